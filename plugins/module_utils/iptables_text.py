@@ -1,0 +1,178 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rules as iptables prints and reads them; no process is started here.
+
+The form is that of C(iptables -S), which iptables-restore reads too: destination and protocol before the matches,
+C(--to-ports) before C(--random-fully), no C(-d) for everything, probabilities with eleven digits (xtables 1.8).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import typing as t
+
+from .config import PortRange
+from .ruleset import EVERYTHING, SHARE_UNIT, Exempt, Masquerade, Rule
+
+COMMENT_PREFIX = "ip-masq-agent:"
+EXEMPT_COMMENT = COMMENT_PREFIX + " exempt, keeps its source address"
+MASQUERADE_COMMENT = COMMENT_PREFIX + " leaves with the address of the node"
+JUMP_COMMENT = COMMENT_PREFIX + " all traffic that is not for the node itself"
+
+#: What our jump matches, and what releases of ip-masq-agent before 2.0.1 repeat on every rule.
+NOT_LOCAL = ("-m", "addrtype", "!", "--dst-type", "LOCAL")
+
+#: Chains that earlier agents of this kind built (v0.2-0.3 of ip-masq-agent, its later default, GCE's scripts).
+PREDECESSOR_CHAINS = ("NON-MASQUERADE-DAEMON", "IP-MASQ-AGENT", "IP-MASQ")
+
+#: Targets after which a packet meets no later rule of POSTROUTING.
+FINAL_TARGETS = ("ACCEPT", "RETURN", "MASQUERADE", "SNAT", "NETMAP")
+
+_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)')
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+_ESCAPED = re.compile(r"\\(.)")
+
+
+def tokenise(line: str) -> t.List[str]:
+    """Split one printed rule into its words, quotes resolved as iptables writes them."""
+    return [_ESCAPED.sub(r"\1", quoted) if not bare else bare for quoted, bare in _TOKEN.findall(line)]
+
+
+def _quote(text: str) -> str:
+    return '"%s"' % re.sub(r"([\"\\'])", r"\\\1", text) if _UNSAFE.search(text) or not text else text
+
+
+def render_rule(chain: str, rule: Rule) -> str:
+    """One rule as C(iptables -S) prints it."""
+    words = ["-A", chain]
+    if isinstance(rule, Exempt):
+        if rule.network.prefixlen:
+            words += ["-d", str(rule.network)]
+        words += _comment(EXEMPT_COMMENT) + ["-j", rule.verdict]
+        return " ".join(words)
+    if rule.protocol:
+        words += ["-p", rule.protocol]
+    words += _comment(MASQUERADE_COMMENT)
+    if rule.share is not None:
+        words += ["-m", "statistic", "--mode", "random", "--probability", "%.11f" % (rule.share / SHARE_UNIT)]
+    words += ["-j", "MASQUERADE"]
+    if rule.to_ports:
+        words += ["--to-ports", str(rule.to_ports)]
+    if rule.random_fully:
+        words.append("--random-fully")
+    return " ".join(words)
+
+
+def _comment(text: str) -> t.List[str]:
+    return ["-m", "comment", "--comment", _quote(text)]
+
+
+def parse_rule(line: str, family: str) -> t.Optional[Rule]:
+    """What one printed rule of our chain means; none where it is no rule that we could have meant.
+
+    Comments say nothing, and a match on "not local" says nothing that the jump did not say before.
+    """
+    words = _without_not_local(_split_comment(tokenise(line)[2:])[0])
+    options: t.Dict[str, str] = {}
+    position = 0
+    while position < len(words):
+        word = words[position]
+        if word == "--random-fully":
+            options[word] = ""
+            position += 1
+            continue
+        if word not in ("-d", "-p", "-m", "--mode", "--probability", "-j", "--to-ports"):
+            return None
+        if position + 1 == len(words) or word in options:
+            return None
+        options[word] = words[position + 1]
+        position += 2
+    target = options.pop("-j", "")
+    try:
+        if target in ("RETURN", "ACCEPT"):
+            network = options.pop("-d", str(EVERYTHING[family]))
+            return None if options else Exempt(ipaddress.ip_network(network), target)
+        return _parse_masquerade(options) if target == "MASQUERADE" else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _parse_masquerade(options: t.Dict[str, str]) -> t.Optional[Masquerade]:
+    share = None
+    if "-m" in options:
+        if (options.pop("-m"), options.pop("--mode", None)) != ("statistic", "random"):
+            return None
+        share = int(SHARE_UNIT * float(options.pop("--probability", "nan")) + 0.5)
+    ports = options.pop("--to-ports", None)
+    to_ports = None
+    if ports is not None:
+        first, _dash, last = ports.partition("-")
+        to_ports = PortRange(int(first), int(last or first))
+    rule = Masquerade(options.pop("-p", None), to_ports, share, options.pop("--random-fully", None) is not None)
+    return None if options else rule
+
+
+def _split_comment(words: t.Sequence[str]) -> t.Tuple[t.List[str], str]:
+    """The words of a rule without its comments, and the (last) comment."""
+    kept: t.List[str] = []
+    comment = ""
+    position = 0
+    while position < len(words):
+        if list(words[position : position + 3]) == ["-m", "comment", "--comment"] and position + 3 < len(words):
+            comment = words[position + 3]
+            position += 4
+        else:
+            kept.append(words[position])
+            position += 1
+    return kept, comment
+
+
+def _without_not_local(words: t.List[str]) -> t.List[str]:
+    size = len(NOT_LOCAL)
+    for position in range(len(words) - size, -1, -1):
+        if tuple(words[position : position + size]) == NOT_LOCAL:
+            words = words[:position] + words[position + size :]
+    return words
+
+
+class PostroutingRule(t.NamedTuple):
+    """One rule of POSTROUTING, as far as the place of our jump depends on it."""
+
+    line: str
+    #: what stands between the chain's name and the end, without comments
+    words: t.Tuple[str, ...]
+    comment: str
+
+    @property
+    def target(self) -> str:
+        """The chain or target of C(-j) or C(-g); empty where the rule has none."""
+        for flag in ("-j", "-g"):
+            if flag in self.words[:-1]:
+                return self.words[self.words.index(flag) + 1]
+        return ""
+
+    def is_jump(self, chain: str) -> bool:
+        """Whether this is the jump that we want: the right match, the right target, nothing else."""
+        return self.words == NOT_LOCAL + ("-j", chain)
+
+    @property
+    def shuts_out_the_rest(self) -> bool:
+        """Whether no packet reaches the rules behind this one."""
+        return self.words[:1] == ("-j",) and self.target in FINAL_TARGETS
+
+
+def parse_postrouting(lines: t.Iterable[str]) -> t.Tuple[PostroutingRule, ...]:
+    """The rules of C(iptables -t nat -S POSTROUTING); its policy line is passed over."""
+    rules = []
+    for line in lines:
+        if line.startswith("-A "):
+            words, comment = _split_comment(tokenise(line)[2:])
+            rules.append(PostroutingRule(line, tuple(words), comment))
+    return tuple(rules)
+
+
+def render_jump(chain: str) -> str:
+    """The jump to our chain as C(iptables -S) prints it."""
+    return " ".join(("-A", "POSTROUTING") + NOT_LOCAL + tuple(_comment(JUMP_COMMENT)) + ("-j", chain))

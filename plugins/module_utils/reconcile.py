@@ -1,0 +1,199 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""observe -> plan -> apply -> verify, for every family and every place where our rules may be.
+
+Check mode is the same way without the write (promise 2). The kernel is shared with programs that rewrite nat all the
+time, so a refused or undone write is observed again and planned anew, a bounded number of times; what cannot be
+reached is rolled back (promise 5). One family's failure is kept apart from the other's (promise 7).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+import typing as t
+
+from .config import Config
+from .errors import NodeError
+from .node import RANDOM_FULLY_SINCE, VARIANTS, Node, has_ipv6
+from .plan import Action, Backend, CommitRefused, LockHeld, Plan
+from .ruleset import FAMILIES, IPV4, IPV6, Ruleset, from_config
+
+#: How often a transaction is planned anew because the kernel's state moved under it.
+ATTEMPTS = 8
+
+#: How often the kernel may answer a successful commit with other rules than we wrote before we give up.
+DISAGREEMENTS = 2
+
+LOCK_PATH = "/run/ip-masq-agent.lock"
+
+
+class Change(t.NamedTuple):
+    """What happened (or would happen, in check mode) in one family of one backend."""
+
+    family: str
+    backend: str
+    plan: Plan
+
+
+class Result(t.NamedTuple):
+    """All that a run did and found."""
+
+    backend: str
+    version: str
+    changes: t.Tuple[Change, ...]
+    errors: t.Tuple[str, ...]
+    notes: t.Tuple[str, ...]
+
+    @property
+    def changed(self) -> bool:
+        """Whether anything was written, or would be."""
+        return any(change.plan.actions for change in self.changes)
+
+
+def reconcile(node: Node, config: Config, present: bool = True, check: bool = False) -> Result:
+    """Bring the node to what ``config`` asks for, or (not ``present``) free it of our rules.
+
+    Rules that must be there come first and what is left over elsewhere goes afterwards, so that a node that changes
+    its variant is never without masquerading.
+
+    :param check: plan only; nothing is written, no lock is taken.
+    :raises NodeError: before anything was touched: no tools, no root, a lock. Later failures are in ``errors``.
+    """
+    if os.geteuid() != 0:
+        raise NodeError("rules of the kernel are root's business: run as root (in Ansible: become: true)")
+    with contextlib.nullcontext() if check else lock(node.lock_timeout):
+        return _reconcile(node, config, present, check)
+
+
+def _reconcile(node: Node, config: Config, present: bool, check: bool) -> Result:
+    chosen = node.choose(config.backend)
+    families = [IPV4] + ([IPV6] if config.enable_ipv6 else []) if present else []
+    changes: t.List[Change] = []
+    errors: t.List[str] = []
+    notes = list(config.notes)
+    failed = set()
+    for family in families:
+        try:
+            changes.append(_establish(node, config, chosen, family, check))
+        except NodeError as exc:
+            failed.add(family)
+            errors.append("%s: %s" % (family, exc))
+    for variant in VARIANTS:
+        for family in FAMILIES:
+            if (family in families and variant == chosen) or family in failed or (family == IPV6 and not has_ipv6()):
+                continue
+            try:
+                backend = node.backend(variant, family, config.masq_chain)
+                if backend is not None:
+                    change = converge(backend, None, check)
+                    if change.plan.actions or not present:
+                        changes.append(change)
+            except NodeError as exc:
+                # Where nothing was asked for, a tool that does not work is a remark.
+                (notes if present else errors).append("%s, %s: %s" % (family, variant, exc))
+    tool = node.tool(chosen, IPV4)
+    return Result(chosen, tool.version_text if tool else "", tuple(changes), tuple(errors), tuple(notes))
+
+
+def _establish(node: Node, config: Config, variant: str, family: str, check: bool) -> Change:
+    backend = node.backend(variant, family, config.masq_chain)
+    tool = node.tool(variant, family)
+    if backend is None or tool is None:
+        raise NodeError("%s has no program for %s on this node: install it" % (variant, family))
+    wanted = from_config(config, family, random_fully=tool.version >= RANDOM_FULLY_SINCE)
+    return converge(backend, wanted, check)
+
+
+def converge(backend: Backend, wanted: t.Optional[Ruleset], check: bool = False) -> Change:
+    """Bring one backend to ``wanted`` (none: to nothing of ours) and make sure that the kernel agrees.
+
+    :raises NodeError: it could not be done. The message says in what state the node was left.
+    """
+    first = now = backend.observe()
+    plan = first_plan = backend.plan(now, wanted)
+    refusal: t.Optional[CommitRefused] = None
+    disagreements = 0
+    for _attempt in range(ATTEMPTS):
+        if check or not plan.actions:
+            return Change(backend.family, backend.name, first_plan)
+        before, refusal = now, None
+        try:
+            backend.commit(plan.transaction)
+        except CommitRefused as exc:
+            refusal = exc
+        now = backend.observe()
+        plan = backend.plan(now, wanted)
+        if plan.actions and refusal is None:
+            disagreements += 1
+        if disagreements == DISAGREEMENTS or (refusal and now == before):
+            break
+    if not plan.actions:
+        return Change(backend.family, backend.name, first_plan)
+    if refusal is not None and now == first:
+        raise NodeError("%s. Nothing was changed" % refusal)
+    missing = [action.rule for action in plan.actions if action.action.endswith("added")]
+    problem = "%s: the kernel does not hold what was written to it" % backend.name
+    if refusal is not None:
+        problem = str(refusal)
+    elif missing:
+        problem += "; missing: %s. Is a kernel module for it not there?" % "; ".join(missing[:3])
+    raise NodeError("%s %s" % (problem, _roll_back(backend, now, first)))
+
+
+def _roll_back(backend: Backend, now: t.Any, first: t.Any) -> str:
+    if now == first:
+        return "(Nothing was changed.)"
+    try:
+        backend.commit(backend.undo(now, first))
+    except NodeError as exc:
+        return "(The previous state could not be restored: %s)" % exc
+    return "(The previous state was restored.)"
+
+
+@contextlib.contextmanager
+def lock(timeout: float, path: str = "") -> t.Iterator[None]:
+    """One run of ours at a time: the module and the timer must not plan against each other.
+
+    The file goes when the lock is given back, so nothing is left on the node.
+
+    :param timeout: seconds to wait.
+    :raises LockHeld: another run of ours took longer.
+    """
+    path = path or LOCK_PATH
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as exc:
+            raise NodeError("cannot open the lock file %s: %s" % (path, exc.strerror)) from None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever had it before may have taken the file away between our open and our lock.
+            if _is_same_file(handle, path):
+                break
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                os.close(handle)
+                raise LockHeld(
+                    "another run of ip_masq holds %s for more than %g seconds: wait for it, or raise lock_timeout"
+                    % (path, timeout)
+                ) from None
+            time.sleep(0.02)
+        os.close(handle)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        os.close(handle)
+
+
+def _is_same_file(handle: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), os.stat(path))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,67 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The one place that starts processes.
+
+Everything above takes a L(Runner) as an argument, so that the module, the node's agent and the tests share every
+line that decides what to run. Both production callers use :func:`run`: C(AnsibleModule.run_command) has no time limit,
+and a probe of somebody else's binary must not be able to hang a play.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import typing as t
+
+from .errors import NodeError
+
+#: Where system tools live; appended to whatever PATH sudo, ssh or a timer left us with.
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Outcome(t.NamedTuple):
+    """What a process left behind. ``rc`` is its exit status (negative: the signal that ended it)."""
+
+    rc: int
+    stdout: str
+    stderr: str
+
+
+#: ``runner(argv, stdin=None, timeout=seconds) -> Outcome``
+Runner = t.Callable[..., Outcome]
+
+
+def search_path() -> str:
+    """The directories, colon-separated, in which programs are looked for."""
+    return ":".join(part for part in (os.environ.get("PATH"), SYSTEM_PATH) if part)
+
+
+def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+    """Run one program to its end, without a shell.
+
+    :param argv: program and arguments; nothing in them is interpreted.
+    :param stdin: text for its standard input; none means an empty one.
+    :param timeout: seconds until it is killed.
+    :raises NodeError: the program cannot be started, or ran into the time limit.
+    """
+    env = dict(os.environ, LC_ALL="C", LANGUAGE="C", PATH=search_path())
+    try:
+        done = subprocess.run(
+            list(argv),
+            input=(stdin or "").encode("utf-8"),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            timeout=timeout,
+            env=env,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise NodeError("%s did not finish within %g seconds and was ended" % (argv[0], timeout)) from None
+    except OSError as exc:
+        raise NodeError("cannot run %s: %s" % (argv[0], exc.strerror or exc)) from None
+    return Outcome(
+        done.returncode,
+        done.stdout.decode("utf-8", "surrogateescape"),
+        done.stderr.decode("utf-8", "surrogateescape"),
+    )

@@ -1,0 +1,38 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Who holds the lock that iptables-legacy and its users share."""
+
+from __future__ import annotations
+
+import os
+
+#: Where iptables keeps its lock (iptables(8), XTABLES_LOCKFILE).
+PATH = "/run/xtables.lock"
+
+
+def holder(path: str = "") -> str:
+    """Name the process that holds the xtables lock, as far as /proc/locks (proc(5)) tells; for an error message."""
+    try:
+        inode = os.stat(path or os.environ.get("XTABLES_LOCKFILE") or PATH).st_ino
+        with open("/proc/locks", encoding="ascii") as locks:
+            for line in locks:
+                # 1: FLOCK  ADVISORY  WRITE 2345 00:19:1204 0 EOF
+                words = line.split()
+                if len(words) > 5 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode):
+                    return "process %s (%s)" % (words[4], _command(words[4]))
+    except OSError:
+        pass
+    return "a process that cannot be named"
+
+
+def _command(pid: str) -> str:
+    try:
+        with open("/proc/%s/cmdline" % pid, "rb") as cmdline:
+            words = cmdline.read(4096).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+        if words:
+            return words[:120]
+        with open("/proc/%s/comm" % pid, encoding="utf-8", errors="replace") as comm:
+            return comm.read().strip()
+    except OSError:
+        return "command not known"

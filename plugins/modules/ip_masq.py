@@ -1,0 +1,346 @@
+#!/usr/bin/python
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: ip_masq
+short_description: Keep a node's IP masquerading as declared
+version_added: 0.1.0
+description:
+  - Hides pod addresses behind the node for traffic to the outside, and leaves them visible inside the ranges that you
+    declare. The rules are those of the Go daemon ip-masq-agent, so a chain that it built is taken over as it is.
+  - Builds and reconciles one chain in the nat table, and the one jump to it in C(POSTROUTING), for IPv4 and, when asked
+    to, IPv6. Each family is written in one transaction; nothing is written when nothing differs, so packet counters
+    survive.
+  - Reads only its own chain and C(POSTROUTING). Rules of other programs are never changed.
+  - Chains are compared by meaning, not by text. The order of the exempt ranges, duplicates, overlaps and comments do not
+    make a difference.
+  - After a write the kernel is read again. If it does not hold what was written, the previous state is restored and the
+    module fails.
+  - Chains of earlier agents (C(NON-MASQUERADE-DAEMON), C(IP-MASQ), C(IP-MASQ-AGENT) and chains that this module built
+    under another O(masq_chain)) which C(POSTROUTING) still jumps to are replaced in the same transaction. Left-overs in
+    the other iptables variant, and in IPv6 when O(enable_ipv6) is off, are removed and reported.
+options:
+  state:
+    description:
+      - V(present) makes the rules as declared.
+      - V(absent) removes the chain and the jumps to it, in every variant and family where they are.
+    type: str
+    choices: [present, absent]
+    default: present
+  non_masquerade_cidrs:
+    description:
+      - Destinations to which traffic keeps the pod's address, in CIDR notation without host bits.
+      - V([]) is an empty list, so that everything except link-local destinations is masqueraded.
+      - When not given, RFC 1918 (V(10.0.0.0/8), V(172.16.0.0/12), V(192.168.0.0/16)), or see
+        O(nomasq_all_reserved_ranges).
+    type: list
+    elements: raw
+  nomasq_all_reserved_ranges:
+    description:
+      - Make every reserved IPv4 range the default of O(non_masquerade_cidrs), not only RFC 1918.
+    type: bool
+    default: false
+  cidr_limit:
+    description:
+      - Refuse a list of more entries than this. Every new connection walks an iptables chain rule by rule.
+    type: int
+    default: 64
+  masq_link_local:
+    description:
+      - Masquerade traffic to V(169.254.0.0/16) too.
+    type: bool
+    default: false
+  masq_link_local_ipv6:
+    description:
+      - Masquerade traffic to V(fe80::/10) too.
+    type: bool
+    default: false
+  enable_ipv6:
+    description:
+      - Keep an IPv6 chain as well. Only then may O(non_masquerade_cidrs) hold IPv6 ranges.
+    type: bool
+    default: false
+  masq_chain:
+    description:
+      - The name of the chain in the nat table. At most 28 characters.
+    type: str
+    default: IP-MASQ-AGENT
+  random_fully:
+    description:
+      - Choose source ports fully at random, where the node's iptables knows how (1.6.2 and later). This avoids lost
+        packets when two connections are given one port at the same moment.
+    type: bool
+    default: true
+  to_ports:
+    description:
+      - Masquerade tcp, udp and sctp to these source ports only, each a port or C(FIRST-LAST). Ranges are used in
+        proportion to their size.
+      - When not given, the kernel chooses.
+    type: list
+    elements: raw
+  backend:
+    description:
+      - Which iptables variant of the node holds the rules.
+      - V(auto) takes the one that Kubernetes uses on this node, as kubernetes-sigs/iptables-wrappers decides. The
+        kubelet's hint chains in the nft variant mean nft, otherwise rules in legacy tables mean legacy, otherwise nft.
+    type: str
+    choices: [auto, iptables_nft, iptables_legacy]
+    default: auto
+  lock_timeout:
+    description:
+      - Seconds to wait for the xtables lock, and for another run of this module or of the node's agent.
+    type: int
+    default: 5
+  config_file:
+    description:
+      - Take the policy from this file on the node, with the keys and the semantics of ip-masq-agent's config file. YAML
+        is read where the node's Python has PyYAML, JSON everywhere. A file that does not exist means all defaults.
+      - Keys that the file does not know are warned about, with the nearest known key.
+      - Besides the reference agent's keys the file may hold C(enableIPv6), C(masqChain), C(randomFully), C(toPorts),
+        C(backend), C(exemption) and C(nomasqAllReservedRanges). An option of this module that is not at its default
+        wins over the key.
+    type: path
+requirements:
+  - iptables on the node
+attributes:
+  check_mode:
+    support: full
+    description: Says what would change and writes nothing.
+  diff_mode:
+    support: full
+    description: Shows the rules before and after, as C(iptables -S) prints them.
+  idempotent:
+    support: full
+    description: A second run with the same options changes nothing.
+  platform:
+    support: full
+    platforms: linux
+    description: Needs root on Linux.
+notes:
+  - C(nat) sees the first packet of a connection only. Connections that were open before a change keep the source address
+    that they have.
+  - A rule of another program that comes later in C(POSTROUTING) can still masquerade what this module exempts. Such rules
+    are warned about.
+seealso:
+  - name: ip-masq-agent
+    description: The Go daemon whose behaviour is matched.
+    link: https://github.com/kubernetes-sigs/ip-masq-agent
+author:
+  - the kubenode.ip_masq maintainers (@kubenode)
+"""
+
+EXAMPLES = r"""
+- name: Masquerade everything but RFC 1918 and link-local destinations
+  kubenode.ip_masq.ip_masq:
+
+- name: Keep pod addresses inside the data centre, in both families
+  kubenode.ip_masq.ip_masq:
+    non_masquerade_cidrs:
+      - 10.0.0.0/8
+      - 100.64.0.0/10
+      - fd00:10::/32
+    enable_ipv6: true
+
+- name: Masquerade everything that leaves the node
+  kubenode.ip_masq.ip_masq:
+    non_masquerade_cidrs: []
+    masq_link_local: true
+
+- name: Leave the low ports and the node ports to others
+  kubenode.ip_masq.ip_masq:
+    to_ports:
+      - 1024-29999
+      - 32768-65535
+
+- name: Apply the policy that lies on the node
+  kubenode.ip_masq.ip_masq:
+    config_file: /etc/ip-masq-agent/config
+
+- name: Remove the chain and its jumps
+  kubenode.ip_masq.ip_masq:
+    state: absent
+
+# The same ad hoc, first only looking:
+#   ansible k8s_cluster -b -m kubenode.ip_masq.ip_masq -a 'non_masquerade_cidrs=10.0.0.0/8,192.168.0.0/16' -CD
+"""
+
+RETURN = r"""
+backend:
+  description: What holds the rules.
+  returned: when the node has a usable iptables
+  type: dict
+  contains:
+    name:
+      description: The variant in use.
+      type: str
+      sample: iptables_nft
+    version:
+      description: The version that the node's program reports.
+      type: str
+      sample: 1.8.9
+families:
+  description:
+    - The rules in force by family (C(ipv4), C(ipv6)), or in check mode those that would be.
+    - Empty with O(state=absent).
+  returned: when the node has a usable iptables
+  type: dict
+  contains:
+    ipv4:
+      description: The rules of one family.
+      type: dict
+      contains:
+        rules:
+          description: The chain, as C(iptables -S) prints it.
+          type: list
+          elements: str
+          sample:
+            - -A IP-MASQ-AGENT -d 10.0.0.0/8 -m comment --comment "ip-masq-agent ..." -j RETURN
+            - -A IP-MASQ-AGENT -m comment --comment "ip-masq-agent ..." -j MASQUERADE --random-fully
+        jump:
+          description: The jump to it.
+          type: str
+          sample: -A POSTROUTING -m addrtype ! --dst-type LOCAL -m comment --comment "ip-masq-agent ..." -j IP-MASQ-AGENT
+    ipv6:
+      description: The same for IPv6, with O(enable_ipv6=true).
+      type: dict
+actions:
+  description: What was done, or in check mode would be, in this order.
+  returned: when the node has a usable iptables
+  type: list
+  elements: dict
+  contains:
+    family:
+      description: C(ipv4) or C(ipv6).
+      type: str
+      sample: ipv4
+    backend:
+      description: The variant that it was done in.
+      type: str
+      sample: iptables_nft
+    action:
+      description:
+        - One of C(chain created), C(chain removed), C(rule added), C(rule removed), C(rules added), C(rules removed),
+          C(rules reordered), C(jump added), C(jump moved), C(jump replaced), C(jump removed),
+          C(duplicate jump removed), C(jump of an earlier agent removed), C(chain of an earlier agent removed).
+      type: str
+      sample: rule added
+    rule:
+      description: The rule, as C(iptables -S) prints it; a count where more than 100 were added or removed.
+      type: str
+      sample: -A IP-MASQ-AGENT -d 10.0.0.0/8 -m comment --comment "ip-masq-agent ..." -j RETURN
+"""
+
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils.audit import postrouting_remarks
+from ..module_utils.config import DEFAULTS, Config, build, file_key
+from ..module_utils.config_file import load
+from ..module_utils.errors import ConfigError, IpMasqError
+from ..module_utils.node import Node
+from ..module_utils.reconcile import Result, reconcile
+from ..module_utils.runner import run
+
+#: What a config file decides; the other policy options are flags of the reference agent and go with a file.
+FILE_POLICY = ("non_masquerade_cidrs", "cidr_limit", "masq_link_local", "masq_link_local_ipv6")
+FLAGS = ("nomasq_all_reserved_ranges", "enable_ipv6", "masq_chain", "random_fully", "to_ports", "backend")
+
+ARGUMENT_SPEC = {
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    # Raw, so that our own grammar refuses what is no text, with a message that says what to do.
+    "non_masquerade_cidrs": {"type": "list", "elements": "raw"},
+    "nomasq_all_reserved_ranges": {"type": "bool", "default": False},
+    "cidr_limit": {"type": "int", "default": 64},
+    "masq_link_local": {"type": "bool", "default": False},
+    "masq_link_local_ipv6": {"type": "bool", "default": False},
+    "enable_ipv6": {"type": "bool", "default": False},
+    "masq_chain": {"type": "str", "default": "IP-MASQ-AGENT"},
+    "random_fully": {"type": "bool", "default": True},
+    "to_ports": {"type": "list", "elements": "raw"},
+    "backend": {"type": "str", "choices": ["auto", "iptables_nft", "iptables_legacy"], "default": "auto"},
+    "lock_timeout": {"type": "int", "default": 5},
+    "config_file": {"type": "path"},
+}
+
+#: seconds; longer than any sane holder of the lock, shorter than a play should hang
+LONGEST_LOCK_TIMEOUT = 3600
+
+
+def read_config(params: t.Mapping[str, t.Any]) -> t.Tuple[Config, t.Tuple[str, ...]]:
+    """The policy that the options ask for, and remarks on it.
+
+    :raises ConfigError: bad input, with the option or key, the value and the remedy.
+    """
+    given = {name: params[name] for name in FILE_POLICY + FLAGS if params[name] is not None}
+    if not params["config_file"]:
+        return build(given), ()
+    document = load(params["config_file"])
+    values = dict(document.values)
+    values.update((name, given[name]) for name in FLAGS if name in given and given[name] != DEFAULTS[name])
+    try:
+        return build(values, label=file_key), document.notes
+    except ConfigError as exc:
+        raise ConfigError("%s: %s" % (params["config_file"], exc)) from None
+
+
+def as_return(result: Result, present: bool) -> t.Dict[str, t.Any]:
+    """The module's return values for what a run did."""
+    sections = [(change, "# %s, %s" % (change.family, change.backend)) for change in result.changes]
+    return {
+        "changed": result.changed,
+        "backend": {"name": result.backend, "version": result.version},
+        "families": {
+            change.family: {"rules": list(change.plan.view.rules), "jump": change.plan.view.jump}
+            for change in result.changes
+            if present and change.backend == result.backend and change.plan.view.rules
+        },
+        "actions": [
+            {"family": change.family, "backend": change.backend, "action": action.action, "rule": action.rule}
+            for change in result.changes
+            for action in change.plan.actions
+        ],
+        "diff": {
+            "before": "".join(_listing(title, change.plan.before) for change, title in sections),
+            "after": "".join(_listing(title, change.plan.after) for change, title in sections),
+        },
+    }
+
+
+def _listing(title: str, lines: t.Sequence[str]) -> str:
+    return "\n".join((title,) + tuple(lines)) + "\n"
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec=ARGUMENT_SPEC,
+        mutually_exclusive=[("config_file", name) for name in FILE_POLICY],
+        supports_check_mode=True,
+    )
+    present = module.params["state"] == "present"
+    lock_timeout = module.params["lock_timeout"]
+    try:
+        if not 0 <= lock_timeout <= LONGEST_LOCK_TIMEOUT:
+            raise ConfigError("lock_timeout: %d is outside 0-%d seconds" % (lock_timeout, LONGEST_LOCK_TIMEOUT))
+        config, notes = read_config(module.params)
+        result = reconcile(Node(run, lock_timeout), config, present, module.check_mode)
+    except IpMasqError as exc:
+        module.fail_json(msg=str(exc))
+    for note in notes + result.notes:
+        module.warn(note)
+    for change in result.changes:
+        if present and change.backend == result.backend:
+            for remark in postrouting_remarks(change.plan, config.exemption != "return"):
+                module.warn(remark)
+    returned = as_return(result, present)
+    if result.errors:
+        module.fail_json(msg="; ".join(result.errors), **returned)
+    module.exit_json(**returned)
+
+
+if __name__ == "__main__":
+    main()
