@@ -14,7 +14,7 @@ import os
 import stat
 import typing as t
 
-from .config import find_file_key, nearest_file_key
+from .config import file_key, find_file_key, nearest_file_key
 from .errors import ConfigError
 
 try:
@@ -40,6 +40,57 @@ def load(path: str) -> Document:
     """
     text = read_text(path)
     return Document({}) if text is None else parse(text, path)
+
+
+def load_directory(directory: str) -> t.Tuple[Document, t.Tuple[str, ...]]:
+    """Read ``config`` and the drop-ins ``config.d/*.{json,yaml,yml}`` of a directory, in name order.
+
+    Lists are united, in order and without duplicates; of scalars the last one wins, and two that differ are remarked on.
+
+    :returns: what they say together, and the paths that were read.
+    :raises ConfigError: as :func:`load`, for whichever file is broken.
+    """
+    values: t.Dict[str, t.Any] = {}
+    origin: t.Dict[str, str] = {}
+    notes: t.List[str] = []
+    read: t.List[str] = []
+    for path in config_paths(directory):
+        text = read_text(path)
+        if text is None:
+            continue
+        read.append(path)
+        document = parse(text, path)
+        notes += document.notes
+        for option, value in document.values.items():
+            if isinstance(value, list) and isinstance(values.get(option), list):
+                values[option] = values[option] + [entry for entry in value if entry not in values[option]]
+            else:
+                if option in values and values[option] != value:
+                    notes.append(
+                        "%s: %s is %s here and %s in %s; the last one read wins"
+                        % (path, file_key(option), json.dumps(value), json.dumps(values[option]), origin[option])
+                    )
+                values[option] = value
+            origin[option] = path
+    return Document(values, tuple(notes)), tuple(read)
+
+
+def config_paths(directory: str) -> t.List[str]:
+    """The files that make up the configuration of a directory, in the order in which they are read.
+
+    :raises ConfigError: the drop-in directory cannot be listed.
+    """
+    drop_ins = os.path.join(directory, "config.d")
+    try:
+        names = sorted(name for name in os.listdir(drop_ins) if name.endswith((".json", ".yaml", ".yml")))
+    except (FileNotFoundError, NotADirectoryError):
+        names = []
+    except OSError as exc:
+        raise ConfigError("%s cannot be listed: %s" % (drop_ins, exc.strerror or exc)) from None
+    # An editor's hidden file is not a drop-in yet.
+    return [os.path.join(directory, "config")] + [
+        os.path.join(drop_ins, name) for name in names if not name.startswith(".")
+    ]
 
 
 def read_text(path: str) -> t.Optional[str]:
