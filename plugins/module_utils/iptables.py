@@ -25,7 +25,7 @@ from .iptables_text import (
     render_jump,
     render_rule,
 )
-from .plan import Action, CommitRefused, LockHeld, Plan, View
+from .plan import Action, CommitRefused, Counters, LockHeld, Plan, View
 from .ruleset import Ruleset, from_rules
 from .runner import Outcome, Runner
 
@@ -38,6 +38,7 @@ UNREADABLE = "# rules that iptables cannot print"
 #: More single rules than this in one plan are reported as a count.
 LISTED_RULES = 100
 
+_COUNTED = re.compile(r" -c ([0-9]+) ([0-9]+) -j (\w+)")
 _FAILED_LINE = re.compile(r"line:? (\d+)")
 
 
@@ -221,6 +222,20 @@ class Iptables:
         failed = [int(number) for number in _FAILED_LINE.findall(done.stderr) if 0 < int(number) <= len(lines)]
         what = "refused the rules" + (", at '%s'" % lines[failed[0] - 1] if failed else "")
         raise self._failure(what, done, CommitRefused)
+
+    def counters(self) -> Counters:
+        """See :meth:`~.plan.Backend.counters`."""
+        done = self._run(self._list + [self._chain, "-v"], timeout=self._patience)
+        total = Counters()
+        for packets, octets, target in _COUNTED.findall(done.stdout):
+            counted = (int(packets), int(octets))
+            total = total.plus(Counters(0, 0, *counted) if target == "MASQUERADE" else Counters(*counted))
+        return total
+
+    def fingerprint(self) -> t.List[t.List[str]]:
+        """See :meth:`~.plan.Backend.fingerprint`."""
+        return [self._list + ["POSTROUTING"], self._list + [self._chain]]
+
 
 
 class _JumpPlan:

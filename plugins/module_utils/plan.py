@@ -38,6 +38,19 @@ class Plan(t.NamedTuple):
     view: View
 
 
+class Counters(t.NamedTuple):
+    """What our rules have counted. The nat table sees the first packet of a connection, so packets are connections."""
+
+    exempt_packets: int = 0
+    exempt_bytes: int = 0
+    masqueraded_packets: int = 0
+    masqueraded_bytes: int = 0
+
+    def plus(self, other: Counters) -> Counters:
+        """Both together."""
+        return Counters(*(mine + theirs for mine, theirs in zip(self, other)))
+
+
 class CommitRefused(NodeError):
     """The kernel or its tool refused a transaction as a whole; the node is as it was."""
 
@@ -72,3 +85,12 @@ class Backend(t.Protocol):
 
         :raises CommitRefused: nothing was changed. LockHeld: nor tried.
         """
+
+    def counters(self) -> Counters:
+        """What the rules of our chain have counted.
+
+        :raises NodeError: they cannot be read.
+        """
+
+    def fingerprint(self) -> t.List[t.List[str]]:
+        """Programs whose output stays the same, byte for byte, for as long as our part of the kernel's state does."""

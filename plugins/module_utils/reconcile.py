@@ -28,7 +28,8 @@ ATTEMPTS = 8
 #: How often the kernel may answer a successful commit with other rules than we wrote before we give up.
 DISAGREEMENTS = 2
 
-LOCK_PATH = "/run/ip-masq-agent.lock"
+#: In the agent's runtime directory, the one place in /run that its sandbox may write to.
+LOCK_PATH = "/run/ip-masq-agent/lock"
 
 
 class Change(t.NamedTuple):
@@ -37,6 +38,8 @@ class Change(t.NamedTuple):
     family: str
     backend: str
     plan: Plan
+    #: to ask it more: its counters, its fingerprint
+    via: Backend
 
 
 class Result(t.NamedTuple):
@@ -119,7 +122,7 @@ def converge(backend: Backend, wanted: t.Optional[Ruleset], check: bool = False)
     disagreements = 0
     for _attempt in range(ATTEMPTS):
         if check or not plan.actions:
-            return Change(backend.family, backend.name, first_plan)
+            return Change(backend.family, backend.name, first_plan, backend)
         before, refusal = now, None
         try:
             backend.commit(plan.transaction)
@@ -132,7 +135,7 @@ def converge(backend: Backend, wanted: t.Optional[Ruleset], check: bool = False)
         if disagreements == DISAGREEMENTS or (refusal and now == before):
             break
     if not plan.actions:
-        return Change(backend.family, backend.name, first_plan)
+        return Change(backend.family, backend.name, first_plan, backend)
     if refusal is not None and now == first:
         raise NodeError("%s. Nothing was changed" % refusal)
     missing = [action.rule for action in plan.actions if action.action.endswith("added")]
@@ -164,10 +167,16 @@ def lock(timeout: float, path: str = "") -> t.Iterator[None]:
     :raises LockHeld: another run of ours took longer.
     """
     path = path or LOCK_PATH
+    folder = os.path.dirname(path)
     deadline = time.monotonic() + timeout
     while True:
         try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            # Whoever had it before took the directory away with the lock.
+            continue
         except OSError as exc:
             raise NodeError("cannot open the lock file %s: %s" % (path, exc.strerror)) from None
         try:
@@ -187,8 +196,10 @@ def lock(timeout: float, path: str = "") -> t.Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):
             os.unlink(path)
+            # Left where the agent keeps more in it.
+            os.rmdir(folder)
         os.close(handle)
 
 
