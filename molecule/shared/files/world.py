@@ -35,7 +35,7 @@ PODS = {4: "10.244.0.0/16", 6: "fd00:10:244::/48"}
 
 def sh(*argv: str, stdin: str = "") -> str:
     """Run a program; its failure is ours."""
-    return subprocess.run(argv, input=stdin, stdout=subprocess.PIPE, check=True, universal_newlines=True).stdout
+    return subprocess.run(argv, input=stdin, stdout=subprocess.PIPE, check=True, text=True).stdout
 
 
 def ip(*lines: str, netns: str = "") -> None:
@@ -91,12 +91,17 @@ def outside(addresses: t.Sequence[str]) -> None:
             "route add %s via %s" % (PODS[family], NODE[family]),
             netns="outside",
         )
-    ip(*["address add %s dev lo%s" % (each, " nodad" if version(each) == 6 else "") for each in addresses], netns="outside")
+    ip(
+        *["address add %s dev lo%s" % (each, " nodad" if version(each) == 6 else "") for each in addresses],
+        netns="outside",
+    )
 
 
 def addresses_of(netns: str, link: str, family: int) -> t.List[str]:
     """The global addresses of a link."""
-    shown = json.loads(sh("ip", "-netns", netns, "-json", "-%d" % family, "address", "show", "dev", link, "scope", "global"))
+    shown = json.loads(
+        sh("ip", "-netns", netns, "-json", "-%d" % family, "address", "show", "dev", link, "scope", "global")
+    )
     return [entry["local"] for one in shown for entry in one.get("addr_info", ())]
 
 

@@ -1,0 +1,50 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+SHELL := /bin/bash
+PYTHON := .venv/bin/python
+# For one run: make test-unit ARGS="-k cidr -x"   make test-molecule SCENARIOS="default"
+ARGS ?=
+SCENARIOS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-unit test-kernel test-molecule sanity lint bench clean
+
+help: ## this list
+	@echo "On a Debian 12 or 13 machine, as root or with sudo. Every target sets up what it needs first."
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo '  make test-unit ARGS="-k cidr -x"           arguments for pytest; so for test-kernel'
+	@echo '  make test-molecule SCENARIOS="default"     some scenarios instead of all'
+
+setup: ## install packages (apt), .venv, and the built collection into .cache
+	@tools/setup
+
+demo: setup ## three systemd nodes, the module on each, real packets, who saw which address
+	@tools/demo
+
+test: setup ## everything below, in this order; a failing stage does not hide the later ones
+	@$(PYTHON) tools/test lint sanity unit kernel molecule
+
+lint: setup ## ruff, ansible-lint (production), changelog, galaxy-importer
+	@$(PYTHON) tools/test lint
+
+sanity: setup ## ansible-test sanity on the installed artefact, with every Python there is
+	@$(PYTHON) tools/test sanity
+
+test-unit: setup ## pytest; node-side code also on the oldest and newest Python there is
+	@$(PYTHON) tools/test unit -- $(ARGS)
+
+test-kernel: setup ## pytest: real rules and packets in network namespaces
+	@$(PYTHON) tools/test kernel -- $(ARGS)
+
+test-molecule: setup ## scenarios on three systemd nodes: Debian 11, 12 (iptables-legacy), 13
+	@$(PYTHON) tools/test molecule -- $(SCENARIOS)
+
+bench: setup ## the figures, ours and others', in one table
+	@tools/bench
+
+clean: ## remove nodes, node images, .venv, .cache and all that was built
+	@tools/clean
