@@ -1,0 +1,190 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Read a file, and replace it in one step, without changing whose it is.
+
+Used for files that belong to the operator or to another program, so every doubt is an error before anything is written.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+import typing as t
+
+from .errors import ConfigError, NodeError
+
+#: Larger than any file of arguments, small enough to read in one go (bytes).
+LARGEST = 1 << 20
+
+#: Mode of a file that was not there before: readable by everybody, as /etc/default/kubelet is.
+NEW_MODE = 0o644
+
+
+class Snapshot(t.NamedTuple):
+    """A file as it was at one moment. ``data`` is none where there was no file."""
+
+    path: str
+    data: t.Optional[bytes]
+    mode: int = NEW_MODE
+    uid: int = 0
+    gid: int = 0
+    attributes: t.Tuple[t.Tuple[str, bytes], ...] = ()
+    #: what tells this state of the file from a later one
+    identity: t.Tuple[int, ...] = ()
+
+    @property
+    def text(self) -> t.Optional[str]:
+        """The content.
+
+        :raises ConfigError: it is not UTF-8 text.
+        """
+        if self.data is None:
+            return None
+        try:
+            text = self.data.decode("utf-8")
+        except UnicodeDecodeError as exc:
+            raise ConfigError(
+                "%s is not UTF-8 text (byte %d), and systemd would pass over parts of it; nothing was touched; mend it"
+                % (self.path, exc.start)
+            ) from None
+        if "\0" in text:
+            raise ConfigError("%s contains a NUL byte; nothing was touched; mend the file" % self.path)
+        return text
+
+
+def read(path: str) -> Snapshot:
+    """Read a regular file; one that is not there is a snapshot without data.
+
+    :raises ConfigError: something else than a regular file is there, or the file is too large.
+    :raises NodeError: it cannot be read.
+    """
+    try:
+        # O_NONBLOCK: opening a FIFO must not wait for a writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return Snapshot(path, None)
+    except NotADirectoryError:
+        return Snapshot(path, None)
+    except OSError as exc:
+        raise NodeError("cannot read %s: %s; nothing was touched" % (path, exc.strerror)) from None
+    with os.fdopen(descriptor, "rb") as handle:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise ConfigError("%s is not a regular file; nothing was touched" % path)
+        if status.st_size > LARGEST:
+            raise ConfigError("%s is larger than %d bytes; nothing was touched" % (path, LARGEST))
+        try:
+            data = handle.read(LARGEST + 1)
+        except OSError as exc:
+            raise NodeError("cannot read %s: %s; nothing was touched" % (path, exc.strerror)) from None
+        return Snapshot(
+            path,
+            data,
+            stat.S_IMODE(status.st_mode),
+            status.st_uid,
+            status.st_gid,
+            _attributes(descriptor),
+            _identity(status),
+        )
+
+
+def _identity(status: os.stat_result) -> t.Tuple[int, ...]:
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _attributes(descriptor: int) -> t.Tuple[t.Tuple[str, bytes], ...]:
+    """SELinux label, ACLs and the like; file systems without them have none."""
+    try:
+        return tuple((name, os.getxattr(descriptor, name)) for name in sorted(os.listxattr(descriptor)))
+    except OSError:
+        return ()
+
+
+def check_replaceable(snapshot: Snapshot) -> None:
+    """Refuse a file whose replacement would not be what its owner expects.
+
+    :raises ConfigError: it is a symbolic link (somebody else keeps the real file), has other hard links (they would
+        keep the old content), or changed since it was read.
+    """
+    path = snapshot.path
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        status = None
+    except OSError as exc:
+        raise NodeError("cannot look at %s: %s; nothing was touched" % (path, exc.strerror)) from None
+    if status is not None and stat.S_ISLNK(status.st_mode):
+        raise ConfigError(
+            "%s is a symbolic link to %s, which is somebody else's file; nothing was touched; change it there, or put "
+            "a regular file in place of the link" % (path, os.readlink(path))
+        )
+    if status is not None and status.st_nlink > 1:
+        raise ConfigError(
+            "%s has %d hard links, and the others would keep the old content; nothing was touched; make it a file of "
+            "its own" % (path, status.st_nlink)
+        )
+    if (() if status is None else _identity(status)) != snapshot.identity:
+        raise ConfigError("%s was changed by something else at the same moment; nothing was touched; run again" % path)
+
+
+def replace(snapshot: Snapshot, data: t.Optional[bytes]) -> Snapshot:
+    """Put new content in place of what was read, in one step; with none, remove the file.
+
+    Mode, owner and extended attributes stay. The new content is on the disk before it takes the old one's name.
+
+    :returns: the file as it is now.
+    :raises ConfigError: see :func:`check_replaceable`.
+    :raises NodeError: the file system refuses (read-only, full, immutable file); the old file is still there.
+    """
+    check_replaceable(snapshot)
+    directory = os.path.dirname(snapshot.path)
+    try:
+        if data is not None:
+            if not os.path.isdir(directory):
+                os.mkdir(directory, 0o755)
+            _write(snapshot, data, directory)
+        elif snapshot.data is not None:
+            os.unlink(snapshot.path)
+    except OSError as exc:
+        raise NodeError("cannot write %s: %s; the file is as it was" % (snapshot.path, exc.strerror)) from None
+    _sync(directory)
+    return read(snapshot.path)
+
+
+def _write(snapshot: Snapshot, data: bytes, directory: str) -> None:
+    # mkstemp opens with O_EXCL and O_NOFOLLOW, mode 0600. The name starts with a dot and ends in .tmp, so that no
+    # *.yaml or *.env glob of another program takes the half-written file for its own.
+    descriptor, name = tempfile.mkstemp(prefix=".%s." % os.path.basename(snapshot.path), suffix=".tmp", dir=directory)
+    try:
+        with os.fdopen(descriptor, "wb") as handle:
+            handle.write(data)
+            os.fchown(descriptor, snapshot.uid, snapshot.gid)
+            os.fchmod(descriptor, snapshot.mode)
+            for attribute, value in snapshot.attributes:
+                try:
+                    os.setxattr(descriptor, attribute, value)
+                except OSError:
+                    # Some labels may only be set by the kernel; the directory's default then applies.
+                    pass
+            handle.flush()
+            os.fsync(descriptor)
+        os.rename(name, snapshot.path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def _sync(directory: str) -> None:
+    """Make the new name durable. Failing to is no reason to undo: the file itself is on the disk."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,89 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Masquerading rules that kubenet left in POSTROUTING.
+
+The kubelet appended one rule, ensured it again on every pod setup, and never deleted it (Kubernetes 1.23,
+pkg/kubelet/dockershim/network/kubenet). Only a rule of exactly that shape is ever touched.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from .errors import NodeError
+from .iptables_text import NOT_LOCAL, PostroutingRule, parse_postrouting, tokenise
+from .node import LEGACY, VARIANTS, Node, legacy_tables
+from .ruleset import FAMILIES
+
+#: What kubenet wrote, and what the kubelet wrote before there was kubenet (--configure-cbr0).
+COMMENTS = ("kubenet: SNAT for outbound traffic from cluster", "kubelet: SNAT outbound cluster traffic")
+
+_TAIL = NOT_LOCAL + ("-j", "MASQUERADE")
+_CIDR = re.compile(r"[0-9A-Fa-f:.]+(?:/[0-9]{1,3})?\Z")
+
+
+class Leftover(t.NamedTuple):
+    """One such rule: the program that sees it, the variant, the family, and how it is printed."""
+
+    command: str
+    variant: str
+    family: str
+    line: str
+
+
+def is_kubenet_rule(rule: PostroutingRule) -> bool:
+    """Whether a rule is exactly C(! -d CIDR -m addrtype ! --dst-type LOCAL -j MASQUERADE) with one of the comments."""
+    words = rule.words
+    return (
+        rule.comment in COMMENTS
+        and words[:2] == ("!", "-d")
+        and len(words) == 3 + len(_TAIL)
+        and _CIDR.match(words[2]) is not None
+        and words[3:] == _TAIL
+    )
+
+
+def _postrouting(node: Node, command: str) -> t.List[str]:
+    done = node.run([command, "-w", str(node.lock_timeout), "-t", "nat", "-S", "POSTROUTING"])
+    if done.rc != 0:
+        said = " ".join(done.stderr.split()) or "exit status %d" % done.rc
+        raise NodeError("%s cannot read the chain POSTROUTING: %s" % (command, said))
+    return done.stdout.splitlines()
+
+
+def find_leftovers(node: Node) -> t.List[Leftover]:
+    """Every such rule on the node, in both variants and families.
+
+    :raises NodeError: POSTROUTING cannot be read.
+    """
+    found = []
+    for variant in VARIANTS:
+        for family in FAMILIES:
+            # Asking iptables-legacy for a table creates it.
+            if variant == LEGACY and "nat" not in legacy_tables(family):
+                continue
+            tool = node.tool(variant, family)
+            if tool:
+                rules = parse_postrouting(_postrouting(node, tool.path))
+                found += [Leftover(tool.path, variant, family, rule.line) for rule in rules if is_kubenet_rule(rule)]
+    return found
+
+
+def delete(node: Node, leftovers: t.Sequence[Leftover]) -> None:
+    """Delete exactly these rules, and look whether they are gone.
+
+    :raises NodeError: a rule could not be deleted, or was there again at once.
+    """
+    for rule in leftovers:
+        done = node.run([rule.command, "-w", str(node.lock_timeout), "-t", "nat", "-D"] + tokenise(rule.line)[1:])
+        if done.rc != 0 and rule in find_leftovers(node):
+            said = " ".join(done.stderr.split()) or "exit status %d" % done.rc
+            raise NodeError("%s cannot delete the rule '%s': %s" % (rule.command, rule.line, said))
+    back = [rule.line for rule in find_leftovers(node) if rule in leftovers] if leftovers else []
+    if back:
+        raise NodeError(
+            "the rule '%s' was deleted and is there again: some program on this node still runs kubenet; look for a "
+            "kubelet or cri-dockerd with --network-plugin=kubenet" % back[0]
+        )

@@ -1,0 +1,86 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Restart a service, and wait until the kubelet in it answers."""
+
+from __future__ import annotations
+
+import http.client
+import time
+import typing as t
+import urllib.error
+import urllib.parse
+import urllib.request
+
+from .errors import ConfigError, NodeError
+from .runner import Runner
+
+#: Seconds between two questions to healthz.
+POLL = 0.25
+
+#: Stopping may take as long as the unit allows (90 s unless it says otherwise), and starting comes after that.
+SYSTEMCTL_TIMEOUT = 240.0
+
+#: ``healthy(url, timeout)`` returns an empty text once healthz answers, else the last answer.
+Healthy = t.Callable[[str, float], str]
+
+
+def check_url(url: str) -> None:
+    """
+    :raises ConfigError: this is no http or https URL.
+    """
+    try:
+        parts = urllib.parse.urlsplit(url)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        good = False
+    if not good:
+        raise ConfigError("healthz_url '%s' is not a URL such as http://127.0.0.1:10248/healthz" % url)
+
+
+def wait_healthy(url: str, timeout: float) -> str:
+    """Ask until the answer is 200 or the time is up.
+
+    :param timeout: seconds.
+    :returns: nothing if it is healthy, else the last thing that went wrong.
+    """
+    # The node's own address must not be asked for through a proxy.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    deadline = time.monotonic() + timeout
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            with opener.open(url, timeout=max(0.1, min(5.0, left))):
+                return ""
+        except urllib.error.HTTPError as exc:
+            exc.close()
+            problem = "%s answers %d" % (url, exc.code)
+        except (OSError, http.client.HTTPException) as exc:
+            problem = "%s does not answer: %s" % (url, getattr(exc, "reason", exc))
+        if time.monotonic() + POLL >= deadline:
+            return problem
+        time.sleep(POLL)
+
+
+def restart(run: Runner, unit: str, url: str, timeout: float, healthy: Healthy) -> None:
+    """Restart a service and wait until it is healthy.
+
+    :param timeout: seconds to wait for healthz after systemd has started it.
+    :raises NodeError: it did not start, or did not become healthy.
+    """
+    service = unit + ".service"
+    # A kubelet that kept failing may have used up its starts; systemd would then refuse this one.
+    run(["systemctl", "reset-failed", service])
+    done = run(["systemctl", "restart", service], timeout=SYSTEMCTL_TIMEOUT)
+    if done.rc != 0:
+        said = " ".join(done.stderr.split()) or "exit status %d" % done.rc
+        raise NodeError("systemctl restart %s: %s" % (service, said))
+    problem = healthy(url, timeout)
+    state = run(["systemctl", "show", "--property=ActiveState", "--", service]).stdout.strip().partition("=")[2]
+    if problem:
+        raise NodeError(
+            "%s did not become healthy within %g seconds (%s; the service is %s): see journalctl -u %s"
+            % (service, timeout, problem, state or "in an unknown state", service)
+        )
+    if state != "active":
+        raise NodeError("%s answers, but %s is %s: another program listens there" % (url, service, state))

@@ -1,0 +1,280 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A stand-in for the kubelet, as strict about its flags as the real one. Python 3.8, standard library only.
+
+C(fake_kubelet.py install /usr/bin/kubelet --version 1.23.17) puts three files there: a program in machine code under
+that name, which starts Python with the second, a copy of this script; and the third, with version and behaviour.
+The program is no script because a script is exactly what the real kubelet is not, and what may not be run to probe it.
+
+It serves healthz, and with C(--network-plugin=kubenet) before 1.24 ensures kubenet's rule when it starts and whenever
+C(/setup-pod) is asked for, and never deletes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.server
+import json
+import os
+import platform
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+import typing as t
+
+#: Flags and whether they take a value; a few of those that real nodes use.
+FLAGS = {
+    "allowed-unsafe-sysctls": True,
+    "bootstrap-kubeconfig": True,
+    "cgroup-driver": True,
+    "cluster-domain": True,
+    "config": True,
+    "container-runtime-endpoint": True,
+    "fail-swap-on": False,
+    "healthz-bind-address": True,
+    "healthz-port": True,
+    "help": False,
+    "hostname-override": True,
+    "kubeconfig": True,
+    "max-pods": True,
+    "node-ip": True,
+    "node-labels": True,
+    "pod-infra-container-image": True,
+    "register-with-taints": True,
+    "root-dir": True,
+    "runtime-cgroups": True,
+    "v": True,
+    "version": False,
+}
+
+#: Flags that went away with dockershim in 1.24.
+FLAGS_BEFORE_1_24 = {
+    "cni-bin-dir": True,
+    "cni-conf-dir": True,
+    "container-runtime": True,
+    "network-plugin": True,
+    "network-plugin-mtu": True,
+    "non-masquerade-cidr": True,
+}
+
+#: What kubenet appends to POSTROUTING, after ``! -d CIDR``.
+KUBENET_RULE = (
+    "-m comment --comment".split()
+    + ["kubenet: SNAT for outbound traffic from cluster"]
+    + "-m addrtype ! --dst-type LOCAL".split()
+)
+
+#: x86-64: execve(PYTHON, [argv[0], SCRIPT, argv[1], ...], environment), on the stack that the kernel made; exit(127).
+_LAUNCHER = bytes.fromhex(
+    "488b3c24"  # mov rdi, [rsp]
+    "488d54fc10"  # lea rdx, [rsp+rdi*8+16]
+    "488d3d00000000"  # lea rdi, [rip+PYTHON]
+    "488d0500000000"  # lea rax, [rip+SCRIPT]
+    "488b4c2408"  # mov rcx, [rsp+8]
+    "48890c24"  # mov [rsp], rcx
+    "4889442408"  # mov [rsp+8], rax
+    "4889e6"  # mov rsi, rsp
+    "b83b000000"  # mov eax, 59
+    "0f05"  # syscall
+    "bf7f000000"  # mov edi, 127
+    "b83c000000"  # mov eax, 60
+    "0f05"  # syscall
+)
+_PYTHON_AT, _SCRIPT_AT = 0x0C, 0x13
+_BASE = 0x400000
+_HEADERS = 64 + 56
+
+
+def launcher(python: str, script: str) -> bytes:
+    """An ELF program that runs ``python script`` with the arguments that it gets itself."""
+    if platform.machine() != "x86_64":
+        raise RuntimeError("the stand-in kubelet is made for x86_64, not for %s" % platform.machine())
+    code = bytearray(_LAUNCHER)
+    strings = os.fsencode(python) + b"\0" + os.fsencode(script) + b"\0"
+    struct.pack_into("<i", code, _PYTHON_AT, len(code) - (_PYTHON_AT + 4))
+    struct.pack_into("<i", code, _SCRIPT_AT, len(code) + len(os.fsencode(python)) + 1 - (_SCRIPT_AT + 4))
+    body = bytes(code) + strings
+    size = _HEADERS + len(body)
+    ident = b"\x7fELF" + bytes([2, 1, 1, 0]) + bytes(8)
+    header = ident + struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, _BASE + _HEADERS, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _BASE, _BASE, size, size, 0x1000)
+    return header + segment + body
+
+
+def install(path: str, version: str, **behaviour: t.Any) -> None:
+    """Put a stand-in at ``path``.
+
+    :param version: of Kubernetes, without C(v).
+    :param behaviour: C(port) of healthz; C(iptables), the program for kubenet's rule; C(hang), whether --help and
+        --version never end; C(refuse), words with which it exits at once; C(unhealthy), words with which healthz says
+        500; C(process), the process's name.
+    """
+    script = path + ".py"
+    for stale in (path, script):
+        # A running program cannot be written to, but its name can be given to another file.
+        if os.path.lexists(stale):
+            os.unlink(stale)
+    shutil.copyfile(os.path.abspath(__file__), script)
+    configure(path, version=version, **behaviour)
+    with open(path, "wb") as handle:
+        handle.write(launcher(os.path.realpath(sys.executable), script))
+    os.chmod(path, 0o755)
+
+
+def configure(path: str, **behaviour: t.Any) -> None:
+    """Change the behaviour of the stand-in at ``path``; see :func:`install`."""
+    with open(path + ".json", "w", encoding="utf-8") as handle:
+        json.dump(behaviour, handle)
+
+
+class FlagError(Exception):
+    """What the real one calls a failure to parse its flags."""
+
+
+def parse_flags(argv: t.Sequence[str], known: t.Mapping[str, bool]) -> t.Tuple[t.Dict[str, str], t.List[str]]:
+    """Parse as pflag does with the kubelet's normalisation: the last value wins, underscores are dashes.
+
+    :raises FlagError: an unknown flag, or a flag without its value.
+    """
+    values: t.Dict[str, str] = {}
+    rest: t.List[str] = []
+    words = list(argv)
+    while words:
+        word = words.pop(0)
+        if word == "--":
+            return values, rest + words
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+        elif word.startswith("-") and word != "-":
+            # Shorthands: -h, and -v with its value behind it in any form.
+            name, equals, value = {"h": "help"}.get(word[1], word[1]), word[2:], word[2:].lstrip("=")
+        else:
+            rest.append(word)
+            continue
+        flag = name.replace("_", "-")
+        if flag not in known:
+            raise FlagError("unknown flag: --%s" % name)
+        if not equals and known[flag]:
+            if not words:
+                raise FlagError("flag needs an argument: --%s" % name)
+            value = words.pop(0)
+        elif not equals:
+            value = "true"
+        values[flag] = value
+    return values, rest
+
+
+def describe(known: t.Mapping[str, bool]) -> str:
+    """The help text, in the shape of the real one."""
+    lines = [
+        "The kubelet runs on every node and looks after its pods.",
+        "",
+        "Usage:",
+        "  kubelet [flags]",
+        "",
+        "Flags:",
+    ]
+    for name in sorted(known):
+        short = {"help": "-h, ", "v": "-v, "}.get(name, "    ")
+        late = " (DEPRECATED: will be removed in a future version)" if name == "non-masquerade-cidr" else ""
+        lines.append("  %s--%-50s what it says%s" % (short, name + (" string" if known[name] else ""), late))
+    return "\n".join(lines) + "\n"
+
+
+def ensure_rule(iptables: str, cidr: str) -> None:
+    """Append kubenet's rule unless it is there; never delete one."""
+    rule = ["POSTROUTING"] + KUBENET_RULE + ["!", "-d", cidr, "-j", "MASQUERADE"]
+    there = subprocess.run([iptables, "-w", "-t", "nat", "-C"] + rule, stderr=subprocess.DEVNULL, check=False)
+    if there.returncode:
+        subprocess.run([iptables, "-w", "-t", "nat", "-A"] + rule, check=True)
+
+
+def serve(port: int, healthy: bool, set_up_pod: t.Callable[[], None]) -> None:
+    """Answer healthz until a signal ends the process."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        """healthz, and the event that makes kubenet act."""
+
+        def do_GET(self) -> None:
+            """Answer."""
+            code = {"/healthz": 200 if healthy else 500, "/setup-pod": 200}.get(self.path, 404)
+            if self.path == "/setup-pod":
+                set_up_pod()
+            self.send_response(code)
+            self.end_headers()
+            self.wfile.write(b"ok" if code == 200 else b"not ok")
+
+        def log_message(self, *_args: t.Any) -> None:
+            """Say nothing."""
+
+    http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+
+
+def main(argv: t.Sequence[str], behaviour: t.Mapping[str, t.Any]) -> int:
+    """Be a kubelet."""
+    version = str(behaviour["version"])
+    old = tuple(int(part) for part in version.split(".")[:2]) < (1, 24)
+    known = dict(FLAGS, **(FLAGS_BEFORE_1_24 if old else {}))
+    try:
+        flags, rest = parse_flags(argv, known)
+    except FlagError as exc:
+        print("Error: failed to parse kubelet flag: %s" % exc, file=sys.stderr)
+        return 1
+    if ("help" in flags or "version" in flags) and behaviour.get("hang"):
+        while True:
+            time.sleep(60)
+    if "help" in flags:
+        print(describe(known), end="")
+        return 0
+    if "version" in flags:
+        print("Kubernetes v%s" % version)
+        return 0
+    if rest:
+        print("Error: unknown command %r" % rest[0], file=sys.stderr)
+        return 1
+    if set(behaviour.get("refuse", ())) & set(argv):
+        print("Error: refused as it was told to", file=sys.stderr)
+        return 1
+    with open("/proc/self/comm", "w", encoding="ascii") as comm:
+        comm.write(str(behaviour.get("process", "kubelet")))
+    signal.signal(signal.SIGTERM, lambda *_args: os._exit(0))
+    cidr = flags.get("non-masquerade-cidr", "10.0.0.0/8")
+
+    def set_up_pod() -> None:
+        if flags.get("network-plugin") == "kubenet" and cidr not in ("0.0.0.0/0", "::/0"):
+            ensure_rule(str(behaviour.get("iptables", "iptables")), cidr)
+
+    set_up_pod()
+    port = int(flags.get("healthz-port", behaviour.get("port", 10248)))
+    serve(port, not set(behaviour.get("unhealthy", ())) & set(argv), set_up_pod)
+    return 0
+
+
+def install_main(argv: t.Sequence[str]) -> int:
+    """The command line of the installer."""
+    parser = argparse.ArgumentParser(description="Install a stand-in for the kubelet.")
+    parser.add_argument("command", choices=["install"])
+    parser.add_argument("path")
+    parser.add_argument("--version", required=True)
+    parser.add_argument("--port", type=int, default=10248)
+    parser.add_argument("--iptables", default="iptables")
+    parser.add_argument("--hang", action="store_true")
+    parser.add_argument("--refuse", action="append", default=[])
+    parser.add_argument("--unhealthy", action="append", default=[])
+    parser.add_argument("--process", default="kubelet")
+    given = vars(parser.parse_args(list(argv)))
+    given.pop("command")
+    install(given.pop("path"), given.pop("version"), **given)
+    return 0
+
+
+if __name__ == "__main__":
+    _BEHAVIOUR = os.path.splitext(os.path.abspath(__file__))[0] + ".json"
+    if os.path.exists(_BEHAVIOUR):
+        with open(_BEHAVIOUR, encoding="utf-8") as _handle:
+            sys.exit(main(sys.argv[1:], json.load(_handle)))
+    sys.exit(install_main(sys.argv[1:]))
