@@ -92,8 +92,8 @@ def parse_rule(line: str, family: str) -> t.Optional[Rule]:
     target = options.pop("-j", "")
     try:
         if target in ("RETURN", "ACCEPT"):
-            network = options.pop("-d", str(EVERYTHING[family]))
-            return None if options else Exempt(ipaddress.ip_network(network), target)
+            network = ipaddress.ip_network(options.pop("-d", str(EVERYTHING[family])))
+            return None if options or network.version != EVERYTHING[family].version else Exempt(network, target)
         return _parse_masquerade(options) if target == "MASQUERADE" else None
     except (ValueError, OverflowError):
         return None
@@ -160,7 +160,8 @@ class PostroutingRule(t.NamedTuple):
     @property
     def shuts_out_the_rest(self) -> bool:
         """Whether no packet reaches the rules behind this one."""
-        return self.words[:1] == ("-j",) and self.target in FINAL_TARGETS
+        # After a goto the chain that it leads to ends as POSTROUTING itself would (iptables(8)).
+        return self.words[:1] == ("-g",) or (self.words[:1] == ("-j",) and self.target in FINAL_TARGETS)
 
 
 def parse_postrouting(lines: t.Iterable[str]) -> t.Tuple[PostroutingRule, ...]:

@@ -1,0 +1,147 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The nat table of a kernel, simulated: strict, atomic, and quick enough for thousands of random states.
+
+It answers what the iptables backend may ask (C(-S CHAIN), C(-C), C(-restore --noflush)) in the words of iptables 1.8,
+and fails the test on anything else. The tests of the kernel put the same states through the real programs.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+import shlex
+import typing as t
+
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome
+
+BUILTIN_CHAINS = ("PREROUTING", "INPUT", "OUTPUT", "POSTROUTING")
+BUILTIN_TARGETS = ("ACCEPT", "RETURN", "MASQUERADE", "SNAT", "MARK")
+
+Chains = t.Dict[str, t.List[str]]
+
+
+class _Refused(Exception):
+    """The transaction fails; the text is what iptables would say."""
+
+
+def target(rule: str) -> str:
+    """The target of C(-j) or C(-g)."""
+    words = shlex.split(rule)
+    for flag in ("-j", "-g"):
+        if flag in words[:-1]:
+            return words[words.index(flag) + 1]
+    return ""
+
+
+class Nat:
+    """One nat table. Rules are texts without C(-A CHAIN), as C(iptables -S) prints them."""
+
+    def __init__(self, variant: str = "iptables_nft", chains: t.Optional[t.Mapping[str, t.Sequence[str]]] = None):
+        self.variant = variant
+        self.chains: Chains = {name: [] for name in BUILTIN_CHAINS}
+        self.chains.update((name, list(rules)) for name, rules in (chains or {}).items())
+        #: transactions that were carried out, and all that were tried
+        self.commits: t.List[str] = []
+        self.tried: t.List[str] = []
+        #: rules that the kernel silently does not keep
+        self.loses: t.Callable[[str], bool] = lambda rule: False
+        #: called before each program: somebody else at work
+        self.interloper: t.Callable[[], None] = lambda: None
+        #: what every program says while somebody holds the lock; empty: nobody does
+        self.lock_message = ""
+
+    def run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+        """In place of the collection's runner."""
+        self.interloper()
+        assert "-w" in argv, "no -w: %r" % (argv,)
+        if self.lock_message:
+            return Outcome(4, "", self.lock_message)
+        if argv[0].endswith("-restore"):
+            assert "--noflush" in argv, "this would flush the whole table: %r" % (argv,)
+            return self._restore(stdin or "")
+        words = list(argv[argv.index("-w") + 2 :])
+        assert words[:2] == ["-t", "nat"], argv
+        if words[2] == "-S" and len(words) == 4:
+            return self._list(words[3])
+        assert words[2:5] == ["-C", "POSTROUTING", "-j"] and len(words) == 6, "not simulated: %r" % (argv,)
+        if words[5] not in self.chains:
+            return Outcome(2, "", "iptables v1.8.9 (nf_tables): Chain '%s' does not exist\n" % words[5])
+        return Outcome(0 if "-j " + words[5] in self.chains["POSTROUTING"] else 1, "", "")
+
+    def _list(self, chain: str) -> Outcome:
+        if chain in self.chains:
+            head = "-P %s ACCEPT" % chain if chain in BUILTIN_CHAINS else "-N %s" % chain
+            return Outcome(0, "\n".join([head] + ["-A %s %s" % (chain, r) for r in self.chains[chain]]) + "\n", "")
+        if self.variant == "iptables_legacy":
+            return Outcome(1, "", "iptables: No chain/target/match by that name.\n")
+        said = "iptables v1.8.9 (nf_tables): chain `%s' in table `nat' is incompatible, use 'nft' tool.\n" % chain
+        return Outcome(1, "", said)
+
+    def _restore(self, text: str) -> Outcome:
+        self.tried.append(text)
+        lines = text.splitlines()
+        if lines[:1] != ["*nat"] or lines[-1:] != ["COMMIT"] or not text.endswith("\n"):
+            return Outcome(2, "", "iptables-restore: not one nat table\n")
+        work = copy.deepcopy(self.chains)
+        for number, line in enumerate(lines[1:-1], 2):
+            if line and not line.startswith("#"):
+                try:
+                    self._apply(work, line)
+                except _Refused as exc:
+                    return Outcome(1, "", "iptables-restore: line %d failed: %s.\n" % (number, exc))
+        self.chains = work
+        self.commits.append(text)
+        return Outcome(0, "", "")
+
+    def _apply(self, work: Chains, line: str) -> None:
+        if line.startswith(":"):
+            name = line[1:].split()[0]
+            assert name not in BUILTIN_CHAINS, "this flushes %s: %s" % (name, line)
+            if not re.match(r"[^-!\s]\S{0,27}\Z", name):
+                raise _Refused("Invalid chain name")
+            work[name] = []
+            return
+        verb, name, rule = (line.split(" ", 2) + [""])[:3]
+        if name not in work:
+            raise _Refused("No chain/target/match by that name")
+        rules = work[name]
+        if verb == "-F":
+            assert name not in BUILTIN_CHAINS, "this flushes %s" % name
+            rules.clear()
+        elif verb == "-X":
+            used = any(target(other) == name for others in work.values() for other in others)
+            if name in BUILTIN_CHAINS or rules or used:
+                raise _Refused("CHAIN_DEL failed (Device or resource busy): chain %s" % name)
+            del work[name]
+        elif verb == "-D":
+            same = [i for i, other in enumerate(rules) if shlex.split(other) == shlex.split(rule)]
+            if not same:
+                raise _Refused("Bad rule (does a matching rule exist in that chain?)")
+            del rules[same[0]]
+        elif verb in ("-A", "-I"):
+            position = len(rules)
+            if verb == "-I":
+                number, rule = rule.split(" ", 1)
+                position = int(number) - 1
+            if not 0 <= position <= len(rules):
+                raise _Refused("Index of insertion too big")
+            self._insert(work, rules, position, rule)
+        else:
+            raise AssertionError("not simulated: %s" % line)
+
+    def _insert(self, work: Chains, rules: t.List[str], position: int, rule: str) -> None:
+        if target(rule) not in BUILTIN_TARGETS and target(rule) not in work:
+            raise _Refused("Chain '%s' does not exist" % target(rule))
+        words = shlex.split(rule)
+        if "--to-ports" in words:
+            ports = words[words.index("--to-ports") + 1].split("-")
+            if not all(1 <= int(port) <= 65535 for port in ports) or "-p" not in words:
+                raise _Refused("Port not valid")
+        if not self.loses(rule):
+            rules.insert(position, rule)
+
+    def counters_kept(self) -> bool:
+        """Whether no write has touched the table, so that every counter still counts."""
+        return not self.commits

@@ -1,0 +1,271 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Random policies, and random nat tables that hold them more or less, among the rules of other programs."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import shlex
+import typing as t
+
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import Config, PortRange
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.iptables import Iptables
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.iptables_text import render_jump, render_rule
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.ruleset import Ruleset, from_config
+from hypothesis import strategies as st
+
+from .nat import BUILTIN_CHAINS, Chains, Nat, target
+
+CHAIN = "IP-MASQ-AGENT"
+GOOD_JUMP = ["-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", CHAIN]
+#: Targets behind which no packet gets, where nothing limits them.
+FINAL = ("ACCEPT", "RETURN", "MASQUERADE", "SNAT")
+#: Chains of earlier agents, which may be in the table and jumped to.
+PREDECESSORS = ("NON-MASQUERADE-DAEMON", "IP-MASQ")
+
+
+def networks(version: int) -> st.SearchStrategy:
+    """Networks of one family, of any length except everything, with no host bits."""
+    kind = ipaddress.IPv4Network if version == 4 else ipaddress.IPv6Network
+    bits = 32 if version == 4 else 128
+    # A small pool of addresses, so that ranges meet, contain and repeat each other.
+    return st.builds(
+        lambda base, length: kind(((base << (bits - 8)) >> (bits - length) << (bits - length), length)),
+        st.sampled_from([10, 11, 100, 172, 192, 203, 252, 253]),
+        st.integers(1, bits),
+    )
+
+
+ports = st.integers(1, 65535)
+port_ranges = st.builds(lambda a, b: PortRange(min(a, b), max(a, b)), ports, ports)
+
+configs = st.builds(
+    Config,
+    non_masquerade_cidrs=st.lists(networks(4) | networks(6), max_size=8).map(tuple),
+    masq_link_local=st.booleans(),
+    masq_link_local_ipv6=st.booleans(),
+    enable_ipv6=st.just(True),
+    random_fully=st.booleans(),
+    to_ports=st.lists(port_ranges, max_size=3).map(tuple),
+    exemption=st.sampled_from(["return", "accept"]),
+)
+families = st.sampled_from(["ipv4", "ipv6"])
+
+
+class World(t.NamedTuple):
+    """A policy and a table that it meets."""
+
+    family: str
+    wanted: Ruleset
+    chains: Chains
+
+
+def healthy(wanted: Ruleset) -> t.List[str]:
+    """The rules of a chain as we write it."""
+    return [render_rule(CHAIN, rule)[len("-A %s " % CHAIN) :] for rule in wanted.rules]
+
+
+JUMP = render_jump(CHAIN)[len("-A POSTROUTING ") :]
+_NOT_LOCAL = "-m addrtype ! --dst-type LOCAL "
+_JUMPS = (
+    JUMP,
+    JUMP,
+    _NOT_LOCAL + "-j " + CHAIN,
+    _NOT_LOCAL + '-m comment --comment "\\"ip-masq-agent: in quotes\\"" -j ' + CHAIN,
+    "-j " + CHAIN,
+    "-m addrtype --dst-type LOCAL -j " + CHAIN,
+    _NOT_LOCAL + "-g " + CHAIN,
+    _NOT_LOCAL + _NOT_LOCAL + "-j " + CHAIN,
+    "-p tcp " + _NOT_LOCAL + "-j " + CHAIN,
+    '-m comment --comment "do not touch" -j ' + CHAIN,
+)
+_FOREIGN_CHAINS = ("KUBE-POSTROUTING", "CNI-0123", "OTHER")
+_FOREIGN_POSTROUTING = (
+    '-m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING',
+    "-j OTHER",
+    "-g OTHER",
+    "-p udp -j OTHER",
+    "-j RETURN",
+    "-j ACCEPT",
+    "-j MASQUERADE",
+    "-p tcp -j ACCEPT",
+    "-o eth1 -j MASQUERADE",
+    "-m mark --mark 0x4000/0x4000 -j RETURN",
+    '-m comment --comment "with a \\" and a \\\\ in it" -j OTHER',
+    '-m comment --comment "ip-masq-agent: not a jump at all" -j ACCEPT',
+)
+_FOREIGN_IN_OURS = (
+    "-j RETURN",
+    "-j ACCEPT",
+    "-j MASQUERADE",
+    "-p tcp -j MASQUERADE --to-ports 1-65535",
+    "-o eth1 -j RETURN",
+    "-j OTHER",
+    '-p udp -m comment --comment "ip-masq-agent: not ours" -j RETURN',
+)
+
+Draw = t.Callable[[st.SearchStrategy], t.Any]
+
+
+def _place(draw: Draw, rules: t.List[str]) -> int:
+    return t.cast(int, draw(st.integers(0, len(rules))))
+
+
+def _delete_rule(draw: Draw, chains: Chains) -> None:
+    if chains.get(CHAIN):
+        chains[CHAIN].pop(draw(st.integers(0, len(chains[CHAIN]) - 1)))
+
+
+def _move_rule(draw: Draw, chains: Chains) -> None:
+    if chains.get(CHAIN):
+        rule = chains[CHAIN].pop(draw(st.integers(0, len(chains[CHAIN]) - 1)))
+        chains[CHAIN].insert(_place(draw, chains[CHAIN]), rule)
+
+
+def _double_rule(draw: Draw, chains: Chains) -> None:
+    if chains.get(CHAIN):
+        chains[CHAIN].insert(_place(draw, chains[CHAIN]), draw(st.sampled_from(chains[CHAIN])))
+
+
+def _foreign_rule_in_ours(draw: Draw, chains: Chains) -> None:
+    if CHAIN in chains:
+        chains[CHAIN].insert(_place(draw, chains[CHAIN]), draw(st.sampled_from(_FOREIGN_IN_OURS)))
+
+
+def _flush(_draw: Draw, chains: Chains) -> None:
+    if CHAIN in chains:
+        chains[CHAIN].clear()
+
+
+def _remove_chain(_draw: Draw, chains: Chains) -> None:
+    drop_chain(chains)
+
+
+def _remove_jumps(_draw: Draw, chains: Chains) -> None:
+    drop_jumps(chains)
+
+
+def _add_jump(draw: Draw, chains: Chains) -> None:
+    if CHAIN in chains:
+        chains["POSTROUTING"].insert(_place(draw, chains["POSTROUTING"]), draw(st.sampled_from(_JUMPS)))
+
+
+def _spoil_jump(draw: Draw, chains: Chains) -> None:
+    if CHAIN in chains:
+        drop_jumps(chains)
+        _add_jump(draw, chains)
+
+
+def _foreign_postrouting(draw: Draw, chains: Chains) -> None:
+    chains["POSTROUTING"].insert(_place(draw, chains["POSTROUTING"]), draw(st.sampled_from(_FOREIGN_POSTROUTING)))
+
+
+def _predecessor(draw: Draw, chains: Chains) -> None:
+    name = draw(st.sampled_from(PREDECESSORS))
+    chains[name] = [_NOT_LOCAL + "-j RETURN", _NOT_LOCAL + "-j MASQUERADE"]
+    for _number in range(draw(st.integers(1, 2))):
+        jump = _NOT_LOCAL + "-j " + name
+        chains["POSTROUTING"].insert(_place(draw, chains["POSTROUTING"]), jump)
+
+
+_DAMAGES = (
+    _delete_rule,
+    _move_rule,
+    _double_rule,
+    _foreign_rule_in_ours,
+    _flush,
+    _remove_chain,
+    _remove_jumps,
+    _add_jump,
+    _spoil_jump,
+    _foreign_postrouting,
+    _predecessor,
+)
+
+
+@st.composite
+def worlds(draw: Draw) -> World:
+    """A policy, and a table in which it held before up to six accidents."""
+    family = draw(families)
+    wanted = from_config(draw(configs), family)
+    chains: Chains = {name: [] for name in BUILTIN_CHAINS}
+    for name in _FOREIGN_CHAINS:
+        chains[name] = ["-m mark ! --mark 0x4000/0x4000 -j RETURN", "-p tcp -j MASQUERADE"]
+    chains["OUTPUT"] = ["-j OTHER"]
+    chains["POSTROUTING"] = draw(st.lists(st.sampled_from(_FOREIGN_POSTROUTING), max_size=3))
+    chains[CHAIN] = healthy(wanted)
+    chains["POSTROUTING"].insert(_place(draw, chains["POSTROUTING"]), JUMP)
+    for damage in draw(st.lists(st.sampled_from(_DAMAGES), max_size=6)):
+        damage(draw, chains)
+    return World(family, wanted, chains)
+
+
+def backend(nat: Nat, family: str = "ipv4", lock_timeout: int = 5) -> Iptables:
+    """The backend under test on a simulated table."""
+    command = "/usr/sbin/" + ("iptables" if family == "ipv4" else "ip6tables")
+    return Iptables(nat.run, nat.variant, family, command, (1, 8, 9), CHAIN, lock_timeout)
+
+
+def others(chains: Chains) -> Chains:
+    """All that is neither ours nor an earlier agent's."""
+    gone = (CHAIN,) + PREDECESSORS
+    return {
+        name: [rule for rule in rules if target(rule) not in gone] for name, rules in chains.items() if name not in gone
+    }
+
+
+def assert_holds(chains: Chains, wanted: Ruleset) -> None:
+    """The table does what the policy says, judged without the code under test."""
+    rules = [_without_comment(rule) for rule in chains[CHAIN]]
+    count = sum(1 for rule in rules if rule[-2:] in (["-j", "RETURN"], ["-j", "ACCEPT"]))
+    exempt = [ipaddress.ip_network(_destination(rule[:-2], wanted)) for rule in rules[:count]]
+    assert {rule[-1] for rule in rules[:count]} <= {wanted.verdict}
+    assert list(ipaddress.collapse_addresses(exempt)) == list(ipaddress.collapse_addresses(wanted.exempt))
+    fresh = healthy(wanted)[len(wanted.exempt) :]
+    assert rules[count:] == [_without_comment(rule) for rule in fresh]
+    jumps = [i for i, rule in enumerate(chains["POSTROUTING"]) if target(rule) == CHAIN]
+    assert len(jumps) == 1, chains["POSTROUTING"]
+    assert _without_comment(chains["POSTROUTING"][jumps[0]]) == GOOD_JUMP
+    for rule in chains["POSTROUTING"][: jumps[0]]:
+        words = _without_comment(rule)
+        assert words[0] != "-g" and not (words[0] == "-j" and words[1] in FINAL), "unreachable behind %s" % rule
+    assert not set(PREDECESSORS) & set(chains)
+
+
+def _destination(words: t.List[str], wanted: Ruleset) -> str:
+    if not words:
+        return "0.0.0.0/0" if wanted.exempt[0].version == 4 else "::/0"
+    assert words[0] == "-d" and len(words) == 2, words
+    return words[1]
+
+
+def _without_comment(rule: str) -> t.List[str]:
+    words = shlex.split(rule)
+    while "--comment" in words:
+        at = words.index("--comment")
+        del words[at - 2 : at + 2]
+    return words
+
+
+def drop_jumps(chains: Chains) -> None:
+    """Take the jumps to our chain out of a table."""
+    chains["POSTROUTING"] = [rule for rule in chains["POSTROUTING"] if target(rule) != CHAIN]
+
+
+def drop_chain(chains: Chains) -> None:
+    """Take our chain and the jumps to it out of a table."""
+    chains.pop(CHAIN, None)
+    drop_jumps(chains)
+
+
+_COMMENT = re.compile(r'-m comment --comment (?:"[^"]*"|\S+) ')
+
+#: Ways in which other agents write the same rule.
+RESTYLES: t.Dict[str, t.Callable[[str], str]] = {
+    "as we do": lambda rule: rule,
+    "no comment": lambda rule: _COMMENT.sub("", rule),
+    "another comment": lambda rule: _COMMENT.sub('-m comment --comment "ip-masq: \\"local\\" traffic" ', rule),
+    "addrtype on every rule": lambda rule: _COMMENT.sub(_NOT_LOCAL, rule),
+}

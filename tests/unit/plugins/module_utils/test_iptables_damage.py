@@ -1,0 +1,82 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whatever state our part of the nat table is in, one run mends it and leaves the rest alone."""
+
+from __future__ import annotations
+
+import copy
+import typing as t
+
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.reconcile import converge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.ruleset import from_config
+from hypothesis import given
+from hypothesis import strategies as st
+from support import worlds
+from support.nat import Chains, Nat
+from support.worlds import CHAIN, World
+
+variants = st.sampled_from(["iptables_nft", "iptables_legacy"])
+
+
+def listing(chains: Chains) -> t.Tuple[str, ...]:
+    """What a diff shows of a healthy table."""
+    shown = ["-N " + CHAIN] + ["-A %s %s" % (CHAIN, rule) for rule in chains[CHAIN]]
+    return tuple(shown + ["-A POSTROUTING " + rule for rule in chains["POSTROUTING"]])
+
+
+@given(worlds.configs, worlds.families, variants)
+def test_any_policy_applied_twice_changes_once(config: t.Any, family: str, variant: str) -> None:
+    nat = Nat(variant)
+    wanted = from_config(config, family)
+    first = converge(worlds.backend(nat, family), wanted)
+    worlds.assert_holds(nat.chains, wanted)
+    second = converge(worlds.backend(nat, family), wanted)
+    assert first.plan.actions and not second.plan.actions
+    assert len(nat.tried) == 1
+
+
+@given(worlds.worlds(), variants)
+def test_any_damage_is_mended_in_one_transaction_and_foreign_rules_stay(world: World, variant: str) -> None:
+    nat = Nat(variant, world.chains)
+    change = converge(worlds.backend(nat, world.family), world.wanted)
+    worlds.assert_holds(nat.chains, world.wanted)
+    assert worlds.others(nat.chains) == worlds.others(world.chains)
+    assert len(nat.tried) == bool(change.plan.actions)
+    assert change.plan.after == listing(nat.chains), "the diff is not what happened"
+    assert change.plan.view.rules == tuple("-A %s %s" % (CHAIN, rule) for rule in nat.chains[CHAIN])
+    again = converge(worlds.backend(nat, world.family), world.wanted)
+    assert not again.plan.actions and len(nat.tried) <= 1
+
+
+@given(worlds.worlds(), variants)
+def test_check_mode_plans_what_the_real_run_does_and_writes_nothing(world: World, variant: str) -> None:
+    nat = Nat(variant, world.chains)
+    looked = converge(worlds.backend(nat, world.family), world.wanted, check=True)
+    assert nat.tried == [] and nat.chains == Nat(variant, world.chains).chains
+    assert looked.plan == converge(worlds.backend(nat, world.family), world.wanted).plan
+
+
+@given(worlds.worlds(), variants)
+def test_removal_takes_chain_and_jumps_in_one_transaction_and_nothing_else(world: World, variant: str) -> None:
+    nat = Nat(variant, world.chains)
+    converge(worlds.backend(nat, world.family), None)
+    expected = copy.deepcopy(world.chains)
+    worlds.drop_chain(expected)
+    assert nat.chains == Nat(variant, expected).chains
+    assert len(nat.tried) <= 1
+    assert not converge(worlds.backend(nat, world.family), None).plan.actions
+
+
+@given(st.data(), worlds.configs, worlds.families)
+def test_a_chain_that_means_the_same_is_not_touched(data: t.Any, config: t.Any, family: str) -> None:
+    wanted = from_config(config, family)
+    ours = worlds.healthy(wanted)
+    exempt, rest = ours[: len(wanted.exempt)], ours[len(wanted.exempt) :]
+    again = data.draw(st.lists(st.sampled_from(exempt), max_size=2)) if exempt else []
+    chain = data.draw(st.permutations(exempt + again)) + rest
+    restyle = data.draw(st.lists(st.sampled_from(sorted(worlds.RESTYLES)), min_size=len(chain), max_size=len(chain)))
+    chain = [worlds.RESTYLES[how](rule) for how, rule in zip(restyle, chain)]
+    nat = Nat(chains={CHAIN: chain, "POSTROUTING": ["-m addrtype ! --dst-type LOCAL -j " + CHAIN]})
+    assert not converge(worlds.backend(nat, family), wanted).plan.actions
+    assert nat.tried == []
