@@ -42,11 +42,12 @@ def load(path: str) -> Document:
     return Document({}) if text is None else parse(text, path)
 
 
-def load_directory(directory: str) -> t.Tuple[Document, t.Tuple[str, ...]]:
+def load_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[Document, t.Tuple[str, ...]]:
     """Read ``config`` and the drop-ins ``config.d/*.{json,yaml,yml}`` of a directory, in name order.
 
-    Lists are united, in order and without duplicates; of scalars the last one wins, and two that differ are remarked on.
+    Lists are united, in order and without duplicates; of scalars the last one wins, and a conflict is remarked on.
 
+    :param main: text that is going to be ``config``, and is taken in its place.
     :returns: what they say together, and the paths that were read.
     :raises ConfigError: as :func:`load`, for whichever file is broken.
     """
@@ -54,8 +55,9 @@ def load_directory(directory: str) -> t.Tuple[Document, t.Tuple[str, ...]]:
     origin: t.Dict[str, str] = {}
     notes: t.List[str] = []
     read: t.List[str] = []
-    for path in config_paths(directory):
-        text = read_text(path)
+    paths = config_paths(directory)
+    for path in paths:
+        text = main if main is not None and path == paths[0] else read_text(path)
         if text is None:
             continue
         read.append(path)
@@ -68,7 +70,7 @@ def load_directory(directory: str) -> t.Tuple[Document, t.Tuple[str, ...]]:
                 if option in values and values[option] != value:
                     notes.append(
                         "%s: %s is %s here and %s in %s; the last one read wins"
-                        % (path, file_key(option), json.dumps(value), json.dumps(values[option]), origin[option])
+                        % (path, file_key(option), ascii(value), ascii(values[option]), origin[option])
                     )
                 values[option] = value
             origin[option] = path
@@ -192,7 +194,7 @@ def _parse_yaml(text: str, name: str) -> t.Any:
             if isinstance(event, yaml.AliasEvent):
                 line = event.start_mark.line + 1
                 raise ConfigError("%s, line %d: aliases (*name) are not supported; write the value" % (name, line))
-        return yaml.load(text, Loader=_loader(name))  # noqa: S506 - the loader is a SafeLoader
+        return yaml.load(text, Loader=_loader(name))
     except yaml.YAMLError as exc:
         mark = getattr(exc, "problem_mark", None)
         where = ", line %d" % (mark.line + 1) if mark else ""

@@ -124,7 +124,7 @@ class Iptables:
         said = " ".join(done.stderr.split())
         if done.rc == RESOURCE_PROBLEM and "lock" in said:
             return LockHeld(
-                "%s %s: the xtables lock stayed taken for the whole lock_timeout by %s. Wait for it, or raise lock_timeout"
+                "%s %s: the xtables lock stayed taken for the whole lock_timeout, by %s. Wait, or raise lock_timeout"
                 % (self._command, what, xtables_lock.holder())
             )
         advice = ""
@@ -150,13 +150,13 @@ class Iptables:
         return self._as_plan(state, State(chain, jumps.after), actions, lines)
 
     def _plan_chain(self, state: State, wanted: Ruleset) -> t.Tuple[t.Tuple[str, ...], t.List[str], t.List[Action]]:
-        have = None if state.chain is None else [parse_rule(line, self.family) for line in state.chain]
-        if have is not None and None not in have and wanted.means(from_rules(have)):
-            return state.chain or (), [], []
+        if state.chain is not None and wanted.means(self._ruleset(state)):
+            return state.chain, [], []
+        have = [parse_rule(line, self.family) for line in state.chain or ()]
         rendered = [render_rule(self._chain, rule) for rule in wanted.rules]
         actions = [] if state.chain is not None else [Action("chain created", "-N " + self._chain)]
         # Rules are told apart by meaning; one that we cannot read counts as the text it is.
-        before = dict(zip((rule or line for rule, line in zip(have or (), state.chain or ())), state.chain or ()))
+        before = dict(zip((rule or line for rule, line in zip(have, state.chain or ())), state.chain or ()))
         after = dict(zip(wanted.rules, rendered))
         added = [Action("rule added", line) for rule, line in after.items() if rule not in before]
         removed = [Action("rule removed", line) for rule, line in before.items() if rule not in after]
@@ -182,9 +182,23 @@ class Iptables:
 
     def _as_plan(self, before: State, after: State, actions: t.Sequence[Action], lines: t.Sequence[str]) -> Plan:
         transaction = "\n".join(["*nat"] + list(lines) + ["COMMIT", ""]) if actions else ""
-        jumps = [rule.line for rule in after.postrouting if rule.target == self._chain]
-        view = View(after.chain or (), jumps[0] if jumps else None)
-        return Plan(tuple(actions), transaction, self._listing(before), self._listing(after), view)
+        return Plan(
+            tuple(actions),
+            transaction,
+            self._listing(before),
+            self._listing(after),
+            self._view(after),
+            self._view(before),
+        )
+
+    def _view(self, state: State) -> View:
+        jumps = [rule.line for rule in state.postrouting if rule.target == self._chain]
+        # A chain that nothing jumps to means nothing.
+        return View(state.chain or (), jumps[0] if jumps else None, self._ruleset(state) if jumps else None)
+
+    def _ruleset(self, state: State) -> t.Optional[Ruleset]:
+        rules = None if state.chain is None else [parse_rule(line, self.family) for line in state.chain]
+        return None if rules is None or None in rules else from_rules(rules)
 
     def _listing(self, state: State) -> t.Tuple[str, ...]:
         lines: t.List[str] = []
@@ -235,7 +249,6 @@ class Iptables:
     def fingerprint(self) -> t.List[t.List[str]]:
         """See :meth:`~.plan.Backend.fingerprint`."""
         return [self._list + ["POSTROUTING"], self._list + [self._chain]]
-
 
 
 class _JumpPlan:

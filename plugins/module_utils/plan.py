@@ -19,10 +19,12 @@ class Action(t.NamedTuple):
 
 
 class View(t.NamedTuple):
-    """The rules of our chain and the jump to it, as their tool lists them."""
+    """The rules of our chain and the jump to it, as their tool lists them, and what they mean."""
 
     rules: t.Tuple[str, ...]
     jump: t.Optional[str]
+    #: none where the rules are not of our shape
+    ruleset: t.Optional[Ruleset] = None
 
 
 class Plan(t.NamedTuple):
@@ -36,6 +38,8 @@ class Plan(t.NamedTuple):
     after: t.Tuple[str, ...]
     #: what is in force after it
     view: View
+    #: what is in force before it
+    found: View = View((), None)
 
 
 class Counters(t.NamedTuple):

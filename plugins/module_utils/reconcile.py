@@ -19,7 +19,7 @@ import typing as t
 from .config import Config
 from .errors import NodeError
 from .node import RANDOM_FULLY_SINCE, VARIANTS, Node, has_ipv6
-from .plan import Action, Backend, CommitRefused, LockHeld, Plan
+from .plan import Backend, CommitRefused, LockHeld, Plan
 from .ruleset import FAMILIES, IPV4, IPV6, Ruleset, from_config
 
 #: How often a transaction is planned anew because the kernel's state moved under it.
@@ -176,7 +176,9 @@ def lock(timeout: float, path: str = "") -> t.Iterator[None]:
             handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
             # Whoever had it before took the directory away with the lock.
-            continue
+            if time.monotonic() < deadline:
+                continue
+            raise NodeError("cannot make the directory %s for the lock file" % folder) from None
         except OSError as exc:
             raise NodeError("cannot open the lock file %s: %s" % (path, exc.strerror)) from None
         try:

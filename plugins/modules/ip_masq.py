@@ -243,7 +243,8 @@ from ..module_utils.config import DEFAULTS, Config, build, file_key
 from ..module_utils.config_file import load
 from ..module_utils.errors import ConfigError, IpMasqError
 from ..module_utils.node import Node
-from ..module_utils.reconcile import Result, reconcile
+from ..module_utils.reconcile import reconcile
+from ..module_utils.results import rules_diff, rules_return
 from ..module_utils.runner import run
 
 #: What a config file decides; the other policy options are flags of the reference agent and go with a file.
@@ -288,33 +289,6 @@ def read_config(params: t.Mapping[str, t.Any]) -> t.Tuple[Config, t.Tuple[str, .
         raise ConfigError("%s: %s" % (params["config_file"], exc)) from None
 
 
-def as_return(result: Result, present: bool) -> t.Dict[str, t.Any]:
-    """The module's return values for what a run did."""
-    sections = [(change, "# %s, %s" % (change.family, change.backend)) for change in result.changes]
-    return {
-        "changed": result.changed,
-        "backend": {"name": result.backend, "version": result.version},
-        "families": {
-            change.family: {"rules": list(change.plan.view.rules), "jump": change.plan.view.jump}
-            for change in result.changes
-            if present and change.backend == result.backend and change.plan.view.rules
-        },
-        "actions": [
-            {"family": change.family, "backend": change.backend, "action": action.action, "rule": action.rule}
-            for change in result.changes
-            for action in change.plan.actions
-        ],
-        "diff": {
-            "before": "".join(_listing(title, change.plan.before) for change, title in sections),
-            "after": "".join(_listing(title, change.plan.after) for change, title in sections),
-        },
-    }
-
-
-def _listing(title: str, lines: t.Sequence[str]) -> str:
-    return "\n".join((title,) + tuple(lines)) + "\n"
-
-
 def main() -> None:
     module = AnsibleModule(
         argument_spec=ARGUMENT_SPEC,
@@ -336,7 +310,7 @@ def main() -> None:
         if present and change.backend == result.backend:
             for remark in postrouting_remarks(change.plan, config.exemption != "return"):
                 module.warn(remark)
-    returned = as_return(result, present)
+    returned = dict(rules_return(result, present), changed=result.changed, diff=rules_diff(result))
     if result.errors:
         module.fail_json(msg="; ".join(result.errors), **returned)
     module.exit_json(**returned)

@@ -1,0 +1,327 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Put the agent on a node and take it away again: program, configuration, units.
+
+Every step compares first, so a second run changes nothing, and check mode is the same way without the writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import shutil
+import typing as t
+import zipfile
+
+from . import files, snapshot
+from . import state as states
+from .config import SHORTEST_INTERVAL_NS, Config, build
+from .errors import NodeError
+from .layout import (
+    ENABLED_UNITS,
+    FIREWALL_HOOKS,
+    FIREWALL_TEMPLATE,
+    FIREWALL_UNITS,
+    INTERVAL_PATH,
+    INTERVAL_SERVICE,
+    PATH,
+    RUN_DIR,
+    SERVICE,
+    STARTED_UNITS,
+    STATE_DIR,
+    TIMER,
+    TMPFILES,
+    UNIT_DIR,
+    Layout,
+    interval_drop_in,
+    resync_script,
+    tmpfiles,
+    unit_files,
+)
+from .node import Node
+from .reconcile import Result, reconcile
+from .runner import Runner
+from .sync import describe
+
+#: The modules that make up the agent; in the program they are one package of this name.
+PACKAGE = "ip_masq_agent"
+MODULES = (
+    "agent",
+    "audit",
+    "config",
+    "config_file",
+    "errors",
+    "files",
+    "install",
+    "iptables",
+    "iptables_text",
+    "layout",
+    "metrics",
+    "node",
+    "plan",
+    "reconcile",
+    "ruleset",
+    "runner",
+    "snapshot",
+    "state",
+    "sync",
+    "version",
+    "xtables_lock",
+)
+
+#: A date for every member, so that the same sources make the same program (the zip format starts in 1980).
+_DATE = (1980, 1, 1, 0, 0, 0)
+_NO_SUCH_UNIT = "not-found"
+
+
+class FileChange(t.NamedTuple):
+    """A file that was changed, or would be. None is a file that is not there; a program is described, not shown."""
+
+    path: str
+    before: t.Optional[str]
+    after: t.Optional[str]
+
+
+class Installed(t.NamedTuple):
+    """What an installation or removal did, or would do."""
+
+    files: t.Tuple[FileChange, ...]
+    #: what was done to units and directories, a line each
+    services: t.Tuple[str, ...]
+    result: t.Optional[Result] = None
+
+    @property
+    def lines(self) -> t.Tuple[str, ...]:
+        """All of it, a line each."""
+        written = tuple(
+            "file %s: %s" % ("removed" if change.after is None else "written", change.path) for change in self.files
+        )
+        return written + self.services + (tuple(describe(self.result)) if self.result else ())
+
+
+def program(where: Layout) -> bytes:
+    """The agent as one executable file (a zip with a shebang, see the zipapp module).
+
+    Its modules are the very bytes of those that Ansible runs (promise 11), read through whatever loaded them.
+    """
+    main = "from %s.agent import entry\n\nentry(%s)\n" % (PACKAGE, json.dumps(where._asdict(), sort_keys=True))
+    members = [("__main__.py", main.encode("utf-8")), (PACKAGE + "/__init__.py", b"")]
+    members += [("%s/%s.py" % (PACKAGE, name), source(name)) for name in MODULES]
+    archive = io.BytesIO()
+    # -I: neither the environment nor the current directory decides what root imports.
+    archive.write(b"#!%s -I\n" % where.python.encode("ascii"))
+    with zipfile.ZipFile(archive, "a", zipfile.ZIP_DEFLATED) as packed:
+        for name, content in members:
+            about = zipfile.ZipInfo(name, _DATE)
+            about.compress_type = zipfile.ZIP_DEFLATED
+            about.external_attr = 0o644 << 16
+            packed.writestr(about, content)
+    return archive.getvalue()
+
+
+def source(name: str) -> bytes:
+    """The source of one of :data:`MODULES`, byte for byte as it was loaded."""
+    module = importlib.import_module("%s.%s" % (__package__, name))
+    loader: t.Any = module.__spec__.loader  # type: ignore[union-attr]
+    return loader.get_data(module.__file__)
+
+
+def check_systemd() -> None:
+    """Refuse a node that systemd does not run (sd_booted(3)).
+
+    :raises NodeError: nothing was touched.
+    """
+    if not os.path.isdir("/run/systemd/system"):
+        raise NodeError(
+            "this node was not booted with systemd, which the timer needs: use the module ip_masq instead, "
+            "which only sets the rules"
+        )
+
+
+def put_files(where: Layout, config_text: t.Optional[str], check: bool = False) -> Installed:
+    """Put the program, the configuration and the units in place.
+
+    :param config_text: text of the config file; none leaves the one on the node alone.
+    :raises NodeError: a file cannot be written; the message names it.
+    """
+    made = []
+    for path in (where.config_dir, os.path.join(where.config_dir, "config.d")):
+        if not os.path.isdir(path):
+            made.append("directory made: " + path)
+            if not check:
+                files.make_directory(path, 0o755)
+    wanted = _wanted_files(where, config_text)
+    changes = [change for path, (content, mode) in wanted.items() for change in _put(path, content, mode, check)]
+    if changes and not check:
+        snapshot.discard()
+    return Installed(tuple(changes), tuple(made))
+
+
+def _wanted_files(where: Layout, config_text: t.Optional[str]) -> t.Dict[str, t.Tuple[bytes, int]]:
+    wanted = {}
+    if config_text is not None:
+        wanted[os.path.join(where.config_dir, "config")] = (config_text.encode("utf-8"), 0o644)
+    wanted[where.program] = (program(where), 0o755)
+    wanted[where.resync] = (resync_script(where).encode("utf-8"), 0o755)
+    wanted[TMPFILES] = (tmpfiles().encode("utf-8"), 0o644)
+    for name, text in unit_files(where).items():
+        wanted[os.path.join(UNIT_DIR, name)] = (text.encode("utf-8"), 0o644)
+    return wanted
+
+
+def _put(path: str, content: bytes, mode: int, check: bool) -> t.Iterator[FileChange]:
+    before = files.read(path)
+    if before == content and os.stat(path).st_mode & 0o7777 == mode:
+        return
+    if not check:
+        files.make_directory(os.path.dirname(path), 0o755)
+        files.write(path, content, mode)
+    yield FileChange(path, _shown(before), _shown(content))
+
+
+def _shown(content: t.Optional[bytes]) -> t.Optional[str]:
+    if content is not None and content.startswith(b"#!") and b"PK\x03\x04" in content:
+        import hashlib
+
+        return "program of %d bytes, sha256 %s\n" % (len(content), hashlib.sha256(content).hexdigest())
+    return None if content is None else content.decode("utf-8", "replace")
+
+
+def settle_units(run: Runner, put: Installed, enabled: bool = True, check: bool = False) -> t.List[str]:
+    """Have systemd know the units, and run them or not.
+
+    :param put: what :func:`put_files` changed.
+    :param enabled: whether the timer runs; if not, everything is there, and stopped.
+    :returns: what was done, a line each.
+    :raises NodeError: systemd refused a step.
+    """
+    changed = {os.path.basename(change.path) for change in put.files if os.path.dirname(change.path) == UNIT_DIR}
+    if changed and not check:
+        _systemctl(run, "daemon-reload")
+    units = _show(run, ENABLED_UNITS + tuple(unit + ".service" for unit in FIREWALL_UNITS))
+    done = []
+    if enabled:
+        to_enable = [unit for unit in ENABLED_UNITS if units[unit]["UnitFileState"] != "enabled"]
+        to_start = [unit for unit in STARTED_UNITS if units[unit]["ActiveState"] != "active"]
+        to_start += [
+            hook
+            for hook, firewall in zip(FIREWALL_HOOKS, FIREWALL_UNITS)
+            if units[firewall + ".service"]["ActiveState"] == "active" and units[hook]["ActiveState"] != "active"
+        ]
+        to_restart = [unit for unit in STARTED_UNITS if unit in changed and unit not in to_start]
+        steps = [("enable", to_enable), ("start", to_start), ("restart", to_restart)]
+    else:
+        steps = [
+            ("disable", [unit for unit in ENABLED_UNITS if units[unit]["UnitFileState"] == "enabled"]),
+            ("stop", [unit for unit in ENABLED_UNITS if units[unit]["ActiveState"] == "active"]),
+        ]
+    for verb, names in steps:
+        if names:
+            if not check:
+                _systemctl(run, verb, *names)
+            done.append("%s: %s" % (verb, ", ".join(names)))
+    return done
+
+
+def _systemctl(run: Runner, *arguments: str) -> str:
+    done = run(["systemctl"] + list(arguments), timeout=120.0)
+    if done.rc != 0:
+        raise NodeError("systemctl %s failed: %s" % (" ".join(arguments), " ".join(done.stderr.split())))
+    return done.stdout
+
+
+def _show(run: Runner, units: t.Sequence[str]) -> t.Dict[str, t.Dict[str, str]]:
+    """The state of units (systemctl(1), show); one that systemd does not know has empty values."""
+    shown = _systemctl(run, "show", "--property=LoadState,UnitFileState,ActiveState", *units)
+    blocks = [dict(line.partition("=")[::2] for line in block.splitlines()) for block in shown.strip().split("\n\n")]
+    empty = {"LoadState": "", "UnitFileState": "", "ActiveState": ""}
+    return {unit: dict(empty, **block) for unit, block in zip(units, blocks)}
+
+
+def parse_interval(raw: bytes) -> int:
+    """Read the interval that the sandboxed service asks for: nanoseconds, nothing else.
+
+    :raises NodeError: it is no number, or out of bounds.
+    """
+    text = raw.decode("ascii", "replace").strip()
+    if not (text.isdigit() and len(text) < 20 and SHORTEST_INTERVAL_NS <= int(text) < 2**63):
+        raise NodeError("%s is no interval in nanoseconds" % ascii(text[:40]))
+    return int(text)
+
+
+def set_timer(run: Runner, interval: int, check: bool = False) -> bool:
+    """Have the timer fire at ``interval`` (nanoseconds).
+
+    :returns: whether that changed anything.
+    :raises NodeError: systemd refused.
+    """
+    path, text = interval_drop_in(interval)
+    if interval == build({}).resync_interval:
+        if files.read(path) is None:
+            return False
+        if not check:
+            files.remove(path)
+    else:
+        if files.read(path) == text.encode("utf-8"):
+            return False
+        if not check:
+            files.make_directory(os.path.dirname(path), 0o755)
+            files.write(path, text.encode("utf-8"), 0o644)
+    if not check:
+        _systemctl(run, "daemon-reload")
+        _systemctl(run, "try-restart", TIMER)
+    return True
+
+
+def uninstall(node: Node, where: Layout, check: bool = False) -> Installed:
+    """Take everything away: the timer first, then the rules in all variants and families, then the files.
+
+    :raises NodeError: a step failed; what is left is found again by the next try.
+    """
+    systemd = os.path.isdir("/run/systemd/system")
+    services = []
+    if systemd:
+        units = _show(node.run, ENABLED_UNITS + (INTERVAL_SERVICE,))
+        active = [unit for unit, about in units.items() if about["ActiveState"] in ("active", "activating")]
+        enabled = [unit for unit, about in units.items() if about["UnitFileState"] == "enabled"]
+        for verb, names in (("stop", active), ("disable", enabled)):
+            if names:
+                services.append("%s: %s" % (verb, ", ".join(names)))
+                if not check:
+                    _systemctl(node.run, verb, *names)
+    state = states.load()
+    config = states.policy_in_force(where.config_dir, state).config or Config(())
+    result = reconcile(node, config, present=False, check=check)
+    if result.errors:
+        raise NodeError("; ".join(result.errors))
+    paths = [os.path.join(UNIT_DIR, name) for name in (SERVICE, TIMER, PATH, INTERVAL_SERVICE, INTERVAL_PATH)]
+    paths += [os.path.join(UNIT_DIR, FIREWALL_TEMPLATE), interval_drop_in(config.resync_interval)[0], TMPFILES]
+    paths += [path for path in (where.metrics_file, where.resync, where.program) if path]
+    changes = [FileChange(path, _shown(before), None) for path in paths for before in (files.read(path),) if before]
+    folders = [STATE_DIR, RUN_DIR, where.config_dir, os.path.dirname(interval_drop_in(1)[0])]
+    folders = [path for path in folders if os.path.isdir(path)]
+    services += ["directory removed: " + path for path in folders]
+    if not check:
+        for change in changes:
+            files.remove(change.path)
+        for path in folders:
+            _remove_tree(path)
+        if systemd and changes:
+            _systemctl(node.run, "daemon-reload")
+            node.run(["systemctl", "reset-failed", SERVICE, INTERVAL_SERVICE])
+    return Installed(tuple(changes), tuple(services), result)
+
+
+def _remove_tree(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            # shutil does not follow symbolic links out of a tree that it removes.
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            raise
+        except OSError as exc:
+            raise NodeError("cannot remove %s: %s" % (path, exc.strerror or exc)) from None

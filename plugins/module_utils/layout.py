@@ -1,0 +1,281 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where things lie on a node, and the texts of the files that do not depend on the policy: units and the resync script.
+
+See systemd.service(5), systemd.timer(5), systemd.path(5), systemd.exec(5).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import typing as t
+
+from .errors import ConfigError
+
+UNIT_DIR = "/etc/systemd/system"
+#: Drop-ins that do not outlive the boot; the first sync after it makes them anew.
+RUNTIME_UNIT_DIR = "/run/systemd/system"
+STATE_DIR = "/var/lib/ip-masq-agent"
+RUN_DIR = "/run/ip-masq-agent"
+METRICS_NAME = "ip_masq_agent.prom"
+
+#: iptables-legacy takes its lock here; the sandbox can only open what is there when the service starts (tmpfiles.d(5)).
+TMPFILES = "/etc/tmpfiles.d/ip-masq-agent.conf"
+
+#: Units whose start, restart or reload may flush the nat table (all are ordered before network-pre.target).
+FIREWALL_UNITS = ("firewalld", "nftables", "netfilter-persistent", "iptables", "ip6tables")
+
+SERVICE = "ip-masq-agent.service"
+TIMER = "ip-masq-agent.timer"
+PATH = "ip-masq-agent.path"
+INTERVAL_SERVICE = "ip-masq-agent-interval.service"
+INTERVAL_PATH = "ip-masq-agent-interval.path"
+FIREWALL_TEMPLATE = "ip-masq-agent-firewall@.service"
+FIREWALL_HOOKS = tuple(FIREWALL_TEMPLATE.replace("@", "@" + unit) for unit in FIREWALL_UNITS)
+
+#: What is enabled on a node, and started unless it is the service itself or hangs on a firewall unit.
+ENABLED_UNITS = (SERVICE, TIMER, PATH, INTERVAL_PATH) + FIREWALL_HOOKS
+STARTED_UNITS = (TIMER, PATH, INTERVAL_PATH)
+
+_SAFE_PATH = re.compile(r"(?:/[A-Za-z0-9_.-]+)+\Z")
+
+
+class Layout(t.NamedTuple):
+    """The places that an operator may choose. Build it with :func:`layout`."""
+
+    config_dir: str = "/etc/ip-masq-agent"
+    bin_dir: str = "/usr/local/sbin"
+    metrics_dir: str = ""
+    python: str = "/usr/bin/python3"
+
+    @property
+    def program(self) -> str:
+        """The installed agent."""
+        return os.path.join(self.bin_dir, "ip-masq-agent")
+
+    @property
+    def resync(self) -> str:
+        """The script that the timer starts."""
+        return os.path.join(self.bin_dir, "ip-masq-agent-resync")
+
+    @property
+    def metrics_file(self) -> str:
+        """Where metrics go; empty where none are wanted."""
+        return os.path.join(self.metrics_dir, METRICS_NAME) if self.metrics_dir else ""
+
+
+def layout(**places: str) -> Layout:
+    """Check the places and put them together.
+
+    :raises ConfigError: one is not an absolute path of plain characters; it would have to be quoted in units.
+    """
+    for name, path in places.items():
+        if (path or name != "metrics_dir") and (not _SAFE_PATH.match(path) or ".." in path.split("/")):
+            raise ConfigError(
+                "%s: %s is not usable: give an absolute path of letters, digits, '_', '.', '-' and '/'"
+                % (name, ascii(path))
+            )
+    return Layout(**places)
+
+
+_HEADER = "# Managed by the Ansible collection kubenode.ip_masq; local changes belong into a drop-in.\n"
+
+
+def unit_files(where: Layout) -> t.Dict[str, str]:
+    """The unit files by name."""
+    firewalls = " ".join(unit + ".service" for unit in FIREWALL_UNITS)
+    writable = "\nReadWritePaths=%s" % where.metrics_dir if where.metrics_dir else ""
+    units = {
+        SERVICE: _SERVICE.format(firewalls=firewalls, resync=where.resync, writable=writable),
+        TIMER: _TIMER,
+        PATH: _PATH.format(config_dir=where.config_dir),
+        INTERVAL_SERVICE: _INTERVAL_SERVICE.format(program=where.program),
+        INTERVAL_PATH: _INTERVAL_PATH.format(run_dir=RUN_DIR),
+        FIREWALL_TEMPLATE: _FIREWALL,
+    }
+    return {name: _HEADER + text for name, text in units.items()}
+
+
+def tmpfiles() -> str:
+    """The text of the tmpfiles.d file."""
+    return _HEADER + "f /run/xtables.lock 0600 root root -\n"
+
+
+def interval_drop_in(interval: int) -> t.Tuple[str, str]:
+    """Path and text of the timer's drop-in for an interval in nanoseconds."""
+    text = _HEADER + "[Timer]\nOnUnitInactiveSec=\nOnUnitInactiveSec=%dus\n" % max(interval // 1000, 1)
+    return os.path.join(RUNTIME_UNIT_DIR, TIMER + ".d", "interval.conf"), text
+
+
+def resync_script(where: Layout) -> str:
+    """The script that the timer starts: nothing more than a comparison while nothing differs."""
+    return _RESYNC.format(config_dir=where.config_dir, run_dir=RUN_DIR, program=where.program)
+
+
+# CAP_NET_RAW and AF_INET, AF_INET6 are for iptables-legacy, which speaks to the kernel through a raw socket.
+# LogLevelMax keeps "Starting" and "Finished" of every tick out of the journal; changes are logged above it.
+_SERVICE = """\
+[Unit]
+Description=Keep IP masquerading as declared
+Documentation=https://github.com/kubenode/ip_masq
+After=network-pre.target {firewalls}
+StartLimitIntervalSec=0
+
+[Service]
+Type=oneshot
+ExecStart={resync}
+TimeoutStartSec=300
+LogLevelMax=notice
+SyslogIdentifier=ip-masq-agent
+UMask=0077
+StateDirectory=ip-masq-agent
+StateDirectoryMode=0700
+RuntimeDirectory=ip-masq-agent
+RuntimeDirectoryMode=0700
+RuntimeDirectoryPreserve=yes
+ReadWritePaths=-/run/xtables.lock{writable}
+CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW
+RestrictAddressFamilies=AF_NETLINK AF_INET AF_INET6
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+ProtectProc=default
+PrivateTmp=yes
+PrivateDevices=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+RemoveIPC=yes
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+SystemCallFilter=~@privileged @resources
+IPAddressDeny=any
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+# The interval below is the default; another one comes as a drop-in from the config file.
+_TIMER = """\
+[Unit]
+Description=Resync IP masquerading at resyncInterval
+Documentation=https://github.com/kubenode/ip_masq
+
+[Timer]
+OnActiveSec=0
+OnUnitInactiveSec=60s
+AccuracySec=1s
+
+[Install]
+WantedBy=timers.target
+"""
+
+_PATH = """\
+[Unit]
+Description=Resync IP masquerading when its configuration is edited
+Documentation=https://github.com/kubenode/ip_masq
+
+[Path]
+PathChanged={config_dir}
+PathChanged={config_dir}/config.d
+Unit=ip-masq-agent.service
+
+[Install]
+WantedBy=paths.target
+"""
+
+# The sandboxed service may only say a number; this one, outside of the sandbox, checks it and sets the timer.
+_INTERVAL_SERVICE = """\
+[Unit]
+Description=Set the timer of ip-masq-agent to resyncInterval
+Documentation=https://github.com/kubenode/ip_masq
+StartLimitIntervalSec=0
+
+[Service]
+Type=oneshot
+ExecStart={program} set-timer
+SyslogIdentifier=ip-masq-agent
+LogLevelMax=notice
+"""
+
+_INTERVAL_PATH = """\
+[Unit]
+Description=Watch for a new resyncInterval of ip-masq-agent
+Documentation=https://github.com/kubenode/ip_masq
+
+[Path]
+PathChanged={run_dir}/interval
+
+[Install]
+WantedBy=paths.target
+"""
+
+# One instance a firewall unit: what a unit that is already up would swallow must start a sync each time.
+_FIREWALL = """\
+[Unit]
+Description=Resync IP masquerading after %i.service
+Documentation=https://github.com/kubenode/ip_masq
+After=%i.service
+PartOf=%i.service
+ReloadPropagatedFrom=%i.service
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+ExecStart=/bin/systemctl --no-block restart ip-masq-agent.service
+ExecReload=/bin/systemctl --no-block restart ip-masq-agent.service
+LogLevelMax=notice
+
+[Install]
+WantedBy=%i.service
+"""
+
+_RESYNC = """\
+#!/bin/sh
+# Managed by the Ansible collection kubenode.ip_masq.
+# Compares the configuration and the rules in force with what the agent verified last, and starts the agent only where
+# they differ. Whatever goes wrong here leads to the agent, never past it.
+LC_ALL=C
+export LC_ALL
+set -f
+
+observe() {{
+    set +f
+    tail -v -n +1 -- {config_dir}/config {config_dir}/config.d/* /proc/net/ip_tables_names /proc/net/ip6_tables_names
+    set -f
+    while read -r command; do
+        $command
+        echo "status $?"
+    done <{run_dir}/commands
+}}
+
+case "${{1-}}" in
+observe)
+    observe 2>/dev/null
+    ;;
+'')
+    # Once in a while the agent looks at everything, also at what this comparison does not cover.
+    if [ -r {run_dir}/expected ] && [ -r {run_dir}/due ] && read -r due <{run_dir}/due &&
+        read -r now _ </proc/uptime && [ "${{now%.*}}" -lt "$due" ] &&
+        observe 2>/dev/null | cmp -s - {run_dir}/expected; then
+        : >{run_dir}/last-sync
+        exit 0
+    fi
+    exec {program} sync
+    ;;
+*)
+    echo "usage: $0 [observe]" >&2
+    exit 2
+    ;;
+esac
+"""

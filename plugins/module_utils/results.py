@@ -1,0 +1,40 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The return values that the modules share."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .reconcile import Result
+
+
+def rules_return(result: Result, present: bool) -> t.Dict[str, t.Any]:
+    """What a run found and did to the rules, as documented in RETURN of the module ip_masq."""
+    return {
+        "backend": {"name": result.backend, "version": result.version},
+        "families": {
+            change.family: {"rules": list(change.plan.view.rules), "jump": change.plan.view.jump}
+            for change in result.changes
+            if present and change.backend == result.backend and change.plan.view.rules
+        },
+        "actions": [
+            {"family": change.family, "backend": change.backend, "action": action.action, "rule": action.rule}
+            for change in result.changes
+            for action in change.plan.actions
+        ],
+    }
+
+
+def rules_diff(result: Result) -> t.Dict[str, str]:
+    """The rules before and after, as their tool lists them, under a comment that names family and backend."""
+
+    def listing(title: str, lines: t.Sequence[str]) -> str:
+        return "\n".join((title,) + tuple(lines)) + "\n"
+
+    sections = [(change.plan, "# %s, %s" % (change.family, change.backend)) for change in result.changes]
+    return {
+        "before": "".join(listing(title, plan.before) for plan, title in sections),
+        "after": "".join(listing(title, plan.after) for plan, title in sections),
+    }

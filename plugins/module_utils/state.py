@@ -1,0 +1,108 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the agent remembers between two runs: the last good policy, and what it did.
+
+Written only when something happened, never by a resync that finds everything in order.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import typing as t
+
+from . import files
+from .config import Config, build, file_key
+from .config_file import load_directory
+from .errors import ConfigError
+from .layout import STATE_DIR
+
+STATE_FILE = os.path.join(STATE_DIR, "state.json")
+
+#: Actions of the last change that are kept for the status.
+KEPT_ACTIONS = 20
+
+
+class Event(t.NamedTuple):
+    """Something that happened: seconds since the epoch, and what it was, a line each."""
+
+    time: float
+    lines: t.Tuple[str, ...]
+
+
+class State(t.NamedTuple):
+    """See the module. ``values`` is the last policy that was valid, by option name; none before the first."""
+
+    values: t.Optional[t.Dict[str, t.Any]] = None
+    sources: t.Tuple[str, ...] = ()
+    last_change: t.Optional[Event] = None
+    last_error: t.Optional[Event] = None
+    #: whether the last run ended with that error
+    failing: bool = False
+    drift_repaired: int = 0
+    config_errors: int = 0
+
+
+def load() -> State:
+    """Read the state; a damaged file is no reason to stop healing, so it counts as none."""
+    raw = files.read(STATE_FILE)
+    try:
+        data = json.loads((raw or b"{}").decode("utf-8"))
+        for name in ("last_change", "last_error"):
+            if data.get(name):
+                data[name] = Event(float(data[name]["time"]), tuple(str(line) for line in data[name]["lines"]))
+        data["sources"] = tuple(str(source) for source in data.get("sources", ()))
+        state = State(**data)
+        if state.values is not None:
+            build(state.values)
+        return state
+    except (AttributeError, ConfigError, KeyError, TypeError, ValueError):
+        return State()
+
+
+def save(state: State) -> None:
+    """Write the state.
+
+    :raises NodeError: it cannot be written.
+    """
+    data = state._asdict()
+    for name in ("last_change", "last_error"):
+        if data[name] is not None:
+            data[name] = data[name]._asdict()
+    files.make_directory(STATE_DIR, 0o700)
+    files.write(STATE_FILE, json.dumps(data, indent=1).encode("utf-8"))
+
+
+class Policy(t.NamedTuple):
+    """The policy in force on a node, and how it came to be in force."""
+
+    config: t.Optional[Config]
+    values: t.Dict[str, t.Any]
+    sources: t.Tuple[str, ...]
+    notes: t.Tuple[str, ...]
+    #: why the files on the node are not in force; then the last good policy is, if there was one
+    problem: t.Optional[str]
+
+
+def policy_in_force(config_dir: str, state: State) -> Policy:
+    """The policy that the files of a directory give, or the last good one where they are broken (promise 6)."""
+    try:
+        return policy_of(config_dir)
+    except ConfigError as exc:
+        config = None if state.values is None else build(state.values)
+        return Policy(config, state.values or {}, state.sources, (), str(exc))
+
+
+def policy_of(config_dir: str, main: t.Optional[str] = None) -> Policy:
+    """The policy that the files of a directory give.
+
+    :param main: text that is going to be the config file, and is taken in its place.
+    :raises ConfigError: they are broken.
+    """
+    document, sources = load_directory(config_dir, main)
+    try:
+        config = build(document.values, label=file_key)
+    except ConfigError as exc:
+        raise ConfigError("%s: %s" % (", ".join(sources), exc)) from None
+    return Policy(config, document.values, sources, document.notes, None)

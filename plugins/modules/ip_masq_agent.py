@@ -1,0 +1,276 @@
+#!/usr/bin/python
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: ip_masq_agent
+short_description: Install the agent that keeps a node's IP masquerading as declared
+version_added: 0.1.0
+description:
+  - Installs on a node what keeps its masquerading as declared without a controller. That is one program, its
+    configuration, and systemd units which resync at an interval, after an edit of the configuration, and after a
+    firewall was restarted or reloaded.
+  - Brings the rules to the declared policy at once, as M(kubenode.ip_masq.ip_masq) does; the agent is the same code.
+  - The role P(kubenode.ip_masq.ip_masq_agent#role) calls this module once with the whole configuration.
+options:
+  state:
+    description:
+      - V(present) installs the agent and sets the rules.
+      - V(absent) removes the rules in all variants and families, the units, and all files, the configuration included.
+    type: str
+    choices: [present, absent]
+    default: present
+  config:
+    description:
+      - What goes into the file C(config) of O(config_dir), with the keys of ip-masq-agent (C(nonMasqueradeCIDRs),
+        C(cidrLimit), C(masqLinkLocal), C(masqLinkLocalIPv6), C(resyncInterval)) and those of its flags
+        (C(nomasqAllReservedRanges), C(enableIPv6), C(masqChain), C(randomFully), C(toPorts)), and C(backend) and
+        C(exemption).
+      - Keys that are not given have their defaults. An unknown key is an error.
+      - When not given, the file that is on the node stays as it is.
+    type: dict
+  enabled:
+    description:
+      - Whether the units run, now and after a boot. If not, everything is installed and the rules are set once.
+    type: bool
+    default: true
+  config_dir:
+    description:
+      - The directory of the file C(config) and its drop-ins in C(config.d).
+    type: path
+    default: /etc/ip-masq-agent
+  bin_dir:
+    description:
+      - Where the program goes.
+    type: path
+    default: /usr/local/sbin
+  metrics_dir:
+    description:
+      - The directory of node_exporter's textfile collector. It must exist. The agent then writes C(ip_masq_agent.prom)
+        there.
+      - When not given, no metrics are written.
+    type: path
+  python:
+    description:
+      - The Python (3.8 or later) that runs the agent.
+      - When not given, the one that runs this module.
+    type: path
+  lock_timeout:
+    description:
+      - Seconds to wait for the xtables lock, and for a run of the agent.
+    type: int
+    default: 5
+requirements:
+  - iptables or nftables on the node
+  - systemd on the node
+attributes:
+  check_mode:
+    support: full
+    description: Says what would change and writes nothing, also where nothing is installed yet.
+  diff_mode:
+    support: full
+    description: Shows the files and the rules, before and after.
+  idempotent:
+    support: full
+    description: A second run with the same options changes nothing.
+  platform:
+    support: full
+    platforms: linux
+    description: Needs root and systemd on Linux.
+seealso:
+  - module: kubenode.ip_masq.ip_masq
+author:
+  - the kubenode.ip_masq maintainers (@kubenode)
+"""
+
+EXAMPLES = r"""
+- name: Keep the default policy in force on a node
+  kubenode.ip_masq.ip_masq_agent:
+    config: {}
+
+- name: Keep a policy in force, resync every five minutes, and write metrics
+  kubenode.ip_masq.ip_masq_agent:
+    config:
+      nonMasqueradeCIDRs:
+        - 10.0.0.0/8
+        - 100.64.0.0/10
+      resyncInterval: 5m
+    metrics_dir: /var/lib/node_exporter/textfile
+
+- name: Remove the agent, its rules and its files
+  kubenode.ip_masq.ip_masq_agent:
+    state: absent
+"""
+
+RETURN = r"""
+files:
+  description: The files that were written or removed, or in check mode would be.
+  returned: success
+  type: list
+  elements: str
+  sample: [/etc/ip-masq-agent/config]
+services:
+  description: What was done to units and directories, or in check mode would be.
+  returned: success
+  type: list
+  elements: str
+  sample: ["start: ip-masq-agent.timer"]
+rules:
+  description: The return values of M(kubenode.ip_masq.ip_masq) for the rules, less C(changed) and C(diff).
+  returned: success
+  type: dict
+"""
+
+import json
+import os
+import sys
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils import agent, install
+from ..module_utils.audit import postrouting_remarks
+from ..module_utils.config import build, file_key, find_file_key, nearest_file_key
+from ..module_utils.config_file import parse
+from ..module_utils.errors import ConfigError, IpMasqError
+from ..module_utils.layout import Layout, layout
+from ..module_utils.node import Node
+from ..module_utils.reconcile import reconcile
+from ..module_utils.results import rules_diff, rules_return
+from ..module_utils.runner import run
+from ..module_utils.state import policy_of
+from ..module_utils.sync import managed, sync
+
+ARGUMENT_SPEC = {
+    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+    "config": {"type": "dict"},
+    "enabled": {"type": "bool", "default": True},
+    "config_dir": {"type": "path", "default": "/etc/ip-masq-agent"},
+    "bin_dir": {"type": "path", "default": "/usr/local/sbin"},
+    "metrics_dir": {"type": "path"},
+    "python": {"type": "path"},
+    "lock_timeout": {"type": "int", "default": 5},
+}
+
+
+def config_text(config: t.Mapping[str, t.Any]) -> str:
+    """The text of the config file.
+
+    :raises ConfigError: a key is not known, or a value is wrong.
+    """
+    for name in config:
+        if find_file_key(name) is None:
+            raise ConfigError(
+                "config: the key %s is not known; the nearest known key is %s" % (ascii(name), nearest_file_key(name))
+            )
+    try:
+        text = json.dumps(config, indent=2) + "\n"
+    except (TypeError, ValueError) as exc:
+        raise ConfigError("config: a value cannot be written as JSON: %s" % exc) from None
+    build(parse(text, "config").values, label=file_key)
+    return text
+
+
+def find_layout(params: t.Mapping[str, t.Any]) -> Layout:
+    """The places that the options name.
+
+    :raises ConfigError: one of them cannot be used.
+    """
+    where = layout(
+        config_dir=params["config_dir"],
+        bin_dir=params["bin_dir"],
+        metrics_dir=params["metrics_dir"] or "",
+        python=params["python"] or sys.executable,
+    )
+    if params["state"] == "present":
+        if where.metrics_dir and not os.path.isdir(where.metrics_dir):
+            raise ConfigError(
+                "metrics_dir: %s is not a directory on this node: install node_exporter first, or make it"
+                % where.metrics_dir
+            )
+        if params["python"] and run([where.python, "-c", "import sys; sys.exit(sys.version_info < (3, 8))"]).rc:
+            raise ConfigError("python: %s is not a Python 3.8 or later: name another one" % where.python)
+    return where
+
+
+def present(module: AnsibleModule, node: Node, where: Layout) -> t.Dict[str, t.Any]:
+    """Install, sync, and set the units going.
+
+    :raises IpMasqError: bad input or an unfit node, before anything is touched; or a step that failed.
+    """
+    check, params = module.check_mode, module.params
+    text = None if params["config"] is None else config_text(params["config"])
+    policy = policy_of(where.config_dir, text)
+    config = policy.config
+    assert config is not None
+    install.check_systemd()
+    # Ansible sends along what a module imports, and the agent is what this one installs.
+    assert agent.__name__.rpartition(".")[2] in install.MODULES
+    planned = reconcile(node, config, check=True)
+    put = install.put_files(where, text, check)
+    result, errors = planned, planned.errors
+    if not check:
+        outcome = sync(node, where)
+        result, errors = outcome.result or planned, outcome.errors
+    services = put.services + tuple(install.settle_units(node.run, put, params["enabled"], check))
+    if install.set_timer(node.run, config.resync_interval, check):
+        services += ("the timer is set to %gs" % (config.resync_interval / 1e9),)
+    for note in policy.notes + result.notes:
+        module.warn(note)
+    for change in managed(result):
+        for remark in postrouting_remarks(change.plan, config.exemption != "return"):
+            module.warn(remark)
+    returned = as_return(install.Installed(put.files, services, result), present=True)
+    if errors:
+        module.fail_json(msg="; ".join(errors), **returned)
+    return returned
+
+
+def as_return(done: install.Installed, present: bool) -> t.Dict[str, t.Any]:
+    """The module's return values."""
+    diffs = [
+        {
+            "before_header": change.path,
+            "after_header": change.path,
+            "before": change.before or "",
+            "after": change.after or "",
+        }
+        for change in done.files
+    ]
+    if done.services:
+        diffs.append(
+            {"before": "", "after": "".join(line + "\n" for line in done.services), "after_header": "services"}
+        )
+    rules: t.Dict[str, t.Any] = {}
+    if done.result is not None:
+        rules = rules_return(done.result, present)
+        if done.result.changed:
+            diffs.append(dict(rules_diff(done.result), before_header="rules", after_header="rules"))
+    return {
+        "changed": bool(done.lines),
+        "files": [change.path for change in done.files],
+        "services": list(done.services),
+        "rules": rules,
+        "diff": diffs,
+    }
+
+
+def main() -> None:
+    module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
+    node = Node(run, module.params["lock_timeout"])
+    try:
+        where = find_layout(module.params)
+        if module.params["state"] == "present":
+            returned = present(module, node, where)
+        else:
+            returned = as_return(install.uninstall(node, where, module.check_mode), present=False)
+    except IpMasqError as exc:
+        module.fail_json(msg=str(exc))
+    module.exit_json(**returned)
+
+
+if __name__ == "__main__":
+    main()
