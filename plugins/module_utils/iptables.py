@@ -74,8 +74,8 @@ class Iptables:
         self.family = family
         self._run = run
         self._command = command
-        # iptables-restore knows -w from 1.6.2 on.
-        wait = ["-w", str(lock_timeout)]
+        # "-w 0" waits without end; iptables-restore knows -w from 1.6.2 on.
+        wait = ["-w", str(lock_timeout)] if lock_timeout else []
         self._list = [command] + wait + ["-t", "nat", "-S"]
         self._check = [command] + wait + ["-t", "nat", "-C", "POSTROUTING", "-j"]
         self._restore = [command + "-restore"] + (wait if version >= (1, 6, 2) else []) + ["--noflush"]
