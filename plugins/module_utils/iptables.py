@@ -42,6 +42,11 @@ _COUNTED = re.compile(r" -c ([0-9]+) ([0-9]+) -j (\w+)")
 _FAILED_LINE = re.compile(r"line:? (\d+)")
 
 
+def wait_for_lock(seconds: int) -> t.List[str]:
+    """The arguments with which iptables waits so long for the xtables lock; its own C(-w 0) waits without end."""
+    return ["-w", str(seconds)] if seconds else []
+
+
 class State(t.NamedTuple):
     """Our part of the nat table. Chains are lists of printed rules; none is a chain that is not there."""
 
@@ -74,10 +79,10 @@ class Iptables:
         self.family = family
         self._run = run
         self._command = command
-        # "-w 0" waits without end; iptables-restore knows -w from 1.6.2 on.
-        wait = ["-w", str(lock_timeout)] if lock_timeout else []
+        wait = wait_for_lock(lock_timeout)
         self._list = [command] + wait + ["-t", "nat", "-S"]
         self._check = [command] + wait + ["-t", "nat", "-C", "POSTROUTING", "-j"]
+        # iptables-restore knows -w from 1.6.2 on.
         self._restore = [command + "-restore"] + (wait if version >= (1, 6, 2) else []) + ["--noflush"]
         self._patience = lock_timeout + 120.0
         self._chain = chain

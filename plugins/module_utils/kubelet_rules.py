@@ -13,6 +13,7 @@ import re
 import typing as t
 
 from .errors import NodeError
+from .iptables import wait_for_lock
 from .iptables_text import NOT_LOCAL, PostroutingRule, parse_postrouting, tokenise
 from .node import LEGACY, VARIANTS, Node, legacy_tables
 from .ruleset import FAMILIES
@@ -46,7 +47,7 @@ def is_kubenet_rule(rule: PostroutingRule) -> bool:
 
 
 def _postrouting(node: Node, command: str) -> t.List[str]:
-    done = node.run([command, "-w", str(node.lock_timeout), "-t", "nat", "-S", "POSTROUTING"])
+    done = node.run([command] + wait_for_lock(node.lock_timeout) + ["-t", "nat", "-S", "POSTROUTING"])
     if done.rc != 0:
         said = " ".join(done.stderr.split()) or "exit status %d" % done.rc
         raise NodeError("%s cannot read the chain POSTROUTING: %s" % (command, said))
@@ -77,7 +78,7 @@ def delete(node: Node, leftovers: t.Sequence[Leftover]) -> None:
     :raises NodeError: a rule could not be deleted, or was there again at once.
     """
     for rule in leftovers:
-        done = node.run([rule.command, "-w", str(node.lock_timeout), "-t", "nat", "-D"] + tokenise(rule.line)[1:])
+        done = node.run([rule.command] + wait_for_lock(node.lock_timeout) + ["-t", "nat", "-D"] + tokenise(rule.line)[1:])
         if done.rc != 0 and rule in find_leftovers(node):
             said = " ".join(done.stderr.split()) or "exit status %d" % done.rc
             raise NodeError("%s cannot delete the rule '%s': %s" % (rule.command, rule.line, said))

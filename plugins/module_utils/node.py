@@ -1,11 +1,12 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which packet-filter tools this node has, and which of them Kubernetes uses here.
+"""Which packet-filter tools this node has, which of them work here, and which Kubernetes uses.
 
 The choice follows kubernetes-sigs/iptables-wrappers: the chains that the kubelet leaves in the nft mangle table as a
 hint, else rules in legacy tables, else nft. Nothing is created by looking: C(iptables-legacy -t nat) creates the table
-that it lists, so the kernel's own list of legacy tables is asked first.
+that it lists, so the kernel's own list of legacy tables is asked first. Where iptables cannot work, because it is not
+installed or its kernel modules are not, nftables is the choice.
 """
 
 from __future__ import annotations
@@ -16,13 +17,15 @@ import shutil
 import typing as t
 
 from .errors import NodeError
-from .iptables import Iptables
+from .iptables import Iptables, wait_for_lock
 from .ruleset import FAMILIES, IPV4, IPV6
 from .runner import Runner, search_path
 
 NFT = "iptables_nft"
 LEGACY = "iptables_legacy"
+#: of iptables
 VARIANTS = (NFT, LEGACY)
+BACKENDS = VARIANTS + (NFTABLES,)
 
 #: Chains that the kubelet keeps in the mangle table of the variant that it uses (KEP-3178).
 KUBELET_HINTS = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
@@ -38,12 +41,16 @@ _COMMANDS = {IPV4: "iptables", IPV6: "ip6tables"}
 _LEGACY_TABLES = {IPV4: "/proc/net/ip_tables_names", IPV6: "/proc/net/ip6_tables_names"}
 _VERSION = re.compile(r"v([0-9]+(?:\.[0-9]+)+)(?: \((\w+)\))?")
 
+#: What every rule of ours is made of in iptables-nft (seen in 1.8.7 to 1.8.11). Images without kernel-modules-extra lack
+#: them (RHEL 10).
+_EXTENSIONS = ((TARGET, "MASQUERADE", 0), (MATCH, "addrtype", 1), (MATCH, "comment", 0))
+
 #: First release with C(--random-fully) (iptables 1.6.2 release notes).
 RANDOM_FULLY_SINCE = (1, 6, 2)
 
 
 class Tool(t.NamedTuple):
-    """One iptables program: its path, and the version it reports."""
+    """One program: its path, and the version it reports."""
 
     path: str
     version: t.Tuple[int, ...]
@@ -57,22 +64,36 @@ class Tool(t.NamedTuple):
 class Node:
     """The tools of one node. Programs are looked up once; kernel state is asked whenever it is needed."""
 
-    def __init__(self, run: Runner, lock_timeout: int = 5) -> None:
+    def __init__(
+        self,
+        run: Runner,
+        lock_timeout: int = 5,
+        has_extension: t.Callable[[str, int, str, int], t.Optional[bool]] = has_extension,
+    ) -> None:
+        """:param has_extension: as :func:`~.nfnetlink.has_extension`."""
         self.run = run
         self.lock_timeout = lock_timeout
+        self._has_extension = has_extension
         self._tools: t.Dict[t.Tuple[str, str], t.Optional[Tool]] = {}
 
     def tool(self, variant: str, family: str) -> t.Optional[Tool]:
-        """The program of a variant and family; none where the node does not have it."""
+        """The program of a backend and family; none where the node does not have it."""
         key = (variant, family)
         if key not in self._tools:
-            self._tools[key] = self._find(variant, _COMMANDS[family])
+            self._tools[key] = self._find_nft() if variant == NFTABLES else self._find(variant, _COMMANDS[family])
         return self._tools[key]
+
+    def _find_nft(self) -> t.Optional[Tool]:
+        path = _which("nft")
+        if path is None:
+            return None
+        found = _VERSION.search(self.run([path, "--version"]).stdout)
+        return Tool(path, tuple(int(part) for part in found.group(1).split(".")) if found else ())
 
     def _find(self, variant: str, command: str) -> t.Optional[Tool]:
         suffix = "nft" if variant == NFT else "legacy"
         for name in ("%s-%s" % (command, suffix), command):
-            path = shutil.which(name, path=search_path())
+            path = _which(name)
             if path is None or shutil.which(path + "-restore") is None:
                 continue
             found = _VERSION.search(self.run([path, "--version"]).stdout)
@@ -81,8 +102,14 @@ class Node:
                 return Tool(path, tuple(int(part) for part in found.group(1).split(".")))
         return None
 
-    def backend(self, variant: str, family: str, chain: str) -> t.Optional[Iptables]:
-        """A backend for one variant and family; none where the node has no tool for it."""
+    def backend(self, variant: str, family: str, chain: str) -> t.Optional[Backend]:
+        """A backend for one family; none where the node has no tool for it.
+
+        :param chain: its name in iptables.
+        """
+        if variant == NFTABLES:
+            path = _which("nft")
+            return None if path is None else Nftables(self.run, family, path)
         tool = self.tool(variant, family)
         if tool is None:
             return None
@@ -97,30 +124,48 @@ class Node:
             table_exists=(lambda: "nat" in legacy_tables(family)) if variant == LEGACY else (lambda: True),
         )
 
-    def choose(self, requested: str) -> str:
-        """The variant to use.
+    def knows_random_fully(self, variant: str, family: str) -> bool:
+        """Whether a backend's program can ask for fully random source ports."""
+        tool = self.tool(variant, family)
+        return variant == NFTABLES or (tool is not None and tool.version >= RANDOM_FULLY_SINCE)
 
-        :param requested: C(auto), or a variant, which must then be there.
+    def choose(self, requested: str, exemption: str = "return") -> str:
+        """The backend to use.
+
+        :param requested: C(auto), or a backend, which must then be there.
+        :param exemption: C(enforce) leaves nftables only.
         :raises NodeError: the node does not have it, or has none.
         """
+        if requested == NFTABLES or exemption == "enforce":
+            if _which("nft") is None:
+                asked = "exemption enforce needs" if exemption == "enforce" else "backend nftables is"
+                raise NodeError("%s nft, which is not on this node: install the package nftables" % asked)
+            return NFTABLES
         installed = [variant for variant in VARIANTS if self.tool(variant, IPV4)]
-        if not installed:
-            raise NodeError(
-                "iptables is missing on this node: install the package iptables, or set PATH so that it is found "
-                "(searched %s)" % search_path()
-            )
         if requested != "auto":
             if requested not in installed:
+                have = installed + ([NFTABLES] if _which("nft") else [])
                 raise NodeError(
                     "backend %s is not on this node, which has %s: install it, or set backend to auto"
-                    % (requested, " and ".join(installed))
+                    % (requested, " and ".join(have) or "neither iptables nor nft")
                 )
             return requested
-        if len(installed) == 1:
-            return installed[0]
-        if self._kubelet_uses_nft() or not self._legacy_in_use():
-            return NFT
-        return LEGACY
+        if not installed:
+            if _which("nft"):
+                return NFTABLES
+            raise NodeError(
+                "iptables is missing on this node, and so is nft: install the package iptables or nftables, or set PATH "
+                "so that it is found (searched %s)" % search_path()
+            )
+        chosen = installed[0]
+        if len(installed) == 2 and not self._kubelet_uses_nft() and self._legacy_in_use():
+            chosen = LEGACY
+        if chosen == NFT and _which("nft") and not self._nft_variant_works():
+            return NFTABLES
+        return chosen
+
+    def _nft_variant_works(self) -> bool:
+        return all(self._has_extension(IPV4, *extension) is not False for extension in _EXTENSIONS)
 
     def _kubelet_uses_nft(self) -> bool:
         return any(
@@ -141,8 +186,12 @@ class Node:
 
     def _lists(self, tool: t.Optional[Tool], table: str, chain: str) -> t.Tuple[int, str]:
         assert tool is not None
-        done = self.run([tool.path, "-w", str(self.lock_timeout), "-t", table, "-S", chain])
+        done = self.run([tool.path] + wait_for_lock(self.lock_timeout) + ["-t", table, "-S", chain])
         return done.rc, done.stdout
+
+
+def _which(name: str) -> t.Optional[str]:
+    return shutil.which(name, path=search_path())
 
 
 def legacy_tables(family: str) -> t.List[str]:
