@@ -1,0 +1,76 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Namespaces, variants and families for the tests of the kernel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import typing as t
+from pathlib import Path
+
+import pytest
+from support import modules, namespaces, variants
+from support.programs import Programs
+from support.topology import Topology
+
+_NEEDED = (
+    "ip",
+    "nsenter",
+    "flock",
+    "setpriv",
+    "nft",
+    "iptables-nft",
+    "iptables-legacy",
+    "ip6tables-nft",
+    "ip6tables-legacy",
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def machine() -> None:
+    """What all tests here need. Says what is missing and how to get it."""
+    if os.geteuid() != 0:
+        pytest.fail("the tests of the kernel make network namespaces: run them as root", pytrace=False)
+    missing = [name for name in _NEEDED if not shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/sbin")]
+    if missing:
+        pytest.fail("not installed: %s: run `make setup`" % ", ".join(missing), pytrace=False)
+    try:
+        modules.collections()
+    except RuntimeError as exc:
+        pytest.fail(str(exc), pytrace=False)
+    namespaces.sweep()
+
+
+@pytest.fixture
+def ns() -> t.Iterator[namespaces.Namespace]:
+    """A network namespace in which nothing has touched netfilter yet."""
+    with namespaces.Namespace() as fresh:
+        yield fresh
+
+
+@pytest.fixture
+def topology() -> t.Iterator[Topology]:
+    """A pod, a node and the world outside."""
+    made = Topology()
+    yield made
+    made.delete()
+
+
+@pytest.fixture(params=sorted(variants.VARIANTS))
+def variant(request: pytest.FixtureRequest) -> variants.Variant:
+    """Each variant of iptables in turn."""
+    return variants.VARIANTS[request.param]
+
+
+@pytest.fixture(params=variants.FAMILIES)
+def family(request: pytest.FixtureRequest) -> str:
+    """Each address family in turn."""
+    return t.cast(str, request.param)
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Programs:
+    """Stand-ins for the firewall programs that keep a log."""
+    return Programs(tmp_path)

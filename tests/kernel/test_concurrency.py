@@ -1,0 +1,121 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Others write to the nat table too, or hold its lock."""
+
+from __future__ import annotations
+
+import sys
+import time
+import typing as t
+
+import pytest
+from support.modules import ModuleRun, apply, refused, run_modules
+from support.namespaces import Namespace
+from support.programs import Programs
+from support.variants import VARIANTS, Variant, snapshot
+
+CHAIN = "IP-MASQ-AGENT"
+LEGACY = VARIANTS["iptables_legacy"]
+
+#: Puts a jump before all others and takes it away again, as kube-proxy and CNI plugins do, until told to stop; prints
+#: how often, and what went wrong.
+_NEIGHBOUR = """
+import subprocess, sys, select
+tool = sys.argv[1]
+def do(*lines):
+    text = "\\n".join(("*nat",) + lines + ("COMMIT", ""))
+    done = subprocess.run([tool + "-restore", "-w", "--noflush"], input=text, text=True, capture_output=True)
+    if done.returncode:
+        errors.append(done.stderr)
+rounds, errors = 0, []
+do(":KUBE-POSTROUTING - [0:0]", "-A KUBE-POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE")
+print("ready", flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    do(":KUBE-POSTROUTING - [0:0]", "-A KUBE-POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE",
+       "-I POSTROUTING -m comment --comment \\"round %d\\" -j KUBE-POSTROUTING" % rounds)
+    do("-D POSTROUTING -m comment --comment \\"round %d\\" -j KUBE-POSTROUTING" % rounds)
+    rounds += 1
+print(rounds, errors)
+"""
+
+
+def test_a_neighbour_that_rewrites_postrouting_all_the_time_costs_no_write(ns: Namespace, variant: Variant) -> None:
+    neighbour = ns.popen(sys.executable, "-c", _NEIGHBOUR, variant.tool("ipv4"))
+    assert neighbour.stdout is not None
+    assert neighbour.stdout.readline() == "ready\n"
+    one = {"backend": variant.backend, "lock_timeout": 60}
+    other = dict(one, non_masquerade_cidrs=["10.0.0.0/8"])
+    gone = dict(one, state="absent")
+    results = run_modules(ns, [one, other, gone] * 20 + [one, one])
+    rounds, errors = neighbour.communicate()[0].strip().split(" ", 1)
+    assert [result for result in results if result.get("failed")] == []
+    assert [result["changed"] for result in results] == [True] * 61 + [False]
+    assert errors == "[]"
+    assert int(rounds) > 0
+    assert variant.rules(ns, "ipv4", "POSTROUTING") == ["-m addrtype ! --dst-type LOCAL -j " + CHAIN]
+    assert len(variant.rules(ns, "ipv4") or []) == 5
+
+
+class TestLock:
+    """The lock that iptables-legacy takes; iptables-nft needs none."""
+
+    @pytest.fixture
+    def holder(self, ns: Namespace) -> t.Iterator[t.Any]:
+        """A process inside that holds the xtables lock until it is ended."""
+        process = ns.popen("flock", "--no-fork", "/run/xtables.lock", "sleep", "infinity")
+        while not _locked(ns):
+            time.sleep(0.005)
+        yield process
+        process.kill()
+        process.communicate()
+
+    @pytest.fixture
+    def installed(self, ns: Namespace) -> None:
+        """The default policy, before anybody holds the lock."""
+        apply(ns, backend=LEGACY.backend)
+
+    @pytest.mark.parametrize("timeout", [0, 1])
+    def test_held_for_longer_than_lock_timeout_names_the_holder(
+        self, ns: Namespace, installed: None, holder: t.Any, timeout: int
+    ) -> None:
+        options = {"backend": LEGACY.backend, "lock_timeout": timeout, "non_masquerade_cidrs": []}
+        message = refused(ns, **options)
+        assert "lock" in message
+        assert str(holder.pid) in message
+        assert "sleep" in message
+        assert "lock_timeout" in message
+        holder.kill()
+        holder.wait()
+        assert len(LEGACY.rules(ns, "ipv4") or []) == 5, "the old rules are gone"
+        assert apply(ns, **options)["changed"] is True
+
+    def test_released_within_lock_timeout_the_run_succeeds(
+        self, ns: Namespace, installed: None, holder: t.Any, programs: Programs
+    ) -> None:
+        run = ModuleRun(
+            ns, [{"backend": LEGACY.backend, "lock_timeout": 120, "non_masquerade_cidrs": []}], path=programs.path
+        )
+        run.wait_until_ready()
+        while run.running() and not any("legacy" in call[0] and "nat" in call for call in programs.calls()):
+            time.sleep(0.005)
+        assert run.running(), run.results()
+        holder.kill()
+        (result,) = run.results()
+        assert result["changed"] is True
+        assert len(LEGACY.rules(ns, "ipv4") or []) == 2
+
+    def test_refused_for_the_lock_nothing_is_touched(self, ns: Namespace, installed: None, holder: t.Any) -> None:
+        refused(ns, backend=LEGACY.backend, lock_timeout=1, masq_chain="NEW")
+        holder.kill()
+        holder.wait()
+        assert "NEW" not in repr(snapshot(ns))
+
+    def test_nft_does_not_wait_for_it(self, ns: Namespace, holder: t.Any) -> None:
+        """And does not ask legacy, where legacy has no table."""
+        assert apply(ns, backend="iptables_nft", lock_timeout=1)["changed"] is True
+
+
+def _locked(ns: Namespace) -> bool:
+    with open("/proc/locks", encoding="ascii") as locks:
+        return any(":%d " % ns.lock.stat().st_ino in line for line in locks)

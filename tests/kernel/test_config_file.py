@@ -1,0 +1,179 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The policy from a file on the node, with the reference agent's keys and semantics."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+from pathlib import Path
+
+import pytest
+from support.modules import apply, refused
+from support.namespaces import Namespace
+from support.variants import VARIANTS, pristine, snapshot
+
+NFT = VARIANTS["iptables_nft"]
+LINK_LOCAL = "169.254.0.0/16"
+RFC1918 = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]
+
+
+def exempt(ns: Namespace) -> t.List[str]:
+    """The exempt IPv4 ranges in force, in order."""
+    *returns, last = NFT.rules(ns, "ipv4") or []
+    assert last == "-j MASQUERADE --random-fully"
+    assert all(rule.startswith("-d ") and rule.endswith(" -j RETURN") for rule in returns)
+    return [rule.split()[1] for rule in returns]
+
+
+#: name -> text of the file, exempt ranges in force
+GOOD: t.Dict[str, t.Tuple[str, t.List[str]]] = {
+    "all keys, YAML": (
+        (
+            "nonMasqueradeCIDRs:\n  - 172.16.0.0/12\n  - 10.0.0.0/8\ncidrLimit: 2\nmasqLinkLocal: true\n"
+            "masqLinkLocalIPv6: true\nresyncInterval: 5s\n"
+        ),
+        ["172.16.0.0/12", "10.0.0.0/8"],
+    ),
+    "all keys, JSON": (
+        (
+            '{"nonMasqueradeCIDRs": ["172.16.0.0/12", "10.0.0.0/8"], "cidrLimit": 2, "masqLinkLocal": true,'
+            ' "masqLinkLocalIPv6": true, "resyncInterval": "5s"}'
+        ),
+        ["172.16.0.0/12", "10.0.0.0/8"],
+    ),
+    "only ranges": ("nonMasqueradeCIDRs: [172.20.0.0/14]\n", [LINK_LOCAL, "172.20.0.0/14"]),
+    "only link-local": ("masqLinkLocal: true\n", RFC1918),
+    "only interval": ("resyncInterval: 5m\n", [LINK_LOCAL, *RFC1918]),
+    "only ranges, JSON": ('{"nonMasqueradeCIDRs": ["172.20.0.0/14"]}', [LINK_LOCAL, "172.20.0.0/14"]),
+    "only link-local, JSON": ('{"masqLinkLocal": true}', RFC1918),
+    "only interval, JSON": ('{"resyncInterval": "5m"}', [LINK_LOCAL, *RFC1918]),
+    "JSON escapes": (r'{"resyncInterval": "\u0035\u006d"}', [LINK_LOCAL, *RFC1918]),
+    "Go durations": ("resyncInterval: 1h2m0.5s1500ms\n", [LINK_LOCAL, *RFC1918]),
+    "null list": ("nonMasqueradeCIDRs:\n", [LINK_LOCAL]),
+    "null list, JSON": ('{"nonMasqueradeCIDRs": null}', [LINK_LOCAL]),
+    "empty list": ("nonMasqueradeCIDRs: []\n", [LINK_LOCAL]),
+    "empty file": ("", [LINK_LOCAL, *RFC1918]),
+    "only a comment": ("# nothing\n", [LINK_LOCAL, *RFC1918]),
+    "empty mapping": ("{}", [LINK_LOCAL, *RFC1918]),
+    "keys in any case": ("NONMASQUERADECIDRS: [10.1.0.0/16]\nmasqlinklocal: true\n", ["10.1.0.0/16"]),
+    "document marker": ("---\nnonMasqueradeCIDRs: [10.1.0.0/16]\n", [LINK_LOCAL, "10.1.0.0/16"]),
+}
+
+
+@pytest.mark.parametrize("case", GOOD)
+def test_file_becomes_these_exemptions(ns: Namespace, tmp_path: Path, case: str) -> None:
+    text, ranges = GOOD[case]
+    path = tmp_path / "config"
+    path.write_text(text)
+    apply(ns, config_file=str(path))
+    assert exempt(ns) == ranges
+    assert apply(ns, config_file=str(path))["changed"] is False
+
+
+def test_missing_file_means_all_defaults(ns: Namespace, tmp_path: Path) -> None:
+    apply(ns, config_file=str(tmp_path / "none"))
+    assert exempt(ns) == [LINK_LOCAL, *RFC1918]
+
+
+def test_ipv6_ranges_of_a_file_go_to_the_ipv6_chain(ns: Namespace, tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text("nonMasqueradeCIDRs: [10.1.0.0/16, 'fc00::/7']\n")
+    apply(ns, config_file=str(path), enable_ipv6=True)
+    assert exempt(ns) == [LINK_LOCAL, "10.1.0.0/16"]
+    rules = NFT.rules(ns, "ipv6")
+    assert rules == ["-d fe80::/10 -j RETURN", "-d fc00::/7 -j RETURN", "-j MASQUERADE --random-fully"]
+
+
+@pytest.mark.parametrize(
+    "text, unknown, nearest",
+    [
+        ("nonMasqueradeCIDR: [10.1.0.0/16]\n", "nonMasqueradeCIDR", "nonMasqueradeCIDRs"),
+        ('{"masqLinkLocl": true}', "masqLinkLocl", "masqLinkLocal"),
+        ("resync_interval: 5m\n", "resync_interval", "resyncInterval"),
+    ],
+)
+def test_unknown_key_is_warned_about_with_the_nearest_known_one(
+    ns: Namespace, tmp_path: Path, text: str, unknown: str, nearest: str
+) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    done = apply(ns, config_file=str(path))
+    warned = [str(warning) for warning in done["warnings"] if unknown in str(warning)]
+    assert len(warned) == 1
+    assert nearest in warned[0].replace(unknown + "'", "").replace(unknown + '"', "")
+    assert str(path) in warned[0]
+    assert exempt(ns) == [LINK_LOCAL, *RFC1918]
+
+
+#: name -> text of the file, what the message must hold besides the file's name
+BAD: t.Dict[str, t.Tuple[t.Union[str, bytes], t.List[str]]] = {
+    "bad YAML": ("nonMasqueradeCIDRs:\n  - 10.0.0.0/8\n - 10.1.0.0/16\n", ["line 3"]),
+    "bad YAML, tab": ("masqLinkLocal: true\n\tcidrLimit: 2\n", ["line 2"]),
+    "bad JSON": ('{\n"masqLinkLocal": true,\n"cidrLimit" 2}', ["line 3"]),
+    "JSON cut off": ('{"nonMasqueradeCIDRs": ["10.0.0.0/8"', ["line 1"]),
+    "duplicate key": ("masqLinkLocal: true\nmasqLinkLocal: false\n", ["masqLinkLocal"]),
+    "duplicate key, JSON": ('{"masqLinkLocal": true, "masqLinkLocal": false}', ["masqLinkLocal"]),
+    "duplicate key in another case": ("masqLinkLocal: true\nmasqlinklocal: false\n", ["asq"]),
+    "list": ("- 10.0.0.0/8\n", ["mapping"]),
+    "list, JSON": ('["10.0.0.0/8"]', ["mapping"]),
+    "word": ("hello\n", ["mapping"]),
+    "number": ("5\n", ["mapping"]),
+    "not UTF-8": (b"masqLinkLocal: \xff\xfe\n", ["UTF-8"]),
+    "bad range": ("nonMasqueradeCIDRs: [10.0.0.1/8]\n", ["10.0.0.1/8", "10.0.0.0/8", "nonMasqueradeCIDRs"]),
+    "null entry": ("nonMasqueradeCIDRs: [10.0.0.0/8, null]\n", ["nonMasqueradeCIDRs"]),
+    "word for a list": ("nonMasqueradeCIDRs: 10.0.0.0/8\n", ["nonMasqueradeCIDRs"]),
+    "IPv6 while it is off": ("nonMasqueradeCIDRs: ['fc00::/7']\n", ["fc00::/7"]),
+    "too many": ("cidrLimit: 1\nnonMasqueradeCIDRs: [10.0.0.0/8, 172.16.0.0/12]\n", ["cidrLimit", "2"]),
+    "word for a number": ("cidrLimit: many\n", ["cidrLimit", "many"]),
+    "word for a boolean": ("masqLinkLocal: 'yes'\n", ["masqLinkLocal", "yes"]),
+    "number for a boolean": ("masqLinkLocal: 1\n", ["masqLinkLocal", "1"]),
+    "numeric interval": ("resyncInterval: 60\n", ["resyncInterval", "60"]),
+    "interval zero": ("resyncInterval: 0s\n", ["resyncInterval", "0s"]),
+    "interval below zero": ("resyncInterval: -5s\n", ["resyncInterval", "-5s"]),
+    "interval without unit": ("resyncInterval: '60'\n", ["resyncInterval", "60"]),
+    "interval in days": ("resyncInterval: 1d\n", ["resyncInterval", "1d"]),
+    "interval null": ("resyncInterval: ''\n", ["resyncInterval"]),
+    "object tag": ("masqLinkLocal: !!python/object/apply:os.system ['true']\n", ["line 1"]),
+    "deep nesting": ("[" * 100_000, ["mapping"]),
+    "huge": ("# " + "x" * 20_000_000 + "\n", ["bytes"]),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_file_is_refused_and_nothing_is_touched(ns: Namespace, tmp_path: Path, case: str) -> None:
+    text, needles = BAD[case]
+    path = tmp_path / "config"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    message = refused(ns, config_file=str(path))
+    assert str(path) in message
+    if case != "deep nesting":
+        missing = [needle for needle in needles if needle not in message]
+        assert missing == [], message
+    assert len(message) < 2000
+    assert pristine(snapshot(ns))
+
+
+def test_directory_is_refused(ns: Namespace, tmp_path: Path) -> None:
+    assert str(tmp_path) in refused(ns, config_file=str(tmp_path))
+    assert pristine(snapshot(ns))
+
+
+def test_pipe_that_nobody_writes_to_is_refused_and_not_waited_for(ns: Namespace, tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    os.mkfifo(path)
+    assert str(path) in refused(ns, config_file=str(path))
+    assert pristine(snapshot(ns))
+
+
+def test_file_that_root_may_not_read_is_refused(ns: Namespace, tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text("masqLinkLocal: true\n")
+    path.chmod(0)
+    os.chown(path, 65534, 65534)
+    weak = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-dac_override,-dac_read_search"]
+    message = refused(ns, config_file=str(path), wrapper=weak)
+    assert str(path) in message
+    assert "ermission" in message
+    assert pristine(snapshot(ns))

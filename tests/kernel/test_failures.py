@@ -1,0 +1,110 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A kernel, a program or a node that does not do its part."""
+
+from __future__ import annotations
+
+import pytest
+from support.modules import apply, refused, run_module
+from support.namespaces import Namespace
+from support.programs import Programs, is_restore
+from support.variants import Variant, pristine, snapshot
+
+CHAIN = "IP-MASQ-AGENT"
+NEW = ["172.16.0.0/12", "10.0.0.0/8"]
+
+#: Loses each rule for 10.0.0.0/8 on its way to the kernel, as a kernel without some xt module did.
+LOSES_A_RULE = 'sed "/-A .*10[.]0[.]0[.]0/d" | "$real" "$@"'
+#: What iptables says where the kernel has no xt_MASQUERADE.
+NO_MODULE = (
+    'case "$(cat)" in *MASQUERADE*) echo "Warning: Extension MASQUERADE revision 0 not supported,'
+    " missing kernel module?\niptables-restore v1.8.10 (nf_tables): line 8: RULE_APPEND failed"
+    ' (No such file or directory): rule in chain IP-MASQ-AGENT" >&2; exit 4;; esac'
+)
+
+
+def test_rule_that_the_kernel_lost_is_named_and_the_old_rules_are_back(
+    ns: Namespace, variant: Variant, programs: Programs
+) -> None:
+    variant.load(ns, "ipv4", "-A POSTROUTING -s 10.88.0.0/16 -p tcp -j ACCEPT")
+    apply(ns, backend=variant.backend, non_masquerade_cidrs=["192.168.0.0/16"])
+    variant.load(ns, "ipv4", "-A POSTROUTING -s 10.88.0.0/16 -p udp -j ACCEPT")
+    before = [variant.listing(ns, "ipv4", chain) for chain in (CHAIN, "POSTROUTING")]
+    programs.misbehave(is_restore, LOSES_A_RULE)
+    message = refused(ns, backend=variant.backend, non_masquerade_cidrs=NEW, path=programs.path)
+    assert "10.0.0.0/8" in message
+    assert "172.16.0.0/12" not in message, "names a rule that was not lost"
+    assert [variant.listing(ns, "ipv4", chain) for chain in (CHAIN, "POSTROUTING")] == before
+
+
+def test_rule_that_the_kernel_lost_at_first_install_leaves_nothing(
+    ns: Namespace, variant: Variant, programs: Programs
+) -> None:
+    programs.misbehave(is_restore, LOSES_A_RULE)
+    message = refused(ns, backend=variant.backend, non_masquerade_cidrs=NEW, path=programs.path)
+    assert "10.0.0.0/8" in message
+    assert variant.rules(ns, "ipv4") is None
+    assert variant.jumps(ns, "ipv4") == []
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_missing_kernel_module_is_said_with_its_remedy(
+    ns: Namespace, variant: Variant, programs: Programs, installed: bool
+) -> None:
+    if installed:
+        apply(ns, backend=variant.backend, non_masquerade_cidrs=["192.168.0.0/16"])
+    before = [variant.listing(ns, "ipv4", chain) for chain in (CHAIN, "POSTROUTING")]
+    programs.misbehave(is_restore, NO_MODULE)
+    message = refused(ns, backend=variant.backend, non_masquerade_cidrs=NEW, path=programs.path)
+    assert "MASQUERADE" in message
+    assert "kernel-modules-extra" in message
+    assert [variant.listing(ns, "ipv4", chain) for chain in (CHAIN, "POSTROUTING")] in (before, [before[0], []])
+
+
+@pytest.mark.parametrize("broken, whole", [("ip6", "ipv4"), ("ip", "ipv6")], ids=["IPv6 broken", "IPv4 broken"])
+def test_a_broken_family_neither_stops_the_other_nor_is_hidden_by_it(
+    ns: Namespace, variant: Variant, programs: Programs, broken: str, whole: str
+) -> None:
+    programs.misbehave(
+        lambda name: name.startswith(broken + "tables"),
+        'case "$*" in *--version*|*-V*) exec "$real" "$@";; esac; echo "can\'t initialize: stand-in broke" >&2; exit 3',
+    )
+    result = run_module(ns, backend=variant.backend, enable_ipv6=True, path=programs.path)
+    assert result["failed"] is True
+    assert "stand-in broke" in result["msg"]
+    assert {"ip6": "ipv6", "ip": "ipv4"}[broken] in result["msg"].lower() or broken + "tables" in result["msg"]
+    assert result["changed"] is True, "a change was made and must be told"
+    assert result["families"][whole]["rules"] == variant.listing(ns, whole, CHAIN)
+    assert len(variant.jumps(ns, whole)) == 1
+
+
+def test_removal_goes_on_past_a_broken_family(ns: Namespace, variant: Variant, programs: Programs) -> None:
+    apply(ns, backend=variant.backend, enable_ipv6=True)
+    programs.misbehave(
+        lambda name: name.startswith("ip6tables"),
+        'case "$*" in *--version*|*-V*) exec "$real" "$@";; esac; echo "can\'t initialize: stand-in broke" >&2; exit 3',
+    )
+    result = run_module(ns, backend=variant.backend, state="absent", path=programs.path)
+    assert result["failed"] is True
+    assert "stand-in broke" in result["msg"]
+    assert variant.rules(ns, "ipv4") is None
+    assert variant.jumps(ns, "ipv4") == []
+
+
+def test_without_iptables_the_message_says_what_to_install(ns: Namespace) -> None:
+    hide = 'for f in /usr/sbin/ip*tables* /sbin/ip*tables*; do mount --bind /dev/null "$f"; done 2>/dev/null; exec "$@"'
+    message = refused(ns, wrapper=["unshare", "--mount", "sh", "-c", hide, "sh"])
+    assert "iptables" in message
+    assert "install" in message.lower()
+    assert pristine(snapshot(ns))
+
+
+def test_without_root_the_message_says_so_and_nothing_is_touched(ns: Namespace, variant: Variant) -> None:
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    # May read all files, so that the checkout may lie anywhere; nothing else.
+    only = ["--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"]
+    message = refused(ns, backend=variant.backend, wrapper=nobody + only)
+    assert "root" in message
+    assert "become" in message
+    assert pristine(snapshot(ns))

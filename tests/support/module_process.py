@@ -1,0 +1,53 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs the module C(kubenode.ip_masq.ip_masq) inside this process as Ansible would on a node, without a controller.
+
+As a program: reads the module's options as JSON from standard input, and prints what the module returned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import runpy
+import sys
+import traceback
+import typing as t
+
+from ansible.module_utils import basic
+
+MODULE = "ansible_collections.kubenode.ip_masq.plugins.modules.ip_masq"
+
+
+class Run(t.NamedTuple):
+    """One call of the module."""
+
+    options: t.Dict[str, t.Any]
+    check: bool = False
+    diff: bool = False
+
+
+def run(one: Run) -> t.Dict[str, t.Any]:
+    """What the module returns. A module that crashed returns its traceback as C(crashed)."""
+    arguments = dict(one.options, _ansible_check_mode=one.check, _ansible_diff=one.diff)
+    basic._ANSIBLE_ARGS = json.dumps({"ANSIBLE_MODULE_ARGS": arguments}).encode()
+    if hasattr(basic, "_ANSIBLE_PROFILE"):  # ansible-core 2.19 and later
+        basic._ANSIBLE_PROFILE = "legacy"
+    out = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out):
+            runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+    except SystemExit:
+        pass
+    except BaseException:
+        return {"failed": True, "crashed": traceback.format_exc()}
+    try:
+        return t.cast(t.Dict[str, t.Any], json.loads(out.getvalue()))
+    except ValueError:
+        return {"failed": True, "crashed": "not one JSON object on standard output: %r" % out.getvalue()}
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(Run(json.load(sys.stdin)))))

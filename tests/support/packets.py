@@ -1,0 +1,102 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Real packets: a server that says who asked, and clients that ask. Run as a program inside a namespace.
+
+``packets.py serve PORT ADDRESS...``: answers each TCP connection and UDP datagram with the sender's address.
+``packets.py ask tcp|udp PORT DESTINATION...``: prints a JSON object, destination -> source address seen there.
+``packets.py stream PORT DESTINATION...``: opens TCP connections in turn until told to stop by the end of its standard
+input, then prints a JSON object, destination -> {source address seen there: how often}.
+"""
+
+from __future__ import annotations
+
+import json
+import selectors
+import socket
+import struct
+import sys
+import typing as t
+
+#: Seconds until an unanswered packet counts as lost; long, because the machine may be busy.
+PATIENCE = 20.0
+#: Close with a reset, so that a stream of connections does not use up all ports in TIME_WAIT.
+_RESET = struct.pack("ii", 1, 0)
+
+
+def _family(address: str) -> int:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def _bound(kind: int, address: str, port: int) -> socket.socket:
+    sock = socket.socket(_family(address), kind)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind((address, port))
+    return sock
+
+
+def serve(port: int, addresses: t.Sequence[str]) -> None:
+    """Answer for ever. UDP has one socket per address, so that the answer comes from the address that was asked."""
+    wait = selectors.DefaultSelector()
+    for address in addresses:
+        tcp = _bound(socket.SOCK_STREAM, address, port)
+        tcp.listen(512)
+        wait.register(tcp, selectors.EVENT_READ)
+        wait.register(_bound(socket.SOCK_DGRAM, address, port), selectors.EVENT_READ)
+    print("ready", flush=True)
+    while True:
+        for key, _events in wait.select():
+            sock = t.cast(socket.socket, key.fileobj)
+            if sock.type == socket.SOCK_DGRAM:
+                sender = sock.recvfrom(64)[1]
+                sock.sendto(sender[0].encode(), sender)
+            else:
+                peer, sender = sock.accept()
+                with peer:
+                    peer.sendall(sender[0].encode())
+
+
+def ask(protocol: str, port: int, destination: str) -> str:
+    """The source address that ``destination`` saw, or what went wrong."""
+    kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
+    with socket.socket(_family(destination), kind) as sock:
+        sock.settimeout(PATIENCE)
+        try:
+            sock.connect((destination, port))
+            if protocol == "tcp":
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            else:
+                sock.send(b"?")
+            return sock.recv(64).decode()
+        except OSError as exc:
+            return "error: %s" % exc
+
+
+def stream(port: int, destinations: t.Sequence[str]) -> t.Dict[str, t.Dict[str, int]]:
+    """Ask the destinations in turn until standard input ends. Says ``ready`` after the first round."""
+    seen: t.Dict[str, t.Dict[str, int]] = {destination: {} for destination in destinations}
+    stop = selectors.DefaultSelector()
+    stop.register(sys.stdin, selectors.EVENT_READ)
+    first = True
+    while not stop.select(timeout=0):
+        for destination in destinations:
+            source = ask("tcp", port, destination)
+            seen[destination][source] = seen[destination].get(source, 0) + 1
+        if first:
+            print("ready", flush=True)
+            first = False
+    return seen
+
+
+def main(argv: t.Sequence[str]) -> None:
+    """Do what the command line says."""
+    if argv[0] == "serve":
+        serve(int(argv[1]), argv[2:])
+    elif argv[0] == "ask":
+        print(json.dumps({destination: ask(argv[1], int(argv[2]), destination) for destination in argv[3:]}))
+    else:
+        print(json.dumps(stream(int(argv[1]), argv[2:])))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
