@@ -18,6 +18,10 @@ import typing as t
 
 from .errors import NodeError
 from .iptables import Iptables, wait_for_lock
+from .nfnetlink import MATCH, TARGET, has_extension, has_nft_table
+from .nftables import NAME as NFTABLES
+from .nftables import Nftables
+from .plan import Backend
 from .ruleset import FAMILIES, IPV4, IPV6
 from .runner import Runner, search_path
 
@@ -121,8 +125,14 @@ class Node:
             tool.version,
             chain,
             self.lock_timeout,
-            table_exists=(lambda: "nat" in legacy_tables(family)) if variant == LEGACY else (lambda: True),
+            table_exists=lambda: self._has_nat_table(variant, family),
         )
+
+    @staticmethod
+    def _has_nat_table(variant: str, family: str) -> bool:
+        if variant == LEGACY:
+            return "nat" in legacy_tables(family)
+        return has_nft_table(family, "nat") is not False
 
     def knows_random_fully(self, variant: str, family: str) -> bool:
         """Whether a backend's program can ask for fully random source ports."""
@@ -138,8 +148,8 @@ class Node:
         """
         if requested == NFTABLES or exemption == "enforce":
             if _which("nft") is None:
-                asked = "exemption enforce needs" if exemption == "enforce" else "backend nftables is"
-                raise NodeError("%s nft, which is not on this node: install the package nftables" % asked)
+                asked = "exemption enforce" if exemption == "enforce" else "backend nftables"
+                raise NodeError("%s needs nft, which is not on this node: install the package nftables" % asked)
             return NFTABLES
         installed = [variant for variant in VARIANTS if self.tool(variant, IPV4)]
         if requested != "auto":

@@ -16,9 +16,10 @@ import os
 import time
 import typing as t
 
+from . import nftables
 from .config import Config
 from .errors import NodeError
-from .node import RANDOM_FULLY_SINCE, VARIANTS, Node, has_ipv6
+from .node import BACKENDS, Node, has_ipv6
 from .plan import Backend, CommitRefused, LockHeld, Plan
 from .ruleset import FAMILIES, IPV4, IPV6, Ruleset, from_config
 
@@ -61,7 +62,7 @@ def reconcile(node: Node, config: Config, present: bool = True, check: bool = Fa
     """Bring the node to what ``config`` asks for, or (not ``present``) free it of our rules.
 
     Rules that must be there come first and what is left over elsewhere goes afterwards, so that a node that changes
-    its variant is never without masquerading.
+    its backend is never without masquerading.
 
     :param check: plan only; nothing is written, no lock is taken.
     :raises NodeError: before anything was touched: no tools, no root, a lock. Later failures are in ``errors``.
@@ -73,11 +74,13 @@ def reconcile(node: Node, config: Config, present: bool = True, check: bool = Fa
 
 
 def _reconcile(node: Node, config: Config, present: bool, check: bool) -> Result:
-    chosen = node.choose(config.backend)
+    chosen = node.choose(config.backend, config.exemption if present else "return")
     families = [IPV4] + ([IPV6] if config.enable_ipv6 else []) if present else []
     changes: t.List[Change] = []
     errors: t.List[str] = []
     notes = list(config.notes)
+    if present and chosen == nftables.NAME:
+        notes += nftables.remarks(config.exemption)
     failed = set()
     for family in families:
         try:
@@ -85,7 +88,7 @@ def _reconcile(node: Node, config: Config, present: bool, check: bool) -> Result
         except NodeError as exc:
             failed.add(family)
             errors.append("%s: %s" % (family, exc))
-    for variant in VARIANTS:
+    for variant in BACKENDS:
         for family in FAMILIES:
             if (family in families and variant == chosen) or family in failed or (family == IPV6 and not has_ipv6()):
                 continue
@@ -104,10 +107,9 @@ def _reconcile(node: Node, config: Config, present: bool, check: bool) -> Result
 
 def _establish(node: Node, config: Config, variant: str, family: str, check: bool) -> Change:
     backend = node.backend(variant, family, config.masq_chain)
-    tool = node.tool(variant, family)
-    if backend is None or tool is None:
+    if backend is None:
         raise NodeError("%s has no program for %s on this node: install it" % (variant, family))
-    wanted = from_config(config, family, random_fully=tool.version >= RANDOM_FULLY_SINCE)
+    wanted = from_config(config, family, random_fully=node.knows_random_fully(variant, family))
     return converge(backend, wanted, check)
 
 

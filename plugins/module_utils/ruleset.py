@@ -29,8 +29,13 @@ PORT_PROTOCOLS = ("tcp", "udp", "sctp")
 SHARE_UNIT = 2**31
 
 
+#: What becomes of exempt traffic: it goes on to later rules; no later rule of the chain sees it; no rule of anybody
+#: changes it.
+VERDICTS = {"return": "RETURN", "accept": "ACCEPT", "enforce": "ENFORCE"}
+
+
 class Exempt(t.NamedTuple):
-    """Traffic to ``network`` keeps its source address. ``verdict`` is RETURN or ACCEPT."""
+    """Traffic to ``network`` keeps its source address. ``verdict`` is one of VERDICTS; iptables has no ENFORCE."""
 
     network: Network
     verdict: str
@@ -85,7 +90,7 @@ def from_config(config: Config, family: str, random_fully: bool = True) -> Rules
     random_fully = random_fully and config.random_fully
     return Ruleset(
         exempt=_without_covered(exempt),
-        verdict="RETURN" if config.exemption == "return" else "ACCEPT",
+        verdict=VERDICTS[config.exemption],
         masquerade=tuple(_port_rules(config.to_ports, random_fully)) + (Masquerade(random_fully=random_fully),),
     )
 

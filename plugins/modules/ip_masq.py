@@ -13,21 +13,21 @@ description:
   - Hides pod addresses behind the node for traffic to the outside, and leaves them visible inside the ranges that you
     declare. The rules are those of the Go daemon ip-masq-agent, so a chain that it built is taken over as it is.
   - Builds and reconciles one chain in the nat table, and the one jump to it in C(POSTROUTING), for IPv4 and, when asked
-    to, IPv6. Each family is written in one transaction; nothing is written when nothing differs, so packet counters
+    to, IPv6; or, with O(backend=nftables), one table of its own. Each family is written in one transaction; nothing is written when nothing differs, so packet counters
     survive.
-  - Reads only its own chain and C(POSTROUTING). Rules of other programs are never changed.
+  - Reads only its own chain and C(POSTROUTING), or its own table. Rules of other programs are never changed.
   - Chains are compared by meaning, not by text. The order of the exempt ranges, duplicates, overlaps and comments do not
     make a difference.
   - After a write the kernel is read again. If it does not hold what was written, the previous state is restored and the
     module fails.
   - Chains of earlier agents (C(NON-MASQUERADE-DAEMON), C(IP-MASQ), C(IP-MASQ-AGENT) and chains that this module built
     under another O(masq_chain)) which C(POSTROUTING) still jumps to are replaced in the same transaction. Left-overs in
-    the other iptables variant, and in IPv6 when O(enable_ipv6) is off, are removed and reported.
+    the other backends, and in IPv6 when O(enable_ipv6) is off, are removed and reported.
 options:
   state:
     description:
       - V(present) makes the rules as declared.
-      - V(absent) removes the chain and the jumps to it, in every variant and family where they are.
+      - V(absent) removes the chain and the jumps to it, or the table, in every backend and family where they are.
     type: str
     choices: [present, absent]
     default: present
@@ -46,7 +46,8 @@ options:
     default: false
   cidr_limit:
     description:
-      - Refuse a list of more entries than this. Every new connection walks an iptables chain rule by rule.
+      - Refuse a list of more entries than this. Every new connection walks an iptables chain rule by rule. The backend
+        V(nftables) looks 10,000 entries up at the price of one.
     type: int
     default: 64
   masq_link_local:
@@ -67,6 +68,7 @@ options:
   masq_chain:
     description:
       - The name of the chain in the nat table. At most 28 characters.
+      - With O(backend=nftables) it names nothing; a chain of that name is still removed from iptables.
     type: str
     default: IP-MASQ-AGENT
   random_fully:
@@ -84,12 +86,26 @@ options:
     elements: raw
   backend:
     description:
-      - Which iptables variant of the node holds the rules.
-      - V(auto) takes the one that Kubernetes uses on this node, as kubernetes-sigs/iptables-wrappers decides. The
-        kubelet's hint chains in the nft variant mean nft, otherwise rules in legacy tables mean legacy, otherwise nft.
+      - What holds the rules. V(iptables_nft) and V(iptables_legacy) are the variants of iptables. V(nftables) is a table
+        of its own, C(ip_masq_agent), with a set of the exempt ranges, and needs C(nft) 0.9.8 or later.
+      - V(auto) takes the iptables variant that Kubernetes uses on this node, as kubernetes-sigs/iptables-wrappers decides.
+        The kubelet's hint chains in the nft variant mean nft, otherwise rules in legacy tables mean legacy, otherwise nft.
+        Where iptables is not installed, or the kernel lacks the xt modules that its rules need, it takes V(nftables).
+      - The rules are in force in the new backend before those in the old one go.
     type: str
-    choices: [auto, iptables_nft, iptables_legacy]
+    choices: [auto, iptables_nft, iptables_legacy, nftables]
     default: auto
+  exemption:
+    description:
+      - How far the promise goes that exempt traffic keeps its source address.
+      - With V(return), as in ip-masq-agent, our rules leave it alone, and NAT rules of others can still masquerade it.
+      - With V(accept) no later rule of C(POSTROUTING) can. With O(backend=nftables) this is no more than V(return).
+      - With V(enforce) no rule of anybody can, in iptables or in another nftables chain, earlier or later. It needs
+        nftables, and O(backend=auto) then means V(nftables). Traffic that kube-proxy or the CNI plugin portmap has marked
+        for masquerading (C(0x4000), C(0x2000)) is let through to them.
+    type: str
+    choices: [return, accept, enforce]
+    default: return
   lock_timeout:
     description:
       - Seconds to wait for the xtables lock, and for another run of this module or of the node's agent.
@@ -105,14 +121,14 @@ options:
         wins over the key.
     type: path
 requirements:
-  - iptables on the node
+  - iptables or nftables on the node
 attributes:
   check_mode:
     support: full
     description: Says what would change and writes nothing.
   diff_mode:
     support: full
-    description: Shows the rules before and after, as C(iptables -S) prints them.
+    description: Shows the rules before and after, as C(iptables -S) or C(nft list table) prints them.
   idempotent:
     support: full
     description: A second run with the same options changes nothing.
@@ -123,8 +139,8 @@ attributes:
 notes:
   - C(nat) sees the first packet of a connection only. Connections that were open before a change keep the source address
     that they have.
-  - A rule of another program that comes later in C(POSTROUTING) can still masquerade what this module exempts. Such rules
-    are warned about.
+  - A rule of another program that comes later in C(POSTROUTING) can still masquerade what this module exempts, unless
+    O(exemption) says otherwise. Such rules are warned about.
 seealso:
   - name: ip-masq-agent
     description: The Go daemon whose behaviour is matched.
@@ -156,6 +172,16 @@ EXAMPLES = r"""
       - 1024-29999
       - 32768-65535
 
+- name: Keep the pods' addresses towards these ranges, whatever other programs' NAT rules say
+  kubenode.ip_masq.ip_masq:
+    exemption: enforce
+
+- name: Exempt thousands of ranges at the price of one
+  kubenode.ip_masq.ip_masq:
+    backend: nftables
+    cidr_limit: 20000
+    non_masquerade_cidrs: "{{ routed_ranges }}"
+
 - name: Apply the policy that lies on the node
   kubenode.ip_masq.ip_masq:
     config_file: /etc/ip-masq-agent/config
@@ -171,11 +197,11 @@ EXAMPLES = r"""
 RETURN = r"""
 backend:
   description: What holds the rules.
-  returned: when the node has a usable iptables
+  returned: when the node has a usable iptables or nft
   type: dict
   contains:
     name:
-      description: The variant in use.
+      description: The backend in use.
       type: str
       sample: iptables_nft
     version:
@@ -186,7 +212,7 @@ families:
   description:
     - The rules in force by family (C(ipv4), C(ipv6)), or in check mode those that would be.
     - Empty with O(state=absent).
-  returned: when the node has a usable iptables
+  returned: when the node has a usable iptables or nft
   type: dict
   contains:
     ipv4:
@@ -194,14 +220,14 @@ families:
       type: dict
       contains:
         rules:
-          description: The chain, as C(iptables -S) prints it.
+          description: The chain, as C(iptables -S) prints it; the table, as C(nft list table) does, one range a line.
           type: list
           elements: str
           sample:
             - -A IP-MASQ-AGENT -d 10.0.0.0/8 -m comment --comment "ip-masq-agent ..." -j RETURN
             - -A IP-MASQ-AGENT -m comment --comment "ip-masq-agent ..." -j MASQUERADE --random-fully
         jump:
-          description: The jump to it.
+          description: The jump to it; none with nftables, which hooks the chain itself.
           type: str
           sample: -A POSTROUTING -m addrtype ! --dst-type LOCAL -m comment --comment "ip-masq-agent ..." -j IP-MASQ-AGENT
     ipv6:
@@ -209,7 +235,7 @@ families:
       type: dict
 actions:
   description: What was done, or in check mode would be, in this order.
-  returned: when the node has a usable iptables
+  returned: when the node has a usable iptables or nft
   type: list
   elements: dict
   contains:
@@ -218,7 +244,7 @@ actions:
       type: str
       sample: ipv4
     backend:
-      description: The variant that it was done in.
+      description: The backend that it was done in.
       type: str
       sample: iptables_nft
     action:
@@ -226,6 +252,8 @@ actions:
         - One of C(chain created), C(chain removed), C(rule added), C(rule removed), C(rules added), C(rules removed),
           C(rules reordered), C(jump added), C(jump moved), C(jump replaced), C(jump removed),
           C(duplicate jump removed), C(jump of an earlier agent removed), C(chain of an earlier agent removed).
+        - With nftables also C(table created), C(table removed), C(set created), C(range added), C(range removed),
+          C(ranges added), C(ranges removed), C(foreign part removed).
       type: str
       sample: rule added
     rule:
@@ -249,7 +277,7 @@ from ..module_utils.runner import run
 
 #: What a config file decides; the other policy options are flags of the reference agent and go with a file.
 FILE_POLICY = ("non_masquerade_cidrs", "cidr_limit", "masq_link_local", "masq_link_local_ipv6")
-FLAGS = ("nomasq_all_reserved_ranges", "enable_ipv6", "masq_chain", "random_fully", "to_ports", "backend")
+FLAGS = ("nomasq_all_reserved_ranges", "enable_ipv6", "masq_chain", "random_fully", "to_ports", "backend", "exemption")
 
 ARGUMENT_SPEC = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -263,7 +291,8 @@ ARGUMENT_SPEC = {
     "masq_chain": {"type": "str", "default": "IP-MASQ-AGENT"},
     "random_fully": {"type": "bool", "default": True},
     "to_ports": {"type": "list", "elements": "raw"},
-    "backend": {"type": "str", "choices": ["auto", "iptables_nft", "iptables_legacy"], "default": "auto"},
+    "backend": {"type": "str", "choices": ["auto", "iptables_nft", "iptables_legacy", "nftables"], "default": "auto"},
+    "exemption": {"type": "str", "choices": ["return", "accept", "enforce"], "default": "return"},
     "lock_timeout": {"type": "int", "default": 5},
     "config_file": {"type": "path"},
 }

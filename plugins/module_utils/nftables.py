@@ -1,0 +1,230 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The nftables backend: one table of our own in one family, with one interval set and one or two base chains.
+
+A table that is there is changed where it stands, in one transaction. It is not deleted and made anew: a kernel may
+publish the elements of a NEW set some microseconds after the rules that ask it (seen with Linux 6.18), and connections
+opened in between would be masqueraded although they are exempt. For the same reason a set that is not there yet is made
+first, in a transaction that no packet can notice, and the chains that ask it in a second.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from . import nftables_text as text
+from .errors import NodeError
+from .iptables import LISTED_RULES
+from .nfnetlink import has_nft_table
+from .plan import Action, CommitRefused, Counters, Plan, View
+from .ruleset import Ruleset
+from .runner import Outcome, Runner
+
+NAME = "nftables"
+
+#: Between two transactions; to nft it is a comment.
+_THEN = "# then\n"
+
+#: seconds; nft waits for nobody, but 100,000 elements on a slow node take their time
+_PATIENCE = 120.0
+
+#: Longest piece of an error message of nft that we pass on; it repeats the line that it refused.
+_SAID = 300
+
+#: Virtual services of IPVS (net/netfilter/ipvs/ip_vs_ctl.c): three lines of heading, then the services.
+_IPVS_SERVICES = "/proc/net/ip_vs"
+
+_COUNTED = re.compile(r"\bcounter packets ([0-9]+) bytes ([0-9]+) (\w+)")
+
+
+class State(t.NamedTuple):
+    """Our table as C(nft -n -s) lists it; none where it is not there."""
+
+    listed: t.Optional[str]
+
+
+class Nftables:
+    """See :class:`~.plan.Backend`.
+
+    :param nft: path of C(nft).
+    :param has_table: asks the kernel whether our table is there; none means that it would not say.
+    """
+
+    name = NAME
+
+    def __init__(
+        self,
+        run: Runner,
+        family: str,
+        nft: str,
+        has_table: t.Callable[[str, str], t.Optional[bool]] = has_nft_table,
+    ) -> None:
+        self.family = family
+        self._run = run
+        self._nft = nft
+        self._table = "%s %s" % (text.NFT_FAMILY[family], text.TABLE)
+        self._has_table = has_table
+
+    def observe(self) -> State:
+        """See :meth:`~.plan.Backend.observe`."""
+        # Asked before nft is started: where the table is only looked for as a left-over, this is all.
+        if self._has_table(self.family, text.TABLE) is False:
+            return State(None)
+        done = self._run(self._list("-s"), timeout=_PATIENCE)
+        if done.rc == 0:
+            return State(done.stdout)
+        if "No such file or directory" in done.stderr:
+            return State(None)
+        raise self._failure("cannot list the table %s" % self._table, done)
+
+    def _list(self, *flags: str) -> t.List[str]:
+        return [self._nft, "-n"] + list(flags) + ["list", "table"] + self._table.split()
+
+    def plan(self, state: State, wanted: t.Optional[Ruleset]) -> Plan:
+        """See :meth:`~.plan.Backend.plan`."""
+        before = None if state.listed is None else text.parse(state.listed, self.family)
+        if wanted is None:
+            removed = [Action("table removed", "table " + self._table)] if before else []
+            return self._as_plan(state, before, removed, self._deletion() if before else "", (), View((), None))
+        after = text.from_ruleset(wanted, self.family)
+        if before and before.means(after):
+            lines = text.listing(state.listed or "", self.family)
+            view = View(lines, None, wanted)
+            return Plan((), "", lines, lines, view, view)
+        led_to = text.listing(text.render(after), self.family)
+        actions = _actions(self._table, before, after)
+        transaction = self._transaction(before, after)
+        return self._as_plan(state, before, actions, transaction, led_to, View(led_to, None, wanted))
+
+    def _as_plan(
+        self,
+        state: State,
+        before: t.Optional[text.Table],
+        actions: t.Sequence[Action],
+        transaction: str,
+        led_to: t.Tuple[str, ...],
+        view: View,
+    ) -> Plan:
+        lines = () if state.listed is None else text.listing(state.listed, self.family)
+        found = View(lines, None, None if before is None else text.to_ruleset(before))
+        return Plan(tuple(actions), transaction, lines, led_to, view, found)
+
+    def _deletion(self) -> str:
+        return "delete table %s\n" % self._table
+
+    def _transaction(self, before: t.Optional[text.Table], after: text.Table) -> str:
+        if before is not None and before.foreign:
+            # Somebody tampered with the table: nothing but a new one is sure to be rid of it.
+            return self._deletion() + text.render(after)
+        there = before is not None and before.has_set
+        steps = []
+        if before is None:
+            before = after._replace(chains=(), has_set=False)
+            steps.append("add table " + self._table)
+        if not there or before.spans != after.spans:
+            steps += text.change_set(after, there)
+        if not there:
+            steps.append(_THEN.rstrip())
+        if not before.same_rules(after):
+            steps += text.change_chains(before, after)
+        return "\n".join(steps + [""])
+
+    def undo(self, state: State, previous: State) -> str:
+        """See :meth:`~.plan.Backend.undo`."""
+        deletion = "" if state.listed is None else self._deletion()
+        return deletion + (previous.listed or "")
+
+    def commit(self, transaction: str) -> None:
+        """See :meth:`~.plan.Backend.commit`."""
+        for step in transaction.split(_THEN):
+            done = self._run([self._nft, "-f", "-"], stdin=step, timeout=_PATIENCE)
+            if done.rc != 0:
+                raise self._failure("refused the rules", done, CommitRefused)
+
+    def _failure(self, what: str, done: Outcome, error: t.Type[NodeError] = NodeError) -> NodeError:
+        said = " ".join(done.stderr.split())
+        advice = ""
+        if "Operation not permitted" in said:
+            advice = ". Another program owns the table, or this one lacks CAP_NET_ADMIN"
+        elif "not supported" in said or "No such file or directory" in said:
+            advice = (
+                ". The kernel lacks a part of nf_tables that this needs (nft_masq, nft_nat, nft_fib, nft_numgen): install "
+                "the kernel's modules, or set backend to an iptables variant"
+            )
+        if len(said) > _SAID:
+            said = said[:_SAID] + "..."
+        return error("%s %s: %s%s" % (self._nft, what, said or "exit status %d" % done.rc, advice))
+
+    def counters(self) -> Counters:
+        """See :meth:`~.plan.Backend.counters`."""
+        done = self._run(self._list("-t"), timeout=_PATIENCE)
+        if done.rc != 0:
+            raise self._failure("cannot list the table %s" % self._table, done)
+        total = Counters()
+        for line in done.stdout.splitlines():
+            found = _COUNTED.search(line)
+            if found:
+                counted = (int(found.group(1)), int(found.group(2)))
+                if found.group(3) == "masquerade":
+                    total = total.plus(Counters(0, 0, *counted))
+                elif "@" + text.SET in line:
+                    total = total.plus(Counters(*counted))
+        return total
+
+    def fingerprint(self) -> t.List[t.List[str]]:
+        """See :meth:`~.plan.Backend.fingerprint`."""
+        return [self._list("-s")]
+
+
+def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t.List[Action]:
+    actions = [Action("table created", "table " + table)] if before is None else []
+    before = before or after._replace(chains=(), spans=())
+    actions += [Action("foreign part removed", part) for part in before.foreign]
+    names = [name for name, _rules in after.chains]
+    actions += [Action("chain removed", "chain " + name) for name, _rules in before.chains if name not in names]
+    for name in names:
+        if before.rules(name) is None:
+            actions.append(Action("chain created", "chain " + name))
+        had = {text.bare(rule): rule for rule in before.rules(name) or ()}
+        has = {text.bare(rule): rule for rule in after.rules(name) or ()}
+        actions += _listed("rule", "removed", [rule for key, rule in had.items() if key not in has])
+        actions += _listed("rule", "added", [rule for key, rule in has.items() if key not in had])
+        if had.keys() == has.keys() and [*map(text.bare, before.rules(name) or ())] != list(has):
+            actions.append(Action("rules reordered", "chain " + name))
+    family = after.family
+    gone, new = set(before.spans) - set(after.spans), set(after.spans) - set(before.spans)
+    actions += _listed("range", "removed", [text.render_span(span, family) for span in sorted(gone)])
+    actions += _listed("range", "added", [text.render_span(span, family) for span in sorted(new)])
+    # A set that is empty can be missing, too.
+    return actions or [Action("set created", "set " + text.SET)]
+
+
+def _listed(what: str, done: str, things: t.Sequence[str]) -> t.List[Action]:
+    if len(things) > LISTED_RULES:
+        return [Action("%ss %s" % (what, done), "%d %ss" % (len(things), what))]
+    return [Action("%s %s" % (what, done), thing) for thing in things]
+
+
+def remarks(exemption: str) -> t.Iterator[str]:
+    """What an operator should know about exemptions in this backend, on this node."""
+    if exemption == "accept":
+        yield (
+            "exemption accept does no more than return with the nftables backend, which has no other rules in its chain: "
+            "set it to enforce, if no rule of anybody may masquerade exempt traffic"
+        )
+    if exemption == "enforce" and _ipvs_in_use():
+        yield (
+            "exemption enforce: kube-proxy runs in IPVS mode, whose hairpin traffic (a pod that reaches itself through a "
+            "Service) carries no mark and keeps its source address where the pods' range is exempt, so that it is not "
+            "answered. Use another mode of kube-proxy, or set exemption to return"
+        )
+
+
+def _ipvs_in_use() -> bool:
+    try:
+        with open(_IPVS_SERVICES, encoding="ascii", errors="replace") as services:
+            return len(services.readlines()) > 3
+    except OSError:
+        return False
