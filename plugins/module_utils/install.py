@@ -8,6 +8,7 @@ Every step compares first, so a second run changes nothing, and check mode is th
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import importlib
 import io
@@ -47,35 +48,12 @@ from .reconcile import Result, reconcile
 from .runner import Runner
 from .sync import describe
 
-#: The modules that make up the agent; in the program they are one package of this name.
+#: What the program is in this package, and the name of the package that it becomes.
+ENTRY = "agent"
 PACKAGE = "ip_masq_agent"
-MODULES = (
-    "agent",
-    "audit",
-    "config",
-    "config_file",
-    "errors",
-    "files",
-    "install",
-    "iptables",
-    "iptables_text",
-    "layout",
-    "metrics",
-    "node",
-    "plan",
-    "reconcile",
-    "ruleset",
-    "runner",
-    "snapshot",
-    "state",
-    "sync",
-    "version",
-    "xtables_lock",
-)
 
 #: A date for every member, so that the same sources make the same program (the zip format starts in 1980).
 _DATE = (1980, 1, 1, 0, 0, 0)
-_NO_SUCH_UNIT = "not-found"
 
 
 class FileChange(t.NamedTuple):
@@ -110,7 +88,7 @@ def program(where: Layout) -> bytes:
     """
     main = "from %s.agent import entry\n\nentry(%s)\n" % (PACKAGE, json.dumps(where._asdict(), sort_keys=True))
     members = [("__main__.py", main.encode("utf-8")), (PACKAGE + "/__init__.py", b"")]
-    members += [("%s/%s.py" % (PACKAGE, name), source(name)) for name in MODULES]
+    members += [("%s/%s.py" % (PACKAGE, name), content) for name, content in sorted(sources().items())]
     archive = io.BytesIO()
     # -I: neither the environment nor the current directory decides what root imports.
     archive.write(b"#!%s -I\n" % where.python.encode("ascii"))
@@ -123,8 +101,21 @@ def program(where: Layout) -> bytes:
     return archive.getvalue()
 
 
-def source(name: str) -> bytes:
-    """The source of one of :data:`MODULES`, byte for byte as it was loaded."""
+def sources() -> t.Dict[str, bytes]:
+    """The sources of the agent and of all that it imports from this package, by module, byte for byte as loaded."""
+    found: t.Dict[str, bytes] = {}
+    ahead = [ENTRY]
+    while ahead:
+        name = ahead.pop()
+        if name not in found:
+            found[name] = _source(name)
+            for node in ast.walk(ast.parse(found[name])):
+                if isinstance(node, ast.ImportFrom) and node.level == 1:
+                    ahead += [node.module] if node.module else [alias.name for alias in node.names]
+    return found
+
+
+def _source(name: str) -> bytes:
     module = importlib.import_module("%s.%s" % (__package__, name))
     loader: t.Any = module.__spec__.loader  # type: ignore[union-attr]
     return loader.get_data(module.__file__)

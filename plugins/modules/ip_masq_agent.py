@@ -208,7 +208,7 @@ def present(module: AnsibleModule, node: Node, where: Layout) -> t.Dict[str, t.A
     assert config is not None
     install.check_systemd()
     # Ansible sends along what a module imports, and the agent is what this one installs.
-    assert agent.__name__.rpartition(".")[2] in install.MODULES
+    assert agent.__name__.endswith("." + install.ENTRY)
     planned = reconcile(node, config, check=True)
     put = install.put_files(where, text, check)
     result, errors = planned, planned.errors
