@@ -68,7 +68,7 @@ _NS = {
 _DURATION = re.compile(r"(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|\u00b5s|\u03bcs|ms|s|m|h))+\Z")
 _DURATION_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
 _CIDR = re.compile(r"([0-9A-Fa-f:.]+)/(0|[1-9][0-9]{0,2})\Z")
-_ZERO_LED_OCTET = re.compile(r"(?:\A|[.:])0[0-9]+(?:\.|\Z)")
+_ZERO_LED_OCTET = re.compile(r"(?:\A|[.:])0[0-9]+\.|\.0[0-9]+\Z")
 _CHAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 _PORT_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
 
@@ -181,11 +181,11 @@ def parse_cidr(text: t.Any) -> Network:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:
         raise ConfigError("%s is not a CIDR: %s" % (_show(text), _cidr_advice(text))) from None
-    if network.network_address != ipaddress.ip_address(found.group(1)):
-        raise ConfigError("%s has host bits set: the aligned network is %s" % (_show(text), network))
     if network.version == 6 and network.subnet_of(IPV4_MAPPED):
         plain = ipaddress.IPv4Network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - 96))
         raise ConfigError("%s is an IPv4-mapped IPv6 network, which no packet carries: write %s" % (_show(text), plain))
+    if network.network_address != ipaddress.ip_address(found.group(1)):
+        raise ConfigError("%s has host bits set: the aligned network is %s" % (_show(text), network))
     return network
 
 
@@ -195,16 +195,20 @@ def _cidr_advice(text: str) -> str:
     if text != text.strip() or " " in text:
         return "remove the white space"
     try:
-        return "an address needs a prefix length, for one host write %s" % ipaddress.ip_network(text)
+        network = ipaddress.ip_network(text, strict=False)
     except ValueError:
         return "give ADDRESS/PREFIX such as 10.0.0.0/8 or fd00::/8"
+    # Something that Python reads and we do not: a netmask, zeros in front, a zone; or no prefix length at all.
+    return "write %s" % network if "/" in text else "an address needs a prefix length, for one host write %s" % network
 
 
-def parse_port_ranges(text: str) -> t.Tuple[PortRange, ...]:
+def parse_port_ranges(text: t.Any) -> t.Tuple[PortRange, ...]:
     """Read source-port ranges as ip-masq-agent's to-ports writes them: ``42``, ``42-44``, joined by commas, no spaces.
 
     :raises ConfigError: malformed, reversed, or outside 1-65535.
     """
+    if not isinstance(text, str):
+        raise ConfigError("%s is not text: give PORT or FIRST-LAST, joined by commas" % _show(text))
     return tuple(_parse_port_range(part) for part in text.split(",")) if text else ()
 
 
@@ -239,7 +243,8 @@ def parse_duration(text: t.Any) -> int:
         )
     total = 0
     for whole, fraction, unit in _DURATION_PART.findall(body):
-        total += int(whole or "0") * _NS[unit]
+        # More digits than Go counts make it too long as well, and Python refuses to read thousands of them.
+        total += int(whole.lstrip("0")[:20] or "0") * _NS[unit]
         # Go drops what is finer than a nanosecond.
         total += int(fraction[:30] or "0") * _NS[unit] // 10 ** len(fraction[:30])
     if text.startswith("-") or total <= 0:
