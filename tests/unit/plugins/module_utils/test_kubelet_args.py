@@ -183,16 +183,23 @@ def test_one_argument_changes_and_no_other_byte(
         ("%s=--v=2 '{old}\n", "ends inside a quoted argument"),
         ("%s=--non-masquerade-cidr\n", "has no value"),
         ('%s="--non-masq""uerade-cidr=1.0.0.0/8"\n', "several quoted parts"),
-        ('%s="--non-masquerade-cidr" 1.0.0.0/8\n', None),
+        ("%s=--v=2 -- x\n", "cannot be changed without changing more"),
     ],
 )
-def test_what_cannot_be_changed_with_certainty_is_refused(text: str, message: t.Optional[str]) -> None:
-    if message is None:
-        # The parts are glued together: this is no flag at all, so there is nothing to take out.
-        assert editor.with_value(_filled(text), None) == _filled(text)
-        return
+def test_what_cannot_be_changed_with_certainty_is_refused(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         editor.with_value(_filled(text), NEVER)
+
+
+def test_a_quote_must_not_come_first_where_it_would_mean_something_else() -> None:
+    """At the start of a value a quote belongs to the file; behind an argument it belongs to the next argument."""
+    with pytest.raises(ConfigError, match="cannot be changed without changing more"):
+        editor.with_value("%s=%s '--c d'\n" % (NAME, OLD), None)
+
+
+def test_parts_glued_together_are_another_flag() -> None:
+    text = '%s="--non-masquerade-cidr" 1.0.0.0/8\n' % NAME
+    assert editor.with_value(text, None) == text
 
 
 _blank = st.sampled_from([" ", "  ", "\t", " \\\n", " \\\n  "])
@@ -226,6 +233,8 @@ def _files(draw: t.Any) -> str:
     quote = draw(st.sampled_from(["", '"'] if "'" in value else ["", '"', "'"] if "\\" not in value else ["", '"']))
     if not quote:
         value = value.rstrip(" \t\\\n")
+        # Without the flag before it, a quote would be the file's own and not the argument's: refused, see above.
+        value = ("--first " if "'" in value else "") + value
     before, after = "".join(draw(st.lists(_noise, max_size=3))), "".join(draw(st.lists(_noise, max_size=3)))
     text = "%s%s=%s%s%s\n%s" % (before, NAME, quote, value, quote, after)
     return text.replace("\n", newline) if newline == "\r\n" else text

@@ -1,0 +1,635 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every row of the decision table on nodes with kubelets that run, and every way in which a node can be odd."""
+
+from __future__ import annotations
+
+import os
+import stat
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils import kubelet_probe, runner
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError, IpMasqError, NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.kubelet import Options, Report, converge
+from support import kubelet_distributions as made
+from support.kubelet_node import KubeletNode, Service
+
+SET = "--non-masquerade-cidr=0.0.0.0/0"
+OLD = "--non-masquerade-cidr=10.0.0.0/8"
+KUBENET = "--network-plugin=kubenet"
+RULE = (
+    '-A POSTROUTING ! -d 10.0.0.0/8 -m comment --comment "kubenet: SNAT for outbound traffic from cluster" '
+    "-m addrtype ! --dst-type LOCAL -j MASQUERADE"
+)
+OTHER = "-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE"
+#: Long enough for the slowest machine: nothing waits that long unless it fails.
+PATIENCE = 600.0
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[KubeletNode]:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("iptables-nft", "iptables-nft-restore", "ip6tables-nft", "ip6tables-nft-restore"):
+        (programs / name).touch(0o755)
+    monkeypatch.setenv("PATH", "%s:%s" % (programs, os.environ["PATH"]))
+    (tmp_path / "root").mkdir()
+    fresh = KubeletNode(tmp_path / "root")
+    fresh.really_run = runner.run  # type: ignore[method-assign]
+    fresh.postrouting = [OTHER]
+    yield fresh
+    fresh.close()
+
+
+def go(node: KubeletNode, check: bool = False, **options: t.Any) -> Report:
+    given = dict(healthz_url=node.healthz, healthz_timeout=PATIENCE, probe_timeout=PATIENCE)
+    given.update(options)
+    return converge(Options(**given), node.run, check, str(node.root))
+
+
+def start(node: KubeletNode, name: str = "kubelet") -> None:
+    node.start(name)
+    node.wait_healthy()
+
+
+def tree(node: KubeletNode) -> t.Dict[str, t.Tuple[int, int, bytes]]:
+    """Every file on the node, with its inode: one that was written again shows."""
+    found = {}
+    for path in sorted(node.root.rglob("*")):
+        if path.is_file() and "proc" not in path.relative_to(node.root).parts:
+            status = path.lstat()
+            found[str(path)] = (status.st_ino, status.st_mode, path.read_bytes())
+    return found
+
+
+def untouched(node: KubeletNode, **options: t.Any) -> Report:
+    """Run, and show that nothing happened to the node."""
+    before, rules = tree(node), list(node.postrouting)
+    report = go(node, **options)
+    assert not report.changed and report.actions == () and report.files == ()
+    assert tree(node) == before and node.restarts() == [] and node.postrouting == rules
+    return report
+
+
+def refused(node: KubeletNode, error: t.Type[IpMasqError], said: str, **options: t.Any) -> None:
+    """Run, see it refused, and show that nothing happened to the node."""
+    before = tree(node)
+    with pytest.raises(error, match=said):
+        go(node, **options)
+    assert tree(node) == before and node.restarts() == []
+
+
+def settled(node: KubeletNode, **options: t.Any) -> Report:
+    """A second run changes nothing."""
+    node.calls.clear()
+    return untouched(node, **options)
+
+
+# The table, on kubeadm.
+
+
+def test_flag_unknown_and_not_given(node: KubeletNode) -> None:
+    made.kubeadm(node, "1.30.4")
+    start(node)
+    report = untouched(node)
+    assert report.decision == "not_applicable" and report.warnings == () and report.failure == ""
+    assert report.reason == (
+        "kubelet.service (kubeadm, v1.30.4) does not know --non-masquerade-cidr and is not given it: it masquerades "
+        "nothing, so there is nothing to do"
+    )
+
+
+@pytest.mark.parametrize("policy", ["auto", "absent"])
+def test_flag_unknown_and_a_stale_copy_in_our_reach(node: KubeletNode, policy: str) -> None:
+    path = made.kubeadm(node, "1.30.4", 'KUBELET_EXTRA_ARGS="--v=3 %s"\n' % SET)
+    node.start("kubelet")
+    checked = go(node, check=True, policy=policy)
+    assert node.restarts() == [] and checked.changed
+    report = go(node, policy=policy)
+    assert report.decision == "remove_stale" and report.failure == ""
+    assert report.actions == ("edited %s" % path, "restarted kubelet.service") == checked.actions
+    assert (
+        report.diff
+        == checked.diff
+        == ((path, 'KUBELET_EXTRA_ARGS="--v=3 %s"\n' % SET, 'KUBELET_EXTRA_ARGS="--v=3"\n'),)
+    )
+    assert node.read(path) == b'KUBELET_EXTRA_ARGS="--v=3"\n'
+    assert node.services["kubelet"].state == "active"
+    assert settled(node, policy=policy).decision == "not_applicable"
+
+
+@pytest.mark.parametrize("policy", ["auto", "absent"])
+def test_flag_unknown_and_a_stale_copy_in_kubesprays_file(node: KubeletNode, policy: str) -> None:
+    made.kubespray(node, "1.30.4", SET)
+    report = untouched(node, policy=policy)
+    assert report.decision == "managed_elsewhere"
+    assert "cannot start with it" in report.failure
+    assert "variable kubelet_custom_flags" in report.failure and made.KUBESPRAY_ENV in report.failure
+
+
+def test_flag_unknown_and_a_stale_copy_in_k0s_unit(node: KubeletNode) -> None:
+    unit = made.k0s(node, "1.30.4", "--v=2 " + SET)
+    report = untouched(node)
+    assert report.decision == "managed_elsewhere" and "--kubelet-extra-args in %s" % unit in report.failure
+
+
+def test_flag_unknown_and_stale_copies_in_reach_and_out_of_it(node: KubeletNode) -> None:
+    """Taking one out would help nobody, so nothing is done by halves."""
+    made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=%s\n" % SET, flags=SET)
+    report = untouched(node)
+    assert report.decision == "managed_elsewhere" and made.KUBEADM_FLAGS in report.failure
+
+
+@pytest.mark.parametrize("version", ["1.24.0", "1.30.4"])
+@pytest.mark.parametrize("extra", ["", SET])
+def test_flag_unknown_and_demanded(node: KubeletNode, version: str, extra: str) -> None:
+    made.kubeadm(node, version, "KUBELET_EXTRA_ARGS=%s\n" % extra)
+    report = untouched(node, policy="present")
+    assert report.decision == "unsupported"
+    assert "would refuse to start with it. Nothing is needed" in report.failure
+
+
+def test_flag_known_without_kubenet(node: KubeletNode) -> None:
+    made.kubeadm(node, "1.23.17", flags="--network-plugin=cni")
+    start(node)
+    report = untouched(node)
+    assert report.decision == "not_needed" and report.warnings == ()
+
+
+def test_flag_known_with_kubenet(node: KubeletNode) -> None:
+    path = made.kubeadm(node, "1.23.17", flags=KUBENET)
+    start(node)
+    node.postrouting.append(RULE)
+    checked = go(node, check=True)
+    report = go(node)
+    assert report.decision == "set" and report.failure == "" and report.changed
+    assert (
+        report.actions
+        == checked.actions
+        == (
+            "edited %s" % path,
+            "restarted kubelet.service",
+            "deleted the kubenet rule '%s' (%s)" % (RULE, report.actions[-1].split("(")[-1][:-1]),
+        )
+    )
+    assert node.read(path) == b"KUBELET_EXTRA_ARGS=%s\n" % SET.encode()
+    assert node.postrouting == [OTHER]
+    assert "before the upgrade to Kubernetes 1.24" in " ".join(report.warnings)
+    assert settled(node).decision == "already_set"
+
+
+def test_flag_known_with_kubenet_and_another_value(node: KubeletNode) -> None:
+    path = made.kubeadm(node, "1.23.17", "KUBELET_EXTRA_ARGS=%s --v=3 %s\n" % (OLD, OLD), flags=KUBENET)
+    start(node)
+    assert go(node).decision == "set"
+    assert node.read(path) == b"KUBELET_EXTRA_ARGS=--v=3 %s\n" % SET.encode()
+    settled(node)
+
+
+@pytest.mark.parametrize("value", ["--non-masquerade-cidr=::/0", "--non_masquerade_cidr 0.0.0.0/0"])
+def test_flag_already_given_by_the_operator(node: KubeletNode, value: str) -> None:
+    made.kubeadm(node, "1.23.17", 'KUBELET_EXTRA_ARGS="%s"\n' % value, flags=KUBENET)
+    start(node)
+    assert untouched(node).decision == "already_set"
+
+
+def test_flag_demanded_without_kubenet(node: KubeletNode) -> None:
+    path = made.kubeadm(node, "1.23.17", flags="--network-plugin=cni")
+    start(node)
+    assert go(node, policy="present").decision == "set"
+    assert SET.encode() in node.read(path)
+    assert settled(node, policy="present").decision == "already_set"
+
+
+def test_kubenet_on_a_kubespray_node_is_for_the_operator(node: KubeletNode) -> None:
+    made.kubespray(node, "1.23.17", KUBENET)
+    start(node)
+    node.postrouting.append(RULE)
+    report = untouched(node)
+    assert report.decision == "managed_elsewhere" and report.failure == ""
+    assert "kubelet_custom_flags to contain it" in report.warnings[0]
+    assert "was left in place" in report.warnings[1]
+    assert "kubelet_custom_flags" in untouched(node, policy="present").failure
+
+
+def test_the_flag_taken_out_before_an_upgrade(node: KubeletNode) -> None:
+    path = made.kubeadm(node, "1.23.17", "KUBELET_EXTRA_ARGS=%s\n" % SET, flags=KUBENET)
+    start(node)
+    node.postrouting.append(RULE)
+    report = go(node, policy="absent")
+    assert report.decision == "remove" and node.read(path) == b"KUBELET_EXTRA_ARGS=\n"
+    assert "masquerades everything outside 10.0.0.0/8 again" in " ".join(report.warnings)
+    # kubenet writes its rule again, so taking it away would only flap.
+    assert RULE in node.postrouting
+    assert settled(node, policy="absent").decision == "absent"
+
+
+@pytest.mark.parametrize("policy, failed", [("auto", False), ("present", True), ("absent", False)])
+def test_no_kubelet(node: KubeletNode, policy: str, failed: bool) -> None:
+    report = untouched(node, policy=policy)
+    assert report.decision == "no_kubelet" and bool(report.failure) is failed
+    assert "a kubelet service was not found on this node" in report.reason
+    assert report.warnings == (() if failed else (report.reason,))
+
+
+@pytest.mark.parametrize("policy, failed", [("auto", False), ("present", True), ("absent", True)])
+def test_no_binary(node: KubeletNode, policy: str, failed: bool) -> None:
+    made.kubeadm(node, "1.23.17", "KUBELET_EXTRA_ARGS=%s\n" % SET, flags=KUBENET)
+    node.path("/usr/bin/kubelet").unlink()
+    report = untouched(node, policy=policy)
+    assert report.decision == "unknown" and "does not exist" in report.reason and bool(report.failure) is failed
+
+
+def test_a_probe_that_hangs(node: KubeletNode) -> None:
+    made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=%s\n" % SET, hang=True)
+    report = untouched(node, probe_timeout=0.2)
+    assert report.decision == "unknown" and "did not finish within 0.2 seconds" in report.warnings[0]
+
+
+def test_a_script_in_place_of_the_binary(node: KubeletNode) -> None:
+    made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=%s\n" % SET)
+    node.write("/usr/bin/kubelet", '#!/bin/sh\nexec /opt/kubelet "$@"\n', 0o755)
+    report = untouched(node)
+    assert report.decision == "unknown" and "is a script or wrapper" in report.warnings[0]
+
+
+def test_a_script_in_the_unit_and_the_binary_named(node: KubeletNode) -> None:
+    path = made.plain(node, "1.23.17", opts=KUBENET)
+    node.services["kubelet"].argv[0] = "/opt/start-kubelet"
+    assert untouched(node).decision == "unknown"
+    options = dict(binary="/usr/bin/kubelet", args_file=path, args_variable="KUBELET_OPTS", restart=False)
+    report = go(node, **options)
+    assert report.decision == "set" and report.restart_needed
+    assert node.read(path) == ('KUBELET_OPTS="%s %s"\n' % (KUBENET, SET)).encode()
+
+
+def test_a_kubelet_in_a_container(node: KubeletNode) -> None:
+    node.services["kubelet"] = Service("/usr/bin/docker run --rm hyperkube kubelet " + KUBENET)
+    node.postrouting.append(RULE)
+    report = untouched(node)
+    assert report.decision == "unknown" and "in a container (/usr/bin/docker)" in report.reason
+
+
+def test_a_kubelet_that_no_service_started(node: KubeletNode) -> None:
+    node.program("/rootfs/kubelet", "1.23.17")
+    node.start_stray("/rootfs/kubelet", KUBENET, "--non-masquerade-cidr=0.0.0.0/0")
+    node.wait_healthy()
+    node.postrouting.append(RULE)
+    report = untouched(node)
+    assert report.decision == "unknown" and "no service that is known here starts it" in report.reason
+
+
+def test_no_systemd(node: KubeletNode) -> None:
+    def run(argv: t.Sequence[str], **_how: t.Any) -> runner.Outcome:
+        return runner.Outcome(1, "", "System has not been booted with systemd")
+
+    report = converge(Options(), run, False, str(node.root))
+    assert report.decision == "unknown" and "System has not been booted" in report.warnings[0]
+    with pytest.raises(NodeError, match="System has not been booted"):
+        converge(Options(policy="present"), run, False, str(node.root))
+
+
+def test_cri_dockerd_with_kubenet(node: KubeletNode) -> None:
+    made.kubeadm(node, "1.30.4")
+    start(node)
+    node.program("/usr/bin/cri-dockerd", "1.23.17", process="cri-dockerd")
+    # The stand-in of cri-dockerd is a stand-in kubelet of another name; 0.0.0.0/0 keeps it from writing rules.
+    node.start_stray("/usr/bin/cri-dockerd", KUBENET, SET, "--healthz-port=0")
+    while not list(node.root.glob("proc/*/comm")) or "cri-dockerd\n" not in [
+        path.read_text() for path in node.root.glob("proc/*/comm")
+    ]:
+        assert node.strays[0].poll() is None
+    node.postrouting.append(RULE)
+    report = untouched(node)
+    assert report.decision == "cri_dockerd_kubenet" and "--network-plugin=cni" in report.warnings[0]
+    assert "--network-plugin=cni" in untouched(node, policy="present").failure
+
+
+# Leftover rules.
+
+
+@pytest.mark.parametrize("version", ["1.23.17", "1.30.4"])
+def test_a_leftover_rule_goes_where_kubenet_is_no_more(node: KubeletNode, version: str) -> None:
+    made.kubeadm(node, version)
+    start(node)
+    node.postrouting = [RULE, OTHER, RULE]
+    checked = go(node, check=True)
+    assert node.postrouting == [RULE, OTHER, RULE] and checked.changed and checked.leftovers == (RULE, RULE)
+    report = go(node)
+    assert report.changed and node.postrouting == [OTHER] and report.actions == checked.actions
+    assert report.diff == checked.diff and report.diff[0][1:] == (RULE + "\n", "")
+    assert node.restarts() == []
+    settled(node)
+
+
+def test_a_leftover_rule_goes_where_there_is_no_kubelet(node: KubeletNode) -> None:
+    node.postrouting.append(RULE)
+    assert go(node).changed and node.postrouting == [OTHER]
+
+
+def test_a_leftover_rule_stays_while_the_old_process_runs(node: KubeletNode) -> None:
+    path = made.kubeadm(node, "1.23.17", flags=KUBENET)
+    start(node)
+    node.postrouting.append(RULE)
+    report = go(node, restart=False)
+    assert report.changed and report.restart_needed and SET.encode() in node.read(path)
+    assert RULE in node.postrouting and "was left in place" in report.warnings[-1]
+    again = untouched(node, restart=False)
+    assert again.restart_needed and again.decision == "already_set"
+    # What was put off is done by the next run that may.
+    last = go(node)
+    assert last.actions[0] == "restarted kubelet.service" and last.changed and node.postrouting == [OTHER]
+    settled(node)
+
+
+def test_a_leftover_rule_stays_while_a_reconfigured_kubelet_was_not_restarted(node: KubeletNode) -> None:
+    made.kubeadm(node, "1.23.17", flags=KUBENET)
+    start(node)
+    node.write(made.KUBEADM_FLAGS, 'KUBELET_KUBEADM_ARGS="--network-plugin=cni"\n')
+    node.postrouting.append(RULE)
+    report = untouched(node)
+    assert report.decision == "not_needed" and "restart the kubelet" in report.warnings[0]
+
+
+def test_a_rule_that_comes_back_at_once_is_an_error(node: KubeletNode) -> None:
+    made.kubeadm(node, "1.30.4")
+    node.postrouting = [RULE]
+
+    class Stubborn(t.List[str]):
+        def remove(self, rule: str) -> None:
+            pass
+
+    node.postrouting = Stubborn([RULE])
+    assert "some program on this node still runs kubenet" in go(node).failure
+
+
+# Every layout: set, settle, and a stale copy taken out.
+
+
+def test_k3s_through_an_upgrade(node: KubeletNode) -> None:
+    dropin = made.rancher(node, "1.23.17", config='kubelet-arg:\n  - "network-plugin=kubenet"\n  - "v=3"\n')
+    start(node, "k3s")
+    report = go(node)
+    assert report.decision == "set" and report.actions == ("edited %s" % dropin, "restarted k3s.service")
+    assert b'kubelet-arg+:\n  - "non-masquerade-cidr=0.0.0.0/0"\n' in node.read(dropin)
+    assert stat.S_IMODE(node.path(dropin).stat().st_mode) == 0o644
+    settled(node)
+    made.rancher(node, "1.30.4", config='kubelet-arg:\n  - "v=3"\n')
+    node.start("k3s")
+    report = go(node)
+    assert report.decision == "remove_stale" and report.actions[0] == "removed %s" % dropin
+    assert not node.path(dropin).exists() and node.services["k3s"].state == "active"
+    assert settled(node).decision == "not_applicable"
+
+
+def test_rke2_agent(node: KubeletNode) -> None:
+    dropin = made.rancher(node, "1.30.4", "rke2", agent=True)
+    node.write(dropin, 'kubelet-arg+:\n  - "non-masquerade-cidr=0.0.0.0/0"\n')
+    node.start("rke2-agent")
+    assert go(node).actions == ("removed %s" % dropin, "restarted rke2-agent.service")
+    assert settled(node).decision == "not_applicable"
+
+
+def test_k3s_too_old_for_drop_ins(node: KubeletNode) -> None:
+    made.rancher(node, "1.20.15", config='kubelet-arg:\n  - "network-plugin=kubenet"\n')
+    start(node, "k3s")
+    report = untouched(node)
+    assert report.decision == "managed_elsewhere" and "add it to kubelet-arg in config.yaml" in report.warnings[0]
+
+
+def test_k3s_with_the_flag_in_the_operators_file(node: KubeletNode) -> None:
+    made.rancher(node, "1.30.4", config='kubelet-arg:\n  - "non-masquerade-cidr=10.0.0.0/8"\n')
+    assert "kubelet-arg in /etc/rancher/k3s/config.yaml" in untouched(node).failure
+
+
+def test_microk8s(node: KubeletNode) -> None:
+    path = made.microk8s(node, "1.13.4", KUBENET + "\n--non-masquerade-cidr=10.152.183.0/24\n")
+    before = node.read(path)
+    healthy: t.List[str] = []
+
+    def well(url: str, _timeout: float) -> str:
+        healthy.append(url)
+        return ""
+
+    options = Options(healthz_url=node.healthz)
+    report = converge(options, node.run, False, str(node.root), well)
+    assert report.decision == "set" and node.restarts() == ["snap.microk8s.daemon-kubelite.service"]
+    assert healthy == [node.healthz]
+    assert node.read(path) == before.replace(b"10.152.183.0/24", b"0.0.0.0/0")
+    assert stat.S_IMODE(node.path(path).stat().st_mode) == 0o660
+    settled(node)
+    node.write("/snap/microk8s/current/meta/snap.yaml", "version: 'v1.30.4'\n")
+    report = converge(options, node.run, False, str(node.root), well)
+    assert report.decision == "remove_stale"
+    assert node.read(path) == before.replace(b"--non-masquerade-cidr=10.152.183.0/24\n", b"")
+    assert settled(node).decision == "not_applicable"
+
+
+def test_a_unit_of_ones_own(node: KubeletNode) -> None:
+    path = made.plain(node, "1.23.17", opts=KUBENET)
+    start(node)
+    assert "args_file and args_variable" in untouched(node).warnings[0]
+    options = dict(args_file=path, args_variable="KUBELET_OPTS")
+    assert go(node, **options).actions == ("edited %s" % path, "restarted kubelet.service")
+    assert settled(node, **options).decision == "already_set"
+
+
+def test_a_place_that_the_kubelet_does_not_read(node: KubeletNode) -> None:
+    made.plain(node, "1.23.17", opts=KUBENET)
+    node.write("/etc/other.conf", "X=1\n")
+    said = "would have no effect there, because kubelet.service .* does not read it; nothing was touched"
+    refused(node, ConfigError, said, args_file="/etc/other.conf", args_variable="X")
+
+
+def test_a_place_that_a_later_one_overrides(node: KubeletNode) -> None:
+    made.kubeadm(node, "1.23.17", flags=KUBENET)
+    node.services["kubelet"].argv.append(OLD)
+    refused(
+        node, ConfigError, "no effect there, because ExecStart= of kubelet.service sets it to 10.0.0.0/8 after that"
+    )
+
+
+def test_two_kubelets_and_one_that_needs_the_operator(node: KubeletNode) -> None:
+    """All is decided before anything is edited."""
+    made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=%s\n" % SET)
+    made.k0s(node, "1.30.4", SET)
+    report = untouched(node)
+    assert [decision.name for _seen, decision in report.seen] == ["remove_stale", "managed_elsewhere"]
+    assert report.decision == "managed_elsewhere" and "--kubelet-extra-args" in report.failure
+
+
+@pytest.mark.parametrize("policy", ["auto", "report"])
+def test_report_changes_nothing_and_never_fails(node: KubeletNode, policy: str) -> None:
+    made.kubespray(node, "1.30.4", SET)
+    report = untouched(node, policy=policy)
+    assert report.decision == "managed_elsewhere"
+    assert bool(report.failure) is (policy == "auto")
+
+
+def test_report_names_a_leftover_rule(node: KubeletNode) -> None:
+    made.kubeadm(node, "1.23.17", flags=KUBENET)
+    node.postrouting.append(RULE)
+    report = untouched(node, policy="report")
+    assert report.decision == "set" and report.leftovers == (RULE,)
+
+
+# Restart, and the way back.
+
+
+def test_a_stopped_kubelet_is_not_started(node: KubeletNode) -> None:
+    path = made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=%s\n" % SET)
+    node.services["kubelet"].active = "inactive"
+    report = go(node)
+    assert report.actions == ("edited %s" % path,) and node.restarts() == [] and not report.restart_needed
+    settled(node)
+
+
+@pytest.mark.parametrize("how", ["refuse", "unhealthy"])
+def test_a_kubelet_that_does_not_come_up_gets_its_old_file_back(node: KubeletNode, how: str) -> None:
+    text = b"# kept\r\nKUBELET_EXTRA_ARGS='--v=2  '\r\n"
+    path = made.kubeadm(node, "1.23.17", text, flags=KUBENET, **{how: [SET]})
+    node.path(path).chmod(0o640)
+    start(node)
+    node.postrouting.append(RULE)
+    report = go(node, healthz_timeout=1.0)
+    assert not report.changed and report.actions == () and report.files == ()
+    assert "kubelet.service did not become healthy within 1 seconds" in report.failure
+    assert report.failure.endswith("the old file is back and the kubelet runs with it")
+    assert node.read(path) == text and stat.S_IMODE(node.path(path).stat().st_mode) == 0o640
+    assert node.restarts() == ["kubelet.service"] * 2
+    assert RULE in node.postrouting
+    node.wait_healthy()
+
+
+def test_a_rollback_that_does_not_help_says_both(node: KubeletNode) -> None:
+    made.kubeadm(node, "1.23.17", flags=KUBENET)
+    start(node)
+    node.before_start = lambda: node.program("/usr/bin/kubelet", "1.23.17", refuse=[KUBENET])
+    report = go(node, healthz_timeout=0.5)
+    assert report.failure.count("did not become healthy") == 2
+    assert "; the restart with the old file failed too: " in report.failure
+    assert not report.changed
+
+
+def test_a_rollback_that_cannot_write_says_so(node: KubeletNode) -> None:
+    path = made.kubeadm(node, "1.23.17", flags=KUBENET, refuse=[SET])
+    start(node)
+
+    def interfere() -> None:
+        node.path(path).unlink()
+        node.path(path).symlink_to("/dev/null")
+
+    node.before_start = interfere
+    report = go(node, healthz_timeout=0.5)
+    assert report.changed and report.files == (path,)
+    assert "putting %s back failed too: " % node.path(path) in report.failure and "symbolic link" in report.failure
+
+
+def test_a_drop_in_that_was_not_there_is_gone_after_a_rollback(node: KubeletNode) -> None:
+    dropin = made.rancher(node, "1.23.17", config='kubelet-arg:\n  - "network-plugin=kubenet"\n')
+    node.program("/usr/local/bin/k3s", "1.23.17", rancher=str(node.path("/etc/rancher/k3s")), unhealthy=["server"])
+    node.services["k3s"].active = "active"
+    report = go(node, healthz_timeout=0.5)
+    assert "did not become healthy" in report.failure and not node.path(dropin).exists()
+
+
+def test_a_binary_that_is_replaced_meanwhile(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upgrade between probe and restart: the new kubelet would not start with the flag."""
+    path = made.kubeadm(node, "1.23.17", flags=KUBENET)
+    start(node)
+    asked = kubelet_probe.probe
+
+    def upgraded(*args: t.Any, **how: t.Any) -> kubelet_probe.Probe:
+        found = asked(*args, **how)
+        node.program("/usr/bin/kubelet", "1.30.4")
+        return found
+
+    monkeypatch.setattr(kubelet_probe, "probe", upgraded)
+    report = go(node)
+    assert "was replaced while this module ran" in report.failure and not report.changed
+    assert node.read(path) == b"KUBELET_EXTRA_ARGS=\n"
+
+
+# Odd files: a clear message, and nothing changed.
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        (b'KUBELET_EXTRA_ARGS="--v=2\n', "line 1: the quote .* KUBELET_EXTRA_ARGS opens is never closed"),
+        (b"KUBELET_EXTRA_ARGS=--v=2 '--x\n", "ends inside a quoted argument"),
+        (b"KUBELET_EXTRA_ARGS=--non-masquerade-cidr\n", "--non-masquerade-cidr has no value"),
+        (b"KUBELET_EXTRA_ARGS=\xff\n", "is not UTF-8 text"),
+        (b"KUBELET_EXTRA_ARGS=\0\n", "NUL byte"),
+        (b"# see \\\nKUBELET_EXTRA_ARGS=--v=2\n", "comment ends in a backslash"),
+        (b"KUBELET_EXTRA_ARGS=-- x\n", "cannot be changed without changing more"),
+    ],
+)
+def test_malformed_files(node: KubeletNode, text: bytes, said: str) -> None:
+    made.kubeadm(node, "1.23.17", text, flags=KUBENET)
+    refused(node, ConfigError, said)
+    refused(node, ConfigError, said, check=True)
+
+
+def test_links_and_things_that_are_no_files(node: KubeletNode) -> None:
+    path = made.kubeadm(node, "1.23.17", flags=KUBENET)
+    real = node.write("/srv/kubelet", "KUBELET_EXTRA_ARGS=--v=2\n")
+    node.path(path).unlink()
+    node.path(path).symlink_to(real)
+    refused(node, ConfigError, "is a symbolic link to %s" % real)
+    refused(node, ConfigError, "is a symbolic link to %s" % real, check=True)
+    node.path(path).unlink()
+    os.link(real, node.path(path))
+    refused(node, ConfigError, "2 hard links")
+    node.path(path).unlink()
+    node.path(path).mkdir()
+    refused(node, ConfigError, "is not a regular file")
+
+
+def test_a_file_changed_at_the_same_moment(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made.kubeadm(node, "1.23.17", flags=KUBENET)
+    start(node)
+    asked = node.really_run
+    theirs = "KUBELET_EXTRA_ARGS=--v=9\n"
+
+    def edited(words: t.Sequence[str], stdin: t.Optional[str], timeout: float) -> t.Any:
+        return asked(words, stdin, timeout)
+
+    monkeypatch.setattr(node, "really_run", edited)
+    postrouting = node._iptables
+
+    def in_between(program: str, words: t.Sequence[str]) -> t.Any:
+        node.write(path, theirs)
+        return postrouting(program, words)
+
+    # Rules are looked for after the files were decided on and before they are read for the edit.
+    monkeypatch.setattr(node, "_iptables", in_between)
+    assert go(node).changed
+    assert node.read(path) == ("KUBELET_EXTRA_ARGS=--v=9 %s\n" % SET).encode()
+
+
+# Options.
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"policy": "maybe"}, "policy 'maybe' is not one of auto, present, absent, report"),
+        ({"layout": "kops"}, "layout 'kops' is not one of auto, kubeadm"),
+        ({"unit": "--all"}, "unit '--all' is not the name"),
+        ({"unit": "a b"}, "unit 'a b' is not the name"),
+        ({"binary": "kubelet"}, "binary 'kubelet' is not an absolute path"),
+        ({"healthz_timeout": 0}, "healthz_timeout 0 is not between"),
+        ({"probe_timeout": float("nan")}, "probe_timeout nan is not between"),
+        ({"probe_timeout": 3601}, "probe_timeout 3601 is not between"),
+        ({"healthz_url": "127.0.0.1"}, "healthz_url '127.0.0.1' is not a URL"),
+        ({"args_file": "/etc/x"}, "belong together"),
+        ({"args_file": made.KUBESPRAY_ENV, "args_variable": "KUBELET_ARGS"}, "is never edited"),
+    ],
+)
+def test_options_that_cannot_be_meant(node: KubeletNode, options: t.Dict[str, t.Any], said: str) -> None:
+    refused(node, ConfigError, said, **options)
+    assert node.calls == []

@@ -1,0 +1,164 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Files that belong to somebody else: replaced in one step, or not at all."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils import kubelet_files as files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError, NodeError
+from support.import_collection import ROOT
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    target = tmp_path / "kubelet"
+    target.write_bytes(b"old\r\n")
+    target.chmod(0o640)
+    return target
+
+
+def test_mode_owner_and_attributes_stay(path: Path) -> None:
+    # Not every file system takes attributes from users.
+    note = "user.note" if os.geteuid() else "trusted.note"
+    if os.geteuid() == 0:
+        os.chown(path, 1, 2)
+    os.setxattr(path, note, b"mine")
+    before = path.stat()
+    now = files.replace(files.read(str(path)), b"new\n")
+    after = path.stat()
+    assert path.read_bytes() == b"new\n" == now.data
+    assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
+    assert os.getxattr(path, note) == b"mine"
+    assert [entry.name for entry in path.parent.iterdir()] == ["kubelet"]
+
+
+def test_there_and_back_is_byte_for_byte(path: Path) -> None:
+    first = files.read(str(path))
+    second = files.replace(first, b"new\n")
+    third = files.replace(second, first.data)
+    assert third.data == b"old\r\n" and stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_file_and_its_directory_are_made_and_taken_away(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml.d" / "90-ip-masq.yaml"
+    nothing = files.read(str(path))
+    assert nothing.data is None and nothing.text is None
+    made = files.replace(nothing, b"x\n")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert files.replace(made, None).data is None and not path.exists()
+    assert files.replace(nothing, None).data is None
+
+
+def test_a_symbolic_link_is_refused_with_its_target(path: Path) -> None:
+    link = path.with_name("link")
+    link.symlink_to(path)
+    snapshot = files.read(str(link))
+    assert snapshot.data == b"old\r\n"
+    with pytest.raises(ConfigError, match="is a symbolic link to %s, .* nothing was touched" % path):
+        files.replace(snapshot, b"new\n")
+    assert link.is_symlink() and path.read_bytes() == b"old\r\n"
+
+
+def test_a_dangling_link_is_not_written_through(tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="is a symbolic link"):
+        files.replace(files.read(str(link)), b"new\n")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_file_with_other_names_is_refused(path: Path) -> None:
+    os.link(path, path.with_name("other"))
+    with pytest.raises(ConfigError, match="2 hard links"):
+        files.replace(files.read(str(path)), b"new\n")
+
+
+def test_a_change_in_between_is_not_overwritten(path: Path) -> None:
+    snapshot = files.read(str(path))
+    path.write_bytes(b"somebody else\n")
+    with pytest.raises(ConfigError, match="changed by something else at the same moment"):
+        files.replace(snapshot, b"new\n")
+    assert path.read_bytes() == b"somebody else\n"
+
+
+def test_a_file_that_appears_in_between_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "kubelet"
+    snapshot = files.read(str(path))
+    path.write_bytes(b"somebody else\n")
+    with pytest.raises(ConfigError, match="changed by something else at the same moment"):
+        files.replace(snapshot, b"new\n")
+
+
+def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    with pytest.raises(ConfigError, match="not a regular file"):
+        files.read(str(tmp_path / "fifo"))
+    with pytest.raises(ConfigError, match="not a regular file"):
+        files.read(str(tmp_path))
+
+
+def test_a_huge_file_is_refused(path: Path) -> None:
+    path.write_bytes(b"#" * (files.LARGEST + 1))
+    with pytest.raises(ConfigError, match="larger than 1048576 bytes"):
+        files.read(str(path))
+
+
+@pytest.mark.parametrize("data, message", [(b"A=\xff\n", "not UTF-8 text .byte 2."), (b"A=\0\n", "NUL byte")])
+def test_what_is_no_text_is_refused(path: Path, data: bytes, message: str) -> None:
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match=message):
+        assert files.read(str(path)).text
+
+
+_IN_NAMESPACE = """
+import sys
+sys.path.insert(0, %r)
+from support.import_collection import make_importable
+make_importable()
+from ansible_collections.kubenode.ip_masq.plugins.module_utils import kubelet_files as files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import IpMasqError
+try:
+    files.replace(files.read(sys.argv[1]), b"new")
+except IpMasqError as exc:
+    print(exc)
+"""
+
+
+def _in_namespace(script: str, path: Path) -> str:
+    """What a replacement says inside a mount namespace of its own, which ``script`` prepares."""
+    code = _IN_NAMESPACE % str(ROOT / "tests")
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-ec", script + '; exec "$@"', "sh"]
+        + [sys.executable, "-c", code, str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_a_read_only_file_system_changes_nothing(path: Path) -> None:
+    said = _in_namespace("mount --bind %s %s; mount -o remount,bind,ro %s" % ((path.parent,) * 3), path)
+    assert said == "cannot write %s: Read-only file system; the file is as it was\n" % path
+    assert path.read_bytes() == b"old\r\n"
+
+
+def test_a_full_file_system_changes_nothing(path: Path) -> None:
+    fill = "mount -t tmpfs -o size=8k none %s; printf old > %s; head -c 4096 /dev/zero > %s"
+    said = _in_namespace(fill % (path.parent, path, path.with_name("rest")), path)
+    assert said == "cannot write %s: No space left on device; the file is as it was\n" % path
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 300)
+    with pytest.raises(NodeError, match="cannot read .*: File name too long; nothing was touched"):
+        files.read(str(path))

@@ -1,0 +1,112 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Questions to a binary, asked of a program that really runs."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils import kubelet_probe as probing
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome, run
+from support import fake_kubelet
+
+
+@pytest.mark.parametrize("version, known", [("1.23.17", True), ("1.24.0", False), ("1.30.4", False), ("2.0.0", False)])
+def test_the_binary_is_asked(tmp_path: Path, version: str, known: bool) -> None:
+    fake_kubelet.install(str(tmp_path / "kubelet"), version)
+    assert probing.probe([str(tmp_path / "kubelet")], run, 60.0) == probing.Probe(known, "v" + version)
+
+
+def test_help_counts_more_than_the_version(tmp_path: Path) -> None:
+    """A vendor may have taken the flag out earlier, or kept it."""
+    fake_kubelet.install(str(tmp_path / "kubelet"), "1.30.4")
+    plain = probing.probe([str(tmp_path / "kubelet")], lambda *a, **k: _patched(run(*a, **k)), 60.0)
+    assert plain == probing.Probe(True, "v1.30.4")
+
+
+def _patched(done: Outcome) -> Outcome:
+    return done._replace(stdout=done.stdout + "      --non-masquerade-cidr string   kept by the vendor\n")
+
+
+def test_a_hanging_binary_is_ended_and_asked_once(tmp_path: Path) -> None:
+    fake_kubelet.install(str(tmp_path / "kubelet"), "1.23.17", hang=True)
+    calls: t.List[t.Sequence[str]] = []
+
+    def counting(argv: t.Sequence[str], **how: t.Any) -> Outcome:
+        calls.append(argv)
+        return run(argv, **how)
+
+    found = probing.probe([str(tmp_path / "kubelet")], counting, 0.2)
+    assert found.known is None
+    assert "did not finish within 0.2 seconds" in found.why
+    assert len(calls) == 1
+
+
+def test_a_script_is_never_run(tmp_path: Path) -> None:
+    script = tmp_path / "kubelet"
+    script.write_text("#!/bin/sh\ntouch %s/ran\n" % tmp_path)
+    script.chmod(0o755)
+    found = probing.probe([str(script)], run, 60.0)
+    assert found.known is None
+    assert "is a script or wrapper" in found.why and "option binary" in found.why
+    assert not (tmp_path / "ran").exists()
+
+
+def test_no_binary(tmp_path: Path) -> None:
+    found = probing.probe([str(tmp_path / "kubelet")], run, 60.0)
+    assert found.known is None and "does not exist" in found.why
+
+
+def test_another_program_is_not_taken_for_a_kubelet() -> None:
+    found = probing.probe(["/bin/true"], run, 60.0)
+    assert found.known is None
+
+
+def test_a_program_for_another_machine(tmp_path: Path) -> None:
+    (tmp_path / "kubelet").write_bytes(b"\x7fELF" + bytes(60))
+    (tmp_path / "kubelet").chmod(0o755)
+    found = probing.probe([str(tmp_path / "kubelet")], run, 60.0)
+    assert found.known is None and "cannot run" in found.why
+
+
+@pytest.mark.parametrize(
+    "printed, version, known",
+    [
+        ("Kubernetes v1.23.17\n", "v1.23.17", True),
+        ("Kubernetes v1.9.0-alpha.1+abc\n", "v1.9.0-alpha.1+abc", True),
+        ("k3s version v1.30.4+k3s1 (98262b5d)\ngo version go1.22.5\n", "v1.30.4+k3s1", False),
+        ("rke2 version v1.23.17+rke2r1 (1b5a1a7)\ngo version go1.19.6 X:boringcrypto\n", "v1.23.17+rke2r1", True),
+        ("Kubernetes v1.24.0-rc.0\n", "v1.24.0-rc.0", False),
+        ("true (coreutils) 9.5.1\n", None, None),
+        ("Kubernetes unknown\n", None, None),
+    ],
+)
+def test_versions(printed: str, version: t.Optional[str], known: t.Optional[bool]) -> None:
+    """What is left where a program has no list of the kubelet's flags."""
+
+    def answers(argv: t.Sequence[str], **_how: t.Any) -> Outcome:
+        assert list(argv) == ["/bin/true", "--version"]
+        return Outcome(0, printed, "")
+
+    found = probing.probe(["/bin/true"], answers, 60.0, asks_help=False)
+    assert (found.known, found.version) == (known, version)
+    assert bool(found.why) == (known is None)
+
+
+def test_help_that_fails_falls_back_to_the_version(tmp_path: Path) -> None:
+    fake_kubelet.install(str(tmp_path / "kubelet"), "1.23.17")
+
+    def answers(argv: t.Sequence[str], **how: t.Any) -> Outcome:
+        return Outcome(2, "usage", "") if "--help" in argv else run(argv, **how)
+
+    assert probing.probe([str(tmp_path / "kubelet")], answers, 60.0) == probing.Probe(True, "v1.23.17")
+
+
+def test_the_stand_in_is_as_strict_as_the_real_one(tmp_path: Path) -> None:
+    fake_kubelet.install(str(tmp_path / "kubelet"), "1.30.4")
+    done = run([str(tmp_path / "kubelet"), "--kubeconfig=x", "--non-masquerade-cidr=0.0.0.0/0"])
+    assert done.rc == 1
+    assert done.stderr == "Error: failed to parse kubelet flag: unknown flag: --non-masquerade-cidr\n"
