@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
 import typing as t
 
 from . import files
 from .config import Config, build, file_key
 from .config_file import load_directory
-from .errors import ConfigError
+from .errors import ConfigError, IpMasqError
 from .layout import STATE_DIR
 
 STATE_FILE = os.path.join(STATE_DIR, "state.json")
@@ -46,19 +47,31 @@ class State(t.NamedTuple):
 
 def load() -> State:
     """Read the state; a damaged file is no reason to stop healing, so it counts as none."""
-    raw = files.read(STATE_FILE)
     try:
-        data = json.loads((raw or b"{}").decode("utf-8"))
-        for name in ("last_change", "last_error"):
-            if data.get(name):
-                data[name] = Event(float(data[name]["time"]), tuple(str(line) for line in data[name]["lines"]))
-        data["sources"] = tuple(str(source) for source in data.get("sources", ()))
-        state = State(**data)
-        if state.values is not None:
-            build(state.values)
-        return state
-    except (AttributeError, ConfigError, KeyError, TypeError, ValueError):
+        return _parse(json.loads((files.read(STATE_FILE) or b"{}").decode("utf-8")))
+    except (ArithmeticError, AttributeError, IpMasqError, LookupError, OSError, RecursionError, TypeError, ValueError):
         return State()
+
+
+def _parse(data: t.Dict[str, t.Any]) -> State:
+    """What is read must be as :func:`save` wrote it: all that follows counts on that."""
+    for name in ("last_change", "last_error"):
+        if data.get(name) is not None:
+            event = Event(float(data[name]["time"]), tuple(str(line) for line in data[name]["lines"]))
+            time.localtime(event.time)
+            if not event.lines:
+                raise ValueError(name)
+            data[name] = event
+    data["sources"] = tuple(str(source) for source in data.get("sources", ()))
+    state = State(**data)
+    if not isinstance(state.failing, bool):
+        raise TypeError("failing")
+    for count in (state.drift_repaired, state.config_errors):
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise TypeError("a count")
+    if state.values is not None:
+        build(state.values)
+    return state
 
 
 def save(state: State) -> None:

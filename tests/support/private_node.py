@@ -1,0 +1,75 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""For unit tests of the agent: its fixed places below a directory, and runs of reconcile made of nothing. Python 3.8."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils import install, layout, reconcile, snapshot, state, sync
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import Config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.iptables_text import render_jump, render_rule
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.plan import Action, Counters, Plan, View
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.reconcile import Change, Result
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.ruleset import FAMILIES, from_config
+
+CHAIN = "IP-MASQ-AGENT"
+EMPTY = View((), None)
+
+
+def make_private(monkeypatch: pytest.MonkeyPatch, root: t.Any) -> None:
+    """Move every fixed place of the agent (/etc/systemd, /run, /var/lib) below C(root), for one test."""
+    for module in (install, layout, reconcile, snapshot, state, sync):
+        for name, value in list(vars(module).items()):
+            if isinstance(value, str) and name.isupper() and value.startswith(("/etc/", "/run/", "/var/")):
+                monkeypatch.setattr(module, name, str(root) + value)
+
+
+class Kernel:
+    """Stands for a backend that has counted something."""
+
+    def __init__(self, family: str) -> None:
+        self.family = family
+
+    def counters(self) -> Counters:
+        """Twelve exempt connections, three masqueraded."""
+        return Counters(12, 720, 3, 180)
+
+    def fingerprint(self) -> t.List[t.List[str]]:
+        """What to compare."""
+        return [["/usr/sbin/iptables", "-S", CHAIN]]
+
+
+def in_force(config: Config, family: str) -> View:
+    """The rules that a policy leads to, as iptables lists them."""
+    wanted = from_config(config, family)
+    return View(tuple(render_rule(CHAIN, rule) for rule in wanted.rules), render_jump(CHAIN), wanted)
+
+
+def reconciled(
+    config: Config,
+    actions: t.Sequence[str] = (),
+    found: t.Optional[View] = None,
+    errors: t.Sequence[str] = (),
+    notes: t.Sequence[str] = (),
+) -> Result:
+    """What reconcile returns for a node that comes to this policy.
+
+    :param actions: rules that it had to add in the first family.
+    :param found: what it met there.
+    """
+    changes = []
+    for family in FAMILIES if config.enable_ipv6 else FAMILIES[:1]:
+        view = in_force(config, family)
+        plan = Plan(
+            actions=tuple(Action("rule added", rule) for rule in actions) if not changes else (),
+            transaction="",
+            before=(),
+            after=view.rules + (str(view.jump),),
+            view=view,
+            found=found if found is not None and not changes else view,
+        )
+        changes.append(Change(family, "iptables_nft", plan, t.cast(t.Any, Kernel(family))))
+    return Result("iptables_nft", "1.8.9", tuple(changes), tuple(errors), tuple(notes))
