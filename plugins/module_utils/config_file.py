@@ -25,6 +25,9 @@ except ImportError:
 #: bytes; a list of 10,000 CIDRs takes about 300,000
 SIZE_LIMIT = 4 * 1024 * 1024
 
+#: Levels of lists and mappings inside each other; a policy has two. PyYAML's time grows with the square of it.
+DEPTH_LIMIT = 32
+
 
 class Document(t.NamedTuple):
     """What one file says: values by option name (not validated yet), and remarks for the operator."""
@@ -190,10 +193,14 @@ def _mapping(pairs: t.Sequence[t.Tuple[t.Any, t.Any]], name: str) -> t.Dict[t.An
 
 def _parse_yaml(text: str, name: str) -> t.Any:
     try:
+        depth = 0
         for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if isinstance(event, yaml.AliasEvent):
                 line = event.start_mark.line + 1
                 raise ConfigError("%s, line %d: aliases (*name) are not supported; write the value" % (name, line))
+            if depth > DEPTH_LIMIT:
+                raise ConfigError("%s is nested too deeply (line %d)" % (name, event.start_mark.line + 1))
         return yaml.load(text, Loader=_loader(name))
     except yaml.YAMLError as exc:
         mark = getattr(exc, "problem_mark", None)
