@@ -26,7 +26,7 @@ RULE = (
 )
 OTHER = "-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE"
 #: Long enough for the slowest machine: nothing waits that long unless it fails.
-PATIENCE = 600.0
+PATIENCE = 120.0
 
 
 @pytest.fixture
@@ -45,9 +45,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[KubeletN
 
 
 def go(node: KubeletNode, check: bool = False, **options: t.Any) -> Report:
-    given = dict(healthz_url=node.healthz, healthz_timeout=PATIENCE, probe_timeout=PATIENCE)
-    given.update(options)
-    return converge(Options(**given), node.run, check, str(node.root))
+    given = {"healthz_url": node.healthz, "healthz_timeout": PATIENCE, "probe_timeout": PATIENCE}
+    return converge(Options(**{**given, **options}), node.run, check, str(node.root))
 
 
 def start(node: KubeletNode, name: str = "kubelet") -> None:
@@ -260,8 +259,8 @@ def test_a_script_in_the_unit_and_the_binary_named(node: KubeletNode) -> None:
     path = made.plain(node, "1.23.17", opts=KUBENET)
     node.services["kubelet"].argv[0] = "/opt/start-kubelet"
     assert untouched(node).decision == "unknown"
-    options = dict(binary="/usr/bin/kubelet", args_file=path, args_variable="KUBELET_OPTS", restart=False)
-    report = go(node, **options)
+    binary = "/usr/bin/kubelet"
+    report = go(node, binary=binary, args_file=path, args_variable="KUBELET_OPTS", restart=False)
     assert report.decision == "set" and report.restart_needed
     assert node.read(path) == ('KUBELET_OPTS="%s %s"\n' % (KUBENET, SET)).encode()
 
@@ -432,7 +431,7 @@ def test_a_unit_of_ones_own(node: KubeletNode) -> None:
     path = made.plain(node, "1.23.17", opts=KUBENET)
     start(node)
     assert "args_file and args_variable" in untouched(node).warnings[0]
-    options = dict(args_file=path, args_variable="KUBELET_OPTS")
+    options = {"args_file": path, "args_variable": "KUBELET_OPTS"}
     assert go(node, **options).actions == ("edited %s" % path, "restarted kubelet.service")
     assert settled(node, **options).decision == "already_set"
 

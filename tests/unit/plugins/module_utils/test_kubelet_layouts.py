@@ -87,11 +87,7 @@ def test_what_systemctl_prints_is_read(node: KubeletNode) -> None:
             "$$Y",
         ),
         environment=(
-            (
-                "KUBELET_KUBECONFIG_ARGS",
-                "--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf "
-                "--kubeconfig=/etc/kubernetes/kubelet.conf",
-            ),
+            ("KUBELET_KUBECONFIG_ARGS", made.KUBECONFIG_ARGS),
             ("KUBELET_CONFIG_ARGS", "--config=/var/lib/kubelet/config.yaml"),
             ("Q", 'it\'s "a" $b'),
             ("X", "1"),
@@ -208,9 +204,8 @@ def test_kubeadm_and_kubespray_at_once(node: KubeletNode) -> None:
 @pytest.mark.parametrize("name, agent", [("k3s", False), ("k3s", True), ("rke2", False), ("rke2", True)])
 def test_k3s_and_rke2(node: KubeletNode, name: str, agent: bool) -> None:
     dropin = made.rancher(node, "1.23.17", name, 'kubelet-arg:\n  - "network-plugin=kubenet"\n', agent)
-    node.write(
-        "/etc/rancher/%s/config.yaml.d/10-site.yaml" % name, 'kubelet-arg+:\n- "non-masquerade-cidr=10.0.0.0/8"\n'
-    )
+    site = "/etc/rancher/%s/config.yaml.d/10-site.yaml" % name
+    node.write(site, 'kubelet-arg+:\n- "non-masquerade-cidr=10.0.0.0/8"\n')
     (kubelet,) = find(node)
     assert kubelet.layouts == (name,)
     assert words(kubelet) == ["--network-plugin=kubenet", OLD]

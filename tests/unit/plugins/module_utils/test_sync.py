@@ -1,0 +1,294 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What one resync remembers and tells, whatever reconcile found. With real rules: the tests of the kernel."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils import snapshot, sync
+from ansible_collections.kubenode.ip_masq.plugins.module_utils import state as states
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import Config, build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.layout import Layout
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.node import Node
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.private_node import make_private, reconciled
+from support.prometheus import parse
+
+BROKEN = '{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}'
+
+
+class World:
+    """A node on which reconcile does as it is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+        make_private(monkeypatch, root)
+        monkeypatch.setattr(sync, "reconcile", self._reconcile)
+        self.where = Layout(config_dir=str(root / "config"), metrics_dir="")
+        self.config = root / "config" / "config"
+        self.config.parent.mkdir()
+        self.metrics = root / "metrics"
+        self.metrics.mkdir()
+        self.actions: t.Tuple[str, ...] = ()
+        self.errors: t.Tuple[str, ...] = ()
+        self.trouble: t.Optional[Exception] = None
+        self.policies: t.List[Config] = []
+        self.observed = "all as it should be"
+
+    def _reconcile(self, _node: Node, config: Config, present: bool = True, check: bool = False) -> t.Any:
+        if self.trouble:
+            raise self.trouble
+        if not check:
+            self.policies.append(config)
+        return reconciled(config, () if check else self.actions, errors=self.errors)
+
+    def _run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+        assert list(argv) == [self.where.resync, "observe"]
+        return Outcome(0, self.observed, "")
+
+    def sync(
+        self, actions: t.Sequence[str] = (), errors: t.Sequence[str] = (), trouble: t.Optional[str] = None
+    ) -> sync.Outcome:
+        """One resync that meets this."""
+        self.actions, self.errors = tuple(actions), tuple(errors)
+        self.trouble = NodeError(trouble) if trouble else None
+        return sync.sync(Node(self._run), self.where)
+
+    def tell_metrics(self) -> t.Dict[str, float]:
+        """The metrics without labels."""
+        text = (self.metrics / "ip_masq_agent.prom").read_text()
+        return {name[len("ip_masq_agent_") :]: v for (name, labels), v in parse(text).values.items() if not labels}
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+    """A node without a config file."""
+    return World(monkeypatch, tmp_path)
+
+
+def test_quiet_resync_is_quiet_and_keeps_a_snapshot(world: World) -> None:
+    outcome = world.sync()
+    assert (outcome.changes, outcome.errors) == ((), ())
+    assert Path(snapshot._EXPECTED).read_text() == world.observed
+    assert snapshot.last_sync() is not None
+
+
+def test_state_is_written_when_something_happened_and_only_then(world: World) -> None:
+    world.sync()
+    path = Path(states.STATE_FILE)
+    before = path.stat()
+    world.sync()
+    assert path.stat() == before
+    world.sync(actions=["-A X"])
+    assert path.stat() != before
+
+
+def test_first_install_and_a_new_policy_are_changes_and_no_drift(world: World) -> None:
+    outcome = world.sync(actions=["-A X"])
+    assert outcome.changes == ("ipv4, iptables_nft: rule added: -A X",)
+    world.config.write_text('{"masqLinkLocal": true}')
+    world.sync(actions=["-A Y"])
+    state = states.load()
+    assert state.last_change is not None and state.last_change.lines == ("ipv4, iptables_nft: rule added: -A Y",)
+    assert state.drift_repaired == 0
+    assert state.values == {"masq_link_local": True}
+
+
+def test_change_under_the_same_policy_is_drift(world: World) -> None:
+    world.sync(actions=["-A X"])
+    for _again in range(3):
+        world.sync()
+        world.sync(actions=["-A X"])
+    assert states.load().drift_repaired == 3
+
+
+def test_long_changes_are_remembered_in_part(world: World) -> None:
+    outcome = world.sync(actions=["-A X%d" % number for number in range(50)])
+    assert len(outcome.changes) == 50
+    state = states.load()
+    assert state.last_change is not None
+    assert len(state.last_change.lines) == states.KEPT_ACTIONS + 1
+    assert state.last_change.lines[-1] == "and 30 more"
+
+
+class TestBroken:
+    """A config file that is broken (promise 6)."""
+
+    def test_last_good_policy_is_reconciled_and_the_problem_told(self, world: World) -> None:
+        world.config.write_text('{"masqLinkLocal": true}')
+        world.sync()
+        world.config.write_text(BROKEN)
+        outcome = world.sync(actions=["-A X"])
+        assert world.policies[-1] == build({"masq_link_local": True})
+        assert outcome.changes == ("ipv4, iptables_nft: rule added: -A X",)
+        (error,) = outcome.errors
+        assert "'10.0.0.1/8' has host bits set" in error
+        assert error.endswith("; the last good configuration stays in force")
+        assert outcome.policy.problem
+        assert states.load().drift_repaired == 1
+
+    def test_without_an_earlier_policy_nothing_is_touched(self, world: World) -> None:
+        world.config.write_text(BROKEN)
+        outcome = world.sync()
+        assert world.policies == []
+        assert outcome.result is None
+        assert outcome.errors[0].endswith("; no rule was touched")
+        assert snapshot.last_sync() is None
+
+    def test_it_is_counted_and_remembered_once(self, world: World) -> None:
+        world.sync()
+        world.config.write_text(BROKEN)
+        world.sync()
+        first = states.load()
+        for _again in range(3):
+            assert world.sync().errors
+        assert states.load() == first
+        assert (first.config_errors, first.failing) == (1, True)
+        world.config.write_text("{")
+        world.sync()
+        assert states.load().config_errors == 2
+
+    def test_it_is_over_when_it_is_mended_and_counts_anew_after_that(self, world: World) -> None:
+        world.config.write_text(BROKEN)
+        world.sync()
+        world.config.write_text("{}")
+        assert world.sync().errors == ()
+        state = states.load()
+        assert (state.failing, state.config_errors) == (False, 1)
+        assert state.last_error is not None
+        world.config.write_text(BROKEN)
+        world.sync()
+        assert states.load().config_errors == 2
+
+    def test_no_snapshot_is_kept(self, world: World) -> None:
+        world.sync()
+        world.config.write_text(BROKEN)
+        world.sync()
+        assert not Path(snapshot._EXPECTED).exists()
+
+    def test_damaged_state_is_no_obstacle(self, world: World) -> None:
+        world.sync()
+        Path(states.STATE_FILE).write_text("{")
+        outcome = world.sync(actions=["-A X"])
+        assert outcome.errors == () and outcome.changes
+        assert states.load().values == {}
+
+
+class TestFailing:
+    """A node that cannot be brought to its policy."""
+
+    def test_error_is_told_and_remembered(self, world: World) -> None:
+        outcome = world.sync(trouble="iptables is missing")
+        assert outcome.errors == ("iptables is missing",)
+        state = states.load()
+        assert state.last_error is not None and state.last_error.lines == ("iptables is missing",)
+        assert state.failing and state.config_errors == 0
+        assert snapshot.last_sync() is None
+
+    def test_one_family_s_error_does_not_hide_the_other_s_change(self, world: World) -> None:
+        outcome = world.sync(actions=["-A X"], errors=["ipv6: no module"])
+        assert outcome.changes and outcome.errors == ("ipv6: no module",)
+        assert snapshot.last_sync() is None
+        assert not Path(snapshot._EXPECTED).exists()
+
+    def test_snapshot_of_an_earlier_time_goes_before_anything_else(self, world: World) -> None:
+        world.sync()
+        world.sync(trouble="killed here")
+        assert not Path(snapshot._EXPECTED).exists()
+
+
+def test_interval_is_announced_when_it_changes_and_only_then(world: World) -> None:
+    world.sync()
+    path = Path(sync.INTERVAL_FILE)
+    assert path.read_text() == "60000000000\n"
+    before = path.stat()
+    world.sync()
+    assert path.stat() == before
+    world.config.write_text('{"resyncInterval": "1m30s"}')
+    world.sync()
+    assert path.read_text() == "90000000000\n"
+
+
+class TestMetrics:
+    """The metrics file, where one is asked for."""
+
+    @pytest.fixture(autouse=True)
+    def wanted(self, world: World) -> None:
+        """Ask for it."""
+        world.where = world.where._replace(metrics_dir=str(world.metrics))
+
+    def test_they_follow_what_happens(self, world: World) -> None:
+        world.sync()
+        told = world.tell_metrics()
+        assert told.pop("last_success_timestamp_seconds") > 0
+        assert told == {"in_sync": 1, "config_broken": 0, "config_errors_total": 0, "drift_repaired_total": 0}
+        world.sync(actions=["-A X"])
+        world.config.write_text(BROKEN)
+        world.sync()
+        told = world.tell_metrics()
+        assert (told["in_sync"], told["config_broken"]) == (1, 1)
+        assert (told["config_errors_total"], told["drift_repaired_total"]) == (1, 1)
+        world.sync(trouble="no")
+        assert world.tell_metrics()["in_sync"] == 0
+
+    def test_counters_and_ranges_are_those_of_the_policy(self, world: World) -> None:
+        cidrs = ["10.0.0.0/8", "10.0.0.0/9", "fd00::/8"]
+        world.config.write_text(json.dumps({"enableIPv6": True, "nonMasqueradeCIDRs": cidrs}))
+        world.sync()
+        values = parse((world.metrics / "ip_masq_agent.prom").read_text()).values
+        assert values["ip_masq_agent_exempt_cidrs", (("family", "ipv4"),)] == 2  # link-local, 10.0.0.0/8
+        assert values["ip_masq_agent_exempt_cidrs", (("family", "ipv6"),)] == 2
+        for family in ("ipv4", "ipv6"):
+            labels = (("family", family), ("verdict", "masqueraded"))
+            assert values["ip_masq_agent_packets_total", labels] == 3
+
+    def test_they_can_be_read_by_node_exporter_and_replaced_whole(self, world: World) -> None:
+        world.sync()
+        path = world.metrics / "ip_masq_agent.prom"
+        first = path.stat()
+        assert first.st_mode & 0o777 == 0o644
+        world.sync()
+        assert path.stat().st_ino != first.st_ino
+        assert [entry.name for entry in world.metrics.iterdir()] == [path.name]
+
+    def test_a_directory_that_is_gone_is_an_error_that_names_it(self, world: World) -> None:
+        world.metrics.rmdir()
+        with pytest.raises(NodeError, match="cannot write .*/metrics/ip_masq_agent.prom"):
+            world.sync()
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["{}", '{"masqLinkLocal": true}', '{"masqLinkLocal": false}', BROKEN, "{", ""]),
+        st.sampled_from([(), ("-A X",), ("-A X", "-A Y")]),
+        st.sampled_from([(), ("ipv6: no module",)]),
+        st.sampled_from([None, None, None, "no iptables"]),
+    ),
+    max_size=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(steps)
+def test_any_history_adds_up(world: World, history: t.Any) -> None:
+    Path(states.STATE_FILE).unlink(missing_ok=True) if Path(states.STATE_FILE).exists() else None
+    drift, good = 0, None
+    for text, actions, errors, trouble in history:
+        world.config.write_text(text)
+        outcome = world.sync(actions, errors, trouble)
+        state = states.load()
+        broken = text in (BROKEN, "{")
+        done = trouble is None and (good is not None or not broken)
+        before, good = good, good if broken else {"masq_link_local": "true" in text} if "masq" in text else {}
+        drift += bool(done and actions and before == good and before is not None)
+        assert state.drift_repaired == drift
+        assert state.values == good
+        assert state.failing == bool(outcome.errors) == bool(broken or errors and done or trouble and good is not None)
+        assert bool(outcome.changes) == bool(done and actions)
