@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+import ipaddress
+import json
 import shlex
 import typing as t
+
+import pytest
 
 from .namespaces import Namespace
 
@@ -34,13 +38,26 @@ def meaning(line: str) -> str:
     return " ".join(kept)
 
 
+_NFT_FAMILIES = {"ipv4": "ip", "ipv6": "ip6"}
+_PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
+
+
 class Variant:
     """One variant of iptables: its programs, and what it holds in a namespace."""
+
 
     def __init__(self, backend: str) -> None:
         """:param backend: the name that the module's option C(backend) knows."""
         self.backend = backend
         self._suffix = {"iptables_nft": "-nft", "iptables_legacy": "-legacy"}[backend]
+
+    def in_order(self, cidrs: t.Sequence[str]) -> t.List[str]:
+        """The order in which :meth:`rules` lists exempt ranges that were given in this one."""
+        return list(cidrs)
+
+    def version(self, ns: Namespace) -> str:
+        """What its program says of itself."""
+        return ns.run(self.tool("ipv4"), "--version").split()[1].lstrip("v")
 
     def __repr__(self) -> str:
         return self.backend
@@ -90,7 +107,132 @@ class Variant:
         ns.run(self.tool(family, "-restore"), "-w", "--noflush", "--counters", stdin=text)
 
 
+class Nftables(Variant):
+    """The table that the module makes with nft, read as JSON and told in the words of iptables.
+
+    Chains of other names, and what is loaded, are those of iptables-nft.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("iptables_nft")
+        self.backend = "nftables"
+
+    def in_order(self, cidrs: t.Sequence[str]) -> t.List[str]:
+        networks = [ipaddress.ip_network(cidr) for cidr in cidrs]
+        return [str(network) for network in ipaddress.collapse_addresses(networks)]  # type: ignore[type-var]
+
+    def present(self, ns: Namespace, family: str) -> bool:
+        return "table %s ip_masq_agent" % _NFT_FAMILIES[family] in ns.run("nft", "list", "tables").splitlines()
+
+    def objects(self, ns: Namespace, family: str) -> t.List[t.Tuple[str, t.Dict[str, t.Any]]]:
+        """All that the table holds: kind and content of each object."""
+        if not self.present(ns, family):
+            return []
+        listed = json.loads(ns.run("nft", "-j", "list", "table", _NFT_FAMILIES[family], "ip_masq_agent"))["nftables"]
+        return [item for found in listed for item in found.items() if item[0] != "metainfo"]
+
+    def exempt(self, ns: Namespace, family: str) -> t.List[str]:
+        """The elements of the set, as networks."""
+        ranges = [
+            element
+            for kind, content in self.objects(ns, family)
+            if kind == "set" and content["name"] == "exempt"
+            for element in content.get("elem", [])
+        ]
+        return [network for element in ranges for network in _as_networks(element)]
+
+    def listing(self, ns: Namespace, family: str, chain: str) -> t.Optional[t.List[str]]:
+        if chain != "IP-MASQ-AGENT":
+            return super().listing(ns, family, chain)
+        rules = self._told(ns, family)
+        return None if rules is None else [rule for rule, _packets in rules]
+
+    def _told(self, ns: Namespace, family: str) -> t.Optional[t.List[t.Tuple[str, int]]]:
+        """Each rule in the words of iptables, and its packets; none where no chain is hooked into postrouting."""
+        objects = self.objects(ns, family)
+        hooked = [c for kind, c in objects if kind == "chain" and (c.get("hook"), c["name"]) == ("postrouting",) * 2]
+        if not hooked:
+            return None
+        assert (hooked[0]["type"], hooked[0]["prio"], hooked[0]["policy"]) == ("nat", 100, "accept")
+        told: t.List[t.Tuple[str, int]] = []
+        for kind, content in objects:
+            if kind == "rule" and content["chain"] == "postrouting":
+                for text in self._tell(content["expr"], self.exempt(ns, family)):
+                    told.append((text, next(e["counter"]["packets"] for e in content["expr"] if "counter" in e)))
+        return told
+
+    @staticmethod
+    def _tell(expressions: t.Sequence[t.Dict[str, t.Any]], exempt: t.Sequence[str]) -> t.List[str]:
+        words: t.List[str] = []
+        ranges: t.Sequence[str] = [""]
+        for expression in expressions:
+            ((kind, content),) = expression.items()
+            left = content.get("left", {}) if kind == "match" else {}
+            if "fib" in left:
+                words += ["-m addrtype --dst-type LOCAL"]
+            elif "payload" in left:
+                assert content["right"] == "@exempt"
+                ranges = ["-d %s " % network for network in exempt]
+            elif "meta" in left:
+                words += ["-p", _PROTOCOLS.get(content["right"], content["right"])]
+            elif "numgen" in left:
+                share = content["right"] / (left["numgen"]["mod"] % 2**32)
+                words.append("-m statistic --mode random --probability %.8f" % share)
+            elif kind in ("return", "accept"):
+                words += ["-j", kind.upper()]
+            elif kind == "masquerade":
+                words.append("-j MASQUERADE")
+                port = (content or {}).get("port")
+                if port is not None:
+                    words += ["--to-ports", "%d-%d" % tuple(port["range"]) if isinstance(port, dict) else str(port)]
+                if "fully-random" in str((content or {}).get("flags")):
+                    words.append("--random-fully")
+            elif kind != "counter":
+                words.append(repr(expression))
+        return [network + " ".join(words) for network in ranges]
+
+    def rules(self, ns: Namespace, family: str, chain: str = "IP-MASQ-AGENT") -> t.Optional[t.List[str]]:
+        found = super().rules(ns, family, chain)
+        return [rule for rule in found if "LOCAL" not in rule] if found and chain == "IP-MASQ-AGENT" else found
+
+    def jumps(self, ns: Namespace, family: str, chain: str = "IP-MASQ-AGENT") -> t.List[str]:
+        """The hook, told as the jump that it stands for."""
+        if chain != "IP-MASQ-AGENT":
+            return super().jumps(ns, family, chain)
+        first = (self.listing(ns, family, chain) or [""])[0]
+        return ["-m addrtype ! --dst-type LOCAL -j " + chain] if first == "-m addrtype --dst-type LOCAL -j RETURN" else []
+
+    def counters(self, ns: Namespace, family: str, chain: str = "IP-MASQ-AGENT") -> t.List[str]:
+        if chain != "IP-MASQ-AGENT":
+            return super().counters(ns, family, chain)
+        return ["-c %d 0 %s" % (packets, rule) for rule, packets in self._told(ns, family) or []]
+
+    def saved(self, ns: Namespace, family: str) -> str:
+        """The table with all counters and handles: made anew, it has others."""
+        if not self.present(ns, family):
+            return ""
+        return ns.run("nft", "-a", "list", "table", _NFT_FAMILIES[family], "ip_masq_agent")
+
+    def version(self, ns: Namespace) -> str:
+        return ns.run("nft", "--version").split()[1].lstrip("v")
+
+
+def _as_networks(element: t.Any) -> t.List[str]:
+    if isinstance(element, str):
+        return [str(ipaddress.ip_network(element))]
+    if "prefix" in element:
+        return ["%(addr)s/%(len)d" % element["prefix"]]
+    first, last = map(ipaddress.ip_address, element["range"])
+    return [str(network) for network in ipaddress.summarize_address_range(first, last)]  # type: ignore[type-var]
+
+
 VARIANTS = {name: Variant(name) for name in ("iptables_nft", "iptables_legacy")}
+NFTABLES = Nftables()
+#: all that can hold our rules
+BACKENDS: t.Dict[str, Variant] = dict(VARIANTS, nftables=NFTABLES)
+
+#: Runs a test whose C(variant) is by default each variant of iptables with every backend.
+every_backend = pytest.mark.parametrize("variant", BACKENDS.values(), ids=list(BACKENDS))
 
 
 def snapshot(ns: Namespace) -> t.Dict[str, str]:
@@ -98,7 +240,7 @@ def snapshot(ns: Namespace) -> t.Dict[str, str]:
     found = {"nft": ns.run("nft", "list", "tables")}
     for family, path in _LEGACY_TABLES.items():
         found["legacy tables " + family] = ns.read(path)
-        for variant in VARIANTS.values():
+        for variant in BACKENDS.values():
             found["%s %s" % (variant, family)] = variant.saved(ns, family)
     return found
 
