@@ -76,9 +76,7 @@ def test_packet_matrix(topology: Topology, family: str, capsys: pytest.CaptureFi
         cells = []
         for backend, exemption in OURS:
             _clear(topology.node)
-            apply(
-                topology.node, backend=backend, exemption=exemption, enable_ipv6=True, non_masquerade_cidrs=EXEMPT
-            )
+            apply(topology.node, backend=backend, exemption=exemption, enable_ipv6=True, non_masquerade_cidrs=EXEMPT)
             if start is not None:
                 start(topology.node, family)
             seen = topology.ask(a.exempt[0], a.outside[0])
@@ -87,7 +85,10 @@ def test_packet_matrix(topology: Topology, family: str, capsys: pytest.CaptureFi
         rows.append((masquerader, cells))
     with capsys.disabled():
         print("\n\n%s: what an exempt destination sees" % family)
-        print("%-25s" % "who else masquerades" + "".join("%-20s" % ("%s %s" % ours).replace("iptables_", "") for ours in OURS))
+        print(
+            "%-25s" % "who else masquerades"
+            + "".join("%-20s" % ("%s %s" % ours).replace("iptables_", "") for ours in OURS)
+        )
         for masquerader, cells in rows:
             print("%-25s" % masquerader + "".join("%-20s" % cell for cell in cells))
     found = {(name, ours): cell for name, cells in rows for ours, cell in zip(OURS, cells)}
@@ -169,9 +170,7 @@ def _service(node: Namespace, family: str, address: str, endpoint: str, mark: st
 
 
 @pytest.mark.parametrize("mark", ["0x4000", "0x2000"], ids=["kube-proxy", "portmap"])
-def test_node_port_with_cluster_policy_is_answered_through_the_node(
-    enforced: Topology, family: str, mark: str
-) -> None:
+def test_node_port_with_cluster_policy_is_answered_through_the_node(enforced: Topology, family: str, mark: str) -> None:
     a = ADDRESSES[family]
     # The endpoint is a pod of another node: without the node's address its answer would not come back this way.
     _service(enforced.node, family, a.node, a.exempt[0], mark)

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import typing as t
+
 import pytest
 from support.modules import apply, refused, run_module
 from support.namespaces import Namespace
 from support.programs import Programs, is_restore
-from support.variants import Variant, pristine, snapshot
+from support.variants import NFTABLES, Variant, every_backend, pristine, snapshot
 
 CHAIN = "IP-MASQ-AGENT"
 NEW = ["172.16.0.0/12", "10.0.0.0/8"]
@@ -93,13 +95,34 @@ def test_removal_goes_on_past_a_broken_family(ns: Namespace, variant: Variant, p
 
 
 def test_without_iptables_the_message_says_what_to_install(ns: Namespace) -> None:
-    hide = 'for f in /usr/sbin/ip*tables* /sbin/ip*tables*; do mount --bind /dev/null "$f"; done 2>/dev/null; exec "$@"'
-    message = refused(ns, wrapper=["unshare", "--mount", "sh", "-c", hide, "sh"])
+    message = refused(ns, wrapper=_hiding("ip*tables*", "nft"))
     assert "iptables" in message
+    assert "nftables" in message
     assert "install" in message.lower()
     assert pristine(snapshot(ns))
 
 
+def test_without_iptables_the_rules_go_to_nftables(ns: Namespace) -> None:
+    done = apply(ns, wrapper=_hiding("ip*tables*"))
+    assert done["backend"]["name"] == "nftables"
+    assert len(NFTABLES.jumps(ns, "ipv4")) == 1
+    assert apply(ns, wrapper=_hiding("ip*tables*"))["changed"] is False
+
+
+def test_an_iptables_variant_that_is_not_there_is_refused_with_what_is(ns: Namespace) -> None:
+    message = refused(ns, backend="iptables_nft", wrapper=_hiding("ip*tables*"))
+    assert "nftables" in message
+    assert pristine(snapshot(ns))
+
+
+def _hiding(*programs: str) -> t.List[str]:
+    """A command line that runs what follows it where these programs cannot be run."""
+    patterns = " ".join("/usr/sbin/%s /sbin/%s" % (name, name) for name in programs)
+    hide = 'for f in %s; do mount --bind /dev/null "$f"; done 2>/dev/null; exec "$@"' % patterns
+    return ["unshare", "--mount", "sh", "-c", hide, "sh"]
+
+
+@every_backend
 def test_without_root_the_message_says_so_and_nothing_is_touched(ns: Namespace, variant: Variant) -> None:
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     # May read all files, so that the checkout may lie anywhere; nothing else.

@@ -11,7 +11,7 @@ import pytest
 from support.modules import apply, run_module
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
-from support.variants import VARIANTS, Variant, pristine, snapshot
+from support.variants import BACKENDS, NFTABLES, VARIANTS, Variant, every_backend, pristine, snapshot
 
 CHAIN = "IP-MASQ-AGENT"
 JUMP = '-A POSTROUTING -m addrtype ! --dst-type LOCAL -m comment --comment "ip-masq-agent: by hand" -j ' + CHAIN
@@ -40,6 +40,7 @@ POLICIES: t.Dict[str, t.Dict[str, t.Any]] = {
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("start", STARTS)
+@every_backend
 def test_check_mode_touches_nothing_and_foretells_the_run(
     ns: Namespace, variant: Variant, start: str, policy: str
 ) -> None:
@@ -56,9 +57,12 @@ def test_check_mode_touches_nothing_and_foretells_the_run(
     again = run_module(ns, diff=True, **options)
     assert again["changed"] is False
     assert again["actions"] == []
-    assert again["diff"]["before"] == again["diff"]["after"] == done["diff"]["after"]
+    assert again["diff"]["before"] == again["diff"]["after"]
+    # Behind it stands what has been removed elsewhere, which is nothing new now.
+    assert done["diff"]["after"].startswith(again["diff"]["after"])
 
 
+@every_backend
 def test_check_mode_in_an_untouched_namespace_does_not_even_make_a_table(ns: Namespace, variant: Variant) -> None:
     done = run_module(ns, check=True, diff=True, backend=variant.backend, enable_ipv6=True)
     assert done["changed"] is True
@@ -95,16 +99,17 @@ def test_families_hold_the_rules_and_the_jump_in_force(ns: Namespace, variant: V
     assert again["families"] == done["families"]
 
 
+@every_backend
 def test_a_family_that_is_off_has_no_rules_to_report(ns: Namespace, variant: Variant) -> None:
     families = apply(ns, backend=variant.backend)["families"]
     assert families.get("ipv6") in (None, {"rules": [], "jump": None})
 
 
+@every_backend
 def test_backend_and_version_are_named(ns: Namespace, variant: Variant) -> None:
     backend = apply(ns, backend=variant.backend)["backend"]
     assert backend["name"] == variant.backend
-    printed = ns.run(variant.tool("ipv4"), "--version").split()[1].lstrip("v")
-    assert backend["version"].lstrip("v").split()[0] == printed
+    assert backend["version"].lstrip("v").split()[0] == variant.version(ns)
 
 
 def test_actions_name_each_rule_that_came_or_went(ns: Namespace, variant: Variant) -> None:
@@ -120,6 +125,7 @@ def test_actions_name_each_rule_that_came_or_went(ns: Namespace, variant: Varian
     assert not [rule for _f, _action, rule in told if "10.0.0.0/8" in rule]
 
 
+@every_backend
 def test_unchanged_run_keeps_the_packet_counters(topology: Topology, variant: Variant, family: str) -> None:
     a = ADDRESSES[family]
     options = {"backend": variant.backend, "enable_ipv6": True, "non_masquerade_cidrs": ["10.0.0.0/8", "fc00::/7"]}
@@ -131,13 +137,14 @@ def test_unchanged_run_keeps_the_packet_counters(topology: Topology, variant: Va
         done = apply(topology.node, **options)
         assert (done["changed"], done["actions"]) == (False, [])
     assert variant.counters(topology.node, family) == before
-    assert variant.counters(topology.node, family, "POSTROUTING")[0].find("-c 0 0") == -1
+    exempt = [line for line in before if "MASQUERADE" not in line]
+    assert [line for line in exempt if "-c 0 0" not in line], "no exempt packet was counted"
 
 
 class TestAbsent:
     """C(state: absent)."""
 
-    @pytest.mark.parametrize("backend", ["auto", *VARIANTS])
+    @pytest.mark.parametrize("backend", ["auto", *BACKENDS])
     def test_removes_chains_and_all_jumps_in_every_variant_and_family(self, ns: Namespace, backend: str) -> None:
         before = {}
         for variant in VARIANTS.values():
@@ -148,26 +155,31 @@ class TestAbsent:
                 if family == "ipv6":
                     jumps = jumps[:3]
                 variant.load(ns, family, ":%s - [0:0]" % CHAIN, "-A %s -j MASQUERADE" % CHAIN, *jumps)
+        for family in ("ip", "ip6"):
+            ns.run("nft", "add", "table", family, "ip_masq_agent")
         done = apply(ns, state="absent", backend=backend)
         assert done["changed"] is True
+        assert not any(NFTABLES.present(ns, family) for family in ("ipv4", "ipv6"))
         for (variant, family), saved in before.items():
             assert variant.saved(ns, family) == saved, (variant, family)
         again = apply(ns, state="absent", backend=backend)
         assert (again["changed"], again["actions"]) == (False, [])
 
+    @every_backend
     def test_removes_what_present_made(self, ns: Namespace, variant: Variant) -> None:
         apply(ns, backend=variant.backend, enable_ipv6=True, masq_chain="OTHER")
         apply(ns, backend=variant.backend, state="absent", masq_chain="OTHER")
         for family in ("ipv4", "ipv6"):
             assert variant.rules(ns, family, "OTHER") is None
-            assert variant.listing(ns, family, "POSTROUTING") == []
+            assert not variant.listing(ns, family, "POSTROUTING")
+            assert not NFTABLES.present(ns, family)
 
     def test_removes_a_chain_that_has_no_jump(self, ns: Namespace, variant: Variant) -> None:
         variant.load(ns, "ipv4", ":%s - [0:0]" % CHAIN, "-A %s -j MASQUERADE" % CHAIN)
         assert apply(ns, backend=variant.backend, state="absent")["changed"] is True
         assert variant.rules(ns, "ipv4") is None
 
-    @pytest.mark.parametrize("backend", ["auto", *VARIANTS])
+    @pytest.mark.parametrize("backend", ["auto", *BACKENDS])
     def test_makes_nothing_where_nothing_is(self, ns: Namespace, backend: str) -> None:
         assert apply(ns, state="absent", backend=backend)["changed"] is False
         assert pristine(snapshot(ns))

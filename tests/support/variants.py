@@ -45,7 +45,6 @@ _PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
 class Variant:
     """One variant of iptables: its programs, and what it holds in a namespace."""
 
-
     def __init__(self, backend: str) -> None:
         """:param backend: the name that the module's option C(backend) knows."""
         self.backend = backend
@@ -200,7 +199,9 @@ class Nftables(Variant):
         if chain != "IP-MASQ-AGENT":
             return super().jumps(ns, family, chain)
         first = (self.listing(ns, family, chain) or [""])[0]
-        return ["-m addrtype ! --dst-type LOCAL -j " + chain] if first == "-m addrtype --dst-type LOCAL -j RETURN" else []
+        return (
+            ["-m addrtype ! --dst-type LOCAL -j " + chain] if first == "-m addrtype --dst-type LOCAL -j RETURN" else []
+        )
 
     def counters(self, ns: Namespace, family: str, chain: str = "IP-MASQ-AGENT") -> t.List[str]:
         if chain != "IP-MASQ-AGENT":
