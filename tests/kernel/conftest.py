@@ -15,16 +15,8 @@ from support import modules, namespaces, variants
 from support.programs import Programs
 from support.topology import Topology
 
-_NEEDED = (
-    "ip",
-    "nsenter",
-    "flock",
-    "setpriv",
-    "nft",
-    "iptables-nft",
-    "iptables-legacy",
-    "ip6tables-nft",
-    "ip6tables-legacy",
+_NEEDED = ("ip", "nsenter", "flock", "setpriv", "nft") + tuple(
+    variant.tool(family) for variant in variants.VARIANTS.values() for family in variants.FAMILIES
 )
 
 

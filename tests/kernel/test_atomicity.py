@@ -13,7 +13,7 @@ import typing as t
 
 import pytest
 from support.modules import ModuleRun, apply, run_modules
-from support.namespaces import Namespace
+from support.namespaces import Namespace, until
 from support.predecessors import of
 from support.programs import Programs, is_restore
 from support.topology import ADDRESSES, Topology
@@ -119,7 +119,7 @@ def test_killed_at_any_moment_the_old_or_the_new_rules_are_in_force(variant: Var
             for pid in victims:
                 _kill(pid)
             run.results()
-            _until_quiet(ns)
+            until(lambda: not ns.pids(), "the programs that the killed module had started to end")
             ends.append(_state(ns, variant))
     assert [end for end in ends if end not in (old, new)] == []
 
@@ -140,9 +140,3 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
-
-
-def _until_quiet(ns: Namespace) -> None:
-    """Return when the programs that the killed module had started have ended."""
-    while ns.pids():
-        time.sleep(0.005)

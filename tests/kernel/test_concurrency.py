@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import sys
-import time
 import typing as t
 
 import pytest
 from support.modules import ModuleRun, apply, refused, run_modules
-from support.namespaces import Namespace
+from support.namespaces import Namespace, until
 from support.programs import Programs
 from support.variants import VARIANTS, Variant, snapshot
 
@@ -64,8 +63,7 @@ class TestLock:
     def holder(self, ns: Namespace) -> t.Iterator[t.Any]:
         """A process inside that holds the xtables lock until it is ended."""
         process = ns.popen("flock", "--no-fork", "/run/xtables.lock", "sleep", "infinity")
-        while not _locked(ns):
-            time.sleep(0.005)
+        until(lambda: _locked(ns), "the lock to be taken")
         yield process
         process.kill()
         process.communicate()
@@ -97,8 +95,7 @@ class TestLock:
             ns, [{"backend": LEGACY.backend, "lock_timeout": 120, "non_masquerade_cidrs": []}], path=programs.path
         )
         run.wait_until_ready()
-        while run.running() and not any("legacy" in call[0] and "nat" in call for call in programs.calls()):
-            time.sleep(0.005)
+        until(lambda: _at_work(programs) or not run.running(), "the module to look at the nat table")
         assert run.running(), run.results()
         holder.kill()
         (result,) = run.results()
@@ -114,6 +111,10 @@ class TestLock:
     def test_nft_does_not_wait_for_it(self, ns: Namespace, holder: t.Any) -> None:
         """And does not ask legacy, where legacy has no table."""
         assert apply(ns, backend="iptables_nft", lock_timeout=1)["changed"] is True
+
+
+def _at_work(programs: Programs) -> bool:
+    return any("legacy" in call[0] and "nat" in call for call in programs.calls())
 
 
 def _locked(ns: Namespace) -> bool:

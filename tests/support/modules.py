@@ -79,7 +79,7 @@ class ModuleRun:
         :raises AssertionError: a run ended in a traceback or in something that is not JSON.
         """
         found: t.List[Result] = []
-        with contextlib.suppress(EOFError):
+        with contextlib.suppress(EOFError, OSError):  # the second when killed in the middle of an answer
             while True:
                 answer = self._answers.recv()
                 if answer != "ready":

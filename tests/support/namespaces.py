@@ -11,6 +11,7 @@ import itertools
 import os
 import signal
 import subprocess
+import time
 import typing as t
 from pathlib import Path
 
@@ -44,6 +45,18 @@ def sweep() -> None:
         owner = path.name.split("-")[1]
         if owner.isdigit() and not Path("/proc", owner).exists():
             _remove(path.name)
+
+
+def until(condition: t.Callable[[], bool], what: str) -> None:
+    """Return as soon as ``condition`` holds.
+
+    :param what: what is waited for, for the message.
+    :raises AssertionError: it did not come about within a minute.
+    """
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain: " + what
+        time.sleep(0.005)
 
 
 class Namespace:

@@ -16,10 +16,14 @@ import selectors
 import socket
 import struct
 import sys
+import time
 import typing as t
 
 #: Seconds until an unanswered packet counts as lost; long, because the machine may be busy.
 PATIENCE = 20.0
+#: Seconds between two connections of a stream; short beside the milliseconds that a rewrite of the rules takes, long
+#: enough to leave the processor to whoever rewrites them.
+PAUSE = 0.0005
 #: Close with a reset, so that a stream of connections does not use up all ports in TIME_WAIT.
 _RESET = struct.pack("ii", 1, 0)
 
@@ -82,6 +86,7 @@ def stream(port: int, destinations: t.Sequence[str]) -> t.Dict[str, t.Dict[str, 
         for destination in destinations:
             source = ask("tcp", port, destination)
             seen[destination][source] = seen[destination].get(source, 0) + 1
+            time.sleep(PAUSE)
         if first:
             print("ready", flush=True)
             first = False
