@@ -75,8 +75,8 @@ def main(argv: t.Sequence[str], where: Layout) -> int:
 def _parser(where: Layout) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ip-masq-agent",
-        description="Keeps this node's IP masquerading as declared: traffic to the declared ranges keeps the pod's "
-        "address, everything else leaves with the address of the node.",
+        description="Keeps this node's IP masquerading as declared: traffic to the declared ranges keeps the\n"
+        "pod's address, everything else leaves with the address of the node.",
         epilog=_EPILOG.format(config_dir=where.config_dir),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
