@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""For unit tests of the agent: its fixed places below a directory, and runs of reconcile made of nothing. Python 3.8."""
+"""For unit tests of the agent: fixed places below a directory, and runs of reconcile made of nothing. Python 3.8."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class Metrics(t.NamedTuple):
 def parse(text: str) -> Metrics:
     """Read a file of metrics.
 
-    :raises AssertionError: something that a strict reader refuses: no newline at the end, a sample without or apart from
+    :raises AssertionError: what a strict reader refuses: no newline at the end, a sample without or apart from
         its HELP and TYPE, a name or a series told twice, a malformed label or value.
     """
     assert text.endswith("\n") and not text.endswith("\n\n"), "the file must end in one newline"

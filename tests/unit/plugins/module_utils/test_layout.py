@@ -91,8 +91,8 @@ def test_no_placeholder_is_left_in_any_text() -> None:
 
 def test_every_enabled_unit_is_there_and_can_be_enabled() -> None:
     found = units()
-    for name in layout.ENABLED_UNITS:
-        name = layout.FIREWALL_TEMPLATE if name.startswith("ip-masq-agent-firewall@") else name
+    for unit in layout.ENABLED_UNITS:
+        name = layout.FIREWALL_TEMPLATE if unit in layout.FIREWALL_HOOKS else unit
         assert ("Install", "WantedBy") in found[name], name
 
 
@@ -131,6 +131,9 @@ def test_hook_follows_start_restart_and_reload_of_a_firewall() -> None:
         assert hook["Unit", name] == ["%i.service"]
     assert hook["Install", "WantedBy"] == ["%i.service"]
     assert hook["Service", "ExecStart"] == hook["Service", "ExecReload"]
+    at_once, when_firewalld_answers = hook["Service", "ExecStart"]
+    assert at_once == "/bin/systemctl --no-block restart ip-masq-agent.service"
+    assert "test %i = firewalld && firewall-cmd --state && " in when_firewalld_answers
 
 
 def test_there_is_a_hook_for_every_known_flusher() -> None:

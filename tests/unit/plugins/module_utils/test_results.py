@@ -16,7 +16,7 @@ NONE = View((), None)
 
 def change(family: str, backend: str, view: View = NONE, **parts: t.Any) -> Change:
     """A change of which only what matters is set."""
-    plan = Plan(**{**{"actions": (), "transaction": "", "before": (), "after": ()}, **parts, "view": view})
+    plan = Plan(**{"actions": (), "transaction": "", "before": (), "after": (), **parts, "view": view})
     return Change(family, backend, plan, t.cast(t.Any, None))
 
 

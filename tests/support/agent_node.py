@@ -1,0 +1,126 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A node with the agent on it: a namespace whose /etc, /run and /var/lib are its own, and no systemd."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+from .import_collection import make_importable
+from .namespaces import Namespace
+
+make_importable()
+
+from ansible_collections.kubenode.ip_masq.plugins.module_utils import install, layout  # noqa: E402
+
+#: Gives the namespace directories of its own in place of the machine's, for as long as the namespace lives.
+_MOUNT = """
+mkdir -p "$1/run/systemd/system" "$1/var/lib"
+cp -a /etc "$1/etc"
+touch "$1/run/xtables.lock"
+mount --bind "$1/etc" /etc
+mount --bind "$1/var/lib" /var/lib
+mount --bind "$1/run" /run
+"""
+#: Stands before the agent, so that every start of it is seen.
+_RECORDER = '#!/bin/sh\nprintf \'%%s\\n\' "$*" >>%s\nexec %s "$@"\n'
+
+
+class AgentNode:
+    """The agent in a namespace. What it has in /etc, /run and /var/lib lies below ``root`` for the test to see."""
+
+    def __init__(self, ns: Namespace, root: Path, metrics: bool = False) -> None:
+        self.ns = ns
+        self.root = root / "node"
+        self.bin = root / "bin"
+        self.bin.mkdir()
+        ns.run("sh", "-euc", _MOUNT, "sh", str(self.root))
+        self.config_dir = self.root / "etc/ip-masq-agent"
+        self.drop_ins = self.config_dir / "config.d"
+        self.drop_ins.mkdir(parents=True)
+        self.run_dir = self.root / "run/ip-masq-agent"
+        self.state_file = self.root / "var/lib/ip-masq-agent/state.json"
+        self.metrics_dir = root / "metrics"
+        self.metrics_dir.mkdir()
+        self.where = layout.layout(
+            bin_dir=str(self.bin), python=sys.executable, metrics_dir=str(self.metrics_dir) if metrics else ""
+        )
+        self._log = root / "agent.log"
+        self._log.touch()
+        self.agent = self.bin / "ip-masq-agent.real"
+        self._write(self.agent, install.program(self.where))
+        self._write(Path(self.where.program), (_RECORDER % (self._log, self.agent)).encode())
+        self._write(Path(self.where.resync), layout.resync_script(self.where).encode())
+
+    @staticmethod
+    def _write(path: Path, content: bytes) -> None:
+        path.write_bytes(content)
+        path.chmod(0o755)
+
+    def configure(self, **keys: t.Any) -> None:
+        """Write the config file, by its own keys."""
+        (self.config_dir / "config").write_text(json.dumps(keys))
+
+    def drop_in(self, name: str, text: str) -> Path:
+        """Write a drop-in."""
+        path = self.drop_ins / name
+        path.write_text(text)
+        return path
+
+    def call(self, *argv: t.Union[str, Path], **env: str) -> subprocess.CompletedProcess[str]:
+        """Run a program on the node to its end, whatever its exit status is."""
+        plain = {name: value for name, value in os.environ.items() if name != "JOURNAL_STREAM"}
+        return subprocess.run(
+            self.ns.argv(*(str(word) for word in argv)),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            check=False,
+            env=dict(plain, LC_ALL="C", **env),
+        )
+
+    def command(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run the agent with these arguments, not by way of the recorder."""
+        return self.call(self.agent, *words, **env)
+
+    def status(self) -> t.Dict[str, t.Any]:
+        """What C(status --json) says."""
+        return t.cast(t.Dict[str, t.Any], json.loads(self.command("status", "--json").stdout))
+
+    def sync(self) -> subprocess.CompletedProcess[str]:
+        """Run C(sync)."""
+        return self.command("sync")
+
+    def resync(self) -> t.List[str]:
+        """Run the script that the timer starts.
+
+        :returns: the agent's arguments, once for each start of it.
+        """
+        before = len(self._starts())
+        self.resynced = self.call(self.where.resync)
+        return self._starts()[before:]
+
+    def _starts(self) -> t.List[str]:
+        return self._log.read_text().splitlines()
+
+    def settle(self) -> None:
+        """Resync until there is nothing left to do.
+
+        :raises AssertionError: there is no end to it.
+        """
+        for _attempt in range(3):
+            if not self.resync():
+                return
+        raise AssertionError("the agent is started by every resync: %s" % self.resynced.stderr)
+
+    def expected(self) -> bytes:
+        """The snapshot; empty where there is none."""
+        path = self.run_dir / "expected"
+        return path.read_bytes() if path.exists() else b""

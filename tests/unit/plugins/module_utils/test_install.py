@@ -1,0 +1,333 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The program, and the steps that put it on a node. With real systemd: molecule."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import stat
+import subprocess
+import sys
+import typing as t
+import zipfile
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils import install, layout, snapshot
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.version import VERSION
+from support.import_collection import location
+from support.private_node import make_private
+
+PLAIN = layout.layout(python=sys.executable)
+
+
+def members(program: bytes) -> t.Dict[str, bytes]:
+    """What an installed program is made of."""
+    with zipfile.ZipFile(io.BytesIO(program)) as packed:
+        return {name: packed.read(name) for name in packed.namelist()}
+
+
+class TestProgram:
+    """install.program"""
+
+    def test_its_modules_are_the_bytes_that_ansible_runs(self) -> None:
+        here = location() / "plugins" / "module_utils"
+        found = members(install.program(PLAIN))
+        assert found.pop("__main__.py")
+        assert found.pop("ip_masq_agent/__init__.py") == b""
+        assert {"agent", "config", "reconcile", "iptables", "nftables", "sync"} <= {Path(name).stem for name in found}
+        for name, content in found.items():
+            folder, base = os.path.split(name)
+            assert folder == "ip_masq_agent"
+            assert content == (here / base).read_bytes(), name
+
+    def test_all_that_it_imports_is_in_it(self) -> None:
+        found = members(install.program(PLAIN))
+        for name, content in found.items():
+            for node in ast.walk(ast.parse(content)):
+                if isinstance(node, ast.ImportFrom) and node.level:
+                    assert node.level == 1
+                    for module in [node.module] if node.module else [alias.name for alias in node.names]:
+                        assert "ip_masq_agent/%s.py" % module in found, "%s imports %s" % (name, module)
+
+    def test_same_sources_make_the_same_bytes(self) -> None:
+        assert install.program(PLAIN) == install.program(PLAIN)
+
+    def test_same_sources_make_the_same_bytes_in_another_process(self, tmp_path: Path) -> None:
+        script = (
+            "import sys; sys.path[:0] = sys.argv[1:]\n"
+            "from support.import_collection import make_importable; make_importable()\n"
+            "from ansible_collections.kubenode.ip_masq.plugins.module_utils import install, layout\n"
+            "sys.stdout.buffer.write(install.program(layout.layout(python=sys.executable)))\n"
+        )
+        import support
+
+        for seed in ("1", "2"):
+            done = subprocess.run(
+                [sys.executable, "-c", script, str(Path(support.__file__).parents[1])],
+                stdout=subprocess.PIPE,
+                check=True,
+                cwd=str(tmp_path),
+                env=dict(os.environ, PYTHONHASHSEED=seed, TZ="Pacific/Chatham"),
+            )
+            assert done.stdout == install.program(PLAIN)
+
+    def test_it_runs_apart_from_environment_and_directory(self, tmp_path: Path) -> None:
+        program = tmp_path / "ip-masq-agent"
+        program.write_bytes(install.program(PLAIN))
+        program.chmod(0o755)
+        for trap in ("json.py", "ip_masq_agent.py", "sitecustomize.py"):
+            (tmp_path / trap).write_text("raise SystemExit('root imports what lies around')")
+        done = subprocess.run(
+            [str(program), "--version"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            check=False,
+            cwd=str(tmp_path),
+            env=dict(os.environ, PYTHONPATH=str(tmp_path), PYTHONSTARTUP=str(tmp_path / "json.py")),
+        )
+        assert (done.returncode, done.stdout.decode()) == (0, "ip-masq-agent %s\n" % VERSION), done.stderr
+
+    def test_it_knows_the_places_that_it_was_made_for(self) -> None:
+        where = layout.layout(
+            config_dir="/opt/etc", bin_dir="/opt/bin", python="/opt/python3", metrics_dir="/opt/metrics"
+        )
+        program = install.program(where)
+        assert program.startswith(b"#!/opt/python3 -I\n")
+        told = json.loads(members(program)["__main__.py"].decode().partition("entry(")[2].rstrip(")\n"))
+        assert layout.Layout(**told) == where
+
+
+class Systemctl:
+    """Stands for systemctl: knows what it was told."""
+
+    def __init__(self) -> None:
+        self.enabled: t.Set[str] = set()
+        self.active: t.Set[str] = set()
+        self.known: t.Set[str] = set(layout.ENABLED_UNITS)
+        self.calls: t.List[t.List[str]] = []
+        self.refuse = ""
+
+    def __call__(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+        program, verb, *names = argv
+        assert program == "systemctl"
+        if verb == "show":
+            assert names.pop(0) == "--property=LoadState,UnitFileState,ActiveState"
+            return Outcome(0, "\n\n".join(self._show(name) for name in names) + "\n", "")
+        self.calls.append([verb, *names])
+        if verb == self.refuse:
+            return Outcome(1, "", "Failed to %s:\n  no\n" % verb)
+        if verb in ("enable", "disable"):
+            (self.enabled.update if verb == "enable" else self.enabled.difference_update)(names)
+        elif verb in ("start", "stop"):
+            (self.active.update if verb == "start" else self.active.difference_update)(names)
+        return Outcome(0, "", "")
+
+    def _show(self, name: str) -> str:
+        if name not in self.known:
+            return "LoadState=not-found\nActiveState=inactive\nUnitFileState="
+        return "LoadState=loaded\nActiveState=%s\nUnitFileState=%s" % (
+            "active" if name in self.active else "inactive",
+            "enabled" if name in self.enabled else "disabled",
+        )
+
+
+@pytest.fixture
+def where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> layout.Layout:
+    """A node of our own."""
+    make_private(monkeypatch, tmp_path)
+    return layout.Layout(
+        config_dir=str(tmp_path / "etc/ip-masq-agent"), bin_dir=str(tmp_path / "sbin"), python=sys.executable
+    )
+
+
+def tree(root: Path) -> t.Dict[str, t.Tuple[int, bytes]]:
+    """Every file below a directory: its mode and its content."""
+    return {
+        str(path.relative_to(root)): (stat.S_IMODE(path.stat().st_mode), path.read_bytes())
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+class TestPutFiles:
+    """install.put_files"""
+
+    def test_puts_all_in_place_with_their_modes(self, where: layout.Layout, tmp_path: Path) -> None:
+        put = install.put_files(where, "{}\n")
+        found = tree(tmp_path)
+        assert {change.path for change in put.files} == {str(tmp_path / name) for name in found}
+        assert found["etc/ip-masq-agent/config"] == (0o644, b"{}\n")
+        assert found["sbin/ip-masq-agent"] == (0o755, install.program(where))
+        assert found["sbin/ip-masq-agent-resync"] == (0o755, layout.resync_script(where).encode())
+        assert found["etc/tmpfiles.d/ip-masq-agent.conf"][0] == 0o644
+        for name, text in layout.unit_files(where).items():
+            assert found["etc/systemd/system/" + name] == (0o644, text.encode())
+        assert (tmp_path / "etc/ip-masq-agent/config.d").is_dir()
+
+    def test_a_second_time_changes_nothing(self, where: layout.Layout, tmp_path: Path) -> None:
+        install.put_files(where, "{}\n")
+        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+        assert install.put_files(where, "{}\n") == install.Installed((), ())
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+    def test_check_mode_tells_the_same_and_writes_nothing(self, where: layout.Layout, tmp_path: Path) -> None:
+        foretold = install.put_files(where, "{}\n", check=True)
+        assert list(tmp_path.rglob("*")) == []
+        assert install.put_files(where, "{}\n") == foretold
+
+    def test_a_config_that_is_not_given_stays(self, where: layout.Layout, tmp_path: Path) -> None:
+        install.put_files(where, None)
+        config = tmp_path / "etc/ip-masq-agent/config"
+        assert not config.exists()
+        config.write_text("mine")
+        assert install.put_files(where, None).files == ()
+        assert config.read_text() == "mine"
+
+    def test_drop_ins_of_the_operator_stay(self, where: layout.Layout, tmp_path: Path) -> None:
+        install.put_files(where, "{}\n")
+        mine = tmp_path / "etc/ip-masq-agent/config.d/mine.json"
+        mine.write_text("{}")
+        install.put_files(where, '{"masqLinkLocal": true}\n')
+        assert mine.read_text() == "{}"
+
+    def test_what_was_changed_by_hand_is_mended(self, where: layout.Layout, tmp_path: Path) -> None:
+        install.put_files(where, "{}\n")
+        before = tree(tmp_path)
+        (tmp_path / "sbin/ip-masq-agent").write_bytes(b"#!/bin/sh\n")
+        (tmp_path / "etc/systemd/system" / layout.TIMER).unlink()
+        (tmp_path / "sbin/ip-masq-agent-resync").chmod(0o644)
+        put = install.put_files(where, "{}\n")
+        assert {os.path.basename(change.path) for change in put.files} == {
+            "ip-masq-agent",
+            "ip-masq-agent-resync",
+            layout.TIMER,
+        }
+        assert tree(tmp_path) == before
+
+    def test_program_is_described_in_the_diff_and_text_is_shown(self, where: layout.Layout) -> None:
+        shown = {os.path.basename(change.path): change for change in install.put_files(where, "{}\n").files}
+        assert shown["config"].before is None and shown["config"].after == "{}\n"
+        assert t.cast(str, shown["ip-masq-agent"].after).startswith("program of ")
+        assert len(t.cast(str, shown["ip-masq-agent"].after)) < 150
+
+    def test_snapshot_of_the_old_program_does_not_stay(self, where: layout.Layout) -> None:
+        Path(snapshot._EXPECTED).parent.mkdir(parents=True)
+        Path(snapshot._EXPECTED).write_text("old")
+        install.put_files(where, "{}\n")
+        assert not Path(snapshot._EXPECTED).exists()
+
+    def test_a_file_that_cannot_be_written_is_named(self, where: layout.Layout, tmp_path: Path) -> None:
+        (tmp_path / "sbin").write_text("a file where a directory should be")
+        with pytest.raises(NodeError, match="/sbin"):
+            install.put_files(where, "{}\n")
+
+
+class TestSettleUnits:
+    """install.settle_units"""
+
+    def test_first_time_all_are_enabled_and_the_timer_runs(self, where: layout.Layout) -> None:
+        systemctl = Systemctl()
+        put = install.put_files(where, "{}\n")
+        done = install.settle_units(systemctl, put)
+        assert systemctl.calls[0] == ["daemon-reload"]
+        assert systemctl.enabled == set(layout.ENABLED_UNITS)
+        assert systemctl.active == set(layout.STARTED_UNITS)
+        assert [line.split(":")[0] for line in done] == ["enable", "start"]
+        systemctl.calls.clear()
+        assert install.settle_units(systemctl, install.put_files(where, "{}\n")) == []
+        assert systemctl.calls == []
+
+    def test_check_mode_tells_the_same_and_does_nothing(self, where: layout.Layout) -> None:
+        systemctl = Systemctl()
+        put = install.put_files(where, "{}\n", check=True)
+        foretold = install.settle_units(systemctl, put, check=True)
+        assert systemctl.calls == []
+        assert install.settle_units(systemctl, put) == foretold
+
+    def test_hook_starts_where_its_firewall_is_up(self, where: layout.Layout) -> None:
+        systemctl = Systemctl()
+        systemctl.known.add("nftables.service")
+        systemctl.active.add("nftables.service")
+        install.settle_units(systemctl, install.put_files(where, "{}\n"))
+        assert "ip-masq-agent-firewall@nftables.service" in systemctl.active
+        assert "ip-masq-agent-firewall@firewalld.service" not in systemctl.active
+
+    def test_a_unit_that_changed_is_restarted(self, where: layout.Layout) -> None:
+        systemctl = Systemctl()
+        install.settle_units(systemctl, install.put_files(where, "{}\n"))
+        systemctl.calls.clear()
+        (Path(install.UNIT_DIR) / layout.TIMER).write_text("[Timer]\n")
+        install.settle_units(systemctl, install.put_files(where, "{}\n"))
+        assert systemctl.calls == [["daemon-reload"], ["restart", layout.TIMER]]
+
+    def test_not_enabled_means_stopped_now_and_after_a_boot(self, where: layout.Layout) -> None:
+        systemctl = Systemctl()
+        put = install.put_files(where, "{}\n")
+        install.settle_units(systemctl, put)
+        done = install.settle_units(systemctl, install.Installed((), ()), enabled=False)
+        assert [line.split(":")[0] for line in done] == ["disable", "stop"]
+        assert (systemctl.enabled, systemctl.active) == (set(), set())
+        assert install.settle_units(systemctl, install.Installed((), ()), enabled=False) == []
+
+    def test_what_systemd_refuses_is_an_error_that_says_so(self, where: layout.Layout) -> None:
+        systemctl = Systemctl()
+        systemctl.refuse = "enable"
+        with pytest.raises(NodeError, match="systemctl enable .* failed: Failed to enable: no"):
+            install.settle_units(systemctl, install.put_files(where, "{}\n"))
+
+
+class TestTimer:
+    """install.set_timer and install.parse_interval"""
+
+    def test_default_needs_no_drop_in(self, where: layout.Layout) -> None:
+        systemctl = Systemctl()
+        assert install.set_timer(systemctl, 60 * 10**9) is False
+        assert systemctl.calls == []
+
+    def test_another_interval_is_set_once_and_taken_back(self, where: layout.Layout, tmp_path: Path) -> None:
+        systemctl = Systemctl()
+        drop_in = tmp_path / "run/systemd/system/ip-masq-agent.timer.d/interval.conf"
+        assert install.set_timer(systemctl, 5 * 10**9, check=True) is True
+        assert not drop_in.exists() and systemctl.calls == []
+        assert install.set_timer(systemctl, 5 * 10**9) is True
+        assert "OnUnitInactiveSec=5000000us" in drop_in.read_text()
+        assert systemctl.calls == [["daemon-reload"], ["try-restart", layout.TIMER]]
+        assert install.set_timer(systemctl, 5 * 10**9) is False
+        assert install.set_timer(systemctl, 60 * 10**9) is True
+        assert not drop_in.exists()
+
+    @pytest.mark.parametrize("raw, interval", [(b"1000000000\n", 10**9), (b"60000000000", 60 * 10**9)])
+    def test_interval_is_read(self, raw: bytes, interval: int) -> None:
+        assert install.parse_interval(raw) == interval
+
+    @pytest.mark.parametrize(
+        "raw",
+        [
+            b"",
+            b"x",
+            b"-5",
+            b"1.5",
+            b"999999999",
+            b"9" * 30,
+            b"60s",
+            b"60000000000\nOnCalendar=",
+            b"\xff",
+            b"\xd9\xa1" * 10,
+        ],
+    )
+    def test_what_the_sandboxed_service_must_not_ask_for_is_refused(self, raw: bytes) -> None:
+        with pytest.raises(NodeError, match="is no interval in nanoseconds"):
+            install.parse_interval(raw)
+
+
+def test_a_node_that_systemd_does_not_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "isdir", lambda path: path != "/run/systemd/system")
+    with pytest.raises(NodeError, match="not booted with systemd.*use the module ip_masq instead"):
+        install.check_systemd()

@@ -1,0 +1,165 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The role's variables: documented, of the same defaults everywhere, and those of the module."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import typing as t
+
+import pytest
+import yaml
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import DEFAULTS, KEYS, build, file_key
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.config_file import parse
+from support.import_collection import location
+
+PREFIX = "ip_masq_agent_"
+ROLE = location() / "roles" / "ip_masq_agent"
+#: Options of the module ip_masq that have another way in the role: the file is what the role writes.
+NOT_MIRRORED = {"config_file"}
+
+
+def read(path: str) -> t.Any:
+    """A file of the role."""
+    return yaml.safe_load((ROLE / path).read_text(encoding="utf-8"))
+
+
+DEFAULTS_FILE = read("defaults/main.yml")
+SPEC = read("meta/argument_specs.yml")["argument_specs"]["main"]["options"]
+VARS = read("vars/main.yml")
+
+
+def module_spec(name: str) -> t.Dict[str, t.Any]:
+    """The argument specification of a module of the collection."""
+    return importlib.import_module("ansible_collections.kubenode.ip_masq.plugins.modules." + name).ARGUMENT_SPEC
+
+
+def templated(value: t.Any, **variables: t.Any) -> t.Any:
+    """A value as Ansible sees it, with the role's defaults and variables."""
+    known = dict(DEFAULTS_FILE, **VARS, **variables)
+    try:
+        from ansible.template import trust_as_template  # ansible-core 2.19 and later
+    except ImportError:
+        return Templar(loader=DataLoader(), variables=known).template(value)
+
+    def trusted(item: t.Any) -> t.Any:
+        if isinstance(item, dict):
+            return {key: trusted(inner) for key, inner in item.items()}
+        if isinstance(item, list):
+            return [trusted(inner) for inner in item]
+        return trust_as_template(item) if isinstance(item, str) else item
+
+    return Templar(loader=DataLoader(), variables=trusted(known)).template(trusted(value))
+
+
+@pytest.mark.parametrize("name", sorted(set(DEFAULTS_FILE) | {name for name in SPEC if "default" in SPEC[name]}))
+def test_defaults_are_those_documented(name: str) -> None:
+    assert name in SPEC, "not in meta/argument_specs.yml"
+    value = DEFAULTS_FILE[name]
+    if "{{" in str(value):
+        assert "default" not in SPEC[name] and "The default is" in str(SPEC[name]["description"])
+    else:
+        assert SPEC[name]["default"] == value
+        assert type(SPEC[name]["default"]) is type(value)
+
+
+@pytest.mark.parametrize("name", sorted(SPEC))
+def test_every_variable_is_the_role_s_own_and_described(name: str) -> None:
+    assert name.startswith(PREFIX)
+    assert SPEC[name]["description"]
+
+
+@pytest.mark.parametrize("option", sorted(set(module_spec("ip_masq")) - NOT_MIRRORED))
+def test_every_option_of_the_module_has_its_variable(option: str) -> None:
+    ours, theirs = SPEC[PREFIX + option], module_spec("ip_masq")[option]
+    assert ours["type"] == theirs["type"]
+    assert ours.get("choices") == theirs.get("choices")
+    if "default" in ours:
+        assert ours["default"] == (theirs.get("default") if ours["type"] != "list" else [])
+    else:
+        assert "default" not in theirs
+
+
+@pytest.mark.parametrize("option", sorted(set(module_spec("ip_masq_agent")) - {"config"}))
+def test_every_option_of_the_agent_s_module_has_its_variable(option: str) -> None:
+    assert SPEC[PREFIX + option].get("default") == module_spec("ip_masq_agent")[option].get("default")
+
+
+@pytest.mark.parametrize("name", sorted(name for name in SPEC if name.startswith(PREFIX + "kubelet_")))
+def test_every_variable_for_the_kubelet_is_an_option_of_its_module(name: str) -> None:
+    theirs = module_spec("kubelet_masquerade")[name[len(PREFIX + "kubelet_") :]]
+    assert SPEC[name].get("default", theirs.get("default")) == theirs.get("default")
+    assert SPEC[name].get("choices") == theirs.get("choices")
+
+
+def config(**variables: t.Any) -> t.Dict[str, t.Any]:
+    """What the role hands to the module as the config file."""
+    handed = templated(VARS["ip_masq_agent__config"], **{PREFIX + name: value for name, value in variables.items()})
+    return t.cast(t.Dict[str, t.Any], json.loads(json.dumps(handed)))
+
+
+def policy(**variables: t.Any) -> t.Any:
+    """The policy that the role's variables lead to."""
+    return build(parse(json.dumps(config(**variables)), "config").values, label=file_key)
+
+
+def test_defaults_lead_to_the_default_policy() -> None:
+    assert policy() == build({})
+
+
+def test_every_key_of_the_file_is_handed_over() -> None:
+    assert set(config(non_masquerade_cidrs=[])) == {key.file_key for key in KEYS}
+
+
+@pytest.mark.parametrize(
+    "option, value",
+    [
+        ("non_masquerade_cidrs", ["10.1.0.0/16", "172.20.0.0/16"]),
+        ("non_masquerade_cidrs", []),
+        ("nomasq_all_reserved_ranges", True),
+        ("masq_link_local", True),
+        ("masq_link_local_ipv6", True),
+        ("enable_ipv6", True),
+        ("masq_chain", "MINE"),
+        ("random_fully", False),
+        ("to_ports", ["1024-29999", "32768"]),
+        ("backend", "nftables"),
+        ("exemption", "accept"),
+        ("resync_interval", "5m"),
+    ],
+)
+def test_every_variable_does_what_it_says(option: str, value: t.Any) -> None:
+    assert policy(**{option: value}) == build({option: value})
+    assert policy(**{option: value}) != policy()
+
+
+def test_limit_is_handed_over() -> None:
+    cidrs = ["10.%d.0.0/17" % number for number in range(65)]
+    assert len(policy(non_masquerade_cidrs=cidrs, cidr_limit=65).non_masquerade_cidrs) == 65
+    assert DEFAULTS["cidr_limit"] == 64
+
+
+@pytest.mark.parametrize("text, value", [("true", True), ("no", False), ("False", False), ("1", True)])
+def test_extra_variables_are_text_and_become_what_they_mean(text: str, value: bool) -> None:
+    assert policy(enable_ipv6=text).enable_ipv6 is value
+    assert policy(cidr_limit="70") == policy()
+
+
+@pytest.mark.parametrize(
+    "variables, program",
+    [
+        ({}, "iptables"),
+        ({"backend": "iptables_legacy"}, "iptables"),
+        ({"backend": "nftables"}, "nft"),
+        ({"exemption": "enforce"}, "nft"),
+    ],
+)
+def test_package_follows_from_the_backend(variables: t.Dict[str, str], program: str) -> None:
+    given = {PREFIX + name: value for name, value in variables.items()}
+    assert templated(VARS["ip_masq_agent__program"], **given) == program
+    package = {"nft": "nftables"}.get(program, program)
+    assert templated(DEFAULTS_FILE["ip_masq_agent_packages"], **given) == [package]
