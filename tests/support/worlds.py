@@ -186,8 +186,11 @@ _DAMAGES = (
 
 
 @st.composite
-def worlds(draw: Draw) -> World:
-    """A policy, and a table in which it held before up to six accidents."""
+def worlds(draw: Draw, predecessors: bool = True) -> World:
+    """A policy, and a table in which it held before up to six accidents.
+
+    :param predecessors: whether earlier agents may have been there.
+    """
     family = draw(families)
     wanted = from_config(draw(configs), family)
     chains: Chains = {name: [] for name in BUILTIN_CHAINS}
@@ -197,7 +200,7 @@ def worlds(draw: Draw) -> World:
     chains["POSTROUTING"] = draw(st.lists(st.sampled_from(_FOREIGN_POSTROUTING), max_size=3))
     chains[CHAIN] = healthy(wanted)
     chains["POSTROUTING"].insert(_place(draw, chains["POSTROUTING"]), JUMP)
-    for damage in draw(st.lists(st.sampled_from(_DAMAGES), max_size=6)):
+    for damage in draw(st.lists(st.sampled_from(_DAMAGES if predecessors else _DAMAGES[:-1]), max_size=6)):
         damage(draw, chains)
     return World(family, wanted, chains)
 

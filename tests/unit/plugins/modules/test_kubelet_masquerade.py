@@ -1,0 +1,150 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The module around the code: its options, what it returns, and its documentation."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible.module_utils import basic
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.kubenode.ip_masq.plugins.module_utils import runner
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.kubelet import Options, converge
+from ansible_collections.kubenode.ip_masq.plugins.modules import kubelet_masquerade as module
+from support import kubelet_distributions as made
+from support.kubelet_node import KubeletNode
+
+DOCUMENTATION = yaml.safe_load(module.DOCUMENTATION)
+RETURN = yaml.safe_load(module.RETURN)
+EXAMPLES = yaml.safe_load(module.EXAMPLES)
+SET = "--non-masquerade-cidr=0.0.0.0/0"
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[KubeletNode]:
+    """A node that the module takes for the machine it runs on."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name in ("iptables-nft", "iptables-nft-restore"):
+        (programs / name).touch(0o755)
+    monkeypatch.setenv("PATH", "%s:%s" % (programs, os.environ["PATH"]))
+    (tmp_path / "root").mkdir()
+    fresh = KubeletNode(tmp_path / "root")
+    fresh.really_run = runner.run  # type: ignore[method-assign]
+
+    def here(options: Options, _run: runner.Runner, check: bool) -> t.Any:
+        return converge(options, fresh.run, check, str(fresh.root))
+
+    monkeypatch.setattr(module, "converge", here)
+    yield fresh
+    fresh.close()
+
+
+def run(monkeypatch: pytest.MonkeyPatch, **options: t.Any) -> t.Dict[str, t.Any]:
+    """What the module prints."""
+    monkeypatch.setattr(sys, "argv", ["kubelet_masquerade"])
+    monkeypatch.setattr(basic, "_ANSIBLE_ARGS", json.dumps({"ANSIBLE_MODULE_ARGS": options}).encode())
+    monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), pytest.raises(SystemExit):
+        module.main()
+    return t.cast(t.Dict[str, t.Any], json.loads(out.getvalue()))
+
+
+def undocumented(value: t.Any, docs: t.Mapping[str, t.Any], where: str = "") -> t.List[str]:
+    """Keys that RETURN does not know, or knows with another type."""
+    found = []
+    for name, content in value.items():
+        entry = docs.get(name)
+        kinds = {"str": str, "bool": (bool, type(None)), "list": list, "dict": dict}
+        if entry is None or not isinstance(content, kinds[entry["type"]]):
+            found.append(where + name)
+        elif entry["type"] == "list" and entry["elements"] == "dict":
+            found += [bad for one in content for bad in undocumented(one, entry["contains"], name + ".")]
+    return found
+
+
+def test_a_change_is_reported_as_documented(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=--v=2 %s\n" % SET)
+    node.start("kubelet")
+    dry = run(monkeypatch, healthz_url=node.healthz, _ansible_check_mode=True, _ansible_diff=True)
+    assert dry["changed"] and node.restarts() == [] and SET.encode() in node.read(path)
+    done = run(monkeypatch, healthz_url=node.healthz, _ansible_diff=True)
+    assert {name: done[name] for name in ("changed", "decision", "layouts", "version", "flag_known", "files")} == {
+        "changed": True,
+        "decision": "remove_stale",
+        "layouts": ["kubeadm"],
+        "version": "v1.30.4",
+        "flag_known": False,
+        "files": [path],
+    }
+    assert (
+        done["diff"]
+        == dry["diff"]
+        == [
+            {
+                "before_header": path,
+                "after_header": path,
+                "before": "KUBELET_EXTRA_ARGS=--v=2 %s\n" % SET,
+                "after": "KUBELET_EXTRA_ARGS=--v=2\n",
+            }
+        ]
+    )
+    assert done["kubelets"][0]["configured"] == [{"where": path + ", KUBELET_EXTRA_ARGS", "value": "0.0.0.0/0"}]
+    ours = {name: value for name, value in done.items() if name not in ("changed", "diff", "invocation")}
+    assert undocumented(ours, RETURN) == [] and set(ours) == set(RETURN)
+
+
+def test_a_failure_keeps_its_reasons(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    made.kubespray(node, "1.30.4", SET)
+    failed = run(monkeypatch, healthz_url=node.healthz)
+    assert failed["failed"] and not failed["changed"] and "kubelet_custom_flags" in failed["msg"]
+    assert failed["decision"] == "managed_elsewhere"
+
+
+def test_a_warning_reaches_the_operator(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    done = run(monkeypatch)
+    assert done["decision"] == "no_kubelet" and done["flag_known"] is None
+    assert "was not found on this node" in json.dumps(done["warnings"])
+
+
+def test_refused_options_are_a_message_and_no_traceback(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = run(monkeypatch, args_file="/etc/kubernetes/kubelet.env", args_variable="KUBELET_ARGS")
+    assert failed["failed"] and "is never edited" in failed["msg"]
+    assert node.calls == []
+
+
+def test_options_of_code_and_documentation_agree() -> None:
+    documented = {
+        name: {key: entry[key] for key in ("type", "choices", "default") if key in entry}
+        for name, entry in DOCUMENTATION["options"].items()
+    }
+    assert documented == module.ARGUMENT_SPEC
+    defaults = {name: spec["default"] for name, spec in module.ARGUMENT_SPEC.items()}
+    assert Options(**defaults) == Options()
+
+
+def test_every_decision_is_documented() -> None:
+    code = Path(sys.modules[converge.__module__].__file__ or "").read_text()
+    # A decision's first word, also where it is handed to the function that makes a removal's.
+    names = set(re.findall(r'Decision\(\s*"(\w+)"', code)) | set(re.findall(r'_decide_removal\(seen, "(\w+)"', code))
+    names |= set(re.findall(r'Report\(False, "", \(reason,\), "(\w+)"', code))
+    documented = set(re.findall(r"V\((\w+)\)", " ".join(RETURN["decision"]["description"])))
+    assert names == documented
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["name"])
+def test_examples_are_valid(example: t.Dict[str, t.Any]) -> None:
+    given = example["kubenode.ip_masq.kubelet_masquerade"] or {}
+    validated = ArgumentSpecValidator(module.ARGUMENT_SPEC).validate(given)
+    assert validated.error_messages == []
