@@ -280,15 +280,18 @@ def _assignments(text: str, where: str, comments_continue: bool) -> t.List[Assig
     return found
 
 
-def _cut(text: str, words: t.Sequence[Word], copy: Copy, where: str) -> t.Tuple[int, int]:
-    """The stretch of text to take out for one flag: its words, and the blanks that would be left over."""
+def _cut(words: t.Sequence[Word], copy: Copy, leads: bool, where: str) -> t.Tuple[int, int]:
+    """The stretch of text to take out for one flag: its words, and the blanks that would be left over.
+
+    :param leads: whether no word that stays comes before it.
+    """
     first, last = words[copy.first], words[copy.last]
     if not (first.whole and last.whole and first.chars[0].stretch == last.chars[0].stretch):
         raise ConfigError(
             "%s: --%s is written across several quoted parts; nothing was touched; take it out by hand" % (where, FLAG)
         )
     start, end = first.start, last.end
-    if copy.first > 0:
+    if not leads:
         for blank in reversed(first.gap):
             if blank.end != start or blank.char not in " \t" or blank.stretch != first.chars[0].stretch:
                 break
@@ -304,6 +307,13 @@ def _cut(text: str, words: t.Sequence[Word], copy: Copy, where: str) -> t.Tuple[
 def _without(words: t.Sequence[str], copies: t.Sequence[Copy]) -> t.List[str]:
     gone = {position for copy in copies for position in range(copy.first, copy.last + 1)}
     return [word for position, word in enumerate(words) if position not in gone]
+
+
+def _uncertain(where: str) -> ConfigError:
+    return ConfigError(
+        "%s is written in a way in which --%s cannot be changed without changing more; nothing was touched; change "
+        "it by hand" % (where, FLAG)
+    )
 
 
 class Editor:
@@ -362,7 +372,14 @@ class EnvironmentEditor(Editor):
         copies = find_flag([word.text for word in words], where=self._where)
         if [copy.value for copy in copies] == ([] if value is None else [value]):
             return text
-        changes = [_cut(text, words, copy, self._where) + ("",) for copy in copies]
+        changes = []
+        end = 0
+        for number, copy in enumerate(copies):
+            leads = copy.first == sum(one.last - one.first + 1 for one in copies[:number])
+            start, stop = _cut(words, copy, leads, self._where)
+            # Two neighbours may both claim the blank between them.
+            start, end = max(start, end), stop
+            changes.append((start, stop, ""))
         if value is not None and copies:
             # The last copy is the one that counts, and its place is kept.
             last = words[copies[-1].first], words[copies[-1].last]
@@ -404,10 +421,7 @@ class EnvironmentEditor(Editor):
             or [copy.value for copy in found] != ([] if value is None else [value])
             or [(one.name, one.value) for one in assignments if one is not changed] != same
         ):
-            raise ConfigError(
-                "%s cannot be changed with certainty, for the way it is written; nothing was touched; set it by hand "
-                "to: %s" % (self._where, " ".join(expected + ([argument(value)] if value is not None else [])))
-            )
+            raise _uncertain(self._where)
 
 
 class LinesEditor(Editor):
@@ -459,7 +473,10 @@ class LinesEditor(Editor):
             if kept and not kept[-1].endswith(("\n", "\r")):
                 kept[-1] += newline
             kept.append(argument(value) + newline)
-        return "".join(kept)
+        after = "".join(kept)
+        if [copy.value for copy in find_flag(self.words(after), where=self.path)] != ([] if value is None else [value]):
+            raise _uncertain(self.path)
+        return after
 
 
 class OwnYamlEditor(Editor):

@@ -69,16 +69,14 @@ def read(path: str) -> Snapshot:
         return Snapshot(path, None)
     except OSError as exc:
         raise NodeError("cannot read %s: %s; nothing was touched" % (path, exc.strerror)) from None
-    with os.fdopen(descriptor, "rb") as handle:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError("%s is not a regular file; nothing was touched" % path)
         if status.st_size > LARGEST:
             raise ConfigError("%s is larger than %d bytes; nothing was touched" % (path, LARGEST))
-        try:
+        with os.fdopen(os.dup(descriptor), "rb") as handle:
             data = handle.read(LARGEST + 1)
-        except OSError as exc:
-            raise NodeError("cannot read %s: %s; nothing was touched" % (path, exc.strerror)) from None
         return Snapshot(
             path,
             data,
@@ -88,6 +86,10 @@ def read(path: str) -> Snapshot:
             _attributes(descriptor),
             _identity(status),
         )
+    except OSError as exc:
+        raise NodeError("cannot read %s: %s; nothing was touched" % (path, exc.strerror)) from None
+    finally:
+        os.close(descriptor)
 
 
 def _identity(status: os.stat_result) -> t.Tuple[int, ...]:

@@ -17,7 +17,8 @@ from .runner import Runner
 REMOVED_IN = (1, 24)
 
 _ELF = b"\x7fELF"
-_VERSION = re.compile(r"v?(\d+)\.(\d+)\.\d+\S*")
+_VERSION = re.compile(r"v?(\d+)\.(\d+)\.\d+")
+_PRINTED = re.compile(r"^(?:Kubernetes|(?:k3s|rke2) version) (v\d+\.\d+\.\d+\S*)", re.MULTILINE)
 _HELP_LINE = re.compile(r"^\s+(?:-\w, )?--([a-z][a-z0-9_-]*)", re.MULTILINE)
 
 
@@ -43,14 +44,14 @@ def is_program(path: str) -> bool:
 
 def known_by_version(version: str) -> t.Optional[bool]:
     """Whether this release of Kubernetes has the flag; none where the text is no version."""
-    found = _VERSION.search(version)
+    found = _VERSION.match(version)
     return None if not found else (int(found.group(1)), int(found.group(2))) < REMOVED_IN
 
 
 def parse_version(output: str) -> t.Optional[str]:
     """The version in what C(kubelet --version), C(k3s --version) or C(rke2 --version) prints."""
-    found = _VERSION.search(output)
-    return None if not found else "v" + found.group(0).lstrip("v").rstrip(",;)")
+    found = _PRINTED.search(output)
+    return None if not found else found.group(1)
 
 
 def probe(command: t.Sequence[str], run: Runner, timeout: float, asks_help: bool = True, label: str = "") -> Probe:

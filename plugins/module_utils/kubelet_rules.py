@@ -78,7 +78,9 @@ def delete(node: Node, leftovers: t.Sequence[Leftover]) -> None:
     :raises NodeError: a rule could not be deleted, or was there again at once.
     """
     for rule in leftovers:
-        done = node.run([rule.command] + wait_for_lock(node.lock_timeout) + ["-t", "nat", "-D"] + tokenise(rule.line)[1:])
+        done = node.run(
+            [rule.command] + wait_for_lock(node.lock_timeout) + ["-t", "nat", "-D"] + tokenise(rule.line)[1:]
+        )
         if done.rc != 0 and rule in find_leftovers(node):
             said = " ".join(done.stderr.split()) or "exit status %d" % done.rc
             raise NodeError("%s cannot delete the rule '%s': %s" % (rule.command, rule.line, said))

@@ -8,16 +8,18 @@ that name, which starts Python with the second, a copy of this script; and the t
 The program is no script because a script is exactly what the real kubelet is not, and what may not be run to probe it.
 
 It serves healthz, and with C(--network-plugin=kubenet) before 1.24 ensures kubenet's rule when it starts and whenever
-C(/setup-pod) is asked for, and never deletes it.
+C(/setup-pod) is asked for, and never deletes it. Told to be k3s or RKE2, it takes the kubelet's arguments from their
+configuration files.
 """
 
 from __future__ import annotations
 
-import argparse
-import http.server
+import contextlib
+import glob
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import struct
@@ -109,9 +111,11 @@ def install(path: str, version: str, **behaviour: t.Any) -> None:
     """Put a stand-in at ``path``.
 
     :param version: of Kubernetes, without C(v).
-    :param behaviour: C(port) of healthz; C(iptables), the program for kubenet's rule; C(hang), whether --help and
+    :param behaviour: C(port) of healthz; C(iptables), the program for kubenet's rule, without which it writes none, so
+        that no rule gets into a network namespace by accident; C(hang), whether --help and
         --version never end; C(refuse), words with which it exits at once; C(unhealthy), words with which healthz says
-        500; C(process), the process's name.
+        500; C(process), the process's name; C(rancher), the directory with the configuration of k3s or RKE2, after
+        which it then calls itself.
     """
     script = path + ".py"
     for stale in (path, script):
@@ -185,6 +189,21 @@ def describe(known: t.Mapping[str, bool]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def rancher_arguments(directory: str) -> t.List[str]:
+    """The kubelet's arguments from config.yaml and config.yaml.d/*.yaml, written in block style; ``key+`` appends."""
+    found: t.List[str] = []
+    for path in [os.path.join(directory, "config.yaml")] + sorted(glob.glob(directory + "/config.yaml.d/*.yaml")):
+        key = ""
+        with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as lines:
+            for line in lines:
+                if re.match(r"[a-z]", line):
+                    key = line.split(":")[0]
+                    found = [] if key == "kubelet-arg" else found
+                elif key.startswith("kubelet-arg") and line.lstrip().startswith("- "):
+                    found.append("--" + line.lstrip()[2:].strip().strip("\"'"))
+    return found
+
+
 def ensure_rule(iptables: str, cidr: str) -> None:
     """Append kubenet's rule unless it is there; never delete one."""
     rule = ["POSTROUTING"] + KUBENET_RULE + ["!", "-d", cidr, "-j", "MASQUERADE"]
@@ -195,6 +214,7 @@ def ensure_rule(iptables: str, cidr: str) -> None:
 
 def serve(port: int, healthy: bool, set_up_pod: t.Callable[[], None]) -> None:
     """Answer healthz until a signal ends the process."""
+    import http.server  # slow, and not needed for the questions that most processes are asked
 
     class Handler(http.server.BaseHTTPRequestHandler):
         """healthz, and the event that makes kubenet act."""
@@ -214,11 +234,14 @@ def serve(port: int, healthy: bool, set_up_pod: t.Callable[[], None]) -> None:
     http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
 
 
-def main(argv: t.Sequence[str], behaviour: t.Mapping[str, t.Any]) -> int:
+def main(argv: t.List[str], behaviour: t.Mapping[str, t.Any]) -> int:
     """Be a kubelet."""
     version = str(behaviour["version"])
-    old = tuple(int(part) for part in version.split(".")[:2]) < (1, 24)
+    old = [int(part) for part in version.split(".")[:2]] < [1, 24]
     known = dict(FLAGS, **(FLAGS_BEFORE_1_24 if old else {}))
+    rancher = str(behaviour.get("rancher", ""))
+    if rancher and argv[:1] != ["--version"]:
+        argv = rancher_arguments(rancher)
     try:
         flags, rest = parse_flags(argv, known)
     except FlagError as exc:
@@ -231,7 +254,8 @@ def main(argv: t.Sequence[str], behaviour: t.Mapping[str, t.Any]) -> int:
         print(describe(known), end="")
         return 0
     if "version" in flags:
-        print("Kubernetes v%s" % version)
+        name = os.path.basename(rancher)
+        print("%s version v%s (0123abcd)\ngo version go1.22.5" % (name, version) if name else "Kubernetes v" + version)
         return 0
     if rest:
         print("Error: unknown command %r" % rest[0], file=sys.stderr)
@@ -244,9 +268,11 @@ def main(argv: t.Sequence[str], behaviour: t.Mapping[str, t.Any]) -> int:
     signal.signal(signal.SIGTERM, lambda *_args: os._exit(0))
     cidr = flags.get("non-masquerade-cidr", "10.0.0.0/8")
 
+    iptables = str(behaviour.get("iptables", ""))
+
     def set_up_pod() -> None:
-        if flags.get("network-plugin") == "kubenet" and cidr not in ("0.0.0.0/0", "::/0"):
-            ensure_rule(str(behaviour.get("iptables", "iptables")), cidr)
+        if iptables and flags.get("network-plugin") == "kubenet" and cidr not in ("0.0.0.0/0", "::/0"):
+            ensure_rule(iptables, cidr)
 
     set_up_pod()
     port = int(flags.get("healthz-port", behaviour.get("port", 10248)))
@@ -256,16 +282,19 @@ def main(argv: t.Sequence[str], behaviour: t.Mapping[str, t.Any]) -> int:
 
 def install_main(argv: t.Sequence[str]) -> int:
     """The command line of the installer."""
+    import argparse
+
     parser = argparse.ArgumentParser(description="Install a stand-in for the kubelet.")
     parser.add_argument("command", choices=["install"])
     parser.add_argument("path")
     parser.add_argument("--version", required=True)
     parser.add_argument("--port", type=int, default=10248)
-    parser.add_argument("--iptables", default="iptables")
+    parser.add_argument("--iptables", default="")
     parser.add_argument("--hang", action="store_true")
     parser.add_argument("--refuse", action="append", default=[])
     parser.add_argument("--unhealthy", action="append", default=[])
     parser.add_argument("--process", default="kubelet")
+    parser.add_argument("--rancher", default="")
     given = vars(parser.parse_args(list(argv)))
     given.pop("command")
     install(given.pop("path"), given.pop("version"), **given)

@@ -1,0 +1,104 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""kubenet's rule in a real nat table: written by a running stand-in kubelet, deleted for good, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from support.import_collection import ROOT
+from support.namespaces import Namespace
+from support.variants import Variant
+
+COMMENTS = ("kubenet: SNAT for outbound traffic from cluster", "kubelet: SNAT outbound cluster traffic")
+CIDRS = {"ipv4": "10.0.0.0/8", "ipv6": "fd00::/8"}
+OTHERS = {
+    "ipv4": ["-A POSTROUTING ! -d 10.0.0.0/8 -m addrtype ! --dst-type LOCAL -j MASQUERADE"],
+    "ipv6": ["-A POSTROUTING ! -d fd00::/8 -m addrtype ! --dst-type LOCAL -j MASQUERADE"],
+}
+
+#: Runs inside the namespace: a node below a directory, a kubelet on it, and the module's own code.
+_PROGRAM = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from support.import_collection import make_importable
+make_importable()
+from ansible_collections.kubenode.ip_masq.plugins.module_utils import runner
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.kubelet import Options, converge
+from support import kubelet_distributions as made
+from support.kubelet_node import KubeletNode
+import urllib.request
+
+node = KubeletNode(Path(sys.argv[2]))
+node.really_run = runner.run
+node.passes = lambda program: True
+version, flags, iptables, check = sys.argv[3:7]
+if version:
+    made.kubeadm(node, version, flags=flags, iptables=iptables)
+    node.start("kubelet")
+    node.wait_healthy()
+try:
+    reports = []
+    for number in range(2):
+        report = converge(Options(healthz_url=node.healthz), node.run, bool(check), str(node.root))
+        reports.append([report.changed, report.failure, report.decision, list(report.actions)])
+        if version:
+            node.start("kubelet")
+            node.wait_healthy()
+            urllib.request.urlopen(node.healthz.replace("healthz", "setup-pod")).close()
+finally:
+    node.close()
+print(json.dumps(reports))
+"""
+
+
+def go(
+    ns: Namespace, root: Path, version: str = "", flags: str = "", iptables: str = "", check: bool = False
+) -> t.List[t.Any]:
+    """Two runs of the module, with a restart of the kubelet and a new pod after each."""
+    arguments = [str(ROOT / "tests"), str(root), version, flags, iptables, "yes" if check else ""]
+    out = ns.run(sys.executable, "-c", _PROGRAM, *arguments)
+    return t.cast(t.List[t.Any], json.loads(out))
+
+
+@pytest.mark.parametrize("comment", COMMENTS)
+def test_exactly_the_leftover_is_deleted(
+    ns: Namespace, variant: Variant, family: str, tmp_path: Path, comment: str
+) -> None:
+    rule = '-A POSTROUTING -m comment --comment "%s" -m addrtype ! --dst-type LOCAL ! -d %s -j MASQUERADE' % (
+        comment,
+        CIDRS[family],
+    )
+    variant.load(ns, family, rule, *OTHERS[family], rule)
+    before = variant.listing(ns, family, "POSTROUTING") or []
+    assert len(before) == 3
+    dry = go(ns, tmp_path, check=True)
+    assert dry[0] == dry[1] and dry[0][0] and variant.listing(ns, family, "POSTROUTING") == before
+    first, second = go(ns, tmp_path)
+    assert first[0] is True and first[3] == dry[0][3] and len(first[3]) == 2
+    assert second[0] is False and second[3] == []
+    assert variant.listing(ns, family, "POSTROUTING") == before[1:2]
+
+
+def test_looking_makes_no_legacy_table(ns: Namespace, tmp_path: Path) -> None:
+    go(ns, tmp_path)
+    assert ns.read("/proc/net/ip_tables_names").split() == []
+
+
+def test_kubenets_rule_is_gone_and_stays_gone(ns: Namespace, variant: Variant, tmp_path: Path) -> None:
+    first, second = go(ns, tmp_path, "1.23.17", "--network-plugin=kubenet", variant.tool("ipv4"))
+    assert first[1] == "" and first[2] == "set"
+    assert [action.split()[0] for action in first[3]] == ["edited", "restarted", "deleted"]
+    assert second[0] is False and second[2] == "already_set"
+    assert variant.listing(ns, "ipv4", "POSTROUTING") == []
+
+
+def test_a_kubelet_of_today_is_left_alone(ns: Namespace, variant: Variant, tmp_path: Path) -> None:
+    first, second = go(ns, tmp_path, "1.30.4", "", variant.tool("ipv4"))
+    assert first == second == [False, "", "not_applicable", []]
