@@ -1,0 +1,107 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One run at a time: real processes, a real lock file that leaves nothing behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.plan import LockHeld
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.reconcile import lock
+
+FORK = multiprocessing.get_context("fork")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "run" / "lock"
+
+
+def hold(path: Path, talk: t.Any) -> None:
+    with lock(5, str(path)):
+        talk.send("held")
+        talk.recv()
+
+
+def start_holder(path: Path) -> t.Tuple[t.Any, t.Any]:
+    here, there = FORK.Pipe()
+    holder = FORK.Process(target=hold, args=(path, there))
+    holder.start()
+    assert here.recv() == "held"
+    return holder, here
+
+
+def test_a_second_run_waits_no_longer_than_told_and_says_what_for(path: Path) -> None:
+    holder, talk = start_holder(path)
+    for timeout in (0, 0.1):
+        with pytest.raises(LockHeld, match="another run of ip_masq holds .*lock for more than %g seconds" % timeout):
+            with lock(timeout, str(path)):
+                pass
+    talk.send("go")
+    holder.join()
+    with lock(0, str(path)):
+        assert path.exists()
+    assert not path.parent.exists()
+
+
+def test_the_lock_of_a_run_that_was_killed_is_free(path: Path) -> None:
+    holder, _talk = start_holder(path)
+    holder.kill()
+    holder.join()
+    assert path.exists()
+    with lock(0, str(path)):
+        pass
+    assert not path.exists()
+
+
+def test_an_error_inside_gives_the_lock_back(path: Path) -> None:
+    with pytest.raises(ValueError), lock(0, str(path)):
+        raise ValueError
+    assert not path.exists()
+
+
+def count_up(path: Path, counter: Path, times: int) -> None:
+    for _time in range(times):
+        with lock(60, str(path)):
+            counter.write_text(str(int(counter.read_text()) + 1))
+
+
+def test_no_two_runs_are_ever_inside_though_each_takes_the_file_away(path: Path, tmp_path: Path) -> None:
+    counter = tmp_path / "counter"
+    counter.write_text("0")
+    runs = [FORK.Process(target=count_up, args=(path, counter, 50)) for _number in range(4)]
+    for run in runs:
+        run.start()
+    for run in runs:
+        run.join()
+    assert [run.exitcode for run in runs] == [0] * 4
+    assert counter.read_text() == "200"
+    assert not path.exists()
+
+
+def test_what_else_is_in_the_directory_stays(path: Path) -> None:
+    path.parent.mkdir()
+    (path.parent / "status").write_text("x")
+    with lock(0, str(path)):
+        pass
+    assert os.listdir(str(path.parent)) == ["status"]
+
+
+def test_a_symbolic_link_in_its_place_is_not_followed(path: Path, tmp_path: Path) -> None:
+    path.parent.mkdir()
+    path.symlink_to(tmp_path / "victim")
+    with pytest.raises(NodeError, match="cannot open the lock file"), lock(0, str(path)):
+        pass
+    assert not (tmp_path / "victim").exists()
+
+
+def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(NodeError, match="cannot make the directory|cannot open the lock file"):
+        with lock(0, str(tmp_path / "not" / "there" / "lock")):
+            pass
