@@ -20,6 +20,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import Nod
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.plan import LockHeld
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.reconcile import ATTEMPTS, converge
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.ruleset import from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome
 from hypothesis import given
 from hypothesis import strategies as st
 from support import worlds
@@ -114,6 +115,22 @@ def test_a_refusal_that_nobody_else_caused_is_not_repeated() -> None:
         converge(worlds.backend(nat), None)
     assert len(nat.tried) == 1
     assert nat.chains == Nat(chains=chains).chains
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "iptables-restore v1.8.9 (nf_tables): Warning: Extension MASQUERADE revision 0 not supported, missing kernel module?",
+        "iptables-restore v1.8.9 (legacy): Couldn't load target `MASQUERADE':No such file or directory",
+        "iptables-restore v1.8.9 (legacy): iptables-restore: unable to initialize table 'nat'\ncan't initialize iptables table",
+    ],
+)
+def test_a_kernel_without_the_modules_is_told_from_other_failures_with_the_remedy(said: str) -> None:
+    nat = Nat()
+    backend = worlds.backend(nat)
+    backend._run = lambda argv, **how: Outcome(2, "", said) if "-restore" in argv[0] else nat.run(argv, **how)
+    with pytest.raises(NodeError, match="kernel-modules-extra.*Nothing was changed"):
+        converge(backend, WANTED)
 
 
 @given(worlds.worlds(), st.sampled_from(["MASQUERADE", "RETURN", "addrtype"]))
