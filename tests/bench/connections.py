@@ -1,0 +1,163 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a new connection costs on its way through the exempt ranges."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import typing as t
+
+from support.modules import apply
+from support.namespaces import Namespace
+
+from . import flood, rules
+from .figures import Row, Sample, Target
+from .inside import Inside
+from .plan import Plan, say
+
+TITLE = "a new connection on its way through a node that masquerades it"
+
+#: A node with no nat rule at all.
+_NONE = "no nat rules"
+#: Conntrack is at work on all nodes, also where no nat rule asks for it.
+_TRACK = "table ip track { chain forward { type filter hook forward priority 0; ct state new counter; }; }"
+_BARE_NFT = (
+    "table ip bare { chain post { type nat hook postrouting priority srcnat; counter masquerade fully-random; }; }"
+)
+#: Counts outside what came with the node's address, and what came with the pod's.
+_COUNT = (
+    "table ip count { chain pre { type filter hook prerouting priority raw;"
+    " ip saddr 198.51.100.1 counter drop; ip saddr 10.244.0.0/16 counter drop; }; }"
+)
+_TARGET = Target(1.15, of_ratio=True)
+
+#: Connections in one burst, and bursts between two flushes of conntrack.
+_BURST = 256
+_BLOCK = 10
+#: Bursts in one round of the plan; each takes milliseconds only.
+_BURSTS_A_ROUND = 20
+
+
+class _Node(t.NamedTuple):
+    name: str
+    ns: Namespace
+    device: str
+    #: connections in one burst; fewer where each takes long
+    count: int
+
+
+def measure(plan: Plan) -> t.Iterator[Row]:
+    """The rows of this part, all at once: everything is measured in the same rounds."""
+    sizes = (0, *plan.sizes)
+    with contextlib.ExitStack() as owned:
+        pod = owned.enter_context(Inside(private=False))
+        outside = owned.enter_context(Namespace())
+        outside.run("nft", "-f", "-", stdin=_COUNT)
+        names = [(_NONE, 0, "")] + [("bare MASQUERADE, " + backend, 0, backend) for backend in plan.backends]
+        names += [("%s, %5d ranges" % (backend, size), size, backend) for backend in plan.backends for size in sizes]
+        nodes = []
+        for number, (name, size, backend) in enumerate(names):
+            say("new connections, a node with: " + name)
+            ns = owned.enter_context(Namespace())
+            device = _wire(number, pod.ns, ns, outside)
+            _rules(ns, backend, None if name.startswith("bare") else size)
+            slow = backend != rules.NFTABLES and size >= 1000
+            nodes.append(_Node(name, ns, device, max(_BURST * 100 // size // 4 * 4, 8) if slow else _BURST))
+        for node in nodes:
+            pod.call(flood.open_socket, node.device)
+        times = _flood(plan, pod, nodes)
+        _check(outside, nodes, len(next(iter(times.values()))))
+    yield from _rows(plan, sizes, times)
+
+
+def _wire(number: int, pod: Namespace, node: Namespace, outside: Namespace) -> str:
+    """Put a node between the pod and the world outside; the pod reaches it by a device of its own."""
+    device, other = "p%d" % number, "o%d" % number
+    pod.run("ip", "link", "add", device, "type", "veth", "peer", "name", "pods", "netns", node.name)
+    node.run("ip", "link", "add", "eth0", "type", "veth", "peer", "name", other, "netns", outside.name)
+    outside.run("ip", "link", "set", other, "up")
+
+    def mac(ns: Namespace, link: str) -> str:
+        return str(json.loads(ns.run("ip", "-json", "link", "show", "dev", link))[0]["address"])
+
+    # Neighbours are known: nobody has to answer.
+    node.run("ip", "-batch", "-", stdin="\n".join([
+        "link set pods up", "link set eth0 up",
+        "address add 10.244.%d.1/24 dev pods" % number, "address add 198.51.100.1/24 dev eth0",
+        "neighbour add 198.51.100.2 lladdr %s dev eth0" % mac(outside, other),
+        "route add default via 198.51.100.2",
+    ]))  # fmt: skip
+    node.run("sysctl", "-qw", "net.ipv4.ip_forward=1")
+    pod.run("ip", "-batch", "-", stdin="\n".join([
+        "link set %s up" % device, "address add 10.244.%d.2/24 dev %s" % (number, device),
+        "neighbour add 10.244.%d.1 lladdr %s dev %s" % (number, mac(node, "pods"), device),
+        "route add default via 10.244.%d.1 dev %s metric %d" % (number, device, number + 1),
+    ]))  # fmt: skip
+    return device
+
+
+def _rules(ns: Namespace, backend: str, size: t.Optional[int]) -> None:
+    """The rules of a node: ours with so many ranges, or a bare MASQUERADE where the size is none."""
+    ns.run("nft", "-f", "-", stdin=_TRACK)
+    if not backend:
+        return
+    if size is not None:
+        apply(ns, backend=backend, cidr_limit=max(size, 64), non_masquerade_cidrs=rules.cidrs(size))
+    elif backend == rules.NFTABLES:
+        ns.run("nft", "-f", "-", stdin=_BARE_NFT)
+    else:
+        ns.run(
+            rules.iptables(backend), "-w", "5", "-t", "nat", "-A", "POSTROUTING", "-j", "MASQUERADE", "--random-fully"
+        )
+
+
+def _flood(plan: Plan, pod: Inside, nodes: t.Sequence[_Node]) -> t.Dict[str, t.List[float]]:
+    order = [(node.device, node.count) for node in nodes]
+    rows: t.List[t.List[float]] = []
+    blocks = max(1, plan.rounds * _BURSTS_A_ROUND // _BLOCK)
+    for number in range(blocks):
+        if number % 4 == 0:
+            say("new connections, block %d of %d, %d nodes in turn" % (number + 1, blocks, len(nodes)))
+        rows += pod.call(flood.send, order, _BLOCK, number * _BLOCK * _BURST)
+        for node in nodes:
+            node.ns.run("conntrack", "--flush")
+    return {node.name: [row[index] for row in rows] for index, node in enumerate(nodes)}
+
+
+def _check(outside: Namespace, nodes: t.Sequence[_Node], rounds: int) -> None:
+    """All packets got through, and left with the address that they should have.
+
+    :raises RuntimeError: they did not.
+    """
+    listed = json.loads(outside.run("nft", "-j", "list", "table", "ip", "count"))["nftables"]
+    seen = [
+        each["counter"]["packets"]
+        for rule in listed
+        for each in rule.get("rule", {}).get("expr", ())
+        if "counter" in each
+    ]
+    plain = sum(node.count * rounds for node in nodes if node.name == _NONE)
+    hidden = sum(node.count * rounds for node in nodes) - plain
+    if seen != [hidden, plain]:
+        raise RuntimeError("%s packets came masqueraded and as they were, not %s" % (seen, [hidden, plain]))
+
+
+def _rows(plan: Plan, sizes: t.Sequence[int], times: t.Mapping[str, t.Sequence[float]]) -> t.Iterator[Row]:
+    def whole(name: str) -> Sample:
+        return Sample(tuple(times[name]), "s")
+
+    def added(name: str) -> Sample:
+        return Sample(tuple(mine - its for mine, its in zip(times[name], times[_NONE])), "s")
+
+    for backend in plan.backends:
+        bare = "bare MASQUERADE, " + backend
+        yield Row(bare, whole(bare), _NONE, whole(_NONE))
+        for size in sizes:
+            name = "%s, %5d ranges" % (backend, size)
+            target = _TARGET if backend == rules.NFTABLES and size == max(sizes) else None
+            yield Row(name, whole(name), "bare MASQUERADE", whole(bare), target)
+            if size in (0, max(sizes)):
+                # A difference of small times can be zero in one round: the medians are compared, not the rounds.
+                yield Row(name + ": added by the rules", added(name), "by bare MASQUERADE", added(bare), paired=False)

@@ -1,0 +1,80 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A node of our own: a network namespace with private files, and a process in it that does as told."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import traceback
+import typing as t
+
+from support.namespaces import Namespace
+
+_FORK = multiprocessing.get_context("fork")
+
+#: What the agent keeps on a node, and the reference agent's configuration: of this node only, and gone with it.
+_PRIVATE = """
+mount -t tmpfs none /run
+for place in /etc /var/lib; do
+    layers=/run/layers$place
+    mkdir -p $layers/upper $layers/work
+    mount -t overlay -o lowerdir=$place,upperdir=$layers/upper,workdir=$layers/work overlay $place
+done
+"""
+
+
+class Inside:
+    """Use it in ``with``; nothing is left behind.
+
+    :param private: whether it has files of its own; if not, ``ip`` knows other namespaces by their names in there.
+    """
+
+    def __init__(self, private: bool = True) -> None:
+        self.ns = Namespace()
+        try:
+            if private:
+                self.ns.run("sh", "-ec", _PRIVATE)
+            self._here, there = _FORK.Pipe()
+            self._process = _FORK.Process(target=_serve, args=(self.ns, there), daemon=True)
+            self._process.start()
+            there.close()
+        except BaseException:
+            self.ns.delete()
+            raise
+
+    def __enter__(self) -> Inside:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._here.close()
+        self.ns.delete()
+        self._process.join()
+
+    def call(self, what: t.Callable[..., t.Any], *arguments: t.Any) -> t.Any:
+        """Have the process inside call a function of a module, and return what it returned.
+
+        :raises RuntimeError: it raised an exception; the message has the traceback.
+        """
+        self._here.send((what, arguments))
+        done, returned = self._here.recv()
+        if not done:
+            raise RuntimeError(returned)
+        return returned
+
+
+def _serve(ns: Namespace, pipe: t.Any) -> None:
+    # Control-C is for the one who tells us what to do; it ends us when it is done.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    ns.enter()
+    while True:
+        try:
+            what, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send((True, what(*arguments)))
+        except BaseException:
+            pipe.send((False, traceback.format_exc()))

@@ -1,0 +1,122 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One call of the module inside a running Python: the first one, and those that find nothing to do."""
+
+from __future__ import annotations
+
+import functools
+import os
+import resource
+import sys
+import tempfile
+import time
+import typing as t
+from pathlib import Path
+
+from support.modules import collections
+from support.programs import Programs
+
+from . import installed, meter, rules
+from .figures import Row, Sample, Target
+from .inside import Inside
+from .plan import Plan, in_turns, say
+
+TITLE = "one call of the module, Python and Ansible's own imports not counted"
+
+#: Seconds of wall time.
+_FIRST = Target(3.0, below=True)
+_ONCE = Target(1)
+_FULL_NODE = Target(1.10, of_ratio=True)
+
+
+def measure(plan: Plan) -> t.Iterator[Row]:
+    """The rows of this part, as they come."""
+    for backend in plan.backends:
+        with Inside() as empty, Inside() as full:
+            say("module, %s: loading %d rules of others on one of two nodes" % (backend, plan.others))
+            full.call(installed.load_others, backend, plan.others)
+            for size in plan.sizes:
+                say("module, %s, %d CIDRs" % (backend, size))
+                yield from _of_size(plan, backend, size, empty, full)
+
+
+def _of_size(plan: Plan, backend: str, size: int, empty: Inside, full: Inside) -> t.Iterator[Row]:
+    options = {"backend": backend, "cidr_limit": max(size, 64), "non_masquerade_cidrs": rules.cidrs(size)}
+    name = "%s, %5d CIDRs" % (backend, size)
+    first = in_turns(
+        plan._replace(rounds=plan.slow_rounds, batch=1),
+        {"module": lambda _times: empty.call(first_apply, options), "load": lambda _times: _load(empty, backend)},
+    )
+    largest = size == max(plan.sizes)
+    yield Row(name + ": first call, wall", first["module"].wall, "same rules loaded", first["load"].wall,
+              _FIRST if largest else None)  # fmt: skip
+    full.call(run, options)
+    writes = Sample((empty.call(transactions, options),), "transactions")
+    # A set that packets may ask from its first instant on takes two: it is filled before a rule asks it.
+    yield Row(name + ": first call, writes", writes, target=_ONCE if backend != rules.NFTABLES else Target(2))
+    costs = in_turns(
+        plan, {"empty": functools.partial(empty.call, run, options), "full": functools.partial(full.call, run, options)}
+    )
+    yield Row(name + ": nothing to do, wall", costs["empty"].wall)
+    yield Row(name + ": nothing to do, full node: CPU", costs["full"].cpu, "empty node", costs["empty"].cpu,
+              _FULL_NODE if backend == rules.NFT else None)  # fmt: skip
+
+
+def _module(options: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
+    """What the installed module returns.
+
+    :raises RuntimeError: it failed.
+    """
+    path = str(collections())
+    if path not in sys.path:
+        sys.path.insert(0, path)
+    from support import module_process
+
+    result = module_process.run(module_process.Run(dict(options)))
+    if result.get("failed"):
+        raise RuntimeError(str(result.get("crashed") or result.get("msg")))
+    return result
+
+
+def _spent() -> float:
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def run(options: t.Mapping[str, t.Any], times: int = 1) -> meter.Cost:
+    """Call the module so often; what one call cost on average."""
+    cpu, started = _spent(), time.perf_counter()
+    for _number in range(times):
+        _module(options)
+    return meter.Cost((_spent() - cpu) / times, (time.perf_counter() - started) / times)
+
+
+def first_apply(options: t.Mapping[str, t.Any]) -> meter.Cost:
+    """Call the module where there is no rule of ours."""
+    _module({"state": "absent"})
+    cost = run(options)
+    if _module(options)["changed"]:
+        raise RuntimeError("a second call of the module changed something")
+    return cost
+
+
+def _load(node: Inside, backend: str) -> meter.Cost:
+    """What it costs to load the rules that the module made: what any program must spend."""
+    command = node.call(installed.load_same, backend)
+    return t.cast(meter.Cost, node.call(meter.spend, command))
+
+
+def transactions(options: t.Mapping[str, t.Any]) -> int:
+    """How many times a first call writes to the kernel: counted by stand-ins for the programs that do."""
+    with tempfile.TemporaryDirectory(dir="/run") as folder:
+        programs = Programs(Path(folder))
+        path = os.environ["PATH"]
+        _module({"state": "absent"})
+        os.environ["PATH"] = "%s:%s" % (programs.path, path)
+        try:
+            _module(options)
+        finally:
+            os.environ["PATH"] = path
+        calls = programs.calls()
+    return sum(1 for call in calls if call[0].endswith("-restore") or (call[0] == "nft" and "-f" in call))
