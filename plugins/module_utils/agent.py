@@ -157,7 +157,7 @@ def _status(arguments: argparse.Namespace, node: Node, where: Layout) -> int:
 def _report(
     state: states.State, policy: states.Policy, config: Config, result: Result, where: Layout
 ) -> t.Dict[str, t.Any]:
-    counted = counters(result)
+    counted = counters(result, planned=True)
     return {
         "version": VERSION,
         "in_sync": not result.changed and not result.errors,

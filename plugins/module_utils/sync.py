@@ -88,9 +88,15 @@ def describe(result: Result) -> t.Iterator[str]:
             yield "%s, %s: %s: %s" % (change.family, change.backend, action.action, action.rule)
 
 
-def counters(result: Result) -> t.Dict[str, Counters]:
-    """What our rules have counted, by family."""
-    return {change.family: change.via.counters() for change in managed(result)}
+def counters(result: Result, planned: bool = False) -> t.Dict[str, Counters]:
+    """What our rules have counted, by family.
+
+    :param planned: nothing was written; rules that are not there are not asked, which would make a legacy table.
+    :raises NodeError: they cannot be read.
+    """
+    return {
+        change.family: change.via.counters() for change in managed(result) if change.plan.found.rules or not planned
+    }
 
 
 def _announce_interval(config: Config) -> None:
