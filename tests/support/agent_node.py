@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A node with the agent on it: a namespace whose /etc, /run and /var/lib are its own, and no systemd."""
+"""A node with the agent on it: a namespace whose /etc, /run and /var/lib are its own, and a stand-in for systemctl."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import os
 import subprocess
 import sys
 import typing as t
+import zipfile
 from pathlib import Path
 
-from .import_collection import make_importable
+from . import modules
+from .import_collection import location, make_importable
 from .namespaces import Namespace
 
 make_importable()
@@ -30,20 +32,50 @@ mount --bind "$1/run" /run
 """
 #: Stands before the agent, so that every start of it is seen.
 _RECORDER = '#!/bin/sh\nprintf \'%%s\\n\' "$*" >>%s\nexec %s "$@"\n'
+#: Remembers which units are enabled and active, as files in a directory, and logs what it was told to do.
+_SYSTEMCTL = """#!/bin/sh
+cd %s || exit 1
+verb=$1
+shift
+[ "$verb" = show ] || echo "$verb $*" >>log
+for unit; do
+    case $verb,$unit in
+    show,-*) ;;
+    show,*)
+        load=not-found enabled= active=inactive
+        ls "/etc/systemd/system/${unit%%@*}"* >/dev/null 2>&1 && load=loaded enabled=disabled
+        [ -e "$unit.enabled" ] && enabled=enabled
+        [ -e "$unit.active" ] && active=active
+        printf 'LoadState=%%s\nActiveState=%%s\nUnitFileState=%%s\n\n' "$load" "$active" "$enabled"
+        ;;
+    enable,*) touch "$unit.enabled" ;;
+    disable,*) rm -f "$unit.enabled" ;;
+    start,*) touch "$unit.active" ;;
+    stop,*) rm -f "$unit.active" ;;
+    esac
+done
+"""
 
 
 class AgentNode:
-    """The agent in a namespace. What it has in /etc, /run and /var/lib lies below ``root`` for the test to see."""
+    """The agent in a namespace. What it has in /etc, /run and /var/lib lies below ``root`` for the test to see.
 
-    def __init__(self, ns: Namespace, root: Path, metrics: bool = False) -> None:
+    :param installed: whether the agent is there already, as files without units.
+    """
+
+    def __init__(self, ns: Namespace, root: Path, metrics: bool = False, installed: bool = True) -> None:
         self.ns = ns
         self.root = root / "node"
         self.bin = root / "bin"
         self.bin.mkdir()
+        self.systemd = root / "systemd"
+        self.systemd.mkdir()
+        self.path = root / "path"
+        self.path.mkdir()
+        self._write(self.path / "systemctl", (_SYSTEMCTL % self.systemd).encode())
         ns.run("sh", "-euc", _MOUNT, "sh", str(self.root))
         self.config_dir = self.root / "etc/ip-masq-agent"
         self.drop_ins = self.config_dir / "config.d"
-        self.drop_ins.mkdir(parents=True)
         self.run_dir = self.root / "run/ip-masq-agent"
         self.state_file = self.root / "var/lib/ip-masq-agent/state.json"
         self.metrics_dir = root / "metrics"
@@ -53,6 +85,13 @@ class AgentNode:
         )
         self._log = root / "agent.log"
         self._log.touch()
+        self.agent = Path(self.where.program)
+        self.pristine = self.files()
+        if installed:
+            self._install()
+
+    def _install(self) -> None:
+        self.drop_ins.mkdir(parents=True)
         self.agent = self.bin / "ip-masq-agent.real"
         self._write(self.agent, install.program(self.where))
         self._write(Path(self.where.program), (_RECORDER % (self._log, self.agent)).encode())
@@ -83,7 +122,7 @@ class AgentNode:
             encoding="utf-8",
             errors="surrogateescape",
             check=False,
-            env=dict(plain, LC_ALL="C", **env),
+            env=dict(plain, **dict({"LC_ALL": "C", "PATH": "%s:%s" % (self.path, os.environ["PATH"])}, **env)),
         )
 
     def command(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -124,3 +163,37 @@ class AgentNode:
         """The snapshot; empty where there is none."""
         path = self.run_dir / "expected"
         return path.read_bytes() if path.exists() else b""
+
+    def files(self) -> t.Set[str]:
+        """Every file that lies on the node, and every directory that is named after us."""
+        found = [path for folder in (self.root, self.bin, self.metrics_dir) for path in folder.rglob("*")]
+        return {
+            str(path.relative_to(self.root.parent)) for path in found if not path.is_dir() or "ip-masq" in path.name
+        }
+
+    def ansible(self, module: str, options: t.Mapping[str, t.Any], *flags: str) -> t.Dict[str, t.Any]:
+        """Run C(ansible localhost) on the node, failed or not, and return what it printed about it."""
+        env = {
+            "HOME": str(self.root.parent),
+            "ANSIBLE_COLLECTIONS_PATH": str(modules.collections()),
+            "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json",
+            "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1",
+            "ANSIBLE_LOCALHOST_WARNING": "False",
+            "LC_ALL": "C.UTF-8",
+        }
+        program = Path(sys.executable).with_name("ansible")
+        done = self.call(program, "localhost", "-c", "local", "-m", module, "-a", json.dumps(options), *flags, **env)
+        assert done.returncode in (0, 2), done.stdout + done.stderr
+        (task,) = [task for play in json.loads(done.stdout)["plays"] for task in play["tasks"]]
+        return t.cast(t.Dict[str, t.Any], task["hosts"]["localhost"])
+
+    def program_modules(self) -> t.Dict[str, bytes]:
+        """The modules in the installed program, by name."""
+        with zipfile.ZipFile(self.where.program) as packed:
+            inside = [name for name in packed.namelist() if name.startswith("ip_masq_agent/")]
+            return {Path(name).stem: packed.read(name) for name in inside if not name.endswith("/__init__.py")}
+
+    def collection_modules(self) -> t.Dict[str, bytes]:
+        """The same modules in the collection."""
+        folder = location() / "plugins" / "module_utils"
+        return {name: (folder / (name + ".py")).read_bytes() for name in self.program_modules()}

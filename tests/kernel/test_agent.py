@@ -1,0 +1,319 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The installed agent against real rules: sync, status, explain, remove."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+from pathlib import Path
+
+import pytest
+from support.agent_node import AgentNode
+from support.namespaces import Namespace
+from support.prometheus import parse
+from support.topology import ADDRESSES, Topology
+from support.variants import BACKENDS, Variant, every_backend, pristine, snapshot
+
+CHAIN = "IP-MASQ-AGENT"
+NFT = BACKENDS["iptables_nft"]
+BROKEN = '{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}'
+IN_SYNC, FAILED, CONFIG_BROKEN, OUT_OF_SYNC = 0, 1, 3, 4
+
+
+@pytest.fixture
+def node(ns: Namespace, tmp_path: Path) -> AgentNode:
+    """A node with the agent, which has not run yet."""
+    return AgentNode(ns, tmp_path)
+
+
+def exempt(node: AgentNode, variant: Variant = NFT) -> t.List[str]:
+    """The exempt IPv4 ranges in force."""
+    *returns, last = variant.rules(node.ns, "ipv4") or []
+    assert last.startswith("-j MASQUERADE")
+    return [rule.split()[1] for rule in returns]
+
+
+def break_rules(node: AgentNode) -> None:
+    """Take the first exemption out of the chain."""
+    node.ns.run("iptables-nft", "-w", "-t", "nat", "-D", CHAIN, "1")
+
+
+class TestSync:
+    """sync"""
+
+    @every_backend
+    def test_builds_the_rules_once_and_says_so_once(self, node: AgentNode, variant: Variant) -> None:
+        node.configure(backend=variant.backend, nonMasqueradeCIDRs=["10.1.0.0/16"])
+        first = node.sync()
+        assert first.returncode == IN_SYNC, first.stderr
+        assert exempt(node, variant) == variant.in_order(["169.254.0.0/16", "10.1.0.0/16"])
+        assert len(variant.jumps(node.ns, "ipv4")) == 1
+        assert "10.1.0.0/16" in first.stdout
+        before = snapshot(node.ns)
+        again = node.sync()
+        assert (again.returncode, again.stdout, again.stderr) == (IN_SYNC, "", "")
+        assert snapshot(node.ns) == before
+
+    def test_heals_and_counts_what_others_did_and_not_what_the_operator_did(self, node: AgentNode) -> None:
+        node.configure(backend="iptables_nft")
+        node.sync()
+        break_rules(node)
+        assert "169.254.0.0/16" in node.sync().stdout
+        node.configure(backend="iptables_nft", masqLinkLocal=True)
+        node.sync()
+        assert "169.254.0.0/16" not in exempt(node)
+        node.ns.run("iptables-nft", "-w", "-t", "nat", "-F", "POSTROUTING")
+        node.sync()
+        assert node.status()["drift_repaired"] == 2
+
+    def test_journal_gets_a_line_for_each_change_with_its_priority(self, node: AgentNode) -> None:
+        lines = node.command("sync", JOURNAL_STREAM="8:1").stdout.splitlines()
+        assert lines and all(line.startswith("<5>ipv4, iptables_nft: ") for line in lines)
+        (node.config_dir / "config").write_text(BROKEN)
+        assert node.command("sync", JOURNAL_STREAM="8:1").stderr.startswith("<3>")
+
+    def test_drop_ins_are_part_of_the_policy(self, node: AgentNode) -> None:
+        node.configure(nonMasqueradeCIDRs=["10.1.0.0/16"])
+        node.drop_in("b.json", '{"nonMasqueradeCIDRs": ["10.3.0.0/16", "10.1.0.0/16"]}')
+        node.drop_in("a.yaml", "nonMasqueradeCIDRs:\n  - 10.2.0.0/16\n")
+        node.sync()
+        assert exempt(node) == ["169.254.0.0/16", "10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16"]
+
+    def test_interval_is_announced(self, node: AgentNode) -> None:
+        node.configure(resyncInterval="90s")
+        node.sync()
+        assert node.command("set-timer").returncode == 0
+        drop_in = node.root / "run/systemd/system/ip-masq-agent.timer.d/interval.conf"
+        assert "OnUnitInactiveSec=90000000us" in drop_in.read_text()
+        assert (node.systemd / "log").read_text() == "daemon-reload \ntry-restart ip-masq-agent.timer\n"
+
+
+class TestBrokenConfig:
+    """The last good configuration stays in force."""
+
+    @pytest.mark.parametrize(
+        "text", [BROKEN, "{", "- a\n- b\n", "nonMasqueradeCIDRs: [10.0.0.0/8\n", '{"a": 1, "a": 2}']
+    )
+    def test_last_good_one_is_healed_by(self, node: AgentNode, text: str) -> None:
+        node.configure(nonMasqueradeCIDRs=["10.1.0.0/16"])
+        node.sync()
+        (node.config_dir / "config").write_text(text)
+        break_rules(node)
+        done = node.sync()
+        assert done.returncode == CONFIG_BROKEN
+        assert "the last good configuration stays in force" in done.stderr
+        assert exempt(node) == ["169.254.0.0/16", "10.1.0.0/16"]
+        status = node.status()
+        assert status["config"]["problem"] and status["in_sync"] and status["failing"]
+        assert status["drift_repaired"] == status["config_errors"] == 1
+
+    def test_a_broken_drop_in_counts_as_much(self, node: AgentNode) -> None:
+        node.sync()
+        node.drop_in("a.json", "{")
+        done = node.sync()
+        assert done.returncode == CONFIG_BROKEN
+        assert "config.d/a.json" in done.stderr
+
+    def test_without_an_earlier_one_nothing_is_touched(self, node: AgentNode) -> None:
+        (node.config_dir / "config").write_text(BROKEN)
+        done = node.sync()
+        assert done.returncode == CONFIG_BROKEN
+        assert "no rule was touched" in done.stderr
+        assert pristine(snapshot(node.ns))
+
+    def test_mended_it_is_in_force(self, node: AgentNode) -> None:
+        node.sync()
+        (node.config_dir / "config").write_text(BROKEN)
+        node.sync()
+        node.configure(nonMasqueradeCIDRs=["10.1.0.0/16"])
+        assert node.sync().returncode == IN_SYNC
+        assert exempt(node) == ["169.254.0.0/16", "10.1.0.0/16"]
+        status = node.status()
+        assert (status["failing"], status["config"]["problem"]) == (False, None)
+        assert status["last_error"]["lines"]
+
+    @pytest.mark.parametrize("content", [b"", b"{", b"\xff\x00", b'{"drift_repaired": null}'])
+    def test_a_damaged_state_file_does_not_keep_from_healing(self, node: AgentNode, content: bytes) -> None:
+        node.sync()
+        node.state_file.write_bytes(content)
+        break_rules(node)
+        done = node.sync()
+        assert done.returncode == IN_SYNC, done.stderr
+        assert exempt(node)[0] == "169.254.0.0/16"
+
+    def test_a_state_that_cannot_be_kept_is_an_error_after_healing(self, node: AgentNode) -> None:
+        node.sync()
+        node.state_file.unlink()
+        node.state_file.mkdir()
+        break_rules(node)
+        done = node.sync()
+        assert done.returncode == FAILED
+        assert "cannot write /var/lib/ip-masq-agent/state.json: Is a directory" in done.stderr
+        assert exempt(node)[0] == "169.254.0.0/16"
+
+
+class TestStatus:
+    """status"""
+
+    @every_backend
+    def test_exit_status_follows_the_rules(self, node: AgentNode, variant: Variant) -> None:
+        node.configure(backend=variant.backend)
+        assert node.command("status").returncode == OUT_OF_SYNC
+        assert pristine(snapshot(node.ns)), "a question wrote"
+        node.sync()
+        done = node.command("status")
+        assert done.returncode == IN_SYNC
+        assert "in sync" in done.stdout and variant.backend in done.stdout
+
+    def test_differences_are_those_that_a_sync_mends(self, node: AgentNode) -> None:
+        node.sync()
+        break_rules(node)
+        status = node.status()
+        assert not status["in_sync"]
+        assert status["config"]["sources"] == ["defaults (/etc/ip-masq-agent/config is not there)"]
+        done = node.sync().stdout.splitlines()
+        assert done == ["%(family)s, %(backend)s: %(action)s: %(rule)s" % found for found in status["differs"]]
+        status = node.status()
+        assert status["in_sync"] and status["differs"] == []
+        assert status["last_change"]["lines"] == done
+        assert status["last_sync"] >= status["last_change"]["time"]
+
+    @every_backend
+    def test_connections_are_counted_by_verdict(self, topology: Topology, variant: Variant, tmp_path: Path) -> None:
+        node = AgentNode(topology.node, tmp_path, metrics=True)
+        a = ADDRESSES["ipv4"]
+        node.configure(backend=variant.backend)
+        node.sync()
+        topology.ask(*a.exempt, *a.outside)
+        counters = node.status()["families"]["ipv4"]["counters"]
+        assert (counters["exempt_packets"], counters["masqueraded_packets"]) == (len(a.exempt), len(a.outside))
+        node.sync()
+        values = parse((node.metrics_dir / "ip_masq_agent.prom").read_text()).values
+        for verdict, expected in (("exempt", len(a.exempt)), ("masqueraded", len(a.outside))):
+            labels = (("family", "ipv4"), ("verdict", verdict))
+            assert values["ip_masq_agent_packets_total", labels] == expected
+            assert values["ip_masq_agent_bytes_total", labels] >= expected * 40
+        assert values["ip_masq_agent_in_sync", ()] == 1
+
+    def test_a_masquerade_behind_ours_is_remarked_on(self, node: AgentNode) -> None:
+        node.sync()
+        rule = "-A POSTROUTING -o eth0 -j MASQUERADE"
+        NFT.load(node.ns, "ipv4", rule)
+        done = node.command("status")
+        assert done.returncode == IN_SYNC
+        assert rule in done.stdout and "it can masquerade what you exempt" in done.stdout
+
+
+class TestExplain:
+    """explain, held against what packets do"""
+
+    @every_backend
+    def test_it_says_what_the_other_side_sees(self, topology: Topology, variant: Variant, tmp_path: Path) -> None:
+        node = AgentNode(topology.node, tmp_path)
+        node.configure(backend=variant.backend, enableIPv6=True, nonMasqueradeCIDRs=["10.0.0.0/8", "fc00::/7"])
+        node.sync()
+        for a in ADDRESSES.values():
+            destinations = [*a.exempt[:1], *a.outside[:1]]
+            for destination, source in topology.ask(*destinations).items():
+                said = node.command("explain", destination, "--source", a.pod).stdout.splitlines()[0]
+                told = a.pod if "a connection keeps the source address of %s" % a.pod in said else a.node
+                assert told == source, said
+                assert ("is exempt, because" if source == a.pod else "is masqueraded, because") in said
+
+    def test_it_explains_the_rules_in_force_and_not_those_declared(self, node: AgentNode) -> None:
+        node.sync()
+        assert "169.254.1.1 is exempt" in node.command("explain", "169.254.1.1").stdout
+        break_rules(node)
+        said = node.command("explain", "169.254.1.1").stdout
+        assert "169.254.1.1 is masqueraded" in said
+        assert "the rules in force are not those declared" in said
+
+    def test_the_node_s_own_addresses_are_told_apart(self, node: AgentNode) -> None:
+        node.sync()
+        node.ns.run("ip", "address", "add", "198.51.100.1/32", "dev", "lo")
+        assert "never reaches our chain" in node.command("explain", "198.51.100.1").stdout
+
+
+def installed(node: AgentNode) -> t.List[str]:
+    """What came to the node since it was made."""
+    return sorted(node.files() - node.pristine)
+
+
+class TestModule:
+    """The module that installs it, run by Ansible itself."""
+
+    @pytest.fixture
+    def bare(self, ns: Namespace, tmp_path: Path) -> AgentNode:
+        """A node on which nothing is installed yet."""
+        return AgentNode(ns, tmp_path, metrics=True, installed=False)
+
+    @staticmethod
+    def run(node: AgentNode, *flags: str, **options: t.Any) -> t.Dict[str, t.Any]:
+        """Run C(ansible localhost) on the node; what it printed about it."""
+        return node.ansible(
+            "kubenode.ip_masq.ip_masq_agent",
+            {"bin_dir": str(node.bin), "metrics_dir": str(node.metrics_dir), **options},
+            *flags,
+        )
+
+    def test_from_nothing_to_nothing(self, bare: AgentNode) -> None:
+        options = {"config": {"nonMasqueradeCIDRs": ["10.1.0.0/16"], "resyncInterval": "90s", "enableIPv6": True}}
+        foretold = self.run(bare, "-CD", **options)
+        assert foretold["changed"] and installed(bare) == [] and pristine(snapshot(bare.ns))
+        done = self.run(bare, "-D", **options)
+        assert done["changed"] and not done.get("failed"), done
+        for key in ("files", "services", "rules", "diff"):
+            assert foretold[key] == done[key], key
+        assert exempt(bare) == ["169.254.0.0/16", "10.1.0.0/16"]
+        assert bare.status()["in_sync"]
+        parse((bare.metrics_dir / "ip_masq_agent.prom").read_text())
+        before = snapshot(bare.ns)
+        again = self.run(bare, "-D", **options)
+        assert not again["changed"] and again["files"] == again["services"] == [], again
+        assert snapshot(bare.ns) == before
+        foretold = self.run(bare, "-CD", state="absent")
+        assert foretold["changed"] and bare.status()["in_sync"]
+        removed = self.run(bare, "-D", state="absent")
+        for key in ("files", "services"):
+            assert foretold[key] == removed[key], key
+        assert installed(bare) == []
+        assert not list(bare.systemd.glob("*.enabled")) and not list(bare.systemd.glob("*.active"))
+        assert NFT.rules(bare.ns, "ipv4") is None and NFT.listing(bare.ns, "ipv4", "POSTROUTING") == []
+        assert self.run(bare, state="absent")["changed"] is False
+
+    def test_what_ansible_sent_is_what_was_installed(self, bare: AgentNode) -> None:
+        self.run(bare, config={})
+        assert bare.program_modules() == bare.collection_modules()
+        assert {"agent", "sync", "reconcile", "iptables", "nftables"} <= set(bare.program_modules())
+
+    @pytest.mark.parametrize(
+        "options, message",
+        [
+            ({"config": {"nonMasqueradeCIDRs": ["10.0.0.1/8"]}}, "the aligned network is 10.0.0.0/8"),
+            ({"config": {"nonMasqueradeCIDR": []}}, "the nearest known key is nonMasqueradeCIDRs"),
+            ({"config": {"resyncInterval": "1ms"}}, "resyncInterval: '1ms' is too short"),
+            ({"config_dir": "relative"}, "config_dir: "),
+            ({"bin_dir": "/with space"}, "bin_dir: '/with space' is not usable"),
+            ({"metrics_dir": "/no/such/place"}, "metrics_dir: /no/such/place is not a directory on this node"),
+            ({"python": "/bin/false"}, "python: /bin/false is not a Python 3.8 or later"),
+        ],
+    )
+    def test_bad_input_touches_nothing(self, bare: AgentNode, options: t.Dict[str, t.Any], message: str) -> None:
+        done = self.run(bare, **options)
+        assert done["failed"] and message in done["msg"], done
+        assert installed(bare) == [] and pristine(snapshot(bare.ns))
+
+    def test_a_node_without_systemd_is_refused(self, bare: AgentNode) -> None:
+        (bare.root / "run/systemd/system").rmdir()
+        done = self.run(bare, config={})
+        assert done["failed"] and "not booted with systemd" in done["msg"]
+        assert installed(bare) == [] and pristine(snapshot(bare.ns))
+
+    def test_remove_from_the_command_line_leaves_nothing(self, bare: AgentNode) -> None:
+        self.run(bare, config={"enableIPv6": True})
+        done = bare.command("remove")
+        assert done.returncode == 0, done.stderr
+        assert installed(bare) == []
+        assert NFT.rules(bare.ns, "ipv4") is None and NFT.rules(bare.ns, "ipv6") is None
