@@ -1,0 +1,128 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The module that installs the agent: documentation, input, return values. As Ansible runs it: the tests of the kernel."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import KEYS
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.install import FileChange, Installed
+from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent as module
+
+OPTIONS = yaml.safe_load(module.DOCUMENTATION)["options"]
+EXAMPLES = yaml.safe_load(module.EXAMPLES)
+
+
+@pytest.mark.parametrize("option", sorted(set(OPTIONS) | set(module.ARGUMENT_SPEC)))
+def test_documentation_is_what_is_accepted(option: str) -> None:
+    documented, accepted = OPTIONS[option], module.ARGUMENT_SPEC[option]
+    for about in ("type", "choices", "default", "elements"):
+        assert documented.get(about) == accepted.get(about), about
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["name"])
+def test_every_example_is_accepted(example: t.Dict[str, t.Any]) -> None:
+    validated = ArgumentSpecValidator(module.ARGUMENT_SPEC).validate(example["kubenode.ip_masq.ip_masq_agent"])
+    assert validated.error_messages == []
+    if validated.validated_parameters["config"] is not None:
+        assert json.loads(module.config_text(validated.validated_parameters["config"])) is not None
+
+
+def test_documentation_names_every_key_of_the_file() -> None:
+    text = " ".join(OPTIONS["config"]["description"])
+    for key in KEYS:
+        assert "C(%s)" % key.file_key in text
+
+
+class TestConfigText:
+    """module.config_text"""
+
+    def test_keys_go_to_the_file_as_they_are(self) -> None:
+        config = {"nonMasqueradeCIDRs": ["10.0.0.0/8"], "resyncInterval": "5m", "enableIPv6": True}
+        text = module.config_text(config)
+        assert json.loads(text) == config
+        assert text.endswith("}\n")
+
+    def test_same_config_is_the_same_text(self) -> None:
+        assert module.config_text({"cidrLimit": 3}) == module.config_text({"cidrLimit": 3})
+
+    @pytest.mark.parametrize(
+        "config, message",
+        [
+            ({"nonMasqueradeCIDR": []}, "the key 'nonMasqueradeCIDR' is not known; the nearest known key is nonMasq"),
+            ({"non_masquerade_cidrs": []}, "the nearest known key is nonMasqueradeCIDRs"),
+            ({"nonMasqueradeCIDRs": ["10.0.0.1/8"]}, "nonMasqueradeCIDRs: '10.0.0.1/8' has host bits set"),
+            ({"nonMasqueradeCIDRs": [None]}, "entry 1 is null"),
+            ({"masqLinkLocal": "yes"}, "masqLinkLocal: 'yes' is not a boolean"),
+            ({"resyncInterval": 60}, "resyncInterval: 60 is not a duration"),
+            ({"masqChain": "x; reboot"}, "masqChain: 'x; reboot' cannot name a chain"),
+            ({"resyncInterval": datetime.date(2026, 1, 1)}, "a value cannot be written as JSON"),
+            ({"cidrLimit": 1, "CIDRLIMIT": 2}, "the key cidrLimit is given twice"),
+        ],
+    )
+    def test_bad_input_is_refused_with_the_remedy(self, config: t.Dict[str, t.Any], message: str) -> None:
+        with pytest.raises(ConfigError) as error:
+            module.config_text(config)
+        assert message in str(error.value)
+
+
+class TestFindLayout:
+    """module.find_layout"""
+
+    @staticmethod
+    def params(**given: t.Any) -> t.Dict[str, t.Any]:
+        """Options with their defaults."""
+        return dict({name: spec.get("default") for name, spec in module.ARGUMENT_SPEC.items()}, **given)
+
+    def test_defaults(self) -> None:
+        where = module.find_layout(self.params())
+        assert (where.program, where.python, where.metrics_file) == (
+            "/usr/local/sbin/ip-masq-agent",
+            sys.executable,
+            "",
+        )
+
+    def test_metrics_need_their_directory_unless_all_goes(self, tmp_path: Path) -> None:
+        assert module.find_layout(self.params(metrics_dir=str(tmp_path))).metrics_file.startswith(str(tmp_path))
+        gone = str(tmp_path / "gone")
+        with pytest.raises(ConfigError, match="metrics_dir: .*/gone is not a directory on this node"):
+            module.find_layout(self.params(metrics_dir=gone))
+        assert module.find_layout(self.params(metrics_dir=gone, state="absent")).metrics_file
+
+    def test_python_is_tried(self) -> None:
+        assert module.find_layout(self.params(python=sys.executable)).python == sys.executable
+        with pytest.raises(ConfigError, match="python: /bin/false is not a Python 3.8 or later"):
+            module.find_layout(self.params(python="/bin/false"))
+
+
+class TestReturn:
+    """module.as_return"""
+
+    def test_nothing_done_is_no_change(self) -> None:
+        returned = module.as_return(Installed((), ()), present=True)
+        assert returned["changed"] is False and returned["files"] == [] and returned["diff"] == []
+
+    @pytest.mark.parametrize(
+        "done",
+        [Installed((FileChange("/etc/x", "old\n", "new\n"),), ()), Installed((), ("start: ip-masq-agent.timer",))],
+        ids=["a file", "a unit"],
+    )
+    def test_whatever_was_done_is_a_change(self, done: Installed) -> None:
+        returned = module.as_return(done, present=True)
+        assert returned["changed"] is True and len(returned["diff"]) == 1
+
+    def test_diff_shows_a_file_that_comes_and_one_that_goes(self) -> None:
+        changes = (FileChange("/etc/new", None, "new\n"), FileChange("/etc/old", "old\n", None))
+        first, second = module.as_return(Installed(changes, ()), present=True)["diff"]
+        assert (first["before"], first["after"], first["after_header"]) == ("", "new\n", "/etc/new")
+        assert (second["before"], second["after"], second["before_header"]) == ("old\n", "", "/etc/old")
