@@ -1,0 +1,408 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is the nftables backend's own: its table, its set, and the way to it and from it."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import random
+import re
+import signal
+import sys
+import time
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils import nfnetlink
+from support import modules
+from support.modules import ModuleRun, apply, refused, run_modules
+from support.namespaces import Namespace, until
+from support.programs import Programs
+from support.topology import ADDRESSES, Topology
+from support.variants import BACKENDS, NFTABLES, VARIANTS, pristine, snapshot
+
+CHAIN = "IP-MASQ-AGENT"
+TABLE = "ip ip_masq_agent"
+DEFAULT = ["10.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"]
+KILLS = 20
+
+
+def nft(ns: Namespace, *commands: str) -> None:
+    """Carry out commands of nft in one transaction."""
+    ns.run("nft", "-f", "-", stdin="\n".join(commands + ("",)))
+
+
+def rule(ns: Namespace, part: str) -> str:
+    """The handle of the rule that holds ``part``."""
+    lines = [line for line in NFTABLES.saved(ns, "ipv4").splitlines() if part in line]
+    return lines[0].rsplit(" ", 1)[1]
+
+
+#: What somebody does to the table; in braces, part of the rule whose handle is meant.
+DAMAGE: t.Dict[str, t.Sequence[str]] = {
+    "element added": ["add element %s exempt { 1.2.3.0/24 }"],
+    "element beside another added": ["add element %s exempt { 11.0.0.0/8 }"],
+    "element removed": ["delete element %s exempt { 172.16.0.0/12 }"],
+    "set emptied": ["flush set %s exempt"],
+    "chain emptied": ["flush chain %s postrouting"],
+    "rule removed": ["delete rule %s postrouting handle {masquerade}"],
+    "rule added": ["insert rule %s postrouting ip daddr 8.8.8.8 accept"],
+    "rule behind the last": ["add rule %s postrouting counter"],
+    "rule that means something else": ["replace rule %s postrouting handle {@exempt} ip saddr @exempt return"],
+    "rule twice": ["add rule %s postrouting counter masquerade fully-random"],
+    "order changed": [
+        "delete rule %s postrouting handle {masquerade}",
+        "insert rule %s postrouting counter masquerade fully-random",
+    ],
+    "another chain": ["add chain %s mine { type nat hook postrouting priority 10; }", "add rule %s mine masquerade"],
+    "another set": ['add set %s mine { type ipv4_addr; flags interval; elements = { 10.0.0.1 comment "a, b }" }; }'],
+    "a map and a counter": ["add map %s m { type ipv4_addr : verdict; }", "add counter %s c"],
+    "chain at another priority": [
+        "delete chain %s postrouting",
+        "add chain %s postrouting { type nat hook postrouting priority -5; }",
+    ],
+    "chain that is not hooked": [
+        "flush chain %s postrouting",
+        "delete chain %s postrouting",
+        "add chain %s postrouting",
+    ],
+    "only the set left": ["delete chain %s postrouting"],
+    "only the chain left": ["flush chain %s postrouting", "delete set %s exempt"],
+    "set of another kind": [
+        "flush chain %s postrouting",
+        "delete set %s exempt",
+        "add set %s exempt { type ipv4_addr; flags interval, timeout; }",
+    ],
+    "nothing left but the table": ["delete table %s", "add table %s"],
+    "asleep": ["add table %s { flags dormant; }"],
+    "table gone": ["delete table %s"],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_mended_in_one_run(topology: Topology, damage: str) -> None:
+    a, node = ADDRESSES["ipv4"], topology.node
+    apply(node, backend="nftables")
+    for command in DAMAGE[damage]:
+        meant = re.search(r"handle \{(.*?)\}", command)
+        there = rule(node, meant.group(1)) if meant else ""
+        nft(node, re.sub(r"(?<=handle )\{.*?\}", there, command).replace("%s", TABLE))
+    done = apply(node, backend="nftables")
+    assert done["changed"] is True
+    assert done["actions"]
+    assert NFTABLES.exempt(node, "ipv4") == DEFAULT
+    assert NFTABLES.rules(node, "ipv4") == ["-d %s -j RETURN" % cidr for cidr in DEFAULT] + [
+        "-j MASQUERADE --random-fully"
+    ]
+    kinds = sorted(kind for kind, _content in NFTABLES.objects(node, "ipv4"))
+    assert kinds == ["chain", "rule", "rule", "rule", "set", "table"]
+    assert topology.ask(a.exempt[0], a.outside[0]) == {a.exempt[0]: a.pod, a.outside[0]: a.node}
+    assert apply(node, backend="nftables")["changed"] is False
+
+
+SAME: t.Dict[str, t.Sequence[str]] = {
+    "no comments and no counters": [
+        "flush chain %s postrouting",
+        "add rule %s postrouting fib daddr type local return",
+        "add rule %s postrouting ip daddr @exempt return",
+        "add rule %s postrouting masquerade fully-random",
+    ],
+    "no auto-merge, and ranges in pieces": [
+        "delete table %s",
+        "add table %s",
+        "add set %s exempt { type ipv4_addr; flags interval; }",
+        "add element %s exempt { 10.0.0.0/9, 10.128.0.0-10.255.255.255, 172.16.0.0/12, 192.168.0.0/16 }",
+        "add element %s exempt { 169.254.0.0/16 }",
+        "add chain %s postrouting { type nat hook postrouting priority srcnat; }",
+        "add rule %s postrouting fib daddr type local return",
+        "add rule %s postrouting ip daddr @exempt counter return comment mine",
+        "add rule %s postrouting masquerade fully-random",
+    ],
+    "an older release with both chains in another order": [
+        "delete table %s",
+        "add table %s",
+        "add chain %s postrouting { type nat hook postrouting priority 100; }",
+        "add set %s exempt { type ipv4_addr; flags interval; auto-merge; }",
+        "add element %s exempt { 192.168.0.0/16, 10.0.0.0/8, 172.16.0.0/12, 169.254.0.0/16 }",
+        "add rule %s postrouting fib daddr type local counter return",
+        "add rule %s postrouting ip daddr @exempt counter return",
+        "add rule %s postrouting counter masquerade fully-random",
+    ],
+}
+
+
+@pytest.mark.parametrize("form", SAME)
+def test_a_table_that_means_the_same_is_not_touched(ns: Namespace, form: str) -> None:
+    apply(ns, backend="nftables")
+    nft(ns, *(command % TABLE for command in SAME[form]))
+    before = NFTABLES.saved(ns, "ipv4")
+    assert apply(ns, backend="nftables")["changed"] is False
+    assert NFTABLES.saved(ns, "ipv4") == before
+
+
+@pytest.mark.parametrize(
+    "cidrs, merged",
+    [
+        (["10.0.0.0/9", "10.128.0.0/9"], ["10.0.0.0/8"]),
+        (["10.0.0.0/8", "10.1.0.0/16", "11.0.0.0/8"], ["10.0.0.0/7"]),
+        (["10.0.0.0/8", "11.0.0.0/9"], ["10.0.0.0/8", "11.0.0.0/9"]),
+        (["0.0.0.0/0"], ["0.0.0.0/0"]),
+        (["0.0.0.0/1", "128.0.0.0/1"], ["0.0.0.0/0"]),
+        (["240.0.0.0/4", "255.255.255.255/32", "0.0.0.0/8"], ["0.0.0.0/8", "240.0.0.0/4"]),
+        (["1.2.3.4/32", "1.2.3.5/32", "1.2.3.7/32"], ["1.2.3.4/31", "1.2.3.7/32"]),
+        (["128.0.0.0/1"], ["128.0.0.0/1"]),
+        (["::/0"], []),
+        (["ffff::/16", "::/128", "8000::/1"], []),
+    ],
+    ids=",".join,
+)
+def test_ranges_that_meet_are_in_force_and_settle(ns: Namespace, cidrs: t.List[str], merged: t.List[str]) -> None:
+    options = {"backend": "nftables", "enable_ipv6": True, "masq_link_local": True, "masq_link_local_ipv6": True}
+    apply(ns, non_masquerade_cidrs=cidrs, **options)
+    six = ipaddress.collapse_addresses([ipaddress.ip_network(cidr) for cidr in cidrs if ":" in cidr])
+    assert NFTABLES.exempt(ns, "ipv4") == merged
+    assert NFTABLES.exempt(ns, "ipv6") == [str(network) for network in six]
+    assert apply(ns, non_masquerade_cidrs=cidrs, **options)["changed"] is False
+    # And from one such list to another, where elements grow, shrink, split and join.
+    for other in (["10.0.0.0/8", "fd00::/8"], ["10.64.0.0/10", "fd80::/9"], cidrs):
+        assert apply(ns, non_masquerade_cidrs=other, **options)["changed"] is True
+        assert apply(ns, non_masquerade_cidrs=other, **options)["changed"] is False
+
+
+def test_what_does_not_change_keeps_its_counters(topology: Topology) -> None:
+    a, node = ADDRESSES["ipv4"], topology.node
+    apply(node, backend="nftables")
+    topology.ask(*a.exempt, *a.outside)
+    before = NFTABLES.counters(node, "ipv4")
+    apply(node, backend="nftables", non_masquerade_cidrs=["10.0.0.0/8", "100.64.0.0/10"])
+    after = NFTABLES.counters(node, "ipv4")
+    assert before[-1] == after[-1] != "-c 0 0 -j MASQUERADE --random-fully"
+
+
+_FLOOD = """
+import socket, sys
+# One socket, many ports: each datagram opens a connection. Ends when standard input does.
+import select
+sent = 0
+print("ready", flush=True)
+while not select.select([sys.stdin], [], [], 0)[0]:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for _ in range(500):
+            sent += 1
+            for destination in sys.argv[1:]:
+                try:
+                    sock.sendto(b"x", (destination, 1 + sent % 65000))
+                except OSError:
+                    pass
+print(sent, flush=True)
+"""
+
+
+def test_no_connection_of_a_flood_is_wrong_while_ranges_and_rules_change(topology: Topology) -> None:
+    """A set that is made anew can be empty for some microseconds: too short for a connection at a time to notice."""
+    a = ADDRESSES["ipv4"]
+    exempt, outside = a.exempt[0], a.outside[0]
+    topology.node.run("sysctl", "-qw", "net.netfilter.nf_conntrack_udp_timeout=1")
+    nft(
+        topology.outside,
+        "table ip seen {",
+        "chain c { type filter hook prerouting priority -300;",
+        "ip saddr %s ip daddr %s counter drop" % (a.pod, exempt),
+        "ip saddr %s ip daddr %s counter drop" % (a.node, outside),
+        "ip saddr %s ip daddr %s counter drop" % (a.node, exempt),
+        "ip saddr %s ip daddr %s counter drop" % (a.pod, outside),
+        "}",
+        "}",
+    )
+    one = {"backend": "nftables", "to_ports": ["1024-65535"]}
+    other = {"backend": "nftables", "non_masquerade_cidrs": ["10.0.0.0/8", "100.64.0.0/10"], "exemption": "enforce"}
+    apply(topology.node, **one)
+    flood = topology.pod.popen(sys.executable, "-c", _FLOOD, exempt, outside)
+    assert flood.stdout is not None
+    assert flood.stdout.readline() == "ready\n"
+    results = run_modules(topology.node, [other, one] * 60)
+    flood.communicate()
+    assert all(result["changed"] for result in results)
+    listed = topology.outside.run("nft", "list", "table", "ip", "seen")
+    right_exempt, right_outside, wrong_exempt, wrong_outside = map(int, re.findall(r"packets ([0-9]+)", listed))
+    assert right_exempt > 1000
+    assert right_outside > 1000
+    assert (wrong_exempt, wrong_outside) == (0, 0)
+
+
+def test_from_one_backend_to_any_other_nothing_stays_and_nothing_is_missing(topology: Topology) -> None:
+    a, node = ADDRESSES["ipv4"], topology.node
+    stream = None
+    for backend in ("iptables_nft", "nftables", "iptables_legacy", "nftables", "iptables_nft"):
+        assert apply(node, backend=backend, enable_ipv6=True)["changed"] is True
+        for name, other in BACKENDS.items():
+            for family in ("ipv4", "ipv6"):
+                assert bool(other.jumps(node, family)) == (name == backend), (backend, name, family)
+                assert (other.rules(node, family) is not None) == (name == backend), (backend, name, family)
+        stream = stream or topology.stream(*a.exempt, *a.outside)
+    assert stream is not None
+    seen = stream.finish()
+    assert {where: set(sources) for where, sources in seen.items()} == dict(
+        [(exempt, {a.pod}) for exempt in a.exempt] + [(outside, {a.node}) for outside in a.outside]
+    )
+
+
+@pytest.mark.parametrize("start", ["nothing", "iptables_nft", "iptables_legacy", "nftables"])
+def test_killed_at_any_moment_the_old_or_the_new_rules_are_in_force(start: str) -> None:
+    options = {"backend": "nftables", "to_ports": ["1024-29999", "32768-65535"]}
+
+    def begin(ns: Namespace) -> None:
+        if start != "nothing":
+            apply(ns, backend=start, non_masquerade_cidrs=["10.9.0.0/16"])
+
+    def in_force(ns: Namespace) -> t.List[t.Any]:
+        # A set without a chain is nothing to a packet.
+        held = [backend.rules(ns, "ipv4") if backend.jumps(ns, "ipv4") else None for backend in BACKENDS.values()]
+        return [rules for rules in held if rules is not None]
+
+    with Namespace() as ns:
+        begin(ns)
+        old = in_force(ns)
+        began = time.monotonic()
+        apply(ns, **options)
+        whole = time.monotonic() - began
+        new = in_force(ns)
+    assert old != new
+    dice = random.Random(start)
+    ends = []
+    for number in range(KILLS):
+        with Namespace() as ns:
+            begin(ns)
+            run = ModuleRun(ns, [options])
+            run.wait_until_ready()
+            time.sleep(dice.uniform(0, whole))
+            for pid in [run.pid] if number % 2 else [run.pid, *ns.pids()]:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except ProcessLookupError:
+                    pass
+            run.results()
+            until(lambda ns=ns: not ns.pids(), "the programs that the killed module had started to end")
+            ends.append(in_force(ns))
+            apply(ns, **options)
+            assert in_force(ns) == new
+    both = sorted(old + new, key=repr)
+    assert [end for end in ends if end not in (old, new) and sorted(end, key=repr) != both] == []
+
+
+#: nft that does not do as it is told, but only where it writes.
+_WRITES = 'case "$*" in *"-f -"*) ;; *) exec "$real" "$@";; esac; '
+
+
+@pytest.mark.parametrize("installed", [False, True], ids=["first install", "change"])
+def test_what_the_kernel_lost_is_named_and_the_old_table_is_back(
+    ns: Namespace, programs: Programs, installed: bool
+) -> None:
+    if installed:
+        apply(ns, backend="nftables", non_masquerade_cidrs=["192.168.0.0/16"], exemption="enforce")
+    before = [content for kind, content in NFTABLES.objects(ns, "ipv4") if kind == "rule"]
+    programs.misbehave(lambda name: name == "nft", _WRITES + 'sed "s/, 10[.]0[.]0[.]0.8//" | "$real" "$@"')
+    message = refused(
+        ns,
+        backend="nftables",
+        masq_link_local=True,
+        non_masquerade_cidrs=["5.5.0.0/16", "10.0.0.0/8"],
+        path=programs.path,
+    )
+    assert "10.0.0.0/8" in message
+    assert "5.5.0.0" not in message
+    after = [content for kind, content in NFTABLES.objects(ns, "ipv4") if kind == "rule"]
+    for rules in (before, after):
+        for content in rules:
+            del content["handle"]
+    assert after == before
+    assert NFTABLES.exempt(ns, "ipv4") == (["169.254.0.0/16", "192.168.0.0/16"] if installed else [])
+
+
+@pytest.mark.parametrize("installed", [False, True], ids=["first install", "change"])
+def test_a_refused_write_changes_nothing_and_says_why(ns: Namespace, programs: Programs, installed: bool) -> None:
+    if installed:
+        apply(ns, backend="nftables", non_masquerade_cidrs=["192.168.0.0/16"])
+    before = snapshot(ns)
+    said = "Error: Could not process rule: No such file or directory"
+    programs.misbehave(
+        lambda name: name == "nft",
+        _WRITES
+        + 'text=$(cat); case "$text" in *masquerade*) echo "%s" >&2; exit 1;; esac; ' % said
+        + 'printf "%s\\n" "$text" | "$real" "$@"',
+    )
+    message = refused(ns, backend="nftables", random_fully=False, path=programs.path)
+    assert said in message
+    assert "nft_masq" in message
+    assert snapshot(ns) == before
+    assert pristine(before) != installed
+
+
+def test_both_families_are_removed_and_nothing_is_left(ns: Namespace) -> None:
+    apply(ns, backend="nftables", enable_ipv6=True)
+    assert not pristine(snapshot(ns))
+    foretold = modules.run_module(ns, check=True, backend="auto", state="absent")
+    done = apply(ns, backend="auto", state="absent")
+    assert foretold["actions"] == done["actions"]
+    assert [action["action"] for action in done["actions"]] == ["table removed"] * 2
+    assert pristine(snapshot(ns))
+
+
+def test_ipv6_that_is_turned_off_leaves_no_table(ns: Namespace) -> None:
+    apply(ns, backend="nftables", enable_ipv6=True)
+    assert apply(ns, backend="nftables")["changed"] is True
+    assert NFTABLES.present(ns, "ipv4")
+    assert not NFTABLES.present(ns, "ipv6")
+
+
+@pytest.mark.parametrize("backend", sorted(VARIANTS))
+def test_a_node_that_uses_iptables_starts_nft_for_nothing(ns: Namespace, programs: Programs, backend: str) -> None:
+    for _run in range(2):
+        apply(ns, backend=backend, enable_ipv6=True, path=programs.path)
+    assert [call for call in programs.calls() if call[0] == "nft"] == []
+
+
+def test_ten_thousand_ranges_settle_and_are_read_once(ns: Namespace, programs: Programs) -> None:
+    first = int(ipaddress.ip_address("10.0.0.0"))
+    cidrs = ["%s/24" % ipaddress.ip_address(first + 512 * i) for i in range(10_000)]
+    options = {"backend": "nftables", "cidr_limit": 10_000, "non_masquerade_cidrs": cidrs, "path": programs.path}
+    assert apply(ns, **options)["changed"] is True
+    assert NFTABLES.exempt(ns, "ipv4") == cidrs + ["169.254.0.0/16"]
+    before = NFTABLES.saved(ns, "ipv4")
+    so_far = len(programs.calls())
+    assert apply(ns, **options)["changed"] is False
+    calls = [call[1:] for call in programs.calls()[so_far:] if call[0] == "nft"]
+    assert sorted(calls) == [["--version"], ["-n", "-s", "list", "table", "ip", "ip_masq_agent"]]
+    assert NFTABLES.saved(ns, "ipv4") == before
+
+
+def test_the_kernel_says_which_extensions_and_tables_it_has(ns: Namespace) -> None:
+    asked = (
+        "from ansible_collections.kubenode.ip_masq.plugins.module_utils.nfnetlink import *\n"
+        "print([has_extension('ipv4', TARGET, 'MASQUERADE', 0), has_extension('ipv6', MATCH, 'addrtype', 1),"
+        " has_extension('ipv4', TARGET, 'NOSUCH', 0), has_extension('ipv4', MATCH, 'addrtype', 99),"
+        " has_nft_table('ipv4', 'mine'), has_nft_table('ipv6', 'mine')])\n"
+    )
+    location = nfnetlink.__file__.split("ansible_collections")[0]
+    nft(ns, "add table ip mine")
+    before = snapshot(ns)
+    program = "import sys; sys.path.insert(0, %r)\n%s" % (location, asked)
+    assert ns.run(sys.executable, "-c", program) == "[True, True, False, False, True, False]\n"
+    assert snapshot(ns) == before
+    # Who may not ask gets no wrong answer.
+    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--inh-caps=-all,+dac_read_search"]
+    nobody += ["--ambient-caps=-all,+dac_read_search", sys.executable, "-c", program]
+    assert ns.run(*nobody) == "[None, None, None, None, None, None]\n"
+
+
+def test_the_text_that_is_read_is_what_nft_reads(ns: Namespace) -> None:
+    """A table goes back into the kernel from what was read of it, when a change has to be undone."""
+    apply(ns, backend="nftables", exemption="enforce", to_ports=["1024-2047", "4096"], enable_ipv6=True)
+    for family in ("ip", "ip6"):
+        text = ns.run("nft", "-n", "-s", "list", "table", family, "ip_masq_agent")
+        nft(ns, "delete table %s ip_masq_agent" % family, text)
+        assert ns.run("nft", "-n", "-s", "list", "table", family, "ip_masq_agent") == text
+    options = {"exemption": "enforce", "to_ports": ["1024-2047", "4096"], "enable_ipv6": True}
+    assert apply(ns, backend="nftables", **options)["changed"] is False
