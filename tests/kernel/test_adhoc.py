@@ -30,10 +30,10 @@ def ansible(ns: Namespace, home: Path, module: str, arguments: str, *flags: str,
     env.update(ANSIBLE_LOCALHOST_WARNING="False", LC_ALL="C.UTF-8")
     if not checkout:
         env["ANSIBLE_COLLECTIONS_PATH"] = str(modules.collections())
+    where = modules.ROOT if checkout else home
     program = str(Path(sys.executable).with_name("ansible"))
     done = subprocess.run(
-        ["ip", "netns", "exec", ns.name, program, "localhost", "-c", "local", "-m", module, "-a", arguments, *flags],
-        cwd=modules.ROOT if checkout else home,
+        ns.argv("env", "-C", str(where), program, "localhost", "-c", "local", "-m", module, "-a", arguments, *flags),
         env=env,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

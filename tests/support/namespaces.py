@@ -19,14 +19,16 @@ from pathlib import Path
 PREFIX = "ipmasq"
 _numbers = itertools.count(1)
 
-#: Enters the lock file of this namespace in place of the machine's, says so, and keeps the mount alive.
-_ANCHOR = 'touch /run/xtables.lock && mount --bind "$1" /run/xtables.lock && echo ready && exec sleep infinity'
-
-
-def _lock_of(name: str) -> Path:
-    """The file that stands in for /run/xtables.lock inside the namespace: its own, so that test runs do not wait for
-    each other; on tmpfs as /run is on a node, so that /proc/locks shows the device number that stat does."""
-    return Path("/dev/shm") / (name + ".lock")
+#: Gives the namespace a /run of its own, says so, and keeps it alive. The locks of iptables-legacy and of the module lie
+#: there, and test runs must not wait for each other. The names of the namespaces stay visible.
+_ANCHOR = """
+mount --bind /run/netns /mnt
+mount -t tmpfs none /run
+mkdir /run/netns
+mount --move /mnt /run/netns
+echo ready
+exec sleep infinity
+"""
 
 
 def _remove(name: str) -> None:
@@ -36,7 +38,6 @@ def _remove(name: str) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
     subprocess.run(["ip", "netns", "del", name], check=False)
-    _lock_of(name).unlink(missing_ok=True)
 
 
 def sweep() -> None:
@@ -60,15 +61,13 @@ def until(condition: t.Callable[[], bool], what: str) -> None:
 
 
 class Namespace:
-    """One network namespace with its own xtables lock. Delete it with :meth:`delete`, or use it in ``with``."""
+    """One network namespace with a /run of its own. Delete it with :meth:`delete`, or use it in ``with``."""
 
     def __init__(self) -> None:
         self.name = "%s-%d-%d" % (PREFIX, os.getpid(), next(_numbers))
-        self.lock = _lock_of(self.name)
-        self.lock.touch(mode=0o600)
         subprocess.run(["ip", "netns", "add", self.name], check=True)
         self._anchor = subprocess.Popen(
-            ["ip", "netns", "exec", self.name, "sh", "-c", _ANCHOR, "sh", str(self.lock)], stdout=subprocess.PIPE
+            ["ip", "netns", "exec", self.name, "sh", "-ec", _ANCHOR], stdout=subprocess.PIPE
         )
         assert self._anchor.stdout is not None
         if self._anchor.stdout.readline() != b"ready\n":
