@@ -19,7 +19,7 @@ from pathlib import Path
 PREFIX = "ipmasq"
 _numbers = itertools.count(1)
 
-#: Gives the namespace a /run of its own, says so, and keeps it alive. The locks of iptables-legacy and of the module lie
+#: Gives the namespace a /run of its own, says so, and keeps it alive. The locks of iptables-legacy and the module lie
 #: there, and test runs must not wait for each other. The names of the namespaces stay visible.
 _ANCHOR = """
 mount --bind /run/netns /mnt
