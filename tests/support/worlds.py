@@ -196,7 +196,7 @@ def worlds(draw: Draw, predecessors: bool = True) -> World:
     chains: Chains = {name: [] for name in BUILTIN_CHAINS}
     for name in _FOREIGN_CHAINS:
         chains[name] = ["-m mark ! --mark 0x4000/0x4000 -j RETURN", "-p tcp -j MASQUERADE"]
-    chains["OUTPUT"] = ["-j OTHER"]
+    chains["OUTPUT"] = ["-p udp -j RETURN"]
     chains["POSTROUTING"] = draw(st.lists(st.sampled_from(_FOREIGN_POSTROUTING), max_size=3))
     chains[CHAIN] = healthy(wanted)
     chains["POSTROUTING"].insert(_place(draw, chains["POSTROUTING"]), JUMP)

@@ -1,43 +1,19 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What all unit tests share: where the collection comes from, and how hard hypothesis looks."""
+"""What the unit tests share."""
 
 from __future__ import annotations
 
-import os
-import typing as t
+from pathlib import Path
 
-import hypothesis
 import pytest
-from support.import_collection import make_importable
-
-COLLECTION = make_importable()
-
-# The same examples on every run and every machine; no time limit, because machines differ.
-hypothesis.settings.register_profile(
-    "repeatable",
-    derandomize=True,
-    deadline=None,
-    max_examples=150,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow],
-)
-# New examples on every run: HYPOTHESIS_PROFILE=explore
-hypothesis.settings.register_profile(
-    "explore", hypothesis.settings.get_profile("repeatable"), derandomize=False, max_examples=3000, print_blob=True
-)
-hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
-
-
-def pytest_report_header() -> str:
-    return "collection under test: %s" % COLLECTION
+from support.machine import Machine
 
 
 @pytest.fixture
-def machine(tmp_path: t.Any, monkeypatch: pytest.MonkeyPatch) -> t.Any:
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """A node whose programs are all simulated."""
-    from support.machine import Machine
-
     made = Machine(tmp_path)
     made.install(monkeypatch)
     return made

@@ -56,7 +56,7 @@ def test_a_verdict_before_us_takes_traffic_and_one_behind_us_does_not(verdict: s
         "-m mark ! --mark 0x4000/0x4000 -j RETURN",
         "-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
         "-s 192.0.2.1/32 -j ACCEPT",
-        "-m comment --comment \"-j MASQUERADE\" -j X",
+        '-m comment --comment "-j MASQUERADE" -j X',
     ],
 )
 def test_marked_and_source_limited_traffic_is_not_remarked_on(benign: str) -> None:

@@ -68,7 +68,9 @@ def test_a_list_wins_over_all_reserved_ranges_and_keeps_its_order() -> None:
     assert cidrs(nomasq_all_reserved_ranges=True, non_masquerade_cidrs=given) == given
 
 
-@pytest.mark.parametrize("limit, count, good", [(64, 64, True), (64, 65, False), (0, 0, True), (0, 1, False), (65, 65, True)])
+@pytest.mark.parametrize(
+    "limit, count, good", [(64, 64, True), (64, 65, False), (0, 0, True), (0, 1, False), (65, 65, True)]
+)
 def test_more_entries_than_the_limit_are_refused(limit: int, count: int, good: bool) -> None:
     values = {"non_masquerade_cidrs": ["10.%d.0.0/16" % number for number in range(count)], "cidr_limit": limit}
     if good:

@@ -108,7 +108,10 @@ def test_ipv6_mixed_in_with_ipv6_on(text: str) -> None:
         ("unknown: {a: 1, a: 2}\n", "'a' is given twice"),
         ("nonMasqueradeCIDRs: &a [10.0.0.0/8]\nother: *a\n", r"line 2: aliases \(\*name\) are not supported"),
         ("nonMasqueradeCIDRs: [10.0.0.0/8, null]\n", "nonMasqueradeCIDRs: entry 2 is null"),
-        ("nonMasqueradeCIDRs: [10.0.0.0/8, ]\nresyncInterval: 60\n", "resyncInterval: 60 is not a duration: .* with a unit"),
+        (
+            "nonMasqueradeCIDRs: [10.0.0.0/8, ]\nresyncInterval: 60\n",
+            "resyncInterval: 60 is not a duration: .* with a unit",
+        ),
         ("resyncInterval:\n", "resyncInterval: None is not a duration"),
         ("resyncInterval: 1:30\n", "resyncInterval: .* is not a duration"),
         ("nonMasqueradeCIDRs: 10.0.0.0/8\n", "nonMasqueradeCIDRs: .* is not a list"),
@@ -224,7 +227,9 @@ def test_drop_ins_unite_lists_in_name_order_without_duplicates(tmp_path: Path) -
 
 def test_of_drop_in_scalars_the_last_wins_and_a_conflict_is_remarked_on(tmp_path: Path) -> None:
     folder = drop_in(
-        tmp_path, config="resyncInterval: 5m\nmasqLinkLocal: true\n", a_json='{"resyncInterval": "6m", "masqLinkLocal": true}'
+        tmp_path,
+        config="resyncInterval: 5m\nmasqLinkLocal: true\n",
+        a_json='{"resyncInterval": "6m", "masqLinkLocal": true}',
     )
     document, _read = config_file.load_directory(str(folder))
     assert document.values == {"resync_interval": "6m", "masq_link_local": True}

@@ -132,13 +132,34 @@ def test_duration_is_read_as_go_does(text: str, nanoseconds: int) -> None:
     "text, problem",
     [
         (text, "numbers with a unit")
-        for text in ("", "s", ".s", "-", "+", "-.s", "5", "00", "1 s", " 1s", "1s ", "1e3s", "1.5.s", "1d", "1S", "1sec")
+        for text in (
+            "",
+            "s",
+            ".s",
+            "-",
+            "+",
+            "-.s",
+            "5",
+            "00",
+            "1 s",
+            " 1s",
+            "1s ",
+            "1e3s",
+            "1.5.s",
+            "1d",
+            "1S",
+            "1sec",
+        )
         + ("60s\n", "\uff11s", "--1s", "1-s", "1s-1s", "0x1s", "1_0s")
     ]
     + [
-        (text, "not above zero") for text in ("0", "-0", "+0", "0s", "0.0s", "-5s", "-.5s", "0.1ns", "-9223372036854775808ns")
+        (text, "not above zero")
+        for text in ("0", "-0", "+0", "0s", "0.0s", "-5s", "-.5s", "0.1ns", "-9223372036854775808ns")
     ]
-    + [(text, "too long") for text in ("9223372036854775808ns", "3000000h", "2562047h47m16.854775808s", "9" * 5000 + "h")]
+    + [
+        (text, "too long")
+        for text in ("9223372036854775808ns", "3000000h", "2562047h47m16.854775808s", "9" * 5000 + "h")
+    ]
     + [(value, "text with a unit") for value in (60, 60.0, None, True, [], {}, b"60s")],
 )
 def test_bad_duration_is_refused(text: t.Any, problem: str) -> None:
@@ -164,7 +185,10 @@ def test_port_ranges_keep_their_order_and_are_not_merged(text: str, ranges: t.Tu
 
 @pytest.mark.parametrize(
     "text, problem",
-    [(text, "PORT or FIRST-LAST") for text in ("42 - 44", "42-43-44", "4x", "-44", "42-", "42, 43", " 42", "42,", ",", "42\n")]
+    [
+        (text, "PORT or FIRST-LAST")
+        for text in ("42 - 44", "42-43-44", "4x", "-44", "42-", "42, 43", " 42", "42,", ",", "42\n")
+    ]
     + [(text, "PORT or FIRST-LAST") for text in ("0x2a", "4_2", "+42", "\uff14", "42:44", "9" * 5000)]
     + [("42-41", "reversed: write 41-42"), ("65535-1", "reversed: write 1-65535")]
     + [(text, "outside 1-65535") for text in ("0", "65536", "70000", "0-10", "1-65536", "80,70000", "999999999")]
@@ -180,7 +204,9 @@ def test_port_ranges_are_read_from_how_they_are_printed(ranges: t.List[PortRange
     assert parse_port_ranges(",".join(map(str, ranges))) == tuple(ranges)
 
 
-@pytest.mark.parametrize("name", ["IP-MASQ-AGENT", "IP-MASQ", "NON-MASQUERADE-DAEMON", "a", "my_chain.1", "x" * 28, "1"])
+@pytest.mark.parametrize(
+    "name", ["IP-MASQ-AGENT", "IP-MASQ", "NON-MASQUERADE-DAEMON", "a", "my_chain.1", "x" * 28, "1"]
+)
 def test_chain_name_is_taken(name: str) -> None:
     assert check_chain_name(name) == name
 
@@ -188,14 +214,41 @@ def test_chain_name_is_taken(name: str) -> None:
 @pytest.mark.parametrize(
     "name, problem",
     [("x" * 29, "29 characters, iptables takes at most 28"), ("x" * 5000, "at most 28")]
-    + [(name, "iptables reserves it") for name in ("POSTROUTING", "postrouting", "INPUT", "ACCEPT", "MASQUERADE", "RETURN")]
+    + [
+        (name, "iptables reserves it")
+        for name in ("POSTROUTING", "postrouting", "INPUT", "ACCEPT", "MASQUERADE", "RETURN")
+    ]
     + [
         (name, "belong to another program")
-        for name in ("KUBE-POSTROUTING", "kube-x", "cali-POSTROUTING", "FLANNEL-POSTRTG", "CILIUM_POST_nat", "CNI-1", "DOCKER")
+        for name in (
+            "KUBE-POSTROUTING",
+            "kube-x",
+            "cali-POSTROUTING",
+            "FLANNEL-POSTRTG",
+            "CILIUM_POST_nat",
+            "CNI-1",
+            "DOCKER",
+        )
     ]
     + [
         (name, "use letters, digits")
-        for name in ("", "-x", "!x", ".x", "a b", "a\nb", "a\n", "a;b", 'a"b', "a'b", "a\\b", "a$b", "\u00e4", "a\0b", "A -j ACCEPT")
+        for name in (
+            "",
+            "-x",
+            "!x",
+            ".x",
+            "a b",
+            "a\nb",
+            "a\n",
+            "a;b",
+            'a"b',
+            "a'b",
+            "a\\b",
+            "a$b",
+            "\u00e4",
+            "a\0b",
+            "A -j ACCEPT",
+        )
         + ("A\n-F POSTROUTING", "#x", ":x")
     ]
     + [(value, "use letters, digits") for value in (None, 5, True, b"A", ["A"], {"A": 1})],

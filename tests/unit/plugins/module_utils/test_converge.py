@@ -63,7 +63,9 @@ CHANGES = st.dictionaries(
     st.integers(0, 12),
     st.lists(
         st.tuples(
-            st.sampled_from(["insert", "insert", "delete", "take our jump", "flush our chain"]), st.integers(0, 5), FOREIGN
+            st.sampled_from(["insert", "insert", "delete", "take our jump", "flush our chain"]),
+            st.integers(0, 5),
+            FOREIGN,
         ),
         max_size=3,
     ),
@@ -120,9 +122,9 @@ def test_a_refusal_that_nobody_else_caused_is_not_repeated() -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        "iptables-restore v1.8.9 (nf_tables): Warning: Extension MASQUERADE revision 0 not supported, missing kernel module?",
+        "iptables-restore: Warning: Extension MASQUERADE revision 0 not supported, missing kernel module?",
         "iptables-restore v1.8.9 (legacy): Couldn't load target `MASQUERADE':No such file or directory",
-        "iptables-restore v1.8.9 (legacy): iptables-restore: unable to initialize table 'nat'\ncan't initialize iptables table",
+        "iptables-restore: unable to initialize table 'nat'\ncan't initialize iptables table",
     ],
 )
 def test_a_kernel_without_the_modules_is_told_from_other_failures_with_the_remedy(said: str) -> None:
@@ -148,7 +150,9 @@ def test_a_kernel_that_does_not_keep_a_rule_gets_its_previous_state_back(world: 
         worlds.assert_holds(nat.chains, world.wanted)
 
 
-@pytest.mark.parametrize("lost, named", [("-j MASQUERADE", "-j MASQUERADE"), ("-d 10.0.0.0/8", "-d 10.0.0.0/8"), (JUMP, CHAIN)])
+@pytest.mark.parametrize(
+    "lost, named", [("-j MASQUERADE", "-j MASQUERADE"), ("-d 10.0.0.0/8", "-d 10.0.0.0/8"), (JUMP, CHAIN)]
+)
 def test_the_error_names_what_the_kernel_did_not_keep(lost: str, named: str) -> None:
     nat = Nat(chains={"POSTROUTING": [KUBE], "KUBE-POSTROUTING": []})
     nat.loses = lambda rule: lost in rule

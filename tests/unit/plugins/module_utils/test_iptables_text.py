@@ -44,7 +44,10 @@ def test_everything_is_written_without_a_destination(family: str, everything: st
     [
         # releases of ip-masq-agent, GCE's scripts, a person
         ('-A C -d 10.0.0.0/8 -m comment --comment "ip-masq-agent: local traffic" -j RETURN', TEN),
-        ('-A C -d 10.0.0.0/8 -m comment --comment "non-masquerade-daemon: x" -m addrtype ! --dst-type LOCAL -j RETURN', TEN),
+        (
+            '-A C -d 10.0.0.0/8 -m comment --comment "non-masquerade: x" -m addrtype ! --dst-type LOCAL -j RETURN',
+            TEN,
+        ),
         ("-A C -d 10.0.0.0/8 -m addrtype ! --dst-type LOCAL -j RETURN", TEN),
         ('-A C -d 10.0.0.0/8 -m comment --comment "\\"ip-masq-agent: quoted\\"" -j RETURN', TEN),
         ("-A C -d 10.0.0.0/8 -m comment --comment one -m comment --comment two -j RETURN", TEN),

@@ -100,7 +100,9 @@ def test_a_variant_asked_for_is_taken_whatever_kubernetes_uses(machine: Machine,
 
 def test_a_variant_asked_for_and_not_there_is_refused_with_what_there_is(machine: Machine) -> None:
     machine.remove("-legacy")
-    with pytest.raises(NodeError, match="backend iptables_legacy is not on this node, which has iptables_nft: install it"):
+    with pytest.raises(
+        NodeError, match="backend iptables_legacy is not on this node, which has iptables_nft: install it"
+    ):
         machine.node().choose(LEGACY)
 
 

@@ -54,7 +54,9 @@ def test_without_ipv6_no_ipv6_table_is_written(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("broken, works", [("ipv6", "ipv4"), ("ipv4", "ipv6")])
-def test_a_family_that_fails_does_not_stop_the_other_and_is_not_hidden(machine: Machine, broken: str, works: str) -> None:
+def test_a_family_that_fails_does_not_stop_the_other_and_is_not_hidden(
+    machine: Machine, broken: str, works: str
+) -> None:
     machine.broken.add((NFT, broken))
     done = sync(machine, **DUAL)
     worlds.assert_holds(machine.nat[NFT, works].chains, from_config(build(DUAL), works))
@@ -80,7 +82,12 @@ def test_rules_left_in_the_other_variant_go_after_the_new_ones_are_there(machine
     assert machine.writes() == [(LEGACY, "ipv4"), (LEGACY, "ipv6"), (NFT, "ipv4"), (NFT, "ipv6")]
     assert [has_ours(machine, *where) for where in EVERYWHERE] == [False, False, True, True]
     assert machine.foreign() == before
-    gone = [(change.backend, action.action) for change in done.changes for action in change.plan.actions if "removed" in action.action]
+    gone = [
+        (change.backend, action.action)
+        for change in done.changes
+        for action in change.plan.actions
+        if "removed" in action.action
+    ]
     assert gone == [(NFT, "jump removed"), (NFT, "chain removed")] * 2
 
 
@@ -147,7 +154,9 @@ def test_absent_that_fails_somewhere_says_so_and_goes_on_elsewhere(machine: Mach
 
 def test_two_chains_of_other_names_do_not_meet(machine: Machine) -> None:
     sync(machine, masq_chain="MINE")
-    machine.put(NFT, "ipv4", THEIRS=["-j RETURN"], POSTROUTING=machine.nat[NFT, "ipv4"].chains["POSTROUTING"] + ["-j THEIRS"])
+    machine.put(
+        NFT, "ipv4", THEIRS=["-j RETURN"], POSTROUTING=machine.nat[NFT, "ipv4"].chains["POSTROUTING"] + ["-j THEIRS"]
+    )
     sync(machine, present=False, masq_chain="MINE")
     assert machine.nat[NFT, "ipv4"].chains["THEIRS"] == ["-j RETURN"]
     assert machine.nat[NFT, "ipv4"].chains["POSTROUTING"] == ["-j THEIRS"]
@@ -177,7 +186,9 @@ def test_check_mode_says_what_the_real_run_does_and_touches_nothing(machine: Mac
     assert not sync(machine, present, check=True, **DUAL).changed
 
 
-def test_whoever_is_not_root_is_refused_before_anything_is_asked(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_is_not_root_is_refused_before_anything_is_asked(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(NodeError, match="run as root"):
         sync(machine)

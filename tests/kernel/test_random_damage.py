@@ -1,0 +1,117 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The simulated nat table of the unit tests does not lie: random damage goes through the real programs as well."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.iptables import Iptables
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.reconcile import converge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome, run
+from hypothesis import HealthCheck, given, settings
+from support import worlds
+from support.namespaces import Namespace
+from support.nat import BUILTIN_CHAINS, Chains, Nat
+
+COMMANDS = {"ipv4": "iptables", "ipv6": "ip6tables"}
+
+
+class Kernel:
+    """The nat table of one family in one variant, in a namespace."""
+
+    def __init__(self, ns: Namespace, backend: str, family: str) -> None:
+        self.ns = ns
+        self.backend = backend
+        self.family = family
+        self.command = COMMANDS[family] + {"iptables_nft": "-nft", "iptables_legacy": "-legacy"}[backend]
+        self.transactions: t.List[str] = []
+
+    def run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+        """The collection's runner, inside the namespace."""
+        if argv[0].endswith("-restore"):
+            self.transactions.append(stdin or "")
+        return run(self.ns.argv(*argv), stdin=stdin, timeout=timeout)
+
+    def iptables(self) -> Iptables:
+        return Iptables(self.run, self.backend, self.family, self.command, (1, 8, 9), worlds.CHAIN, 5)
+
+    def load(self, chains: Chains) -> None:
+        """Replace the whole table."""
+        lines = [":%s %s [0:0]" % (name, "ACCEPT" if name in BUILTIN_CHAINS else "-") for name in chains]
+        lines += ["-A %s %s" % (name, rule) for name, rules in chains.items() for rule in rules]
+        self.ns.run(self.command + "-restore", "-w", stdin="\n".join(["*nat", *lines, "COMMIT", ""]))
+
+    def chains(self) -> Chains:
+        """The whole table."""
+        found: Chains = {}
+        for line in self.ns.run(self.command, "-w", "-t", "nat", "-S").splitlines():
+            verb, chain, rule = (line.split(" ", 2) + [""])[:3]
+            found.setdefault(chain, [])
+            if verb == "-A":
+                found[chain].append(rule)
+        return found
+
+
+@pytest.mark.parametrize("backend", ["iptables_nft", "iptables_legacy"])
+@pytest.mark.parametrize("present", [True, False], ids=["present", "absent"])
+@settings(max_examples=20, suppress_health_check=list(HealthCheck))  # one namespace for all of them
+@given(world=worlds.worlds())
+def test_random_damage_is_mended_by_the_kernel_as_the_simulation_says(
+    ns: Namespace, backend: str, present: bool, world: worlds.World
+) -> None:
+    kernel, nat = Kernel(ns, backend, world.family), Nat(backend, world.chains)
+    kernel.load(world.chains)
+    assert kernel.chains() == nat.chains, "the state is not printed as it was written"
+    wanted = world.wanted if present else None
+    real = converge(kernel.iptables(), wanted)
+    simulated = converge(worlds.backend(nat, world.family), wanted)
+    assert real.plan == simulated.plan
+    assert kernel.transactions == nat.tried
+    assert kernel.chains() == nat.chains
+    if present:
+        worlds.assert_holds(kernel.chains(), world.wanted)
+    assert not converge(kernel.iptables(), wanted).plan.actions
+
+
+#: Transactions that no kernel takes; ``A`` is a chain that POSTROUTING jumps to.
+REFUSED = {
+    "delete a rule that is not there": ["-D POSTROUTING -j ACCEPT"],
+    "remove a chain that is jumped to": ["-F A", "-X A"],
+    "remove a chain with rules in it": ["-D POSTROUTING -j A", "-X A"],
+    "remove a chain that is not there": ["-X B"],
+    "flush a chain that is not there": ["-F B"],
+    "jump to a chain that is not there": ["-A POSTROUTING -j B"],
+    "add to a chain that is not there": ["-A B -j RETURN"],
+    "insert too far behind": ["-I POSTROUTING 9 -j ACCEPT"],
+    "name a chain too long": [":%s - [0:0]" % ("x" * 29)],
+    "a port that does not exist": ["-A A -p tcp -j MASQUERADE --to-ports 70000"],
+    "ports without a protocol": ["-A A -j MASQUERADE --to-ports 1024"],
+}
+
+
+@pytest.mark.parametrize("backend", ["iptables_nft", "iptables_legacy"])
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_the_simulation_refuses_the_kernel_refuses_as_a_whole(ns: Namespace, backend: str, why: str) -> None:
+    chains = dict.fromkeys(BUILTIN_CHAINS, [])
+    chains.update(A=["-j RETURN"], POSTROUTING=["-j A"])
+    text = "\n".join(["*nat", ":C - [0:0]", *REFUSED[why], "COMMIT", ""])
+    kernel, nat = Kernel(ns, backend, "ipv4"), Nat(backend, chains)
+    kernel.load(chains)
+    for table in (kernel, nat):
+        done = table.run([kernel.command + "-restore", "-w", "5", "--noflush"], stdin=text)
+        assert done.rc != 0, table
+    assert kernel.chains() == nat.chains == chains
+
+
+@pytest.mark.parametrize("backend", ["iptables_nft", "iptables_legacy"])
+def test_the_simulation_says_of_a_missing_chain_what_the_program_says(ns: Namespace, backend: str) -> None:
+    kernel, nat = Kernel(ns, backend, "ipv4"), Nat(backend)
+    for arguments in (["-S", "NONE"], ["-C", "POSTROUTING", "-j", "NONE"]):
+        argv = [kernel.command, "-w", "5", "-t", "nat", *arguments]
+        real, simulated = kernel.run(argv), nat.run(argv)
+        assert real.rc == simulated.rc
+        if arguments[0] == "-S":
+            assert real.stderr.split(": ", 1)[1] == simulated.stderr.split(": ", 1)[1]

@@ -1,0 +1,269 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The module's word and deed: options, examples and return values are what its documentation says."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing as t
+
+import pytest
+import yaml
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.reconcile import converge
+from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq
+from hypothesis import given
+from hypothesis import strategies as st
+from support import module_process, worlds
+from support.machine import LEGACY, NFT, Machine
+from support.nat import Nat
+from support.worlds import CHAIN
+
+# The module is imported here for its documentation, and run there as a program.
+pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
+
+OPTIONS: t.Dict[str, t.Any] = yaml.safe_load(ip_masq.DOCUMENTATION)["options"]
+EXAMPLES: t.List[t.Dict[str, t.Any]] = yaml.safe_load(ip_masq.EXAMPLES)
+RETURN: t.Dict[str, t.Any] = yaml.safe_load(ip_masq.RETURN)
+#: What every module returns, so that no RETURN names it.
+ALWAYS = {"changed", "diff", "invocation", "warnings", "msg", "failed"}
+
+
+class _Called(Exception):
+    """Carries how the module made its AnsibleModule."""
+
+
+@pytest.fixture
+def spec(monkeypatch: pytest.MonkeyPatch) -> t.Dict[str, t.Any]:
+    """The arguments of AnsibleModule."""
+
+    def capture(**arguments: t.Any) -> None:
+        raise _Called(arguments)
+
+    monkeypatch.setattr(ip_masq, "AnsibleModule", capture)
+    with pytest.raises(_Called) as called:
+        ip_masq.main()
+    return t.cast(t.Dict[str, t.Any], called.value.args[0])
+
+
+def needs_nft(example: t.Dict[str, t.Any]) -> bool:
+    """Whether an example is for the other backend, whose own tests run it."""
+    options = example["kubenode.ip_masq.ip_masq"] or {}
+    return options.get("backend") == "nftables" or options.get("exemption") == "enforce"
+
+
+def run(check: bool = False, **options: t.Any) -> t.Dict[str, t.Any]:
+    """Run the module as Ansible would."""
+    result = module_process.run(module_process.Run(options, check=check, diff=True))
+    assert "crashed" not in result, result["crashed"]
+    return result
+
+
+def test_documented_options_are_the_options(spec: t.Dict[str, t.Any]) -> None:
+    documented = {
+        name: {
+            key: value for key, value in option.items() if key in ("type", "elements", "choices", "default", "required")
+        }
+        for name, option in OPTIONS.items()
+    }
+    assert documented == spec["argument_spec"]
+    assert all(option["description"] for option in OPTIONS.values())
+
+
+def test_attributes_say_what_the_module_can(spec: t.Dict[str, t.Any]) -> None:
+    attributes = yaml.safe_load(ip_masq.DOCUMENTATION)["attributes"]
+    assert spec["supports_check_mode"] is True
+    assert {name: about["support"] for name, about in attributes.items()} == dict.fromkeys(
+        ("check_mode", "diff_mode", "idempotent", "platform"), "full"
+    )
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["name"])
+def test_every_example_fits_the_options(example: t.Dict[str, t.Any], spec: t.Dict[str, t.Any]) -> None:
+    (action,) = set(example) - {"name"}
+    assert action == "kubenode.ip_masq.ip_masq"
+    options = example[action] or {}
+    checked = ArgumentSpecValidator(spec["argument_spec"], mutually_exclusive=spec["mutually_exclusive"]).validate(
+        options
+    )
+    assert checked.error_messages == []
+
+
+@pytest.mark.parametrize(
+    "example", [one for one in EXAMPLES if not needs_nft(one)], ids=lambda example: example["name"]
+)
+def test_every_example_runs_and_is_idempotent(example: t.Dict[str, t.Any], machine: Machine) -> None:
+    options = example["kubenode.ip_masq.ip_masq"] or {}
+    result = run(**options)
+    assert not result.get("failed"), result["msg"]
+    assert run(**options)["changed"] is False
+
+
+def keys(value: t.Any, prefix: str = "") -> t.Set[str]:
+    """Every path of keys in a returned value."""
+    if isinstance(value, dict):
+        return {prefix + key for key in value} | {
+            path for key in value for path in keys(value[key], prefix + key + ".")
+        }
+    if isinstance(value, list):
+        return {path for entry in value for path in keys(entry, prefix)}
+    return set()
+
+
+def documented(contains: t.Dict[str, t.Any], prefix: str = "") -> t.Set[str]:
+    """Every path of keys that RETURN names. What is the same for both families is described once, for ipv4."""
+    found = {prefix + name for name in contains}
+    for name, about in contains.items():
+        found |= documented(about.get("contains", {}), prefix + name + ".")
+    return found
+
+
+def test_documented_return_values_are_the_return_values(machine: Machine) -> None:
+    result = run(enable_ipv6=True)
+    returned = {key: value for key, value in result.items() if key not in ALWAYS}
+    same_for_ipv6 = {path.replace("ipv4.", "ipv6.") for path in documented(RETURN) if "ipv4." in path}
+    assert keys(returned) == documented(RETURN) | same_for_ipv6
+
+
+def test_every_return_value_has_a_sample_of_its_type() -> None:
+    kinds = {"str": str, "list": list, "dict": dict, "bool": bool, "int": int}
+
+    def check(contains: t.Dict[str, t.Any]) -> None:
+        for name, about in contains.items():
+            assert about["description"], name
+            if "sample" in about:
+                assert isinstance(about["sample"], kinds[about["type"]]), name
+            check(about.get("contains", {}))
+
+    check(RETURN)
+
+
+@given(worlds.worlds(), st.booleans())
+def test_every_action_is_documented(world: worlds.World, present: bool) -> None:
+    named = set(re.findall(r"C\(([^)]+)\)", " ".join(RETURN["actions"]["contains"]["action"]["description"])))
+    change = converge(worlds.backend(Nat(chains=world.chains)), world.wanted if present else None, check=True)
+    assert {action.action for action in change.plan.actions} <= named
+
+
+def test_returned_rules_actions_and_diff_are_what_happened(machine: Machine) -> None:
+    machine.put(NFT, "ipv4", POSTROUTING=["-j KUBE-POSTROUTING"], KUBE_POSTROUTING=[])
+    result = run(non_masquerade_cidrs=["10.0.0.0/8"])
+    nat = machine.nat[NFT, "ipv4"]
+    chain = ["-A %s %s" % (CHAIN, rule) for rule in nat.chains[CHAIN]]
+    jump = "-A POSTROUTING " + nat.chains["POSTROUTING"][1]
+    assert result["changed"] is True
+    assert result["backend"] == {"name": NFT, "version": "1.8.9"}
+    assert result["families"] == {"ipv4": {"rules": chain, "jump": jump}}
+    assert [
+        (action["family"], action["backend"], action["action"], action["rule"]) for action in result["actions"]
+    ] == [
+        ("ipv4", NFT, "chain created", "-N " + CHAIN),
+        *(("ipv4", NFT, "rule added", rule) for rule in chain),
+        ("ipv4", NFT, "jump added", jump),
+    ]
+    title = "# ipv4, iptables_nft\n"
+    kept = "-A POSTROUTING -j KUBE-POSTROUTING\n"
+    assert result["diff"]["before"] == title + kept
+    assert result["diff"]["after"] == "%s-N %s\n%s\n%s%s\n" % (title, CHAIN, "\n".join(chain), kept, jump)
+
+
+def test_a_second_run_changes_nothing_and_shows_no_difference(machine: Machine) -> None:
+    run()
+    again = run()
+    assert again["changed"] is False and again["actions"] == []
+    assert again["diff"]["before"] == again["diff"]["after"]
+    assert again["families"]["ipv4"]["rules"]
+
+
+@pytest.mark.parametrize("options", [{}, {"state": "absent"}, {"backend": LEGACY, "enable_ipv6": True}])
+def test_check_mode_returns_what_the_real_run_does(machine: Machine, options: t.Dict[str, t.Any]) -> None:
+    machine.put(NFT, "ipv4", IP_MASQ_AGENT=["-j RETURN"], POSTROUTING=["-j IP-MASQ-AGENT"])
+    looked = run(check=True, **options)
+    assert looked["changed"] is True and machine.writes() == []
+    assert json.dumps(looked, sort_keys=True) == json.dumps(run(**options), sort_keys=True)
+
+
+def test_absent_returns_no_families(machine: Machine) -> None:
+    run()
+    result = run(state="absent")
+    assert result["changed"] is True and result["families"] == {}
+    assert [action["action"] for action in result["actions"]] == ["jump removed", "chain removed"]
+
+
+@pytest.mark.parametrize(
+    "options, problem",
+    [
+        (
+            {"non_masquerade_cidrs": ["10.0.0.1/8"]},
+            "non_masquerade_cidrs: '10.0.0.1/8' .* aligned network is 10.0.0.0/8",
+        ),
+        ({"non_masquerade_cidrs": ["10.0.0.0/8", None]}, "non_masquerade_cidrs: entry 2 is null"),
+        ({"non_masquerade_cidrs": [10]}, "non_masquerade_cidrs: 10 is not a CIDR"),
+        ({"non_masquerade_cidrs": ["fc00::/7"]}, "set enable_ipv6 to true"),
+        ({"non_masquerade_cidrs": ["10.0.0.0/8"] * 3, "cidr_limit": 2}, "raise cidr_limit"),
+        ({"cidr_limit": -1}, "cidr_limit: -1"),
+        ({"to_ports": ["70000"]}, "to_ports: '70000' .* outside 1-65535"),
+        ({"masq_chain": "KUBE-X"}, "masq_chain: 'KUBE-X' .* belong to another program"),
+        ({"lock_timeout": -1}, "lock_timeout: -1 is outside"),
+        ({"lock_timeout": 10**9}, "lock_timeout: 1000000000 is outside"),
+        ({"backend": "nonsense"}, "backend must be one of"),
+        ({"cidr_limit": "many"}, "cidr_limit"),
+        ({"unknown": 1}, "unknown"),
+        ({"config_file": "/nonexistent", "cidr_limit": 65}, "mutually exclusive"),
+        ({"config_file": "/nonexistent", "non_masquerade_cidrs": []}, "mutually exclusive"),
+        ({"config_file": "/dev/null"}, "not a regular file"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_is_asked(
+    machine: Machine, options: t.Dict[str, t.Any], problem: str
+) -> None:
+    result = run(**options)
+    assert result["failed"] is True and not result.get("changed")
+    assert re.search(problem, result["msg"]), result["msg"]
+    assert machine.asked == []
+
+
+def test_a_config_file_is_the_policy_and_its_remarks_are_warnings(machine: Machine, tmp_path: t.Any) -> None:
+    path = tmp_path / "config"
+    path.write_text('{"nonMasqueradeCIDRs": ["10.0.0.0/8"], "masqLinkLocal": true, "nonMasqueradeCidr": []}')
+    result = run(config_file=str(path))
+    assert [rule.split()[3] for rule in result["families"]["ipv4"]["rules"] if "-d" in rule] == ["10.0.0.0/8"]
+    (warning,) = [text for text in result["warnings"] if "'nonMasqueradeCidr' is not known" in text]
+    assert warning.endswith("nonMasqueradeCIDRs")
+
+
+def test_a_broken_config_file_is_named_with_its_key(machine: Machine, tmp_path: t.Any) -> None:
+    path = tmp_path / "config"
+    path.write_text('{"resyncInterval": 60}')
+    assert run(config_file=str(path))["msg"].startswith("%s: resyncInterval: 60 is not a duration" % path)
+    assert machine.asked == []
+
+
+def test_options_that_are_flags_of_the_reference_agent_go_with_a_file(machine: Machine, tmp_path: t.Any) -> None:
+    path = tmp_path / "config"
+    path.write_text('{"masqChain": "FROM-FILE", "randomFully": false}')
+    rules = run(config_file=str(path), masq_chain="FROM-OPTION")["families"]["ipv4"]["rules"]
+    assert rules[-1].startswith("-A FROM-OPTION ") and not rules[-1].endswith("--random-fully")
+
+
+def test_one_familys_failure_is_returned_with_what_the_other_did(machine: Machine) -> None:
+    machine.broken.add((NFT, "ipv6"))
+    result = run(enable_ipv6=True)
+    assert result["failed"] is True and result["changed"] is True
+    assert result["msg"].startswith("ipv6: ") and list(result["families"]) == ["ipv4"]
+
+
+def test_rules_of_others_that_spoil_the_promise_are_warned_about(machine: Machine) -> None:
+    machine.put(NFT, "ipv4", POSTROUTING=["-o eth1 -j MASQUERADE"])
+    assert [
+        warning for warning in run()["warnings"] if "before our jump" in warning and "-o eth1 -j MASQUERADE" in warning
+    ]
+
+
+def test_values_from_the_command_line_do_as_well(machine: Machine) -> None:
+    result = run(non_masquerade_cidrs="10.0.0.0/8,192.168.0.0/16", masq_link_local="yes", to_ports="1024-2048,4096")
+    rules = result["families"]["ipv4"]["rules"]
+    assert [rule.split()[3] for rule in rules if "-d" in rule] == ["10.0.0.0/8", "192.168.0.0/16"]
+    assert len([rule for rule in rules if "--to-ports" in rule]) == 6
