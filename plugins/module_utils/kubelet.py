@@ -207,9 +207,9 @@ def _decide_removal(seen: Seen, name: str, why: str) -> Decision:
         return Decision("managed_elsewhere", "none", "fail", reason)
     places = " and ".join(dict.fromkeys(place.where for place, _value in seen.configured))
     if name == "remove" and seen.kubenet:
-        reason = "%s: taken out of %s. Its kubenet masquerades everything outside 10.0.0.0/8 again" % (why, places)
+        reason = "%s: it has to go from %s. kubenet then masquerades everything outside 10.0.0.0/8" % (why, places)
         return Decision(name, "remove", "warn", reason)
-    return Decision(name, "remove", "ok", "%s: taken out of %s" % (why, places))
+    return Decision(name, "remove", "ok", "%s: it has to go from %s" % (why, places))
 
 
 def _decide_set(policy: str, seen: Seen) -> Decision:
@@ -221,7 +221,7 @@ def _decide_set(policy: str, seen: Seen) -> Decision:
     found = re.match(r"v(\d+)\.(\d+)", seen.probe.version or "")
     if target and found and (int(found.group(1)), int(found.group(2))) < seen.kubelet.target_since:
         target, advice = None, "this release does not read %s: add it to kubelet-arg in config.yaml" % target.path
-    why = "%s is to have the flag" % seen.name
+    why = "--%s is to be given to %s" % (FLAG, seen.name)
     if seen.kubenet:
         why = "%s runs kubenet, which masquerades everything outside %s" % (seen.name, seen.value or "10.0.0.0/8")
     if target is None:
@@ -231,7 +231,7 @@ def _decide_set(policy: str, seen: Seen) -> Decision:
             "fail" if policy == "present" else "warn",
             "%s, and only you can set %s: %s" % (why, argument(NEVER), advice),
         )
-    return Decision("set", "set", "warn", "%s: %s set in %s. %s" % (why, argument(NEVER), target.path, later))
+    return Decision("set", "set", "warn", "%s: it needs %s in %s. %s" % (why, argument(NEVER), target.path, later))
 
 
 def rehearse(seen: Seen, decision: Decision, host: layouts.Host) -> t.List[Change]:

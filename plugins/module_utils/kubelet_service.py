@@ -48,18 +48,22 @@ def wait_healthy(url: str, timeout: float) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     deadline = time.monotonic() + timeout
     while True:
-        left = deadline - time.monotonic()
-        try:
-            with opener.open(url, timeout=max(0.1, min(5.0, left))):
-                return ""
-        except urllib.error.HTTPError as exc:
-            exc.close()
-            problem = "%s answers %d" % (url, exc.code)
-        except (OSError, http.client.HTTPException) as exc:
-            problem = "%s does not answer: %s" % (url, getattr(exc, "reason", exc))
-        if time.monotonic() + POLL >= deadline:
+        problem = _ask(opener, url, max(0.1, min(5.0, deadline - time.monotonic())))
+        if not problem or time.monotonic() + POLL >= deadline:
             return problem
         time.sleep(POLL)
+
+
+def _ask(opener: urllib.request.OpenerDirector, url: str, timeout: float) -> str:
+    """Ask once; see :func:`wait_healthy`."""
+    try:
+        with opener.open(url, timeout=timeout):
+            return ""
+    except urllib.error.HTTPError as exc:
+        exc.close()
+        return "%s answers %d" % (url, exc.code)
+    except (OSError, http.client.HTTPException) as exc:
+        return "%s does not answer: %s" % (url, getattr(exc, "reason", exc))
 
 
 def restart(run: Runner, unit: str, url: str, timeout: float, healthy: Healthy) -> None:

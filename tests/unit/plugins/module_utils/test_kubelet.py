@@ -229,7 +229,7 @@ def test_the_flag_taken_out_before_an_upgrade(node: KubeletNode) -> None:
     node.postrouting.append(RULE)
     report = go(node, policy="absent")
     assert report.decision == "remove" and node.read(path) == b"KUBELET_EXTRA_ARGS=\n"
-    assert "masquerades everything outside 10.0.0.0/8 again" in " ".join(report.warnings)
+    assert "kubenet then masquerades everything outside 10.0.0.0/8" in " ".join(report.warnings)
     # kubenet writes its rule again, so taking it away would only flap.
     assert RULE in node.postrouting
     assert settled(node, policy="absent").decision == "absent"
