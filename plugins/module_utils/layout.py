@@ -221,6 +221,8 @@ WantedBy=paths.target
 """
 
 # One instance a firewall unit: what a unit that is already up would swallow must start a sync each time.
+# To systemd firewalld is started, or reloaded, before it touches a rule (seen: 0.9.3 takes its bus name first, and is
+# told to reload by a signal). It answers on the bus when it has done that, so another sync waits for an answer.
 _FIREWALL = """\
 [Unit]
 Description=Resync IP masquerading after %i.service
@@ -233,7 +235,10 @@ ReloadPropagatedFrom=%i.service
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=/bin/systemctl --no-block restart ip-masq-agent.service
+ExecStart=-/bin/sh -c 'test %i = firewalld && firewall-cmd --state && systemctl --no-block restart ip-masq-agent'
 ExecReload=/bin/systemctl --no-block restart ip-masq-agent.service
+ExecReload=-/bin/sh -c 'test %i = firewalld && firewall-cmd --state && systemctl --no-block restart ip-masq-agent'
+TimeoutStartSec=60
 LogLevelMax=notice
 
 [Install]
