@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
 import typing as t
 
 from support.modules import apply
@@ -52,7 +53,7 @@ def measure(plan: Plan) -> t.Iterator[Row]:
     """The rows of this part, all at once: everything is measured in the same rounds."""
     sizes = (0, *plan.sizes)
     with contextlib.ExitStack() as owned:
-        pod = owned.enter_context(Inside(private=False))
+        pod = owned.enter_context(Inside())
         outside = owned.enter_context(Namespace())
         outside.run("nft", "-f", "-", stdin=_COUNT)
         names = [(_NONE, 0, "")] + [("bare MASQUERADE, " + backend, 0, backend) for backend in plan.backends]
@@ -75,8 +76,23 @@ def measure(plan: Plan) -> t.Iterator[Row]:
 def _wire(number: int, pod: Namespace, node: Namespace, outside: Namespace) -> str:
     """Put a node between the pod and the world outside; the pod reaches it by a device of its own."""
     device, other = "p%d" % number, "o%d" % number
-    pod.run("ip", "link", "add", device, "type", "veth", "peer", "name", "pods", "netns", node.name)
-    node.run("ip", "link", "add", "eth0", "type", "veth", "peer", "name", other, "netns", outside.name)
+    for ns, end, far, far_end in ((pod, device, node, "pods"), (node, "eth0", outside, other)):
+        cable = [
+            "ip",
+            "-netns",
+            ns.name,
+            "link",
+            "add",
+            end,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            far_end,
+            "netns",
+            far.name,
+        ]
+        subprocess.run(cable, check=True)
     outside.run("ip", "link", "set", other, "up")
 
     def mac(ns: Namespace, link: str) -> str:

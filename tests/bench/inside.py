@@ -14,9 +14,9 @@ from support.namespaces import Namespace
 
 _FORK = multiprocessing.get_context("fork")
 
-#: What the agent keeps on a node, and the reference agent's configuration: of this node only, and gone with it.
+#: What the agent keeps on a node, and the reference agent's configuration: of this node only, and gone with it. The
+#: namespace has a /run of its own already.
 _PRIVATE = """
-mount -t tmpfs none /run
 for place in /etc /var/lib; do
     layers=/run/layers$place
     mkdir -p $layers/upper $layers/work
@@ -26,16 +26,12 @@ done
 
 
 class Inside:
-    """Use it in ``with``; nothing is left behind.
+    """Use it in ``with``; nothing is left behind."""
 
-    :param private: whether it has files of its own; if not, ``ip`` knows other namespaces by their names in there.
-    """
-
-    def __init__(self, private: bool = True) -> None:
+    def __init__(self) -> None:
         self.ns = Namespace()
         try:
-            if private:
-                self.ns.run("sh", "-ec", _PRIVATE)
+            self.ns.run("sh", "-ec", _PRIVATE)
             self._here, there = _FORK.Pipe()
             self._process = _FORK.Process(target=_serve, args=(self.ns, there), daemon=True)
             self._process.start()
