@@ -1,0 +1,242 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the scenarios' checks share. They run on a node, as root, beside C(world.py).
+
+A check prints a line for each thing that it found to be so, with the time it took where somebody promised one, and ends
+at the first that is not. The last line is a JSON object: how many things were checked, and how many packets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import typing as t
+
+import world
+
+AGENT = "/usr/local/sbin/ip-masq-agent"
+SERVICE = "ip-masq-agent.service"
+TIMER = "ip-masq-agent.timer"
+CONFIG = "/etc/ip-masq-agent/config"
+DROP_INS = "/etc/ip-masq-agent/config.d"
+CHAIN = "IP-MASQ-AGENT"
+LINK_LOCAL = "169.254.0.0/16"
+RFC1918 = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
+
+#: Where packets of the default policy leave from.
+DEFAULT_PACKETS = {
+    "10.99.0.1": "pod",
+    "172.20.0.1": "pod",
+    "192.168.77.1": "pod",
+    "203.0.113.7": "node",
+    "198.51.100.9": "node",
+}
+
+#: Seconds to wait for what has no promise of its own, and to add to a promise: the machine may be busy.
+PATIENCE = 30.0
+_PAUSE = 0.05
+
+_counted = {"checks": 0, "packets": 0}
+
+
+def run(*argv: str, stdin: str = "") -> subprocess.CompletedProcess:
+    """Run a program, whatever comes of it."""
+    return subprocess.run(argv, input=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False, text=True)
+
+
+def sh(*argv: str, stdin: str = "") -> str:
+    """Run a program that must succeed; its output."""
+    done = run(*argv, stdin=stdin)
+    if done.returncode != 0:
+        fail("%s: exit status %d" % (" ".join(argv), done.returncode), done.stdout + done.stderr)
+    return done.stdout
+
+
+def fail(what: str, seen: object = "") -> t.NoReturn:
+    """End the check."""
+    print("NOT SO: %s" % what)
+    if seen != "":
+        print("seen: %s" % (seen if isinstance(seen, str) else json.dumps(seen, indent=1, default=str)))
+    journal = run("journalctl", "-u", "ip-masq-agent*", "-n", "40", "--no-pager", "-o", "short-precise").stdout
+    print("journal:\n" + journal)
+    sys.exit(1)
+
+
+def check(what: str, good: object, seen: object = "") -> None:
+    """One thing that must be so.
+
+    :param seen: what to show where it is not.
+    """
+    if not good:
+        fail(what, seen)
+    _counted["checks"] += 1
+    print("ok: " + what, flush=True)
+
+
+def equal(what: str, seen: object, wanted: object) -> None:
+    """Two things that must be equal."""
+    check(what, seen == wanted, {"seen": seen, "wanted": wanted})
+
+
+def eventually(
+    what: str,
+    probe: t.Callable[[], object],
+    promised: float = 0.0,
+    since: t.Optional[float] = None,
+    seen: t.Callable[[], object] = str,
+) -> float:
+    """Ask again and again until something is so.
+
+    :param promised: seconds; shown beside those it took. It is given up at that and :data:`PATIENCE`.
+    :param since: where the clock (time.monotonic) started; default: now.
+    :param seen: what to show where it never is.
+    :returns: the seconds it took.
+    """
+    started = time.monotonic() if since is None else since
+    while not probe():
+        if time.monotonic() - started > promised + PATIENCE:
+            fail("%s, within %.0f s" % (what, promised + PATIENCE), seen())
+        time.sleep(_PAUSE)
+    took = time.monotonic() - started
+    check("%s: %.1f s%s" % (what, took, " (promised: %g s)" % promised if promised else ""), True)
+    return took
+
+
+def packets(what: str, wanted: t.Mapping[str, str] = DEFAULT_PACKETS, protocol: str = "tcp") -> None:
+    """New connections from the pod, and the source addresses seen outside; see C(world.py expect)."""
+    answer = world.expect(wanted, 0, protocol)
+    said = ", ".join("%s=%s" % pair for pair in wanted.items())
+    equal("packets, %s: %s" % (what, said), answer["seen"], answer["expected"])
+    _counted["packets"] += len(wanted)
+
+
+def done(**more: object) -> None:
+    """Say how much was checked, and more that the playbook wants to know."""
+    print(json.dumps(dict(_counted, **more)))
+
+
+# The rules
+
+LEGACY = "legacy" in run("iptables", "--version").stdout
+VARIANT, OTHER_VARIANT = ("legacy", "nft") if LEGACY else ("nft", "legacy")
+
+
+def listed(chain: str, command: str = "iptables", variant: str = VARIANT) -> t.List[str]:
+    """The rules of a nat chain; nothing where it is not there. Looking makes no table."""
+    names = "/proc/net/ip6_tables_names" if command == "ip6tables" else "/proc/net/ip_tables_names"
+    if variant == "legacy":
+        try:
+            with open(names, encoding="ascii") as tables:
+                if "nat" not in tables.read().split():
+                    return []
+        except OSError:
+            return []
+    done_ = run("%s-%s" % (command, variant), "-w", "-t", "nat", "-S", chain)
+    return [line for line in done_.stdout.splitlines() if line.startswith("-A ")]
+
+
+def ours(command: str = "iptables", variant: str = VARIANT, chain: str = CHAIN) -> t.List[str]:
+    """The jumps to our chain, then its rules."""
+    jumps = [line for line in listed("POSTROUTING", command, variant) if line.split()[-1] == chain]
+    return jumps + listed(chain, command, variant)
+
+
+def iptables(*arguments: str, command: str = "iptables") -> None:
+    """Change the nat table in the variant that the node uses."""
+    sh("%s-%s" % (command, VARIANT), "-w", "-t", "nat", *arguments)
+
+
+def counters(command: str = "iptables", chain: str = CHAIN) -> t.List[t.List[str]]:
+    """Packets and bytes of each rule of our chain."""
+    shown = sh("%s-%s" % (command, VARIANT), "-w", "-t", "nat", "-L", chain, "-n", "-v", "-x")
+    return [line.split()[:2] for line in shown.splitlines()[2:]]
+
+
+def check_rules(
+    what: str,
+    exempt: t.Sequence[str] = (LINK_LOCAL,) + RFC1918,
+    random_fully: bool = True,
+    command: str = "iptables",
+    chain: str = CHAIN,
+) -> None:
+    """One jump, after everything else in POSTROUTING; one RETURN a range, in order; MASQUERADE last. Nowhere else."""
+    jump, *rules = ours(command, chain=chain) or [""]
+    seen = {"POSTROUTING": listed("POSTROUTING", command), chain: listed(chain, command)}
+    good = (
+        sum(line.split()[-1] == chain for line in seen["POSTROUTING"]) == 1
+        and seen["POSTROUTING"][-1] == jump
+        and jump.startswith("-A POSTROUTING -m addrtype ! --dst-type LOCAL ")
+        and [rule.split()[3] for rule in rules[:-1]] == list(exempt)
+        and all(rule.startswith("-A %s -d " % chain) and rule.endswith("-j RETURN") for rule in rules[:-1])
+        and " -d " not in rules[-1]
+        and rules[-1].endswith("-j MASQUERADE" + " --random-fully" * random_fully)
+        and not ours(command, OTHER_VARIANT, chain)
+    )
+    check("%s: %s holds the declared rules" % (what, command), good, seen)
+
+
+# The agent
+
+
+def agent(*arguments: str) -> subprocess.CompletedProcess:
+    """Run the agent's command line."""
+    return run(AGENT, *arguments)
+
+
+def status() -> t.Dict[str, t.Any]:
+    """What the agent says of itself."""
+    done_ = agent("status", "--json")
+    try:
+        report = json.loads(done_.stdout)
+    except ValueError:
+        fail("ip-masq-agent status --json: exit status %d" % done_.returncode, done_.stdout + done_.stderr)
+    report["exit status"] = done_.returncode
+    return t.cast(t.Dict[str, t.Any], report)
+
+
+def in_sync() -> bool:
+    """Whether the agent says that all is well."""
+    return agent("status", "--json").returncode == 0
+
+
+def remembered() -> t.Dict[str, t.Any]:
+    """The agent's memory; cheaper than asking it."""
+    with open("/var/lib/ip-masq-agent/state.json", encoding="utf-8") as state:
+        return t.cast(t.Dict[str, t.Any], json.load(state))
+
+
+def last_sync() -> float:
+    """When a sync last ended well; 0 for never."""
+    try:
+        return os.stat("/run/ip-masq-agent/last-sync").st_mtime
+    except OSError:
+        return 0.0
+
+
+def shown(unit: str, *properties: str) -> t.Dict[str, str]:
+    """Properties of a unit, in words that do not depend on the release of systemd."""
+    text = sh("systemctl", "show", unit, *("--property=" + name for name in properties))
+    return dict(line.partition("=")[::2] for line in text.splitlines())
+
+
+def interval() -> str:
+    """The timer's interval as systemd writes it."""
+    text = sh("systemctl", "show", TIMER, "--property=TimersMonotonic")  # one line for each way it is started
+    return text.partition("OnUnitInactiveUSec=")[2].partition(" ;")[0]
+
+
+def write(path: str, text: str) -> None:
+    """Write a file as an editor does: a new one, moved into place."""
+    with open(path + ".new~", "w", encoding="utf-8") as handle:
+        handle.write(text)
+    os.rename(path + ".new~", path)
+
+
+def journal() -> t.List[str]:
+    """What the agent's units have written, theirs and what systemd says of them."""
+    sh("journalctl", "--sync")
+    return sh("journalctl", "--no-pager", "--quiet", "-o", "short", "-u", "ip-masq-agent*.service").splitlines()
