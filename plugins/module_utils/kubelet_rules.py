@@ -40,9 +40,8 @@ def is_kubenet_rule(rule: PostroutingRule) -> bool:
     return (
         rule.comment in COMMENTS
         and words[:2] == ("!", "-d")
-        and len(words) == 3 + len(_TAIL)
-        and _CIDR.match(words[2]) is not None
         and words[3:] == _TAIL
+        and _CIDR.match(words[2]) is not None
     )
 
 

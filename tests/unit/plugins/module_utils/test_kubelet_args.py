@@ -156,6 +156,8 @@ EDITS: t.List[t.Tuple[t.Optional[str], t.Optional[str], t.Optional[str]]] = [
         '%s="--v=2 {new} --a"\n',
         '%s="--v=2 --a"\n',
     ),
+    # Both copies could claim the blank between them.
+    ("%s=--a \\\n{old} {old}\n", "%s=--a \\\n{new}\n", "%s=--a \\\n\n"),
     ("%s=--x\n%s=--v=2 {old}\n", "%s=--x\n%s=--v=2 {new}\n", "%s=--x\n%s=--v=2\n"),
     ("# %s={old}\n%s=--v=2\n", "# %s={old}\n%s=--v=2 {new}\n", "# %s={old}\n%s=--v=2\n"),
 ]
