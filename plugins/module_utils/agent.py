@@ -327,9 +327,12 @@ def _remove(_arguments: argparse.Namespace, node: Node, where: Layout) -> int:
 
 
 def _set_timer(_arguments: argparse.Namespace, node: Node, _where: Layout) -> int:
-    raw = files.read(INTERVAL_FILE)
-    if raw is not None and install.set_timer(node.run, install.parse_interval(raw)):
-        _log(5, "the timer is set to %gs" % (int(raw) / 1e9))
+    done = None
+    # The file may change meanwhile, and what watches it does not start a second run during the first.
+    while files.read(INTERVAL_FILE) != done:
+        done = files.read(INTERVAL_FILE)
+        if done is not None and install.set_timer(node.run, install.parse_interval(done)):
+            _log(5, "the timer is set to %gs" % (int(done) / 1e9))
     return OK
 
 

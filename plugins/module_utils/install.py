@@ -23,13 +23,11 @@ from . import state as states
 from .config import SHORTEST_INTERVAL_NS, Config, build
 from .errors import NodeError
 from .layout import (
+    EDIT_SERVICE,
     ENABLED_UNITS,
     FIREWALL_HOOKS,
-    FIREWALL_TEMPLATE,
     FIREWALL_UNITS,
-    INTERVAL_PATH,
     INTERVAL_SERVICE,
-    PATH,
     RUN_DIR,
     SERVICE,
     STARTED_UNITS,
@@ -121,6 +119,16 @@ def _source(name: str) -> bytes:
     return loader.get_data(module.__file__)
 
 
+def _installed_metrics_file(where: Layout) -> str:
+    """Where the agent that is installed now writes metrics; empty where it writes none, or where there is no agent."""
+    try:
+        with zipfile.ZipFile(where.program) as packed:
+            main = packed.read("__main__.py").decode("utf-8")
+        return Layout(**json.loads(main[main.index("{") : main.rindex("}") + 1])).metrics_file
+    except (KeyError, OSError, TypeError, ValueError, zipfile.BadZipFile):
+        return ""
+
+
 def check_systemd() -> None:
     """Refuse a node that systemd does not run (sd_booted(3)).
 
@@ -146,7 +154,15 @@ def put_files(where: Layout, config_text: t.Optional[str], check: bool = False) 
             if not check:
                 files.make_directory(path, 0o755)
     wanted = _wanted_files(where, config_text)
+    metrics_before = _installed_metrics_file(where)
     changes = [change for path, (content, mode) in wanted.items() for change in _put(path, content, mode, check)]
+    if metrics_before != where.metrics_file:
+        # Left where it is, its last values would go on being collected.
+        stale = files.read(metrics_before) if metrics_before else None
+        if stale is not None:
+            changes.append(FileChange(metrics_before, _shown(stale), None))
+            if not check:
+                files.remove(metrics_before)
     if changes and not check:
         snapshot.discard()
     return Installed(tuple(changes), tuple(made))
@@ -276,7 +292,7 @@ def uninstall(node: Node, where: Layout, check: bool = False) -> Installed:
     systemd = os.path.isdir("/run/systemd/system")
     services = []
     if systemd:
-        units = _show(node.run, ENABLED_UNITS + (INTERVAL_SERVICE,))
+        units = _show(node.run, ENABLED_UNITS + (EDIT_SERVICE, INTERVAL_SERVICE))
         active = [unit for unit, about in units.items() if about["ActiveState"] in ("active", "activating")]
         enabled = [unit for unit, about in units.items() if about["UnitFileState"] == "enabled"]
         for verb, names in (("stop", active), ("disable", enabled)):
@@ -289,9 +305,10 @@ def uninstall(node: Node, where: Layout, check: bool = False) -> Installed:
     result = reconcile(node, config, present=False, check=check)
     if result.errors:
         raise NodeError("; ".join(result.errors))
-    paths = [os.path.join(UNIT_DIR, name) for name in (SERVICE, TIMER, PATH, INTERVAL_SERVICE, INTERVAL_PATH)]
-    paths += [os.path.join(UNIT_DIR, FIREWALL_TEMPLATE), interval_drop_in(config.resync_interval)[0], TMPFILES]
-    paths += [path for path in (where.metrics_file, where.resync, where.program) if path]
+    paths = [os.path.join(UNIT_DIR, name) for name in unit_files(where)]
+    paths += [interval_drop_in(config.resync_interval)[0], TMPFILES]
+    paths += sorted({path for path in (where.metrics_file, _installed_metrics_file(where)) if path})
+    paths += [where.resync, where.program]
     changes = [FileChange(path, _shown(before), None) for path in paths for before in (files.read(path),) if before]
     folders = [STATE_DIR, RUN_DIR, where.config_dir, os.path.dirname(interval_drop_in(1)[0])]
     folders = [path for path in folders if os.path.isdir(path)]
@@ -303,7 +320,7 @@ def uninstall(node: Node, where: Layout, check: bool = False) -> Installed:
             _remove_tree(path)
         if systemd and changes:
             _systemctl(node.run, "daemon-reload")
-            node.run(["systemctl", "reset-failed", SERVICE, INTERVAL_SERVICE])
+            node.run(["systemctl", "reset-failed", SERVICE, EDIT_SERVICE, INTERVAL_SERVICE])
     return Installed(tuple(changes), tuple(services), result)
 
 

@@ -30,6 +30,7 @@ FIREWALL_UNITS = ("firewalld", "nftables", "netfilter-persistent", "iptables", "
 SERVICE = "ip-masq-agent.service"
 TIMER = "ip-masq-agent.timer"
 PATH = "ip-masq-agent.path"
+EDIT_SERVICE = "ip-masq-agent-edit.service"
 INTERVAL_SERVICE = "ip-masq-agent-interval.service"
 INTERVAL_PATH = "ip-masq-agent-interval.path"
 FIREWALL_TEMPLATE = "ip-masq-agent-firewall@.service"
@@ -91,6 +92,7 @@ def unit_files(where: Layout) -> t.Dict[str, str]:
         SERVICE: _SERVICE.format(firewalls=firewalls, resync=where.resync, writable=writable),
         TIMER: _TIMER,
         PATH: _PATH.format(config_dir=where.config_dir),
+        EDIT_SERVICE: _EDIT_SERVICE,
         INTERVAL_SERVICE: _INTERVAL_SERVICE.format(program=where.program),
         INTERVAL_PATH: _INTERVAL_PATH.format(run_dir=RUN_DIR),
         FIREWALL_TEMPLATE: _FIREWALL,
@@ -119,7 +121,7 @@ def resync_script(where: Layout) -> str:
 _SERVICE = """\
 [Unit]
 Description=Keep IP masquerading as declared
-Documentation=https://github.com/kubenode/ip_masq
+Documentation=https://github.com/kubenode/ansible-ip-masq
 After=network-pre.target {firewalls}
 StartLimitIntervalSec=0
 
@@ -169,7 +171,7 @@ WantedBy=multi-user.target
 _TIMER = """\
 [Unit]
 Description=Resync IP masquerading at resyncInterval
-Documentation=https://github.com/kubenode/ip_masq
+Documentation=https://github.com/kubenode/ansible-ip-masq
 
 [Timer]
 OnActiveSec=0
@@ -183,22 +185,35 @@ WantedBy=timers.target
 _PATH = """\
 [Unit]
 Description=Resync IP masquerading when its configuration is edited
-Documentation=https://github.com/kubenode/ip_masq
+Documentation=https://github.com/kubenode/ansible-ip-masq
 
 [Path]
 PathChanged={config_dir}
 PathChanged={config_dir}/config.d
-Unit=ip-masq-agent.service
+Unit=ip-masq-agent-edit.service
 
 [Install]
 WantedBy=paths.target
+"""
+
+# Not the sync itself: an edit made while one is under way, which has read the files already, needs another.
+_EDIT_SERVICE = """\
+[Unit]
+Description=Resync IP masquerading after an edit of its configuration
+Documentation=https://github.com/kubenode/ansible-ip-masq
+StartLimitIntervalSec=0
+
+[Service]
+Type=oneshot
+ExecStart=/bin/systemctl --no-block restart ip-masq-agent.service
+LogLevelMax=notice
 """
 
 # The sandboxed service may only say a number; this one, outside of the sandbox, checks it and sets the timer.
 _INTERVAL_SERVICE = """\
 [Unit]
 Description=Set the timer of ip-masq-agent to resyncInterval
-Documentation=https://github.com/kubenode/ip_masq
+Documentation=https://github.com/kubenode/ansible-ip-masq
 StartLimitIntervalSec=0
 
 [Service]
@@ -211,7 +226,7 @@ LogLevelMax=notice
 _INTERVAL_PATH = """\
 [Unit]
 Description=Watch for a new resyncInterval of ip-masq-agent
-Documentation=https://github.com/kubenode/ip_masq
+Documentation=https://github.com/kubenode/ansible-ip-masq
 
 [Path]
 PathChanged={run_dir}/interval
@@ -226,7 +241,7 @@ WantedBy=paths.target
 _FIREWALL = """\
 [Unit]
 Description=Resync IP masquerading after %i.service
-Documentation=https://github.com/kubenode/ip_masq
+Documentation=https://github.com/kubenode/ansible-ip-masq
 After=%i.service
 PartOf=%i.service
 ReloadPropagatedFrom=%i.service
@@ -253,6 +268,8 @@ _RESYNC = """\
 LC_ALL=C
 export LC_ALL
 set -f
+# Whoever restarts the service wants another run, not half of this one: it ends first, and says what it did.
+trap '' TERM
 
 observe() {{
     set +f

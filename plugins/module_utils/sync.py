@@ -62,18 +62,21 @@ def sync(node: Node, where: Layout) -> Outcome:
     if where.metrics_file:
         _write_metrics(where, policy, result)
     elif result is not None and not errors and policy.config is not None:
-        config = policy.config
         commands = [command for change in managed(result) for command in change.via.fingerprint()]
-        snapshot.record(
-            node.run, where.resync, commands, lambda: not any(_again(node, config)) and not states.load().failing
-        )
+        snapshot.record(node.run, where.resync, commands, lambda: _is_settled(node, where, policy))
     return Outcome(policy, result, changes, tuple(errors))
 
 
-def _again(node: Node, config: Config) -> t.Iterator[bool]:
-    result = reconcile(node, config, check=True)
-    yield bool(result.errors)
-    yield result.changed
+def _is_settled(node: Node, where: Layout, policy: states.Policy) -> bool:
+    """Whether the files and the kernel, asked again, are what this sync made of them.
+
+    The files too: an edit made since they were read must not pass for one that is in force.
+    """
+    remembered = states.load()
+    if policy.config is None or remembered.failing or states.policy_in_force(where.config_dir, remembered) != policy:
+        return False
+    result = reconcile(node, policy.config, check=True)
+    return not result.errors and not result.changed
 
 
 def managed(result: Result) -> t.List[Change]:

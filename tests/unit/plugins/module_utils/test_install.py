@@ -211,6 +211,25 @@ class TestPutFiles:
         }
         assert tree(tmp_path) == before
 
+    @pytest.mark.parametrize("later", ["", "elsewhere"])
+    def test_metrics_do_not_stay_where_they_are_no_longer_written(
+        self, where: layout.Layout, tmp_path: Path, later: str
+    ) -> None:
+        first, second = tmp_path / "first", tmp_path / later
+        for folder in (first, second):
+            folder.mkdir(exist_ok=True)
+        before = where._replace(metrics_dir=str(first))
+        after = where._replace(metrics_dir=str(second) if later else "")
+        install.put_files(before, "{}\n")
+        stale = first / layout.METRICS_NAME
+        stale.write_text("# of yesterday\n")
+        assert install.put_files(before, "{}\n").files == ()
+        foretold = install.put_files(after, "{}\n", check=True)
+        assert stale.exists()
+        assert install.put_files(after, "{}\n") == foretold
+        assert install.FileChange(str(stale), "# of yesterday\n", None) in foretold.files
+        assert not stale.exists()
+
     def test_program_is_described_in_the_diff_and_text_is_shown(self, where: layout.Layout) -> None:
         shown = {os.path.basename(change.path): change for change in install.put_files(where, "{}\n").files}
         assert shown["config"].before is None and shown["config"].after == "{}\n"

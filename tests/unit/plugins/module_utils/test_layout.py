@@ -122,7 +122,12 @@ def test_timer_fires_to_the_second_at_the_reference_agent_s_interval() -> None:
 
 
 def test_an_edit_is_seen_in_the_config_and_in_the_drop_ins() -> None:
-    assert units()[layout.PATH]["Path", "PathChanged"] == ["/opt/masq/etc", "/opt/masq/etc/config.d"]
+    path, edit = units()[layout.PATH], units()[layout.EDIT_SERVICE]
+    assert path["Path", "PathChanged"] == ["/opt/masq/etc", "/opt/masq/etc/config.d"]
+    assert path["Path", "Unit"] == [layout.EDIT_SERVICE]
+    # A start would be swallowed by a sync under way, which may have read the files before the edit.
+    assert edit["Service", "ExecStart"] == ["/bin/systemctl --no-block restart " + layout.SERVICE]
+    assert "trap '' TERM" in layout.resync_script(WHERE)
 
 
 def test_hook_follows_start_restart_and_reload_of_a_firewall() -> None:

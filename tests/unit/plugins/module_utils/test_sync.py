@@ -80,6 +80,21 @@ def test_quiet_resync_is_quiet_and_keeps_a_snapshot(world: World) -> None:
     assert snapshot.last_sync() is not None
 
 
+def test_an_edit_made_meanwhile_does_not_pass_for_one_in_force(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    reconcile = sync.reconcile
+
+    def edited_meanwhile(*arguments: t.Any, **more: t.Any) -> t.Any:
+        world.config.write_text('{"masqLinkLocal": true}')
+        return reconcile(*arguments, **more)
+
+    monkeypatch.setattr(sync, "reconcile", edited_meanwhile)
+    assert world.sync().policy.values == {}
+    assert not Path(snapshot._EXPECTED).exists()
+    world.sync()
+    assert world.policies[-1].masq_link_local
+    assert Path(snapshot._EXPECTED).exists()
+
+
 def test_state_is_written_when_something_happened_and_only_then(world: World) -> None:
     world.sync()
     path = Path(states.STATE_FILE)
