@@ -1,0 +1,167 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whatever happens to the rules, they come back by themselves: shown by what the kernel holds, packets, and status.
+
+The times promised are resyncInterval and 2 s where the timer notices, and 2 s where a firewall unit was started,
+restarted or reloaded. The second is asked with an interval of ten minutes, so that the timer has no part in it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import typing as t
+from functools import partial
+
+from checks import (
+    CHAIN,
+    DROP_INS,
+    LEGACY,
+    SERVICE,
+    check,
+    check_rules,
+    done,
+    equal,
+    eventually,
+    in_sync,
+    interval,
+    iptables,
+    journal,
+    last_sync,
+    listed,
+    ours,
+    packets,
+    remembered,
+    run,
+    sh,
+    write,
+)
+
+INTERVAL = 3.0
+SLOW = os.path.join(DROP_INS, "50-slow.json")
+
+
+def healed(what: str, damage: t.Callable[[], object], promised: float, real: bool = True) -> None:
+    """Do damage, and see it healed in time.
+
+    :param real: whether our rules must have been lost; what damages them in some releases only must still be followed
+        by a sync.
+    """
+    before, synced, wanted = remembered()["drift_repaired"], last_sync(), ours()
+    damage()
+    # From here: what damages the rules may take its own time.
+    started = time.monotonic()
+
+    def is_healed() -> bool:
+        repaired = remembered()["drift_repaired"]
+        return ours() == wanted and last_sync() > synced and (repaired > before or not real)
+
+    eventually("%s: healed" % what, is_healed, promised, started, ours)
+    lost = remembered()["drift_repaired"] > before
+    print("    %s" % ("our rules were lost, and repaired" if lost else "our rules were left alone"))
+    equal("%s: the rules are those of before" % what, ours(), wanted)
+    check("%s: status says in sync" % what, in_sync())
+    packets("healed after %s" % what)
+
+
+def by_the_timer() -> None:
+    """What nobody announces."""
+    last = str(len(listed("POSTROUTING")))
+    for what, damage in {
+        "the chain is flushed": lambda: iptables("-F", CHAIN),
+        "the jump is deleted": lambda: iptables("-D", "POSTROUTING", last),
+        "a second jump": lambda: iptables(
+            "-A", "POSTROUTING", "-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", CHAIN
+        ),
+        "a foreign rule in the chain": lambda: iptables("-I", CHAIN, "1", "-d", "203.0.113.0/24", "-j", "RETURN"),
+        "everything is flushed": flush_everything,
+    }.items():
+        healed(what, damage, INTERVAL + 2)
+
+
+def flush_everything() -> None:
+    """As careless scripts do it, in one command: what more would come is healed in between."""
+    if LEGACY:
+        iptables("-F")
+    else:
+        sh("nft", "flush", "ruleset")
+
+
+def synced_after(moment: float) -> bool:
+    """Whether a sync ended after a moment."""
+    return last_sync() > moment
+
+
+def silent_ticks() -> None:
+    """Ticks of the timer that find nothing to do leave the journal alone."""
+    here = len(journal())
+    for _tick in range(2):
+        eventually("the timer ticks", partial(synced_after, last_sync()), INTERVAL)
+    iptables("-F", CHAIN)
+
+    def lines() -> t.List[str]:
+        return [line for line in journal()[here:] if " ip-masq-agent[" in line]
+
+    # What the ticks wrote would stand before what the repair writes.
+    eventually("a repair is in the journal", lambda: len(lines()) >= 5, INTERVAL + 2, seen=lambda: str(lines()))
+    equal("only the repair is in the journal, nothing of the ticks before", len(lines()), 5)
+
+
+def slow(is_slow: bool) -> None:
+    """Take the timer out of the way, or put it back, through the configuration alone."""
+    if is_slow:
+        write(SLOW, '{"resyncInterval": "10m"}')
+    else:
+        os.unlink(SLOW)
+    wanted = "10min" if is_slow else "3s"
+    eventually("the timer's interval is now %s" % wanted, lambda: interval() == wanted, seen=interval)
+    eventually("no sync is under way", lambda: run("systemctl", "is-active", "ip-masq-agent.service").returncode)
+
+
+def by_the_hooks() -> None:
+    """What systemd sees."""
+    # As an administrator would have saved them before there was an agent.
+    for command, family in (("iptables", "v4"), ("ip6tables", "v6")):
+        saved = sh(command + "-save", "-t", "nat").splitlines(keepends=True)
+        write("/etc/iptables/rules." + family, "".join(line for line in saved if CHAIN not in line))
+    for verb in ("start", "restart"):
+        healed("netfilter-persistent: " + verb, partial(sh, "systemctl", verb, "netfilter-persistent"), 2)
+
+    for verb in ("start", "restart", "reload"):
+        # It flushes nftables, of which iptables-legacy has no part.
+        healed("nftables: " + verb, partial(sh, "systemctl", verb, "nftables"), 2, real=not LEGACY)
+    # firewalld would stop it on its own start, and nothing orders the two; a stop is nobody's signal to sync.
+    sh("systemctl", "stop", "nftables")
+    sh("systemctl", "start", SERVICE)
+
+    sh("firewall-offline-cmd", "--set-default-zone=trusted")
+    for verb in ("start", "restart", "reload"):
+        healed("firewalld: " + verb, partial(firewalld, "systemctl", verb, "firewalld"), 2, real=False)
+
+
+def firewalld(*argv: str) -> None:
+    """Have firewalld do something, and wait until it did: systemd thinks so earlier.
+
+    Which of it flushes our rules depends on its release (before 2.0.0 all of it), and is no matter here.
+    """
+    sh(*argv)
+    sh("firewall-cmd", "--state")
+
+
+def by_the_timer_again() -> None:
+    """firewall-cmd speaks to the daemon past systemd: the timer is the safety net."""
+    healed("firewall-cmd --reload", partial(firewalld, "firewall-cmd", "--reload"), INTERVAL + 2, real=False)
+
+
+check_rules("before any damage")
+packets("before any damage")
+equal("the timer's interval", interval(), "3s")
+by_the_timer()
+silent_ticks()
+slow(True)
+by_the_hooks()
+slow(False)
+by_the_timer_again()
+check_rules("after all of it")
+done()
