@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import typing as t
@@ -83,6 +84,22 @@ def test_no_two_runs_are_ever_inside_though_each_takes_the_file_away(path: Path,
     assert [run.exitcode for run in runs] == [0] * 4
     assert counter.read_text() == "200"
     assert not path.exists()
+
+
+def test_a_lock_file_taken_away_between_opening_and_locking_is_not_believed(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, taken = fcntl.flock, []
+
+    def flock(handle: int, how: int) -> None:
+        if not taken:
+            taken.append(path)
+            path.unlink()
+        real(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with lock(5, str(path)):
+        assert path.exists(), "a lock that nobody else can meet"
 
 
 def test_what_else_is_in_the_directory_stays(path: Path) -> None:
