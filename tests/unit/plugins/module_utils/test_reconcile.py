@@ -171,6 +171,25 @@ def test_a_chain_of_an_earlier_name_is_replaced_in_the_same_transaction(machine:
     assert "chain of an earlier agent removed" in [action.action for action in done.changes[0].plan.actions]
 
 
+def test_earlier_chains_that_jump_to_each_other_are_replaced_together(machine: Machine) -> None:
+    jumps = ["-j IP-MASQ", "-j NON-MASQUERADE-DAEMON"]
+    machine.put(NFT, "ipv4", IP_MASQ=["-j RETURN"], NON_MASQUERADE_DAEMON=["-j IP-MASQ"], POSTROUTING=jumps)
+    assert sync(machine).errors == ()
+    worlds.assert_holds(machine.nat[NFT, "ipv4"].chains, from_config(build({}), "ipv4"))
+
+
+@pytest.mark.parametrize("name", ["KUBE-POSTROUTING", "CNI-0123", "cali-POSTROUTING"])
+def test_a_chain_of_another_program_is_not_an_earlier_agents_whatever_the_comment_says(
+    machine: Machine, name: str
+) -> None:
+    jump = '-m comment --comment "ip-masq-agent: first" -j ' + name
+    machine.put(NFT, "ipv4", POSTROUTING=[jump])
+    machine.nat[NFT, "ipv4"].chains[name] = ["-p udp -j RETURN"]
+    sync(machine)
+    assert machine.nat[NFT, "ipv4"].chains[name] == ["-p udp -j RETURN"]
+    assert jump in machine.nat[NFT, "ipv4"].chains["POSTROUTING"]
+
+
 @pytest.mark.parametrize("present", [True, False])
 def test_check_mode_says_what_the_real_run_does_and_touches_nothing(machine: Machine, present: bool) -> None:
     fill(machine, LEGACY, "ipv4", **DUAL)
