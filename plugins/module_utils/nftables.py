@@ -150,8 +150,8 @@ class Nftables:
             advice = ". Another program owns the table, or this one lacks CAP_NET_ADMIN"
         elif "not supported" in said or "No such file or directory" in said:
             advice = (
-                ". The kernel lacks a part of nf_tables that this needs (nft_masq, nft_nat, nft_fib, nft_numgen): install "
-                "the kernel's modules, or set backend to an iptables variant"
+                ". The kernel lacks a part of nf_tables that this needs (nft_masq, nft_nat, nft_fib, nft_numgen): "
+                "install the kernel's modules, or set backend to an iptables variant"
             )
         if len(said) > _SAID:
             said = said[:_SAID] + "..."
@@ -211,14 +211,14 @@ def remarks(exemption: str) -> t.Iterator[str]:
     """What an operator should know about exemptions in this backend, on this node."""
     if exemption == "accept":
         yield (
-            "exemption accept does no more than return with the nftables backend, which has no other rules in its chain: "
-            "set it to enforce, if no rule of anybody may masquerade exempt traffic"
+            "exemption accept does no more than return with the nftables backend, whose chain holds nothing else: set "
+            "it to enforce, if no rule of anybody may masquerade exempt traffic"
         )
     if exemption == "enforce" and _ipvs_in_use():
         yield (
-            "exemption enforce: kube-proxy runs in IPVS mode, whose hairpin traffic (a pod that reaches itself through a "
-            "Service) carries no mark and keeps its source address where the pods' range is exempt, so that it is not "
-            "answered. Use another mode of kube-proxy, or set exemption to return"
+            "exemption enforce: kube-proxy runs in IPVS mode, whose hairpin traffic (a pod that reaches itself through "
+            "a Service) carries no mark and keeps its source address where the pods' range is exempt, so that nobody "
+            "answers. Use another mode of kube-proxy, or set exemption to return"
         )
 
 

@@ -48,6 +48,7 @@ _INDENT = "    "
 
 _ANNOTATION = re.compile(r' comment "[^"]*"\Z')
 _COUNTER = re.compile(r" ?\bcounter(?: packets [0-9]+ bytes [0-9]+)?(?= |\Z)")
+_ELEMENTS = re.compile(r"elements = \{(.*)\}\Z")
 _MASQUERADE = re.compile(
     r"(?:meta l4proto (tcp|udp|sctp) )?(?:numgen random mod %d < ([0-9]+) )?"
     r"masquerade(?: to :([0-9]+)(?:-([0-9]+))?)?( fully-random)?\Z" % SHARE_UNIT
@@ -235,16 +236,16 @@ def parse(text: str, family: str) -> Table:
     spans: t.List[Span] = []
     chains: t.List[t.Tuple[str, t.Tuple[str, ...]]] = []
     foreign: t.List[str] = []
-    for header, lines in _blocks(text):
+    for header, printed in _blocks(text):
         kind, _space, name = header.partition(" ")
-        # Lines that say nothing to a packet.
-        lines = [line for line in lines if not line.startswith('comment "') and line != "auto-merge"]
+        # The others say nothing to a packet.
+        lines = [line for line in printed if not line.startswith('comment "') and line != "auto-merge"]
         if header == "set " + SET:
             has_set = True
             elements = [line for line in lines if line.startswith("elements = ")]
             if {line for line in lines if line not in elements} != _SET_LINES | {_SET_TYPE[family]}:
                 foreign.append(header)
-            for element in _elements(elements[0]) if elements else ():
+            for element in (element for line in elements for element in _elements(line)):
                 try:
                     spans.append(_read_span(element, family))
                 except (ValueError, OSError):
@@ -294,8 +295,8 @@ def _named(line: str) -> str:
 
 
 def _elements(line: str) -> t.List[str]:
-    inside = line[line.index("{") + 1 : line.rindex("}")].strip()
-    return [element.strip() for element in inside.split(",")] if inside else []
+    found = _ELEMENTS.match(line)
+    return [element.strip() for element in found.group(1).split(",") if element.strip()] if found else [line]
 
 
 def listing(text: str, family: str) -> t.Tuple[str, ...]:

@@ -45,8 +45,8 @@ _COMMANDS = {IPV4: "iptables", IPV6: "ip6tables"}
 _LEGACY_TABLES = {IPV4: "/proc/net/ip_tables_names", IPV6: "/proc/net/ip6_tables_names"}
 _VERSION = re.compile(r"v([0-9]+(?:\.[0-9]+)+)(?: \((\w+)\))?")
 
-#: What every rule of ours is made of in iptables-nft (seen in 1.8.7 to 1.8.11). Images without kernel-modules-extra lack
-#: them (RHEL 10).
+#: What all rules of ours are made of in iptables-nft (seen in 1.8.7 to 1.8.11). RHEL 10 images without
+#: kernel-modules-extra lack them.
 _EXTENSIONS = ((TARGET, "MASQUERADE", 0), (MATCH, "addrtype", 1), (MATCH, "comment", 0))
 
 #: First release with C(--random-fully) (iptables 1.6.2 release notes).
@@ -164,8 +164,8 @@ class Node:
             if _which("nft"):
                 return NFTABLES
             raise NodeError(
-                "iptables is missing on this node, and so is nft: install the package iptables or nftables, or set PATH "
-                "so that it is found (searched %s)" % search_path()
+                "iptables is missing on this node, and so is nft: install the package iptables or nftables, or set "
+                "PATH so that they are found (searched %s)" % search_path()
             )
         chosen = installed[0]
         if len(installed) == 2 and not self._kubelet_uses_nft() and self._legacy_in_use():

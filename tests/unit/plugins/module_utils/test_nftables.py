@@ -1,0 +1,226 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which transaction leads from a table to the wanted one; when nftables is chosen. Real tables: tests/kernel."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils import nftables_text as text
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.nftables import Nftables, State
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.node import NFTABLES, Node
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.plan import CommitRefused, Counters
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.ruleset import Ruleset, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome
+
+NOTHING = Outcome(1, "", "Error: No such file or directory\nlist table ip ip_masq_agent\n")
+
+
+class Nft:
+    """A program that answers as it is told and keeps what it was given."""
+
+    def __init__(self, answer: Outcome = NOTHING) -> None:
+        self.answer = answer
+        self.argv: t.List[t.List[str]] = []
+        self.stdin: t.List[t.Optional[str]] = []
+
+    def run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+        """In place of the collection's runner."""
+        self.argv.append(list(argv))
+        self.stdin.append(stdin)
+        return self.answer
+
+
+def wanted(**options: t.Any) -> Ruleset:
+    """The IPv4 rules of a policy."""
+    return from_config(build(dict(options, backend="nftables")), "ipv4")
+
+
+def state(**options: t.Any) -> State:
+    """The table of a policy, as observed."""
+    return State(text.render(text.from_ruleset(wanted(**options), "ipv4")))
+
+
+def backend(nft: t.Optional[Nft] = None, has_table: t.Optional[bool] = True) -> Nftables:
+    """The backend over a stand-in."""
+    return Nftables((nft or Nft()).run, "ipv4", "nft", has_table=lambda _family, _name: has_table)
+
+
+def test_where_the_kernel_has_no_such_table_nft_is_not_started() -> None:
+    nft = Nft()
+    assert backend(nft, has_table=False).observe() == State(None)
+    assert nft.argv == []
+
+
+@pytest.mark.parametrize("has_table", [True, None])
+def test_else_nft_is_asked_and_its_answer_counts(has_table: t.Optional[bool]) -> None:
+    nft = Nft()
+    assert backend(nft, has_table).observe() == State(None)
+    assert nft.argv == [["nft", "-n", "-s", "list", "table", "ip", "ip_masq_agent"]]
+
+
+def test_a_table_that_cannot_be_read_is_an_error_not_an_absence() -> None:
+    nft = Nft(Outcome(1, "", "netlink: Error: cache initialization failed: Operation not permitted\n"))
+    with pytest.raises(NodeError, match="Operation not permitted"):
+        backend(nft).observe()
+
+
+def test_nothing_is_written_where_nothing_differs() -> None:
+    plan = backend().plan(state(), wanted())
+    assert (plan.actions, plan.transaction) == ((), "")
+    assert plan.before == plan.after == plan.view.rules
+    assert plan.view.ruleset == plan.found.ruleset == wanted()
+
+
+def test_a_new_set_is_complete_before_a_rule_asks_it() -> None:
+    nft = Nft(Outcome(0, "", ""))
+    it = backend(nft)
+    it.commit(it.plan(State(None), wanted()).transaction)
+    first, second = (stdin or "" for stdin in nft.stdin)
+    assert "add element" in first and "chain" not in first and "rule" not in first
+    assert "@exempt" in second and "element" not in second
+
+
+@pytest.mark.parametrize(
+    "after, untouched",
+    [
+        ({"non_masquerade_cidrs": ["10.0.0.0/8"]}, "rule"),
+        ({"exemption": "enforce"}, "element"),
+        ({"random_fully": False}, "element"),
+        ({"to_ports": "1024-2048"}, "element"),
+    ],
+    ids=str,
+)
+def test_a_table_is_changed_where_it_stands_and_only_where_it_differs(
+    after: t.Dict[str, t.Any], untouched: str
+) -> None:
+    nft = Nft(Outcome(0, "", ""))
+    it = backend(nft)
+    it.commit(it.plan(state(), wanted(**after)).transaction)
+    (written,) = nft.stdin
+    assert written
+    assert "delete" not in written
+    assert untouched not in written
+
+
+def test_the_enforcing_chain_goes_with_the_option() -> None:
+    written = backend().plan(state(exemption="enforce"), wanted()).transaction
+    assert "flush chain ip ip_masq_agent enforce\ndelete chain ip ip_masq_agent enforce\n" in written
+
+
+def test_what_is_foreign_goes_with_the_table() -> None:
+    listed = state().listed or ""
+    tampered = State(listed.replace("set exempt {", "chain mine {\n}\nset exempt {"))
+    plan = backend().plan(tampered, wanted())
+    assert [action.rule for action in plan.actions] == ["chain mine"]
+    assert plan.transaction.startswith("delete table ip ip_masq_agent\ntable ip ip_masq_agent {")
+
+
+def test_undo_puts_back_what_was_there_word_for_word() -> None:
+    before, after = State("table ip ip_masq_agent {\n\tchain strange {\n\t}\n}\n"), state()
+    assert backend().undo(after, before) == "delete table ip ip_masq_agent\n" + (before.listed or "")
+    assert backend().undo(after, State(None)) == "delete table ip ip_masq_agent\n"
+    assert backend().undo(State(None), before) == before.listed
+
+
+def test_a_step_that_is_refused_is_the_last_and_its_message_is_short() -> None:
+    nft = Nft(Outcome(1, "", "Error: Could not process rule: Operation not supported\n" + "x" * 100000))
+    it = backend(nft)
+    with pytest.raises(CommitRefused) as refusal:
+        it.commit(it.plan(State(None), wanted()).transaction)
+    assert len(nft.argv) == 1
+    assert "Operation not supported" in str(refusal.value)
+    assert "nft_masq" in str(refusal.value)
+    assert len(str(refusal.value)) < 700
+
+
+def test_more_than_a_hundred_ranges_are_reported_as_a_count() -> None:
+    many = ["10.%d.0.0/16" % (2 * i) for i in range(101)]
+    actions = backend().plan(state(), wanted(non_masquerade_cidrs=many, cidr_limit=101)).actions
+    assert ("ranges added", "101 ranges") in actions
+    assert ("range removed", "172.16.0.0/12") in actions
+
+
+def test_counters_tell_exempt_from_masqueraded() -> None:
+    listed = """table ip ip_masq_agent {
+	chain postrouting {
+		type nat hook postrouting priority 100; policy accept;
+		fib daddr type 2 counter packets 1 bytes 2 return
+		ip daddr @exempt counter packets 30 bytes 1800 return
+		meta l4proto 6 counter packets 400 bytes 24000 masquerade to :42
+		counter packets 5 bytes 300 masquerade fully-random
+	}
+	chain enforce {
+		meta mark & 0x00006000 != 0x00000000 counter packets 9 bytes 9 return
+		ip daddr @exempt counter packets 6 bytes 360 snat to ip saddr
+	}
+}
+"""
+    nft = Nft(Outcome(0, listed, ""))
+    assert backend(nft).counters() == Counters(36, 2160, 405, 24300)
+
+
+class TestChoice:
+    """When C(backend: auto) means nftables."""
+
+    @pytest.fixture
+    def node(self, tmp_path: t.Any, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., Node]:
+        """Makes a node that has these programs, on a kernel that has these extensions."""
+
+        def make(*programs: str, has: t.Callable[[str], t.Optional[bool]] = lambda name: True) -> Node:
+            for name in programs:
+                (tmp_path / name).touch(mode=0o755)
+
+            def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+                assert argv[1:] == ["--version"] or "-S" in argv, argv
+                name = argv[0].rsplit("/", 1)[1]
+                says = "nftables v1.1.3 (Commodore)" if name == "nft" else "iptables v1.8.11 (nf_tables)"
+                return Outcome(0, says, "") if argv[1:] == ["--version"] else Outcome(1, "", "")
+
+            return Node(run, has_extension=lambda _family, _kind, name, _revision: has(name))
+
+        monkeypatch.setattr(
+            "ansible_collections.kubenode.ip_masq.plugins.module_utils.node.search_path", lambda: str(tmp_path)
+        )
+        return make
+
+    IPTABLES = ("iptables-nft", "iptables-nft-restore")
+
+    def test_not_where_iptables_works(self, node: t.Callable[..., Node]) -> None:
+        assert node("nft", *self.IPTABLES).choose("auto") == "iptables_nft"
+
+    def test_where_iptables_is_not_installed(self, node: t.Callable[..., Node]) -> None:
+        found = node("nft")
+        assert found.choose("auto") == NFTABLES
+        tool = found.tool(NFTABLES, "ipv4")
+        assert tool is not None
+        assert tool.version_text == "1.1.3"
+
+    @pytest.mark.parametrize("missing", ["MASQUERADE", "addrtype", "comment"])
+    def test_where_the_kernel_lacks_what_iptables_needs(self, node: t.Callable[..., Node], missing: str) -> None:
+        assert node("nft", *self.IPTABLES, has=lambda name: name != missing).choose("auto") == NFTABLES
+
+    def test_not_where_the_kernel_lacks_it_and_nft_is_missing_too(self, node: t.Callable[..., Node]) -> None:
+        assert node(*self.IPTABLES, has=lambda name: False).choose("auto") == "iptables_nft"
+
+    def test_not_where_the_kernel_will_not_say(self, node: t.Callable[..., Node]) -> None:
+        assert node("nft", *self.IPTABLES, has=lambda name: None).choose("auto") == "iptables_nft"
+
+    def test_not_where_iptables_is_asked_for(self, node: t.Callable[..., Node]) -> None:
+        assert node("nft", *self.IPTABLES, has=lambda name: False).choose("iptables_nft") == "iptables_nft"
+
+    def test_where_exemptions_are_to_hold(self, node: t.Callable[..., Node]) -> None:
+        assert node("nft", *self.IPTABLES).choose("auto", "enforce") == NFTABLES
+
+    @pytest.mark.parametrize("asked", [("nftables", "return"), ("auto", "enforce")], ids=" ".join)
+    def test_missing_nft_is_said(self, node: t.Callable[..., Node], asked: t.Tuple[str, str]) -> None:
+        with pytest.raises(NodeError, match="install the package nftables"):
+            node(*self.IPTABLES).choose(*asked)
+
+    def test_nothing_at_all_names_both_packages(self, node: t.Callable[..., Node]) -> None:
+        with pytest.raises(NodeError, match="install the package iptables or nftables"):
+            node().choose("auto")
