@@ -99,7 +99,15 @@ def clear() -> None:
     for unit in (UNIT, CRI_UNIT):
         if unit.exists():
             sh("systemctl", "stop", unit.name)
-    for path in [UNIT, DROP_IN, EXTRA, KUBEADM_FLAGS, KUBESPRAY_ENV, CRI_UNIT, *map(Path, glob.glob("/usr*/bin/kubelet*"))]:
+    for path in [
+        UNIT,
+        DROP_IN,
+        EXTRA,
+        KUBEADM_FLAGS,
+        KUBESPRAY_ENV,
+        CRI_UNIT,
+        *map(Path, glob.glob("/usr*/bin/kubelet*")),
+    ]:
         if path.exists():
             path.unlink()
     for rule in kubenet_rules():
@@ -129,7 +137,9 @@ def stage(name: str) -> None:
             "ExecStart=", "EnvironmentFile=-/etc/kubernetes/kubelet.env\nExecStart=", 1
         )
         write(UNIT, text)
-        write(KUBESPRAY_ENV, 'KUBELET_ARGS="--config=/etc/kubernetes/kubelet-config.yaml \\\n %s"\n' % case["kubespray"])
+        write(
+            KUBESPRAY_ENV, 'KUBELET_ARGS="--config=/etc/kubernetes/kubelet-config.yaml \\\n %s"\n' % case["kubespray"]
+        )
     else:
         install(KUBELET, case)
         write(UNIT, _UNIT % KUBELET)
@@ -159,7 +169,10 @@ def wait(condition: t.Callable[[], bool]) -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > deadline:
-            sys.exit("the node did not come into the state of the case:\n" + sh("systemctl", "status", "kubelet", check=False))
+            sys.exit(
+                "the node did not come into the state of the case:\n"
+                + sh("systemctl", "status", "kubelet", check=False)
+            )
         time.sleep(0.1)
 
 
@@ -194,9 +207,7 @@ def look() -> t.Dict[str, t.Any]:
         "files": {str(path): path.read_text(encoding="utf-8") for path in files if path.exists()},
         "kubenet_rules": kubenet_rules(),
         "other_rules": [
-            line
-            for line in sh(iptables(), "--wait", "-t", "nat", "-S").splitlines()
-            if "kubenet: SNAT" not in line
+            line for line in sh(iptables(), "--wait", "-t", "nat", "-S").splitlines() if "kubenet: SNAT" not in line
         ],
     }
 
