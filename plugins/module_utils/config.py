@@ -254,6 +254,11 @@ def parse_duration(text: t.Any) -> int:
     return total
 
 
+def belongs_to_others(name: str) -> bool:
+    """Whether iptables itself, or another program on a Kubernetes node, gives this chain name its meaning."""
+    return name.upper() in RESERVED_CHAINS or name.upper().startswith(RESERVED_PREFIXES)
+
+
 def check_chain_name(name: t.Any) -> str:
     """Refuse what must not name our chain.
 

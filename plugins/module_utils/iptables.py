@@ -14,7 +14,7 @@ import re
 import typing as t
 
 from . import xtables_lock
-from .config import RESERVED_CHAINS
+from .config import belongs_to_others
 from .errors import NodeError
 from .iptables_text import (
     COMMENT_PREFIX,
@@ -26,7 +26,7 @@ from .iptables_text import (
     render_rule,
 )
 from .plan import Action, CommitRefused, Counters, LockHeld, Plan, View
-from .ruleset import Ruleset, from_rules
+from .ruleset import Rule, Ruleset, from_rules
 from .runner import Outcome, Runner
 
 #: What both variants exit with when the xtables lock stays taken (xtables 1.8, RESOURCE_PROBLEM).
@@ -43,8 +43,11 @@ _FAILED_LINE = re.compile(r"line:? (\d+)")
 
 
 def wait_for_lock(seconds: int) -> t.List[str]:
-    """The arguments with which iptables waits so long for the xtables lock; its own C(-w 0) waits without end."""
-    return ["-w", str(seconds)] if seconds else []
+    """The arguments with which iptables waits so long for the xtables lock: a second at least.
+
+    C(-w 0), and in iptables-legacy no C(-w) at all, would wait without end (seen in 1.8.9).
+    """
+    return ["-w", str(max(seconds, 1))]
 
 
 class State(t.NamedTuple):
@@ -101,7 +104,7 @@ class Iptables:
 
     def _is_predecessor(self, rule: PostroutingRule) -> bool:
         """Whether this is the jump of an earlier agent, or of ours under an earlier name of the chain."""
-        if rule.target in ("", self._chain) or rule.target in RESERVED_CHAINS:
+        if rule.target in ("", self._chain) or belongs_to_others(rule.target):
             return False
         # Some releases of ip-masq-agent put literal quotes around the comment.
         return rule.target in PREDECESSOR_CHAINS or rule.comment.lstrip('"').startswith(COMMENT_PREFIX)
@@ -144,24 +147,34 @@ class Iptables:
         """See :meth:`~.plan.Backend.plan`."""
         if wanted is None:
             return self._plan_removal(state)
-        chain, chain_lines, chain_actions = self._plan_chain(state, wanted)
+        rendered = tuple(render_rule(self._chain, rule) for rule in wanted.rules)
+        # Reading ten thousand rules takes a while, and most of the time they are the very text that we wrote.
+        rules = list(wanted.rules) if state.chain == rendered else self._parse(state)
+        found = _as_ruleset(rules)
+        if state.chain is not None and wanted.means(found):
+            chain, lines, actions = state.chain, [], []
+        else:
+            chain, lines = rendered, list(rendered)
+            actions = self._chain_actions(state, rules, wanted, rendered)
         jumps = _JumpPlan(self._chain, state.postrouting, self._is_predecessor)
-        actions = chain_actions + jumps.actions
-        lines = [] if chain == state.chain else [":%s - [0:0]" % self._chain]
-        lines += jumps.deletions + chain_lines + jumps.insertions
-        for name, _rules in state.predecessors:
-            lines += ["-F " + name, "-X " + name]
-            actions.append(Action("chain of an earlier agent removed", "-N " + name))
-        return self._as_plan(state, State(chain, jumps.after), actions, lines)
+        lines = jumps.deletions + lines + jumps.insertions
+        if chain != state.chain:
+            lines.insert(0, ":%s - [0:0]" % self._chain)
+        # All are emptied before any goes: they may jump to each other.
+        names = [name for name, _rules in state.predecessors]
+        lines += ["-F " + name for name in names] + ["-X " + name for name in names]
+        actions += jumps.actions + [Action("chain of an earlier agent removed", "-N " + name) for name in names]
+        return self._as_plan(state, State(chain, jumps.after), actions, lines, found, wanted)
 
-    def _plan_chain(self, state: State, wanted: Ruleset) -> t.Tuple[t.Tuple[str, ...], t.List[str], t.List[Action]]:
-        if state.chain is not None and wanted.means(self._ruleset(state)):
-            return state.chain, [], []
-        have = [parse_rule(line, self.family) for line in state.chain or ()]
-        rendered = [render_rule(self._chain, rule) for rule in wanted.rules]
+    def _parse(self, state: State) -> t.List[t.Optional[Rule]]:
+        return [parse_rule(line, self.family) for line in state.chain or ()]
+
+    def _chain_actions(
+        self, state: State, rules: t.Sequence[t.Optional[Rule]], wanted: Ruleset, rendered: t.Sequence[str]
+    ) -> t.List[Action]:
         actions = [] if state.chain is not None else [Action("chain created", "-N " + self._chain)]
         # Rules are told apart by meaning; one that we cannot read counts as the text it is.
-        before = dict(zip((rule or line for rule, line in zip(have, state.chain or ())), state.chain or ()))
+        before = {rule or line: line for rule, line in zip(rules, state.chain or ())}
         after = dict(zip(wanted.rules, rendered))
         added = [Action("rule added", line) for rule, line in after.items() if rule not in before]
         removed = [Action("rule removed", line) for rule, line in before.items() if rule not in after]
@@ -171,9 +184,7 @@ class Iptables:
                 if len(single) <= LISTED_RULES
                 else [Action(single[0].action.replace("rule", "rules"), "%d rules of %s" % (len(single), self._chain))]
             )
-        if not actions:
-            actions.append(Action("rules reordered", "-N " + self._chain))
-        return tuple(rendered), rendered, actions
+        return actions or [Action("rules reordered", "-N " + self._chain)]
 
     def _plan_removal(self, state: State) -> Plan:
         ours = [rule for rule in state.postrouting if rule.target == self._chain]
@@ -183,27 +194,32 @@ class Iptables:
             actions.append(Action("chain removed", "-N " + self._chain))
             lines += ["-F " + self._chain, "-X " + self._chain]
         rest = tuple(rule for rule in state.postrouting if rule.target != self._chain)
-        return self._as_plan(state, State(None, rest, state.predecessors), actions, lines)
+        found = _as_ruleset(self._parse(state))
+        return self._as_plan(state, State(None, rest, state.predecessors), actions, lines, found, None)
 
-    def _as_plan(self, before: State, after: State, actions: t.Sequence[Action], lines: t.Sequence[str]) -> Plan:
+    def _as_plan(
+        self,
+        before: State,
+        after: State,
+        actions: t.Sequence[Action],
+        lines: t.Sequence[str],
+        found: t.Optional[Ruleset],
+        wanted: t.Optional[Ruleset],
+    ) -> Plan:
         transaction = "\n".join(["*nat"] + list(lines) + ["COMMIT", ""]) if actions else ""
         return Plan(
             tuple(actions),
             transaction,
             self._listing(before),
             self._listing(after),
-            self._view(after),
-            self._view(before),
+            self._view(after, wanted),
+            self._view(before, found),
         )
 
-    def _view(self, state: State) -> View:
+    def _view(self, state: State, ruleset: t.Optional[Ruleset]) -> View:
         jumps = [rule.line for rule in state.postrouting if rule.target == self._chain]
         # A chain that nothing jumps to means nothing.
-        return View(state.chain or (), jumps[0] if jumps else None, self._ruleset(state) if jumps else None)
-
-    def _ruleset(self, state: State) -> t.Optional[Ruleset]:
-        rules = None if state.chain is None else [parse_rule(line, self.family) for line in state.chain]
-        return None if rules is None or None in rules else from_rules(rules)
+        return View(state.chain or (), jumps[0] if jumps else None, ruleset if jumps else None)
 
     def _listing(self, state: State) -> t.Tuple[str, ...]:
         lines: t.List[str] = []
@@ -214,22 +230,21 @@ class Iptables:
 
     def undo(self, state: State, previous: State) -> str:
         """See :meth:`~.plan.Backend.undo`."""
-        lines = ["-D" + rule.line[2:] for rule in state.postrouting if rule.target == self._chain]
         chains = {self._chain: previous.chain}
         chains.update(previous.predecessors)
+        lines = ["-D" + rule.line[2:] for rule in state.postrouting if rule.target in chains]
         for name, rules in chains.items():
             if rules is not None:
                 lines += [":%s - [0:0]" % name] + list(rules)
             elif state.chain is not None:
                 lines += ["-F " + name, "-X " + name]
         # The others' rules are not ours to restore: our jumps go to where they stood among them.
-        there = [rule.line for rule in state.postrouting if rule.target != self._chain]
+        there = [rule.line for rule in state.postrouting if rule.target not in chains]
         for position, rule in enumerate(previous.postrouting):
-            if rule.target in chains and rule.line not in there:
-                lines.append(
-                    "-I POSTROUTING %d%s" % (min(position, len(there)) + 1, rule.line[len("-A POSTROUTING") :])
-                )
-                there.insert(position, rule.line)
+            if rule.target in chains:
+                place = min(position, len(there))
+                lines.append("-I POSTROUTING %d%s" % (place + 1, rule.line[len("-A POSTROUTING") :]))
+                there.insert(place, rule.line)
         return "\n".join(["*nat"] + lines + ["COMMIT", ""])
 
     def commit(self, transaction: str) -> None:
@@ -254,6 +269,11 @@ class Iptables:
     def fingerprint(self) -> t.List[t.List[str]]:
         """See :meth:`~.plan.Backend.fingerprint`."""
         return [self._list + ["POSTROUTING"], self._list + [self._chain]]
+
+
+def _as_ruleset(rules: t.Sequence[t.Optional[Rule]]) -> t.Optional[Ruleset]:
+    read = [rule for rule in rules if rule is not None]
+    return from_rules(read) if read and len(read) == len(rules) else None
 
 
 class _JumpPlan:

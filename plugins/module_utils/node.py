@@ -40,6 +40,7 @@ _BUILTIN = {
     "filter": ("FORWARD", "INPUT", "OUTPUT"),
     "mangle": ("FORWARD", "PREROUTING", "POSTROUTING", "INPUT", "OUTPUT"),
     "raw": ("PREROUTING", "OUTPUT"),
+    "security": ("FORWARD", "INPUT", "OUTPUT"),
 }
 _COMMANDS = {IPV4: "iptables", IPV6: "ip6tables"}
 _LEGACY_TABLES = {IPV4: "/proc/net/ip_tables_names", IPV6: "/proc/net/ip6_tables_names"}

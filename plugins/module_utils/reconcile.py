@@ -121,24 +121,28 @@ def converge(backend: Backend, wanted: t.Optional[Ruleset], check: bool = False)
     first = now = backend.observe()
     plan = first_plan = backend.plan(now, wanted)
     refusal: t.Optional[CommitRefused] = None
-    disagreements = 0
+    written = 0
     for _attempt in range(ATTEMPTS):
         if check or not plan.actions:
             return Change(backend.family, backend.name, first_plan, backend)
         before, refusal = now, None
         try:
             backend.commit(plan.transaction)
+            written += 1
         except CommitRefused as exc:
             refusal = exc
-        now = backend.observe()
+        try:
+            now = backend.observe()
+        except NodeError as exc:
+            if written:
+                raise NodeError("%s. The rules were written, and not verified: run this again" % exc) from None
+            raise
         plan = backend.plan(now, wanted)
-        if plan.actions and refusal is None:
-            disagreements += 1
-        if disagreements == DISAGREEMENTS or (refusal and now == before):
+        if written == DISAGREEMENTS or (refusal and now == before):
             break
     if not plan.actions:
         return Change(backend.family, backend.name, first_plan, backend)
-    if refusal is not None and now == first:
+    if not written:
         raise NodeError("%s. Nothing was changed" % refusal)
     missing = [action.rule for action in plan.actions if action.action.endswith("added")]
     problem = "%s: the kernel does not hold what was written to it" % backend.name
@@ -150,10 +154,9 @@ def converge(backend: Backend, wanted: t.Optional[Ruleset], check: bool = False)
 
 
 def _roll_back(backend: Backend, now: t.Any, first: t.Any) -> str:
-    if now == first:
-        return "(Nothing was changed.)"
     try:
-        backend.commit(backend.undo(now, first))
+        if now != first:
+            backend.commit(backend.undo(now, first))
     except NodeError as exc:
         return "(The previous state could not be restored: %s)" % exc
     return "(The previous state was restored.)"
