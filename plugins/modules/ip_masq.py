@@ -13,11 +13,11 @@ description:
   - Hides pod addresses behind the node for traffic to the outside, and leaves them visible inside the ranges that you
     declare. The rules are those of the Go daemon ip-masq-agent, so a chain that it built is taken over as it is.
   - Builds and reconciles one chain in the nat table, and the one jump to it in C(POSTROUTING), for IPv4 and, when asked
-    to, IPv6; or, with O(backend=nftables), one table of its own. Each family is written in one transaction; nothing is written when nothing differs, so packet counters
-    survive.
+    to, IPv6; or, with O(backend=nftables), one table of its own. Each family is written in one transaction; nothing is
+    written when nothing differs, so packet counters survive.
   - Reads only its own chain and C(POSTROUTING), or its own table. Rules of other programs are never changed.
-  - Chains are compared by meaning, not by text. The order of the exempt ranges, duplicates, overlaps and comments do not
-    make a difference.
+  - Chains are compared by meaning, not by text. The order of the exempt ranges, duplicates, overlaps and comments do
+    not make a difference.
   - After a write the kernel is read again. If it does not hold what was written, the previous state is restored and the
     module fails.
   - Chains of earlier agents (C(NON-MASQUERADE-DAEMON), C(IP-MASQ), C(IP-MASQ-AGENT) and chains that this module built
@@ -86,11 +86,12 @@ options:
     elements: raw
   backend:
     description:
-      - What holds the rules. V(iptables_nft) and V(iptables_legacy) are the variants of iptables. V(nftables) is a table
-        of its own, C(ip_masq_agent), with a set of the exempt ranges, and needs C(nft) 0.9.8 or later.
-      - V(auto) takes the iptables variant that Kubernetes uses on this node, as kubernetes-sigs/iptables-wrappers decides.
-        The kubelet's hint chains in the nft variant mean nft, otherwise rules in legacy tables mean legacy, otherwise nft.
-        Where iptables is not installed, or the kernel lacks the xt modules that its rules need, it takes V(nftables).
+      - What holds the rules. V(iptables_nft) and V(iptables_legacy) are the variants of iptables. V(nftables) is a
+        table of its own, C(ip_masq_agent), with a set of the exempt ranges, and needs C(nft) 0.9.8 or later.
+      - V(auto) takes the iptables variant that Kubernetes uses on this node, as kubernetes-sigs/iptables-wrappers
+        decides. The kubelet's hint chains in the nft variant mean nft, otherwise rules in legacy tables mean legacy,
+        otherwise nft. Where iptables is not installed, or the kernel lacks the xt modules that its rules need, it takes
+        V(nftables).
       - The rules are in force in the new backend before those in the old one go.
     type: str
     choices: [auto, iptables_nft, iptables_legacy, nftables]
@@ -101,8 +102,8 @@ options:
       - With V(return), as in ip-masq-agent, our rules leave it alone, and NAT rules of others can still masquerade it.
       - With V(accept) no later rule of C(POSTROUTING) can. With O(backend=nftables) this is no more than V(return).
       - With V(enforce) no rule of anybody can, in iptables or in another nftables chain, earlier or later. It needs
-        nftables, and O(backend=auto) then means V(nftables). Traffic that kube-proxy or the CNI plugin portmap has marked
-        for masquerading (C(0x4000), C(0x2000)) is let through to them.
+        nftables, and O(backend=auto) then means nftables. Traffic that kube-proxy or the CNI plugin portmap has marked
+        for masquerading (C(0x4000), C(0x2000)) is left to them.
     type: str
     choices: [return, accept, enforce]
     default: return
@@ -137,8 +138,8 @@ attributes:
     platforms: linux
     description: Needs root on Linux.
 notes:
-  - C(nat) sees the first packet of a connection only. Connections that were open before a change keep the source address
-    that they have.
+  - C(nat) sees the first packet of a connection only. Connections that were open before a change keep the source
+    address that they have.
   - A rule of another program that comes later in C(POSTROUTING) can still masquerade what this module exempts, unless
     O(exemption) says otherwise. Such rules are warned about.
 seealso:
@@ -229,7 +230,7 @@ families:
         jump:
           description: The jump to it; none with nftables, which hooks the chain itself.
           type: str
-          sample: -A POSTROUTING -m addrtype ! --dst-type LOCAL -m comment --comment "ip-masq-agent ..." -j IP-MASQ-AGENT
+          sample: -A POSTROUTING -m addrtype ! --dst-type LOCAL -m comment --comment "..." -j IP-MASQ-AGENT
     ipv6:
       description: The same for IPv6, with O(enable_ipv6=true).
       type: dict
