@@ -118,7 +118,12 @@ def _address(text: str) -> t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 def _log(priority: int, line: str) -> None:
     """To the journal with its priority (sd-daemon(3)), to a person without."""
     stream = sys.stderr if priority < 5 else sys.stdout
-    print(("<%d>%s" % (priority, line)) if "JOURNAL_STREAM" in os.environ else line, file=stream, flush=True)
+    stream.write(("<%d>%s\n" % (priority, line)) if "JOURNAL_STREAM" in os.environ else line + "\n")
+    stream.flush()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(line + "\n")
 
 
 def _complain(line: str) -> None:
@@ -148,7 +153,7 @@ def _status(arguments: argparse.Namespace, node: Node, where: Layout) -> int:
     state, policy, config = _in_force(where)
     result = reconcile(node, config, check=True)
     report = _report(state, policy, config, result, where)
-    print(json.dumps(report, indent=2) if arguments.json else _table(report))
+    _say(json.dumps(report, indent=2) if arguments.json else _table(report))
     if policy.problem:
         return CONFIG_BROKEN
     return FAILED if result.errors else OK if report["in_sync"] else OUT_OF_SYNC
@@ -267,23 +272,23 @@ def _explain(arguments: argparse.Namespace, node: Node, where: Layout) -> int:
         raise NodeError("%s and %s are of two families: give both in one" % (source, destination))
     who = str(source) if source is not None else "the pod"
     if family == IPV6 and not config.enable_ipv6:
-        print("%s: IPv6 is not managed (enableIPv6 is off), so no rule of ours decides" % destination)
+        _say("%s: IPv6 is not managed (enableIPv6 is off), so no rule of ours decides" % destination)
         return OK
     result = reconcile(node, config, check=True)
     change = next((change for change in managed(result) if change.family == family), None)
     if change is None:
         raise NodeError("; ".join(result.errors) or "no rules of %s are known" % family)
     for line in _decision(destination, who, change.plan.found):
-        print(line)
+        _say(line)
     if result.changed:
-        print("note: the rules in force are not those declared; see ip-masq-agent status")
+        _say("note: the rules in force are not those declared; see ip-masq-agent status")
     route = _route(node, destination)
     if route:
-        print("route: " + route)
+        _say("route: " + route)
     for remark in _remarks(config, result):
-        print("note: " + remark)
+        _say("note: " + remark)
     if policy.problem:
-        print("note: the configuration is broken, the last good one is in force: " + policy.problem)
+        _say("note: the configuration is broken, the last good one is in force: " + policy.problem)
     return OK
 
 
@@ -293,11 +298,14 @@ def _decision(destination: t.Any, who: str, found: View) -> t.Iterator[str]:
         yield "%s: no rule of ours decides, because our rules are not in force as they should be" % destination
         return
     rules = found.ruleset.rules
-    number, rule = next(
-        (number, rule)
+    deciding = [
+        number
         for number, rule in enumerate(rules)
         if (destination in rule.network if isinstance(rule, Exempt) else rule.protocol is None)
-    )
+    ]
+    if not deciding:
+        return
+    rule = rules[deciding[0]]
     if isinstance(rule, Exempt):
         verdict = "%s is exempt, because %s contains it: a connection keeps the source address of %s"
         yield verdict % (destination, rule.network, who)
@@ -305,7 +313,7 @@ def _decision(destination: t.Any, who: str, found: View) -> t.Iterator[str]:
         verdict = "%s is masqueraded, because no exempt range contains it: a connection of %s leaves as the node"
         yield verdict % (destination, who)
     if len(found.rules) == len(rules):
-        yield "rule %d of %d: %s" % (number + 1, len(rules), found.rules[number])
+        yield "rule %d of %d: %s" % (deciding[0] + 1, len(rules), found.rules[deciding[0]])
 
 
 def _route(node: Node, destination: t.Any) -> str:
@@ -339,6 +347,6 @@ def _set_timer(_arguments: argparse.Namespace, node: Node, _where: Layout) -> in
 def entry(where: t.Mapping[str, str]) -> None:
     """The installed program's way in."""
     try:
-        sys.exit(main(sys.argv[1:], Layout(**where)))
+        raise SystemExit(main(sys.argv[1:], Layout(**where)))
     except IpMasqError as exc:
-        sys.exit(str(exc))
+        raise SystemExit(str(exc)) from None

@@ -189,14 +189,15 @@ class Node:
     def _legacy_in_use(self) -> bool:
         for family in FAMILIES:
             tool = self.tool(LEGACY, family)
-            for table in legacy_tables(family) if tool else ():
+            if tool is None:
+                continue
+            for table in legacy_tables(family):
                 for chain in _BUILTIN.get(table, ()):
                     if "\n-A " in "\n" + self._lists(tool, table, chain)[1]:
                         return True
         return False
 
-    def _lists(self, tool: t.Optional[Tool], table: str, chain: str) -> t.Tuple[int, str]:
-        assert tool is not None
+    def _lists(self, tool: Tool, table: str, chain: str) -> t.Tuple[int, str]:
         done = self.run([tool.path] + wait_for_lock(self.lock_timeout) + ["-t", table, "-S", chain])
         return done.rc, done.stdout
 

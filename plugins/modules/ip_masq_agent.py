@@ -106,6 +106,11 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+version:
+  description: The version of the agent that is installed.
+  returned: with O(state=present)
+  type: str
+  sample: 0.1.0
 files:
   description: The files that were written or removed, or in check mode would be.
   returned: success
@@ -133,7 +138,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils import agent, install
 from ..module_utils.audit import postrouting_remarks
-from ..module_utils.config import build, file_key, find_file_key, nearest_file_key
+from ..module_utils.config import Config, build, file_key, find_file_key, nearest_file_key
 from ..module_utils.config_file import parse
 from ..module_utils.errors import ConfigError, IpMasqError
 from ..module_utils.layout import Layout, layout
@@ -191,7 +196,7 @@ def find_layout(params: t.Mapping[str, t.Any]) -> Layout:
                 "metrics_dir: %s is not a directory on this node: install node_exporter first, or make it"
                 % where.metrics_dir
             )
-        if params["python"] and run([where.python, "-c", "import sys; sys.exit(sys.version_info < (3, 8))"]).rc:
+        if params["python"] and run([where.python, "-c", "import sys; raise SystemExit(sys.version_info < (3, 8))"]).rc:
             raise ConfigError("python: %s is not a Python 3.8 or later: name another one" % where.python)
     return where
 
@@ -204,11 +209,8 @@ def present(module: AnsibleModule, node: Node, where: Layout) -> t.Dict[str, t.A
     check, params = module.check_mode, module.params
     text = None if params["config"] is None else config_text(params["config"])
     policy = policy_of(where.config_dir, text)
-    config = policy.config
-    assert config is not None
+    config = t.cast(Config, policy.config)
     install.check_systemd()
-    # Ansible sends along what a module imports, and the agent is what this one installs.
-    assert agent.__name__.endswith("." + install.ENTRY)
     planned = reconcile(node, config, check=True)
     put = install.put_files(where, text, check)
     result, errors = planned, planned.errors
@@ -223,7 +225,8 @@ def present(module: AnsibleModule, node: Node, where: Layout) -> t.Dict[str, t.A
     for change in managed(result):
         for remark in postrouting_remarks(change.plan, config.exemption != "return"):
             module.warn(remark)
-    returned = as_return(install.Installed(put.files, services, result), present=True)
+    # Ansible sends along what a module imports; the agent is here because it is what this one installs.
+    returned = dict(as_return(install.Installed(put.files, services, result), present=True), version=agent.VERSION)
     if errors:
         module.fail_json(msg="; ".join(errors), **returned)
     return returned
