@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -150,10 +151,17 @@ def iptables(*arguments: str, command: str = "iptables") -> None:
     sh("%s-%s" % (command, VARIANT), "-w", "-t", "nat", *arguments)
 
 
-def counters(command: str = "iptables", chain: str = CHAIN) -> t.List[t.List[str]]:
-    """Packets and bytes of each rule of our chain."""
-    shown = sh("%s-%s" % (command, VARIANT), "-w", "-t", "nat", "-L", chain, "-n", "-v", "-x")
-    return [line.split()[:2] for line in shown.splitlines()[2:]]
+def counters(command: str = "iptables", chain: str = CHAIN) -> t.List[int]:
+    """Packets that each rule of our chain has counted."""
+    shown_ = sh("%s-%s" % (command, VARIANT), "-w", "-t", "nat", "-L", chain, "-n", "-v", "-x")
+    return [int(line.split()[0]) for line in shown_.splitlines()[2:]]
+
+
+def check_counters(what: str, before: t.Sequence[int], command: str = "iptables", chain: str = CHAIN) -> None:
+    """Nobody wrote these rules anew: what they had counted is still there."""
+    now = counters(command, chain)
+    kept = len(now) == len(before) and all(new >= old for new, old in zip(now, before))
+    check("%s: counters are kept, %s" % (what, before), kept and sum(before) > 0, {"before": before, "now": now})
 
 
 def check_rules(
@@ -163,20 +171,30 @@ def check_rules(
     command: str = "iptables",
     chain: str = CHAIN,
 ) -> None:
-    """One jump, after everything else in POSTROUTING; one RETURN a range, in order; MASQUERADE last. Nowhere else."""
-    jump, *rules = ours(command, chain=chain) or [""]
+    """One jump, after everything else in POSTROUTING; one RETURN a range, in order; MASQUERADE last. Nowhere else.
+
+    Comments may stand anywhere and say anything; chains of earlier agents have the jump's match in each rule too.
+    """
     seen = {"POSTROUTING": listed("POSTROUTING", command), chain: listed(chain, command)}
-    good = (
-        sum(line.split()[-1] == chain for line in seen["POSTROUTING"]) == 1
-        and seen["POSTROUTING"][-1] == jump
-        and jump.startswith("-A POSTROUTING -m addrtype ! --dst-type LOCAL ")
-        and [rule.split()[3] for rule in rules[:-1]] == list(exempt)
-        and all(rule.startswith("-A %s -d " % chain) and rule.endswith("-j RETURN") for rule in rules[:-1])
-        and " -d " not in rules[-1]
-        and rules[-1].endswith("-j MASQUERADE" + " --random-fully" * random_fully)
-        and not ours(command, OTHER_VARIANT, chain)
+    check("%s: %s holds the declared rules" % (what, command), _declared(seen, chain, exempt, random_fully), seen)
+    equal("%s: %s-%s holds none" % (what, command, OTHER_VARIANT), ours(command, OTHER_VARIANT, chain), [])
+
+
+def _declared(seen: t.Mapping[str, t.Sequence[str]], chain: str, exempt: t.Sequence[str], random_fully: bool) -> bool:
+    rules = [shlex.split(line) for line in seen[chain]]
+    jumps = [shlex.split(line) for line in seen["POSTROUTING"]]
+    if not rules or not jumps or sum(words[-1] == chain for words in jumps) != 1:
+        return False
+    masquerade = ["-j", "MASQUERADE"] + ["--random-fully"] * random_fully
+    return (
+        jumps[-1][-1] == chain
+        and "-m addrtype ! --dst-type LOCAL" in " ".join(jumps[-1])
+        and "-d" not in jumps[-1]
+        and all("-d" in words and "-p" not in words and words[-2:] == ["-j", "RETURN"] for words in rules[:-1])
+        and [words[words.index("-d") + 1] for words in rules[:-1]] == list(exempt)
+        and "-d" not in rules[-1]
+        and rules[-1][-len(masquerade) :] == masquerade
     )
-    check("%s: %s holds the declared rules" % (what, command), good, seen)
 
 
 # The agent

@@ -102,7 +102,8 @@ def addresses_of(netns: str, link: str, family: int) -> t.List[str]:
     shown = json.loads(
         sh("ip", "-netns", netns, "-json", "-%d" % family, "address", "show", "dev", link, "scope", "global")
     )
-    return [entry["local"] for one in shown for entry in one.get("addr_info", ())]
+    # An address of another scope is an empty entry.
+    return [entry["local"] for one in shown for entry in one.get("addr_info", ()) if entry]
 
 
 def expect(wanted: t.Mapping[str, str], within: float, protocol: str) -> t.Dict[str, t.Any]:

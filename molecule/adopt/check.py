@@ -1,0 +1,115 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The chains of earlier agents, and what becomes of them.
+
+C(check.py list): their names. C(check.py seed NAME): removes our agent where it is, makes that chain, and has it
+count packets. C(check.py adopted NAME): there is one jump to one chain that says what was declared.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import typing as t
+
+import predecessors
+from checks import (
+    AGENT,
+    OTHER_VARIANT,
+    VARIANT,
+    check,
+    check_counters,
+    check_rules,
+    counters,
+    done,
+    equal,
+    listed,
+    ours,
+    packets,
+    sh,
+    status,
+)
+
+#: The module's options, in the words of the config file.
+KEYS = {
+    "enable_ipv6": "enableIPv6",
+    "masq_chain": "masqChain",
+    "non_masquerade_cidrs": "nonMasqueradeCIDRs",
+    "random_fully": "randomFully",
+}
+COMMANDS = {"ipv4": "iptables", "ipv6": "ip6tables"}
+MEMORY = "/run/adopt.json"
+PACKETS_IPV6 = {"fd00:99::1": "pod", "2001:db8:99::1": "node"}
+
+
+def families(name: str) -> t.Dict[str, predecessors.Predecessor]:
+    """The chains of one predecessor, by family."""
+    found = {family: predecessors.of(family).get(name) for family in ("ipv4", "ipv6")}
+    return {family: chain for family, chain in found.items() if chain is not None}
+
+
+def options(name: str) -> t.Dict[str, t.Any]:
+    """What the predecessor did, as options of the module. Both families' where there are two."""
+    return list(families(name).values())[-1].options
+
+
+def seed(name: str) -> None:
+    """Make its chain as the earlier agent left it."""
+    if os.path.exists(AGENT):
+        sh(AGENT, "remove")
+    counted = {}
+    for family, before in families(name).items():
+        equal("%s: nothing of ours is left" % family, ours(COMMANDS[family], chain=before.chain), [])
+        text = "\n".join(["*nat", *before.lines, "COMMIT", ""])
+        sh("%s-%s-restore" % (COMMANDS[family], VARIANT), "-w", "--noflush", stdin=text)
+    send(name)
+    for family, before in families(name).items():
+        counted[family] = counters(COMMANDS[family], before.chain)
+        check("%s: it has counted packets" % family, sum(counted[family]) > 0)
+    with open(MEMORY, "w", encoding="utf-8") as memory:
+        json.dump(counted, memory)
+    done(
+        config={KEYS[option]: value for option, value in options(name).items()},
+        in_sync=all(before.in_sync for before in families(name).values()),
+    )
+
+
+def send(name: str) -> None:
+    """Packets, of both families where there are two."""
+    packets(name)
+    if "ipv6" in families(name):
+        packets(name, PACKETS_IPV6)
+
+
+def adopted(name: str) -> None:
+    """There is one jump, one chain, the right meaning."""
+    policy = options(name)
+    with open(MEMORY, encoding="utf-8") as memory:
+        counted = json.load(memory)
+    for family, before in families(name).items():
+        command = COMMANDS[family]
+        exempt = ("169.254.0.0/16",) + predecessors.RFC1918 if family == "ipv4" else ("fe80::/10", "fc00::/7")
+        random_fully = policy.get("random_fully", True)
+        check_rules("%s, after %s" % (family, name), exempt, random_fully, command, before.chain)
+        jumps = [line for line in listed("POSTROUTING", command) if "-j KUBE-POSTROUTING" not in line]
+        equal("%s: the only jump" % family, len(jumps), 1)
+        equal("%s: nothing in the other variant" % family, listed("POSTROUTING", command, OTHER_VARIANT), [])
+        if before.in_sync:
+            check_counters("%s, it meant the same" % family, counted[family], command, before.chain)
+    send(name)
+    report = status()
+    equal("status", (report["exit status"], report["in_sync"]), (0, True))
+    done()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "list":
+        names = sorted({name for _family, name in predecessors.ALL})
+        check("there are earlier agents", len(names) > 5, names)
+        done(names=names)
+    elif sys.argv[1] == "seed":
+        seed(sys.argv[2])
+    else:
+        adopted(sys.argv[2])
