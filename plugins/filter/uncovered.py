@@ -1,0 +1,92 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: uncovered
+short_description: What of some networks other networks do not cover
+version_added: 0.1.0
+author:
+  - the kubenode.ip_masq maintainers (@kubenode)
+description:
+  - Subtracts networks from networks, on the controller. An empty result means that all of the input is covered.
+  - Both lists are read by the collection's own CIDR grammar first, so a typing error has the same message everywhere.
+positional: covering, reserved
+options:
+  _input:
+    description: Networks in CIDR notation, such as those of the pods and the services.
+    type: list
+    elements: str
+    required: true
+  covering:
+    description:
+      - Networks in CIDR notation that should cover them, such as the ranges that are not masqueraded.
+      - When not given, the ranges that M(kubenode.ip_masq.ip_masq) does not masquerade by default.
+    type: list
+    elements: str
+  reserved:
+    description:
+      - Whether those are all reserved ranges, as with O(kubenode.ip_masq.ip_masq#module:nomasq_all_reserved_ranges).
+    type: bool
+    default: false
+requirements:
+  - netaddr on the controller
+"""
+
+EXAMPLES = r"""
+- name: Pods and services must not be masqueraded
+  ansible.builtin.assert:
+    that: cluster_cidrs | kubenode.ip_masq.uncovered(['10.0.0.0/8']) == []
+  vars:
+    cluster_cidrs: [10.233.64.0/18, 10.233.0.0/18]
+"""
+
+RETURN = r"""
+_value:
+  description: The parts that are not covered, merged and sorted.
+  type: list
+  elements: str
+"""
+
+import typing as t
+
+from ansible.errors import AnsibleFilterError
+
+from ..module_utils.config import RESERVED_CIDRS, RFC1918_CIDRS, parse_cidr
+from ..module_utils.errors import ConfigError
+
+try:
+    import netaddr
+except ImportError:
+    netaddr = None
+
+
+def uncovered(networks: t.Any, covering: t.Any = None, reserved: bool = False) -> t.List[str]:
+    """What of ``networks`` is in none of ``covering``; without those, of the default list.
+
+    :raises AnsibleFilterError: an entry is no CIDR, or netaddr is missing.
+    """
+    if netaddr is None:
+        raise AnsibleFilterError("kubenode.ip_masq.uncovered needs netaddr on the controller: pip install netaddr")
+    if covering is None:
+        covering = RESERVED_CIDRS if reserved else RFC1918_CIDRS
+    return [str(network) for network in (_read(networks) - _read(covering)).iter_cidrs()]
+
+
+def _read(networks: t.Any) -> netaddr.IPSet:
+    if isinstance(networks, str) or not isinstance(networks, (list, tuple)):
+        raise AnsibleFilterError("kubenode.ip_masq.uncovered: %r is not a list of networks" % (networks,))
+    try:
+        return netaddr.IPSet([str(parse_cidr(network)) for network in networks])
+    except ConfigError as exc:
+        raise AnsibleFilterError("kubenode.ip_masq.uncovered: %s" % exc) from None
+
+
+class FilterModule:
+    """What Ansible looks for."""
+
+    def filters(self) -> t.Dict[str, t.Callable[..., t.Any]]:
+        """The filters of this file."""
+        return {"uncovered": uncovered}
