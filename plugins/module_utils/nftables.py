@@ -138,9 +138,14 @@ class Nftables:
 
     def commit(self, transaction: str) -> None:
         """See :meth:`~.plan.Backend.commit`."""
-        for step in transaction.split(_THEN):
+        steps = transaction.split(_THEN)
+        previous = self.observe() if len(steps) > 1 else State(None)
+        for number, step in enumerate(steps):
             done = self._run([self._nft, "-f", "-"], stdin=step, timeout=_PATIENCE)
             if done.rc != 0:
+                if number:
+                    # What is refused must not have changed anything.
+                    self.commit(self.undo(self.observe(), previous))
                 raise self._failure("refused the rules", done, CommitRefused)
 
     def _failure(self, what: str, done: Outcome, error: t.Type[NodeError] = NodeError) -> NodeError:
