@@ -11,12 +11,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import importlib
-import io
-import json
 import os
 import shutil
 import typing as t
-import zipfile
 
 from . import files, snapshot
 from . import state as states
@@ -50,8 +47,46 @@ from .sync import describe
 ENTRY = "agent"
 PACKAGE = "ip_masq_agent"
 
-#: A date for every member, so that the same sources make the same program (the zip format starts in 1980).
-_DATE = (1980, 1, 1, 0, 0, 0)
+#: Bytes; a program that is larger is not shown in a diff.
+_LARGE = 16384
+
+# Python reads a script once, as a whole; an archive it would open anew for each module, and an upgrade in between would
+# hand it modules of two releases. -I: neither the environment nor the current directory decides what root imports.
+_PROGRAM = """\
+#!%s -I
+# Managed by the Ansible collection kubenode.ip_masq, whose modules it holds.
+
+import sys
+from importlib.machinery import ModuleSpec
+
+PACKAGE = %r
+WHERE = %r
+SOURCES = %r
+
+
+class Sources:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == PACKAGE or name.partition(".")[0] == PACKAGE and name.partition(".")[2] in SOURCES:
+            return ModuleSpec(name, Sources, origin=__file__, is_package=name == PACKAGE)
+        return None
+
+    @staticmethod
+    def create_module(spec):
+        return None
+
+    @staticmethod
+    def exec_module(module):
+        source = SOURCES.get(module.__name__.partition(".")[2], "")
+        exec(compile(source, module.__name__, "exec"), module.__dict__)
+
+
+sys.meta_path.insert(0, Sources)
+
+from ip_masq_agent.agent import entry  # noqa: E402
+
+entry(WHERE)
+"""
 
 
 class FileChange(t.NamedTuple):
@@ -80,23 +115,28 @@ class Installed(t.NamedTuple):
 
 
 def program(where: Layout) -> bytes:
-    """The agent as one executable file (a zip with a shebang, see the zipapp module).
+    """The agent as one executable file.
 
     Its modules are the very bytes of those that Ansible runs (promise 11), read through whatever loaded them.
     """
-    main = "from %s.agent import entry\n\nentry(%s)\n" % (PACKAGE, json.dumps(where._asdict(), sort_keys=True))
-    members = [("__main__.py", main.encode("utf-8")), (PACKAGE + "/__init__.py", b"")]
-    members += [("%s/%s.py" % (PACKAGE, name), content) for name, content in sorted(sources().items())]
-    archive = io.BytesIO()
-    # -I: neither the environment nor the current directory decides what root imports.
-    archive.write(b"#!%s -I\n" % where.python.encode("ascii"))
-    with zipfile.ZipFile(archive, "a", zipfile.ZIP_DEFLATED) as packed:
-        for name, content in members:
-            about = zipfile.ZipInfo(name, _DATE)
-            about.compress_type = zipfile.ZIP_DEFLATED
-            about.external_attr = 0o644 << 16
-            packed.writestr(about, content)
-    return archive.getvalue()
+    texts = {name: content.decode("utf-8") for name, content in sorted(sources().items())}
+    return (_PROGRAM % (where.python, PACKAGE, dict(where._asdict()), texts)).encode("utf-8")
+
+
+def unpack(raw: bytes) -> t.Tuple[Layout, t.Dict[str, bytes]]:
+    """What an installed program was made of: its places, and its modules.
+
+    :raises ValueError: it is no program of ours.
+    """
+    try:
+        found = {
+            statement.targets[0].id: ast.literal_eval(statement.value)
+            for statement in ast.parse(raw).body
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+        }
+        return Layout(**found["WHERE"]), {name: text.encode("utf-8") for name, text in found["SOURCES"].items()}
+    except (AttributeError, KeyError, SyntaxError, TypeError) as exc:
+        raise ValueError("not a program of this collection: %s" % exc) from None
 
 
 def sources() -> t.Dict[str, bytes]:
@@ -122,10 +162,8 @@ def _source(name: str) -> bytes:
 def _installed_metrics_file(where: Layout) -> str:
     """Where the agent that is installed now writes metrics; empty where it writes none, or where there is no agent."""
     try:
-        with zipfile.ZipFile(where.program) as packed:
-            main = packed.read("__main__.py").decode("utf-8")
-        return Layout(**json.loads(main[main.index("{") : main.rindex("}") + 1])).metrics_file
-    except (KeyError, OSError, TypeError, ValueError, zipfile.BadZipFile):
+        return unpack(files.read(where.program) or b"")[0].metrics_file
+    except ValueError:
         return ""
 
 
@@ -191,7 +229,7 @@ def _put(path: str, content: bytes, mode: int, check: bool) -> t.Iterator[FileCh
 
 
 def _shown(content: t.Optional[bytes]) -> t.Optional[str]:
-    if content is not None and content.startswith(b"#!") and b"PK\x03\x04" in content:
+    if content is not None and content.startswith(b"#!") and len(content) > _LARGE:
         import hashlib
 
         return "program of %d bytes, sha256 %s\n" % (len(content), hashlib.sha256(content).hexdigest())

@@ -10,7 +10,6 @@ import os
 import subprocess
 import sys
 import typing as t
-import zipfile
 from pathlib import Path
 
 from . import modules
@@ -189,9 +188,7 @@ class AgentNode:
 
     def program_modules(self) -> t.Dict[str, bytes]:
         """The modules in the installed program, by name."""
-        with zipfile.ZipFile(self.where.program) as packed:
-            inside = [name for name in packed.namelist() if name.startswith("ip_masq_agent/")]
-            return {Path(name).stem: packed.read(name) for name in inside if not name.endswith("/__init__.py")}
+        return install.unpack(Path(self.where.program).read_bytes())[1]
 
     def collection_modules(self) -> t.Dict[str, bytes]:
         """The same modules in the collection."""

@@ -6,14 +6,11 @@
 from __future__ import annotations
 
 import ast
-import io
-import json
 import os
 import stat
 import subprocess
 import sys
 import typing as t
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -27,34 +24,24 @@ from support.private_node import make_private
 PLAIN = layout.layout(python=sys.executable)
 
 
-def members(program: bytes) -> t.Dict[str, bytes]:
-    """What an installed program is made of."""
-    with zipfile.ZipFile(io.BytesIO(program)) as packed:
-        return {name: packed.read(name) for name in packed.namelist()}
-
-
 class TestProgram:
     """install.program"""
 
     def test_its_modules_are_the_bytes_that_ansible_runs(self) -> None:
         here = location() / "plugins" / "module_utils"
-        found = members(install.program(PLAIN))
-        assert found.pop("__main__.py")
-        assert found.pop("ip_masq_agent/__init__.py") == b""
-        assert {"agent", "config", "reconcile", "iptables", "nftables", "sync"} <= {Path(name).stem for name in found}
+        _where, found = install.unpack(install.program(PLAIN))
+        assert {"agent", "config", "reconcile", "iptables", "nftables", "sync"} <= set(found)
         for name, content in found.items():
-            folder, base = os.path.split(name)
-            assert folder == "ip_masq_agent"
-            assert content == (here / base).read_bytes(), name
+            assert content == (here / (name + ".py")).read_bytes(), name
 
     def test_all_that_it_imports_is_in_it(self) -> None:
-        found = members(install.program(PLAIN))
+        _where, found = install.unpack(install.program(PLAIN))
         for name, content in found.items():
             for node in ast.walk(ast.parse(content)):
                 if isinstance(node, ast.ImportFrom) and node.level:
                     assert node.level == 1
                     for module in [node.module] if node.module else [alias.name for alias in node.names]:
-                        assert "ip_masq_agent/%s.py" % module in found, "%s imports %s" % (name, module)
+                        assert module in found, "%s imports %s" % (name, module)
 
     def test_same_sources_make_the_same_bytes(self) -> None:
         assert install.program(PLAIN) == install.program(PLAIN)
@@ -100,8 +87,35 @@ class TestProgram:
         )
         program = install.program(where)
         assert program.startswith(b"#!/opt/python3 -I\n")
-        told = json.loads(members(program)["__main__.py"].decode().partition("entry(")[2].rstrip(")\n"))
-        assert layout.Layout(**told) == where
+        assert install.unpack(program)[0] == where
+
+    @pytest.mark.parametrize(
+        "raw", [b"", b"#!/bin/sh\n", b"\x7fELF\x00", b"WHERE = {}", b"WHERE = {'a': 1}\nSOURCES = {}"]
+    )
+    def test_what_is_no_program_of_ours_is_told_from_one(self, raw: bytes) -> None:
+        with pytest.raises(ValueError):
+            install.unpack(raw)
+
+    def test_a_run_ends_with_what_it_began_with(self, tmp_path: Path) -> None:
+        # Replaced by an upgrade while it starts: here by the first thing that it does itself.
+        program = tmp_path / "ip-masq-agent"
+        content = install.program(PLAIN)
+        replace = b"import os\nos.replace(%r, %r)\n\nimport sys\n" % (str(program) + ".new", str(program))
+        program.write_bytes(content.replace(b"import sys\n", replace, 1))
+        (tmp_path / "ip-masq-agent.new").write_bytes(b"")
+        done = subprocess.run([sys.executable, "-I", str(program), "--version"], stdout=subprocess.PIPE, check=False)
+        assert (done.returncode, done.stdout.decode()) == (0, "ip-masq-agent %s\n" % VERSION)
+        assert program.read_bytes() == b""
+
+    def test_an_error_names_the_module_and_the_line_that_it_comes_from(self, tmp_path: Path) -> None:
+        program = tmp_path / "ip-masq-agent"
+        content = install.program(PLAIN)
+        assert content.count(b"entry(WHERE)\n") == 1
+        program.write_bytes(content.replace(b"entry(WHERE)\n", b"entry(None)\n"))
+        done = subprocess.run([sys.executable, str(program), "status"], stderr=subprocess.PIPE, check=False)
+        lines = install.unpack(content)[1]["agent"].decode().splitlines()
+        number = 1 + next(number for number, line in enumerate(lines) if "Layout(**where)" in line)
+        assert 'File "ip_masq_agent.agent", line %d, in entry' % number in done.stderr.decode()
 
 
 class Systemctl:
