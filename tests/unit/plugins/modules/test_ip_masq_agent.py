@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The module that installs the agent: documentation, input, return values. As Ansible runs it: the tests of the kernel."""
+"""The module that installs the agent: documentation, input, return values. The kernel tests run it as Ansible does."""
 
 from __future__ import annotations
 
