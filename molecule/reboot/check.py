@@ -1,0 +1,101 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A node before and after a boot: C(check.py before), C(check.py after), C(check.py packets)."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+
+from checks import (
+    CONFIG,
+    LEGACY,
+    SERVICE,
+    TIMER,
+    agent,
+    check,
+    check_rules,
+    done,
+    equal,
+    eventually,
+    interval,
+    ours,
+    packets,
+    remembered,
+    sh,
+    shown,
+    status,
+    write,
+)
+
+FIREWALL = "netfilter-persistent.service" if LEGACY else "nftables.service"
+#: The first outlives a boot, the second does not.
+MEMORY = "/var/lib/before-the-boot.json"
+MARK = "/run/before-the-boot"
+#: One node has a broken configuration when it boots.
+BROKEN = socket.gethostname().endswith("trixie")
+UNITS = (TIMER, "ip-masq-agent.path", "ip-masq-agent-interval.path")
+
+
+def before() -> None:
+    """What there is before."""
+    check_rules("before the boot")
+    packets("before the boot")
+    eventually("the timer's interval", lambda: interval() == "45s", seen=interval)
+    if BROKEN:
+        write(CONFIG, '{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}')
+        eventually("the configuration is broken", lambda: remembered()["config_errors"] == 1)
+    with open(MARK, "w", encoding="utf-8"):
+        pass
+    with open(MEMORY, "w", encoding="utf-8") as memory:
+        json.dump({"rules": ours(), "repaired": remembered()["drift_repaired"]}, memory)
+
+
+def after() -> None:
+    """What there is after, with nobody but systemd to bring it back."""
+    check("the node was booted", not os.path.exists(MARK))
+    with open(MEMORY, encoding="utf-8") as handle:
+        memory = json.load(handle)
+    eventually("the rules are back", lambda: ours() == memory["rules"], seen=lambda: str(ours()))
+    check_rules("after the boot")
+    for unit in UNITS:
+        equal("%s is active" % unit, shown(unit, "ActiveState")["ActiveState"], "active")
+    # Its drop-in lay in /run: the first sync brought it back.
+    eventually("the timer's interval", lambda: interval() == "45s", seen=interval)
+    report = status()
+    equal("in sync", report["in_sync"], True)
+    if BROKEN:
+        equal("the last good policy outlived the boot: exit status", report["exit status"], 3)
+        check("status names the problem", "10.0.0.1/8" in agent("status").stdout)
+
+    # Had the first sync come before the firewall's unit, its rules would have been lost, and put back once more.
+    equal("the rules were put back once", remembered()["drift_repaired"], memory["repaired"] + 1)
+    equal("%s ran" % FIREWALL, shown(FIREWALL, "ActiveState")["ActiveState"], "active")
+    check("the sync is ordered after it", FIREWALL in shown(SERVICE, "After")["After"].split())
+
+    equal("the kubelet runs", shown("kubelet.service", "ActiveState")["ActiveState"], "active")
+    needs = shown("kubelet.service", "After", "Requires", "Wants", "BindsTo", "Requisite")
+    check("the kubelet waits for nothing of ours", "ip-masq-agent" not in " ".join(needs.values()), needs)
+    for unit in (SERVICE, *UNITS, "ip-masq-agent-firewall@%s" % FIREWALL):
+        needs = shown(unit, "After", "Before", "Requires", "Wants", "RequiredBy", "WantedBy", "Conflicts")
+        check("%s has nothing to do with the kubelet" % unit, "kubelet" not in " ".join(needs.values()), needs)
+    equal("no unit failed but for the broken configuration", failed_units(), [SERVICE] if BROKEN else [])
+
+
+def failed_units() -> list[str]:
+    """Units that systemd calls failed."""
+    lines = sh("systemctl", "list-units", "--failed", "--plain", "--no-legend").splitlines()
+    return [line.split()[0] for line in lines]
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "before":
+        before()
+    elif sys.argv[1] == "after":
+        after()
+    else:
+        packets("after the boot")
+    done()
