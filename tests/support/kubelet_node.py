@@ -126,7 +126,8 @@ class KubeletNode:
         #: what happens before a service is started; a place to interfere
         self.before_start: t.Callable[[], None] = lambda: None
         #: kubelets that no service started
-        self.strays: t.List[subprocess.Popen[bytes]] = []
+        #: every process that was started, also of services that a test described anew
+        self.spawned: t.List[subprocess.Popen[bytes]] = []
         (root / "proc").mkdir(parents=True, exist_ok=True)
 
     def path(self, path: str) -> Path:
@@ -162,10 +163,11 @@ class KubeletNode:
 
     def start_stray(self, path: str, *words: str) -> None:
         """Start a program that no service knows."""
-        self.strays.append(self._spawn([str(self.path(path)), *words]))
+        self._spawn([str(self.path(path)), *words])
 
     def _spawn(self, argv: t.Sequence[str]) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.spawned.append(process)
         (self.root / "proc" / str(process.pid)).symlink_to("/proc/%d" % process.pid)
         return process
 
@@ -195,9 +197,7 @@ class KubeletNode:
 
     def close(self) -> None:
         """End every process."""
-        for name in self.services:
-            self.stop(name)
-        for process in self.strays:
+        for process in self.spawned:
             self._end(process)
 
     def wait_healthy(self) -> None:

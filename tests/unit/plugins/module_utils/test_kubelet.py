@@ -309,7 +309,7 @@ def test_cri_dockerd_with_kubenet(node: KubeletNode) -> None:
     while not list(node.root.glob("proc/*/comm")) or "cri-dockerd\n" not in [
         path.read_text() for path in node.root.glob("proc/*/comm")
     ]:
-        assert node.strays[0].poll() is None
+        assert node.spawned[-1].poll() is None
     node.postrouting.append(RULE)
     report = untouched(node)
     assert report.decision == "cri_dockerd_kubenet" and "--network-plugin=cni" in report.warnings[0]
