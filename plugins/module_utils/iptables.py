@@ -64,6 +64,7 @@ class Iptables:
 
     :param command: path of C(iptables) or C(ip6tables) in this variant.
     :param lock_timeout: seconds to wait for the xtables lock.
+    :param adopt: whether chains of earlier agents go with what is planned.
     :param table_exists: whether the table is there; asking C(iptables-legacy) would create it.
     """
 
@@ -76,6 +77,7 @@ class Iptables:
         version: t.Tuple[int, ...],
         chain: str,
         lock_timeout: int,
+        adopt: bool = True,
         table_exists: t.Callable[[], bool] = lambda: True,
     ) -> None:
         self.name = name
@@ -89,6 +91,7 @@ class Iptables:
         self._restore = [command + "-restore"] + (wait if version >= (1, 6, 2) else []) + ["--noflush"]
         self._patience = lock_timeout + 120.0
         self._chain = chain
+        self._adopt = adopt
         self._table_exists = table_exists
 
     def observe(self) -> State:
@@ -104,7 +107,7 @@ class Iptables:
 
     def _is_predecessor(self, rule: PostroutingRule) -> bool:
         """Whether this is the jump of an earlier agent, or of ours under an earlier name of the chain."""
-        if rule.target in ("", self._chain) or belongs_to_others(rule.target):
+        if not self._adopt or rule.target in ("", self._chain) or belongs_to_others(rule.target):
             return False
         # Some releases of ip-masq-agent put literal quotes around the comment.
         return rule.target in PREDECESSOR_CHAINS or rule.comment.lstrip('"').startswith(COMMENT_PREFIX)
@@ -160,9 +163,8 @@ class Iptables:
         lines = jumps.deletions + lines + jumps.insertions
         if chain != state.chain:
             lines.insert(0, ":%s - [0:0]" % self._chain)
-        # All are emptied before any goes: they may jump to each other.
         names = [name for name, _rules in state.predecessors]
-        lines += ["-F " + name for name in names] + ["-X " + name for name in names]
+        lines += _removal(names)
         actions += jumps.actions + [Action("chain of an earlier agent removed", "-N " + name) for name in names]
         return self._as_plan(state, State(chain, jumps.after), actions, lines, found, wanted)
 
@@ -187,15 +189,22 @@ class Iptables:
         return actions or [Action("rules reordered", "-N " + self._chain)]
 
     def _plan_removal(self, state: State) -> Plan:
-        ours = [rule for rule in state.postrouting if rule.target == self._chain]
-        actions = [Action("jump removed", rule.line) for rule in ours]
-        lines = ["-D" + rule.line[2:] for rule in ours]
-        if state.chain is not None:
-            actions.append(Action("chain removed", "-N " + self._chain))
-            lines += ["-F " + self._chain, "-X " + self._chain]
-        rest = tuple(rule for rule in state.postrouting if rule.target != self._chain)
+        names = [self._chain] if state.chain is not None else []
+        actions = [Action("chain removed", "-N " + name) for name in names]
+        for name, _rules in state.predecessors:
+            names.append(name)
+            actions.append(Action("chain of an earlier agent removed", "-N " + name))
+        jumps, rest = [], []
+        for rule in state.postrouting:
+            if rule.target == self._chain:
+                jumps.append(Action("jump removed", rule.line))
+            elif rule.target in names:
+                jumps.append(Action("jump of an earlier agent removed", rule.line))
+            else:
+                rest.append(rule)
+        lines = ["-D" + jump.rule[2:] for jump in jumps] + _removal(names)
         found = _as_ruleset(self._parse(state))
-        return self._as_plan(state, State(None, rest, state.predecessors), actions, lines, found, None)
+        return self._as_plan(state, State(None, tuple(rest)), jumps + actions, lines, found, None)
 
     def _as_plan(
         self,
@@ -269,6 +278,11 @@ class Iptables:
     def fingerprint(self) -> t.List[t.List[str]]:
         """See :meth:`~.plan.Backend.fingerprint`."""
         return [self._list + ["POSTROUTING"], self._list + [self._chain]]
+
+
+def _removal(chains: t.Sequence[str]) -> t.List[str]:
+    # All are emptied before any goes: they may jump to each other.
+    return ["-F " + name for name in chains] + ["-X " + name for name in chains]
 
 
 def _as_ruleset(rules: t.Sequence[t.Optional[Rule]]) -> t.Optional[Ruleset]:

@@ -107,10 +107,11 @@ class Node:
                 return Tool(path, tuple(int(part) for part in found.group(1).split(".")))
         return None
 
-    def backend(self, variant: str, family: str, chain: str) -> t.Optional[Backend]:
+    def backend(self, variant: str, family: str, chain: str, adopt: bool = True) -> t.Optional[Backend]:
         """A backend for one family; none where the node has no tool for it.
 
         :param chain: its name in iptables.
+        :param adopt: whether chains of earlier agents go as well.
         """
         if variant == NFTABLES:
             path = _which("nft")
@@ -126,6 +127,7 @@ class Node:
             tool.version,
             chain,
             self.lock_timeout,
+            adopt,
             table_exists=lambda: self._has_nat_table(variant, family),
         )
 

@@ -93,7 +93,8 @@ def _reconcile(node: Node, config: Config, present: bool, check: bool) -> Result
             if (family in families and variant == chosen) or family in failed or (family == IPV6 and not has_ipv6()):
                 continue
             try:
-                backend = node.backend(variant, family, config.masq_chain)
+                # What earlier agents left is replaced, wherever it is; without a replacement it is not ours to take.
+                backend = node.backend(variant, family, config.masq_chain, adopt=present)
                 if backend is not None:
                     change = converge(backend, None, check)
                     if change.plan.actions or not present:

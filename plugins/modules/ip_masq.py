@@ -21,8 +21,8 @@ description:
   - After a write the kernel is read again. If it does not hold what was written, the previous state is restored and the
     module fails.
   - Chains of earlier agents (C(NON-MASQUERADE-DAEMON), C(IP-MASQ), C(IP-MASQ-AGENT) and chains that this module built
-    under another O(masq_chain)) which C(POSTROUTING) still jumps to are replaced in the same transaction. Left-overs in
-    the other backends, and in IPv6 when O(enable_ipv6) is off, are removed and reported.
+    under another O(masq_chain)) which C(POSTROUTING) still jumps to are replaced in the same transaction. Those in the
+    other backends, and in IPv6 when O(enable_ipv6) is off, and left-overs of ours there, are removed and reported.
 options:
   state:
     description:

@@ -205,10 +205,10 @@ def worlds(draw: Draw, predecessors: bool = True) -> World:
     return World(family, wanted, chains)
 
 
-def backend(nat: Nat, family: str = "ipv4", lock_timeout: int = 5) -> Iptables:
+def backend(nat: Nat, family: str = "ipv4", lock_timeout: int = 5, adopt: bool = True) -> Iptables:
     """The backend under test on a simulated table."""
     command = "/usr/sbin/" + ("iptables" if family == "ipv4" else "ip6tables")
-    return Iptables(nat.run, nat.variant, family, command, (1, 8, 9), CHAIN, lock_timeout)
+    return Iptables(nat.run, nat.variant, family, command, (1, 8, 9), CHAIN, lock_timeout, adopt)
 
 
 def others(chains: Chains) -> Chains:

@@ -60,11 +60,23 @@ def test_check_mode_plans_what_the_real_run_does_and_writes_nothing(world: World
 @given(worlds.worlds(), variants)
 def test_removal_takes_chain_and_jumps_in_one_transaction_and_nothing_else(world: World, variant: str) -> None:
     nat = Nat(variant, world.chains)
-    converge(worlds.backend(nat, world.family), None)
+    converge(worlds.backend(nat, world.family, adopt=False), None)
     expected = copy.deepcopy(world.chains)
     worlds.drop_chain(expected)
     assert nat.chains == Nat(variant, expected).chains
     assert len(nat.tried) <= 1
+    assert not converge(worlds.backend(nat, world.family, adopt=False), None).plan.actions
+
+
+@given(worlds.worlds(), variants)
+def test_moving_out_takes_chains_of_earlier_agents_along(world: World, variant: str) -> None:
+    nat = Nat(variant, world.chains)
+    change = converge(worlds.backend(nat, world.family), None)
+    held = worlds.others(nat.chains)
+    assert held == worlds.others(Nat(variant, world.chains).chains)
+    assert not any(worlds.target(rule) in (CHAIN, *worlds.PREDECESSORS) for rule in nat.chains["POSTROUTING"])
+    assert len(nat.tried) == bool(change.plan.actions)
+    assert change.plan.after == tuple("-A POSTROUTING " + rule for rule in nat.chains["POSTROUTING"])
     assert not converge(worlds.backend(nat, world.family), None).plan.actions
 
 
