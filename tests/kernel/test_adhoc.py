@@ -16,7 +16,7 @@ import pytest
 from support import modules
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
-from support.variants import VARIANTS, Variant, every_backend, pristine, snapshot
+from support.variants import VARIANTS, Variant, pristine, snapshot
 
 CHAIN = "IP-MASQ-AGENT"
 FULL_NAME = "kubenode.ip_masq.ip_masq"
@@ -45,7 +45,6 @@ def ansible(ns: Namespace, home: Path, module: str, arguments: str, *flags: str,
     return task["hosts"]["localhost"]
 
 
-@every_backend
 def test_full_name_twice_in_a_fresh_namespace(topology: Topology, variant: Variant, tmp_path: Path) -> None:
     a, node = ADDRESSES["ipv4"], topology.node
     arguments = "%s backend=%s" % (CIDRS, variant.backend)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import typing as t
 
 import pytest
+from support.marks import iptables_only
 from support.modules import apply
 from support.namespaces import Namespace
 from support.programs import Programs, is_restore
 from support.topology import ADDRESSES, Topology
-from support.variants import NFTABLES, Variant, every_backend
+from support.variants import NFTABLES, Variant
 
 CHAIN = "IP-MASQ-AGENT"
 JUMP = "-m addrtype ! --dst-type LOCAL -j " + CHAIN
@@ -98,7 +99,6 @@ def old_iptables(request: pytest.FixtureRequest, programs: Programs) -> Programs
 
 @pytest.mark.parametrize("wanted", [True, False], ids=["random-fully on", "random-fully off"])
 @pytest.mark.parametrize("case", CASES)
-@every_backend
 def test_policy_becomes_these_rules_in_this_order(
     ns: Namespace, variant: Variant, case: str, wanted: bool, old_iptables: Programs
 ) -> None:
@@ -110,6 +110,7 @@ def test_policy_becomes_these_rules_in_this_order(
     assert done["changed"] is True
 
 
+@iptables_only
 def test_every_rule_and_the_jump_carry_our_comment(ns: Namespace, variant: Variant) -> None:
     apply(ns, backend=variant.backend, enable_ipv6=True, to_ports=["1024-2048"])
     for family in ("ipv4", "ipv6"):
@@ -119,13 +120,11 @@ def test_every_rule_and_the_jump_carry_our_comment(ns: Namespace, variant: Varia
         assert bare == []
 
 
-@every_backend
 def test_without_enable_ipv6_no_ipv6_table_appears(ns: Namespace, variant: Variant) -> None:
     apply(ns, backend=variant.backend)
     assert not variant.present(ns, "ipv6")
 
 
-@every_backend
 def test_duplicate_and_covered_ranges_are_written_once(ns: Namespace, variant: Variant) -> None:
     apply(ns, backend=variant.backend, non_masquerade_cidrs=["10.1.0.0/16", "10.0.0.0/8", "10.0.0.0/8"])
     exempt = variant.in_order(["169.254.0.0/16", "10.0.0.0/8"])
@@ -145,7 +144,6 @@ def test_duplicate_and_covered_ranges_are_written_once(ns: Namespace, variant: V
     ],
     ids=lambda value: ",".join(map(str, value)),
 )
-@every_backend
 def test_to_ports_share_connections_by_the_size_of_the_ranges(
     ns: Namespace, variant: Variant, family: str, ranges: t.List[str], shares: t.List[t.Optional[float]]
 ) -> None:
@@ -163,7 +161,6 @@ def test_to_ports_share_connections_by_the_size_of_the_ranges(
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "udp"])
-@every_backend
 def test_packets_keep_their_source_inside_the_exempt_ranges_only(
     topology: Topology, variant: Variant, family: str, protocol: str
 ) -> None:
@@ -174,13 +171,13 @@ def test_packets_keep_their_source_inside_the_exempt_ranges_only(
     assert seen == dict([(exempt, a.pod) for exempt in a.exempt] + [(outside, a.node) for outside in a.outside])
 
 
-@every_backend
 def test_an_empty_list_masquerades_every_destination(topology: Topology, variant: Variant, family: str) -> None:
     a = ADDRESSES[family]
     apply(topology.node, backend=variant.backend, enable_ipv6=True, non_masquerade_cidrs=[])
     assert set(topology.ask(*a.exempt, *a.outside).values()) == {a.node}
 
 
+@iptables_only
 def test_any_chain_name_that_is_allowed_works(ns: Namespace, variant: Variant) -> None:
     name = "my_own.masq-chain-28-letters"
     assert len(name) == 28
@@ -189,6 +186,7 @@ def test_any_chain_name_that_is_allowed_works(ns: Namespace, variant: Variant) -
     assert apply(ns, backend=variant.backend, masq_chain=name)["changed"] is False
 
 
+@iptables_only
 def test_a_new_chain_name_leaves_nothing_under_the_old_one(ns: Namespace, variant: Variant) -> None:
     apply(ns, backend=variant.backend, masq_chain="FIRST")
     apply(ns, backend=variant.backend, masq_chain="SECOND")

@@ -10,19 +10,30 @@ import typing as t
 import pytest
 from support.modules import apply, refused, run_module
 from support.namespaces import Namespace
-from support.programs import Programs, is_restore
-from support.variants import NFTABLES, Variant, every_backend, pristine, snapshot
+from support.programs import Programs
+from support.variants import NFTABLES, Variant, pristine, snapshot
 
 CHAIN = "IP-MASQ-AGENT"
 NEW = ["172.16.0.0/12", "10.0.0.0/8"]
 
-#: Loses each rule for 10.0.0.0/8 on its way to the kernel, as a kernel without some xt module did.
-LOSES_A_RULE = 'sed "/-A .*10[.]0[.]0[.]0/d" | "$real" "$@"'
-#: What iptables says where the kernel has no xt_MASQUERADE.
+#: Loses 172.16.0.0/12 on its way to the kernel, as a kernel without some xt module lost rules.
+LOSES_A_RANGE = 'sed -e "/-A .*172[.]16[.]0[.]0/d" -e "s/, 172[.]16[.]0[.]0.12//" | "$real" "$@"'
+#: What the programs say where the kernel has no xt_MASQUERADE, or no nft_masq; and what of it must be passed on.
 NO_MODULE = (
-    'case "$(cat)" in *MASQUERADE*) echo "Warning: Extension MASQUERADE revision 0 not supported,'
+    'text=$(cat); case "$text" in *MASQUERADE*) echo "Warning: Extension MASQUERADE revision 0 not supported,'
     " missing kernel module?\niptables-restore v1.8.10 (nf_tables): line 8: RULE_APPEND failed"
-    ' (No such file or directory): rule in chain IP-MASQ-AGENT" >&2; exit 4;; esac'
+    ' (No such file or directory): rule in chain IP-MASQ-AGENT" >&2; exit 4;;'
+    ' *masquerade*) echo "Error: Could not process rule: No such file or directory" >&2; exit 1;;'
+    ' esac; printf "%s\\n" "$text" | "$real" "$@"'
+)
+SAID = {"nftables": ["Error: Could not process rule: No such file or directory", "nft_masq"]}
+SAID_BY_IPTABLES = ["MASQUERADE", "kernel-modules-extra"]
+#: What only one family's writes or listings say.
+BREAKS = (
+    'broken() { echo "can\'t initialize: stand-in broke" >&2; exit 3; };'
+    ' case "$*" in *--version*|*-V*) exec "$real" "$@";; *"table %(nft)s "*) broken;; *"-f -"*) text=$(cat);'
+    ' case "$text" in *"table %(nft)s "*) broken;; esac; printf "%%s\\n" "$text" | "$real" "$@"; exit;; esac;'
+    ' case "$real" in */%(iptables)stables*) broken;; esac; exec "$real" "$@"'
 )
 
 
@@ -30,24 +41,32 @@ def test_rule_that_the_kernel_lost_is_named_and_the_old_rules_are_back(
     ns: Namespace, variant: Variant, programs: Programs
 ) -> None:
     variant.load(ns, "ipv4", "-A POSTROUTING -s 10.88.0.0/16 -p tcp -j ACCEPT")
-    apply(ns, backend=variant.backend, non_masquerade_cidrs=["192.168.0.0/16"])
+    exemption = "enforce" if variant is NFTABLES else "accept"
+    apply(ns, backend=variant.backend, non_masquerade_cidrs=["192.168.0.0/16"], exemption=exemption)
     variant.load(ns, "ipv4", "-A POSTROUTING -s 10.88.0.0/16 -p udp -j ACCEPT")
-    before = [variant.listing(ns, "ipv4", chain) for chain in (CHAIN, "POSTROUTING")]
-    programs.misbehave(is_restore, LOSES_A_RULE)
+    before = _all_rules(ns, variant)
+    programs.misbehave_in_writes(LOSES_A_RANGE)
     message = refused(ns, backend=variant.backend, non_masquerade_cidrs=NEW, path=programs.path)
-    assert "10.0.0.0/8" in message
-    assert "172.16.0.0/12" not in message, "names a rule that was not lost"
-    assert [variant.listing(ns, "ipv4", chain) for chain in (CHAIN, "POSTROUTING")] == before
+    assert "172.16.0.0/12" in message
+    assert "10.0.0.0/8" not in message, "names a rule that was not lost"
+    assert _all_rules(ns, variant) == before
+
+
+def _all_rules(ns: Namespace, variant: Variant) -> t.List[t.Any]:
+    """Ours and those of others, in order; the tables in any."""
+    listed = [variant.host.listing(ns, "ipv4", chain) for chain in (CHAIN, "POSTROUTING")]
+    return [*listed, sorted(ns.run("nft", "-s", "list", "ruleset").splitlines())]
 
 
 def test_rule_that_the_kernel_lost_at_first_install_leaves_nothing(
     ns: Namespace, variant: Variant, programs: Programs
 ) -> None:
-    programs.misbehave(is_restore, LOSES_A_RULE)
+    programs.misbehave_in_writes(LOSES_A_RANGE)
     message = refused(ns, backend=variant.backend, non_masquerade_cidrs=NEW, path=programs.path)
-    assert "10.0.0.0/8" in message
+    assert "172.16.0.0/12" in message
     assert variant.rules(ns, "ipv4") is None
     assert variant.jumps(ns, "ipv4") == []
+    assert not NFTABLES.present(ns, "ipv4")
 
 
 @pytest.mark.parametrize("installed", [False, True])
@@ -57,36 +76,32 @@ def test_missing_kernel_module_is_said_with_its_remedy(
     if installed:
         apply(ns, backend=variant.backend, non_masquerade_cidrs=["192.168.0.0/16"])
     before = [variant.listing(ns, "ipv4", chain) for chain in (CHAIN, "POSTROUTING")]
-    programs.misbehave(is_restore, NO_MODULE)
-    message = refused(ns, backend=variant.backend, non_masquerade_cidrs=NEW, path=programs.path)
-    assert "MASQUERADE" in message
-    assert "kernel-modules-extra" in message
+    programs.misbehave_in_writes(NO_MODULE)
+    # Another way to masquerade, so that each backend has to write it.
+    message = refused(ns, backend=variant.backend, random_fully=False, path=programs.path)
+    assert [words for words in SAID.get(variant.backend, SAID_BY_IPTABLES) if words not in message] == []
     assert [variant.listing(ns, "ipv4", chain) for chain in (CHAIN, "POSTROUTING")] in (before, [before[0], []])
+    assert NFTABLES.present(ns, "ipv4") == (installed and variant is NFTABLES)
 
 
 @pytest.mark.parametrize("broken, whole", [("ip6", "ipv4"), ("ip", "ipv6")], ids=["IPv6 broken", "IPv4 broken"])
 def test_a_broken_family_neither_stops_the_other_nor_is_hidden_by_it(
     ns: Namespace, variant: Variant, programs: Programs, broken: str, whole: str
 ) -> None:
-    programs.misbehave(
-        lambda name: name.startswith(broken + "tables"),
-        'case "$*" in *--version*|*-V*) exec "$real" "$@";; esac; echo "can\'t initialize: stand-in broke" >&2; exit 3',
-    )
+    programs.misbehave(bool, BREAKS % {"iptables": broken, "nft": broken})
     result = run_module(ns, backend=variant.backend, enable_ipv6=True, path=programs.path)
     assert result["failed"] is True
     assert "stand-in broke" in result["msg"]
-    assert {"ip6": "ipv6", "ip": "ipv4"}[broken] in result["msg"].lower() or broken + "tables" in result["msg"]
+    assert {"ip6": "ipv6", "ip": "ipv4"}[broken] in result["msg"].lower()
     assert result["changed"] is True, "a change was made and must be told"
-    assert result["families"][whole]["rules"] == variant.listing(ns, whole, CHAIN)
+    assert result["families"][whole]["rules"]
+    assert (variant.rules(ns, whole) or [""])[-1] == "-j MASQUERADE --random-fully"
     assert len(variant.jumps(ns, whole)) == 1
 
 
 def test_removal_goes_on_past_a_broken_family(ns: Namespace, variant: Variant, programs: Programs) -> None:
     apply(ns, backend=variant.backend, enable_ipv6=True)
-    programs.misbehave(
-        lambda name: name.startswith("ip6tables"),
-        'case "$*" in *--version*|*-V*) exec "$real" "$@";; esac; echo "can\'t initialize: stand-in broke" >&2; exit 3',
-    )
+    programs.misbehave(bool, BREAKS % {"iptables": "ip6", "nft": "ip6"})
     result = run_module(ns, backend=variant.backend, state="absent", path=programs.path)
     assert result["failed"] is True
     assert "stand-in broke" in result["msg"]
@@ -122,7 +137,6 @@ def _hiding(*programs: str) -> t.List[str]:
     return ["unshare", "--mount", "sh", "-c", hide, "sh"]
 
 
-@every_backend
 def test_without_root_the_message_says_so_and_nothing_is_touched(ns: Namespace, variant: Variant) -> None:
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     # May read all files, so that the checkout may lie anywhere; nothing else.

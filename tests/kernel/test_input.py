@@ -10,7 +10,7 @@ import typing as t
 import pytest
 from support.modules import refused, run_module
 from support.namespaces import Namespace
-from support.variants import Variant, every_backend, pristine, snapshot
+from support.variants import Variant, pristine, snapshot
 
 Case = t.Tuple[t.Dict[str, t.Any], t.List[str]]
 
@@ -117,7 +117,6 @@ def test_bad_input_is_refused_and_nothing_is_touched(untouched: Namespace, case:
 
 
 @pytest.mark.parametrize("case", ["host bits", "chain builtin", "port 70000", "null entry"])
-@every_backend
 def test_refused_input_leaves_the_rules_in_force(ns: Namespace, variant: Variant, case: str) -> None:
     chain = "IP-MASQ-AGENT"
     variant.load(ns, "ipv4", ":%s - [0:0]" % chain, "-A %s -j MASQUERADE" % chain, "-A POSTROUTING -j " + chain)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.import_collection import ROOT
+from support.marks import iptables_only
 from support.namespaces import Namespace
 from support.variants import Variant
 
@@ -67,6 +68,7 @@ def go(
     return t.cast(t.List[t.Any], json.loads(out))
 
 
+@iptables_only
 @pytest.mark.parametrize("comment", COMMENTS)
 def test_exactly_the_leftover_is_deleted(
     ns: Namespace, variant: Variant, family: str, tmp_path: Path, comment: str
@@ -91,6 +93,7 @@ def test_looking_makes_no_legacy_table(ns: Namespace, tmp_path: Path) -> None:
     assert ns.read("/proc/net/ip_tables_names").split() == []
 
 
+@iptables_only
 def test_kubenets_rule_is_gone_and_stays_gone(ns: Namespace, variant: Variant, tmp_path: Path) -> None:
     first, second = go(ns, tmp_path, "1.23.17", "--network-plugin=kubenet", variant.tool("ipv4"))
     assert first[1] == "" and first[2] == "set"
@@ -99,6 +102,7 @@ def test_kubenets_rule_is_gone_and_stays_gone(ns: Namespace, variant: Variant, t
     assert variant.listing(ns, "ipv4", "POSTROUTING") == []
 
 
+@iptables_only
 def test_a_kubelet_of_today_is_left_alone(ns: Namespace, variant: Variant, tmp_path: Path) -> None:
     first, second = go(ns, tmp_path, "1.30.4", "", variant.tool("ipv4"))
     assert first == second == [False, "", "not_applicable", []]

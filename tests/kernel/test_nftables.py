@@ -6,19 +6,15 @@
 from __future__ import annotations
 
 import ipaddress
-import os
-import random
 import re
-import signal
 import sys
-import time
 import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils import nfnetlink
 from support import modules
-from support.modules import ModuleRun, apply, refused, run_modules
-from support.namespaces import Namespace, until
+from support.modules import apply, run_modules
+from support.namespaces import Namespace
 from support.programs import Programs
 from support.topology import ADDRESSES, Topology
 from support.variants import BACKENDS, NFTABLES, VARIANTS, pristine, snapshot
@@ -26,7 +22,6 @@ from support.variants import BACKENDS, NFTABLES, VARIANTS, pristine, snapshot
 CHAIN = "IP-MASQ-AGENT"
 TABLE = "ip ip_masq_agent"
 DEFAULT = ["10.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"]
-KILLS = 20
 
 
 def nft(ns: Namespace, *commands: str) -> None:
@@ -249,97 +244,6 @@ def test_from_one_backend_to_any_other_nothing_stays_and_nothing_is_missing(topo
     )
 
 
-@pytest.mark.parametrize("start", ["nothing", "iptables_nft", "iptables_legacy", "nftables"])
-def test_killed_at_any_moment_the_old_or_the_new_rules_are_in_force(start: str) -> None:
-    options = {"backend": "nftables", "to_ports": ["1024-29999", "32768-65535"]}
-
-    def begin(ns: Namespace) -> None:
-        if start != "nothing":
-            apply(ns, backend=start, non_masquerade_cidrs=["10.9.0.0/16"])
-
-    def in_force(ns: Namespace) -> t.List[t.Any]:
-        # A set without a chain is nothing to a packet.
-        held = [backend.rules(ns, "ipv4") if backend.jumps(ns, "ipv4") else None for backend in BACKENDS.values()]
-        return [rules for rules in held if rules is not None]
-
-    with Namespace() as ns:
-        begin(ns)
-        old = in_force(ns)
-        began = time.monotonic()
-        apply(ns, **options)
-        whole = time.monotonic() - began
-        new = in_force(ns)
-    assert old != new
-    dice = random.Random(start)
-    ends = []
-    for number in range(KILLS):
-        with Namespace() as ns:
-            begin(ns)
-            run = ModuleRun(ns, [options])
-            run.wait_until_ready()
-            time.sleep(dice.uniform(0, whole))
-            for pid in [run.pid] if number % 2 else [run.pid, *ns.pids()]:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            run.results()
-            until(lambda ns=ns: not ns.pids(), "the programs that the killed module had started to end")
-            ends.append(in_force(ns))
-            apply(ns, **options)
-            assert in_force(ns) == new
-    both = sorted(old + new, key=repr)
-    assert [end for end in ends if end not in (old, new) and sorted(end, key=repr) != both] == []
-
-
-#: nft that does not do as it is told, but only where it writes.
-_WRITES = 'case "$*" in *"-f -"*) ;; *) exec "$real" "$@";; esac; '
-
-
-@pytest.mark.parametrize("installed", [False, True], ids=["first install", "change"])
-def test_what_the_kernel_lost_is_named_and_the_old_table_is_back(
-    ns: Namespace, programs: Programs, installed: bool
-) -> None:
-    if installed:
-        apply(ns, backend="nftables", non_masquerade_cidrs=["192.168.0.0/16"], exemption="enforce")
-    before = [content for kind, content in NFTABLES.objects(ns, "ipv4") if kind == "rule"]
-    programs.misbehave(lambda name: name == "nft", _WRITES + 'sed "s/, 10[.]0[.]0[.]0.8//" | "$real" "$@"')
-    message = refused(
-        ns,
-        backend="nftables",
-        masq_link_local=True,
-        non_masquerade_cidrs=["5.5.0.0/16", "10.0.0.0/8"],
-        path=programs.path,
-    )
-    assert "10.0.0.0/8" in message
-    assert "5.5.0.0" not in message
-    after = [content for kind, content in NFTABLES.objects(ns, "ipv4") if kind == "rule"]
-    for rules in (before, after):
-        for content in rules:
-            del content["handle"]
-    assert after == before
-    assert NFTABLES.exempt(ns, "ipv4") == (["169.254.0.0/16", "192.168.0.0/16"] if installed else [])
-
-
-@pytest.mark.parametrize("installed", [False, True], ids=["first install", "change"])
-def test_a_refused_write_changes_nothing_and_says_why(ns: Namespace, programs: Programs, installed: bool) -> None:
-    if installed:
-        apply(ns, backend="nftables", non_masquerade_cidrs=["192.168.0.0/16"])
-    before = snapshot(ns)
-    said = "Error: Could not process rule: No such file or directory"
-    programs.misbehave(
-        lambda name: name == "nft",
-        _WRITES
-        + 'text=$(cat); case "$text" in *masquerade*) echo "%s" >&2; exit 1;; esac; ' % said
-        + 'printf "%s\\n" "$text" | "$real" "$@"',
-    )
-    message = refused(ns, backend="nftables", random_fully=False, path=programs.path)
-    assert said in message
-    assert "nft_masq" in message
-    assert snapshot(ns) == before
-    assert pristine(before) != installed
-
-
 def test_both_families_are_removed_and_nothing_is_left(ns: Namespace) -> None:
     apply(ns, backend="nftables", enable_ipv6=True)
     assert not pristine(snapshot(ns))
@@ -362,20 +266,6 @@ def test_a_node_that_uses_iptables_starts_nft_for_nothing(ns: Namespace, program
     for _run in range(2):
         apply(ns, backend=backend, enable_ipv6=True, path=programs.path)
     assert [call for call in programs.calls() if call[0] == "nft"] == []
-
-
-def test_ten_thousand_ranges_settle_and_are_read_once(ns: Namespace, programs: Programs) -> None:
-    first = int(ipaddress.ip_address("10.0.0.0"))
-    cidrs = ["%s/24" % ipaddress.ip_address(first + 512 * i) for i in range(10_000)]
-    options = {"backend": "nftables", "cidr_limit": 10_000, "non_masquerade_cidrs": cidrs, "path": programs.path}
-    assert apply(ns, **options)["changed"] is True
-    assert NFTABLES.exempt(ns, "ipv4") == cidrs + ["169.254.0.0/16"]
-    before = NFTABLES.saved(ns, "ipv4")
-    so_far = len(programs.calls())
-    assert apply(ns, **options)["changed"] is False
-    calls = [call[1:] for call in programs.calls()[so_far:] if call[0] == "nft"]
-    assert sorted(calls) == [["--version"], ["-n", "-s", "list", "table", "ip", "ip_masq_agent"]]
-    assert NFTABLES.saved(ns, "ipv4") == before
 
 
 def test_the_kernel_says_which_extensions_and_tables_it_has(ns: Namespace) -> None:

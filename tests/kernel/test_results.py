@@ -8,10 +8,11 @@ from __future__ import annotations
 import typing as t
 
 import pytest
+from support.marks import iptables_only
 from support.modules import apply, run_module
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
-from support.variants import BACKENDS, NFTABLES, VARIANTS, Variant, every_backend, pristine, snapshot
+from support.variants import BACKENDS, NFTABLES, VARIANTS, Variant, pristine, snapshot
 
 CHAIN = "IP-MASQ-AGENT"
 JUMP = '-A POSTROUTING -m addrtype ! --dst-type LOCAL -m comment --comment "ip-masq-agent: by hand" -j ' + CHAIN
@@ -40,7 +41,6 @@ POLICIES: t.Dict[str, t.Dict[str, t.Any]] = {
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("start", STARTS)
-@every_backend
 def test_check_mode_touches_nothing_and_foretells_the_run(
     ns: Namespace, variant: Variant, start: str, policy: str
 ) -> None:
@@ -62,13 +62,13 @@ def test_check_mode_touches_nothing_and_foretells_the_run(
     assert done["diff"]["after"].startswith(again["diff"]["after"])
 
 
-@every_backend
 def test_check_mode_in_an_untouched_namespace_does_not_even_make_a_table(ns: Namespace, variant: Variant) -> None:
     done = run_module(ns, check=True, diff=True, backend=variant.backend, enable_ipv6=True)
     assert done["changed"] is True
     assert pristine(snapshot(ns))
 
 
+@iptables_only
 def test_diff_shows_rules_as_iptables_prints_them(ns: Namespace, variant: Variant) -> None:
     first = apply(ns, diff=True, backend=variant.backend, **POLICIES["awkward"])
     was = _printed(ns, variant)
@@ -93,19 +93,23 @@ def _printed(ns: Namespace, variant: Variant) -> t.List[str]:
 
 def test_families_hold_the_rules_and_the_jump_in_force(ns: Namespace, variant: Variant, family: str) -> None:
     done = apply(ns, backend=variant.backend, **POLICIES["awkward"])
-    assert done["families"][family]["rules"] == variant.listing(ns, family, CHAIN)
-    assert [done["families"][family]["jump"]] == variant.listing(ns, family, "POSTROUTING")
+    told = done["families"][family]
+    if variant is NFTABLES:
+        listed = ns.run("nft", "-n", "-s", "list", "table", {"ipv4": "ip", "ipv6": "ip6"}[family], "ip_masq_agent")
+        assert " ".join(told["rules"]).split() == listed.split()
+        assert told["jump"] is None
+    else:
+        assert told["rules"] == variant.listing(ns, family, CHAIN)
+        assert [told["jump"]] == variant.listing(ns, family, "POSTROUTING")
     again = apply(ns, backend=variant.backend, **POLICIES["awkward"])
     assert again["families"] == done["families"]
 
 
-@every_backend
 def test_a_family_that_is_off_has_no_rules_to_report(ns: Namespace, variant: Variant) -> None:
     families = apply(ns, backend=variant.backend)["families"]
     assert families.get("ipv6") in (None, {"rules": [], "jump": None})
 
 
-@every_backend
 def test_backend_and_version_are_named(ns: Namespace, variant: Variant) -> None:
     backend = apply(ns, backend=variant.backend)["backend"]
     assert backend["name"] == variant.backend
@@ -115,8 +119,8 @@ def test_backend_and_version_are_named(ns: Namespace, variant: Variant) -> None:
 def test_actions_name_each_rule_that_came_or_went(ns: Namespace, variant: Variant) -> None:
     first = apply(ns, backend=variant.backend, non_masquerade_cidrs=["10.0.0.0/8", "172.16.0.0/12"])
     text = repr(first["actions"])
-    for needle in ("169.254.0.0/16", "10.0.0.0/8", "172.16.0.0/12", "MASQUERADE", "! --dst-type LOCAL"):
-        assert needle in text
+    for needle in ("169.254.0.0/16", "10.0.0.0/8", "172.16.0.0/12", "masquerade", "local"):
+        assert needle in text.lower()
     second = apply(ns, backend=variant.backend, non_masquerade_cidrs=["10.0.0.0/8", "192.168.0.0/16"])
     told = {(a["family"], a["action"], a["rule"]) for a in second["actions"]}
     assert all(family == "ipv4" for family, _action, _rule in told)
@@ -125,7 +129,6 @@ def test_actions_name_each_rule_that_came_or_went(ns: Namespace, variant: Varian
     assert not [rule for _f, _action, rule in told if "10.0.0.0/8" in rule]
 
 
-@every_backend
 def test_unchanged_run_keeps_the_packet_counters(topology: Topology, variant: Variant, family: str) -> None:
     a = ADDRESSES[family]
     options = {"backend": variant.backend, "enable_ipv6": True, "non_masquerade_cidrs": ["10.0.0.0/8", "fc00::/7"]}
@@ -165,7 +168,6 @@ class TestAbsent:
         again = apply(ns, state="absent", backend=backend)
         assert (again["changed"], again["actions"]) == (False, [])
 
-    @every_backend
     def test_removes_what_present_made(self, ns: Namespace, variant: Variant) -> None:
         apply(ns, backend=variant.backend, enable_ipv6=True, masq_chain="OTHER")
         apply(ns, backend=variant.backend, state="absent", masq_chain="OTHER")
@@ -174,6 +176,7 @@ class TestAbsent:
             assert not variant.listing(ns, family, "POSTROUTING")
             assert not NFTABLES.present(ns, family)
 
+    @iptables_only
     def test_removes_a_chain_that_has_no_jump(self, ns: Namespace, variant: Variant) -> None:
         variant.load(ns, "ipv4", ":%s - [0:0]" % CHAIN, "-A %s -j MASQUERADE" % CHAIN)
         assert apply(ns, backend=variant.backend, state="absent")["changed"] is True

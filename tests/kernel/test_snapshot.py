@@ -17,7 +17,7 @@ import pytest
 from support.agent_node import AgentNode
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
-from support.variants import BACKENDS, Variant, every_backend, snapshot
+from support.variants import BACKENDS, Variant, snapshot
 
 CHAIN = "IP-MASQ-AGENT"
 CIDRS = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"]
@@ -64,7 +64,6 @@ def assert_in_force(node: AgentNode, variant: Variant, cidrs: t.Sequence[str] = 
         assert not [rule for rule in targets[:ours] if len(rule) == 3], "a rule before the jump lets nothing pass"
 
 
-@every_backend
 def test_nothing_to_do_starts_no_python(node: AgentNode) -> None:
     before = (node.run_dir / "last-sync").stat().st_mtime_ns
     # Whatever starts the agent, or Python by another way through it, fails from now on.
@@ -77,7 +76,6 @@ def test_nothing_to_do_starts_no_python(node: AgentNode) -> None:
     assert node.call(node.where.resync).returncode != 0, "the agent was not even looked for"
 
 
-@every_backend
 def test_nothing_to_do_writes_nothing_to_the_kernel(topology: Topology, variant: Variant, tmp_path: Path) -> None:
     a = ADDRESSES["ipv4"]
     node = AgentNode(topology.node, tmp_path)
@@ -239,7 +237,6 @@ class NftablesDamage:
 DAMAGE = {"iptables_nft": IptablesDamage, "iptables_legacy": IptablesDamage, "nftables": NftablesDamage}
 
 
-@every_backend
 def test_any_damage_to_the_rules_is_seen_and_mended(node: AgentNode, variant: Variant) -> None:
     damage = DAMAGE[variant.backend](node, variant, random.Random(SEED))
     seen = 0
@@ -348,7 +345,6 @@ EDITS = (
 )
 
 
-@every_backend
 def test_any_edit_of_the_configuration_acts(node: AgentNode, variant: Variant) -> None:
     for edit in EDITS:
         shutil.rmtree(node.config_dir)

@@ -44,6 +44,15 @@ class Programs:
         for name in filter(chosen, self._real):
             self._write(name, body)
 
+    def misbehave_in_writes(self, body: str) -> None:
+        """As :meth:`misbehave`, for every program that writes a transaction; whatever only reads does its job."""
+        self.misbehave(is_restore, body)
+        self.misbehave(lambda name: name == "nft", 'case "$*" in *"-f -"*) ;; *) exec "$real" "$@";; esac; %s' % body)
+
+    def writes(self) -> t.List[str]:
+        """The names of the programs that were told to write so far, in order."""
+        return [call[0] for call in self.calls() if is_write(call)]
+
     def calls(self) -> t.List[t.List[str]]:
         """The command lines so far, each split into words."""
         return [line.split() for line in self._log.read_text().splitlines()]
@@ -57,3 +66,11 @@ def _find(name: str) -> t.List[str]:
 def is_restore(name: str) -> bool:
     """Whether a program is one of the iptables-restore family."""
     return name.endswith("-restore")
+
+
+def is_write(call: t.Sequence[str]) -> bool:
+    """Whether a command line changes rules."""
+    options = {"-A", "-I", "-D", "-R", "-N", "-X", "-F", "-P", "-E", "-Z"}
+    if call[0] == "nft":
+        return "-f" in call or not {"list", "--version", "-V"} & set(call)
+    return is_restore(call[0]) or bool(options & set(call))

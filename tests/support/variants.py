@@ -1,7 +1,10 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the kernel holds, read by the tests' own eyes: one small reader per backend of the module."""
+"""What the kernel holds, read by the tests' own eyes: one small reader per backend of the module.
+
+All of them tell it in the words of iptables, so that a test can be written once for all backends.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,8 @@ import json
 import shlex
 import typing as t
 
-import pytest
-
-from .namespaces import Namespace
+if t.TYPE_CHECKING:
+    from .namespaces import Namespace
 
 FAMILIES = ("ipv4", "ipv6")
 #: Files that list the tables which iptables-legacy has made in a namespace.
@@ -49,6 +51,11 @@ class Variant:
         """:param backend: the name that the module's option C(backend) knows."""
         self.backend = backend
         self._suffix = {"iptables_nft": "-nft", "iptables_legacy": "-legacy"}[backend]
+
+    @property
+    def host(self) -> Variant:
+        """The variant of iptables that the node uses for everything else."""
+        return self
 
     def in_order(self, cidrs: t.Sequence[str]) -> t.List[str]:
         """The order in which :meth:`rules` lists exempt ranges that were given in this one."""
@@ -100,6 +107,11 @@ class Variant:
         out = ns.run(self.tool(family, "-save"), "-c", "-t", "nat")
         return "\n".join(line for line in out.splitlines() if not line.startswith("#"))
 
+    def lose(self, ns: Namespace, family: str, cidr: str) -> None:
+        """Take an exempt range out of our rules."""
+        number = (self.rules(ns, family) or []).index("-d %s -j RETURN" % cidr) + 1
+        ns.run(self.tool(family), "-w", "-t", "nat", "-D", "IP-MASQ-AGENT", str(number))
+
     def load(self, ns: Namespace, family: str, *lines: str) -> None:
         """Add to the nat table: ``:CHAIN - [0:0]`` and ``-A``/``-I``/``-D`` lines, in one transaction."""
         text = "\n".join(("*nat",) + lines + ("COMMIT", ""))
@@ -109,12 +121,17 @@ class Variant:
 class Nftables(Variant):
     """The table that the module makes with nft, read as JSON and told in the words of iptables.
 
-    Chains of other names, and what is loaded, are those of iptables-nft.
+    Chains of other names, and what is loaded, are those of a variant of iptables.
     """
 
-    def __init__(self) -> None:
-        super().__init__("iptables_nft")
+    def __init__(self, host: str = "iptables_nft") -> None:
+        super().__init__(host)
         self.backend = "nftables"
+        self._host = Variant(host)
+
+    @property
+    def host(self) -> Variant:
+        return self._host
 
     def in_order(self, cidrs: t.Sequence[str]) -> t.List[str]:
         networks = [ipaddress.ip_network(cidr) for cidr in cidrs]
@@ -142,7 +159,7 @@ class Nftables(Variant):
 
     def listing(self, ns: Namespace, family: str, chain: str) -> t.Optional[t.List[str]]:
         if chain != "IP-MASQ-AGENT":
-            return super().listing(ns, family, chain)
+            return self._host.listing(ns, family, chain)
         rules = self._told(ns, family)
         return None if rules is None else [rule for rule, _packets in rules]
 
@@ -191,13 +208,15 @@ class Nftables(Variant):
         return [network + " ".join(words) for network in ranges]
 
     def rules(self, ns: Namespace, family: str, chain: str = "IP-MASQ-AGENT") -> t.Optional[t.List[str]]:
-        found = super().rules(ns, family, chain)
-        return [rule for rule in found if "LOCAL" not in rule] if found and chain == "IP-MASQ-AGENT" else found
+        if chain != "IP-MASQ-AGENT":
+            return self._host.rules(ns, family, chain)
+        found = self.listing(ns, family, chain)
+        return found and [rule for rule in found if "LOCAL" not in rule]
 
     def jumps(self, ns: Namespace, family: str, chain: str = "IP-MASQ-AGENT") -> t.List[str]:
         """The hook, told as the jump that it stands for."""
         if chain != "IP-MASQ-AGENT":
-            return super().jumps(ns, family, chain)
+            return self._host.jumps(ns, family, chain)
         first = (self.listing(ns, family, chain) or [""])[0]
         return (
             ["-m addrtype ! --dst-type LOCAL -j " + chain] if first == "-m addrtype --dst-type LOCAL -j RETURN" else []
@@ -205,7 +224,7 @@ class Nftables(Variant):
 
     def counters(self, ns: Namespace, family: str, chain: str = "IP-MASQ-AGENT") -> t.List[str]:
         if chain != "IP-MASQ-AGENT":
-            return super().counters(ns, family, chain)
+            return self._host.counters(ns, family, chain)
         return ["-c %d 0 %s" % (packets, rule) for rule, packets in self._told(ns, family) or []]
 
     def saved(self, ns: Namespace, family: str) -> str:
@@ -213,6 +232,9 @@ class Nftables(Variant):
         if not self.present(ns, family):
             return ""
         return ns.run("nft", "-a", "list", "table", _NFT_FAMILIES[family], "ip_masq_agent")
+
+    def lose(self, ns: Namespace, family: str, cidr: str) -> None:
+        ns.run("nft", "delete element %s ip_masq_agent exempt { %s }" % (_NFT_FAMILIES[family], cidr))
 
     def version(self, ns: Namespace) -> str:
         return ns.run("nft", "--version").split()[1].lstrip("v")
@@ -231,9 +253,6 @@ VARIANTS = {name: Variant(name) for name in ("iptables_nft", "iptables_legacy")}
 NFTABLES = Nftables()
 #: all that can hold our rules
 BACKENDS: t.Dict[str, Variant] = dict(VARIANTS, nftables=NFTABLES)
-
-#: Runs a test whose C(variant) is by default each variant of iptables with every backend.
-every_backend = pytest.mark.parametrize("variant", BACKENDS.values(), ids=list(BACKENDS))
 
 
 def snapshot(ns: Namespace) -> t.Dict[str, str]:
