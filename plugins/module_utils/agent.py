@@ -54,7 +54,7 @@ def main(argv: t.Sequence[str], where: Layout) -> int:
     """
     parser = _parser(where)
     arguments = parser.parse_args(argv)
-    node = Node(run, arguments.lock_timeout)
+    node = Node(run, arguments.lock_timeout, states.load().backend)
     try:
         return arguments.command(arguments, node, where)
     except ConfigError as exc:

@@ -4,8 +4,9 @@
 """Which packet-filter tools this node has, which of them work here, and which Kubernetes uses.
 
 The choice follows kubernetes-sigs/iptables-wrappers: the chains that the kubelet leaves in the nft mangle table as a
-hint, else rules in legacy tables, else nft. Nothing is created by looking: C(iptables-legacy -t nat) creates the table
-that it lists, so the kernel's own list of legacy tables is asked first. Where iptables cannot work, because it is not
+hint, else rules in legacy tables, else nft. Where the agent remembers that it used legacy, a node whose legacy tables
+somebody has emptied stays with legacy. Nothing is created by looking: C(iptables-legacy -t nat) creates the table that
+it lists, so the kernel's own list of legacy tables is asked first. Where iptables cannot work, because it is not
 installed or its kernel modules are not, nftables is the choice.
 """
 
@@ -73,11 +74,16 @@ class Node:
         self,
         run: Runner,
         lock_timeout: int = 5,
+        used_before: t.Optional[str] = None,
         has_extension: t.Callable[[str, int, str, int], t.Optional[bool]] = has_extension,
     ) -> None:
-        """:param has_extension: as :func:`~.nfnetlink.has_extension`."""
+        """
+        :param used_before: the backend that the agent on this node used the last time, where it remembers.
+        :param has_extension: as :func:`~.nfnetlink.has_extension`.
+        """
         self.run = run
         self.lock_timeout = lock_timeout
+        self._used_before = used_before
         self._has_extension = has_extension
         self._tools: t.Dict[t.Tuple[str, str], t.Optional[Tool]] = {}
 
@@ -171,8 +177,9 @@ class Node:
                 "PATH so that they are found (searched %s)" % search_path()
             )
         chosen = installed[0]
-        if len(installed) == 2 and not self._kubelet_uses_nft() and self._legacy_in_use():
-            chosen = LEGACY
+        if len(installed) == 2 and not self._kubelet_uses_nft():
+            if self._used_before == LEGACY or self._legacy_in_use():
+                chosen = LEGACY
         if chosen == NFT and _which("nft") and not self._nft_variant_works():
             return NFTABLES
         return chosen

@@ -43,6 +43,8 @@ class State(t.NamedTuple):
     failing: bool = False
     drift_repaired: int = 0
     config_errors: int = 0
+    #: the backend that the last run used
+    backend: t.Optional[str] = None
 
 
 def load() -> State:
@@ -66,6 +68,8 @@ def _parse(data: t.Dict[str, t.Any]) -> State:
     state = State(**data)
     if not isinstance(state.failing, bool):
         raise TypeError("failing")
+    if state.backend is not None and not isinstance(state.backend, str):
+        raise TypeError("backend")
     for count in (state.drift_repaired, state.config_errors):
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise TypeError("a count")

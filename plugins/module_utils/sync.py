@@ -56,7 +56,7 @@ def sync(node: Node, where: Layout) -> Outcome:
         except NodeError as exc:
             errors.append(str(exc))
     changes = tuple(describe(result)) if result else ()
-    _remember(before, policy, changes, tuple(errors))
+    _remember(before, policy, result, changes, tuple(errors))
     if result is not None and not result.errors:
         snapshot.mark_sync()
     if where.metrics_file:
@@ -111,10 +111,14 @@ def _announce_interval(config: Config) -> None:
 
 
 def _remember(
-    before: states.State, policy: states.Policy, changes: t.Tuple[str, ...], errors: t.Tuple[str, ...]
+    before: states.State,
+    policy: states.Policy,
+    result: t.Optional[Result],
+    changes: t.Tuple[str, ...],
+    errors: t.Tuple[str, ...],
 ) -> None:
     now = time.time()
-    after = before._replace(failing=bool(errors))
+    after = before._replace(failing=bool(errors), backend=result.backend if result else before.backend)
     if policy.problem is None:
         after = after._replace(values=policy.values, sources=policy.sources)
     if changes:

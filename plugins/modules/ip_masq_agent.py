@@ -137,6 +137,7 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils import agent, install
+from ..module_utils import state as states
 from ..module_utils.audit import postrouting_remarks
 from ..module_utils.config import Config, build, file_key, find_file_key, nearest_file_key
 from ..module_utils.config_file import parse
@@ -146,7 +147,6 @@ from ..module_utils.node import Node
 from ..module_utils.reconcile import reconcile
 from ..module_utils.results import rules_diff, rules_return
 from ..module_utils.runner import run
-from ..module_utils.state import policy_of
 from ..module_utils.sync import managed, sync
 
 ARGUMENT_SPEC = {
@@ -208,7 +208,7 @@ def present(module: AnsibleModule, node: Node, where: Layout) -> t.Dict[str, t.A
     """
     check, params = module.check_mode, module.params
     text = None if params["config"] is None else config_text(params["config"])
-    policy = policy_of(where.config_dir, text)
+    policy = states.policy_of(where.config_dir, text)
     config = t.cast(Config, policy.config)
     install.check_systemd()
     planned = reconcile(node, config, check=True)
@@ -263,7 +263,7 @@ def as_return(done: install.Installed, present: bool) -> t.Dict[str, t.Any]:
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    node = Node(run, module.params["lock_timeout"])
+    node = Node(run, module.params["lock_timeout"], states.load().backend)
     try:
         where = find_layout(module.params)
         if module.params["state"] == "present":

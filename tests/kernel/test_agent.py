@@ -68,6 +68,17 @@ class TestSync:
         node.sync()
         assert node.status()["drift_repaired"] == 2
 
+    def test_a_node_whose_legacy_tables_are_emptied_stays_with_legacy(self, node: AgentNode) -> None:
+        legacy = BACKENDS["iptables_legacy"]
+        legacy.load(node.ns, "ipv4", "-A POSTROUTING -s 10.88.0.0/16 -j MASQUERADE")
+        node.sync()
+        assert len(legacy.jumps(node.ns, "ipv4")) == 1
+        node.ns.run("iptables-legacy", "-w", "-t", "nat", "-F")
+        assert node.status()["backend"]["name"] == legacy.backend
+        node.sync()
+        assert len(legacy.jumps(node.ns, "ipv4")) == 1
+        assert NFT.rules(node.ns, "ipv4") is None
+
     def test_journal_gets_a_line_for_each_change_with_its_priority(self, node: AgentNode) -> None:
         lines = node.command("sync", JOURNAL_STREAM="8:1").stdout.splitlines()
         assert lines and all(line.startswith("<5>ipv4, iptables_nft: ") for line in lines)
