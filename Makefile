@@ -4,9 +4,10 @@
 
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
-# For one run: make test-unit ARGS="-k cidr -x"   make test-molecule SCENARIOS="default"
+# For one run: make test-unit ARGS="-k cidr -x"   make test-molecule SCENARIOS="default" BACKENDS="nftables"
 ARGS ?=
 SCENARIOS ?=
+export BACKENDS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-unit test-kernel test-molecule sanity lint bench clean
@@ -17,7 +18,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo '  make test-unit ARGS="-k cidr -x"           arguments for pytest; so for test-kernel'
-	@echo '  make test-molecule SCENARIOS="default"     some scenarios instead of all'
+	@echo '  make test-molecule SCENARIOS="default"     some scenarios instead of all; so with BACKENDS="nftables"'
 
 setup: ## install packages (apt), .venv, and the built collection into .cache
 	@tools/setup
@@ -40,7 +41,7 @@ test-unit: setup ## pytest; node-side code also on the oldest and newest Python 
 test-kernel: setup ## pytest: real rules and packets in network namespaces
 	@$(PYTHON) tools/test kernel -- $(ARGS)
 
-test-molecule: setup ## scenarios on three systemd nodes: Debian 11, 12 (iptables-legacy), 13
+test-molecule: setup ## scenarios on three systemd nodes: Debian 11, 12 (iptables-legacy), 13; again with nftables
 	@$(PYTHON) tools/test molecule -- $(SCENARIOS)
 
 bench: setup ## the figures, ours and others', in one table

@@ -14,23 +14,26 @@ import os
 import sys
 import typing as t
 
-import predecessors
 from checks import (
     AGENT,
-    OTHER_VARIANT,
-    VARIANT,
+    BACKEND,
+    HERE,
+    HOST,
+    NATIVE,
+    OTHER,
     check,
     check_counters,
     check_rules,
     counters,
     done,
     equal,
-    listed,
     ours,
     packets,
+    postrouting,
     sh,
     status,
 )
+from support import predecessors
 
 #: The module's options, in the words of the config file.
 KEYS = {
@@ -39,7 +42,8 @@ KEYS = {
     "non_masquerade_cidrs": "nonMasqueradeCIDRs",
     "random_fully": "randomFully",
 }
-COMMANDS = {"ipv4": "iptables", "ipv6": "ip6tables"}
+#: Beside what the predecessor did.
+CONFIG = {"backend": BACKEND.backend} if NATIVE else {}
 MEMORY = "/run/adopt.json"
 PACKETS_IPV6 = {"fd00:99::1": "pod", "2001:db8:99::1": "node"}
 
@@ -61,19 +65,25 @@ def seed(name: str) -> None:
         sh(AGENT, "remove")
     counted = {}
     for family, before in families(name).items():
-        equal("%s: nothing of ours is left" % family, ours(COMMANDS[family], chain=before.chain), [])
-        text = "\n".join(["*nat", *before.lines, "COMMIT", ""])
-        sh("%s-%s-restore" % (COMMANDS[family], VARIANT), "-w", "--noflush", stdin=text)
+        for place in (HOST, BACKEND):
+            equal("%s: nothing of ours is left" % family, ours(family, place, before.chain), [])
+        HOST.load(HERE, family, *before.lines)
     send(name)
     for family, before in families(name).items():
-        counted[family] = counters(COMMANDS[family], before.chain)
-        check("%s: it has counted packets" % family, sum(counted[family]) > 0)
+        if not NATIVE:
+            counted[family] = counters(family, before.chain)
+            check("%s: it has counted packets" % family, sum(counted[family]) > 0)
     with open(MEMORY, "w", encoding="utf-8") as memory:
         json.dump(counted, memory)
     done(
-        config={KEYS[option]: value for option, value in options(name).items()},
-        in_sync=all(before.in_sync for before in families(name).values()),
+        config=dict({KEYS[option]: value for option, value in options(name).items()}, **CONFIG),
+        in_sync=is_in_sync(name),
     )
+
+
+def is_in_sync(name: str) -> bool:
+    """Whether the rules that it left are those that we want, where we want them."""
+    return not NATIVE and all(before.in_sync for before in families(name).values())
 
 
 def send(name: str) -> None:
@@ -89,15 +99,16 @@ def adopted(name: str) -> None:
     with open(MEMORY, encoding="utf-8") as memory:
         counted = json.load(memory)
     for family, before in families(name).items():
-        command = COMMANDS[family]
         exempt = ("169.254.0.0/16",) + predecessors.RFC1918 if family == "ipv4" else ("fe80::/10", "fc00::/7")
         random_fully = policy.get("random_fully", True)
-        check_rules("%s, after %s" % (family, name), exempt, random_fully, command, before.chain)
-        jumps = [line for line in listed("POSTROUTING", command) if "-j KUBE-POSTROUTING" not in line]
-        equal("%s: the only jump" % family, len(jumps), 1)
-        equal("%s: nothing in the other variant" % family, listed("POSTROUTING", command, OTHER_VARIANT), [])
-        if before.in_sync:
-            check_counters("%s, it meant the same" % family, counted[family], command, before.chain)
+        check_rules("after %s" % name, exempt, random_fully, family, before.chain)
+        rules = [line for line in postrouting(family) if "-j KUBE-POSTROUTING" not in line]
+        equal("%s: no other jump" % family, len(rules), 0 if NATIVE else 1)
+        if NATIVE:
+            equal("%s: the chain is gone" % family, HOST.listing(HERE, family, before.chain), None)
+        equal("%s: nothing in the other variant" % family, postrouting(family, OTHER), [])
+        if is_in_sync(name):
+            check_counters("%s, it meant the same" % family, counted[family], family, before.chain)
     send(name)
     report = status()
     equal("status", (report["exit status"], report["in_sync"]), (0, True))

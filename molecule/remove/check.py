@@ -14,10 +14,13 @@ import sys
 
 from checks import (
     AGENT,
+    BACKEND,
     CHAIN,
+    HERE,
+    HOST,
     LEGACY,
-    OTHER_VARIANT,
-    VARIANT,
+    OTHER,
+    PLACES,
     agent,
     check,
     check_rules,
@@ -30,13 +33,7 @@ from checks import (
 )
 
 METRICS_DIR = "/var/lib/node_exporter"
-VARIANTS = (VARIANT, OTHER_VARIANT)
-FAMILIES = {"iptables": ("ip", "10.9.0.0/16", "10.8.0.0/16"), "ip6tables": ("ip6", "fd00:9::/64", "fd00:8::/64")}
-
-
-def restore(command: str, variant: str, *lines: str) -> None:
-    """Add rules to a nat table."""
-    sh("%s-%s-restore" % (command, variant), "-w", "--noflush", stdin="\n".join(["*nat", *lines, "COMMIT", ""]))
+FAMILIES = {"ipv4": ("ip", "10.9.0.0/16", "10.8.0.0/16"), "ipv6": ("ip6", "fd00:9::/64", "fd00:8::/64")}
 
 
 def others() -> None:
@@ -45,11 +42,11 @@ def others() -> None:
     if not LEGACY:
         # As the kubelet says that this node uses nft. Without it, rules in legacy tables mean that it does not.
         sh("iptables-nft", "-w", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT")
-    for variant in VARIANTS:
-        for command, (_family, first, second) in FAMILIES.items():
-            restore(
-                command,
-                variant,
+    for variant in (HOST, OTHER):
+        for family, (_word, first, second) in FAMILIES.items():
+            variant.load(
+                HERE,
+                family,
                 ":IP-MASQ-AGENT-2 - [0:0]",
                 "-A IP-MASQ-AGENT-2 -d %s -j RETURN" % second,
                 "-A POSTROUTING -s %s -j MASQUERADE" % first,
@@ -61,32 +58,26 @@ def others() -> None:
 
 
 def leftovers() -> None:
-    """Our rules in the other variant, and an nftables table, of times when the agent used those."""
+    """Our rules in the backends that the agent does not use, of times when it used those."""
     check("everything is installed: in sync", in_sync())
     check_rules("installed")
     check("metrics are written", os.listdir(METRICS_DIR))
-    for command, (family, _first, _second) in FAMILIES.items():
-        check("%s: installed" % command, ours(command))
-        restore(
-            command,
-            OTHER_VARIANT,
-            ":%s - [0:0]" % CHAIN,
-            "-A %s -j MASQUERADE" % CHAIN,
-            "-A POSTROUTING -m addrtype ! --dst-type LOCAL -j %s" % CHAIN,
-            "-A POSTROUTING -j %s" % CHAIN,
-        )
-        table = (
-            "table %s ip_masq_agent { chain postrouting { type nat hook postrouting priority 100; masquerade; }; }\n"
-        )
-        sh("nft", "-f", "-", stdin=table % family)
+    lines = [":%s - [0:0]", "-A %s -j MASQUERADE", "-A POSTROUTING -m addrtype ! --dst-type LOCAL -j %s"]
+    table = "table %s ip_masq_agent { chain postrouting { type nat hook postrouting priority 100; masquerade; }; }\n"
+    for family, (word, _first, _second) in FAMILIES.items():
+        check("%s: installed" % family, ours(family))
+        for variant in {HOST, OTHER} - {BACKEND}:
+            variant.load(HERE, family, *(line % CHAIN for line in [*lines, "-A POSTROUTING -j %s"]))
+        if BACKEND is HOST:
+            sh("nft", "-f", "-", stdin=table % word)
     done()
 
 
 def removed() -> None:
     """Nobody masquerades any more."""
-    for command in FAMILIES:
-        for variant in VARIANTS:
-            equal("%s-%s holds nothing of ours" % (command, variant), ours(command, variant), [])
+    for family in FAMILIES:
+        for place in PLACES:
+            equal("%s, %s: nothing of ours" % (family, place), ours(family, place), [])
     packets("nothing is masqueraded", dict.fromkeys(("10.99.0.1", "203.0.113.7", "2001:db8:99::1"), "pod"))
     done()
 

@@ -16,20 +16,23 @@ from functools import partial
 
 from checks import (
     CHAIN,
+    DAMAGE,
     DROP_INS,
+    FLUSHED_RULES,
     LEGACY,
+    NATIVE,
     SERVICE,
     check,
     check_rules,
     done,
     equal,
     eventually,
+    flush,
     in_sync,
     interval,
     iptables,
     journal,
     last_sync,
-    listed,
     ours,
     packets,
     remembered,
@@ -67,22 +70,13 @@ def healed(what: str, damage: t.Callable[[], object], promised: float, real: boo
 
 def by_the_timer() -> None:
     """What nobody announces."""
-    last = str(len(listed("POSTROUTING")))
-    for what, damage in {
-        "the chain is flushed": lambda: iptables("-F", CHAIN),
-        "the jump is deleted": lambda: iptables("-D", "POSTROUTING", last),
-        "a second jump": lambda: iptables(
-            "-A", "POSTROUTING", "-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", CHAIN
-        ),
-        "a foreign rule in the chain": lambda: iptables("-I", CHAIN, "1", "-d", "203.0.113.0/24", "-j", "RETURN"),
-        "everything is flushed": flush_everything,
-    }.items():
+    for what, damage in dict(DAMAGE, **{"everything is flushed": flush_everything}).items():
         healed(what, damage, INTERVAL + 2)
 
 
 def flush_everything() -> None:
     """As careless scripts do it, in one command: what more would come is healed in between."""
-    if LEGACY:
+    if LEGACY and not NATIVE:
         iptables("-F")
     else:
         sh("nft", "flush", "ruleset")
@@ -98,14 +92,16 @@ def silent_ticks() -> None:
     here = len(journal())
     for _tick in range(2):
         eventually("the timer ticks", partial(synced_after, last_sync()), INTERVAL)
-    iptables("-F", CHAIN)
+    flush()
 
     def lines() -> t.List[str]:
         return [line for line in journal()[here:] if " ip-masq-agent[" in line]
 
     # What the ticks wrote would stand before what the repair writes.
-    eventually("a repair is in the journal", lambda: len(lines()) >= 5, INTERVAL + 2, seen=lambda: str(lines()))
-    equal("only the repair is in the journal, nothing of the ticks before", len(lines()), 5)
+    eventually(
+        "a repair is in the journal", lambda: len(lines()) >= FLUSHED_RULES, INTERVAL + 2, seen=lambda: str(lines())
+    )
+    equal("only the repair is in the journal, nothing of the ticks before", len(lines()), FLUSHED_RULES)
 
 
 def slow(is_slow: bool) -> None:
@@ -126,11 +122,12 @@ def by_the_hooks() -> None:
         saved = sh(command + "-save", "-t", "nat").splitlines(keepends=True)
         write("/etc/iptables/rules." + family, "".join(line for line in saved if CHAIN not in line))
     for verb in ("start", "restart"):
-        healed("netfilter-persistent: " + verb, partial(sh, "systemctl", verb, "netfilter-persistent"), 2)
+        # It restores iptables, of which a table of our own has no part.
+        healed("netfilter-persistent: " + verb, partial(sh, "systemctl", verb, "netfilter-persistent"), 2, not NATIVE)
 
     for verb in ("start", "restart", "reload"):
         # It flushes nftables, of which iptables-legacy has no part.
-        healed("nftables: " + verb, partial(sh, "systemctl", verb, "nftables"), 2, real=not LEGACY)
+        healed("nftables: " + verb, partial(sh, "systemctl", verb, "nftables"), 2, real=NATIVE or not LEGACY)
     # firewalld would stop it on its own start, and nothing orders the two; a stop is nobody's signal to sync.
     sh("systemctl", "stop", "nftables")
     sh("systemctl", "start", SERVICE)

@@ -173,8 +173,9 @@ class Nftables(Variant):
         told: t.List[t.Tuple[str, int]] = []
         for kind, content in objects:
             if kind == "rule" and content["chain"] == "postrouting":
+                counted = next((e["counter"]["packets"] for e in content["expr"] if "counter" in e), 0)
                 for text in self._tell(content["expr"], self.exempt(ns, family)):
-                    told.append((text, next(e["counter"]["packets"] for e in content["expr"] if "counter" in e)))
+                    told.append((text, counted))
         return told
 
     @staticmethod
@@ -187,8 +188,8 @@ class Nftables(Variant):
             if "fib" in left:
                 words += ["-m addrtype --dst-type LOCAL"]
             elif "payload" in left:
-                assert content["right"] == "@exempt"
-                ranges = ["-d %s " % network for network in exempt]
+                right = content["right"]
+                ranges = ["-d %s " % network for network in (exempt if right == "@exempt" else [json.dumps(right)])]
             elif "meta" in left:
                 words += ["-p", _PROTOCOLS.get(content["right"], content["right"])]
             elif "numgen" in left:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
+import re
 import subprocess
 import sys
 import time
 import typing as t
 
 import world
+from support.variants import Nftables, Variant
 
 AGENT = "/usr/local/sbin/ip-masq-agent"
 SERVICE = "ip-masq-agent.service"
@@ -122,79 +123,126 @@ def done(**more: object) -> None:
 
 # The rules
 
+
+class Here:
+    """This node, for those who read rules in namespaces elsewhere."""
+
+    @staticmethod
+    def run(*argv: str, stdin: str = "", check: bool = True) -> str:
+        """As :meth:`support.namespaces.Namespace.run`."""
+        return sh(*argv, stdin=stdin) if check else run(*argv, stdin=stdin).stdout
+
+    @staticmethod
+    def read(path: str) -> str:
+        """As :meth:`support.namespaces.Namespace.read`."""
+        return run("cat", path).stdout
+
+
+HERE = t.cast(t.Any, Here)
 LEGACY = "legacy" in run("iptables", "--version").stdout
-VARIANT, OTHER_VARIANT = ("legacy", "nft") if LEGACY else ("nft", "legacy")
+#: the variant of iptables that the node uses, and the one that it does not
+HOST, OTHER = map(Variant, ("iptables_legacy", "iptables_nft") if LEGACY else ("iptables_nft", "iptables_legacy"))
+#: where our rules are to be: what the role was told (see tasks/check.yml), else what it finds
+BACKEND = Nftables(HOST.backend) if os.environ.get("IP_MASQ_AGENT_BACKEND") == "nftables" else HOST
+NATIVE = BACKEND is not HOST
+#: everywhere where rules of ours can be
+PLACES = (HOST, OTHER, BACKEND if NATIVE else Nftables(HOST.backend))
+
+_PER_RULE = "-m addrtype ! --dst-type LOCAL "
+JUMP = _PER_RULE + "-j " + CHAIN
 
 
-def listed(chain: str, command: str = "iptables", variant: str = VARIANT) -> t.List[str]:
-    """The rules of a nat chain; nothing where it is not there. Looking makes no table."""
-    names = "/proc/net/ip6_tables_names" if command == "ip6tables" else "/proc/net/ip_tables_names"
-    if variant == "legacy":
-        try:
-            with open(names, encoding="ascii") as tables:
-                if "nat" not in tables.read().split():
-                    return []
-        except OSError:
-            return []
-    done_ = run("%s-%s" % (command, variant), "-w", "-t", "nat", "-S", chain)
-    return [line for line in done_.stdout.splitlines() if line.startswith("-A ")]
+def ours(family: str = "ipv4", place: Variant = BACKEND, chain: str = CHAIN) -> t.List[str]:
+    """The jumps to our chain, then its rules, in the words of iptables whatever the backend.
+
+    :param chain: its name, where chains have names of their own.
+    """
+    chain = CHAIN if isinstance(place, Nftables) else chain
+    return place.jumps(HERE, family, chain) + (place.rules(HERE, family, chain) or [])
 
 
-def ours(command: str = "iptables", variant: str = VARIANT, chain: str = CHAIN) -> t.List[str]:
-    """The jumps to our chain, then its rules."""
-    jumps = [line for line in listed("POSTROUTING", command, variant) if line.split()[-1] == chain]
-    return jumps + listed(chain, command, variant)
+def postrouting(family: str = "ipv4", place: Variant = HOST) -> t.List[str]:
+    """The rules of POSTROUTING in a variant of iptables."""
+    return place.rules(HERE, family, "POSTROUTING") or []
 
 
-def iptables(*arguments: str, command: str = "iptables") -> None:
+def exempt(family: str = "ipv4", chain: str = CHAIN) -> t.List[str]:
+    """The ranges that the kernel exempts, in order."""
+    return [rule.split()[1] for rule in BACKEND.rules(HERE, family, chain) or [] if rule.startswith("-d ")]
+
+
+def iptables(*arguments: str) -> None:
     """Change the nat table in the variant that the node uses."""
-    sh("%s-%s" % (command, VARIANT), "-w", "-t", "nat", *arguments)
+    sh(HOST.tool("ipv4"), "-w", "-t", "nat", *arguments)
 
 
-def counters(command: str = "iptables", chain: str = CHAIN) -> t.List[int]:
+def nft(*commands: str) -> None:
+    """Change our own table, called TABLE, in one transaction."""
+    sh("nft", "-f", "-", stdin="\n".join(commands).replace("TABLE", "ip ip_masq_agent") + "\n")
+
+
+def flush() -> None:
+    """Empty our chain."""
+    DAMAGE["the chain is flushed"]()
+
+
+#: What somebody does to our rules.
+DAMAGE: t.Dict[str, t.Callable[[], None]] = {
+    "the chain is flushed": lambda: iptables("-F", CHAIN),
+    "the jump is deleted": lambda: iptables("-D", "POSTROUTING", str(len(postrouting()))),
+    "a second jump": lambda: iptables("-A", "POSTROUTING", *JUMP.split()),
+    "a foreign rule in the chain": lambda: iptables("-I", CHAIN, "1", "-d", "203.0.113.0/24", "-j", "RETURN"),
+}
+if NATIVE:
+    DAMAGE = {
+        "the chain is flushed": lambda: nft("flush chain TABLE postrouting"),
+        "the chain is deleted": lambda: nft("flush chain TABLE postrouting", "delete chain TABLE postrouting"),
+        "a range is lost": lambda: nft("delete element TABLE exempt { 10.0.0.0/8 }"),
+        "the set is flushed": lambda: nft("flush set TABLE exempt"),
+        "another chain": lambda: nft(
+            "add chain TABLE mine { type nat hook postrouting priority 90; }", "add rule TABLE mine masquerade"
+        ),
+        "a foreign rule in the chain": lambda: nft("insert rule TABLE postrouting ip daddr 203.0.113.0/24 return"),
+    }
+#: How many rules come back after a flush: nftables has the ranges in a set, which keeps them.
+FLUSHED_RULES = 3 if NATIVE else 5
+
+
+def counters(family: str = "ipv4", chain: str = CHAIN) -> t.List[int]:
     """Packets that each rule of our chain has counted."""
-    shown_ = sh("%s-%s" % (command, VARIANT), "-w", "-t", "nat", "-L", chain, "-n", "-v", "-x")
-    return [int(line.split()[0]) for line in shown_.splitlines()[2:]]
+    return [int(re.findall(r"-c ([0-9]+) ", line)[0]) for line in BACKEND.counters(HERE, family, chain)]
 
 
-def check_counters(what: str, before: t.Sequence[int], command: str = "iptables", chain: str = CHAIN) -> None:
+def check_counters(what: str, before: t.Sequence[int], family: str = "ipv4", chain: str = CHAIN) -> None:
     """Nobody wrote these rules anew: what they had counted is still there."""
-    now = counters(command, chain)
+    now = counters(family, chain)
     kept = len(now) == len(before) and all(new >= old for new, old in zip(now, before))
     check("%s: counters are kept, %s" % (what, before), kept and sum(before) > 0, {"before": before, "now": now})
 
 
 def check_rules(
     what: str,
-    exempt: t.Sequence[str] = (LINK_LOCAL,) + RFC1918,
+    ranges: t.Sequence[str] = (LINK_LOCAL,) + RFC1918,
     random_fully: bool = True,
-    command: str = "iptables",
+    family: str = "ipv4",
     chain: str = CHAIN,
 ) -> None:
     """One jump, after everything else in POSTROUTING; one RETURN a range, in order; MASQUERADE last. Nowhere else.
 
-    Comments may stand anywhere and say anything; chains of earlier agents have the jump's match in each rule too.
+    Chains of earlier agents may have the jump's match in each rule too.
     """
-    seen = {"POSTROUTING": listed("POSTROUTING", command), chain: listed(chain, command)}
-    check("%s: %s holds the declared rules" % (what, command), _declared(seen, chain, exempt, random_fully), seen)
-    equal("%s: %s-%s holds none" % (what, command, OTHER_VARIANT), ours(command, OTHER_VARIANT, chain), [])
-
-
-def _declared(seen: t.Mapping[str, t.Sequence[str]], chain: str, exempt: t.Sequence[str], random_fully: bool) -> bool:
-    rules = [shlex.split(line) for line in seen[chain]]
-    jumps = [shlex.split(line) for line in seen["POSTROUTING"]]
-    if not rules or not jumps or sum(words[-1] == chain for words in jumps) != 1:
-        return False
-    masquerade = ["-j", "MASQUERADE"] + ["--random-fully"] * random_fully
-    return (
-        jumps[-1][-1] == chain
-        and "-m addrtype ! --dst-type LOCAL" in " ".join(jumps[-1])
-        and "-d" not in jumps[-1]
-        and all("-d" in words and "-p" not in words and words[-2:] == ["-j", "RETURN"] for words in rules[:-1])
-        and [words[words.index("-d") + 1] for words in rules[:-1]] == list(exempt)
-        and "-d" not in rules[-1]
-        and rules[-1][-len(masquerade) :] == masquerade
-    )
+    chain = CHAIN if NATIVE else chain
+    wanted = ["-d %s -j RETURN" % cidr for cidr in BACKEND.in_order(ranges)]
+    wanted.append("-j MASQUERADE" + " --random-fully" * random_fully)
+    jump = _PER_RULE + "-j " + chain
+    jumps, rules = BACKEND.jumps(HERE, family, chain), BACKEND.rules(HERE, family, chain) or []
+    equal("%s: %s, one jump" % (what, family), jumps, [jump])
+    if not NATIVE:
+        equal("%s: %s, behind all others" % (what, family), postrouting(family)[-1], jump)
+    equal("%s: %s, the declared rules" % (what, family), [rule.replace(_PER_RULE, "") for rule in rules], wanted)
+    for place in PLACES:
+        if place is not BACKEND:
+            equal("%s: %s, none in %s" % (what, family, place), ours(family, place, chain), [])
 
 
 # The agent
