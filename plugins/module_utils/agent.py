@@ -223,7 +223,7 @@ def _table(report: t.Dict[str, t.Any]) -> str:
         ("last sync", _when(report["last_sync"]) or "not since the boot"),
         ("last change", _event(report["last_change"])),
         ("last error", _event(report["last_error"]) + ("" if report["failing"] else _over(report["last_error"]))),
-        ("drift", "repaired %d times" % report["drift_repaired"]),
+        ("drift", "repaired %d time%s" % (report["drift_repaired"], "" if report["drift_repaired"] == 1 else "s")),
     ]
     if len(config["non_masquerade_cidrs"]) > 8:
         rows[3] = ("exempt", "%s and %d more" % (rows[3][1], len(config["non_masquerade_cidrs"]) - 8))

@@ -171,11 +171,12 @@ class TestStatus:
         assert run("status") == agent.FAILED
         assert "ipv6: no module" in run.out
 
-    def test_history_is_told(self, run: Agent) -> None:
+    @pytest.mark.parametrize("repaired, told", [(0, "0 times"), (1, "1 time"), (7, "7 times")])
+    def test_history_is_told(self, run: Agent, repaired: int, told: str) -> None:
         event = states.Event(1_700_000_000.0, ("ipv4: one", "ipv4: two"))
-        states.save(states.State(last_change=event, last_error=event, drift_repaired=7))
+        states.save(states.State(last_change=event, last_error=event, drift_repaired=repaired))
         run("status")
-        assert re.search(r"^drift +repaired 7 times$", run.out, re.MULTILINE)
+        assert re.search(r"^drift +repaired %s$" % told, run.out, re.MULTILINE)
         assert re.search(r"^last change +2023-11-1.*: ipv4: one \(and 1 more\)$", run.out, re.MULTILINE)
         assert re.search(r"^last error .*ipv4: one \(and 1 more\) \(mended since\)$", run.out, re.MULTILINE)
 
