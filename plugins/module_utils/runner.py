@@ -10,7 +10,9 @@ and a probe of somebody else's binary must not be able to hang a play.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import typing as t
 
@@ -42,26 +44,21 @@ def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 6
 
     :param argv: program and arguments; nothing in them is interpreted.
     :param stdin: text for its standard input; none means an empty one.
-    :param timeout: seconds until it is killed.
+    :param timeout: seconds until it is killed, with whatever it started.
     :raises NodeError: the program cannot be started, or ran into the time limit.
     """
     env = dict(os.environ, LC_ALL="C", LANGUAGE="C", PATH=search_path())
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(
-            list(argv),
-            input=(stdin or "").encode("utf-8"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            timeout=timeout,
-            env=env,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise NodeError("%s did not finish within %g seconds and was ended" % (argv[0], timeout)) from None
+        process = subprocess.Popen(list(argv), stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True)
     except OSError as exc:
         raise NodeError("cannot run %s: %s" % (argv[0], exc.strerror or exc)) from None
-    return Outcome(
-        done.returncode,
-        done.stdout.decode("utf-8", "surrogateescape"),
-        done.stderr.decode("utf-8", "surrogateescape"),
-    )
+    with process:
+        try:
+            out, err = process.communicate((stdin or "").encode("utf-8"), timeout)
+        except subprocess.TimeoutExpired:
+            # All of it: a program of somebody else's may be a script that waits for another.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise NodeError("%s did not finish within %g seconds and was ended" % (argv[0], timeout)) from None
+    return Outcome(process.returncode, out.decode("utf-8", "surrogateescape"), err.decode("utf-8", "surrogateescape"))
