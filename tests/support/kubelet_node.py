@@ -22,6 +22,7 @@ import urllib.request
 from pathlib import Path
 
 from . import fake_kubelet
+from .namespaces import until
 
 _SHOWN = """MainPID={pid}
 ExecStart={{ path={path} ; argv[]={argv} ; ignore_errors=no ; start_time=[n/a] ; stop_time=[n/a] ; pid=0 ; \
@@ -161,9 +162,20 @@ class KubeletNode:
             return
         service.process = self._spawn([str(self.path(service.argv[0]))] + self._expand(service))
 
-    def start_stray(self, path: str, *words: str) -> None:
-        """Start a program that no service knows."""
-        self._spawn([str(self.path(path)), *words])
+    def start_stray(self, path: str, *words: str, process: str = "kubelet") -> None:
+        """Start a program that no service knows, and wait until it is the ``process`` that it was told to be.
+
+        On its way there it is an interpreter; and before that, a launcher whose name may be the same.
+        """
+        program = self.path(path)
+        started = self._spawn([str(program), *words])
+        proc = Path("/proc", str(started.pid))
+
+        def is_itself() -> bool:
+            assert started.poll() is None, "%s ended" % path
+            return os.readlink(proc / "exe") != str(program) and (proc / "comm").read_text() == process + "\n"
+
+        until(is_itself, "%s to start" % path)
 
     def _spawn(self, argv: t.Sequence[str]) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

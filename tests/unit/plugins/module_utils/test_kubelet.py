@@ -305,11 +305,7 @@ def test_cri_dockerd_with_kubenet(node: KubeletNode) -> None:
     start(node)
     node.program("/usr/bin/cri-dockerd", "1.23.17", process="cri-dockerd")
     # The stand-in of cri-dockerd is a stand-in kubelet of another name; 0.0.0.0/0 keeps it from writing rules.
-    node.start_stray("/usr/bin/cri-dockerd", KUBENET, SET, "--healthz-port=0")
-    while not list(node.root.glob("proc/*/comm")) or "cri-dockerd\n" not in [
-        path.read_text() for path in node.root.glob("proc/*/comm")
-    ]:
-        assert node.spawned[-1].poll() is None
+    node.start_stray("/usr/bin/cri-dockerd", KUBENET, SET, "--healthz-port=0", process="cri-dockerd")
     node.postrouting.append(RULE)
     report = untouched(node)
     assert report.decision == "cri_dockerd_kubenet" and "--network-plugin=cni" in report.warnings[0]
