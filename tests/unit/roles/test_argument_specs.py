@@ -163,3 +163,12 @@ def test_package_follows_from_the_backend(variables: t.Dict[str, str], program: 
     assert templated(VARS["ip_masq_agent__program"], **given) == program
     package = {"nft": "nftables"}.get(program, program)
     assert templated(DEFAULTS_FILE["ip_masq_agent_packages"], **given) == [package]
+
+
+def test_every_option_for_the_kubelet_has_a_variable_that_reaches_the_module() -> None:
+    (task,) = read("tasks/kubelet.yml")
+    passed = task["kubenode.ip_masq.kubelet_masquerade"]
+    assert set(passed) == set(module_spec("kubelet_masquerade"))
+    for option, value in passed.items():
+        assert PREFIX + "kubelet_" + option in SPEC
+        assert PREFIX + "kubelet_" + option in value
