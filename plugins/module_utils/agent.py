@@ -54,7 +54,7 @@ def main(argv: t.Sequence[str], where: Layout) -> int:
     """
     parser = _parser(where)
     arguments = parser.parse_args(argv)
-    node = Node(run, arguments.lock_timeout, states.load().backend)
+    node = Node(run, arguments.lock_timeout)
     try:
         return arguments.command(arguments, node, where)
     except ConfigError as exc:
@@ -151,7 +151,7 @@ def _in_force(where: Layout) -> t.Tuple[states.State, states.Policy, Config]:
 
 def _status(arguments: argparse.Namespace, node: Node, where: Layout) -> int:
     state, policy, config = _in_force(where)
-    result = reconcile(node, config, check=True)
+    result = reconcile(node, config, check=True, used_before=state.backend)
     report = _report(state, policy, config, result, where)
     _say(json.dumps(report, indent=2) if arguments.json else _table(report))
     if policy.problem:
@@ -266,7 +266,7 @@ def _over(event: t.Optional[t.Dict[str, t.Any]]) -> str:
 
 def _explain(arguments: argparse.Namespace, node: Node, where: Layout) -> int:
     destination, source = arguments.destination, arguments.source
-    _state, policy, config = _in_force(where)
+    state, policy, config = _in_force(where)
     family = IPV4 if destination.version == 4 else IPV6
     if source is not None and source.version != destination.version:
         raise NodeError("%s and %s are of two families: give both in one" % (source, destination))
@@ -274,7 +274,7 @@ def _explain(arguments: argparse.Namespace, node: Node, where: Layout) -> int:
     if family == IPV6 and not config.enable_ipv6:
         _say("%s: IPv6 is not managed (enableIPv6 is off), so no rule of ours decides" % destination)
         return OK
-    result = reconcile(node, config, check=True)
+    result = reconcile(node, config, check=True, used_before=state.backend)
     change = next((change for change in managed(result) if change.family == family), None)
     if change is None:
         raise NodeError("; ".join(result.errors) or "no rules of %s are known" % family)

@@ -74,16 +74,11 @@ class Node:
         self,
         run: Runner,
         lock_timeout: int = 5,
-        used_before: t.Optional[str] = None,
         has_extension: t.Callable[[str, int, str, int], t.Optional[bool]] = has_extension,
     ) -> None:
-        """
-        :param used_before: the backend that the agent on this node used the last time, where it remembers.
-        :param has_extension: as :func:`~.nfnetlink.has_extension`.
-        """
+        """:param has_extension: as :func:`~.nfnetlink.has_extension`."""
         self.run = run
         self.lock_timeout = lock_timeout
-        self._used_before = used_before
         self._has_extension = has_extension
         self._tools: t.Dict[t.Tuple[str, str], t.Optional[Tool]] = {}
 
@@ -148,11 +143,12 @@ class Node:
         tool = self.tool(variant, family)
         return variant == NFTABLES or (tool is not None and tool.version >= RANDOM_FULLY_SINCE)
 
-    def choose(self, requested: str, exemption: str = "return") -> str:
+    def choose(self, requested: str, exemption: str = "return", used_before: t.Optional[str] = None) -> str:
         """The backend to use.
 
         :param requested: C(auto), or a backend, which must then be there.
         :param exemption: C(enforce) leaves nftables only.
+        :param used_before: the backend that the agent on this node used the last time, where it remembers.
         :raises NodeError: the node does not have it, or has none.
         """
         if requested == NFTABLES or exemption == "enforce":
@@ -178,7 +174,7 @@ class Node:
             )
         chosen = installed[0]
         if len(installed) == 2 and not self._kubelet_uses_nft():
-            if self._used_before == LEGACY or self._legacy_in_use():
+            if used_before == LEGACY or self._legacy_in_use():
                 chosen = LEGACY
         if chosen == NFT and _which("nft") and not self._nft_variant_works():
             return NFTABLES

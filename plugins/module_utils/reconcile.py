@@ -58,23 +58,26 @@ class Result(t.NamedTuple):
         return any(change.plan.actions for change in self.changes)
 
 
-def reconcile(node: Node, config: Config, present: bool = True, check: bool = False) -> Result:
+def reconcile(
+    node: Node, config: Config, present: bool = True, check: bool = False, used_before: t.Optional[str] = None
+) -> Result:
     """Bring the node to what ``config`` asks for, or (not ``present``) free it of our rules.
 
     Rules that must be there come first and what is left over elsewhere goes afterwards, so that a node that changes
     its backend is never without masquerading.
 
     :param check: plan only; nothing is written, no lock is taken.
+    :param used_before: as for :meth:`~.node.Node.choose`.
     :raises NodeError: before anything was touched: no tools, no root, a lock. Later failures are in ``errors``.
     """
     if os.geteuid() != 0:
         raise NodeError("rules of the kernel are root's business: run as root (in Ansible: become: true)")
     with contextlib.nullcontext() if check else lock(node.lock_timeout):
-        return _reconcile(node, config, present, check)
+        return _reconcile(node, config, present, check, used_before)
 
 
-def _reconcile(node: Node, config: Config, present: bool, check: bool) -> Result:
-    chosen = node.choose(config.backend, config.exemption if present else "return")
+def _reconcile(node: Node, config: Config, present: bool, check: bool, used_before: t.Optional[str]) -> Result:
+    chosen = node.choose(config.backend, config.exemption if present else "return", used_before)
     families = [IPV4] + ([IPV6] if config.enable_ipv6 else []) if present else []
     changes: t.List[Change] = []
     errors: t.List[str] = []

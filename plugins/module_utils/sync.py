@@ -51,7 +51,7 @@ def sync(node: Node, where: Layout) -> Outcome:
     if policy.config is not None:
         _announce_interval(policy.config)
         try:
-            result = reconcile(node, policy.config)
+            result = reconcile(node, policy.config, used_before=before.backend)
             errors += result.errors
         except NodeError as exc:
             errors.append(str(exc))
@@ -75,7 +75,7 @@ def _is_settled(node: Node, where: Layout, policy: states.Policy) -> bool:
     remembered = states.load()
     if policy.config is None or remembered.failing or states.policy_in_force(where.config_dir, remembered) != policy:
         return False
-    result = reconcile(node, policy.config, check=True)
+    result = reconcile(node, policy.config, check=True, used_before=remembered.backend)
     return not result.errors and not result.changed
 
 

@@ -211,7 +211,7 @@ def present(module: AnsibleModule, node: Node, where: Layout) -> t.Dict[str, t.A
     policy = states.policy_of(where.config_dir, text)
     config = t.cast(Config, policy.config)
     install.check_systemd()
-    planned = reconcile(node, config, check=True)
+    planned = reconcile(node, config, check=True, used_before=states.load().backend)
     put = install.put_files(where, text, check)
     result, errors = planned, planned.errors
     if not check:
@@ -263,7 +263,7 @@ def as_return(done: install.Installed, present: bool) -> t.Dict[str, t.Any]:
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    node = Node(run, module.params["lock_timeout"], states.load().backend)
+    node = Node(run, module.params["lock_timeout"])
     try:
         where = find_layout(module.params)
         if module.params["state"] == "present":

@@ -66,9 +66,9 @@ class Machine:
         monkeypatch.setattr(reconcile, "LOCK_PATH", str(self.folder / "run" / "lock"))
         monkeypatch.setattr(os, "geteuid", lambda: 0)
 
-    def node(self, used_before: t.Optional[str] = None) -> node.Node:
+    def node(self) -> node.Node:
         """What the collection sees of it."""
-        return node.Node(self.run, used_before=used_before, has_extension=lambda *_extension: True)
+        return node.Node(self.run, has_extension=lambda *_extension: True)
 
     def run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
         """In place of the collection's runner."""

@@ -40,7 +40,9 @@ class Agent:
         self.met: t.Dict[str, t.Any] = {}
         self.route = "203.0.113.7 via 198.51.100.2 dev eth0 src 198.51.100.1 uid 0 \\    cache \n"
 
-    def _reconcile(self, _node: t.Any, config: Config, present: bool = True, check: bool = False) -> Result:
+    def _reconcile(
+        self, _node: t.Any, config: Config, check: bool = False, used_before: t.Optional[str] = None
+    ) -> Result:
         assert check, "a question must not change anything"
         return reconciled(config, **self.met)
 

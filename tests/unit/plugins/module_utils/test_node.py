@@ -41,15 +41,15 @@ def test_else_nft(machine: Machine) -> None:
 
 
 def test_a_node_that_used_legacy_stays_there_until_something_points_to_nft(machine: Machine) -> None:
-    assert machine.node(LEGACY).choose("auto") == LEGACY
-    assert machine.node(NFT).choose("auto") == NFT
+    assert machine.node().choose("auto", used_before=LEGACY) == LEGACY
+    assert machine.node().choose("auto", used_before=NFT) == NFT
     machine.elsewhere[NFT, "ipv4", "mangle", "KUBE-KUBELET-CANARY"] = []
-    assert machine.node(LEGACY).choose("auto") == NFT
+    assert machine.node().choose("auto", used_before=LEGACY) == NFT
 
 
 def test_legacy_that_is_gone_is_not_missed(machine: Machine) -> None:
     machine.remove("-legacy")
-    assert machine.node(LEGACY).choose("auto") == NFT
+    assert machine.node().choose("auto", used_before=LEGACY) == NFT
 
 
 def test_empty_legacy_tables_mean_nothing(machine: Machine) -> None:

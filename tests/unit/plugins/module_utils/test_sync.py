@@ -42,7 +42,9 @@ class World:
         self.policies: t.List[Config] = []
         self.observed = "all as it should be"
 
-    def _reconcile(self, _node: Node, config: Config, present: bool = True, check: bool = False) -> t.Any:
+    def _reconcile(
+        self, _node: Node, config: Config, check: bool = False, used_before: t.Optional[str] = None
+    ) -> t.Any:
         if self.trouble:
             raise self.trouble
         if not check:
