@@ -22,8 +22,6 @@ from support.variants import BACKENDS, NFTABLES, VARIANTS, Variant
 CHAIN = "IP-MASQ-AGENT"
 REWRITES = 200
 KILLS = 20
-#: the program that writes each family
-RESTORE = {v: {family: v.tool(family, "-restore") for family in ("ipv4", "ipv6")} for v in VARIANTS.values()}
 
 
 def test_no_new_connection_is_wrong_while_the_rules_are_rewritten_hundreds_of_times(
@@ -62,7 +60,9 @@ def test_exempt_destinations_stay_exempt_while_the_rules_come_and_go(topology: T
 
 def test_each_family_is_written_by_one_call(ns: Namespace, variant: Variant, programs: Programs) -> None:
     run = {"backend": variant.backend, "enable_ipv6": True, "path": programs.path}
-    program = {"ipv4": "nft", "ipv6": "nft"} if variant is NFTABLES else RESTORE[variant]
+    once = (
+        ["nft", "nft"] if variant is NFTABLES else [variant.tool("ipv6", "-restore"), variant.tool("ipv4", "-restore")]
+    )
     # No packet notices the first of the two with which nft starts: it makes a set that no chain asks.
     for calls, more in (
         (2 if variant is NFTABLES else 1, {}),
@@ -72,7 +72,7 @@ def test_each_family_is_written_by_one_call(ns: Namespace, variant: Variant, pro
     ):
         so_far = len(programs.writes())
         assert apply(ns, **run, **more)["changed"] is True
-        assert sorted(programs.writes()[so_far:]) == sorted(calls * [program["ipv4"], program["ipv6"]])
+        assert sorted(programs.writes()[so_far:]) == sorted(calls * once)
     apply(ns, **run)
     so_far = len(programs.writes())
     assert apply(ns, **run)["changed"] is False
@@ -135,14 +135,15 @@ def _begin(ns: Namespace, variant: Variant, start: str) -> None:
 
 
 def _in_force(ns: Namespace) -> t.Dict[t.Tuple[str, str], t.Tuple[t.List[str], t.List[str]]]:
-    """All that counts for a packet: by backend and chain, the jumps to it and its rules. One without a jump is none."""
-    found = {}
-    for backend in BACKENDS.values():
-        for chain in (CHAIN, "NON-MASQUERADE-DAEMON"):
-            jumps = backend.jumps(ns, "ipv4", chain)
-            if jumps:
-                found[backend.backend, chain] = (jumps, backend.rules(ns, "ipv4", chain) or [])
-    return found
+    """By backend and chain, where it is there: the jumps to it and its rules. A set that no chain asks is none."""
+    places = [(backend, CHAIN) for backend in BACKENDS.values()]
+    places += [(variant, "NON-MASQUERADE-DAEMON") for variant in VARIANTS.values()]
+    rules = {(place, chain): place.rules(ns, "ipv4", chain) for place, chain in places}
+    return {
+        (place.backend, chain): (place.jumps(ns, "ipv4", chain), held)
+        for (place, chain), held in rules.items()
+        if held is not None
+    }
 
 
 def _kill(pid: int) -> None:

@@ -15,7 +15,7 @@ from support import topology as topologies
 from support.modules import apply, refused
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
-from support.variants import VARIANTS
+from support.variants import NFT_FAMILIES, VARIANTS
 
 NFT, LEGACY = VARIANTS["iptables_nft"], VARIANTS["iptables_legacy"]
 EXEMPT = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
@@ -36,9 +36,7 @@ def _legacy(node: Namespace, family: str) -> None:
 
 def _nft_chain(priority: int) -> Masquerader:
     table = "table %s other { chain c { type nat hook postrouting priority %d; masquerade; }; }\n"
-    return lambda node, family: (
-        node.run("nft", "-f", "-", stdin=table % ({"ipv4": "ip", "ipv6": "ip6"}[family], priority)) and None
-    )
+    return lambda node, family: node.run("nft", "-f", "-", stdin=table % (NFT_FAMILIES[family], priority)) and None
 
 
 OTHERS: t.Dict[str, t.Optional[Masquerader]] = {

@@ -230,7 +230,8 @@ def test_no_connection_of_a_flood_is_wrong_while_ranges_and_rules_change(topolog
 def test_from_one_backend_to_any_other_nothing_stays_and_nothing_is_missing(topology: Topology) -> None:
     a, node = ADDRESSES["ipv4"], topology.node
     stream = None
-    for backend in ("iptables_nft", "nftables", "iptables_legacy", "nftables", "iptables_nft"):
+    nft, legacy, native = "iptables_nft", "iptables_legacy", "nftables"
+    for backend in (nft, native, legacy, native, nft, legacy, nft, legacy, nft, legacy, nft):
         assert apply(node, backend=backend, enable_ipv6=True)["changed"] is True
         for name, other in BACKENDS.items():
             for family in ("ipv4", "ipv6"):

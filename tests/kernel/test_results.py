@@ -12,7 +12,7 @@ from support.marks import iptables_only
 from support.modules import apply, run_module
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
-from support.variants import BACKENDS, NFTABLES, VARIANTS, Variant, pristine, snapshot
+from support.variants import BACKENDS, NFT_FAMILIES, NFTABLES, VARIANTS, Variant, pristine, snapshot
 
 CHAIN = "IP-MASQ-AGENT"
 JUMP = '-A POSTROUTING -m addrtype ! --dst-type LOCAL -m comment --comment "ip-masq-agent: by hand" -j ' + CHAIN
@@ -95,7 +95,7 @@ def test_families_hold_the_rules_and_the_jump_in_force(ns: Namespace, variant: V
     done = apply(ns, backend=variant.backend, **POLICIES["awkward"])
     told = done["families"][family]
     if variant is NFTABLES:
-        listed = ns.run("nft", "-s", "list", "table", {"ipv4": "ip", "ipv6": "ip6"}[family], "ip_masq_agent")
+        listed = ns.run("nft", "-s", "list", "table", NFT_FAMILIES[family], "ip_masq_agent")
         # A line each for the elements of the set, so that a diff shows which came and went.
         assert " ".join(told["rules"]).replace(",", " ").split() == listed.replace(",", " ").split()
         assert told["jump"] is None
@@ -120,8 +120,9 @@ def test_backend_and_version_are_named(ns: Namespace, variant: Variant) -> None:
 def test_actions_name_each_rule_that_came_or_went(ns: Namespace, variant: Variant) -> None:
     first = apply(ns, backend=variant.backend, non_masquerade_cidrs=["10.0.0.0/8", "172.16.0.0/12"])
     text = repr(first["actions"])
-    for needle in ("169.254.0.0/16", "10.0.0.0/8", "172.16.0.0/12", "masquerade", "local"):
-        assert needle in text.lower()
+    words = ("fib daddr type local", "masquerade") if variant is NFTABLES else ("! --dst-type LOCAL", "MASQUERADE")
+    for needle in ("169.254.0.0/16", "10.0.0.0/8", "172.16.0.0/12", *words):
+        assert needle in text
     second = apply(ns, backend=variant.backend, non_masquerade_cidrs=["10.0.0.0/8", "192.168.0.0/16"])
     told = {(a["family"], a["action"], a["rule"]) for a in second["actions"]}
     assert all(family == "ipv4" for family, _action, _rule in told)

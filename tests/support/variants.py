@@ -40,7 +40,7 @@ def meaning(line: str) -> str:
     return " ".join(kept)
 
 
-_NFT_FAMILIES = {"ipv4": "ip", "ipv6": "ip6"}
+NFT_FAMILIES = {"ipv4": "ip", "ipv6": "ip6"}
 _PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
 
 
@@ -50,12 +50,9 @@ class Variant:
     def __init__(self, backend: str) -> None:
         """:param backend: the name that the module's option C(backend) knows."""
         self.backend = backend
+        #: the variant of iptables that the node uses for everything else
+        self.host = self
         self._suffix = {"iptables_nft": "-nft", "iptables_legacy": "-legacy"}[backend]
-
-    @property
-    def host(self) -> Variant:
-        """The variant of iptables that the node uses for everything else."""
-        return self
 
     def in_order(self, cidrs: t.Sequence[str]) -> t.List[str]:
         """The order in which :meth:`rules` lists exempt ranges that were given in this one."""
@@ -76,7 +73,7 @@ class Variant:
         """Whether a nat table exists. Looks in a way that does not create it."""
         if self.backend == "iptables_legacy":
             return "nat" in ns.read(_LEGACY_TABLES[family]).split()
-        return "table %s nat" % {"ipv4": "ip", "ipv6": "ip6"}[family] in ns.run("nft", "list", "tables").splitlines()
+        return "table %s nat" % NFT_FAMILIES[family] in ns.run("nft", "list", "tables").splitlines()
 
     def listing(self, ns: Namespace, family: str, chain: str) -> t.Optional[t.List[str]]:
         """The rules of a chain as ``iptables -S`` prints them; nothing where the chain does not exist."""
@@ -112,6 +109,10 @@ class Variant:
         number = (self.rules(ns, family) or []).index("-d %s -j RETURN" % cidr) + 1
         ns.run(self.tool(family), "-w", "-t", "nat", "-D", "IP-MASQ-AGENT", str(number))
 
+    def unhook(self, ns: Namespace, family: str) -> None:
+        """Let no packet reach our rules any more."""
+        ns.run(self.tool(family), "-w", "-t", "nat", "-F", "POSTROUTING")
+
     def load(self, ns: Namespace, family: str, *lines: str) -> None:
         """Add to the nat table: ``:CHAIN - [0:0]`` and ``-A``/``-I``/``-D`` lines, in one transaction."""
         text = "\n".join(("*nat",) + lines + ("COMMIT", ""))
@@ -127,24 +128,20 @@ class Nftables(Variant):
     def __init__(self, host: str = "iptables_nft") -> None:
         super().__init__(host)
         self.backend = "nftables"
-        self._host = Variant(host)
-
-    @property
-    def host(self) -> Variant:
-        return self._host
+        self.host = Variant(host)
 
     def in_order(self, cidrs: t.Sequence[str]) -> t.List[str]:
         networks = [ipaddress.ip_network(cidr) for cidr in cidrs]
         return [str(network) for network in ipaddress.collapse_addresses(networks)]  # type: ignore[type-var]
 
     def present(self, ns: Namespace, family: str) -> bool:
-        return "table %s ip_masq_agent" % _NFT_FAMILIES[family] in ns.run("nft", "list", "tables").splitlines()
+        return "table %s ip_masq_agent" % NFT_FAMILIES[family] in ns.run("nft", "list", "tables").splitlines()
 
     def objects(self, ns: Namespace, family: str) -> t.List[t.Tuple[str, t.Dict[str, t.Any]]]:
         """All that the table holds: kind and content of each object."""
         if not self.present(ns, family):
             return []
-        listed = json.loads(ns.run("nft", "-j", "list", "table", _NFT_FAMILIES[family], "ip_masq_agent"))["nftables"]
+        listed = json.loads(ns.run("nft", "-j", "list", "table", NFT_FAMILIES[family], "ip_masq_agent"))["nftables"]
         return [item for found in listed for item in found.items() if item[0] != "metainfo"]
 
     def exempt(self, ns: Namespace, family: str) -> t.List[str]:
@@ -159,7 +156,7 @@ class Nftables(Variant):
 
     def listing(self, ns: Namespace, family: str, chain: str) -> t.Optional[t.List[str]]:
         if chain != "IP-MASQ-AGENT":
-            return self._host.listing(ns, family, chain)
+            return self.host.listing(ns, family, chain)
         rules = self._told(ns, family)
         return None if rules is None else [rule for rule, _packets in rules]
 
@@ -210,14 +207,14 @@ class Nftables(Variant):
 
     def rules(self, ns: Namespace, family: str, chain: str = "IP-MASQ-AGENT") -> t.Optional[t.List[str]]:
         if chain != "IP-MASQ-AGENT":
-            return self._host.rules(ns, family, chain)
+            return self.host.rules(ns, family, chain)
         found = self.listing(ns, family, chain)
         return found and [rule for rule in found if "LOCAL" not in rule]
 
     def jumps(self, ns: Namespace, family: str, chain: str = "IP-MASQ-AGENT") -> t.List[str]:
         """The hook, told as the jump that it stands for."""
         if chain != "IP-MASQ-AGENT":
-            return self._host.jumps(ns, family, chain)
+            return self.host.jumps(ns, family, chain)
         first = (self.listing(ns, family, chain) or [""])[0]
         return (
             ["-m addrtype ! --dst-type LOCAL -j " + chain] if first == "-m addrtype --dst-type LOCAL -j RETURN" else []
@@ -225,17 +222,21 @@ class Nftables(Variant):
 
     def counters(self, ns: Namespace, family: str, chain: str = "IP-MASQ-AGENT") -> t.List[str]:
         if chain != "IP-MASQ-AGENT":
-            return self._host.counters(ns, family, chain)
+            return self.host.counters(ns, family, chain)
         return ["-c %d 0 %s" % (packets, rule) for rule, packets in self._told(ns, family) or []]
 
     def saved(self, ns: Namespace, family: str) -> str:
         """The table with all counters and handles: made anew, it has others."""
         if not self.present(ns, family):
             return ""
-        return ns.run("nft", "-a", "list", "table", _NFT_FAMILIES[family], "ip_masq_agent")
+        return ns.run("nft", "-a", "list", "table", NFT_FAMILIES[family], "ip_masq_agent")
 
     def lose(self, ns: Namespace, family: str, cidr: str) -> None:
-        ns.run("nft", "delete element %s ip_masq_agent exempt { %s }" % (_NFT_FAMILIES[family], cidr))
+        ns.run("nft", "delete element %s ip_masq_agent exempt { %s }" % (NFT_FAMILIES[family], cidr))
+
+    def unhook(self, ns: Namespace, family: str) -> None:
+        chain = "chain %s ip_masq_agent postrouting" % NFT_FAMILIES[family]
+        ns.run("nft", "flush %s; delete %s" % (chain, chain))
 
     def version(self, ns: Namespace) -> str:
         return ns.run("nft", "--version").split()[1].lstrip("v")

@@ -143,10 +143,11 @@ LEGACY = "legacy" in run("iptables", "--version").stdout
 #: the variant of iptables that the node uses, and the one that it does not
 HOST, OTHER = map(Variant, ("iptables_legacy", "iptables_nft") if LEGACY else ("iptables_nft", "iptables_legacy"))
 #: where our rules are to be: what the role was told (see tasks/check.yml), else what it finds
-BACKEND = Nftables(HOST.backend) if os.environ.get("IP_MASQ_AGENT_BACKEND") == "nftables" else HOST
-NATIVE = BACKEND is not HOST
+NATIVE = os.environ.get("IP_MASQ_AGENT_BACKEND") == "nftables"
+NFTABLES = Nftables(HOST.backend)
+BACKEND = NFTABLES if NATIVE else HOST
 #: everywhere where rules of ours can be
-PLACES = (HOST, OTHER, BACKEND if NATIVE else Nftables(HOST.backend))
+PLACES = (HOST, OTHER, NFTABLES)
 
 _PER_RULE = "-m addrtype ! --dst-type LOCAL "
 JUMP = _PER_RULE + "-j " + CHAIN
@@ -157,7 +158,7 @@ def ours(family: str = "ipv4", place: Variant = BACKEND, chain: str = CHAIN) -> 
 
     :param chain: its name, where chains have names of their own.
     """
-    chain = CHAIN if isinstance(place, Nftables) else chain
+    chain = CHAIN if place is NFTABLES else chain
     return place.jumps(HERE, family, chain) + (place.rules(HERE, family, chain) or [])
 
 
@@ -166,9 +167,9 @@ def postrouting(family: str = "ipv4", place: Variant = HOST) -> t.List[str]:
     return place.rules(HERE, family, "POSTROUTING") or []
 
 
-def exempt(family: str = "ipv4", chain: str = CHAIN) -> t.List[str]:
-    """The ranges that the kernel exempts, in order."""
-    return [rule.split()[1] for rule in BACKEND.rules(HERE, family, chain) or [] if rule.startswith("-d ")]
+def exempt() -> t.List[str]:
+    """The IPv4 ranges that the kernel exempts, in order."""
+    return [rule.split()[1] for rule in BACKEND.rules(HERE, "ipv4") or [] if rule.startswith("-d ")]
 
 
 def iptables(*arguments: str) -> None:
@@ -231,11 +232,11 @@ def check_rules(
 
     Chains of earlier agents may have the jump's match in each rule too.
     """
-    chain = CHAIN if NATIVE else chain
+    mine = CHAIN if NATIVE else chain
     wanted = ["-d %s -j RETURN" % cidr for cidr in BACKEND.in_order(ranges)]
     wanted.append("-j MASQUERADE" + " --random-fully" * random_fully)
-    jump = _PER_RULE + "-j " + chain
-    jumps, rules = BACKEND.jumps(HERE, family, chain), BACKEND.rules(HERE, family, chain) or []
+    jump = _PER_RULE + "-j " + mine
+    jumps, rules = BACKEND.jumps(HERE, family, mine), BACKEND.rules(HERE, family, mine) or []
     equal("%s: %s, one jump" % (what, family), jumps, [jump])
     if not NATIVE:
         equal("%s: %s, behind all others" % (what, family), postrouting(family)[-1], jump)

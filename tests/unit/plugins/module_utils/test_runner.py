@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -56,12 +57,14 @@ def test_a_program_that_hangs_is_ended_with_what_it_started_and_named(tmp_path: 
     script = "sleep 600 & echo $$ $! >%s; wait" % pids
     with pytest.raises(NodeError, match="^sh did not finish within 2 seconds and was ended"):
         runner.run(["sh", "-c", script], timeout=2)
-    for pid in pids.read_text().split():
-        until(lambda pid=pid: not _runs(pid), "process %s to end" % pid)
+    program, started = pids.read_text().split()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(program), 0)
+    until(lambda: not _runs(started), "what it started to end")
 
 
 def _runs(pid: str) -> bool:
-    """Whether a process is there, and not only waits to be reaped."""
+    """Whether a process is there, and not only waits for its new parent to take note of its end."""
     try:
         return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
