@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import tempfile
 import typing as t
 
@@ -16,10 +17,13 @@ from .errors import NodeError
 def read(path: str) -> t.Optional[bytes]:
     """The bytes of a file; none where it is not there.
 
-    :raises NodeError: it is there and cannot be read.
+    :raises NodeError: it is there and cannot be read, or is something else, such as a named pipe, which is not waited
+        for.
     """
     try:
-        with open(path, "rb") as handle:
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as handle:
+            if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
+                raise NodeError("cannot read %s: it is not a regular file" % path)
             return handle.read()
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -44,6 +44,11 @@ class TestRead:
         with pytest.raises(NodeError, match="cannot read .*%s: Is a directory" % tmp_path.name):
             files.read(str(tmp_path))
 
+    def test_a_named_pipe_is_refused_and_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(NodeError, match="cannot read .*/pipe: it is not a regular file"):
+            files.read(str(tmp_path / "pipe"))
+
 
 class TestWrite:
     """files.write"""
