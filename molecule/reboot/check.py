@@ -12,7 +12,9 @@ import sys
 
 from checks import (
     CONFIG,
+    JUMP,
     LEGACY,
+    NATIVE,
     SERVICE,
     TIMER,
     agent,
@@ -37,7 +39,11 @@ MEMORY = "/var/lib/before-the-boot.json"
 MARK = "/run/before-the-boot"
 #: One node has a broken configuration when it boots.
 BROKEN = socket.gethostname().endswith("trixie")
-UNITS = (TIMER, "ip-masq-agent.path", "ip-masq-agent-interval.path")
+UNITS = (TIMER, "ip-masq-agent.path", "ip-masq-agent-interval.path", "ip-masq-agent-legacy.path")
+LEGACY_SERVICE = "ip-masq-agent-legacy.service"
+#: What the stand-ins of prepare.yml write.
+KUBELET_SAW = "/var/lib/kubelet-saw"
+MODPROBE_CALLS = "/var/lib/modprobe-calls"
 
 
 def before() -> None:
@@ -77,12 +83,30 @@ def after() -> None:
     check("the sync is ordered after it", FIREWALL in shown(SERVICE, "After")["After"].split())
 
     equal("the kubelet runs", shown("kubelet.service", "ActiveState")["ActiveState"], "active")
-    needs = shown("kubelet.service", "After", "Requires", "Wants", "BindsTo", "Requisite")
-    check("the kubelet waits for nothing of ours", "ip-masq-agent" not in " ".join(needs.values()), needs)
+    saw = read(KUBELET_SAW)
+    ours_ = "table ip ip_masq_agent {" if NATIVE else JUMP.replace("-m addrtype ! --dst-type LOCAL ", "")
+    check("the rules were there when the kubelet started", ours_ in saw, saw)
+    needs = shown("kubelet.service", "Requires", "Wants", "BindsTo", "Requisite")
+    check("the kubelet needs nothing of ours", "ip-masq-agent" not in " ".join(needs.values()), needs)
     for unit in (SERVICE, *UNITS, "ip-masq-agent-firewall@%s" % FIREWALL):
-        needs = shown(unit, "After", "Before", "Requires", "Wants", "RequiredBy", "WantedBy", "Conflicts")
-        check("%s has nothing to do with the kubelet" % unit, "kubelet" not in " ".join(needs.values()), needs)
+        needs = shown(unit, "After", "Requires", "Wants", "RequiredBy", "WantedBy", "Conflicts")
+        check("%s needs nothing of the kubelet" % unit, "kubelet" not in " ".join(needs.values()), needs)
+    log = sh("journalctl", "--boot", "--no-pager", "--quiet", "--output=cat", "_PID=1")
+    check("no unit was dropped for an ordering cycle", "ordering cycle" not in log, log)
+
+    wanted = "-aq ip_tables ip6_tables\n" if LEGACY and not NATIVE else ""
+    equal("modules are loaded where iptables-legacy is used, and there only", read(MODPROBE_CALLS), wanted)
+    check("before the first sync", SERVICE in shown(LEGACY_SERVICE, "Before")["Before"].split())
     equal("no unit failed but for the broken configuration", failed_units(), [SERVICE] if BROKEN else [])
+
+
+def read(path: str) -> str:
+    """What a file holds; empty where there is none."""
+    try:
+        with open(path, encoding="utf-8") as handle:
+            return handle.read()
+    except FileNotFoundError:
+        return ""
 
 
 def failed_units() -> list[str]:

@@ -133,7 +133,7 @@ class Iptables:
 
     def _failure(self, what: str, done: Outcome, error: t.Type[NodeError] = NodeError) -> NodeError:
         said = " ".join(done.stderr.split())
-        if done.rc == RESOURCE_PROBLEM and "lock" in said:
+        if done.rc == RESOURCE_PROBLEM and "lock" in said and "can't open" not in said:
             return LockHeld(
                 "%s %s: the xtables lock stayed taken for the whole lock_timeout, by %s. Wait, or raise lock_timeout"
                 % (self._command, what, xtables_lock.holder())

@@ -24,8 +24,24 @@ METRICS_NAME = "ip_masq_agent.prom"
 #: iptables-legacy takes its lock here; the sandbox can only open what is there when the service starts (tmpfiles.d(5)).
 TMPFILES = "/etc/tmpfiles.d/ip-masq-agent.conf"
 
+#: In every file of ours other than the configuration.
+MARK = "Managed by the Ansible collection kubenode.ip_masq"
+
 #: Units whose start, restart or reload may flush the nat table (all are ordered before network-pre.target).
 FIREWALL_UNITS = ("firewalld", "nftables", "netfilter-persistent", "iptables", "ip6tables")
+
+#: Units that run a kubelet. It starts the pods, so at boot it waits until the first sync has ended, well or not.
+KUBELET_UNITS = (
+    "kubelet",
+    "k3s",
+    "k3s-agent",
+    "rke2-server",
+    "rke2-agent",
+    "k0scontroller",
+    "k0sworker",
+    "snap.microk8s.daemon-kubelite",
+    "snap.microk8s.daemon-kubelet",
+)
 
 SERVICE = "ip-masq-agent.service"
 TIMER = "ip-masq-agent.timer"
@@ -33,12 +49,14 @@ PATH = "ip-masq-agent.path"
 EDIT_SERVICE = "ip-masq-agent-edit.service"
 INTERVAL_SERVICE = "ip-masq-agent-interval.service"
 INTERVAL_PATH = "ip-masq-agent-interval.path"
+LEGACY_SERVICE = "ip-masq-agent-legacy.service"
+LEGACY_PATH = "ip-masq-agent-legacy.path"
 FIREWALL_TEMPLATE = "ip-masq-agent-firewall@.service"
 FIREWALL_HOOKS = tuple(FIREWALL_TEMPLATE.replace("@", "@" + unit) for unit in FIREWALL_UNITS)
 
-#: What is enabled on a node, and started unless it is the service itself or hangs on a firewall unit.
-ENABLED_UNITS = (SERVICE, TIMER, PATH, INTERVAL_PATH) + FIREWALL_HOOKS
-STARTED_UNITS = (TIMER, PATH, INTERVAL_PATH)
+#: What is enabled on a node, and what of it is started at once. The hooks start with their firewalls, the rest at boot.
+ENABLED_UNITS = (SERVICE, TIMER, PATH, INTERVAL_PATH, LEGACY_PATH, LEGACY_SERVICE) + FIREWALL_HOOKS
+STARTED_UNITS = (TIMER, PATH, INTERVAL_PATH, LEGACY_PATH)
 
 _SAFE_PATH = re.compile(r"(?:/[A-Za-z0-9_.-]+)+\Z")
 
@@ -81,20 +99,23 @@ def layout(**places: str) -> Layout:
     return Layout(**places)
 
 
-_HEADER = "# Managed by the Ansible collection kubenode.ip_masq; local changes belong into a drop-in.\n"
+_HEADER = "# %s; local changes belong in a drop-in.\n" % MARK
 
 
 def unit_files(where: Layout) -> t.Dict[str, str]:
     """The unit files by name."""
-    firewalls = " ".join(unit + ".service" for unit in FIREWALL_UNITS)
-    writable = "\nReadWritePaths=%s" % where.metrics_dir if where.metrics_dir else ""
+    firewalls, kubelets = (" ".join(unit + ".service" for unit in units) for units in (FIREWALL_UNITS, KUBELET_UNITS))
+    # Of a path that is not there systemd would make a service that cannot start: hence "-".
+    writable = "\nReadWritePaths=-%s" % where.metrics_dir if where.metrics_dir else ""
     units = {
-        SERVICE: _SERVICE.format(firewalls=firewalls, resync=where.resync, writable=writable),
+        SERVICE: _SERVICE.format(firewalls=firewalls, kubelets=kubelets, resync=where.resync, writable=writable),
         TIMER: _TIMER,
         PATH: _PATH.format(config_dir=where.config_dir),
         EDIT_SERVICE: _EDIT_SERVICE,
         INTERVAL_SERVICE: _INTERVAL_SERVICE.format(program=where.program),
         INTERVAL_PATH: _INTERVAL_PATH.format(run_dir=RUN_DIR),
+        LEGACY_SERVICE: _LEGACY_SERVICE.format(tmpfiles=TMPFILES, state=os.path.join(STATE_DIR, "state.json")),
+        LEGACY_PATH: _LEGACY_PATH,
         FIREWALL_TEMPLATE: _FIREWALL,
     }
     return {name: _HEADER + text for name, text in units.items()}
@@ -117,19 +138,30 @@ def resync_script(where: Layout) -> str:
 
 
 # CAP_NET_RAW and AF_INET, AF_INET6 are for iptables-legacy, which speaks to the kernel through a raw socket.
-# LogLevelMax keeps "Starting" and "Finished" of every tick out of the journal; changes are logged above it.
+# CAP_DAC_OVERRIDE is for files of other users: a configuration that is not readable for all, and the directory of
+# node_exporter, which commonly belongs to its user. Without it root in the sandbox can do less than the operator saw.
+# ReadOnlyPaths: from 252 on (seen up to 257) ProtectSystem=strict with ProtectKernelTunables leaves /run writable.
+# Before= only orders: the kubelet starts after a sync that failed, too, and TimeoutStartSec and TimeoutStopSec are the
+# longest that it waits.
+# LogLevelMax keeps "Starting" and "Finished" of every tick out of the journal; changes are logged above it. What comes
+# without a priority (a traceback, what the shell says where the program is missing) must not be lost: SyslogLevel.
+# SuccessExitStatus: a restart may end the script before it has set its trap.
 _SERVICE = """\
 [Unit]
 Description=Keep IP masquerading as declared
 Documentation=https://github.com/kubenode/ansible-ip-masq
 After=network-pre.target {firewalls}
+Before={kubelets}
 StartLimitIntervalSec=0
 
 [Service]
 Type=oneshot
 ExecStart={resync}
-TimeoutStartSec=300
+TimeoutStartSec=90
+TimeoutStopSec=30
+SuccessExitStatus=SIGTERM
 LogLevelMax=notice
+SyslogLevel=notice
 SyslogIdentifier=ip-masq-agent
 UMask=0077
 StateDirectory=ip-masq-agent
@@ -137,8 +169,9 @@ StateDirectoryMode=0700
 RuntimeDirectory=ip-masq-agent
 RuntimeDirectoryMode=0700
 RuntimeDirectoryPreserve=yes
+ReadOnlyPaths=/run
 ReadWritePaths=-/run/xtables.lock{writable}
-CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW
+CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW CAP_DAC_OVERRIDE
 RestrictAddressFamilies=AF_NETLINK AF_INET AF_INET6
 NoNewPrivileges=yes
 ProtectSystem=strict
@@ -230,6 +263,39 @@ Documentation=https://github.com/kubenode/ansible-ip-masq
 
 [Path]
 PathChanged={run_dir}/interval
+
+[Install]
+WantedBy=paths.target
+"""
+
+# What iptables-legacy needs and the sandboxed service cannot get by itself: the lock file, which somebody may delete
+# while the node is up, and the kernel module ip_tables after a boot. iptables-legacy loads that one through modprobe
+# (libxtables, xtables_load_ko), which ProtectKernelModules forbids; all others the kernel itself asks for.
+_LEGACY_SERVICE = """\
+[Unit]
+Description=Prepare the node for iptables-legacy in ip-masq-agent
+Documentation=https://github.com/kubenode/ansible-ip-masq
+Before=ip-masq-agent.service
+StartLimitIntervalSec=0
+
+[Service]
+Type=oneshot
+ExecStart=-/bin/systemd-tmpfiles --create {tmpfiles}
+ExecStart=-/bin/sh -c 'if grep -qs "backend.*iptables_legacy" {state}; then exec modprobe -aq ip_tables ip6_tables; fi'
+TimeoutStartSec=30
+LogLevelMax=notice
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+_LEGACY_PATH = """\
+[Unit]
+Description=Watch for the removal of the lock file of iptables-legacy
+Documentation=https://github.com/kubenode/ansible-ip-masq
+
+[Path]
+PathChanged=/run/xtables.lock
 
 [Install]
 WantedBy=paths.target

@@ -102,14 +102,39 @@ def test_service_runs_the_resync_script_after_the_firewalls() -> None:
     assert service["Service", "Type"] == ["oneshot"]
     (after,) = service["Unit", "After"]
     assert set(after.split()) == {"network-pre.target"} | {unit + ".service" for unit in layout.FIREWALL_UNITS}
-    # Nothing of the kubelet's start hangs on it.
-    assert not {name for _section, name in service} & {"Before", "RequiredBy", "Requires", "BindsTo"}
+
+
+def test_kubelet_starts_after_the_first_sync_whatever_came_of_it() -> None:
+    service = units()[layout.SERVICE]
+    (before,) = service["Unit", "Before"]
+    assert {"kubelet.service", "k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service"} <= set(
+        before.split()
+    )
+    # An order, and no requirement; nor is it long.
+    assert not {name for _section, name in service} & {"RequiredBy", "Requires", "BindsTo", "Requisite"}
+    assert service["Install", "WantedBy"] == ["multi-user.target"]
+    seconds = [int(service["Service", name][0]) for name in ("TimeoutStartSec", "TimeoutStopSec")]
+    assert sum(seconds) <= 120
+
+
+def test_every_unit_that_is_known_to_run_a_kubelet_waits() -> None:
+    from ansible_collections.kubenode.ip_masq.plugins.module_utils import kubelet_layouts
+
+    assert set(layout.KUBELET_UNITS) == set(kubelet_layouts._UNITS)
+
+
+def test_what_has_no_priority_reaches_the_journal_too() -> None:
+    service = units()[layout.SERVICE]
+    assert service["Service", "SyslogLevel"] == service["Service", "LogLevelMax"] == ["notice"]
+
+
+def test_a_restart_in_the_first_moment_is_no_failure() -> None:
+    assert units()[layout.SERVICE]["Service", "SuccessExitStatus"] == ["SIGTERM"]
 
 
 def test_service_may_write_where_it_must() -> None:
-    (writable,) = units()[layout.SERVICE]["Service", "ReadWritePaths"][:1]
-    assert writable == "-/run/xtables.lock"
-    assert units()[layout.SERVICE]["Service", "ReadWritePaths"][1:] == ["/var/lib/metrics"]
+    # None of them keeps it from starting where it is not there.
+    assert units()[layout.SERVICE]["Service", "ReadWritePaths"] == ["-/run/xtables.lock", "-/var/lib/metrics"]
     assert len(units(layout.layout())[layout.SERVICE]["Service", "ReadWritePaths"]) == 1
     assert layout.STATE_DIR == "/var/lib/" + units()[layout.SERVICE]["Service", "StateDirectory"][0]
     assert layout.RUN_DIR == "/run/" + units()[layout.SERVICE]["Service", "RuntimeDirectory"][0]
@@ -167,6 +192,10 @@ def test_interval_is_told_to_systemd_in_a_unit_that_it_reads(interval: str, micr
 
 def test_lock_file_of_legacy_iptables_is_there_before_the_sandbox_is() -> None:
     assert layout.tmpfiles().splitlines()[-1].split()[:3] == ["f", "/run/xtables.lock", "0600"]
+    watch, prepare = units()[layout.LEGACY_PATH], units()[layout.LEGACY_SERVICE]
+    assert watch["Path", "PathChanged"] == ["/run/xtables.lock"]
+    assert prepare["Service", "ExecStart"][0].endswith("systemd-tmpfiles --create " + layout.TMPFILES)
+    assert prepare["Unit", "Before"] == [layout.SERVICE]
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash --posix"])
