@@ -136,6 +136,8 @@ def _sync(_arguments: argparse.Namespace, node: Node, where: Layout) -> int:
         _log(5, line)
     for line in outcome.errors:
         _complain(line)
+    for line in outcome.warnings:
+        _log(4, line)
     if outcome.policy.problem:
         return CONFIG_BROKEN
     return FAILED if outcome.errors else OK

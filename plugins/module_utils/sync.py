@@ -8,6 +8,7 @@ The timer's agent and the module that installs it both come through here (promis
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import typing as t
@@ -23,6 +24,8 @@ from .reconcile import Change, Result, reconcile
 from .ruleset import FAMILIES, from_config
 
 INTERVAL_FILE = os.path.join(RUN_DIR, "interval")
+#: Why metrics could not be written the last time; not there while they can.
+METRICS_PROBLEM = os.path.join(RUN_DIR, "metrics-problem")
 
 
 class Outcome(t.NamedTuple):
@@ -30,9 +33,10 @@ class Outcome(t.NamedTuple):
 
     policy: states.Policy
     result: t.Optional[Result]
-    #: lines for the journal: changes, then errors
+    #: lines for the journal: changes, then errors, then problems that do not affect the rules and are new
     changes: t.Tuple[str, ...]
     errors: t.Tuple[str, ...]
+    warnings: t.Tuple[str, ...] = ()
 
 
 def sync(node: Node, where: Layout) -> Outcome:
@@ -59,12 +63,13 @@ def sync(node: Node, where: Layout) -> Outcome:
     _remember(before, policy, result, changes, tuple(errors))
     if result is not None and not result.errors:
         snapshot.mark_sync()
+    warnings: t.Tuple[str, ...] = ()
     if where.metrics_file:
-        _write_metrics(where, policy, result)
+        warnings = _write_metrics(where, policy, result)
     elif result is not None and not errors and policy.config is not None:
         commands = [command for change in managed(result) for command in change.via.fingerprint()]
         snapshot.record(node.run, where.resync, commands, lambda: _is_settled(node, where, policy))
-    return Outcome(policy, result, changes, tuple(errors))
+    return Outcome(policy, result, changes, tuple(errors), warnings)
 
 
 def _is_settled(node: Node, where: Layout, policy: states.Policy) -> bool:
@@ -137,7 +142,27 @@ def _remember(
         states.save(after)
 
 
-def _write_metrics(where: Layout, policy: states.Policy, result: t.Optional[Result]) -> None:
+def _write_metrics(where: Layout, policy: states.Policy, result: t.Optional[Result]) -> t.Tuple[str, ...]:
+    """Write the metrics file.
+
+    :returns: why it could not be written, if that is new.
+    """
+    problem = ""
+    try:
+        files.write(where.metrics_file, _render_metrics(policy, result), 0o644)
+    except NodeError as exc:
+        problem = "no metrics are written: %s" % exc
+    with contextlib.suppress(NodeError):
+        if problem == (files.read(METRICS_PROBLEM) or b"").decode("utf-8", "replace"):
+            return ()
+        if problem:
+            files.write(METRICS_PROBLEM, problem.encode("utf-8"))
+        else:
+            files.remove(METRICS_PROBLEM)
+    return (problem,) if problem else ()
+
+
+def _render_metrics(policy: states.Policy, result: t.Optional[Result]) -> bytes:
     remembered = states.load()
     exempt = {}
     if policy.config is not None:
@@ -152,4 +177,4 @@ def _write_metrics(where: Layout, policy: states.Policy, result: t.Optional[Resu
         exempt_cidrs=exempt,
         counters=counters(result) if result is not None else {},
     )
-    files.write(where.metrics_file, metrics.render(sample).encode("utf-8"), 0o644)
+    return metrics.render(sample).encode("utf-8")

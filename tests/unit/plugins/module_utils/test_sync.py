@@ -275,10 +275,27 @@ class TestMetrics:
         assert path.stat().st_ino != first.st_ino
         assert [entry.name for entry in world.metrics.iterdir()] == [path.name]
 
-    def test_a_directory_that_is_gone_is_an_error_that_names_it(self, world: World) -> None:
+    def test_a_directory_that_is_gone_is_a_warning_once_and_no_error(self, world: World) -> None:
         world.metrics.rmdir()
-        with pytest.raises(NodeError, match="cannot write .*/metrics/ip_masq_agent.prom"):
-            world.sync()
+        outcome = world.sync(actions=["-A X"])
+        assert outcome.changes and outcome.errors == () and not states.load().failing
+        (warning,) = outcome.warnings
+        assert "cannot write " in warning and "/metrics/ip_masq_agent.prom: No such file or directory" in warning
+        assert world.sync().warnings == ()
+        world.metrics.mkdir()
+        assert world.sync().warnings == ()
+        assert world.tell_metrics()["in_sync"] == 1
+        (world.metrics / "ip_masq_agent.prom").unlink()
+        world.metrics.rmdir()
+        assert world.sync().warnings == (warning,)
+
+    def test_counters_that_cannot_be_read_are_a_warning(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_arguments: object) -> None:
+            raise NodeError("no counters")
+
+        monkeypatch.setattr(sync, "counters", refuse)
+        outcome = world.sync()
+        assert (outcome.errors, outcome.warnings) == ((), ("no metrics are written: no counters",))
 
 
 steps = st.lists(
