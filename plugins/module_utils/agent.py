@@ -13,7 +13,7 @@ import sys
 import time
 import typing as t
 
-from . import files, install, snapshot
+from . import files, install, removal, snapshot
 from . import state as states
 from .audit import postrouting_remarks
 from .config import Config
@@ -331,8 +331,11 @@ def _route(node: Node, destination: t.Any) -> str:
 
 
 def _remove(_arguments: argparse.Namespace, node: Node, where: Layout) -> int:
-    for line in install.uninstall(node, where, check=False).lines:
+    done = removal.uninstall(node, where, check=False)
+    for line in done.lines:
         _log(5, line)
+    for line in done.notes:
+        _log(4, line)
     return OK
 
 

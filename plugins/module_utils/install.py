@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Put the agent on a node and take it away again: program, configuration, units.
+"""Put the agent on a node: program, configuration, units. L(removal) takes it away again.
 
 Every step compares first, so a second run changes nothing, and check mode is the same way without the writes.
 """
@@ -12,23 +12,20 @@ import ast
 import contextlib
 import importlib
 import os
-import shutil
+import re
+import stat
 import typing as t
 
 from . import files, snapshot
-from . import state as states
-from .config import SHORTEST_INTERVAL_NS, Config, build
+from .config import SHORTEST_INTERVAL_NS, build
 from .errors import NodeError
 from .layout import (
-    EDIT_SERVICE,
     ENABLED_UNITS,
     FIREWALL_HOOKS,
     FIREWALL_UNITS,
-    INTERVAL_SERVICE,
-    RUN_DIR,
+    METRICS_NAME,
     SERVICE,
     STARTED_UNITS,
-    STATE_DIR,
     TIMER,
     TMPFILES,
     UNIT_DIR,
@@ -38,8 +35,7 @@ from .layout import (
     tmpfiles,
     unit_files,
 )
-from .node import Node
-from .reconcile import Result, reconcile
+from .reconcile import Result
 from .runner import Runner
 from .sync import describe
 
@@ -47,8 +43,15 @@ from .sync import describe
 ENTRY = "agent"
 PACKAGE = "ip_masq_agent"
 
-#: Bytes; a program that is larger is not shown in a diff.
+#: The last component of a path by which a directory is known to be the agent's alone.
+NAME = "ip-masq-agent"
+
+#: Bytes; a program that is larger is described in a diff, not shown.
 _LARGE = 16384
+
+#: How the unit says where the program is.
+_EXEC_START = re.compile(r"^ExecStart=(/\S+)/ip-masq-agent-resync$", re.MULTILINE)
+_VERSION = re.compile(r'^VERSION = "([^"]*)"', re.MULTILINE)
 
 # Python reads a script once, as a whole; an archive it would open anew for each module, and an upgrade in between would
 # hand it modules of two releases. -I: neither the environment nor the current directory decides what root imports.
@@ -104,6 +107,8 @@ class Installed(t.NamedTuple):
     #: what was done to units and directories, a line each
     services: t.Tuple[str, ...]
     result: t.Optional[Result] = None
+    #: what is no change, and worth a warning
+    notes: t.Tuple[str, ...] = ()
 
     @property
     def lines(self) -> t.Tuple[str, ...]:
@@ -159,12 +164,14 @@ def _source(name: str) -> bytes:
     return loader.get_data(module.__file__)
 
 
-def _installed_metrics_file(where: Layout) -> str:
-    """Where the agent that is installed now writes metrics; empty where it writes none, or where there is no agent."""
-    try:
-        return unpack(files.read(where.program) or b"")[0].metrics_file
-    except ValueError:
-        return ""
+def installed(where: Layout) -> t.List[Layout]:
+    """The places of the agents that are installed now: where the unit names one, and where ``where`` does."""
+    unit = files.read(os.path.join(UNIT_DIR, SERVICE)) or b""
+    found = []
+    for bin_dir in dict.fromkeys(_EXEC_START.findall(unit.decode("utf-8", "replace")) + [where.bin_dir]):
+        with contextlib.suppress(ValueError):
+            found.append(unpack(files.read(where._replace(bin_dir=bin_dir).program) or b"")[0])
+    return list(dict.fromkeys(found))
 
 
 def check_systemd() -> None:
@@ -185,6 +192,7 @@ def put_files(where: Layout, config_text: t.Optional[str], check: bool = False) 
     :param config_text: text of the config file; none leaves the one on the node alone.
     :raises NodeError: a file cannot be written; the message names it.
     """
+    before = installed(where)
     made = []
     for path in (where.config_dir, os.path.join(where.config_dir, "config.d")):
         if not os.path.isdir(path):
@@ -192,18 +200,21 @@ def put_files(where: Layout, config_text: t.Optional[str], check: bool = False) 
             if not check:
                 files.make_directory(path, 0o755)
     wanted = _wanted_files(where, config_text)
-    metrics_before = _installed_metrics_file(where)
     changes = [change for path, (content, mode) in wanted.items() for change in _put(path, content, mode, check)]
-    if metrics_before != where.metrics_file:
-        # Left where it is, its last values would go on being collected.
-        stale = files.read(metrics_before) if metrics_before else None
-        if stale is not None:
-            changes.append(FileChange(metrics_before, _shown(stale), None))
+    # Left where they are, old metrics would go on being collected, and an old program would bring back an old policy.
+    for path in existing(path for old in before for path in (old.metrics_file, old.resync, old.program)):
+        if path not in (where.metrics_file, where.resync, where.program):
+            changes.append(going(path))
             if not check:
-                files.remove(metrics_before)
+                files.remove(path)
     if changes and not check:
         snapshot.discard()
-    return Installed(tuple(changes), tuple(made))
+    notes = [
+        "config_dir was %s: what is there stays, and is not read any more" % old.config_dir
+        for old in before
+        if old.config_dir != where.config_dir
+    ]
+    return Installed(tuple(changes), tuple(made), notes=tuple(notes))
 
 
 def _wanted_files(where: Layout, config_text: t.Optional[str]) -> t.Dict[str, t.Tuple[bytes, int]]:
@@ -228,12 +239,43 @@ def _put(path: str, content: bytes, mode: int, check: bool) -> t.Iterator[FileCh
     yield FileChange(path, _shown(before), _shown(content))
 
 
-def _shown(content: t.Optional[bytes]) -> t.Optional[str]:
-    if content is not None and content.startswith(b"#!") and len(content) > _LARGE:
-        import hashlib
+def existing(paths: t.Iterable[str]) -> t.List[str]:
+    """Those of some files that are there, each once; a directory in a file's place is not one."""
+    return [path for path in dict.fromkeys(paths) if _mode(path) and not stat.S_ISDIR(_mode(path))]
 
-        return "program of %d bytes, sha256 %s\n" % (len(content), hashlib.sha256(content).hexdigest())
-    return None if content is None else content.decode("utf-8", "replace")
+
+def _mode(path: str) -> int:
+    """What kind of file it is, and its permission bits; 0 where there is none. Symbolic links are not followed."""
+    try:
+        return os.lstat(path).st_mode
+    except OSError:
+        return 0
+
+
+def going(path: str) -> FileChange:
+    """The removal of a file. Only what no other user can have put there is shown: metrics_dir may be another user's."""
+    if stat.S_ISLNK(_mode(path)):
+        return FileChange(path, "symbolic link to %s\n" % os.readlink(path), None)
+    if os.path.basename(path) == METRICS_NAME or not stat.S_ISREG(_mode(path)):
+        return FileChange(path, "not shown\n", None)
+    return FileChange(path, _shown(files.read(path)), None)
+
+
+def _shown(content: t.Optional[bytes]) -> t.Optional[str]:
+    """A file in a diff: its text, or what it is where it is a long program or no text."""
+    if content is None:
+        return None
+    if len(content) <= _LARGE or not content.startswith(b"#!"):
+        with contextlib.suppress(UnicodeDecodeError):
+            return content.decode("utf-8")
+    import hashlib
+
+    about = ["%d bytes, sha256 %s" % (len(content), hashlib.sha256(content).hexdigest())]
+    with contextlib.suppress(ValueError):
+        where, modules = unpack(content)
+        about += ["version: %s" % version for version in _VERSION.findall(modules["version"].decode("utf-8"))]
+        about += ["%s: %s" % place for place in where._asdict().items()]
+    return "".join(line + "\n" for line in about)
 
 
 def settle_units(run: Runner, put: Installed, enabled: bool = True, check: bool = False) -> t.List[str]:
@@ -246,8 +288,8 @@ def settle_units(run: Runner, put: Installed, enabled: bool = True, check: bool 
     """
     changed = {os.path.basename(change.path) for change in put.files if os.path.dirname(change.path) == UNIT_DIR}
     if changed and not check:
-        _systemctl(run, "daemon-reload")
-    units = _show(run, ENABLED_UNITS + tuple(unit + ".service" for unit in FIREWALL_UNITS))
+        systemctl(run, "daemon-reload")
+    units = show(run, ENABLED_UNITS + tuple(unit + ".service" for unit in FIREWALL_UNITS))
     done = []
     if enabled:
         to_enable = [unit for unit in ENABLED_UNITS if units[unit]["UnitFileState"] != "enabled"]
@@ -267,21 +309,26 @@ def settle_units(run: Runner, put: Installed, enabled: bool = True, check: bool 
     for verb, names in steps:
         if names:
             if not check:
-                _systemctl(run, verb, *names)
+                systemctl(run, verb, *names)
             done.append("%s: %s" % (verb, ", ".join(names)))
     return done
 
 
-def _systemctl(run: Runner, *arguments: str) -> str:
+def systemctl(run: Runner, *arguments: str) -> str:
+    """Run systemctl.
+
+    :returns: its output.
+    :raises NodeError: with what it said, where it failed.
+    """
     done = run(["systemctl"] + list(arguments), timeout=120.0)
     if done.rc != 0:
         raise NodeError("systemctl %s failed: %s" % (" ".join(arguments), " ".join(done.stderr.split())))
     return done.stdout
 
 
-def _show(run: Runner, units: t.Sequence[str]) -> t.Dict[str, t.Dict[str, str]]:
+def show(run: Runner, units: t.Sequence[str]) -> t.Dict[str, t.Dict[str, str]]:
     """The state of units (systemctl(1), show); one that systemd does not know has empty values."""
-    shown = _systemctl(run, "show", "--property=LoadState,UnitFileState,ActiveState", *units)
+    shown = systemctl(run, "show", "--property=LoadState,UnitFileState,ActiveState", *units)
     blocks = [dict(line.partition("=")[::2] for line in block.splitlines()) for block in shown.strip().split("\n\n")]
     empty = {"LoadState": "", "UnitFileState": "", "ActiveState": ""}
     return {unit: dict(empty, **block) for unit, block in zip(units, blocks)}
@@ -317,57 +364,6 @@ def set_timer(run: Runner, interval: int, check: bool = False) -> bool:
             files.make_directory(os.path.dirname(path), 0o755)
             files.write(path, text.encode("utf-8"), 0o644)
     if not check:
-        _systemctl(run, "daemon-reload")
-        _systemctl(run, "try-restart", TIMER)
+        systemctl(run, "daemon-reload")
+        systemctl(run, "try-restart", TIMER)
     return True
-
-
-def uninstall(node: Node, where: Layout, check: bool = False) -> Installed:
-    """Take everything away: the timer first, then the rules in all variants and families, then the files.
-
-    :raises NodeError: a step failed; what is left is found again by the next try.
-    """
-    systemd = os.path.isdir("/run/systemd/system")
-    services = []
-    if systemd:
-        units = _show(node.run, ENABLED_UNITS + (EDIT_SERVICE, INTERVAL_SERVICE))
-        active = [unit for unit, about in units.items() if about["ActiveState"] in ("active", "activating")]
-        enabled = [unit for unit, about in units.items() if about["UnitFileState"] == "enabled"]
-        for verb, names in (("stop", active), ("disable", enabled)):
-            if names:
-                services.append("%s: %s" % (verb, ", ".join(names)))
-                if not check:
-                    _systemctl(node.run, verb, *names)
-    state = states.load()
-    config = states.policy_in_force(where.config_dir, state).config or Config(())
-    result = reconcile(node, config, present=False, check=check)
-    if result.errors:
-        raise NodeError("; ".join(result.errors))
-    paths = [os.path.join(UNIT_DIR, name) for name in unit_files(where)]
-    paths += [interval_drop_in(config.resync_interval)[0], TMPFILES]
-    paths += sorted({path for path in (where.metrics_file, _installed_metrics_file(where)) if path})
-    paths += [where.resync, where.program]
-    changes = [FileChange(path, _shown(before), None) for path in paths for before in (files.read(path),) if before]
-    folders = [STATE_DIR, RUN_DIR, where.config_dir, os.path.dirname(interval_drop_in(1)[0])]
-    folders = [path for path in folders if os.path.isdir(path)]
-    services += ["directory removed: " + path for path in folders]
-    if not check:
-        for change in changes:
-            files.remove(change.path)
-        for path in folders:
-            _remove_tree(path)
-        if systemd and changes:
-            _systemctl(node.run, "daemon-reload")
-            node.run(["systemctl", "reset-failed", SERVICE, EDIT_SERVICE, INTERVAL_SERVICE])
-    return Installed(tuple(changes), tuple(services), result)
-
-
-def _remove_tree(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        try:
-            # shutil does not follow symbolic links out of a tree that it removes.
-            shutil.rmtree(path)
-        except FileNotFoundError:
-            raise
-        except OSError as exc:
-            raise NodeError("cannot remove %s: %s" % (path, exc.strerror or exc)) from None

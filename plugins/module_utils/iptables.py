@@ -18,6 +18,7 @@ from .config import belongs_to_others
 from .errors import NodeError
 from .iptables_text import (
     COMMENT_PREFIX,
+    JUMP_COMMENT,
     PREDECESSOR_CHAINS,
     PostroutingRule,
     parse_postrouting,
@@ -66,6 +67,7 @@ class Iptables:
     :param lock_timeout: seconds to wait for the xtables lock.
     :param adopt: whether chains of earlier agents go with what is planned.
     :param table_exists: whether the table is there; asking C(iptables-legacy) would create it.
+    :param former: other names that our chain may have on this node; such chains go with what is planned.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class Iptables:
         lock_timeout: int,
         adopt: bool = True,
         table_exists: t.Callable[[], bool] = lambda: True,
+        former: t.Sequence[str] = (),
     ) -> None:
         self.name = name
         self.family = family
@@ -93,24 +96,27 @@ class Iptables:
         self._chain = chain
         self._adopt = adopt
         self._table_exists = table_exists
+        self._former = [name for name in former if name != chain]
 
     def observe(self) -> State:
         """See :meth:`~.plan.Backend.observe`."""
         if not self._table_exists():
             return State(None, ())
         postrouting = parse_postrouting(self._read("POSTROUTING") or ())
-        predecessors = []
-        for rule in postrouting:
-            if self._is_predecessor(rule) and rule.target not in dict(predecessors):
-                predecessors.append((rule.target, self._read(rule.target) or ()))
-        return State(self._read(self._chain), postrouting, tuple(predecessors))
+        names = dict.fromkeys([rule.target for rule in postrouting if self._is_predecessor(rule)] + self._former)
+        chains = [(name, self._read(name)) for name in names]
+        predecessors = tuple((name, rules) for name, rules in chains if rules is not None)
+        return State(self._read(self._chain), postrouting, predecessors)
 
     def _is_predecessor(self, rule: PostroutingRule) -> bool:
         """Whether this is the jump of an earlier agent, or of ours under an earlier name of the chain."""
-        if not self._adopt or rule.target in ("", self._chain) or belongs_to_others(rule.target):
+        if rule.target in ("", self._chain) or belongs_to_others(rule.target):
             return False
+        if rule.target in self._former or rule.comment == JUMP_COMMENT:
+            return True
         # Some releases of ip-masq-agent put literal quotes around the comment.
-        return rule.target in PREDECESSOR_CHAINS or rule.comment.lstrip('"').startswith(COMMENT_PREFIX)
+        earlier = rule.target in PREDECESSOR_CHAINS or rule.comment.lstrip('"').startswith(COMMENT_PREFIX)
+        return self._adopt and earlier
 
     def _read(self, chain: str) -> t.Optional[t.Tuple[str, ...]]:
         done = self._run(self._list + [chain], timeout=self._patience)

@@ -108,11 +108,14 @@ class Node:
                 return Tool(path, tuple(int(part) for part in found.group(1).split(".")))
         return None
 
-    def backend(self, variant: str, family: str, chain: str, adopt: bool = True) -> t.Optional[Backend]:
+    def backend(
+        self, variant: str, family: str, chain: str, adopt: bool = True, former: t.Sequence[str] = ()
+    ) -> t.Optional[Backend]:
         """A backend for one family; none where the node has no tool for it.
 
         :param chain: its name in iptables.
         :param adopt: whether chains of earlier agents go as well.
+        :param former: other names that our chain may have; such chains go as well.
         """
         if variant == NFTABLES:
             path = _which("nft")
@@ -130,6 +133,7 @@ class Node:
             self.lock_timeout,
             adopt,
             table_exists=lambda: self._has_nat_table(variant, family),
+            former=former,
         )
 
     @staticmethod

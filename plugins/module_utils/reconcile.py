@@ -59,7 +59,12 @@ class Result(t.NamedTuple):
 
 
 def reconcile(
-    node: Node, config: Config, present: bool = True, check: bool = False, used_before: t.Optional[str] = None
+    node: Node,
+    config: Config,
+    present: bool = True,
+    check: bool = False,
+    used_before: t.Optional[str] = None,
+    former: t.Sequence[str] = (),
 ) -> Result:
     """Bring the node to what ``config`` asks for, or (not ``present``) free it of our rules.
 
@@ -68,15 +73,18 @@ def reconcile(
 
     :param check: plan only; nothing is written, no lock is taken.
     :param used_before: as for :meth:`~.node.Node.choose`.
+    :param former: other names that our chain may have on this node; such chains go.
     :raises NodeError: before anything was touched: no tools, no root, a lock. Later failures are in ``errors``.
     """
     if os.geteuid() != 0:
         raise NodeError("rules of the kernel are root's business: run as root (in Ansible: become: true)")
     with contextlib.nullcontext() if check else lock(node.lock_timeout):
-        return _reconcile(node, config, present, check, used_before)
+        return _reconcile(node, config, present, check, used_before, former)
 
 
-def _reconcile(node: Node, config: Config, present: bool, check: bool, used_before: t.Optional[str]) -> Result:
+def _reconcile(
+    node: Node, config: Config, present: bool, check: bool, used_before: t.Optional[str], former: t.Sequence[str]
+) -> Result:
     chosen = node.choose(config.backend, config.exemption if present else "return", used_before)
     families = [IPV4] + ([IPV6] if config.enable_ipv6 else []) if present else []
     changes: t.List[Change] = []
@@ -97,7 +105,7 @@ def _reconcile(node: Node, config: Config, present: bool, check: bool, used_befo
                 continue
             try:
                 # What earlier agents left is replaced, wherever it is; without a replacement it is not ours to take.
-                backend = node.backend(variant, family, config.masq_chain, adopt=present)
+                backend = node.backend(variant, family, config.masq_chain, adopt=present, former=former)
                 if backend is not None:
                     change = converge(backend, None, check)
                     if change.plan.actions or not present:

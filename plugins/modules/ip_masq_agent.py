@@ -19,7 +19,9 @@ options:
   state:
     description:
       - V(present) installs the agent and sets the rules.
-      - V(absent) removes the rules in all variants and families, the units, and all files, the configuration included.
+      - V(absent) removes the rules in all variants and families, the units, and the files that the agent wrote or read,
+        the configuration included. If an agent is installed, its own places count, not the other options.
+      - A configuration directory that holds anything else stays, with a warning.
     type: str
     choices: [present, absent]
     default: present
@@ -136,7 +138,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import agent, install
+from ..module_utils import agent, install, removal
 from ..module_utils import state as states
 from ..module_utils.audit import postrouting_remarks
 from ..module_utils.config import Config, build, file_key, find_file_key, nearest_file_key
@@ -220,7 +222,7 @@ def present(module: AnsibleModule, node: Node, where: Layout) -> t.Dict[str, t.A
     services = put.services + tuple(install.settle_units(node.run, put, params["enabled"], check))
     if install.set_timer(node.run, config.resync_interval, check):
         services += ("the timer is set to %gs" % (config.resync_interval / 1e9),)
-    for note in policy.notes + result.notes:
+    for note in policy.notes + result.notes + put.notes:
         module.warn(note)
     for change in managed(result):
         for remark in postrouting_remarks(change.plan, config.exemption != "return"):
@@ -269,7 +271,10 @@ def main() -> None:
         if module.params["state"] == "present":
             returned = present(module, node, where)
         else:
-            returned = as_return(install.uninstall(node, where, module.check_mode), present=False)
+            removed = removal.uninstall(node, where, module.check_mode)
+            for note in removed.notes:
+                module.warn(note)
+            returned = as_return(removed, present=False)
     except IpMasqError as exc:
         module.fail_json(msg=str(exc))
     module.exit_json(**returned)

@@ -265,9 +265,7 @@ class TestModule:
     def run(node: AgentNode, *flags: str, **options: t.Any) -> t.Dict[str, t.Any]:
         """Run C(ansible localhost) on the node; what it printed about it."""
         return node.ansible(
-            "kubenode.ip_masq.ip_masq_agent",
-            {"bin_dir": str(node.bin), "metrics_dir": str(node.metrics_dir), **options},
-            *flags,
+            "kubenode.ip_masq.ip_masq_agent", {"metrics_dir": node.where.metrics_dir, **options}, *flags
         )
 
     def test_from_nothing_to_nothing(self, bare: AgentNode) -> None:
@@ -310,12 +308,46 @@ class TestModule:
             ({"bin_dir": "/with space"}, "bin_dir: '/with space' is not usable"),
             ({"metrics_dir": "/no/such/place"}, "metrics_dir: /no/such/place is not a directory on this node"),
             ({"python": "/bin/false"}, "python: /bin/false is not a Python 3.8 or later"),
+            ("config_dir: /tmp/masq is within /tmp, where the agent's service sees nothing",),
         ],
     )
     def test_bad_input_touches_nothing(self, bare: AgentNode, options: t.Dict[str, t.Any], message: str) -> None:
         done = self.run(bare, **options)
         assert done["failed"] and message in done["msg"], done
         assert installed(bare) == [] and pristine(snapshot(bare.ns))
+
+    @pytest.mark.parametrize("forgotten", ["config", "state", "both"])
+    def test_removal_finds_a_chain_whose_name_is_known_in_one_place_only(self, bare: AgentNode, forgotten: str) -> None:
+        self.run(bare, config={"masqChain": "OPS-MASQ", "enableIPv6": True})
+        assert NFT.rules(bare.ns, "ipv4", "OPS-MASQ")
+        if forgotten != "state":
+            (bare.config_dir / "config").unlink()
+        if forgotten != "config":
+            bare.state_file.unlink()
+        else:
+            # Nor does a jump tell.
+            NFT.unhook(bare.ns, "ipv4")
+        foretold = self.run(bare, "-CD", state="absent")
+        done = self.run(bare, "-D", state="absent")
+        assert foretold["rules"] == done["rules"]
+        for family in ("ipv4", "ipv6"):
+            assert NFT.rules(bare.ns, family, "OPS-MASQ") is None and not NFT.listing(bare.ns, family, "POSTROUTING")
+        assert installed(bare) == []
+
+    def test_removal_with_other_options_leaves_nothing(self, bare: AgentNode) -> None:
+        self.run(bare, config={"masqChain": "OPS-MASQ"}, config_dir="/etc/masq", bin_dir="/usr/local/sbin/masq")
+        done = self.run(bare, state="absent", metrics_dir=None)
+        assert done["changed"] and not done.get("failed"), done
+        assert not bare.at("/etc/masq").exists() and NFT.rules(bare.ns, "ipv4", "OPS-MASQ") is None
+        assert installed(bare) == []
+
+    def test_removal_leaves_what_is_not_ours_and_says_so(self, bare: AgentNode) -> None:
+        self.run(bare, config={})
+        (bare.config_dir / "mine").touch()
+        done = self.run(bare, state="absent")
+        assert "/etc/ip-masq-agent stays: it holds what the agent neither wrote nor read: mine" in str(done["warnings"])
+        assert installed(bare) == ["etc/ip-masq-agent", "etc/ip-masq-agent/mine"]
+        assert self.run(bare, state="absent")["changed"] is False
 
     def test_a_node_without_systemd_is_refused(self, bare: AgentNode) -> None:
         (bare.root / "run/systemd/system").rmdir()

@@ -68,7 +68,7 @@ def test_nothing_to_do_starts_no_python(node: AgentNode) -> None:
     before = (node.run_dir / "last-sync").stat().st_mtime_ns
     # Whatever starts the agent, or Python by another way through it, fails from now on.
     node.agent.unlink()
-    Path(node.where.program).unlink()
+    node.program.unlink()
     for _again in range(3):
         assert node.call(node.where.resync).returncode == 0
     assert (node.run_dir / "last-sync").stat().st_mtime_ns > before

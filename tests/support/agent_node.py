@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A node with the agent on it: a namespace whose /etc, /run and /var/lib are its own, and a stand-in for systemctl."""
+"""A node with the agent on it: a namespace with some directories of its own, and stand-ins for systemd's programs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils import install, l
 
 #: Gives the namespace directories of its own in place of the machine's, for as long as the namespace lives.
 _MOUNT = """
-mkdir -p "$1/run/systemd/system" "$1/var/lib"
+mkdir -p "$1/run/systemd/system" "$1/var/lib" "$1/usr/local/sbin"
 cp -a /etc "$1/etc"
 touch "$1/run/xtables.lock"
 mount --bind "$1/etc" /etc
 mount --bind "$1/var/lib" /var/lib
+mount --bind "$1/usr/local/sbin" /usr/local/sbin
 mount --bind "$1/run" /run
 """
 #: Stands before the agent, so that every start of it is seen.
 _RECORDER = '#!/bin/sh\nprintf \'%%s\\n\' "$*" >>%s\nexec %s "$@"\n'
-#: Remembers which units are enabled and active, as files in a directory, and logs what it was told to do.
+#: Remembers which units are enabled and active, as files in a directory, and logs what it was told to do. The agent's
+#: service it runs, without a sandbox.
 _SYSTEMCTL = """#!/bin/sh
 cd %s || exit 1
 verb=$1
@@ -45,7 +47,14 @@ for unit; do
         ls "/etc/systemd/system/${unit%%@*}"* >/dev/null 2>&1 && load=loaded enabled=disabled
         [ -e "$unit.enabled" ] && enabled=enabled
         [ -e "$unit.active" ] && active=active
-        printf 'LoadState=%%s\nActiveState=%%s\nUnitFileState=%%s\n\n' "$load" "$active" "$enabled"
+        status=$(cat "$unit.status" 2>/dev/null || echo 0)
+        [ "$status" = 0 ] && result=success || result=exit-code
+        printf 'LoadState=%%s\nActiveState=%%s\nUnitFileState=%%s\n' "$load" "$active" "$enabled"
+        printf 'Result=%%s\nExecMainStatus=%%s\n\n' "$result" "$status"
+        ;;
+    restart,ip-masq-agent.service)
+        "$(sed -n 's/^ExecStart=//p' "/etc/systemd/system/$unit")" >journal 2>&1
+        echo $? >"$unit.status"
         ;;
     enable,*) touch "$unit.enabled" ;;
     disable,*) rm -f "$unit.enabled" ;;
@@ -54,10 +63,12 @@ for unit; do
     esac
 done
 """
+#: Shows what the service wrote when it was run the last time.
+_JOURNALCTL = '#!/bin/sh\n[ "$1" = --sync ] || cat %s/journal\n'
 
 
 class AgentNode:
-    """The agent in a namespace. What it has in /etc, /run and /var/lib lies below ``root`` for the test to see.
+    """The agent in a namespace. Its /etc, /run, /var/lib and /usr/local/sbin lie below ``root`` for the test to see.
 
     :param installed: whether the agent is there already, as files without units.
     """
@@ -65,36 +76,37 @@ class AgentNode:
     def __init__(self, ns: Namespace, root: Path, metrics: bool = False, installed: bool = True) -> None:
         self.ns = ns
         self.root = root / "node"
-        self.bin = root / "bin"
-        self.bin.mkdir()
         self.systemd = root / "systemd"
         self.systemd.mkdir()
         self.path = root / "path"
         self.path.mkdir()
         self._write(self.path / "systemctl", (_SYSTEMCTL % self.systemd).encode())
+        self._write(self.path / "journalctl", (_JOURNALCTL % self.systemd).encode())
         ns.run("sh", "-euc", _MOUNT, "sh", str(self.root))
         self.config_dir = self.root / "etc/ip-masq-agent"
         self.drop_ins = self.config_dir / "config.d"
         self.run_dir = self.root / "run/ip-masq-agent"
         self.state_file = self.root / "var/lib/ip-masq-agent/state.json"
-        self.metrics_dir = root / "metrics"
+        self.metrics_dir = self.root / "var/lib/node_exporter"
         self.metrics_dir.mkdir()
-        self.where = layout.layout(
-            bin_dir=str(self.bin), python=sys.executable, metrics_dir=str(self.metrics_dir) if metrics else ""
-        )
+        self.where = layout.layout(python=sys.executable, metrics_dir="/var/lib/node_exporter" if metrics else "")
         self._log = root / "agent.log"
         self._log.touch()
-        self.agent = Path(self.where.program)
+        self.agent = self.program = self.at(self.where.program)
         self.pristine = self.files()
         if installed:
             self._install()
 
+    def at(self, path: str) -> Path:
+        """Where the test finds what the node has at a path."""
+        return self.root / path.lstrip("/")
+
     def _install(self) -> None:
         self.drop_ins.mkdir(parents=True)
-        self.agent = self.bin / "ip-masq-agent.real"
+        self.agent = self.at(self.where.program + ".real")
         self._write(self.agent, install.program(self.where))
-        self._write(Path(self.where.program), (_RECORDER % (self._log, self.agent)).encode())
-        self._write(Path(self.where.resync), layout.resync_script(self.where).encode())
+        self._write(self.program, (_RECORDER % (self._log, self.agent)).encode())
+        self._write(self.at(self.where.resync), layout.resync_script(self.where).encode())
 
     @staticmethod
     def _write(path: Path, content: bytes) -> None:
@@ -165,9 +177,10 @@ class AgentNode:
 
     def files(self) -> t.Set[str]:
         """Every file that lies on the node, and every directory that is named after us."""
-        found = [path for folder in (self.root, self.bin, self.metrics_dir) for path in folder.rglob("*")]
         return {
-            str(path.relative_to(self.root.parent)) for path in found if not path.is_dir() or "ip-masq" in path.name
+            str(path.relative_to(self.root))
+            for path in self.root.rglob("*")
+            if not path.is_dir() or "ip-masq" in path.name
         }
 
     def ansible(self, module: str, options: t.Mapping[str, t.Any], *flags: str) -> t.Dict[str, t.Any]:
@@ -188,7 +201,7 @@ class AgentNode:
 
     def program_modules(self) -> t.Dict[str, bytes]:
         """The modules in the installed program, by name."""
-        return install.unpack(Path(self.where.program).read_bytes())[1]
+        return install.unpack(self.program.read_bytes())[1]
 
     def collection_modules(self) -> t.Dict[str, bytes]:
         """The same modules in the collection."""

@@ -8,7 +8,15 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils import install, layout, reconcile, snapshot, state, sync
+from ansible_collections.kubenode.ip_masq.plugins.module_utils import (
+    install,
+    layout,
+    reconcile,
+    removal,
+    snapshot,
+    state,
+    sync,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import Config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.iptables_text import render_jump, render_rule
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.plan import Action, Counters, Plan, View
@@ -21,7 +29,7 @@ EMPTY = View((), None)
 
 def make_private(monkeypatch: pytest.MonkeyPatch, root: t.Any) -> None:
     """Move every fixed place of the agent (/etc/systemd, /run, /var/lib) below C(root), for one test."""
-    for module in (install, layout, reconcile, snapshot, state, sync):
+    for module in (install, layout, reconcile, removal, snapshot, state, sync):
         for name, value in list(vars(module).items()):
             if isinstance(value, str) and name.isupper() and value.startswith(("/etc/", "/run/", "/var/")):
                 monkeypatch.setattr(module, name, str(root) + value)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -241,14 +242,48 @@ class TestPutFiles:
         foretold = install.put_files(after, "{}\n", check=True)
         assert stale.exists()
         assert install.put_files(after, "{}\n") == foretold
-        assert install.FileChange(str(stale), "# of yesterday\n", None) in foretold.files
+        assert install.FileChange(str(stale), "not shown\n", None) in foretold.files
         assert not stale.exists()
+
+    def test_a_program_does_not_stay_where_it_is_no_longer_started(self, where: layout.Layout, tmp_path: Path) -> None:
+        install.put_files(where, "{}\n")
+        moved = where._replace(bin_dir=str(tmp_path / "elsewhere"))
+        foretold = install.put_files(moved, "{}\n", check=True)
+        assert os.path.exists(where.program)
+        assert install.put_files(moved, "{}\n") == foretold
+        assert os.listdir(where.bin_dir) == []
+        assert sorted(os.listdir(moved.bin_dir)) == ["ip-masq-agent", "ip-masq-agent-resync"]
+
+    def test_files_of_another_config_dir_stay_and_are_named(self, where: layout.Layout, tmp_path: Path) -> None:
+        install.put_files(where, "{}\n")
+        put = install.put_files(where._replace(config_dir=str(tmp_path / "ip-masq-agent")), "{}\n")
+        assert os.path.exists(where.config_dir + "/config")
+        (note,) = put.notes
+        assert note.startswith("config_dir was %s: " % where.config_dir)
 
     def test_program_is_described_in_the_diff_and_text_is_shown(self, where: layout.Layout) -> None:
         shown = {os.path.basename(change.path): change for change in install.put_files(where, "{}\n").files}
         assert shown["config"].before is None and shown["config"].after == "{}\n"
-        assert t.cast(str, shown["ip-masq-agent"].after).startswith("program of ")
-        assert len(t.cast(str, shown["ip-masq-agent"].after)) < 150
+        about = t.cast(str, shown["ip-masq-agent"].after).splitlines()
+        assert re.match("[0-9]+ bytes, sha256 [0-9a-f]{64}$", about[0])
+        assert about[1:] == ["version: " + VERSION] + ["%s: %s" % place for place in where._asdict().items()]
+
+    def test_a_long_config_is_shown(self, where: layout.Layout) -> None:
+        text = '{"nonMasqueradeCIDRs": [%s]}\n' % ", ".join('"10.%d.0.0/16"' % number for number in range(5000))
+        (change, *_rest) = install.put_files(where, text).files
+        assert change.after == text
+
+    def test_another_interpreter_is_a_change_that_the_diff_shows(self, where: layout.Layout) -> None:
+        install.put_files(where, "{}\n")
+        (change,) = install.put_files(where._replace(python="/usr/bin/python3.99"), "{}\n").files
+        assert "python: %s\n" % sys.executable in t.cast(str, change.before)
+        assert "python: /usr/bin/python3.99\n" in t.cast(str, change.after)
+
+    def test_what_is_no_text_is_described(self, where: layout.Layout) -> None:
+        os.makedirs(where.bin_dir)
+        Path(where.program).write_bytes(b"\x7fELF\x02\x00\xff")
+        shown = {os.path.basename(change.path): change for change in install.put_files(where, "{}\n").files}
+        assert re.match("7 bytes, sha256 [0-9a-f]{64}\n$", t.cast(str, shown["ip-masq-agent"].before))
 
     def test_snapshot_of_the_old_program_does_not_stay(self, where: layout.Layout) -> None:
         Path(snapshot._EXPECTED).parent.mkdir(parents=True)
@@ -260,6 +295,26 @@ class TestPutFiles:
         (tmp_path / "sbin").write_text("a file where a directory should be")
         with pytest.raises(NodeError, match="/sbin"):
             install.put_files(where, "{}\n")
+
+
+class TestInstalled:
+    """install.installed"""
+
+    def test_places_are_those_of_the_program_that_the_unit_starts(self, where: layout.Layout) -> None:
+        assert install.installed(where) == []
+        install.put_files(where, "{}\n")
+        assert install.installed(where) == [where]
+        assert install.installed(layout.Layout(bin_dir="/no/such/place")) == [where]
+
+    def test_places_are_those_of_the_program_where_there_is_no_unit(self, where: layout.Layout) -> None:
+        install.put_files(where, "{}\n")
+        os.unlink(os.path.join(install.UNIT_DIR, layout.SERVICE))
+        assert install.installed(where._replace(config_dir="/other")) == [where]
+
+    def test_a_damaged_program_tells_none(self, where: layout.Layout) -> None:
+        install.put_files(where, "{}\n")
+        Path(where.program).write_text("#!/bin/sh\n")
+        assert install.installed(where) == []
 
 
 class TestSettleUnits:
