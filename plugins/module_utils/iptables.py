@@ -33,6 +33,10 @@ from .runner import Outcome, Runner
 #: What both variants exit with when the xtables lock stays taken (xtables 1.8, RESOURCE_PROBLEM).
 RESOURCE_PROBLEM = 4
 
+#: Seconds that a resync waits for the xtables lock, however long the run that prepares it may wait: its unit has a time
+#: limit, and a tick must not hang.
+RESYNC_LOCK_TIMEOUT = 5
+
 #: Stands for the rules of a chain that C(nft) wrote and iptables cannot print; iptables-restore reads it as a comment.
 UNREADABLE = "# rules that iptables cannot print"
 
@@ -283,7 +287,8 @@ class Iptables:
 
     def fingerprint(self) -> t.List[t.List[str]]:
         """See :meth:`~.plan.Backend.fingerprint`."""
-        return [self._list + ["POSTROUTING"], self._list + [self._chain]]
+        listing = [self._command] + wait_for_lock(RESYNC_LOCK_TIMEOUT) + ["-t", "nat", "-S"]
+        return [listing + ["POSTROUTING"], listing + [self._chain]]
 
 
 def _removal(chains: t.Sequence[str]) -> t.List[str]:

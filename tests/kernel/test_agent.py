@@ -316,6 +316,11 @@ class TestModule:
         assert done["failed"] and message in done["msg"], done
         assert installed(bare) == [] and pristine(snapshot(bare.ns))
 
+    def test_waiting_long_for_a_lock_is_for_this_run_only(self, bare: AgentNode) -> None:
+        self.run(bare, config={}, metrics_dir=None, lock_timeout=300)
+        commands = (bare.run_dir / "commands").read_text().splitlines()
+        assert commands and all(" -w 5 " in command for command in commands), commands
+
     @pytest.mark.parametrize("forgotten", ["config", "state", "both"])
     def test_removal_finds_a_chain_whose_name_is_known_in_one_place_only(self, bare: AgentNode, forgotten: str) -> None:
         self.run(bare, config={"masqChain": "OPS-MASQ", "enableIPv6": True})
