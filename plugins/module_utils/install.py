@@ -14,18 +14,21 @@ import importlib
 import os
 import re
 import stat
+import time
 import typing as t
 
 from . import files, snapshot
 from .config import SHORTEST_INTERVAL_NS, build
-from .errors import NodeError
+from .errors import ConfigError, NodeError
 from .layout import (
     ENABLED_UNITS,
     FIREWALL_HOOKS,
     FIREWALL_UNITS,
     METRICS_NAME,
+    RUN_DIR,
     SERVICE,
     STARTED_UNITS,
+    STATE_DIR,
     TIMER,
     TMPFILES,
     UNIT_DIR,
@@ -48,6 +51,21 @@ NAME = "ip-masq-agent"
 
 #: Bytes; a program that is larger is described in a diff, not shown.
 _LARGE = 16384
+
+_HIDDEN = "where the agent's service sees nothing (ProtectHome=, PrivateTmp=): name another place, such as one in /opt"
+#: Where nothing of the agent may lie, and why.
+_UNUSABLE = {
+    "/home": _HIDDEN,
+    "/root": _HIDDEN,
+    "/run/user": _HIDDEN,
+    "/tmp": _HIDDEN,
+    "/var/tmp": _HIDDEN,
+    STATE_DIR: "which removal deletes as a whole: name another place",
+    RUN_DIR: "which removal deletes as a whole: name another place",
+}
+
+#: Seconds for a run of the service that was asked for: the end of one that is under way, then its own time limits.
+_SERVICE_PATIENCE = 180.0
 
 #: How the unit says where the program is.
 _EXEC_START = re.compile(r"^ExecStart=(/\S+)/ip-masq-agent-resync$", re.MULTILINE)
@@ -172,6 +190,33 @@ def installed(where: Layout) -> t.List[Layout]:
         with contextlib.suppress(ValueError):
             found.append(unpack(files.read(where._replace(bin_dir=bin_dir).program) or b"")[0])
     return list(dict.fromkeys(found))
+
+
+def check_places(where: Layout) -> None:
+    """Refuse places that the agent's service could not use, and a config_dir that others use.
+
+    :raises ConfigError: nothing was touched.
+    """
+    for name, path in where._asdict().items():
+        real = os.path.realpath(path or "/")
+        for unusable, why in _UNUSABLE.items():
+            if any(_is_within(one, other) for one in (path, real) for other in (unusable, os.path.realpath(unusable))):
+                by_link = "" if _is_within(path, unusable) else ", a symbolic link to %s," % real
+                raise ConfigError("%s: %s%s is within %s, %s" % (name, path, by_link, unusable, why))
+    folder = where.config_dir
+    if os.path.basename(folder) == NAME or folder in [there.config_dir for there in installed(where)]:
+        return
+    others = sorted(set(os.listdir(folder)) - {"config", "config.d"}) if os.path.isdir(folder) else []
+    if others or os.path.dirname(folder) == "/":
+        holds = ", which holds %s," % ", ".join(map(ascii, others[:3])) if others else ""
+        raise ConfigError(
+            "config_dir: %s%s is not a directory for the agent alone: name one that does not exist yet, or whose name "
+            "is %s" % (folder, holds, NAME)
+        )
+
+
+def _is_within(path: str, folder: str) -> bool:
+    return (path + "/").startswith(folder + "/")
 
 
 def check_systemd() -> None:
@@ -367,3 +412,54 @@ def set_timer(run: Runner, interval: int, check: bool = False) -> bool:
         systemctl(run, "daemon-reload")
         systemctl(run, "try-restart", TIMER)
     return True
+
+
+def last_failure(run: Runner) -> str:
+    """How the last run of the agent's service failed; empty where it did not.
+
+    :raises NodeError: systemd cannot be asked.
+    """
+    shown = systemctl(run, "show", "--property=Result,ExecMainStatus", SERVICE)
+    about = dict(line.partition("=")[::2] for line in shown.splitlines())
+    if about.get("Result", "success") == "success":
+        return ""
+    return "result %s, exit status %s" % (about["Result"], about.get("ExecMainStatus", "unknown"))
+
+
+def try_service(run: Runner, where: Layout) -> None:
+    """Have systemd run the agent's service once, in its sandbox, and see that it did what it should.
+
+    :raises NodeError: it did not; with what the journal has about that.
+    """
+    # Without the snapshot the program itself runs, and not only the comparison before it.
+    snapshot.discard()
+    before, started = _stamp(where.metrics_file), time.time()
+    run(["systemctl", "restart", SERVICE], timeout=_SERVICE_PATIENCE)
+    problem = last_failure(run)
+    if not problem and where.metrics_file and _stamp(where.metrics_file) == before:
+        problem = "it did not write %s" % where.metrics_file
+    if problem:
+        raise NodeError(
+            "the agent is installed, and %s does not work: %s%s. Repair that and run this again; see also "
+            "'systemctl status %s'" % (SERVICE, problem, _journal(run, started), SERVICE)
+        )
+
+
+def _stamp(path: str) -> t.Optional[t.Tuple[int, int]]:
+    """What is another value whenever a file was replaced."""
+    try:
+        about = os.lstat(path)
+    except OSError:
+        return None
+    return about.st_ino, about.st_mtime_ns
+
+
+def _journal(run: Runner, since: float) -> str:
+    """What the journal has about the service, as the continuation of a message; empty where it has nothing."""
+    options = ["--since=@%d" % since, "--priority=notice", "--lines=8", "--output=cat", "--no-pager", "--quiet"]
+    try:
+        run(["journalctl", "--sync"])
+        lines = run(["journalctl", "--unit=" + SERVICE] + options).stdout.splitlines()
+    except NodeError:
+        return ""
+    return ": " + "; ".join(lines) if lines else ""

@@ -86,15 +86,18 @@ class Layout(t.NamedTuple):
 
 
 def layout(**places: str) -> Layout:
-    """Check the places and put them together.
+    """Check the places and put them together. A slash at the end of a path is dropped.
 
     :raises ConfigError: one is not an absolute path of plain characters; it would have to be quoted in units.
     """
     for name, path in places.items():
-        if (path or name != "metrics_dir") and (not _SAFE_PATH.match(path) or ".." in path.split("/")):
+        places[name] = path.rstrip("/") or path
+        if (path or name != "metrics_dir") and (
+            not _SAFE_PATH.match(places[name]) or {".", ".."} & set(path.split("/"))
+        ):
             raise ConfigError(
-                "%s: %s is not usable: give an absolute path of letters, digits, '_', '.', '-' and '/'"
-                % (name, ascii(path))
+                "%s: %s is not usable: give an absolute path of letters, digits, '_', '.', '-' and '/', "
+                "without '.' or '..' as a component" % (name, ascii(path))
             )
     return Layout(**places)
 

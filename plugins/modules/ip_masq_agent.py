@@ -14,6 +14,8 @@ description:
     configuration, and systemd units which resync at an interval, after an edit of the configuration, and after a
     firewall was restarted or reloaded.
   - Brings the rules to the declared policy at once, as M(kubenode.ip_masq.ip_masq) does; the agent is the same code.
+  - When it has changed something, or when the last run of the agent's service failed, has systemd run that service
+    once, in its sandbox, and fails with the lines of the journal if it does not work. In check mode it warns instead.
   - The role P(kubenode.ip_masq.ip_masq_agent#role) calls this module once with the whole configuration.
 options:
   state:
@@ -36,12 +38,16 @@ options:
     type: dict
   enabled:
     description:
-      - Whether the units run, now and after a boot. If not, everything is installed and the rules are set once.
+      - Whether the units run, now and after a boot. If not, everything is installed, the rules are set once, and the
+        service is tried.
     type: bool
     default: true
   config_dir:
     description:
-      - The directory of the file C(config) and its drop-ins in C(config.d).
+      - The directory of the file C(config) and its drop-ins in C(config.d), for the agent alone. It is called
+        C(ip-masq-agent), or is not there yet, or is empty.
+      - Like O(bin_dir), O(metrics_dir) and O(python) it must not be within C(/home), C(/root), C(/run/user), C(/tmp) or
+        C(/var/tmp), which the agent's service does not see.
     type: path
     default: /etc/ip-masq-agent
   bin_dir:
@@ -51,18 +57,19 @@ options:
     default: /usr/local/sbin
   metrics_dir:
     description:
-      - The directory of node_exporter's textfile collector. It must exist. The agent then writes C(ip_masq_agent.prom)
-        there.
+      - The directory of node_exporter's textfile collector. It must exist, and may belong to another user. The agent
+        then writes C(ip_masq_agent.prom) there.
       - When not given, no metrics are written.
     type: path
   python:
     description:
       - The Python (3.8 or later) that runs the agent.
-      - When not given, the one that runs this module.
+      - When not given, C(/usr/bin/python3) if it is 3.8 or later, else the one that runs this module.
     type: path
   lock_timeout:
     description:
-      - Seconds to wait for the xtables lock, and for a run of the agent.
+      - Seconds that this module waits for the xtables lock, and for a run of the agent. The agent's own runs wait 5
+        seconds.
     type: int
     default: 5
 requirements:
@@ -143,13 +150,16 @@ from ..module_utils import state as states
 from ..module_utils.audit import postrouting_remarks
 from ..module_utils.config import Config, build, file_key, find_file_key, nearest_file_key
 from ..module_utils.config_file import parse
-from ..module_utils.errors import ConfigError, IpMasqError
-from ..module_utils.layout import Layout, layout
+from ..module_utils.errors import ConfigError, IpMasqError, NodeError
+from ..module_utils.layout import SERVICE, Layout, layout
 from ..module_utils.node import Node
 from ..module_utils.reconcile import reconcile
 from ..module_utils.results import rules_diff, rules_return
 from ..module_utils.runner import run
 from ..module_utils.sync import managed, sync
+
+#: Stays where it is for as long as the node lives, unlike the Python of a virtual environment.
+SYSTEM_PYTHON = "/usr/bin/python3"
 
 ARGUMENT_SPEC = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -190,17 +200,28 @@ def find_layout(params: t.Mapping[str, t.Any]) -> Layout:
         config_dir=params["config_dir"],
         bin_dir=params["bin_dir"],
         metrics_dir=params["metrics_dir"] or "",
-        python=params["python"] or sys.executable,
+        python=params["python"] or SYSTEM_PYTHON,
     )
     if params["state"] == "present":
+        if params["python"] and not is_python(where.python):
+            raise ConfigError("python: %s is not a Python 3.8 or later: name another one" % where.python)
+        if not params["python"] and not is_python(where.python):
+            where = layout(**dict(where._asdict(), python=sys.executable))
+        install.check_places(where)
         if where.metrics_dir and not os.path.isdir(where.metrics_dir):
             raise ConfigError(
                 "metrics_dir: %s is not a directory on this node: install node_exporter first, or make it"
                 % where.metrics_dir
             )
-        if params["python"] and run([where.python, "-c", "import sys; raise SystemExit(sys.version_info < (3, 8))"]).rc:
-            raise ConfigError("python: %s is not a Python 3.8 or later: name another one" % where.python)
     return where
+
+
+def is_python(path: str) -> bool:
+    """Whether a program is a Python that can run the agent."""
+    try:
+        return run([path, "-I", "-c", "import sys; raise SystemExit(sys.version_info < (3, 8))"]).rc == 0
+    except NodeError:
+        return False
 
 
 def present(module: AnsibleModule, node: Node, where: Layout) -> t.Dict[str, t.Any]:
@@ -213,6 +234,7 @@ def present(module: AnsibleModule, node: Node, where: Layout) -> t.Dict[str, t.A
     policy = states.policy_of(where.config_dir, text)
     config = t.cast(Config, policy.config)
     install.check_systemd()
+    failed = install.last_failure(node.run)
     planned = reconcile(node, config, check=True, used_before=states.load().backend)
     put = install.put_files(where, text, check)
     result, errors = planned, planned.errors
@@ -224,11 +246,18 @@ def present(module: AnsibleModule, node: Node, where: Layout) -> t.Dict[str, t.A
         services += ("the timer is set to %gs" % (config.resync_interval / 1e9),)
     for note in policy.notes + result.notes + put.notes:
         module.warn(note)
+    if check and failed:
+        module.warn("the last run of %s failed: %s; a run without check mode tries it again" % (SERVICE, failed))
     for change in managed(result):
         for remark in postrouting_remarks(change.plan, config.exemption != "return"):
             module.warn(remark)
     # Ansible sends along what a module imports; the agent is here because it is what this one installs.
     returned = dict(as_return(install.Installed(put.files, services, result), present=True), version=agent.VERSION)
+    if not errors and not check and (put.files or failed):
+        try:
+            install.try_service(node.run, where)
+        except NodeError as exc:
+            errors = (str(exc),)
     if errors:
         module.fail_json(msg="; ".join(errors), **returned)
     return returned

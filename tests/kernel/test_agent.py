@@ -308,13 +308,58 @@ class TestModule:
             ({"bin_dir": "/with space"}, "bin_dir: '/with space' is not usable"),
             ({"metrics_dir": "/no/such/place"}, "metrics_dir: /no/such/place is not a directory on this node"),
             ({"python": "/bin/false"}, "python: /bin/false is not a Python 3.8 or later"),
-            ("config_dir: /tmp/masq is within /tmp, where the agent's service sees nothing",),
+            ({"python": "/no/such/python"}, "python: /no/such/python is not a Python 3.8 or later"),
+            (
+                {"config_dir": "/tmp/masq"},
+                "config_dir: /tmp/masq is within /tmp, where the agent's service sees nothing",
+            ),
+            ({"bin_dir": "/root/bin/"}, "bin_dir: /root/bin is within /root, "),
+            ({"config_dir": "/etc/./masq"}, "config_dir: '/etc/./masq' is not usable"),
+            ({"config_dir": "/etc/apt"}, "config_dir: /etc/apt, which holds '"),
         ],
     )
     def test_bad_input_touches_nothing(self, bare: AgentNode, options: t.Dict[str, t.Any], message: str) -> None:
         done = self.run(bare, **options)
         assert done["failed"] and message in done["msg"], done
         assert installed(bare) == [] and pristine(snapshot(bare.ns))
+
+    def test_another_interpreter_is_one_change(self, bare: AgentNode) -> None:
+        other = bare.at("/usr/local/sbin/python")
+        other.symlink_to("/usr/bin/python3")
+        self.run(bare, config={}, python="/usr/local/sbin/python")
+        done = self.run(bare, "-D", config={})
+        assert done["files"] == ["/usr/local/sbin/ip-masq-agent"]
+        (diff,) = done["diff"]
+        assert "python: /usr/local/sbin/python\n" in diff["before"] and "python: /usr/bin/python3\n" in diff["after"]
+        assert not self.run(bare, config={})["changed"]
+
+    def test_an_agent_that_does_not_start_is_told_until_it_does(self, bare: AgentNode) -> None:
+        # A Python when it is asked, and none when systemd starts it.
+        python = bare.at("/usr/local/sbin/python")
+        python.write_text('#!/bin/sh\ncase $* in *version_info*) exit;; esac\necho "no python here" >&2\nexit 126\n')
+        python.chmod(0o755)
+        for _again in range(2):
+            done = self.run(bare, config={}, python="/usr/local/sbin/python")
+            assert done["failed"] and "does not work: result exit-code, exit status 126: no python here" in done["msg"]
+            assert exempt(bare), "the rules were set all the same"
+        foretold = self.run(bare, "-C", config={}, python="/usr/local/sbin/python")
+        assert not foretold["changed"] and "failed: result exit-code, exit status 126" in str(foretold["warnings"])
+        python.write_text('#!/bin/sh\nexec /usr/bin/python3 "$@"\n')
+        done = self.run(bare, config={}, python="/usr/local/sbin/python")
+        assert not done.get("failed") and not done["changed"], done
+
+    def test_the_service_is_tried_after_a_change_and_only_then(self, bare: AgentNode) -> None:
+        def tried() -> int:
+            return (bare.systemd / "log").read_text().count("restart ip-masq-agent.service")
+
+        self.run(bare, "-C", config={}, enabled=False)
+        assert not (bare.systemd / "log").exists()
+        self.run(bare, config={}, enabled=False)
+        assert tried() == 1 and not list(bare.systemd.glob("*.active"))
+        self.run(bare, config={}, enabled=False)
+        assert tried() == 1
+        self.run(bare, config={"masqLinkLocal": True}, enabled=False)
+        assert tried() == 2
 
     def test_waiting_long_for_a_lock_is_for_this_run_only(self, bare: AgentNode) -> None:
         self.run(bare, config={}, metrics_dir=None, lock_timeout=300)
@@ -340,7 +385,7 @@ class TestModule:
         assert installed(bare) == []
 
     def test_removal_with_other_options_leaves_nothing(self, bare: AgentNode) -> None:
-        self.run(bare, config={"masqChain": "OPS-MASQ"}, config_dir="/etc/masq", bin_dir="/usr/local/sbin/masq")
+        self.run(bare, config={"masqChain": "OPS-MASQ"}, config_dir="/etc/masq", bin_dir="/usr/local/sbin/masq/")
         done = self.run(bare, state="absent", metrics_dir=None)
         assert done["changed"] and not done.get("failed"), done
         assert not bare.at("/etc/masq").exists() and NFT.rules(bare.ns, "ipv4", "OPS-MASQ") is None

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils import install, layout, snapshot
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError, NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.version import VERSION
 from support.import_collection import location
@@ -297,6 +297,81 @@ class TestPutFiles:
             install.put_files(where, "{}\n")
 
 
+class TestCheckPlaces:
+    """install.check_places"""
+
+    @pytest.mark.parametrize("place", layout.Layout._fields)
+    @pytest.mark.parametrize("hidden", ["/home", "/root", "/run/user", "/tmp", "/var/tmp"])
+    def test_what_the_service_does_not_see_is_refused(self, place: str, hidden: str) -> None:
+        for path in (hidden, hidden + "/deeper"):
+            with pytest.raises(ConfigError, match="^%s: %s is within %s, where the agent's " % (place, path, hidden)):
+                install.check_places(layout.Layout(**{place: path}))
+        try:
+            install.check_places(layout.Layout(**{place: hidden + "x"}))
+        except ConfigError as exc:
+            assert "is not a directory for the agent alone" in str(exc)
+
+    @pytest.mark.parametrize("place", layout.Layout._fields)
+    def test_a_link_that_leads_there_is_refused_and_the_target_named(
+        self, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(install, "_UNUSABLE", {str(tmp_path / "home"): "why"})
+        (tmp_path / "link").symlink_to(tmp_path / "home")
+        with pytest.raises(
+            ConfigError, match="^%s: .*/link/x, a symbolic link to .*/home/x, is within .*/home" % place
+        ):
+            install.check_places(layout.Layout(**{place: str(tmp_path / "link" / "x")}))
+
+    def test_a_hidden_place_that_is_a_link_hides_what_it_leads_to(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(install, "_UNUSABLE", {str(tmp_path / "home"): "why"})
+        (tmp_path / "home").symlink_to(tmp_path / "export")
+        with pytest.raises(ConfigError, match="is within"):
+            install.check_places(layout.Layout(bin_dir=str(tmp_path / "export")))
+
+    @pytest.mark.parametrize("folder", [install.STATE_DIR, install.RUN_DIR])
+    def test_what_removal_deletes_as_a_whole_is_refused(self, folder: str) -> None:
+        with pytest.raises(ConfigError, match="which removal deletes as a whole"):
+            install.check_places(layout.Layout(config_dir=folder))
+
+    @pytest.fixture
+    def anywhere(self, where: layout.Layout, monkeypatch: pytest.MonkeyPatch) -> layout.Layout:
+        """A node whose every place will do."""
+        monkeypatch.setattr(install, "_UNUSABLE", {})
+        return where
+
+    def test_a_config_dir_that_others_use_is_refused(self, anywhere: layout.Layout, tmp_path: Path) -> None:
+        others = tmp_path / "kubernetes"
+        (others / "pki").mkdir(parents=True)
+        with pytest.raises(ConfigError, match="^config_dir: .*/kubernetes, which holds 'pki', is not a directory for"):
+            install.check_places(anywhere._replace(config_dir=str(others)))
+
+    @pytest.mark.parametrize("well_known", ["/etc", "/usr", "/var", "/opt", "/srv", "/etc/systemd/system", "/var/lib"])
+    def test_a_well_known_config_dir_is_refused(self, anywhere: layout.Layout, well_known: str) -> None:
+        with pytest.raises(ConfigError, match="^config_dir: %s.* is not a directory for the agent alone" % well_known):
+            install.check_places(anywhere._replace(config_dir=well_known))
+
+    def test_one_of_its_own_will_do(self, anywhere: layout.Layout, tmp_path: Path) -> None:
+        install.check_places(anywhere)
+        for folder in ("absent", "empty", "with/ip-masq-agent", "used"):
+            there = anywhere._replace(config_dir=str(tmp_path / folder))
+            if folder != "absent":
+                (tmp_path / folder).mkdir(parents=True)
+            if folder == "with/ip-masq-agent":
+                (tmp_path / folder / "README").touch()
+            if folder == "used":
+                (tmp_path / folder / "config").touch()
+                (tmp_path / folder / "config.d").mkdir()
+            install.check_places(there)
+
+    def test_one_that_the_installed_agent_has_stays_good(self, anywhere: layout.Layout, tmp_path: Path) -> None:
+        there = anywhere._replace(config_dir=str(tmp_path / "policy"))
+        install.put_files(there, "{}\n")
+        (tmp_path / "policy" / "config~").touch()
+        install.check_places(there)
+
+
 class TestInstalled:
     """install.installed"""
 
@@ -315,6 +390,59 @@ class TestInstalled:
         install.put_files(where, "{}\n")
         Path(where.program).write_text("#!/bin/sh\n")
         assert install.installed(where) == []
+
+
+class TestTryService:
+    """install.try_service and install.last_failure"""
+
+    class Systemd:
+        """Runs the service with a result; the journal has a line of it."""
+
+        def __init__(self, result: str = "success", status: int = 0, run: t.Callable[[], object] = int) -> None:
+            self.result, self.status, self.run = result, status, run
+            self.calls: t.List[t.List[str]] = []
+
+        def __call__(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+            self.calls.append(list(argv[:2]))
+            if argv[1] == "restart":
+                self.run()
+                return Outcome(int(self.result != "success"), "", "Job failed. See systemctl status.\n")
+            if argv[1] == "show":
+                return Outcome(0, "Result=%s\nExecMainStatus=%d\n" % (self.result, self.status), "")
+            if argv[0] == "journalctl" and argv[1] != "--sync":
+                return Outcome(0, "exec: /usr/local/sbin/ip-masq-agent: not found\nFailed.\n", "")
+            return Outcome(0, "", "")
+
+    def test_a_run_that_works_is_silent(self, where: layout.Layout) -> None:
+        systemd = self.Systemd()
+        install.try_service(systemd, where)
+        assert ["systemctl", "restart"] in systemd.calls
+        assert install.last_failure(systemd) == ""
+
+    def test_the_program_runs_and_not_only_the_comparison(self, where: layout.Layout) -> None:
+        expected = Path(snapshot._EXPECTED)
+        expected.parent.mkdir(parents=True)
+        expected.write_text("as verified")
+        seen: t.List[bool] = []
+        install.try_service(self.Systemd(run=lambda: seen.append(expected.exists())), where)
+        assert seen == [False]
+
+    def test_a_run_that_fails_is_told_with_what_the_journal_has(self, where: layout.Layout) -> None:
+        systemd = self.Systemd("exit-code", 127)
+        with pytest.raises(NodeError) as error:
+            install.try_service(systemd, where)
+        assert str(error.value).startswith(
+            "the agent is installed, and ip-masq-agent.service does not work: result exit-code, exit status 127: "
+            "exec: /usr/local/sbin/ip-masq-agent: not found; Failed.. Repair that and run this again"
+        )
+        assert install.last_failure(systemd) == "result exit-code, exit status 127"
+
+    def test_metrics_that_were_not_written_are_a_failure(self, where: layout.Layout, tmp_path: Path) -> None:
+        there = where._replace(metrics_dir=str(tmp_path))
+        Path(there.metrics_file).write_text("of yesterday")
+        with pytest.raises(NodeError, match="does not work: it did not write .*/ip_masq_agent.prom"):
+            install.try_service(self.Systemd(), there)
+        install.try_service(self.Systemd(run=lambda: Path(there.metrics_file).write_text("of today")), there)
 
 
 class TestSettleUnits:

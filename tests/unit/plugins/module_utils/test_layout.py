@@ -49,11 +49,14 @@ def units(where: layout.Layout = WHERE) -> t.Dict[str, Unit]:
     [
         "relative",
         "/",
-        "/etc/",
+        "//",
         "/with space",
         "/a//b",
         "/a/../b",
         "/a/..",
+        "/a/.",
+        "/./a",
+        "/a/./b",
         "/new\nline",
         "/per%cent",
         "/dollar$",
@@ -67,6 +70,11 @@ def test_a_path_that_would_have_to_be_quoted_is_refused(place: str, path: str) -
     with pytest.raises(ConfigError) as error:
         layout.layout(**{place: path})
     assert str(error.value).startswith("%s: %s is not usable" % (place, ascii(path)))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_slash_at_the_end_means_nothing(place: str) -> None:
+    assert layout.layout(**{place: "/opt/masq/"}) == layout.layout(**{place: "/opt/masq"})
 
 
 def test_an_empty_metrics_dir_means_no_metrics() -> None:

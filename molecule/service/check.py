@@ -1,0 +1,177 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the agent's service can do in its sandbox, and what must not keep it from healing: C(check.py sandbox)."""
+
+from __future__ import annotations
+
+import glob
+import os
+import pwd
+import shutil
+import stat
+import sys
+import typing as t
+
+from checks import (
+    AGENT,
+    BACKEND,
+    CONFIG,
+    DROP_INS,
+    LINK_LOCAL,
+    RFC1918,
+    SERVICE,
+    check,
+    check_rules,
+    done,
+    equal,
+    eventually,
+    exempt,
+    flush,
+    journal,
+    packets,
+    run,
+    sh,
+    shown,
+    write,
+)
+
+METRICS_DIR = "/var/lib/node_exporter"
+METRICS = os.path.join(METRICS_DIR, "ip_masq_agent.prom")
+LOCK = "/run/xtables.lock"
+LEGACY_SERVICE = "ip-masq-agent-legacy.service"
+LEGACY_PATH = "ip-masq-agent-legacy.path"
+TEMPORARY = "/run/systemd/system/%s.d" % SERVICE
+
+
+def synced(what: str) -> None:
+    """A run of the service repairs a flush."""
+    flush()
+    sh("systemctl", "start", SERVICE)
+    check_rules(what)
+
+
+def metrics_of_others() -> None:
+    """The directory belongs to node_exporter's user."""
+    about = os.stat(METRICS_DIR)
+    equal("%s is another user's" % METRICS_DIR, pwd.getpwuid(about.st_uid).pw_name, "nobody")
+    before = os.stat(METRICS).st_mtime_ns
+    sh("systemctl", "start", SERVICE)
+    check("the service writes metrics there", os.stat(METRICS).st_mtime_ns > before)
+    equal("everybody may read them", stat.S_IMODE(os.stat(METRICS).st_mode), 0o644)
+
+
+def metrics_gone() -> None:
+    """The directory disappears: healing goes on, and the journal is told of it once."""
+    here = len(journal())
+    os.rename(METRICS_DIR, METRICS_DIR + ".away")
+    for again in range(2):
+        synced("without the directory of the metrics, run %d" % (again + 1))
+        equal("the service is well", shown(SERVICE, "Result"), {"Result": "success"})
+    warned = [line for line in journal()[here:] if "no metrics are written" in line]
+    check("one warning names the reason", len(warned) == 1 and METRICS in warned[0], warned)
+    os.rename(METRICS_DIR + ".away", METRICS_DIR)
+    os.unlink(METRICS)
+    sh("systemctl", "start", SERVICE)
+    check("metrics are back with their directory", os.path.exists(METRICS))
+
+
+def config_of_others() -> None:
+    """A file that only its owner may read, who is not root."""
+    path = os.path.join(DROP_INS, "10-site.json")
+    with open(path + ".new~", "w", encoding="utf-8") as handle:
+        handle.write('{"nonMasqueradeCIDRs": ["100.64.0.0/10", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]}')
+    shutil.chown(path + ".new~", "nobody")
+    os.chmod(path + ".new~", 0o600)
+    os.rename(path + ".new~", path)
+    wanted = BACKEND.in_order([LINK_LOCAL, "100.64.0.0/10", *RFC1918])
+    eventually("the edit acts", lambda: sorted(exempt()) == sorted(wanted), seen=exempt)
+    os.unlink(path)
+    eventually("its removal, too", lambda: exempt() == BACKEND.in_order([LINK_LOCAL, *RFC1918]), seen=exempt)
+
+
+def lock_file() -> None:
+    """Somebody deletes the lock file of iptables-legacy."""
+    # As after a boot: the file is there before it is watched.
+    sh("systemctl", "start", LEGACY_SERVICE)
+    sh("systemctl", "restart", LEGACY_PATH)
+    os.unlink(LOCK)
+    eventually("the lock file is there again", lambda: os.path.exists(LOCK))
+    equal("its mode", stat.S_IMODE(os.stat(LOCK).st_mode), 0o600)
+    eventually("it is watched again", is_watched)
+    started = shown(LEGACY_SERVICE, "ExecMainStartTimestampMonotonic")
+    synced("after the lock file was deleted")
+    sh("iptables-legacy", "-w", "-t", "nat", "-S")
+    equal("use of the lock starts nothing", shown(LEGACY_SERVICE, "ExecMainStartTimestampMonotonic"), started)
+
+
+def is_watched() -> bool:
+    """Whether a removal of the lock file would be seen now."""
+    waiting = shown(LEGACY_PATH, "SubState")["SubState"] == "waiting"
+    return waiting and idle(LEGACY_SERVICE) and os.path.exists(LOCK)
+
+
+def idle(unit: str) -> bool:
+    """Whether a oneshot unit is not under way."""
+    return shown(unit, "ActiveState")["ActiveState"] == "inactive"
+
+
+def walls() -> None:
+    """What the sandbox keeps the service from."""
+    places = ["/run", "/run/systemd/system", "/etc", "/usr", "/var/lib"]
+    os.makedirs(TEMPORARY)
+    with open(os.path.join(TEMPORARY, "walls.conf"), "w", encoding="utf-8") as handle:
+        handle.write("[Service]\n")
+        handle.writelines("ExecStartPre=-/bin/touch %s/from-the-sandbox\n" % place for place in places)
+    sh("systemctl", "daemon-reload")
+    sh("systemctl", "start", SERVICE)
+    equal("it writes nowhere else", [found for place in places for found in glob.glob(place + "/from-the-sandbox")], [])
+    shutil.rmtree(TEMPORARY)
+    sh("systemctl", "daemon-reload")
+
+
+def restarts() -> None:
+    """A restart that comes before the script has set its trap is no failure."""
+    here = len(journal())
+    for _again in range(50):
+        sh("systemctl", "--no-block", "restart", SERVICE)
+    eventually("they are over", lambda: idle(SERVICE))
+    failed = [line for line in journal()[here:] if "Failed with result" in line or "Main process exited" in line]
+    equal("50 restarts in a row are 50 restarts", failed, [])
+
+
+def traceback() -> None:
+    """What the agent writes without a priority reaches the journal."""
+    aside = AGENT + ".aside"
+    os.rename(AGENT, aside)
+    write(AGENT, '#!/usr/bin/python3 -I\nraise RuntimeError("of the check")\n')
+    os.chmod(AGENT, 0o755)
+    here = len(journal())
+    check("the service fails", run("systemctl", "start", SERVICE).returncode)
+    os.rename(aside, AGENT)
+    eventually(
+        "the journal has the reason", lambda: any("RuntimeError: of the check" in line for line in journal()[here:])
+    )
+    sh("systemctl", "start", SERVICE)
+
+
+def units() -> None:
+    """systemd has nothing to say against the units."""
+    verified = run("systemd-analyze", "verify", *glob.glob("/etc/systemd/system/ip-masq-agent*"))
+    equal("systemd-analyze verify", (verified.returncode, verified.stdout + verified.stderr), (0, ""))
+
+
+def works() -> None:
+    """The service heals."""
+    equal("its last run went well", shown(SERVICE, "Result"), {"Result": "success"})
+    synced("a run of the service")
+    packets("after it")
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "sandbox":
+        check("the configuration is there", os.path.exists(CONFIG))
+        for part in (units, metrics_of_others, metrics_gone, config_of_others, lock_file, walls, restarts, traceback):
+            t.cast(t.Callable[[], None], part)()
+    works()
+    done()
