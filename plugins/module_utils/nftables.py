@@ -6,7 +6,8 @@
 A table that is there is changed where it stands, in one transaction. It is not deleted and made anew: a kernel may
 publish the elements of a NEW set some microseconds after the rules that ask it (seen with Linux 6.18), and connections
 opened in between would be masqueraded although they are exempt. For the same reason a set that is not there yet is made
-first, in a transaction that no packet can notice, and the chains that ask it in a second.
+first, in a transaction that no packet can notice, and the chains that ask it in a second; the set of earlier releases
+goes with the second.
 """
 
 from __future__ import annotations
@@ -118,17 +119,18 @@ class Nftables:
         if before is not None and before.foreign:
             # Somebody tampered with the table: nothing but a new one is sure to be rid of it.
             return self._deletion() + text.render(after)
-        there = before is not None and before.has_set
         steps = []
         if before is None:
             before = after._replace(chains=(), has_set=False)
             steps.append("add table " + self._table)
-        if not there or before.spans != after.spans:
-            steps += text.change_set(after, there)
-        if not there:
+        if not before.has_set or before.spans != after.spans:
+            steps += text.change_set(after, before.has_set)
+        if not before.has_set:
             steps.append(_THEN.rstrip())
         if not before.same_rules(after):
             steps += text.change_chains(before, after)
+        if before.has_old_set:
+            steps.append(text.delete_set(self.family, text.OLD_SET))
         return "\n".join(steps + [""])
 
     def undo(self, state: State, previous: State) -> str:
@@ -138,15 +140,21 @@ class Nftables:
 
     def commit(self, transaction: str) -> None:
         """See :meth:`~.plan.Backend.commit`."""
-        steps = transaction.split(_THEN)
-        previous = self.observe() if len(steps) > 1 else State(None)
-        for number, step in enumerate(steps):
-            done = self._run([self._nft, "-f", "-"], stdin=step, timeout=_PATIENCE)
-            if done.rc != 0:
-                if number:
-                    # What is refused must not have changed anything.
-                    self.commit(self.undo(self.observe(), previous))
-                raise self._failure("refused the rules", done, CommitRefused)
+        first, _then, second = transaction.partition(_THEN)
+        new_table = bool(second) and self._has_table(self.family, text.TABLE) is False
+        self._write(first)
+        if second:
+            try:
+                self._write(second)
+            except CommitRefused:
+                # What is refused must not have changed anything: the first step made a set that no rule uses.
+                self._write(self._deletion() if new_table else text.delete_set(self.family, text.SET) + "\n")
+                raise
+
+    def _write(self, commands: str) -> None:
+        done = self._run([self._nft, "-f", "-"], stdin=commands, timeout=_PATIENCE)
+        if done.rc != 0:
+            raise self._failure("refused the rules", done, CommitRefused)
 
     def _failure(self, what: str, done: Outcome, error: t.Type[NodeError] = NodeError) -> NodeError:
         said = " ".join(done.stderr.split())
@@ -186,6 +194,8 @@ class Nftables:
 def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t.List[Action]:
     actions = [Action("table created", "table " + table)] if before is None else []
     before = before or after._replace(chains=(), spans=())
+    actions += [] if before.has_set else [Action("set created", "set " + text.SET)]
+    actions += [Action("set removed", "set " + text.OLD_SET)] if before.has_old_set else []
     actions += [Action("foreign part removed", part) for part in before.foreign]
     names = [name for name, _rules in after.chains]
     actions += [Action("chain removed", "chain " + name) for name, _rules in before.chains if name not in names]
@@ -201,9 +211,7 @@ def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t
     family = after.family
     gone, new = set(before.spans) - set(after.spans), set(after.spans) - set(before.spans)
     actions += _listed("range", "removed", [text.render_span(span, family) for span in sorted(gone)])
-    actions += _listed("range", "added", [text.render_span(span, family) for span in sorted(new)])
-    # A set that is empty can be missing, too.
-    return actions or [Action("set created", "set " + text.SET)]
+    return actions + _listed("range", "added", [text.render_span(span, family) for span in sorted(new)])
 
 
 def _listed(what: str, done: str, things: t.Sequence[str]) -> t.List[Action]:

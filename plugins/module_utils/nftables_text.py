@@ -20,7 +20,10 @@ from .iptables_text import COMMENT_PREFIX, EXEMPT_COMMENT, MASQUERADE_COMMENT
 from .ruleset import IPV4, IPV6, SHARE_UNIT, Masquerade, Ruleset
 
 TABLE = "ip_masq_agent"
-SET = "exempt"
+SET = "exempt_ranges"
+#: What the set was called when it was declared with C(type). nft 1.1.2 and later store with such a set what makes nft
+#: 1.0.6 and 0.9.8 crash on most listings. A set's declaration cannot be changed, so a new set takes its place.
+OLD_SET = "exempt"
 CHAIN = "postrouting"
 #: the base chain that decides before every other one, with exemption: enforce
 ENFORCER = "enforce"
@@ -31,8 +34,11 @@ NFT_FAMILY = {IPV4: "ip", IPV6: "ip6"}
 #: markMasqBit of the CNI plugin portmap (13), at their defaults.
 SERVICE_MARKS = 0x4000 | 0x2000
 
-_SET_TYPE = {IPV4: "type ipv4_addr", IPV6: "type ipv6_addr"}
-_SET_LINES = {"flags interval"}
+#: How each set is declared; auto-merge comes on top.
+_DECLARED = {
+    SET: {IPV4: ("typeof ip daddr", "flags interval"), IPV6: ("typeof ip6 daddr", "flags interval")},
+    OLD_SET: {IPV4: ("type ipv4_addr", "flags interval"), IPV6: ("type ipv6_addr", "flags interval")},
+}
 _ADDRESS_FAMILY = {IPV4: socket.AF_INET, IPV6: socket.AF_INET6}
 _LOOPBACK = {IPV4: "127.0.0.0/8", IPV6: "::1"}
 _BITS = {IPV4: 32, IPV6: 128}
@@ -71,12 +77,13 @@ class Table(t.NamedTuple):
 
     family: str
     has_set: bool
-    #: merged and in order
+    #: merged and in order; those of the old set where there is no other
     spans: t.Tuple[Span, ...]
     #: rules by chain of ours, without the line that hooks it
     chains: t.Tuple[t.Tuple[str, t.Tuple[str, ...]], ...]
     #: what must not be there: headers of blocks and lines that we would not write
     foreign: t.Tuple[str, ...] = ()
+    has_old_set: bool = False
 
     def rules(self, chain: str) -> t.Optional[t.Tuple[str, ...]]:
         """The rules of one of our chains; none where it is not there."""
@@ -93,6 +100,7 @@ class Table(t.NamedTuple):
             and other.has_set
             and not self.foreign
             and not other.foreign
+            and self.has_old_set == other.has_old_set
             and self.spans == other.spans
             and self.same_rules(other)
         )
@@ -232,22 +240,21 @@ def _read_span(element: str, family: str) -> Span:
 
 def parse(text: str, family: str) -> Table:
     """What C(nft -n -s list table) has printed. Never fails: what is not understood is foreign."""
-    has_set = False
-    spans: t.List[Span] = []
+    sets: t.Dict[str, t.List[Span]] = {}
     chains: t.List[t.Tuple[str, t.Tuple[str, ...]]] = []
     foreign: t.List[str] = []
     for header, printed in _blocks(text):
         kind, _space, name = header.partition(" ")
         # The others say nothing to a packet.
         lines = [line for line in printed if not line.startswith('comment "') and line != "auto-merge"]
-        if header == "set " + SET:
-            has_set = True
+        if kind == "set" and name in _DECLARED:
+            sets[name] = []
             elements = [line for line in lines if line.startswith("elements = ")]
-            if {line for line in lines if line not in elements} != _SET_LINES | {_SET_TYPE[family]}:
+            if sorted(line for line in lines if line not in elements) != sorted(_DECLARED[name][family]):
                 foreign.append(header)
             for element in (element for line in elements for element in _elements(line)):
                 try:
-                    spans.append(_read_span(element, family))
+                    sets[name].append(_read_span(element, family))
                 except (ValueError, OSError):
                     foreign.append("element " + element)
         elif kind == "chain" and name in _HOOKS and lines[:1] == [_HOOKS[name]]:
@@ -256,7 +263,8 @@ def parse(text: str, family: str) -> Table:
             foreign += [header] if header else lines
     order = list(_HOOKS)
     chains.sort(key=lambda chain: order.index(chain[0]))
-    return Table(family, has_set, merge(spans), tuple(chains), tuple(foreign))
+    spans = merge(sets.get(SET, sets.get(OLD_SET, [])))
+    return Table(family, SET in sets, spans, tuple(chains), tuple(foreign), OLD_SET in sets)
 
 
 def _blocks(text: str) -> t.Iterator[t.Tuple[str, t.List[str]]]:
@@ -318,7 +326,7 @@ def listing(text: str, family: str) -> t.Tuple[str, ...]:
 def render(table: Table) -> str:
     """The whole table, as nft reads it."""
     lines = ["table %s %s {" % (NFT_FAMILY[table.family], TABLE)]
-    lines += ["set %s {" % SET, _SET_TYPE[table.family]] + sorted(_SET_LINES) + ["auto-merge"]
+    lines += ["set %s {" % SET] + list(_DECLARED[SET][table.family]) + ["auto-merge"]
     lines += ["elements = { %s }" % _rendered_spans(table)] if table.spans else []
     lines.append("}")
     for name, rules in table.chains:
@@ -336,8 +344,13 @@ def change_set(table: Table, there: bool) -> t.List[str]:
     if there:
         commands = ["flush set " + name]
     else:
-        commands = ["add set %s { %s; flags interval; auto-merge; }" % (name, _SET_TYPE[table.family])]
+        commands = ["add set %s { %s; auto-merge; }" % (name, "; ".join(_DECLARED[SET][table.family]))]
     return commands + (["add element %s { %s }" % (name, _rendered_spans(table))] if table.spans else [])
+
+
+def delete_set(family: str, name: str) -> str:
+    """The command that deletes a set of our table."""
+    return "delete set %s %s %s" % (NFT_FAMILY[family], TABLE, name)
 
 
 def change_chains(before: Table, after: Table) -> t.List[str]:

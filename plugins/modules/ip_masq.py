@@ -254,7 +254,7 @@ actions:
           C(rules reordered), C(jump added), C(jump moved), C(jump replaced), C(jump removed),
           C(duplicate jump removed), C(jump of an earlier agent removed), C(chain of an earlier agent removed).
         - With nftables also C(table created), C(table removed), C(set created), C(range added), C(range removed),
-          C(ranges added), C(ranges removed), C(foreign part removed).
+          C(ranges added), C(ranges removed), C(set removed), C(foreign part removed).
       type: str
       sample: rule added
     rule:

@@ -11,7 +11,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from support import modules, namespaces, variants
+from support import modules, namespaces, nft_versions, variants
 from support.programs import Programs
 from support.topology import Topology
 
@@ -66,3 +66,9 @@ def family(request: pytest.FixtureRequest) -> str:
 def programs(tmp_path: Path) -> Programs:
     """Stand-ins for the firewall programs that keep a log."""
     return Programs(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def nfts() -> t.Dict[str, nft_versions.Nft]:
+    """The nft of every supported Debian release, by release, oldest first."""
+    return {release: nft_versions.nft_of(release) for release in nft_versions.RELEASES}

@@ -204,9 +204,9 @@ class NftablesDamage:
     """Random commands of nft on our table."""
 
     _COMMANDS = [
-        "delete element {t} exempt {{ 10.0.0.0/8 }}",
-        "add element {t} exempt {{ 203.0.113.0/24 }}",
-        "flush set {t} exempt",
+        "delete element {t} exempt_ranges {{ 10.0.0.0/8 }}",
+        "add element {t} exempt_ranges {{ 203.0.113.0/24 }}",
+        "flush set {t} exempt_ranges",
         "flush chain {t} postrouting",
         "flush table {t}",
         "delete table {t}",

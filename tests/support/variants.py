@@ -149,7 +149,7 @@ class Nftables(Variant):
         ranges = [
             element
             for kind, content in self.objects(ns, family)
-            if kind == "set" and content["name"] == "exempt"
+            if kind == "set" and content["name"] == "exempt_ranges"
             for element in content.get("elem", [])
         ]
         return [network for element in ranges for network in _as_networks(element)]
@@ -186,7 +186,9 @@ class Nftables(Variant):
                 words += ["-m addrtype --dst-type LOCAL"]
             elif "payload" in left:
                 right = content["right"]
-                ranges = ["-d %s " % network for network in (exempt if right == "@exempt" else [json.dumps(right)])]
+                ranges = [
+                    "-d %s " % network for network in (exempt if right == "@exempt_ranges" else [json.dumps(right)])
+                ]
             elif "meta" in left:
                 words += ["-p", _PROTOCOLS.get(content["right"], content["right"])]
             elif "numgen" in left:
@@ -232,7 +234,7 @@ class Nftables(Variant):
         return ns.run("nft", "-a", "list", "table", NFT_FAMILIES[family], "ip_masq_agent")
 
     def lose(self, ns: Namespace, family: str, cidr: str) -> None:
-        ns.run("nft", "delete element %s ip_masq_agent exempt { %s }" % (NFT_FAMILIES[family], cidr))
+        ns.run("nft", "delete element %s ip_masq_agent exempt_ranges { %s }" % (NFT_FAMILIES[family], cidr))
 
     def unhook(self, ns: Namespace, family: str) -> None:
         chain = "chain %s ip_masq_agent postrouting" % NFT_FAMILIES[family]

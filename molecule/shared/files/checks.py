@@ -198,8 +198,8 @@ if NATIVE:
     DAMAGE = {
         "the chain is flushed": lambda: nft("flush chain TABLE postrouting"),
         "the chain is deleted": lambda: nft("flush chain TABLE postrouting", "delete chain TABLE postrouting"),
-        "a range is lost": lambda: nft("delete element TABLE exempt { 10.0.0.0/8 }"),
-        "the set is flushed": lambda: nft("flush set TABLE exempt"),
+        "a range is lost": lambda: nft("delete element TABLE exempt_ranges { 10.0.0.0/8 }"),
+        "the set is flushed": lambda: nft("flush set TABLE exempt_ranges"),
         "another chain": lambda: nft(
             "add chain TABLE mine { type nat hook postrouting priority 90; }", "add rule TABLE mine masquerade"
         ),

@@ -21,6 +21,26 @@ DONE = Outcome(0, "", "")
 NOTHING = Outcome(1, "", "Error: No such file or directory\nlist table ip ip_masq_agent\n")
 
 
+#: What releases wrote that declared the set with C(type).
+OLD_FORM = """table ip ip_masq_agent {
+	set exempt {
+		type ipv4_addr
+		flags interval
+		auto-merge
+		elements = { 10.0.0.0/8, 169.254.0.0/16,
+			     172.16.0.0/12, 192.168.0.0/16 }
+	}
+
+	chain postrouting {
+		type nat hook postrouting priority 100; policy accept;
+		fib daddr type 2 counter return comment "ip-masq-agent: for the node itself"
+		ip daddr @exempt counter return comment "ip-masq-agent: exempt, keeps its source address"
+		counter masquerade fully-random comment "ip-masq-agent: leaves with the address of the node"
+	}
+}
+"""  # noqa: E101
+
+
 class Nft:
     """A program that answers as it is told and keeps what it was given to write."""
 
@@ -86,7 +106,7 @@ def test_a_new_set_is_complete_before_a_rule_asks_it() -> None:
     it.commit(it.plan(State(None), wanted()).transaction)
     first, second = nft.written
     assert "add element" in first and "chain" not in first and "rule" not in first
-    assert "@exempt" in second and "element" not in second
+    assert "@exempt_ranges" in second and "element" not in second
 
 
 @pytest.mark.parametrize(
@@ -117,7 +137,7 @@ def test_the_enforcing_chain_goes_with_the_option() -> None:
 
 def test_what_is_foreign_goes_with_the_table() -> None:
     listed = state().listed or ""
-    tampered = State(listed.replace("set exempt {", "chain mine {\n}\nset exempt {"))
+    tampered = State(listed.replace("set exempt_ranges {", "chain mine {\n}\nset exempt_ranges {"))
     plan = backend().plan(tampered, wanted())
     assert [action.rule for action in plan.actions] == ["chain mine"]
     assert plan.transaction.startswith("delete table ip ip_masq_agent\ntable ip ip_masq_agent {")
@@ -142,14 +162,37 @@ def test_a_refusal_is_passed_on_in_short() -> None:
     assert len(str(refusal.value)) < 700
 
 
-def test_a_second_step_that_is_refused_takes_the_first_with_it() -> None:
-    nft = Nft(wrote=lambda step: Outcome(1, "", "no") if "@exempt" in step else DONE)
-    it = backend(nft)
-    # As the kernel would have it: the table is there once the first step is over.
-    it.observe = lambda: state() if nft.written else State(None)  # type: ignore[method-assign]
+@pytest.mark.parametrize(
+    "before, undone",
+    [(None, "delete table ip ip_masq_agent\n"), (OLD_FORM, "delete set ip ip_masq_agent exempt_ranges\n")],
+    ids=["new table", "set of an earlier release"],
+)
+def test_a_second_step_that_is_refused_takes_the_first_with_it(before: t.Optional[str], undone: str) -> None:
+    nft = Nft(wrote=lambda step: Outcome(1, "", "no") if "@exempt_ranges" in step else DONE)
+    it = backend(nft, has_table=before is not None)
     with pytest.raises(CommitRefused):
-        it.commit(it.plan(State(None), wanted()).transaction)
-    assert nft.written[2:] == ["delete table ip ip_masq_agent\n"]
+        it.commit(it.plan(State(before), wanted()).transaction)
+    assert nft.written[2:] == [undone]
+
+
+def test_the_set_of_an_earlier_release_goes_once_nothing_uses_it() -> None:
+    nft = Nft()
+    it = backend(nft)
+    plan = it.plan(State(OLD_FORM), wanted())
+    it.commit(plan.transaction)
+    first, second = nft.written
+    assert first.startswith("add set ip ip_masq_agent exempt_ranges { typeof ip daddr;") and "chain" not in first
+    assert "delete" not in first and second.endswith("delete set ip ip_masq_agent exempt\n")
+    assert [action for action, _rule in plan.actions] == ["set created", "set removed", "rule removed", "rule added"]
+
+
+def test_a_replacement_that_was_interrupted_is_completed() -> None:
+    nft = Nft()
+    it = backend(nft)
+    new_set = (state().listed or "").partition("chain ")[0]
+    it.commit(it.plan(State(new_set + OLD_FORM.partition("{")[2]), wanted()).transaction)
+    (written,) = nft.written
+    assert "element" not in written and written.endswith("delete set ip ip_masq_agent exempt\n")
 
 
 def test_more_than_a_hundred_ranges_are_reported_as_a_count() -> None:
@@ -164,13 +207,13 @@ def test_counters_tell_exempt_from_masqueraded() -> None:
 	chain postrouting {
 		type nat hook postrouting priority 100; policy accept;
 		fib daddr type 2 counter packets 1 bytes 2 return
-		ip daddr @exempt counter packets 30 bytes 1800 return
+		ip daddr @exempt_ranges counter packets 30 bytes 1800 return
 		meta l4proto 6 counter packets 400 bytes 24000 masquerade to :42
 		counter packets 5 bytes 300 masquerade fully-random
 	}
 	chain enforce {
 		meta mark & 0x00006000 != 0x00000000 counter packets 9 bytes 9 return
-		ip daddr @exempt counter packets 6 bytes 360 snat to ip saddr
+		ip daddr @exempt_ranges counter packets 6 bytes 360 snat to ip saddr
 	}
 }
 """

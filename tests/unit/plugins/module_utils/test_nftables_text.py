@@ -22,8 +22,8 @@ policies = st.builds(lambda config, exemption: config._replace(exemption=exempti
 #: What nft 0.9.8, 1.0.6 and 1.1.3 print, byte for byte, with -n -s.
 PRINTED = """\
 table ip ip_masq_agent {
-	set exempt {
-		type ipv4_addr
+	set exempt_ranges {
+		typeof ip daddr
 		flags interval
 		auto-merge
 		elements = { 1.2.3.4, 10.0.0.0-13.255.255.255,
@@ -33,7 +33,7 @@ table ip ip_masq_agent {
 	chain postrouting {
 		type nat hook postrouting priority 100; policy accept;
 		fib daddr type 2 counter return comment "ip-masq-agent: for the node itself"
-		ip daddr @exempt counter return comment "ip-masq-agent: exempt, keeps its source address"
+		ip daddr @exempt_ranges counter return comment "ip-masq-agent: exempt, keeps its source address"
 		meta l4proto 6 numgen random mod 2147483648 < 1007802837 counter masquerade to :1024-29999 fully-random
 		meta l4proto 6 counter masquerade to :32768-65535
 		meta l4proto 132 counter masquerade to :42 fully-random
@@ -45,7 +45,7 @@ table ip ip_masq_agent {
 		meta mark & 0x00006000 != 0x00000000 counter return
 		ip saddr 127.0.0.0/8 counter return
 		fib daddr type 2 counter return
-		ip daddr @exempt counter snat to ip saddr
+		ip daddr @exempt_ranges counter snat to ip saddr
 	}
 }
 """  # noqa: E101
@@ -70,6 +70,19 @@ def test_what_nft_prints_is_understood() -> None:
         Masquerade("sctp", PortRange(42, 42), None, True),
         Masquerade(None, None, None, False),
     )
+
+
+@pytest.mark.parametrize("family, nft", [("ipv4", "ip"), ("ipv6", "ip6")])
+def test_only_a_set_that_every_nft_can_read_is_in_sync(family: str, nft: str) -> None:
+    table = text.from_ruleset(from_config(build({"enable_ipv6": True}), family), family)
+    written = text.render(table)
+    by_type = written.replace("typeof %s daddr" % nft, "type %s_addr" % family)
+    assert by_type != written
+    found = text.parse(by_type, family)
+    assert found.foreign == ("set exempt_ranges",) and not found.means(table)
+    earlier = text.parse(by_type.replace("exempt_ranges", "exempt"), family)
+    assert not earlier.foreign and not earlier.means(table) and earlier.has_old_set and not earlier.has_set
+    assert earlier.spans == table.spans
 
 
 def test_people_are_shown_names_and_one_range_a_line() -> None:
@@ -149,7 +162,7 @@ def test_merged_spans_hold_the_same_addresses_and_do_not_touch(given_spans: t.Li
 def test_any_span_is_read_as_it_is_written(span: t.Tuple[int, int]) -> None:
     for family in FAMILIES:
         written = text.render_span(span, family)
-        table = text.parse("table x {\nset exempt {\nelements = { %s }\n}\n}" % written, family)
+        table = text.parse("table x {\nset exempt_ranges {\nelements = { %s }\n}\n}" % written, family)
         assert table.spans == (span,)
 
 
@@ -171,7 +184,7 @@ def test_no_text_is_too_strange_to_read(strange: str, family: str) -> None:
 @given(
     st.lists(
         st.sampled_from(
-            PRINTED.split("\n") + ["}", "elements = {", "elements = { 1.2.3.4-::1, 1/2/3, x }", "set exempt {"]
+            PRINTED.split("\n") + ["}", "elements = {", "elements = { 1.2.3.4-::1, 1/2/3, x }", "set exempt_ranges {"]
         )
     )
 )

@@ -1,0 +1,155 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One kernel, several versions of nft: containers bring their own. Each must read what the others wrote."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+import pytest
+from support.flood import Flood
+from support.modules import apply, run_module
+from support.namespaces import Namespace
+from support.nft_versions import RELEASES, Nft
+from support.topology import ADDRESSES, Topology
+from support.variants import NFT_FAMILIES, NFTABLES
+
+REPLACEMENTS = 5
+
+Nfts = t.Dict[str, Nft]
+
+#: What kube-proxy, Calico and others run.
+LISTINGS = ("list ruleset", "-j list ruleset", "list tables", "list sets", "list chains")
+#: A policy that uses everything that a table of ours can hold.
+FULL: t.Dict[str, t.Any] = {
+    "backend": "nftables",
+    "exemption": "enforce",
+    "to_ports": ["1024-29999", "32768-65535"],
+    "non_masquerade_cidrs": ["10.0.0.0/8", "11.0.0.0/9", "192.0.2.1/32", "fc00::/7", "2001:db8::1/128"],
+    "enable_ipv6": True,
+}
+#: A set of another program, in the form that older versions cannot read when a newer one wrote it.
+FOREIGN = "table ip other { set s { type ipv4_addr; flags interval; elements = { 192.0.2.0/24 }; }; }\n"
+#: Our table as releases wrote it that declared the set with "type".
+OLD_SET = """
+add table {nft} ip_masq_agent
+add set {nft} ip_masq_agent exempt {{ type {nft_type}; flags interval; auto-merge; }}
+add element {nft} ip_masq_agent exempt {{ {elements} }}
+"""
+OLD_CHAIN = """
+add chain {nft} ip_masq_agent postrouting {{ type nat hook postrouting priority srcnat; policy accept; }}
+flush chain {nft} ip_masq_agent postrouting
+add rule {nft} ip_masq_agent postrouting fib daddr type local counter return
+add rule {nft} ip_masq_agent postrouting {nft} daddr @exempt counter return
+add rule {nft} ip_masq_agent postrouting counter masquerade fully-random
+"""
+OLD = {
+    "ipv4": {
+        "nft": "ip",
+        "nft_type": "ipv4_addr",
+        "elements": "10.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16",
+    },
+    "ipv6": {"nft": "ip6", "nft_type": "ipv6_addr", "elements": "fe80::/10, fc00::/7"},
+}
+BOTH: t.Dict[str, t.Any] = {
+    "backend": "nftables",
+    "enable_ipv6": True,
+    "non_masquerade_cidrs": ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"],
+}
+
+
+def test_each_version_reads_what_each_other_wrote(nfts: Nfts, capsys: pytest.CaptureFixture[str]) -> None:
+    """Text, JSON, and the module itself: what one version wrote is in sync for all."""
+    rows = []
+    for writer in nfts.values():
+        with Namespace() as ns:
+            assert apply(ns, path=writer.path, **FULL)["changed"] is True
+            cells = [_read(ns, reader) for reader in nfts.values()]
+            texts = {reader.call(ns, "-n", "-s", "list", "ruleset").stdout for reader in nfts.values()}
+            rows.append((writer.version, cells))
+            assert len(texts) == 1, texts
+    with capsys.disabled():
+        print("\n\n%-16s" % "written by nft" + "".join("%-30s" % ("read by " + nft.version) for nft in nfts.values()))
+        for version, cells in rows:
+            print("%-16s" % version + "".join("%-30s" % cell for cell in cells))
+    assert {cell for _version, cells in rows for cell in cells} == {"ok"}
+
+
+def _read(ns: Namespace, reader: Nft) -> str:
+    for listing in LISTINGS:
+        done = reader.call(ns, *listing.split())
+        if done.returncode != 0:
+            return "%s: status %d" % (listing, done.returncode)
+        if "-j" in listing:
+            json.loads(done.stdout)
+    again = run_module(ns, path=reader.path, **FULL)
+    return "ok" if again.get("changed") is False and not again.get("failed") else again.get("msg", "changed")
+
+
+def test_the_older_versions_cannot_read_a_set_that_is_declared_by_type(nfts: Nfts) -> None:
+    """Else these tests would prove nothing."""
+    with Namespace() as ns:
+        nfts["trixie"].write(ns, FOREIGN)
+        found = {release: nft.call(ns, "list", "sets").returncode for release, nft in nfts.items()}
+    assert found == {"bullseye": -11, "bookworm": -11, "trixie": 0}
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_set_declared_by_type_is_replaced_once(nfts: Nfts, release: str) -> None:
+    with Namespace() as ns:
+        nft = nfts[release]
+        for old in OLD.values():
+            nft.write(ns, (OLD_SET + OLD_CHAIN).format(**old))
+        predicted = run_module(ns, check=True, path=nft.path, **BOTH)
+        done = apply(ns, path=nft.path, **BOTH)
+        assert predicted["actions"] == done["actions"]
+        for family, nft_family in NFT_FAMILIES.items():
+            mine = [action["action"] for action in done["actions"] if action["family"] == family]
+            assert mine == ["set created", "set removed", "rule removed", "rule added"]
+            sets = [content["name"] for kind, content in NFTABLES.objects(ns, family) if kind == "set"]
+            assert sets == ["exempt_ranges"]
+            assert "typeof %s daddr" % nft_family in nft.call(ns, "list", "table", nft_family, "ip_masq_agent").stdout
+        assert NFTABLES.exempt(ns, "ipv4") == ["10.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"]
+        assert NFTABLES.exempt(ns, "ipv6") == ["fc00::/7", "fe80::/10"]
+        for reader in nfts.values():
+            assert apply(ns, path=reader.path, **BOTH)["changed"] is False
+
+
+def test_no_connection_of_a_flood_is_wrong_while_the_set_is_replaced(topology: Topology, nfts: Nfts) -> None:
+    a, nft = ADDRESSES["ipv4"], nfts["trixie"]
+    # Many ranges, because a gap would last as long as the kernel takes to add them.
+    ranges = ["10.0.0.0/8"] + ["172.%d.%d.0/24" % (i // 128, i % 128 * 2) for i in range(2000)]
+    options = {"backend": "nftables", "non_masquerade_cidrs": ranges, "cidr_limit": len(ranges)}
+    old = dict(OLD["ipv4"], elements=", ".join(["169.254.0.0/16", *ranges]))
+    old_set, old_chain = OLD_SET.format(**old), OLD_CHAIN.format(**old)
+    nft.write(topology.node, old_set)
+    nft.write(topology.node, old_chain)
+    with Flood(topology, a.exempt[0], a.outside[0]) as flood:
+        for _again in range(REPLACEMENTS):
+            assert apply(topology.node, path=nft.path, **options)["changed"] is True
+            # And back, in the same two steps, so that nothing but the module can make a gap.
+            nft.write(topology.node, old_set)
+            nft.write(topology.node, old_chain + "delete set ip ip_masq_agent exempt_ranges\n")
+    assert flood.wrong == (0, 0)
+    assert min(flood.right) > 1000
+
+
+def test_a_replacement_that_was_interrupted_is_completed(ns: Namespace, nfts: Nfts) -> None:
+    nft = nfts["trixie"]
+    apply(ns, path=nft.path, backend="nftables")
+    nft.write(ns, (OLD_SET + OLD_CHAIN).format(**OLD["ipv4"]))
+    assert apply(ns, path=nft.path, backend="nftables")["changed"] is True
+    assert apply(ns, path=nft.path, backend="nftables")["changed"] is False
+    assert [content["name"] for kind, content in NFTABLES.objects(ns, "ipv4") if kind == "set"] == ["exempt_ranges"]
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_dormant_table_is_repaired(ns: Namespace, nfts: Nfts, release: str) -> None:
+    nft = nfts[release]
+    apply(ns, path=nft.path, backend="nftables")
+    nft.write(ns, "add table ip ip_masq_agent { flags dormant; }\n")
+    assert apply(ns, path=nft.path, backend="nftables")["changed"] is True
+    assert "dormant" not in nft.call(ns, "list", "table", "ip", "ip_masq_agent").stdout
+    assert apply(ns, path=nft.path, backend="nftables")["changed"] is False
