@@ -13,6 +13,7 @@ goes with the second.
 from __future__ import annotations
 
 import re
+import signal
 import typing as t
 
 from . import nftables_text as text
@@ -30,6 +31,9 @@ _THEN = "# then\n"
 
 #: seconds; nft waits for nobody, but 100,000 elements on a slow node take their time
 _PATIENCE = 120.0
+
+#: How a crash of nft is reported: by the runner as a negative signal, by a shell in between as 128 and the signal.
+_CRASHED = [status for number in (signal.SIGSEGV, signal.SIGABRT) for status in (-number, 128 + number)]
 
 #: Longest piece of an error message of nft that we pass on; it repeats the line that it refused.
 _SAID = 300
@@ -159,7 +163,14 @@ class Nftables:
     def _failure(self, what: str, done: Outcome, error: t.Type[NodeError] = NodeError) -> NodeError:
         said = " ".join(done.stderr.split())
         advice = ""
-        if "Operation not permitted" in said:
+        if done.rc in _CRASHED:
+            version = " ".join(self._run([self._nft, "--version"]).stdout.split()[:2])
+            said = "%s crashed (exit status %d)" % (version or "it", done.rc)
+            advice = (
+                ". A table written by a newer nft, in most cases another program's, makes older versions crash; which "
+                "table it is cannot be determined. Upgrade nftables, or set backend to iptables_nft or iptables_legacy"
+            )
+        elif "Operation not permitted" in said:
             advice = ". Another program owns the table, or this one lacks CAP_NET_ADMIN"
         elif "not supported" in said or "No such file or directory" in said:
             advice = (

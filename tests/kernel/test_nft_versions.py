@@ -10,7 +10,7 @@ import typing as t
 
 import pytest
 from support.flood import Flood
-from support.modules import apply, run_module
+from support.modules import apply, refused, run_module
 from support.namespaces import Namespace
 from support.nft_versions import RELEASES, Nft
 from support.topology import ADDRESSES, Topology
@@ -153,3 +153,46 @@ def test_a_dormant_table_is_repaired(ns: Namespace, nfts: Nfts, release: str) ->
     assert apply(ns, path=nft.path, backend="nftables")["changed"] is True
     assert "dormant" not in nft.call(ns, "list", "table", "ip", "ip_masq_agent").stdout
     assert apply(ns, path=nft.path, backend="nftables")["changed"] is False
+
+
+OLDER = ("bullseye", "bookworm")
+
+
+def _assert_crash_is_explained(message: str, nft: Nft) -> None:
+    for part in ("nftables v%s crashed" % nft.version, "cannot be determined", "Upgrade nftables", "iptables_nft"):
+        assert part in message
+
+
+@pytest.mark.parametrize("release", OLDER)
+def test_a_table_that_makes_nft_crash_is_not_taken_for_an_absent_one(ns: Namespace, nfts: Nfts, release: str) -> None:
+    nft, newer = nfts[release], nfts["trixie"]
+    apply(ns, path=nft.path, backend="nftables")
+    newer.write(ns, FOREIGN)
+    before = newer.call(ns, "-s", "list", "ruleset").stdout
+    for options in ({"non_masquerade_cidrs": ["10.0.0.0/8"]}, {"exemption": "enforce"}, {"state": "absent"}):
+        message = refused(ns, path=nft.path, **{"backend": "nftables", **options})
+        _assert_crash_is_explained(message, nft)
+        assert newer.call(ns, "-s", "list", "ruleset").stdout == before
+
+
+@pytest.mark.parametrize("release", OLDER)
+def test_where_nft_crashes_nothing_is_begun_and_iptables_works(ns: Namespace, nfts: Nfts, release: str) -> None:
+    nft, newer = nfts[release], nfts["trixie"]
+    newer.write(ns, FOREIGN)
+    _assert_crash_is_explained(refused(ns, path=nft.path, backend="nftables"), nft)
+    assert newer.call(ns, "list", "tables").stdout.split("\n") == ["table ip other", ""]
+    assert apply(ns, path=nft.path, backend="iptables_nft")["changed"] is True
+    # There is no table of ours, which the kernel says without nft.
+    assert apply(ns, path=nft.path, state="absent")["changed"] is True
+
+
+@pytest.mark.parametrize("release", OLDER)
+def test_after_a_change_to_iptables_a_table_that_cannot_be_removed_is_reported(
+    ns: Namespace, nfts: Nfts, release: str
+) -> None:
+    nft = nfts[release]
+    apply(ns, path=nft.path, backend="nftables")
+    nfts["trixie"].write(ns, FOREIGN)
+    done = apply(ns, path=nft.path, backend="iptables_nft")
+    (warning,) = done["warnings"]
+    _assert_crash_is_explained(warning, nft)

@@ -195,6 +195,25 @@ def test_a_replacement_that_was_interrupted_is_completed() -> None:
     assert "element" not in written and written.endswith("delete set ip ip_masq_agent exempt\n")
 
 
+@pytest.mark.parametrize("status", [-11, 139, -6, 134])
+def test_a_crash_of_nft_is_an_error_with_its_cause_and_remedy(status: int) -> None:
+    def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+        return Outcome(0, "nftables v1.0.6 (Lester Gooch #5)\n", "") if "--version" in argv else Outcome(status, "", "")
+
+    it = Nftables(run, "ipv4", "/usr/sbin/nft", has_table=lambda _family, _name: True)
+    for fails in (it.observe, it.counters, lambda: it.commit("add table ip ip_masq_agent\n")):
+        with pytest.raises(NodeError) as caught:
+            fails()
+        for part in (
+            "nftables v1.0.6 crashed",
+            str(status),
+            "cannot be determined",
+            "Upgrade nftables",
+            "iptables_nft",
+        ):
+            assert part in str(caught.value)
+
+
 def test_more_than_a_hundred_ranges_are_reported_as_a_count() -> None:
     many = ["10.%d.0.0/16" % (2 * i) for i in range(101)]
     actions = backend().plan(state(), wanted(non_masquerade_cidrs=many, cidr_limit=101)).actions
