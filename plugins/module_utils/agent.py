@@ -22,7 +22,7 @@ from .layout import Layout
 from .node import Node
 from .plan import View
 from .reconcile import Result, reconcile
-from .ruleset import IPV4, IPV6, Exempt
+from .ruleset import IPV4, IPV6, Exempt, Masquerade
 from .runner import run
 from .sync import INTERVAL_FILE, counters, managed, sync
 from .version import VERSION
@@ -303,7 +303,8 @@ def _decision(destination: t.Any, who: str, found: View) -> t.Iterator[str]:
     deciding = [
         number
         for number, rule in enumerate(rules)
-        if (destination in rule.network if isinstance(rule, Exempt) else rule.protocol is None)
+        if (isinstance(rule, Exempt) and destination in rule.network)
+        or (isinstance(rule, Masquerade) and rule.protocol is None)
     ]
     if not deciding:
         return

@@ -43,6 +43,8 @@ UNREADABLE = "# rules that iptables cannot print"
 #: More single rules than this in one plan are reported as a count.
 LISTED_RULES = 100
 
+#: A rule that leaves traffic to later rules, see ruleset.guards: what it counts is neither exempt nor masqueraded.
+_GUARDED = re.compile(r"-A \S+ (?:-s|-m mark) ")
 _COUNTED = re.compile(r" -c ([0-9]+) ([0-9]+) -j (\w+)")
 _FAILED_LINE = re.compile(r"line:? (\d+)")
 
@@ -280,9 +282,11 @@ class Iptables:
         """See :meth:`~.plan.Backend.counters`."""
         done = self._run(self._list + [self._chain, "-v"], timeout=self._patience)
         total = Counters()
-        for packets, octets, target in _COUNTED.findall(done.stdout):
-            counted = (int(packets), int(octets))
-            total = total.plus(Counters(0, 0, *counted) if target == "MASQUERADE" else Counters(*counted))
+        for line in done.stdout.splitlines():
+            found = _COUNTED.search(line)
+            if found and not _GUARDED.search(line):
+                counted = (int(found.group(1)), int(found.group(2)))
+                total = total.plus(Counters(0, 0, *counted) if found.group(3) == "MASQUERADE" else Counters(*counted))
         return total
 
     def fingerprint(self) -> t.List[t.List[str]]:

@@ -14,11 +14,13 @@ import re
 import typing as t
 
 from .config import PortRange
-from .ruleset import EVERYTHING, SHARE_UNIT, Exempt, Masquerade, Rule
+from .ruleset import EVERYTHING, SHARE_UNIT, Exempt, Guard, Masquerade, Rule, guards
 
 COMMENT_PREFIX = "ip-masq-agent:"
 EXEMPT_COMMENT = COMMENT_PREFIX + " exempt, keeps its source address"
 MASQUERADE_COMMENT = COMMENT_PREFIX + " leaves with the address of the node"
+MARKS_COMMENT = COMMENT_PREFIX + " Services and host ports leave as the node"
+SOURCE_COMMENT = COMMENT_PREFIX + " no answer comes back to this source"
 JUMP_COMMENT = COMMENT_PREFIX + " all traffic that is not for the node itself"
 
 #: What our jump matches, and what releases of ip-masq-agent before 2.0.1 repeat on every rule.
@@ -52,6 +54,9 @@ def render_rule(chain: str, rule: Rule) -> str:
             words += ["-d", str(rule.network)]
         words += _comment(EXEMPT_COMMENT) + ["-j", rule.verdict]
         return " ".join(words)
+    if isinstance(rule, Guard):
+        words += _guarded(rule) + _comment(MARKS_COMMENT if rule.marks else SOURCE_COMMENT) + ["-j", "RETURN"]
+        return " ".join(words)
     if rule.protocol:
         words += ["-p", rule.protocol]
     words += _comment(MASQUERADE_COMMENT)
@@ -65,6 +70,10 @@ def render_rule(chain: str, rule: Rule) -> str:
     return " ".join(words)
 
 
+def _guarded(guard: Guard) -> t.List[str]:
+    return ["-m", "mark", "!", "--mark", "0x0/0x%x" % guard.marks] if guard.marks else ["-s", str(guard.source)]
+
+
 def _comment(text: str) -> t.List[str]:
     return ["-m", "comment", "--comment", _quote(text)]
 
@@ -75,6 +84,9 @@ def parse_rule(line: str, family: str) -> t.Optional[Rule]:
     Comments say nothing, and a match on "not local" says nothing that the jump did not say before.
     """
     words = _without_not_local(_split_comment(tokenise(line)[2:])[0])
+    for guard in guards("ACCEPT", family):
+        if words == _guarded(guard) + ["-j", "RETURN"]:
+            return guard
     options: t.Dict[str, str] = {}
     position = 0
     while position < len(words):

@@ -174,8 +174,8 @@ class Nftables:
             advice = ". Another program owns the table, or this one lacks CAP_NET_ADMIN"
         elif "not supported" in said or "No such file or directory" in said:
             advice = (
-                ". The kernel lacks a part of nf_tables that this needs (nft_masq, nft_nat, nft_fib, nft_numgen): "
-                "install the kernel's modules, or set backend to an iptables variant"
+                ". The kernel lacks a part of nf_tables that this needs (nft_masq, nft_nat, nft_ct, nft_fib, "
+                "nft_numgen): install the kernel's modules, or set backend to an iptables variant"
             )
         if len(said) > _SAID:
             said = said[:_SAID] + "..."
@@ -240,9 +240,9 @@ def remarks(exemption: str) -> t.Iterator[str]:
         )
     if exemption == "enforce" and _ipvs_in_use():
         yield (
-            "exemption enforce: kube-proxy runs in IPVS mode, whose hairpin traffic (a pod that reaches itself through "
-            "a Service) carries no mark and keeps its source address where the pods' range is exempt, so that nobody "
-            "answers. Use another mode of kube-proxy, or set exemption to return"
+            "exemption enforce: this node has IPVS services, as kube-proxy in IPVS mode makes them. A pod that reaches "
+            "itself through such a Service gets no answer where the pods' range is exempt, because IPVS sets neither a "
+            "mark nor the DNAT status on these connections. Use another mode of kube-proxy, or set exemption to return"
         )
 
 

@@ -16,8 +16,8 @@ import socket
 import typing as t
 
 from .config import Network, PortRange
-from .iptables_text import COMMENT_PREFIX, EXEMPT_COMMENT, MASQUERADE_COMMENT
-from .ruleset import IPV4, IPV6, SHARE_UNIT, Masquerade, Ruleset
+from .iptables_text import COMMENT_PREFIX, EXEMPT_COMMENT, MARKS_COMMENT, MASQUERADE_COMMENT, SOURCE_COMMENT
+from .ruleset import IPV4, IPV6, SHARE_UNIT, Guard, Masquerade, Ruleset, guards
 
 TABLE = "ip_masq_agent"
 SET = "exempt_ranges"
@@ -30,17 +30,12 @@ ENFORCER = "enforce"
 
 NFT_FAMILY = {IPV4: "ip", IPV6: "ip6"}
 
-#: Marks of packets that must leave with the address of the node: kube-proxy's iptables.masqueradeBit (14) and the
-#: markMasqBit of the CNI plugin portmap (13), at their defaults.
-SERVICE_MARKS = 0x4000 | 0x2000
-
 #: How each set is declared; auto-merge comes on top.
 _DECLARED = {
     SET: {IPV4: ("typeof ip daddr", "flags interval"), IPV6: ("typeof ip6 daddr", "flags interval")},
     OLD_SET: {IPV4: ("type ipv4_addr", "flags interval"), IPV6: ("type ipv6_addr", "flags interval")},
 }
 _ADDRESS_FAMILY = {IPV4: socket.AF_INET, IPV6: socket.AF_INET6}
-_LOOPBACK = {IPV4: "127.0.0.0/8", IPV6: "::1"}
 _BITS = {IPV4: 32, IPV6: 128}
 _HOOKS = {
     CHAIN: "type nat hook postrouting priority srcnat; policy accept;",
@@ -48,8 +43,7 @@ _HOOKS = {
     ENFORCER: "type nat hook postrouting priority 50; policy accept;",
 }
 _LOCAL_COMMENT = COMMENT_PREFIX + " for the node itself"
-_SERVICE_COMMENT = COMMENT_PREFIX + " Services and host ports leave as the node"
-_LOOPBACK_COMMENT = COMMENT_PREFIX + " no answer comes back to this source"
+_DNAT_COMMENT = COMMENT_PREFIX + " left to the program that changed the destination"
 _INDENT = "    "
 
 _ANNOTATION = re.compile(r' comment "[^"]*"\Z')
@@ -65,6 +59,7 @@ _NAMES = (
     (re.compile(r"\bmeta l4proto 6\b"), "meta l4proto tcp"),
     (re.compile(r"\bmeta l4proto 17\b"), "meta l4proto udp"),
     (re.compile(r"\bmeta l4proto 132\b"), "meta l4proto sctp"),
+    (re.compile(r"\bct status 0x20\b"), "ct status dnat"),
     (re.compile(r"\bhook postrouting priority 100;"), "hook postrouting priority srcnat;"),
 )
 
@@ -128,24 +123,26 @@ def from_ruleset(ruleset: Ruleset, family: str) -> Table:
             + tuple(_rule(*_masquerade(rule), comment=MASQUERADE_COMMENT) for rule in ruleset.masquerade),
         )
     ]
+    # In the other chain guards would change nothing: packets that it accepts meet all other chains, too.
     if ruleset.verdict == "ENFORCE":
-        marked = "meta mark & 0x%08x != 0x00000000" % SERVICE_MARKS
-        chains.append(
-            (
-                ENFORCER,
-                (
-                    _rule(marked, "return", _SERVICE_COMMENT),
-                    _rule("%s saddr %s" % (nft, _LOOPBACK[family]), "return", _LOOPBACK_COMMENT),
-                    local,
-                    _rule(to_exempt, "snat to %s saddr" % nft, EXEMPT_COMMENT),
-                ),
-            )
-        )
+        left = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards)
+        chains.append((ENFORCER, left + (local, _rule(to_exempt, "snat to %s saddr" % nft, EXEMPT_COMMENT))))
     return Table(family, True, merge(_spans(ruleset.exempt, family)), tuple(chains))
 
 
 def _rule(matches: str, verdict: str, comment: str) -> str:
     return '%scounter %s comment "%s"' % (matches and matches + " ", verdict, comment)
+
+
+def _guard(guard: Guard, family: str) -> t.Tuple[str, str, str]:
+    if guard.dnat:
+        matches, comment = "ct status dnat", _DNAT_COMMENT
+    elif guard.marks:
+        matches, comment = "meta mark & 0x%08x != 0x00000000" % guard.marks, MARKS_COMMENT
+    else:
+        (source,) = _spans([t.cast(Network, guard.source)], family)
+        matches, comment = "%s saddr %s" % (NFT_FAMILY[family], render_span(source, family)), SOURCE_COMMENT
+    return matches, "return", comment
 
 
 def _masquerade(rule: Masquerade) -> t.Tuple[str, str]:
@@ -172,6 +169,7 @@ def to_ruleset(table: Table) -> t.Optional[Ruleset]:
             exempt=tuple(network for span in table.spans for network in _networks(span, table.family)),
             verdict=verdict,
             masquerade=tuple(_read_masquerade(*match.groups()) for match in found if match),
+            guards=guards(verdict, table.family) if table.spans else (),
         )
     except (ValueError, OverflowError):
         return None

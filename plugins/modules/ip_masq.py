@@ -101,9 +101,14 @@ options:
       - How far the promise goes that exempt traffic keeps its source address.
       - With V(return), as in ip-masq-agent, our rules leave it alone, and NAT rules of others can still masquerade it.
       - With V(accept) no later rule of C(POSTROUTING) can. With O(backend=nftables) this is no more than V(return).
-      - With V(enforce) no rule of anybody can, in iptables or in another nftables chain, earlier or later. It needs
-        nftables, and O(backend=auto) then means nftables. Traffic that kube-proxy or the CNI plugin portmap has marked
-        for masquerading (C(0x4000), C(0x2000)) is left to them.
+      - With V(enforce) no other rule can, in iptables or in another nftables chain, earlier or later. It needs
+        nftables, and O(backend=auto) then means nftables.
+      - Traffic that is answered only if it leaves as the node is left to other rules. With V(accept) and V(enforce)
+        these are packets that kube-proxy or the CNI plugin portmap has marked for masquerading (C(0x4000), C(0x2000))
+        and packets from loopback addresses. With V(enforce) they are also connections whose destination was changed
+        (DNAT), as those to Services and host ports.
+      - V(enforce) does not go together with kube-proxy in IPVS mode. A pod that reaches itself through a Service then
+        gets no answer where the pods' range is exempt.
     type: str
     choices: [return, accept, enforce]
     default: return

@@ -15,7 +15,7 @@ from support import topology as topologies
 from support.modules import apply, refused
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
-from support.variants import NFT_FAMILIES, VARIANTS
+from support.variants import NFT_FAMILIES, VARIANTS, meaning
 
 NFT, LEGACY = VARIANTS["iptables_nft"], VARIANTS["iptables_legacy"]
 EXEMPT = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
@@ -124,17 +124,11 @@ def test_accept_with_nftables_is_said_to_do_nothing_more(ns: Namespace) -> None:
     assert [warning for warning in result["warnings"] if "enforce" in warning]
 
 
-@pytest.fixture(params=["return", "enforce"])
-def enforced(request: pytest.FixtureRequest, topology: Topology) -> t.Iterator[Topology]:
-    """A node whose Services, host ports and own traffic are to work as they do without C(enforce)."""
-    done = apply(
-        topology.node,
-        backend="auto" if request.param == "enforce" else "nftables",
-        exemption=request.param,
-        enable_ipv6=True,
-        non_masquerade_cidrs=EXEMPT,
-    )
-    assert done["backend"]["name"] == "nftables"
+@pytest.fixture(params=[("nftables", "return"), ("nftables", "enforce"), ("iptables_nft", "accept")], ids=" ".join)
+def protected(request: pytest.FixtureRequest, topology: Topology) -> t.Iterator[Topology]:
+    """A node whose own and marked traffic is to leave as it does without C(exemption)."""
+    backend, exemption = request.param
+    apply(topology.node, backend=backend, exemption=exemption, enable_ipv6=True, non_masquerade_cidrs=EXEMPT)
     with contextlib.ExitStack() as owned:
         for ns, served in ((topology.pod, "pod"), (topology.node, "gateway")):
             addresses = [getattr(a, served) for a in ADDRESSES.values()]
@@ -151,63 +145,71 @@ def _ask(ns: Namespace, destination: str) -> str:
     return out.split('"')[3]
 
 
-def _service(node: Namespace, family: str, address: str, endpoint: str, mark: str, chain: str = "PREROUTING") -> None:
-    """What kube-proxy and portmap make of a Service or a host port: mark, choose an endpoint, masquerade the mark."""
-    bracketed = "[%s]" % endpoint if ":" in endpoint else endpoint
-    NFT.load(
-        node,
-        family,
-        ":SERVICE - [0:0]",
-        ":SERVICE-MASQ - [0:0]",
-        "-A SERVICE -j MARK --set-xmark %s/%s" % (mark, mark),
-        "-A SERVICE -p tcp -j DNAT --to-destination %s:%d" % (bracketed, PORT),
-        "-A SERVICE-MASQ -m mark --mark %s/%s -j MASQUERADE" % (mark, mark),
-        "-A %s -d %s -p tcp --dport %d -j SERVICE" % (chain, address, PORT),
-        "-I POSTROUTING 1 -j SERVICE-MASQ",
-    )
+def test_the_node_s_own_traffic(protected: Topology, family: str) -> None:
+    a = ADDRESSES[family]
+    assert _ask(protected.node, a.pod) == a.gateway
+    assert _ask(protected.node, a.exempt[0]) == a.node
+    assert _ask(protected.node, a.gateway) == a.gateway, "to itself"
+    assert _ask(protected.pod, a.gateway) == a.pod, "from a pod to the node"
+    assert _ask(protected.pod, a.exempt[0]) == a.pod
 
 
 @pytest.mark.parametrize("mark", ["0x4000", "0x2000"], ids=["kube-proxy", "portmap"])
-def test_node_port_with_cluster_policy_is_answered_through_the_node(enforced: Topology, family: str, mark: str) -> None:
+def test_marked_packets_are_left_to_a_later_rule(protected: Topology, family: str, mark: str) -> None:
+    """Without DNAT, as IPVS forwards them."""
     a = ADDRESSES[family]
-    # The endpoint is a pod of another node: without the node's address its answer would not come back this way.
-    _service(enforced.node, family, a.node, a.exempt[0], mark)
-    assert _ask(enforced.outside, a.node) == a.node
-    assert _ask(enforced.pod, a.node) == a.node
+    for destination in (a.exempt[0], a.outside[0]):
+        marking = "-A PREROUTING -s %s -d %s -j MARK --set-xmark %s/%s" % (a.pod, destination, mark, mark)
+        protected.node.run(NFT.tool(family), "-w", "-t", "mangle", *marking.split())
+    NFT.load(protected.node, family, "-A POSTROUTING -m mark --mark %s/%s -j MASQUERADE" % (mark, mark))
+    seen = protected.ask(*a.exempt[:2], a.outside[0])
+    assert seen == {a.exempt[0]: a.node, a.exempt[1]: a.pod, a.outside[0]: a.node}
 
 
-@pytest.mark.parametrize("mark", ["0x4000", "0x2000"], ids=["kube-proxy", "portmap"])
-def test_a_pod_reaches_itself_through_its_service(enforced: Topology, family: str, mark: str) -> None:
-    a = ADDRESSES[family]
-    virtual = {"ipv4": "10.96.0.10", "ipv6": "fd00:96::10"}[family]
-    _service(enforced.node, family, virtual, a.pod, mark)
-    assert _ask(enforced.pod, virtual) == a.gateway
+_ASK_FROM_LOOPBACK = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), 20, ("127.0.0.1", 0)) as sock:
+    print(sock.recv(64).decode())
+"""
 
 
-def test_the_node_s_own_traffic(enforced: Topology, family: str) -> None:
-    a = ADDRESSES[family]
-    assert _ask(enforced.node, a.pod) == a.gateway
-    assert _ask(enforced.node, a.exempt[0]) == a.node
-    assert _ask(enforced.node, a.gateway) == a.gateway, "to itself"
-    assert _ask(enforced.pod, a.gateway) == a.pod, "from a pod to the node"
-    assert _ask(enforced.pod, a.exempt[0]) == a.pod
-
-
-def test_a_host_port_on_loopback_reaches_its_pod(enforced: Topology) -> None:
-    """IPv6 has no such thing: ::1 never leaves the node."""
+def test_packets_from_loopback_are_left_to_a_later_rule(protected: Topology) -> None:
+    """Without DNAT. IPv6 has no such thing: ::1 never leaves the node."""
     a = ADDRESSES["ipv4"]
-    enforced.node.run("sysctl", "-qw", "net.ipv4.conf.all.route_localnet=1")
-    NFT.load(
-        enforced.node,
-        "ipv4",
-        "-A OUTPUT -d 127.0.0.1 -p tcp --dport %d -j DNAT --to-destination %s:%d" % (PORT, a.pod, PORT),
-        "-A POSTROUTING -s 127.0.0.1 -j MASQUERADE",
-    )
-    assert _ask(enforced.node, "127.0.0.1") == a.gateway
+    protected.node.run("sysctl", "-qw", "net.ipv4.conf.all.route_localnet=1")
+    NFT.load(protected.node, "ipv4", "-A POSTROUTING -s 127.0.0.0/8 -j MASQUERADE")
+    out = protected.node.run(sys.executable, "-c", _ASK_FROM_LOOPBACK, a.pod, str(PORT))
+    assert out == a.gateway + "\n"
 
 
-def test_a_marked_packet_to_outside_is_masqueraded_too(enforced: Topology, family: str) -> None:
+def test_connections_with_another_destination_than_they_were_opened_to(topology: Topology, family: str) -> None:
+    """C(enforce) leaves them to the program that changed the destination, C(accept) and C(return) do not look."""
     a = ADDRESSES[family]
     virtual = {"ipv4": "10.96.0.10", "ipv6": "fd00:96::10"}[family]
-    _service(enforced.node, family, virtual, a.outside[0], "0x4000")
-    assert _ask(enforced.pod, virtual) == a.node
+    endpoint = ("[%s]:%d" if family == "ipv6" else "%s:%d") % (a.exempt[0], PORT)
+    NFT.load(topology.node, family, "-A PREROUTING -p tcp -d %s -j DNAT --to-destination %s" % (virtual, endpoint))
+    found = {}
+    for backend, exemption in OURS:
+        apply(topology.node, backend=backend, exemption=exemption, enable_ipv6=True, non_masquerade_cidrs=EXEMPT)
+        NFT.load(topology.node, family, "-A POSTROUTING -j MASQUERADE")
+        found[backend, exemption] = topology.ask(virtual)[virtual]
+        NFT.load(topology.node, family, "-D POSTROUTING -j MASQUERADE")
+    assert found == {ours: a.pod if ours == ("iptables_nft", "accept") else a.node for ours in OURS}
+
+
+@pytest.mark.parametrize("backend", sorted(VARIANTS))
+def test_a_chain_of_an_earlier_release_is_completed_once(ns: Namespace, backend: str, family: str) -> None:
+    """C(accept) did not leave marked and loopback traffic to later rules."""
+    options = {"backend": backend, "exemption": "accept", "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT}
+    apply(ns, **options)
+    variant = VARIANTS[backend]
+    for _guard in range(2):
+        ns.run(variant.tool(family), "-w", "-t", "nat", "-D", "IP-MASQ-AGENT", "1")
+    done = apply(ns, **options)
+    loopback = {"ipv4": "127.0.0.0/8", "ipv6": "::1/128"}[family]
+    assert [(action["action"], meaning(action["rule"])) for action in done["actions"]] == [
+        ("rule added", "-m mark ! --mark 0x0/0x6000 -j RETURN"),
+        ("rule added", "-s %s -j RETURN" % loopback),
+    ]
+    assert (variant.rules(ns, family) or [])[:2] == [meaning(action["rule"]) for action in done["actions"]]
+    assert apply(ns, **options)["changed"] is False

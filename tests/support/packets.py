@@ -4,7 +4,8 @@
 """Real packets: a server that says who asked, and clients that ask. Run as a program inside a namespace.
 
 ``packets.py serve PORT ADDRESS...``: answers each TCP connection and UDP datagram with the sender's address.
-``packets.py ask tcp|udp PORT DESTINATION...``: prints a JSON object, destination -> source address seen there.
+``packets.py ask tcp|udp PORT DESTINATION...``: prints a JSON object, destination -> source address seen there. A
+destination is an address, or ADDRESS@PORT.
 ``packets.py stream PORT DESTINATION...``: opens TCP connections in turn until told to stop by the end of its standard
 input, then prints a JSON object, destination -> {source address seen there: how often}.
 """
@@ -63,10 +64,11 @@ def serve(port: int, addresses: t.Sequence[str]) -> None:
 def ask(protocol: str, port: int, destination: str) -> str:
     """The source address that ``destination`` saw, or what went wrong."""
     kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
-    with socket.socket(_family(destination), kind) as sock:
+    address, _at, own_port = destination.partition("@")
+    with socket.socket(_family(address), kind) as sock:
         sock.settimeout(PATIENCE)
         try:
-            sock.connect((destination, port))
+            sock.connect((address, int(own_port or port)))
             if protocol == "tcp":
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             else:

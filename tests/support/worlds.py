@@ -20,6 +20,9 @@ from .nat import BUILTIN_CHAINS, Chains, Nat, target
 
 CHAIN = "IP-MASQ-AGENT"
 GOOD_JUMP = ["-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", CHAIN]
+#: What comes before the exemptions that end the walk through POSTROUTING, by IP version, in alphabetical order.
+_MARKED = "-m mark ! --mark 0x0/0x6000 -j RETURN"
+GUARDS = {4: [_MARKED, "-s 127.0.0.0/8 -j RETURN"], 6: [_MARKED, "-s ::1/128 -j RETURN"]}
 #: Targets behind which no packet gets, where nothing limits them.
 FINAL = ("ACCEPT", "RETURN", "MASQUERADE", "SNAT")
 #: Chains of earlier agents, which may be in the table and jumped to.
@@ -104,6 +107,8 @@ _FOREIGN_IN_OURS = (
     "-o eth1 -j RETURN",
     "-j OTHER",
     '-p udp -m comment --comment "ip-masq-agent: not ours" -j RETURN',
+    "-s 127.0.0.0/8 -j RETURN",
+    _MARKED,
 )
 
 Draw = t.Callable[[st.SearchStrategy], t.Any]
@@ -222,11 +227,14 @@ def others(chains: Chains) -> Chains:
 def assert_holds(chains: Chains, wanted: Ruleset) -> None:
     """The table does what the policy says, judged without the code under test."""
     rules = [_without_comment(rule) for rule in chains[CHAIN]]
+    guards = GUARDS[wanted.exempt[0].version] if wanted.verdict == "ACCEPT" and wanted.exempt else []
+    assert sorted(" ".join(rule) for rule in rules[: len(guards)]) == guards
+    rules = rules[len(guards) :]
     count = sum(1 for rule in rules if rule[-2:] in (["-j", "RETURN"], ["-j", "ACCEPT"]))
     exempt = [ipaddress.ip_network(_destination(rule[:-2], wanted)) for rule in rules[:count]]
     assert {rule[-1] for rule in rules[:count]} <= {wanted.verdict}
     assert list(ipaddress.collapse_addresses(exempt)) == list(ipaddress.collapse_addresses(wanted.exempt))
-    fresh = healthy(wanted)[len(wanted.exempt) :]
+    fresh = healthy(wanted)[len(guards) + len(wanted.exempt) :]
     assert rules[count:] == [_without_comment(rule) for rule in fresh]
     jumps = [i for i, rule in enumerate(chains["POSTROUTING"]) if target(rule) == CHAIN]
     assert len(jumps) == 1, chains["POSTROUTING"]

@@ -84,9 +84,11 @@ def test_moving_out_takes_chains_of_earlier_agents_along(world: World, variant: 
 def test_a_chain_that_means_the_same_is_not_touched(data: t.Any, config: t.Any, family: str) -> None:
     wanted = from_config(config, family)
     ours = worlds.healthy(wanted)
-    exempt, rest = ours[: len(wanted.exempt)], ours[len(wanted.exempt) :]
+    guarded = len(wanted.guards)
+    guards, exempt = ours[:guarded], ours[guarded : guarded + len(wanted.exempt)]
     again = data.draw(st.lists(st.sampled_from(exempt), max_size=2)) if exempt else []
-    chain = data.draw(st.permutations(exempt + again)) + rest
+    chain = data.draw(st.permutations(guards)) + data.draw(st.permutations(exempt + again))
+    chain += ours[guarded + len(exempt) :]
     restyle = data.draw(st.lists(st.sampled_from(sorted(worlds.RESTYLES)), min_size=len(chain), max_size=len(chain)))
     chain = [worlds.RESTYLES[how](rule) for how, rule in zip(restyle, chain)]
     nat = Nat(chains={CHAIN: chain, "POSTROUTING": ["-m addrtype ! --dst-type LOCAL -j " + CHAIN]})

@@ -10,6 +10,7 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import PortRange
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.iptables import Iptables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.iptables_text import (
     parse_postrouting,
     parse_rule,
@@ -17,7 +18,16 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils.iptables_text imp
     render_rule,
     tokenise,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.ruleset import Exempt, Masquerade, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.plan import Counters
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.ruleset import (
+    LOOPBACK,
+    SERVICE_MARKS,
+    Exempt,
+    Guard,
+    Masquerade,
+    from_config,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome
 from hypothesis import given
 from hypothesis import strategies as st
 from support import worlds
@@ -54,6 +64,10 @@ def test_everything_is_written_without_a_destination(family: str, everything: st
         ("-A C -d 10.0.0.0/8 -m comment --comment -j -j RETURN", TEN),
         ("-A C -d 10.0.0.0/8 -j RETURN", TEN),
         ("-A C -d 10.1.2.3/32 -j RETURN", Exempt(ipaddress.ip_network("10.1.2.3/32"), "RETURN")),
+        ("-A C -s 127.0.0.0/8 -j RETURN", Guard(source=LOOPBACK["ipv4"])),
+        ("-A C -s 127.0.0.0/8 -m comment --comment x -j RETURN", Guard(source=LOOPBACK["ipv4"])),
+        ("-A C -m mark ! --mark 0x0/0x6000 -j RETURN", Guard(marks=SERVICE_MARKS)),
+        ("-A C -m addrtype ! --dst-type LOCAL -m mark ! --mark 0x0/0x6000 -j RETURN", Guard(marks=SERVICE_MARKS)),
         ("-A C -j MASQUERADE", Masquerade()),
         ("-A C -m addrtype ! --dst-type LOCAL -j MASQUERADE --random-fully", Masquerade(random_fully=True)),
         ("-A C -p tcp -j MASQUERADE --to-ports 1024-29999", Masquerade("tcp", PORTS)),
@@ -90,6 +104,13 @@ def test_rules_of_others_that_mean_the_same_are_read(line: str, rule: t.Any) -> 
         "-d 10.0.0.0/8 -m addrtype --dst-type LOCAL -j RETURN",
         "-d 10.0.0.0/8 -m addrtype ! --src-type LOCAL -j RETURN",
         "-m mark --mark 0x4000/0x4000 -j RETURN",
+        "-m mark --mark 0x0/0x6000 -j RETURN",
+        "-m mark ! --mark 0x0/0x6000 -j ACCEPT",
+        "-m mark ! --mark 0x0/0x6000 -d 10.0.0.0/8 -j RETURN",
+        "! -s 127.0.0.0/8 -j RETURN",
+        "-s 127.0.0.0/8 -j ACCEPT",
+        "-s 127.0.0.1/32 -j RETURN",
+        "-s ::1/128 -j RETURN",
         "-d 10.0.0.0/8 -j MASQUERADE",
         "-j MASQUERADE --random",
         "-p tcp -j MASQUERADE --to-ports x",
@@ -123,7 +144,8 @@ def test_probabilities_are_written_with_the_digits_that_iptables_prints(
 
 
 def test_every_rule_and_the_jump_say_whose_they_are() -> None:
-    for line in (render_rule("C", TEN), render_rule("C", Masquerade()), render_jump("C")):
+    guards = [render_rule("C", Guard(marks=SERVICE_MARKS)), render_rule("C", Guard(source=LOOPBACK["ipv6"]))]
+    for line in [render_rule("C", TEN), render_rule("C", Masquerade()), render_jump("C")] + guards:
         words = tokenise(line)
         assert words[words.index("--comment") + 1].startswith("ip-masq-agent: ")
         assert line.count("-A ") == 1 and "\n" not in line
@@ -164,3 +186,18 @@ def test_quotes_and_backslashes_in_foreign_comments_are_read_as_iptables_writes_
 def test_what_a_rule_of_postrouting_does_to_our_jump(spec: str, target: str, is_jump: bool, final: bool) -> None:
     (rule,) = parse_postrouting(["-P POSTROUTING ACCEPT", "-A POSTROUTING " + spec])
     assert (rule.target, rule.is_jump("C"), rule.shuts_out_the_rest) == (target, is_jump, final)
+
+
+def test_counters_tell_exempt_from_masqueraded_and_leave_out_the_rest() -> None:
+    """Packets that are left to later rules are neither."""
+    config = worlds.Config((ipaddress.ip_network("10.0.0.0/8"),), to_ports=(PORTS,), exemption="accept")
+    rules = from_config(config, "ipv4").rules
+    counted = ["-N C"]
+    for number, rule in enumerate(rules):
+        counted.append(render_rule("C", rule).replace(" -j ", " -c %d %d -j " % (10**number, 2 * 10**number)))
+    backend = Iptables(
+        lambda argv, **_how: Outcome(0, "\n".join(counted) + "\n", ""), "iptables_nft", "ipv4", "iptables", (), "C", 5
+    )
+    kinds = [type(rule) for rule in rules]
+    assert kinds == [Guard] * 2 + [Exempt] * 2 + [Masquerade] * 4
+    assert backend.counters() == Counters(1100, 2200, 11110000, 22220000)

@@ -42,6 +42,7 @@ table ip ip_masq_agent {
 
 	chain enforce {
 		type nat hook postrouting priority 50; policy accept;
+		ct status 0x20 counter return
 		meta mark & 0x00006000 != 0x00000000 counter return
 		ip saddr 127.0.0.0/8 counter return
 		fib daddr type 2 counter return

@@ -12,8 +12,11 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import PortRange, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.ruleset import (
     FAMILIES,
+    LOOPBACK,
+    SERVICE_MARKS,
     SHARE_UNIT,
     Exempt,
+    Guard,
     Masquerade,
     Ruleset,
     from_config,
@@ -73,6 +76,33 @@ def test_the_exemption_decides_the_verdict(exemption: str, verdict: str) -> None
     assert from_config(build({"exemption": exemption}), "ipv4").verdict == verdict
 
 
+MARKED = Guard(marks=SERVICE_MARKS)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "exemption, expected",
+    [
+        ("return", []),
+        ("accept", [MARKED, "loopback"]),
+        ("enforce", [Guard(dnat=True), MARKED, "loopback"]),
+    ],
+)
+def test_what_must_leave_as_the_node_is_left_to_later_rules(
+    family: str, exemption: str, expected: t.List[t.Any]
+) -> None:
+    """With C(return) later rules see all packets."""
+    config = build(dict(MIXED, exemption=exemption))
+    guards = [Guard(source=LOOPBACK[family]) if guard == "loopback" else guard for guard in expected]
+    assert list(from_config(config, family).guards) == guards
+    assert from_config(config, family).rules[: len(guards)] == tuple(guards)
+
+
+def test_where_nothing_is_exempt_nothing_is_guarded() -> None:
+    config = build({"exemption": "accept", "non_masquerade_cidrs": [], "masq_link_local": True})
+    assert from_config(config, "ipv4").rules == (Masquerade(random_fully=True),)
+
+
 @pytest.mark.parametrize(
     "ranges, shares",
     [
@@ -125,6 +155,12 @@ def exempt(*cidrs: str, verdict: str = "RETURN") -> Ruleset:
         (exempt("10.0.0.0/8"), exempt("10.0.0.0/8")._replace(masquerade=(Masquerade(),)), False),
         (exempt("10.0.0.0/8"), exempt("10.0.0.0/8")._replace(masquerade=()), False),
         (exempt("10.0.0.0/8"), None, False),
+        (exempt("10.0.0.0/8"), exempt("10.0.0.0/8")._replace(guards=(MARKED,)), False),
+        (
+            exempt("10.0.0.0/8")._replace(guards=(MARKED, Guard(dnat=True))),
+            exempt("10.0.0.0/8")._replace(guards=(Guard(dnat=True), MARKED, MARKED)),
+            True,
+        ),
     ],
 )
 def test_order_duplicates_and_overlaps_mean_nothing_all_else_does(
@@ -158,6 +194,8 @@ def test_rules_give_back_the_ruleset(config: t.Any, family: str) -> None:
     [
         [Masquerade(), Exempt(ipaddress.ip_network("10.0.0.0/8"), "RETURN")],
         [Exempt(ipaddress.ip_network("10.0.0.0/8"), "RETURN"), Exempt(ipaddress.ip_network("11.0.0.0/8"), "ACCEPT")],
+        [Exempt(ipaddress.ip_network("10.0.0.0/8"), "ACCEPT"), MARKED, Masquerade()],
+        [Masquerade(), MARKED],
     ],
 )
 def test_rules_of_another_shape_are_no_ruleset(rules: t.List[t.Any]) -> None:

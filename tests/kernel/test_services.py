@@ -1,0 +1,212 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Services and host ports work beside our rules, whatever O(exemption) says and whoever's rules come first."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import typing as t
+
+import pytest
+from support import packets
+from support.modules import apply
+from support.namespaces import Namespace
+from support.services import (
+    CLUSTER_PORT,
+    HOST_PORT,
+    LOCAL_PORT,
+    PORT,
+    SERVICES,
+    Services,
+    kube_proxy_iptables,
+    kube_proxy_ipvs,
+    kube_proxy_nftables,
+    kubelet_host_port,
+    load_iptables,
+    load_ipvs,
+    portmap_iptables,
+    portmap_nftables,
+)
+from support.topology import ADDRESSES, Topology
+from support.variants import VARIANTS, Variant
+
+EXEMPT = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
+
+OURS = (
+    ("iptables_nft", "return"),
+    ("iptables_nft", "accept"),
+    ("iptables_legacy", "return"),
+    ("iptables_legacy", "accept"),
+    ("nftables", "return"),
+    ("nftables", "accept"),
+    ("nftables", "enforce"),
+)
+INSERTED, APPENDED = "-I POSTROUTING 1", "-A POSTROUTING"
+
+Load = t.Callable[[Namespace, Variant, Services], None]
+
+
+def _iptables(add: str, *shapes: t.Callable[..., t.Any]) -> Load:
+    return lambda node, variant, s: load_iptables(node, variant, s, add, kube_proxy_iptables, *shapes)
+
+
+def _nftables(marks_hairpin: bool) -> Load:
+    def load(node: Namespace, _variant: Variant, s: Services) -> None:
+        node.run("nft", "-f", "-", stdin=kube_proxy_nftables(s, marks_hairpin) + portmap_nftables(s))
+
+    return load
+
+
+def _ipvs(node: Namespace, variant: Variant, s: Services) -> None:
+    load_iptables(node, variant, s, INSERTED, kube_proxy_ipvs, portmap_iptables)
+    load_ipvs(node, s)
+
+
+#: Who serves Services and host ports; whether these rules are loaded after ours.
+THEIRS: t.Dict[str, t.Tuple[Load, bool]] = {
+    "iptables: kube-proxy, portmap": (_iptables(INSERTED, portmap_iptables), False),
+    "iptables: kube-proxy, portmap, behind ours": (_iptables(APPENDED, portmap_iptables), True),
+    "iptables: kube-proxy, kubelet": (_iptables(APPENDED, kubelet_host_port), False),
+    "iptables: kube-proxy, kubelet, behind ours": (_iptables(APPENDED, kubelet_host_port), True),
+    "nftables: kube-proxy up to 1.35, portmap": (_nftables(True), False),
+    "nftables: kube-proxy up to 1.35, portmap, after ours": (_nftables(True), True),
+    "nftables: kube-proxy 1.36, portmap": (_nftables(False), False),
+    "nftables: kube-proxy 1.36, portmap, after ours": (_nftables(False), True),
+    "IPVS: kube-proxy, portmap": (_ipvs, False),
+}
+
+#: What C(enforce) breaks, by the name of the rules of others and that of the case; the module warns of it.
+BREAKS = {("IPVS: kube-proxy, portmap", "hairpin through " + way) for way in ("ClusterIP", "NodePort")}
+
+
+class Case(t.NamedTuple):
+    """One new connection."""
+
+    name: str
+    #: who opens it: C(pod), C(node) or C(outside)
+    client: str
+    #: address, or ADDRESS@PORT
+    destination: str
+    #: the address that the endpoint must see
+    source: str
+
+
+def _cases(family: str) -> t.List[Case]:
+    a, s = ADDRESSES[family], SERVICES[family]
+    cases = [
+        Case("hairpin through ClusterIP", "pod", s.virtual, a.gateway),
+        Case("hairpin through NodePort", "pod", "%s@%d" % (a.node, LOCAL_PORT), a.gateway),
+        Case("hairpin through host port", "pod", "%s@%d" % (a.node, HOST_PORT), a.gateway),
+        Case("ClusterIP, from a pod", "pod", s.virtual_remote, a.pod),
+        Case("ClusterIP, from the node", "node", s.virtual_remote, a.node),
+        Case("ClusterIP of a local pod, from the node", "node", s.virtual, a.gateway),
+        Case("NodePort Cluster, from outside", "outside", "%s@%d" % (a.node, CLUSTER_PORT), a.node),
+        Case("NodePort Cluster, from a pod", "pod", "%s@%d" % (a.node, CLUSTER_PORT), a.node),
+        Case("NodePort Local, from outside", "outside", "%s@%d" % (a.node, LOCAL_PORT), a.peer),
+        Case("host port, from outside", "outside", "%s@%d" % (a.node, HOST_PORT), a.peer),
+    ]
+    if family == "ipv4":  # ::1 never leaves the node
+        cases.append(Case("host port, from 127.0.0.1", "node", "127.0.0.1@%d" % HOST_PORT, a.gateway))
+    return cases
+
+
+CASES = {family: _cases(family) for family in ADDRESSES}
+
+
+@pytest.fixture
+def served(topology: Topology) -> t.Iterator[Topology]:
+    """A node whose pod listens."""
+    topology.node.run("sysctl", "-qw", "net.ipv4.conf.all.route_localnet=1")
+    server = topology.pod.popen(
+        sys.executable, packets.__file__, "serve", str(PORT), *(s.pod for s in SERVICES.values())
+    )
+    with contextlib.ExitStack() as owned:
+        owned.callback(server.communicate)
+        owned.callback(server.kill)
+        assert server.stdout is not None
+        assert server.stdout.readline() == "ready\n"
+        yield topology
+
+
+@pytest.mark.parametrize("theirs", THEIRS)
+def test_services_are_answered(served: Topology, theirs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table is printed; every cell is one new connection in IPv4 and one in IPv6."""
+    load, after = THEIRS[theirs]
+    if load is _ipvs:
+        _need_ipvs()
+    columns = []
+    for backend, exemption in OURS:
+        _clear(served.node)
+        variant = VARIANTS.get(backend, VARIANTS["iptables_nft"])
+        for late in (False, True):
+            if late == after:
+                for s in SERVICES.values():
+                    load(served.node, variant, s)
+            if not late:
+                apply(served.node, backend=backend, exemption=exemption, enable_ipv6=True, non_masquerade_cidrs=EXEMPT)
+        cases = [case for family in CASES.values() for case in family]
+        if exemption == "enforce":
+            cases = [case for case in cases if (theirs, case.name) not in BREAKS]
+        columns.append(_wrong(served, cases))
+    with capsys.disabled():
+        _print(theirs, columns)
+    assert {
+        (ours, case.name, seen) for ours, column in zip(OURS, columns) for case, seen in column.items() if seen
+    } == set()
+
+
+def _wrong(topology: Topology, cases: t.Sequence[Case]) -> t.Dict[Case, str]:
+    """What the endpoints saw, empty where it is what they must see."""
+    found = {}
+    for client in ("pod", "node", "outside"):
+        mine = [case for case in cases if case.client == client]
+        ns: Namespace = getattr(topology, client)
+        out = ns.run(sys.executable, packets.__file__, "ask", "tcp", str(PORT), *(case.destination for case in mine))
+        seen = json.loads(out)
+        for case in mine:
+            found[case] = "" if seen[case.destination] == case.source else seen[case.destination]
+    return found
+
+
+def _print(theirs: str, columns: t.Sequence[t.Mapping[Case, str]]) -> None:
+    print("\n\n%-55s" % theirs + "".join("%-17s" % ("%s %s" % ours).replace("iptables_", "") for ours in OURS))
+    for name in dict.fromkeys(case.name for family in CASES.values() for case in family):
+        cells = []
+        for column in columns:
+            seen = [wrong for case, wrong in column.items() if case.name == name]
+            cells.append("not asked" if not seen else "WRONG" if any(seen) else "ok")
+        print("  %-53s" % name + "".join("%-17s" % cell for cell in cells))
+
+
+def _need_ipvs() -> None:
+    if subprocess.run(["modprobe", "ip_vs"], stderr=subprocess.DEVNULL, check=False).returncode != 0:
+        pytest.skip("this kernel has no IPVS")
+    if not shutil.which("ipvsadm", path=os.environ["PATH"] + ":/usr/sbin:/sbin"):
+        pytest.fail("not installed: ipvsadm: run `make setup`", pytrace=False)
+
+
+def test_enforce_warns_where_ipvs_has_services(ns: Namespace) -> None:
+    _need_ipvs()
+    options = {"backend": "nftables", "exemption": "enforce", "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT}
+    assert "warnings" not in apply(ns, **options)
+    load_ipvs(ns, SERVICES["ipv4"])
+    (warning,) = apply(ns, **options)["warnings"]
+    assert "IPVS" in warning and "exemption to return" in warning
+    assert "warnings" not in apply(ns, **dict(options, exemption="return"))
+
+
+def _clear(node: Namespace) -> None:
+    node.run("nft", "flush", "ruleset")
+    if node.read("/proc/net/ip_vs"):
+        node.run("ipvsadm", "-C")
+    for family in ADDRESSES:
+        legacy = VARIANTS["iptables_legacy"]
+        if legacy.present(node, family):
+            node.run(legacy.tool(family), "-w", "-t", "nat", "-F")
+            node.run(legacy.tool(family), "-w", "-t", "nat", "-X")
