@@ -152,6 +152,13 @@ def _last(words: t.Sequence[str], name: str) -> t.Optional[str]:
 
 
 def _is_kubenet(words: t.Sequence[str]) -> bool:
+    """Whether a kubelet with these arguments runs kubenet.
+
+    kubenet is part of dockershim, which a kubelet with --container-runtime=remote does not start; --network-plugin then
+    does nothing (seen with Kubernetes 1.20.2: no rule is written).
+    """
+    if _last(words, "container-runtime") == "remote":
+        return False
     if _last(words, "network-plugin") == "kubenet":
         return True
     bridge = [word for word in words if flag_name(word) == "configure-cbr0"]

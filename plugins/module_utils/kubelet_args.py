@@ -499,7 +499,9 @@ class OwnYamlEditor(Editor):
         )
 
 
-_YAML_ARGUMENT = re.compile(r"(?:^|[\s\"'\[,=-])(non[-_]masquerade[-_]cidr|network[-_]plugin)[=\s]+([A-Za-z0-9:./_-]+)")
+_YAML_ARGUMENT = re.compile(
+    r"(?:^|[\s\"'\[,=-])(non[-_]masquerade[-_]cidr|network[-_]plugin|container[-_]runtime)[=\s]+([A-Za-z0-9:./_-]+)"
+)
 
 
 def yaml_arguments(text: str) -> t.List[str]:

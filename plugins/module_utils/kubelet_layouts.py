@@ -56,6 +56,9 @@ MICROK8S_SNAP = "/snap/microk8s/current/meta/snap.yaml"
 #: The name of our drop-in sorts late, and only ``.yaml`` files are read.
 RANCHER_DROPIN = "config.yaml.d/90-ip-masq.yaml"
 
+#: What k3s, RKE2 and k0s give to their kubelet up to Kubernetes 1.23, unless it is to use docker.
+_REMOTE_RUNTIME = "--container-runtime=remote"
+
 #: First release that reads drop-ins and lets them append to a list.
 RANCHER_DROPINS_SINCE = (1, 21)
 
@@ -76,6 +79,8 @@ _PROPERTIES = (
 _EXEC_START = re.compile(r"path=(?P<path>.*?) ; argv\[\]=(?P<argv>.*?) ; (?:ignore_errors|flags)=")
 _ENVIRONMENT_FILE = re.compile(r"(?P<path>/.*?) \(ignore_errors=(?:yes|no)\)\Z")
 _SNAP_VERSION = re.compile(r"^version:\s*[\"']?(v?\d+\.\d+\.\d+\S*?)[\"']?\s*$", re.MULTILINE)
+_DOCKER_SOCKET = re.compile(r"--cri-socket[= ]docker:")
+_DOCKER = re.compile(r"^docker:\s*true\b", re.MULTILINE)
 _BRACED = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _CONTAINER_TOOLS = frozenset("docker podman nerdctl ctr crictl runc crun rkt lxc-start systemd-nspawn".split())
 
@@ -430,14 +435,16 @@ class RancherKubelet(Kubelet):
 
     def places(self, read: Reader) -> t.List[Place]:
         """See :meth:`Kubelet.places`."""
-        found = []
+        argv = " ".join(self.unit.argv)
+        docker = "--docker" in self.unit.argv or any(_DOCKER.search(read(path) or "") for path in self._files())
+        found = [] if docker else [Place("%s itself" % self.layouts[0], (_REMOTE_RUNTIME,), None, "")]
         # The drop-in may be about to be made, so it is asked for whether it is there or not.
         for path in sorted(set(self._files()) | {self._own}, key=lambda one: (one.count("/"), one)):
             words = tuple(yaml_arguments(read(path) or ""))
             editor = OwnYamlEditor(path) if path == self._own else None
             found.append(Place("%s, kubelet-arg" % path, words, editor, "take it out of kubelet-arg in %s" % path))
         advice = "take --kubelet-arg out of %s" % (" or ".join(self.unit.sources) or "the unit")
-        words = tuple(yaml_arguments(" ".join(self.unit.argv)))
+        words = tuple(yaml_arguments(argv))
         found.append(Place("ExecStart= of %s.service" % self.unit.name, words, None, advice))
         return [place for place in found if place.words or place.editor]
 
@@ -455,12 +462,17 @@ class K0sKubelet(Kubelet):
 
     def places(self, read: Reader) -> t.List[Place]:
         """See :meth:`Kubelet.places`."""
-        words = tuple(yaml_arguments(" ".join(self.unit.argv)))
+        argv = " ".join(self.unit.argv)
+        runtime = () if _DOCKER_SOCKET.search(argv) else (_REMOTE_RUNTIME,)
+        words = tuple(yaml_arguments(argv))
         advice = "take it out of --kubelet-extra-args in %s (k0s install %s --force --kubelet-extra-args=...)" % (
             " or ".join(self.unit.sources) or "the unit",
             self._role,
         )
-        return [Place("--kubelet-extra-args in %s.service" % self.unit.name, words, None, advice)]
+        return [
+            Place("k0s itself", runtime, None, ""),
+            Place("--kubelet-extra-args in %s.service" % self.unit.name, words, None, advice),
+        ]
 
 
 class MicroK8sKubelet(Kubelet):

@@ -7,9 +7,10 @@ C(fake_kubelet.py install /usr/bin/kubelet --version 1.23.17) puts three files t
 that name, which starts Python with the second, a copy of this script; and the third, with version and behaviour.
 The program is no script because a script is exactly what the real kubelet is not, and what may not be run to probe it.
 
-It serves healthz, and with C(--network-plugin=kubenet) before 1.24 ensures kubenet's rule when it starts and whenever
-C(/setup-pod) is asked for, and never deletes it. Told to be k3s or RKE2, it takes the kubelet's arguments from their
-configuration files.
+It serves healthz where its flags or its configuration file say, or not at all with port 0. With
+C(--network-plugin=kubenet) before 1.24, and its own container runtime, it ensures kubenet's rule when it starts and
+whenever C(/setup-pod) is asked for, and never deletes it. Told to be k3s or RKE2, it takes the kubelet's arguments from
+their configuration files.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ def install(path: str, version: str, **behaviour: t.Any) -> None:
     """Put a stand-in at ``path``.
 
     :param version: of Kubernetes, without C(v).
-    :param behaviour: C(port) of healthz; C(iptables), the program for kubenet's rule, without which it writes none, so
+    :param behaviour: C(port) of healthz unless flags or configuration name one; C(root), the directory below which the
+        configuration file of C(--config) is; C(iptables), the program for kubenet's rule, without which it writes none, so
         that no rule gets into a network namespace by accident; C(hang), whether --help and
         --version never end; C(refuse), words with which it exits at once; C(unhealthy), words with which healthz says
         500; C(process), the process's name; C(rancher), the directory with the configuration of k3s or RKE2, after
@@ -189,9 +191,13 @@ def describe(known: t.Mapping[str, bool]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def rancher_arguments(directory: str) -> t.List[str]:
-    """The kubelet's arguments from config.yaml and config.yaml.d/*.yaml, written in block style; ``key+`` appends."""
+def rancher_arguments(directory: str, own_runtime: bool) -> t.List[str]:
+    """The kubelet's arguments from config.yaml and config.yaml.d/*.yaml, written in block style; ``key+`` appends.
+
+    :param own_runtime: whether the kubelet has a container runtime of its own, which is used with C(docker: true) only.
+    """
     found: t.List[str] = []
+    runtime = ["--container-runtime=remote"] if own_runtime else []
     for path in [os.path.join(directory, "config.yaml")] + sorted(glob.glob(directory + "/config.yaml.d/*.yaml")):
         key = ""
         with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as lines:
@@ -199,9 +205,26 @@ def rancher_arguments(directory: str) -> t.List[str]:
                 if re.match(r"[a-z]", line):
                     key = line.split(":")[0]
                     found = [] if key == "kubelet-arg" else found
+                    runtime = [] if line.split() == ["docker:", "true"] else runtime
                 elif key.startswith("kubelet-arg") and line.lstrip().startswith("- "):
                     found.append("--" + line.lstrip()[2:].strip().strip("\"'"))
-    return found
+    return runtime + found
+
+
+def health_endpoint(flags: t.Mapping[str, str], root: str, port: int) -> t.Tuple[str, int]:
+    """The address and port of healthz: flags count more than the configuration file, and that more than defaults.
+
+    :param port: the default.
+    """
+    found = {"healthzBindAddress": "127.0.0.1", "healthzPort": str(port)}
+    if "config" in flags:
+        with contextlib.suppress(FileNotFoundError), open(root + flags["config"], encoding="utf-8") as lines:
+            for line in lines:
+                name, _colon, value = line.partition(":")
+                if name in found:
+                    found[name] = value.strip()
+    address = flags.get("healthz-bind-address", found["healthzBindAddress"])
+    return address, int(flags.get("healthz-port", found["healthzPort"]))
 
 
 def ensure_rule(iptables: str, cidr: str) -> None:
@@ -212,8 +235,11 @@ def ensure_rule(iptables: str, cidr: str) -> None:
         subprocess.run([iptables, "-w", "-t", "nat", "-A"] + rule, check=True)
 
 
-def serve(port: int, healthy: bool, set_up_pod: t.Callable[[], None]) -> None:
-    """Answer healthz until a signal ends the process."""
+def serve(address: str, port: int, healthy: bool, set_up_pod: t.Callable[[], None]) -> None:
+    """Answer healthz until a signal ends the process; with port 0, only wait for that signal."""
+    if port == 0:
+        while True:
+            signal.pause()
     import http.server  # slow, and not needed for the questions that most processes are asked
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -231,7 +257,7 @@ def serve(port: int, healthy: bool, set_up_pod: t.Callable[[], None]) -> None:
         def log_message(self, *_args: t.Any) -> None:
             """Say nothing."""
 
-    http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()
+    http.server.ThreadingHTTPServer((address, port), Handler).serve_forever()
 
 
 def main(argv: t.List[str], behaviour: t.Mapping[str, t.Any]) -> int:
@@ -241,7 +267,7 @@ def main(argv: t.List[str], behaviour: t.Mapping[str, t.Any]) -> int:
     known = dict(FLAGS, **(FLAGS_BEFORE_1_24 if old else {}))
     rancher = str(behaviour.get("rancher", ""))
     if rancher and argv[:1] != ["--version"]:
-        argv = rancher_arguments(rancher)
+        argv = rancher_arguments(rancher, old)
     try:
         flags, rest = parse_flags(argv, known)
     except FlagError as exc:
@@ -271,12 +297,14 @@ def main(argv: t.List[str], behaviour: t.Mapping[str, t.Any]) -> int:
     iptables = str(behaviour.get("iptables", ""))
 
     def set_up_pod() -> None:
-        if iptables and flags.get("network-plugin") == "kubenet" and cidr not in ("0.0.0.0/0", "::/0"):
+        # kubenet is a part of the kubelet's own runtime, which "remote" replaces.
+        kubenet = flags.get("network-plugin") == "kubenet" and flags.get("container-runtime") != "remote"
+        if iptables and kubenet and cidr not in ("0.0.0.0/0", "::/0"):
             ensure_rule(iptables, cidr)
 
     set_up_pod()
-    port = int(flags.get("healthz-port", behaviour.get("port", 10248)))
-    serve(port, not set(behaviour.get("unhealthy", ())) & set(argv), set_up_pod)
+    address, port = health_endpoint(flags, str(behaviour.get("root", "")), int(behaviour.get("port", 10248)))
+    serve(address, port, not set(behaviour.get("unhealthy", ())) & set(argv), set_up_pod)
     return 0
 
 

@@ -150,7 +150,7 @@ class KubeletNode:
     def program(self, path: str, version: str, **behaviour: t.Any) -> None:
         """Put a stand-in kubelet on the node; see :func:`.fake_kubelet.install`."""
         self.path(path).parent.mkdir(parents=True, exist_ok=True)
-        fake_kubelet.install(str(self.path(path)), version, port=self.port, **behaviour)
+        fake_kubelet.install(str(self.path(path)), version, **{"port": self.port, "root": str(self.root), **behaviour})
 
     def start(self, name: str) -> None:
         """(Re)start a service; where its program is not on the node, it only counts as running."""

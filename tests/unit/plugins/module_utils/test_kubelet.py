@@ -26,6 +26,8 @@ RULE = (
     "-m addrtype ! --dst-type LOCAL -j MASQUERADE"
 )
 OTHER = "-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE"
+#: Without it k3s gives its kubelet another container runtime, and kubenet does not run.
+DOCKER = "docker: true\n"
 #: Long enough for the slowest machine: nothing waits that long unless it fails.
 PATIENCE = 120.0
 
@@ -370,11 +372,38 @@ def test_a_rule_that_comes_back_at_once_is_an_error(node: KubeletNode) -> None:
     assert "some program on this node still runs kubenet" in go(node).failure
 
 
+# kubenet, where it is named and cannot run: it is part of the kubelet's own container runtime.
+
+
+@pytest.mark.parametrize("runtime", ["--container-runtime=remote", "--container_runtime remote"])
+def test_kubenet_with_a_remote_runtime_does_not_run(node: KubeletNode, runtime: str) -> None:
+    made.kubeadm(node, "1.23.17", flags="%s %s" % (KUBENET, runtime))
+    start(node)
+    node.postrouting.append(RULE)
+    report = go(node)
+    assert report.decision == "not_needed" and report.warnings == ()
+    assert [seen.kubenet for seen, _decision in report.seen] == [False]
+    # Nothing on the node writes the rule again, so an old one goes.
+    assert node.restarts() == [] and report.files == () and node.postrouting == [OTHER]
+
+
+def test_kubenet_with_docker_named_runs(node: KubeletNode) -> None:
+    made.kubeadm(node, "1.23.17", flags=KUBENET + " --container-runtime=remote --container-runtime=docker")
+    start(node)
+    assert go(node).decision == "set"
+
+
+def test_kubenet_does_not_run_in_k3s_without_docker(node: KubeletNode) -> None:
+    made.rancher(node, "1.23.17", config='kubelet-arg:\n  - "network-plugin=kubenet"\n')
+    start(node, "k3s")
+    assert untouched(node).decision == "not_needed"
+
+
 # Every layout: set, settle, and a stale copy taken out.
 
 
 def test_k3s_through_an_upgrade(node: KubeletNode) -> None:
-    dropin = made.rancher(node, "1.23.17", config='kubelet-arg:\n  - "network-plugin=kubenet"\n  - "v=3"\n')
+    dropin = made.rancher(node, "1.23.17", config=DOCKER + 'kubelet-arg:\n  - "network-plugin=kubenet"\n  - "v=3"\n')
     start(node, "k3s")
     report = go(node)
     assert report.decision == "set" and report.actions == ("edited %s" % dropin, "restarted k3s.service")
@@ -398,7 +427,7 @@ def test_rke2_agent(node: KubeletNode) -> None:
 
 
 def test_k3s_too_old_for_drop_ins(node: KubeletNode) -> None:
-    made.rancher(node, "1.20.15", config='kubelet-arg:\n  - "network-plugin=kubenet"\n')
+    made.rancher(node, "1.20.15", config=DOCKER + 'kubelet-arg:\n  - "network-plugin=kubenet"\n')
     start(node, "k3s")
     report = untouched(node)
     assert report.decision == "managed_elsewhere" and "add it to kubelet-arg in config.yaml" in report.warnings[0]
@@ -534,7 +563,7 @@ def test_a_rollback_that_cannot_write_says_so(node: KubeletNode) -> None:
 
 
 def test_a_drop_in_that_was_not_there_is_gone_after_a_rollback(node: KubeletNode) -> None:
-    dropin = made.rancher(node, "1.23.17", config='kubelet-arg:\n  - "network-plugin=kubenet"\n')
+    dropin = made.rancher(node, "1.23.17", config=DOCKER + 'kubelet-arg:\n  - "network-plugin=kubenet"\n')
     node.program("/usr/local/bin/k3s", "1.23.17", rancher=str(node.path("/etc/rancher/k3s")), unhealthy=[SET])
     start(node, "k3s")
     report = go(node)

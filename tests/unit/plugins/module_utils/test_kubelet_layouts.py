@@ -208,7 +208,7 @@ def test_k3s_and_rke2(node: KubeletNode, name: str, agent: bool) -> None:
     node.write(site, 'kubelet-arg+:\n- "non-masquerade-cidr=10.0.0.0/8"\n')
     (kubelet,) = find(node)
     assert kubelet.layouts == (name,)
-    assert words(kubelet) == ["--network-plugin=kubenet", OLD]
+    assert words(kubelet) == ["--container-runtime=remote", "--network-plugin=kubenet", OLD]
     assert places(kubelet)[0].editor is None
     assert "kubelet-arg in " + site in places(kubelet)[0].advice
     assert kubelet.target is not None and kubelet.target.path == dropin
@@ -236,6 +236,14 @@ def test_k3s_on_its_command_line(node: KubeletNode) -> None:
     assert place.editor is None and "/etc/systemd/system/k3s.service" in place.advice
 
 
+def test_k3s_with_docker_names_no_other_runtime(node: KubeletNode) -> None:
+    made.rancher(node, "1.23.17", config="docker: true\n")
+    assert words(find(node)[0]) == []
+    made.rancher(node, "1.23.17")
+    node.services["k3s"].argv.append("--docker")
+    assert words(find(node)[0]) == []
+
+
 @pytest.mark.parametrize("word", ["--disable-agent", "--disable-agent=true"])
 def test_k3s_without_an_agent_has_no_kubelet(node: KubeletNode, word: str) -> None:
     made.rancher(node, "1.30.4")
@@ -250,6 +258,15 @@ def test_k0s(node: KubeletNode) -> None:
     (place,) = places(kubelet)
     assert place.editor is None and "--kubelet-extra-args in %s" % unit in place.advice
     assert kubelet.target is None
+
+
+def test_k0s_with_docker_names_no_other_runtime(node: KubeletNode) -> None:
+    made.k0s(node, "1.23.17")
+    assert words(find(node)[0]) == ["--container-runtime=remote"]
+    for socket in (["--cri-socket=docker:unix:///run/docker.sock"], ["--cri-socket", "docker:unix:///run/docker.sock"]):
+        made.k0s(node, "1.23.17")
+        node.services["k0sworker"].argv += socket
+        assert words(find(node)[0]) == []
 
 
 def test_a_k0s_controller_has_a_kubelet_only_with_a_worker(node: KubeletNode) -> None:
