@@ -28,6 +28,7 @@ UNIT = Path("/etc/systemd/system/kubelet.service")
 DROP_IN = Path("/etc/systemd/system/kubelet.service.d/10-kubeadm.conf")
 EXTRA = Path("/etc/default/kubelet")
 KUBEADM_FLAGS = Path("/var/lib/kubelet/kubeadm-flags.env")
+CONFIG = Path("/var/lib/kubelet/config.yaml")
 KUBESPRAY_ENV = Path("/etc/kubernetes/kubelet.env")
 CRI_UNIT = Path("/etc/systemd/system/cri-docker.service")
 HEALTHZ = "http://127.0.0.1:10248"
@@ -68,6 +69,8 @@ CASES: t.Dict[str, t.Dict[str, t.Any]] = {
     "stale_kubespray": {"version": "1.30.4", "kubespray": _FLAG},
     "cni": {"version": "1.23.17", "flags": 'KUBELET_KUBEADM_ARGS="--network-plugin=cni"\n'},
     "kubenet": {"version": "1.23.17", "flags": _KUBENET, "extra": "KUBELET_EXTRA_ARGS=--v=2\n"},
+    "remote_runtime": {"version": "1.23.17", "flags": _KUBENET.replace('"\n', ' --container-runtime=remote"\n')},
+    "no_healthz": {"version": "1.23.17", "flags": _KUBENET, "config": "healthzPort: 0\n"},
     "rollback": {"version": "1.23.17", "flags": _KUBENET, "extra": "KUBELET_EXTRA_ARGS=--v=2\n", "refuse": [_FLAG]},
     "hanging": {"version": "1.30.4", "hang": True},
     "leftover": {"version": "1.30.4", "leftover": True},
@@ -104,6 +107,7 @@ def clear() -> None:
         DROP_IN,
         EXTRA,
         KUBEADM_FLAGS,
+        CONFIG,
         KUBESPRAY_ENV,
         CRI_UNIT,
         *map(Path, glob.glob("/usr*/bin/kubelet*")),
@@ -146,6 +150,7 @@ def stage(name: str) -> None:
         write(DROP_IN, _DROP_IN)
         write(KUBEADM_FLAGS, case.get("flags", 'KUBELET_KUBEADM_ARGS="--max-pods=110"\n'), 0o640)
         write(EXTRA, case.get("extra", "KUBELET_EXTRA_ARGS=\n"))
+        write(CONFIG, case.get("config", "healthzPort: 10248\n"))
     if case.get("leftover"):
         comment = "kubenet: SNAT for outbound traffic from cluster"
         rule = ["!", "-d", "10.0.0.0/8", "-m", "comment", "--comment", comment]
@@ -158,6 +163,9 @@ def stage(name: str) -> None:
     for unit in (UNIT, CRI_UNIT):
         if unit.exists():
             sh("systemctl", "restart", unit.name)
+    if name == "no_healthz":
+        wait(lambda: bool(kubenet_rules()))
+        return
     # One that has a flag that it does not know never comes up.
     wait(lambda: healthy() or "auto-restart" in sh("systemctl", "show", "-p", "SubState", "kubelet"))
     if case.get("cri_dockerd"):

@@ -18,7 +18,7 @@ from . import kubelet_probe as probing
 from . import kubelet_rules as rules
 from . import kubelet_service as service
 from .errors import ConfigError, IpMasqError, NodeError
-from .kubelet_args import FLAG, NEVER, NEVER_VALUES, Editor, argument, find_flag, flag_name
+from .kubelet_args import FLAG, NEVER, NEVER_VALUES, Editor, argument, find_flag, flag_name, last_value
 from .node import Node
 from .runner import Runner
 
@@ -37,7 +37,8 @@ class Options(t.NamedTuple):
     args_file: str = ""
     args_variable: str = ""
     restart: bool = True
-    healthz_url: str = "http://127.0.0.1:10248/healthz"
+    #: empty: where the kubelet's own arguments and configuration say
+    healthz_url: str = ""
     healthz_timeout: float = 120.0
     probe_timeout: float = 10.0
 
@@ -129,8 +130,8 @@ def look(kubelet: layouts.Kubelet, host: layouts.Host, timeout: float) -> Seen:
         kubelet,
         ask(kubelet, host, timeout),
         configured,
-        _last(words, FLAG),
-        _last(running or [], FLAG),
+        last_value(words, FLAG),
+        last_value(running or [], FLAG),
         _is_kubenet(words),
         None if running is None else _is_kubenet(running),
     )
@@ -146,20 +147,15 @@ def ask(kubelet: layouts.Kubelet, host: layouts.Host, timeout: float) -> probing
     return probing.probe(kubelet.command, host.run, timeout, kubelet.asks_help)
 
 
-def _last(words: t.Sequence[str], name: str) -> t.Optional[str]:
-    found = find_flag(words, name)
-    return found[-1].value if found else None
-
-
 def _is_kubenet(words: t.Sequence[str]) -> bool:
     """Whether a kubelet with these arguments runs kubenet.
 
     kubenet is part of dockershim, which a kubelet with --container-runtime=remote does not start; --network-plugin then
     does nothing (seen with Kubernetes 1.20.2: no rule is written).
     """
-    if _last(words, "container-runtime") == "remote":
+    if last_value(words, "container-runtime") == "remote":
         return False
-    if _last(words, "network-plugin") == "kubenet":
+    if last_value(words, "network-plugin") == "kubenet":
         return True
     bridge = [word for word in words if flag_name(word) == "configure-cbr0"]
     return bool(bridge) and bridge[-1].partition("=")[2] in ("", "true")
@@ -344,6 +340,10 @@ def converge(
     changes = [change for seen, decision in decided for change in rehearse(seen, decision, host)]
     pending = [seen for seen, decision in decided if decision.action == "none" and seen.restart_pending]
     work = _Work(options, host, healthy, check)
+    try:
+        work.check_verifiable([change.seen for change in changes] + pending)
+    except NodeError as exc:
+        return report(failure=str(exc))
     work.edit_and_restart(changes, pending)
     if work.failure:
         return report(work.restored is False, work.failure, work.actions, changes if work.restored is False else ())
@@ -374,14 +374,15 @@ def _checked(options: Options) -> t.Optional[layouts.EnvironmentEditor]:
     for name, value in (("healthz_timeout", options.healthz_timeout), ("probe_timeout", options.probe_timeout)):
         if not 0 < value <= 3600:
             raise ConfigError("%s %g is not between 0 and 3600 seconds" % (name, value))
-    service.check_url(options.healthz_url)
+    if options.healthz_url:
+        service.check_url(options.healthz_url)
     return layouts.editor_for(options.args_file, options.args_variable)
 
 
 def _kubenet_in_cri_dockerd(host: layouts.Host) -> bool:
     """cri-dockerd still carries kubenet, with 10.0.0.0/8 built in and no flag for it."""
     return any(
-        _last(host.command_line(pid)[1:], "network-plugin") == "kubenet" for pid in host.processes("cri-dockerd")
+        last_value(host.command_line(pid)[1:], "network-plugin") == "kubenet" for pid in host.processes("cri-dockerd")
     )
 
 
@@ -433,7 +434,7 @@ def _nothing_puts_it_back(
         return False
     for pid in host.processes("kubelet"):
         words = host.command_line(pid)[1:]
-        if _is_kubenet(words) and _last(words, FLAG) not in NEVER_VALUES:
+        if _is_kubenet(words) and last_value(words, FLAG) not in NEVER_VALUES:
             # In check mode this may be the very process that would be restarted.
             if pid not in [seen.kubelet.unit.pid for seen, _decision in decided]:
                 return False
@@ -464,6 +465,38 @@ class _Work:
         self.restarted = False
         self.restart_needed = False
 
+    def check_verifiable(self, every: t.Sequence[Seen]) -> None:
+        """Ask healthz of the kubelets that would be restarted, before anything is written.
+
+        Where it does not answer now, a restart could not be verified: each run would edit, restart, wait, and undo. A
+        kubelet that keeps failing is not asked: the change may be what it needs.
+
+        :raises NodeError: a kubelet that runs does not answer.
+        """
+        for seen in {seen.kubelet.unit.name: seen for seen in every}.values():
+            unit = seen.kubelet.unit
+            if not self._restarts(unit):
+                continue
+            url = self._url(seen)
+            problem = "its healthz is off (port 0)"
+            if url is not None:
+                if unit.active != "active":
+                    continue
+                problem = self._healthy(url, min(self._options.healthz_timeout, service.ANSWERS_WITHIN))
+                now = self._host.units([unit.name])
+                if not problem or [(one.active, one.pid) for one in now] != [(unit.active, unit.pid)]:
+                    continue
+            raise NodeError(
+                "a restart of %s.service could not be verified: %s; no file was touched; set healthz_url to a URL at "
+                "which this kubelet answers 200, or restart: false to restart it yourself" % (unit.name, problem)
+            )
+
+    def _restarts(self, unit: layouts.Unit) -> bool:
+        return self._options.restart and unit.active != "inactive"
+
+    def _url(self, seen: Seen) -> t.Optional[str]:
+        return self._options.healthz_url or service.healthz_url(seen.kubelet.words(self._host.read), self._host.read)
+
     def edit_and_restart(self, changes: t.Sequence[Change], pending: t.Sequence[Seen]) -> None:
         """Do one kubelet after the other, and stop at the first that fails."""
         todo: t.Dict[str, t.Tuple[Seen, t.List[Change]]] = {seen.kubelet.unit.name: (seen, []) for seen in pending}
@@ -477,7 +510,7 @@ class _Work:
     def _one(self, seen: Seen, changes: t.Sequence[Change]) -> None:
         unit = seen.kubelet.unit
         written: t.List[t.Tuple[files.Snapshot, files.Snapshot]] = []
-        restarting = self._options.restart and unit.active != "inactive"
+        restarting = self._restarts(unit)
         disturbed = False
         try:
             for change in changes:
@@ -491,11 +524,11 @@ class _Work:
             if not self._check:
                 self._still_known(seen, changes)
                 disturbed = True
-                self._restart(unit.name)
+                self._restart(seen)
             self.actions.append("restarted %s.service" % unit.name)
             self.restarted = True
         except IpMasqError as exc:
-            self._undo(unit.name, written, str(exc), disturbed)
+            self._undo(seen, written, str(exc), disturbed)
 
     def _still_known(self, seen: Seen, changes: t.Sequence[Change]) -> None:
         """An upgrade may have replaced the binary meanwhile; the new one would not start with the flag."""
@@ -503,12 +536,12 @@ class _Work:
         if sets and ask(seen.kubelet, self._host, self._options.probe_timeout).known is not True:
             raise NodeError("the kubelet's binary was replaced while this module ran, and may not know the flag now")
 
-    def _restart(self, unit: str) -> None:
-        options = self._options
-        service.restart(self._host.run, unit, options.healthz_url, options.healthz_timeout, self._healthy)
+    def _restart(self, seen: Seen) -> None:
+        url = self._url(seen) or ""
+        service.restart(self._host.run, seen.kubelet.unit.name, url, self._options.healthz_timeout, self._healthy)
 
     def _undo(
-        self, unit: str, written: t.Sequence[t.Tuple[files.Snapshot, files.Snapshot]], error: str, disturbed: bool
+        self, seen: Seen, written: t.Sequence[t.Tuple[files.Snapshot, files.Snapshot]], error: str, disturbed: bool
     ) -> None:
         """Put the files back, and restart a kubelet that was restarted before."""
         self.actions = []
@@ -522,7 +555,7 @@ class _Work:
                 trouble.append("putting %s back failed too: %s" % (before.path, exc))
         if written and disturbed and self.restored:
             try:
-                self._restart(unit)
+                self._restart(seen)
             except IpMasqError as exc:
                 trouble.append("the restart with the old file failed too: %s" % exc)
         if not written:

@@ -168,6 +168,15 @@ def find_flag(words: t.Sequence[str], name: str = FLAG, where: str = "the argume
     return found
 
 
+def last_value(words: t.Sequence[str], name: str) -> t.Optional[str]:
+    """The value of a flag that counts; none where it is not given.
+
+    :raises ConfigError: the flag has no value.
+    """
+    found = find_flag(words, name)
+    return found[-1].value if found else None
+
+
 def parse_environment(text: str, where: str) -> t.List[Assignment]:
     """Read an environment file as systemd reads it (systemd.exec(5), EnvironmentFile=), which is not as a shell does.
 
@@ -500,7 +509,9 @@ class OwnYamlEditor(Editor):
 
 
 _YAML_ARGUMENT = re.compile(
-    r"(?:^|[\s\"'\[,=-])(non[-_]masquerade[-_]cidr|network[-_]plugin|container[-_]runtime)[=\s]+([A-Za-z0-9:./_-]+)"
+    r"(?:^|[\s\"'\[,=-])"
+    r"(non[-_]masquerade[-_]cidr|network[-_]plugin|container[-_]runtime|healthz[-_](?:port|bind[-_]address))"
+    r"[=\s]+([A-Za-z0-9:./_-]+)"
 )
 
 

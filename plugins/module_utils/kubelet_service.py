@@ -1,11 +1,12 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Restart a service, and wait until the kubelet in it answers."""
+"""Where a kubelet answers healthz; restart its service, and wait until it answers there."""
 
 from __future__ import annotations
 
 import http.client
+import re
 import time
 import typing as t
 import urllib.error
@@ -13,13 +14,26 @@ import urllib.parse
 import urllib.request
 
 from .errors import ConfigError, NodeError
+from .kubelet_args import last_value
 from .runner import Runner
 
 #: Seconds between two questions to healthz.
 POLL = 0.25
 
+#: Seconds within which a kubelet that runs already answers, also on a busy node.
+ANSWERS_WITHIN = 10.0
+
 #: Stopping may take as long as the unit allows (90 s unless it says otherwise), and starting comes after that.
 SYSTEMCTL_TIMEOUT = 240.0
+
+#: What a kubelet uses unless its arguments or its configuration file say otherwise.
+DEFAULT_ADDRESS = "127.0.0.1"
+DEFAULT_PORT = 10248
+
+#: Addresses that mean every address of the node, and one of those to ask at.
+_EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+_SETTING = r"(?:^|[\s{,])[\"']?%s[\"']?\s*:\s*[\"']?([0-9A-Fa-f.:]+)"
 
 #: ``healthy(url, timeout)`` returns an empty text once healthz answers, else the last answer.
 Healthy = t.Callable[[str, float], str]
@@ -36,6 +50,27 @@ def check_url(url: str) -> None:
         good = False
     if not good:
         raise ConfigError("healthz_url '%s' is not a URL such as http://127.0.0.1:10248/healthz" % url)
+
+
+def healthz_url(words: t.Sequence[str], read: t.Callable[[str], t.Optional[str]]) -> t.Optional[str]:
+    """Where a kubelet with these arguments answers healthz; none where it does not, because the port is 0.
+
+    Flags count more than the file that --config names (Kubernetes, "Set Kubelet parameters via a config file"). Looks
+    for the two settings line by line, as YAML or JSON have them, because Python has no parser for YAML of its own.
+
+    :param read: the text of a file, or none.
+    """
+    path = last_value(words, "config")
+    lines = (read(path) or "").splitlines() if path else []
+    text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+    found = {}
+    for flag, key in (("healthz-bind-address", "healthzBindAddress"), ("healthz-port", "healthzPort")):
+        match = re.search(_SETTING % key, text, re.MULTILINE)
+        found[flag] = last_value(words, flag) or (match.group(1) if match else "")
+    address = found["healthz-bind-address"] or DEFAULT_ADDRESS
+    address = _EVERY_ADDRESS.get(address, address)
+    port = int(found["healthz-port"]) if found["healthz-port"].isdigit() else DEFAULT_PORT
+    return "http://%s:%d/healthz" % ("[%s]" % address if ":" in address else address, port) if port else None
 
 
 def wait_healthy(url: str, timeout: float) -> str:

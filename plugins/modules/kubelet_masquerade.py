@@ -71,9 +71,13 @@ options:
     default: true
   healthz_url:
     description:
-      - What answers 200 when the kubelet is well, as asked from the node.
+      - What answers 200 when the kubelet is healthy, as asked from the node. When not given, the URL follows from
+        C(healthzBindAddress) and C(healthzPort) in the kubelet's configuration file or the flags for them, and is
+        C(http://127.0.0.1:10248/healthz) by default.
+      - Asked before the first change if a restart follows. A kubelet that runs and does not answer is left alone, and
+        the module fails, because the restart could not be verified.
     type: str
-    default: http://127.0.0.1:10248/healthz
+    default: ''
   healthz_timeout:
     description:
       - Seconds that the kubelet has for that after a restart.
@@ -272,7 +276,7 @@ ARGUMENT_SPEC = {
     "args_file": {"type": "str", "default": ""},
     "args_variable": {"type": "str", "default": ""},
     "restart": {"type": "bool", "default": True},
-    "healthz_url": {"type": "str", "default": "http://127.0.0.1:10248/healthz"},
+    "healthz_url": {"type": "str", "default": ""},
     "healthz_timeout": {"type": "float", "default": 120},
     "probe_timeout": {"type": "float", "default": 10},
 }

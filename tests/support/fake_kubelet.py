@@ -113,11 +113,11 @@ def install(path: str, version: str, **behaviour: t.Any) -> None:
 
     :param version: of Kubernetes, without C(v).
     :param behaviour: C(port) of healthz unless flags or configuration name one; C(root), the directory below which the
-        configuration file of C(--config) is; C(iptables), the program for kubenet's rule, without which it writes none, so
-        that no rule gets into a network namespace by accident; C(hang), whether --help and
-        --version never end; C(refuse), words with which it exits at once; C(unhealthy), words with which healthz says
-        500; C(process), the process's name; C(rancher), the directory with the configuration of k3s or RKE2, after
-        which it then calls itself.
+        configuration file of C(--config) is; C(iptables), the program for kubenet's rule, without which it writes
+        none, so that no rule gets into a network namespace by accident; C(hang), whether --help and --version never
+        end; C(refuse), words with which it exits at once; C(unhealthy), words with which healthz says 500; C(process),
+        the process's name; C(rancher), the directory with the configuration of k3s or RKE2, after which it then calls
+        itself.
     """
     script = path + ".py"
     for stale in (path, script):

@@ -450,7 +450,8 @@ def test_microk8s(node: KubeletNode) -> None:
     options = Options(healthz_url=node.healthz)
     report = converge(options, node.run, False, str(node.root), well)
     assert report.decision == "set" and node.restarts() == ["snap.microk8s.daemon-kubelite.service"]
-    assert healthy == [node.healthz]
+    # Before the first write, and after the restart.
+    assert healthy == [node.healthz] * 2
     assert node.read(path) == before.replace(b"10.152.183.0/24", b"0.0.0.0/0")
     assert stat.S_IMODE(node.path(path).stat().st_mode) == 0o660
     settled(node)
@@ -587,6 +588,89 @@ def test_a_binary_that_is_replaced_meanwhile(node: KubeletNode, monkeypatch: pyt
     assert report.failure.endswith("the old file is back, and the kubelet was not restarted")
     assert node.read(path) == b"KUBELET_EXTRA_ARGS=\n" and node.restarts() == []
     node.wait_healthy()
+
+
+# healthz, which is asked before the first write where a restart follows.
+
+UNVERIFIABLE = "a restart of kubelet.service could not be verified"
+
+
+def without_answer(node: KubeletNode, **options: t.Any) -> Report:
+    """Run with the real wait for healthz, which soon gives up."""
+    before = tree(node)
+    given = {"healthz_url": node.healthz, "healthz_timeout": 0.3, "probe_timeout": PATIENCE}
+    report = converge(Options(**{**given, **options}), node.run, False, str(node.root))
+    assert tree(node) == before and node.restarts() == [] and not report.changed and report.files == ()
+    assert report.decision == "set" and UNVERIFIABLE in report.failure
+    return report
+
+
+def test_a_kubelet_without_healthz_is_not_edited(node: KubeletNode) -> None:
+    made.kubeadm(node, "1.23.17", flags=KUBENET + " --healthz-port=0")
+    node.start("kubelet")
+    failure = without_answer(node).failure
+    assert node.healthz + " does not answer" in failure
+    assert "healthz_url" in failure and "restart: false" in failure
+
+
+def test_a_kubelet_that_is_not_well_is_not_edited(node: KubeletNode) -> None:
+    made.kubeadm(node, "1.23.17", flags=KUBENET, unhealthy=[KUBENET])
+    node.start("kubelet")
+    assert node.healthz + " answers 500" in without_answer(node).failure
+
+
+def test_healthz_does_not_matter_where_no_restart_follows(node: KubeletNode) -> None:
+    path = made.kubeadm(node, "1.23.17", flags=KUBENET + " --healthz-port=0")
+    node.start("kubelet")
+    assert go(node, restart=False).files == (path,)
+
+
+def test_a_restart_that_was_put_off_is_not_made_up_for_without_healthz(node: KubeletNode) -> None:
+    made.kubeadm(node, "1.23.17", flags=KUBENET + " --healthz-port=0")
+    node.start("kubelet")
+    go(node, restart=False)
+    report = converge(Options(healthz_url=node.healthz, healthz_timeout=0.3), node.run, False, str(node.root))
+    assert UNVERIFIABLE in report.failure and node.restarts() == []
+
+
+def test_check_mode_foretells_that_healthz_does_not_answer(node: KubeletNode) -> None:
+    made.kubeadm(node, "1.23.17", flags=KUBENET + " --healthz-port=0")
+    node.start("kubelet")
+    options = Options(healthz_url=node.healthz, healthz_timeout=0.3)
+    assert UNVERIFIABLE in converge(options, node.run, True, str(node.root)).failure
+
+
+CONFIG = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+
+
+@pytest.mark.parametrize("where", ["config", "flag", "flag over config"])
+def test_healthz_is_asked_where_the_kubelet_has_it(node: KubeletNode, where: str) -> None:
+    flags, config = KUBENET, CONFIG
+    if where == "config":
+        config += "healthzBindAddress: 127.0.0.1\nhealthzPort: %d\n" % node.port
+    else:
+        flags += " --healthz-port=%d" % node.port
+        config += "healthzPort: 1\n" if "over" in where else ""
+    node.write("/var/lib/kubelet/config.yaml", config)
+    path = made.kubeadm(node, "1.23.17", flags=flags, port=1)
+    start(node)
+    assert go(node, healthz_url="").actions == ("edited %s" % path, "restarted kubelet.service")
+
+
+@pytest.mark.parametrize("config, flags", [("healthzPort: 0\n", ""), ("healthzPort: 10248\n", " --healthz-port=0")])
+def test_healthz_that_is_off_is_said_to_be_off(node: KubeletNode, config: str, flags: str) -> None:
+    node.write("/var/lib/kubelet/config.yaml", CONFIG + config)
+    made.kubeadm(node, "1.23.17", flags=KUBENET + flags)
+    node.start("kubelet")
+    report = without_answer(node, healthz_url="")
+    assert "healthz is off (port 0)" in report.failure and "restart: false" in report.failure
+
+
+def test_a_kubelet_that_keeps_failing_is_not_asked_first(node: KubeletNode) -> None:
+    """It has no healthz because of the very flag that is to go."""
+    path = made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=%s\n" % SET)
+    node.start("kubelet")
+    assert go(node).files == (path,) and node.services["kubelet"].state == "active"
 
 
 # Odd files: a clear message, and nothing changed.

@@ -69,6 +69,27 @@ def test_what_is_no_url_is_refused(url: str) -> None:
     service.check_url("https://localhost:10248/healthz")
 
 
+@pytest.mark.parametrize(
+    "words, config, url",
+    [
+        ([], None, "http://127.0.0.1:10248/healthz"),
+        (["--config=/c"], "kind: KubeletConfiguration\n", "http://127.0.0.1:10248/healthz"),
+        (["--config=/c"], "healthzBindAddress: 192.0.2.7\nhealthzPort: 1024\n", "http://192.0.2.7:1024/healthz"),
+        (["--config", "/c"], "healthzBindAddress: '::'\n", "http://[::1]:10248/healthz"),
+        (["--config=/c"], '{"healthzPort":1024,"healthzBindAddress":"0.0.0.0"}', "http://127.0.0.1:1024/healthz"),
+        (["--config=/c"], "# healthzPort: 1024\n", "http://127.0.0.1:10248/healthz"),
+        (["--config=/c"], "healthzPort: 0\n", None),
+        (["--config=/c", "--healthz-port=1024"], "healthzPort: 0\n", "http://127.0.0.1:1024/healthz"),
+        (["--healthz_port", "0"], None, None),
+        (["--healthz-bind-address=::1"], None, "http://[::1]:10248/healthz"),
+    ],
+)
+def test_healthz_is_where_flags_and_configuration_say(
+    words: t.List[str], config: t.Optional[str], url: t.Optional[str]
+) -> None:
+    assert service.healthz_url(words, {"/c": config}.get) == url
+
+
 def _systemctl(state: str, restart: Outcome) -> t.Callable[..., Outcome]:
     def run(argv: t.Sequence[str], **_how: t.Any) -> Outcome:
         return restart if argv[1] == "restart" else Outcome(0, "ActiveState=%s\n" % state, "")
