@@ -398,8 +398,8 @@ class ServiceKubelet(Kubelet):
             )
         if path == KUBESPRAY_ENV:
             return (
-                "kubespray writes this file: take it out of the variable kubelet_custom_flags (or "
-                "kubelet_node_custom_flags), and run kubespray"
+                "kubespray writes this file: take it out of the variable kubelet_custom_flags in group_vars or "
+                "host_vars, and run kubespray"
             )
         if not path.startswith("/"):
             return unit_advice
