@@ -71,40 +71,106 @@ KUBENET_RULE = (
     + "-m addrtype ! --dst-type LOCAL".split()
 )
 
-#: x86-64: execve(PYTHON, [argv[0], SCRIPT, argv[1], ...], environment), on the stack that the kernel made; exit(127).
-_LAUNCHER = bytes.fromhex(
-    "488b3c24"  # mov rdi, [rsp]
-    "488d54fc10"  # lea rdx, [rsp+rdi*8+16]
-    "488d3d00000000"  # lea rdi, [rip+PYTHON]
-    "488d0500000000"  # lea rax, [rip+SCRIPT]
-    "488b4c2408"  # mov rcx, [rsp+8]
-    "48890c24"  # mov [rsp], rcx
-    "4889442408"  # mov [rsp+8], rax
-    "4889e6"  # mov rsi, rsp
-    "b83b000000"  # mov eax, 59
-    "0f05"  # syscall
-    "bf7f000000"  # mov edi, 127
-    "b83c000000"  # mov eax, 60
-    "0f05"  # syscall
-)
-_PYTHON_AT, _SCRIPT_AT = 0x0C, 0x13
 _BASE = 0x400000
 _HEADERS = 64 + 56
+#: The largest page size that a kernel of any of these machines uses.
+_ALIGNMENT = 0x10000
 
 
-def launcher(python: str, script: str) -> bytes:
-    """An ELF program that runs ``python script`` with the arguments that it gets itself."""
-    if platform.machine() != "x86_64":
-        raise RuntimeError("the stand-in kubelet is made for x86_64, not for %s" % platform.machine())
-    code = bytearray(_LAUNCHER)
+def _aim_x86_64(code: bytearray, at: int, target: int) -> None:
+    """The operand of lea counts from the instruction after it."""
+    struct.pack_into("<i", code, at + 3, target - (at + 7))
+
+
+def _aim_aarch64(code: bytearray, at: int, target: int) -> None:
+    """adr holds the two lowest bits of a distance apart from the others."""
+    (word,) = struct.unpack_from("<I", code, at)
+    distance = target - at
+    struct.pack_into("<I", code, at, word | (distance & 3) << 29 | (distance >> 2) << 5)
+
+
+class Launcher(t.NamedTuple):
+    """A program for one kind of machine. It runs, on the stack that the kernel made,
+    execve(PYTHON, [argv[0], SCRIPT, argv[1], ...], environment), and if that fails exit(127).
+    """
+
+    #: e_machine of ELF
+    number: int
+    code: bytes
+    #: where the addresses of PYTHON and of SCRIPT are loaded
+    python_at: int
+    script_at: int
+    #: ``aim(code, at, target)`` completes such an instruction
+    aim: t.Callable[[bytearray, int, int], None]
+
+
+#: By what C(uname -m) calls the machine.
+LAUNCHERS = {
+    "x86_64": Launcher(
+        62,
+        bytes.fromhex(
+            "488b3c24"  # mov rdi, [rsp]
+            "488d54fc10"  # lea rdx, [rsp+rdi*8+16]
+            "488d3d00000000"  # lea rdi, [rip+PYTHON]
+            "488d0500000000"  # lea rax, [rip+SCRIPT]
+            "488b4c2408"  # mov rcx, [rsp+8]
+            "48890c24"  # mov [rsp], rcx
+            "4889442408"  # mov [rsp+8], rax
+            "4889e6"  # mov rsi, rsp
+            "b83b000000"  # mov eax, 59
+            "0f05"  # syscall
+            "bf7f000000"  # mov edi, 127
+            "b83c000000"  # mov eax, 60
+            "0f05"  # syscall
+        ),
+        0x09,
+        0x10,
+        _aim_x86_64,
+    ),
+    "aarch64": Launcher(
+        183,
+        bytes.fromhex(
+            "e90340f9"  # ldr x9, [sp]
+            "e26f298b"  # add x2, sp, x9, lsl #3
+            "42400091"  # add x2, x2, #16
+            "00000010"  # adr x0, PYTHON
+            "0a000010"  # adr x10, SCRIPT
+            "eb0740f9"  # ldr x11, [sp, #8]
+            "eb0300f9"  # str x11, [sp]
+            "ea0700f9"  # str x10, [sp, #8]
+            "e1030091"  # mov x1, sp
+            "a81b80d2"  # mov x8, #221
+            "010000d4"  # svc #0
+            "e00f80d2"  # mov x0, #127
+            "a80b80d2"  # mov x8, #93
+            "010000d4"  # svc #0
+        ),
+        0x0C,
+        0x10,
+        _aim_aarch64,
+    ),
+}
+
+
+def launcher(python: str, script: str, machine: str = "") -> bytes:
+    """An ELF program that runs ``python script`` with the arguments that it gets itself.
+
+    :param machine: what it is for; this one if not given.
+    """
+    machine = machine or platform.machine()
+    if machine not in LAUNCHERS:
+        raise RuntimeError("the stand-in kubelet is made for %s, not for %s" % (" and ".join(LAUNCHERS), machine))
+    made = LAUNCHERS[machine]
+    code = bytearray(made.code)
     strings = os.fsencode(python) + b"\0" + os.fsencode(script) + b"\0"
-    struct.pack_into("<i", code, _PYTHON_AT, len(code) - (_PYTHON_AT + 4))
-    struct.pack_into("<i", code, _SCRIPT_AT, len(code) + len(os.fsencode(python)) + 1 - (_SCRIPT_AT + 4))
+    made.aim(code, made.python_at, len(code))
+    made.aim(code, made.script_at, len(code) + len(os.fsencode(python)) + 1)
     body = bytes(code) + strings
     size = _HEADERS + len(body)
     ident = b"\x7fELF" + bytes([2, 1, 1, 0]) + bytes(8)
-    header = ident + struct.pack("<HHIQQQIHHHHHH", 2, 62, 1, _BASE + _HEADERS, 64, 0, 0, 64, 56, 1, 0, 0, 0)
-    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _BASE, _BASE, size, size, 0x1000)
+    entry = _BASE + _HEADERS
+    header = ident + struct.pack("<HHIQQQIHHHHHH", 2, made.number, 1, entry, 64, 0, 0, 64, 56, 1, 0, 0, 0)
+    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _BASE, _BASE, size, size, _ALIGNMENT)
     return header + segment + body
 
 

@@ -5,6 +5,11 @@
 
 from __future__ import annotations
 
+import json
+import platform
+import shutil
+import subprocess
+import sys
 import typing as t
 from pathlib import Path
 
@@ -110,3 +115,24 @@ def test_the_stand_in_is_as_strict_as_the_real_one(tmp_path: Path) -> None:
     done = run([str(tmp_path / "kubelet"), "--kubeconfig=x", "--non-masquerade-cidr=0.0.0.0/0"])
     assert done.rc == 1
     assert done.stderr == "Error: failed to parse kubelet flag: unknown flag: --non-masquerade-cidr\n"
+
+
+@pytest.mark.parametrize("machine", sorted(fake_kubelet.LAUNCHERS))
+def test_the_stand_in_starts_on(tmp_path: Path, machine: str) -> None:
+    """Machines other than this one are asked where QEMU's user mode is installed."""
+    emulators = [] if machine == platform.machine() else ["qemu-%s-static" % machine, "qemu-%s" % machine]
+    found = [path for path in map(shutil.which, emulators) if path]
+    if emulators and not found:
+        pytest.skip("this is no %s, and neither %s is installed" % (machine, " nor ".join(emulators)))
+    script, program = tmp_path / "a script.py", tmp_path / "kubelet"
+    script.write_text("import json, os, sys; print(json.dumps([sys.argv, os.environ['HERE']]))")
+    program.write_bytes(fake_kubelet.launcher(sys.executable, str(script), machine))
+    program.chmod(0o755)
+    assert probing.is_program(str(program))
+    for words in ([], ["--help"], ["a b", "", "c"]):
+        done = subprocess.run(
+            found[:1] + [str(program), *words], env={"HERE": "yes"}, stdout=subprocess.PIPE, check=True
+        )
+        assert json.loads(done.stdout) == [[str(script), *words], "yes"]
+    program.write_bytes(fake_kubelet.launcher("/nowhere", str(script), machine))
+    assert subprocess.run(found[:1] + [str(program)], check=False).returncode == 127
