@@ -263,9 +263,9 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils._kubelet.distributions import LAYOUTS
+from ..module_utils._kubelet.manage import POLICIES, Options, Report, converge
 from ..module_utils.errors import IpMasqError
-from ..module_utils.kubelet import POLICIES, Options, Report, converge
-from ..module_utils.kubelet_layouts import LAYOUTS
 from ..module_utils.runner import run
 
 ARGUMENT_SPEC = {

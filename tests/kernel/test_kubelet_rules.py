@@ -31,7 +31,7 @@ from pathlib import Path
 from support.import_collection import make_importable
 make_importable()
 from ansible_collections.kubenode.ip_masq.plugins.module_utils import runner
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.kubelet import Options, converge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage import Options, converge
 from support import kubelet_distributions as made
 from support.kubelet_node import KubeletNode
 import urllib.request

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from .errors import ConfigError
+from ..errors import ConfigError
 
 #: The kubelet's flag, without dashes (deprecated in Kubernetes 1.7, removed in 1.24).
 FLAG = "non-masquerade-cidr"

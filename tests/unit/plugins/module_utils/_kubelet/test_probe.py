@@ -14,7 +14,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils import kubelet_probe as probing
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import probe as probing
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome, run
 from support import fake_kubelet
 

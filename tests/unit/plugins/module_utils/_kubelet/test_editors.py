@@ -9,8 +9,7 @@ import re
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.kubelet_args import (
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.editors import (
     NEVER,
     Copy,
     EnvironmentEditor,
@@ -23,6 +22,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils.kubelet_args impo
     split_words,
     yaml_arguments,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError
 from hypothesis import example, given
 from hypothesis import strategies as st
 

@@ -12,15 +12,15 @@ from __future__ import annotations
 import re
 import typing as t
 
-from . import kubelet_files as files
-from . import kubelet_layouts as layouts
-from . import kubelet_probe as probing
-from . import kubelet_rules as rules
-from . import kubelet_service as service
-from .errors import ConfigError, IpMasqError, NodeError
-from .kubelet_args import FLAG, NEVER, NEVER_VALUES, Editor, argument, find_flag, flag_name, last_value
-from .node import Node
-from .runner import Runner
+from ..errors import ConfigError, IpMasqError, NodeError
+from ..node import Node
+from ..runner import Runner
+from . import distributions as layouts
+from . import kubenet_rules as rules
+from . import owned_files as files
+from . import probe as probing
+from . import restart as service
+from .editors import FLAG, NEVER, NEVER_VALUES, Editor, argument, find_flag, flag_name, last_value
 
 POLICIES = ("auto", "present", "absent", "report")
 

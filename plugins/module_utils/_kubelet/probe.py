@@ -9,9 +9,9 @@ import os
 import re
 import typing as t
 
-from .errors import NodeError
-from .kubelet_args import FLAG
-from .runner import Runner
+from ..errors import NodeError
+from ..runner import Runner
+from .editors import FLAG
 
 #: The first release without the flag (kubernetes/kubernetes#107096).
 REMOVED_IN = (1, 24)

@@ -13,9 +13,9 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from .errors import ConfigError, NodeError
-from .kubelet_args import last_value
-from .runner import Runner
+from ..errors import ConfigError, NodeError
+from ..runner import Runner
+from .editors import last_value
 
 #: Seconds between two questions to healthz.
 POLL = 0.25

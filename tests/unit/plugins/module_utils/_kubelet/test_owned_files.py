@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils import kubelet_files as files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import owned_files as files
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError, NodeError
 from support.import_collection import ROOT
 
@@ -123,7 +123,7 @@ import sys
 sys.path.insert(0, %r)
 from support.import_collection import make_importable
 make_importable()
-from ansible_collections.kubenode.ip_masq.plugins.module_utils import kubelet_files as files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import owned_files as files
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import IpMasqError
 try:
     files.replace(files.read(sys.argv[1]), b"new")

@@ -11,10 +11,11 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils import kubelet_probe, runner
-from ansible_collections.kubenode.ip_masq.plugins.module_utils import kubelet_service as service
+from ansible_collections.kubenode.ip_masq.plugins.module_utils import runner
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import probe as kubelet_probe
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import restart as service
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage import Options, Report, converge
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError, IpMasqError, NodeError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.kubelet import Options, Report, converge
 from support import kubelet_distributions as made
 from support.kubelet_node import KubeletNode, Service
 

@@ -9,9 +9,9 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils import kubelet_layouts as layouts
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import distributions as layouts
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.editors import EnvironmentEditor
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError, NodeError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.kubelet_args import EnvironmentEditor
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome
 from support import kubelet_distributions as made
 from support.kubelet_node import KubeletNode, Service

@@ -10,7 +10,7 @@ import threading
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils import kubelet_service as service
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import restart as service
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError, NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome
 

@@ -14,9 +14,10 @@ import os
 import re
 import typing as t
 
-from . import kubelet_files as files
-from .errors import ConfigError, NodeError
-from .kubelet_args import (
+from ..errors import ConfigError, NodeError
+from ..runner import Runner
+from . import owned_files as files
+from .editors import (
     Assignment,
     Editor,
     EnvironmentEditor,
@@ -27,7 +28,6 @@ from .kubelet_args import (
     split_words,
     yaml_arguments,
 )
-from .runner import Runner
 
 #: Where a unit starts the kubelet itself.
 _STARTED_DIRECTLY = ("kubeadm", "kubespray", "plain")
@@ -185,7 +185,7 @@ class Host:
         return os.path.join(self.root, path.lstrip("/"))
 
     def snapshot(self, path: str) -> files.Snapshot:
-        """See :func:`.kubelet_files.read`."""
+        """See :func:`.owned_files.read`."""
         return files.read(self.path(path))
 
     def read(self, path: str) -> t.Optional[str]:
