@@ -31,7 +31,8 @@ from pathlib import Path
 from support.import_collection import make_importable
 make_importable()
 from ansible_collections.kubenode.ip_masq.plugins.module_utils import runner
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage import Options, converge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage import manage_kubelets
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.options import Options
 from support import kubelet_distributions as made
 from support.kubelet_node import KubeletNode
 import urllib.request
@@ -47,7 +48,7 @@ if version:
 try:
     reports = []
     for number in range(2):
-        report = converge(Options(healthz_url=node.healthz), node.run, bool(check), str(node.root))
+        report = manage_kubelets(Options(healthz_url=node.healthz), node.run, bool(check), str(node.root))
         reports.append([report.changed, report.failure, report.decision, list(report.actions)])
         if version:
             node.start("kubelet")

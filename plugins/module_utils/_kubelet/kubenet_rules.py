@@ -49,7 +49,7 @@ def _postrouting(node: Node, command: str) -> t.List[str]:
     done = node.run([command] + wait_for_lock(node.lock_timeout) + ["-t", "nat", "-S", "POSTROUTING"])
     if done.rc != 0:
         said = " ".join(done.stderr.split()) or "exit status %d" % done.rc
-        raise NodeError("%s cannot read the chain POSTROUTING: %s" % (command, said))
+        raise NodeError("%s cannot list POSTROUTING: %s" % (command, said))
     return done.stdout.splitlines()
 
 
@@ -71,7 +71,7 @@ def find_leftovers(node: Node) -> t.List[Leftover]:
     return found
 
 
-def delete(node: Node, leftovers: t.Sequence[Leftover]) -> None:
+def delete_leftovers(node: Node, leftovers: t.Sequence[Leftover]) -> None:
     """Delete exactly these rules, and look whether they are gone.
 
     :raises NodeError: a rule could not be deleted, or was there again at once.
@@ -82,10 +82,10 @@ def delete(node: Node, leftovers: t.Sequence[Leftover]) -> None:
         )
         if done.rc != 0 and rule in find_leftovers(node):
             said = " ".join(done.stderr.split()) or "exit status %d" % done.rc
-            raise NodeError("%s cannot delete the rule '%s': %s" % (rule.command, rule.line, said))
+            raise NodeError("%s cannot delete the kubenet rule '%s': %s" % (rule.command, rule.line, said))
     back = [rule.line for rule in find_leftovers(node) if rule in leftovers] if leftovers else []
     if back:
         raise NodeError(
-            "the rule '%s' was deleted and is there again: some program on this node still runs kubenet; look for a "
-            "kubelet or cri-dockerd with --network-plugin=kubenet" % back[0]
+            "the kubenet rule '%s' was deleted and is present again; look for a kubelet or cri-dockerd with "
+            "--network-plugin=kubenet on this node" % back[0]
         )

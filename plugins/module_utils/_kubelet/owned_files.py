@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Read a file, and replace it in one step, without changing whose it is.
+"""Files that belong to the operator or to another program: read one, and replace it in one step.
 
-Used for files that belong to the operator or to another program, so every doubt is an error before anything is written.
+Owner, mode and labels stay. Every doubt is an error before anything is written.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ..errors import ConfigError, NodeError
 #: Larger than any file of arguments, small enough to read in one go (bytes).
 LARGEST = 1 << 20
 
-#: Mode of a file that was not there before: readable by everybody, as /etc/default/kubelet is.
+#: Mode of a file that was not there before, as /etc/default/kubelet has it.
 NEW_MODE = 0o644
 
 
-class Snapshot(t.NamedTuple):
+class FileVersion(t.NamedTuple):
     """A file as it was at one moment. ``data`` is none where there was no file."""
 
     path: str
@@ -46,16 +46,16 @@ class Snapshot(t.NamedTuple):
             text = self.data.decode("utf-8")
         except UnicodeDecodeError as exc:
             raise ConfigError(
-                "%s is not UTF-8 text (byte %d), and systemd would pass over parts of it; nothing was touched; mend it"
+                "%s is not UTF-8 text (byte %d), and systemd would ignore parts of it; file unchanged; fix it"
                 % (self.path, exc.start)
             ) from None
         if "\0" in text:
-            raise ConfigError("%s contains a NUL byte; nothing was touched; mend the file" % self.path)
+            raise ConfigError("%s contains a NUL byte; file unchanged; fix it" % self.path)
         return text
 
 
-def read(path: str) -> Snapshot:
-    """Read a regular file; one that is not there is a snapshot without data.
+def read(path: str) -> FileVersion:
+    """Read a regular file; one that is not there is a version without data.
 
     :raises ConfigError: something else than a regular file is there, or the file is too large.
     :raises NodeError: it cannot be read.
@@ -64,20 +64,20 @@ def read(path: str) -> Snapshot:
         # O_NONBLOCK: opening a FIFO must not wait for a writer.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        return Snapshot(path, None)
+        return FileVersion(path, None)
     except NotADirectoryError:
-        return Snapshot(path, None)
+        return FileVersion(path, None)
     except OSError as exc:
-        raise NodeError("cannot read %s: %s; nothing was touched" % (path, exc.strerror)) from None
+        raise NodeError("cannot read %s: %s; file unchanged" % (path, exc.strerror)) from None
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise ConfigError("%s is not a regular file; nothing was touched" % path)
+            raise ConfigError("%s is not a regular file; file unchanged" % path)
         if status.st_size > LARGEST:
-            raise ConfigError("%s is larger than %d bytes; nothing was touched" % (path, LARGEST))
+            raise ConfigError("%s is larger than %d bytes; file unchanged" % (path, LARGEST))
         with os.fdopen(os.dup(descriptor), "rb") as handle:
             data = handle.read(LARGEST + 1)
-        return Snapshot(
+        return FileVersion(
             path,
             data,
             stat.S_IMODE(status.st_mode),
@@ -87,7 +87,7 @@ def read(path: str) -> Snapshot:
             _identity(status),
         )
     except OSError as exc:
-        raise NodeError("cannot read %s: %s; nothing was touched" % (path, exc.strerror)) from None
+        raise NodeError("cannot read %s: %s; file unchanged" % (path, exc.strerror)) from None
     finally:
         os.close(descriptor)
 
@@ -104,34 +104,34 @@ def _attributes(descriptor: int) -> t.Tuple[t.Tuple[str, bytes], ...]:
         return ()
 
 
-def check_replaceable(snapshot: Snapshot) -> None:
+def check_replaceable(version: FileVersion) -> None:
     """Refuse a file whose replacement would not be what its owner expects.
 
-    :raises ConfigError: it is a symbolic link (somebody else keeps the real file), has other hard links (they would
+    :raises ConfigError: it is a symbolic link (another program keeps the real file), has other hard links (they would
         keep the old content), or changed since it was read.
     """
-    path = snapshot.path
+    path = version.path
     try:
         status = os.lstat(path)
     except FileNotFoundError:
         status = None
     except OSError as exc:
-        raise NodeError("cannot look at %s: %s; nothing was touched" % (path, exc.strerror)) from None
+        raise NodeError("cannot check %s: %s; file unchanged" % (path, exc.strerror)) from None
     if status is not None and stat.S_ISLNK(status.st_mode):
         raise ConfigError(
-            "%s is a symbolic link to %s, which is somebody else's file; nothing was touched; change it there, or put "
-            "a regular file in place of the link" % (path, os.readlink(path))
+            "%s is a symlink to %s, a file managed elsewhere; file unchanged; edit that file, or replace the symlink "
+            "with a regular file" % (path, os.readlink(path))
         )
     if status is not None and status.st_nlink > 1:
         raise ConfigError(
-            "%s has %d hard links, and the others would keep the old content; nothing was touched; make it a file of "
-            "its own" % (path, status.st_nlink)
+            "%s has %d hard links, and the others would keep the old content; file unchanged; replace it with a copy "
+            "that has no other links" % (path, status.st_nlink)
         )
-    if (() if status is None else _identity(status)) != snapshot.identity:
-        raise ConfigError("%s was changed by something else at the same moment; nothing was touched; run again" % path)
+    if (() if status is None else _identity(status)) != version.identity:
+        raise ConfigError("%s was changed by another program during this run; that change is kept; run again" % path)
 
 
-def replace(snapshot: Snapshot, data: t.Optional[bytes]) -> Snapshot:
+def replace(version: FileVersion, data: t.Optional[bytes]) -> FileVersion:
     """Put new content in place of what was read, in one step; with none, remove the file.
 
     Mode, owner and extended attributes stay. The new content is on the disk before it takes the old one's name.
@@ -140,31 +140,31 @@ def replace(snapshot: Snapshot, data: t.Optional[bytes]) -> Snapshot:
     :raises ConfigError: see :func:`check_replaceable`.
     :raises NodeError: the file system refuses (read-only, full, immutable file); the old file is still there.
     """
-    check_replaceable(snapshot)
-    directory = os.path.dirname(snapshot.path)
+    check_replaceable(version)
+    directory = os.path.dirname(version.path)
     try:
         if data is not None:
             if not os.path.isdir(directory):
                 os.mkdir(directory, 0o755)
-            _write(snapshot, data, directory)
-        elif snapshot.data is not None:
-            os.unlink(snapshot.path)
+            _write(version, data, directory)
+        elif version.data is not None:
+            os.unlink(version.path)
     except OSError as exc:
-        raise NodeError("cannot write %s: %s; the file is as it was" % (snapshot.path, exc.strerror)) from None
+        raise NodeError("cannot write %s: %s; file unchanged" % (version.path, exc.strerror)) from None
     _sync(directory)
-    return read(snapshot.path)
+    return read(version.path)
 
 
-def _write(snapshot: Snapshot, data: bytes, directory: str) -> None:
+def _write(version: FileVersion, data: bytes, directory: str) -> None:
     # mkstemp opens with O_EXCL and O_NOFOLLOW, mode 0600. The name starts with a dot and ends in .tmp, so that no
     # *.yaml or *.env glob of another program takes the half-written file for its own.
-    descriptor, name = tempfile.mkstemp(prefix=".%s." % os.path.basename(snapshot.path), suffix=".tmp", dir=directory)
+    descriptor, name = tempfile.mkstemp(prefix=".%s." % os.path.basename(version.path), suffix=".tmp", dir=directory)
     try:
         with os.fdopen(descriptor, "wb") as handle:
             handle.write(data)
-            os.fchown(descriptor, snapshot.uid, snapshot.gid)
-            os.fchmod(descriptor, snapshot.mode)
-            for attribute, value in snapshot.attributes:
+            os.fchown(descriptor, version.uid, version.gid)
+            os.fchmod(descriptor, version.mode)
+            for attribute, value in version.attributes:
                 try:
                     os.setxattr(descriptor, attribute, value)
                 except OSError:
@@ -172,7 +172,7 @@ def _write(snapshot: Snapshot, data: bytes, directory: str) -> None:
                     pass
             handle.flush()
             os.fsync(descriptor)
-        os.rename(name, snapshot.path)
+        os.rename(name, version.path)
     except BaseException:
         os.unlink(name)
         raise

@@ -19,7 +19,9 @@ import yaml
 from ansible.module_utils import basic
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.kubenode.ip_masq.plugins.module_utils import runner
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage import Options, converge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import decide, manage
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage import manage_kubelets
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.options import Options
 from ansible_collections.kubenode.ip_masq.plugins.modules import kubelet_masquerade as module
 from support import kubelet_distributions as made
 from support.kubelet_node import KubeletNode
@@ -43,9 +45,9 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[KubeletN
     fresh.really_run = runner.run  # type: ignore[method-assign]
 
     def here(options: Options, _run: runner.Runner, check: bool) -> t.Any:
-        return converge(options, fresh.run, check, str(fresh.root))
+        return manage_kubelets(options, fresh.run, check, str(fresh.root))
 
-    monkeypatch.setattr(module, "converge", here)
+    monkeypatch.setattr(module, "manage_kubelets", here)
     yield fresh
     fresh.close()
 
@@ -80,12 +82,14 @@ def test_a_change_is_reported_as_documented(node: KubeletNode, monkeypatch: pyte
     dry = run(monkeypatch, healthz_url=node.healthz, _ansible_check_mode=True, _ansible_diff=True)
     assert dry["changed"] and node.restarts() == [] and SET.encode() in node.read(path)
     done = run(monkeypatch, healthz_url=node.healthz, _ansible_diff=True)
-    assert {name: done[name] for name in ("changed", "decision", "layouts", "version", "flag_known", "files")} == {
+    assert {
+        name: done[name] for name in ("changed", "decision", "distributions", "version", "flag_supported", "files")
+    } == {
         "changed": True,
         "decision": "remove_stale",
-        "layouts": ["kubeadm"],
+        "distributions": ["kubeadm"],
         "version": "v1.30.4",
-        "flag_known": False,
+        "flag_supported": False,
         "files": [path],
     }
     assert (
@@ -114,7 +118,7 @@ def test_a_failure_keeps_its_reasons(node: KubeletNode, monkeypatch: pytest.Monk
 
 def test_a_warning_reaches_the_operator(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:
     done = run(monkeypatch)
-    assert done["decision"] == "no_kubelet" and done["flag_known"] is None
+    assert done["decision"] == "no_kubelet" and done["flag_supported"] is None
     assert "was not found on this node" in json.dumps(done["warnings"])
 
 
@@ -135,10 +139,10 @@ def test_options_of_code_and_documentation_agree() -> None:
 
 
 def test_every_decision_is_documented() -> None:
-    code = Path(sys.modules[converge.__module__].__file__ or "").read_text()
+    code = "".join(Path(module.__file__ or "").read_text() for module in (decide, manage))
     # A decision's first word, also where it is handed to the function that makes a removal's.
     names = set(re.findall(r'Decision\(\s*"(\w+)"', code)) | set(re.findall(r'_decide_removal\(seen, "(\w+)"', code))
-    names |= set(re.findall(r'Report\(False, "", \(reason,\), "(\w+)"', code))
+    names |= set(re.findall(r'\bReport\("(\w+)"', code))
     documented = set(re.findall(r"(?<!R)V\((\w+)\)", " ".join(RETURN["decision"]["description"])))
     assert names == documented
 

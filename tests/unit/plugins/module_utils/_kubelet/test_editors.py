@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Arguments in text: what is read, what is changed, and that nothing else is."""
+"""Arguments changed in text, and nothing else with them."""
 
 from __future__ import annotations
 
@@ -10,119 +10,29 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.editors import (
-    NEVER,
-    Copy,
+    DropInEditor,
     EnvironmentEditor,
     LinesEditor,
-    OwnYamlEditor,
-    chars_of,
-    find_flag,
-    flag_name,
-    parse_environment,
-    split_words,
-    yaml_arguments,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.environment_file import parse_environment
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.flags import NEVER, find_flag
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 FILE = "/etc/default/kubelet"
+
 NAME = "KUBELET_EXTRA_ARGS"
+
 SET = "--non-masquerade-cidr=0.0.0.0/0"
+
 OLD = "--non-masquerade-cidr=10.0.0.0/8"
+
 editor = EnvironmentEditor(FILE, NAME)
 
 
 def values(text: str) -> t.Dict[str, str]:
     return {one.name: one.value for one in parse_environment(text, FILE)}
-
-
-# What systemd 247 and 257 hand to a program for these files.
-READ = [
-    ("A=b\n", {"A": "b"}),
-    ("A=b", {"A": "b"}),
-    ("A=\n", {"A": ""}),
-    ("A=  b c  \n", {"A": "b c"}),
-    ("  A = b\n", {"A": "b"}),
-    ("# A=1\n; B=2\nC=3\n", {"C": "3"}),
-    ("A=b # c\n", {"A": "b # c"}),
-    ('A="b  c"\n', {"A": "b  c"}),
-    ("A='b \"c\"'\n", {"A": 'b "c"'}),
-    ('A="b" "c"\n', {"A": "bc"}),
-    ('A=b "c"\n', {"A": 'b "c"'}),
-    ('A="b\nc"\n', {"A": "b\nc"}),
-    ("A=b \\\n  c\n", {"A": "b   c"}),
-    ('A="b \\\nc"\n', {"A": "b c"}),
-    ("A=b\\ c\\\\d\n", {"A": "b c\\d"}),
-    ('A="\\$b \\"c\\" \\n"\n', {"A": '$b "c" \\n'}),
-    ("A='b\\'\n", {"A": "b\\"}),
-    ("A=$B ${C}\n", {"A": "$B ${C}"}),
-    ("export A=b\n", {}),
-    ("1A=b\nno assignment\n", {}),
-    ("A=b\r\nC=d\r\n", {"A": "b", "C": "d"}),
-    ("A=1\nA=2\n", {"A": "2"}),
-    ("A=b\\", {"A": "b"}),
-]
-
-
-@pytest.mark.parametrize("text, expected", READ)
-def test_environment_files_are_read_as_systemd_reads_them(text: str, expected: t.Dict[str, str]) -> None:
-    assert values(text) == expected
-
-
-@pytest.mark.parametrize("text", ['A="b\n', "A='b\nC=d\n", 'A="b\\"\n', 'A="b" "c\n'])
-def test_a_quote_that_does_not_close_is_refused_with_its_line(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"line 3: the quote .* A opens is never closed; nothing was touched"):
-        parse_environment("# one\n# two\n" + text, FILE)
-
-
-def test_a_comment_on_which_releases_of_systemd_differ_is_refused() -> None:
-    with pytest.raises(ConfigError, match="comment ends in a backslash"):
-        parse_environment("# see \\\nA=b\n", FILE)
-    assert values("# see \\\n# that\nA=b\n") == {"A": "b"}
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ("--a --b=c", ["--a", "--b=c"]),
-        ("  --a\t--b\n--c ", ["--a", "--b", "--c"]),
-        ("--a='b c' \"--d e\"", ["--a=b c", "--d e"]),
-        ("--a=\\'b '\\'' \\ ", ["--a='b", "'", " "]),
-        ("''", [""]),
-        ("", []),
-    ],
-)
-def test_values_are_split_as_systemd_splits_them(text: str, expected: t.List[str]) -> None:
-    assert [word.text for word in split_words(chars_of(text), "x")] == expected
-
-
-@pytest.mark.parametrize("text", ["--a='b", '--a="', "--a\\"])
-def test_values_that_end_inside_a_quote_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="nothing was touched"):
-        split_words(chars_of(text), "x")
-
-
-@pytest.mark.parametrize(
-    "words, expected",
-    [
-        (["--v=2", OLD], [Copy(1, 1, "10.0.0.0/8")]),
-        (["--non-masquerade-cidr", "1.0.0.0/8", "--v=2"], [Copy(0, 1, "1.0.0.0/8")]),
-        (["--non_masquerade_cidr=::/0"], [Copy(0, 0, "::/0")]),
-        (["--non_masquerade-cidr", "::/0", OLD], [Copy(0, 1, "::/0"), Copy(2, 2, "10.0.0.0/8")]),
-        (["--", OLD], []),
-        (["--non-masquerade-cidrs=1", "-non-masquerade-cidr=1", "non-masquerade-cidr=1"], []),
-        (["--non-masquerade-cidr="], [Copy(0, 0, "")]),
-    ],
-)
-def test_the_flag_is_found_in_every_spelling_that_the_kubelet_takes(words: t.List[str], expected: t.List[Copy]) -> None:
-    assert find_flag(words) == expected
-
-
-@pytest.mark.parametrize("words", [["--non-masquerade-cidr"], ["--non-masquerade-cidr", "--v=2"]])
-def test_the_flag_without_a_value_is_refused(words: t.List[str]) -> None:
-    with pytest.raises(ConfigError, match="--non-masquerade-cidr has no value"):
-        find_flag(words)
 
 
 # Before, with the flag, and without it.
@@ -181,11 +91,11 @@ def test_one_argument_changes_and_no_other_byte(
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("%s='--v=2", "never closed"),
+        ("%s='--v=2", "unterminated quote"),
         ("%s=--v=2 '{old}\n", "ends inside a quoted argument"),
         ("%s=--non-masquerade-cidr\n", "has no value"),
         ('%s="--non-masq""uerade-cidr=1.0.0.0/8"\n', "several quoted parts"),
-        ("%s=--v=2 -- x\n", "cannot be changed without changing more"),
+        ("%s=--v=2 -- x\n", "cannot be changed without changing other arguments"),
     ],
 )
 def test_what_cannot_be_changed_with_certainty_is_refused(text: str, message: str) -> None:
@@ -195,7 +105,7 @@ def test_what_cannot_be_changed_with_certainty_is_refused(text: str, message: st
 
 def test_a_quote_must_not_come_first_where_it_would_mean_something_else() -> None:
     """At the start of a value a quote belongs to the file; behind an argument it belongs to the next argument."""
-    with pytest.raises(ConfigError, match="cannot be changed without changing more"):
+    with pytest.raises(ConfigError, match="cannot be changed without changing other arguments"):
         editor.with_value("%s=%s '--c d'\n" % (NAME, OLD), None)
 
 
@@ -205,9 +115,13 @@ def test_parts_glued_together_are_another_flag() -> None:
 
 
 _blank = st.sampled_from([" ", "  ", "\t", " \\\n", " \\\n  "])
+
 _plain = st.sampled_from(["--v=2", "--a=b", "--node-labels=x=y,z", "--max-pods", "110", "--\u00e9", "a#b", "x;y", "--"])
+
 _flags = st.sampled_from([OLD, SET, "--non_masquerade_cidr=1.2.3.0/24", "--non-masquerade-cidr 10.0.0.0/8"])
+
 _quoted = st.sampled_from(["'--c d'", "--c='d e'"])
+
 _noise = st.sampled_from(
     [
         "# comment\n",
@@ -318,29 +232,10 @@ def test_a_line_per_argument() -> None:
 
 
 def test_the_drop_in_for_k3s_is_ours_as_a_whole() -> None:
-    dropin = OwnYamlEditor("/etc/rancher/k3s/config.yaml.d/90-ip-masq.yaml")
+    dropin = DropInEditor("/etc/rancher/k3s/config.yaml.d/90-ip-masq.yaml")
     text = dropin.with_value(None, NEVER)
     assert text is not None
     assert 'kubelet-arg+:\n  - "non-masquerade-cidr=0.0.0.0/0"\n' in text
     assert dropin.words(text) == [SET]
     assert dropin.with_value(text, NEVER) == text
     assert dropin.with_value(text, None) is None
-
-
-@pytest.mark.parametrize(
-    "text, expected",
-    [
-        ('kubelet-arg:\n  - "non-masquerade-cidr=10.0.0.0/8"\n  - v=2\n', [OLD]),
-        ("kubelet-arg:\n- --non-masquerade-cidr=10.0.0.0/8\n", [OLD]),
-        ("kubelet-arg: ['network-plugin=kubenet','non_masquerade_cidr=::/0']\n", None),
-        ("# non-masquerade-cidr=10.0.0.0/8\nkubelet-arg: v=2 # non-masquerade-cidr=1.0.0.0/8\n", []),
-        ("", []),
-    ],
-)
-def test_the_flag_is_seen_in_yaml(text: str, expected: t.Optional[t.List[str]]) -> None:
-    found = yaml_arguments(text)
-    assert found == (["--network-plugin=kubenet", "--non_masquerade_cidr=::/0"] if expected is None else expected)
-
-
-def test_flag_names_are_normalised() -> None:
-    assert [flag_name(word) for word in ("--a_b=c_d", "--", "-a", "x")] == ["a-b", "", "", ""]

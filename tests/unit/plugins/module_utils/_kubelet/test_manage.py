@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils import runner
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import probe as kubelet_probe
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import restart as service
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage import Options, Report, converge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import observe, probe
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.healthz import wait_healthy
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage import Report, manage_kubelets
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.options import Options
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError, IpMasqError, NodeError
 from support import kubelet_distributions as made
 from support.kubelet_node import KubeletNode, Service
@@ -54,11 +55,11 @@ def go(node: KubeletNode, check: bool = False, **options: t.Any) -> Report:
     def healthy(url: str, _timeout: float) -> str:
         """As the real one, but it gives up once the kubelet ended or said that it is not well, however soon."""
         while True:
-            problem = service.wait_healthy(url, 0.01)
-            if not problem or "answers" in problem or any(one.state != "active" for one in node.services.values()):
+            problem = wait_healthy(url, 0.01)
+            if not problem or "returned" in problem or any(one.state != "active" for one in node.services.values()):
                 return problem
 
-    return converge(Options(**{**given, **options}), node.run, check, str(node.root), healthy)
+    return manage_kubelets(Options(**{**given, **options}), node.run, check, str(node.root), healthy)
 
 
 def start(node: KubeletNode, name: str = "kubelet") -> None:
@@ -102,19 +103,18 @@ def settled(node: KubeletNode, **options: t.Any) -> Report:
 # The table, on kubeadm.
 
 
-def test_flag_unknown_and_not_given(node: KubeletNode) -> None:
+def test_flag_not_supported_and_not_set(node: KubeletNode) -> None:
     made.kubeadm(node, "1.30.4")
     start(node)
     report = untouched(node)
     assert report.decision == "not_applicable" and report.warnings == () and report.failure == ""
     assert report.reason == (
-        "kubelet.service (kubeadm, v1.30.4) does not know --non-masquerade-cidr and is not given it: it masquerades "
-        "nothing, so there is nothing to do"
+        "kubelet.service (kubeadm, v1.30.4) does not support or set --non-masquerade-cidr; nothing to do"
     )
 
 
 @pytest.mark.parametrize("policy", ["auto", "absent"])
-def test_flag_unknown_and_a_stale_copy_in_our_reach(node: KubeletNode, policy: str) -> None:
+def test_flag_not_supported_and_set_in_an_editable_file(node: KubeletNode, policy: str) -> None:
     path = made.kubeadm(node, "1.30.4", 'KUBELET_EXTRA_ARGS="--v=3 %s"\n' % SET)
     node.start("kubelet")
     checked = go(node, check=True, policy=policy)
@@ -133,7 +133,7 @@ def test_flag_unknown_and_a_stale_copy_in_our_reach(node: KubeletNode, policy: s
 
 
 @pytest.mark.parametrize("policy", ["auto", "absent"])
-def test_flag_unknown_and_a_stale_copy_in_kubesprays_file(node: KubeletNode, policy: str) -> None:
+def test_flag_not_supported_and_set_by_kubespray(node: KubeletNode, policy: str) -> None:
     made.kubespray(node, "1.30.4", SET)
     report = untouched(node, policy=policy)
     assert report.decision == "managed_elsewhere"
@@ -141,14 +141,14 @@ def test_flag_unknown_and_a_stale_copy_in_kubesprays_file(node: KubeletNode, pol
     assert "variable kubelet_custom_flags" in report.failure and made.KUBESPRAY_ENV in report.failure
 
 
-def test_flag_unknown_and_a_stale_copy_in_k0s_unit(node: KubeletNode) -> None:
+def test_flag_not_supported_and_set_in_the_unit_of_k0s(node: KubeletNode) -> None:
     unit = made.k0s(node, "1.30.4", "--v=2 " + SET)
     report = untouched(node)
     assert report.decision == "managed_elsewhere" and "--kubelet-extra-args in %s" % unit in report.failure
 
 
-def test_flag_unknown_and_stale_copies_in_reach_and_out_of_it(node: KubeletNode) -> None:
-    """Taking one out would help nobody, so nothing is done by halves."""
+def test_flag_not_supported_and_set_in_two_places(node: KubeletNode) -> None:
+    """Removing one of them would not let the kubelet start, so neither is removed."""
     made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=%s\n" % SET, flags=SET)
     report = untouched(node)
     assert report.decision == "managed_elsewhere" and made.KUBEADM_FLAGS in report.failure
@@ -156,21 +156,21 @@ def test_flag_unknown_and_stale_copies_in_reach_and_out_of_it(node: KubeletNode)
 
 @pytest.mark.parametrize("version", ["1.24.0", "1.30.4"])
 @pytest.mark.parametrize("extra", ["", SET])
-def test_flag_unknown_and_demanded(node: KubeletNode, version: str, extra: str) -> None:
+def test_flag_not_supported_with_policy_present(node: KubeletNode, version: str, extra: str) -> None:
     made.kubeadm(node, version, "KUBELET_EXTRA_ARGS=%s\n" % extra)
     report = untouched(node, policy="present")
     assert report.decision == "unsupported"
-    assert "would refuse to start with it. Nothing is needed" in report.failure
+    assert "would not start with it. This kubelet does not need the flag" in report.failure
 
 
-def test_flag_known_without_kubenet(node: KubeletNode) -> None:
+def test_flag_supported_without_kubenet(node: KubeletNode) -> None:
     made.kubeadm(node, "1.23.17", flags="--network-plugin=cni")
     start(node)
     report = untouched(node)
     assert report.decision == "not_needed" and report.warnings == ()
 
 
-def test_flag_known_with_kubenet(node: KubeletNode) -> None:
+def test_flag_supported_with_kubenet(node: KubeletNode) -> None:
     path = made.kubeadm(node, "1.23.17", flags=KUBENET)
     start(node)
     node.postrouting.append(RULE)
@@ -192,7 +192,7 @@ def test_flag_known_with_kubenet(node: KubeletNode) -> None:
     assert settled(node).decision == "already_set"
 
 
-def test_flag_known_with_kubenet_and_another_value(node: KubeletNode) -> None:
+def test_flag_supported_with_kubenet_and_another_value(node: KubeletNode) -> None:
     path = made.kubeadm(node, "1.23.17", "KUBELET_EXTRA_ARGS=%s --v=3 %s\n" % (OLD, OLD), flags=KUBENET)
     start(node)
     assert go(node).decision == "set"
@@ -201,13 +201,13 @@ def test_flag_known_with_kubenet_and_another_value(node: KubeletNode) -> None:
 
 
 @pytest.mark.parametrize("value", ["--non-masquerade-cidr=::/0", "--non_masquerade_cidr 0.0.0.0/0"])
-def test_flag_already_given_by_the_operator(node: KubeletNode, value: str) -> None:
+def test_flag_already_set_by_the_operator(node: KubeletNode, value: str) -> None:
     made.kubeadm(node, "1.23.17", 'KUBELET_EXTRA_ARGS="%s"\n' % value, flags=KUBENET)
     start(node)
     assert untouched(node).decision == "already_set"
 
 
-def test_flag_demanded_without_kubenet(node: KubeletNode) -> None:
+def test_policy_present_without_kubenet(node: KubeletNode) -> None:
     path = made.kubeadm(node, "1.23.17", flags="--network-plugin=cni")
     start(node)
     assert go(node, policy="present").decision == "set"
@@ -215,24 +215,24 @@ def test_flag_demanded_without_kubenet(node: KubeletNode) -> None:
     assert settled(node, policy="present").decision == "already_set"
 
 
-def test_kubenet_on_a_kubespray_node_is_for_the_operator(node: KubeletNode) -> None:
+def test_kubenet_on_a_kubespray_node_is_left_to_the_operator(node: KubeletNode) -> None:
     made.kubespray(node, "1.23.17", KUBENET)
     start(node)
     node.postrouting.append(RULE)
     report = untouched(node)
     assert report.decision == "managed_elsewhere" and report.failure == ""
-    assert "kubelet_custom_flags to contain it" in report.warnings[0]
-    assert "was left in place" in report.warnings[1]
+    assert "add it to the kubespray variable kubelet_custom_flags" in report.warnings[0]
+    assert "was not deleted" in report.warnings[1]
     assert "kubelet_custom_flags" in untouched(node, policy="present").failure
 
 
-def test_the_flag_taken_out_before_an_upgrade(node: KubeletNode) -> None:
+def test_policy_absent_before_an_upgrade(node: KubeletNode) -> None:
     path = made.kubeadm(node, "1.23.17", "KUBELET_EXTRA_ARGS=%s\n" % SET, flags=KUBENET)
     start(node)
     node.postrouting.append(RULE)
     report = go(node, policy="absent")
     assert report.decision == "remove" and node.read(path) == b"KUBELET_EXTRA_ARGS=\n"
-    assert "kubenet then masquerades everything outside 10.0.0.0/8" in " ".join(report.warnings)
+    assert "kubenet then masquerades traffic to destinations outside 10.0.0.0/8" in " ".join(report.warnings)
     # kubenet writes its rule again, so taking it away would only flap.
     assert RULE in node.postrouting
     assert settled(node, policy="absent").decision == "absent"
@@ -267,7 +267,7 @@ def test_a_script_in_place_of_the_binary(node: KubeletNode) -> None:
     assert report.decision == "unknown" and "is a script or wrapper" in report.warnings[0]
 
 
-def test_a_script_in_the_unit_and_the_binary_named(node: KubeletNode) -> None:
+def test_a_script_in_the_unit_with_the_option_binary(node: KubeletNode) -> None:
     path = made.plain(node, "1.23.17", opts=KUBENET)
     node.services["kubelet"].argv[0] = "/opt/start-kubelet"
     assert untouched(node).decision == "unknown"
@@ -290,17 +290,17 @@ def test_a_kubelet_that_no_service_started(node: KubeletNode) -> None:
     node.wait_healthy()
     node.postrouting.append(RULE)
     report = untouched(node)
-    assert report.decision == "unknown" and "no service that is known here starts it" in report.reason
+    assert report.decision == "unknown" and "none of the services that this module knows starts it" in report.reason
 
 
 def test_no_systemd(node: KubeletNode) -> None:
     def run(argv: t.Sequence[str], **_how: t.Any) -> runner.Outcome:
         return runner.Outcome(1, "", "System has not been booted with systemd")
 
-    report = converge(Options(), run, False, str(node.root))
+    report = manage_kubelets(Options(), run, False, str(node.root))
     assert report.decision == "unknown" and "System has not been booted" in report.warnings[0]
     with pytest.raises(NodeError, match="System has not been booted"):
-        converge(Options(policy="present"), run, False, str(node.root))
+        manage_kubelets(Options(policy="present"), run, False, str(node.root))
 
 
 def test_cri_dockerd_with_kubenet(node: KubeletNode) -> None:
@@ -319,7 +319,7 @@ def test_cri_dockerd_with_kubenet(node: KubeletNode) -> None:
 
 
 @pytest.mark.parametrize("version", ["1.23.17", "1.30.4"])
-def test_a_leftover_rule_goes_where_kubenet_is_no_more(node: KubeletNode, version: str) -> None:
+def test_a_leftover_rule_is_deleted_where_kubenet_does_not_run(node: KubeletNode, version: str) -> None:
     made.kubeadm(node, version)
     start(node)
     node.postrouting = [RULE, OTHER, RULE]
@@ -332,7 +332,7 @@ def test_a_leftover_rule_goes_where_kubenet_is_no_more(node: KubeletNode, versio
     settled(node)
 
 
-def test_a_leftover_rule_goes_where_there_is_no_kubelet(node: KubeletNode) -> None:
+def test_a_leftover_rule_is_deleted_where_there_is_no_kubelet(node: KubeletNode) -> None:
     node.postrouting.append(RULE)
     assert go(node).changed and node.postrouting == [OTHER]
 
@@ -343,7 +343,7 @@ def test_a_leftover_rule_stays_while_the_old_process_runs(node: KubeletNode) -> 
     node.postrouting.append(RULE)
     report = go(node, restart=False)
     assert report.changed and report.restart_needed and SET.encode() in node.read(path)
-    assert RULE in node.postrouting and "was left in place" in report.warnings[-1]
+    assert RULE in node.postrouting and "was not deleted" in report.warnings[-1]
     again = untouched(node, restart=False)
     assert again.restart_needed and again.decision == "already_set"
     # What was put off is done by the next run that may.
@@ -370,7 +370,7 @@ def test_a_rule_that_comes_back_at_once_is_an_error(node: KubeletNode) -> None:
             pass
 
     node.postrouting = Stubborn([RULE])
-    assert "some program on this node still runs kubenet" in go(node).failure
+    assert "was deleted and is present again" in go(node).failure
 
 
 # kubenet, where it is named and cannot run: it is part of the kubelet's own container runtime.
@@ -383,7 +383,7 @@ def test_kubenet_with_a_remote_runtime_does_not_run(node: KubeletNode, runtime: 
     node.postrouting.append(RULE)
     report = go(node)
     assert report.decision == "not_needed" and report.warnings == ()
-    assert [seen.kubenet for seen, _decision in report.seen] == [False]
+    assert [seen.kubenet for seen, _decision in report.kubelets] == [False]
     # Nothing on the node writes the rule again, so an old one goes.
     assert node.restarts() == [] and report.files == () and node.postrouting == [OTHER]
 
@@ -449,7 +449,7 @@ def test_microk8s(node: KubeletNode) -> None:
         return ""
 
     options = Options(healthz_url=node.healthz)
-    report = converge(options, node.run, False, str(node.root), well)
+    report = manage_kubelets(options, node.run, False, str(node.root), well)
     assert report.decision == "set" and node.restarts() == ["snap.microk8s.daemon-kubelite.service"]
     # Before the first write, and after the restart.
     assert healthy == [node.healthz] * 2
@@ -457,13 +457,13 @@ def test_microk8s(node: KubeletNode) -> None:
     assert stat.S_IMODE(node.path(path).stat().st_mode) == 0o660
     settled(node)
     node.write("/snap/microk8s/current/meta/snap.yaml", "version: 'v1.30.4'\n")
-    report = converge(options, node.run, False, str(node.root), well)
+    report = manage_kubelets(options, node.run, False, str(node.root), well)
     assert report.decision == "remove_stale"
     assert node.read(path) == before.replace(b"--non-masquerade-cidr=10.152.183.0/24\n", b"")
     assert settled(node).decision == "not_applicable"
 
 
-def test_a_unit_of_ones_own(node: KubeletNode) -> None:
+def test_a_unit_of_the_operator(node: KubeletNode) -> None:
     path = made.plain(node, "1.23.17", opts=KUBENET)
     start(node)
     assert "args_file and args_variable" in untouched(node).warnings[0]
@@ -475,16 +475,14 @@ def test_a_unit_of_ones_own(node: KubeletNode) -> None:
 def test_a_place_that_the_kubelet_does_not_read(node: KubeletNode) -> None:
     made.plain(node, "1.23.17", opts=KUBENET)
     node.write("/etc/other.conf", "X=1\n")
-    said = "would have no effect there, because kubelet.service .* does not read it; nothing was touched"
+    said = "would have no effect, because kubelet.service .* does not read it; nothing was changed"
     refused(node, ConfigError, said, args_file="/etc/other.conf", args_variable="X")
 
 
-def test_a_place_that_a_later_one_overrides(node: KubeletNode) -> None:
+def test_a_place_that_a_later_argument_overrides(node: KubeletNode) -> None:
     made.kubeadm(node, "1.23.17", flags=KUBENET)
     node.services["kubelet"].argv.append(OLD)
-    refused(
-        node, ConfigError, "no effect there, because ExecStart= of kubelet.service sets it to 10.0.0.0/8 after that"
-    )
+    refused(node, ConfigError, "no effect, because ExecStart= of kubelet.service sets it to 10.0.0.0/8 after that")
 
 
 def test_two_kubelets_and_one_that_needs_the_operator(node: KubeletNode) -> None:
@@ -492,7 +490,7 @@ def test_two_kubelets_and_one_that_needs_the_operator(node: KubeletNode) -> None
     made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=%s\n" % SET)
     made.k0s(node, "1.30.4", SET)
     report = untouched(node)
-    assert [decision.name for _seen, decision in report.seen] == ["remove_stale", "managed_elsewhere"]
+    assert [decision.name for _seen, decision in report.kubelets] == ["remove_stale", "managed_elsewhere"]
     assert report.decision == "managed_elsewhere" and "--kubelet-extra-args" in report.failure
 
 
@@ -523,7 +521,7 @@ def test_a_stopped_kubelet_is_not_started(node: KubeletNode) -> None:
 
 
 @pytest.mark.parametrize("how", ["refuse", "unhealthy"])
-def test_a_kubelet_that_does_not_come_up_gets_its_old_file_back(node: KubeletNode, how: str) -> None:
+def test_a_kubelet_that_does_not_start_gets_its_original_file_back(node: KubeletNode, how: str) -> None:
     text = b"# kept\r\nKUBELET_EXTRA_ARGS='--v=2  '\r\n"
     path = made.kubeadm(node, "1.23.17", text, flags=KUBENET, **{how: [SET]})
     node.path(path).chmod(0o640)
@@ -532,24 +530,40 @@ def test_a_kubelet_that_does_not_come_up_gets_its_old_file_back(node: KubeletNod
     report = go(node)
     assert not report.changed and report.actions == () and report.files == ()
     assert "kubelet.service did not become healthy within 120 seconds" in report.failure
-    assert report.failure.endswith("the old file is back and the kubelet runs with it")
+    assert report.failure.endswith("; original file restored, kubelet restarted")
     assert node.read(path) == text and stat.S_IMODE(node.path(path).stat().st_mode) == 0o640
     assert node.restarts() == ["kubelet.service"] * 2
     assert RULE in node.postrouting
     node.wait_healthy()
 
 
-def test_a_rollback_that_does_not_help_says_both(node: KubeletNode) -> None:
+def test_what_was_done_to_one_kubelet_is_reported_when_the_next_one_fails(node: KubeletNode) -> None:
+    """The second one does not come up with the changed file, and gets its original file back."""
+    path = made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=%s\n" % SET)
+    second = made.microk8s(node, "1.30.4", SET + "\n")
+    node.start("kubelet")
+
+    def healthy(_url: str, _timeout: float) -> str:
+        return "no answer" if node.restarts()[-1:] == ["snap.microk8s.daemon-kubelite.service"] else ""
+
+    before = node.read(second)
+    report = manage_kubelets(Options(healthz_url=node.healthz), node.run, False, str(node.root), healthy)
+    assert "snap.microk8s.daemon-kubelite.service did not become healthy" in report.failure
+    assert report.changed and report.files == (path,) and node.read(second) == before
+    assert report.actions == ("edited %s" % path, "restarted kubelet.service")
+
+
+def test_a_failed_rollback_reports_both_errors(node: KubeletNode) -> None:
     made.kubeadm(node, "1.23.17", flags=KUBENET)
     start(node)
     node.before_start = lambda: node.program("/usr/bin/kubelet", "1.23.17", refuse=[KUBENET])
     report = go(node)
     assert report.failure.count("did not become healthy") == 2
-    assert "; the restart with the old file failed too: " in report.failure
+    assert "; the restart with the original file failed too: " in report.failure
     assert not report.changed
 
 
-def test_a_rollback_that_cannot_write_says_so(node: KubeletNode) -> None:
+def test_a_rollback_that_cannot_write_is_reported(node: KubeletNode) -> None:
     path = made.kubeadm(node, "1.23.17", flags=KUBENET)
     start(node)
 
@@ -561,7 +575,7 @@ def test_a_rollback_that_cannot_write_says_so(node: KubeletNode) -> None:
     node.before_start = interfere
     report = go(node)
     assert report.changed and report.files == (path,)
-    assert "putting %s back failed too: " % node.path(path) in report.failure and "symbolic link" in report.failure
+    assert "restoring %s failed too: " % node.path(path) in report.failure and "is a symlink" in report.failure
 
 
 def test_a_drop_in_that_was_not_there_is_gone_after_a_rollback(node: KubeletNode) -> None:
@@ -572,35 +586,35 @@ def test_a_drop_in_that_was_not_there_is_gone_after_a_rollback(node: KubeletNode
     assert "did not become healthy" in report.failure and not node.path(dropin).exists()
 
 
-def test_a_binary_that_is_replaced_meanwhile(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_binary_replaced_during_the_run(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """An upgrade between probe and restart: the new kubelet would not start with the flag."""
     path = made.kubeadm(node, "1.23.17", flags=KUBENET)
     start(node)
-    asked = kubelet_probe.probe
+    asked = probe.probe
 
-    def upgraded(*args: t.Any, **how: t.Any) -> kubelet_probe.Probe:
+    def upgraded(*args: t.Any, **how: t.Any) -> probe.Probe:
         found = asked(*args, **how)
         node.program("/usr/bin/kubelet", "1.30.4")
         return found
 
-    monkeypatch.setattr(kubelet_probe, "probe", upgraded)
+    monkeypatch.setattr(observe, "probe", upgraded)
     report = go(node)
-    assert "was replaced while this module ran" in report.failure and not report.changed
-    assert report.failure.endswith("the old file is back, and the kubelet was not restarted")
+    assert "was replaced during this run" in report.failure and not report.changed
+    assert report.failure.endswith("; original file restored, kubelet not restarted")
     assert node.read(path) == b"KUBELET_EXTRA_ARGS=\n" and node.restarts() == []
     node.wait_healthy()
 
 
 # healthz, which is asked before the first write where a restart follows.
 
-UNVERIFIABLE = "a restart of kubelet.service could not be verified"
+UNVERIFIABLE = "cannot verify a restart of kubelet.service"
 
 
 def without_answer(node: KubeletNode, **options: t.Any) -> Report:
     """Run with the real wait for healthz, which soon gives up."""
     before = tree(node)
     given = {"healthz_url": node.healthz, "healthz_timeout": 0.3, "probe_timeout": PATIENCE}
-    report = converge(Options(**{**given, **options}), node.run, False, str(node.root))
+    report = manage_kubelets(Options(**{**given, **options}), node.run, False, str(node.root))
     assert tree(node) == before and node.restarts() == [] and not report.changed and report.files == ()
     assert report.decision == "set" and UNVERIFIABLE in report.failure
     return report
@@ -610,14 +624,14 @@ def test_a_kubelet_without_healthz_is_not_edited(node: KubeletNode) -> None:
     made.kubeadm(node, "1.23.17", flags=KUBENET + " --healthz-port=0")
     node.start("kubelet")
     failure = without_answer(node).failure
-    assert node.healthz + " does not answer" in failure
-    assert "healthz_url" in failure and "restart: false" in failure
+    assert node.healthz + " did not answer" in failure
+    assert "nothing was changed; set healthz_url" in failure and "set restart to false" in failure
 
 
-def test_a_kubelet_that_is_not_well_is_not_edited(node: KubeletNode) -> None:
+def test_an_unhealthy_kubelet_is_not_edited(node: KubeletNode) -> None:
     made.kubeadm(node, "1.23.17", flags=KUBENET, unhealthy=[KUBENET])
     node.start("kubelet")
-    assert node.healthz + " answers 500" in without_answer(node).failure
+    assert node.healthz + " returned status 500" in without_answer(node).failure
 
 
 def test_healthz_does_not_matter_where_no_restart_follows(node: KubeletNode) -> None:
@@ -626,19 +640,19 @@ def test_healthz_does_not_matter_where_no_restart_follows(node: KubeletNode) -> 
     assert go(node, restart=False).files == (path,)
 
 
-def test_a_restart_that_was_put_off_is_not_made_up_for_without_healthz(node: KubeletNode) -> None:
+def test_a_pending_restart_needs_healthz_too(node: KubeletNode) -> None:
     made.kubeadm(node, "1.23.17", flags=KUBENET + " --healthz-port=0")
     node.start("kubelet")
     go(node, restart=False)
-    report = converge(Options(healthz_url=node.healthz, healthz_timeout=0.3), node.run, False, str(node.root))
+    report = manage_kubelets(Options(healthz_url=node.healthz, healthz_timeout=0.3), node.run, False, str(node.root))
     assert UNVERIFIABLE in report.failure and node.restarts() == []
 
 
-def test_check_mode_foretells_that_healthz_does_not_answer(node: KubeletNode) -> None:
+def test_check_mode_predicts_that_healthz_does_not_answer(node: KubeletNode) -> None:
     made.kubeadm(node, "1.23.17", flags=KUBENET + " --healthz-port=0")
     node.start("kubelet")
     options = Options(healthz_url=node.healthz, healthz_timeout=0.3)
-    assert UNVERIFIABLE in converge(options, node.run, True, str(node.root)).failure
+    assert UNVERIFIABLE in manage_kubelets(options, node.run, True, str(node.root)).failure
 
 
 CONFIG = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
@@ -659,12 +673,12 @@ def test_healthz_is_asked_where_the_kubelet_has_it(node: KubeletNode, where: str
 
 
 @pytest.mark.parametrize("config, flags", [("healthzPort: 0\n", ""), ("healthzPort: 10248\n", " --healthz-port=0")])
-def test_healthz_that_is_off_is_said_to_be_off(node: KubeletNode, config: str, flags: str) -> None:
+def test_a_disabled_healthz_is_reported_as_disabled(node: KubeletNode, config: str, flags: str) -> None:
     node.write("/var/lib/kubelet/config.yaml", CONFIG + config)
     made.kubeadm(node, "1.23.17", flags=KUBENET + flags)
     node.start("kubelet")
     report = without_answer(node, healthz_url="")
-    assert "healthz is off (port 0)" in report.failure and "restart: false" in report.failure
+    assert "its healthz endpoint is disabled (port 0)" in report.failure and "set restart to false" in report.failure
 
 
 def test_a_kubelet_that_keeps_failing_is_not_asked_first(node: KubeletNode) -> None:
@@ -680,13 +694,16 @@ def test_a_kubelet_that_keeps_failing_is_not_asked_first(node: KubeletNode) -> N
 @pytest.mark.parametrize(
     "text, said",
     [
-        (b'KUBELET_EXTRA_ARGS="--v=2\n', "line 1: the quote .* KUBELET_EXTRA_ARGS opens is never closed"),
+        (
+            b'KUBELET_EXTRA_ARGS="--v=2\n',
+            "line 1: unterminated quote in the value of KUBELET_EXTRA_ARGS; file unchanged",
+        ),
         (b"KUBELET_EXTRA_ARGS=--v=2 '--x\n", "ends inside a quoted argument"),
         (b"KUBELET_EXTRA_ARGS=--non-masquerade-cidr\n", "--non-masquerade-cidr has no value"),
         (b"KUBELET_EXTRA_ARGS=\xff\n", "is not UTF-8 text"),
         (b"KUBELET_EXTRA_ARGS=\0\n", "NUL byte"),
         (b"# see \\\nKUBELET_EXTRA_ARGS=--v=2\n", "comment ends in a backslash"),
-        (b"KUBELET_EXTRA_ARGS=-- x\n", "cannot be changed without changing more"),
+        (b"KUBELET_EXTRA_ARGS=-- x\n", "cannot be changed without changing other arguments"),
     ],
 )
 def test_malformed_files(node: KubeletNode, text: bytes, said: str) -> None:
@@ -695,13 +712,13 @@ def test_malformed_files(node: KubeletNode, text: bytes, said: str) -> None:
     refused(node, ConfigError, said, check=True)
 
 
-def test_links_and_things_that_are_no_files(node: KubeletNode) -> None:
+def test_links_and_directories_are_refused(node: KubeletNode) -> None:
     path = made.kubeadm(node, "1.23.17", flags=KUBENET)
     real = node.write("/srv/kubelet", "KUBELET_EXTRA_ARGS=--v=2\n")
     node.path(path).unlink()
     node.path(path).symlink_to(real)
-    refused(node, ConfigError, "is a symbolic link to %s" % real)
-    refused(node, ConfigError, "is a symbolic link to %s" % real, check=True)
+    refused(node, ConfigError, "is a symlink to %s" % real)
+    refused(node, ConfigError, "is a symlink to %s" % real, check=True)
     node.path(path).unlink()
     os.link(real, node.path(path))
     refused(node, ConfigError, "2 hard links")
@@ -710,7 +727,7 @@ def test_links_and_things_that_are_no_files(node: KubeletNode) -> None:
     refused(node, ConfigError, "is not a regular file")
 
 
-def test_an_edit_between_the_decision_and_ours_is_kept(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_edit_by_another_program_is_kept(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made.kubeadm(node, "1.23.17", flags=KUBENET)
     start(node)
     theirs = "KUBELET_EXTRA_ARGS=--v=9\n"
@@ -732,19 +749,19 @@ def test_an_edit_between_the_decision_and_ours_is_kept(node: KubeletNode, monkey
 @pytest.mark.parametrize(
     "options, said",
     [
-        ({"policy": "maybe"}, "policy 'maybe' is not one of auto, present, absent, report"),
-        ({"layout": "kops"}, "layout 'kops' is not one of auto, kubeadm"),
-        ({"unit": "--all"}, "unit '--all' is not the name"),
-        ({"unit": "a b"}, "unit 'a b' is not the name"),
-        ({"binary": "kubelet"}, "binary 'kubelet' is not an absolute path"),
-        ({"healthz_timeout": 0}, "healthz_timeout 0 is not between"),
-        ({"probe_timeout": float("nan")}, "probe_timeout nan is not between"),
-        ({"probe_timeout": 3601}, "probe_timeout 3601 is not between"),
-        ({"healthz_url": "127.0.0.1"}, "healthz_url '127.0.0.1' is not a URL"),
-        ({"args_file": "/etc/x"}, "belong together"),
+        ({"policy": "maybe"}, "policy 'maybe' must be one of auto, present, absent, report"),
+        ({"distribution": "kops"}, "distribution 'kops' must be one of auto, kubeadm"),
+        ({"unit": "--all"}, "unit '--all' is not a valid name"),
+        ({"unit": "a b"}, "unit 'a b' is not a valid name"),
+        ({"binary": "kubelet"}, "binary 'kubelet' must be an absolute path"),
+        ({"healthz_timeout": 0}, "healthz_timeout 0 must be greater than 0"),
+        ({"probe_timeout": float("nan")}, "probe_timeout nan must be"),
+        ({"probe_timeout": 3601}, "probe_timeout 3601 must be greater than 0 and at most 3600"),
+        ({"healthz_url": "127.0.0.1"}, "healthz_url '127.0.0.1' must be an http or https URL"),
+        ({"args_file": "/etc/x"}, "must be set together"),
         ({"args_file": made.KUBESPRAY_ENV, "args_variable": "KUBELET_ARGS"}, "is never edited"),
     ],
 )
-def test_options_that_cannot_be_meant(node: KubeletNode, options: t.Dict[str, t.Any], said: str) -> None:
+def test_invalid_options_are_refused(node: KubeletNode, options: t.Dict[str, t.Any], said: str) -> None:
     refused(node, ConfigError, said, **options)
     assert node.calls == []

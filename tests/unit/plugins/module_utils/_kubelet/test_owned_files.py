@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files that belong to somebody else: replaced in one step, or not at all."""
+"""Files of the operator or another program: replaced in one step, or not at all."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_symbolic_link_is_refused_with_its_target(path: Path) -> None:
     link.symlink_to(path)
     snapshot = files.read(str(link))
     assert snapshot.data == b"old\r\n"
-    with pytest.raises(ConfigError, match="is a symbolic link to %s, .* nothing was touched" % path):
+    with pytest.raises(ConfigError, match="is a symlink to %s, a file managed elsewhere; file unchanged" % path):
         files.replace(snapshot, b"new\n")
     assert link.is_symlink() and path.read_bytes() == b"old\r\n"
 
@@ -70,7 +70,7 @@ def test_a_symbolic_link_is_refused_with_its_target(path: Path) -> None:
 def test_a_dangling_link_is_not_written_through(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(ConfigError, match="is a symbolic link"):
+    with pytest.raises(ConfigError, match="is a symlink"):
         files.replace(files.read(str(link)), b"new\n")
     assert not (tmp_path / "elsewhere").exists()
 
@@ -83,17 +83,17 @@ def test_a_file_with_other_names_is_refused(path: Path) -> None:
 
 def test_a_change_in_between_is_not_overwritten(path: Path) -> None:
     snapshot = files.read(str(path))
-    path.write_bytes(b"somebody else\n")
-    with pytest.raises(ConfigError, match="changed by something else at the same moment"):
+    path.write_bytes(b"another program\n")
+    with pytest.raises(ConfigError, match="changed by another program during this run"):
         files.replace(snapshot, b"new\n")
-    assert path.read_bytes() == b"somebody else\n"
+    assert path.read_bytes() == b"another program\n"
 
 
 def test_a_file_that_appears_in_between_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "kubelet"
     snapshot = files.read(str(path))
-    path.write_bytes(b"somebody else\n")
-    with pytest.raises(ConfigError, match="changed by something else at the same moment"):
+    path.write_bytes(b"another program\n")
+    with pytest.raises(ConfigError, match="changed by another program during this run"):
         files.replace(snapshot, b"new\n")
 
 
@@ -148,17 +148,17 @@ def _in_namespace(script: str, path: Path) -> str:
 
 def test_a_read_only_file_system_changes_nothing(path: Path) -> None:
     said = _in_namespace("mount --bind %s %s; mount -o remount,bind,ro %s" % ((path.parent,) * 3), path)
-    assert said == "cannot write %s: Read-only file system; the file is as it was\n" % path
+    assert said == "cannot write %s: Read-only file system; file unchanged\n" % path
     assert path.read_bytes() == b"old\r\n"
 
 
 def test_a_full_file_system_changes_nothing(path: Path) -> None:
     fill = "mount -t tmpfs -o size=8k none %s; printf old > %s; head -c 4096 /dev/zero > %s"
     said = _in_namespace(fill % (path.parent, path, path.with_name("rest")), path)
-    assert said == "cannot write %s: No space left on device; the file is as it was\n" % path
+    assert said == "cannot write %s: No space left on device; file unchanged\n" % path
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 300)
-    with pytest.raises(NodeError, match="cannot read .*: File name too long; nothing was touched"):
+    with pytest.raises(NodeError, match="cannot read .*: File name too long; file unchanged"):
         files.read(str(path))

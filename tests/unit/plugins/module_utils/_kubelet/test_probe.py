@@ -14,7 +14,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import probe as probing
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.kubelet import Program
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.probe import Probe, is_machine_code, probe
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome, run
 from support import fake_kubelet
 
@@ -22,14 +23,14 @@ from support import fake_kubelet
 @pytest.mark.parametrize("version, known", [("1.23.17", True), ("1.24.0", False), ("1.30.4", False), ("2.0.0", False)])
 def test_the_binary_is_asked(tmp_path: Path, version: str, known: bool) -> None:
     fake_kubelet.install(str(tmp_path / "kubelet"), version)
-    assert probing.probe([str(tmp_path / "kubelet")], run, 60.0) == probing.Probe(known, "v" + version)
+    assert probe(Program((str(tmp_path / "kubelet"),)), run, 60.0) == Probe(known, "v" + version)
 
 
 def test_help_counts_more_than_the_version(tmp_path: Path) -> None:
     """A vendor may have taken the flag out earlier, or kept it."""
     fake_kubelet.install(str(tmp_path / "kubelet"), "1.30.4")
-    plain = probing.probe([str(tmp_path / "kubelet")], lambda *a, **k: _patched(run(*a, **k)), 60.0)
-    assert plain == probing.Probe(True, "v1.30.4")
+    plain = probe(Program((str(tmp_path / "kubelet"),)), lambda *a, **k: _patched(run(*a, **k)), 60.0)
+    assert plain == Probe(True, "v1.30.4")
 
 
 def _patched(done: Outcome) -> Outcome:
@@ -44,8 +45,8 @@ def test_a_hanging_binary_is_ended_and_asked_once(tmp_path: Path) -> None:
         calls.append(argv)
         return run(argv, **how)
 
-    found = probing.probe([str(tmp_path / "kubelet")], counting, 0.2)
-    assert found.known is None
+    found = probe(Program((str(tmp_path / "kubelet"),)), counting, 0.2)
+    assert found.supported is None
     assert "did not finish within 0.2 seconds" in found.why
     assert len(calls) == 1
 
@@ -54,27 +55,27 @@ def test_a_script_is_never_run(tmp_path: Path) -> None:
     script = tmp_path / "kubelet"
     script.write_text("#!/bin/sh\ntouch %s/ran\n" % tmp_path)
     script.chmod(0o755)
-    found = probing.probe([str(script)], run, 60.0)
-    assert found.known is None
-    assert "is a script or wrapper" in found.why and "option binary" in found.why
+    found = probe(Program((str(script),)), run, 60.0)
+    assert found.supported is None
+    assert "is a script or wrapper" in found.why and "set the option binary" in found.why
     assert not (tmp_path / "ran").exists()
 
 
 def test_no_binary(tmp_path: Path) -> None:
-    found = probing.probe([str(tmp_path / "kubelet")], run, 60.0)
-    assert found.known is None and "does not exist" in found.why
+    found = probe(Program((str(tmp_path / "kubelet"),)), run, 60.0)
+    assert found.supported is None and "does not exist" in found.why
 
 
 def test_another_program_is_not_taken_for_a_kubelet() -> None:
-    found = probing.probe(["/bin/true"], run, 60.0)
-    assert found.known is None
+    found = probe(Program(("/bin/true",)), run, 60.0)
+    assert found.supported is None
 
 
 def test_a_program_for_another_machine(tmp_path: Path) -> None:
     (tmp_path / "kubelet").write_bytes(b"\x7fELF" + bytes(60))
     (tmp_path / "kubelet").chmod(0o755)
-    found = probing.probe([str(tmp_path / "kubelet")], run, 60.0)
-    assert found.known is None and "cannot run" in found.why
+    found = probe(Program((str(tmp_path / "kubelet"),)), run, 60.0)
+    assert found.supported is None and "cannot run" in found.why
 
 
 @pytest.mark.parametrize(
@@ -96,8 +97,8 @@ def test_versions(printed: str, version: t.Optional[str], known: t.Optional[bool
         assert list(argv) == ["/bin/true", "--version"]
         return Outcome(0, printed, "")
 
-    found = probing.probe(["/bin/true"], answers, 60.0, asks_help=False)
-    assert (found.known, found.version) == (known, version)
+    found = probe(Program(("/bin/true",), lists_flags=False), answers, 60.0)
+    assert (found.supported, found.version) == (known, version)
     assert bool(found.why) == (known is None)
 
 
@@ -107,7 +108,7 @@ def test_help_that_fails_falls_back_to_the_version(tmp_path: Path) -> None:
     def answers(argv: t.Sequence[str], **how: t.Any) -> Outcome:
         return Outcome(2, "usage", "") if "--help" in argv else run(argv, **how)
 
-    assert probing.probe([str(tmp_path / "kubelet")], answers, 60.0) == probing.Probe(True, "v1.23.17")
+    assert probe(Program((str(tmp_path / "kubelet"),)), answers, 60.0) == Probe(True, "v1.23.17")
 
 
 def test_the_stand_in_is_as_strict_as_the_real_one(tmp_path: Path) -> None:
@@ -128,7 +129,7 @@ def test_the_stand_in_starts_on(tmp_path: Path, machine: str) -> None:
     script.write_text("import json, os, sys; print(json.dumps([sys.argv, os.environ['HERE']]))")
     program.write_bytes(fake_kubelet.launcher(sys.executable, str(script), machine))
     program.chmod(0o755)
-    assert probing.is_program(str(program))
+    assert is_machine_code(str(program))
     for words in ([], ["--help"], ["a b", "", "c"]):
         done = subprocess.run(
             found[:1] + [str(program), *words], env={"HERE": "yes"}, stdout=subprocess.PIPE, check=True
