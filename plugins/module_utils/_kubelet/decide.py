@@ -86,7 +86,8 @@ def _decide_set(policy: str, seen: Observation) -> Decision:
     editor, advice = seen.target.editor, seen.target.advice
     found = _RELEASE.match(seen.probe.version or "")
     if editor and found and (int(found.group(1)), int(found.group(2))) < seen.target.since:
-        editor, advice = None, "this release does not read %s: add it to kubelet-arg in config.yaml" % editor.path
+        advice = "this release does not read %s: add it to kubelet-arg in config.yaml" % editor.path
+        editor = None
     why = "policy is present, and %s does not set %s" % (seen.name, argument(NEVER))
     if seen.kubenet:
         why = "%s runs kubenet, which %s" % (seen.name, _MASQUERADES % (seen.value or DEFAULT_CIDR))

@@ -93,7 +93,7 @@ def kubenet_in_cri_dockerd(host: Host) -> bool:
 
 
 def masquerading_processes(host: Host) -> t.List[int]:
-    """The kubelets that run, whoever started them, and may write kubenet's rule."""
+    """The running kubelets, of any service or none, that may write kubenet's rule."""
     found = []
     for pid in host.processes("kubelet"):
         words = host.command_line(pid)[1:]

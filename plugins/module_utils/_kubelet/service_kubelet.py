@@ -30,7 +30,7 @@ KUBEADM_FLAGS = "/var/lib/kubelet/kubeadm-flags.env"
 #: Written by kubespray from a template on every run.
 KUBESPRAY_ENV = "/etc/kubernetes/kubelet.env"
 
-#: Files that other programs write again: never edited, whoever asks.
+#: Files that other programs rewrite: never edited, even if named in args_file.
 NEVER_EDITED = {
     KUBEADM_FLAGS: "kubeadm rewrites it; use nodeRegistration.kubeletExtraArgs in the kubeadm configuration",
     KUBESPRAY_ENV: "kubespray rewrites it on every run; use its variable kubelet_custom_flags",
