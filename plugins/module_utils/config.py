@@ -52,6 +52,9 @@ RESERVED_CHAINS = frozenset(
 #: Prefixes of chains that other programs on a Kubernetes node own and rewrite.
 RESERVED_PREFIXES = ("KUBE-", "CALI-", "FLANNEL-", "CILIUM_", "CNI-", "DOCKER", "LIBVIRT_", "WEAVE", "NETAVARK")
 
+#: Ranges of source ports; each takes a rule for each protocol.
+PORT_RANGES_LIMIT = 100
+
 #: A resync more often than this buys nothing and costs a core.
 SHORTEST_INTERVAL_NS = 1_000_000_000
 
@@ -67,7 +70,7 @@ _NS = {
 }
 _DURATION = re.compile(r"(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|\u00b5s|\u03bcs|ms|s|m|h))+\Z")
 _DURATION_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
-_CIDR = re.compile(r"([0-9A-Fa-f:.]+)/(0|[1-9][0-9]{0,2})\Z")
+_CIDR = re.compile(r"([0-9A-Fa-f:.]{1,45})/(0|[1-9][0-9]{0,2})\Z")
 _ZERO_LED_OCTET = re.compile(r"(?:\A|[.:])0[0-9]+\.|\.0[0-9]+\Z")
 _CHAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 _PORT_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
@@ -144,6 +147,9 @@ DEFAULTS: t.Dict[str, t.Any] = {
     "exemption": "return",
 }
 
+#: Characters of a mistyped key that are compared: the time grows with the square of it.
+_LONGEST_TYPO = 100
+
 _BY_FILE_KEY = {key.file_key.lower(): key for key in KEYS}
 _FILE_KEYS = {key.option: key.file_key for key in KEYS}
 
@@ -154,13 +160,16 @@ def file_key(option: str) -> str:
 
 
 def find_file_key(name: str) -> t.Optional[Key]:
-    """The key that a config file means by ``name``; upper and lower case are one, as in ip-masq-agent."""
-    return _BY_FILE_KEY.get(name.lower())
+    """The key that a config file means by ``name``; upper and lower case of ASCII are one.
+
+    ip-masq-agent folds U+017F to s and U+212A to k, too, which nobody types who means a key.
+    """
+    return _BY_FILE_KEY.get(name.lower()) if name.isascii() else None
 
 
 def nearest_file_key(name: str) -> str:
     """The known config file key that looks most like ``name``, for an operator who mistyped it."""
-    close = difflib.get_close_matches(name.lower(), list(_BY_FILE_KEY), n=1, cutoff=0.0)
+    close = difflib.get_close_matches(name[:_LONGEST_TYPO].lower(), list(_BY_FILE_KEY), n=1, cutoff=0.0)
     return _BY_FILE_KEY[close[0]].file_key
 
 
@@ -173,19 +182,19 @@ def parse_cidr(text: t.Any) -> Network:
     :raises ConfigError: with the offending value and, where there is one, the network that was probably meant.
     """
     if not isinstance(text, str):
-        raise ConfigError("%s is not a CIDR: give text such as 10.0.0.0/8" % _show(text))
+        raise ConfigError("%s is not a CIDR: give text such as 10.0.0.0/8" % show(text))
     found = _CIDR.match(text)
     if not found or _ZERO_LED_OCTET.search(found.group(1)):
-        raise ConfigError("%s is not a CIDR: %s" % (_show(text), _cidr_advice(text)))
+        raise ConfigError("%s is not a CIDR: %s" % (show(text), _cidr_advice(text)))
     try:
         network = ipaddress.ip_network(text, strict=False)
     except ValueError:
-        raise ConfigError("%s is not a CIDR: %s" % (_show(text), _cidr_advice(text))) from None
+        raise ConfigError("%s is not a CIDR: %s" % (show(text), _cidr_advice(text))) from None
     if network.version == 6 and network.subnet_of(IPV4_MAPPED):
         plain = ipaddress.IPv4Network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - 96))
-        raise ConfigError("%s is an IPv4-mapped IPv6 network, which no packet carries: write %s" % (_show(text), plain))
+        raise ConfigError("%s is an IPv4-mapped IPv6 network, which no packet carries: write %s" % (show(text), plain))
     if network.network_address != ipaddress.ip_address(found.group(1)):
-        raise ConfigError("%s has host bits set: the aligned network is %s" % (_show(text), network))
+        raise ConfigError("%s has host bits set: the aligned network is %s" % (show(text), network))
     return network
 
 
@@ -208,7 +217,7 @@ def parse_port_ranges(text: t.Any) -> t.Tuple[PortRange, ...]:
     :raises ConfigError: malformed, reversed, or outside 1-65535.
     """
     if not isinstance(text, str):
-        raise ConfigError("%s is not text: give PORT or FIRST-LAST, joined by commas" % _show(text))
+        raise ConfigError("%s is not text: give PORT or FIRST-LAST, joined by commas" % show(text))
     return tuple(_parse_port_range(part) for part in text.split(",")) if text else ()
 
 
@@ -216,15 +225,15 @@ def _parse_port_range(text: str) -> PortRange:
     found = _PORT_RANGE.match(text)
     if not found:
         raise ConfigError(
-            "%s is not a port range: give PORT or FIRST-LAST without spaces, such as 1024-29999" % _show(text)
+            "%s is not a port range: give PORT or FIRST-LAST without spaces, such as 1024-29999" % show(text)
         )
     first = int(found.group(1))
     last = int(found.group(2) or first)
     for port in (first, last):
         if not 1 <= port <= 65535:
-            raise ConfigError("%s is not a port range: %d is outside 1-65535" % (_show(text), port))
+            raise ConfigError("%s is not a port range: %d is outside 1-65535" % (show(text), port))
     if last < first:
-        raise ConfigError("%s is reversed: write %d-%d" % (_show(text), last, first))
+        raise ConfigError("%s is reversed: write %d-%d" % (show(text), last, first))
     return PortRange(first, last)
 
 
@@ -235,11 +244,11 @@ def parse_duration(text: t.Any) -> int:
     :raises ConfigError: malformed, not above zero, or longer than Go can count (about 292 years).
     """
     if not isinstance(text, str):
-        raise ConfigError('%s is not a duration: write text with a unit, such as "60s"' % _show(text))
+        raise ConfigError('%s is not a duration: write text with a unit, such as "60s"' % show(text))
     body = text[1:] if text[:1] in ("-", "+") else text
     if body != "0" and not _DURATION.match(body):
         raise ConfigError(
-            "%s is not a duration: write numbers with a unit (ns us ms s m h), such as 60s or 1h30m" % _show(text)
+            "%s is not a duration: write numbers with a unit (ns us ms s m h), such as 60s or 1h30m" % show(text)
         )
     total = 0
     for whole, fraction, unit in _DURATION_PART.findall(body):
@@ -248,9 +257,9 @@ def parse_duration(text: t.Any) -> int:
         # Go drops what is finer than a nanosecond.
         total += int(fraction[:30] or "0") * _NS[unit] // 10 ** len(fraction[:30])
     if text.startswith("-") or total <= 0:
-        raise ConfigError("%s is not above zero: give an interval such as 60s" % _show(text))
+        raise ConfigError("%s is not above zero: give an interval such as 60s" % show(text))
     if total >= 2**63:
-        raise ConfigError("%s is too long: give an interval such as 60s" % _show(text))
+        raise ConfigError("%s is too long: give an interval such as 60s" % show(text))
     return total
 
 
@@ -267,20 +276,20 @@ def check_chain_name(name: t.Any) -> str:
     if not isinstance(name, str) or not _CHAIN.match(name):
         raise ConfigError(
             "%s cannot name a chain: use letters, digits, '_', '.' and '-', and begin with a letter or digit"
-            % _show(name)
+            % show(name)
         )
     if len(name) > CHAIN_NAME_LIMIT:
         raise ConfigError(
             "%s cannot name a chain: it has %d characters, iptables takes at most %d"
-            % (_show(name), len(name), CHAIN_NAME_LIMIT)
+            % (show(name), len(name), CHAIN_NAME_LIMIT)
         )
     if name.upper() in RESERVED_CHAINS:
-        raise ConfigError("%s cannot name our chain: iptables reserves it; IP-MASQ-AGENT is the default" % _show(name))
+        raise ConfigError("%s cannot name our chain: iptables reserves it; IP-MASQ-AGENT is the default" % show(name))
     for prefix in RESERVED_PREFIXES:
         if name.upper().startswith(prefix):
             raise ConfigError(
                 "%s cannot name our chain: chains that begin with %s belong to another program; "
-                "IP-MASQ-AGENT is the default" % (_show(name), name[: len(prefix)])
+                "IP-MASQ-AGENT is the default" % (show(name), name[: len(prefix)])
             )
     return name
 
@@ -352,7 +361,7 @@ def _notes(networks: t.Sequence[Network], label: t.Callable[[str], str]) -> t.It
 
 def _networks(value: t.Any) -> t.Tuple[Network, ...]:
     if not isinstance(value, (list, tuple)):
-        raise ConfigError("%s is not a list: give a list of CIDRs" % _show(value))
+        raise ConfigError("%s is not a list: give a list of CIDRs" % show(value))
     for position, entry in enumerate(value, 1):
         if entry is None:
             raise ConfigError("entry %d is null: remove it, or write a CIDR" % position)
@@ -361,41 +370,52 @@ def _networks(value: t.Any) -> t.Tuple[Network, ...]:
 
 def _port_ranges(value: t.Any) -> t.Tuple[PortRange, ...]:
     if isinstance(value, str):
-        return parse_port_ranges(value)
+        value = [value]
+    # Empty text is the reference agent's default; Ansible makes a list of it.
+    if value == [""]:
+        return ()
     if not isinstance(value, (list, tuple)):
-        raise ConfigError("%s is not a list of port ranges" % _show(value))
+        raise ConfigError("%s is not a list of port ranges" % show(value))
     for entry in value:
         if isinstance(entry, bool) or not isinstance(entry, (str, int)):
-            raise ConfigError("%s is not a port range: give PORT or FIRST-LAST" % _show(entry))
-    return tuple(part for entry in value for part in parse_port_ranges(str(entry)) or (_parse_port_range(""),))
+            raise ConfigError("%s is not a port range: give PORT or FIRST-LAST" % show(entry))
+    texts = [entry if isinstance(entry, str) else show(entry) for entry in value]
+    ranges = tuple(part for text in texts for part in parse_port_ranges(text) or (_parse_port_range(""),))
+    if len(ranges) > PORT_RANGES_LIMIT:
+        raise ConfigError("%d port ranges are more than the limit of %d" % (len(ranges), PORT_RANGES_LIMIT))
+    return ranges
 
 
 def _bool(value: t.Any) -> bool:
     if not isinstance(value, bool):
-        raise ConfigError("%s is not a boolean: write true or false, without quotes" % _show(value))
+        raise ConfigError("%s is not a boolean: write true or false, without quotes" % show(value))
     return value
 
 
 def _count(value: t.Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ConfigError("%s is not a count: write a whole number from 0 up" % _show(value))
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ConfigError("%s must be an integer >= 0 and below 2^63" % show(value))
     return value
 
 
 def _choice(value: t.Any, choices: t.Sequence[str]) -> str:
     if not isinstance(value, str) or value not in choices:
-        raise ConfigError("%s is not one of %s" % (_show(value), ", ".join(choices)))
+        raise ConfigError("%s is not one of %s" % (show(value), ", ".join(choices)))
     return value
 
 
 def _interval(value: t.Any) -> int:
     interval = parse_duration(value)
     if interval < SHORTEST_INTERVAL_NS:
-        raise ConfigError("%s is too short: the shortest interval is 1s" % _show(value))
+        raise ConfigError("%s is too short: the shortest interval is 1s" % show(value))
     return interval
 
 
-def _show(value: t.Any) -> str:
+def show(value: t.Any) -> str:
     """A value as it goes into a message: quoted, on one line, and not long."""
-    text = ascii(value)
+    try:
+        text = ascii(value)
+    except (RecursionError, ValueError):
+        # Python refuses to print integers of thousands of digits.
+        text = "a %s that is too long" % type(value).__name__
     return text if len(text) <= 80 else text[:77] + "..."

@@ -3,18 +3,22 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Config files on the node, with the keys and the semantics of ip-masq-agent's own file.
 
-JSON needs nothing but Python; YAML is read where PyYAML is installed. What the reference agent takes silently (unknown
-keys, a key given twice) is said here: an unknown key is a remark, a double one an error.
+JSON needs nothing but Python; YAML is read where PyYAML is installed. Text that begins with C({) or C([) is JSON and
+nothing else: YAML would give damaged JSON another meaning. What the reference agent accepts silently is reported here:
+an unknown key is a note, a duplicate one an error. A file that is damaged or huge costs seconds at most: sizes, numbers
+and nesting are limited, and no value is built by PyYAML.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import re
 import stat
 import typing as t
 
-from .config import file_key, find_file_key, nearest_file_key
+from .config import file_key, find_file_key, nearest_file_key, show
 from .errors import ConfigError
 
 try:
@@ -25,8 +29,29 @@ except ImportError:
 #: bytes; a list of 10,000 CIDRs takes about 300,000
 SIZE_LIMIT = 4 * 1024 * 1024
 
+#: Characters of YAML. PyYAML reads about 100,000 a second, and half of that where every second one is a value.
+YAML_LIMIT = 1024 * 1024
+
 #: Levels of lists and mappings inside each other; a policy has two. PyYAML's time grows with the square of it.
 DEPTH_LIMIT = 32
+
+#: Keys of a file; a policy has twelve, and the nearest known key is looked for with each of the others.
+KEY_LIMIT = 100
+
+#: The option whose values in several files are united.
+UNITED = "non_masquerade_cidrs"
+
+#: Digits of an integer (a 64-bit one has 19), and characters of any other value in YAML.
+DIGIT_LIMIT = 20
+VALUE_LIMIT = 4096
+
+#: Plain scalars of YAML 1.1 (https://yaml.org/type/) that are no text, less the other notations of numbers: what one
+#: reader takes for 64 is 100 to another.
+_YAML_WORDS: t.Dict[str, t.Optional[bool]] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
+_YAML_WORDS.update((form, True) for word in ("true", "yes", "on") for form in (word, word.title(), word.upper()))
+_YAML_WORDS.update((form, False) for word in ("false", "no", "off") for form in (word, word.title(), word.upper()))
+_YAML_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)\Z")
+_YAML_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*(?=[eE]))(?:[eE][-+]?[0-9]+)?\Z")
 
 
 class Document(t.NamedTuple):
@@ -48,7 +73,7 @@ def load(path: str) -> Document:
 def load_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[Document, t.Tuple[str, ...]]:
     """Read ``config`` and the drop-ins ``config.d/*.{json,yaml,yml}`` of a directory, in name order.
 
-    Lists are united, in order and without duplicates; of scalars the last one wins, and a conflict is remarked on.
+    Lists of ranges are united, in order and without duplicates; of other values the last one wins, with a note.
 
     :param main: text that is going to be ``config``, and is taken in its place.
     :returns: what they say together, and the paths that were read.
@@ -67,13 +92,15 @@ def load_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[Docu
         document = parse(text, path)
         notes += document.notes
         for option, value in document.values.items():
-            if isinstance(value, list) and isinstance(values.get(option), list):
-                values[option] = values[option] + [entry for entry in value if entry not in values[option]]
+            if option == UNITED and isinstance(value, list) and isinstance(values.get(option), list):
+                # Entries may be anything yet, also what cannot be put into a set.
+                known = {repr(entry) for entry in values[option]}
+                values[option] = values[option] + [entry for entry in value if repr(entry) not in known]
             else:
                 if option in values and values[option] != value:
                     notes.append(
                         "%s: %s is %s here and %s in %s; the last one read wins"
-                        % (path, file_key(option), ascii(value), ascii(values[option]), origin[option])
+                        % (path, file_key(option), show(value), show(values[option]), origin[option])
                     )
                 values[option] = value
             origin[option] = path
@@ -131,28 +158,36 @@ def parse(text: str, name: str) -> Document:
     """Read the text of a config file.
 
     :param name: how messages call the file.
-    :raises ConfigError: neither JSON nor YAML (with the line), not a mapping, or a key that is given twice.
+    :raises ConfigError: neither JSON nor YAML (with the line), not a mapping, a duplicate key, or beyond a limit.
     """
-    data = _parse_text(text, name)
+    try:
+        return _as_document(_parse_text(text), name)
+    except ConfigError as exc:
+        raise ConfigError("%s: %s" % (name, exc)) from None
+
+
+def _as_document(data: t.Any, name: str) -> Document:
     if data is None:
         return Document({})
     if not isinstance(data, dict):
-        raise ConfigError("%s holds a %s, not a mapping: write keys such as nonMasqueradeCIDRs" % (name, _kind(data)))
+        raise ConfigError("must be a mapping with keys such as nonMasqueradeCIDRs, not a %s" % _kind(data))
+    if len(data) > KEY_LIMIT:
+        raise ConfigError("%d keys are more than the %d that are read: is it the right file?" % (len(data), KEY_LIMIT))
     values: t.Dict[str, t.Any] = {}
     notes = []
     for written, value in data.items():
-        key = find_file_key(written) if isinstance(written, str) else None
+        key = find_file_key(written)
         if key is None:
             notes.append(
                 "%s: the key %s is not known and has no effect; the nearest known key is %s"
-                % (name, ascii(written), nearest_file_key(str(written)))
+                % (name, show(written), nearest_file_key(written))
             )
             continue
         if key.option in values:
-            raise ConfigError("%s: the key %s is given twice: keep one" % (name, key.file_key))
+            raise ConfigError("duplicate key %s: keep one" % key.file_key)
         values[key.option] = value
     for option, value in list(values.items()):
-        if value is None and option == "non_masquerade_cidrs":
+        if value is None and option == UNITED:
             values[option] = []
         elif value is None and option != "resync_interval":
             # Null leaves a Go field as it was, and so the default in force.
@@ -160,71 +195,125 @@ def parse(text: str, name: str) -> Document:
     return Document(values, tuple(notes))
 
 
-def _parse_text(text: str, name: str) -> t.Any:
-    if all(not line.strip() or line.lstrip().startswith("#") for line in text.splitlines()):
+def _parse_text(text: str) -> t.Any:
+    if _is_blank(text):
         return None
-    try:
-        return json.loads(text, object_pairs_hook=lambda pairs: _mapping(pairs, name))
-    except RecursionError:
-        raise ConfigError("%s is nested too deeply" % name) from None
-    except ValueError as exc:
-        line = getattr(exc, "lineno", 1)
-        problem = "%s does not parse as JSON, line %d: %s" % (name, line, getattr(exc, "msg", exc))
+    if text.lstrip()[:1] in ("{", "["):
+        return _parse_json(text)
     if yaml is None:
-        if text.lstrip()[:1] not in ("{", "["):
-            problem += (
-                ". If it is YAML: this node's Python has no yaml module; install it (python3-yaml), or write JSON"
-            )
-        raise ConfigError(problem)
+        raise ConfigError(
+            "is not JSON, and for YAML this node's Python has no yaml module: install it (python3-yaml), or write JSON"
+        )
+    return _parse_yaml(text)
+
+
+def _is_blank(text: str) -> bool:
+    """Whether a file says nothing: empty lines and comments, as YAML has them.
+
+    :raises ConfigError: it is a JSON document that one C(#), before its brace or in the place of it, makes a comment.
+    """
+    lines = (line.strip(" \r") for line in text.split("\n"))
+    if not all(not line or line.startswith("#") for line in lines):
+        return False
+    behind = text.lstrip(" \r\n")[1:]
+    if _is_json_object(behind) or _is_json_object("{" + behind):
+        raise ConfigError("a '#' makes a comment of a JSON document: remove it, or write {} for the defaults")
+    return True
+
+
+def _is_json_object(text: str) -> bool:
     try:
-        return _parse_yaml(text, name)
-    except ConfigError as exc:
-        raise ConfigError(problem if text.lstrip()[:1] in ("{", "[") else str(exc)) from None
+        return isinstance(json.loads(text), dict)
+    except (RecursionError, ValueError):
+        return False
 
 
-def _mapping(pairs: t.Sequence[t.Tuple[t.Any, t.Any]], name: str) -> t.Dict[t.Any, t.Any]:
-    result: t.Dict[t.Any, t.Any] = {}
+def _parse_json(text: str) -> t.Any:
+    try:
+        return json.loads(text, object_pairs_hook=_mapping, parse_int=_integer, parse_constant=_no_constant)
+    except RecursionError:
+        raise ConfigError("nested too deeply") from None
+    except ValueError as exc:
+        raise ConfigError("invalid JSON, line %d: %s" % (getattr(exc, "lineno", 1), getattr(exc, "msg", exc))) from None
+
+
+def _no_constant(word: str) -> t.Any:
+    raise ConfigError("invalid JSON: %s is not a value" % word)
+
+
+def _integer(text: str) -> int:
+    if len(text) > DIGIT_LIMIT:
+        raise ConfigError("%s is too long for a number (%d characters)" % (show(text), len(text)))
+    return int(text)
+
+
+def _mapping(pairs: t.Sequence[t.Tuple[str, t.Any]]) -> t.Dict[str, t.Any]:
+    result: t.Dict[str, t.Any] = {}
     for key, value in pairs:
         if key in result:
-            raise ConfigError("%s: the key %s is given twice: keep one" % (name, ascii(key)))
+            raise ConfigError("duplicate key %s: keep one" % show(key))
         result[key] = value
     return result
 
 
-def _parse_yaml(text: str, name: str) -> t.Any:
+def _parse_yaml(text: str) -> t.Any:
+    if len(text) > YAML_LIMIT:
+        raise ConfigError(
+            "%d characters of YAML are more than the %d that are read: write JSON" % (len(text), YAML_LIMIT)
+        )
     try:
-        depth = 0
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent):
-                line = event.start_mark.line + 1
-                raise ConfigError("%s, line %d: aliases (*name) are not supported; write the value" % (name, line))
-            if depth > DEPTH_LIMIT:
-                raise ConfigError("%s is nested too deeply (line %d)" % (name, event.start_mark.line + 1))
-        return yaml.load(text, Loader=_loader(name))
+        events = yaml.parse(text, Loader=yaml.SafeLoader)
+        found = [_node(next(events), events) for event in events if isinstance(event, yaml.DocumentStartEvent)]
     except yaml.YAMLError as exc:
         mark = getattr(exc, "problem_mark", None)
         where = ", line %d" % (mark.line + 1) if mark else ""
         problem = getattr(exc, "problem", None) or " ".join(str(exc).split())
-        raise ConfigError("%s does not parse as YAML%s: %s" % (name, where, problem)) from None
-    except RecursionError:
-        raise ConfigError("%s is nested too deeply" % name) from None
+        raise ConfigError("invalid YAML%s: %s" % (where, problem)) from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
-        # PyYAML's constructors let these through for scalars that a tag or a resolver misreads.
-        raise ConfigError("%s does not parse as YAML: a value is malformed (%s)" % (name, exc)) from None
+        # PyYAML's scanner lets these through, for an escape beyond Unicode or a directive of thousands of digits.
+        raise ConfigError("invalid YAML: %s" % exc) from None
+    if len(found) > 1:
+        raise ConfigError("%d YAML documents, of which none can be preferred: keep one" % len(found))
+    return found[0] if found else None
 
 
-def _loader(name: str) -> t.Any:
-    """A SafeLoader that refuses a key given twice, which PyYAML's own lets win silently."""
+def _node(event: t.Any, events: t.Iterator[t.Any], depth: int = 0) -> t.Any:
+    """The value that begins with an event, and ends with the last one that this takes.
 
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: t.Any, deep: bool = False) -> t.Dict[t.Any, t.Any]:
-            return _mapping(
-                [(self.construct_object(k, deep=True), self.construct_object(v, deep=True)) for k, v in node.value],
-                name,
-            )
+    PyYAML's own constructors would resolve what nobody asks for (dates, sexagesimal numbers in quadratic time).
+    """
+    line = event.start_mark.line + 1
+    if isinstance(event, yaml.AliasEvent):
+        raise ConfigError("line %d: aliases (*name) are not supported; write the value" % line)
+    if event.tag is not None:
+        raise ConfigError("line %d: tags (%s) are not supported; write the value" % (line, show(event.tag)))
+    if isinstance(event, yaml.ScalarEvent):
+        if len(event.value) > VALUE_LIMIT:
+            raise ConfigError("line %d: a value of %d characters is too long" % (line, len(event.value)))
+        return _plain_scalar(event.value) if event.implicit[0] else event.value
+    if depth == DEPTH_LIMIT:
+        raise ConfigError("line %d: nested too deeply" % line)
+    inside = itertools.takewhile(lambda child: not isinstance(child, yaml.CollectionEndEvent), events)
+    if isinstance(event, yaml.SequenceStartEvent):
+        return [_node(child, events, depth + 1) for child in inside]
+    return _mapping([(_key(child), _node(next(events), events, depth + 1)) for child in inside])
 
-    return Loader
+
+def _key(event: t.Any) -> str:
+    line = event.start_mark.line + 1
+    if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
+        raise ConfigError("line %d: a key must be text" % line)
+    if event.value == "<<":
+        raise ConfigError("line %d: merge keys (<<) are not supported; write the keys" % line)
+    return t.cast(str, event.value)
+
+
+def _plain_scalar(text: str) -> t.Any:
+    if text in _YAML_WORDS:
+        return _YAML_WORDS[text]
+    if _YAML_INTEGER.match(text):
+        return _integer(text.replace("_", ""))
+    return float(text.replace("_", "")) if _YAML_FLOAT.match(text) else text
 
 
 def _kind(data: t.Any) -> str:

@@ -14,7 +14,7 @@ import time
 import typing as t
 
 from . import files
-from .config import Config, build, file_key
+from .config import Config, build, file_key, show
 from .config_file import load_directory
 from .errors import ConfigError, IpMasqError
 from .layout import STATE_DIR
@@ -117,9 +117,17 @@ def policy_of(config_dir: str, main: t.Optional[str] = None) -> Policy:
     :param main: text that is going to be the config file, and is taken in its place.
     :raises ConfigError: they are broken.
     """
-    document, sources = load_directory(config_dir, main)
     try:
-        config = build(document.values, label=file_key)
-    except ConfigError as exc:
-        raise ConfigError("%s: %s" % (", ".join(sources), exc)) from None
+        document, sources = load_directory(config_dir, main)
+        try:
+            config = build(document.values, label=file_key)
+        except ConfigError as exc:
+            raise ConfigError("%s: %s" % (", ".join(sources), exc)) from None
+    except ConfigError:
+        raise
+    except Exception as exc:
+        # Whatever a file does to a parser, the policy before it stays in force (promise 6).
+        raise ConfigError(
+            "%s: cannot be read (%s: %s); please report this" % (config_dir, type(exc).__name__, show(str(exc)))
+        ) from exc
     return Policy(config, document.values, sources, document.notes, None)

@@ -101,10 +101,12 @@ def test_an_exemption_of_everything_is_said_aloud(everything: str) -> None:
         ("non_masquerade_cidrs", "10.0.0.0/8", "is not a list"),
         ("non_masquerade_cidrs", None, "is not a list"),
         ("non_masquerade_cidrs", {"10.0.0.0/8": 1}, "is not a list"),
-        ("cidr_limit", "64", "whole number"),
-        ("cidr_limit", -1, "whole number"),
-        ("cidr_limit", True, "whole number"),
-        ("cidr_limit", 6.4, "whole number"),
+        ("cidr_limit", "64", "must be an integer >= 0"),
+        ("cidr_limit", -1, "must be an integer >= 0"),
+        ("cidr_limit", True, "must be an integer >= 0"),
+        ("cidr_limit", 6.4, "must be an integer >= 0"),
+        ("cidr_limit", 2**63, "9223372036854775808 must be an integer >= 0 and below 2.63"),
+        pytest.param("cidr_limit", 10**5000, "must be an integer >= 0", id="what Python does not print"),
         ("masq_link_local", "true", "true or false, without quotes"),
         ("masq_link_local", 1, "true or false"),
         ("masq_link_local_ipv6", None, "true or false"),
@@ -114,10 +116,12 @@ def test_an_exemption_of_everything_is_said_aloud(everything: str) -> None:
         ("masq_chain", "POSTROUTING", "iptables reserves it"),
         ("to_ports", ["1024-2048", "70000"], "outside 1-65535"),
         ("to_ports", ["42-41"], "reversed"),
-        ("to_ports", [""], "PORT or FIRST-LAST"),
+        ("to_ports", ["", "42"], "PORT or FIRST-LAST"),
         ("to_ports", [None], "PORT or FIRST-LAST"),
         ("to_ports", [True], "PORT or FIRST-LAST"),
         ("to_ports", {}, "not a list"),
+        ("to_ports", [10**5000], "is not a port range"),
+        ("to_ports", ["1024-2047"] * 101, "101 port ranges are more than the limit of 100"),
         ("backend", "iptables", "not one of auto, iptables_nft, iptables_legacy"),
         ("backend", None, "not one of"),
         ("backend", [], "not one of"),
@@ -149,6 +153,12 @@ def test_to_ports_may_be_one_text_or_a_list(value: t.Any) -> None:
     assert build({"to_ports": value}).to_ports == (PortRange(1024, 2048), PortRange(42, 42))
 
 
+@pytest.mark.parametrize("value", ["", [""], [], ()])
+def test_no_ports_are_written_in_any_of_these_ways(value: t.Any) -> None:
+    """A file can hold each; Ansible makes a list with one empty text of the option's empty value."""
+    assert build({"to_ports": value}).to_ports == ()
+
+
 def test_the_shortest_interval_is_a_second() -> None:
     assert build({"resync_interval": "1s"}).resync_interval == 10**9
 
@@ -167,6 +177,13 @@ def test_every_key_is_found_in_any_case() -> None:
     for key in KEYS:
         assert find_file_key(key.file_key.upper()) == find_file_key(key.file_key) == key
     assert find_file_key("masq_chain") is None
+
+
+@pytest.mark.parametrize("name", ["masqLin\u212aLocal", "ma\u017fqLinkLocal", "MA\u017fQLIN\u212aLOCAL"])
+def test_letters_beyond_ascii_are_not_folded(name: str) -> None:
+    """ip-masq-agent takes these for masqLinkLocal, as Go folds Unicode."""
+    assert find_file_key(name) is None
+    assert nearest_file_key(name) == "masqLinkLocal"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils import config, co
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support import worlds
 
 #: Pieces from which grammars are made, so that random text gets past the first character.
 PIECES = [
@@ -114,15 +115,68 @@ def test_values(parse: t.Callable[[t.Any], t.Any], value: t.Any) -> None:
 
 
 @given(st.dictionaries(st.sampled_from([key.option for key in config.KEYS]), data, max_size=6))
+@example({"cidr_limit": 10**5000})
+@example({"to_ports": [10**5000]})
+@example({"non_masquerade_cidrs": [10**5000, {"\ud800": 10**5000}]})
+@example({"masq_chain": [[[10**5000]]]})
 def test_policies(values: t.Dict[str, t.Any]) -> None:
     with contextlib.suppress(ConfigError):
         config.build(values, label=config.file_key)
 
 
 @given(spaced | documents.map(json.dumps))
+@example('{"enableIPv6": %s}' % ("9" * 5000))
+@example("enableIPv6: 0x" + "f" * 5000)
+@example("cidrLimit: 1" + ":1" * 5000)
+@example("%YAML 1." + "9" * 5000 + "\n--- {}")
+@example('a: "\\Uffffffff"')
+@example('"\\ud800": {"\\ud800": 1}')
+@example("\ud800: 1")
 def test_config_files(written: str) -> None:
     with contextlib.suppress(ConfigError):
         config.build(config_file.parse(written, "cfg").values, label=config.file_key)
+
+
+cidrs = st.lists((worlds.networks(4) | worlds.networks(6)).map(str), max_size=8)
+#: Policies that are valid, by file key: they keep the tests above from passing where everything is refused.
+valid = st.fixed_dictionaries(
+    {"enableIPv6": st.just(True)},
+    optional={
+        "nonMasqueradeCIDRs": st.none() | cidrs,
+        "cidrLimit": st.integers(8, 2**63 - 1),
+        "masqLinkLocal": st.booleans(),
+        "masqLinkLocalIPv6": st.booleans(),
+        "resyncInterval": st.integers(1, 10**6).map("{}s".format),
+        "nomasqAllReservedRanges": st.booleans(),
+        "masqChain": st.from_regex(r"\AMASQ[A-Za-z0-9_.-]{0,20}\Z"),
+        "randomFully": st.booleans(),
+        "toPorts": st.just("") | st.lists(worlds.port_ranges.map(str), min_size=1, max_size=3),
+        "backend": st.sampled_from(config.BACKENDS[:1] + config.BACKENDS[-1:]),
+        "exemption": st.sampled_from(config.EXEMPTIONS),
+    },
+)
+
+
+def as_yaml(values: t.Dict[str, t.Any]) -> str:
+    """The same as block YAML, in which the JSON of a value is that value."""
+    return "".join("%s: %s\n" % (key, json.dumps(value)) for key, value in values.items())
+
+
+@given(valid, st.sampled_from([json.dumps, as_yaml, str.upper]))
+def test_valid_config_files_are_accepted_for_what_they_say(values: t.Dict[str, t.Any], write: t.Any) -> None:
+    if write is str.upper:
+        values, write = {key.upper(): value for key, value in values.items()}, json.dumps
+    document = config_file.parse(write(values), "cfg")
+    options = {}
+    for key, value in values.items():
+        found = config.find_file_key(key)
+        assert found is not None
+        options[found.option] = [] if value is None else value
+    assert (document.values, document.notes) == (options, ())
+    built = config.build(document.values, label=config.file_key)
+    if "non_masquerade_cidrs" in options:
+        assert [str(network) for network in built.non_masquerade_cidrs] == options["non_masquerade_cidrs"]
+    assert built.resync_interval == int(options.get("resync_interval", "60s")[:-1]) * 10**9
 
 
 @pytest.mark.parametrize("family", ["ipv4", "ipv6"])

@@ -163,3 +163,14 @@ class TestPolicy:
         assert str(error.value).startswith(
             "%s/config, %s/config.d/a.json: nonMasqueradeCIDRs: 2 entries" % ((tmp_path,) * 2)
         )
+
+    def test_an_unexpected_exception_is_a_broken_config(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whatever a parser meets, healing goes on."""
+
+        def fail(*_arguments: object, **_options: object) -> None:
+            raise MemoryError("line\nbreak")
+
+        monkeypatch.setattr(states, "load_directory", fail)
+        policy = states.policy_in_force(str(tmp_path), states.State(values=GOOD))
+        assert policy.config == build(GOOD)
+        assert policy.problem == "%s: cannot be read (MemoryError: 'line\\nbreak'); please report this" % tmp_path

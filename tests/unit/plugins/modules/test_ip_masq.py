@@ -234,6 +234,15 @@ def test_a_config_file_is_the_policy_and_its_remarks_are_warnings(machine: Machi
     assert warning.endswith("nonMasqueradeCIDRs")
 
 
+@pytest.mark.parametrize("ports", ["", [], "1024-2047", "1024-2047,4096", ["1024-2047", 4096], ["", "4096"], [" "]])
+def test_ports_mean_the_same_in_an_option_and_in_a_file(machine: Machine, tmp_path: t.Any, ports: t.Any) -> None:
+    path = tmp_path / "config"
+    path.write_text(json.dumps({"toPorts": ports}))
+    option, file = run(check=True, to_ports=ports), run(check=True, config_file=str(path))
+    assert option.get("families") == file.get("families")
+    assert option.get("failed") == file.get("failed") == (True if ports in (["", "4096"], [" "]) else None)
+
+
 def test_a_broken_config_file_is_named_with_its_key(machine: Machine, tmp_path: t.Any) -> None:
     path = tmp_path / "config"
     path.write_text('{"resyncInterval": 60}')

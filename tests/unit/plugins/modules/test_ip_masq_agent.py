@@ -67,7 +67,7 @@ class TestConfigText:
             ({"resyncInterval": 60}, "resyncInterval: 60 is not a duration"),
             ({"masqChain": "x; reboot"}, "masqChain: 'x; reboot' cannot name a chain"),
             ({"resyncInterval": datetime.date(2026, 1, 1)}, "a value cannot be written as JSON"),
-            ({"cidrLimit": 1, "CIDRLIMIT": 2}, "the key cidrLimit is given twice"),
+            ({"cidrLimit": 1, "CIDRLIMIT": 2}, "duplicate key cidrLimit"),
         ],
     )
     def test_bad_input_is_refused_with_the_remedy(self, config: t.Dict[str, t.Any], message: str) -> None:
