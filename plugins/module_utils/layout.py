@@ -332,34 +332,47 @@ WantedBy=%i.service
 _RESYNC = """\
 #!/bin/sh
 # Managed by the Ansible collection kubenode.ip_masq.
-# Compares the configuration and the rules in force with what the agent verified last, and starts the agent only where
+# Compares the configuration and the active rules with what the agent verified last, and starts the agent only where
 # they differ. Whatever goes wrong here leads to the agent, never past it.
 LC_ALL=C
 export LC_ALL
-set -f
-# Whoever restarts the service wants another run, not half of this one: it ends first, and says what it did.
+# A restart of the service means another run, not half of this one: it ends first, and says what it did.
 trap '' TERM
 
+mode=${{1-}}
+# The files that the agent reads, as it reads them: regular ones, for a named pipe would be waited for.
+set --
+irregular=
+for file in {config_dir}/config \\
+    {config_dir}/config.d/*.json {config_dir}/config.d/*.yaml {config_dir}/config.d/*.yml \\
+    /proc/net/ip_tables_names /proc/net/ip6_tables_names; do
+    if [ -f "$file" ]; then
+        set -- "$@" "$file"
+    elif [ -e "$file" ] || [ -L "$file" ]; then
+        irregular=yes
+    fi
+done
+set -f
+
+# How many files there are (one more is one that has no checksum), and what the commands say.
 observe() {{
-    set +f
-    tail -v -n +1 -- {config_dir}/config {config_dir}/config.d/* /proc/net/ip_tables_names /proc/net/ip6_tables_names
-    set -f
+    echo "$1"
     while read -r command; do
-        $command
+        $command </dev/null
         echo "status $?"
     done <{run_dir}/commands
 }}
 
-case "${{1-}}" in
+case $mode in
 observe)
-    observe 2>/dev/null
+    observe $# 2>/dev/null | b2sum -- "$@" -
     ;;
 '')
     # Once in a while the agent looks at everything, also at what this comparison does not cover.
-    if [ -r {run_dir}/expected ] && [ -r {run_dir}/due ] && read -r due <{run_dir}/due &&
-        read -r now _ </proc/uptime && [ "${{now%.*}}" -lt "$due" ] &&
-        observe 2>/dev/null | cmp -s - {run_dir}/expected; then
-        : >{run_dir}/last-sync
+    if [ ! "$irregular" ] && [ -f {run_dir}/expected ] && [ -f {run_dir}/commands ] && [ -f {run_dir}/due ] &&
+        read -r due <{run_dir}/due && read -r now _ </proc/uptime && [ "${{now%.*}}" -lt "$due" ] &&
+        observe $# 2>/dev/null | b2sum --check --strict --status {run_dir}/expected 2>/dev/null &&
+        printf '' >{run_dir}/last-sync; then
         exit 0
     fi
     exec {program} sync

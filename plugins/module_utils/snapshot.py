@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What the resync script compares, so that a resync with nothing to do starts no Python.
 
-The script lists the configuration files and runs the commands of C(commands); while its output equals C(expected),
-everything is as the agent verified it. All of it lies in the runtime directory and is gone after a boot.
+The script takes checksums of the configuration files and of what the commands of C(commands) say; while they are those
+of C(expected), all is as the agent verified it. These files lie in the runtime directory and are gone after a boot.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ def record(run: Runner, script: str, commands: t.Sequence[t.Sequence[str]], in_s
     files.make_directory(RUN_DIR, 0o700)
     files.write(_COMMANDS, "".join(" ".join(command) + "\n" for command in commands).encode("utf-8"))
     try:
-        before = run([script, "observe"]).stdout
-        if before and in_sync() and run([script, "observe"]).stdout == before:
+        before = run([script, "observe"])
+        # A file that cannot be read has no checksum, and would never be missed.
+        if before.rc == 0 and before.stdout and in_sync() and run([script, "observe"]) == before:
             with open("/proc/uptime", encoding="ascii") as uptime:
                 now = int(float(uptime.read().split()[0]))
             files.write(_DUE, b"%d\n" % (now + FULL_CHECK_EVERY))
-            files.write(_EXPECTED, before.encode("utf-8", "surrogateescape"))
+            files.write(_EXPECTED, before.stdout.encode("utf-8", "surrogateescape"))
     except NodeError:
         # Without a snapshot the next resync is slower, and right.
         discard()

@@ -363,8 +363,50 @@ def test_any_edit_of_the_configuration_acts(node: AgentNode, variant: Variant) -
 def test_what_says_nothing_of_the_policy_starts_nothing(node_nft: AgentNode) -> None:
     os.utime(node_nft.config_dir / "config")
     node_nft.drop_in(".30-more.json.swp", "half of a dr")
+    node_nft.drop_in(".40-more.json", "half of a dr")
+    node_nft.drop_in("50-more.json~", "what it was before")
     (node_nft.config_dir / "notes").write_text("not a drop-in")
+    for name in ("pipe", ".60-more.json", "70-more.json.tmp"):
+        os.mkfifo(node_nft.drop_ins / name)
+    # A watchdog: a pipe that is opened is waited for without end.
+    done = node_nft.call("timeout", "--signal=KILL", "60", node_nft.where.resync)
+    assert done.returncode == 0, "the script waited"
     assert node_nft.resync() == []
+
+
+@pytest.mark.parametrize("name", ["config", "config.d/30-more.json", "config.d/30-more.yaml", "config.d/30-more.yml"])
+@pytest.mark.parametrize("kind", ["a pipe", "a directory", "a link that leads nowhere", "a link to itself"])
+def test_what_is_no_regular_file_is_the_agent_s_to_judge(node_nft: AgentNode, name: str, kind: str) -> None:
+    path = node_nft.config_dir / name
+    path.unlink(missing_ok=True)
+    if kind == "a pipe":
+        os.mkfifo(path)
+    elif kind == "a directory":
+        path.mkdir()
+    else:
+        path.symlink_to("/nonexistent" if "nowhere" in kind else path)
+    for _again in range(2):
+        done = node_nft.call("timeout", "--signal=KILL", "60", node_nft.where.resync)
+        assert done.returncode == (0 if kind == "a link that leads nowhere" else 3), done.stderr
+    assert node_nft.resync() == ["sync"]
+
+
+def test_a_program_that_reads_its_input_hides_nothing(ns: Namespace, tmp_path: Path) -> None:
+    """A wrapper in the place of iptables may read what it was not given: the commands behind its own."""
+    made = AgentNode(ns, tmp_path)
+    real = ns.run("sh", "-c", "command -v iptables-nft").strip()
+    for name, reads in (("iptables-nft", "cat >/dev/null\n"), ("iptables-nft-restore", "")):
+        wrapper = made.path / name
+        wrapper.write_text('#!/bin/sh\n%sexec %s "$@"\n' % (reads, real.replace("iptables-nft", name)))
+        wrapper.chmod(0o755)
+    made.configure(backend="iptables_nft", nonMasqueradeCIDRs=CIDRS)
+    made.resync()
+    made.settle()
+    assert str(made.path) in (made.run_dir / "commands").read_text()
+    for chain in (CHAIN, "POSTROUTING"):
+        ns.run("iptables-nft", "-t", "nat", "-A", chain, "-d", "203.0.113.7", "-j", "ACCEPT")
+        assert made.resync() == ["sync"], chain
+        made.settle()
 
 
 @pytest.fixture

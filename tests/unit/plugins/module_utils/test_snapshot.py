@@ -26,7 +26,7 @@ def private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 class Script:
     """Stands for the resync script: shows one view of the node after the other."""
 
-    def __init__(self, *views: t.Union[str, Exception]) -> None:
+    def __init__(self, *views: t.Union[str, Outcome, Exception]) -> None:
         self._views = list(views)
         self.calls: t.List[t.List[str]] = []
 
@@ -35,7 +35,7 @@ class Script:
         view = self._views.pop(0)
         if isinstance(view, Exception):
             raise view
-        return Outcome(0, view, "")
+        return view if isinstance(view, Outcome) else Outcome(0, view, "")
 
 
 def kept() -> t.Optional[bytes]:
@@ -60,10 +60,18 @@ def test_what_is_seen_before_and_after_the_confirmation_is_kept() -> None:
         (("one", "other"), True),
         (("view", "view"), False),
         (("", ""), True),
+        ((Outcome(1, "view", ""),) * 2, True),
         ((NodeError("no such program"),), True),
         (("view", NodeError("no such program")), True),
     ],
-    ids=["moved in between", "not in order", "nothing to see", "no script", "script went away"],
+    ids=[
+        "moved in between",
+        "not in order",
+        "nothing to see",
+        "a file without a checksum",
+        "no script",
+        "script went away",
+    ],
 )
 def test_what_is_not_sure_is_not_kept(views: t.Any, confirmed: bool) -> None:
     snapshot.record(Script(*views), "/sbin/resync", COMMANDS, lambda: confirmed)
