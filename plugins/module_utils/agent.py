@@ -17,7 +17,7 @@ from . import files, install, removal, snapshot
 from . import state as states
 from .audit import postrouting_remarks
 from .config import Config
-from .errors import ConfigError, IpMasqError, NodeError
+from .errors import ConfigError, NodeError
 from .layout import Layout
 from .node import Node
 from .plan import View
@@ -116,18 +116,29 @@ def _address(text: str) -> t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 
 
 def _log(priority: int, line: str) -> None:
-    """To the journal with its priority (sd-daemon(3)), to a person without."""
+    """To the journal with its priority (sd-daemon(3)), to a person without.
+
+    To the journal each line is a message, whose priority is the number in front of it: so whatever it holds is escaped.
+    """
     stream = sys.stderr if priority < 5 else sys.stdout
-    stream.write(("<%d>%s\n" % (priority, line)) if "JOURNAL_STREAM" in os.environ else line + "\n")
+    title = "<%d>" % priority if "JOURNAL_STREAM" in os.environ else "ip-masq-agent: " if stream is sys.stderr else ""
+    stream.write(title + _one_line(line) + "\n")
     stream.flush()
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(line + "\n")
+    sys.stdout.write(_one_line(line) + "\n")
 
 
 def _complain(line: str) -> None:
-    _log(3, "ip-masq-agent: " + line if "JOURNAL_STREAM" not in os.environ else line)
+    _log(3, line)
+
+
+def _one_line(text: str) -> str:
+    """Text with everything escaped that is not printable: names of files and comments of rules may hold anything."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _sync(_arguments: argparse.Namespace, node: Node, where: Layout) -> int:
@@ -155,7 +166,8 @@ def _status(arguments: argparse.Namespace, node: Node, where: Layout) -> int:
     state, policy, config = _in_force(where)
     result = reconcile(node, config, check=True, used_before=state.backend)
     report = _report(state, policy, config, result, where)
-    _say(json.dumps(report, indent=2) if arguments.json else _table(report))
+    for line in json.dumps(report, indent=2).split("\n") if arguments.json else _table(report):
+        _say(line)
     if policy.problem:
         return CONFIG_BROKEN
     return FAILED if result.errors else OK if report["in_sync"] else OUT_OF_SYNC
@@ -174,7 +186,7 @@ def _report(
             for action in change.plan.actions
         ],
         "errors": list(result.errors),
-        "notes": list(policy.notes + result.notes) + _remarks(config, result),
+        "notes": list(policy.notes + result.notes + state.unrecorded) + _remarks(config, result),
         "config": {
             "sources": list(policy.sources) or ["defaults (%s/config is not there)" % where.config_dir],
             "problem": policy.problem,
@@ -211,7 +223,7 @@ def _remarks(config: Config, result: Result) -> t.List[str]:
     return [remark for change in managed(result) for remark in postrouting_remarks(change.plan, accepts)]
 
 
-def _table(report: t.Dict[str, t.Any]) -> str:
+def _table(report: t.Dict[str, t.Any]) -> t.List[str]:
     config = report["config"]
     verdict = "in sync" if report["in_sync"] else "NOT IN SYNC"
     rows = [
@@ -248,7 +260,7 @@ def _table(report: t.Dict[str, t.Any]) -> str:
     for title in ("errors", "notes"):
         if report[title]:
             lines += ["", title + ":"] + ["  " + line for line in report[title]]
-    return "\n".join(lines)
+    return lines
 
 
 def _when(seconds: t.Optional[float]) -> str:
@@ -352,7 +364,7 @@ def _set_timer(_arguments: argparse.Namespace, node: Node, _where: Layout) -> in
 
 def entry(where: t.Mapping[str, str]) -> None:
     """The installed program's way in."""
-    try:
-        raise SystemExit(main(sys.argv[1:], Layout(**where)))
-    except IpMasqError as exc:
-        raise SystemExit(str(exc)) from None
+    for stream in (sys.stdout, sys.stderr):
+        # Whatever the locale can express: a character that it cannot must not end a sync.
+        t.cast(t.Any, stream).reconfigure(errors="backslashreplace")
+    raise SystemExit(main(sys.argv[1:], Layout(**where)))

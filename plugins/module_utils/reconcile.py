@@ -29,8 +29,9 @@ ATTEMPTS = 8
 #: How often the kernel may answer a successful commit with other rules than we wrote before we give up.
 DISAGREEMENTS = 2
 
-#: In the agent's runtime directory, the one place in /run that its sandbox may write to.
-LOCK_PATH = "/run/ip-masq-agent/lock"
+#: The agent's runtime directory, which only root may open: the lock is on the directory itself, since a file system
+#: that is full or read-only gives that, too.
+LOCK_PATH = "/run/ip-masq-agent"
 
 
 class Change(t.NamedTuple):
@@ -78,8 +79,9 @@ def reconcile(
     """
     if os.geteuid() != 0:
         raise NodeError("rules of the kernel are root's business: run as root (in Ansible: become: true)")
-    with contextlib.nullcontext() if check else lock(node.lock_timeout):
-        return _reconcile(node, config, present, check, used_before, former)
+    with contextlib.nullcontext("") if check else lock(node.lock_timeout) as trouble:
+        result = _reconcile(node, config, present, check, used_before, former)
+    return result._replace(notes=result.notes + (trouble,)) if trouble else result
 
 
 def _reconcile(
@@ -175,50 +177,58 @@ def _roll_back(backend: Backend, now: t.Any, first: t.Any) -> str:
 
 
 @contextlib.contextmanager
-def lock(timeout: float, path: str = "") -> t.Iterator[None]:
+def lock(timeout: float, path: str = "") -> t.Iterator[str]:
     """One run of ours at a time: the module and the timer must not plan against each other.
 
-    The file goes when the lock is given back, so nothing is left on the node.
+    The directory goes when the lock is given back, if nothing else is in it, so nothing is left on the node. Where no
+    lock can be had, the run goes on without one: it writes whole transactions only, and verifies them.
 
     :param timeout: seconds to wait.
+    :returns: why there is no lock; empty where there is one.
     :raises LockHeld: another run of ours took longer.
     """
     path = path or LOCK_PATH
-    folder = os.path.dirname(path)
+    try:
+        handle = _acquire(path, timeout)
+    except OSError as exc:
+        yield "no lock was taken against other runs of ip_masq: cannot make or open %s: %s" % (path, exc.strerror)
+        return
+    try:
+        yield ""
+    finally:
+        with contextlib.suppress(OSError):
+            # Left where the agent keeps more in it.
+            os.rmdir(path)
+        os.close(handle)
+
+
+def _acquire(path: str, timeout: float) -> int:
+    """Make and lock a directory; returns its file descriptor.
+
+    :raises OSError: it cannot be made or opened.
+    """
     deadline = time.monotonic() + timeout
     while True:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(path, 0o700)
         try:
-            with contextlib.suppress(FileExistsError):
-                os.mkdir(folder, 0o700)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
-            # Whoever had it before took the directory away with the lock.
-            if time.monotonic() < deadline:
-                continue
-            raise NodeError("cannot make the directory %s for the lock file" % folder) from None
-        except OSError as exc:
-            raise NodeError("cannot open the lock file %s: %s" % (path, exc.strerror)) from None
+            # Another run removed it when it gave the lock back.
+            continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Whoever had it before may have taken the file away between our open and our lock.
+            # Another run may have removed it between our opening and our locking it.
             if _is_same_file(handle, path):
-                break
+                return handle
         except BlockingIOError:
             if time.monotonic() >= deadline:
                 os.close(handle)
                 raise LockHeld(
-                    "another run of ip_masq holds %s for more than %g seconds: wait for it, or raise lock_timeout"
-                    % (path, timeout)
+                    "another run of ip_masq holds the lock on %s for more than %g seconds: wait for it, or raise "
+                    "lock_timeout" % (path, timeout)
                 ) from None
             time.sleep(0.02)
-        os.close(handle)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(path)
-            # Left where the agent keeps more in it.
-            os.rmdir(folder)
         os.close(handle)
 
 

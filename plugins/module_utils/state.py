@@ -8,6 +8,7 @@ Written only when something happened, never by a resync that finds everything in
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -16,10 +17,12 @@ import typing as t
 from . import files
 from .config import Config, build, file_key, show
 from .config_file import load_directory
-from .errors import ConfigError, IpMasqError
-from .layout import STATE_DIR
+from .errors import ConfigError, NodeError
+from .layout import RUN_DIR, STATE_DIR
 
 STATE_FILE = os.path.join(STATE_DIR, "state.json")
+#: In the place of it where it cannot be written, until it can or the node boots.
+SPARE_FILE = os.path.join(RUN_DIR, "state.json")
 
 #: Actions of the last change that are kept for the status.
 KEPT_ACTIONS = 20
@@ -45,14 +48,25 @@ class State(t.NamedTuple):
     config_errors: int = 0
     #: the backend that the last run used
     backend: t.Optional[str] = None
+    #: notes on the configuration and the node that the last run had, all of them logged
+    notes: t.Tuple[str, ...] = ()
+    #: what the last run could not record beside the rules
+    unrecorded: t.Tuple[str, ...] = ()
 
 
 def load() -> State:
     """Read the state; a damaged file is no reason to stop healing, so it counts as none."""
+    for path in sorted((STATE_FILE, SPARE_FILE), key=_written, reverse=True):
+        with contextlib.suppress(Exception):
+            return _parse(json.loads((files.read(path) or b"").decode("utf-8")))
+    return State()
+
+
+def _written(path: str) -> float:
     try:
-        return _parse(json.loads((files.read(STATE_FILE) or b"{}").decode("utf-8")))
-    except (ArithmeticError, AttributeError, IpMasqError, LookupError, OSError, RecursionError, TypeError, ValueError):
-        return State()
+        return os.stat(path).st_mtime
+    except OSError:
+        return 0.0
 
 
 def _parse(data: t.Dict[str, t.Any]) -> State:
@@ -64,7 +78,8 @@ def _parse(data: t.Dict[str, t.Any]) -> State:
             if not event.lines:
                 raise ValueError(name)
             data[name] = event
-    data["sources"] = tuple(str(source) for source in data.get("sources", ()))
+    for name in ("sources", "notes", "unrecorded"):
+        data[name] = tuple(str(line) for line in data.get(name, ()))
     state = State(**data)
     if not isinstance(state.failing, bool):
         raise TypeError("failing")
@@ -81,14 +96,25 @@ def _parse(data: t.Dict[str, t.Any]) -> State:
 def save(state: State) -> None:
     """Write the state.
 
-    :raises NodeError: it cannot be written.
+    :raises NodeError: it cannot be written to its place; if possible it is kept until the next boot.
     """
+    try:
+        _write(STATE_FILE, state)
+    except NodeError as exc:
+        with contextlib.suppress(NodeError):
+            _write(SPARE_FILE, state._replace(unrecorded=state.unrecorded + (str(exc),)))
+        raise
+    with contextlib.suppress(NodeError):
+        files.remove(SPARE_FILE)
+
+
+def _write(path: str, state: State) -> None:
     data = state._asdict()
     for name in ("last_change", "last_error"):
         if data[name] is not None:
             data[name] = data[name]._asdict()
-    files.make_directory(STATE_DIR, 0o700)
-    files.write(STATE_FILE, json.dumps(data, indent=1).encode("utf-8"))
+    files.make_directory(os.path.dirname(path), 0o700)
+    files.write(path, json.dumps(data, indent=1).encode("utf-8"))
 
 
 class Policy(t.NamedTuple):

@@ -22,10 +22,9 @@ from .node import Node
 from .plan import Counters
 from .reconcile import Change, Result, reconcile
 from .ruleset import FAMILIES, from_config
+from .xtables_lock import without_holder
 
 INTERVAL_FILE = os.path.join(RUN_DIR, "interval")
-#: Why metrics could not be written the last time; not there while they can.
-METRICS_PROBLEM = os.path.join(RUN_DIR, "metrics-problem")
 
 
 class Outcome(t.NamedTuple):
@@ -33,54 +32,96 @@ class Outcome(t.NamedTuple):
 
     policy: states.Policy
     result: t.Optional[Result]
-    #: lines for the journal: changes, then errors, then problems that do not affect the rules and are new
+    #: lines for the journal: changes, then errors, then notes that were not logged before
     changes: t.Tuple[str, ...]
     errors: t.Tuple[str, ...]
     warnings: t.Tuple[str, ...] = ()
+    #: what could not be recorded beside the rules
+    unrecorded: t.Tuple[str, ...] = ()
+
+
+class _Records:
+    """The steps beside the rules: what fails there is reported, and keeps nothing else from being done."""
+
+    def __init__(self) -> None:
+        self.failed: t.List[str] = []
+
+    @contextlib.contextmanager
+    def step(self, consequence: str = "") -> t.Iterator[None]:
+        """Do one of them.
+
+        :param consequence: what it means when it fails; it begins the message.
+        """
+        try:
+            yield
+        except (NodeError, OSError) as exc:
+            self.failed.append("%s%s" % (consequence, exc))
 
 
 def sync(node: Node, where: Layout) -> Outcome:
-    """Bring the node to its policy, and remember what was done.
+    """Bring the node to its policy, and then remember what was done.
 
-    :raises NodeError: nothing could be done at all; it is remembered too.
+    Nothing but the rules can fail this: a full disk or a read-only file system keeps no node from being repaired.
     """
     before = states.load()
     snapshot.discard()
     policy = states.policy_in_force(where.config_dir, before)
+    result, errors = _repair(node, policy, before)
+    changes = tuple(describe(result)) if result else ()
+    after = _remember(before, policy, result, changes, errors)
+    records = _Records()
+    if policy.config is not None:
+        with records.step("the timer may have another interval: "):
+            _announce_interval(policy.config)
+    synced = result is not None and not result.errors
+    if synced:
+        with records.step():
+            snapshot.mark_sync()
+    if where.metrics_file:
+        with records.step("no metrics are written: "):
+            _write_metrics(where, policy, result, after, time.time() if synced else snapshot.last_sync())
+    elif result is not None and not errors and policy.config is not None:
+        with records.step("each resync starts the agent: "):
+            commands = [command for change in managed(result) for command in change.via.fingerprint()]
+            snapshot.record(node.run, where.resync, commands, lambda: _is_settled(node, where, policy, after))
+    after = after._replace(unrecorded=_same_or_new(before.unrecorded, records.failed))
+    if after != before:
+        with records.step():
+            states.save(after)
+    logged = {without_holder(line) for line in before.notes + before.unrecorded}
+    warnings = [line for line in after.notes + tuple(records.failed) if without_holder(line) not in logged]
+    return Outcome(policy, result, changes, errors, tuple(warnings), tuple(records.failed))
+
+
+def _repair(node: Node, policy: states.Policy, before: states.State) -> t.Tuple[t.Optional[Result], t.Tuple[str, ...]]:
     result = None
     errors: t.List[str] = []
     if policy.problem:
         stands_in = "the last good configuration stays in force" if policy.config else "no rule was touched"
         errors.append("%s; %s" % (policy.problem, stands_in))
     if policy.config is not None:
-        _announce_interval(policy.config)
         try:
             result = reconcile(node, policy.config, used_before=before.backend)
             errors += result.errors
         except NodeError as exc:
             errors.append(str(exc))
-    changes = tuple(describe(result)) if result else ()
-    _remember(before, policy, result, changes, tuple(errors))
-    if result is not None and not result.errors:
-        snapshot.mark_sync()
-    warnings: t.Tuple[str, ...] = ()
-    if where.metrics_file:
-        warnings = _write_metrics(where, policy, result)
-    elif result is not None and not errors and policy.config is not None:
-        commands = [command for change in managed(result) for command in change.via.fingerprint()]
-        snapshot.record(node.run, where.resync, commands, lambda: _is_settled(node, where, policy))
-    return Outcome(policy, result, changes, tuple(errors), warnings)
+    return result, tuple(errors)
 
 
-def _is_settled(node: Node, where: Layout, policy: states.Policy) -> bool:
+def _same_or_new(old: t.Tuple[str, ...], new: t.Sequence[str]) -> t.Tuple[str, ...]:
+    """The old lines, if the new ones differ in nothing but the processes that they name: these change all the time."""
+    same = [without_holder(line) for line in old] == [without_holder(line) for line in new]
+    return old if same else tuple(new)
+
+
+def _is_settled(node: Node, where: Layout, policy: states.Policy, after: states.State) -> bool:
     """Whether the files and the kernel, asked again, are what this sync made of them.
 
     The files too: an edit made since they were read must not pass for one that is in force.
     """
-    remembered = states.load()
-    if policy.config is None or remembered.failing or states.policy_in_force(where.config_dir, remembered) != policy:
+    if policy.config is None or states.policy_in_force(where.config_dir, after) != policy:
         return False
-    result = reconcile(node, policy.config, check=True, used_before=remembered.backend)
+    result = reconcile(node, policy.config, check=True, used_before=after.backend)
     return not result.errors and not result.changed
 
 
@@ -121,11 +162,13 @@ def _remember(
     result: t.Optional[Result],
     changes: t.Tuple[str, ...],
     errors: t.Tuple[str, ...],
-) -> None:
+) -> states.State:
     now = time.time()
     after = before._replace(failing=bool(errors), backend=result.backend if result else before.backend)
     if policy.problem is None:
         after = after._replace(values=policy.values, sources=policy.sources)
+    if result is not None:
+        after = after._replace(notes=_same_or_new(before.notes, policy.notes + result.notes))
     if changes:
         kept = changes[: states.KEPT_ACTIONS]
         if len(changes) > len(kept):
@@ -134,47 +177,32 @@ def _remember(
         # The policy is what it was, so somebody else changed the rules.
         if after.values == before.values:
             after = after._replace(drift_repaired=before.drift_repaired + 1)
-    if errors and not (before.failing and before.last_error and before.last_error.lines == errors):
+    known = before.last_error.lines if before.failing and before.last_error else ()
+    if errors and _same_or_new(known, errors) is not known:
         after = after._replace(last_error=states.Event(now, errors))
         if policy.problem:
             after = after._replace(config_errors=before.config_errors + 1)
-    if after != before:
-        states.save(after)
+    return after
 
 
-def _write_metrics(where: Layout, policy: states.Policy, result: t.Optional[Result]) -> t.Tuple[str, ...]:
-    """Write the metrics file.
-
-    :returns: why it could not be written, if that is new.
-    """
-    problem = ""
-    try:
-        files.write(where.metrics_file, _render_metrics(policy, result), 0o644)
-    except NodeError as exc:
-        problem = "no metrics are written: %s" % exc
-    with contextlib.suppress(NodeError):
-        if problem == (files.read(METRICS_PROBLEM) or b"").decode("utf-8", "replace"):
-            return ()
-        if problem:
-            files.write(METRICS_PROBLEM, problem.encode("utf-8"))
-        else:
-            files.remove(METRICS_PROBLEM)
-    return (problem,) if problem else ()
-
-
-def _render_metrics(policy: states.Policy, result: t.Optional[Result]) -> bytes:
-    remembered = states.load()
+def _write_metrics(
+    where: Layout,
+    policy: states.Policy,
+    result: t.Optional[Result],
+    after: states.State,
+    last_success: t.Optional[float],
+) -> None:
     exempt = {}
     if policy.config is not None:
         for family in FAMILIES if policy.config.enable_ipv6 else FAMILIES[:1]:
             exempt[family] = len(from_config(policy.config, family).exempt)
     sample = metrics.Sample(
         in_sync=result is not None and not result.errors,
-        last_success=snapshot.last_sync(),
-        drift_repaired=remembered.drift_repaired,
-        config_errors=remembered.config_errors,
+        last_success=last_success,
+        drift_repaired=after.drift_repaired,
+        config_errors=after.config_errors,
         config_broken=policy.problem is not None,
         exempt_cidrs=exempt,
         counters=counters(result) if result is not None else {},
     )
-    return metrics.render(sample).encode("utf-8")
+    files.write(where.metrics_file, metrics.render(sample).encode("utf-8"), 0o644)

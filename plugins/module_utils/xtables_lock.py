@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import os
+import re
 
 #: Where iptables keeps its lock (iptables(8), XTABLES_LOCKFILE).
 PATH = "/run/xtables.lock"
+
+_HOLDER = re.compile(r"process [0-9]+ \(.*\)")
 
 
 def holder(path: str = "") -> str:
@@ -24,6 +27,11 @@ def holder(path: str = "") -> str:
     except OSError:
         pass
     return "a process that cannot be named"
+
+
+def without_holder(message: str) -> str:
+    """A message less the process that :func:`holder` named in it, which is another one each time."""
+    return _HOLDER.sub("a process", message)
 
 
 def _command(pid: str) -> str:

@@ -237,14 +237,14 @@ def present(module: AnsibleModule, node: Node, where: Layout) -> t.Dict[str, t.A
     failed = install.last_failure(node.run)
     planned = reconcile(node, config, check=True, used_before=states.load().backend)
     put = install.put_files(where, text, check)
-    result, errors = planned, planned.errors
+    result, errors, notes = planned, planned.errors, policy.notes
     if not check:
         outcome = sync(node, where)
-        result, errors = outcome.result or planned, outcome.errors
+        result, errors, notes = outcome.result or planned, outcome.errors, policy.notes + outcome.unrecorded
     services = put.services + tuple(install.settle_units(node.run, put, params["enabled"], check))
     if install.set_timer(node.run, config.resync_interval, check):
         services += ("the timer is set to %gs" % (config.resync_interval / 1e9),)
-    for note in policy.notes + result.notes + put.notes:
+    for note in notes + result.notes + put.notes:
         module.warn(note)
     if check and failed:
         module.warn("the last run of %s failed: %s; a run without check mode tries it again" % (SERVICE, failed))

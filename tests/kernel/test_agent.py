@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 import typing as t
 from pathlib import Path
 
@@ -154,15 +156,114 @@ class TestBrokenConfig:
         assert done.returncode == IN_SYNC, done.stderr
         assert exempt(node)[0] == "169.254.0.0/16"
 
-    def test_a_state_that_cannot_be_kept_is_an_error_after_healing(self, node: AgentNode) -> None:
+    def test_a_drop_in_whose_name_forges_a_message_is_one_line(self, node: AgentNode) -> None:
         node.sync()
-        node.state_file.unlink()
-        node.state_file.mkdir()
+        (node.drop_ins / os.fsdecode(b"a\n<0>forged\xff.json")).write_text("{")
+        done = node.command("sync", JOURNAL_STREAM="8:1")
+        assert done.returncode == CONFIG_BROKEN
+        assert done.stderr.startswith("<3>") and done.stderr.count("\n") == 1
+        assert "a\\n<0>forged\\udcff.json: invalid JSON" in done.stderr
+
+
+#: What can be wrong with a file system that holds what the agent writes: commands on the node. The directory keeps what
+#: is in it, less the snapshot, whose place a sync would use for other files.
+FILE_SYSTEMS = {
+    "full": """
+        rm -f "$1/expected"
+        mount -t tmpfs -o size=64k,mode=700 none /mnt && cp -a "$1/." /mnt && mount --move /mnt "$1"
+        head -c 1M /dev/zero >"$1/filler" 2>/dev/null || true
+        test "$(stat -f -c %a "$1")" = 0""",
+    "without inodes": """
+        rm -f "$1/expected"
+        mount -t tmpfs -o nr_inodes=16,mode=700 none /mnt && cp -a "$1/." /mnt && mount --move /mnt "$1"
+        touch "$1/filler"1 "$1/filler"2 "$1/filler"3 "$1/filler"4 "$1/filler"5 "$1/filler"6 "$1/filler"7 "$1/filler"8 \
+              "$1/filler"9 "$1/filler"10 "$1/filler"11 "$1/filler"12 "$1/filler"13 "$1/filler"14 2>/dev/null || true
+        test "$(stat -f -c %d "$1")" = 0""",
+    "read-only": """
+        mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" """,
+    "gone, and not to be made": """
+        rm -r "$1" && mount --bind "${1%/*}" "${1%/*}" && mount -o remount,bind,ro "${1%/*}" """,
+    "a file": """
+        rm -r "$1" && touch "$1" """,
+}
+RUN_DIR, STATE_DIR = "/run/ip-masq-agent", "/var/lib/ip-masq-agent"
+
+
+class TestRecords:
+    """No file that the agent writes beside the rules keeps it from repairing them."""
+
+    @staticmethod
+    def spoil(node: AgentNode, what: str, *paths: str) -> None:
+        """Have something wrong with directories of the node."""
+        for path in paths:
+            node.ns.run("sh", "-ec", FILE_SYSTEMS[what], "sh", path)
+
+    @pytest.mark.parametrize("what", FILE_SYSTEMS)
+    @pytest.mark.parametrize("paths", [(RUN_DIR,), (STATE_DIR,), (RUN_DIR, STATE_DIR)], ids=["run", "state", "both"])
+    def test_rules_are_repaired_and_what_is_wrong_is_told(
+        self, node: AgentNode, what: str, paths: t.Tuple[str, ...]
+    ) -> None:
+        node.configure(nonMasqueradeCIDRs=["10.1.0.0/16"])
+        node.sync()
+        self.spoil(node, what, *paths)
+        told = []
+        for _again in range(2):
+            break_rules(node)
+            node.configure(nonMasqueradeCIDRs=["10.1.0.0/16"], resyncInterval="%ds" % (70 + len(told)))
+            done = node.command("sync", JOURNAL_STREAM="8:1")
+            assert done.returncode == IN_SYNC, done.stderr
+            assert exempt(node) == ["169.254.0.0/16", "10.1.0.0/16"]
+            assert "169.254.0.0/16" in done.stdout
+            told.append(done.stderr.splitlines())
+        assert told[0] and all(line.startswith("<4>") for line in told[0])
+        for path in paths:
+            assert [line for line in told[0] if path in line], (path, told[0])
+        status = node.status()
+        assert status["in_sync"]
+        if len(paths) == 1:
+            # Remembered where it still can be: not logged again, and for status to see.
+            assert told[1] == []
+            for path in paths:
+                assert [note for note in status["notes"] if path in note], status["notes"]
+
+    @pytest.mark.parametrize("what", FILE_SYSTEMS)
+    def test_a_resync_of_a_node_in_sync_ends_well(self, node: AgentNode, what: str) -> None:
+        node.resync()
+        node.settle()
+        self.spoil(node, what, RUN_DIR, STATE_DIR)
+        for _again in range(2):
+            node.resync()
+            assert node.resynced.returncode == IN_SYNC, node.resynced.stderr
         break_rules(node)
-        done = node.sync()
-        assert done.returncode == FAILED
-        assert "cannot write /var/lib/ip-masq-agent/state.json: Is a directory" in done.stderr
+        assert node.resync() == ["sync"]
+        assert node.resynced.returncode == IN_SYNC, node.resynced.stderr
         assert exempt(node)[0] == "169.254.0.0/16"
+
+    @pytest.mark.parametrize("what", FILE_SYSTEMS)
+    def test_metrics_still_tell(self, ns: Namespace, tmp_path: Path, what: str) -> None:
+        node = AgentNode(ns, tmp_path, metrics=True)
+        node.sync()
+        self.spoil(node, what, RUN_DIR, STATE_DIR)
+        break_rules(node)
+        path = node.metrics_dir / "ip_masq_agent.prom"
+        path.unlink()
+        before = time.time()
+        assert node.sync().returncode == IN_SYNC
+        values = parse(path.read_text()).values
+        assert values["ip_masq_agent_in_sync", ()] == 1
+        assert values["ip_masq_agent_last_success_timestamp_seconds", ()] >= int(before)
+
+    @pytest.mark.parametrize("what", ["full", "read-only", "gone, and not to be made"])
+    def test_a_directory_of_metrics_is_no_exception(self, ns: Namespace, tmp_path: Path, what: str) -> None:
+        node = AgentNode(ns, tmp_path, metrics=True)
+        node.sync()
+        self.spoil(node, what, str(node.metrics_dir))
+        for told in (1, 0):
+            break_rules(node)
+            done = node.sync()
+            assert done.returncode == IN_SYNC and exempt(node)[0] == "169.254.0.0/16"
+            assert done.stderr.count("no metrics are written: cannot write %s" % node.metrics_dir) == told
+        assert [note for note in node.status()["notes"] if "no metrics are written" in note]
 
 
 class TestStatus:

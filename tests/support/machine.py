@@ -63,7 +63,7 @@ class Machine:
         monkeypatch.setattr(node, "legacy_tables", lambda family: list(self.legacy_tables[family]))
         monkeypatch.setattr(node, "has_nft_table", lambda _family, _table: True)
         monkeypatch.setattr(reconcile, "has_ipv6", lambda: True)
-        monkeypatch.setattr(reconcile, "LOCK_PATH", str(self.folder / "run" / "lock"))
+        monkeypatch.setattr(reconcile, "LOCK_PATH", str(self.folder / "lock"))
         monkeypatch.setattr(os, "geteuid", lambda: 0)
 
     def node(self) -> node.Node:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import typing as t
 from pathlib import Path
@@ -271,3 +272,23 @@ class TestJournal:
         run.config.write_text(BROKEN)
         run("status")
         assert run.err.startswith("<3>%s" % run.config)
+
+    def test_whatever_a_line_holds_it_is_one_line(self, run: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The journal would take the rest for another message, of the priority that it names."""
+        name = os.fsdecode(b"a\n<0>forged\r\x1b[2J\xff\xe2\x80\xa8.json")
+        folder = run.config.parent / "config.d"
+        folder.mkdir()
+        (folder / name).write_text("{")
+        told = "a\\n<0>forged\\r\\x1b[2J\\udcff\\u2028.json: invalid JSON"
+        assert run("status") == agent.CONFIG_BROKEN
+        assert run.err.count("\n") == 1 and told in run.err
+        monkeypatch.setenv("JOURNAL_STREAM", "8:1234")
+        assert run("status") == agent.CONFIG_BROKEN
+        assert run.err.startswith("<3>") and run.err.count("\n") == 1 and told in run.err
+
+    def test_what_others_named_does_not_reach_the_terminal_as_it_is(self, run: Agent) -> None:
+        states.save(states.State(last_change=states.Event(1.0, ("x\x1b[2Jy\nz",)), unrecorded=("a\x07b",)))
+        assert run("status") == agent.OK
+        assert "x\\x1b[2Jy\\nz" in run.out and "a\\x07b" in run.out
+        assert run("status", "--json") == agent.OK
+        assert json.loads(run.out)["notes"] == ["a\x07b"]

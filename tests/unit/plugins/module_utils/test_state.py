@@ -46,6 +46,8 @@ remembered = st.builds(
     failing=st.booleans(),
     drift_repaired=st.integers(0, 10**9),
     config_errors=st.integers(0, 10**9),
+    notes=lines,
+    unrecorded=lines,
 )
 
 

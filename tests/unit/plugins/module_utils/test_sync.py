@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 import typing as t
 from pathlib import Path
 
@@ -38,6 +40,7 @@ class World:
         self.metrics.mkdir()
         self.actions: t.Tuple[str, ...] = ()
         self.errors: t.Tuple[str, ...] = ()
+        self.notes: t.Tuple[str, ...] = ()
         self.trouble: t.Optional[Exception] = None
         self.policies: t.List[Config] = []
         self.observed = "all as it should be"
@@ -49,17 +52,21 @@ class World:
             raise self.trouble
         if not check:
             self.policies.append(config)
-        return reconciled(config, () if check else self.actions, errors=self.errors)
+        return reconciled(config, () if check else self.actions, errors=self.errors, notes=self.notes)
 
     def _run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
         assert list(argv) == [self.where.resync, "observe"]
         return Outcome(0, self.observed, "")
 
     def sync(
-        self, actions: t.Sequence[str] = (), errors: t.Sequence[str] = (), trouble: t.Optional[str] = None
+        self,
+        actions: t.Sequence[str] = (),
+        errors: t.Sequence[str] = (),
+        trouble: t.Optional[str] = None,
+        notes: t.Sequence[str] = (),
     ) -> sync.Outcome:
         """One resync that meets this."""
-        self.actions, self.errors = tuple(actions), tuple(errors)
+        self.actions, self.errors, self.notes = tuple(actions), tuple(errors), tuple(notes)
         self.trouble = NodeError(trouble) if trouble else None
         return sync.sync(Node(self._run), self.where)
 
@@ -280,10 +287,12 @@ class TestMetrics:
         outcome = world.sync(actions=["-A X"])
         assert outcome.changes and outcome.errors == () and not states.load().failing
         (warning,) = outcome.warnings
-        assert "cannot write " in warning and "/metrics/ip_masq_agent.prom: No such file or directory" in warning
-        assert world.sync().warnings == ()
+        assert warning.startswith("no metrics are written: cannot write ")
+        assert "/metrics/ip_masq_agent.prom: No such file or directory" in warning
+        again = world.sync()
+        assert (again.warnings, again.unrecorded) == ((), (warning,))
         world.metrics.mkdir()
-        assert world.sync().warnings == ()
+        assert world.sync().unrecorded == ()
         assert world.tell_metrics()["in_sync"] == 1
         (world.metrics / "ip_masq_agent.prom").unlink()
         world.metrics.rmdir()
@@ -296,6 +305,103 @@ class TestMetrics:
         monkeypatch.setattr(sync, "counters", refuse)
         outcome = world.sync()
         assert (outcome.errors, outcome.warnings) == ((), ("no metrics are written: no counters",))
+
+    def test_they_tell_of_a_success_that_cannot_be_noted_elsewhere(self, world: World) -> None:
+        Path(snapshot.LAST_SYNC).parent.mkdir(parents=True)
+        Path(snapshot.LAST_SYNC).mkdir()
+        os.utime(snapshot.LAST_SYNC, (1, 1))
+        before = time.time()
+        world.sync()
+        assert world.tell_metrics()["last_success_timestamp_seconds"] >= int(before)
+
+
+class TestRecords:
+    """What is written beside the rules keeps none from being repaired. Real file systems: the tests of the kernel."""
+
+    @staticmethod
+    def obstruct(*paths: str) -> None:
+        """Keep files from being written, for root too: there are directories in their places."""
+        for path in paths:
+            Path(path).mkdir(parents=True)
+
+    def test_every_failure_is_told_once_and_none_is_an_error(self, world: World) -> None:
+        places = (sync.INTERVAL_FILE, snapshot.LAST_SYNC, snapshot._COMMANDS, states.STATE_FILE)
+        self.obstruct(*places)
+        outcome = world.sync(actions=["-A X"])
+        assert outcome.changes and outcome.errors == ()
+        assert outcome.warnings == outcome.unrecorded
+        for place in places:
+            assert [line for line in outcome.warnings if "%s: Is a directory" % place in line], place
+        again = world.sync()
+        assert (again.warnings, again.unrecorded) == ((), outcome.unrecorded)
+
+    def test_state_is_kept_until_the_next_boot_where_its_place_cannot_be_written(self, world: World) -> None:
+        self.obstruct(states.STATE_FILE)
+        for _again in range(3):
+            world.sync(actions=["-A X"])
+        state = states.load()
+        assert state.drift_repaired == 2
+        assert state.unrecorded == ("cannot write %s: Is a directory" % states.STATE_FILE,)
+        Path(states.STATE_FILE).rmdir()
+        world.sync(actions=["-A X"])
+        assert states.load() == state._replace(drift_repaired=3, unrecorded=(), last_change=states.load().last_change)
+        assert Path(states.STATE_FILE).exists() and not Path(states.SPARE_FILE).exists()
+
+    def test_where_nothing_can_be_remembered_it_is_told_each_time(self, world: World) -> None:
+        self.obstruct(states.STATE_FILE, states.SPARE_FILE)
+        for _again in range(2):
+            outcome = world.sync(actions=["-A X"])
+            assert outcome.changes and outcome.errors == ()
+            assert outcome.warnings == ("cannot write %s: Is a directory" % states.STATE_FILE,)
+
+
+class TestNotes:
+    """What an operator should know, and has not asked for."""
+
+    TYPO = '{"nonMasqueradeCIDR": ["10.0.0.0/8"]}'
+
+    def test_a_new_one_is_logged_once_and_again_when_it_comes_back(self, world: World) -> None:
+        world.config.write_text(self.TYPO)
+        (warning,) = world.sync().warnings
+        assert "'nonMasqueradeCIDR' is not known" in warning
+        assert world.sync().warnings == ()
+        world.config.write_text('{"masqLinkLocal": true, "nonMasqueradeCIDR": []}')
+        assert world.sync().warnings == ()
+        world.config.write_text("{}")
+        assert world.sync().warnings == ()
+        world.config.write_text(self.TYPO)
+        assert world.sync().warnings == (warning,)
+
+    def test_each_new_one_is_logged_by_itself(self, world: World) -> None:
+        world.config.write_text(self.TYPO)
+        world.sync()
+        world.config.write_text('{"nonMasqueradeCIDR": [], "cidrLimits": 3, "nonMasqueradeCIDRs": ["0.0.0.0/0"]}')
+        first, second = world.sync(notes=["0.0.0.0/0 exempts everything"]).warnings
+        assert "'cidrLimits' is not known" in first and second == "0.0.0.0/0 exempts everything"
+
+    def test_a_broken_file_does_not_have_them_logged_again(self, world: World) -> None:
+        world.config.write_text(self.TYPO)
+        world.sync()
+        world.config.write_text("{")
+        world.sync(trouble="no iptables")
+        world.config.write_text(self.TYPO)
+        assert world.sync().warnings == ()
+
+    def test_another_holder_of_a_lock_is_nothing_new(self, world: World) -> None:
+        """Each time it is another process; no tick may write the state for that, or log it again."""
+        held = "ipv4: the xtables lock stayed taken, by process %d (iptables -A X (%d)). Wait"
+        written = set()
+        for number in range(3):
+            outcome = world.sync(errors=[held % (number, number)], notes=[held % (number, number)])
+            assert outcome.errors == (held % (number, number),)
+            about = Path(states.STATE_FILE).stat()
+            assert len(outcome.warnings) == (1 if number == 0 else 0)
+            written.add((about.st_ino, about.st_mtime_ns))
+        assert len(written) == 1
+        state = states.load()
+        assert state.last_error is not None and state.last_error.lines == (held % (0, 0),)
+        world.sync(errors=["ipv4: something else"])
+        assert states.load().last_error != state.last_error
 
 
 steps = st.lists(
