@@ -54,11 +54,22 @@ _YAML_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)\Z")
 _YAML_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*(?=[eE]))(?:[eE][-+]?[0-9]+)?\Z")
 
 
+class Source(t.NamedTuple):
+    """One file of the configuration, as it was read."""
+
+    path: str
+    text: str
+    #: seconds since the epoch when it was written, renamed or replaced last (st_ctime, which nobody sets back)
+    changed: float
+
+
 class Document(t.NamedTuple):
-    """What one file says: values by option name (not validated yet), and remarks for the operator."""
+    """What files say: values by option name (not validated yet), and notes for the operator."""
 
     values: t.Dict[str, t.Any]
     notes: t.Tuple[str, ...] = ()
+    #: files that say nothing at all, not even C({})
+    empty: t.Tuple[str, ...] = ()
 
 
 def load(path: str) -> Document:
@@ -66,31 +77,36 @@ def load(path: str) -> Document:
 
     :raises ConfigError: not readable, huge, not a file, or as :func:`parse`.
     """
-    text = read_text(path)
-    return Document({}) if text is None else parse(text, path)
+    source = read(path)
+    return Document({}) if source is None else parse(source.text, path)
 
 
-def load_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[Document, t.Tuple[str, ...]]:
-    """Read ``config`` and the drop-ins ``config.d/*.{json,yaml,yml}`` of a directory, in name order.
+def read_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[Source, ...]:
+    """Read C(config) and the drop-ins C(config.d/*.{json,yaml,yml}) of a directory, in name order.
+
+    :param main: text that is going to be C(config), and is taken in its place.
+    :raises ConfigError: one of them cannot be read, as of :func:`read`.
+    """
+    config, *drop_ins = config_paths(directory)
+    sources = [read(config) if main is None else Source(config, main, 0.0)] + [read(path) for path in drop_ins]
+    return tuple(source for source in sources if source is not None)
+
+
+def merge(sources: t.Iterable[Source]) -> Document:
+    """What files say together.
 
     Lists of ranges are united, in order and without duplicates; of other values the last one wins, with a note.
 
-    :param main: text that is going to be ``config``, and is taken in its place.
-    :returns: what they say together, and the paths that were read.
-    :raises ConfigError: as :func:`load`, for whichever file is broken.
+    :raises ConfigError: as :func:`parse`, for whichever file is broken.
     """
     values: t.Dict[str, t.Any] = {}
     origin: t.Dict[str, str] = {}
     notes: t.List[str] = []
-    read: t.List[str] = []
-    paths = config_paths(directory)
-    for path in paths:
-        text = main if main is not None and path == paths[0] else read_text(path)
-        if text is None:
-            continue
-        read.append(path)
+    empty: t.List[str] = []
+    for path, text, _changed in sources:
         document = parse(text, path)
         notes += document.notes
+        empty += document.empty
         for option, value in document.values.items():
             if option == UNITED and isinstance(value, list) and isinstance(values.get(option), list):
                 # Entries may be anything yet, also what cannot be put into a set.
@@ -104,7 +120,7 @@ def load_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[Docu
                     )
                 values[option] = value
             origin[option] = path
-    return Document(values, tuple(notes)), tuple(read)
+    return Document(values, tuple(notes), tuple(empty))
 
 
 def config_paths(directory: str) -> t.List[str]:
@@ -125,8 +141,8 @@ def config_paths(directory: str) -> t.List[str]:
     ]
 
 
-def read_text(path: str) -> t.Optional[str]:
-    """The text of a config file; none where there is no file.
+def read(path: str) -> t.Optional[Source]:
+    """Read a config file; none where there is no file.
 
     :raises ConfigError: not readable, too large, not a regular file, not UTF-8.
     """
@@ -148,7 +164,7 @@ def read_text(path: str) -> t.Optional[str]:
             "%s is larger than %d bytes, which no policy needs: is it the right file?" % (path, SIZE_LIMIT)
         )
     try:
-        return raw.decode("utf-8-sig")
+        return Source(path, raw.decode("utf-8-sig"), about.st_ctime)
     except UnicodeDecodeError as exc:
         line = raw[: exc.start].count(b"\n") + 1
         raise ConfigError("%s is not UTF-8 text (line %d)" % (path, line)) from None
@@ -168,7 +184,7 @@ def parse(text: str, name: str) -> Document:
 
 def _as_document(data: t.Any, name: str) -> Document:
     if data is None:
-        return Document({})
+        return Document({}, (), (name,))
     if not isinstance(data, dict):
         raise ConfigError("must be a mapping with keys such as nonMasqueradeCIDRs, not a %s" % _kind(data))
     if len(data) > KEY_LIMIT:

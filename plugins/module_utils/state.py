@@ -16,13 +16,20 @@ import typing as t
 
 from . import files
 from .config import Config, build, file_key, show
-from .config_file import load_directory
+from .config_file import Source, merge, read_directory
 from .errors import ConfigError, NodeError
 from .layout import RUN_DIR, STATE_DIR
 
 STATE_FILE = os.path.join(STATE_DIR, "state.json")
 #: In the place of it where it cannot be written, until it can or the node boots.
 SPARE_FILE = os.path.join(RUN_DIR, "state.json")
+
+#: seconds for which an empty file in the place of one that said something is not believed
+EMPTIED_FOR = 30
+_EMPTIED = (
+    "%s is empty: the last good configuration stays in force until the file has been empty for %d seconds. To use the "
+    "defaults at once, write {}"
+)
 
 #: Actions of the last change that are kept for the status.
 KEPT_ACTIONS = 20
@@ -126,15 +133,34 @@ class Policy(t.NamedTuple):
     notes: t.Tuple[str, ...]
     #: why the files on the node are not in force; then the last good policy is, if there was one
     problem: t.Optional[str]
+    #: the files as they were read; none where they are not in force
+    files: t.Optional[t.Tuple[Source, ...]] = None
 
 
 def policy_in_force(config_dir: str, state: State) -> Policy:
-    """The policy that the files of a directory give, or the last good one where they are broken (promise 6)."""
+    """The policy that the files of a directory give, or the last good one where they are broken (promise 6).
+
+    The last good one, too, where a file was emptied just now: an editor may be about to write it.
+    """
     try:
-        return policy_of(config_dir)
+        policy, empty = _read_policy(config_dir)
     except ConfigError as exc:
-        config = None if state.values is None else build(state.values)
-        return Policy(config, state.values or {}, state.sources, (), str(exc))
+        return _last_good(state)._replace(problem=str(exc))
+    if state.values is not None and policy.values != state.values:
+        emptied = [source.path for source in policy.files or () if source.path in empty and _is_new(source)]
+        if emptied:
+            return _last_good(state)._replace(notes=tuple(_EMPTIED % (path, EMPTIED_FOR) for path in emptied))
+    return policy
+
+
+def _is_new(source: Source) -> bool:
+    # A time that is to come is one before the clock was set back.
+    return 0 <= time.time() - source.changed < EMPTIED_FOR
+
+
+def _last_good(state: State) -> Policy:
+    config = None if state.values is None else build(state.values)
+    return Policy(config, state.values or {}, state.sources, (), None)
 
 
 def policy_of(config_dir: str, main: t.Optional[str] = None) -> Policy:
@@ -143,12 +169,19 @@ def policy_of(config_dir: str, main: t.Optional[str] = None) -> Policy:
     :param main: text that is going to be the config file, and is taken in its place.
     :raises ConfigError: they are broken.
     """
+    return _read_policy(config_dir, main)[0]
+
+
+def _read_policy(config_dir: str, main: t.Optional[str] = None) -> t.Tuple[Policy, t.Tuple[str, ...]]:
+    """The policy, and which files say nothing."""
     try:
-        document, sources = load_directory(config_dir, main)
+        sources = read_directory(config_dir, main)
+        document = merge(sources)
+        paths = tuple(source.path for source in sources)
         try:
             config = build(document.values, label=file_key)
         except ConfigError as exc:
-            raise ConfigError("%s: %s" % (", ".join(sources), exc)) from None
+            raise ConfigError("%s: %s" % (", ".join(paths), exc)) from None
     except ConfigError:
         raise
     except Exception as exc:
@@ -156,4 +189,4 @@ def policy_of(config_dir: str, main: t.Optional[str] = None) -> Policy:
         raise ConfigError(
             "%s: cannot be read (%s: %s); please report this" % (config_dir, type(exc).__name__, show(str(exc)))
         ) from exc
-    return Policy(config, document.values, sources, document.notes, None)
+    return Policy(config, document.values, paths, document.notes, None, sources), document.empty

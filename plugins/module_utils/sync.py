@@ -80,7 +80,7 @@ def sync(node: Node, where: Layout) -> Outcome:
     if where.metrics_file:
         with records.step("no metrics are written: "):
             _write_metrics(where, policy, result, after, time.time() if synced else snapshot.last_sync())
-    elif result is not None and not errors and policy.config is not None:
+    elif result is not None and not errors and policy.files is not None:
         with records.step("each resync starts the agent: "):
             commands = [command for change in managed(result) for command in change.via.fingerprint()]
             snapshot.record(node.run, where.resync, commands, lambda: _is_settled(node, where, policy, after))
@@ -119,7 +119,8 @@ def _is_settled(node: Node, where: Layout, policy: states.Policy, after: states.
 
     The files too: an edit made since they were read must not pass for one that is in force.
     """
-    if policy.config is None or states.policy_in_force(where.config_dir, after) != policy:
+    again = states.policy_in_force(where.config_dir, after)
+    if policy.config is None or again._replace(files=None) != policy._replace(files=None):
         return False
     result = reconcile(node, policy.config, check=True, used_before=after.backend)
     return not result.errors and not result.changed

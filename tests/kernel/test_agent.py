@@ -147,6 +147,23 @@ class TestBrokenConfig:
         assert (status["failing"], status["config"]["problem"]) == (False, None)
         assert status["last_error"]["lines"]
 
+    def test_a_file_that_is_being_written_anew_changes_nothing_until_it_is(self, node: AgentNode) -> None:
+        node.configure(nonMasqueradeCIDRs=["10.1.0.0/16"])
+        node.sync()
+        (node.config_dir / "config").write_text("")
+        break_rules(node)
+        done = node.sync()
+        assert (
+            done.returncode == IN_SYNC and "config is empty: the last good configuration stays in force" in done.stderr
+        )
+        assert exempt(node) == ["169.254.0.0/16", "10.1.0.0/16"]
+        assert [note for note in node.status()["notes"] if "config is empty" in note]
+        assert node.resync() == ["sync"], "nobody would see when it has been empty for long enough"
+        assert node.resynced.stderr == ""
+        node.configure(nonMasqueradeCIDRs=["10.2.0.0/16"])
+        node.sync()
+        assert exempt(node) == ["169.254.0.0/16", "10.2.0.0/16"]
+
     @pytest.mark.parametrize("content", [b"", b"{", b"\xff\x00", b'{"drift_repaired": null}'])
     def test_a_damaged_state_file_does_not_keep_from_healing(self, node: AgentNode, content: bytes) -> None:
         node.sync()

@@ -338,6 +338,12 @@ def test_a_file_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest
         config_file.load(str(path))
 
 
+def load_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[config_file.Document, t.Tuple[str, ...]]:
+    """What the files of a directory say, and their paths."""
+    sources = config_file.read_directory(directory, main)
+    return config_file.merge(sources), tuple(source.path for source in sources)
+
+
 def drop_in(folder: Path, **files: str) -> Path:
     (folder / "config.d").mkdir()
     for name, text in files.items():
@@ -355,7 +361,7 @@ def test_drop_ins_unite_lists_in_name_order_without_duplicates(tmp_path: Path) -
         c_yml="nonMasqueradeCIDRs:\n",
         d_txt="nonMasqueradeCIDRs: [99.0.0.0/8]\n",
     )
-    document, read = config_file.load_directory(str(folder))
+    document, read = load_directory(str(folder))
     assert document.values == {"non_masquerade_cidrs": ["10.0.0.0/8", "11.0.0.0/8", "13.0.0.0/8", "12.0.0.0/8"]}
     assert [os.path.basename(path) for path in read] == ["config", "a.json", "b.yaml", "c.yml"]
     assert document.notes == ()
@@ -367,7 +373,7 @@ def test_of_drop_in_scalars_the_last_wins_and_a_conflict_is_remarked_on(tmp_path
         config="resyncInterval: 5m\nmasqLinkLocal: true\n",
         a_json='{"resyncInterval": "6m", "masqLinkLocal": true}',
     )
-    document, _read = config_file.load_directory(str(folder))
+    document, _read = load_directory(str(folder))
     assert document.values == {"resync_interval": "6m", "masq_link_local": True}
     (note,) = document.notes
     assert "resyncInterval is '6m' here and '5m' in" in note and "the last one read wins" in note
@@ -376,12 +382,12 @@ def test_of_drop_in_scalars_the_last_wins_and_a_conflict_is_remarked_on(tmp_path
 def test_drop_ins_need_no_config_beside_them_and_hidden_files_are_none(tmp_path: Path) -> None:
     folder = drop_in(tmp_path, a_json='{"resyncInterval": "6m"}')
     (folder / "config.d" / ".b.json").write_text("{{{")
-    document, read = config_file.load_directory(str(folder))
+    document, read = load_directory(str(folder))
     assert document.values == {"resync_interval": "6m"} and len(read) == 1
-    assert config_file.load_directory(str(tmp_path / "none")) == (config_file.Document({}), ())
+    assert load_directory(str(tmp_path / "none")) == (config_file.Document({}), ())
 
 
 def test_one_broken_drop_in_is_an_error_naming_it(tmp_path: Path) -> None:
     folder = drop_in(tmp_path, config="resyncInterval: 5m\n", a_json="{")
     with pytest.raises(ConfigError, match="a.json: invalid JSON, line 1"):
-        config_file.load_directory(str(folder))
+        load_directory(str(folder))

@@ -11,7 +11,12 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.config_file import config_paths, load_directory
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.config_file import (
+    Document,
+    config_paths,
+    merge,
+    read_directory,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -25,6 +30,12 @@ def write(directory: Path, files: t.Mapping[str, str]) -> None:
     (directory / "config.d").mkdir(exist_ok=True)
     for name, text in files.items():
         (directory / ("config" if name == "config" else "config.d/" + name)).write_text(text)
+
+
+def load_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[Document, t.Tuple[str, ...]]:
+    """What the files of a directory say, and their paths."""
+    sources = read_directory(directory, main)
+    return merge(sources), tuple(source.path for source in sources)
 
 
 def names(paths: t.Iterable[str]) -> t.List[str]:
@@ -122,7 +133,7 @@ def test_what_is_no_drop_in_is_not_read(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_not_there_says_nothing(tmp_path: Path) -> None:
-    assert load_directory(str(tmp_path / "none")) == (({}, ()), ())
+    assert load_directory(str(tmp_path / "none")) == (Document({}), ())
 
 
 def test_text_that_is_going_to_be_the_config_is_taken_for_it(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ class TestPolicy:
         def fail(*_arguments: object, **_options: object) -> None:
             raise MemoryError("line\nbreak")
 
-        monkeypatch.setattr(states, "load_directory", fail)
+        monkeypatch.setattr(states, "read_directory", fail)
         policy = states.policy_in_force(str(tmp_path), states.State(values=GOOD))
         assert policy.config == build(GOOD)
         assert policy.problem == "%s: cannot be read (MemoryError: 'line\\nbreak'); please report this" % tmp_path

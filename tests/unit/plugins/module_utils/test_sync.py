@@ -228,6 +228,85 @@ class TestFailing:
         assert not Path(snapshot._EXPECTED).exists()
 
 
+class TestEmptied:
+    """A file that is empty where it said something: an editor that truncates a file may be about to write it."""
+
+    @pytest.fixture(autouse=True)
+    def good(self, world: World) -> None:
+        """A policy in force."""
+        world.config.write_text('{"masqLinkLocal": true}')
+        world.sync()
+
+    @staticmethod
+    def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+        """Have it be later: nobody can set back the time at which a file was changed."""
+        now = time.time()
+        monkeypatch.setattr(states.time, "time", lambda: now + seconds)
+
+    @pytest.mark.parametrize("text", ["", "\n", "# managed by hand\n", "---\n", "---\n# nonMasqueradeCIDRs:\n"])
+    def test_last_good_policy_stays_in_force_for_a_moment(
+        self, world: World, monkeypatch: pytest.MonkeyPatch, text: str
+    ) -> None:
+        world.config.write_text(text)
+        outcome = world.sync(actions=["-A X"])
+        assert world.policies[-1].masq_link_local
+        assert outcome.errors == () and outcome.changes, "healing goes on, by what was in force"
+        (warning,) = outcome.warnings
+        assert warning.startswith("%s is empty: the last good configuration stays in force until" % world.config)
+        assert not Path(snapshot._EXPECTED).exists(), "the next resync must look again"
+        assert world.sync().warnings == ()
+        self.pass_time(monkeypatch, states.EMPTIED_FOR - 5)
+        world.sync()
+        assert world.policies[-1].masq_link_local
+        self.pass_time(monkeypatch, states.EMPTIED_FOR + 5)
+        world.sync()
+        assert not world.policies[-1].masq_link_local
+        assert Path(snapshot._EXPECTED).exists()
+
+    def test_what_is_written_then_acts_at_once(self, world: World) -> None:
+        world.config.write_text("")
+        world.sync()
+        world.config.write_text('{"resyncInterval": "5m"}')
+        assert world.sync().policy.values == {"resync_interval": "5m"}
+
+    @pytest.mark.parametrize("text", ["{}", " {}\n"])
+    def test_an_empty_mapping_is_meant(self, world: World, text: str) -> None:
+        world.config.write_text(text)
+        assert world.sync().policy.values == {}
+
+    def test_a_file_that_is_gone_is_meant(self, world: World) -> None:
+        world.config.unlink()
+        assert world.sync().policy.values == {}
+
+    def test_an_emptied_drop_in_is_held_back_as_well(self, world: World) -> None:
+        drop_in = world.config.parent / "config.d" / "a.json"
+        drop_in.parent.mkdir()
+        drop_in.write_text('{"resyncInterval": "5m"}')
+        world.sync()
+        drop_in.write_text("")
+        outcome = world.sync()
+        assert outcome.policy.values == {"masq_link_local": True, "resync_interval": "5m"}
+        assert str(drop_in) in outcome.warnings[0]
+
+    def test_a_new_drop_in_that_is_empty_keeps_nothing_back(self, world: World) -> None:
+        drop_in = world.config.parent / "config.d" / "a.json"
+        drop_in.parent.mkdir()
+        drop_in.write_text("")
+        assert world.sync().warnings == ()
+
+    def test_a_clock_that_was_set_back_does_not_hold_it_back_for_longer(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world.config.write_text("")
+        self.pass_time(monkeypatch, -1000)
+        assert world.sync().policy.values == {}
+
+    def test_without_an_earlier_policy_the_defaults_are_in_force(self, world: World) -> None:
+        Path(states.STATE_FILE).unlink()
+        world.config.write_text("")
+        assert world.sync().policy.values == {}
+
+
 def test_interval_is_announced_when_it_changes_and_only_then(world: World) -> None:
     world.sync()
     path = Path(sync.INTERVAL_FILE)
@@ -427,7 +506,9 @@ def test_any_history_adds_up(world: World, history: t.Any) -> None:
         state = states.load()
         broken = text in (BROKEN, "{")
         done = trouble is None and (good is not None or not broken)
-        before, good = good, good if broken else {"masq_link_local": "true" in text} if "masq" in text else {}
+        # An empty file is not believed as long as it is new, and an editor may be about to write it.
+        kept = broken or (text == "" and good is not None)
+        before, good = good, good if kept else {"masq_link_local": "true" in text} if "masq" in text else {}
         drift += bool(done and actions and before == good and before is not None)
         assert state.drift_repaired == drift
         assert state.values == good
