@@ -13,7 +13,7 @@ import sys
 import time
 import typing as t
 
-from . import files, install, removal, snapshot
+from . import files, snapshot
 from . import state as states
 from .audit import postrouting_remarks
 from .config import Config
@@ -344,6 +344,8 @@ def _route(node: Node, destination: t.Any) -> str:
 
 
 def _remove(_arguments: argparse.Namespace, node: Node, where: Layout) -> int:
+    from . import removal  # what a sync has no use for takes time to load
+
     done = removal.uninstall(node, where, check=False)
     for line in done.lines:
         _log(5, line)
@@ -353,6 +355,8 @@ def _remove(_arguments: argparse.Namespace, node: Node, where: Layout) -> int:
 
 
 def _set_timer(_arguments: argparse.Namespace, node: Node, _where: Layout) -> int:
+    from . import install
+
     done = None
     # The file may change meanwhile, and what watches it does not start a second run during the first.
     while files.read(INTERVAL_FILE) != done:

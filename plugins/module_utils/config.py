@@ -9,7 +9,7 @@ that M(config_file) read) and leave as one validated, immutable :class:`Config`.
 
 from __future__ import annotations
 
-import difflib
+import functools
 import ipaddress
 import re
 import typing as t
@@ -54,6 +54,9 @@ RESERVED_PREFIXES = ("KUBE-", "CALI-", "FLANNEL-", "CILIUM_", "CNI-", "DOCKER", 
 
 #: Ranges of source ports; each takes a rule for each protocol.
 PORT_RANGES_LIMIT = 100
+
+#: Digits of an integer, and a sign; one of 64 bits has 19.
+DIGIT_LIMIT = 20
 
 #: A resync more often than this buys nothing and costs a core.
 SHORTEST_INTERVAL_NS = 1_000_000_000
@@ -169,8 +172,33 @@ def find_file_key(name: str) -> t.Optional[Key]:
 
 def nearest_file_key(name: str) -> str:
     """The known config file key that looks most like ``name``, for an operator who mistyped it."""
+    import difflib  # needed for mistakes only
+
     close = difflib.get_close_matches(name[:_LONGEST_TYPO].lower(), list(_BY_FILE_KEY), n=1, cutoff=0.0)
     return _BY_FILE_KEY[close[0]].file_key
+
+
+def parse_integer(text: str) -> int:
+    """Read a decimal integer of a file.
+
+    :raises ConfigError: longer than any of 64 bits; Python's time grows with the square of that.
+    """
+    if len(text) > DIGIT_LIMIT:
+        raise ConfigError("%s is too long for a number (%d characters)" % (show(text), len(text)))
+    return int(text)
+
+
+def unique(pairs: t.Iterable[t.Tuple[str, t.Any]]) -> t.Dict[str, t.Any]:
+    """The mapping of a file, from its keys and values.
+
+    :raises ConfigError: a key is there twice.
+    """
+    result: t.Dict[str, t.Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ConfigError("duplicate key %s: keep one" % show(key))
+        result[key] = value
+    return result
 
 
 def parse_cidr(text: t.Any) -> Network:
@@ -183,19 +211,38 @@ def parse_cidr(text: t.Any) -> Network:
     """
     if not isinstance(text, str):
         raise ConfigError("%s is not a CIDR: give text such as 10.0.0.0/8" % show(text))
+    return _parse_cidr(text)
+
+
+# A resync reads the same ranges from the files and from its state.
+@functools.lru_cache(maxsize=65536)
+def _parse_cidr(text: str) -> Network:
     found = _CIDR.match(text)
     if not found or _ZERO_LED_OCTET.search(found.group(1)):
         raise ConfigError("%s is not a CIDR: %s" % (show(text), _cidr_advice(text)))
+    kind: t.Any = ipaddress.IPv6Network if ":" in text else ipaddress.IPv4Network
     try:
-        network = ipaddress.ip_network(text, strict=False)
+        network: Network = kind(text)
     except ValueError:
-        raise ConfigError("%s is not a CIDR: %s" % (show(text), _cidr_advice(text))) from None
+        raise ConfigError(_what_is_wrong_with(text, kind)) from None
     if network.version == 6 and network.subnet_of(IPV4_MAPPED):
-        plain = ipaddress.IPv4Network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - 96))
-        raise ConfigError("%s is an IPv4-mapped IPv6 network, which no packet carries: write %s" % (show(text), plain))
-    if network.network_address != ipaddress.ip_address(found.group(1)):
-        raise ConfigError("%s has host bits set: the aligned network is %s" % (show(text), network))
+        raise ConfigError(_ipv4_mapped(text, network))
     return network
+
+
+def _what_is_wrong_with(text: str, kind: t.Any) -> str:
+    try:
+        network = kind(text, strict=False)
+    except ValueError:
+        return "%s is not a CIDR: %s" % (show(text), _cidr_advice(text))
+    if network.version == 6 and network.subnet_of(IPV4_MAPPED):
+        return _ipv4_mapped(text, network)
+    return "%s has host bits set: the aligned network is %s" % (show(text), network)
+
+
+def _ipv4_mapped(text: str, network: Network) -> str:
+    plain = ipaddress.IPv4Network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - 96))
+    return "%s is an IPv4-mapped IPv6 network, which never matches on the wire: use %s" % (show(text), plain)
 
 
 def _cidr_advice(text: str) -> str:

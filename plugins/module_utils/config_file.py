@@ -6,52 +6,27 @@
 JSON needs nothing but Python; YAML is read where PyYAML is installed. Text that begins with C({) or C([) is JSON and
 nothing else: YAML would give damaged JSON another meaning. What the reference agent accepts silently is reported here:
 an unknown key is a note, a duplicate one an error. A file that is damaged or huge costs seconds at most: sizes, numbers
-and nesting are limited, and no value is built by PyYAML.
+and nesting are limited.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import re
 import stat
 import typing as t
 
-from .config import file_key, find_file_key, nearest_file_key, show
+from .config import file_key, find_file_key, nearest_file_key, parse_integer, show, unique
 from .errors import ConfigError
-
-try:
-    import yaml
-except ImportError:
-    yaml = None  # type: ignore[assignment]
 
 #: bytes; a list of 10,000 CIDRs takes about 300,000
 SIZE_LIMIT = 4 * 1024 * 1024
-
-#: Characters of YAML. PyYAML reads about 100,000 a second, and half of that where every second one is a value.
-YAML_LIMIT = 1024 * 1024
-
-#: Levels of lists and mappings inside each other; a policy has two. PyYAML's time grows with the square of it.
-DEPTH_LIMIT = 32
 
 #: Keys of a file; a policy has twelve, and the nearest known key is looked for with each of the others.
 KEY_LIMIT = 100
 
 #: The option whose values in several files are united.
 UNITED = "non_masquerade_cidrs"
-
-#: Digits of an integer (a 64-bit one has 19), and characters of any other value in YAML.
-DIGIT_LIMIT = 20
-VALUE_LIMIT = 4096
-
-#: Plain scalars of YAML 1.1 (https://yaml.org/type/) that are no text, less the other notations of numbers: what one
-#: reader takes for 64 is 100 to another.
-_YAML_WORDS: t.Dict[str, t.Optional[bool]] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
-_YAML_WORDS.update((form, True) for word in ("true", "yes", "on") for form in (word, word.title(), word.upper()))
-_YAML_WORDS.update((form, False) for word in ("false", "no", "off") for form in (word, word.title(), word.upper()))
-_YAML_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)\Z")
-_YAML_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*(?=[eE]))(?:[eE][-+]?[0-9]+)?\Z")
 
 
 class Source(t.NamedTuple):
@@ -214,13 +189,12 @@ def _as_document(data: t.Any, name: str) -> Document:
 def _parse_text(text: str) -> t.Any:
     if _is_blank(text):
         return None
-    if text.lstrip()[:1] in ("{", "["):
+    if text.lstrip("\ufeff").lstrip()[:1] in ("{", "["):
         return _parse_json(text)
-    if yaml is None:
-        raise ConfigError(
-            "is not JSON, and for YAML this node's Python has no yaml module: install it (python3-yaml), or write JSON"
-        )
-    return _parse_yaml(text)
+    # Not at the top: PyYAML takes longer to load than a sync of a node that is in order.
+    from . import yaml_text
+
+    return yaml_text.parse(text)
 
 
 def _is_blank(text: str) -> bool:
@@ -246,7 +220,7 @@ def _is_json_object(text: str) -> bool:
 
 def _parse_json(text: str) -> t.Any:
     try:
-        return json.loads(text, object_pairs_hook=_mapping, parse_int=_integer, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=unique, parse_int=parse_integer, parse_constant=_no_constant)
     except RecursionError:
         raise ConfigError("nested too deeply") from None
     except ValueError as exc:
@@ -255,81 +229,6 @@ def _parse_json(text: str) -> t.Any:
 
 def _no_constant(word: str) -> t.Any:
     raise ConfigError("invalid JSON: %s is not a value" % word)
-
-
-def _integer(text: str) -> int:
-    if len(text) > DIGIT_LIMIT:
-        raise ConfigError("%s is too long for a number (%d characters)" % (show(text), len(text)))
-    return int(text)
-
-
-def _mapping(pairs: t.Sequence[t.Tuple[str, t.Any]]) -> t.Dict[str, t.Any]:
-    result: t.Dict[str, t.Any] = {}
-    for key, value in pairs:
-        if key in result:
-            raise ConfigError("duplicate key %s: keep one" % show(key))
-        result[key] = value
-    return result
-
-
-def _parse_yaml(text: str) -> t.Any:
-    if len(text) > YAML_LIMIT:
-        raise ConfigError(
-            "%d characters of YAML are more than the %d that are read: write JSON" % (len(text), YAML_LIMIT)
-        )
-    try:
-        events = yaml.parse(text, Loader=yaml.SafeLoader)
-        found = [_node(next(events), events) for event in events if isinstance(event, yaml.DocumentStartEvent)]
-    except yaml.YAMLError as exc:
-        mark = getattr(exc, "problem_mark", None)
-        where = ", line %d" % (mark.line + 1) if mark else ""
-        problem = getattr(exc, "problem", None) or " ".join(str(exc).split())
-        raise ConfigError("invalid YAML%s: %s" % (where, problem)) from None
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as exc:
-        # PyYAML's scanner lets these through, for an escape beyond Unicode or a directive of thousands of digits.
-        raise ConfigError("invalid YAML: %s" % exc) from None
-    if len(found) > 1:
-        raise ConfigError("%d YAML documents, of which none can be preferred: keep one" % len(found))
-    return found[0] if found else None
-
-
-def _node(event: t.Any, events: t.Iterator[t.Any], depth: int = 0) -> t.Any:
-    """The value that begins with an event, and ends with the last one that this takes.
-
-    PyYAML's own constructors would resolve what nobody asks for (dates, sexagesimal numbers in quadratic time).
-    """
-    line = event.start_mark.line + 1
-    if isinstance(event, yaml.AliasEvent):
-        raise ConfigError("line %d: aliases (*name) are not supported; write the value" % line)
-    if event.tag is not None:
-        raise ConfigError("line %d: tags (%s) are not supported; write the value" % (line, show(event.tag)))
-    if isinstance(event, yaml.ScalarEvent):
-        if len(event.value) > VALUE_LIMIT:
-            raise ConfigError("line %d: a value of %d characters is too long" % (line, len(event.value)))
-        return _plain_scalar(event.value) if event.implicit[0] else event.value
-    if depth == DEPTH_LIMIT:
-        raise ConfigError("line %d: nested too deeply" % line)
-    inside = itertools.takewhile(lambda child: not isinstance(child, yaml.CollectionEndEvent), events)
-    if isinstance(event, yaml.SequenceStartEvent):
-        return [_node(child, events, depth + 1) for child in inside]
-    return _mapping([(_key(child), _node(next(events), events, depth + 1)) for child in inside])
-
-
-def _key(event: t.Any) -> str:
-    line = event.start_mark.line + 1
-    if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
-        raise ConfigError("line %d: a key must be text" % line)
-    if event.value == "<<":
-        raise ConfigError("line %d: merge keys (<<) are not supported; write the keys" % line)
-    return t.cast(str, event.value)
-
-
-def _plain_scalar(text: str) -> t.Any:
-    if text in _YAML_WORDS:
-        return _YAML_WORDS[text]
-    if _YAML_INTEGER.match(text):
-        return _integer(text.replace("_", ""))
-    return float(text.replace("_", "")) if _YAML_FLOAT.match(text) else text
 
 
 def _kind(data: t.Any) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-import tempfile
 import typing as t
 
 from .errors import NodeError
@@ -39,7 +38,9 @@ def write(path: str, content: bytes, mode: int = 0o600) -> None:
     """
     folder = os.path.dirname(path)
     try:
-        handle, draft = tempfile.mkstemp(prefix="." + os.path.basename(path) + ".", dir=folder)
+        # As tempfile does it, whose import takes longer than a sync writes.
+        draft = os.path.join(folder, ".%s.%s" % (os.path.basename(path), os.urandom(8).hex()))
+        handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(handle, "wb") as out:
                 out.write(content)

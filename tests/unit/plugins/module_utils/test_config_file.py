@@ -14,7 +14,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils import config_file
+from ansible_collections.kubenode.ip_masq.plugins.module_utils import config_file, yaml_text
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import Config, build, file_key
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError
 
@@ -147,6 +147,7 @@ def test_ipv6_mixed_in_with_ipv6_on(text: str) -> None:
         ("{nonMasqueradeCIDRs: []}", "cfg: invalid JSON, line 1"),
         ('\n \t{"cidrLimit": 3,}\n', "cfg: invalid JSON, line 2"),
         ('\u00a0{"cidrLimit": 3}', "cfg: invalid JSON, line 1"),
+        ('\ufeff\ufeff {"nonMasqueradeCIDRs": }', "cfg: invalid JSON, line 1"),
         ('#{"cidrLimit": 3}\n', "cfg: a '#' makes a comment of a JSON document: remove it, or write {}"),
         ('#"cidrLimit": 3}\n', "cfg: a '#' makes a comment of a JSON document: remove it, or write {}"),
     ],
@@ -282,7 +283,7 @@ def test_an_unknown_key_is_remarked_on_with_the_nearest_known_one() -> None:
 
 
 def test_json_needs_no_yaml_and_yaml_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_file, "yaml", None)
+    monkeypatch.setattr(yaml_text, "yaml", None)
     assert policy('{"resyncInterval": "5m"}').resync_interval == 300 * 10**9
     with pytest.raises(
         ConfigError, match="is not JSON, and for YAML .* no yaml module: install it .python3-yaml., or write JSON"
