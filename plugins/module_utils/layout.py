@@ -354,7 +354,7 @@ for file in {config_dir}/config \\
 done
 set -f
 
-# How many files there are (one more is one that has no checksum), and what the commands say.
+# What the commands say, behind the number of files: one more is one that has no checksum.
 observe() {{
     echo "$1"
     while read -r command; do
@@ -364,8 +364,13 @@ observe() {{
 }}
 
 case $mode in
-observe)
-    observe $# 2>/dev/null | b2sum -- "$@" -
+checksums)
+    # For the agent, which says what it has seen the commands say.
+    [ ! "$irregular" ] || exit 1
+    {{
+        echo $#
+        cat
+    }} | b2sum -- "$@" -
     ;;
 '')
     # Once in a while the agent looks at everything, also at what this comparison does not cover.
@@ -378,7 +383,7 @@ observe)
     exec {program} sync
     ;;
 *)
-    echo "usage: $0 [observe]" >&2
+    echo "usage: $0 [checksums]" >&2
     exit 2
     ;;
 esac

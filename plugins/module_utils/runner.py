@@ -55,7 +55,7 @@ def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 6
         raise NodeError("cannot run %s: %s" % (argv[0], exc.strerror or exc)) from None
     with process:
         try:
-            out, err = process.communicate((stdin or "").encode("utf-8"), timeout)
+            out, err = process.communicate((stdin or "").encode("utf-8", "surrogateescape"), timeout)
         except subprocess.TimeoutExpired:
             # All of it: a program of somebody else's may be a script that waits for another.
             with contextlib.suppress(ProcessLookupError):

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import typing as t
 
 from . import files
 from .errors import NodeError
 from .layout import RUN_DIR
-from .runner import Runner
+from .runner import Outcome, Runner
 
 _EXPECTED = os.path.join(RUN_DIR, "expected")
 _COMMANDS = os.path.join(RUN_DIR, "commands")
@@ -25,6 +26,30 @@ LAST_SYNC = os.path.join(RUN_DIR, "last-sync")
 
 #: seconds after which the agent looks at everything again: left-overs in other variants, a changed choice of backend
 FULL_CHECK_EVERY = 3600
+
+
+class Listener:
+    """A L(Runner) that keeps what each program said last."""
+
+    def __init__(self, run: Runner) -> None:
+        self._run = run
+        self._heard: t.Dict[t.Tuple[str, ...], Outcome] = {}
+
+    def __call__(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+        done = self._heard[tuple(argv)] = self._run(argv, stdin=stdin, timeout=timeout)
+        return done
+
+    def heard(self, commands: t.Iterable[t.Sequence[str]]) -> t.Optional[str]:
+        """What the script sees when it runs these commands; none where one of them was not run."""
+        said = [self._heard.get(tuple(command)) for command in commands]
+        # A shell reports a signal as 128 and its number.
+        return (
+            None
+            if None in said
+            else "".join(
+                "%sstatus %d\n" % (done.stdout, done.rc if done.rc >= 0 else 128 - done.rc) for done in said if done
+            )
+        )
 
 
 def discard() -> None:
@@ -36,35 +61,45 @@ def discard() -> None:
         files.remove(_EXPECTED)
 
 
-def record(run: Runner, script: str, commands: t.Sequence[t.Sequence[str]], in_sync: t.Callable[[], bool]) -> None:
-    """Take a snapshot of what is in force, if ``in_sync`` confirms it.
-
-    It is read before and after the confirmation; only what did not move in between is kept.
+def record(
+    run: Runner,
+    script: str,
+    commands: t.Sequence[t.Sequence[str]],
+    heard: t.Optional[str],
+    is_current: t.Callable[[], bool],
+) -> None:
+    """Take a snapshot of what was verified.
 
     :param script: the installed resync script.
     :param commands: programs whose output must stay the same; no word of them may hold white space.
+    :param heard: what they said when the rules were verified.
+    :param is_current: whether the files, asked again, are still those of the policy in force.
+    :raises NodeError: it cannot be written, or the script cannot be run.
     """
-    if any(len(word.split()) != 1 for command in commands for word in command):
+    if heard is None or any(len(word.split()) != 1 for command in commands for word in command):
+        return
+    taken = run([script, "checksums"], stdin=heard)
+    # A file that cannot be read has no checksum, and would never be missed.
+    if taken.rc != 0 or not taken.stdout or not is_current():
         return
     files.make_directory(RUN_DIR, 0o700)
     files.write(_COMMANDS, "".join(" ".join(command) + "\n" for command in commands).encode("utf-8"))
-    try:
-        before = run([script, "observe"])
-        # A file that cannot be read has no checksum, and would never be missed.
-        if before.rc == 0 and before.stdout and in_sync() and run([script, "observe"]) == before:
-            with open("/proc/uptime", encoding="ascii") as uptime:
-                now = int(float(uptime.read().split()[0]))
-            files.write(_DUE, b"%d\n" % (now + FULL_CHECK_EVERY))
-            files.write(_EXPECTED, before.stdout.encode("utf-8", "surrogateescape"))
-    except NodeError:
-        # Without a snapshot the next resync is slower, and right.
-        discard()
+    with open("/proc/uptime", encoding="ascii") as uptime:
+        now = int(float(uptime.read().split()[0]))
+    files.write(_DUE, b"%d\n" % (now + FULL_CHECK_EVERY))
+    files.write(_EXPECTED, taken.stdout.encode("utf-8", "surrogateescape"))
 
 
 def mark_sync() -> None:
-    """Note that a resync ended well just now."""
+    """Note that a resync ended well just now.
+
+    :raises NodeError: it cannot be written. OSError: nor touched.
+    """
     files.make_directory(RUN_DIR, 0o700)
     files.write(LAST_SYNC, b"")
+    # The kernel's own time of a file lags behind the clock by some milliseconds.
+    now = time.time()
+    os.utime(LAST_SYNC, (now, now))
 
 
 def last_sync() -> t.Optional[float]:

@@ -163,6 +163,14 @@ def _last_good(state: State) -> Policy:
     return Policy(config, state.values or {}, state.sources, (), None)
 
 
+def are_as_read(sources: t.Sequence[Source], config_dir: str) -> bool:
+    """Whether the files of a directory still are what they were, whenever they were written."""
+    try:
+        return [source[:2] for source in read_directory(config_dir)] == [source[:2] for source in sources]
+    except ConfigError:
+        return False
+
+
 def policy_of(config_dir: str, main: t.Optional[str] = None) -> Policy:
     """The policy that the files of a directory give.
 

@@ -9,6 +9,7 @@ The timer's agent and the module that installs it both come through here (promis
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import time
 import typing as t
@@ -18,7 +19,7 @@ from . import state as states
 from .config import Config
 from .errors import NodeError
 from .layout import RUN_DIR, Layout
-from .node import Node
+from .node import Node, legacy_tables
 from .plan import Counters
 from .reconcile import Change, Result, reconcile
 from .ruleset import FAMILIES, from_config
@@ -66,7 +67,8 @@ def sync(node: Node, where: Layout) -> Outcome:
     before = states.load()
     snapshot.discard()
     policy = states.policy_in_force(where.config_dir, before)
-    result, errors = _repair(node, policy, before)
+    done, errors = _repair(node, policy, before)
+    result = done.result if done else None
     changes = tuple(describe(result)) if result else ()
     after = _remember(before, policy, result, changes, errors)
     records = _Records()
@@ -80,10 +82,9 @@ def sync(node: Node, where: Layout) -> Outcome:
     if where.metrics_file:
         with records.step("no metrics are written: "):
             _write_metrics(where, policy, result, after, time.time() if synced else snapshot.last_sync())
-    elif result is not None and not errors and policy.files is not None:
+    elif done is not None and not errors:
         with records.step("each resync starts the agent: "):
-            commands = [command for change in managed(result) for command in change.via.fingerprint()]
-            snapshot.record(node.run, where.resync, commands, lambda: _is_settled(node, where, policy, after))
+            _take_snapshot(node, where, policy, done)
     after = after._replace(unrecorded=_same_or_new(before.unrecorded, records.failed))
     if after != before:
         with records.step():
@@ -93,37 +94,63 @@ def sync(node: Node, where: Layout) -> Outcome:
     return Outcome(policy, result, changes, errors, tuple(warnings), tuple(records.failed))
 
 
-def _repair(node: Node, policy: states.Policy, before: states.State) -> t.Tuple[t.Optional[Result], t.Tuple[str, ...]]:
-    result = None
+class _Round(t.NamedTuple):
+    """One reconcile, and what the node said meanwhile."""
+
+    result: Result
+    heard: snapshot.Listener
+    #: which legacy tables there were before it
+    legacy: t.List[t.List[str]]
+
+
+def _reconcile(node: Node, config: Config, used_before: t.Optional[str], check: bool = False) -> _Round:
+    heard, legacy = snapshot.Listener(node.run), _legacy_tables()
+    listened_to = copy.copy(node)
+    listened_to.run = heard
+    return _Round(reconcile(listened_to, config, check=check, used_before=used_before), heard, legacy)
+
+
+def _legacy_tables() -> t.List[t.List[str]]:
+    return [legacy_tables(family) for family in FAMILIES]
+
+
+def _repair(node: Node, policy: states.Policy, before: states.State) -> t.Tuple[t.Optional[_Round], t.Tuple[str, ...]]:
+    done = None
     errors: t.List[str] = []
     if policy.problem:
         stands_in = "the last good configuration stays in force" if policy.config else "no rule was touched"
         errors.append("%s; %s" % (policy.problem, stands_in))
     if policy.config is not None:
         try:
-            result = reconcile(node, policy.config, used_before=before.backend)
-            errors += result.errors
+            done = _reconcile(node, policy.config, before.backend)
+            errors += done.result.errors
         except NodeError as exc:
             errors.append(str(exc))
-    return result, tuple(errors)
+    return done, tuple(errors)
+
+
+def _take_snapshot(node: Node, where: Layout, policy: states.Policy, last: _Round) -> None:
+    """Let the resync script know what this sync has verified, if that is what the files ask for."""
+    if policy.config is None or policy.files is None:
+        return
+    if last.result.changed:
+        # What was written has been verified, one family and backend after the other; now all of them at once.
+        last = _reconcile(node, policy.config, last.result.backend, check=True)
+        if last.result.changed or last.result.errors:
+            return
+    commands = [command for change in managed(last.result) for command in change.via.fingerprint()]
+
+    def is_current() -> bool:
+        # An edit made since the files were read must not pass for one that is in force.
+        return last.legacy == _legacy_tables() and states.are_as_read(policy.files, where.config_dir)
+
+    snapshot.record(node.run, where.resync, commands, last.heard.heard(commands), is_current)
 
 
 def _same_or_new(old: t.Tuple[str, ...], new: t.Sequence[str]) -> t.Tuple[str, ...]:
     """The old lines, if the new ones differ in nothing but the processes that they name: these change all the time."""
     same = [without_holder(line) for line in old] == [without_holder(line) for line in new]
     return old if same else tuple(new)
-
-
-def _is_settled(node: Node, where: Layout, policy: states.Policy, after: states.State) -> bool:
-    """Whether the files and the kernel, asked again, are what this sync made of them.
-
-    The files too: an edit made since they were read must not pass for one that is in force.
-    """
-    again = states.policy_in_force(where.config_dir, after)
-    if policy.config is None or again._replace(files=None) != policy._replace(files=None):
-        return False
-    result = reconcile(node, policy.config, check=True, used_before=after.backend)
-    return not result.errors and not result.changed
 
 
 def managed(result: Result) -> t.List[Change]:
@@ -168,8 +195,8 @@ def _remember(
     after = before._replace(failing=bool(errors), backend=result.backend if result else before.backend)
     if policy.problem is None:
         after = after._replace(values=policy.values, sources=policy.sources)
-    if result is not None:
-        after = after._replace(notes=_same_or_new(before.notes, policy.notes + result.notes))
+        if result is not None:
+            after = after._replace(notes=_same_or_new(before.notes, policy.notes + result.notes))
     if changes:
         kept = changes[: states.KEPT_ACTIONS]
         if len(changes) > len(kept):

@@ -432,6 +432,24 @@ def test_rules_that_only_nft_can_express_are_seen(node_nft: AgentNode) -> None:
     assert_in_force(node_nft, BACKENDS["iptables_nft"])
 
 
+def test_a_change_between_the_verification_and_the_snapshot_is_seen(ns: Namespace, tmp_path: Path) -> None:
+    """What is compared with is what the agent has read and verified, not what is there when the snapshot is taken."""
+    made = AgentNode(ns, tmp_path)
+    made.configure(backend="iptables_nft", nonMasqueradeCIDRs=CIDRS)
+    made.resync()
+    made.settle()
+    wrapper = made.path / "b2sum"
+    rule = "iptables-nft -t nat -A POSTROUTING -s 10.88.0.0/16 -j ACCEPT"
+    wrapper.write_text('#!/bin/sh\n%s || exit 9\nexec /usr/bin/b2sum "$@"\n' % rule)
+    wrapper.chmod(0o755)
+    assert made.sync().returncode == 0
+    wrapper.unlink()
+    assert len(postrouting(made, BACKENDS["iptables_nft"])) > 1
+    assert made.expected()
+    assert made.resync() == ["sync"]
+    made.settle()
+
+
 def _unlink(path: Path) -> None:
     path.unlink()
 

@@ -24,18 +24,18 @@ def private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 class Script:
-    """Stands for the resync script: shows one view of the node after the other."""
+    """Stands for the resync script, which takes checksums."""
 
-    def __init__(self, *views: t.Union[str, Outcome, Exception]) -> None:
-        self._views = list(views)
-        self.calls: t.List[t.List[str]] = []
+    def __init__(self, taken: t.Union[str, Outcome, Exception] = "sums\udcff") -> None:
+        self._taken = taken
+        self.given: t.List[t.Optional[str]] = []
 
     def __call__(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
-        self.calls.append(list(argv))
-        view = self._views.pop(0)
-        if isinstance(view, Exception):
-            raise view
-        return view if isinstance(view, Outcome) else Outcome(0, view, "")
+        assert list(argv) == ["/sbin/resync", "checksums"]
+        self.given.append(stdin)
+        if isinstance(self._taken, Exception):
+            raise self._taken
+        return self._taken if isinstance(self._taken, Outcome) else Outcome(0, self._taken, "")
 
 
 def kept() -> t.Optional[bytes]:
@@ -44,49 +44,71 @@ def kept() -> t.Optional[bytes]:
     return path.read_bytes() if path.exists() else None
 
 
-def test_what_is_seen_before_and_after_the_confirmation_is_kept() -> None:
-    script = Script("view\udcff", "view\udcff")
-    snapshot.record(script, "/sbin/resync", COMMANDS, lambda: True)
-    assert script.calls == [["/sbin/resync", "observe"]] * 2
-    assert kept() == b"view\xff"
+def test_checksums_of_what_was_heard_are_kept() -> None:
+    script = Script()
+    snapshot.record(script, "/sbin/resync", COMMANDS, "heard", lambda: True)
+    assert script.given == ["heard"]
+    assert kept() == b"sums\xff"
     assert Path(snapshot._COMMANDS).read_text() == (
         "/usr/sbin/iptables -S POSTROUTING\n/usr/sbin/iptables -S IP-MASQ-AGENT\n"
     )
 
 
 @pytest.mark.parametrize(
-    "views, confirmed",
+    "taken, heard, current",
     [
-        (("one", "other"), True),
-        (("view", "view"), False),
-        (("", ""), True),
-        ((Outcome(1, "view", ""),) * 2, True),
-        ((NodeError("no such program"),), True),
-        (("view", NodeError("no such program")), True),
+        ("sums", "heard", False),
+        ("sums", None, True),
+        ("", "heard", True),
+        (Outcome(1, "sums", ""), "heard", True),
     ],
-    ids=[
-        "moved in between",
-        "not in order",
-        "nothing to see",
-        "a file without a checksum",
-        "no script",
-        "script went away",
-    ],
+    ids=["files edited meanwhile", "a command that was not run", "no checksums", "a file without a checksum"],
 )
-def test_what_is_not_sure_is_not_kept(views: t.Any, confirmed: bool) -> None:
-    snapshot.record(Script(*views), "/sbin/resync", COMMANDS, lambda: confirmed)
+def test_what_is_not_sure_is_not_kept(taken: t.Any, heard: t.Optional[str], current: bool) -> None:
+    snapshot.record(Script(taken), "/sbin/resync", COMMANDS, heard, lambda: current)
+    assert kept() is None
+
+
+def test_a_script_that_cannot_be_run_is_an_error() -> None:
+    with pytest.raises(NodeError, match="no such program"):
+        snapshot.record(Script(NodeError("no such program")), "/sbin/resync", COMMANDS, "heard", lambda: True)
     assert kept() is None
 
 
 @pytest.mark.parametrize("word", ["/opt/my tools/iptables", "", "a\nb", "a\tb"])
 def test_commands_that_the_script_would_split_are_not_recorded(word: str) -> None:
-    snapshot.record(Script(), "/sbin/resync", [[word]], lambda: True)
+    snapshot.record(Script(), "/sbin/resync", [[word]], "heard", lambda: True)
     assert kept() is None
     assert not Path(snapshot._COMMANDS).exists()
 
 
+class TestListener:
+    """snapshot.Listener"""
+
+    def test_it_passes_on_and_keeps_what_was_said_last(self) -> None:
+        said = iter(
+            [Outcome(0, "one\n", ""), Outcome(1, "two\n", "oops"), Outcome(-11, "", ""), Outcome(0, "three\n", "")]
+        )
+        calls: t.List[t.Any] = []
+
+        def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+            calls.append((list(argv), stdin, timeout))
+            return next(said)
+
+        listener = snapshot.Listener(run)
+        assert listener(["a"]).stdout == "one\n"
+        assert listener(["b", "c"], stdin="x", timeout=3.0).stderr == "oops"
+        listener(["d"])
+        listener(["a"])
+        assert calls == [(["a"], None, 60.0), (["b", "c"], "x", 3.0), (["d"], None, 60.0), (["a"], None, 60.0)]
+        assert listener.heard([["a"], ["b", "c"]]) == "three\nstatus 0\ntwo\nstatus 1\n"
+        assert listener.heard([["d"]]) == "status 139\n", "as a shell says it"
+        assert listener.heard([["a"], ["c"]]) is None
+        assert listener.heard([]) == ""
+
+
 def test_discarding_forgets_it_and_can_be_repeated() -> None:
-    snapshot.record(Script("view", "view"), "/sbin/resync", COMMANDS, lambda: True)
+    snapshot.record(Script(), "/sbin/resync", COMMANDS, "heard", lambda: True)
     snapshot.discard()
     snapshot.discard()
     assert kept() is None
