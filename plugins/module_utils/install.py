@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import hashlib
 import importlib
 import os
 import re
@@ -73,23 +74,61 @@ _VERSION = re.compile(r'^VERSION = "([^"]*)"', re.MULTILINE)
 
 # Python reads a script once, as a whole; an archive it would open anew for each module, and an upgrade in between would
 # hand it modules of two releases. -I: neither the environment nor the current directory decides what root imports.
+# Compiling takes longer than a sync, so the code is kept until the boot, in a directory that is root's alone: for this
+# very program and this very Python, and with a checksum, because marshal may crash on damaged data.
 _PROGRAM = """\
 #!%s -I
 # Managed by the Ansible collection kubenode.ip_masq, whose modules it holds.
 
+import _imp
+import marshal
+import os
 import sys
 from importlib.machinery import ModuleSpec
 
 PACKAGE = %r
 WHERE = %r
 SOURCES = %r
+COMPILED = %r
+RELEASE = %r
 
 
-class Sources:
+def compiled():
+    key = (RELEASE, sys.version)
+    try:
+        with open(COMPILED, "rb") as kept:
+            checksum, content = kept.read(8), kept.read()
+        if checksum == _imp.source_hash(0, content):
+            made_by, code = marshal.loads(content)
+            if made_by == key:
+                return code
+    except OSError:
+        pass
+    code = {name: marshal.dumps(compile(source, PACKAGE + "." + name, "exec")) for name, source in SOURCES.items()}
+    keep(marshal.dumps((key, code)))
+    return code
+
+
+def keep(content):
+    draft = "%%s.%%d" %% (COMPILED, os.getpid())
+    try:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+            file.write(_imp.source_hash(0, content) + content)
+        os.rename(draft, COMPILED)
+    except OSError:
+        try:
+            os.unlink(draft)
+        except OSError:
+            pass
+
+
+class Modules:
+    code = compiled()
+
     @staticmethod
     def find_spec(name, path=None, target=None):
         if name == PACKAGE or name.partition(".")[0] == PACKAGE and name.partition(".")[2] in SOURCES:
-            return ModuleSpec(name, Sources, origin=__file__, is_package=name == PACKAGE)
+            return ModuleSpec(name, Modules, origin=__file__, is_package=name == PACKAGE)
         return None
 
     @staticmethod
@@ -98,11 +137,11 @@ class Sources:
 
     @staticmethod
     def exec_module(module):
-        source = SOURCES.get(module.__name__.partition(".")[2], "")
-        exec(compile(source, module.__name__, "exec"), module.__dict__)
+        if module.__name__ != PACKAGE:
+            exec(marshal.loads(Modules.code[module.__name__.partition(".")[2]]), module.__dict__)
 
 
-sys.meta_path.insert(0, Sources)
+sys.meta_path.insert(0, Modules)
 
 from ip_masq_agent.agent import entry  # noqa: E402
 
@@ -143,7 +182,9 @@ def program(where: Layout) -> bytes:
     Its modules are the very bytes of those that Ansible runs (promise 11), read through whatever loaded them.
     """
     texts = {name: content.decode("utf-8") for name, content in sorted(sources().items())}
-    return (_PROGRAM % (where.python, PACKAGE, dict(where._asdict()), texts)).encode("utf-8")
+    release = hashlib.sha256(repr(texts).encode("utf-8")).hexdigest()
+    compiled = os.path.join(RUN_DIR, "compiled")
+    return (_PROGRAM % (where.python, PACKAGE, dict(where._asdict()), texts, compiled, release)).encode("utf-8")
 
 
 def unpack(raw: bytes) -> t.Tuple[Layout, t.Dict[str, bytes]]:
@@ -313,8 +354,6 @@ def _shown(content: t.Optional[bytes]) -> t.Optional[str]:
     if len(content) <= _LARGE or not content.startswith(b"#!"):
         with contextlib.suppress(UnicodeDecodeError):
             return content.decode("utf-8")
-    import hashlib
-
     about = ["%d bytes, sha256 %s" % (len(content), hashlib.sha256(content).hexdigest())]
     with contextlib.suppress(ValueError):
         where, modules = unpack(content)

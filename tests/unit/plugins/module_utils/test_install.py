@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import _imp
 import ast
+import marshal
 import os
 import re
 import stat
@@ -65,6 +67,49 @@ class TestProgram:
                 env=dict(os.environ, PYTHONHASHSEED=seed, TZ="Pacific/Chatham"),
             )
             assert done.stdout == install.program(PLAIN)
+
+    def test_its_code_is_compiled_once_and_kept_until_the_boot(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        make_private(monkeypatch, tmp_path)
+        program = tmp_path / "ip-masq-agent"
+        program.write_bytes(install.program(PLAIN))
+        program.chmod(0o755)
+        kept = Path(install.RUN_DIR) / "compiled"
+
+        def version() -> str:
+            done = subprocess.run([str(program), "--version"], stdout=subprocess.PIPE, check=True)
+            return done.stdout.decode().split()[1]
+
+        assert version() == VERSION, "without the directory"
+        assert not kept.parent.exists()
+        kept.parent.mkdir(parents=True)
+        assert version() == VERSION
+        good = kept.read_bytes()
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600 and [*kept.parent.iterdir()] == [kept]
+        assert version() == VERSION and kept.read_bytes() == good
+
+        def changed(key: t.Optional[t.Tuple[str, str]] = None) -> bytes:
+            """The same with another version in it."""
+            made_by, code = marshal.loads(good[8:])
+            code["version"] = marshal.dumps(compile("VERSION = 'kept'", "version", "exec"))
+            content = marshal.dumps((key or made_by, code))
+            return _imp.source_hash(0, content) + content
+
+        kept.write_bytes(changed())
+        assert version() == "kept", "it was compiled again"
+        release, python = marshal.loads(good[8:])[0]
+        for other in ((release, "another Python"), ("another release", python)):
+            kept.write_bytes(changed(other))
+            assert version() == VERSION
+            assert marshal.loads(kept.read_bytes()[8:])[0] == (release, python)
+        for damaged in (b"", b"x", good[:-1], good + b"x", good[:8], changed()[:8] + good[8:], bytes(1000)):
+            kept.write_bytes(damaged)
+            assert version() == VERSION
+            assert marshal.loads(kept.read_bytes()[8:])[0] == (release, python)
+        kept.unlink()
+        kept.mkdir()
+        assert version() == VERSION and [*kept.parent.iterdir()] == [kept]
 
     def test_it_runs_apart_from_environment_and_directory(self, tmp_path: Path) -> None:
         program = tmp_path / "ip-masq-agent"
