@@ -126,9 +126,9 @@ def test_kubelet_starts_after_the_first_sync_whatever_came_of_it() -> None:
 
 
 def test_every_unit_that_is_known_to_run_a_kubelet_waits() -> None:
-    from ansible_collections.kubenode.ip_masq.plugins.module_utils import kubelet_layouts
+    from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import distributions
 
-    assert set(layout.KUBELET_UNITS) == set(kubelet_layouts._UNITS)
+    assert set(layout.KUBELET_UNITS) == set(distributions._UNITS)
 
 
 def test_what_has_no_priority_reaches_the_journal_too() -> None:
