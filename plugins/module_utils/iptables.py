@@ -30,12 +30,21 @@ from .plan import Action, CommitRefused, Counters, LockHeld, Plan, View
 from .ruleset import Rule, Ruleset, from_rules
 from .runner import Outcome, Runner
 
+NFT = "iptables_nft"
+LEGACY = "iptables_legacy"
+
 #: What both variants exit with when the xtables lock stays taken (xtables 1.8, RESOURCE_PROBLEM).
 RESOURCE_PROBLEM = 4
 
 #: Seconds that a resync waits for the xtables lock, however long the run that prepares it may wait: its unit has a time
 #: limit, and a tick must not hang.
 RESYNC_LOCK_TIMEOUT = 5
+
+#: iptables-legacy of these releases asks for a taken lock once a second, and finds it taken again where another program
+#: takes it often, unless C(-W) sets another interval; later ones are woken when it is given back, and warn about C(-W).
+_ASKS_FROM, _ASKS_UNTIL = (1, 6, 1), (1, 8, 8)
+#: microseconds, as Kubernetes has it
+_WAIT_INTERVAL = "100000"
 
 #: Stands for the rules of a chain that C(nft) wrote and iptables cannot print; iptables-restore reads it as a comment.
 UNREADABLE = "# rules that iptables cannot print"
@@ -49,12 +58,13 @@ _COUNTED = re.compile(r" -c ([0-9]+) ([0-9]+) -j (\w+)")
 _FAILED_LINE = re.compile(r"line:? (\d+)")
 
 
-def wait_for_lock(seconds: int) -> t.List[str]:
+def wait_for_lock(seconds: int, variant: str, version: t.Tuple[int, ...]) -> t.List[str]:
     """The arguments with which iptables waits so long for the xtables lock: a second at least.
 
     C(-w 0), and in iptables-legacy no C(-w) at all, would wait without end (seen in 1.8.9).
     """
-    return ["-w", str(max(seconds, 1))]
+    interval = variant == LEGACY and _ASKS_FROM <= version < _ASKS_UNTIL
+    return ["-w", str(max(seconds, 1))] + (["-W", _WAIT_INTERVAL] if interval else [])
 
 
 class State(t.NamedTuple):
@@ -93,15 +103,16 @@ class Iptables:
         self.family = family
         self._run = run
         self._command = command
-        wait = wait_for_lock(lock_timeout)
+        wait = wait_for_lock(lock_timeout, name, version)
         self._list = [command] + wait + ["-t", "nat", "-S"]
         self._check = [command] + wait + ["-t", "nat", "-C", "POSTROUTING", "-j"]
-        # iptables-restore knows -w from 1.6.2 on.
+        # iptables-restore knows -w, and -W, from 1.6.2 on.
         self._restore = [command + "-restore"] + (wait if version >= (1, 6, 2) else []) + ["--noflush"]
         self._patience = lock_timeout + 120.0
         self._chain = chain
         self._adopt = adopt
         self._table_exists = table_exists
+        self._version = version
         self._former = [name for name in former if name != chain]
 
     def observe(self) -> State:
@@ -291,7 +302,7 @@ class Iptables:
 
     def fingerprint(self) -> t.List[t.List[str]]:
         """See :meth:`~.plan.Backend.fingerprint`."""
-        listing = [self._command] + wait_for_lock(RESYNC_LOCK_TIMEOUT) + ["-t", "nat", "-S"]
+        listing = [self._command] + wait_for_lock(RESYNC_LOCK_TIMEOUT, self.name, self._version) + ["-t", "nat", "-S"]
         return [listing + ["POSTROUTING"], listing + [self._chain]]
 
 

@@ -18,7 +18,7 @@ import shutil
 import typing as t
 
 from .errors import NodeError
-from .iptables import Iptables, wait_for_lock
+from .iptables import LEGACY, NFT, Iptables, wait_for_lock
 from .nfnetlink import MATCH, TARGET, has_extension, has_nft_table
 from .nftables import NAME as NFTABLES
 from .nftables import Nftables
@@ -26,8 +26,6 @@ from .plan import Backend
 from .ruleset import FAMILIES, IPV4, IPV6
 from .runner import Runner, search_path
 
-NFT = "iptables_nft"
-LEGACY = "iptables_legacy"
 #: of iptables
 VARIANTS = (NFT, LEGACY)
 BACKENDS = VARIANTS + (NFTABLES,)
@@ -189,7 +187,7 @@ class Node:
 
     def _kubelet_uses_nft(self) -> bool:
         return any(
-            self._lists(tool, "mangle", hint)[0] == 0
+            self._lists(NFT, tool, "mangle", hint)[0] == 0
             for tool in (self.tool(NFT, family) for family in FAMILIES)
             if tool
             for hint in KUBELET_HINTS
@@ -202,12 +200,13 @@ class Node:
                 continue
             for table in legacy_tables(family):
                 for chain in _BUILTIN.get(table, ()):
-                    if "\n-A " in "\n" + self._lists(tool, table, chain)[1]:
+                    if "\n-A " in "\n" + self._lists(LEGACY, tool, table, chain)[1]:
                         return True
         return False
 
-    def _lists(self, tool: Tool, table: str, chain: str) -> t.Tuple[int, str]:
-        done = self.run([tool.path] + wait_for_lock(self.lock_timeout) + ["-t", table, "-S", chain])
+    def _lists(self, variant: str, tool: Tool, table: str, chain: str) -> t.Tuple[int, str]:
+        wait = wait_for_lock(self.lock_timeout, variant, tool.version)
+        done = self.run([tool.path] + wait + ["-t", table, "-S", chain])
         return done.rc, done.stdout
 
 

@@ -105,6 +105,21 @@ class TestLock:
         assert result["changed"] is True
         assert len(LEGACY.rules(ns, "ipv4") or []) == 2
 
+    def test_a_writer_that_holds_it_most_of_the_time_does_not_starve_us(self, ns: Namespace, installed: None) -> None:
+        """Free for the last third of each second: whoever asks once a second finds it taken every time."""
+        pattern = "while flock -x 9 && sleep 0.7; do flock -u 9; sleep 0.3; done 9>/run/xtables.lock"
+        writer = ns.popen("bash", "-c", pattern)
+        try:
+            until(lambda: _locked(ns), "the lock to be taken")
+            policies = [["10.0.0.0/8"], ["11.0.0.0/8"]] * 3
+            runs = [{"backend": LEGACY.backend, "non_masquerade_cidrs": cidrs} for cidrs in policies]
+            results = run_modules(ns, runs)
+        finally:
+            writer.kill()
+            writer.communicate()
+        assert [result.get("msg") for result in results] == [None] * len(results)
+        assert all(result["changed"] for result in results)
+
     def test_refused_for_the_lock_nothing_is_touched(self, ns: Namespace, installed: None, holder: t.Any) -> None:
         refused(ns, backend=LEGACY.backend, lock_timeout=1, masq_chain="NEW")
         holder.kill()

@@ -61,7 +61,7 @@ class Nat:
         if argv[0].endswith("-restore"):
             assert "--noflush" in argv, "this would flush the whole table: %r" % (argv,)
             return self._restore(stdin or "")
-        words = list(argv[argv.index("-w") + 2 :])
+        words = list(argv[argv.index("-t") :])
         assert words[:2] == ["-t", "nat"], argv
         if words[2] == "-S" and len(words) == 4:
             return self._list(words[3])

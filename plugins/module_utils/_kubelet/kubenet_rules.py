@@ -15,7 +15,7 @@ import typing as t
 from ..errors import NodeError
 from ..iptables import wait_for_lock
 from ..iptables_text import NOT_LOCAL, PostroutingRule, parse_postrouting, tokenise
-from ..node import LEGACY, VARIANTS, Node, legacy_tables
+from ..node import LEGACY, VARIANTS, Node, Tool, legacy_tables
 from ..ruleset import FAMILIES
 
 #: What kubenet wrote, and what the kubelet wrote before there was kubenet (--configure-cbr0).
@@ -45,11 +45,12 @@ def is_kubenet_rule(rule: PostroutingRule) -> bool:
     )
 
 
-def _postrouting(node: Node, command: str) -> t.List[str]:
-    done = node.run([command] + wait_for_lock(node.lock_timeout) + ["-t", "nat", "-S", "POSTROUTING"])
+def _postrouting(node: Node, variant: str, tool: Tool) -> t.Sequence[str]:
+    wait = wait_for_lock(node.lock_timeout, variant, tool.version)
+    done = node.run([tool.path] + wait + ["-t", "nat", "-S", "POSTROUTING"])
     if done.rc != 0:
         said = " ".join(done.stderr.split()) or "exit status %d" % done.rc
-        raise NodeError("%s cannot list POSTROUTING: %s" % (command, said))
+        raise NodeError("%s cannot list POSTROUTING: %s" % (tool.path, said))
     return done.stdout.splitlines()
 
 
@@ -66,7 +67,7 @@ def find_leftovers(node: Node) -> t.List[Leftover]:
                 continue
             tool = node.tool(variant, family)
             if tool:
-                rules = parse_postrouting(_postrouting(node, tool.path))
+                rules = parse_postrouting(_postrouting(node, variant, tool))
                 found += [Leftover(tool.path, variant, family, rule.line) for rule in rules if is_kubenet_rule(rule)]
     return found
 
@@ -77,9 +78,9 @@ def delete_leftovers(node: Node, leftovers: t.Sequence[Leftover]) -> None:
     :raises NodeError: a rule could not be deleted, or was there again at once.
     """
     for rule in leftovers:
-        done = node.run(
-            [rule.command] + wait_for_lock(node.lock_timeout) + ["-t", "nat", "-D"] + tokenise(rule.line)[1:]
-        )
+        tool = node.tool(rule.variant, rule.family)
+        wait = wait_for_lock(node.lock_timeout, rule.variant, tool.version if tool else ())
+        done = node.run([rule.command] + wait + ["-t", "nat", "-D"] + tokenise(rule.line)[1:])
         if done.rc != 0 and rule in find_leftovers(node):
             said = " ".join(done.stderr.split()) or "exit status %d" % done.rc
             raise NodeError("%s cannot delete the kubenet rule '%s': %s" % (rule.command, rule.line, said))

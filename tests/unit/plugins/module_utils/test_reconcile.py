@@ -231,3 +231,26 @@ def test_fully_random_ports_only_where_iptables_knows_them(machine: Machine, ver
     assert last.endswith("--random-fully") is fully
     (write,) = [argv for argv in machine.asked if argv[0].endswith("-restore")]
     assert ("-w" in write) is fully, "iptables-restore knows -w from the same release"
+
+
+@pytest.mark.parametrize(
+    "variant, version, asks",
+    [
+        (LEGACY, "v1.6.0", False),
+        (LEGACY, "v1.6.1", True),
+        (LEGACY, "v1.8.7 (legacy)", True),
+        (LEGACY, "v1.8.8 (legacy)", False),
+        (NFT, "v1.8.7 (nf_tables)", False),
+    ],
+)
+def test_old_releases_of_legacy_ask_for_the_lock_more_often_than_once_a_second(
+    machine: Machine, variant: str, version: str, asks: bool
+) -> None:
+    machine.remove("-nft", "-legacy")
+    machine.add("iptables", variant, version)
+    sync(machine)
+    calls = [argv for argv in machine.asked if "nat" in argv or argv[0].endswith("-restore")]
+    told = ["-W" in argv and argv[argv.index("-W") + 1] == "100000" for argv in calls]
+    # iptables-restore knows it one release later than iptables does.
+    assert told == [asks and (version != "v1.6.1" or "nat" in argv) for argv in calls]
+    assert calls
