@@ -18,6 +18,7 @@ from . import state as states
 from .audit import postrouting_remarks
 from .config import Config
 from .errors import ConfigError, NodeError
+from .iptables_text import shown
 from .layout import Layout
 from .node import Node
 from .plan import View
@@ -122,23 +123,16 @@ def _log(priority: int, line: str) -> None:
     """
     stream = sys.stderr if priority < 5 else sys.stdout
     title = "<%d>" % priority if "JOURNAL_STREAM" in os.environ else "ip-masq-agent: " if stream is sys.stderr else ""
-    stream.write(title + _one_line(line) + "\n")
+    stream.write(title + shown(line) + "\n")
     stream.flush()
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(_one_line(line) + "\n")
+    sys.stdout.write(shown(line) + "\n")
 
 
 def _complain(line: str) -> None:
     _log(3, line)
-
-
-def _one_line(text: str) -> str:
-    """Text with everything escaped that is not printable: names of files and comments of rules may hold anything."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _sync(_arguments: argparse.Namespace, node: Node, where: Layout) -> int:
@@ -245,15 +239,15 @@ def _table(report: t.Dict[str, t.Any]) -> t.List[str]:
         rows.insert(2, ("", "BROKEN, the last good one is in force: " + config["problem"]))
     lines = ["ip-masq-agent %s" % report["version"], ""]
     lines += ["%-12s %s" % row for row in rows]
-    for family, shown in report["families"].items():
+    for family, found in report["families"].items():
         lines += ["", family]
-        if shown["counters"]:
+        if found["counters"]:
             lines.append(
-                "  connections: %(masqueraded_packets)d masqueraded, %(exempt_packets)d exempt" % shown["counters"]
+                "  connections: %(masqueraded_packets)d masqueraded, %(exempt_packets)d exempt" % found["counters"]
             )
-        lines += ["  " + line for line in ([shown["jump"]] if shown["jump"] else []) + shown["rules"][:40]]
-        if len(shown["rules"]) > 40:
-            lines.append("  ... %d more; --json lists all" % (len(shown["rules"]) - 40))
+        lines += ["  " + line for line in ([found["jump"]] if found["jump"] else []) + found["rules"][:40]]
+        if len(found["rules"]) > 40:
+            lines.append("  ... %d more; --json lists all" % (len(found["rules"]) - 40))
     if report["differs"]:
         lines += ["", "what a sync would do:"]
         lines += ["  %(family)s, %(backend)s: %(action)s: %(rule)s" % action for action in report["differs"]]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .iptables_text import parse_postrouting
+from .iptables_text import PostroutingRule, conditions, shown
 from .plan import Plan
 
 _NAT_TARGETS = ("MASQUERADE", "SNAT")
@@ -23,21 +23,29 @@ def postrouting_remarks(plan: Plan, accepts: bool) -> t.Iterator[str]:
     :param plan: of an iptables backend; what it leads to is looked at.
     :param accepts: whether exempt traffic meets no later rule.
     """
-    before = True
-    for rule in parse_postrouting(line for line in plan.after if line.startswith("-A POSTROUTING ")):
-        if rule.line == plan.view.jump:
-            before = False
-        elif "--mark" in rule.words or "-s" in rule.words:
-            continue
-        elif rule.target in _NAT_TARGETS and (before or not accepts):
-            yield _remark(rule.line, before, "it can masquerade what you exempt")
-        elif rule.target in _VERDICTS and before:
-            yield _remark(rule.line, before, "what it matches never reaches our chain")
+    before, behind = plan.around
+    for rule in before:
+        if _concerns_us(rule) and rule.target in _NAT_TARGETS:
+            yield _remark(rule, "before", "it can masquerade what you exempt")
+        elif _concerns_us(rule) and rule.target in _VERDICTS:
+            yield _remark(rule, "before", "what it matches never reaches our chain")
+    for rule in behind:
+        if _concerns_us(rule) and rule.target in _NAT_TARGETS and not accepts:
+            yield _remark(rule, "behind", "it can masquerade what you exempt")
 
 
-def _remark(line: str, before: bool, effect: str) -> str:
-    return "a rule %s our jump in POSTROUTING decides about the same traffic (%s): %s. Remove it if it is not meant" % (
-        "before" if before else "behind",
-        line,
-        effect,
+def _concerns_us(rule: PostroutingRule) -> bool:
+    return "--mark" not in rule.words and not {"-m mark", "-s"} & set(conditions(rule.words))
+
+
+def _remark(rule: PostroutingRule, where: str, effect: str) -> str:
+    hidden = "" if rule.whole or rule.unprintable else "; it has conditions that iptables does not print"
+    return (
+        "a rule %s our jump in POSTROUTING decides about the same traffic (%s%s): %s. Remove it if it is not meant"
+        % (
+            where,
+            shown(rule.line),
+            hidden,
+            effect,
+        )
     )

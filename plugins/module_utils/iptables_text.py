@@ -9,6 +9,7 @@ C(--to-ports) before C(--random-fully), no C(-d) for everything, probabilities w
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import re
 import typing as t
@@ -29,12 +30,42 @@ NOT_LOCAL = ("-m", "addrtype", "!", "--dst-type", "LOCAL")
 #: Chains that earlier agents of this kind built (v0.2-0.3 of ip-masq-agent, its later default, GCE's scripts).
 PREDECESSOR_CHAINS = ("NON-MASQUERADE-DAEMON", "IP-MASQ-AGENT", "IP-MASQ")
 
+#: How iptables 1.8.7 prints PORT_PROTOCOLS on a node without /etc/protocols.
+_PROTOCOL_NUMBERS = {"6": "tcp", "17": "udp", "132": "sctp"}
+
 #: Targets after which a packet meets no later rule of POSTROUTING.
 FINAL_TARGETS = ("ACCEPT", "RETURN", "MASQUERADE", "SNAT", "NETMAP")
 
 _TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)')
+_BACKSLASHED = re.compile(r"\\.")
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
 _ESCAPED = re.compile(r"\\(.)")
+
+
+def printed_rules(listing: str) -> t.Tuple[str, ...]:
+    """The rules of C(iptables -S CHAIN), one element each. A comment may hold line ends, and what looks like a rule."""
+    rules: t.List[str] = []
+    quoted = False
+    for line in listing.split("\n"):
+        if quoted:
+            rules[-1] += "\n" + line
+        elif line.startswith("-A "):
+            rules.append(line)
+        else:
+            continue
+        if '"' in line:
+            quoted ^= _BACKSLASHED.sub("", line).count('"') % 2 == 1
+    return tuple(rules)
+
+
+def shown(line: str) -> str:
+    """A rule for people: nothing in it moves a cursor or begins a line of a log."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+def shown_all(lines: t.Sequence[str]) -> t.Tuple[str, ...]:
+    """As :func:`shown`, of many rules."""
+    return tuple(lines) if "".join(lines).isprintable() else tuple(shown(line) for line in lines)
 
 
 def tokenise(line: str) -> t.List[str]:
@@ -122,7 +153,9 @@ def _parse_masquerade(options: t.Dict[str, str]) -> t.Optional[Masquerade]:
     if ports is not None:
         first, _dash, last = ports.partition("-")
         to_ports = PortRange(int(first), int(last or first))
-    rule = Masquerade(options.pop("-p", None), to_ports, share, options.pop("--random-fully", None) is not None)
+    protocol = options.pop("-p", None)
+    protocol = _PROTOCOL_NUMBERS.get(protocol or "", protocol)
+    rule = Masquerade(protocol, to_ports, share, options.pop("--random-fully", None) is not None)
     return None if options else rule
 
 
@@ -152,10 +185,17 @@ def _without_not_local(words: t.List[str]) -> t.List[str]:
 class PostroutingRule(t.NamedTuple):
     """One rule of POSTROUTING, as far as the place of our jump depends on it."""
 
+    #: as iptables prints it; where it cannot, where the rule is to be found
     line: str
     #: what stands between the chain's name and the end, without comments
     words: t.Tuple[str, ...]
     comment: str
+    #: whether the words are all that the rule asks; iptables-nft does not print everything
+    whole: bool = True
+    #: the command that deletes the rule where iptables-restore cannot name it
+    deletion: str = ""
+    #: whether iptables cannot print it, or a rule beside it
+    unprintable: bool = False
 
     @property
     def target(self) -> str:
@@ -167,23 +207,50 @@ class PostroutingRule(t.NamedTuple):
 
     def is_jump(self, chain: str) -> bool:
         """Whether this is the jump that we want: the right match, the right target, nothing else."""
-        return self.words == NOT_LOCAL + ("-j", chain)
+        return self.whole and self.words == NOT_LOCAL + ("-j", chain)
 
     @property
     def shuts_out_the_rest(self) -> bool:
         """Whether no packet reaches the rules behind this one."""
         # After a goto the chain that it leads to ends as POSTROUTING itself would (iptables(8)).
-        return self.words[:1] == ("-g",) or (self.words[:1] == ("-j",) and self.target in FINAL_TARGETS)
+        return self.whole and (
+            self.words[:1] == ("-g",) or (self.words[:1] == ("-j",) and self.target in FINAL_TARGETS)
+        )
 
 
 def parse_postrouting(lines: t.Iterable[str]) -> t.Tuple[PostroutingRule, ...]:
-    """The rules of C(iptables -t nat -S POSTROUTING); its policy line is passed over."""
+    """Rules of POSTROUTING as C(iptables -t nat -S POSTROUTING) prints them."""
     rules = []
     for line in lines:
-        if line.startswith("-A "):
-            words, comment = _split_comment(tokenise(line)[2:])
-            rules.append(PostroutingRule(line, tuple(words), comment))
+        words, comment = _split_comment(tokenise(line)[2:])
+        rules.append(PostroutingRule(line, tuple(words), comment))
     return tuple(rules)
+
+
+@functools.lru_cache(maxsize=1024)
+def conditions(words: t.Tuple[str, ...]) -> t.Tuple[str, ...]:
+    """Which matches and which target a rule has, whatever their values are and in whatever order they stand."""
+    found = []
+    for word, value in zip(words, words[1:] + ("",)):
+        if word in ("-m", "-j", "-g"):
+            found.append("%s %s" % (word, value))
+        elif word in ("-s", "-d", "-p", "-i", "-o"):
+            found.append(word)
+    return tuple(sorted(found))
+
+
+@functools.lru_cache(maxsize=1024)
+def _conditions_of(line: str) -> t.Tuple[str, ...]:
+    return conditions(tuple(_split_comment(tokenise(line)[2:])[0]))
+
+
+def rule_conditions(line: str) -> t.Tuple[str, ...]:
+    """As :func:`conditions`, of a printed rule."""
+    # Ten thousand rules differ in nothing but the address.
+    head, found, rest = line.partition(" -d ")
+    if found and '"' not in head:
+        line = "%s -d ADDRESS %s" % (head, rest.partition(" ")[2])
+    return _conditions_of(line)
 
 
 def render_jump(chain: str) -> str:

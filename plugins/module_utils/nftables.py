@@ -12,14 +12,14 @@ goes with the second.
 
 from __future__ import annotations
 
+import dataclasses
 import re
-import signal
 import typing as t
 
 from . import nftables_text as text
 from .errors import NodeError
 from .iptables import LISTED_RULES
-from .nfnetlink import has_nft_table
+from .nfnetlink import generation, has_nft_table
 from .plan import Action, CommitRefused, Counters, Plan, View
 from .ruleset import Ruleset
 from .runner import Outcome, Runner
@@ -32,9 +32,6 @@ _THEN = "# then\n"
 #: seconds; nft waits for nobody, but 100,000 elements on a slow node take their time
 _PATIENCE = 120.0
 
-#: How a crash of nft is reported: by the runner as a negative signal, by a shell in between as 128 and the signal.
-_CRASHED = [status for number in (signal.SIGSEGV, signal.SIGABRT) for status in (-number, 128 + number)]
-
 #: Longest piece of an error message of nft that we pass on; it repeats the line that it refused.
 _SAID = 300
 
@@ -44,10 +41,13 @@ _IPVS_SERVICES = "/proc/net/ip_vs"
 _COUNTED = re.compile(r"\bcounter packets ([0-9]+) bytes ([0-9]+) (\w+)")
 
 
-class State(t.NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class State:
     """Our table as C(nft -n -s) lists it; none where it is not there."""
 
     listed: t.Optional[str]
+    #: of the kernel's rules; none where it was not the same before and afterwards
+    generation: t.Optional[int] = dataclasses.field(default=None, compare=False)
 
 
 class Nftables:
@@ -55,6 +55,7 @@ class Nftables:
 
     :param nft: path of C(nft).
     :param has_table: asks the kernel whether our table is there; none means that it would not say.
+    :param generation: asks the kernel how many transactions there were; none means that it would not say.
     """
 
     name = NAME
@@ -65,15 +66,22 @@ class Nftables:
         family: str,
         nft: str,
         has_table: t.Callable[[str, str], t.Optional[bool]] = has_nft_table,
+        generation: t.Callable[[], t.Optional[int]] = generation,
     ) -> None:
         self.family = family
         self._run = run
         self._nft = nft
         self._table = "%s %s" % (text.NFT_FAMILY[family], text.TABLE)
         self._has_table = has_table
+        self._generation = generation
 
     def observe(self) -> State:
         """See :meth:`~.plan.Backend.observe`."""
+        before = self._generation()
+        state = self._observe()
+        return dataclasses.replace(state, generation=before) if before == self._generation() else state
+
+    def _observe(self) -> State:
         # Asked before nft is started: where the table is only looked for as a left-over, this is all.
         if self._has_table(self.family, text.TABLE) is False:
             return State(None)
@@ -87,7 +95,7 @@ class Nftables:
     def _list(self, *flags: str) -> t.List[str]:
         return [self._nft, "-n"] + list(flags) + ["list", "table"] + self._table.split()
 
-    def plan(self, state: State, wanted: t.Optional[Ruleset]) -> Plan:
+    def plan(self, state: State, wanted: t.Optional[Ruleset], withheld: t.Container[str] = ()) -> Plan:
         """See :meth:`~.plan.Backend.plan`."""
         before = None if state.listed is None else text.parse(state.listed, self.family)
         if wanted is None:
@@ -137,6 +145,11 @@ class Nftables:
             steps.append(text.delete_set(self.family, text.OLD_SET))
         return "\n".join(steps + [""])
 
+    def is_alone(self, before: State, transaction: str, now: State) -> bool:
+        """See :meth:`~.plan.Backend.is_alone`."""
+        steps = transaction.count(_THEN) + 1
+        return before.generation is not None and now.generation == before.generation + steps
+
     def undo(self, state: State, previous: State) -> str:
         """See :meth:`~.plan.Backend.undo`."""
         deletion = "" if state.listed is None else self._deletion()
@@ -163,7 +176,7 @@ class Nftables:
     def _failure(self, what: str, done: Outcome, error: t.Type[NodeError] = NodeError) -> NodeError:
         said = " ".join(done.stderr.split())
         advice = ""
-        if done.rc in _CRASHED:
+        if done.crashed:
             version = " ".join(self._run([self._nft, "--version"]).stdout.split()[:2])
             said = "%s crashed (exit status %d)" % (version or "it", done.rc)
             advice = (

@@ -19,7 +19,8 @@ import typing as t
 
 from .errors import NodeError
 from .iptables import LEGACY, NFT, Iptables, wait_for_lock
-from .nfnetlink import MATCH, TARGET, has_extension, has_nft_table
+from .nat_table import NftNat
+from .nfnetlink import MATCH, TARGET, has_extension
 from .nftables import NAME as NFTABLES
 from .nftables import Nftables
 from .plan import Backend
@@ -130,15 +131,10 @@ class Node:
             chain,
             self.lock_timeout,
             adopt,
-            table_exists=lambda: self._has_nat_table(variant, family),
+            table_exists=lambda: variant == NFT or "nat" in legacy_tables(family),
             former=former,
+            kernel=NftNat(family) if variant == NFT else None,
         )
-
-    @staticmethod
-    def _has_nat_table(variant: str, family: str) -> bool:
-        if variant == LEGACY:
-            return "nat" in legacy_tables(family)
-        return has_nft_table(family, "nat") is not False
 
     def knows_random_fully(self, variant: str, family: str) -> bool:
         """Whether a backend's program can ask for fully random source ports."""

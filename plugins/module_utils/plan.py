@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from .errors import NodeError
+from .iptables_text import PostroutingRule
 from .ruleset import Ruleset
 
 
@@ -16,6 +17,16 @@ class Action(t.NamedTuple):
 
     action: str
     rule: str
+    #: whether it changes nothing for packets
+    harmless: bool = False
+
+
+class Repair(t.NamedTuple):
+    """A kind of repair in one place."""
+
+    family: str
+    backend: str
+    action: str
 
 
 class View(t.NamedTuple):
@@ -40,6 +51,13 @@ class Plan(t.NamedTuple):
     view: View
     #: what is in force before it
     found: View = View((), None)
+    #: harmless actions that the caller withheld: what they are about stays as it is
+    withheld: t.Tuple[Action, ...] = ()
+    #: what keeps the rules from being in force, or could not be repaired; and what could not be examined
+    problems: t.Tuple[str, ...] = ()
+    notes: t.Tuple[str, ...] = ()
+    #: the rules of POSTROUTING before and behind the jump, after it; none without a POSTROUTING of others
+    around: t.Tuple[t.Tuple[PostroutingRule, ...], t.Tuple[PostroutingRule, ...]] = ((), ())
 
 
 class Counters(t.NamedTuple):
@@ -66,23 +84,36 @@ class LockHeld(NodeError):
 class Backend(t.Protocol):
     """One way to keep a :class:`~.ruleset.Ruleset` in the kernel, for one family.
 
-    ``State`` is whatever the backend observes; two equal states mean that nothing moved in between.
+    ``State`` is whatever the backend observes; equal states mean that neither our rules nor those around them moved.
     """
 
     name: str
     family: str
 
     def observe(self) -> t.Any:
-        """Read our part of the kernel's state; writes nothing, creates nothing.
+        """Read our part of the kernel's state, as it was at one time; writes nothing, creates nothing.
 
         :raises NodeError: it cannot be read. LockHeld: nor waited for.
         """
 
-    def plan(self, state: t.Any, wanted: t.Optional[Ruleset]) -> Plan:
-        """The one transaction that leads from ``state`` to ``wanted``; none wants everything of ours gone."""
+    def plan(self, state: t.Any, wanted: t.Optional[Ruleset], withheld: t.Container[str] = ()) -> Plan:
+        """The one transaction that leads from ``state`` to ``wanted``; none wants everything of ours gone.
+
+        :param withheld: actions that are not taken where they are harmless.
+        :raises NodeError: there is none.
+        """
+
+    def is_alone(self, before: t.Any, transaction: str, now: t.Any) -> bool:
+        """Whether nothing but this transaction can have led from one observed state to the other.
+
+        False where others may have written as well.
+        """
 
     def undo(self, state: t.Any, previous: t.Any) -> str:
-        """The one transaction that leads from ``state`` back to ``previous``."""
+        """The one transaction that leads from ``state`` back to ``previous``.
+
+        :raises NodeError: there is none.
+        """
 
     def commit(self, transaction: str) -> None:
         """Hand one transaction to the kernel.

@@ -20,13 +20,13 @@ from . import nftables
 from .config import Config
 from .errors import NodeError
 from .node import BACKENDS, Node, has_ipv6
-from .plan import Backend, CommitRefused, LockHeld, Plan
+from .plan import Backend, CommitRefused, LockHeld, Plan, Repair
 from .ruleset import FAMILIES, IPV4, IPV6, Ruleset, from_config
 
 #: How often a transaction is planned anew because the kernel's state moved under it.
 ATTEMPTS = 8
 
-#: How often the kernel may answer a successful commit with other rules than we wrote before we give up.
+#: How often the kernel may hold other rules than we wrote, although nobody else has written, before we give up.
 DISAGREEMENTS = 2
 
 #: The agent's runtime directory, which only root may open: the lock is on the directory itself, since a file system
@@ -66,6 +66,7 @@ def reconcile(
     check: bool = False,
     used_before: t.Optional[str] = None,
     former: t.Sequence[str] = (),
+    withheld: t.Collection[Repair] = (),
 ) -> Result:
     """Bring the node to what ``config`` asks for, or (not ``present``) free it of our rules.
 
@@ -75,17 +76,24 @@ def reconcile(
     :param check: plan only; nothing is written, no lock is taken.
     :param used_before: as for :meth:`~.node.Node.choose`.
     :param former: other names that our chain may have on this node; such chains go.
+    :param withheld: repairs that are not done where they change nothing for packets.
     :raises NodeError: before anything was touched: no tools, no root, a lock. Later failures are in ``errors``.
     """
     if os.geteuid() != 0:
         raise NodeError("rules of the kernel are root's business: run as root (in Ansible: become: true)")
     with contextlib.nullcontext("") if check else lock(node.lock_timeout) as trouble:
-        result = _reconcile(node, config, present, check, used_before, former)
+        result = _reconcile(node, config, present, check, used_before, former, withheld)
     return result._replace(notes=result.notes + (trouble,)) if trouble else result
 
 
 def _reconcile(
-    node: Node, config: Config, present: bool, check: bool, used_before: t.Optional[str], former: t.Sequence[str]
+    node: Node,
+    config: Config,
+    present: bool,
+    check: bool,
+    used_before: t.Optional[str],
+    former: t.Sequence[str],
+    withheld: t.Collection[Repair],
 ) -> Result:
     chosen = node.choose(config.backend, config.exemption if present else "return", used_before)
     families = [IPV4] + ([IPV6] if config.enable_ipv6 else []) if present else []
@@ -97,7 +105,13 @@ def _reconcile(
     failed = set()
     for family in families:
         try:
-            changes.append(_establish(node, config, chosen, family, check))
+            change = _establish(node, config, chosen, family, check, withheld)
+            changes.append(change)
+            errors += ["%s: %s" % (family, problem) for problem in change.plan.problems]
+            notes += ["%s: %s" % (family, note) for note in change.plan.notes]
+            if change.plan.view.ruleset is None:
+                # What is not in force replaces nothing.
+                failed.add(family)
         except NodeError as exc:
             failed.add(family)
             errors.append("%s: %s" % (family, exc))
@@ -109,62 +123,90 @@ def _reconcile(
                 # What earlier agents left is replaced, wherever it is; without a replacement it is not ours to take.
                 backend = node.backend(variant, family, config.masq_chain, adopt=present, former=former)
                 if backend is not None:
-                    change = converge(backend, None, check)
-                    if change.plan.actions or not present:
+                    change = converge(backend, None, check, _withheld(backend, withheld))
+                    if change.plan.actions or change.plan.withheld or not present:
                         changes.append(change)
             except NodeError as exc:
                 # Where nothing was asked for, a tool that does not work is a remark.
                 (notes if present else errors).append("%s, %s: %s" % (family, variant, exc))
     tool = node.tool(chosen, IPV4)
-    return Result(chosen, tool.version_text if tool else "", tuple(changes), tuple(errors), tuple(notes))
+    version = tool.version_text if tool else ""
+    return Result(chosen, version, tuple(changes), tuple(errors), tuple(notes))
 
 
-def _establish(node: Node, config: Config, variant: str, family: str, check: bool) -> Change:
+def _withheld(backend: Backend, withheld: t.Collection[Repair]) -> t.List[str]:
+    return [action for family, name, action in withheld if (family, name) == (backend.family, backend.name)]
+
+
+def _establish(
+    node: Node, config: Config, variant: str, family: str, check: bool, withheld: t.Collection[Repair]
+) -> Change:
     backend = node.backend(variant, family, config.masq_chain)
     if backend is None:
         raise NodeError("%s has no program for %s on this node: install it" % (variant, family))
     wanted = from_config(config, family, random_fully=node.knows_random_fully(variant, family))
-    return converge(backend, wanted, check)
+    return converge(backend, wanted, check, _withheld(backend, withheld))
 
 
-def converge(backend: Backend, wanted: t.Optional[Ruleset], check: bool = False) -> Change:
+def converge(
+    backend: Backend, wanted: t.Optional[Ruleset], check: bool = False, withheld: t.Container[str] = ()
+) -> Change:
     """Bring one backend to ``wanted`` (none: to nothing of ours) and make sure that the kernel agrees.
 
+    :param withheld: as for :meth:`~.plan.Backend.plan`.
     :raises NodeError: it could not be done. The message says in what state the node was left.
     """
     first = now = backend.observe()
-    plan = first_plan = backend.plan(now, wanted)
+    plan = first_plan = backend.plan(now, wanted, withheld)
     refusal: t.Optional[CommitRefused] = None
-    written = 0
+    written = lost = 0
     for _attempt in range(ATTEMPTS):
         if check or not plan.actions:
             return Change(backend.family, backend.name, first_plan, backend)
-        before, refusal = now, None
+        before, tried, refusal = now, plan.transaction, None
         try:
-            backend.commit(plan.transaction)
+            backend.commit(tried)
             written += 1
         except CommitRefused as exc:
             refusal = exc
         try:
             now = backend.observe()
+            plan = backend.plan(now, wanted, withheld)
         except NodeError as exc:
             if written:
-                raise NodeError("%s. The rules were written, and not verified: run this again" % exc) from None
+                raise NodeError("%s. Rules were written but could not be verified; run again" % exc) from None
             raise
-        plan = backend.plan(now, wanted)
-        if written == DISAGREEMENTS or (refusal and now == before):
+        if refusal and now == before:
+            break
+        # Others may have flushed what we wrote; only where nobody else wrote did the kernel not keep it.
+        lost += bool(plan.actions and not refusal and backend.is_alone(before, tried, now))
+        if lost == DISAGREEMENTS:
             break
     if not plan.actions:
         return Change(backend.family, backend.name, first_plan, backend)
     if not written:
         raise NodeError("%s. Nothing was changed" % refusal)
-    missing = [action.rule for action in plan.actions if action.action.endswith("added")]
-    problem = "%s: the kernel does not hold what was written to it" % backend.name
+    if lost and (refusal or lost == DISAGREEMENTS):
+        raise NodeError("%s %s" % (refusal or _not_kept(backend, plan), _roll_back(backend, now, first)))
     if refusal is not None:
-        problem = str(refusal)
-    elif missing:
-        problem += "; missing: %s. Is a kernel module for it not there?" % "; ".join(missing[:3])
-    raise NodeError("%s %s" % (problem, _roll_back(backend, now, first)))
+        raise NodeError("%s. Rules were written before that, and changed by another program; run again" % refusal)
+    raise NodeError(
+        "%s: verification failed: the rules differed after each of %d writes, most likely because another program "
+        "flushes or rewrites them: %s. Find that program, or run again"
+        % (backend.name, written, "; ".join("%s: %s" % action[:2] for action in plan.actions[:3]))
+    )
+
+
+def _not_kept(backend: Backend, plan: Plan) -> str:
+    missing = [action.rule for action in plan.actions if action.action.endswith("added")]
+    if not missing:
+        return "%s: verification failed: the kernel holds other rules than were written" % backend.name
+    return "%s: verification failed: the kernel did not keep %d rule%s: %s; a kernel module may be missing" % (
+        backend.name,
+        len(missing),
+        "" if len(missing) == 1 else "s",
+        "; ".join(missing[:3]),
+    )
 
 
 def _roll_back(backend: Backend, now: t.Any, first: t.Any) -> str:

@@ -29,6 +29,11 @@ class Outcome(t.NamedTuple):
     stdout: str
     stderr: str
 
+    @property
+    def crashed(self) -> bool:
+        """Whether an error of the program itself ended it; a shell in between reports 128 and the signal."""
+        return any(self.rc in (-number, 128 + number) for number in (signal.SIGSEGV, signal.SIGABRT))
+
 
 #: ``runner(argv, stdin=None, timeout=seconds) -> Outcome``
 Runner = t.Callable[..., Outcome]

@@ -10,6 +10,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from support.marks import iptables_only
 from support.modules import ModuleRun, apply, refused, run_modules
 from support.namespaces import Namespace, until
 from support.programs import Programs
@@ -57,6 +58,31 @@ def test_a_neighbour_that_rewrites_postrouting_all_the_time_costs_no_write(ns: N
     assert variant.jumps(ns, "ipv4") == jump
     assert variant.rules(ns, "ipv4", "POSTROUTING") == (jump if variant.host is variant else [])
     assert len(variant.rules(ns, "ipv4") or []) == 5
+
+
+@iptables_only
+@pytest.mark.parametrize("installed", [True, False])
+def test_flushes_between_two_reads_do_not_bring_the_old_policy_back(
+    ns: Namespace, variant: Variant, programs: Programs, installed: bool
+) -> None:
+    """After each of the first two writes another program flushes the table, when half of it has been read again."""
+    variant.load(ns, "ipv4", "-A POSTROUTING -s 10.88.0.0/16 -j ACCEPT")
+    if installed:
+        apply(ns, backend=variant.backend, non_masquerade_cidrs=["192.168.0.0/16"])
+    programs.misbehave(
+        lambda name: name == variant.tool("ipv4"),
+        'flushed=%s/flushed; done=$(wc -l <"$flushed"); case "$*" in *"-S %s")'
+        ' [ "$(grep -c -e "-restore" %s)" -le "$done" ] || [ "$done" -ge 2 ] ||'
+        ' { echo >>"$flushed"; "$real" -w -t nat -F; };; esac; exec "$real" "$@"'
+        % (programs.path, CHAIN, programs.log),
+    )
+    (programs.path / "flushed").touch()
+    done = run_modules(ns, [{"backend": variant.backend}], path=programs.path)[0]
+    assert not done.get("failed"), done["msg"]
+    assert (programs.path / "flushed").read_text() == "\n\n", "nothing was flushed"
+    assert variant.jumps(ns, "ipv4") == ["-m addrtype ! --dst-type LOCAL -j " + CHAIN]
+    assert len(variant.rules(ns, "ipv4") or []) == 5
+    assert apply(ns, backend=variant.backend)["changed"] is False
 
 
 class TestLock:

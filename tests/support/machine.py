@@ -61,7 +61,7 @@ class Machine:
         monkeypatch.setattr(runner, "SYSTEM_PATH", str(self.bin))
         monkeypatch.setattr(runner, "run", self.run)
         monkeypatch.setattr(node, "legacy_tables", lambda family: list(self.legacy_tables[family]))
-        monkeypatch.setattr(node, "has_nft_table", lambda _family, _table: True)
+        monkeypatch.setattr(node, "NftNat", lambda family: self.nat[NFT, family])
         monkeypatch.setattr(reconcile, "has_ipv6", lambda: True)
         monkeypatch.setattr(reconcile, "LOCK_PATH", str(self.folder / "lock"))
         monkeypatch.setattr(os, "geteuid", lambda: 0)

@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The nat table of a kernel, simulated: strict, atomic, and quick enough for thousands of random states.
 
-It answers what the iptables backend may ask (C(-S CHAIN), C(-C), C(-restore --noflush)) in the words of iptables 1.8,
-and fails the test on anything else. The tests of the kernel put the same states through the real programs.
+It answers what the iptables backend may ask (C(-S CHAIN), C(-restore --noflush), the rules of the kernel) in the words
+of iptables 1.8, and fails the test on anything else. The tests of the kernel put the same states through the real
+programs.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import re
 import shlex
 import typing as t
 
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.nat_table import KernelRule
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome
 
 BUILTIN_CHAINS = ("PREROUTING", "INPUT", "OUTPUT", "POSTROUTING")
@@ -21,14 +23,23 @@ BUILTIN_TARGETS = ("ACCEPT", "RETURN", "MASQUERADE", "SNAT", "MARK")
 
 Chains = t.Dict[str, t.List[str]]
 
+#: Behind a rule: what nft has added to it, and iptables leaves out when it prints the rule, or cannot read at all.
+LEFT_OUT = " [ip saddr { 192.0.2.1, 192.0.2.2 }]"
+UNREADABLE = " [meta cpu 0]"
+
 
 class _Refused(Exception):
     """The transaction fails; the text is what iptables would say."""
 
 
+def printed(rule: str) -> str:
+    """A rule as iptables prints it."""
+    return rule.replace(LEFT_OUT, "").replace(UNREADABLE, "")
+
+
 def target(rule: str) -> str:
     """The target of C(-j) or C(-g)."""
-    words = shlex.split(rule)
+    words = shlex.split(printed(rule))
     for flag in ("-j", "-g"):
         if flag in words[:-1]:
             return words[words.index(flag) + 1]
@@ -36,7 +47,10 @@ def target(rule: str) -> str:
 
 
 class Nat:
-    """One nat table. Rules are texts without C(-A CHAIN), as C(iptables -S) prints them."""
+    """One nat table. Rules are texts without C(-A CHAIN), as C(iptables -S) prints them.
+
+    With iptables-nft it is also the kernel that tells what it holds.
+    """
 
     def __init__(self, variant: str = "iptables_nft", chains: t.Optional[t.Mapping[str, t.Sequence[str]]] = None):
         self.variant = variant
@@ -47,10 +61,35 @@ class Nat:
         self.tried: t.List[str] = []
         #: rules that the kernel silently does not keep
         self.loses: t.Callable[[str], bool] = lambda rule: False
-        #: called before each program: somebody else at work
+        #: called before each program, and each question to the kernel: another program at work
         self.interloper: t.Callable[[], None] = lambda: None
+        #: whether the kernel asks none of the chains
+        self.dormant = False
         #: what every program says while somebody holds the lock; empty: nobody does
         self.lock_message = ""
+        self._generation = 1
+        self._seen = copy.deepcopy(self.chains)
+
+    def generation(self) -> int:
+        """How many transactions there were, those of others included."""
+        if self.chains != self._seen:
+            self._generation += 1
+            self._seen = copy.deepcopy(self.chains)
+        return self._generation
+
+    def is_dormant(self) -> bool:
+        """What the kernel says of the table."""
+        return self.dormant
+
+    def rules(self, chain: str) -> t.Optional[t.List[KernelRule]]:
+        """What the kernel says of a chain."""
+        self.interloper()
+        if chain not in self.chains:
+            return None
+        return [
+            KernelRule(number, tuple(_without_comment(printed(rule))), rule == printed(rule))
+            for number, rule in enumerate(self.chains[chain], 1)
+        ]
 
     def run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
         """In place of the collection's runner."""
@@ -62,26 +101,26 @@ class Nat:
             assert "--noflush" in argv, "this would flush the whole table: %r" % (argv,)
             return self._restore(stdin or "")
         words = list(argv[argv.index("-t") :])
-        assert words[:2] == ["-t", "nat"], argv
-        if words[2] == "-S" and len(words) == 4:
-            return self._list(words[3])
-        assert words[2:5] == ["-C", "POSTROUTING", "-j"] and len(words) == 6, "not simulated: %r" % (argv,)
-        if words[5] not in self.chains:
-            return Outcome(2, "", "iptables v1.8.9 (nf_tables): Chain '%s' does not exist\n" % words[5])
-        return Outcome(0 if "-j " + words[5] in self.chains["POSTROUTING"] else 1, "", "")
+        assert words[:3] == ["-t", "nat", "-S"] and len(words) == 4, "not simulated: %r" % (argv,)
+        return self._list(words[3])
 
     def _list(self, chain: str) -> Outcome:
+        if any(UNREADABLE in rule for rule in self.chains.get(chain, ())):
+            return Outcome(3, "", "iptables v1.8.9 (nf_tables): Parsing nftables rule failed\n")
         if chain in self.chains:
             head = "-P %s ACCEPT" % chain if chain in BUILTIN_CHAINS else "-N %s" % chain
-            return Outcome(0, "\n".join([head] + ["-A %s %s" % (chain, r) for r in self.chains[chain]]) + "\n", "")
+            return Outcome(
+                0, "\n".join([head] + ["-A %s %s" % (chain, printed(r)) for r in self.chains[chain]]) + "\n", ""
+            )
         if self.variant == "iptables_legacy":
             return Outcome(1, "", "iptables: No chain/target/match by that name.\n")
         said = "iptables v1.8.9 (nf_tables): chain `%s' in table `nat' is incompatible, use 'nft' tool.\n" % chain
         return Outcome(1, "", said)
 
     def _restore(self, text: str) -> Outcome:
+        self.generation()
         self.tried.append(text)
-        lines = text.splitlines()
+        lines = text.split("\n")[:-1]
         if lines[:1] != ["*nat"] or lines[-1:] != ["COMMIT"] or not text.endswith("\n"):
             return Outcome(2, "", "iptables-restore: not one nat table\n")
         work = copy.deepcopy(self.chains)
@@ -92,6 +131,8 @@ class Nat:
                 except _Refused as exc:
                     return Outcome(1, "", "iptables-restore: line %d failed: %s.\n" % (number, exc))
         self.chains = work
+        self._seen = copy.deepcopy(work)
+        self._generation += 1
         self.commits.append(text)
         return Outcome(0, "", "")
 
@@ -116,7 +157,9 @@ class Nat:
                 raise _Refused("CHAIN_DEL failed (Device or resource busy): chain %s" % name)
             del work[name]
         elif verb == "-D":
-            same = [i for i, other in enumerate(rules) if shlex.split(other) == shlex.split(rule)]
+            same = [i for i, other in enumerate(rules) if shlex.split(printed(other)) == shlex.split(rule)]
+            if any(UNREADABLE in other for other in rules[: (same + [len(rules)])[0]]):
+                raise _Refused("Parsing nftables rule failed")
             if not same:
                 raise _Refused("Bad rule (does a matching rule exist in that chain?)")
             del rules[same[0]]
@@ -145,3 +188,11 @@ class Nat:
     def counters_kept(self) -> bool:
         """Whether no write has touched the table, so that every counter still counts."""
         return not self.commits
+
+
+def _without_comment(rule: str) -> t.List[str]:
+    words = shlex.split(rule)
+    while "--comment" in words:
+        at = words.index("--comment")
+        del words[at - 2 : at + 2]
+    return words

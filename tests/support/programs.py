@@ -26,8 +26,9 @@ class Programs:
     def __init__(self, directory: Path) -> None:
         self.path = directory / "programs"
         self.path.mkdir()
-        self._log = directory / "programs.log"
-        self._log.touch()
+        #: a line for each start of a program: its name and arguments
+        self.log = directory / "programs.log"
+        self.log.touch()
         self._real = {name: real for name in _NAMES for real in _find(name)}
         for name in self._real:
             self._write(name, 'exec "$real" "$@"')
@@ -35,7 +36,7 @@ class Programs:
     def _write(self, name: str, body: str) -> None:
         target = self.path / name
         target.write_text(
-            "#!/bin/sh\nreal=%s\nprintf '%%s\\n' \"%s $*\" >> %s\n%s\n" % (self._real[name], name, self._log, body)
+            "#!/bin/sh\nreal=%s\nprintf '%%s\\n' \"%s $*\" >> %s\n%s\n" % (self._real[name], name, self.log, body)
         )
         target.chmod(target.stat().st_mode | stat.S_IXUSR)
 
@@ -55,7 +56,7 @@ class Programs:
 
     def calls(self) -> t.List[t.List[str]]:
         """The command lines so far, each split into words."""
-        return [line.split() for line in self._log.read_text().splitlines()]
+        return [line.split() for line in self.log.read_text().splitlines()]
 
 
 def _find(name: str) -> t.List[str]:

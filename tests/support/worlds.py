@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import re
 import shlex
 import typing as t
@@ -16,7 +17,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils.iptables_text imp
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.ruleset import Ruleset, from_config
 from hypothesis import strategies as st
 
-from .nat import BUILTIN_CHAINS, Chains, Nat, target
+from .nat import BUILTIN_CHAINS, LEFT_OUT, Chains, Nat, target
 
 CHAIN = "IP-MASQ-AGENT"
 GOOD_JUMP = ["-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", CHAIN]
@@ -213,7 +214,8 @@ def worlds(draw: Draw, predecessors: bool = True) -> World:
 def backend(nat: Nat, family: str = "ipv4", lock_timeout: int = 5, adopt: bool = True) -> Iptables:
     """The backend under test on a simulated table."""
     command = "/usr/sbin/" + ("iptables" if family == "ipv4" else "ip6tables")
-    return Iptables(nat.run, nat.variant, family, command, (1, 8, 9), CHAIN, lock_timeout, adopt)
+    kernel = nat if nat.variant == "iptables_nft" else None
+    return Iptables(nat.run, nat.variant, family, command, (1, 8, 9), CHAIN, lock_timeout, adopt, kernel=kernel)
 
 
 def others(chains: Chains) -> Chains:
@@ -226,23 +228,31 @@ def others(chains: Chains) -> Chains:
 
 def assert_holds(chains: Chains, wanted: Ruleset) -> None:
     """The table does what the policy says, judged without the code under test."""
-    rules = [_without_comment(rule) for rule in chains[CHAIN]]
+    rules = [without_comment(rule) for rule in chains[CHAIN]]
     guards = GUARDS[wanted.exempt[0].version] if wanted.verdict == "ACCEPT" and wanted.exempt else []
-    assert sorted(" ".join(rule) for rule in rules[: len(guards)]) == guards
-    rules = rules[len(guards) :]
+    leading = list(itertools.takewhile(guards.__contains__, (" ".join(rule) for rule in rules)))
+    # What stands there twice says the same twice.
+    assert sorted(set(leading)) == guards
+    rules = rules[len(leading) :]
     count = sum(1 for rule in rules if rule[-2:] in (["-j", "RETURN"], ["-j", "ACCEPT"]))
     exempt = [ipaddress.ip_network(_destination(rule[:-2], wanted)) for rule in rules[:count]]
     assert {rule[-1] for rule in rules[:count]} <= {wanted.verdict}
     assert list(ipaddress.collapse_addresses(exempt)) == list(ipaddress.collapse_addresses(wanted.exempt))
     fresh = healthy(wanted)[len(guards) + len(wanted.exempt) :]
-    assert rules[count:] == [_without_comment(rule) for rule in fresh]
+    assert rules[count:] == [without_comment(rule) for rule in fresh]
     jumps = [i for i, rule in enumerate(chains["POSTROUTING"]) if target(rule) == CHAIN]
     assert len(jumps) == 1, chains["POSTROUTING"]
-    assert _without_comment(chains["POSTROUTING"][jumps[0]]) == GOOD_JUMP
-    for rule in chains["POSTROUTING"][: jumps[0]]:
-        words = _without_comment(rule)
-        assert words[0] != "-g" and not (words[0] == "-j" and words[1] in FINAL), "unreachable behind %s" % rule
+    assert without_comment(chains["POSTROUTING"][jumps[0]]) == GOOD_JUMP
+    assert_reachable(chains["POSTROUTING"][: jumps[0]])
     assert not set(PREDECESSORS) & set(chains)
+
+
+def assert_reachable(before: t.Sequence[str]) -> None:
+    """Packets get past these rules of POSTROUTING."""
+    for rule in before:
+        words = without_comment(rule)
+        final = words[0] == "-g" or (words[0] == "-j" and words[1] in FINAL)
+        assert LEFT_OUT in rule or not final, "unreachable behind %s" % rule
 
 
 def _destination(words: t.List[str], wanted: Ruleset) -> str:
@@ -252,7 +262,8 @@ def _destination(words: t.List[str], wanted: Ruleset) -> str:
     return words[1]
 
 
-def _without_comment(rule: str) -> t.List[str]:
+def without_comment(rule: str) -> t.List[str]:
+    """The words of a rule that say something to packets."""
     words = shlex.split(rule)
     while "--comment" in words:
         at = words.index("--comment")

@@ -14,7 +14,7 @@ import typing as t
 
 from ..errors import NodeError
 from ..iptables import wait_for_lock
-from ..iptables_text import NOT_LOCAL, PostroutingRule, parse_postrouting, tokenise
+from ..iptables_text import NOT_LOCAL, PostroutingRule, parse_postrouting, printed_rules, tokenise
 from ..node import LEGACY, VARIANTS, Node, Tool, legacy_tables
 from ..ruleset import FAMILIES
 
@@ -51,7 +51,7 @@ def _postrouting(node: Node, variant: str, tool: Tool) -> t.Sequence[str]:
     if done.rc != 0:
         said = " ".join(done.stderr.split()) or "exit status %d" % done.rc
         raise NodeError("%s cannot list POSTROUTING: %s" % (tool.path, said))
-    return done.stdout.splitlines()
+    return printed_rules(done.stdout)
 
 
 def find_leftovers(node: Node) -> t.List[Leftover]:

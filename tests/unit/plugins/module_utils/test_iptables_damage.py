@@ -13,8 +13,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils.ruleset import fr
 from hypothesis import given
 from hypothesis import strategies as st
 from support import worlds
-from support.nat import Chains, Nat
-from support.worlds import CHAIN, World
+from support.nat import LEFT_OUT, UNREADABLE, Chains, Nat, target
+from support.worlds import CHAIN, GOOD_JUMP, World
 
 variants = st.sampled_from(["iptables_nft", "iptables_legacy"])
 
@@ -94,3 +94,70 @@ def test_a_chain_that_means_the_same_is_not_touched(data: t.Any, config: t.Any, 
     nat = Nat(chains={CHAIN: chain, "POSTROUTING": ["-m addrtype ! --dst-type LOCAL -j " + CHAIN]})
     assert not converge(worlds.backend(nat, family), wanted).plan.actions
     assert nat.tried == []
+
+
+def add_conditions(data: t.Any, rules: t.List[str], condition: str) -> None:
+    """Some of these rules ask for more than iptables prints."""
+    for number in data.draw(st.sets(st.integers(0, max(len(rules) - 1, 0)), min_size=1)) if rules else ():
+        rules[number] += condition
+
+
+@given(worlds.worlds(), st.data(), st.sampled_from([LEFT_OUT, UNREADABLE]))
+def test_rules_of_our_chain_that_iptables_does_not_print_are_replaced(
+    world: World, data: t.Any, condition: str
+) -> None:
+    chains = copy.deepcopy(world.chains)
+    add_conditions(data, chains.get(CHAIN, []), condition)
+    nat = Nat(chains=chains)
+    change = converge(worlds.backend(nat, world.family), world.wanted)
+    worlds.assert_holds(nat.chains, world.wanted)
+    assert change.plan.after == listing(nat.chains)
+    assert not converge(worlds.backend(nat, world.family), world.wanted).plan.actions
+
+
+@given(worlds.worlds(), st.data())
+def test_conditions_that_iptables_does_not_print_in_postrouting_are_taken_into_account(
+    world: World, data: t.Any
+) -> None:
+    chains = copy.deepcopy(world.chains)
+    add_conditions(data, chains["POSTROUTING"], LEFT_OUT)
+    nat = Nat(chains=chains)
+    converge(worlds.backend(nat, world.family), world.wanted)
+    worlds.assert_holds(nat.chains, world.wanted)
+    assert worlds.others(nat.chains) == worlds.others(chains)
+    assert not converge(worlds.backend(nat, world.family), world.wanted).plan.actions
+
+
+@given(worlds.worlds(predecessors=False), st.integers(0, 5))
+def test_an_unreadable_postrouting_keeps_from_nothing_but_the_deletion_of_jumps(world: World, number: int) -> None:
+    chains = copy.deepcopy(world.chains)
+    chains["POSTROUTING"].insert(min(number, len(chains["POSTROUTING"])), "-j ACCEPT" + UNREADABLE)
+    nat = Nat(chains=chains)
+    plan = converge(worlds.backend(nat, world.family), world.wanted).plan
+    rules = nat.chains["POSTROUTING"]
+    jumps = [number for number, rule in enumerate(rules) if target(rule) == CHAIN]
+    good = [number for number in jumps if worlds.without_comment(rules[number]) == GOOD_JUMP]
+    worlds.assert_reachable([rule.replace(UNREADABLE, LEFT_OUT) for rule in rules[: good[0]]])
+    assert nat.chains[CHAIN] == chains.get(CHAIN) or nat.chains[CHAIN] == worlds.healthy(world.wanted)
+    assert worlds.others(nat.chains) == worlds.others(chains)
+    assert len(plan.problems) == len(jumps) - len(good), "jumps with other conditions"
+    assert plan.notes
+    assert not converge(worlds.backend(nat, world.family), world.wanted).plan.actions
+
+
+@given(worlds.worlds(), variants)
+def test_second_jumps_are_all_that_is_withheld(world: World, variant: str) -> None:
+    nat, free = Nat(variant, world.chains), Nat(variant, world.chains)
+    done = converge(worlds.backend(free, world.family), world.wanted).plan
+    withheld = converge(worlds.backend(nat, world.family), world.wanted, withheld=["duplicate jump removed"]).plan
+    left = set(nat.chains["POSTROUTING"]) - set(free.chains["POSTROUTING"]) or set()
+    assert {action for action in done.actions if not action.harmless} == set(withheld.actions)
+    assert all(action.harmless for action in withheld.withheld)
+    assert all(worlds.without_comment(rule) == GOOD_JUMP for rule in left)
+    # Without them the table is the same.
+    seen: t.List[str] = []
+    for rule in nat.chains["POSTROUTING"]:
+        if target(rule) != CHAIN or not any(target(other) == CHAIN for other in seen):
+            seen.append(rule)
+    nat.chains["POSTROUTING"] = seen
+    worlds.assert_holds(nat.chains, world.wanted)

@@ -14,8 +14,11 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils.iptables import I
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.iptables_text import (
     parse_postrouting,
     parse_rule,
+    printed_rules,
     render_jump,
     render_rule,
+    rule_conditions,
+    shown,
     tokenise,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.plan import Counters
@@ -184,7 +187,7 @@ def test_quotes_and_backslashes_in_foreign_comments_are_read_as_iptables_writes_
     ],
 )
 def test_what_a_rule_of_postrouting_does_to_our_jump(spec: str, target: str, is_jump: bool, final: bool) -> None:
-    (rule,) = parse_postrouting(["-P POSTROUTING ACCEPT", "-A POSTROUTING " + spec])
+    (rule,) = parse_postrouting(["-A POSTROUTING " + spec])
     assert (rule.target, rule.is_jump("C"), rule.shuts_out_the_rest) == (target, is_jump, final)
 
 
@@ -201,3 +204,43 @@ def test_counters_tell_exempt_from_masqueraded_and_leave_out_the_rest() -> None:
     kinds = [type(rule) for rule in rules]
     assert kinds == [Guard] * 2 + [Exempt] * 2 + [Masquerade] * 4
     assert backend.counters() == Counters(1100, 2200, 11110000, 22220000)
+
+
+@given(st.lists(st.text(), max_size=4))
+def test_a_rule_ends_where_iptables_ends_it_whatever_its_comment_holds(comments: t.List[str]) -> None:
+    rules = []
+    for comment in comments:
+        quoted = comment.replace("\\", "\\\\").replace('"', '\\"').replace("'", "\\'")
+        rules.append('-A POSTROUTING -m comment --comment "%s" -j OTHER' % quoted)
+    listing = "\n".join(["-P POSTROUTING ACCEPT", *rules, ""])
+    assert printed_rules(listing) == tuple(rules)
+    assert [rule.comment for rule in parse_postrouting(rules)] == comments
+
+
+@given(st.text())
+def test_what_is_shown_of_a_rule_is_one_line_that_any_terminal_can_print(line: str) -> None:
+    told = shown(line)
+    assert told.isprintable() and len(told.splitlines()) <= 1
+    told.encode("utf-8")
+    assert told == line or not line.isprintable()
+
+
+@pytest.mark.parametrize(
+    "line, conditions",
+    [
+        ("-A C -d 10.0.0.0/8 -j RETURN", ["-d", "-j RETURN"]),
+        ('-A C -d 10.0.0.0/8 -m comment --comment "-s x -m y" -j RETURN', ["-d", "-j RETURN"]),
+        ("-A C -s 10.0.0.0/8 ! -d 10.0.0.0/8 -o eth0 -j X", ["-d", "-j X", "-o", "-s"]),
+        ("-A C -p tcp -m comment --comment x -m statistic --mode random -g X", ["-g X", "-m statistic", "-p"]),
+        ("-A C", []),
+    ],
+)
+def test_the_conditions_of_a_rule_are_told_without_their_values(line: str, conditions: t.List[str]) -> None:
+    assert rule_conditions(line) == tuple(conditions)
+
+
+@pytest.mark.parametrize("number, name", [("6", "tcp"), ("17", "udp"), ("132", "sctp")])
+def test_protocols_are_known_by_their_numbers(number: str, name: str) -> None:
+    """As iptables 1.8.7 prints them on a node without /etc/protocols."""
+    line = "-A C -p %s -j MASQUERADE --to-ports 1024-29999"
+    assert parse_rule(line % number, "ipv4") == parse_rule(line % name, "ipv4") == Masquerade(name, PORTS)

@@ -183,7 +183,7 @@ def test_the_set_of_an_earlier_release_goes_once_nothing_uses_it() -> None:
     first, second = nft.written
     assert first.startswith("add set ip ip_masq_agent exempt_ranges { typeof ip daddr;") and "chain" not in first
     assert "delete" not in first and second.endswith("delete set ip ip_masq_agent exempt\n")
-    assert [action for action, _rule in plan.actions] == ["set created", "set removed", "rule removed", "rule added"]
+    assert [action.action for action in plan.actions] == ["set created", "set removed", "rule removed", "rule added"]
 
 
 def test_a_replacement_that_was_interrupted_is_completed() -> None:
@@ -217,8 +217,9 @@ def test_a_crash_of_nft_is_an_error_with_its_cause_and_remedy(status: int) -> No
 def test_more_than_a_hundred_ranges_are_reported_as_a_count() -> None:
     many = ["10.%d.0.0/16" % (2 * i) for i in range(101)]
     actions = backend().plan(state(), wanted(non_masquerade_cidrs=many, cidr_limit=101)).actions
-    assert ("ranges added", "101 ranges") in actions
-    assert ("range removed", "172.16.0.0/12") in actions
+    told = [action[:2] for action in actions]
+    assert ("ranges added", "101 ranges") in told
+    assert ("range removed", "172.16.0.0/12") in told
 
 
 def test_counters_tell_exempt_from_masqueraded() -> None:

@@ -100,6 +100,18 @@ def test_rules_of_a_family_that_could_not_move_stay_where_they_are(machine: Mach
     assert len(done.errors) == 1
 
 
+def test_rules_in_a_dormant_table_replace_none(machine: Machine) -> None:
+    fill(machine, LEGACY, "ipv4")
+    machine.nat[NFT, "ipv4"].dormant = True
+    done = sync(machine, backend=NFT)
+    (error,) = done.errors
+    assert "table nat is dormant" in error
+    assert has_ours(machine, NFT, "ipv4") and has_ours(machine, LEGACY, "ipv4")
+    machine.nat[NFT, "ipv4"].dormant = False
+    assert sync(machine, backend=NFT).errors == ()
+    assert not has_ours(machine, LEGACY, "ipv4")
+
+
 @pytest.mark.parametrize("variant", [NFT, LEGACY])
 def test_the_ipv6_chain_goes_when_ipv6_is_turned_off(machine: Machine, variant: str) -> None:
     sync(machine, backend=variant, **DUAL)
