@@ -181,6 +181,7 @@ def _report(
         ],
         "errors": list(result.errors),
         "notes": list(policy.notes + result.notes + state.unrecorded) + _remarks(config, result),
+        "not_checked": list(result.not_checked),
         "config": {
             "sources": list(policy.sources) or ["defaults (%s/config is not there)" % where.config_dir],
             "problem": policy.problem,
@@ -220,6 +221,11 @@ def _remarks(config: Config, result: Result) -> t.List[str]:
 def _table(report: t.Dict[str, t.Any]) -> t.List[str]:
     config = report["config"]
     verdict = "in sync" if report["in_sync"] else "NOT IN SYNC"
+    if report["not_checked"]:
+        verdict += "; not checked in %d other place%s, see notes" % (
+            len(report["not_checked"]),
+            "" if len(report["not_checked"]) == 1 else "s",
+        )
     rows = [
         ("rules", verdict),
         ("config", ", ".join(config["sources"])),

@@ -52,6 +52,8 @@ class Result(t.NamedTuple):
     changes: t.Tuple[Change, ...]
     errors: t.Tuple[str, ...]
     notes: t.Tuple[str, ...]
+    #: where left-overs could not be looked for, and why: nothing is known of these places
+    not_checked: t.Tuple[str, ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -100,6 +102,7 @@ def _reconcile(
     changes: t.List[Change] = []
     errors: t.List[str] = []
     notes = list(config.notes)
+    not_checked: t.List[str] = []
     if present and chosen == nftables.NAME:
         notes += nftables.remarks(config.exemption)
     failed = set()
@@ -127,11 +130,11 @@ def _reconcile(
                     if change.plan.actions or change.plan.withheld or not present:
                         changes.append(change)
             except NodeError as exc:
-                # Where nothing was asked for, a tool that does not work is a remark.
-                (notes if present else errors).append("%s, %s: %s" % (family, variant, exc))
+                (not_checked if present else errors).append("%s, %s: %s" % (family, variant, exc))
+    notes += ["not checked for left-over rules: " + place for place in not_checked]
     tool = node.tool(chosen, IPV4)
     version = tool.version_text if tool else ""
-    return Result(chosen, version, tuple(changes), tuple(errors), tuple(notes))
+    return Result(chosen, version, tuple(changes), tuple(errors), tuple(notes), tuple(not_checked))
 
 
 def _withheld(backend: Backend, withheld: t.Collection[Repair]) -> t.List[str]:

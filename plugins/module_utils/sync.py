@@ -138,6 +138,9 @@ def _take_snapshot(node: Node, where: Layout, policy: states.Policy, last: _Roun
         last = _reconcile(node, policy.config, last.result.backend, check=True)
         if last.result.changed or last.result.errors:
             return
+    if last.result.not_checked:
+        # The next resync looks there again.
+        return
     commands = [command for change in managed(last.result) for command in change.via.fingerprint()]
 
     def is_current() -> bool:

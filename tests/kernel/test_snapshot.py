@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from support.agent_node import AgentNode
-from support.namespaces import Namespace
+from support.namespaces import Namespace, until
 from support.topology import ADDRESSES, Topology
 from support.variants import BACKENDS, Variant, snapshot
 
@@ -506,6 +506,27 @@ def test_no_snapshot_is_kept_of_a_node_that_is_not_in_order(node_nft: AgentNode)
         assert node_nft.resync() == ["sync"]
         assert node_nft.resynced.returncode == 3
         assert node_nft.expected() == b""
+
+
+def test_what_could_not_be_looked_at_is_looked_at_by_the_next_resync(node_nft: AgentNode) -> None:
+    """Left-overs in iptables-legacy, while another program holds its lock."""
+    legacy, ns = BACKENDS["iptables_legacy"], node_nft.ns
+    legacy.load(ns, "ipv4", ":%s - [0:0]" % CHAIN, "-A %s -j MASQUERADE" % CHAIN, "-A POSTROUTING -j " + CHAIN)
+    with ns.popen("flock", "/run/xtables.lock", "cat") as holder:
+        until(lambda: ns.run("flock", "-n", "/run/xtables.lock", "echo", "free", check=False) == "", "the lock")
+        for _again in range(2):
+            assert node_nft.call(node_nft.where.program, "--lock-timeout", "1", "sync").returncode == 0
+            assert node_nft.expected() == b"", "the node counts as in sync"
+        done = node_nft.command("--lock-timeout", "1", "status")
+        assert "not checked in 1 other place" in done.stdout and "xtables lock" in done.stdout
+        report = json.loads(node_nft.command("--lock-timeout", "1", "status", "--json").stdout)
+        (place,) = report["not_checked"]
+        assert place.startswith("ipv4, iptables_legacy: ")
+        holder.communicate()
+    assert node_nft.resync() == ["sync"]
+    assert legacy.rules(ns, "ipv4") is None and legacy.jumps(ns, "ipv4") == []
+    assert node_nft.status()["not_checked"] == []
+    node_nft.settle()
 
 
 def test_script_refuses_what_it_does_not_know(node_nft: AgentNode) -> None:

@@ -127,6 +127,8 @@ def test_a_program_for_leftovers_that_does_not_work_is_a_note_and_no_error(machi
     assert done.errors == () and has_ours(machine, NFT, "ipv4")
     (note,) = done.notes
     assert "ipv4" in note and LEGACY in note
+    (place,) = done.not_checked
+    assert place in note
 
 
 def test_a_kernel_without_ipv6_is_not_asked_about_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
