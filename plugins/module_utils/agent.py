@@ -13,7 +13,7 @@ import sys
 import time
 import typing as t
 
-from . import files, snapshot
+from . import files, restraint, snapshot
 from . import state as states
 from .audit import postrouting_remarks
 from .config import Config
@@ -22,10 +22,10 @@ from .iptables_text import shown
 from .layout import Layout
 from .node import Node
 from .plan import View
-from .reconcile import Result, reconcile
+from .reconcile import Result
 from .ruleset import IPV4, IPV6, Exempt, Masquerade
 from .runner import run
-from .sync import INTERVAL_FILE, counters, managed, sync
+from .sync import INTERVAL_FILE, counters, look, managed, sync
 from .version import VERSION
 
 OK = 0
@@ -158,7 +158,7 @@ def _in_force(where: Layout) -> t.Tuple[states.State, states.Policy, Config]:
 
 def _status(arguments: argparse.Namespace, node: Node, where: Layout) -> int:
     state, policy, config = _in_force(where)
-    result = reconcile(node, config, check=True, used_before=state.backend)
+    result = look(node, config, state)
     report = _report(state, policy, config, result, where)
     for line in json.dumps(report, indent=2).split("\n") if arguments.json else _table(report):
         _say(line)
@@ -180,8 +180,15 @@ def _report(
             for action in change.plan.actions
         ],
         "errors": list(result.errors),
-        "notes": list(policy.notes + result.notes + state.unrecorded) + _remarks(config, result),
+        "notes": list(policy.notes + result.notes + state.unrecorded)
+        + restraint.notes(result)
+        + _remarks(config, result),
         "not_checked": list(result.not_checked),
+        "withheld": [
+            {"family": change.family, "backend": change.backend, "action": action.action, "rule": action.rule}
+            for change in result.changes
+            for action in change.plan.withheld
+        ],
         "config": {
             "sources": list(policy.sources) or ["defaults (%s/config is not there)" % where.config_dir],
             "problem": policy.problem,
@@ -226,6 +233,8 @@ def _table(report: t.Dict[str, t.Any]) -> t.List[str]:
             len(report["not_checked"]),
             "" if len(report["not_checked"]) == 1 else "s",
         )
+    if report["withheld"]:
+        verdict += "; harmless differences left: %d, see notes" % len(report["withheld"])
     rows = [
         ("rules", verdict),
         ("config", ", ".join(config["sources"])),
@@ -288,7 +297,7 @@ def _explain(arguments: argparse.Namespace, node: Node, where: Layout) -> int:
     if family == IPV6 and not config.enable_ipv6:
         _say("%s: IPv6 is not managed (enableIPv6 is off), so no rule of ours decides" % destination)
         return OK
-    result = reconcile(node, config, check=True, used_before=state.backend)
+    result = look(node, config, state)
     change = next((change for change in managed(result) if change.family == family), None)
     if change is None:
         raise NodeError("; ".join(result.errors) or "no rules of %s are known" % family)

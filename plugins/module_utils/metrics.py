@@ -20,6 +20,7 @@ class Sample(t.NamedTuple):
     config_broken: bool
     exempt_cidrs: t.Dict[str, int]
     counters: t.Dict[str, Counters]
+    repairs_withheld: int = 0
 
 
 def render(sample: Sample) -> str:
@@ -35,6 +36,12 @@ def render(sample: Sample) -> str:
         )
     lines += _metric(
         "drift_repaired_total", "counter", "Resyncs that had to mend rules.", [("", sample.drift_repaired)]
+    )
+    lines += _metric(
+        "repairs_withheld",
+        "gauge",
+        "Differences that change nothing for packets and are left, because another program brings them back.",
+        [("", sample.repairs_withheld)],
     )
     lines += _metric("config_errors_total", "counter", "Configurations refused.", [("", sample.config_errors)])
     lines += _metric(

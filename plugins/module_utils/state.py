@@ -14,11 +14,12 @@ import os
 import time
 import typing as t
 
-from . import files
+from . import files, restraint
 from .config import Config, build, file_key, show
 from .config_file import Source, merge, read_directory
 from .errors import ConfigError, NodeError
 from .layout import RUN_DIR, STATE_DIR
+from .plan import Repair
 
 STATE_FILE = os.path.join(STATE_DIR, "state.json")
 #: In the place of it where it cannot be written, until it can or the node boots.
@@ -59,6 +60,13 @@ class State(t.NamedTuple):
     notes: t.Tuple[str, ...] = ()
     #: what the last run could not record beside the rules
     unrecorded: t.Tuple[str, ...] = ()
+    #: repairs that changed nothing for packets, and what was said of those that are not made any more
+    harmless: t.Tuple[restraint.Done, ...] = ()
+    restrained: t.Tuple[str, ...] = ()
+
+    def withheld(self) -> t.FrozenSet[Repair]:
+        """The repairs that are not made any more."""
+        return restraint.withheld(self.harmless, time.time())
 
 
 def load() -> State:
@@ -85,8 +93,9 @@ def _parse(data: t.Dict[str, t.Any]) -> State:
             if not event.lines:
                 raise ValueError(name)
             data[name] = event
-    for name in ("sources", "notes", "unrecorded"):
+    for name in ("sources", "notes", "unrecorded", "restrained"):
         data[name] = tuple(str(line) for line in data.get(name, ()))
+    data["harmless"] = tuple(_parse_harmless(*one) for one in data.get("harmless", ()))
     state = State(**data)
     if not isinstance(state.failing, bool):
         raise TypeError("failing")
@@ -98,6 +107,10 @@ def _parse(data: t.Dict[str, t.Any]) -> State:
     if state.values is not None:
         build(state.values)
     return state
+
+
+def _parse_harmless(seconds: t.Any, repair: t.Sequence[t.Any]) -> restraint.Done:
+    return restraint.Done(float(seconds), Repair(*(str(word) for word in repair)))
 
 
 def save(state: State) -> None:

@@ -14,7 +14,7 @@ import os
 import time
 import typing as t
 
-from . import files, metrics, snapshot
+from . import files, metrics, restraint, snapshot
 from . import state as states
 from .config import Config
 from .errors import NodeError
@@ -70,7 +70,8 @@ def sync(node: Node, where: Layout) -> Outcome:
     done, errors = _repair(node, policy, before)
     result = done.result if done else None
     changes = tuple(describe(result)) if result else ()
-    after = _remember(before, policy, result, changes, errors)
+    restrained = tuple(restraint.notes(result)) if result else ()
+    after = _remember(before, policy, result, changes, errors, restrained)
     records = _Records()
     if policy.config is not None:
         with records.step("the timer may have another interval: "):
@@ -84,13 +85,14 @@ def sync(node: Node, where: Layout) -> Outcome:
             _write_metrics(where, policy, result, after, time.time() if synced else snapshot.last_sync())
     elif done is not None and not errors:
         with records.step("each resync starts the agent: "):
-            _take_snapshot(node, where, policy, done)
+            _take_snapshot(node, where, policy, before, done)
     after = after._replace(unrecorded=_same_or_new(before.unrecorded, records.failed))
     if after != before:
         with records.step():
             states.save(after)
-    logged = {without_holder(line) for line in before.notes + before.unrecorded}
-    warnings = [line for line in after.notes + tuple(records.failed) if without_holder(line) not in logged]
+    logged = {without_holder(line) for line in before.notes + before.unrecorded + before.restrained}
+    told = after.notes + restrained + tuple(records.failed)
+    warnings = [line for line in told if without_holder(line) not in logged]
     return Outcome(policy, result, changes, errors, tuple(warnings), tuple(records.failed))
 
 
@@ -103,11 +105,20 @@ class _Round(t.NamedTuple):
     legacy: t.List[t.List[str]]
 
 
-def _reconcile(node: Node, config: Config, used_before: t.Optional[str], check: bool = False) -> _Round:
+def look(node: Node, config: Config, remembered: states.State) -> Result:
+    """What a sync would do now; nothing is written.
+
+    :raises NodeError: as of :func:`~.reconcile.reconcile`.
+    """
+    return reconcile(node, config, check=True, used_before=remembered.backend, withheld=remembered.withheld())
+
+
+def _reconcile(node: Node, config: Config, remembered: states.State, check: bool = False) -> _Round:
     heard, legacy = snapshot.Listener(node.run), _legacy_tables()
     listened_to = copy.copy(node)
     listened_to.run = heard
-    return _Round(reconcile(listened_to, config, check=check, used_before=used_before), heard, legacy)
+    result = reconcile(listened_to, config, check=check, used_before=remembered.backend, withheld=remembered.withheld())
+    return _Round(result, heard, legacy)
 
 
 def _legacy_tables() -> t.List[t.List[str]]:
@@ -122,20 +133,20 @@ def _repair(node: Node, policy: states.Policy, before: states.State) -> t.Tuple[
         errors.append("%s; %s" % (policy.problem, stands_in))
     if policy.config is not None:
         try:
-            done = _reconcile(node, policy.config, before.backend)
+            done = _reconcile(node, policy.config, before)
             errors += done.result.errors
         except NodeError as exc:
             errors.append(str(exc))
     return done, tuple(errors)
 
 
-def _take_snapshot(node: Node, where: Layout, policy: states.Policy, last: _Round) -> None:
+def _take_snapshot(node: Node, where: Layout, policy: states.Policy, before: states.State, last: _Round) -> None:
     """Let the resync script know what this sync has verified, if that is what the files ask for."""
     if policy.config is None or policy.files is None:
         return
     if last.result.changed:
         # What was written has been verified, one family and backend after the other; now all of them at once.
-        last = _reconcile(node, policy.config, last.result.backend, check=True)
+        last = _reconcile(node, policy.config, before._replace(backend=last.result.backend), check=True)
         if last.result.changed or last.result.errors:
             return
     if last.result.not_checked:
@@ -193,9 +204,14 @@ def _remember(
     result: t.Optional[Result],
     changes: t.Tuple[str, ...],
     errors: t.Tuple[str, ...],
+    restrained: t.Tuple[str, ...],
 ) -> states.State:
     now = time.time()
     after = before._replace(failing=bool(errors), backend=result.backend if result else before.backend)
+    if result and (before.harmless or changes):
+        after = after._replace(harmless=restraint.remember(before.harmless, result, now))
+    if restrained or not after.harmless:
+        after = after._replace(restrained=restrained)
     if policy.problem is None:
         after = after._replace(values=policy.values, sources=policy.sources)
         if result is not None:
@@ -235,5 +251,6 @@ def _write_metrics(
         config_broken=policy.problem is not None,
         exempt_cidrs=exempt,
         counters=counters(result) if result is not None else {},
+        repairs_withheld=sum(len(change.plan.withheld) for change in result.changes) if result is not None else 0,
     )
     files.write(where.metrics_file, metrics.render(sample).encode("utf-8"), 0o644)

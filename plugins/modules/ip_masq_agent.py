@@ -145,7 +145,7 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import agent, install, removal
+from ..module_utils import agent, install, removal, restraint
 from ..module_utils import state as states
 from ..module_utils.audit import postrouting_remarks
 from ..module_utils.config import Config, build, file_key, find_file_key, nearest_file_key
@@ -153,10 +153,9 @@ from ..module_utils.config_file import parse
 from ..module_utils.errors import ConfigError, IpMasqError, NodeError
 from ..module_utils.layout import SERVICE, Layout, layout
 from ..module_utils.node import Node
-from ..module_utils.reconcile import reconcile
 from ..module_utils.results import rules_diff, rules_return
 from ..module_utils.runner import run
-from ..module_utils.sync import managed, sync
+from ..module_utils.sync import look, managed, sync
 
 #: Stays where it is for as long as the node lives, unlike the Python of a virtual environment.
 SYSTEM_PYTHON = "/usr/bin/python3"
@@ -235,7 +234,7 @@ def present(module: AnsibleModule, node: Node, where: Layout) -> t.Dict[str, t.A
     config = t.cast(Config, policy.config)
     install.check_systemd()
     failed = install.last_failure(node.run)
-    planned = reconcile(node, config, check=True, used_before=states.load().backend)
+    planned = look(node, config, states.load())
     put = install.put_files(where, text, check)
     result, errors, notes = planned, planned.errors, policy.notes
     if not check:
@@ -244,7 +243,7 @@ def present(module: AnsibleModule, node: Node, where: Layout) -> t.Dict[str, t.A
     services = put.services + tuple(install.settle_units(node.run, put, params["enabled"], check))
     if install.set_timer(node.run, config.resync_interval, check):
         services += ("the timer is set to %gs" % (config.resync_interval / 1e9),)
-    for note in notes + result.notes + put.notes:
+    for note in notes + result.notes + put.notes + tuple(restraint.notes(result)):
         module.warn(note)
     if check and failed:
         module.warn("the last run of %s failed: %s; a run without check mode tries it again" % (SERVICE, failed))

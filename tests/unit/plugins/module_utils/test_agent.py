@@ -32,7 +32,7 @@ class Agent:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path, capsys: t.Any) -> None:
         make_private(monkeypatch, root)
         monkeypatch.delenv("JOURNAL_STREAM", raising=False)
-        monkeypatch.setattr(agent, "reconcile", self._reconcile)
+        monkeypatch.setattr(agent, "look", self._look)
         monkeypatch.setattr(agent, "run", self._run)
         self.where = Layout(config_dir=str(root / "config"))
         self.config = root / "config" / "config"
@@ -41,10 +41,7 @@ class Agent:
         self.met: t.Dict[str, t.Any] = {}
         self.route = "203.0.113.7 via 198.51.100.2 dev eth0 src 198.51.100.1 uid 0 \\    cache \n"
 
-    def _reconcile(
-        self, _node: t.Any, config: Config, check: bool = False, used_before: t.Optional[str] = None
-    ) -> Result:
-        assert check, "a question must not change anything"
+    def _look(self, _node: t.Any, config: Config, _remembered: states.State) -> Result:
         return reconciled(config, **self.met)
 
     def _run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:

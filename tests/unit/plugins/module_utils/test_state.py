@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils import restraint
 from ansible_collections.kubenode.ip_masq.plugins.module_utils import state as states
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError
@@ -48,6 +49,7 @@ remembered = st.builds(
     config_errors=st.integers(0, 10**9),
     notes=lines,
     unrecorded=lines,
+    harmless=st.lists(st.builds(restraint.Done, st.floats(0, 4e9)), max_size=3).map(tuple),
 )
 
 
