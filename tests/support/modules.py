@@ -6,11 +6,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import importlib
 import json
 import multiprocessing
 import multiprocessing.connection
 import os
 import sys
+import types
 import typing as t
 from pathlib import Path
 
@@ -55,6 +58,7 @@ class ModuleRun:
         """
         self._answers, answers = _FORK.Pipe(duplex=False)
         work = [module_process.Run(dict(options), check, diff) for options in runs]
+        _imported()
         self.process = _FORK.Process(target=_work, args=(ns, work, path, answers), daemon=True)
         self.process.start()
         answers.close()
@@ -90,19 +94,40 @@ class ModuleRun:
         return found
 
 
+@functools.lru_cache(maxsize=None)
+def _imported() -> t.Dict[str, types.ModuleType]:
+    """What the module imports of the collection, as it is when nobody has used it: each run starts from that."""
+    others = _take_modules()
+    sys.path.insert(0, str(collections()))
+    try:
+        importlib.import_module(module_process.MODULE)
+        taken = _take_modules()
+        del taken[module_process.MODULE]  # it runs as __main__
+        return taken
+    finally:
+        sys.path.pop(0)
+        sys.modules.update(others)
+
+
+def _take_modules() -> t.Dict[str, types.ModuleType]:
+    """Forget what was imported of collections, and return it."""
+    names = [name for name in sys.modules if name.split(".")[0] == "ansible_collections"]
+    return {name: sys.modules.pop(name) for name in names}
+
+
 def _work(
     ns: Namespace,
     work: t.Sequence[module_process.Run],
     path: t.Optional[Path],
     answers: multiprocessing.connection.Connection,
 ) -> None:
-    """What the new process does: enter the namespace, forget what other tests imported, run."""
+    """What the new process does: enter the namespace, run the module as if nobody had imported it before."""
     ns.enter()
     if path is not None:
         os.environ["PATH"] = "%s:%s" % (path, os.environ["PATH"])
     sys.path.insert(0, str(collections()))
-    for name in [name for name in sys.modules if name.split(".")[0] == "ansible_collections"]:
-        del sys.modules[name]
+    _take_modules()
+    sys.modules.update(_imported())
     answers.send("ready")
     for one in work:
         answers.send(module_process.run(one))
