@@ -8,6 +8,9 @@ PYTHON := .venv/bin/python
 ARGS ?=
 SCENARIOS ?=
 export BACKENDS
+# Jobs of tests that run at a time; default: one more than there are CPUs. JOBS=1 shows output as it comes.
+JOBS ?=
+export JOBS
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-unit test-kernel test-molecule sanity lint bench clean
@@ -19,6 +22,7 @@ help: ## this list
 	@echo
 	@echo '  make test-unit ARGS="-k cidr -x"           arguments for pytest; so for test-kernel'
 	@echo '  make test-molecule SCENARIOS="default"     some scenarios instead of all; so with BACKENDS="nftables"'
+	@echo '  make test JOBS=1                           one thing at a time, output as it comes; default: CPUs + 1'
 
 setup: ## install packages (apt), .venv, and the built collection into .cache
 	@tools/setup
@@ -26,7 +30,7 @@ setup: ## install packages (apt), .venv, and the built collection into .cache
 demo: setup ## three systemd nodes, the module on each, real packets, who saw which address
 	@tools/demo
 
-test: setup ## everything below, in this order; a failing stage does not hide the later ones
+test: setup ## everything below, side by side; what fails does not hide the rest
 	@$(PYTHON) tools/test lint sanity unit kernel molecule
 
 lint: setup ## ruff, ansible-lint (production), changelog, galaxy-importer
