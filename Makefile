@@ -13,7 +13,7 @@ JOBS ?=
 export JOBS
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-unit test-kernel test-molecule sanity lint bench clean
+.PHONY: help setup setup-nodes demo test test-unit test-kernel test-molecule sanity lint bench clean
 
 help: ## this list
 	@echo "On a Debian 12 or 13 machine, as root or with sudo. Every target sets up what it needs first."
@@ -27,10 +27,13 @@ help: ## this list
 setup: ## install packages (apt), .venv, and the built collection into .cache
 	@tools/setup
 
-demo: setup ## three systemd nodes, the module on each, real packets, who saw which address
+setup-nodes:
+	@tools/setup --nodes
+
+demo: setup-nodes ## three systemd nodes, the module on each, real packets, who saw which address
 	@tools/demo
 
-test: setup ## everything below, side by side; what fails does not hide the rest
+test: setup-nodes ## everything below, side by side; what fails does not hide the rest
 	@$(PYTHON) tools/test lint sanity unit kernel molecule
 
 lint: setup ## ruff, ansible-lint (production), changelog, galaxy-importer
@@ -42,13 +45,13 @@ sanity: setup ## ansible-test sanity on the installed artefact, with every Pytho
 test-unit: setup ## pytest; node-side code also on the oldest and newest Python there is
 	@$(PYTHON) tools/test unit -- $(ARGS)
 
-test-kernel: setup ## pytest: real rules and packets in network namespaces
+test-kernel: setup-nodes ## pytest: real rules and packets in network namespaces
 	@$(PYTHON) tools/test kernel -- $(ARGS)
 
-test-molecule: setup ## scenarios on three systemd nodes: Debian 11, 12 (iptables-legacy), 13; again with nftables
+test-molecule: setup-nodes ## scenarios on three systemd nodes: Debian 11, 12 (iptables-legacy), 13; again with nftables
 	@$(PYTHON) tools/test molecule -- $(SCENARIOS)
 
-bench: setup ## the figures, ours and others', in one table
+bench: setup-nodes ## the figures, ours and others', in one table
 	@tools/bench
 
 clean: ## remove nodes, node images, .venv, .cache and all that was built
