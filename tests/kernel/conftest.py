@@ -35,6 +35,39 @@ def machine() -> None:
     namespaces.sweep()
 
 
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Once all of it is over, also where tests ran side by side and some of their processes were killed."""
+    if not hasattr(config, "workerinput") and os.geteuid() == 0:
+        namespaces.sweep()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the tables of C(show_table): what tests print themselves is lost where they run side by side."""
+    for reports in list(terminalreporter.stats.values()):
+        for report in reports:
+            if getattr(report, "when", "") == "call":
+                for name, text in report.user_properties:
+                    if name == "table":
+                        terminalreporter.write_line("\n" + text)
+
+
+#: Prints a table: what stands in its corner, the other columns' heads, rows of a name and cells.
+ShowTable = t.Callable[[str, t.Sequence[str], t.Iterable[t.Tuple[str, t.Sequence[str]]]], None]
+
+
+@pytest.fixture
+def show_table(record_property: t.Callable[[str, object], None]) -> ShowTable:
+    """Print a table once all tests are over."""
+
+    def show(corner: str, heads: t.Sequence[str], rows: t.Iterable[t.Tuple[str, t.Sequence[str]]]) -> None:
+        lines = [(corner, *heads), *((name, *cells) for name, cells in rows)]
+        widths = [max(len(cell) for cell in column) + 2 for column in zip(*lines)]
+        text = ["".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
+        record_property("table", "\n".join(text))
+
+    return show
+
+
 @pytest.fixture
 def ns() -> t.Iterator[namespaces.Namespace]:
     """A network namespace in which nothing has touched netfilter yet."""

@@ -65,7 +65,7 @@ SPARED: t.Dict[t.Tuple[str, str], t.Set[str]] = {
 }
 
 
-def test_packet_matrix(topology: Topology, family: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_packet_matrix(topology: Topology, family: str, show_table: t.Callable[..., None]) -> None:
     """The table is printed; every cell is one new connection from a pod to an exempt destination."""
     a = ADDRESSES[family]
     names = {a.pod: "preserved", a.node: "masqueraded"}
@@ -81,14 +81,8 @@ def test_packet_matrix(topology: Topology, family: str, capsys: pytest.CaptureFi
             cells.append(names.get(seen[a.exempt[0]], seen[a.exempt[0]]))
             assert seen[a.outside[0]] == a.node, (masquerader, backend, exemption)
         rows.append((masquerader, cells))
-    with capsys.disabled():
-        print("\n\n%s: what an exempt destination sees" % family)
-        print(
-            "%-25s" % "who else masquerades"
-            + "".join("%-20s" % ("%s %s" % ours).replace("iptables_", "") for ours in OURS)
-        )
-        for masquerader, cells in rows:
-            print("%-25s" % masquerader + "".join("%-20s" % cell for cell in cells))
+    heads = [("%s %s" % ours).replace("iptables_", "") for ours in OURS]
+    show_table("%s: what an exempt destination sees" % family, heads, rows)
     found = {(name, ours): cell for name, cells in rows for ours, cell in zip(OURS, cells)}
     expected = {
         (name, ours): "preserved" if name in SPARED[ours] else "masqueraded" for name in OTHERS for ours in OURS

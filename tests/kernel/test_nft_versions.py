@@ -60,7 +60,7 @@ BOTH: t.Dict[str, t.Any] = {
 }
 
 
-def test_each_version_reads_what_each_other_wrote(nfts: Nfts, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_version_reads_what_each_other_wrote(nfts: Nfts, show_table: t.Callable[..., None]) -> None:
     """Text, JSON, and the module itself: what one version wrote is in sync for all."""
     rows = []
     for writer in nfts.values():
@@ -70,10 +70,7 @@ def test_each_version_reads_what_each_other_wrote(nfts: Nfts, capsys: pytest.Cap
             texts = {reader.call(ns, "-n", "-s", "list", "ruleset").stdout for reader in nfts.values()}
             rows.append((writer.version, cells))
             assert len(texts) == 1, texts
-    with capsys.disabled():
-        print("\n\n%-16s" % "written by nft" + "".join("%-30s" % ("read by " + nft.version) for nft in nfts.values()))
-        for version, cells in rows:
-            print("%-16s" % version + "".join("%-30s" % cell for cell in cells))
+    show_table("written by nft", ["read by " + nft.version for nft in nfts.values()], rows)
     assert {cell for _version, cells in rows for cell in cells} == {"ok"}
 
 

@@ -135,7 +135,7 @@ def served(topology: Topology) -> t.Iterator[Topology]:
 
 
 @pytest.mark.parametrize("theirs", THEIRS)
-def test_services_are_answered(served: Topology, theirs: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_services_are_answered(served: Topology, theirs: str, show_table: t.Callable[..., None]) -> None:
     """The table is printed; every cell is one new connection in IPv4 and one in IPv6."""
     load, after = THEIRS[theirs]
     if load is _ipvs:
@@ -154,8 +154,7 @@ def test_services_are_answered(served: Topology, theirs: str, capsys: pytest.Cap
         if exemption == "enforce":
             cases = [case for case in cases if (theirs, case.name) not in BREAKS]
         columns.append(_wrong(served, cases))
-    with capsys.disabled():
-        _print(theirs, columns)
+    show_table(theirs, [("%s %s" % ours).replace("iptables_", "") for ours in OURS], _verdicts(columns))
     assert {
         (ours, case.name, seen) for ours, column in zip(OURS, columns) for case, seen in column.items() if seen
     } == set()
@@ -174,14 +173,13 @@ def _wrong(topology: Topology, cases: t.Sequence[Case]) -> t.Dict[Case, str]:
     return found
 
 
-def _print(theirs: str, columns: t.Sequence[t.Mapping[Case, str]]) -> None:
-    print("\n\n%-55s" % theirs + "".join("%-17s" % ("%s %s" % ours).replace("iptables_", "") for ours in OURS))
+def _verdicts(columns: t.Sequence[t.Mapping[Case, str]]) -> t.Iterator[t.Tuple[str, t.List[str]]]:
     for name in dict.fromkeys(case.name for family in CASES.values() for case in family):
         cells = []
         for column in columns:
             seen = [wrong for case, wrong in column.items() if case.name == name]
             cells.append("not asked" if not seen else "WRONG" if any(seen) else "ok")
-        print("  %-53s" % name + "".join("%-17s" % cell for cell in cells))
+        yield name, cells
 
 
 def _need_ipvs() -> None:

@@ -9,6 +9,7 @@ builds the image if podman does not have it).
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import subprocess
 import tempfile
@@ -53,13 +54,15 @@ def nft_of(release: str) -> Nft:
     """The nft of one release."""
     image = _output(str(ROOT / "tools" / "node-image"), release)
     folder = _CACHE / image.rpartition(":")[2]
-    if not folder.exists():
-        _copy(image, folder)
+    _CACHE.mkdir(parents=True, exist_ok=True)
+    with open(_CACHE / "lock", "w", encoding="ascii") as lock:  # tests run in several processes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            _copy(image, folder)
     return Nft(release, _output(str(folder / "bin" / "nft"), "--version").split()[1].lstrip("v"), folder / "bin")
 
 
 def _copy(image: str, folder: Path) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
     fresh = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
         mounted = _output("podman", "image", "mount", image)
