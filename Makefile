@@ -36,7 +36,7 @@ demo: setup-nodes ## three systemd nodes, the module on each, real packets, who 
 test: setup-nodes ## everything below, side by side; what fails does not hide the rest
 	@$(PYTHON) tools/test lint sanity unit kernel molecule
 
-lint: setup ## ruff, ansible-lint (production), changelog, galaxy-importer
+lint: setup ## ruff, shellcheck, ansible-lint (production), changelog, galaxy-importer
 	@$(PYTHON) tools/test lint
 
 sanity: setup ## ansible-test sanity on the installed artefact, with every Python there is

@@ -3,6 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 #
 # What the scripts in tools/ share. Sourced by bash.
+#
+# shellcheck shell=bash
+# shellcheck disable=SC2034 # variables for those who source it
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE_DIR=$ROOT/.cache
