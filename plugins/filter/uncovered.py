@@ -13,6 +13,7 @@ author:
 description:
   - Subtracts networks from networks, on the controller. An empty result means that all of the input is covered.
   - Both lists are read by the collection's own CIDR grammar first, so a typing error has the same message everywhere.
+    Text is split at commas, on its own and as an entry.
 positional: covering, reserved
 options:
   _input:
@@ -54,7 +55,7 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 
-from ..module_utils.config import RESERVED_CIDRS, RFC1918_CIDRS, parse_cidr
+from ..module_utils.config import RESERVED_CIDRS, RFC1918_CIDRS, parse_cidr, split_entries
 from ..module_utils.errors import ConfigError
 
 try:
@@ -76,10 +77,11 @@ def uncovered(networks: t.Any, covering: t.Any = None, reserved: bool = False) -
 
 
 def _read(networks: t.Any) -> netaddr.IPSet:
-    if isinstance(networks, str) or not isinstance(networks, (list, tuple)):
+    entries = split_entries(networks)
+    if not isinstance(entries, list):
         raise AnsibleFilterError("kubenode.ip_masq.uncovered: %r is not a list of networks" % (networks,))
     try:
-        return netaddr.IPSet([str(parse_cidr(network)) for network in networks])
+        return netaddr.IPSet([str(parse_cidr(network)) for network in entries])
     except ConfigError as exc:
         raise AnsibleFilterError("kubenode.ip_masq.uncovered: %s" % exc) from None
 

@@ -201,6 +201,21 @@ def unique(pairs: t.Iterable[t.Tuple[str, t.Any]]) -> t.Dict[str, t.Any]:
     return result
 
 
+def split_entries(value: t.Any) -> t.Any:
+    """A list of text as Ansible hands it over: text is split at commas, alone (``-e NAME=A,B``) and as an entry.
+
+    kubespray's kube_pods_subnets is such an entry: "10.233.64.0/18,fd85::/112". A config file has no such form, as with
+    ip-masq-agent. What is neither text nor a list is returned as it is, for the grammar to refuse.
+    """
+    entries = [value] if isinstance(value, str) else value
+    if not isinstance(entries, (list, tuple)):
+        return value
+    split: t.List[t.Any] = []
+    for entry in entries:
+        split += [part.strip() for part in entry.split(",")] if isinstance(entry, str) else [entry]
+    return split
+
+
 def parse_cidr(text: t.Any) -> Network:
     """Read one network in CIDR notation, strictly: ``ADDRESS/PREFIX`` with no host bits, no zone, no netmask.
 

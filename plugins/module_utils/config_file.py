@@ -16,7 +16,18 @@ import os
 import stat
 import typing as t
 
-from .config import file_key, find_file_key, nearest_file_key, parse_integer, show, unique
+from .config import (
+    RESERVED_CIDRS,
+    RFC1918_CIDRS,
+    build,
+    file_key,
+    find_file_key,
+    nearest_file_key,
+    parse_integer,
+    show,
+    split_entries,
+    unique,
+)
 from .errors import ConfigError
 
 #: bytes; a list of 10,000 CIDRs takes about 300,000
@@ -70,18 +81,22 @@ def read_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[Sour
 def merge(sources: t.Iterable[Source]) -> Document:
     """What files say together.
 
-    Lists of ranges are united, in order and without duplicates; of other values the last one wins, with a note.
+    Lists of ranges are united, in order and without duplicates; of other values the last one wins, with a note. A drop-in
+    that replaces the default list, because C(config) names none, is noted too.
 
     :raises ConfigError: as :func:`parse`, for whichever file is broken.
     """
     values: t.Dict[str, t.Any] = {}
     origin: t.Dict[str, str] = {}
     notes: t.List[str] = []
+    lists: t.List[str] = []
     empty: t.List[str] = []
     for path, text, _changed in sources:
         document = parse(text, path)
         notes += document.notes
         empty += document.empty
+        if UNITED in document.values:
+            lists.append(path)
         for option, value in document.values.items():
             if option == UNITED and isinstance(value, list) and isinstance(values.get(option), list):
                 # Entries may be anything yet, also what cannot be put into a set.
@@ -95,7 +110,45 @@ def merge(sources: t.Iterable[Source]) -> Document:
                     )
                 values[option] = value
             origin[option] = path
+    if lists and is_drop_in(lists[0]):
+        default = RESERVED_CIDRS if values.get("nomasq_all_reserved_ranges") is True else RFC1918_CIDRS
+        config = os.path.join(os.path.dirname(os.path.dirname(lists[0])), "config")
+        notes.append(
+            "%s: nonMasqueradeCIDRs replaces the default list (%s), because %s has no nonMasqueradeCIDRs; to add to "
+            "the default list, name its ranges there" % (lists[0], ", ".join(default), config)
+        )
     return Document(values, tuple(notes), tuple(empty))
+
+
+def config_text(config: t.Mapping[str, t.Any]) -> str:
+    """The text of a file C(config) with these keys.
+
+    Without nonMasqueradeCIDRs it names the default list, so that a drop-in adds to that and does not replace it.
+
+    :raises ConfigError: a key is not known, or a value is wrong.
+    """
+    written = dict(config)
+    for name, value in config.items():
+        key = find_file_key(name)
+        if key is None:
+            raise ConfigError(
+                "config: the key %s is not known; the nearest known key is %s" % (ascii(name), nearest_file_key(name))
+            )
+        if key.option == UNITED:
+            written[name] = split_entries(value)
+    values = parse(_as_json(written), "config").values
+    policy = build(values, label=file_key)
+    if UNITED not in values:
+        default = [str(network) for network in policy.non_masquerade_cidrs]
+        written = dict({file_key(UNITED): default}, **written)
+    return _as_json(written)
+
+
+def _as_json(config: t.Mapping[str, t.Any]) -> str:
+    try:
+        return json.dumps(config, indent=2) + "\n"
+    except (TypeError, ValueError) as exc:
+        raise ConfigError("config: a value cannot be written as JSON: %s" % exc) from None
 
 
 def config_paths(directory: str) -> t.List[str]:
@@ -114,6 +167,11 @@ def config_paths(directory: str) -> t.List[str]:
     return [os.path.join(directory, "config")] + [
         os.path.join(drop_ins, name) for name in names if not name.startswith(".")
     ]
+
+
+def is_drop_in(path: str) -> bool:
+    """Whether one of the :func:`config_paths` is a drop-in; only C(config) itself has no suffix."""
+    return os.path.basename(path) != "config"
 
 
 def read(path: str) -> t.Optional[Source]:

@@ -34,6 +34,7 @@ options:
   non_masquerade_cidrs:
     description:
       - Destinations to which traffic keeps the pod's address, in CIDR notation without host bits.
+      - Text is split at commas, in a list too, so that V(10.0.0.0/8,192.168.0.0/16) is a list of two.
       - V([]) is an empty list, so that everything except link-local destinations is masqueraded.
       - When not given, RFC 1918 (V(10.0.0.0/8), V(172.16.0.0/12), V(192.168.0.0/16)), or see
         O(nomasq_all_reserved_ranges).
@@ -274,7 +275,7 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils.audit import postrouting_remarks
-from ..module_utils.config import DEFAULTS, Config, build, file_key
+from ..module_utils.config import DEFAULTS, Config, build, file_key, split_entries
 from ..module_utils.config_file import load
 from ..module_utils.errors import ConfigError, IpMasqError
 from ..module_utils.node import Node
@@ -314,6 +315,8 @@ def read_config(params: t.Mapping[str, t.Any]) -> t.Tuple[Config, t.Tuple[str, .
     :raises ConfigError: bad input, with the option or key, the value and the remedy.
     """
     given = {name: params[name] for name in FILE_POLICY + FLAGS if params[name] is not None}
+    if "non_masquerade_cidrs" in given:
+        given["non_masquerade_cidrs"] = split_entries(given["non_masquerade_cidrs"])
     if not params["config_file"]:
         return build(given), ()
     document = load(params["config_file"])

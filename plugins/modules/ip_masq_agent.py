@@ -34,6 +34,8 @@ options:
         (C(nomasqAllReservedRanges), C(enableIPv6), C(masqChain), C(randomFully), C(toPorts)), and C(backend) and
         C(exemption).
       - Keys that are not given have their defaults. An unknown key is an error.
+      - Without C(nonMasqueradeCIDRs) the default list is written to the file, so that drop-ins add to it.
+      - C(nonMasqueradeCIDRs) may be text, as in V(10.0.0.0/8,fd00::/8). Text is split at commas, in a list too.
       - When not given, the file that is on the node stays as it is.
     type: dict
   enabled:
@@ -138,7 +140,6 @@ rules:
   type: dict
 """
 
-import json
 import os
 import sys
 import typing as t
@@ -148,8 +149,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils import agent, install, removal, restraint
 from ..module_utils import state as states
 from ..module_utils.audit import postrouting_remarks
-from ..module_utils.config import Config, build, file_key, find_file_key, nearest_file_key
-from ..module_utils.config_file import parse
+from ..module_utils.config import Config
+from ..module_utils.config_file import config_text
 from ..module_utils.errors import ConfigError, IpMasqError, NodeError
 from ..module_utils.layout import SERVICE, Layout, layout
 from ..module_utils.node import Node
@@ -170,24 +171,6 @@ ARGUMENT_SPEC = {
     "python": {"type": "path"},
     "lock_timeout": {"type": "int", "default": 5},
 }
-
-
-def config_text(config: t.Mapping[str, t.Any]) -> str:
-    """The text of the config file.
-
-    :raises ConfigError: a key is not known, or a value is wrong.
-    """
-    for name in config:
-        if find_file_key(name) is None:
-            raise ConfigError(
-                "config: the key %s is not known; the nearest known key is %s" % (ascii(name), nearest_file_key(name))
-            )
-    try:
-        text = json.dumps(config, indent=2) + "\n"
-    except (TypeError, ValueError) as exc:
-        raise ConfigError("config: a value cannot be written as JSON: %s" % exc) from None
-    build(parse(text, "config").values, label=file_key)
-    return text
 
 
 def find_layout(params: t.Mapping[str, t.Any]) -> Layout:

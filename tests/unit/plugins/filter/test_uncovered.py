@@ -34,9 +34,11 @@ NETWORKS = st.lists(
         (["10.244.0.0/16", "fd00:10::/32"], ["10.0.0.0/8"], ["fd00:10::/32"]),
         (["192.168.0.0/17", "192.168.128.0/17"], [], ["192.168.0.0/16"]),
         ([], ["10.0.0.0/8"], []),
+        ("10.233.64.0/18, fd85::/112", "10.0.0.0/8,fd00::/8", []),
+        (["10.233.64.0/18,fd85::/112"], ["10.0.0.0/8"], ["fd85::/112"]),
     ],
 )
-def test_what_is_left(networks: t.List[str], covering: t.List[str], left: t.List[str]) -> None:
+def test_what_is_left(networks: t.Any, covering: t.Any, left: t.List[str]) -> None:
     assert uncovered(networks, covering) == left
 
 
@@ -56,7 +58,7 @@ def test_an_address_is_left_just_where_nothing_covers_it(networks: t.List[str], 
             assert any(address in entry for entry in left) == (inside and not covered)
 
 
-@pytest.mark.parametrize("bad", [["10.0.0.1/8"], ["10/8"], [None], "10.0.0.0/8", 5])
+@pytest.mark.parametrize("bad", [["10.0.0.1/8"], ["10/8"], [None], "10.0.0.0/8,", {}, 5])
 def test_bad_input_is_refused_with_the_collections_own_words(bad: t.Any) -> None:
     with pytest.raises(AnsibleFilterError, match=r"aligned network is 10\.0\.0\.0/8|is not a (CIDR|list)"):
         uncovered(bad, [])

@@ -67,7 +67,26 @@ MERGES: t.Dict[str, t.Tuple[t.Dict[str, str], t.Dict[str, t.Any], t.List[str]]] 
         {CIDRS: ["10.0.0.0/8"]},
         [],
     ),
-    "an empty list alone is empty and no default": ({"a.json": '{"nonMasqueradeCIDRs": []}'}, {CIDRS: []}, []),
+    "an empty list alone is empty and no default": (
+        {"a.json": '{"nonMasqueradeCIDRs": []}'},
+        {CIDRS: []},
+        ["a.json: nonMasqueradeCIDRs replaces the default list (10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16)"],
+    ),
+    "a drop-in replaces a default list that config does not name": (
+        {
+            "config": "{}",
+            "a.json": '{"masqLinkLocal": true}',
+            "b.json": '{"nonMasqueradeCIDRs": ["198.18.0.0/15"]}',
+            "c.json": '{"nonMasqueradeCIDRs": ["100.64.0.0/10"]}',
+        },
+        {CIDRS: ["198.18.0.0/15", "100.64.0.0/10"], "masq_link_local": True},
+        ["b.json: nonMasqueradeCIDRs replaces the default list (10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16), because"],
+    ),
+    "a drop-in replaces the list of reserved ranges": (
+        {"config": '{"nomasqAllReservedRanges": true}', "a.json": '{"nonMasqueradeCIDRs": ["198.18.0.0/15"]}'},
+        {CIDRS: ["198.18.0.0/15"], "nomasq_all_reserved_ranges": True},
+        ["192.168.0.0/16, 100.64.0.0/10, 192.0.0.0/24"],
+    ),
     "of scalars the last in name order wins": (
         {
             "config": '{"resyncInterval": "1m"}',

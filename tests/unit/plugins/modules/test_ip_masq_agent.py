@@ -14,13 +14,15 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import KEYS
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import KEYS, RESERVED_CIDRS
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.config_file import merge, parse, read_directory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.install import FileChange, Installed
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent as module
 
 OPTIONS = yaml.safe_load(module.DOCUMENTATION)["options"]
 EXAMPLES = yaml.safe_load(module.EXAMPLES)
+CIDRS = "non_masquerade_cidrs"
 
 
 @pytest.mark.parametrize("option", sorted(set(OPTIONS) | set(module.ARGUMENT_SPEC)))
@@ -53,6 +55,42 @@ class TestConfigText:
         assert json.loads(text) == config
         assert text.endswith("}\n")
 
+    @pytest.mark.parametrize(
+        "config, named",
+        [
+            ({}, ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]),
+            ({"nomasqAllReservedRanges": True}, list(RESERVED_CIDRS)),
+            ({"nonMasqueradeCIDRs": []}, []),
+            ({"NonMasqueradeCIDRs": None}, None),
+        ],
+    )
+    def test_the_default_list_is_named_so_that_a_drop_in_adds_to_it(
+        self, config: t.Dict[str, t.Any], named: t.Any, tmp_path: Path
+    ) -> None:
+        text = module.config_text(config)
+        written = {key.lower(): value for key, value in json.loads(text).items()}
+        assert written["nonmasqueradecidrs"] == named
+        assert parse(text, "config").values == dict(parse(json.dumps(config), "config").values, **{CIDRS: named or []})
+        (tmp_path / "config.d").mkdir()
+        (tmp_path / "config.d" / "20-lab.json").write_text('{"nonMasqueradeCIDRs": ["198.18.0.0/15"]}')
+        document = merge(read_directory(str(tmp_path), text))
+        united = list(named or [])
+        assert document.values[CIDRS] == united + [cidr for cidr in ["198.18.0.0/15"] if cidr not in united]
+        assert document.notes == ()
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            "10.233.64.0/18,fd85::/112",
+            "10.233.64.0/18, fd85::/112\n",
+            ["10.233.64.0/18,fd85::/112"],
+            ["10.233.64.0/18", " fd85::/112"],
+        ],
+    )
+    def test_text_is_split_and_the_file_has_a_list(self, given: t.Any) -> None:
+        text = module.config_text({"nonMasqueradeCIDRs": given, "enableIPv6": True})
+        assert json.loads(text)["nonMasqueradeCIDRs"] == ["10.233.64.0/18", "fd85::/112"]
+
     def test_same_config_is_the_same_text(self) -> None:
         assert module.config_text({"cidrLimit": 3}) == module.config_text({"cidrLimit": 3})
 
@@ -63,6 +101,10 @@ class TestConfigText:
             ({"non_masquerade_cidrs": []}, "the nearest known key is nonMasqueradeCIDRs"),
             ({"nonMasqueradeCIDRs": ["10.0.0.1/8"]}, "nonMasqueradeCIDRs: '10.0.0.1/8' has host bits set"),
             ({"nonMasqueradeCIDRs": [None]}, "entry 1 is null"),
+            ({"nonMasqueradeCIDRs": ""}, "the entry is empty; leave it out (an empty list is written [])"),
+            ({"nonMasqueradeCIDRs": "10.0.0.0/8,"}, "the entry is empty"),
+            ({"nonMasqueradeCIDRs": "10.0.0.0/8,10/8"}, "'10/8' is not a CIDR"),
+            ({"nonMasqueradeCIDRs": 5}, "5 is not a list"),
             ({"masqLinkLocal": "yes"}, "masqLinkLocal: 'yes' is not a boolean"),
             ({"resyncInterval": 60}, "resyncInterval: 60 is not a duration"),
             ({"masqChain": "x; reboot"}, "masqChain: 'x; reboot' cannot name a chain"),
