@@ -81,8 +81,8 @@ def read_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[Sour
 def merge(sources: t.Iterable[Source]) -> Document:
     """What files say together.
 
-    Lists of ranges are united, in order and without duplicates; of other values the last one wins, with a note. A drop-in
-    that replaces the default list, because C(config) names none, is noted too.
+    Lists of ranges are united, in order and without duplicates; of other values the last one wins, with a note. A
+    drop-in that replaces the default list, because C(config) names none, is noted, too.
 
     :raises ConfigError: as :func:`parse`, for whichever file is broken.
     """

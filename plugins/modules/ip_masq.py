@@ -279,6 +279,7 @@ from ..module_utils.config import DEFAULTS, Config, build, file_key, split_entri
 from ..module_utils.config_file import load
 from ..module_utils.errors import ConfigError, IpMasqError
 from ..module_utils.node import Node
+from ..module_utils.notes import named
 from ..module_utils.reconcile import reconcile
 from ..module_utils.results import rules_diff, rules_return
 from ..module_utils.runner import run
@@ -344,11 +345,11 @@ def main() -> None:
     except IpMasqError as exc:
         module.fail_json(msg=str(exc))
     for note in notes + result.notes:
-        module.warn(note)
+        module.warn(named(note))
     for change in result.changes:
         if present and change.backend == result.backend:
             for remark in postrouting_remarks(change.plan, config.exemption != "return"):
-                module.warn(remark)
+                module.warn(named(remark))
     returned = dict(rules_return(result, present), changed=result.changed, diff=rules_diff(result))
     if result.errors:
         module.fail_json(msg="; ".join(result.errors), **returned)

@@ -154,6 +154,7 @@ from ..module_utils.config_file import config_text
 from ..module_utils.errors import ConfigError, IpMasqError, NodeError
 from ..module_utils.layout import SERVICE, Layout, layout
 from ..module_utils.node import Node
+from ..module_utils.notes import named
 from ..module_utils.results import rules_diff, rules_return
 from ..module_utils.runner import run
 from ..module_utils.sync import look, managed, sync
@@ -226,13 +227,14 @@ def present(module: AnsibleModule, node: Node, where: Layout) -> t.Dict[str, t.A
     services = put.services + tuple(install.settle_units(node.run, put, params["enabled"], check))
     if install.set_timer(node.run, config.resync_interval, check):
         services += ("the timer is set to %gs" % (config.resync_interval / 1e9),)
-    for note in notes + result.notes + put.notes + tuple(restraint.notes(result)):
-        module.warn(note)
+    warnings = notes + result.notes + put.notes + tuple(restraint.notes(result))
     if check and failed:
-        module.warn("the last run of %s failed: %s; a run without check mode tries it again" % (SERVICE, failed))
+        warnings += ("the last run of %s failed: %s; a run without check mode tries it again" % (SERVICE, failed),)
+    for note in warnings:
+        module.warn(named(note))
     for change in managed(result):
         for remark in postrouting_remarks(change.plan, config.exemption != "return"):
-            module.warn(remark)
+            module.warn(named(remark))
     # Ansible sends along what a module imports; the agent is here because it is what this one installs.
     returned = dict(as_return(install.Installed(put.files, services, result), present=True), version=agent.VERSION)
     if not errors and not check and (put.files or failed):
@@ -284,7 +286,7 @@ def main() -> None:
         else:
             removed = removal.uninstall(node, where, module.check_mode)
             for note in removed.notes:
-                module.warn(note)
+                module.warn(named(note))
             returned = as_return(removed, present=False)
     except IpMasqError as exc:
         module.fail_json(msg=str(exc))

@@ -271,6 +271,7 @@ from ..module_utils._kubelet.distributions import DISTRIBUTIONS
 from ..module_utils._kubelet.manage import Report, manage_kubelets
 from ..module_utils._kubelet.options import POLICIES, Options
 from ..module_utils.errors import IpMasqError
+from ..module_utils.notes import named
 from ..module_utils.runner import run
 
 ARGUMENT_SPEC = {
@@ -330,7 +331,7 @@ def main() -> None:
     except IpMasqError as exc:
         module.fail_json(msg=str(exc))
     for warning in report.warnings:
-        module.warn(warning)
+        module.warn(named(warning))
     if report.failure:
         module.fail_json(msg=report.failure, **as_return(report))
     module.exit_json(**as_return(report))

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import typing as t
 
@@ -231,7 +232,7 @@ def test_a_config_file_is_the_policy_and_its_remarks_are_warnings(machine: Machi
     result = run(config_file=str(path))
     assert [rule.split()[3] for rule in result["families"]["ipv4"]["rules"] if "-d" in rule] == ["10.0.0.0/8"]
     (warning,) = [text for text in result["warnings"] if "'nonMasqueradeCidr' is not known" in text]
-    assert warning.endswith("nonMasqueradeCIDRs")
+    assert warning.startswith(os.uname().nodename + ": ") and warning.endswith("nonMasqueradeCIDRs")
 
 
 @pytest.mark.parametrize("ports", ["", [], "1024-2047", "1024-2047,4096", ["1024-2047", 4096], ["", "4096"], [" "]])
@@ -266,9 +267,8 @@ def test_one_familys_failure_is_returned_with_what_the_other_did(machine: Machin
 
 def test_rules_of_others_that_spoil_the_promise_are_warned_about(machine: Machine) -> None:
     machine.put(NFT, "ipv4", POSTROUTING=["-o eth1 -j MASQUERADE"])
-    assert [
-        warning for warning in run()["warnings"] if "before our jump" in warning and "-o eth1 -j MASQUERADE" in warning
-    ]
+    (warning,) = [text for text in run()["warnings"] if "before our jump" in text]
+    assert warning.startswith(os.uname().nodename + ": ") and "-o eth1 -j MASQUERADE" in warning
 
 
 def test_values_from_the_command_line_do_as_well(machine: Machine) -> None:
