@@ -83,7 +83,9 @@ attributes:
     description: Says what would change and writes nothing, also where nothing is installed yet.
   diff_mode:
     support: full
-    description: Shows the files and the rules, before and after.
+    description:
+      - Shows the rules, the configuration and every file that is edited, before and after. Of files that are created or
+        removed as a whole, and of services, it shows one line each.
   idempotent:
     support: full
     description: A second run with the same options changes nothing.
@@ -249,24 +251,23 @@ def present(module: AnsibleModule, node: Node, where: Layout) -> t.Dict[str, t.A
 
 def as_return(done: install.Installed, present: bool) -> t.Dict[str, t.Any]:
     """The module's return values."""
-    diffs = [
-        {
-            "before_header": change.path,
-            "after_header": change.path,
-            "before": change.before or "",
-            "after": change.after or "",
-        }
-        for change in done.files
-    ]
-    if done.services:
-        diffs.append(
-            {"before": "", "after": "".join(line + "\n" for line in done.services), "after_header": "services"}
-        )
     rules: t.Dict[str, t.Any] = {}
+    diffs: t.List[t.Dict[str, str]] = []
     if done.result is not None:
         rules = rules_return(done.result, present)
         if done.result.changed:
             diffs.append(dict(rules_diff(done.result), before_header="rules", after_header="rules"))
+    lines = []
+    for change in done.files:
+        # Text to read: the configuration, and what an upgrade changes. Of units that come or go their names are enough.
+        if None not in (change.before, change.after) or os.path.basename(change.path) == "config":
+            headers = {"before_header": change.path, "after_header": change.path}
+            diffs.append(dict(headers, before=change.before or "", after=change.after or ""))
+        else:
+            lines.append("file %s: %s" % ("removed" if change.after is None else "written", change.path))
+    lines += done.services
+    if lines:
+        diffs.append({"before": "", "after": "\n".join(lines) + "\n", "after_header": "files and services"})
     return {
         "changed": bool(done.lines),
         "files": [change.path for change in done.files],

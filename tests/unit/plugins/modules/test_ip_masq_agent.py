@@ -18,6 +18,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import KEY
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.config_file import merge, parse, read_directory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.install import FileChange, Installed
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.plan import Action, Plan, View
+from ansible_collections.kubenode.ip_masq.plugins.module_utils.reconcile import Change, Result
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent as module
 
 OPTIONS = yaml.safe_load(module.DOCUMENTATION)["options"]
@@ -185,8 +187,24 @@ class TestReturn:
         returned = module.as_return(done, present=True)
         assert returned["changed"] is True and len(returned["diff"]) == 1
 
-    def test_diff_shows_a_file_that_comes_and_one_that_goes(self) -> None:
-        changes = (FileChange("/etc/new", None, "new\n"), FileChange("/etc/old", "old\n", None))
-        first, second = module.as_return(Installed(changes, ()), present=True)["diff"]
-        assert (first["before"], first["after"], first["after_header"]) == ("", "new\n", "/etc/new")
-        assert (second["before"], second["after"], second["before_header"]) == ("old\n", "", "/etc/old")
+    def test_diff_begins_with_the_rules_and_has_a_line_for_each_unit_that_comes_or_goes(self) -> None:
+        action = Action("jump added", "-A POSTROUTING -j C")
+        plan = Plan((action,), "", (), ("-A POSTROUTING -j C",), View(("-A C -j MASQUERADE",), "-A POSTROUTING -j C"))
+        result = Result("iptables_nft", "1.8.9", (Change("ipv4", "iptables_nft", plan, t.cast(t.Any, None)),), (), ())
+        files = (
+            FileChange("/etc/ip-masq-agent/config", None, "{}\n"),
+            FileChange("/etc/systemd/system/ip-masq-agent.timer", None, "[Timer]\n"),
+            FileChange("/etc/systemd/system/ip-masq-agent.path", "[Path]\n", None),
+            FileChange("/etc/systemd/system/ip-masq-agent.service", "[Service]\n", "[Unit]\n"),
+        )
+        rules, config, service, rest = module.as_return(
+            Installed(files, ("start: ip-masq-agent.timer",), result), present=True
+        )["diff"]
+        assert rules["after_header"] == "rules" and "-A POSTROUTING -j C" in rules["after"]
+        assert (config["before"], config["after"], config["after_header"]) == ("", "{}\n", "/etc/ip-masq-agent/config")
+        assert (service["before"], service["after"]) == ("[Service]\n", "[Unit]\n")
+        assert rest["after"].splitlines() == [
+            "file written: /etc/systemd/system/ip-masq-agent.timer",
+            "file removed: /etc/systemd/system/ip-masq-agent.path",
+            "start: ip-masq-agent.timer",
+        ]
