@@ -59,12 +59,8 @@ def templated(value: t.Any, **variables: t.Any) -> t.Any:
 @pytest.mark.parametrize("name", sorted(set(DEFAULTS_FILE) | {name for name in SPEC if "default" in SPEC[name]}))
 def test_defaults_are_those_documented(name: str) -> None:
     assert name in SPEC, "not in meta/argument_specs.yml"
-    value = DEFAULTS_FILE[name]
-    if "{{" in str(value):
-        assert "default" not in SPEC[name] and "The default is" in str(SPEC[name]["description"])
-    else:
-        assert SPEC[name]["default"] == value
-        assert type(SPEC[name]["default"]) is type(value)
+    assert SPEC[name]["default"] == DEFAULTS_FILE[name]
+    assert type(SPEC[name]["default"]) is type(DEFAULTS_FILE[name])
 
 
 @pytest.mark.parametrize("name", sorted(SPEC))
@@ -150,19 +146,21 @@ def test_extra_variables_are_text_and_become_what_they_mean(text: str, value: bo
 
 
 @pytest.mark.parametrize(
-    "variables, program",
+    "variables, programs, package",
     [
-        ({}, "iptables"),
-        ({"backend": "iptables_legacy"}, "iptables"),
-        ({"backend": "nftables"}, "nft"),
-        ({"exemption": "enforce"}, "nft"),
+        ({}, ["iptables", "nft"], "iptables"),
+        ({"backend": "iptables_nft"}, ["iptables"], "iptables"),
+        ({"backend": "iptables_legacy"}, ["iptables"], "iptables"),
+        ({"backend": "nftables"}, ["nft"], "nftables"),
+        ({"exemption": "enforce"}, ["nft"], "nftables"),
     ],
 )
-def test_package_follows_from_the_backend(variables: t.Dict[str, str], program: str) -> None:
+def test_programs_and_package_follow_from_the_backend(
+    variables: t.Dict[str, str], programs: t.List[str], package: str
+) -> None:
     given = {PREFIX + name: value for name, value in variables.items()}
-    assert templated(VARS["ip_masq_agent__program"], **given) == program
-    package = {"nft": "nftables"}.get(program, program)
-    assert templated(DEFAULTS_FILE["ip_masq_agent_packages"], **given) == [package]
+    assert templated(VARS["ip_masq_agent__programs"], **given) == programs
+    assert templated(VARS["ip_masq_agent__packages"], **given) == [package]
 
 
 def test_every_option_for_the_kubelet_has_a_variable_that_reaches_the_module() -> None:
