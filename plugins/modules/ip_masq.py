@@ -198,7 +198,7 @@ EXAMPLES = r"""
     state: absent
 
 # The same ad hoc, first only looking:
-#   ansible k8s_cluster -b -m kubenode.ip_masq.ip_masq -a 'non_masquerade_cidrs=10.0.0.0/8,192.168.0.0/16' -CD
+#   ansible kube_node -b -m kubenode.ip_masq.ip_masq -a 'non_masquerade_cidrs=10.0.0.0/8,192.168.0.0/16' -CD
 """
 
 RETURN = r"""

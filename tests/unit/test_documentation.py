@@ -15,6 +15,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import DEF
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.layout import Layout, unit_files
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.metrics import Sample, render
 from ansible_collections.kubenode.ip_masq.plugins.module_utils.plan import Counters
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import OF_PLAYBOOKS
 from support.import_collection import ROOT, location
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -59,7 +60,7 @@ def test_policy_table_has_every_key_with_its_default() -> None:
 def test_variables_are_those_of_the_role() -> None:
     spec = yaml.safe_load((location() / "roles/ip_masq_agent/meta/argument_specs.yml").read_text(encoding="utf-8"))
     known = set(spec["argument_specs"]["main"]["options"])
-    known |= {"ip_masq_agent_" + word for word in ("hosts", "serial", "max_fail_percentage")}
+    known |= set(OF_PLAYBOOKS)
     metrics = (
         r"ip_masq_agent_(?:in_sync|last_success|drift|config_broken|config_errors|repairs_w|exempt_c|packets|bytes)\w*"
     )

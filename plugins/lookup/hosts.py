@@ -1,0 +1,98 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: hosts
+short_description: The hosts that a playbook of this collection is for
+version_added: 0.1.0
+author:
+  - the kubenode.ip_masq maintainers (@kubenode)
+description:
+  - Returns the patterns in the variable C(ip_masq_agent_hosts), for the keyword C(hosts) of a play.
+  - Fails where it is not given or matches no host, with C(--limit) taken into account. A misspelled group would
+    otherwise be a run that succeeds and does nothing.
+  - Fails where there is a variable C(ip_masq_agent_...) that the collection does not know, such as a misspelled
+    C(ip_masq_agent_hosts).
+  - Refuses nothing with C(--syntax-check) and C(--list-...), because groups that an earlier play makes are not there.
+options:
+  _terms:
+    description: None.
+"""
+
+EXAMPLES = r"""
+- name: A play for the hosts that the operator names
+  hosts: "{{ query('kubenode.ip_masq.hosts') }}"
+  gather_facts: false
+  tasks:
+    - name: Show them
+      ansible.builtin.debug:
+        msg: "{{ ansible_play_hosts_all }}"
+      run_once: true
+"""
+
+RETURN = r"""
+_raw:
+  description: The patterns.
+  type: list
+  elements: str
+"""
+
+import typing as t
+
+from ansible import context
+from ansible.errors import AnsibleLookupError
+from ansible.inventory.manager import InventoryManager
+from ansible.plugins.lookup import LookupBase
+
+from ..plugin_utils.role_variables import unknown_names
+
+NAME = "ip_masq_agent_hosts"
+
+
+class LookupModule(LookupBase):
+    """What Ansible looks for."""
+
+    def run(
+        self, terms: t.Sequence[t.Any], variables: t.Optional[t.Dict[str, t.Any]] = None, **kwargs: t.Any
+    ) -> t.List[str]:
+        """The patterns.
+
+        :raises AnsibleLookupError: it is missing or matches nothing, or a variable is not known.
+        """
+        variables = variables or {}
+        only_shown = any(context.CLIARGS.get(name) for name in ("syntax", "listhosts", "listtasks", "listtags"))
+        if NAME not in variables and only_shown:
+            return ["all"]
+        problems = unknown_names(variables)
+        if NAME not in variables:
+            problems.append(
+                "%s is not given: name a group or hosts on the command line, such as -e %s=kube_node" % (NAME, NAME)
+            )
+        if problems:
+            raise AnsibleLookupError("; ".join(problems))
+        patterns = self._flatten([self._templar.template(variables[NAME])])
+        if not only_shown:
+            self._demand_a_match(patterns, variables["groups"])
+        return patterns
+
+    def _demand_a_match(self, patterns: t.List[str], groups: t.Mapping[str, t.Sequence[str]]) -> None:
+        """:raises AnsibleLookupError: no host is left."""
+        manager = InventoryManager(self._loader, parse=False)
+        for group, names in groups.items():
+            manager.add_group(group)
+            for name in names:
+                manager.add_host(name, group=group)
+        wanted = ",".join(patterns)
+        if not manager.get_hosts(patterns):
+            named = sorted(group for group, names in groups.items() if names and group not in ("all", "ungrouped"))
+            raise AnsibleLookupError(
+                "%s: no host of the inventory matches %r. Groups with hosts: %s"
+                % (NAME, wanted, ", ".join(named) or "none")
+            )
+        limit = context.CLIARGS.get("subset")
+        manager.subset(limit)
+        if not manager.get_hosts(patterns):
+            raise AnsibleLookupError("%s: no host matches both %r and --limit %s" % (NAME, wanted, limit))

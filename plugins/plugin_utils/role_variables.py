@@ -1,0 +1,104 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The variables of the role ip_masq_agent: their names, and what is wrong with their values. Runs on the controller.
+
+The role's meta/argument_specs.yml is the one list of names, types and defaults; the grammar is that of the node.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import typing as t
+from pathlib import Path
+
+import yaml
+from ansible.errors import AnsibleFilterError
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+from ..filter.uncovered import uncovered
+from ..module_utils.config import KEYS, build, split_entries
+from ..module_utils.errors import ConfigError
+from ..module_utils.layout import layout
+
+PREFIX = "ip_masq_agent_"
+
+#: What the playbooks read beside the role's variables.
+OF_PLAYBOOKS = tuple(PREFIX + name for name in ("become", "hosts", "max_fail_percentage", "serial"))
+
+_SPECS = Path(__file__).resolve().parents[2] / "roles" / "ip_masq_agent" / "meta" / "argument_specs.yml"
+
+
+@functools.lru_cache(maxsize=1)
+def role_options() -> t.Dict[str, t.Dict[str, t.Any]]:
+    """The role's variables and what the documentation says of each."""
+    specs = yaml.safe_load(_SPECS.read_text(encoding="utf-8"))
+    return t.cast(t.Dict[str, t.Dict[str, t.Any]], specs["argument_specs"]["main"]["options"])
+
+
+def role_defaults() -> t.Dict[str, t.Any]:
+    """The documented defaults of the role's variables."""
+    return {name: about["default"] for name, about in role_options().items() if "default" in about}
+
+
+def is_public(name: str) -> bool:
+    """Whether a variable is one that operators set: with our prefix, and not the role's own (two underscores)."""
+    return name.startswith(PREFIX) and not name.startswith(PREFIX + "_")
+
+
+def unknown_names(names: t.Iterable[str]) -> t.List[str]:
+    """A message for each of the names that has our prefix and that neither the role nor a playbook knows."""
+    known = [name[len(PREFIX) :] for name in (*role_options(), *OF_PLAYBOOKS)]
+    unknown = [name[len(PREFIX) :] for name in sorted(names) if is_public(name) and name[len(PREFIX) :] not in known]
+    nearest = [difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0] for name in unknown]
+    return [
+        "%s%s is not a variable of kubenode.ip_masq; the nearest is %s%s" % (PREFIX, name, PREFIX, near)
+        for name, near in zip(unknown, nearest)
+    ]
+
+
+def value_errors(values: t.Mapping[str, t.Any]) -> t.List[str]:
+    """A message for what the role would refuse of one host's variables, by their names.
+
+    :param values: by name, templated; variables that are not the role's are left alone.
+    """
+    given = {name: value for name, value in values.items() if name in role_options()}
+    checked = ArgumentSpecValidator(role_options()).validate(given)
+    if checked.error_messages:
+        return list(checked.error_messages)
+    options = {name[len(PREFIX) :]: value for name, value in checked.validated_parameters.items() if value is not None}
+    if options["state"] == "absent":
+        return []
+    try:
+        layout(
+            **{name: options[name] for name in ("config_dir", "bin_dir", "metrics_dir", "python") if name in options}
+        )
+    except ConfigError as exc:
+        return [PREFIX + str(exc)]
+    policy = {key.option: options[key.option] for key in KEYS if key.option in options}
+    if "non_masquerade_cidrs" in policy:
+        policy["non_masquerade_cidrs"] = split_entries(policy["non_masquerade_cidrs"])
+    try:
+        build(policy, label=lambda option: PREFIX + option)
+    except ConfigError as exc:
+        return [str(exc)]
+    return list(_not_exempt(options))
+
+
+def _not_exempt(options: t.Mapping[str, t.Any]) -> t.Iterator[str]:
+    """What of the cluster's own networks would be masqueraded."""
+    if not options["cluster_cidrs"]:
+        return
+    covering, reserved = options.get("non_masquerade_cidrs"), options["nomasq_all_reserved_ranges"]
+    try:
+        left = uncovered(options["cluster_cidrs"], covering, reserved)
+    except AnsibleFilterError as exc:
+        yield "%scluster_cidrs: %s" % (PREFIX, exc)
+        return
+    if left:
+        yield "%s of %scluster_cidrs would be masqueraded: add it to %snon_masquerade_cidrs" % (
+            ", ".join(left),
+            PREFIX,
+            PREFIX,
+        )

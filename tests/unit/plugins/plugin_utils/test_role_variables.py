@@ -1,0 +1,148 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The role's variables, checked on the controller: names and values."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+import pytest
+import yaml
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.names import some_of
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import (
+    OF_PLAYBOOKS,
+    PREFIX,
+    role_options,
+    unknown_names,
+    value_errors,
+)
+from support.import_collection import location
+
+ROLE = location() / "roles" / "ip_masq_agent"
+
+
+def errors(**options: t.Any) -> t.List[str]:
+    """What is wrong with these variables, named without the prefix."""
+    return value_errors({PREFIX + name: value for name, value in options.items()})
+
+
+def test_every_variable_of_the_role_and_the_playbooks_is_known() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (location() / "playbooks").glob("*.yml")]
+    texts += [path.read_text(encoding="utf-8") for path in ROLE.rglob("*.yml")]
+    named = set(re.findall(r"\bip_masq_agent_[a-z0-9_]+", "\n".join(texts)))
+    # Groups have our prefix too.
+    named -= {PREFIX + name for name in ("kubelet_up_to_date", "kubelet_to_update", "kubelet_")}
+    assert unknown_names(named) == []
+    assert set(OF_PLAYBOOKS) <= named
+
+
+@pytest.mark.parametrize(
+    "name, nearest",
+    [
+        ("ip_masq_agent_host", "ip_masq_agent_hosts"),
+        ("ip_masq_agent_non_masqerade_cidrs", "ip_masq_agent_non_masquerade_cidrs"),
+        ("ip_masq_agent_nonMasqueradeCIDRs", "ip_masq_agent_non_masquerade_cidrs"),
+        ("ip_masq_agent_cidrs", "ip_masq_agent_cluster_cidrs"),
+        ("ip_masq_agent_become_user", "ip_masq_agent_become"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(name: str, nearest: str) -> None:
+    assert unknown_names([name, "ip_masq_agent_state"]) == [
+        "%s is not a variable of kubenode.ip_masq; the nearest is %s" % (name, nearest)
+    ]
+
+
+def test_names_of_others_and_the_role_s_own_are_left_alone() -> None:
+    assert (
+        unknown_names(["kube_pods_subnet", "ip_masq", "ip_masq_agents", "ip_masq_agent__found", "ansible_host"]) == []
+    )
+
+
+def test_defaults_are_accepted() -> None:
+    assert value_errors({}) == []
+    defaults = yaml.safe_load((ROLE / "defaults" / "main.yml").read_text(encoding="utf-8"))
+    assert value_errors(defaults) == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"non_masquerade_cidrs": []},
+        {"non_masquerade_cidrs": "10.0.0.0/8,192.168.0.0/16"},
+        {"non_masquerade_cidrs": ["10.233.64.0/18,fd85::/112", "10.0.0.0/8"], "enable_ipv6": "true"},
+        {"to_ports": "1024-29999,32768"},
+        {"to_ports": [1024, "2000-3000"]},
+        {"cidr_limit": "70", "random_fully": "no", "lock_timeout": "3"},
+        {"cluster_cidrs": "10.233.64.0/18,10.233.0.0/18"},
+        {"cluster_cidrs": ["100.64.0.0/10"], "nomasq_all_reserved_ranges": True},
+        {"metrics_dir": "/var/lib/node_exporter"},
+        {"state": "absent", "non_masquerade_cidrs": ["10.0.0.1/8"], "config_dir": "etc"},
+        {"install_packages": "never"},
+    ],
+)
+def test_good_values_are_accepted(options: t.Dict[str, t.Any]) -> None:
+    assert errors(**options) == []
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (
+            {"non_masquerade_cidrs": ["10.0.0.1/8"]},
+            "ip_masq_agent_non_masquerade_cidrs: '10.0.0.1/8' has host bits set: the aligned network is 10.0.0.0/8",
+        ),
+        ({"non_masquerade_cidrs": "10.0.0.0/8,"}, "ip_masq_agent_non_masquerade_cidrs: '' is not a CIDR: the entry is"),
+        (
+            {"non_masquerade_cidrs": ["fd00::/8"]},
+            "ip_masq_agent_non_masquerade_cidrs: fd00::/8 is IPv6, and IPv6 is off: set ip_masq_agent_enable_ipv6 to",
+        ),
+        (
+            {"non_masquerade_cidrs": ["10.0.0.0/8", "11.0.0.0/8"], "cidr_limit": 1},
+            "ip_masq_agent_non_masquerade_cidrs: 2 entries are more than ip_masq_agent_cidr_limit (1) allows",
+        ),
+        ({"resync_interval": "60"}, "ip_masq_agent_resync_interval: '60' is not a duration"),
+        ({"resync_interval": 60}, "ip_masq_agent_resync_interval: '60' is not a duration"),
+        ({"masq_chain": "KUBE-X"}, "ip_masq_agent_masq_chain: 'KUBE-X' cannot name our chain"),
+        ({"to_ports": ["0-5"]}, "ip_masq_agent_to_ports: '0-5' is not a port range"),
+        (
+            {"exemption": "enforce", "backend": "iptables_nft"},
+            "ip_masq_agent_exemption: enforce needs the nftables backend, not iptables_nft: set ip_masq_agent_backend",
+        ),
+        ({"cidr_limit": "many"}, "'ip_masq_agent_cidr_limit' is of type "),
+        ({"backend": "nft"}, "value of ip_masq_agent_backend must be one of: auto, iptables_nft, iptables_legacy, nft"),
+        ({"state": "gone"}, "value of ip_masq_agent_state must be one of: present, absent, got: gone"),
+        # It was a boolean once, and false did not mean never.
+        ({"install_packages": False}, "value of ip_masq_agent_install_packages must be one of: never, missing, always"),
+        ({"config_dir": "/etc/my agent"}, "ip_masq_agent_config_dir: '/etc/my agent' is not usable"),
+        (
+            {"cluster_cidrs": ["10.233.64.0/18", "100.64.0.0/10"]},
+            "100.64.0.0/10 of ip_masq_agent_cluster_cidrs would be masqueraded: add it to ip_masq_agent_non_masquerade",
+        ),
+        (
+            {"cluster_cidrs": ["10.1.0.0/8"]},
+            "ip_masq_agent_cluster_cidrs: kubenode.ip_masq.uncovered: '10.1.0.0/8' has",
+        ),
+    ],
+)
+def test_bad_values_are_refused_by_the_name_of_the_variable(options: t.Dict[str, t.Any], message: str) -> None:
+    (error,) = errors(**options)
+    assert message in error
+    for key in ("nonMasqueradeCIDRs", "cidrLimit", "enableIPv6"):
+        assert key not in error
+
+
+def test_the_names_are_those_of_the_argument_specification() -> None:
+    assert (
+        role_options()
+        == yaml.safe_load((ROLE / "meta" / "argument_specs.yml").read_text(encoding="utf-8"))["argument_specs"]["main"][
+            "options"
+        ]
+    )
+
+
+def test_of_many_names_some_are_shown() -> None:
+    assert some_of(["a"]) == "a"
+    assert some_of(list("abcde")) == "a, b, c, d, e"
+    assert some_of(list("abcdefg")) == "a, b, c, d, e and 2 more"
