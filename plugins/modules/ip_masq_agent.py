@@ -143,70 +143,27 @@ rules:
 """
 
 import os
-import sys
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import agent, install, removal, restraint
+from ..module_utils import agent, agent_options, install, removal, restraint
 from ..module_utils import state as states
 from ..module_utils.audit import postrouting_remarks
 from ..module_utils.config import Config
 from ..module_utils.config_file import config_text
-from ..module_utils.errors import ConfigError, IpMasqError, NodeError
-from ..module_utils.layout import SERVICE, Layout, layout
+from ..module_utils.errors import IpMasqError, NodeError
+from ..module_utils.layout import SERVICE, Layout
 from ..module_utils.node import Node
 from ..module_utils.notes import named
 from ..module_utils.results import rules_diff, rules_return
 from ..module_utils.runner import run
 from ..module_utils.sync import look, managed, sync
 
-#: Stays where it is for as long as the node lives, unlike the Python of a virtual environment.
-SYSTEM_PYTHON = "/usr/bin/python3"
-
 ARGUMENT_SPEC = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-    "config": {"type": "dict"},
-    "enabled": {"type": "bool", "default": True},
-    "config_dir": {"type": "path", "default": "/etc/ip-masq-agent"},
-    "bin_dir": {"type": "path", "default": "/usr/local/sbin"},
-    "metrics_dir": {"type": "path"},
-    "python": {"type": "path"},
-    "lock_timeout": {"type": "int", "default": 5},
+    **agent_options.ARGUMENT_SPEC,
 }
-
-
-def find_layout(params: t.Mapping[str, t.Any]) -> Layout:
-    """The places that the options name.
-
-    :raises ConfigError: one of them cannot be used.
-    """
-    where = layout(
-        config_dir=params["config_dir"],
-        bin_dir=params["bin_dir"],
-        metrics_dir=params["metrics_dir"] or "",
-        python=params["python"] or SYSTEM_PYTHON,
-    )
-    if params["state"] == "present":
-        if params["python"] and not is_python(where.python):
-            raise ConfigError("python: %s is not a Python 3.8 or later: name another one" % where.python)
-        if not params["python"] and not is_python(where.python):
-            where = layout(**dict(where._asdict(), python=sys.executable))
-        install.check_places(where)
-        if where.metrics_dir and not os.path.isdir(where.metrics_dir):
-            raise ConfigError(
-                "metrics_dir: %s is not a directory on this node: install node_exporter first, or make it"
-                % where.metrics_dir
-            )
-    return where
-
-
-def is_python(path: str) -> bool:
-    """Whether a program is a Python that can run the agent."""
-    try:
-        return run([path, "-I", "-c", "import sys; raise SystemExit(sys.version_info < (3, 8))"]).rc == 0
-    except NodeError:
-        return False
 
 
 def present(module: AnsibleModule, node: Node, where: Layout) -> t.Dict[str, t.Any]:
@@ -281,11 +238,10 @@ def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
     node = Node(run, module.params["lock_timeout"])
     try:
-        where = find_layout(module.params)
         if module.params["state"] == "present":
-            returned = present(module, node, where)
+            returned = present(module, node, agent_options.find_layout(module.params))
         else:
-            removed = removal.uninstall(node, where, module.check_mode)
+            removed = removal.uninstall(node, agent_options.named_layout(module.params), module.check_mode)
             for note in removed.notes:
                 module.warn(named(note))
             returned = as_return(removed, present=False)

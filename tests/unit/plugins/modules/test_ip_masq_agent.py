@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import json
-import sys
 import typing as t
 from pathlib import Path
 
@@ -118,57 +117,6 @@ class TestConfigText:
         with pytest.raises(ConfigError) as error:
             module.config_text(config)
         assert message in str(error.value)
-
-
-class TestFindLayout:
-    """module.find_layout"""
-
-    @staticmethod
-    def params(**given: t.Any) -> t.Dict[str, t.Any]:
-        """Options with their defaults."""
-        return dict({name: spec.get("default") for name, spec in module.ARGUMENT_SPEC.items()}, **given)
-
-    @pytest.fixture(autouse=True)
-    def anywhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Tests of the places are in test_install."""
-        monkeypatch.setattr(module.install, "check_places", lambda _where: None)
-
-    def test_defaults(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(module, "is_python", lambda _path: True)
-        where = module.find_layout(self.params())
-        assert (where.program, where.python, where.metrics_file) == (
-            "/usr/local/sbin/ip-masq-agent",
-            "/usr/bin/python3",
-            "",
-        )
-
-    @pytest.mark.parametrize("system", ["/bin/false", "/no/such/python"])
-    def test_without_a_python_of_the_system_that_will_do_it_is_that_of_the_module(
-        self, system: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(module, "SYSTEM_PYTHON", system)
-        assert module.find_layout(self.params()).python == sys.executable
-
-    def test_places_are_checked_unless_all_goes(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def refuse(where: t.Any) -> None:
-            raise ConfigError("config_dir: %s" % where.config_dir)
-
-        monkeypatch.setattr(module.install, "check_places", refuse)
-        with pytest.raises(ConfigError, match="config_dir: /tmp/x"):
-            module.find_layout(self.params(config_dir="/tmp/x"))
-        assert module.find_layout(self.params(config_dir="/tmp/x", state="absent")).config_dir == "/tmp/x"
-
-    def test_metrics_need_their_directory_unless_all_goes(self, tmp_path: Path) -> None:
-        assert module.find_layout(self.params(metrics_dir=str(tmp_path))).metrics_file.startswith(str(tmp_path))
-        gone = str(tmp_path / "gone")
-        with pytest.raises(ConfigError, match="metrics_dir: .*/gone is not a directory on this node"):
-            module.find_layout(self.params(metrics_dir=gone))
-        assert module.find_layout(self.params(metrics_dir=gone, state="absent")).metrics_file
-
-    def test_python_is_tried(self) -> None:
-        assert module.find_layout(self.params(python=sys.executable)).python == sys.executable
-        with pytest.raises(ConfigError, match="python: /bin/false is not a Python 3.8 or later"):
-            module.find_layout(self.params(python="/bin/false"))
 
 
 class TestReturn:

@@ -1,0 +1,220 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The collection's playbooks by name against nodes in namespaces, as an operator runs them."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing as t
+from pathlib import Path
+
+import pytest
+from support.agent_node import AgentNode
+from support.fleet import Fleet, Played
+from support.namespaces import Namespace
+from support.variants import BACKENDS
+
+NODES = "ip_masq_agent_hosts=kube_node"
+NFT = BACKENDS["iptables_nft"]
+#: An overlay in place of the directory of programs, in which some can be removed.
+_OVERLAY = """
+mkdir /run/up /run/work
+mount -t overlay none -o lowerdir=/usr/sbin,upperdir=/run/up,workdir=/run/work /usr/sbin
+cd /usr/sbin
+rm -f "$@"
+"""
+
+
+def summary(played: Played) -> t.List[str]:
+    """The lines that sum up the fleet."""
+    (block,) = re.findall(r'"msg": (\[\n.*?\n    \])', played.said, re.DOTALL)
+    return t.cast(t.List[str], json.loads(block))
+
+
+def exempt(node: AgentNode, family: str = "ipv4") -> t.List[str]:
+    """The exempt ranges in force, without link-local."""
+    rules = NFT.rules(node.ns, family) or []
+    return [rule.split()[1] for rule in rules if rule.startswith("-d ")][1:]
+
+
+def test_a_round_with_an_inventory_of_kubespray(tmp_path: Path) -> None:
+    """Apply, status, drift, status, remove, with variables of the types that kubespray gives them."""
+    groups = {"kube_control_plane": ["n1"], "kube_node": ["n1", "n2", "n3"], "calico_rr": []}
+    with Fleet(tmp_path, groups) as fleet:
+        fleet.group_vars["all"].update(
+            kube_pods_subnets="10.233.64.0/18,fd85:ee78:d8a6:8607::1:0/112",
+            kube_service_addresses="10.233.0.0/18",
+            ip_masq_agent_enable_ipv6=True,
+            ip_masq_agent_non_masquerade_cidrs=["{{ kube_pods_subnets }}", "{{ kube_service_addresses }}"],
+            ip_masq_agent_cluster_cidrs="{{ kube_pods_subnets }}",
+        )
+        n1, n2, n3 = (fleet.nodes[name] for name in ("n1", "n2", "n3"))
+        applied = fleet.play("apply", "-e", NODES)
+        assert applied.rc == 0 and [counts["changed"] for counts in applied.recap.values()] == [1, 1, 1], applied.said
+        assert exempt(n2) == ["10.233.64.0/18", "10.233.0.0/18"]
+        assert exempt(n2, "ipv6") == ["fd85:ee78:d8a6:8607::1:0/112"]
+        well = fleet.play("status", "-e", NODES, "-e", "ip_masq_agent_serial=2")
+        assert well.rc == 0 and summary(well)[-1] == "3 nodes: 3 in sync", well.said
+
+        NFT.lose(n1.ns, "ipv4", "10.233.0.0/18")
+        (n2.config_dir / "config").write_text('{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}')
+        n3.drop_in("20-lab.json", '{"nonMasqueradeCIDRs": ["198.18.0.0/15"]}')
+        n3.sync()
+        (n3.systemd / "ip-masq-agent.timer.active").unlink()
+        off = fleet.play("status", "-e", NODES)
+        assert off.rc == 2 and off.failed == ["n1", "n2", "n3"]
+        *_common, first, second, third, count = summary(off)
+        assert first == (
+            "n1: drifted: pending changes: ipv4, iptables_nft: rule added: -A IP-MASQ-AGENT -d 10.233.0.0/18 -j RETURN"
+        )
+        assert second.startswith("n2: broken config: ") and "'10.0.0.1/8' has host bits set" in second
+        assert third == "n3: to be applied: start: ip-masq-agent.timer"
+        assert "drop-ins: 20-lab.json (n3)" in _common
+        assert count == "3 nodes: 1 drifted (n1), 1 broken config (n2), 1 to be applied (n3)"
+        # With results that are well hidden, a failure still says what it is about.
+        hidden = fleet.play("status", "-e", NODES, env={"ANSIBLE_DISPLAY_OK_HOSTS": "no"})
+        assert count in hidden.said
+
+        # A policy that would be refused does not keep anybody from removing it.
+        removed = fleet.play("remove", "-e", NODES, "-e", '{"ip_masq_agent_non_masquerade_cidrs": ["10.0.0.1/8"]}')
+        assert removed.rc == 0 and [counts["changed"] for counts in removed.recap.values()] == [1, 1, 1], removed.said
+        for node in fleet.nodes.values():
+            assert node.files() == node.pristine and NFT.rules(node.ns, "ipv4") is None
+
+
+def test_status_of_thirty_nodes_fits_on_the_screen(tmp_path: Path) -> None:
+    names = ["node%02d" % number for number in range(1, 31)]
+    off = {"node07", "node19", "node28"}
+    same = {name: "node01" for name in names[1:] if name not in off}
+    with Fleet(tmp_path, {"kube_node": names}, same) as fleet:
+        fleet.play("apply", "-e", NODES, "--limit", "node01,node07,node19")
+        NFT.lose(fleet.nodes["node07"].ns, "ipv4", "10.0.0.0/8")
+        # Edited by hand and in force: in sync with itself.
+        fleet.nodes["node19"].configure(nonMasqueradeCIDRs=["10.0.0.0/8", "100.64.0.0/10"])
+        fleet.nodes["node19"].sync()
+        # An operator's limit must not leave the summary out, as it would a play of localhost.
+        played = fleet.play("status", "-e", NODES, "--limit", "kube_node")
+        assert played.failed == sorted(off)
+        lines = summary(played)
+        assert len(lines) <= 15
+        assert [line.partition(":")[0] for line in lines[1:-1]] == sorted(off)
+        assert lines[-1] == (
+            "30 nodes: 27 in sync, 1 drifted (node07), 1 policy differs from inventory (node19), "
+            "1 not installed (node28)"
+        )
+        # Beside them Ansible prints a line for each node twice: when it answered, and in the recap.
+        total = [line for line in played.said.splitlines() if line and not re.match(r"ok: \[\S+\]$|\S+ +: ok=", line)]
+        assert len(total) <= len(lines) + 25, played.said
+
+
+def test_a_node_that_cannot_be_reached_is_a_line_of_the_summary(tmp_path: Path) -> None:
+    with Fleet(tmp_path, {"kube_node": ["n1", "n2"]}, {"n2": "n1"}) as fleet:
+        fleet.play("apply", "-e", NODES, "--limit", "n1")
+        fleet.hosts["n1"] = {"ansible_host": "127.0.0.1", "ansible_port": 1}
+        played = fleet.play("status", "-e", NODES)
+        assert played.rc == 2 and played.failed == ["n1"], played.said
+        assert summary(played)[-1] == "2 nodes: 1 in sync, 1 unreachable (n1)"
+
+
+IPTABLES, NFT_ALONE, NEITHER = ["iptables", "ip6tables"], ["nft"], ["iptables", "ip6tables", "nft"]
+
+#: programs that a node lacks, variables, and what apply ends with; none: it succeeds
+PACKAGES: t.Dict[str, t.Tuple[t.List[str], t.Dict[str, t.Any], t.Optional[str]]] = {
+    "nothing-lacks": ([], {}, None),
+    "nft-is-enough": (IPTABLES, {}, None),
+    "nft-is-what-is-asked-for": (IPTABLES, {"backend": "nftables"}, None),
+    "iptables-is-what-is-asked-for": (NFT_ALONE, {"backend": "iptables_nft"}, None),
+    "both-lack": (NEITHER, {}, "no-such-package"),
+    "iptables-lacks": (IPTABLES, {"backend": "iptables_nft"}, "no-such-package"),
+    "nft-lacks": (NFT_ALONE, {"exemption": "enforce"}, "no-such-package"),
+    "always": ([], {"install_packages": "always"}, "no-such-package"),
+    "never": (NEITHER, {"install_packages": "never"}, "iptables is missing on this node, and so is nft"),
+}
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Played:
+    """One run of apply against a node for each of :data:`PACKAGES`, with a package that nobody has."""
+    with Fleet(tmp_path_factory.mktemp("packages"), {"kube_node": list(PACKAGES)}) as fleet:
+        fleet.group_vars["kube_node"] = {"ip_masq_agent_packages": ["no-such-package"], "ip_masq_agent_kubelet": False}
+        for name, (without, variables, _message) in PACKAGES.items():
+            suffixes = ("", "-nft", "-nft-restore", "-legacy", "-legacy-restore", "-restore")
+            gone = [program + suffix for program in without for suffix in suffixes]
+            fleet.nodes[name].ns.run("sh", "-euc", _OVERLAY, "sh", *gone)
+            fleet.hosts[name].update({"ip_masq_agent_" + option: value for option, value in variables.items()})
+        return fleet.play("apply", "-e", NODES, "-e", "ip_masq_agent_max_fail_percentage=100")
+
+
+@pytest.mark.parametrize("case", PACKAGES)
+def test_packages_are_installed_where_the_backend_lacks_its_program(packages: Played, case: str) -> None:
+    message = PACKAGES[case][2]
+    failure = re.findall(r"(?m)^fatal: \[%s\]: FAILED! => (.*)$" % case, packages.said)
+    assert len(failure) == (0 if message is None else 1), packages.said
+    assert message is None or message in failure[0]
+    assert packages.recap[case]["changed"] == (1 if message is None else 0)
+
+
+class TestInfo:
+    """The module that asks, run by Ansible itself."""
+
+    @pytest.fixture
+    def node(self, ns: Namespace, tmp_path: Path) -> AgentNode:
+        """A node on which nothing is installed yet."""
+        return AgentNode(ns, tmp_path, installed=False)
+
+    @staticmethod
+    def ask(node: AgentNode, **options: t.Any) -> t.Dict[str, t.Any]:
+        """What the module returns; never a change."""
+        # Without any option the command line is refused.
+        found = node.ansible("kubenode.ip_masq.ip_masq_agent_info", {"lock_timeout": 5, **options})
+        assert found["changed"] is False
+        return found
+
+    @staticmethod
+    def install(node: AgentNode, **config: t.Any) -> None:
+        """Install the agent as the role does."""
+        done = node.ansible("kubenode.ip_masq.ip_masq_agent", {"config": config})
+        assert not done.get("failed"), done
+
+    def test_a_node_without_the_agent(self, node: AgentNode) -> None:
+        assert self.ask(node, config={})["installed"] is False
+
+    def test_a_node_that_is_as_declared(self, node: AgentNode) -> None:
+        self.install(node, resyncInterval="5m")
+        found = self.ask(node, config={"resyncInterval": "5m"})
+        assert (found["installed"], found["problems"], found["differs"], found["pending"]) == (True, [], [], [])
+        assert found["report"] == {**node.status(), "last_sync": found["report"]["last_sync"]}
+
+    def test_what_an_installation_would_do_is_pending(self, node: AgentNode) -> None:
+        self.install(node)
+        config = node.config_dir / "config"
+        config.write_text(config.read_text().replace("\n", " "))
+        (node.root / "etc/systemd/system/ip-masq-agent.path").write_text("")
+        (node.systemd / "ip-masq-agent.timer.active").unlink()
+        node.program.chmod(0o700)
+        found = self.ask(node, config={})
+        assert found["differs"] == [] and found["pending"] == [
+            "file written: /etc/ip-masq-agent/config",
+            "file written: %s" % node.where.program,
+            "file written: /etc/systemd/system/ip-masq-agent.path",
+            "start: ip-masq-agent.timer",
+            "restart: ip-masq-agent.path",
+        ]
+        found = self.ask(node, config={"cidrLimit": 70})
+        assert found["differs"] == ["cidrLimit"] and "/etc/ip-masq-agent/config" not in str(found["pending"])
+
+    def test_an_agent_that_cannot_report_is_a_problem_and_no_failure(self, node: AgentNode) -> None:
+        self.install(node)
+        node.program.write_text("#!/no/such/python\n")
+        found = self.ask(node)
+        assert "report" not in found and node.where.program in found["problems"][0]
+        node.program.write_text("#!/bin/sh\necho it is broken >&2\nexit 1\n")
+        assert self.ask(node)["problems"] == ["%s status: it is broken" % node.where.program]
+        assert found["pending"] == ["file written: %s" % node.where.program]
+
+    def test_a_service_that_failed_is_named(self, node: AgentNode) -> None:
+        self.install(node)
+        (node.systemd / "ip-masq-agent.service.status").write_text("203")
+        assert self.ask(node)["service_failure"] == "result exit-code, exit status 203"

@@ -1,0 +1,130 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Several nodes in namespaces, an inventory of them, and ansible-playbook against it as an operator runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import yaml
+
+from . import modules
+from .agent_node import AgentNode
+from .namespaces import Namespace
+
+#: Ansible starts this in place of a shell, and is inside the node.
+_SHELL = """#!/bin/sh
+PATH=%s:$PATH
+export PATH
+exec %s /bin/sh "$@"
+"""
+
+
+class Played(t.NamedTuple):
+    """What a run of ansible-playbook left behind."""
+
+    rc: int
+    #: standard output, then standard error
+    said: str
+    #: host -> {"ok": 3, "changed": 0, ...}
+    recap: t.Dict[str, t.Dict[str, int]]
+
+    @property
+    def failed(self) -> t.List[str]:
+        """The hosts that the recap counts as failed."""
+        return sorted(host for host, counts in self.recap.items() if counts["failed"])
+
+
+class Fleet:
+    """Nodes without an agent, each in a namespace of its own, as hosts of an inventory.
+
+    :param groups: group -> names of hosts.
+    :param same: host -> the host whose node it is too: a large inventory needs few namespaces.
+    """
+
+    def __init__(
+        self, root: Path, groups: t.Mapping[str, t.Sequence[str]], same: t.Optional[t.Mapping[str, str]] = None
+    ) -> None:
+        self._root = root
+        self._same = dict(same or {})
+        self._namespaces: t.List[Namespace] = []
+        self.nodes: t.Dict[str, AgentNode] = {}
+        self.hosts: t.Dict[str, t.Dict[str, t.Any]] = {}
+        #: group -> variables; C(all) too
+        self.group_vars: t.Dict[str, t.Dict[str, t.Any]] = {"all": {"ip_masq_agent_become": False}}
+        self._groups = {group: list(names) for group, names in groups.items()}
+        for name in sorted({name for names in groups.values() for name in names}):
+            if name not in self._same:
+                self._make(name)
+        for name in sorted({name for names in groups.values() for name in names}):
+            self.hosts[name] = self._reach(self.nodes[self._same.get(name, name)])
+
+    def _make(self, name: str) -> None:
+        self._namespaces.append(Namespace())
+        folder = self._root / name
+        folder.mkdir()
+        self.nodes[name] = node = AgentNode(self._namespaces[-1], folder, installed=False)
+        shell = folder / "shell"
+        shell.write_text(_SHELL % (node.path, " ".join(node.ns.argv())))
+        shell.chmod(0o755)
+
+    @staticmethod
+    def _reach(node: AgentNode) -> t.Dict[str, t.Any]:
+        return {
+            "ansible_connection": "local",
+            "ansible_shell_executable": str(node.root.parent / "shell"),
+            "ansible_python_interpreter": sys.executable,
+        }
+
+    def delete(self) -> None:
+        """Delete the namespaces."""
+        for namespace in self._namespaces:
+            namespace.delete()
+
+    def __enter__(self) -> Fleet:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.delete()
+
+    def play(self, playbook: str, *arguments: str, env: t.Optional[t.Mapping[str, str]] = None) -> Played:
+        """Run ansible-playbook with the inventory as it is now.
+
+        :param playbook: C(apply), C(status) or C(remove) of the collection, or the path of another.
+        :param env: settings of Ansible, beside its defaults.
+        """
+        where = self._root / "inventory.yml"
+        where.write_text(yaml.safe_dump(self.inventory()))
+        program = os.environ.get("IP_MASQ_ANSIBLE_PLAYBOOK") or str(Path(sys.executable).with_name("ansible-playbook"))
+        plain = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+        plain.update(HOME=str(self._root), LC_ALL="C.UTF-8", COLUMNS="200")
+        plain.update({"ANSIBLE_COLLECTIONS_PATH": str(modules.collections()), "ANSIBLE_PIPELINING": "1"}, **(env or {}))
+        name = playbook if "/" in playbook else "kubenode.ip_masq." + playbook
+        done = subprocess.run(
+            [program, "-i", str(where), name, *arguments],
+            cwd=self._root,
+            env=plain,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        lines = re.findall(r"(?m)^(\S+) +: (ok=\d+ .*)$", done.stdout)
+        counts = {host: {key: int(count) for key, count in re.findall(r"(\w+)=(\d+)", line)} for host, line in lines}
+        return Played(done.returncode, done.stdout + done.stderr, counts)
+
+    def inventory(self) -> t.Dict[str, t.Any]:
+        """The inventory as Ansible's YAML plugin reads it."""
+        groups: t.Dict[str, t.Any] = {
+            group: {"hosts": {name: {} for name in names}} for group, names in self._groups.items()
+        }
+        groups["all"] = {"hosts": self.hosts}
+        for group, variables in self.group_vars.items():
+            groups.setdefault(group, {})["vars"] = variables
+        return groups

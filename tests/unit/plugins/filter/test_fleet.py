@@ -1,0 +1,164 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the playbook status says of many nodes."""
+
+from __future__ import annotations
+
+import copy
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.filter.fleet import ASKED, FilterModule
+
+fleet = FilterModule().filters()["fleet"]
+
+REPORT: t.Dict[str, t.Any] = {
+    "version": "0.1.0",
+    "in_sync": True,
+    "differs": [],
+    "errors": [],
+    "notes": [],
+    "config": {"sources": ["/etc/ip-masq-agent/config"], "problem": None},
+    "backend": {"name": "iptables_nft", "version": "1.8.9"},
+    "last_error": None,
+    "failing": False,
+    "drift_repaired": 0,
+}
+RULE = '-A IP-MASQ-AGENT -d 10.0.0.0/8 -m comment --comment "ip-masq-agent: exempt, keeps its address" -j RETURN'
+MISSING = {"family": "ipv4", "backend": "iptables_nft", "action": "rule added", "rule": RULE}
+PROBLEM = "/etc/ip-masq-agent/config: nonMasqueradeCIDRs: '10.0.0.1/8' has host bits set"
+
+
+def asked(report: t.Optional[t.Mapping[str, t.Any]] = None, **found: t.Any) -> t.Dict[str, t.Any]:
+    """What the module returns of a node that is well, but for this."""
+    base = {"installed": True, "problems": [], "pending": [], "differs": [], "service_failure": ""}
+    return {**base, "report": {**copy.deepcopy(REPORT), **(report or {})}, **found}
+
+
+def summed_up(nodes: t.Mapping[str, t.Mapping[str, t.Any]], **variables: t.Any) -> t.Dict[str, t.List[str]]:
+    """The filter's result for these answers; a host beside them was not asked."""
+    hostvars = {name: {ASKED: answer, **variables} for name, answer in nodes.items()}
+    return t.cast(t.Dict[str, t.List[str]], fleet([*nodes, "other", "nowhere"], {**hostvars, "other": {}}))
+
+
+BROKEN = {"config": {"sources": [], "problem": PROBLEM}}
+
+#: what a node answers -> its line, without its name; none where it is well
+LINES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Optional[str]]] = {
+    "well": (asked(), None),
+    "unreachable": (
+        {"unreachable": True, "msg": "Failed to connect\nvia ssh"},
+        "unreachable: Failed to connect via ssh",
+    ),
+    "no Python": ({"failed": False, "msg": "python3: not found"}, "not checked: python3: not found"),
+    "not installed": ({"installed": False}, "not installed: run kubenode.ip_masq.apply"),
+    "no report": (
+        {"installed": True, "problems": ["ip-masq-agent status: requires root"], "pending": [], "differs": []},
+        "no report: ip-masq-agent status: requires root",
+    ),
+    "drifted": (
+        asked({"in_sync": False, "differs": [MISSING, MISSING]}),
+        "drifted: pending changes: ipv4, iptables_nft: rule added: -A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN"
+        " (and 1 more)",
+    ),
+    "broken": (asked(BROKEN), "broken config: %s; the last valid configuration stays in force" % PROBLEM),
+    "broken, which is why all differs": (
+        asked(BROKEN, differs=["nonMasqueradeCIDRs"]),
+        "broken config: %s; the last valid configuration stays in force" % PROBLEM,
+    ),
+    "broken and drifted": (
+        asked({**BROKEN, "in_sync": False, "differs": [MISSING]}),
+        "broken config: %s; the last valid configuration stays in force; drifted: pending changes: ipv4, iptables_nft: "
+        "rule added: -A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN" % PROBLEM,
+    ),
+    "an error now": (
+        asked({"in_sync": False, "errors": ["ipv6: ip6tables is missing"]}),
+        "failing: ipv6: ip6tables is missing",
+    ),
+    "an error at the last resync": (
+        asked({"failing": True, "last_error": {"time": 1.0, "lines": ["the xtables lock", "x"]}}),
+        "failing: last resync: the xtables lock (and 1 more)",
+    ),
+    "a service that cannot run": (
+        asked(service_failure="result exit-code, exit status 203"),
+        "failing: ip-masq-agent.service: result exit-code, exit status 203; run kubenode.ip_masq.apply",
+    ),
+    "a service that says what status says": (
+        asked(BROKEN, service_failure="result exit-code, exit status 3"),
+        "broken config: %s; the last valid configuration stays in force" % PROBLEM,
+    ),
+    "another policy": (
+        asked(differs=["nonMasqueradeCIDRs", "resyncInterval"]),
+        "policy differs from inventory: ip_masq_agent_non_masquerade_cidrs, ip_masq_agent_resync_interval; "
+        "run kubenode.ip_masq.apply",
+    ),
+    "a timer that does not run": (
+        asked(pending=["enable: ip-masq-agent.timer", "start: ip-masq-agent.timer"]),
+        "to be applied: enable: ip-masq-agent.timer (and 1 more)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_a_node_that_is_off_has_one_line(case: str) -> None:
+    answer, line = LINES[case]
+    found = summed_up({"n1": answer})
+    lines = [text for text in found["lines"] if text.startswith("n1: ")]
+    assert lines == ([] if line is None else ["n1: " + line])
+    assert found["off"] == ([] if line is None else ["n1"])
+    state = "in sync" if line is None else line.partition(":")[0] + " (n1)"
+    assert found["lines"][-1] == "1 node: 1 " + state
+
+
+def test_a_node_from_which_all_is_to_be_removed() -> None:
+    assert summed_up({"n1": {"installed": False}}, ip_masq_agent_state="absent") == {
+        "lines": ["1 node: 1 absent"],
+        "off": [],
+    }
+    found = summed_up({"n1": asked()}, ip_masq_agent_state="absent")
+    assert found["off"] == ["n1"]
+    assert "n1: not removed: ip_masq_agent_state is absent; run kubenode.ip_masq.apply" in found["lines"]
+
+
+def test_two_hundred_nodes_are_one_line_and_one_for_each_that_is_off() -> None:
+    nodes = {"node%03d" % number: asked() for number in range(200)}
+    nodes["node007"] = nodes["node042"] = LINES["drifted"][0]
+    nodes["node099"], nodes["node100"] = LINES["broken"][0], LINES["not installed"][0]
+    found = summed_up(nodes)
+    assert found["lines"][-1] == (
+        "200 nodes: 196 in sync, 2 drifted (node007, node042), 1 broken config (node099), 1 not installed (node100)"
+    )
+    assert found["lines"][0] == "agent 0.1.0; iptables_nft 1.8.9"
+    assert len(found["lines"]) == 1 + 4 + 1 and found["off"] == ["node007", "node042", "node099", "node100"]
+
+
+def test_many_nodes_in_one_state_are_counted_and_some_are_named() -> None:
+    found = summed_up({"n%d" % number: {"installed": False} for number in range(9)})
+    assert found["lines"][-1] == "9 nodes: 9 not installed (n0, n1, n2, n3, n4 and 4 more)"
+
+
+def test_what_nodes_have_in_common_is_said_once() -> None:
+    nodes = {"n%d" % number: asked({"notes": ["Calico masquerades, too"]}) for number in range(30)}
+    nodes["n3"]["report"].update(version="0.0.9", drift_repaired=2, notes=["Calico masquerades, too", "mine"])
+    nodes["n4"]["report"].update(backend={"name": "nftables", "version": "1.0.9"}, drift_repaired=12)
+    for name, drop_in in (("n5", "20-lab.json"), ("n6", "20-lab.json"), ("n6", "30-rack.yaml")):
+        nodes[name]["report"]["config"]["sources"].append("/etc/ip-masq-agent/config.d/" + drop_in)
+    assert summed_up(nodes)["lines"] == [
+        "agent 0.1.0, 0.0.9 (n3); iptables_nft 1.8.9, nftables 1.0.9 (n4)",
+        "drop-ins: 20-lab.json (n5, n6), 30-rack.yaml (n6)",
+        "drift repaired: n4 (12), n3 (2)",
+        "note: Calico masquerades, too (all nodes)",
+        "note: mine (n3)",
+        "30 nodes: 30 in sync",
+    ]
+
+
+def test_notes_of_each_node_do_not_fill_the_screen() -> None:
+    found = summed_up({"n%d" % number: asked({"notes": ["note %d" % number]}) for number in range(30)})
+    assert len(found["lines"]) == 1 + 5 + 1 + 1
+    assert "25 more notes: see ip-masq-agent status on the nodes" in found["lines"]
+
+
+def test_nobody_was_asked() -> None:
+    assert summed_up({}) == {"lines": ["0 nodes: none was asked"], "off": []}
