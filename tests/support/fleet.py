@@ -18,11 +18,11 @@ from . import modules
 from .agent_node import AgentNode
 from .namespaces import Namespace
 
-#: Ansible starts this in place of a shell, and is inside the node.
+#: Ansible starts this in place of a shell, and is inside the node, which has a name of its own.
 _SHELL = """#!/bin/sh
 PATH=%s:$PATH
 export PATH
-exec %s /bin/sh "$@"
+exec %s unshare --uts /bin/sh -c 'hostname %s && exec /bin/sh "$@"' sh "$@"
 """
 
 
@@ -71,7 +71,7 @@ class Fleet:
         folder.mkdir()
         self.nodes[name] = node = AgentNode(self._namespaces[-1], folder, installed=False)
         shell = folder / "shell"
-        shell.write_text(_SHELL % (node.path, " ".join(node.ns.argv())))
+        shell.write_text(_SHELL % (node.path, " ".join(node.ns.argv()), name))
         shell.chmod(0o755)
 
     @staticmethod
