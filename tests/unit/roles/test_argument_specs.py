@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
+import subprocess
+import sys
 import typing as t
+from pathlib import Path
 
 import pytest
 import yaml
@@ -170,3 +174,15 @@ def test_every_option_for_the_kubelet_has_a_variable_that_reaches_the_module() -
     for option, value in passed.items():
         assert PREFIX + "kubelet_" + option in SPEC
         assert PREFIX + "kubelet_" + option in value
+
+
+def test_ansible_doc_shows_ipv6_ranges_whole() -> None:
+    """It takes a double colon in plain text for markup."""
+    done = subprocess.run(
+        [str(Path(sys.executable).with_name("ansible-doc")), "-t", "role", "kubenode.ip_masq.ip_masq_agent"],
+        env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(location().parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "fe80::/10" in done.stdout
