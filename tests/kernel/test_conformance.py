@@ -171,6 +171,21 @@ def test_packets_keep_their_source_inside_the_exempt_ranges_only(
     assert seen == dict([(exempt, a.pod) for exempt in a.exempt] + [(outside, a.node) for outside in a.outside])
 
 
+def test_the_node_s_own_traffic_is_masqueraded_too_unless_the_destination_is_exempt(
+    topology: Topology, variant: Variant, family: str
+) -> None:
+    """A BGP speaker that uses a loopback address: its peers must be exempt."""
+    a = ADDRESSES[family]
+    loopback, (peer, other) = a.pods.replace("0/24", "99").replace("::/64", "::99"), a.outside
+    topology.node.run("ip", "address", "add", loopback, "dev", "lo")
+    topology.node.run("ip", "route", "replace", "default", "via", a.peer, "src", loopback)
+    apply(topology.node, backend=variant.backend, enable_ipv6=True, non_masquerade_cidrs=[])
+    assert topology.ask(peer, other, client=topology.node) == {peer: a.node, other: a.node}
+    exempt = [peer + ("/32" if family == "ipv4" else "/128")]
+    apply(topology.node, backend=variant.backend, enable_ipv6=True, non_masquerade_cidrs=exempt)
+    assert topology.ask(peer, other, client=topology.node) == {peer: loopback, other: a.node}
+
+
 def test_an_empty_list_masquerades_every_destination(topology: Topology, variant: Variant, family: str) -> None:
     a = ADDRESSES[family]
     apply(topology.node, backend=variant.backend, enable_ipv6=True, non_masquerade_cidrs=[])

@@ -145,9 +145,9 @@ class Topology:
         assert server.stdout is not None
         assert server.stdout.readline() == "ready\n", "the server outside did not start"
 
-    def ask(self, *destinations: str, protocol: str = "tcp") -> t.Dict[str, str]:
-        """The source address that each destination sees when the pod opens a new connection to it."""
-        out = self.pod.run(sys.executable, _PACKETS, "ask", protocol, str(_PORT), *destinations)
+    def ask(self, *destinations: str, protocol: str = "tcp", client: t.Optional[Namespace] = None) -> t.Dict[str, str]:
+        """The source address that each destination sees when the pod, or another client, opens a connection to it."""
+        out = (client or self.pod).run(sys.executable, _PACKETS, "ask", protocol, str(_PORT), *destinations)
         return t.cast(t.Dict[str, str], json.loads(out))
 
     def stream(self, *destinations: str) -> Stream:
