@@ -69,13 +69,16 @@ def test_a_round_with_an_inventory_of_kubespray(tmp_path: Path) -> None:
         (n3.systemd / "ip-masq-agent.timer.active").unlink()
         off = fleet.play("status", "-e", NODES)
         assert off.rc == 2 and off.failed == ["n1", "n2", "n3"]
-        *_common, first, second, third, count = summary(off)
+        *common, first, second, third, count = summary(off)
+        assert re.match(r"agent \d+\.\d+\.\d+; iptables_nft \d", common[0])
+        (others,) = [line for line in common if "-o eth9 -j MASQUERADE" in line]
+        assert others.startswith("note: ") and others.endswith(" (n1, n2)")
         assert first == (
             "n1: drifted: pending changes: ipv4, iptables_nft: rule added: -A IP-MASQ-AGENT -d 10.233.0.0/18 -j RETURN"
         )
         assert second.startswith("n2: broken config: ") and "'10.0.0.1/8' has host bits set" in second
         assert third == "n3: to be applied: start: ip-masq-agent.timer"
-        assert "drop-ins: 20-lab.json (n3)" in _common
+        assert "drop-ins: 20-lab.json (n3)" in common
         assert count == "3 nodes: 1 drifted (n1), 1 broken config (n2), 1 to be applied (n3)"
         # With results that are well hidden, a failure still says what it is about.
         hidden = fleet.play("status", "-e", NODES, env={"ANSIBLE_DISPLAY_OK_HOSTS": "no"})
