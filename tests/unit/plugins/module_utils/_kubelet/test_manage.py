@@ -630,7 +630,7 @@ def test_a_kubelet_without_healthz_is_not_edited(node: KubeletNode) -> None:
 
 def test_an_unhealthy_kubelet_is_not_edited(node: KubeletNode) -> None:
     made.kubeadm(node, "1.23.17", flags=KUBENET, unhealthy=[KUBENET])
-    node.start("kubelet")
+    node.start_listening("kubelet")
     assert node.healthz + " returned status 500" in without_answer(node).failure
 
 
