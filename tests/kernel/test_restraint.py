@@ -138,7 +138,7 @@ def test_the_module_that_installs_the_agent_does_as_the_agent_does(
     ns: Namespace, tmp_path: Path, variant: Variant
 ) -> None:
     node = AgentNode(ns, tmp_path, installed=False)
-    options: t.Dict[str, t.Any] = {"bin_dir": str(node.bin), "config": {"backend": variant.backend}}
+    options: t.Dict[str, t.Any] = {"config": {"backend": variant.backend}}
     assert not node.ansible("kubenode.ip_masq.ip_masq_agent", options).get("failed")
     for _repaired in range(MOST):
         tick(node, variant)
