@@ -128,7 +128,7 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 
 # Ansible sends along what a module imports; the agent is here because its installed program is compared with it.
-from ..module_utils import agent, install  # noqa: F401
+from ..module_utils import agent, install  # noqa: F401  # pylint: disable=unused-import
 from ..module_utils.agent_options import ARGUMENT_SPEC, find_layout
 from ..module_utils.config import DEFAULTS, KEYS
 from ..module_utils.config_file import config_text, load, parse
