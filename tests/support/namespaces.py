@@ -92,13 +92,13 @@ class Namespace:
         """The command line that runs ``argv`` inside. The process id is that of ``argv`` itself; it starts in /."""
         return ["nsenter", "--target", str(self._anchor.pid), "--net", "--mount", "--", *argv]
 
-    def enter(self) -> None:
-        """Move this process inside, for good: for one that was just forked.
+    def enter(self, *kinds: str) -> None:
+        """Move this thread inside, for good: in a process that was just forked, or of C(net) alone, in any thread.
 
         :raises OSError: the kernel refused.
         """
         libc = ctypes.CDLL(None, use_errno=True)
-        for kind in ("net", "mnt"):
+        for kind in kinds or ("net", "mnt"):
             with open("/proc/%d/ns/%s" % (self._anchor.pid, kind), "rb") as entrance:
                 if libc.setns(entrance.fileno(), 0) != 0:
                     raise OSError(ctypes.get_errno(), "setns %s" % kind)
