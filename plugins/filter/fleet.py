@@ -48,7 +48,7 @@ _value:
 import re
 import typing as t
 
-from ..module_utils.config import KEYS
+from ..module_utils._policy.policy import POLICY_OPTIONS
 from ..plugin_utils.names import some_of
 from ..plugin_utils.role_variables import PREFIX
 
@@ -56,7 +56,7 @@ from ..plugin_utils.role_variables import PREFIX
 ASKED = PREFIX + "_asked"
 
 _APPLY = "run kubenode.ip_masq.apply"
-_VARIABLES = {key.file_key: PREFIX + key.option for key in KEYS}
+_VARIABLES = {key.key: PREFIX + key.name for key in POLICY_OPTIONS}
 
 #: Good states; every other one is off.
 _GOOD = ("in sync", "absent")

@@ -55,8 +55,9 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 
-from ..module_utils.config import RESERVED_CIDRS, RFC1918_CIDRS, parse_cidr, split_entries
-from ..module_utils.errors import ConfigError
+from ..module_utils._errors import ConfigError
+from ..module_utils._policy.policy import RESERVED_CIDRS, RFC1918_CIDRS
+from ..module_utils._policy.values import parse_cidr, split_entries
 
 try:
     import netaddr

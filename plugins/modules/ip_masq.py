@@ -274,37 +274,27 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils.audit import postrouting_remarks
-from ..module_utils.config import DEFAULTS, Config, build, file_key, split_entries
-from ..module_utils.config_file import load
-from ..module_utils.errors import ConfigError, IpMasqError
-from ..module_utils.node import Node
-from ..module_utils.notes import named
-from ..module_utils.reconcile import reconcile
-from ..module_utils.results import rules_diff, rules_return
-from ..module_utils.runner import run
+from ..module_utils._engine.detect import Node
+from ..module_utils._engine.module_result import rules_diff, rules_return
+from ..module_utils._engine.other_nat import postrouting_remarks
+from ..module_utils._engine.reconcile import reconcile
+from ..module_utils._errors import ConfigError, IpMasqError
+from ..module_utils._policy.config_file import load
+from ..module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS, Config, build, file_key
+from ..module_utils._policy.values import split_entries
+from ..module_utils._system.node_warning import named
+from ..module_utils._system.process import run
 
 #: What a config file decides; the other policy options are flags of the reference agent and go with a file.
-FILE_POLICY = ("non_masquerade_cidrs", "cidr_limit", "masq_link_local", "masq_link_local_ipv6")
-FLAGS = ("nomasq_all_reserved_ranges", "enable_ipv6", "masq_chain", "random_fully", "to_ports", "backend", "exemption")
+FILE_POLICY = tuple(option.name for option in POLICY_OPTIONS if option.of_module and option.in_reference_file)
+FLAGS = tuple(option.name for option in POLICY_OPTIONS if option.of_module and not option.in_reference_file)
 
-ARGUMENT_SPEC = {
-    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-    # Raw, so that our own grammar refuses what is no text, with a message that says what to do.
-    "non_masquerade_cidrs": {"type": "list", "elements": "raw"},
-    "nomasq_all_reserved_ranges": {"type": "bool", "default": False},
-    "cidr_limit": {"type": "int", "default": 64},
-    "masq_link_local": {"type": "bool", "default": False},
-    "masq_link_local_ipv6": {"type": "bool", "default": False},
-    "enable_ipv6": {"type": "bool", "default": False},
-    "masq_chain": {"type": "str", "default": "IP-MASQ-AGENT"},
-    "random_fully": {"type": "bool", "default": True},
-    "to_ports": {"type": "list", "elements": "raw"},
-    "backend": {"type": "str", "choices": ["auto", "iptables_nft", "iptables_legacy", "nftables"], "default": "auto"},
-    "exemption": {"type": "str", "choices": ["return", "accept", "enforce"], "default": "return"},
-    "lock_timeout": {"type": "int", "default": 5},
-    "config_file": {"type": "path"},
-}
+ARGUMENT_SPEC = dict(
+    {option.name: option.argument for option in POLICY_OPTIONS if option.of_module},
+    state={"type": "str", "choices": ["present", "absent"], "default": "present"},
+    lock_timeout={"type": "int", "default": 5},
+    config_file={"type": "path"},
+)
 
 #: seconds; longer than any sane holder of the lock, shorter than a play should hang
 LONGEST_LOCK_TIMEOUT = 3600

@@ -147,26 +147,29 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils import agent, agent_options, install, removal, restraint
-from ..module_utils import state as states
-from ..module_utils.audit import postrouting_remarks
-from ..module_utils.config import Config
-from ..module_utils.config_file import config_text
-from ..module_utils.errors import IpMasqError, NodeError
-from ..module_utils.layout import SERVICE, Layout
-from ..module_utils.node import Node
-from ..module_utils.notes import named
-from ..module_utils.results import rules_diff, rules_return
-from ..module_utils.runner import run
-from ..module_utils.sync import look, managed, sync
+from ..module_utils._agent import cli as agent
+from ..module_utils._agent import install, module_options, removal
+from ..module_utils._agent import memory as states
+from ..module_utils._agent.paths import Paths
+from ..module_utils._agent.sync import look, managed, sync
+from ..module_utils._agent.units import SERVICE
+from ..module_utils._engine import restraint
+from ..module_utils._engine.detect import Node
+from ..module_utils._engine.module_result import rules_diff, rules_return
+from ..module_utils._engine.other_nat import postrouting_remarks
+from ..module_utils._errors import IpMasqError, NodeError
+from ..module_utils._policy.config_file import config_text
+from ..module_utils._policy.policy import Config
+from ..module_utils._system.node_warning import named
+from ..module_utils._system.process import run
 
 ARGUMENT_SPEC = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-    **agent_options.ARGUMENT_SPEC,
+    **module_options.ARGUMENT_SPEC,
 }
 
 
-def present(module: AnsibleModule, node: Node, where: Layout) -> t.Dict[str, t.Any]:
+def present(module: AnsibleModule, node: Node, where: Paths) -> t.Dict[str, t.Any]:
     """Install, sync, and set the units going.
 
     :raises IpMasqError: bad input or an unfit node, before anything is touched; or a step that failed.
@@ -239,9 +242,9 @@ def main() -> None:
     node = Node(run, module.params["lock_timeout"])
     try:
         if module.params["state"] == "present":
-            returned = present(module, node, agent_options.find_layout(module.params))
+            returned = present(module, node, module_options.find_paths(module.params))
         else:
-            removed = removal.uninstall(node, agent_options.named_layout(module.params), module.check_mode)
+            removed = removal.uninstall(node, module_options.named_paths(module.params), module.check_mode)
             for note in removed.notes:
                 module.warn(named(note))
             returned = as_return(removed, present=False)

@@ -128,16 +128,17 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 
 # Ansible sends along what a module imports; the agent is here because its installed program is compared with it.
-from ..module_utils import agent, install  # noqa: F401  # pylint: disable=unused-import
-from ..module_utils.agent_options import ARGUMENT_SPEC, find_layout
-from ..module_utils.config import DEFAULTS, KEYS
-from ..module_utils.config_file import config_text, load, parse
-from ..module_utils.errors import ConfigError, IpMasqError, NodeError
-from ..module_utils.layout import Layout
-from ..module_utils.runner import Runner, run
+from ..module_utils._agent import cli as agent  # noqa: F401  # pylint: disable=unused-import
+from ..module_utils._agent import install
+from ..module_utils._agent.module_options import ARGUMENT_SPEC, find_paths
+from ..module_utils._agent.paths import Paths
+from ..module_utils._errors import ConfigError, IpMasqError, NodeError
+from ..module_utils._policy.config_file import config_text, load, parse
+from ..module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS
+from ..module_utils._system.process import Runner, run
 
 
-def reported(run: Runner, where: Layout, lock_timeout: int) -> t.Any:
+def reported(run: Runner, where: Paths, lock_timeout: int) -> t.Any:
     """What the installed agent reports.
 
     :raises NodeError: it cannot be started, or cannot report.
@@ -150,7 +151,7 @@ def reported(run: Runner, where: Layout, lock_timeout: int) -> t.Any:
         raise NodeError("%s status: %s" % (where.program, said)) from None
 
 
-def differing_keys(where: Layout, text: str) -> t.List[str]:
+def differing_keys(where: Paths, text: str) -> t.List[str]:
     """The keys in which the node's config file says something else than ``text``; all where it cannot be read."""
     path = os.path.join(where.config_dir, "config")
     wanted = dict(DEFAULTS, **parse(text, "config").values)
@@ -158,10 +159,10 @@ def differing_keys(where: Layout, text: str) -> t.List[str]:
         found = dict(DEFAULTS, **load(path).values)
     except ConfigError:
         found = {}
-    return [key.file_key for key in KEYS if found.get(key.option) != wanted.get(key.option)]
+    return [key.key for key in POLICY_OPTIONS if found.get(key.name) != wanted.get(key.name)]
 
 
-def pending(run: Runner, where: Layout, text: t.Optional[str], enabled: bool) -> t.List[str]:
+def pending(run: Runner, where: Paths, text: t.Optional[str], enabled: bool) -> t.List[str]:
     """What an installation would do to files and units, a line each.
 
     :param text: of the config file; none leaves it alone.
@@ -177,7 +178,7 @@ def asked(params: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
 
     :raises ConfigError: bad input.
     """
-    where = find_layout(params)
+    where = find_paths(params)
     text = None if params["config"] is None else config_text(params["config"])
     if not os.path.exists(where.program):
         return {"installed": False}

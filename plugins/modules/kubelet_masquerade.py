@@ -267,12 +267,12 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils._errors import IpMasqError
 from ..module_utils._kubelet.distributions import DISTRIBUTIONS
 from ..module_utils._kubelet.manage import Report, manage_kubelets
 from ..module_utils._kubelet.options import POLICIES, Options
-from ..module_utils.errors import IpMasqError
-from ..module_utils.notes import named
-from ..module_utils.runner import run
+from ..module_utils._system.node_warning import named
+from ..module_utils._system.process import run
 
 ARGUMENT_SPEC = {
     "policy": {"type": "str", "choices": list(POLICIES), "default": "auto"},

@@ -18,9 +18,10 @@ from ansible.errors import AnsibleFilterError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ..filter.uncovered import uncovered
-from ..module_utils.config import KEYS, build, split_entries
-from ..module_utils.errors import ConfigError
-from ..module_utils.layout import layout
+from ..module_utils._agent.paths import choose_paths
+from ..module_utils._errors import ConfigError
+from ..module_utils._policy.policy import POLICY_OPTIONS, build
+from ..module_utils._policy.values import split_entries
 
 PREFIX = "ip_masq_agent_"
 
@@ -71,12 +72,12 @@ def value_errors(values: t.Mapping[str, t.Any]) -> t.List[str]:
     if options["state"] == "absent":
         return []
     try:
-        layout(
+        choose_paths(
             **{name: options[name] for name in ("config_dir", "bin_dir", "metrics_dir", "python") if name in options}
         )
     except ConfigError as exc:
         return [PREFIX + str(exc)]
-    policy = {key.option: options[key.option] for key in KEYS if key.option in options}
+    policy = {key.name: options[key.name] for key in POLICY_OPTIONS if key.name in options}
     if "non_masquerade_cidrs" in policy:
         policy["non_masquerade_cidrs"] = split_entries(policy["non_masquerade_cidrs"])
     try:

@@ -22,22 +22,22 @@ def setup(backend: str, size: int) -> t.Dict[str, str]:
 
     :returns: paths of the agent (C(program)) and of the script that the timer starts (C(resync)).
     """
-    from ansible_collections.kubenode.ip_masq.plugins.module_utils import install, layout
+    from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import bundle, paths, resync_script
 
-    where = layout.layout(config_dir=DIRECTORY + "/etc", bin_dir=DIRECTORY + "/bin")
+    where = paths.choose_paths(config_dir=DIRECTORY + "/etc", bin_dir=DIRECTORY + "/bin")
     os.makedirs(where.config_dir + "/config.d", exist_ok=True)
     os.makedirs(where.bin_dir, exist_ok=True)
     policy = {"nonMasqueradeCIDRs": rules.cidrs(size), "cidrLimit": max(size, 64), "backend": backend}
     for path, content in (
-        (where.program, install.program(where)),
-        (where.resync, layout.resync_script(where).encode()),
+        (where.program, bundle.program(where)),
+        (where.resync, resync_script.resync_script(where).encode()),
         (where.config_dir + "/config", json.dumps(policy, indent=2).encode() + b"\n"),
     ):
         with open(path, "wb") as handle:
             handle.write(content)
         os.chmod(path, 0o755)
     subprocess.run([where.program, "sync"], env=meter.ENV, stdout=subprocess.DEVNULL, check=True)
-    expected = layout.RUN_DIR + "/expected"
+    expected = paths.RUN_DIR + "/expected"
     if not os.path.exists(expected):
         raise RuntimeError("%s: after a sync with %d ranges there is no snapshot" % (backend, size))
     return {"program": where.program, "resync": where.resync}

@@ -30,7 +30,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from support.import_collection import make_importable
 make_importable()
-from ansible_collections.kubenode.ip_masq.plugins.module_utils import runner
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage import manage_kubelets
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.options import Options
 from support import kubelet_distributions as made

@@ -11,7 +11,7 @@ import sys
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils import nfnetlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink as nfnetlink
 from support import modules
 from support.flood import Flood
 from support.modules import apply, run_modules

@@ -9,10 +9,10 @@ import concurrent.futures
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.iptables import Iptables
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.nat_table import KernelRule, NftNat
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.reconcile import converge
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome, run
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import Iptables
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nat_table import KernelRule, NftNat
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome, run
 from hypothesis import HealthCheck, given, settings
 from support import worlds
 from support.namespaces import Namespace

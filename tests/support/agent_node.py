@@ -18,7 +18,7 @@ from .namespaces import Namespace
 
 make_importable()
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils import install, layout  # noqa: E402
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import bundle, paths, resync_script  # noqa: E402
 
 #: Gives the namespace directories of its own in place of the machine's, for as long as the namespace lives.
 _MOUNT = """
@@ -89,7 +89,7 @@ class AgentNode:
         self.state_file = self.root / "var/lib/ip-masq-agent/state.json"
         self.metrics_dir = self.root / "var/lib/node_exporter"
         self.metrics_dir.mkdir()
-        self.where = layout.layout(python=sys.executable, metrics_dir="/var/lib/node_exporter" if metrics else "")
+        self.where = paths.choose_paths(python=sys.executable, metrics_dir="/var/lib/node_exporter" if metrics else "")
         self._log = root / "agent.log"
         self._log.touch()
         self.agent = self.program = self.at(self.where.program)
@@ -104,9 +104,9 @@ class AgentNode:
     def _install(self) -> None:
         self.drop_ins.mkdir(parents=True)
         self.agent = self.at(self.where.program + ".real")
-        self._write(self.agent, install.program(self.where))
+        self._write(self.agent, bundle.program(self.where))
         self._write(self.program, (_RECORDER % (self._log, self.agent)).encode())
-        self._write(self.at(self.where.resync), layout.resync_script(self.where).encode())
+        self._write(self.at(self.where.resync), resync_script.resync_script(self.where).encode())
 
     @staticmethod
     def _write(path: Path, content: bytes) -> None:
@@ -201,7 +201,7 @@ class AgentNode:
 
     def program_modules(self) -> t.Dict[str, bytes]:
         """The modules in the installed program, by name."""
-        return install.unpack(self.program.read_bytes())[1]
+        return bundle.unpack(self.program.read_bytes())[1]
 
     def collection_modules(self) -> t.Dict[str, bytes]:
         """The same modules in the collection."""

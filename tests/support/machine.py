@@ -9,8 +9,10 @@ import os
 import typing as t
 from pathlib import Path
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils import node, reconcile, runner
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import detect as node
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import reconcile
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 
 from .nat import Nat
 from .worlds import others

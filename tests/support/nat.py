@@ -15,8 +15,8 @@ import re
 import shlex
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.nat_table import KernelRule
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nat_table import KernelRule
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 
 BUILTIN_CHAINS = ("PREROUTING", "INPUT", "OUTPUT", "POSTROUTING")
 BUILTIN_TARGETS = ("ACCEPT", "RETURN", "MASQUERADE", "SNAT", "MARK")

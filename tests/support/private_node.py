@@ -8,20 +8,22 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils import (
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
+    bundle,
     install,
-    layout,
-    reconcile,
+    paths,
     removal,
     snapshot,
-    state,
     sync,
+    units,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import Config
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.iptables_text import render_jump, render_rule
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.plan import Action, Counters, Plan, View
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.reconcile import Change, Result
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.ruleset import FAMILIES, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import memory as state
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import reconcile
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Action, Counters, Plan, View
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_jump, render_rule
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import FAMILIES, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
 
 CHAIN = "IP-MASQ-AGENT"
 EMPTY = View((), None)
@@ -29,7 +31,7 @@ EMPTY = View((), None)
 
 def make_private(monkeypatch: pytest.MonkeyPatch, root: t.Any) -> None:
     """Move every fixed place of the agent (/etc/systemd, /run, /var/lib) below C(root), for one test."""
-    for module in (install, layout, reconcile, removal, snapshot, state, sync):
+    for module in (bundle, install, paths, units, reconcile, removal, snapshot, state, sync):
         for name, value in list(vars(module).items()):
             if isinstance(value, str) and name.isupper() and value.startswith(("/etc/", "/run/", "/var/")):
                 monkeypatch.setattr(module, name, str(root) + value)

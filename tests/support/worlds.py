@@ -11,10 +11,11 @@ import re
 import shlex
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import Config, PortRange
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.iptables import Iptables
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.iptables_text import render_jump, render_rule
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.ruleset import Ruleset, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import Iptables
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_jump, render_rule
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
 from hypothesis import strategies as st
 
 from .nat import BUILTIN_CHAINS, LEFT_OUT, Chains, Nat, target

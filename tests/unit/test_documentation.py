@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import DEFAULTS, KEYS
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.layout import Layout, unit_files
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.metrics import Sample, render
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.plan import Counters
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.metrics import Sample, render
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.units import unit_files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import OF_PLAYBOOKS
 from support.import_collection import ROOT, location
 
@@ -49,12 +50,12 @@ def test_every_message_is_one_that_the_code_says(message: str) -> None:
 
 def test_policy_table_has_every_key_with_its_default() -> None:
     table = {row[1].strip("`"): row for row in rows(README, "## Policy")}
-    assert set(table) == {key.file_key for key in KEYS}
-    for key in KEYS:
-        option, _file_key, default = table[key.file_key][:3]
-        assert option.split()[0] == "`%s`" % key.option
-        if key.option in DEFAULTS and DEFAULTS[key.option] != ():
-            assert yaml.safe_load(default.strip("`")) == DEFAULTS[key.option]
+    assert set(table) == {key.key for key in POLICY_OPTIONS}
+    for key in POLICY_OPTIONS:
+        option, _file_key, default = table[key.key][:3]
+        assert option.split()[0] == "`%s`" % key.name
+        if key.name in DEFAULTS and DEFAULTS[key.name] != ():
+            assert yaml.safe_load(default.strip("`")) == DEFAULTS[key.name]
 
 
 def test_variables_are_those_of_the_role() -> None:
@@ -80,7 +81,7 @@ def test_metrics_are_those_that_are_written() -> None:
 
 def test_units_are_those_that_are_installed() -> None:
     named = " ".join(row[0] for row in rows(OPERATIONS, "| unit | does |"))
-    for unit in unit_files(Layout()):
+    for unit in unit_files(Paths()):
         stem = unit.rpartition(".")[0].rstrip("@")
         assert stem in named, unit
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ..errors import IpMasqError, NodeError
+from .._errors import IpMasqError, NodeError
 from . import healthz, owned_files
 from .host import Host, Unit
 from .kubelet import all_words

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ..errors import ConfigError
+from .._errors import ConfigError
 from .environment_file import Assignment, parse_environment
 from .flags import FLAG, Occurrence, argument, find_flag, search_yaml, without
 from .words import NEWLINE, Word, chars_of, split_words

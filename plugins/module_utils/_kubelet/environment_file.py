@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ..errors import ConfigError
+from .._errors import ConfigError
 from .words import NEWLINE, WHITESPACE, Char
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")

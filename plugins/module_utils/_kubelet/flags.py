@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ..errors import ConfigError
+from .._errors import ConfigError
 
 #: The flag of this package, without dashes (deprecated in Kubernetes 1.7, removed in 1.24).
 FLAG = "non-masquerade-cidr"

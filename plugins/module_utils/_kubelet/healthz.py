@@ -13,7 +13,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 
-from ..errors import ConfigError
+from .._errors import ConfigError
 from .flags import last_value
 from .kubelet import Reader
 

@@ -10,8 +10,8 @@ import os
 import re
 import typing as t
 
-from ..errors import NodeError
-from ..runner import Runner
+from .._errors import NodeError
+from .._system.process import Runner
 from . import owned_files
 from .words import chars_of, split_words
 

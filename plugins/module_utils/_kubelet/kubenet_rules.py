@@ -12,11 +12,11 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ..errors import NodeError
-from ..iptables import wait_for_lock
-from ..iptables_text import NOT_LOCAL, PostroutingRule, parse_postrouting, printed_rules, tokenise
-from ..node import LEGACY, VARIANTS, Node, Tool, legacy_tables
-from ..ruleset import FAMILIES
+from .._engine.detect import LEGACY, VARIANTS, Node, Tool, legacy_tables
+from .._engine.iptables_backend import wait_for_lock
+from .._engine.iptables_syntax import NOT_LOCAL, PostroutingRule, parse_postrouting, printed_rules, tokenise
+from .._engine.ruleset import FAMILIES
+from .._errors import NodeError
 
 #: What kubenet wrote, and what the kubelet wrote before there was kubenet (--configure-cbr0).
 COMMENTS = ("kubenet: SNAT for outbound traffic from cluster", "kubelet: SNAT outbound cluster traffic")

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import typing as t
 
-from ..errors import NodeError
-from ..node import Node
-from ..runner import Runner
+from .._engine.detect import Node
+from .._errors import NodeError
+from .._system.process import Runner
 from . import healthz
 from .apply import Applied, Updater
 from .decide import Decision, decide, decide_node, may_masquerade

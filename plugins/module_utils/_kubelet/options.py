@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ..errors import ConfigError
+from .._errors import ConfigError
 from . import healthz
 from .distributions import DISTRIBUTIONS
 from .editors import EnvironmentEditor

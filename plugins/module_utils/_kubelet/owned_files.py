@@ -13,7 +13,7 @@ import stat
 import tempfile
 import typing as t
 
-from ..errors import ConfigError, NodeError
+from .._errors import ConfigError, NodeError
 
 #: Larger than any file of arguments, small enough to read in one go (bytes).
 LARGEST = 1 << 20

@@ -9,8 +9,8 @@ import os
 import re
 import typing as t
 
-from ..errors import NodeError
-from ..runner import Runner
+from .._errors import NodeError
+from .._system.process import Runner
 from .flags import FLAG
 from .kubelet import Program
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ..errors import ConfigError
+from .._errors import ConfigError
 from . import owned_files
 from .decide import Decision
 from .editors import Editor

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from ..errors import NodeError
-from ..runner import Runner
+from .._errors import NodeError
+from .._system.process import Runner
 from .healthz import Healthy
 
 #: Stopping may take as long as the unit allows (90 s unless it says otherwise), and starting comes after that.

@@ -10,7 +10,7 @@ import os
 import re
 import typing as t
 
-from ..errors import ConfigError
+from .._errors import ConfigError
 from .editors import Editor, EnvironmentEditor
 from .environment_file import Assignment, is_variable_name, parse_environment
 from .host import Host, Unit

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ..errors import ConfigError
+from .._errors import ConfigError
 
 WHITESPACE = " \t\n\r"
 NEWLINE = "\n\r"

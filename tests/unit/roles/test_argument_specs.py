@@ -17,8 +17,13 @@ import pytest
 import yaml
 from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import DEFAULTS, KEYS, build, file_key
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.config_file import parse
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import parse
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import (
+    DEFAULTS,
+    POLICY_OPTIONS,
+    build,
+    file_key,
+)
 from support.import_collection import location
 
 PREFIX = "ip_masq_agent_"
@@ -112,7 +117,7 @@ def test_defaults_lead_to_the_default_policy() -> None:
 
 
 def test_every_key_of_the_file_is_handed_over() -> None:
-    assert set(config(non_masquerade_cidrs=[])) == {key.file_key for key in KEYS}
+    assert set(config(non_masquerade_cidrs=[])) == {key.key for key in POLICY_OPTIONS}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.version import VERSION
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.import_collection import ROOT
 
 

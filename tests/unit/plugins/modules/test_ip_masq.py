@@ -13,7 +13,7 @@ import typing as t
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.reconcile import converge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq
 from hypothesis import given
 from hypothesis import strategies as st

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.config import KEYS, RESERVED_CIDRS
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.config_file import merge, parse, read_directory
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.install import FileChange, Installed
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.plan import Action, Plan, View
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.reconcile import Change, Result
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.install import FileChange, Installed
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Action, Plan, View
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import merge, parse, read_directory
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS, RESERVED_CIDRS
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent as module
 
 OPTIONS = yaml.safe_load(module.DOCUMENTATION)["options"]
@@ -43,8 +43,8 @@ def test_every_example_is_accepted(example: t.Dict[str, t.Any]) -> None:
 
 def test_documentation_names_every_key_of_the_file() -> None:
     text = " ".join(OPTIONS["config"]["description"])
-    for key in KEYS:
-        assert "C(%s)" % key.file_key in text
+    for key in POLICY_OPTIONS:
+        assert "C(%s)" % key.key in text
 
 
 class TestConfigText:

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.kubenode.ip_masq.plugins.module_utils import agent_options
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.config_file import config_text
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.layout import Layout
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import module_options
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import config_text
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent_info as module
 
@@ -59,17 +59,17 @@ def test_keys_that_differ(
 ) -> None:
     if on_the_node is not None:
         (tmp_path / "config").write_text(on_the_node)
-    assert module.differing_keys(Layout(config_dir=str(tmp_path)), config_text(declared)) == keys
+    assert module.differing_keys(Paths(config_dir=str(tmp_path)), config_text(declared)) == keys
 
 
 def test_of_a_file_that_cannot_be_read_all_keys_that_have_a_value_differ(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("{")
-    keys = module.differing_keys(Layout(config_dir=str(tmp_path)), config_text({}))
+    keys = module.differing_keys(Paths(config_dir=str(tmp_path)), config_text({}))
     assert keys[0] == "nonMasqueradeCIDRs" and "masqChain" in keys
 
 
 def test_bad_input_is_refused_also_where_nothing_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_options.install, "check_places", lambda _where: None)
+    monkeypatch.setattr(module_options.install, "check_places", lambda _where: None)
     options = {name: spec.get("default") for name, spec in module.ARGUMENT_SPEC.items()}
     options.update(bin_dir=str(tmp_path), config={"nonMasqueradeCIDRs": "10.0.0.1/8"})
     with pytest.raises(ConfigError, match="aligned network is 10"):

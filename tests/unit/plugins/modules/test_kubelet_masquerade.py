@@ -18,10 +18,10 @@ import pytest
 import yaml
 from ansible.module_utils import basic
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.kubenode.ip_masq.plugins.module_utils import runner
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import decide, manage
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage import manage_kubelets
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.options import Options
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
 from ansible_collections.kubenode.ip_masq.plugins.modules import kubelet_masquerade as module
 from support import kubelet_distributions as made
 from support.kubelet_node import KubeletNode

@@ -9,6 +9,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError, NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.distributions import find_kubelets
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.editors import Editor, EnvironmentEditor
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.host import Host, Unit
@@ -20,8 +21,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.kubelet 
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.observe import running_words
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.service_kubelet import named_editor
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError, NodeError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from support import kubelet_distributions as made
 from support.kubelet_node import KubeletNode, Service
 

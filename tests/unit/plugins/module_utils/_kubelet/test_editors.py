@@ -9,6 +9,7 @@ import re
 import typing as t
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.editors import (
     DropInEditor,
     EnvironmentEditor,
@@ -16,7 +17,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.editors 
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.environment_file import parse_environment
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.flags import NEVER, find_flag
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError
 from hypothesis import example, given
 from hypothesis import strategies as st
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import typing as t
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.flags import (
     Occurrence,
     find_flag,
     flag_name,
     search_yaml,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError
 
 OLD = "--non-masquerade-cidr=10.0.0.0/8"
 

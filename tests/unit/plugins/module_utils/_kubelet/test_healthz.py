@@ -10,8 +10,8 @@ import threading
 import typing as t
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import healthz
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError
 
 
 class Server:

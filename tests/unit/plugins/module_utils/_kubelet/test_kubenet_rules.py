@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import parse_postrouting
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.kubenet_rules import COMMENTS, is_kubenet_rule
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.iptables_text import parse_postrouting
 
 SHAPE = '-A POSTROUTING ! -d %s -m comment --comment "%s" -m addrtype ! --dst-type LOCAL -j MASQUERADE'
 

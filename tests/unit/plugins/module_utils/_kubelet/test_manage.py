@@ -11,12 +11,12 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils import runner
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError, IpMasqError, NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import observe, probe
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.healthz import wait_healthy
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage import Report, manage_kubelets
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.options import Options
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError, IpMasqError, NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
 from support import kubelet_distributions as made
 from support.kubelet_node import KubeletNode, Service
 

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError, NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import owned_files as files
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError, NodeError
 from support.import_collection import ROOT
 
 
@@ -124,7 +124,7 @@ sys.path.insert(0, %r)
 from support.import_collection import make_importable
 make_importable()
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import owned_files as files
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import IpMasqError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import IpMasqError
 try:
     files.replace(files.read(sys.argv[1]), b"new")
 except IpMasqError as exc:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.kubelet import Program
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.probe import Probe, is_machine_code, probe
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome, run
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome, run
 from support import fake_kubelet
 
 

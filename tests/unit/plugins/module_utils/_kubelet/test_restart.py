@@ -8,9 +8,9 @@ from __future__ import annotations
 import typing as t
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.restart import restart
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import NodeError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.runner import Outcome
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 
 
 def _systemctl(state: str, restart: Outcome) -> t.Callable[..., Outcome]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import typing as t
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.words import chars_of, split_words
-from ansible_collections.kubenode.ip_masq.plugins.module_utils.errors import ConfigError
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,154 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The agent's program: one executable file that holds the very bytes of the modules that Ansible runs."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import os
+import typing as t
+
+from .paths import RUN_DIR, Paths
+
+#: The module of the agent's command line, and the name of the package that holds all modules in the program.
+ENTRY = "_agent.cli"
+PACKAGE = "ip_masq_agent"
+
+#: What the modules are relative to.
+_ROOT = __package__.rpartition(".")[0]
+
+# Python reads a script once, as a whole; an archive it would open anew for each module, and an upgrade in between would
+# hand it modules of two releases. -I: neither the environment nor the current directory decides what root imports.
+# Compiling takes longer than a sync, so the code is kept until the boot, in a directory that is root's alone: for this
+# very program and this very Python, and with a checksum, because marshal may crash on damaged data.
+_PROGRAM = """\
+#!%s -I
+# Managed by the Ansible collection kubenode.ip_masq, whose modules it holds.
+
+import _imp
+import marshal
+import os
+import sys
+from importlib.machinery import ModuleSpec
+
+PACKAGE = %r
+WHERE = %r
+SOURCES = %r
+PACKAGES = {PACKAGE} | {PACKAGE + "." + name.rpartition(".")[0] for name in SOURCES if "." in name}
+COMPILED = %r
+RELEASE = %r
+
+
+def compiled():
+    key = (RELEASE, sys.version)
+    try:
+        with open(COMPILED, "rb") as kept:
+            checksum, content = kept.read(8), kept.read()
+        if checksum == _imp.source_hash(0, content):
+            made_by, code = marshal.loads(content)
+            if made_by == key:
+                return code
+    except OSError:
+        pass
+    code = {name: marshal.dumps(compile(source, PACKAGE + "." + name, "exec")) for name, source in SOURCES.items()}
+    keep(marshal.dumps((key, code)))
+    return code
+
+
+def keep(content):
+    draft = "%%s.%%d" %% (COMPILED, os.getpid())
+    try:
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600), "wb") as file:
+            file.write(_imp.source_hash(0, content) + content)
+        os.rename(draft, COMPILED)
+    except OSError:
+        try:
+            os.unlink(draft)
+        except OSError:
+            pass
+
+
+class Modules:
+    code = compiled()
+
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name in PACKAGES or name.startswith(PACKAGE + ".") and name[len(PACKAGE) + 1 :] in SOURCES:
+            return ModuleSpec(name, Modules, origin=__file__, is_package=name in PACKAGES)
+        return None
+
+    @staticmethod
+    def create_module(spec):
+        return None
+
+    @staticmethod
+    def exec_module(module):
+        if module.__name__ not in PACKAGES:
+            exec(marshal.loads(Modules.code[module.__name__[len(PACKAGE) + 1 :]]), module.__dict__)
+
+
+sys.meta_path.insert(0, Modules)
+
+from ip_masq_agent._agent.cli import entry  # noqa: E402
+
+entry(WHERE)
+"""
+
+
+def program(where: Paths) -> bytes:
+    """The agent as one executable file. Its modules are read through whatever loaded them."""
+    texts = {name: content.decode("utf-8") for name, content in sorted(sources().items())}
+    release = hashlib.sha256(repr(texts).encode("utf-8")).hexdigest()
+    compiled = os.path.join(RUN_DIR, "compiled")
+    return (_PROGRAM % (where.python, PACKAGE, dict(where._asdict()), texts, compiled, release)).encode("utf-8")
+
+
+def unpack(raw: bytes) -> t.Tuple[Paths, t.Dict[str, bytes]]:
+    """What an installed program was made of: its places, and its modules.
+
+    :raises ValueError: it is no program of ours.
+    """
+    try:
+        found = {
+            statement.targets[0].id: ast.literal_eval(statement.value)
+            for statement in ast.parse(raw).body
+            if isinstance(statement, ast.Assign)
+            and isinstance(statement.targets[0], ast.Name)
+            and statement.targets[0].id in ("WHERE", "SOURCES")
+        }
+        return Paths(**found["WHERE"]), {name: text.encode("utf-8") for name, text in found["SOURCES"].items()}
+    except (AttributeError, KeyError, SyntaxError, TypeError) as exc:
+        raise ValueError("not a program of this collection: %s" % exc) from None
+
+
+def sources() -> t.Dict[str, bytes]:
+    """The sources of the agent and of all that it imports from this collection, by module, byte for byte as loaded."""
+    found: t.Dict[str, bytes] = {}
+    ahead = [ENTRY]
+    while ahead:
+        name = ahead.pop()
+        if name not in found:
+            found[name] = _source(name)
+            ahead += imported(name, found[name])
+    return found
+
+
+def imported(name: str, source: bytes) -> t.List[str]:
+    """The modules that a module of this collection imports from it."""
+    names = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            base = name.split(".")[: -node.level] + (node.module.split(".") if node.module else [])
+            module = importlib.import_module(".".join([_ROOT] + base))
+            is_package = hasattr(module, "__path__")
+            names += [".".join(base + [alias.name]) for alias in node.names] if is_package else [".".join(base)]
+    return names
+
+
+def _source(name: str) -> bytes:
+    module = importlib.import_module("%s.%s" % (_ROOT, name))
+    loader: t.Any = module.__spec__.loader  # type: ignore[union-attr]
+    return loader.get_data(module.__file__)

@@ -1,0 +1,68 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The options that the module that installs the agent and the one that asks about it have in common."""
+
+from __future__ import annotations
+
+import os
+import sys
+import typing as t
+
+from .._errors import ConfigError, NodeError
+from .._system.process import run
+from . import install
+from .paths import Paths, choose_paths
+
+#: Stays where it is for as long as the node lives, unlike the Python of a virtual environment.
+SYSTEM_PYTHON = "/usr/bin/python3"
+
+ARGUMENT_SPEC: t.Dict[str, t.Dict[str, t.Any]] = {
+    "config": {"type": "dict"},
+    "enabled": {"type": "bool", "default": True},
+    "config_dir": {"type": "path", "default": "/etc/ip-masq-agent"},
+    "bin_dir": {"type": "path", "default": "/usr/local/sbin"},
+    "metrics_dir": {"type": "path"},
+    "python": {"type": "path"},
+    "lock_timeout": {"type": "int", "default": 5},
+}
+
+
+def named_paths(params: t.Mapping[str, t.Any]) -> Paths:
+    """The places that the options name, as text: nothing on the node is looked at.
+
+    :raises ConfigError: one of them is not a path that can be used.
+    """
+    return choose_paths(
+        config_dir=params["config_dir"],
+        bin_dir=params["bin_dir"],
+        metrics_dir=params["metrics_dir"] or "",
+        python=params["python"] or SYSTEM_PYTHON,
+    )
+
+
+def find_paths(params: t.Mapping[str, t.Any]) -> Paths:
+    """The places for an agent on this node.
+
+    :raises ConfigError: one of them cannot be used.
+    """
+    where = named_paths(params)
+    if params["python"] and not is_python(where.python):
+        raise ConfigError("python: %s is not a Python 3.8 or later: name another one" % where.python)
+    if not params["python"] and not is_python(where.python):
+        where = choose_paths(**dict(where._asdict(), python=sys.executable))
+    install.check_places(where)
+    if where.metrics_dir and not os.path.isdir(where.metrics_dir):
+        raise ConfigError(
+            "metrics_dir: %s is not a directory on this node: install node_exporter first, or make it"
+            % where.metrics_dir
+        )
+    return where
+
+
+def is_python(path: str) -> bool:
+    """Whether a program is a Python that can run the agent."""
+    try:
+        return run([path, "-I", "-c", "import sys; raise SystemExit(sys.version_info < (3, 8))"]).rc == 0
+    except NodeError:
+        return False

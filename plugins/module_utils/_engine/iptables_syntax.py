@@ -1,0 +1,258 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rules as iptables prints and reads them; no process is started here.
+
+The form is that of C(iptables -S), which iptables-restore reads too: destination and protocol before the matches,
+C(--to-ports) before C(--random-fully), no C(-d) for everything, probabilities with eleven digits (xtables 1.8).
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import re
+import typing as t
+
+from .._policy.values import PortRange
+from .ruleset import EVERYTHING, SHARE_UNIT, Exempt, Guard, Masquerade, Rule, guards
+
+COMMENT_PREFIX = "ip-masq-agent:"
+EXEMPT_COMMENT = COMMENT_PREFIX + " exempt, keeps its source address"
+MASQUERADE_COMMENT = COMMENT_PREFIX + " leaves with the address of the node"
+MARKS_COMMENT = COMMENT_PREFIX + " Services and host ports leave as the node"
+SOURCE_COMMENT = COMMENT_PREFIX + " no answer comes back to this source"
+JUMP_COMMENT = COMMENT_PREFIX + " all traffic that is not for the node itself"
+
+#: What our jump matches, and what releases of ip-masq-agent before 2.0.1 repeat on every rule.
+NOT_LOCAL = ("-m", "addrtype", "!", "--dst-type", "LOCAL")
+
+#: Chains that earlier agents of this kind built (v0.2-0.3 of ip-masq-agent, its later default, GCE's scripts).
+PREDECESSOR_CHAINS = ("NON-MASQUERADE-DAEMON", "IP-MASQ-AGENT", "IP-MASQ")
+
+#: How iptables 1.8.7 prints PORT_PROTOCOLS on a node without /etc/protocols.
+_PROTOCOL_NUMBERS = {"6": "tcp", "17": "udp", "132": "sctp"}
+
+#: Targets after which a packet meets no later rule of POSTROUTING.
+FINAL_TARGETS = ("ACCEPT", "RETURN", "MASQUERADE", "SNAT", "NETMAP")
+
+_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)')
+_BACKSLASHED = re.compile(r"\\.")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
+_ESCAPED = re.compile(r"\\(.)")
+
+
+def printed_rules(listing: str) -> t.Tuple[str, ...]:
+    """The rules of C(iptables -S CHAIN), one element each. A comment may hold line ends, and what looks like a rule."""
+    rules: t.List[str] = []
+    quoted = False
+    for line in listing.split("\n"):
+        if quoted:
+            rules[-1] += "\n" + line
+        elif line.startswith("-A "):
+            rules.append(line)
+        else:
+            continue
+        if '"' in line:
+            quoted ^= _BACKSLASHED.sub("", line).count('"') % 2 == 1
+    return tuple(rules)
+
+
+def shown(line: str) -> str:
+    """A rule for people: nothing in it moves a cursor or begins a line of a log."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+def shown_all(lines: t.Sequence[str]) -> t.Tuple[str, ...]:
+    """As :func:`shown`, of many rules."""
+    return tuple(lines) if "".join(lines).isprintable() else tuple(shown(line) for line in lines)
+
+
+def tokenise(line: str) -> t.List[str]:
+    """Split one printed rule into its words, quotes resolved as iptables writes them."""
+    return [_ESCAPED.sub(r"\1", quoted) if not bare else bare for quoted, bare in _TOKEN.findall(line)]
+
+
+def _quote(text: str) -> str:
+    return '"%s"' % re.sub(r"([\"\\'])", r"\\\1", text) if _UNSAFE.search(text) or not text else text
+
+
+def render_rule(chain: str, rule: Rule) -> str:
+    """One rule as C(iptables -S) prints it."""
+    words = ["-A", chain]
+    if isinstance(rule, Exempt):
+        if rule.network.prefixlen:
+            words += ["-d", str(rule.network)]
+        words += _comment(EXEMPT_COMMENT) + ["-j", rule.verdict]
+        return " ".join(words)
+    if isinstance(rule, Guard):
+        words += _guarded(rule) + _comment(MARKS_COMMENT if rule.marks else SOURCE_COMMENT) + ["-j", "RETURN"]
+        return " ".join(words)
+    if rule.protocol:
+        words += ["-p", rule.protocol]
+    words += _comment(MASQUERADE_COMMENT)
+    if rule.share is not None:
+        words += ["-m", "statistic", "--mode", "random", "--probability", "%.11f" % (rule.share / SHARE_UNIT)]
+    words += ["-j", "MASQUERADE"]
+    if rule.to_ports:
+        words += ["--to-ports", str(rule.to_ports)]
+    if rule.random_fully:
+        words.append("--random-fully")
+    return " ".join(words)
+
+
+def _guarded(guard: Guard) -> t.List[str]:
+    return ["-m", "mark", "!", "--mark", "0x0/0x%x" % guard.marks] if guard.marks else ["-s", str(guard.source)]
+
+
+def _comment(text: str) -> t.List[str]:
+    return ["-m", "comment", "--comment", _quote(text)]
+
+
+def parse_rule(line: str, family: str) -> t.Optional[Rule]:
+    """What one printed rule of our chain means; none where it is no rule that we could have meant.
+
+    Comments say nothing, and a match on "not local" says nothing that the jump did not say before.
+    """
+    words = _without_not_local(_split_comment(tokenise(line)[2:])[0])
+    for guard in guards("ACCEPT", family):
+        if words == _guarded(guard) + ["-j", "RETURN"]:
+            return guard
+    options: t.Dict[str, str] = {}
+    position = 0
+    while position < len(words):
+        word = words[position]
+        if word == "--random-fully":
+            options[word] = ""
+            position += 1
+            continue
+        if word not in ("-d", "-p", "-m", "--mode", "--probability", "-j", "--to-ports"):
+            return None
+        if position + 1 == len(words) or word in options:
+            return None
+        options[word] = words[position + 1]
+        position += 2
+    target = options.pop("-j", "")
+    try:
+        if target in ("RETURN", "ACCEPT"):
+            network = ipaddress.ip_network(options.pop("-d", str(EVERYTHING[family])))
+            return None if options or network.version != EVERYTHING[family].version else Exempt(network, target)
+        return _parse_masquerade(options) if target == "MASQUERADE" else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def _parse_masquerade(options: t.Dict[str, str]) -> t.Optional[Masquerade]:
+    share = None
+    if "-m" in options:
+        if (options.pop("-m"), options.pop("--mode", None)) != ("statistic", "random"):
+            return None
+        share = int(SHARE_UNIT * float(options.pop("--probability", "nan")) + 0.5)
+    ports = options.pop("--to-ports", None)
+    to_ports = None
+    if ports is not None:
+        first, _dash, last = ports.partition("-")
+        to_ports = PortRange(int(first), int(last or first))
+    protocol = options.pop("-p", None)
+    protocol = _PROTOCOL_NUMBERS.get(protocol or "", protocol)
+    rule = Masquerade(protocol, to_ports, share, options.pop("--random-fully", None) is not None)
+    return None if options else rule
+
+
+def _split_comment(words: t.Sequence[str]) -> t.Tuple[t.List[str], str]:
+    """The words of a rule without its comments, and the (last) comment."""
+    kept: t.List[str] = []
+    comment = ""
+    position = 0
+    while position < len(words):
+        if list(words[position : position + 3]) == ["-m", "comment", "--comment"] and position + 3 < len(words):
+            comment = words[position + 3]
+            position += 4
+        else:
+            kept.append(words[position])
+            position += 1
+    return kept, comment
+
+
+def _without_not_local(words: t.List[str]) -> t.List[str]:
+    size = len(NOT_LOCAL)
+    for position in range(len(words) - size, -1, -1):
+        if tuple(words[position : position + size]) == NOT_LOCAL:
+            words = words[:position] + words[position + size :]
+    return words
+
+
+class PostroutingRule(t.NamedTuple):
+    """One rule of POSTROUTING, as far as the place of our jump depends on it."""
+
+    #: as iptables prints it; where it cannot, where the rule is to be found
+    line: str
+    #: what stands between the chain's name and the end, without comments
+    words: t.Tuple[str, ...]
+    comment: str
+    #: whether the words are all that the rule asks; iptables-nft does not print everything
+    whole: bool = True
+    #: the command that deletes the rule where iptables-restore cannot name it
+    deletion: str = ""
+    #: whether iptables cannot print it, or a rule beside it
+    unprintable: bool = False
+
+    @property
+    def target(self) -> str:
+        """The chain or target of C(-j) or C(-g); empty where the rule has none."""
+        for flag in ("-j", "-g"):
+            if flag in self.words[:-1]:
+                return self.words[self.words.index(flag) + 1]
+        return ""
+
+    def is_jump(self, chain: str) -> bool:
+        """Whether this is the jump that we want: the right match, the right target, nothing else."""
+        return self.whole and self.words == NOT_LOCAL + ("-j", chain)
+
+    @property
+    def shuts_out_the_rest(self) -> bool:
+        """Whether no packet reaches the rules behind this one."""
+        # After a goto the chain that it leads to ends as POSTROUTING itself would (iptables(8)).
+        return self.whole and (
+            self.words[:1] == ("-g",) or (self.words[:1] == ("-j",) and self.target in FINAL_TARGETS)
+        )
+
+
+def parse_postrouting(lines: t.Iterable[str]) -> t.Tuple[PostroutingRule, ...]:
+    """Rules of POSTROUTING as C(iptables -t nat -S POSTROUTING) prints them."""
+    rules = []
+    for line in lines:
+        words, comment = _split_comment(tokenise(line)[2:])
+        rules.append(PostroutingRule(line, tuple(words), comment))
+    return tuple(rules)
+
+
+@functools.lru_cache(maxsize=1024)
+def conditions(words: t.Tuple[str, ...]) -> t.Tuple[str, ...]:
+    """Which matches and which target a rule has, whatever their values are and in whatever order they stand."""
+    found = []
+    for word, value in zip(words, words[1:] + ("",)):
+        if word in ("-m", "-j", "-g"):
+            found.append("%s %s" % (word, value))
+        elif word in ("-s", "-d", "-p", "-i", "-o"):
+            found.append(word)
+    return tuple(sorted(found))
+
+
+@functools.lru_cache(maxsize=1024)
+def _conditions_of(line: str) -> t.Tuple[str, ...]:
+    return conditions(tuple(_split_comment(tokenise(line)[2:])[0]))
+
+
+def rule_conditions(line: str) -> t.Tuple[str, ...]:
+    """As :func:`conditions`, of a printed rule."""
+    # Ten thousand rules differ in nothing but the address.
+    head, found, rest = line.partition(" -d ")
+    if found and '"' not in head:
+        line = "%s -d ADDRESS %s" % (head, rest.partition(" ")[2])
+    return _conditions_of(line)
+
+
+def render_jump(chain: str) -> str:
+    """The jump to our chain as C(iptables -S) prints it."""
+    return " ".join(("-A", "POSTROUTING") + NOT_LOCAL + tuple(_comment(JUMP_COMMENT)) + ("-j", chain))

@@ -1,0 +1,206 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the kernel holds in the nat table of iptables-nft, in iptables' words as far as it has some.
+
+iptables-nft prints of a rule what it has words for. The rest is left out without a message (measured with 1.8.7, 1.8.9
+and 1.8.11: set lookups, comparisons other than equal, the first of two conditions on the same field; in 1.8.7 every
+match that iptables knows as an extension), or ends the listing with an error or a crash. Only the kernel's own list of
+expressions tells whether what was printed is all there is.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import struct
+import typing as t
+
+from .._system import netlink as nfnetlink
+from .._system.netlink import Expression, attributes
+from .iptables_syntax import NOT_LOCAL
+from .ruleset import IPV4, IPV6
+
+TABLE = "nat"
+#: as nft calls it
+NFT_FAMILY = {IPV4: "ip", IPV6: "ip6"}
+
+#: Fields of the network header by offset and greatest length (RFC 791, RFC 8200). A shorter length is a prefix.
+_FIELDS = {
+    IPV4: {9: (1, "-p"), 12: (4, "-s"), 16: (4, "-d")},
+    IPV6: {6: (1, "-p"), 8: (16, "-s"), 24: (16, "-d")},
+}
+#: NFT_PAYLOAD_NETWORK_HEADER
+_NETWORK_HEADER = 1
+#: NFT_META_MARK, IIF, OIF, IIFNAME, OIFNAME, L4PROTO
+_META = {3: "-m mark", 4: "-i", 5: "-o", 6: "-i", 7: "-o", 16: "-p"}
+#: NFT_CMP_EQ, NFT_CMP_NEQ
+_EQUAL = (0, 1)
+#: NF_DROP, NF_ACCEPT, and NFT_RETURN, NFT_GOTO, NFT_JUMP as unsigned 32-bit numbers
+_VERDICTS = {0: "-j DROP", 1: "-j ACCEPT", 2**32 - 5: "-j RETURN", 2**32 - 4: "-g", 2**32 - 3: "-j"}
+
+#: struct xt_addrtype_info_v1 of NOT_LOCAL: no source, RTN_LOCAL as destination, XT_ADDRTYPE_INVERT_DEST
+_NOT_LOCAL = struct.pack("=HHI", 0, 1 << 2, 2)
+
+#: Expressions by letter: load, bitwise, compare, match, verdict, nothing to a packet.
+_WHOLE = re.compile(r"(?:LB?C|[MN])*V?N*\Z")
+
+
+class KernelRule(t.NamedTuple):
+    """One rule. The handle is its own for as long as the table exists."""
+
+    handle: int
+    #: matches and target in the words of iptables, without comments, and without values except those of our jump
+    words: t.Tuple[str, ...]
+    #: whether nothing is left out
+    complete: bool
+
+
+class NatTable(t.Protocol):
+    """What the kernel says of one family's table. Nothing is created by asking."""
+
+    def rules(self, chain: str) -> t.Optional[t.List[KernelRule]]:
+        """The rules of a chain; none where it is not there.
+
+        :raises NodeError: the kernel will not say.
+        """
+
+    def generation(self) -> t.Optional[int]:
+        """A number that each transaction of anybody raises by one; none where the kernel will not say."""
+
+    def is_dormant(self) -> bool:
+        """Whether the kernel asks none of the table's chains, because of its flag C(dormant).
+
+        :raises NodeError: the kernel will not say.
+        """
+
+
+class NftNat:
+    """See :class:`NatTable`."""
+
+    def __init__(self, family: str) -> None:
+        self._family = family
+
+    def rules(self, chain: str) -> t.Optional[t.List[KernelRule]]:
+        """See :meth:`NatTable.rules`."""
+        if not nfnetlink.has_chain(self._family, TABLE, chain):
+            return None
+        return [
+            KernelRule(rule.handle, *_judge(rule.expressions, self._family))
+            for rule in nfnetlink.rules(self._family, TABLE, chain)
+        ]
+
+    def generation(self) -> t.Optional[int]:
+        """See :meth:`NatTable.generation`."""
+        return nfnetlink.generation()
+
+    def is_dormant(self) -> bool:
+        """See :meth:`NatTable.is_dormant`."""
+        return nfnetlink.is_dormant(self._family, TABLE)
+
+
+def activation(family: str) -> str:
+    """The command that takes the flag C(dormant) from the table, and changes nothing else."""
+    return "nft add table %s %s" % (NFT_FAMILY[family], TABLE)
+
+
+def place(family: str) -> str:
+    """What shows POSTROUTING as it is."""
+    return "nft -a list chain %s %s POSTROUTING" % (NFT_FAMILY[family], TABLE)
+
+
+def deletion(family: str, handle: int) -> str:
+    """The command that deletes a rule of POSTROUTING, and no other."""
+    return "nft delete rule %s %s POSTROUTING handle %d" % (NFT_FAMILY[family], TABLE, handle)
+
+
+@functools.lru_cache(maxsize=1024)
+def _judge(expressions: t.Tuple[Expression, ...], family: str) -> t.Tuple[t.Tuple[str, ...], bool]:
+    """Words and completeness of a rule."""
+    letters, words = "", ""
+    for expression in expressions:
+        judge = _JUDGES.get(expression.name, _unknown)
+        letter, text = judge(dict(expression.data), family)
+        letters += letter
+        words += " " + text
+    return tuple(words.split()), _WHOLE.match(letters) is not None
+
+
+_UNKNOWN = ("?", "")
+
+
+def _unknown(_found: nfnetlink.Attributes, _family: str) -> t.Tuple[str, str]:
+    return _UNKNOWN
+
+
+def _number(found: nfnetlink.Attributes, kind: int) -> int:
+    return int.from_bytes(found.get(kind, b""), "big")
+
+
+def _match(found: nfnetlink.Attributes, _family: str) -> t.Tuple[str, str]:
+    # NFTA_MATCH_NAME, NFTA_MATCH_REV, NFTA_MATCH_INFO
+    name = nfnetlink.string(found.get(1, b""))
+    if name == "comment":
+        return "M", ""
+    if (name, _number(found, 2), found.get(3)) == ("addrtype", 1, _NOT_LOCAL):
+        return "M", " ".join(NOT_LOCAL)
+    return "M", "-m " + name
+
+
+def _target(found: nfnetlink.Attributes, _family: str) -> t.Tuple[str, str]:
+    # NFTA_TARGET_NAME
+    return "V", "-j " + nfnetlink.string(found.get(1, b""))
+
+
+def _immediate(found: nfnetlink.Attributes, _family: str) -> t.Tuple[str, str]:
+    # NFTA_IMMEDIATE_DREG, where it is not the verdict but a value for a later expression
+    if _number(found, 1) != 0:
+        return "N", ""
+    # in NFTA_IMMEDIATE_DATA, NFTA_DATA_VERDICT: NFTA_VERDICT_CODE, NFTA_VERDICT_CHAIN
+    verdict = attributes(attributes(found.get(2, b"")).get(2, b""))
+    words = _VERDICTS.get(_number(verdict, 1))
+    return _UNKNOWN if words is None else ("V", ("%s %s" % (words, nfnetlink.string(verdict.get(2, b"")))).strip())
+
+
+def _nat(found: nfnetlink.Attributes, _family: str) -> t.Tuple[str, str]:
+    # NFTA_NAT_TYPE (NFT_NAT_SNAT)
+    return ("V", "-j SNAT") if _number(found, 1) == 0 else _UNKNOWN
+
+
+def _payload(found: nfnetlink.Attributes, family: str) -> t.Tuple[str, str]:
+    # NFTA_PAYLOAD_DREG, where it is a load and no write; NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_OFFSET, NFTA_PAYLOAD_LEN
+    length, words = _FIELDS[family].get(_number(found, 3), (0, ""))
+    if 1 not in found or _number(found, 2) != _NETWORK_HEADER or not 1 <= _number(found, 4) <= length:
+        return _UNKNOWN
+    return "L", words
+
+
+def _meta(found: nfnetlink.Attributes, _family: str) -> t.Tuple[str, str]:
+    # NFTA_META_DREG, where it is a load and no write; NFTA_META_KEY
+    words = _META.get(_number(found, 2))
+    return ("L", words) if words and 1 in found else _UNKNOWN
+
+
+def _bitwise(found: nfnetlink.Attributes, _family: str) -> t.Tuple[str, str]:
+    # NFTA_BITWISE_OP (NFT_BITWISE_BOOL), and in NFTA_BITWISE_XOR, NFTA_DATA_VALUE: iptables prints the mask alone
+    changed = any(attributes(found.get(5, b"")).get(1, b""))
+    return _UNKNOWN if changed or _number(found, 6) != 0 else ("B", "")
+
+
+def _compare(found: nfnetlink.Attributes, _family: str) -> t.Tuple[str, str]:
+    # NFTA_CMP_OP
+    return ("C", "") if _number(found, 2) in _EQUAL else _UNKNOWN
+
+
+_JUDGES: t.Dict[str, t.Callable[[nfnetlink.Attributes, str], t.Tuple[str, str]]] = {
+    "counter": lambda _found, _family: ("N", ""),
+    "match": _match,
+    "target": _target,
+    "immediate": _immediate,
+    "masq": lambda _found, _family: ("V", "-j MASQUERADE"),
+    "nat": _nat,
+    "payload": _payload,
+    "meta": _meta,
+    "bitwise": _bitwise,
+    "cmp": _compare,
+}

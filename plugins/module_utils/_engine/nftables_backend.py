@@ -1,0 +1,267 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The nftables backend: one table of our own in one family, with one interval set and one or two base chains.
+
+A table that is there is changed where it stands, in one transaction. It is not deleted and made anew: a kernel may
+publish the elements of a NEW set some microseconds after the rules that ask it (seen with Linux 6.18), and connections
+opened in between would be masqueraded although they are exempt. For the same reason a set that is not there yet is made
+first, in a transaction that no packet can notice, and the chains that ask it in a second; the set of earlier releases
+goes with the second.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing as t
+
+from .._errors import NodeError
+from .._system.netlink import generation, has_nft_table
+from .._system.process import Outcome, Runner
+from . import nftables_syntax as text
+from .backend import Action, CommitRefused, Counters, Plan, View
+from .iptables_backend import LISTED_RULES
+from .ruleset import Ruleset
+
+NAME = "nftables"
+
+#: Between two transactions; to nft it is a comment.
+_THEN = "# then\n"
+
+#: seconds; nft waits for nobody, but 100,000 elements on a slow node take their time
+_PATIENCE = 120.0
+
+#: Longest piece of an error message of nft that we pass on; it repeats the line that it refused.
+_SAID = 300
+
+#: Virtual services of IPVS (net/netfilter/ipvs/ip_vs_ctl.c): three lines of heading, then the services.
+_IPVS_SERVICES = "/proc/net/ip_vs"
+
+_COUNTED = re.compile(r"\bcounter packets ([0-9]+) bytes ([0-9]+) (\w+)")
+
+
+@dataclasses.dataclass(frozen=True)
+class State:
+    """Our table as C(nft -n -s) lists it; none where it is not there."""
+
+    listed: t.Optional[str]
+    #: of the kernel's rules; none where it was not the same before and afterwards
+    generation: t.Optional[int] = dataclasses.field(default=None, compare=False)
+
+
+class Nftables:
+    """See :class:`~.backend.Backend`.
+
+    :param nft: path of C(nft).
+    :param has_table: asks the kernel whether our table is there; none means that it would not say.
+    :param generation: asks the kernel how many transactions there were; none means that it would not say.
+    """
+
+    name = NAME
+
+    def __init__(
+        self,
+        run: Runner,
+        family: str,
+        nft: str,
+        has_table: t.Callable[[str, str], t.Optional[bool]] = has_nft_table,
+        generation: t.Callable[[], t.Optional[int]] = generation,
+    ) -> None:
+        self.family = family
+        self._run = run
+        self._nft = nft
+        self._table = "%s %s" % (text.NFT_FAMILY[family], text.TABLE)
+        self._has_table = has_table
+        self._generation = generation
+
+    def observe(self) -> State:
+        """See :meth:`~.backend.Backend.observe`."""
+        before = self._generation()
+        state = self._observe()
+        return dataclasses.replace(state, generation=before) if before == self._generation() else state
+
+    def _observe(self) -> State:
+        # Asked before nft is started: where the table is only looked for as a left-over, this is all.
+        if self._has_table(self.family, text.TABLE) is False:
+            return State(None)
+        done = self._run(self._list("-s"), timeout=_PATIENCE)
+        if done.rc == 0:
+            return State(done.stdout)
+        if "No such file or directory" in done.stderr:
+            return State(None)
+        raise self._failure("cannot list the table %s" % self._table, done)
+
+    def _list(self, *flags: str) -> t.List[str]:
+        return [self._nft, "-n"] + list(flags) + ["list", "table"] + self._table.split()
+
+    def plan(self, state: State, wanted: t.Optional[Ruleset], withheld: t.Container[str] = ()) -> Plan:
+        """See :meth:`~.backend.Backend.plan`."""
+        before = None if state.listed is None else text.parse(state.listed, self.family)
+        if wanted is None:
+            removed = [Action("table removed", "table " + self._table)] if before else []
+            return self._as_plan(state, before, removed, self._deletion() if before else "", (), View((), None))
+        after = text.from_ruleset(wanted, self.family)
+        if before and before.means(after):
+            lines = text.listing(state.listed or "", self.family)
+            view = View(lines, None, wanted)
+            return Plan((), "", lines, lines, view, view)
+        led_to = text.listing(text.render(after), self.family)
+        actions = _actions(self._table, before, after)
+        transaction = self._transaction(before, after)
+        return self._as_plan(state, before, actions, transaction, led_to, View(led_to, None, wanted))
+
+    def _as_plan(
+        self,
+        state: State,
+        before: t.Optional[text.Table],
+        actions: t.Sequence[Action],
+        transaction: str,
+        led_to: t.Tuple[str, ...],
+        view: View,
+    ) -> Plan:
+        lines = () if state.listed is None else text.listing(state.listed, self.family)
+        found = View(lines, None, None if before is None else text.to_ruleset(before))
+        return Plan(tuple(actions), transaction, lines, led_to, view, found)
+
+    def _deletion(self) -> str:
+        return "delete table %s\n" % self._table
+
+    def _transaction(self, before: t.Optional[text.Table], after: text.Table) -> str:
+        if before is not None and before.foreign:
+            # Somebody tampered with the table: nothing but a new one is sure to be rid of it.
+            return self._deletion() + text.render(after)
+        steps = []
+        if before is None:
+            before = after._replace(chains=(), has_set=False)
+            steps.append("add table " + self._table)
+        if not before.has_set or before.spans != after.spans:
+            steps += text.change_set(after, before.has_set)
+        if not before.has_set:
+            steps.append(_THEN.rstrip())
+        if not before.same_rules(after):
+            steps += text.change_chains(before, after)
+        if before.has_old_set:
+            steps.append(text.delete_set(self.family, text.OLD_SET))
+        return "\n".join(steps + [""])
+
+    def is_alone(self, before: State, transaction: str, now: State) -> bool:
+        """See :meth:`~.backend.Backend.is_alone`."""
+        steps = transaction.count(_THEN) + 1
+        return before.generation is not None and now.generation == before.generation + steps
+
+    def undo(self, state: State, previous: State) -> str:
+        """See :meth:`~.backend.Backend.undo`."""
+        deletion = "" if state.listed is None else self._deletion()
+        return deletion + (previous.listed or "")
+
+    def commit(self, transaction: str) -> None:
+        """See :meth:`~.backend.Backend.commit`."""
+        first, _then, second = transaction.partition(_THEN)
+        new_table = bool(second) and self._has_table(self.family, text.TABLE) is False
+        self._write(first)
+        if second:
+            try:
+                self._write(second)
+            except CommitRefused:
+                # What is refused must not have changed anything: the first step made a set that no rule uses.
+                self._write(self._deletion() if new_table else text.delete_set(self.family, text.SET) + "\n")
+                raise
+
+    def _write(self, commands: str) -> None:
+        done = self._run([self._nft, "-f", "-"], stdin=commands, timeout=_PATIENCE)
+        if done.rc != 0:
+            raise self._failure("refused the rules", done, CommitRefused)
+
+    def _failure(self, what: str, done: Outcome, error: t.Type[NodeError] = NodeError) -> NodeError:
+        said = " ".join(done.stderr.split())
+        advice = ""
+        if done.crashed:
+            version = " ".join(self._run([self._nft, "--version"]).stdout.split()[:2])
+            said = "%s crashed (exit status %d)" % (version or "it", done.rc)
+            advice = (
+                ". A table written by a newer nft, in most cases another program's, makes older versions crash; which "
+                "table it is cannot be determined. Upgrade nftables, or set backend to iptables_nft or iptables_legacy"
+            )
+        elif "Operation not permitted" in said:
+            advice = ". Another program owns the table, or this one lacks CAP_NET_ADMIN"
+        elif "not supported" in said or "No such file or directory" in said:
+            advice = (
+                ". The kernel lacks a part of nf_tables that this needs (nft_masq, nft_nat, nft_ct, nft_fib, "
+                "nft_numgen): install the kernel's modules, or set backend to an iptables variant"
+            )
+        if len(said) > _SAID:
+            said = said[:_SAID] + "..."
+        return error("%s %s: %s%s" % (self._nft, what, said or "exit status %d" % done.rc, advice))
+
+    def counters(self) -> Counters:
+        """See :meth:`~.backend.Backend.counters`."""
+        done = self._run(self._list("-t"), timeout=_PATIENCE)
+        if done.rc != 0:
+            raise self._failure("cannot list the table %s" % self._table, done)
+        total = Counters()
+        for line in done.stdout.splitlines():
+            found = _COUNTED.search(line)
+            if found:
+                counted = (int(found.group(1)), int(found.group(2)))
+                if found.group(3) == "masquerade":
+                    total = total.plus(Counters(0, 0, *counted))
+                elif "@" + text.SET in line:
+                    total = total.plus(Counters(*counted))
+        return total
+
+    def fingerprint(self) -> t.List[t.List[str]]:
+        """See :meth:`~.backend.Backend.fingerprint`."""
+        return [self._list("-s")]
+
+
+def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t.List[Action]:
+    actions = [Action("table created", "table " + table)] if before is None else []
+    before = before or after._replace(chains=(), spans=())
+    actions += [] if before.has_set else [Action("set created", "set " + text.SET)]
+    actions += [Action("set removed", "set " + text.OLD_SET)] if before.has_old_set else []
+    actions += [Action("foreign part removed", part) for part in before.foreign]
+    names = [name for name, _rules in after.chains]
+    actions += [Action("chain removed", "chain " + name) for name, _rules in before.chains if name not in names]
+    for name in names:
+        if before.rules(name) is None:
+            actions.append(Action("chain created", "chain " + name))
+        had = {text.bare(rule): rule for rule in before.rules(name) or ()}
+        has = {text.bare(rule): rule for rule in after.rules(name) or ()}
+        actions += _listed("rule", "removed", [rule for key, rule in had.items() if key not in has])
+        actions += _listed("rule", "added", [rule for key, rule in has.items() if key not in had])
+        if had.keys() == has.keys() and [*map(text.bare, before.rules(name) or ())] != list(has):
+            actions.append(Action("rules reordered", "chain " + name))
+    family = after.family
+    gone, new = set(before.spans) - set(after.spans), set(after.spans) - set(before.spans)
+    actions += _listed("range", "removed", [text.render_span(span, family) for span in sorted(gone)])
+    return actions + _listed("range", "added", [text.render_span(span, family) for span in sorted(new)])
+
+
+def _listed(what: str, done: str, things: t.Sequence[str]) -> t.List[Action]:
+    if len(things) > LISTED_RULES:
+        return [Action("%ss %s" % (what, done), "%d %ss" % (len(things), what))]
+    return [Action("%s %s" % (what, done), thing) for thing in things]
+
+
+def remarks(exemption: str) -> t.Iterator[str]:
+    """What an operator should know about exemptions in this backend, on this node."""
+    if exemption == "accept":
+        yield (
+            "exemption accept does no more than return with the nftables backend, whose chain holds nothing else: set "
+            "it to enforce, if no rule of anybody may masquerade exempt traffic"
+        )
+    if exemption == "enforce" and _ipvs_in_use():
+        yield (
+            "exemption enforce: this node has IPVS services, as kube-proxy in IPVS mode makes them. A pod that reaches "
+            "itself through such a Service gets no answer where the pods' range is exempt, because IPVS sets neither a "
+            "mark nor the DNAT status on these connections. Use another mode of kube-proxy, or set exemption to return"
+        )
+
+
+def _ipvs_in_use() -> bool:
+    try:
+        with open(_IPVS_SERVICES, encoding="ascii", errors="replace") as services:
+            return len(services.readlines()) > 3
+    except OSError:
+        return False

@@ -1,0 +1,366 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Our table as C(nft) prints and reads it; no process is started here.
+
+What is read is C(nft -n -s list table): numeric, so that no file on the node (/etc/protocols, rt_marks) can rename
+anything, and without the counters' values. It is the same text from nft 0.9.8 to 1.1. Ranges are kept as pairs of
+numbers, merged, because auto-merge rewrites them and because 10,000 network objects cost more than reading the set.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+import typing as t
+
+from .._policy.values import Network, PortRange
+from .iptables_syntax import COMMENT_PREFIX, EXEMPT_COMMENT, MARKS_COMMENT, MASQUERADE_COMMENT, SOURCE_COMMENT
+from .ruleset import IPV4, IPV6, SHARE_UNIT, Guard, Masquerade, Ruleset, guards
+
+TABLE = "ip_masq_agent"
+SET = "exempt_ranges"
+#: What the set was called when it was declared with C(type). nft 1.1.2 and later store with such a set what makes nft
+#: 1.0.6 and 0.9.8 crash on most listings. A set's declaration cannot be changed, so a new set takes its place.
+OLD_SET = "exempt"
+CHAIN = "postrouting"
+#: the base chain that decides before every other one, with exemption: enforce
+ENFORCER = "enforce"
+
+NFT_FAMILY = {IPV4: "ip", IPV6: "ip6"}
+
+#: How each set is declared; auto-merge comes on top.
+_DECLARED = {
+    SET: {IPV4: ("typeof ip daddr", "flags interval"), IPV6: ("typeof ip6 daddr", "flags interval")},
+    OLD_SET: {IPV4: ("type ipv4_addr", "flags interval"), IPV6: ("type ipv6_addr", "flags interval")},
+}
+_ADDRESS_FAMILY = {IPV4: socket.AF_INET, IPV6: socket.AF_INET6}
+_BITS = {IPV4: 32, IPV6: 128}
+_HOOKS = {
+    CHAIN: "type nat hook postrouting priority srcnat; policy accept;",
+    # Lower runs first. Source NAT of others is at 90 to 110, iptables' at 100; 50 is what nft calls "security".
+    ENFORCER: "type nat hook postrouting priority 50; policy accept;",
+}
+_LOCAL_COMMENT = COMMENT_PREFIX + " for the node itself"
+_DNAT_COMMENT = COMMENT_PREFIX + " left to the program that changed the destination"
+_INDENT = "    "
+
+_ANNOTATION = re.compile(r' comment "[^"]*"\Z')
+_COUNTER = re.compile(r" ?\bcounter(?: packets [0-9]+ bytes [0-9]+)?(?= |\Z)")
+_ELEMENTS = re.compile(r"elements = \{(.*)\}\Z")
+_MASQUERADE = re.compile(
+    r"(?:meta l4proto (tcp|udp|sctp) )?(?:numgen random mod %d < ([0-9]+) )?"
+    r"masquerade(?: to :([0-9]+)(?:-([0-9]+))?)?( fully-random)?\Z" % SHARE_UNIT
+)
+#: numeric to symbolic; the marks keep the form in which nft prints them
+_NAMES = (
+    (re.compile(r"\bfib (daddr|saddr) type 2\b"), r"fib \1 type local"),
+    (re.compile(r"\bmeta l4proto 6\b"), "meta l4proto tcp"),
+    (re.compile(r"\bmeta l4proto 17\b"), "meta l4proto udp"),
+    (re.compile(r"\bmeta l4proto 132\b"), "meta l4proto sctp"),
+    (re.compile(r"\bct status 0x20\b"), "ct status dnat"),
+    (re.compile(r"\bhook postrouting priority 100;"), "hook postrouting priority srcnat;"),
+)
+
+#: first and last address, as numbers
+Span = t.Tuple[int, int]
+
+
+class Table(t.NamedTuple):
+    """What our table holds. Rules are lines as people write them, with their comments."""
+
+    family: str
+    has_set: bool
+    #: merged and in order; those of the old set where there is no other
+    spans: t.Tuple[Span, ...]
+    #: rules by chain of ours, without the line that hooks it
+    chains: t.Tuple[t.Tuple[str, t.Tuple[str, ...]], ...]
+    #: what must not be there: headers of blocks and lines that we would not write
+    foreign: t.Tuple[str, ...] = ()
+    has_old_set: bool = False
+
+    def rules(self, chain: str) -> t.Optional[t.Tuple[str, ...]]:
+        """The rules of one of our chains; none where it is not there."""
+        return dict(self.chains).get(chain)
+
+    def same_rules(self, other: Table) -> bool:
+        """Whether the chains mean the same; comments and counters do not matter."""
+        return _bare_chains(self) == _bare_chains(other)
+
+    def means(self, other: Table) -> bool:
+        """Whether no packet can tell the two apart, and nothing foreign is in either."""
+        return (
+            self.has_set
+            and other.has_set
+            and not self.foreign
+            and not other.foreign
+            and self.has_old_set == other.has_old_set
+            and self.spans == other.spans
+            and self.same_rules(other)
+        )
+
+
+def bare(rule: str) -> str:
+    """A rule without its comment and its counter."""
+    return _COUNTER.sub("", _ANNOTATION.sub("", rule)).strip()
+
+
+def _bare_chains(table: Table) -> t.Dict[str, t.List[str]]:
+    return {name: [bare(rule) for rule in rules] for name, rules in table.chains}
+
+
+def from_ruleset(ruleset: Ruleset, family: str) -> Table:
+    """The table that holds these rules."""
+    nft = NFT_FAMILY[family]
+    to_exempt = "%s daddr @%s" % (nft, SET)
+    local = _rule("fib daddr type local", "return", _LOCAL_COMMENT)
+    verdict = "accept" if ruleset.verdict == "ACCEPT" else "return"
+    chains = [
+        (
+            CHAIN,
+            (local, _rule(to_exempt, verdict, EXEMPT_COMMENT))
+            + tuple(_rule(*_masquerade(rule), comment=MASQUERADE_COMMENT) for rule in ruleset.masquerade),
+        )
+    ]
+    # In the other chain guards would change nothing: packets that it accepts meet all other chains, too.
+    if ruleset.verdict == "ENFORCE":
+        left = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards)
+        chains.append((ENFORCER, left + (local, _rule(to_exempt, "snat to %s saddr" % nft, EXEMPT_COMMENT))))
+    return Table(family, True, merge(_spans(ruleset.exempt, family)), tuple(chains))
+
+
+def _rule(matches: str, verdict: str, comment: str) -> str:
+    return '%scounter %s comment "%s"' % (matches and matches + " ", verdict, comment)
+
+
+def _guard(guard: Guard, family: str) -> t.Tuple[str, str, str]:
+    if guard.dnat:
+        matches, comment = "ct status dnat", _DNAT_COMMENT
+    elif guard.marks:
+        matches, comment = "meta mark & 0x%08x != 0x00000000" % guard.marks, MARKS_COMMENT
+    else:
+        (source,) = _spans([t.cast(Network, guard.source)], family)
+        matches, comment = "%s saddr %s" % (NFT_FAMILY[family], render_span(source, family)), SOURCE_COMMENT
+    return matches, "return", comment
+
+
+def _masquerade(rule: Masquerade) -> t.Tuple[str, str]:
+    matches = ["meta l4proto " + rule.protocol] if rule.protocol else []
+    if rule.share is not None:
+        # Both this and xt_statistic draw from 2**31 numbers.
+        matches.append("numgen random mod %d < %d" % (SHARE_UNIT, rule.share))
+    verdict = "masquerade"
+    if rule.to_ports:
+        verdict += " to :%s" % (rule.to_ports,)
+    return " ".join(matches), verdict + (" fully-random" if rule.random_fully else "")
+
+
+def to_ruleset(table: Table) -> t.Optional[Ruleset]:
+    """The rules that a table holds; none where they are not of our shape."""
+    enforced = table.rules(ENFORCER) is not None
+    rules = [bare(rule) for rule in table.rules(CHAIN) or ()]
+    verdict = "ENFORCE" if enforced else "ACCEPT" if rules[1:2] and rules[1].endswith(" accept") else "RETURN"
+    found = [_MASQUERADE.match(rule) for rule in rules[2:]]
+    if None in found:
+        return None
+    try:
+        ruleset = Ruleset(
+            exempt=tuple(network for span in table.spans for network in _networks(span, table.family)),
+            verdict=verdict,
+            masquerade=tuple(_read_masquerade(*match.groups()) for match in found if match),
+            guards=guards(verdict, table.family) if table.spans else (),
+        )
+    except (ValueError, OverflowError):
+        return None
+    return ruleset if from_ruleset(ruleset, table.family).means(table) else None
+
+
+def _read_masquerade(
+    protocol: t.Optional[str],
+    share: t.Optional[str],
+    first: t.Optional[str],
+    last: t.Optional[str],
+    random_fully: t.Optional[str],
+) -> Masquerade:
+    ports = PortRange(int(first), int(last or first)) if first else None
+    return Masquerade(protocol, ports, None if share is None else int(share), random_fully is not None)
+
+
+def _networks(span: Span, family: str) -> t.Iterator[Network]:
+    kind = ipaddress.IPv4Address if family == IPV4 else ipaddress.IPv6Address
+    return t.cast(t.Iterator[Network], ipaddress.summarize_address_range(kind(span[0]), kind(span[1])))  # type: ignore
+
+
+def _spans(networks: t.Sequence[Network], family: str) -> t.Iterator[Span]:
+    bits = _BITS[family]
+    for network in networks:
+        first = int(network.network_address)
+        yield first, first | ((1 << (bits - network.prefixlen)) - 1)
+
+
+def merge(spans: t.Iterable[Span]) -> t.Tuple[Span, ...]:
+    """The same addresses as few spans, in order, none touching another."""
+    merged: t.List[Span] = []
+    for span in sorted(spans):
+        if merged and span[0] <= merged[-1][1] + 1:
+            if span[1] > merged[-1][1]:
+                merged[-1] = (merged[-1][0], span[1])
+        else:
+            merged.append(span)
+    return tuple(merged)
+
+
+def render_span(span: Span, family: str) -> str:
+    """One span as an element: a network where it is one, else first and last address."""
+    size = span[1] - span[0] + 1
+    first = _address(span[0], family)
+    if size & (size - 1) == 0 and span[0] % size == 0:
+        length = _BITS[family] - size.bit_length() + 1
+        return first if size == 1 else "%s/%d" % (first, length)
+    return "%s-%s" % (first, _address(span[1], family))
+
+
+def _address(number: int, family: str) -> str:
+    return socket.inet_ntop(_ADDRESS_FAMILY[family], number.to_bytes(_BITS[family] // 8, "big"))
+
+
+def _read_span(element: str, family: str) -> Span:
+    """:raises ValueError, OSError: it is not a plain element of an interval set."""
+    kind = _ADDRESS_FAMILY[family]
+    first, dash, last = element.partition("-")
+    address, slash, length = first.partition("/")
+    start = int.from_bytes(socket.inet_pton(kind, address), "big")
+    if dash:
+        return start, int.from_bytes(socket.inet_pton(kind, last), "big")
+    return start, start | ((1 << (_BITS[family] - int(length))) - 1 if slash else 0)
+
+
+def parse(text: str, family: str) -> Table:
+    """What C(nft -n -s list table) has printed. Never fails: what is not understood is foreign."""
+    sets: t.Dict[str, t.List[Span]] = {}
+    chains: t.List[t.Tuple[str, t.Tuple[str, ...]]] = []
+    foreign: t.List[str] = []
+    for header, printed in _blocks(text):
+        kind, _space, name = header.partition(" ")
+        # The others say nothing to a packet.
+        lines = [line for line in printed if not line.startswith('comment "') and line != "auto-merge"]
+        if kind == "set" and name in _DECLARED:
+            sets[name] = []
+            elements = [line for line in lines if line.startswith("elements = ")]
+            if sorted(line for line in lines if line not in elements) != sorted(_DECLARED[name][family]):
+                foreign.append(header)
+            for element in (element for line in elements for element in _elements(line)):
+                try:
+                    sets[name].append(_read_span(element, family))
+                except (ValueError, OSError):
+                    foreign.append("element " + element)
+        elif kind == "chain" and name in _HOOKS and lines[:1] == [_HOOKS[name]]:
+            chains.append((name, tuple(lines[1:])))
+        else:
+            foreign += [header] if header else lines
+    order = list(_HOOKS)
+    chains.sort(key=lambda chain: order.index(chain[0]))
+    spans = merge(sets.get(SET, sets.get(OLD_SET, [])))
+    return Table(family, SET in sets, spans, tuple(chains), tuple(foreign), OLD_SET in sets)
+
+
+def _blocks(text: str) -> t.Iterator[t.Tuple[str, t.List[str]]]:
+    """Headers and lines of the blocks of a table, names instead of numbers, elements on one line.
+
+    What stands outside of any block comes under an empty header.
+    """
+    header: t.Optional[str] = None
+    lines: t.List[str] = []
+    loose: t.List[str] = []
+    elements: t.List[str] = []
+    for raw in text.splitlines()[1:]:
+        line = raw.strip()
+        if elements or (header and line.startswith("elements = {")):
+            elements.append(line)
+            if line.endswith("}"):
+                lines.append(" ".join(elements))
+                elements = []
+        elif header is None:
+            if line.endswith("{"):
+                header, lines = line[:-1].strip(), []
+            elif line not in ("", "}"):
+                loose.append(line)
+        elif line == "}":
+            yield header, lines
+            header = None
+        elif line:
+            lines.append(_named(line))
+    yield "", loose
+
+
+def _named(line: str) -> str:
+    for number, name in _NAMES:
+        line = number.sub(name, line)
+    return line
+
+
+def _elements(line: str) -> t.List[str]:
+    found = _ELEMENTS.match(line)
+    return [element.strip() for element in found.group(1).split(",") if element.strip()] if found else [line]
+
+
+def listing(text: str, family: str) -> t.Tuple[str, ...]:
+    """A printed table for people: one element a line, and names where nft printed numbers."""
+    lines = ["table %s %s {" % (NFT_FAMILY[family], TABLE)]
+    for header, block in _blocks(text):
+        lines += [_INDENT + header + " {"] if header else []
+        indent = _INDENT * (2 if header else 1)
+        for line in block:
+            if line.startswith("elements = {"):
+                elements = [indent + _INDENT + element + "," for element in _elements(line)]
+                lines += [indent + "elements = {"] + elements + [indent + "}"]
+            else:
+                lines.append(indent + line)
+        lines += [_INDENT + "}"] if header else []
+    return tuple(lines + ["}"])
+
+
+def render(table: Table) -> str:
+    """The whole table, as nft reads it."""
+    lines = ["table %s %s {" % (NFT_FAMILY[table.family], TABLE)]
+    lines += ["set %s {" % SET] + list(_DECLARED[SET][table.family]) + ["auto-merge"]
+    lines += ["elements = { %s }" % _rendered_spans(table)] if table.spans else []
+    lines.append("}")
+    for name, rules in table.chains:
+        lines += ["chain %s {" % name, _HOOKS[name]] + list(rules) + ["}"]
+    return "\n".join(lines + ["}", ""])
+
+
+def _rendered_spans(table: Table) -> str:
+    return ", ".join(render_span(span, table.family) for span in table.spans)
+
+
+def change_set(table: Table, there: bool) -> t.List[str]:
+    """Commands that give the set its elements. The set itself stays where it is ``there``."""
+    name = "%s %s %s" % (NFT_FAMILY[table.family], TABLE, SET)
+    if there:
+        commands = ["flush set " + name]
+    else:
+        commands = ["add set %s { %s; auto-merge; }" % (name, "; ".join(_DECLARED[SET][table.family]))]
+    return commands + (["add element %s { %s }" % (name, _rendered_spans(table))] if table.spans else [])
+
+
+def delete_set(family: str, name: str) -> str:
+    """The command that deletes a set of our table."""
+    return "delete set %s %s %s" % (NFT_FAMILY[family], TABLE, name)
+
+
+def change_chains(before: Table, after: Table) -> t.List[str]:
+    """Commands that give the chains their rules; a chain that is there stays hooked all the time."""
+    prefix = "%s %s " % (NFT_FAMILY[after.family], TABLE)
+    commands = []
+    for name, hook in _HOOKS.items():
+        rules = after.rules(name)
+        if before.rules(name) is not None:
+            commands.append("flush chain " + prefix + name)
+            commands += ["delete chain " + prefix + name] if rules is None else []
+        elif rules is not None:
+            commands.append("add chain %s%s { %s }" % (prefix, name, hook))
+        commands += ["add rule %s%s %s" % (prefix, name, rule) for rule in rules or ()]
+    return commands

@@ -1,0 +1,88 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Repairs that change nothing for packets, and that another program undoes each time, end after a few.
+
+The reference agent, for one, looks for a jump with its own comment and adds a second one beside ours at every tick.
+What changes something for packets is always repaired.
+"""
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+from .backend import Repair
+from .iptables_syntax import shown
+from .reconcile import Result
+
+#: So many repairs of one kind within so many seconds are made; then it is withheld until the first is that long ago.
+MOST = 3
+PERIOD = 3600.0
+
+#: How many repairs are remembered.
+KEPT = 64
+
+#: Names of the reference agent's program and of its successor on Azure.
+_AGENTS = ("ip-masq-agent", "ip-masq-agent-v2")
+
+
+class Done(t.NamedTuple):
+    """A harmless repair: seconds since the epoch, and what it was."""
+
+    time: float
+    repair: Repair
+
+
+def recent(done: t.Iterable[Done], now: float) -> t.Tuple[Done, ...]:
+    """The repairs of the last PERIOD. A clock that was set back does not make one count for longer."""
+    return tuple(one for one in done if 0 <= now - one.time < PERIOD)
+
+
+def withheld(done: t.Iterable[Done], now: float) -> t.FrozenSet[Repair]:
+    """The repairs that are not made any more."""
+    repairs = [one.repair for one in recent(done, now)]
+    return frozenset(repair for repair in repairs if repairs.count(repair) >= MOST)
+
+
+def remember(done: t.Iterable[Done], result: Result, now: float) -> t.Tuple[Done, ...]:
+    """The repairs of the last PERIOD, with those of a result."""
+    made = {
+        Repair(change.family, change.backend, action.action)
+        for change in result.changes
+        for action in change.plan.actions
+        if action.harmless
+    }
+    return (recent(done, now) + tuple(Done(now, repair) for repair in sorted(made)))[-KEPT:]
+
+
+def notes(result: Result) -> t.List[str]:
+    """What was left as it is, why, and what to do about it."""
+    left = [
+        "%s, %s: left as it is: %s. This changes nothing for packets, and '%s' was done %d times within an hour in vain"
+        % (change.family, change.backend, action.rule, action.action, MOST)
+        for change in result.changes
+        for action in change.plan.withheld
+    ]
+    if not left:
+        return []
+    agents = other_agents()
+    if agents:
+        advice = "; the process '%s' is running, which does such things: stop it or uninstall this agent" % agents[0]
+    else:
+        advice = "; no running ip-masq-agent was found: the rule's comment may name the program that adds it"
+    return [note + advice for note in left]
+
+
+def other_agents(proc: str = "/proc") -> t.List[str]:
+    """Command lines of running reference agents, in containers too (proc(5)). Ours is a script of Python's."""
+    found = []
+    for pid in sorted(filter(str.isdigit, os.listdir(proc)), key=int):
+        try:
+            with open(os.path.join(proc, pid, "cmdline"), "rb") as cmdline:
+                words = cmdline.read(4096).decode("utf-8", "replace").split("\0")
+        except OSError:
+            continue
+        if os.path.basename(words[0]) in _AGENTS:
+            found.append(shown(" ".join(words).strip()))
+    return found

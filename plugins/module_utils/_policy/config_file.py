@@ -1,0 +1,283 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Config files on the node, with the keys and the semantics of ip-masq-agent's own file.
+
+JSON needs nothing but Python; YAML is read where PyYAML is installed. Text that begins with C({) or C([) is JSON and
+nothing else: YAML would give damaged JSON another meaning. What the reference agent accepts silently is reported here:
+an unknown key is a note, a duplicate one an error. A file that is damaged or huge costs seconds at most: sizes, numbers
+and nesting are limited.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import typing as t
+
+from .._errors import ConfigError
+from .policy import RESERVED_CIDRS, RFC1918_CIDRS, build, file_key, find_file_key, nearest_file_key
+from .values import parse_integer, show, split_entries, unique
+
+#: bytes; a list of 10,000 CIDRs takes about 300,000
+SIZE_LIMIT = 4 * 1024 * 1024
+
+#: Keys of a file; a policy has twelve, and the nearest known key is looked for with each of the others.
+KEY_LIMIT = 100
+
+#: The option whose values in several files are united.
+UNITED = "non_masquerade_cidrs"
+
+
+class Source(t.NamedTuple):
+    """One file of the configuration, as it was read."""
+
+    path: str
+    text: str
+    #: seconds since the epoch when it was written, renamed or replaced last (st_ctime, which nobody sets back)
+    changed: float
+
+
+class Document(t.NamedTuple):
+    """What files say: values by option name (not validated yet), and notes for the operator."""
+
+    values: t.Dict[str, t.Any]
+    notes: t.Tuple[str, ...] = ()
+    #: files that say nothing at all, not even C({})
+    empty: t.Tuple[str, ...] = ()
+
+
+def load(path: str) -> Document:
+    """Read one config file; one that is not there says nothing, as in the reference agent.
+
+    :raises ConfigError: not readable, huge, not a file, or as :func:`parse`.
+    """
+    source = read(path)
+    return Document({}) if source is None else parse(source.text, path)
+
+
+def read_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[Source, ...]:
+    """Read C(config) and the drop-ins C(config.d/*.{json,yaml,yml}) of a directory, in name order.
+
+    :param main: text that is going to be C(config), and is taken in its place.
+    :raises ConfigError: one of them cannot be read, as of :func:`read`.
+    """
+    config, *drop_ins = config_paths(directory)
+    sources = [read(config) if main is None else Source(config, main, 0.0)] + [read(path) for path in drop_ins]
+    return tuple(source for source in sources if source is not None)
+
+
+def merge(sources: t.Iterable[Source]) -> Document:
+    """What files say together.
+
+    Lists of ranges are united, in order and without duplicates; of other values the last one wins, with a note. A
+    drop-in that replaces the default list, because C(config) names none, is noted, too.
+
+    :raises ConfigError: as :func:`parse`, for whichever file is broken.
+    """
+    values: t.Dict[str, t.Any] = {}
+    origin: t.Dict[str, str] = {}
+    notes: t.List[str] = []
+    lists: t.List[str] = []
+    empty: t.List[str] = []
+    for path, text, _changed in sources:
+        document = parse(text, path)
+        notes += document.notes
+        empty += document.empty
+        if UNITED in document.values:
+            lists.append(path)
+        for option, value in document.values.items():
+            if option == UNITED and isinstance(value, list) and isinstance(values.get(option), list):
+                # Entries may be anything yet, also what cannot be put into a set.
+                known = {repr(entry) for entry in values[option]}
+                values[option] = values[option] + [entry for entry in value if repr(entry) not in known]
+            else:
+                if option in values and values[option] != value:
+                    notes.append(
+                        "%s: %s is %s here and %s in %s; the last one read wins"
+                        % (path, file_key(option), show(value), show(values[option]), origin[option])
+                    )
+                values[option] = value
+            origin[option] = path
+    if lists and is_drop_in(lists[0]):
+        default = RESERVED_CIDRS if values.get("nomasq_all_reserved_ranges") is True else RFC1918_CIDRS
+        config = os.path.join(os.path.dirname(os.path.dirname(lists[0])), "config")
+        notes.append(
+            "%s: nonMasqueradeCIDRs replaces the default list (%s), because %s has no nonMasqueradeCIDRs; to add to "
+            "the default list, name its ranges there" % (lists[0], ", ".join(default), config)
+        )
+    return Document(values, tuple(notes), tuple(empty))
+
+
+def config_text(config: t.Mapping[str, t.Any]) -> str:
+    """The text of a file C(config) with these keys.
+
+    Without nonMasqueradeCIDRs it names the default list, so that a drop-in adds to that and does not replace it.
+
+    :raises ConfigError: a key is not known, or a value is wrong.
+    """
+    written = dict(config)
+    for name, value in config.items():
+        key = find_file_key(name)
+        if key is None:
+            raise ConfigError(
+                "config: the key %s is not known; the nearest known key is %s" % (ascii(name), nearest_file_key(name))
+            )
+        if key.name == UNITED:
+            written[name] = split_entries(value)
+    values = parse(_as_json(written), "config").values
+    policy = build(values, label=file_key)
+    if UNITED not in values:
+        default = [str(network) for network in policy.non_masquerade_cidrs]
+        written = dict({file_key(UNITED): default}, **written)
+    return _as_json(written)
+
+
+def _as_json(config: t.Mapping[str, t.Any]) -> str:
+    try:
+        return json.dumps(config, indent=2) + "\n"
+    except (TypeError, ValueError) as exc:
+        raise ConfigError("config: a value cannot be written as JSON: %s" % exc) from None
+
+
+def config_paths(directory: str) -> t.List[str]:
+    """The files that make up the configuration of a directory, in the order in which they are read.
+
+    :raises ConfigError: the drop-in directory cannot be listed.
+    """
+    drop_ins = os.path.join(directory, "config.d")
+    try:
+        names = sorted(name for name in os.listdir(drop_ins) if name.endswith((".json", ".yaml", ".yml")))
+    except (FileNotFoundError, NotADirectoryError):
+        names = []
+    except OSError as exc:
+        raise ConfigError("%s cannot be listed: %s" % (drop_ins, exc.strerror or exc)) from None
+    # An editor's hidden file is not a drop-in yet.
+    return [os.path.join(directory, "config")] + [
+        os.path.join(drop_ins, name) for name in names if not name.startswith(".")
+    ]
+
+
+def is_drop_in(path: str) -> bool:
+    """Whether one of the :func:`config_paths` is a drop-in; only C(config) itself has no suffix."""
+    return os.path.basename(path) != "config"
+
+
+def read(path: str) -> t.Optional[Source]:
+    """Read a config file; none where there is no file.
+
+    :raises ConfigError: not readable, too large, not a regular file, not UTF-8.
+    """
+    try:
+        # Not blocking: a named pipe must be refused, not waited for.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as handle:
+            about = os.fstat(handle.fileno())
+            if not stat.S_ISREG(about.st_mode):
+                raise ConfigError("%s is not a regular file: give the path of a YAML or JSON file" % path)
+            raw = handle.read(SIZE_LIMIT + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as exc:
+        raise ConfigError("%s cannot be read: %s" % (path, exc.strerror or exc)) from None
+    except ValueError:
+        raise ConfigError("%s is not a path" % ascii(path)) from None
+    if len(raw) > SIZE_LIMIT:
+        raise ConfigError(
+            "%s is larger than %d bytes, which no policy needs: is it the right file?" % (path, SIZE_LIMIT)
+        )
+    try:
+        return Source(path, raw.decode("utf-8-sig"), about.st_ctime)
+    except UnicodeDecodeError as exc:
+        line = raw[: exc.start].count(b"\n") + 1
+        raise ConfigError("%s is not UTF-8 text (line %d)" % (path, line)) from None
+
+
+def parse(text: str, name: str) -> Document:
+    """Read the text of a config file.
+
+    :param name: how messages call the file.
+    :raises ConfigError: neither JSON nor YAML (with the line), not a mapping, a duplicate key, or beyond a limit.
+    """
+    try:
+        return _as_document(_parse_text(text), name)
+    except ConfigError as exc:
+        raise ConfigError("%s: %s" % (name, exc)) from None
+
+
+def _as_document(data: t.Any, name: str) -> Document:
+    if data is None:
+        return Document({}, (), (name,))
+    if not isinstance(data, dict):
+        raise ConfigError("must be a mapping with keys such as nonMasqueradeCIDRs, not a %s" % _kind(data))
+    if len(data) > KEY_LIMIT:
+        raise ConfigError("%d keys are more than the %d that are read: is it the right file?" % (len(data), KEY_LIMIT))
+    values: t.Dict[str, t.Any] = {}
+    notes = []
+    for written, value in data.items():
+        key = find_file_key(written)
+        if key is None:
+            notes.append(
+                "%s: the key %s is not known and has no effect; the nearest known key is %s"
+                % (name, show(written), nearest_file_key(written))
+            )
+            continue
+        if key.name in values:
+            raise ConfigError("duplicate key %s: keep one" % key.key)
+        values[key.name] = value
+    for option, value in list(values.items()):
+        if value is None and option == UNITED:
+            values[option] = []
+        elif value is None and option != "resync_interval":
+            # Null leaves a Go field as it was, and so the default in force.
+            del values[option]
+    return Document(values, tuple(notes))
+
+
+def _parse_text(text: str) -> t.Any:
+    if _is_blank(text):
+        return None
+    if text.lstrip("\ufeff").lstrip()[:1] in ("{", "["):
+        return _parse_json(text)
+    # Not at the top: PyYAML takes longer to load than a sync of a node that is in order.
+    from . import yaml_text
+
+    return yaml_text.parse(text)
+
+
+def _is_blank(text: str) -> bool:
+    """Whether a file says nothing: empty lines and comments, as YAML has them.
+
+    :raises ConfigError: it is a JSON document that one C(#), before its brace or in the place of it, makes a comment.
+    """
+    lines = (line.strip(" \r") for line in text.split("\n"))
+    if not all(not line or line.startswith("#") for line in lines):
+        return False
+    behind = text.lstrip(" \r\n")[1:]
+    if _is_json_object(behind) or _is_json_object("{" + behind):
+        raise ConfigError("a '#' makes a comment of a JSON document: remove it, or write {} for the defaults")
+    return True
+
+
+def _is_json_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except (RecursionError, ValueError):
+        return False
+
+
+def _parse_json(text: str) -> t.Any:
+    try:
+        return json.loads(text, object_pairs_hook=unique, parse_int=parse_integer, parse_constant=_no_constant)
+    except RecursionError:
+        raise ConfigError("nested too deeply") from None
+    except ValueError as exc:
+        raise ConfigError("invalid JSON, line %d: %s" % (getattr(exc, "lineno", 1), getattr(exc, "msg", exc))) from None
+
+
+def _no_constant(word: str) -> t.Any:
+    raise ConfigError("invalid JSON: %s is not a value" % word)
+
+
+def _kind(data: t.Any) -> str:
+    return {list: "list", str: "text", bool: "boolean"}.get(type(data), "number")

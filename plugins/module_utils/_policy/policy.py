@@ -1,0 +1,279 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an operator may ask for: one record per option, and the validated policy that they make together.
+
+Knows nothing of iptables, nftables, files or Ansible. Values come in as plain data (module options, or the mapping
+that L(config_file) read) and leave as one immutable :class:`Config`. A new option is one record and one field here.
+"""
+
+from __future__ import annotations
+
+import functools
+import typing as t
+
+from .._errors import ConfigError
+from .values import (
+    Network,
+    PortRange,
+    check_bool,
+    check_chain_name,
+    check_choice,
+    check_count,
+    parse_interval,
+    parse_networks,
+    parse_port_range_list,
+)
+
+#: RFC 1918: what is not masqueraded unless the operator says otherwise.
+RFC1918_CIDRS = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
+
+#: Every reserved IPv4 range, in the order in which ip-masq-agent lists them: RFC 1918, RFC 6598, RFC 6890, RFC 5737
+#: (three documentation ranges), RFC 7526, RFC 2544, RFC 1112.
+RESERVED_CIDRS = RFC1918_CIDRS + (
+    "100.64.0.0/10",
+    "192.0.0.0/24",
+    "192.0.2.0/24",
+    "192.88.99.0/24",
+    "198.18.0.0/15",
+    "198.51.100.0/24",
+    "203.0.113.0/24",
+    "240.0.0.0/4",
+)
+
+BACKENDS = ("auto", "iptables_nft", "iptables_legacy", "nftables")
+EXEMPTIONS = ("return", "accept", "enforce")
+
+
+class Option(t.NamedTuple):
+    """One thing that can be configured."""
+
+    #: of the modules; the role's variable has C(ip_masq_agent_) before it
+    name: str
+    #: in a config file
+    key: str
+    #: of ip-masq-agent, without the dashes; none where it has no such flag
+    flag: t.Optional[str]
+    #: of Ansible's argument specification
+    type: str
+    #: what the operator would write; none where there is no one value
+    default: t.Any
+    #: plain value to field of :class:`Config`; raises ConfigError
+    parse: t.Callable[[t.Any], t.Any]
+    #: one line for tables and C(--help)
+    help: str
+    choices: t.Optional[t.Tuple[str, ...]] = None
+    #: release of this collection
+    since: str = "0.1.0"
+    #: whether ip-masq-agent reads it from its config file
+    in_reference_file: bool = False
+    #: whether the module ip_masq, which does one run, has a use for it
+    of_module: bool = True
+
+    @property
+    def argument(self) -> t.Dict[str, t.Any]:
+        """The option in Ansible's argument specification."""
+        spec: t.Dict[str, t.Any] = {"type": self.type}
+        if self.type == "list":
+            # Raw, so that our own grammar refuses what is no text, with a message that says what to do.
+            spec["elements"] = "raw"
+        elif self.default is not None:
+            spec["default"] = self.default
+        if self.choices:
+            spec["choices"] = list(self.choices)
+        return spec
+
+
+def _bool(name: str, key: str, flag: t.Optional[str], help: str, default: bool = False, **more: t.Any) -> Option:
+    return Option(name, key, flag, "bool", default, check_bool, help, **more)
+
+
+def _choice(name: str, key: str, help: str, choices: t.Tuple[str, ...]) -> Option:
+    return Option(
+        name, key, None, "str", choices[0], functools.partial(check_choice, choices=choices), help, choices=choices
+    )
+
+
+#: The order is that of the documentation.
+POLICY_OPTIONS = (
+    Option(
+        "non_masquerade_cidrs",
+        "nonMasqueradeCIDRs",
+        None,
+        "list",
+        None,
+        parse_networks,
+        "destinations that see the pod's address",
+        in_reference_file=True,
+    ),
+    _bool(
+        "nomasq_all_reserved_ranges",
+        "nomasqAllReservedRanges",
+        "nomasq-all-reserved-ranges",
+        "exempt every reserved IPv4 range by default, not only RFC 1918",
+    ),
+    Option(
+        "cidr_limit",
+        "cidrLimit",
+        None,
+        "int",
+        64,
+        check_count,
+        "refuse a longer list of exempt ranges",
+        in_reference_file=True,
+    ),
+    _bool(
+        "masq_link_local",
+        "masqLinkLocal",
+        None,
+        "masquerade 169.254.0.0/16 too",
+        in_reference_file=True,
+    ),
+    _bool(
+        "masq_link_local_ipv6",
+        "masqLinkLocalIPv6",
+        None,
+        "masquerade fe80::/10 too",
+        in_reference_file=True,
+    ),
+    _bool("enable_ipv6", "enableIPv6", "enable-ipv6", "keep IPv6 rules as well"),
+    Option(
+        "masq_chain",
+        "masqChain",
+        "masq-chain",
+        "str",
+        "IP-MASQ-AGENT",
+        check_chain_name,
+        "name of the chain in the nat table",
+    ),
+    _bool("random_fully", "randomFully", "random-fully", "choose source ports fully at random", default=True),
+    Option(
+        "to_ports",
+        "toPorts",
+        "to-ports",
+        "list",
+        (),
+        parse_port_range_list,
+        "masquerade to these source ports only",
+    ),
+    _choice("backend", "backend", "what holds the rules", BACKENDS),
+    _choice("exemption", "exemption", "how strongly exempt traffic is protected from other NAT rules", EXEMPTIONS),
+    Option(
+        "resync_interval",
+        "resyncInterval",
+        None,
+        "str",
+        "60s",
+        parse_interval,
+        "how often the agent compares the rules with the policy",
+        in_reference_file=True,
+        of_module=False,
+    ),
+)
+
+#: What an operator who says nothing gets; the default of the exempt ranges depends on another option.
+DEFAULTS: t.Dict[str, t.Any] = {
+    option.name: option.default for option in POLICY_OPTIONS if option.name != "non_masquerade_cidrs"
+}
+
+
+class Config(t.NamedTuple):
+    """One validated policy. Build it with :func:`build`; every field has passed its grammar."""
+
+    non_masquerade_cidrs: t.Tuple[Network, ...]
+    masq_link_local: bool = False
+    masq_link_local_ipv6: bool = False
+    enable_ipv6: bool = False
+    masq_chain: str = "IP-MASQ-AGENT"
+    random_fully: bool = True
+    to_ports: t.Tuple[PortRange, ...] = ()
+    backend: str = "auto"
+    exemption: str = "return"
+    #: nanoseconds, as Go's time.Duration counts
+    resync_interval: int = 60 * 10**9
+    #: remarks for the operator that are no errors
+    notes: t.Tuple[str, ...] = ()
+
+
+#: Characters of a mistyped key that are compared: the time grows with the square of it.
+_LONGEST_TYPO = 100
+
+_BY_KEY = {option.key.lower(): option for option in POLICY_OPTIONS}
+_KEYS = {option.name: option.key for option in POLICY_OPTIONS}
+
+
+def file_key(option: str) -> str:
+    """The config file's name of a module option, for messages about a file."""
+    return _KEYS[option]
+
+
+def find_file_key(name: str) -> t.Optional[Option]:
+    """The option that a config file means by ``name``; upper and lower case of ASCII are one.
+
+    ip-masq-agent folds U+017F to s and U+212A to k, too, which nobody types who means a key.
+    """
+    return _BY_KEY.get(name.lower()) if name.isascii() else None
+
+
+def nearest_file_key(name: str) -> str:
+    """The known config file key that looks most like ``name``, for an operator who mistyped it."""
+    import difflib  # needed for mistakes only
+
+    close = difflib.get_close_matches(name[:_LONGEST_TYPO].lower(), list(_BY_KEY), n=1, cutoff=0.0)
+    return _BY_KEY[close[0]].key
+
+
+def build(values: t.Mapping[str, t.Any], label: t.Callable[[str], str] = str) -> Config:
+    """Validate plain values, fill in the defaults, and give the policy.
+
+    :param values: by option name; a key that is absent takes its default.
+    :param label: turns an option name into what the operator wrote (:func:`file_key` for a config file).
+    :raises ConfigError: naming the option, the value and the remedy.
+    """
+    merged = dict(DEFAULTS, **values)
+    if "non_masquerade_cidrs" not in merged:
+        reserved = merged["nomasq_all_reserved_ranges"] is True
+        merged["non_masquerade_cidrs"] = RESERVED_CIDRS if reserved else RFC1918_CIDRS
+    fields: t.Dict[str, t.Any] = {}
+    for option in POLICY_OPTIONS:
+        try:
+            fields[option.name] = option.parse(merged[option.name])
+        except ConfigError as exc:
+            raise ConfigError("%s: %s" % (label(option.name), exc)) from None
+    limit = fields.pop("cidr_limit")
+    del fields["nomasq_all_reserved_ranges"]
+    config = Config(**fields)
+    _check_together(config, limit, label)
+    return config._replace(notes=tuple(_notes(config.non_masquerade_cidrs, label)))
+
+
+def _check_together(config: Config, limit: int, label: t.Callable[[str], str]) -> None:
+    """Refuse options that do not go together."""
+    networks = config.non_masquerade_cidrs
+    if len(networks) > limit:
+        raise ConfigError(
+            "%s: %d entries are more than %s (%d) allows: shorten the list or raise %s. An iptables chain is walked "
+            "rule by rule for every new connection; the nftables backend uses a constant-time set lookup"
+            % (label("non_masquerade_cidrs"), len(networks), label("cidr_limit"), limit, label("cidr_limit"))
+        )
+    for network in networks:
+        if network.version == 6 and not config.enable_ipv6:
+            raise ConfigError(
+                "%s: %s is IPv6, and IPv6 is off: set %s to true or remove the entry"
+                % (label("non_masquerade_cidrs"), network, label("enable_ipv6"))
+            )
+    if config.exemption == "enforce" and config.backend not in ("auto", "nftables"):
+        raise ConfigError(
+            "%s: enforce needs the nftables backend, not %s: set %s to nftables or auto"
+            % (label("exemption"), config.backend, label("backend"))
+        )
+
+
+def _notes(networks: t.Sequence[Network], label: t.Callable[[str], str]) -> t.Iterator[str]:
+    for network in networks:
+        if network.prefixlen == 0:
+            yield "%s: %s exempts every IPv%d destination: nothing of that family will be masqueraded" % (
+                label("non_masquerade_cidrs"),
+                network,
+                network.version,
+            )

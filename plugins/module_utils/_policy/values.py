@@ -1,0 +1,315 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The grammar of the values that an operator may write, and every message about a mistake in one of them.
+
+Knows nothing of options, files or rules. Every parser raises :class:`~.._errors.ConfigError` with the value and the
+remedy.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+import re
+import typing as t
+
+from .._errors import ConfigError
+
+Network = t.Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
+
+#: RFC 4291 section 2.5.5.2. Kernel sockets turn these into IPv4, so an ip6tables rule for them never matches.
+IPV4_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
+
+#: Longest chain name that every iptables accepts (XT_EXTENSION_MAXNAMELEN - 1, xtables 1.8).
+CHAIN_NAME_LIMIT = 28
+
+#: Names that iptables itself gives a meaning to: builtin chains and targets that may stand in a nat chain.
+RESERVED_CHAINS = frozenset(
+    "PREROUTING INPUT FORWARD OUTPUT POSTROUTING ACCEPT DROP QUEUE RETURN REJECT LOG NFLOG MARK CONNMARK "
+    "MASQUERADE SNAT DNAT REDIRECT NETMAP".split()
+)
+
+#: Prefixes of chains that other programs on a Kubernetes node own and rewrite.
+RESERVED_PREFIXES = ("KUBE-", "CALI-", "FLANNEL-", "CILIUM_", "CNI-", "DOCKER", "LIBVIRT_", "WEAVE", "NETAVARK")
+
+#: Ranges of source ports; each takes a rule for each protocol.
+PORT_RANGES_LIMIT = 100
+
+#: Digits of an integer, and a sign; one of 64 bits has 19.
+DIGIT_LIMIT = 20
+
+#: A resync more often than this buys nothing and costs a core.
+SHORTEST_INTERVAL_NS = 1_000_000_000
+
+_NS = {
+    "ns": 1,
+    "us": 10**3,
+    "\u00b5s": 10**3,
+    "\u03bcs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+_DURATION = re.compile(r"(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|\u00b5s|\u03bcs|ms|s|m|h))+\Z")
+_DURATION_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
+_CIDR = re.compile(r"([0-9A-Fa-f:.]{1,45})/(0|[1-9][0-9]{0,2})\Z")
+_ZERO_LED_OCTET = re.compile(r"(?:\A|[.:])0[0-9]+\.|\.0[0-9]+\Z")
+_CHAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
+_PORT_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
+
+
+class PortRange(t.NamedTuple):
+    """Source ports to masquerade to, both ends included (1-65535)."""
+
+    first: int
+    last: int
+
+    @property
+    def size(self) -> int:
+        """How many ports the range holds."""
+        return self.last - self.first + 1
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else "%d-%d" % self
+
+
+def parse_integer(text: str) -> int:
+    """Read a decimal integer of a file.
+
+    :raises ConfigError: longer than any of 64 bits; Python's time grows with the square of that.
+    """
+    if len(text) > DIGIT_LIMIT:
+        raise ConfigError("%s is too long for a number (%d characters)" % (show(text), len(text)))
+    return int(text)
+
+
+def unique(pairs: t.Iterable[t.Tuple[str, t.Any]]) -> t.Dict[str, t.Any]:
+    """The mapping of a file, from its keys and values.
+
+    :raises ConfigError: a key is there twice.
+    """
+    result: t.Dict[str, t.Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise ConfigError("duplicate key %s: keep one" % show(key))
+        result[key] = value
+    return result
+
+
+def split_entries(value: t.Any) -> t.Any:
+    """A list of text as Ansible hands it over: text is split at commas, alone (``-e NAME=A,B``) and as an entry.
+
+    kubespray's kube_pods_subnets is such an entry: "10.233.64.0/18,fd85::/112". A config file has no such form, as with
+    ip-masq-agent. What is neither text nor a list is returned as it is, for the grammar to refuse.
+    """
+    entries = [value] if isinstance(value, str) else value
+    if not isinstance(entries, (list, tuple)):
+        return value
+    split: t.List[t.Any] = []
+    for entry in entries:
+        split += [part.strip() for part in entry.split(",")] if isinstance(entry, str) else [entry]
+    return split
+
+
+def parse_cidr(text: t.Any) -> Network:
+    """Read one network in CIDR notation, strictly: ``ADDRESS/PREFIX`` with no host bits, no zone, no netmask.
+
+    This is the only CIDR grammar of the collection: netaddr reads the same text differently from one release to the
+    next.
+
+    :raises ConfigError: with the offending value and, where there is one, the network that was probably meant.
+    """
+    if not isinstance(text, str):
+        raise ConfigError("%s is not a CIDR: give text such as 10.0.0.0/8" % show(text))
+    return _parse_cidr(text)
+
+
+# A resync reads the same ranges from the files and from its state.
+@functools.lru_cache(maxsize=65536)
+def _parse_cidr(text: str) -> Network:
+    found = _CIDR.match(text)
+    if not found or _ZERO_LED_OCTET.search(found.group(1)):
+        raise ConfigError("%s is not a CIDR: %s" % (show(text), _cidr_advice(text)))
+    kind: t.Any = ipaddress.IPv6Network if ":" in text else ipaddress.IPv4Network
+    try:
+        network: Network = kind(text)
+    except ValueError:
+        raise ConfigError(_what_is_wrong_with(text, kind)) from None
+    if network.version == 6 and network.subnet_of(IPV4_MAPPED):
+        raise ConfigError(_ipv4_mapped(text, network))
+    return network
+
+
+def _what_is_wrong_with(text: str, kind: t.Any) -> str:
+    try:
+        network = kind(text, strict=False)
+    except ValueError:
+        return "%s is not a CIDR: %s" % (show(text), _cidr_advice(text))
+    if network.version == 6 and network.subnet_of(IPV4_MAPPED):
+        return _ipv4_mapped(text, network)
+    return "%s has host bits set: the aligned network is %s" % (show(text), network)
+
+
+def _ipv4_mapped(text: str, network: Network) -> str:
+    plain = ipaddress.IPv4Network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - 96))
+    return "%s is an IPv4-mapped IPv6 network, which never matches on the wire: use %s" % (show(text), plain)
+
+
+def _cidr_advice(text: str) -> str:
+    if not text:
+        return "the entry is empty; leave it out (an empty list is written [])"
+    if text != text.strip() or " " in text:
+        return "remove the white space"
+    try:
+        network = ipaddress.ip_network(text, strict=False)
+    except ValueError:
+        return "give ADDRESS/PREFIX such as 10.0.0.0/8 or fd00::/8"
+    # Something that Python reads and we do not: a netmask, zeros in front, a zone; or no prefix length at all.
+    return "write %s" % network if "/" in text else "an address needs a prefix length, for one host write %s" % network
+
+
+def parse_port_ranges(text: t.Any) -> t.Tuple[PortRange, ...]:
+    """Read source-port ranges as ip-masq-agent's to-ports writes them: ``42``, ``42-44``, joined by commas, no spaces.
+
+    :raises ConfigError: malformed, reversed, or outside 1-65535.
+    """
+    if not isinstance(text, str):
+        raise ConfigError("%s is not text: give PORT or FIRST-LAST, joined by commas" % show(text))
+    return tuple(_parse_port_range(part) for part in text.split(",")) if text else ()
+
+
+def _parse_port_range(text: str) -> PortRange:
+    found = _PORT_RANGE.match(text)
+    if not found:
+        raise ConfigError(
+            "%s is not a port range: give PORT or FIRST-LAST without spaces, such as 1024-29999" % show(text)
+        )
+    first = int(found.group(1))
+    last = int(found.group(2) or first)
+    for port in (first, last):
+        if not 1 <= port <= 65535:
+            raise ConfigError("%s is not a port range: %d is outside 1-65535" % (show(text), port))
+    if last < first:
+        raise ConfigError("%s is reversed: write %d-%d" % (show(text), last, first))
+    return PortRange(first, last)
+
+
+def parse_duration(text: t.Any) -> int:
+    """Read a Go duration such as ``1h30m``, ``1500ms`` or ``2m0.5s`` (https://pkg.go.dev/time#ParseDuration).
+
+    :returns: nanoseconds.
+    :raises ConfigError: malformed, not above zero, or longer than Go can count (about 292 years).
+    """
+    if not isinstance(text, str):
+        raise ConfigError('%s is not a duration: write text with a unit, such as "60s"' % show(text))
+    body = text[1:] if text[:1] in ("-", "+") else text
+    if body != "0" and not _DURATION.match(body):
+        raise ConfigError(
+            "%s is not a duration: write numbers with a unit (ns us ms s m h), such as 60s or 1h30m" % show(text)
+        )
+    total = 0
+    for whole, fraction, unit in _DURATION_PART.findall(body):
+        # More digits than Go counts make it too long as well, and Python refuses to read thousands of them.
+        total += int(whole.lstrip("0")[:20] or "0") * _NS[unit]
+        # Go drops what is finer than a nanosecond.
+        total += int(fraction[:30] or "0") * _NS[unit] // 10 ** len(fraction[:30])
+    if text.startswith("-") or total <= 0:
+        raise ConfigError("%s is not above zero: give an interval such as 60s" % show(text))
+    if total >= 2**63:
+        raise ConfigError("%s is too long: give an interval such as 60s" % show(text))
+    return total
+
+
+def belongs_to_others(name: str) -> bool:
+    """Whether iptables itself, or another program on a Kubernetes node, gives this chain name its meaning."""
+    return name.upper() in RESERVED_CHAINS or name.upper().startswith(RESERVED_PREFIXES)
+
+
+def check_chain_name(name: t.Any) -> str:
+    """Refuse what must not name our chain.
+
+    :raises ConfigError: too long, unsafe characters, or the name is iptables' or another program's.
+    """
+    if not isinstance(name, str) or not _CHAIN.match(name):
+        raise ConfigError(
+            "%s cannot name a chain: use letters, digits, '_', '.' and '-', and begin with a letter or digit"
+            % show(name)
+        )
+    if len(name) > CHAIN_NAME_LIMIT:
+        raise ConfigError(
+            "%s cannot name a chain: it has %d characters, iptables takes at most %d"
+            % (show(name), len(name), CHAIN_NAME_LIMIT)
+        )
+    if name.upper() in RESERVED_CHAINS:
+        raise ConfigError("%s cannot name our chain: iptables reserves it; IP-MASQ-AGENT is the default" % show(name))
+    for prefix in RESERVED_PREFIXES:
+        if name.upper().startswith(prefix):
+            raise ConfigError(
+                "%s cannot name our chain: chains that begin with %s belong to another program; "
+                "IP-MASQ-AGENT is the default" % (show(name), name[: len(prefix)])
+            )
+    return name
+
+
+def parse_networks(value: t.Any) -> t.Tuple[Network, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise ConfigError("%s is not a list: give a list of CIDRs" % show(value))
+    for position, entry in enumerate(value, 1):
+        if entry is None:
+            raise ConfigError("entry %d is null: remove it, or write a CIDR" % position)
+    return tuple(parse_cidr(entry) for entry in value)
+
+
+def parse_port_range_list(value: t.Any) -> t.Tuple[PortRange, ...]:
+    if isinstance(value, str):
+        value = [value]
+    # Empty text is the reference agent's default; Ansible makes a list of it.
+    if value == [""]:
+        return ()
+    if not isinstance(value, (list, tuple)):
+        raise ConfigError("%s is not a list of port ranges" % show(value))
+    for entry in value:
+        if isinstance(entry, bool) or not isinstance(entry, (str, int)):
+            raise ConfigError("%s is not a port range: give PORT or FIRST-LAST" % show(entry))
+    texts = [entry if isinstance(entry, str) else show(entry) for entry in value]
+    ranges = tuple(part for text in texts for part in parse_port_ranges(text) or (_parse_port_range(""),))
+    if len(ranges) > PORT_RANGES_LIMIT:
+        raise ConfigError("%d port ranges are more than the limit of %d" % (len(ranges), PORT_RANGES_LIMIT))
+    return ranges
+
+
+def check_bool(value: t.Any) -> bool:
+    if not isinstance(value, bool):
+        raise ConfigError("%s is not a boolean: write true or false, without quotes" % show(value))
+    return value
+
+
+def check_count(value: t.Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ConfigError("%s must be an integer >= 0 and below 2^63" % show(value))
+    return value
+
+
+def check_choice(value: t.Any, choices: t.Sequence[str]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise ConfigError("%s is not one of %s" % (show(value), ", ".join(choices)))
+    return value
+
+
+def parse_interval(value: t.Any) -> int:
+    interval = parse_duration(value)
+    if interval < SHORTEST_INTERVAL_NS:
+        raise ConfigError("%s is too short: the shortest interval is 1s" % show(value))
+    return interval
+
+
+def show(value: t.Any) -> str:
+    """A value as it goes into a message: quoted, on one line, and not long."""
+    try:
+        text = ascii(value)
+    except (RecursionError, ValueError):
+        # Python refuses to print integers of thousands of digits.
+        text = "a %s that is too long" % type(value).__name__
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,69 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The one place that starts processes.
+
+Everything above takes a L(Runner) as an argument, so that the module, the node's agent and the tests share every
+line that decides what to run. Both production callers use :func:`run`: C(AnsibleModule.run_command) has no time limit,
+and a probe of somebody else's binary must not be able to hang a play.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import typing as t
+
+from .._errors import NodeError
+
+#: Where system tools live; appended to whatever PATH sudo, ssh or a timer left us with.
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class Outcome(t.NamedTuple):
+    """What a process left behind. ``rc`` is its exit status (negative: the signal that ended it)."""
+
+    rc: int
+    stdout: str
+    stderr: str
+
+    @property
+    def crashed(self) -> bool:
+        """Whether an error of the program itself ended it; a shell in between reports 128 and the signal."""
+        return any(self.rc in (-number, 128 + number) for number in (signal.SIGSEGV, signal.SIGABRT))
+
+
+#: ``runner(argv, stdin=None, timeout=seconds) -> Outcome``
+Runner = t.Callable[..., Outcome]
+
+
+def search_path() -> str:
+    """The directories, colon-separated, in which programs are looked for."""
+    return ":".join(part for part in (os.environ.get("PATH"), SYSTEM_PATH) if part)
+
+
+def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+    """Run one program to its end, without a shell.
+
+    :param argv: program and arguments; nothing in them is interpreted.
+    :param stdin: text for its standard input; none means an empty one.
+    :param timeout: seconds until it is killed, with whatever it started.
+    :raises NodeError: the program cannot be started, or ran into the time limit.
+    """
+    env = dict(os.environ, LC_ALL="C", LANGUAGE="C", PATH=search_path())
+    pipe = subprocess.PIPE
+    try:
+        process = subprocess.Popen(list(argv), stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True)
+    except OSError as exc:
+        raise NodeError("cannot run %s: %s" % (argv[0], exc.strerror or exc)) from None
+    with process:
+        try:
+            out, err = process.communicate((stdin or "").encode("utf-8", "surrogateescape"), timeout)
+        except subprocess.TimeoutExpired:
+            # All of it: a program of somebody else's may be a script that waits for another.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise NodeError("%s did not finish within %g seconds and was ended" % (argv[0], timeout)) from None
+    return Outcome(process.returncode, out.decode("utf-8", "surrogateescape"), err.decode("utf-8", "surrogateescape"))

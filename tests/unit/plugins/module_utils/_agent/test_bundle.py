@@ -1,0 +1,172 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The agent's program: what is in it, and that it runs as the modules that Ansible runs."""
+
+from __future__ import annotations
+
+import _imp
+import marshal
+import os
+import stat
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import bundle, paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
+from support.import_collection import location
+from support.private_node import make_private
+
+PLAIN = paths.choose_paths(python=sys.executable)
+
+
+class TestProgram:
+    """bundle.program"""
+
+    def test_its_modules_are_the_bytes_that_ansible_runs(self) -> None:
+        here = location() / "plugins" / "module_utils"
+        _where, found = bundle.unpack(bundle.program(PLAIN))
+        assert {"_agent.cli", "_policy.policy", "_engine.reconcile", "_system.process"} <= set(found)
+        for name, content in found.items():
+            assert content == (here / (name.replace(".", "/") + ".py")).read_bytes(), name
+
+    def test_all_that_it_imports_is_in_it(self) -> None:
+        _where, found = bundle.unpack(bundle.program(PLAIN))
+        for name, content in found.items():
+            for module in bundle.imported(name, content):
+                assert module in found, "%s imports %s" % (name, module)
+
+    def test_relative_imports_of_every_kind_are_found(self) -> None:
+        source = (
+            b"from . import sync, metrics\n"
+            b"from .paths import Paths\n"
+            b"from .._system import files\n"
+            b"from .._errors import NodeError\n"
+        )
+        assert sorted(bundle.imported("_agent.cli", source)) == [
+            "_agent.metrics",
+            "_agent.paths",
+            "_agent.sync",
+            "_errors",
+            "_system.files",
+        ]
+
+    def test_same_sources_make_the_same_bytes(self) -> None:
+        assert bundle.program(PLAIN) == bundle.program(PLAIN)
+
+    def test_same_sources_make_the_same_bytes_in_another_process(self, tmp_path: Path) -> None:
+        script = (
+            "import sys; sys.path[:0] = sys.argv[1:]\n"
+            "from support.import_collection import make_importable; make_importable()\n"
+            "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import bundle, paths\n"
+            "sys.stdout.buffer.write(bundle.program(paths.choose_paths(python=sys.executable)))\n"
+        )
+        import support
+
+        for seed in ("1", "2"):
+            done = subprocess.run(
+                [sys.executable, "-c", script, str(Path(support.__file__).parents[1])],
+                stdout=subprocess.PIPE,
+                check=True,
+                cwd=str(tmp_path),
+                env=dict(os.environ, PYTHONHASHSEED=seed, TZ="Pacific/Chatham"),
+            )
+            assert done.stdout == bundle.program(PLAIN)
+
+    def test_its_code_is_compiled_once_and_kept_until_the_boot(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        make_private(monkeypatch, tmp_path)
+        program = tmp_path / "ip-masq-agent"
+        program.write_bytes(bundle.program(PLAIN))
+        program.chmod(0o755)
+        kept = Path(paths.RUN_DIR) / "compiled"
+
+        def version() -> str:
+            done = subprocess.run([str(program), "--version"], stdout=subprocess.PIPE, check=True)
+            return done.stdout.decode().split()[1]
+
+        assert version() == VERSION, "without the directory"
+        assert not kept.parent.exists()
+        kept.parent.mkdir(parents=True)
+        assert version() == VERSION
+        good = kept.read_bytes()
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o600 and [*kept.parent.iterdir()] == [kept]
+        assert version() == VERSION and kept.read_bytes() == good
+
+        def changed(key: t.Optional[t.Tuple[str, str]] = None) -> bytes:
+            """The same with another version in it."""
+            made_by, code = marshal.loads(good[8:])
+            code["_version"] = marshal.dumps(compile("VERSION = 'kept'", "version", "exec"))
+            content = marshal.dumps((key or made_by, code))
+            return _imp.source_hash(0, content) + content
+
+        kept.write_bytes(changed())
+        assert version() == "kept", "it was compiled again"
+        release, python = marshal.loads(good[8:])[0]
+        for other in ((release, "another Python"), ("another release", python)):
+            kept.write_bytes(changed(other))
+            assert version() == VERSION
+            assert marshal.loads(kept.read_bytes()[8:])[0] == (release, python)
+        for damaged in (b"", b"x", good[:-1], good + b"x", good[:8], changed()[:8] + good[8:], bytes(1000)):
+            kept.write_bytes(damaged)
+            assert version() == VERSION
+            assert marshal.loads(kept.read_bytes()[8:])[0] == (release, python)
+        kept.unlink()
+        kept.mkdir()
+        assert version() == VERSION and [*kept.parent.iterdir()] == [kept]
+
+    def test_it_runs_apart_from_environment_and_directory(self, tmp_path: Path) -> None:
+        program = tmp_path / "ip-masq-agent"
+        program.write_bytes(bundle.program(PLAIN))
+        program.chmod(0o755)
+        for trap in ("json.py", "ip_masq_agent.py", "sitecustomize.py"):
+            (tmp_path / trap).write_text("raise SystemExit('root imports what lies around')")
+        done = subprocess.run(
+            [str(program), "--version"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            check=False,
+            cwd=str(tmp_path),
+            env=dict(os.environ, PYTHONPATH=str(tmp_path), PYTHONSTARTUP=str(tmp_path / "json.py")),
+        )
+        assert (done.returncode, done.stdout.decode()) == (0, "ip-masq-agent %s\n" % VERSION), done.stderr
+
+    def test_it_knows_the_places_that_it_was_made_for(self) -> None:
+        where = paths.choose_paths(
+            config_dir="/opt/etc", bin_dir="/opt/bin", python="/opt/python3", metrics_dir="/opt/metrics"
+        )
+        program = bundle.program(where)
+        assert program.startswith(b"#!/opt/python3 -I\n")
+        assert bundle.unpack(program)[0] == where
+
+    @pytest.mark.parametrize(
+        "raw", [b"", b"#!/bin/sh\n", b"\x7fELF\x00", b"WHERE = {}", b"WHERE = {'a': 1}\nSOURCES = {}"]
+    )
+    def test_what_is_no_program_of_ours_is_told_from_one(self, raw: bytes) -> None:
+        with pytest.raises(ValueError):
+            bundle.unpack(raw)
+
+    def test_a_run_ends_with_what_it_began_with(self, tmp_path: Path) -> None:
+        # Replaced by an upgrade while it starts: here by the first thing that it does itself.
+        program = tmp_path / "ip-masq-agent"
+        content = bundle.program(PLAIN)
+        replace = b"import os\nos.replace(%r, %r)\n\nimport sys\n" % (str(program) + ".new", str(program))
+        program.write_bytes(content.replace(b"import sys\n", replace, 1))
+        (tmp_path / "ip-masq-agent.new").write_bytes(b"")
+        done = subprocess.run([sys.executable, "-I", str(program), "--version"], stdout=subprocess.PIPE, check=False)
+        assert (done.returncode, done.stdout.decode()) == (0, "ip-masq-agent %s\n" % VERSION)
+        assert program.read_bytes() == b""
+
+    def test_an_error_names_the_module_and_the_line_that_it_comes_from(self, tmp_path: Path) -> None:
+        program = tmp_path / "ip-masq-agent"
+        content = bundle.program(PLAIN)
+        assert content.count(b"entry(WHERE)\n") == 1
+        program.write_bytes(content.replace(b"entry(WHERE)\n", b"entry(None)\n"))
+        done = subprocess.run([sys.executable, str(program), "status"], stderr=subprocess.PIPE, check=False)
+        lines = bundle.unpack(content)[1]["_agent.cli"].decode().splitlines()
+        number = 1 + next(number for number, line in enumerate(lines) if "Paths(**where)" in line)
+        assert 'File "ip_masq_agent._agent.cli", line %d, in entry' % number in done.stderr.decode()

@@ -1,0 +1,291 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The node's command line: what it says, and its exit status. With real rules: the tests of the kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import cli as agent
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import memory as states
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import View
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
+from support.private_node import in_force, make_private, reconciled
+
+BROKEN = '{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}'
+
+
+class Agent:
+    """The command line on a node whose rules are as they are told to be."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path, capsys: t.Any) -> None:
+        make_private(monkeypatch, root)
+        monkeypatch.delenv("JOURNAL_STREAM", raising=False)
+        monkeypatch.setattr(agent, "look", self._look)
+        monkeypatch.setattr(agent, "run", self._run)
+        self.where = Paths(config_dir=str(root / "config"))
+        self.config = root / "config" / "config"
+        self.config.parent.mkdir()
+        self._capsys = capsys
+        self.met: t.Dict[str, t.Any] = {}
+        self.route = "203.0.113.7 via 198.51.100.2 dev eth0 src 198.51.100.1 uid 0 \\    cache \n"
+
+    def _look(self, _node: t.Any, config: Config, _remembered: states.State) -> Result:
+        return reconciled(config, **self.met)
+
+    def _run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+        assert argv[:4] == ["ip", "-o", "route", "get"]
+        if not self.route:
+            raise NodeError("cannot run ip: No such file or directory")
+        return Outcome(0, self.route, "")
+
+    def __call__(self, *argv: str) -> int:
+        """Run a command; what it printed is in C(out) and C(err)."""
+        try:
+            status = agent.main(argv, self.where)
+        except SystemExit as exc:
+            status = t.cast(int, exc.code)
+        self.out, self.err = self._capsys.readouterr()
+        return status
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: t.Any) -> Agent:
+    """The command line."""
+    return Agent(monkeypatch, tmp_path, capsys)
+
+
+class TestUsage:
+    """Help, version, and what is no command."""
+
+    def test_help_tells_commands_exit_statuses_and_where_the_configuration_is(self, run: Agent) -> None:
+        assert run("--help") == 0
+        for word in ("sync", "status", "explain", "remove", "--lock-timeout", "journalctl -u ip-masq-agent"):
+            assert word in run.out
+        statuses = re.findall(r"^  ([0-9])  ", run.out, re.MULTILINE)
+        told = (agent.OK, agent.FAILED, 2, agent.CONFIG_BROKEN, agent.OUT_OF_SYNC)
+        assert [int(status) for status in statuses] == list(told)
+        assert "%s/config" % run.where.config_dir in run.out
+        assert max(len(line) for line in run.out.splitlines() if run.where.config_dir not in line) <= 101
+
+    @pytest.mark.parametrize("command", ["sync", "status", "explain", "remove", "set-timer"])
+    def test_every_command_has_a_help(self, run: Agent, command: str) -> None:
+        assert run(command, "--help") == 0
+        assert "usage: ip-masq-agent %s" % command in run.out
+
+    def test_version(self, run: Agent) -> None:
+        assert run("--version") == 0
+        assert run.out == "ip-masq-agent %s\n" % VERSION
+
+    @pytest.mark.parametrize(
+        "argv",
+        [
+            (),
+            ("stat",),
+            ("explain",),
+            ("explain", "example.org"),
+            ("explain", "10.0.0.0/8"),
+            ("explain", "10.0.0.1", "--source", "pod"),
+            ("sync", "now"),
+            ("--lock-timeout", "-1", "sync"),
+            ("--lock-timeout", "3601", "sync"),
+            ("--lock-timeout", "soon", "sync"),
+        ],
+    )
+    def test_wrong_usage_is_told_with_its_own_status(self, run: Agent, argv: t.Sequence[str]) -> None:
+        assert run(*argv) == 2
+        assert run.out == ""
+        assert run.err.startswith("usage: ip-masq-agent")
+
+
+class TestStatus:
+    """status"""
+
+    def test_in_sync(self, run: Agent) -> None:
+        assert run("status") == agent.OK
+        assert re.search(r"^rules +in sync$", run.out, re.MULTILINE)
+        assert re.search(r"^config +defaults \(%s/config is not there\)$" % run.where.config_dir, run.out, re.MULTILINE)
+        assert re.search(r"^exempt +10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16$", run.out, re.MULTILINE)
+        assert "connections: 3 masqueraded, 12 exempt" in run.out
+        assert run.err == ""
+
+    def test_json_says_what_the_table_says_and_more(self, run: Agent) -> None:
+        run.config.write_text('{"nonMasqueradeCIDRs": ["10.0.0.0/8"], "resyncInterval": "1500ms"}')
+        assert run("status", "--json") == agent.OK
+        report = json.loads(run.out)
+        assert report["in_sync"] is True and report["differs"] == [] and report["errors"] == []
+        assert report["version"] == VERSION
+        assert report["config"]["sources"] == [str(run.config)]
+        assert report["config"]["problem"] is None
+        assert report["config"]["non_masquerade_cidrs"] == ["10.0.0.0/8"]
+        assert report["config"]["resync_interval_seconds"] == 1.5
+        assert report["backend"] == {"name": "iptables_nft", "version": "1.8.9"}
+        view = in_force(build({"non_masquerade_cidrs": ["10.0.0.0/8"]}), "ipv4")
+        assert report["families"]["ipv4"]["rules"] == list(view.rules)
+        assert report["families"]["ipv4"]["jump"] == view.jump
+        assert report["families"]["ipv4"]["counters"]["masqueraded_packets"] == 3
+        assert (report["last_sync"], report["last_change"], report["last_error"]) == (None, None, None)
+        assert (report["drift_repaired"], report["config_errors"], report["failing"]) == (0, 0, False)
+
+    def test_out_of_sync_tells_what_differs(self, run: Agent) -> None:
+        run.met = {"actions": ["-A IP-MASQ-AGENT -j X"], "found": View((), None)}
+        assert run("status") == agent.OUT_OF_SYNC
+        assert "NOT IN SYNC" in run.out
+        assert "ipv4, iptables_nft: rule added: -A IP-MASQ-AGENT -j X" in run.out
+        assert run("status", "--json") == agent.OUT_OF_SYNC
+        (difference,) = json.loads(run.out)["differs"]
+        assert difference == {
+            "family": "ipv4",
+            "backend": "iptables_nft",
+            "action": "rule added",
+            "rule": "-A IP-MASQ-AGENT -j X",
+        }
+
+    def test_broken_config_is_told_and_the_last_good_one_shown(self, run: Agent) -> None:
+        states.save(states.State(values={"non_masquerade_cidrs": ["10.9.0.0/16"]}, sources=("/was/here",)))
+        run.config.write_text(BROKEN)
+        assert run("status") == agent.CONFIG_BROKEN
+        assert "BROKEN, the last good one is in force: %s" % run.config in run.out
+        assert re.search(r"^exempt +10.9.0.0/16$", run.out, re.MULTILINE)
+
+    def test_broken_config_and_no_earlier_one(self, run: Agent) -> None:
+        run.config.write_text(BROKEN)
+        assert run("status") == agent.CONFIG_BROKEN
+        assert run.out == ""
+        assert "has host bits set" in run.err
+        assert "there is no earlier configuration to stand in" in run.err
+
+    def test_a_family_that_cannot_be_read_is_an_error(self, run: Agent) -> None:
+        run.met = {"errors": ["ipv6: no module"]}
+        assert run("status") == agent.FAILED
+        assert "ipv6: no module" in run.out
+
+    @pytest.mark.parametrize("repaired, told", [(0, "0 times"), (1, "1 time"), (7, "7 times")])
+    def test_history_is_told(self, run: Agent, repaired: int, told: str) -> None:
+        event = states.Event(1_700_000_000.0, ("ipv4: one", "ipv4: two"))
+        states.save(states.State(last_change=event, last_error=event, drift_repaired=repaired))
+        run("status")
+        assert re.search(r"^drift +repaired %s$" % told, run.out, re.MULTILINE)
+        assert re.search(r"^last change +2023-11-1.*: ipv4: one \(and 1 more\)$", run.out, re.MULTILINE)
+        assert re.search(r"^last error .*ipv4: one \(and 1 more\) \(mended since\)$", run.out, re.MULTILINE)
+
+    def test_long_lists_are_shortened_for_people_only(self, run: Agent) -> None:
+        cidrs = ["10.%d.0.0/17" % number for number in range(60)]
+        run.config.write_text(json.dumps({"nonMasqueradeCIDRs": cidrs}))
+        run("status")
+        assert "and 52 more" in run.out and "... 22 more; --json lists all" in run.out
+        run("status", "--json")
+        assert len(json.loads(run.out)["families"]["ipv4"]["rules"]) == 62
+
+
+class TestExplain:
+    """explain"""
+
+    def test_exempt(self, run: Agent) -> None:
+        run.route = ""
+        assert run("explain", "172.20.0.1", "--source", "10.244.1.2") == agent.OK
+        first, second = run.out.splitlines()
+        assert first == (
+            "172.20.0.1 is exempt, because 172.16.0.0/12 contains it: "
+            "a connection keeps the source address of 10.244.1.2"
+        )
+        assert second.startswith("rule 3 of 5: -A IP-MASQ-AGENT -d 172.16.0.0/12 ")
+
+    def test_masqueraded(self, run: Agent) -> None:
+        assert run("explain", "203.0.113.7") == agent.OK
+        first, second, third = run.out.splitlines()
+        assert first == (
+            "203.0.113.7 is masqueraded, because no exempt range contains it: "
+            "a connection of the pod leaves as the node"
+        )
+        assert second.startswith("rule 5 of 5: -A IP-MASQ-AGENT ") and "-j MASQUERADE" in second
+        assert third == "route: 203.0.113.7 via 198.51.100.2 dev eth0 src 198.51.100.1 uid 0 cache"
+
+    def test_an_address_of_the_node_itself(self, run: Agent) -> None:
+        run.route = "local 198.51.100.1 dev lo src 198.51.100.1 uid 0 \\    cache <local> \n"
+        run("explain", "198.51.100.1")
+        assert "(an address of this node: such traffic never reaches our chain)" in run.out
+
+    def test_ports_do_not_hide_the_rule_for_everything_else(self, run: Agent) -> None:
+        run.config.write_text('{"toPorts": "1024-2047"}')
+        run("explain", "203.0.113.7")
+        assert "rule 8 of 8: " in run.out and "--to-ports" not in run.out
+
+    def test_ipv6_that_is_off(self, run: Agent) -> None:
+        assert run("explain", "2001:db8::1") == agent.OK
+        assert run.out == "2001:db8::1: IPv6 is not managed (enableIPv6 is off), so no rule of ours decides\n"
+
+    def test_ipv6_that_is_on(self, run: Agent) -> None:
+        run.config.write_text('{"enableIPv6": true, "nonMasqueradeCIDRs": ["fd00::/8"]}')
+        run("explain", "fd00::1")
+        assert "fd00::1 is exempt, because fd00::/8 contains it" in run.out
+        run("explain", "2001:db8::1")
+        assert "2001:db8::1 is masqueraded" in run.out
+
+    def test_two_families_in_one_question(self, run: Agent) -> None:
+        assert run("explain", "203.0.113.7", "--source", "fd00::1") == agent.FAILED
+        assert "are of two families" in run.err
+
+    def test_rules_that_are_not_in_force_are_not_made_up(self, run: Agent) -> None:
+        run.met = {"actions": ["-A X"], "found": View((), None)}
+        assert run("explain", "10.0.0.1") == agent.OK
+        assert "no rule of ours decides, because our rules are not in force as they should be" in run.out
+        assert "see ip-masq-agent status" in run.out
+
+    def test_drift_is_explained_as_it_is_and_not_as_it_should_be(self, run: Agent) -> None:
+        run.met = {"actions": ["-A X"], "found": in_force(build({"non_masquerade_cidrs": []}), "ipv4")}
+        run("explain", "10.0.0.1")
+        assert "10.0.0.1 is masqueraded" in run.out
+        assert "note: the rules in force are not those declared" in run.out
+
+    def test_broken_config_is_noted(self, run: Agent) -> None:
+        states.save(states.State(values={}))
+        run.config.write_text(BROKEN)
+        assert run("explain", "10.0.0.1") == agent.OK
+        assert "note: the configuration is broken, the last good one is in force" in run.out
+
+
+class TestJournal:
+    """What is logged, and how."""
+
+    def test_a_person_gets_plain_lines(self, run: Agent) -> None:
+        run.config.write_text(BROKEN)
+        run("status")
+        assert run.err.startswith("ip-masq-agent: %s" % run.config)
+
+    def test_the_journal_gets_priorities(self, run: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("JOURNAL_STREAM", "8:1234")
+        run.config.write_text(BROKEN)
+        run("status")
+        assert run.err.startswith("<3>%s" % run.config)
+
+    def test_whatever_a_line_holds_it_is_one_line(self, run: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The journal would take the rest for another message, of the priority that it names."""
+        name = os.fsdecode(b"a\n<0>forged\r\x1b[2J\xff\xe2\x80\xa8.json")
+        folder = run.config.parent / "config.d"
+        folder.mkdir()
+        (folder / name).write_text("{")
+        told = "a\\n<0>forged\\r\\x1b[2J\\udcff\\u2028.json: invalid JSON"
+        assert run("status") == agent.CONFIG_BROKEN
+        assert run.err.count("\n") == 1 and told in run.err
+        monkeypatch.setenv("JOURNAL_STREAM", "8:1234")
+        assert run("status") == agent.CONFIG_BROKEN
+        assert run.err.startswith("<3>") and run.err.count("\n") == 1 and told in run.err
+
+    def test_what_others_named_does_not_reach_the_terminal_as_it_is(self, run: Agent) -> None:
+        states.save(states.State(last_change=states.Event(1.0, ("x\x1b[2Jy\nz",)), unrecorded=("a\x07b",)))
+        assert run("status") == agent.OK
+        assert "x\\x1b[2Jy\\nz" in run.out and "a\\x07b" in run.out
+        assert run("status", "--json") == agent.OK
+        assert json.loads(run.out)["notes"] == ["a\x07b"]

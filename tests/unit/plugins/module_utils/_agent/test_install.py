@@ -1,0 +1,459 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The program, and the steps that put it on a node. With real systemd: molecule."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
+    bundle,
+    install,
+    paths,
+    resync_script,
+    snapshot,
+    units,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError, NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
+from support.private_node import make_private
+
+PLAIN = paths.choose_paths(python=sys.executable)
+
+
+class Systemctl:
+    """Stands for systemctl: knows what it was told."""
+
+    def __init__(self) -> None:
+        self.enabled: t.Set[str] = set()
+        self.active: t.Set[str] = set()
+        self.known: t.Set[str] = set(units.ENABLED_UNITS)
+        self.calls: t.List[t.List[str]] = []
+        self.refuse = ""
+
+    def __call__(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+        program, verb, *names = argv
+        assert program == "systemctl"
+        if verb == "show":
+            assert names.pop(0) == "--property=LoadState,UnitFileState,ActiveState"
+            return Outcome(0, "\n\n".join(self._show(name) for name in names) + "\n", "")
+        self.calls.append([verb, *names])
+        if verb == self.refuse:
+            return Outcome(1, "", "Failed to %s:\n  no\n" % verb)
+        if verb in ("enable", "disable"):
+            (self.enabled.update if verb == "enable" else self.enabled.difference_update)(names)
+        elif verb in ("start", "stop"):
+            (self.active.update if verb == "start" else self.active.difference_update)(names)
+        return Outcome(0, "", "")
+
+    def _show(self, name: str) -> str:
+        if name not in self.known:
+            return "LoadState=not-found\nActiveState=inactive\nUnitFileState="
+        return "LoadState=loaded\nActiveState=%s\nUnitFileState=%s" % (
+            "active" if name in self.active else "inactive",
+            "enabled" if name in self.enabled else "disabled",
+        )
+
+
+@pytest.fixture
+def where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> paths.Paths:
+    """A node of our own."""
+    make_private(monkeypatch, tmp_path)
+    return paths.Paths(
+        config_dir=str(tmp_path / "etc/ip-masq-agent"), bin_dir=str(tmp_path / "sbin"), python=sys.executable
+    )
+
+
+def tree(root: Path) -> t.Dict[str, t.Tuple[int, bytes]]:
+    """Every file below a directory: its mode and its content."""
+    return {
+        str(path.relative_to(root)): (stat.S_IMODE(path.stat().st_mode), path.read_bytes())
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+class TestPutFiles:
+    """install.put_files"""
+
+    def test_puts_all_in_place_with_their_modes(self, where: paths.Paths, tmp_path: Path) -> None:
+        put = install.put_files(where, "{}\n")
+        found = tree(tmp_path)
+        assert {change.path for change in put.files} == {str(tmp_path / name) for name in found}
+        assert found["etc/ip-masq-agent/config"] == (0o644, b"{}\n")
+        assert found["sbin/ip-masq-agent"] == (0o755, bundle.program(where))
+        assert found["sbin/ip-masq-agent-resync"] == (0o755, resync_script.resync_script(where).encode())
+        assert found["etc/tmpfiles.d/ip-masq-agent.conf"][0] == 0o644
+        for name, text in units.unit_files(where).items():
+            assert found["etc/systemd/system/" + name] == (0o644, text.encode())
+        assert (tmp_path / "etc/ip-masq-agent/config.d").is_dir()
+
+    def test_a_second_time_changes_nothing(self, where: paths.Paths, tmp_path: Path) -> None:
+        install.put_files(where, "{}\n")
+        before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+        assert install.put_files(where, "{}\n") == install.Installed((), ())
+        assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+    def test_check_mode_tells_the_same_and_writes_nothing(self, where: paths.Paths, tmp_path: Path) -> None:
+        foretold = install.put_files(where, "{}\n", check=True)
+        assert list(tmp_path.rglob("*")) == []
+        assert install.put_files(where, "{}\n") == foretold
+
+    def test_a_config_that_is_not_given_stays(self, where: paths.Paths, tmp_path: Path) -> None:
+        install.put_files(where, None)
+        config = tmp_path / "etc/ip-masq-agent/config"
+        assert not config.exists()
+        config.write_text("mine")
+        assert install.put_files(where, None).files == ()
+        assert config.read_text() == "mine"
+
+    def test_drop_ins_of_the_operator_stay(self, where: paths.Paths, tmp_path: Path) -> None:
+        install.put_files(where, "{}\n")
+        mine = tmp_path / "etc/ip-masq-agent/config.d/mine.json"
+        mine.write_text("{}")
+        install.put_files(where, '{"masqLinkLocal": true}\n')
+        assert mine.read_text() == "{}"
+
+    def test_what_was_changed_by_hand_is_mended(self, where: paths.Paths, tmp_path: Path) -> None:
+        install.put_files(where, "{}\n")
+        before = tree(tmp_path)
+        (tmp_path / "sbin/ip-masq-agent").write_bytes(b"#!/bin/sh\n")
+        (tmp_path / "etc/systemd/system" / units.TIMER).unlink()
+        (tmp_path / "sbin/ip-masq-agent-resync").chmod(0o644)
+        put = install.put_files(where, "{}\n")
+        assert {os.path.basename(change.path) for change in put.files} == {
+            "ip-masq-agent",
+            "ip-masq-agent-resync",
+            units.TIMER,
+        }
+        assert tree(tmp_path) == before
+
+    @pytest.mark.parametrize("later", ["", "elsewhere"])
+    def test_metrics_do_not_stay_where_they_are_no_longer_written(
+        self, where: paths.Paths, tmp_path: Path, later: str
+    ) -> None:
+        first, second = tmp_path / "first", tmp_path / later
+        for folder in (first, second):
+            folder.mkdir(exist_ok=True)
+        before = where._replace(metrics_dir=str(first))
+        after = where._replace(metrics_dir=str(second) if later else "")
+        install.put_files(before, "{}\n")
+        stale = first / paths.METRICS_NAME
+        stale.write_text("# of yesterday\n")
+        assert install.put_files(before, "{}\n").files == ()
+        foretold = install.put_files(after, "{}\n", check=True)
+        assert stale.exists()
+        assert install.put_files(after, "{}\n") == foretold
+        assert install.FileChange(str(stale), "not shown\n", None) in foretold.files
+        assert not stale.exists()
+
+    def test_a_program_does_not_stay_where_it_is_no_longer_started(self, where: paths.Paths, tmp_path: Path) -> None:
+        install.put_files(where, "{}\n")
+        moved = where._replace(bin_dir=str(tmp_path / "elsewhere"))
+        foretold = install.put_files(moved, "{}\n", check=True)
+        assert os.path.exists(where.program)
+        assert install.put_files(moved, "{}\n") == foretold
+        assert os.listdir(where.bin_dir) == []
+        assert sorted(os.listdir(moved.bin_dir)) == ["ip-masq-agent", "ip-masq-agent-resync"]
+
+    def test_files_of_another_config_dir_stay_and_are_named(self, where: paths.Paths, tmp_path: Path) -> None:
+        install.put_files(where, "{}\n")
+        put = install.put_files(where._replace(config_dir=str(tmp_path / "ip-masq-agent")), "{}\n")
+        assert os.path.exists(where.config_dir + "/config")
+        (note,) = put.notes
+        assert note.startswith("config_dir was %s: " % where.config_dir)
+
+    def test_program_is_described_in_the_diff_and_text_is_shown(self, where: paths.Paths) -> None:
+        shown = {os.path.basename(change.path): change for change in install.put_files(where, "{}\n").files}
+        assert shown["config"].before is None and shown["config"].after == "{}\n"
+        about = t.cast(str, shown["ip-masq-agent"].after).splitlines()
+        assert re.match("[0-9]+ bytes, sha256 [0-9a-f]{64}$", about[0])
+        assert about[1:] == ["version: " + VERSION] + ["%s: %s" % place for place in where._asdict().items()]
+
+    def test_a_long_config_is_shown(self, where: paths.Paths) -> None:
+        text = '{"nonMasqueradeCIDRs": [%s]}\n' % ", ".join('"10.%d.0.0/16"' % number for number in range(5000))
+        (change, *_rest) = install.put_files(where, text).files
+        assert change.after == text
+
+    def test_another_interpreter_is_a_change_that_the_diff_shows(self, where: paths.Paths) -> None:
+        install.put_files(where, "{}\n")
+        (change,) = install.put_files(where._replace(python="/usr/bin/python3.99"), "{}\n").files
+        assert "python: %s\n" % sys.executable in t.cast(str, change.before)
+        assert "python: /usr/bin/python3.99\n" in t.cast(str, change.after)
+
+    def test_what_is_no_text_is_described(self, where: paths.Paths) -> None:
+        os.makedirs(where.bin_dir)
+        Path(where.program).write_bytes(b"\x7fELF\x02\x00\xff")
+        shown = {os.path.basename(change.path): change for change in install.put_files(where, "{}\n").files}
+        assert re.match("7 bytes, sha256 [0-9a-f]{64}\n$", t.cast(str, shown["ip-masq-agent"].before))
+
+    def test_snapshot_of_the_old_program_does_not_stay(self, where: paths.Paths) -> None:
+        Path(snapshot._EXPECTED).parent.mkdir(parents=True)
+        Path(snapshot._EXPECTED).write_text("old")
+        install.put_files(where, "{}\n")
+        assert not Path(snapshot._EXPECTED).exists()
+
+    def test_a_file_that_cannot_be_written_is_named(self, where: paths.Paths, tmp_path: Path) -> None:
+        (tmp_path / "sbin").write_text("a file where a directory should be")
+        with pytest.raises(NodeError, match="/sbin"):
+            install.put_files(where, "{}\n")
+
+
+class TestCheckPlaces:
+    """install.check_places"""
+
+    @pytest.mark.parametrize("place", paths.Paths._fields)
+    @pytest.mark.parametrize("hidden", ["/home", "/root", "/run/user", "/tmp", "/var/tmp"])
+    def test_what_the_service_does_not_see_is_refused(self, place: str, hidden: str) -> None:
+        for path in (hidden, hidden + "/deeper"):
+            with pytest.raises(ConfigError, match="^%s: %s is within %s, where the agent's " % (place, path, hidden)):
+                install.check_places(paths.Paths(**{place: path}))
+        try:
+            install.check_places(paths.Paths(**{place: hidden + "x"}))
+        except ConfigError as exc:
+            assert "is not a directory for the agent alone" in str(exc)
+
+    @pytest.mark.parametrize("place", paths.Paths._fields)
+    def test_a_link_that_leads_there_is_refused_and_the_target_named(
+        self, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(install, "_UNUSABLE", {str(tmp_path / "home"): "why"})
+        (tmp_path / "link").symlink_to(tmp_path / "home")
+        with pytest.raises(
+            ConfigError, match="^%s: .*/link/x, a symbolic link to .*/home/x, is within .*/home" % place
+        ):
+            install.check_places(paths.Paths(**{place: str(tmp_path / "link" / "x")}))
+
+    def test_a_hidden_place_that_is_a_link_hides_what_it_leads_to(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(install, "_UNUSABLE", {str(tmp_path / "home"): "why"})
+        (tmp_path / "home").symlink_to(tmp_path / "export")
+        with pytest.raises(ConfigError, match="is within"):
+            install.check_places(paths.Paths(bin_dir=str(tmp_path / "export")))
+
+    @pytest.mark.parametrize("folder", [install.STATE_DIR, install.RUN_DIR])
+    def test_what_removal_deletes_as_a_whole_is_refused(self, folder: str) -> None:
+        with pytest.raises(ConfigError, match="which removal deletes as a whole"):
+            install.check_places(paths.Paths(config_dir=folder))
+
+    @pytest.fixture
+    def anywhere(self, where: paths.Paths, monkeypatch: pytest.MonkeyPatch) -> paths.Paths:
+        """A node whose every place will do."""
+        monkeypatch.setattr(install, "_UNUSABLE", {})
+        return where
+
+    def test_a_config_dir_that_others_use_is_refused(self, anywhere: paths.Paths, tmp_path: Path) -> None:
+        others = tmp_path / "kubernetes"
+        (others / "pki").mkdir(parents=True)
+        with pytest.raises(ConfigError, match="^config_dir: .*/kubernetes, which holds 'pki', is not a directory for"):
+            install.check_places(anywhere._replace(config_dir=str(others)))
+
+    @pytest.mark.parametrize("well_known", ["/etc", "/usr", "/var", "/opt", "/srv", "/etc/systemd/system", "/var/lib"])
+    def test_a_well_known_config_dir_is_refused(self, anywhere: paths.Paths, well_known: str) -> None:
+        with pytest.raises(ConfigError, match="^config_dir: %s.* is not a directory for the agent alone" % well_known):
+            install.check_places(anywhere._replace(config_dir=well_known))
+
+    def test_one_of_its_own_will_do(self, anywhere: paths.Paths, tmp_path: Path) -> None:
+        install.check_places(anywhere)
+        for folder in ("absent", "empty", "with/ip-masq-agent", "used"):
+            there = anywhere._replace(config_dir=str(tmp_path / folder))
+            if folder != "absent":
+                (tmp_path / folder).mkdir(parents=True)
+            if folder == "with/ip-masq-agent":
+                (tmp_path / folder / "README").touch()
+            if folder == "used":
+                (tmp_path / folder / "config").touch()
+                (tmp_path / folder / "config.d").mkdir()
+            install.check_places(there)
+
+    def test_one_that_the_installed_agent_has_stays_good(self, anywhere: paths.Paths, tmp_path: Path) -> None:
+        there = anywhere._replace(config_dir=str(tmp_path / "policy"))
+        install.put_files(there, "{}\n")
+        (tmp_path / "policy" / "config~").touch()
+        install.check_places(there)
+
+
+class TestInstalled:
+    """install.installed"""
+
+    def test_places_are_those_of_the_program_that_the_unit_starts(self, where: paths.Paths) -> None:
+        assert install.installed(where) == []
+        install.put_files(where, "{}\n")
+        assert install.installed(where) == [where]
+        assert install.installed(paths.Paths(bin_dir="/no/such/place")) == [where]
+
+    def test_places_are_those_of_the_program_where_there_is_no_unit(self, where: paths.Paths) -> None:
+        install.put_files(where, "{}\n")
+        os.unlink(os.path.join(install.UNIT_DIR, units.SERVICE))
+        assert install.installed(where._replace(config_dir="/other")) == [where]
+
+    def test_a_damaged_program_tells_none(self, where: paths.Paths) -> None:
+        install.put_files(where, "{}\n")
+        Path(where.program).write_text("#!/bin/sh\n")
+        assert install.installed(where) == []
+
+
+class TestTryService:
+    """install.try_service and install.last_failure"""
+
+    class Systemd:
+        """Runs the service with a result; the journal has a line of it."""
+
+        def __init__(self, result: str = "success", status: int = 0, run: t.Callable[[], object] = int) -> None:
+            self.result, self.status, self.run = result, status, run
+            self.calls: t.List[t.List[str]] = []
+
+        def __call__(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+            self.calls.append(list(argv[:2]))
+            if argv[1] == "restart":
+                self.run()
+                return Outcome(int(self.result != "success"), "", "Job failed. See systemctl status.\n")
+            if argv[1] == "show":
+                return Outcome(0, "Result=%s\nExecMainStatus=%d\n" % (self.result, self.status), "")
+            if argv[0] == "journalctl" and argv[1] != "--sync":
+                return Outcome(0, "exec: /usr/local/sbin/ip-masq-agent: not found\nFailed.\n", "")
+            return Outcome(0, "", "")
+
+    def test_a_run_that_works_is_silent(self, where: paths.Paths) -> None:
+        systemd = self.Systemd()
+        install.try_service(systemd, where)
+        assert ["systemctl", "restart"] in systemd.calls
+        assert install.last_failure(systemd) == ""
+
+    def test_the_program_runs_and_not_only_the_comparison(self, where: paths.Paths) -> None:
+        expected = Path(snapshot._EXPECTED)
+        expected.parent.mkdir(parents=True)
+        expected.write_text("as verified")
+        seen: t.List[bool] = []
+        install.try_service(self.Systemd(run=lambda: seen.append(expected.exists())), where)
+        assert seen == [False]
+
+    def test_a_run_that_fails_is_told_with_what_the_journal_has(self, where: paths.Paths) -> None:
+        systemd = self.Systemd("exit-code", 127)
+        with pytest.raises(NodeError) as error:
+            install.try_service(systemd, where)
+        assert str(error.value).startswith(
+            "the agent is installed, and ip-masq-agent.service does not work: result exit-code, exit status 127: "
+            "exec: /usr/local/sbin/ip-masq-agent: not found; Failed.. Repair that and run this again"
+        )
+        assert install.last_failure(systemd) == "result exit-code, exit status 127"
+
+    def test_metrics_that_were_not_written_are_a_failure(self, where: paths.Paths, tmp_path: Path) -> None:
+        there = where._replace(metrics_dir=str(tmp_path))
+        Path(there.metrics_file).write_text("of yesterday")
+        with pytest.raises(NodeError, match="does not work: it did not write .*/ip_masq_agent.prom"):
+            install.try_service(self.Systemd(), there)
+        install.try_service(self.Systemd(run=lambda: Path(there.metrics_file).write_text("of today")), there)
+
+
+class TestSettleUnits:
+    """install.settle_units"""
+
+    def test_first_time_all_are_enabled_and_the_timer_runs(self, where: paths.Paths) -> None:
+        systemctl = Systemctl()
+        put = install.put_files(where, "{}\n")
+        done = install.settle_units(systemctl, put)
+        assert systemctl.calls[0] == ["daemon-reload"]
+        assert systemctl.enabled == set(units.ENABLED_UNITS)
+        assert systemctl.active == set(units.STARTED_UNITS)
+        assert [line.split(":")[0] for line in done] == ["enable", "start"]
+        systemctl.calls.clear()
+        assert install.settle_units(systemctl, install.put_files(where, "{}\n")) == []
+        assert systemctl.calls == []
+
+    def test_check_mode_tells_the_same_and_does_nothing(self, where: paths.Paths) -> None:
+        systemctl = Systemctl()
+        put = install.put_files(where, "{}\n", check=True)
+        foretold = install.settle_units(systemctl, put, check=True)
+        assert systemctl.calls == []
+        assert install.settle_units(systemctl, put) == foretold
+
+    def test_hook_starts_where_its_firewall_is_up(self, where: paths.Paths) -> None:
+        systemctl = Systemctl()
+        systemctl.known.add("nftables.service")
+        systemctl.active.add("nftables.service")
+        install.settle_units(systemctl, install.put_files(where, "{}\n"))
+        assert "ip-masq-agent-firewall@nftables.service" in systemctl.active
+        assert "ip-masq-agent-firewall@firewalld.service" not in systemctl.active
+
+    def test_a_unit_that_changed_is_restarted(self, where: paths.Paths) -> None:
+        systemctl = Systemctl()
+        install.settle_units(systemctl, install.put_files(where, "{}\n"))
+        systemctl.calls.clear()
+        (Path(install.UNIT_DIR) / units.TIMER).write_text("[Timer]\n")
+        install.settle_units(systemctl, install.put_files(where, "{}\n"))
+        assert systemctl.calls == [["daemon-reload"], ["restart", units.TIMER]]
+
+    def test_not_enabled_means_stopped_now_and_after_a_boot(self, where: paths.Paths) -> None:
+        systemctl = Systemctl()
+        put = install.put_files(where, "{}\n")
+        install.settle_units(systemctl, put)
+        done = install.settle_units(systemctl, install.Installed((), ()), enabled=False)
+        assert [line.split(":")[0] for line in done] == ["disable", "stop"]
+        assert (systemctl.enabled, systemctl.active) == (set(), set())
+        assert install.settle_units(systemctl, install.Installed((), ()), enabled=False) == []
+
+    def test_what_systemd_refuses_is_an_error_that_says_so(self, where: paths.Paths) -> None:
+        systemctl = Systemctl()
+        systemctl.refuse = "enable"
+        with pytest.raises(NodeError, match="systemctl enable .* failed: Failed to enable: no"):
+            install.settle_units(systemctl, install.put_files(where, "{}\n"))
+
+
+class TestTimer:
+    """install.set_timer and install.parse_interval"""
+
+    def test_default_needs_no_drop_in(self, where: paths.Paths) -> None:
+        systemctl = Systemctl()
+        assert install.set_timer(systemctl, 60 * 10**9) is False
+        assert systemctl.calls == []
+
+    def test_another_interval_is_set_once_and_taken_back(self, where: paths.Paths, tmp_path: Path) -> None:
+        systemctl = Systemctl()
+        drop_in = tmp_path / "run/systemd/system/ip-masq-agent.timer.d/interval.conf"
+        assert install.set_timer(systemctl, 5 * 10**9, check=True) is True
+        assert not drop_in.exists() and systemctl.calls == []
+        assert install.set_timer(systemctl, 5 * 10**9) is True
+        assert "OnUnitInactiveSec=5000000us" in drop_in.read_text()
+        assert systemctl.calls == [["daemon-reload"], ["try-restart", units.TIMER]]
+        assert install.set_timer(systemctl, 5 * 10**9) is False
+        assert install.set_timer(systemctl, 60 * 10**9) is True
+        assert not drop_in.exists()
+
+    @pytest.mark.parametrize("raw, interval", [(b"1000000000\n", 10**9), (b"60000000000", 60 * 10**9)])
+    def test_interval_is_read(self, raw: bytes, interval: int) -> None:
+        assert install.parse_interval(raw) == interval
+
+    @pytest.mark.parametrize(
+        "raw",
+        [
+            b"",
+            b"x",
+            b"-5",
+            b"1.5",
+            b"999999999",
+            b"9" * 30,
+            b"60s",
+            b"60000000000\nOnCalendar=",
+            b"\xff",
+            b"\xd9\xa1" * 10,
+        ],
+    )
+    def test_what_the_sandboxed_service_must_not_ask_for_is_refused(self, raw: bytes) -> None:
+        with pytest.raises(NodeError, match="is no interval in nanoseconds"):
+            install.parse_interval(raw)
+
+
+def test_a_node_that_systemd_does_not_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os.path, "isdir", lambda path: path != "/run/systemd/system")
+    with pytest.raises(NodeError, match="not booted with systemd.*use the module ip_masq instead"):
+        install.check_systemd()

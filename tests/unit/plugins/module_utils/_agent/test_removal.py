@@ -1,0 +1,276 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What removal takes away, and what it leaves. With real rules: tests of the kernel. With real systemd: molecule."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, paths, removal, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import memory as states
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+from support.private_node import make_private
+
+SECRET = "root:$6$salt$hash:20000:0:99999:7:::\n"
+
+
+class World:
+    """A node with the agent in places of its own; reconcile only remembers which chains were to go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+        make_private(monkeypatch, root)
+        monkeypatch.setattr(removal, "reconcile", self._reconcile)
+        self.root = root
+        for folder in ("metrics", "run/systemd/system"):
+            (root / folder).mkdir(parents=True)
+        self.where = paths.Paths(
+            config_dir=str(root / "etc/policy"),
+            bin_dir=str(root / "sbin"),
+            metrics_dir=str(root / "metrics"),
+            python=sys.executable,
+        )
+        self.config_dir = Path(self.where.config_dir)
+        self.metrics_file = Path(self.where.metrics_file)
+        self.chains: t.List[str] = []
+
+    def _reconcile(
+        self, _node: Node, config: Config, present: bool, check: bool, former: t.Sequence[str] = ()
+    ) -> Result:
+        assert not present
+        self.chains = [config.masq_chain, *former]
+        return Result("iptables_nft", "1.8.9", (), (), ())
+
+    def install(self, config: str = "{}\n") -> None:
+        """What a run of the module and of the service leave."""
+        install.put_files(self.where, config)
+        states.save(states.State())
+        os.makedirs(removal.RUN_DIR)
+        Path(removal.RUN_DIR, "interval").write_text("1\n")
+        self.metrics_file.write_text("ip_masq_agent_in_sync 1\n")
+
+    def remove(self, where: t.Optional[paths.Paths] = None) -> install.Installed:
+        """Foretell a removal, and do it."""
+        before = self.files()
+        node = Node(lambda *_arguments, **_more: Outcome(0, "", ""))
+        foretold = removal.uninstall(node, where or self.where, check=True)
+        assert self.files() == before
+        done = removal.uninstall(node, where or self.where)
+        assert done == foretold
+        return done
+
+    def files(self) -> t.Set[str]:
+        """Every file, and every directory that may be ours."""
+        return {
+            str(path.relative_to(self.root))
+            for path in self.root.rglob("*")
+            if not path.is_dir() or path.name in ("policy", "config.d") or "ip-masq" in path.name
+        }
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+    """A node without the agent."""
+    return World(monkeypatch, tmp_path)
+
+
+def shown(done: install.Installed) -> str:
+    """What the diff has."""
+    return "".join(change.before or "" for change in done.files)
+
+
+def test_all_that_was_installed_goes(world: World) -> None:
+    before = world.files()
+    world.install()
+    (world.config_dir / "config.d" / "mine.json").write_text("{}")
+    done = world.remove()
+    assert world.files() == before
+    assert done.notes == ()
+    again = world.remove()
+    assert (again.files, again.services, again.notes) == ((), (), ())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"config_dir": "/no/such/place"},
+        {"bin_dir": "/no/such/place"},
+        {"metrics_dir": ""},
+        {"config_dir": "/no/such/place", "bin_dir": "/nor/this", "metrics_dir": ""},
+    ],
+)
+def test_places_are_those_of_the_installed_program(world: World, options: t.Dict[str, str]) -> None:
+    before = world.files()
+    world.install()
+    world.remove(world.where._replace(**options))
+    assert world.files() == before
+
+
+class TestConfigDir:
+    """Only what the agent wrote or read."""
+
+    def test_files_of_others_stay_and_are_named(self, world: World) -> None:
+        world.install()
+        (world.config_dir / "config.d" / "a.json").write_text("{}")
+        kept = {"ca.key": "key", "config.d/README": "read me", "config.d/.a.json.swp": "draft", "pki/sa.key": "key"}
+        (world.config_dir / "pki").mkdir()
+        for name, text in kept.items():
+            (world.config_dir / name).write_text(text)
+        done = world.remove()
+        left = {str(path.relative_to(world.config_dir)) for path in world.config_dir.rglob("*") if path.is_file()}
+        assert left == set(kept)
+        assert sorted(done.notes) == [
+            "%s stays: it holds what the agent neither wrote nor read: ca.key, config.d, pki" % world.config_dir,
+            "%s/config.d stays: it holds what the agent neither wrote nor read: .a.json.swp, README" % world.config_dir,
+        ]
+        again = world.remove()
+        assert (again.files, again.services, again.notes) == ((), (), ())
+
+    def test_another_directory_than_the_agent_s_stays(self, world: World) -> None:
+        empty = world.root / "etc/opt"
+        empty.mkdir(parents=True)
+        assert world.remove(world.where._replace(config_dir=str(empty))).services == ()
+        assert empty.is_dir()
+
+    @pytest.mark.parametrize("link", ["config", "config.d", "config.d/a.json"])
+    def test_a_link_goes_and_what_it_leads_to_stays(self, world: World, link: str) -> None:
+        world.install()
+        elsewhere = world.root / "elsewhere"
+        path = world.config_dir / link
+        if link == "config.d":
+            path.rmdir()
+            elsewhere.mkdir()
+            (elsewhere / "a.json").write_text("{}")
+        else:
+            elsewhere.write_text(SECRET)
+            if path.exists():
+                path.unlink()
+        path.symlink_to(elsewhere)
+        done = world.remove(world.where)
+        assert not world.config_dir.exists()
+        assert os.listdir(elsewhere) == ["a.json"] if link == "config.d" else elsewhere.read_text() == SECRET
+        assert SECRET not in shown(done) and "symbolic link to %s\n" % elsewhere in shown(done)
+
+    def test_a_directory_that_is_a_link_goes_and_what_it_leads_to_stays(self, world: World) -> None:
+        (world.root / "elsewhere").mkdir()
+        world.config_dir.parent.mkdir(parents=True, exist_ok=True)
+        world.config_dir.symlink_to(world.root / "elsewhere")
+        world.install()
+        world.remove()
+        assert not world.config_dir.is_symlink()
+        assert (world.root / "elsewhere" / "config").read_text() == "{}\n"
+
+    def test_a_directory_in_a_file_s_place_stays(self, world: World) -> None:
+        world.install()
+        (world.config_dir / "config").unlink()
+        (world.config_dir / "config" / "deeper").mkdir(parents=True)
+        world.remove()
+        assert (world.config_dir / "config" / "deeper").is_dir()
+
+
+class TestMetrics:
+    """The directory may belong to another user, who can put any file in the place of the metrics."""
+
+    def test_a_link_is_not_followed_and_nothing_is_shown(self, world: World) -> None:
+        world.install()
+        secret = world.root / "shadow"
+        secret.write_text(SECRET)
+        world.metrics_file.unlink()
+        world.metrics_file.symlink_to(secret)
+        assert SECRET not in shown(world.remove())
+        assert secret.read_text() == SECRET and not world.metrics_file.is_symlink()
+
+    def test_a_hard_link_is_not_shown(self, world: World) -> None:
+        world.install()
+        secret = world.root / "shadow"
+        secret.write_text(SECRET)
+        world.metrics_file.unlink()
+        os.link(secret, world.metrics_file)
+        assert SECRET not in shown(world.remove())
+        assert secret.read_text() == SECRET
+
+    def test_a_named_pipe_is_not_waited_for(self, world: World) -> None:
+        world.install()
+        world.metrics_file.unlink()
+        os.mkfifo(world.metrics_file)
+        world.remove()
+        assert not os.path.lexists(world.metrics_file)
+
+    @pytest.mark.parametrize("kind", ["link", "pipe"])
+    def test_nor_is_it_where_metrics_are_turned_off(self, world: World, kind: str) -> None:
+        world.install()
+        (world.root / "shadow").write_text(SECRET)
+        world.metrics_file.unlink()
+        if kind == "link":
+            world.metrics_file.symlink_to(world.root / "shadow")
+        else:
+            os.mkfifo(world.metrics_file)
+        put = install.put_files(world.where._replace(metrics_dir=""), "{}\n")
+        assert SECRET not in shown(put)
+        assert not os.path.lexists(world.metrics_file)
+
+
+class TestOthers:
+    """Files of other programs under our names."""
+
+    @pytest.mark.parametrize("name", ["ip-masq-agent", "ip-masq-agent-resync"])
+    def test_a_program_that_is_not_ours_stays(self, world: World, name: str) -> None:
+        os.makedirs(world.where.bin_dir)
+        other = Path(world.where.bin_dir, name)
+        other.write_bytes(b"\x7fELF")
+        done = world.remove()
+        assert other.read_bytes() == b"\x7fELF"
+        assert done.files == () and done.notes == ("%s stays: it is not of this collection" % other,)
+
+    def test_a_unit_that_is_not_ours_stays_and_runs_on(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        os.makedirs(install.UNIT_DIR)
+        unit = Path(install.UNIT_DIR, units.SERVICE)
+        unit.write_text("[Service]\nExecStart=/opt/ip-masq-agent\n")
+        asked: t.List[str] = []
+
+        def show(_run: object, units: t.Sequence[str]) -> t.Dict[str, t.Dict[str, str]]:
+            asked.extend(units)
+            return {}
+
+        monkeypatch.setattr(removal, "show", show)
+        monkeypatch.setattr(
+            os.path, "isdir", lambda path, isdir=os.path.isdir: path == "/run/systemd/system" or isdir(path)
+        )
+        world.remove()
+        assert unit.exists()
+        assert units.TIMER in asked and units.SERVICE not in asked
+
+
+class TestChains:
+    """The rules are looked for under every name that they may have."""
+
+    def test_default_where_nothing_is_known(self, world: World) -> None:
+        world.remove()
+        assert world.chains == ["IP-MASQ-AGENT"]
+
+    def test_that_of_the_configuration_and_that_of_the_memory(self, world: World) -> None:
+        world.install(json.dumps({"masqChain": "NEW"}))
+        states.save(states.State(values={"masq_chain": "OLD"}))
+        world.remove()
+        assert set(world.chains) == {"NEW", "OLD"}
+
+    def test_that_of_the_memory_where_the_configuration_is_deleted_or_broken(self, world: World) -> None:
+        for damage in (Path.unlink, lambda config: config.write_text("{")):
+            world.install(json.dumps({"masqChain": "OLD"}))
+            states.save(states.State(values={"masq_chain": "OLD"}))
+            damage(world.config_dir / "config")
+            world.remove()
+            assert "OLD" in world.chains
+
+    def test_that_of_the_installed_agent_s_configuration_whatever_the_options(self, world: World) -> None:
+        world.install(json.dumps({"masqChain": "MINE"}))
+        world.remove(world.where._replace(config_dir="/no/such/place"))
+        assert world.chains == ["MINE"]

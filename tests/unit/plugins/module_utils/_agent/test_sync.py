@@ -1,0 +1,538 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What one resync remembers and tells, whatever reconcile found. With real rules: the tests of the kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import memory as states
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import snapshot, sync
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.private_node import make_private, reconciled
+from support.prometheus import parse
+
+BROKEN = '{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}'
+
+
+class World:
+    """A node on which reconcile does as it is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
+        make_private(monkeypatch, root)
+        monkeypatch.setattr(sync, "reconcile", self._reconcile)
+        self.where = Paths(config_dir=str(root / "config"), metrics_dir="")
+        self.config = root / "config" / "config"
+        self.config.parent.mkdir()
+        self.metrics = root / "metrics"
+        self.metrics.mkdir()
+        self.actions: t.Tuple[str, ...] = ()
+        self.errors: t.Tuple[str, ...] = ()
+        self.notes: t.Tuple[str, ...] = ()
+        self.trouble: t.Optional[Exception] = None
+        self.policies: t.List[Config] = []
+
+    def _reconcile(
+        self,
+        node: Node,
+        config: Config,
+        check: bool = False,
+        used_before: t.Optional[str] = None,
+        withheld: t.Collection[t.Any] = (),
+    ) -> t.Any:
+        if self.trouble:
+            raise self.trouble
+        if not check:
+            self.policies.append(config)
+        done = reconciled(config, () if check else self.actions, errors=self.errors, notes=self.notes)
+        for change in done.changes:
+            for command in change.via.fingerprint():
+                node.run(command)
+        return done
+
+    def _run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+        if list(argv) == [self.where.resync, "checksums"]:
+            return Outcome(0, "checksums of: %s" % stdin, "")
+        return Outcome(0, "all as it should be\n", "")
+
+    def sync(
+        self,
+        actions: t.Sequence[str] = (),
+        errors: t.Sequence[str] = (),
+        trouble: t.Optional[str] = None,
+        notes: t.Sequence[str] = (),
+    ) -> sync.Outcome:
+        """One resync that meets this."""
+        self.actions, self.errors, self.notes = tuple(actions), tuple(errors), tuple(notes)
+        self.trouble = NodeError(trouble) if trouble else None
+        return sync.sync(Node(self._run), self.where)
+
+    def tell_metrics(self) -> t.Dict[str, float]:
+        """The metrics without labels."""
+        text = (self.metrics / "ip_masq_agent.prom").read_text()
+        return {name[len("ip_masq_agent_") :]: v for (name, labels), v in parse(text).values.items() if not labels}
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
+    """A node without a config file."""
+    return World(monkeypatch, tmp_path)
+
+
+def test_quiet_resync_is_quiet_and_keeps_a_snapshot(world: World) -> None:
+    outcome = world.sync()
+    assert (outcome.changes, outcome.errors) == ((), ())
+    assert Path(snapshot._EXPECTED).read_text() == "checksums of: all as it should be\nstatus 0\n"
+    assert snapshot.last_sync() is not None
+
+
+def test_an_edit_made_meanwhile_does_not_pass_for_one_in_force(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    reconcile = sync.reconcile
+
+    def edited_meanwhile(*arguments: t.Any, **more: t.Any) -> t.Any:
+        world.config.write_text('{"masqLinkLocal": true}')
+        return reconcile(*arguments, **more)
+
+    monkeypatch.setattr(sync, "reconcile", edited_meanwhile)
+    assert world.sync().policy.values == {}
+    assert not Path(snapshot._EXPECTED).exists()
+    world.sync()
+    assert world.policies[-1].masq_link_local
+    assert Path(snapshot._EXPECTED).exists()
+
+
+def test_a_legacy_table_made_meanwhile_does_not_pass_for_one_looked_at(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = [["nat"]]
+    monkeypatch.setattr(sync, "legacy_tables", lambda _family: tables.pop() if tables else [])
+    world.sync()
+    assert not Path(snapshot._EXPECTED).exists()
+    world.sync()
+    assert Path(snapshot._EXPECTED).exists()
+
+
+def test_state_is_written_when_something_happened_and_only_then(world: World) -> None:
+    world.sync()
+    path = Path(states.STATE_FILE)
+    before = path.stat().st_mtime_ns
+    world.sync()
+    assert path.stat().st_mtime_ns == before
+    world.sync(actions=["-A X"])
+    assert path.stat().st_mtime_ns != before
+
+
+def test_first_install_and_a_new_policy_are_changes_and_no_drift(world: World) -> None:
+    outcome = world.sync(actions=["-A X"])
+    assert outcome.changes == ("ipv4, iptables_nft: rule added: -A X",)
+    world.config.write_text('{"masqLinkLocal": true}')
+    world.sync(actions=["-A Y"])
+    state = states.load()
+    assert state.last_change is not None and state.last_change.lines == ("ipv4, iptables_nft: rule added: -A Y",)
+    assert state.drift_repaired == 0
+    assert state.values == {"masq_link_local": True}
+
+
+def test_change_under_the_same_policy_is_drift(world: World) -> None:
+    world.sync(actions=["-A X"])
+    for _again in range(3):
+        world.sync()
+        world.sync(actions=["-A X"])
+    assert states.load().drift_repaired == 3
+
+
+def test_long_changes_are_remembered_in_part(world: World) -> None:
+    outcome = world.sync(actions=["-A X%d" % number for number in range(50)])
+    assert len(outcome.changes) == 50
+    state = states.load()
+    assert state.last_change is not None
+    assert len(state.last_change.lines) == states.KEPT_ACTIONS + 1
+    assert state.last_change.lines[-1] == "and 30 more"
+
+
+class TestBroken:
+    """A config file that is broken (promise 6)."""
+
+    def test_last_good_policy_is_reconciled_and_the_problem_told(self, world: World) -> None:
+        world.config.write_text('{"masqLinkLocal": true}')
+        world.sync()
+        world.config.write_text(BROKEN)
+        outcome = world.sync(actions=["-A X"])
+        assert world.policies[-1] == build({"masq_link_local": True})
+        assert outcome.changes == ("ipv4, iptables_nft: rule added: -A X",)
+        (error,) = outcome.errors
+        assert "'10.0.0.1/8' has host bits set" in error
+        assert error.endswith("; the last good configuration stays in force")
+        assert outcome.policy.problem
+        assert states.load().drift_repaired == 1
+
+    def test_without_an_earlier_policy_nothing_is_touched(self, world: World) -> None:
+        world.config.write_text(BROKEN)
+        outcome = world.sync()
+        assert world.policies == []
+        assert outcome.result is None
+        assert outcome.errors[0].endswith("; no rule was touched")
+        assert snapshot.last_sync() is None
+
+    def test_it_is_counted_and_remembered_once(self, world: World) -> None:
+        world.sync()
+        world.config.write_text(BROKEN)
+        world.sync()
+        first = states.load()
+        for _again in range(3):
+            assert world.sync().errors
+        assert states.load() == first
+        assert (first.config_errors, first.failing) == (1, True)
+        world.config.write_text("{")
+        world.sync()
+        assert states.load().config_errors == 2
+
+    def test_it_is_over_when_it_is_mended_and_counts_anew_after_that(self, world: World) -> None:
+        world.config.write_text(BROKEN)
+        world.sync()
+        world.config.write_text("{}")
+        assert world.sync().errors == ()
+        state = states.load()
+        assert (state.failing, state.config_errors) == (False, 1)
+        assert state.last_error is not None
+        world.config.write_text(BROKEN)
+        world.sync()
+        assert states.load().config_errors == 2
+
+    def test_no_snapshot_is_kept(self, world: World) -> None:
+        world.sync()
+        world.config.write_text(BROKEN)
+        world.sync()
+        assert not Path(snapshot._EXPECTED).exists()
+
+    def test_damaged_state_is_no_obstacle(self, world: World) -> None:
+        world.sync()
+        Path(states.STATE_FILE).write_text("{")
+        outcome = world.sync(actions=["-A X"])
+        assert outcome.errors == () and outcome.changes
+        assert states.load().values == {}
+
+
+class TestFailing:
+    """A node that cannot be brought to its policy."""
+
+    def test_error_is_told_and_remembered(self, world: World) -> None:
+        outcome = world.sync(trouble="iptables is missing")
+        assert outcome.errors == ("iptables is missing",)
+        state = states.load()
+        assert state.last_error is not None and state.last_error.lines == ("iptables is missing",)
+        assert state.failing and state.config_errors == 0
+        assert snapshot.last_sync() is None
+
+    def test_one_family_s_error_does_not_hide_the_other_s_change(self, world: World) -> None:
+        outcome = world.sync(actions=["-A X"], errors=["ipv6: no module"])
+        assert outcome.changes and outcome.errors == ("ipv6: no module",)
+        assert snapshot.last_sync() is None
+        assert not Path(snapshot._EXPECTED).exists()
+
+    def test_snapshot_of_an_earlier_time_goes_before_anything_else(self, world: World) -> None:
+        world.sync()
+        world.sync(trouble="killed here")
+        assert not Path(snapshot._EXPECTED).exists()
+
+
+class TestEmptied:
+    """A file that is empty where it said something: an editor that truncates a file may be about to write it."""
+
+    @pytest.fixture(autouse=True)
+    def good(self, world: World) -> None:
+        """A policy in force."""
+        world.config.write_text('{"masqLinkLocal": true}')
+        world.sync()
+
+    @staticmethod
+    def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+        """Have it be later: nobody can set back the time at which a file was changed."""
+        now = time.time()
+        monkeypatch.setattr(states.time, "time", lambda: now + seconds)
+
+    @pytest.mark.parametrize("text", ["", "\n", "# managed by hand\n", "---\n", "---\n# nonMasqueradeCIDRs:\n"])
+    def test_last_good_policy_stays_in_force_for_a_moment(
+        self, world: World, monkeypatch: pytest.MonkeyPatch, text: str
+    ) -> None:
+        world.config.write_text(text)
+        outcome = world.sync(actions=["-A X"])
+        assert world.policies[-1].masq_link_local
+        assert outcome.errors == () and outcome.changes, "healing goes on, by what was in force"
+        (warning,) = outcome.warnings
+        assert warning.startswith("%s is empty: the last good configuration stays in force until" % world.config)
+        assert not Path(snapshot._EXPECTED).exists(), "the next resync must look again"
+        assert world.sync().warnings == ()
+        self.pass_time(monkeypatch, states.EMPTIED_FOR - 5)
+        world.sync()
+        assert world.policies[-1].masq_link_local
+        self.pass_time(monkeypatch, states.EMPTIED_FOR + 5)
+        world.sync()
+        assert not world.policies[-1].masq_link_local
+        assert Path(snapshot._EXPECTED).exists()
+
+    def test_what_is_written_then_acts_at_once(self, world: World) -> None:
+        world.config.write_text("")
+        world.sync()
+        world.config.write_text('{"resyncInterval": "5m"}')
+        assert world.sync().policy.values == {"resync_interval": "5m"}
+
+    @pytest.mark.parametrize("text", ["{}", " {}\n"])
+    def test_an_empty_mapping_is_meant(self, world: World, text: str) -> None:
+        world.config.write_text(text)
+        assert world.sync().policy.values == {}
+
+    def test_a_file_that_is_gone_is_meant(self, world: World) -> None:
+        world.config.unlink()
+        assert world.sync().policy.values == {}
+
+    def test_an_emptied_drop_in_is_held_back_as_well(self, world: World) -> None:
+        drop_in = world.config.parent / "config.d" / "a.json"
+        drop_in.parent.mkdir()
+        drop_in.write_text('{"resyncInterval": "5m"}')
+        world.sync()
+        drop_in.write_text("")
+        outcome = world.sync()
+        assert outcome.policy.values == {"masq_link_local": True, "resync_interval": "5m"}
+        assert str(drop_in) in outcome.warnings[0]
+
+    def test_a_new_drop_in_that_is_empty_keeps_nothing_back(self, world: World) -> None:
+        drop_in = world.config.parent / "config.d" / "a.json"
+        drop_in.parent.mkdir()
+        drop_in.write_text("")
+        assert world.sync().warnings == ()
+
+    def test_a_clock_that_was_set_back_does_not_hold_it_back_for_longer(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        world.config.write_text("")
+        self.pass_time(monkeypatch, -1000)
+        assert world.sync().policy.values == {}
+
+    def test_without_an_earlier_policy_the_defaults_are_in_force(self, world: World) -> None:
+        Path(states.STATE_FILE).unlink()
+        world.config.write_text("")
+        assert world.sync().policy.values == {}
+
+
+def test_interval_is_announced_when_it_changes_and_only_then(world: World) -> None:
+    world.sync()
+    path = Path(sync.INTERVAL_FILE)
+    assert path.read_text() == "60000000000\n"
+    before = path.stat().st_mtime_ns
+    world.sync()
+    assert path.stat().st_mtime_ns == before
+    world.config.write_text('{"resyncInterval": "1m30s"}')
+    world.sync()
+    assert path.read_text() == "90000000000\n"
+
+
+class TestMetrics:
+    """The metrics file, where one is asked for."""
+
+    @pytest.fixture(autouse=True)
+    def wanted(self, world: World) -> None:
+        """Ask for it."""
+        world.where = world.where._replace(metrics_dir=str(world.metrics))
+
+    def test_they_follow_what_happens(self, world: World) -> None:
+        world.sync()
+        told = world.tell_metrics()
+        assert told.pop("last_success_timestamp_seconds") > 0
+        assert told.pop("in_sync") == 1
+        assert told == dict.fromkeys(told, 0) and {"config_broken", "drift_repaired_total"} <= set(told)
+        world.sync(actions=["-A X"])
+        world.config.write_text(BROKEN)
+        world.sync()
+        told = world.tell_metrics()
+        assert (told["in_sync"], told["config_broken"]) == (1, 1)
+        assert (told["config_errors_total"], told["drift_repaired_total"]) == (1, 1)
+        world.sync(trouble="no")
+        assert world.tell_metrics()["in_sync"] == 0
+
+    def test_counters_and_ranges_are_those_of_the_policy(self, world: World) -> None:
+        cidrs = ["10.0.0.0/8", "10.0.0.0/9", "fd00::/8"]
+        world.config.write_text(json.dumps({"enableIPv6": True, "nonMasqueradeCIDRs": cidrs}))
+        world.sync()
+        values = parse((world.metrics / "ip_masq_agent.prom").read_text()).values
+        assert values["ip_masq_agent_exempt_cidrs", (("family", "ipv4"),)] == 2  # link-local, 10.0.0.0/8
+        assert values["ip_masq_agent_exempt_cidrs", (("family", "ipv6"),)] == 2
+        for family in ("ipv4", "ipv6"):
+            labels = (("family", family), ("verdict", "masqueraded"))
+            assert values["ip_masq_agent_packets_total", labels] == 3
+
+    def test_they_can_be_read_by_node_exporter_and_replaced_whole(self, world: World) -> None:
+        world.sync()
+        path = world.metrics / "ip_masq_agent.prom"
+        first = path.stat()
+        assert first.st_mode & 0o777 == 0o644
+        world.sync()
+        assert path.stat().st_ino != first.st_ino
+        assert [entry.name for entry in world.metrics.iterdir()] == [path.name]
+
+    def test_a_directory_that_is_gone_is_a_warning_once_and_no_error(self, world: World) -> None:
+        world.metrics.rmdir()
+        outcome = world.sync(actions=["-A X"])
+        assert outcome.changes and outcome.errors == () and not states.load().failing
+        (warning,) = outcome.warnings
+        assert warning.startswith("no metrics are written: cannot write ")
+        assert "/metrics/ip_masq_agent.prom: No such file or directory" in warning
+        again = world.sync()
+        assert (again.warnings, again.unrecorded) == ((), (warning,))
+        world.metrics.mkdir()
+        assert world.sync().unrecorded == ()
+        assert world.tell_metrics()["in_sync"] == 1
+        (world.metrics / "ip_masq_agent.prom").unlink()
+        world.metrics.rmdir()
+        assert world.sync().warnings == (warning,)
+
+    def test_counters_that_cannot_be_read_are_a_warning(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_arguments: object) -> None:
+            raise NodeError("no counters")
+
+        monkeypatch.setattr(sync, "counters", refuse)
+        outcome = world.sync()
+        assert (outcome.errors, outcome.warnings) == ((), ("no metrics are written: no counters",))
+
+    def test_they_tell_of_a_success_that_cannot_be_noted_elsewhere(self, world: World) -> None:
+        Path(snapshot.LAST_SYNC).parent.mkdir(parents=True)
+        Path(snapshot.LAST_SYNC).mkdir()
+        os.utime(snapshot.LAST_SYNC, (1, 1))
+        before = time.time()
+        world.sync()
+        assert world.tell_metrics()["last_success_timestamp_seconds"] >= int(before)
+
+
+class TestRecords:
+    """What is written beside the rules keeps none from being repaired. Real file systems: the tests of the kernel."""
+
+    @staticmethod
+    def obstruct(*paths: str) -> None:
+        """Keep files from being written, for root too: there are directories in their places."""
+        for path in paths:
+            Path(path).mkdir(parents=True)
+
+    def test_every_failure_is_told_once_and_none_is_an_error(self, world: World) -> None:
+        places = (sync.INTERVAL_FILE, snapshot.LAST_SYNC, snapshot._COMMANDS, states.STATE_FILE)
+        self.obstruct(*places)
+        outcome = world.sync(actions=["-A X"])
+        assert outcome.changes and outcome.errors == ()
+        assert outcome.warnings == outcome.unrecorded
+        for place in places:
+            assert [line for line in outcome.warnings if "%s: Is a directory" % place in line], place
+        again = world.sync()
+        assert (again.warnings, again.unrecorded) == ((), outcome.unrecorded)
+
+    def test_state_is_kept_until_the_next_boot_where_its_place_cannot_be_written(self, world: World) -> None:
+        self.obstruct(states.STATE_FILE)
+        for _again in range(3):
+            world.sync(actions=["-A X"])
+        state = states.load()
+        assert state.drift_repaired == 2
+        assert state.unrecorded == ("cannot write %s: Is a directory" % states.STATE_FILE,)
+        Path(states.STATE_FILE).rmdir()
+        world.sync(actions=["-A X"])
+        assert states.load() == state._replace(drift_repaired=3, unrecorded=(), last_change=states.load().last_change)
+        assert Path(states.STATE_FILE).exists() and not Path(states.SPARE_FILE).exists()
+
+    def test_where_nothing_can_be_remembered_it_is_told_each_time(self, world: World) -> None:
+        self.obstruct(states.STATE_FILE, states.SPARE_FILE)
+        for _again in range(2):
+            outcome = world.sync(actions=["-A X"])
+            assert outcome.changes and outcome.errors == ()
+            assert outcome.warnings == ("cannot write %s: Is a directory" % states.STATE_FILE,)
+
+
+class TestNotes:
+    """What an operator should know, and has not asked for."""
+
+    TYPO = '{"nonMasqueradeCIDR": ["10.0.0.0/8"]}'
+
+    def test_a_new_one_is_logged_once_and_again_when_it_comes_back(self, world: World) -> None:
+        world.config.write_text(self.TYPO)
+        (warning,) = world.sync().warnings
+        assert "'nonMasqueradeCIDR' is not known" in warning
+        assert world.sync().warnings == ()
+        world.config.write_text('{"masqLinkLocal": true, "nonMasqueradeCIDR": []}')
+        assert world.sync().warnings == ()
+        world.config.write_text("{}")
+        assert world.sync().warnings == ()
+        world.config.write_text(self.TYPO)
+        assert world.sync().warnings == (warning,)
+
+    def test_each_new_one_is_logged_by_itself(self, world: World) -> None:
+        world.config.write_text(self.TYPO)
+        world.sync()
+        world.config.write_text('{"nonMasqueradeCIDR": [], "cidrLimits": 3, "nonMasqueradeCIDRs": ["0.0.0.0/0"]}')
+        first, second = world.sync(notes=["0.0.0.0/0 exempts everything"]).warnings
+        assert "'cidrLimits' is not known" in first and second == "0.0.0.0/0 exempts everything"
+
+    def test_a_broken_file_does_not_have_them_logged_again(self, world: World) -> None:
+        world.config.write_text(self.TYPO)
+        world.sync()
+        world.config.write_text("{")
+        world.sync()
+        world.sync(trouble="no iptables")
+        world.config.write_text(self.TYPO)
+        assert world.sync().warnings == ()
+
+    def test_another_holder_of_a_lock_is_nothing_new(self, world: World) -> None:
+        """Each time it is another process; no tick may write the state for that, or log it again."""
+        held = "ipv4: the xtables lock stayed taken, by process %d (iptables -A X (%d)). Wait"
+        written = set()
+        for number in range(3):
+            outcome = world.sync(errors=[held % (number, number)], notes=[held % (number, number)])
+            assert outcome.errors == (held % (number, number),)
+            about = Path(states.STATE_FILE).stat()
+            assert len(outcome.warnings) == (1 if number == 0 else 0)
+            written.add((about.st_ino, about.st_mtime_ns))
+        assert len(written) == 1
+        state = states.load()
+        assert state.last_error is not None and state.last_error.lines == (held % (0, 0),)
+        world.sync(errors=["ipv4: something else"])
+        assert states.load().last_error != state.last_error
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["{}", '{"masqLinkLocal": true}', '{"masqLinkLocal": false}', BROKEN, "{", ""]),
+        st.sampled_from([(), ("-A X",), ("-A X", "-A Y")]),
+        st.sampled_from([(), ("ipv6: no module",)]),
+        st.sampled_from([None, None, None, "no iptables"]),
+    ),
+    max_size=8,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@given(steps)
+def test_any_history_adds_up(world: World, history: t.Any) -> None:
+    if Path(states.STATE_FILE).exists():
+        Path(states.STATE_FILE).unlink()
+    drift, good = 0, None
+    for text, actions, errors, trouble in history:
+        world.config.write_text(text)
+        outcome = world.sync(actions, errors, trouble)
+        state = states.load()
+        broken = text in (BROKEN, "{")
+        done = trouble is None and (good is not None or not broken)
+        # An empty file is not believed as long as it is new, and an editor may be about to write it.
+        kept = broken or (text == "" and good is not None)
+        before, good = good, good if kept else {"masq_link_local": "true" in text} if "masq" in text else {}
+        drift += bool(done and actions and before == good and before is not None)
+        assert state.drift_repaired == drift
+        assert state.values == good
+        assert state.failing == bool(outcome.errors) == bool(broken or errors and done or trouble and good is not None)
+        assert bool(outcome.changes) == bool(done and actions)

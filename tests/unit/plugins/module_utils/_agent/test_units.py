@@ -1,0 +1,222 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where things lie, and the texts of units and of the resync script."""
+
+from __future__ import annotations
+
+import configparser
+import subprocess
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import paths, resync_script, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import parse_duration
+
+WHERE = paths.choose_paths(
+    config_dir="/opt/masq/etc",
+    bin_dir="/opt/masq/bin",
+    metrics_dir="/var/lib/metrics",
+    python="/opt/python3.12/bin/python",
+)
+PLACES = ("config_dir", "bin_dir", "metrics_dir", "python")
+
+
+class Unit(t.Dict[t.Tuple[str, str], t.List[str]]):
+    """The settings of a unit by section and name; systemd lets a name come more than once."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        section = ""
+        for line in text.splitlines():
+            if line.startswith("["):
+                section = line.strip("[]")
+            elif line and not line.startswith("#"):
+                name, equals, value = line.partition("=")
+                assert equals and section, line
+                self.setdefault((section, name), []).append(value)
+
+
+def read_units(where: paths.Paths = WHERE) -> t.Dict[str, Unit]:
+    """All units, read."""
+    return {name: Unit(text) for name, text in units.unit_files(where).items()}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "path",
+    [
+        "relative",
+        "/",
+        "//",
+        "/with space",
+        "/a//b",
+        "/a/../b",
+        "/a/..",
+        "/a/.",
+        "/./a",
+        "/a/./b",
+        "/new\nline",
+        "/per%cent",
+        "/dollar$",
+        '/quo"te',
+        "/semi;colon",
+        "/star*",
+        "/\u00e9",
+    ],
+)
+def test_a_path_that_would_have_to_be_quoted_is_refused(place: str, path: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        paths.choose_paths(**{place: path})
+    assert str(error.value).startswith("%s: %s is not usable" % (place, ascii(path)))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_slash_at_the_end_means_nothing(place: str) -> None:
+    assert paths.choose_paths(**{place: "/opt/masq/"}) == paths.choose_paths(**{place: "/opt/masq"})
+
+
+def test_an_empty_metrics_dir_means_no_metrics() -> None:
+    assert paths.choose_paths(metrics_dir="").metrics_file == ""
+    with pytest.raises(ConfigError):
+        paths.choose_paths(bin_dir="")
+
+
+def test_places_follow_from_the_directories() -> None:
+    assert WHERE.program == "/opt/masq/bin/ip-masq-agent"
+    assert WHERE.resync == "/opt/masq/bin/ip-masq-agent-resync"
+    assert WHERE.metrics_file == "/var/lib/metrics/ip_masq_agent.prom"
+
+
+def test_no_placeholder_is_left_in_any_text() -> None:
+    for text in [*units.unit_files(WHERE).values(), units.tmpfiles()]:
+        assert "{" not in text and "}" not in text
+    script = resync_script.resync_script(WHERE)
+    for name in ("config_dir", "run_dir", "program"):
+        assert "{%s}" % name not in script
+
+
+def test_every_enabled_unit_is_there_and_can_be_enabled() -> None:
+    found = read_units()
+    for unit in units.ENABLED_UNITS:
+        name = units.FIREWALL_TEMPLATE if unit in units.FIREWALL_HOOKS else unit
+        assert ("Install", "WantedBy") in found[name], name
+
+
+def test_service_runs_the_resync_script_after_the_firewalls() -> None:
+    service = read_units()[units.SERVICE]
+    assert service["Service", "ExecStart"] == [WHERE.resync]
+    assert service["Service", "Type"] == ["oneshot"]
+    (after,) = service["Unit", "After"]
+    assert set(after.split()) == {"network-pre.target"} | {unit + ".service" for unit in units.FIREWALL_UNITS}
+
+
+def test_kubelet_starts_after_the_first_sync_whatever_came_of_it() -> None:
+    service = read_units()[units.SERVICE]
+    (before,) = service["Unit", "Before"]
+    assert {"kubelet.service", "k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service"} <= set(
+        before.split()
+    )
+    # An order, and no requirement; nor is it long.
+    assert not {name for _section, name in service} & {"RequiredBy", "Requires", "BindsTo", "Requisite"}
+    assert service["Install", "WantedBy"] == ["multi-user.target"]
+    seconds = [int(service["Service", name][0]) for name in ("TimeoutStartSec", "TimeoutStopSec")]
+    assert sum(seconds) <= 120
+
+
+def test_every_unit_that_is_known_to_run_a_kubelet_waits() -> None:
+    from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import distributions
+
+    assert set(units.KUBELET_UNITS) == set(distributions._UNITS)
+
+
+def test_what_has_no_priority_reaches_the_journal_too() -> None:
+    service = read_units()[units.SERVICE]
+    assert service["Service", "SyslogLevel"] == service["Service", "LogLevelMax"] == ["notice"]
+
+
+def test_a_restart_in_the_first_moment_is_no_failure() -> None:
+    assert read_units()[units.SERVICE]["Service", "SuccessExitStatus"] == ["SIGTERM"]
+
+
+def test_service_may_write_where_it_must() -> None:
+    # None of them keeps it from starting where it is not there.
+    assert read_units()[units.SERVICE]["Service", "ReadWritePaths"] == ["-/run/xtables.lock", "-/var/lib/metrics"]
+    assert len(read_units(paths.choose_paths())[units.SERVICE]["Service", "ReadWritePaths"]) == 1
+    assert paths.STATE_DIR == "/var/lib/" + read_units()[units.SERVICE]["Service", "StateDirectory"][0]
+    assert paths.RUN_DIR == "/run/" + read_units()[units.SERVICE]["Service", "RuntimeDirectory"][0]
+
+
+def test_timer_fires_to_the_second_at_the_reference_agent_s_interval() -> None:
+    timer = read_units()[units.TIMER]
+    assert timer["Timer", "AccuracySec"] == ["1s"]
+    assert timer["Timer", "OnUnitInactiveSec"] == ["60s"]
+
+
+def test_an_edit_is_seen_in_the_config_and_in_the_drop_ins() -> None:
+    path, edit = read_units()[units.PATH], read_units()[units.EDIT_SERVICE]
+    assert path["Path", "PathChanged"] == ["/opt/masq/etc", "/opt/masq/etc/config.d"]
+    assert path["Path", "Unit"] == [units.EDIT_SERVICE]
+    # A start would be swallowed by a sync under way, which may have read the files before the edit.
+    assert edit["Service", "ExecStart"] == ["/bin/systemctl --no-block restart " + units.SERVICE]
+    assert "trap '' TERM" in resync_script.resync_script(WHERE)
+
+
+def test_hook_follows_start_restart_and_reload_of_a_firewall() -> None:
+    hook = read_units()[units.FIREWALL_TEMPLATE]
+    for name in ("After", "PartOf", "ReloadPropagatedFrom"):
+        assert hook["Unit", name] == ["%i.service"]
+    assert hook["Install", "WantedBy"] == ["%i.service"]
+    assert hook["Service", "ExecStart"] == hook["Service", "ExecReload"]
+    at_once, when_firewalld_answers = hook["Service", "ExecStart"]
+    assert at_once == "/bin/systemctl --no-block restart ip-masq-agent.service"
+    assert "test %i = firewalld && firewall-cmd --state && " in when_firewalld_answers
+
+
+def test_there_is_a_hook_for_every_known_flusher() -> None:
+    assert set(units.FIREWALL_HOOKS) == {
+        "ip-masq-agent-firewall@%s.service" % unit
+        for unit in ("firewalld", "nftables", "netfilter-persistent", "iptables", "ip6tables")
+    }
+
+
+@pytest.mark.parametrize(
+    "interval, microseconds",
+    [
+        ("60s", 60_000_000),
+        ("1s", 1_000_000),
+        ("1500ms", 1_500_000),
+        ("1h30m", 5_400_000_000),
+        ("1.0000005s", 1_000_000),
+    ],
+)
+def test_interval_is_told_to_systemd_in_a_unit_that_it_reads(interval: str, microseconds: int) -> None:
+    path, text = units.interval_drop_in(parse_duration(interval))
+    assert path == "/run/systemd/system/ip-masq-agent.timer.d/interval.conf"
+    # The empty value takes away the one in the timer itself.
+    assert Unit(text)["Timer", "OnUnitInactiveSec"] == ["", "%dus" % microseconds]
+
+
+def test_lock_file_of_legacy_iptables_is_there_before_the_sandbox_is() -> None:
+    assert units.tmpfiles().splitlines()[-1].split()[:3] == ["f", "/run/xtables.lock", "0600"]
+    watch, prepare = read_units()[units.LEGACY_PATH], read_units()[units.LEGACY_SERVICE]
+    assert watch["Path", "PathChanged"] == ["/run/xtables.lock"]
+    assert prepare["Service", "ExecStart"][0].endswith("systemd-tmpfiles --create " + paths.TMPFILES)
+    assert prepare["Unit", "Before"] == [units.SERVICE]
+
+
+@pytest.mark.parametrize("shell", ["sh", "bash --posix"])
+def test_resync_script_is_one_that_a_shell_reads(tmp_path: t.Any, shell: str) -> None:
+    path = tmp_path / "resync"
+    path.write_text(resync_script.resync_script(WHERE))
+    done = subprocess.run([*shell.split(), "-n", str(path)], stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_units_are_read_by_others_too() -> None:
+    for name, text in units.unit_files(paths.choose_paths()).items():
+        reader = configparser.ConfigParser(strict=False, interpolation=None)
+        reader.optionxform = str  # type: ignore[assignment,method-assign]
+        reader.read_string(text, name)
+        assert reader["Unit"]["Description"]

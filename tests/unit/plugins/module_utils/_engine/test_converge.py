@@ -1,0 +1,294 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One backend, one policy: what a kernel that others write to, that loses rules, or that is locked does to a run."""
+
+from __future__ import annotations
+
+import copy
+import fcntl
+import os
+import subprocess
+import sys
+import tempfile
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import LockHeld
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import ATTEMPTS, converge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+from hypothesis import given
+from hypothesis import strategies as st
+from support import worlds
+from support.nat import Nat, target
+from support.worlds import CHAIN, JUMP, World
+
+WANTED = from_config(build({}), "ipv4")
+KUBE = '-m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING'
+
+
+class Others:
+    """Another program that keeps changing its own rules of POSTROUTING, at the moments that it was told."""
+
+    def __init__(self, nat: Nat, changes: t.Mapping[int, t.Sequence[t.Tuple[str, int, str]]]) -> None:
+        self.nat = nat
+        self.changes = changes
+        self.calls = 0
+        self.wants = worlds.others(nat.chains)["POSTROUTING"]
+        nat.interloper = self.act
+
+    def act(self) -> None:
+        for verb, number, rule in self.changes.get(self.calls, ()):
+            rules = self.nat.chains["POSTROUTING"]
+            theirs = [i for i, one in enumerate(rules) if target(one) != CHAIN]
+            place = number % (len(theirs) + 1)
+            if verb == "insert":
+                rules.insert(theirs[place] if place < len(theirs) else len(rules), rule)
+                self.wants.insert(place, rule)
+            elif verb == "delete" and place < len(theirs):
+                del rules[theirs[place]], self.wants[place]
+            elif verb == "take our jump":
+                worlds.drop_jumps(self.nat.chains)
+            elif verb == "flush our chain" and CHAIN in self.nat.chains:
+                self.nat.chains[CHAIN].clear()
+        self.calls += 1
+
+
+FOREIGN = st.sampled_from(["-j KUBE-POSTROUTING", "-j OTHER", "-j ACCEPT", "-o eth1 -j MASQUERADE", "-p udp -j RETURN"])
+variants = st.sampled_from(["iptables_nft", "iptables_legacy"])
+CHANGES = st.dictionaries(
+    st.integers(0, 24),
+    st.lists(
+        st.tuples(
+            st.sampled_from(["insert", "insert", "delete", "take our jump", "flush our chain"]),
+            st.integers(0, 5),
+            FOREIGN,
+        ),
+        max_size=3,
+    ),
+    max_size=6,
+)
+
+
+@given(worlds.worlds(predecessors=False), CHANGES)
+def test_others_at_work_end_in_sync_or_in_an_honest_error_and_never_lose_a_rule(world: World, changes: t.Any) -> None:
+    nat = Nat(chains=world.chains)
+    others = Others(nat, changes)
+    try:
+        converge(worlds.backend(nat, world.family), world.wanted)
+    except NodeError as exc:
+        assert "another program" in str(exc) or "refused the rules" in str(exc)
+    else:
+        if others.calls > max(changes, default=0):
+            worlds.assert_holds(nat.chains, world.wanted)
+    assert worlds.others(nat.chains)["POSTROUTING"] == others.wants
+    assert len(nat.tried) <= ATTEMPTS + 1
+
+
+@given(worlds.worlds(predecessors=False), st.sets(st.integers(0, 40)), variants)
+def test_flushes_by_others_never_bring_the_old_policy_back(world: World, when: t.Set[int], variant: str) -> None:
+    """As C(iptables -t nat -F) and C(iptables-restore) do it, at any time, also between two reads of one look."""
+    nat = Nat(variant, world.chains)
+    times = iter(range(10**6))
+
+    def flush() -> None:
+        if next(times) in when:
+            for rules in nat.chains.values():
+                rules.clear()
+
+    nat.interloper = flush
+    wanted = set(worlds.healthy(world.wanted))
+    try:
+        converge(worlds.backend(nat, world.family), world.wanted)
+    except NodeError as exc:
+        assert "another program" in str(exc) or "refused the rules" in str(exc)
+    else:
+        if next(times) > max(when, default=0):
+            worlds.assert_holds(nat.chains, world.wanted)
+    prefix = "-A %s " % CHAIN
+    written = {line[len(prefix) :] for text in nat.commits for line in text.split("\n") if line.startswith(prefix)}
+    assert written in (set(), wanted), "what was written is not the policy that was asked for"
+
+
+@pytest.mark.parametrize("variant", ["iptables_nft", "iptables_legacy"])
+@pytest.mark.parametrize("gone", ["everything", "the rules of the jump", "the rules of the chain"])
+def test_two_flushes_in_a_row_are_repaired_in_the_same_run(variant: str, gone: str) -> None:
+    nat = Nat(variant, {CHAIN: ["-d 10.9.0.0/16 -j RETURN"], "POSTROUTING": [JUMP]})
+
+    def flush() -> None:
+        # As soon as it was written, twice: before anything of it is read.
+        if len(nat.commits) in (1, 2) and nat.commits[-1] != flushed[-1]:
+            flushed.append(nat.commits[-1] + str(len(nat.commits)))
+            nat.chains["POSTROUTING"] = [] if gone != "the rules of the chain" else nat.chains["POSTROUTING"]
+            nat.chains[CHAIN] = [] if gone != "the rules of the jump" else nat.chains[CHAIN]
+
+    flushed = [""]
+    nat.interloper = flush
+    converge(worlds.backend(nat), WANTED)
+    worlds.assert_holds(nat.chains, WANTED)
+
+
+def test_a_transaction_refused_because_the_table_moved_is_planned_anew() -> None:
+    nat = Nat(chains={"KUBE-POSTROUTING": [], CHAIN: [], "POSTROUTING": [KUBE, "-j " + CHAIN]})
+    Others(nat, {4: [("take our jump", 0, "")]})  # after it was seen, before it is deleted
+    converge(worlds.backend(nat), WANTED)
+    worlds.assert_holds(nat.chains, WANTED)
+    assert len(nat.tried) == 2 and len(nat.commits) == 1
+
+
+def test_a_table_that_never_holds_still_ends_after_a_bounded_number_of_tries() -> None:
+    nat = Nat(chains={CHAIN: [], "POSTROUTING": []})
+    turn = [0]
+
+    def toggle() -> None:  # a jump that is there when looked for and gone when deleted, and the other way round
+        turn[0] += 1
+        nat.chains["POSTROUTING"] = ["-p tcp -m comment --comment %d -j %s" % (turn[0], CHAIN)]
+
+    nat.interloper = toggle
+    with pytest.raises(NodeError, match="refused the rules"):
+        converge(worlds.backend(nat), WANTED)
+    assert ATTEMPTS <= len(nat.tried) <= ATTEMPTS + 1
+
+
+def test_a_refusal_that_nobody_else_caused_is_not_repeated() -> None:
+    chains = {CHAIN: ["-j RETURN"], "POSTROUTING": [KUBE], "KUBE-POSTROUTING": [], "OTHER": ["-j " + CHAIN]}
+    nat = Nat(chains=chains)
+    with pytest.raises(NodeError, match="refused the rules, at '-X %s'.*Nothing was changed" % CHAIN):
+        converge(worlds.backend(nat), None)
+    assert len(nat.tried) == 1
+    assert nat.chains == Nat(chains=chains).chains
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "iptables-restore: Warning: Extension MASQUERADE revision 0 not supported, missing kernel module?",
+        "iptables-restore v1.8.9 (legacy): Couldn't load target `MASQUERADE':No such file or directory",
+        "iptables-restore: unable to initialize table 'nat'\ncan't initialize iptables table",
+    ],
+)
+def test_a_kernel_without_the_modules_is_told_from_other_failures_with_the_remedy(said: str) -> None:
+    nat = Nat()
+    backend = worlds.backend(nat)
+    backend._run = lambda argv, **how: Outcome(2, "", said) if "-restore" in argv[0] else nat.run(argv, **how)
+    with pytest.raises(NodeError, match="kernel-modules-extra.*Nothing was changed"):
+        converge(backend, WANTED)
+
+
+@given(worlds.worlds(), st.sampled_from(["MASQUERADE", "RETURN", "addrtype"]))
+def test_a_kernel_that_does_not_keep_a_rule_gets_its_previous_state_back(world: World, lost: str) -> None:
+    nat = Nat(chains=world.chains)
+    before = copy.deepcopy(nat.chains)
+    nat.loses = lambda rule: len(nat.commits) < 2 and "ip-masq-agent: " in rule and lost in rule
+    try:
+        converge(worlds.backend(nat, world.family), world.wanted)
+    except NodeError as exc:
+        assert "verification failed: the kernel" in str(exc)
+        assert "(The previous state was restored.)" in str(exc) or "(Nothing was changed.)" in str(exc)
+        assert nat.chains == before
+    else:
+        worlds.assert_holds(nat.chains, world.wanted)
+
+
+@pytest.mark.parametrize(
+    "lost, named", [("-j MASQUERADE", "-j MASQUERADE"), ("-d 10.0.0.0/8", "-d 10.0.0.0/8"), (JUMP, CHAIN)]
+)
+def test_the_error_names_what_the_kernel_did_not_keep(lost: str, named: str) -> None:
+    nat = Nat(chains={"POSTROUTING": [KUBE], "KUBE-POSTROUTING": []})
+    nat.loses = lambda rule: lost in rule
+    with pytest.raises(NodeError, match="did not keep .*%s.*a kernel module may be missing" % named):
+        converge(worlds.backend(nat), WANTED)
+    assert nat.chains == Nat(chains={"POSTROUTING": [KUBE], "KUBE-POSTROUTING": []}).chains
+
+
+def test_a_write_that_cannot_be_verified_does_not_claim_that_nothing_happened() -> None:
+    nat = Nat()
+
+    def lock_after_the_write() -> None:
+        nat.lock_message = LOCKED if nat.commits else ""
+
+    nat.interloper = lock_after_the_write
+    with pytest.raises(NodeError, match="written") as failed:
+        converge(worlds.backend(nat), WANTED)
+    assert not isinstance(failed.value, LockHeld), "LockHeld promises that the node is as it was"
+
+
+@pytest.mark.parametrize("variant", ["iptables_nft", "iptables_legacy"])
+def test_when_nothing_differs_nothing_is_written_and_only_our_chains_are_read(variant: str) -> None:
+    nat = Nat(variant, {CHAIN: worlds.healthy(WANTED), "POSTROUTING": [KUBE, JUMP], "KUBE-POSTROUTING": []})
+    asked = []
+
+    def run(argv: t.Sequence[str], **how: t.Any) -> t.Any:
+        asked.append(tuple(argv[1:]))
+        return nat.run(argv, **how)
+
+    backend = worlds.backend(nat)
+    backend._run = run
+    converge(backend, WANTED)
+    assert nat.tried == []
+    wait = ("-w", "5", "-t", "nat", "-S")
+    assert sorted(asked) == [wait + (CHAIN,), wait + ("POSTROUTING",)]
+
+
+LOCKED = "Another app is currently holding the xtables lock. Perhaps you want to use the -w option?\n"
+
+
+@pytest.fixture
+def held_lock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> t.Iterator[subprocess.Popen]:
+    """Another process that holds the lock of iptables."""
+    # On tmpfs, as /run is on a node: /proc/locks names the device that stat does.
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as lock:
+        monkeypatch.setenv("XTABLES_LOCKFILE", lock.name)
+        script = tmp_path / "a-slow-firewall"
+        script.write_text(
+            "import fcntl, os, sys\n"
+            "handle = os.open(os.environ['XTABLES_LOCKFILE'], os.O_RDWR)\n"
+            "fcntl.flock(handle, fcntl.LOCK_EX)\n"
+            "print('held', flush=True)\n"
+            "sys.stdin.read()\n"
+        )
+        child = subprocess.Popen(
+            [sys.executable, script.name], cwd=str(tmp_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert child.stdout is not None and child.stdout.readline() == b"held\n"
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield child
+        child.communicate()
+
+
+def test_a_lock_that_stays_taken_is_an_error_that_names_its_holder(held_lock: subprocess.Popen) -> None:
+    nat = Nat("iptables_legacy")
+    nat.lock_message = LOCKED
+    with pytest.raises(LockHeld) as refused:
+        converge(worlds.backend(nat), WANTED)
+    assert "process %d (" % held_lock.pid in str(refused.value)
+    assert "a-slow-firewall" in str(refused.value) and "lock_timeout" in str(refused.value)
+    assert nat.tried == []
+
+
+def test_a_lock_taken_between_reading_and_writing_leaves_all_as_it_was(held_lock: subprocess.Popen) -> None:
+    nat = Nat("iptables_legacy")
+    backend = worlds.backend(nat)
+    commit = backend.commit
+
+    def locked_commit(transaction: str) -> None:
+        nat.lock_message = LOCKED
+        commit(transaction)
+
+    backend.commit = locked_commit
+    with pytest.raises(LockHeld, match="process %d" % held_lock.pid):
+        converge(backend, WANTED)
+    assert nat.chains == Nat().chains
+
+
+def test_a_lock_of_nobody_is_held_by_nobody_that_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XTABLES_LOCKFILE", os.devnull + "-that-does-not-exist")
+    nat = Nat("iptables_legacy")
+    nat.lock_message = LOCKED
+    with pytest.raises(LockHeld, match="a process that cannot be named"):
+        converge(worlds.backend(nat), WANTED)

@@ -1,0 +1,132 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which variant of iptables a node's Kubernetes uses, found out without making anything."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
+from support.machine import LEGACY, NFT, Machine
+
+IN_USE = "-j KUBE-SERVICES"
+
+
+@pytest.mark.parametrize("hint", ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"])
+@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+def test_the_kubelets_hint_in_nft_means_nft_whatever_legacy_holds(machine: Machine, family: str, hint: str) -> None:
+    machine.elsewhere[NFT, family, "mangle", hint] = []
+    machine.legacy_tables["ipv4"] = ["filter"]
+    machine.elsewhere[LEGACY, "ipv4", "filter", "INPUT"] = [IN_USE]
+    assert machine.node().choose("auto") == NFT
+
+
+@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+@pytest.mark.parametrize(
+    "table, chain",
+    [("nat", "PREROUTING"), ("nat", "POSTROUTING"), ("filter", "FORWARD"), ("filter", "INPUT"), ("mangle", "OUTPUT")]
+    + [("raw", "PREROUTING"), ("security", "OUTPUT")],
+)
+def test_else_rules_in_a_legacy_table_mean_legacy(machine: Machine, family: str, table: str, chain: str) -> None:
+    machine.legacy_tables[family] = [table]
+    if table == "nat":
+        machine.put(LEGACY, family, **{chain: ["-j RETURN"]})
+    else:
+        machine.elsewhere[LEGACY, family, table, chain] = [IN_USE]
+    assert machine.node().choose("auto") == LEGACY
+
+
+def test_else_nft(machine: Machine) -> None:
+    assert machine.node().choose("auto") == NFT
+
+
+def test_a_node_that_used_legacy_stays_there_until_something_points_to_nft(machine: Machine) -> None:
+    assert machine.node().choose("auto", used_before=LEGACY) == LEGACY
+    assert machine.node().choose("auto", used_before=NFT) == NFT
+    machine.elsewhere[NFT, "ipv4", "mangle", "KUBE-KUBELET-CANARY"] = []
+    assert machine.node().choose("auto", used_before=LEGACY) == NFT
+
+
+def test_legacy_that_is_gone_is_not_missed(machine: Machine) -> None:
+    machine.remove("-legacy")
+    assert machine.node().choose("auto", used_before=LEGACY) == NFT
+
+
+def test_empty_legacy_tables_mean_nothing(machine: Machine) -> None:
+    machine.legacy_tables = {"ipv4": ["filter", "nat", "mangle"], "ipv6": ["filter"]}
+    assert machine.node().choose("auto") == NFT
+
+
+def test_a_hint_in_legacy_is_no_hint_for_nft(machine: Machine) -> None:
+    machine.legacy_tables["ipv4"] = ["mangle"]
+    machine.elsewhere[LEGACY, "ipv4", "mangle", "KUBE-IPTABLES-HINT"] = []
+    machine.elsewhere[LEGACY, "ipv4", "mangle", "OUTPUT"] = [IN_USE]
+    assert machine.node().choose("auto") == LEGACY
+
+
+@pytest.mark.parametrize("gone, left", [("-nft", LEGACY), ("-legacy", NFT)])
+def test_the_only_variant_there_is_is_taken(machine: Machine, gone: str, left: str) -> None:
+    machine.remove(gone)
+    machine.elsewhere[NFT, "ipv4", "mangle", "KUBE-IPTABLES-HINT"] = []
+    machine.legacy_tables["ipv4"] = ["filter"]
+    machine.elsewhere[LEGACY, "ipv4", "filter", "INPUT"] = [IN_USE]
+    assert machine.node().choose("auto") == left
+
+
+@pytest.mark.parametrize(
+    "version, variant, number",
+    [
+        ("v1.8.7 (nf_tables)", NFT, (1, 8, 7)),
+        ("v1.8.11 (legacy)", LEGACY, (1, 8, 11)),
+        ("v1.6.1", LEGACY, (1, 6, 1)),
+        ("v1.4.21", LEGACY, (1, 4, 21)),
+    ],
+)
+def test_a_plain_iptables_is_what_it_says_it_is(machine: Machine, version: str, variant: str, number: object) -> None:
+    machine.remove("-nft", "-legacy")
+    machine.add("iptables", variant, version)
+    node = machine.node()
+    assert node.choose("auto") == variant
+    tool = node.tool(variant, "ipv4")
+    assert tool is not None and tool.version == number
+    assert tool.version_text == version.split()[0][1:]
+    assert node.tool({NFT: LEGACY, LEGACY: NFT}[variant], "ipv4") is None
+
+
+def test_a_name_that_lies_about_its_variant_is_not_believed(machine: Machine) -> None:
+    machine.remove("-legacy")
+    machine.add("iptables-legacy", NFT)
+    assert machine.node().tool(LEGACY, "ipv4") is None
+
+
+def test_a_command_without_its_restore_is_no_tool(machine: Machine) -> None:
+    (machine.bin / "iptables-nft-restore").unlink()
+    assert machine.node().tool(NFT, "ipv4") is None
+
+
+@pytest.mark.parametrize("asked_for", [NFT, LEGACY])
+def test_a_variant_asked_for_is_taken_whatever_kubernetes_uses(machine: Machine, asked_for: str) -> None:
+    machine.elsewhere[NFT, "ipv4", "mangle", "KUBE-IPTABLES-HINT"] = []
+    assert machine.node().choose(asked_for) == asked_for
+
+
+def test_a_variant_asked_for_and_not_there_is_refused_with_what_there_is(machine: Machine) -> None:
+    machine.remove("-legacy")
+    with pytest.raises(
+        NodeError, match="backend iptables_legacy is not on this node, which has iptables_nft: install it"
+    ):
+        machine.node().choose(LEGACY)
+
+
+@pytest.mark.parametrize("asked_for", ["auto", NFT, LEGACY])
+def test_no_iptables_at_all_is_refused_saying_what_to_install(machine: Machine, asked_for: str) -> None:
+    machine.remove("-nft", "-legacy")
+    with pytest.raises(NodeError, match="install"):
+        machine.node().choose(asked_for)
+    assert machine.asked == []
+
+
+def test_looking_writes_nothing_and_makes_no_table(machine: Machine) -> None:
+    for asked_for in ("auto", NFT, LEGACY):
+        machine.node().choose(asked_for)
+    assert machine.writes() == [] and machine.legacy_tables == {"ipv4": [], "ipv6": []}

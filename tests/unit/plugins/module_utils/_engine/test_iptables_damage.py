@@ -1,0 +1,163 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whatever state our part of the nat table is in, one run mends it and leaves the rest alone."""
+
+from __future__ import annotations
+
+import copy
+import typing as t
+
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
+from hypothesis import given
+from hypothesis import strategies as st
+from support import worlds
+from support.nat import LEFT_OUT, UNREADABLE, Chains, Nat, target
+from support.worlds import CHAIN, GOOD_JUMP, World
+
+variants = st.sampled_from(["iptables_nft", "iptables_legacy"])
+
+
+def listing(chains: Chains) -> t.Tuple[str, ...]:
+    """What a diff shows of a healthy table."""
+    shown = ["-N " + CHAIN] + ["-A %s %s" % (CHAIN, rule) for rule in chains[CHAIN]]
+    return tuple(shown + ["-A POSTROUTING " + rule for rule in chains["POSTROUTING"]])
+
+
+@given(worlds.configs, worlds.families, variants)
+def test_any_policy_applied_twice_changes_once(config: t.Any, family: str, variant: str) -> None:
+    nat = Nat(variant)
+    wanted = from_config(config, family)
+    first = converge(worlds.backend(nat, family), wanted)
+    worlds.assert_holds(nat.chains, wanted)
+    second = converge(worlds.backend(nat, family), wanted)
+    assert first.plan.actions and not second.plan.actions
+    assert len(nat.tried) == 1
+
+
+@given(worlds.worlds(), variants)
+def test_any_damage_is_mended_in_one_transaction_and_foreign_rules_stay(world: World, variant: str) -> None:
+    nat = Nat(variant, world.chains)
+    change = converge(worlds.backend(nat, world.family), world.wanted)
+    worlds.assert_holds(nat.chains, world.wanted)
+    assert worlds.others(nat.chains) == worlds.others(world.chains)
+    assert len(nat.tried) == bool(change.plan.actions)
+    assert change.plan.after == listing(nat.chains), "the diff is not what happened"
+    assert change.plan.view.rules == tuple("-A %s %s" % (CHAIN, rule) for rule in nat.chains[CHAIN])
+    again = converge(worlds.backend(nat, world.family), world.wanted)
+    assert not again.plan.actions and len(nat.tried) <= 1
+
+
+@given(worlds.worlds(), variants)
+def test_check_mode_plans_what_the_real_run_does_and_writes_nothing(world: World, variant: str) -> None:
+    nat = Nat(variant, world.chains)
+    looked = converge(worlds.backend(nat, world.family), world.wanted, check=True)
+    assert nat.tried == [] and nat.chains == Nat(variant, world.chains).chains
+    assert looked.plan == converge(worlds.backend(nat, world.family), world.wanted).plan
+
+
+@given(worlds.worlds(), variants)
+def test_removal_takes_chain_and_jumps_in_one_transaction_and_nothing_else(world: World, variant: str) -> None:
+    nat = Nat(variant, world.chains)
+    converge(worlds.backend(nat, world.family, adopt=False), None)
+    expected = copy.deepcopy(world.chains)
+    worlds.drop_chain(expected)
+    assert nat.chains == Nat(variant, expected).chains
+    assert len(nat.tried) <= 1
+    assert not converge(worlds.backend(nat, world.family, adopt=False), None).plan.actions
+
+
+@given(worlds.worlds(), variants)
+def test_moving_out_takes_chains_of_earlier_agents_along(world: World, variant: str) -> None:
+    nat = Nat(variant, world.chains)
+    change = converge(worlds.backend(nat, world.family), None)
+    held = worlds.others(nat.chains)
+    assert held == worlds.others(Nat(variant, world.chains).chains)
+    assert not any(worlds.target(rule) in (CHAIN, *worlds.PREDECESSORS) for rule in nat.chains["POSTROUTING"])
+    assert len(nat.tried) == bool(change.plan.actions)
+    assert change.plan.after == tuple("-A POSTROUTING " + rule for rule in nat.chains["POSTROUTING"])
+    assert not converge(worlds.backend(nat, world.family), None).plan.actions
+
+
+@given(st.data(), worlds.configs, worlds.families)
+def test_a_chain_that_means_the_same_is_not_touched(data: t.Any, config: t.Any, family: str) -> None:
+    wanted = from_config(config, family)
+    ours = worlds.healthy(wanted)
+    guarded = len(wanted.guards)
+    guards, exempt = ours[:guarded], ours[guarded : guarded + len(wanted.exempt)]
+    again = data.draw(st.lists(st.sampled_from(exempt), max_size=2)) if exempt else []
+    chain = data.draw(st.permutations(guards)) + data.draw(st.permutations(exempt + again))
+    chain += ours[guarded + len(exempt) :]
+    restyle = data.draw(st.lists(st.sampled_from(sorted(worlds.RESTYLES)), min_size=len(chain), max_size=len(chain)))
+    chain = [worlds.RESTYLES[how](rule) for how, rule in zip(restyle, chain)]
+    nat = Nat(chains={CHAIN: chain, "POSTROUTING": ["-m addrtype ! --dst-type LOCAL -j " + CHAIN]})
+    assert not converge(worlds.backend(nat, family), wanted).plan.actions
+    assert nat.tried == []
+
+
+def add_conditions(data: t.Any, rules: t.List[str], condition: str) -> None:
+    """Some of these rules ask for more than iptables prints."""
+    for number in data.draw(st.sets(st.integers(0, max(len(rules) - 1, 0)), min_size=1)) if rules else ():
+        rules[number] += condition
+
+
+@given(worlds.worlds(), st.data(), st.sampled_from([LEFT_OUT, UNREADABLE]))
+def test_rules_of_our_chain_that_iptables_does_not_print_are_replaced(
+    world: World, data: t.Any, condition: str
+) -> None:
+    chains = copy.deepcopy(world.chains)
+    add_conditions(data, chains.get(CHAIN, []), condition)
+    nat = Nat(chains=chains)
+    change = converge(worlds.backend(nat, world.family), world.wanted)
+    worlds.assert_holds(nat.chains, world.wanted)
+    assert change.plan.after == listing(nat.chains)
+    assert not converge(worlds.backend(nat, world.family), world.wanted).plan.actions
+
+
+@given(worlds.worlds(), st.data())
+def test_conditions_that_iptables_does_not_print_in_postrouting_are_taken_into_account(
+    world: World, data: t.Any
+) -> None:
+    chains = copy.deepcopy(world.chains)
+    add_conditions(data, chains["POSTROUTING"], LEFT_OUT)
+    nat = Nat(chains=chains)
+    converge(worlds.backend(nat, world.family), world.wanted)
+    worlds.assert_holds(nat.chains, world.wanted)
+    assert worlds.others(nat.chains) == worlds.others(chains)
+    assert not converge(worlds.backend(nat, world.family), world.wanted).plan.actions
+
+
+@given(worlds.worlds(predecessors=False), st.integers(0, 5))
+def test_an_unreadable_postrouting_keeps_from_nothing_but_the_deletion_of_jumps(world: World, number: int) -> None:
+    chains = copy.deepcopy(world.chains)
+    chains["POSTROUTING"].insert(min(number, len(chains["POSTROUTING"])), "-j ACCEPT" + UNREADABLE)
+    nat = Nat(chains=chains)
+    plan = converge(worlds.backend(nat, world.family), world.wanted).plan
+    rules = nat.chains["POSTROUTING"]
+    jumps = [number for number, rule in enumerate(rules) if target(rule) == CHAIN]
+    good = [number for number in jumps if worlds.without_comment(rules[number]) == GOOD_JUMP]
+    worlds.assert_reachable([rule.replace(UNREADABLE, LEFT_OUT) for rule in rules[: good[0]]])
+    assert nat.chains[CHAIN] == chains.get(CHAIN) or nat.chains[CHAIN] == worlds.healthy(world.wanted)
+    assert worlds.others(nat.chains) == worlds.others(chains)
+    assert len(plan.problems) == len(jumps) - len(good), "jumps with other conditions"
+    assert plan.notes
+    assert not converge(worlds.backend(nat, world.family), world.wanted).plan.actions
+
+
+@given(worlds.worlds(), variants)
+def test_second_jumps_are_all_that_is_withheld(world: World, variant: str) -> None:
+    nat, free = Nat(variant, world.chains), Nat(variant, world.chains)
+    done = converge(worlds.backend(free, world.family), world.wanted).plan
+    withheld = converge(worlds.backend(nat, world.family), world.wanted, withheld=["duplicate jump removed"]).plan
+    left = set(nat.chains["POSTROUTING"]) - set(free.chains["POSTROUTING"]) or set()
+    assert {action for action in done.actions if not action.harmless} == set(withheld.actions)
+    assert all(action.harmless for action in withheld.withheld)
+    assert all(worlds.without_comment(rule) == GOOD_JUMP for rule in left)
+    # Without them the table is the same.
+    seen: t.List[str] = []
+    for rule in nat.chains["POSTROUTING"]:
+        if target(rule) != CHAIN or not any(target(other) == CHAIN for other in seen):
+            seen.append(rule)
+    nat.chains["POSTROUTING"] = seen
+    worlds.assert_holds(nat.chains, world.wanted)

@@ -1,0 +1,246 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rules as text: what iptables prints is what we mean, and nothing else is."""
+
+from __future__ import annotations
+
+import ipaddress
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import Iptables
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import (
+    parse_postrouting,
+    parse_rule,
+    printed_rules,
+    render_jump,
+    render_rule,
+    rule_conditions,
+    shown,
+    tokenise,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
+    LOOPBACK,
+    SERVICE_MARKS,
+    Exempt,
+    Guard,
+    Masquerade,
+    from_config,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+from hypothesis import given
+from hypothesis import strategies as st
+from support import worlds
+
+TEN = Exempt(ipaddress.ip_network("10.0.0.0/8"), "RETURN")
+PORTS = PortRange(1024, 29999)
+
+
+@given(worlds.configs, worlds.families)
+def test_every_rule_is_read_back_from_how_it_is_written(config: t.Any, family: str) -> None:
+    rules = from_config(config, family).rules
+    assert tuple(parse_rule(render_rule("C", rule), family) for rule in rules) == rules
+
+
+@pytest.mark.parametrize("verdict", ["RETURN", "ACCEPT"])
+@pytest.mark.parametrize("family, everything", [("ipv4", "0.0.0.0/0"), ("ipv6", "::/0")])
+def test_everything_is_written_without_a_destination(family: str, everything: str, verdict: str) -> None:
+    rule = Exempt(ipaddress.ip_network(everything), verdict)
+    assert "-d" not in render_rule("C", rule) and parse_rule(render_rule("C", rule), family) == rule
+
+
+@pytest.mark.parametrize(
+    "line, rule",
+    [
+        # releases of ip-masq-agent, GCE's scripts, a person
+        ('-A C -d 10.0.0.0/8 -m comment --comment "ip-masq-agent: local traffic" -j RETURN', TEN),
+        (
+            '-A C -d 10.0.0.0/8 -m comment --comment "non-masquerade: x" -m addrtype ! --dst-type LOCAL -j RETURN',
+            TEN,
+        ),
+        ("-A C -d 10.0.0.0/8 -m addrtype ! --dst-type LOCAL -j RETURN", TEN),
+        ('-A C -d 10.0.0.0/8 -m comment --comment "\\"ip-masq-agent: quoted\\"" -j RETURN', TEN),
+        ("-A C -d 10.0.0.0/8 -m comment --comment one -m comment --comment two -j RETURN", TEN),
+        ("-A C -d 10.0.0.0/8 -m comment --comment -j -j RETURN", TEN),
+        ("-A C -d 10.0.0.0/8 -j RETURN", TEN),
+        ("-A C -d 10.1.2.3/32 -j RETURN", Exempt(ipaddress.ip_network("10.1.2.3/32"), "RETURN")),
+        ("-A C -s 127.0.0.0/8 -j RETURN", Guard(source=LOOPBACK["ipv4"])),
+        ("-A C -s 127.0.0.0/8 -m comment --comment x -j RETURN", Guard(source=LOOPBACK["ipv4"])),
+        ("-A C -m mark ! --mark 0x0/0x6000 -j RETURN", Guard(marks=SERVICE_MARKS)),
+        ("-A C -m addrtype ! --dst-type LOCAL -m mark ! --mark 0x0/0x6000 -j RETURN", Guard(marks=SERVICE_MARKS)),
+        ("-A C -j MASQUERADE", Masquerade()),
+        ("-A C -m addrtype ! --dst-type LOCAL -j MASQUERADE --random-fully", Masquerade(random_fully=True)),
+        ("-A C -p tcp -j MASQUERADE --to-ports 1024-29999", Masquerade("tcp", PORTS)),
+        ("-A C -p sctp -j MASQUERADE --to-ports 42", Masquerade("sctp", PortRange(42, 42))),
+        (
+            "-A C -p udp -m statistic --mode random --probability 0.46929256292 -j MASQUERADE --to-ports 1024-29999"
+            " --random-fully",
+            Masquerade("udp", PORTS, int(0.469292562840114 * 2**31 + 0.5), True),
+        ),
+    ],
+)
+def test_rules_of_others_that_mean_the_same_are_read(line: str, rule: t.Any) -> None:
+    assert parse_rule(line, "ipv4") == rule
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "",
+        "-j",
+        "-d",
+        "-j LOG",
+        "-j DROP",
+        "-j OTHER",
+        "-g RETURN",
+        "-s 10.0.0.0/8 -j RETURN",
+        "! -d 10.0.0.0/8 -j RETURN",
+        "-d 10.0.0.0/8 -d 11.0.0.0/8 -j RETURN",
+        "-d 10.0.0.0/8 -o eth0 -j RETURN",
+        "-d 10.0.0.0/8 -p tcp -j RETURN",
+        "-d 10.0.0.1/8 -j RETURN",
+        "-d fc00::/7 -j RETURN",
+        "-d nonsense -j RETURN",
+        "-d 10.0.0.0/8 -m addrtype --dst-type LOCAL -j RETURN",
+        "-d 10.0.0.0/8 -m addrtype ! --src-type LOCAL -j RETURN",
+        "-m mark --mark 0x4000/0x4000 -j RETURN",
+        "-m mark --mark 0x0/0x6000 -j RETURN",
+        "-m mark ! --mark 0x0/0x6000 -j ACCEPT",
+        "-m mark ! --mark 0x0/0x6000 -d 10.0.0.0/8 -j RETURN",
+        "! -s 127.0.0.0/8 -j RETURN",
+        "-s 127.0.0.0/8 -j ACCEPT",
+        "-s 127.0.0.1/32 -j RETURN",
+        "-s ::1/128 -j RETURN",
+        "-d 10.0.0.0/8 -j MASQUERADE",
+        "-j MASQUERADE --random",
+        "-p tcp -j MASQUERADE --to-ports x",
+        "-p tcp -j MASQUERADE --to-ports",
+        "-m statistic --mode nth --every 2 --packet 0 -j MASQUERADE",
+        "-m statistic --mode random --probability inf -j MASQUERADE",
+        "-m statistic --mode random -j MASQUERADE",
+        "-j SNAT --to-source 192.0.2.1",
+    ],
+)
+def test_what_we_could_not_have_meant_is_no_rule(spec: str) -> None:
+    assert parse_rule("-A C " + spec, "ipv4") is None
+
+
+@pytest.mark.parametrize(
+    "ports, shares",
+    [
+        ((PORTS, PortRange(32768, 65535)), ["0.46929256292"]),
+        ((PORTS, PortRange(32768, 49151), PortRange(61000, 65535)), ["0.58072791388", "0.78317399602"]),
+        ((PortRange(1024, 1024), PortRange(65535, 65535)), ["0.50000000000"]),
+    ],
+)
+def test_probabilities_are_written_with_the_digits_that_iptables_prints(
+    ports: t.Tuple[PortRange, ...], shares: t.List[str]
+) -> None:
+    rules = from_config(worlds.Config((), to_ports=ports), "ipv4").masquerade[: len(ports)]
+    written = [tokenise(render_rule("C", rule)) for rule in rules]
+    assert [line[line.index("--probability") + 1] for line in written[:-1]] == shares
+    assert [line[line.index("--to-ports") + 1] for line in written] == [str(part) for part in ports]
+    assert "--probability" not in written[-1]
+
+
+def test_every_rule_and_the_jump_say_whose_they_are() -> None:
+    guards = [render_rule("C", Guard(marks=SERVICE_MARKS)), render_rule("C", Guard(source=LOOPBACK["ipv6"]))]
+    for line in [render_rule("C", TEN), render_rule("C", Masquerade()), render_jump("C")] + guards:
+        words = tokenise(line)
+        assert words[words.index("--comment") + 1].startswith("ip-masq-agent: ")
+        assert line.count("-A ") == 1 and "\n" not in line
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))
+def test_quotes_and_backslashes_in_foreign_comments_are_read_as_iptables_writes_them(comment: str) -> None:
+    quoted = '"%s"' % comment.replace("\\", "\\\\").replace('"', '\\"')
+    (rule,) = parse_postrouting(["-A POSTROUTING -m comment --comment %s -j OTHER" % quoted])
+    assert (rule.comment, rule.target, rule.words) == (comment, "OTHER", ("-j", "OTHER"))
+
+
+@pytest.mark.parametrize(
+    "spec, target, is_jump, final",
+    [
+        ("-m addrtype ! --dst-type LOCAL -j C", "C", True, False),
+        ('-m addrtype ! --dst-type LOCAL -m comment --comment "any" -j C', "C", True, False),
+        ('-m comment --comment "first" -m addrtype ! --dst-type LOCAL -j C', "C", True, False),
+        ("-j C", "C", False, False),
+        ("-m addrtype ! --dst-type LOCAL -g C", "C", False, False),
+        ("-m addrtype --dst-type LOCAL -j C", "C", False, False),
+        ("-m addrtype ! --src-type LOCAL -j C", "C", False, False),
+        ("-s 10.0.0.0/8 -m addrtype ! --dst-type LOCAL -j C", "C", False, False),
+        ("-m addrtype ! --dst-type LOCAL -m mark --mark 0x1 -j C", "C", False, False),
+        ("-m addrtype ! --dst-type LOCAL -j CC", "CC", False, False),
+        ("-g C", "C", False, True),
+        ("-j ACCEPT", "ACCEPT", False, True),
+        ("-j RETURN", "RETURN", False, True),
+        ('-m comment --comment "all" -j MASQUERADE --random-fully', "MASQUERADE", False, True),
+        ("-j SNAT --to-source 192.0.2.1", "SNAT", False, True),
+        ("-p tcp -j ACCEPT", "ACCEPT", False, False),
+        ("-o eth0 -j MASQUERADE", "MASQUERADE", False, False),
+        ("-j OTHER", "OTHER", False, False),
+        ("-m comment --comment -j", "", False, False),
+        ("-p tcp", "", False, False),
+    ],
+)
+def test_what_a_rule_of_postrouting_does_to_our_jump(spec: str, target: str, is_jump: bool, final: bool) -> None:
+    (rule,) = parse_postrouting(["-A POSTROUTING " + spec])
+    assert (rule.target, rule.is_jump("C"), rule.shuts_out_the_rest) == (target, is_jump, final)
+
+
+def test_counters_tell_exempt_from_masqueraded_and_leave_out_the_rest() -> None:
+    """Packets that are left to later rules are neither."""
+    config = worlds.Config((ipaddress.ip_network("10.0.0.0/8"),), to_ports=(PORTS,), exemption="accept")
+    rules = from_config(config, "ipv4").rules
+    counted = ["-N C"]
+    for number, rule in enumerate(rules):
+        counted.append(render_rule("C", rule).replace(" -j ", " -c %d %d -j " % (10**number, 2 * 10**number)))
+    backend = Iptables(
+        lambda argv, **_how: Outcome(0, "\n".join(counted) + "\n", ""), "iptables_nft", "ipv4", "iptables", (), "C", 5
+    )
+    kinds = [type(rule) for rule in rules]
+    assert kinds == [Guard] * 2 + [Exempt] * 2 + [Masquerade] * 4
+    assert backend.counters() == Counters(1100, 2200, 11110000, 22220000)
+
+
+@given(st.lists(st.text(), max_size=4))
+def test_a_rule_ends_where_iptables_ends_it_whatever_its_comment_holds(comments: t.List[str]) -> None:
+    rules = []
+    for comment in comments:
+        quoted = comment.replace("\\", "\\\\").replace('"', '\\"').replace("'", "\\'")
+        rules.append('-A POSTROUTING -m comment --comment "%s" -j OTHER' % quoted)
+    listing = "\n".join(["-P POSTROUTING ACCEPT", *rules, ""])
+    assert printed_rules(listing) == tuple(rules)
+    assert [rule.comment for rule in parse_postrouting(rules)] == comments
+
+
+@given(st.text())
+def test_what_is_shown_of_a_rule_is_one_line_that_any_terminal_can_print(line: str) -> None:
+    told = shown(line)
+    assert told.isprintable() and len(told.splitlines()) <= 1
+    told.encode("utf-8")
+    assert told == line or not line.isprintable()
+
+
+@pytest.mark.parametrize(
+    "line, conditions",
+    [
+        ("-A C -d 10.0.0.0/8 -j RETURN", ["-d", "-j RETURN"]),
+        ('-A C -d 10.0.0.0/8 -m comment --comment "-s x -m y" -j RETURN', ["-d", "-j RETURN"]),
+        ("-A C -s 10.0.0.0/8 ! -d 10.0.0.0/8 -o eth0 -j X", ["-d", "-j X", "-o", "-s"]),
+        ("-A C -p tcp -m comment --comment x -m statistic --mode random -g X", ["-g X", "-m statistic", "-p"]),
+        ("-A C", []),
+    ],
+)
+def test_the_conditions_of_a_rule_are_told_without_their_values(line: str, conditions: t.List[str]) -> None:
+    assert rule_conditions(line) == tuple(conditions)
+
+
+@pytest.mark.parametrize("number, name", [("6", "tcp"), ("17", "udp"), ("132", "sctp")])
+def test_protocols_are_known_by_their_numbers(number: str, name: str) -> None:
+    """As iptables 1.8.7 prints them on a node without /etc/protocols."""
+    line = "-A C -p %s -j MASQUERADE --to-ports 1024-29999"
+    assert parse_rule(line % number, "ipv4") == parse_rule(line % name, "ipv4") == Masquerade(name, PORTS)

@@ -1,0 +1,304 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which transaction leads from a table to the wanted one; when nftables is chosen. Real tables: tests/kernel."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_syntax as text
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import CommitRefused, Counters
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import NFTABLES, Node
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_backend import Nftables, State
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+
+DONE = Outcome(0, "", "")
+NOTHING = Outcome(1, "", "Error: No such file or directory\nlist table ip ip_masq_agent\n")
+
+
+#: What releases wrote that declared the set with C(type).
+OLD_FORM = """table ip ip_masq_agent {
+	set exempt {
+		type ipv4_addr
+		flags interval
+		auto-merge
+		elements = { 10.0.0.0/8, 169.254.0.0/16,
+			     172.16.0.0/12, 192.168.0.0/16 }
+	}
+
+	chain postrouting {
+		type nat hook postrouting priority 100; policy accept;
+		fib daddr type 2 counter return comment "ip-masq-agent: for the node itself"
+		ip daddr @exempt counter return comment "ip-masq-agent: exempt, keeps its source address"
+		counter masquerade fully-random comment "ip-masq-agent: leaves with the address of the node"
+	}
+}
+"""  # noqa: E101
+
+
+class Nft:
+    """A program that answers as it is told and keeps what it was given to write."""
+
+    def __init__(self, listed: Outcome = NOTHING, wrote: t.Callable[[str], Outcome] = lambda _step: DONE) -> None:
+        self.listed = listed
+        self.wrote = wrote
+        self.argv: t.List[t.List[str]] = []
+        self.written: t.List[str] = []
+
+    def run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+        """In place of the collection's runner."""
+        self.argv.append(list(argv))
+        if "-f" not in argv:
+            return self.listed
+        self.written.append(stdin or "")
+        return self.wrote(stdin or "")
+
+
+def wanted(**options: t.Any) -> Ruleset:
+    """The IPv4 rules of a policy."""
+    return from_config(build(dict(options, backend="nftables")), "ipv4")
+
+
+def state(**options: t.Any) -> State:
+    """The table of a policy, as observed."""
+    return State(text.render(text.from_ruleset(wanted(**options), "ipv4")))
+
+
+def backend(nft: t.Optional[Nft] = None, has_table: t.Optional[bool] = True) -> Nftables:
+    """The backend over a stand-in."""
+    return Nftables((nft or Nft()).run, "ipv4", "nft", has_table=lambda _family, _name: has_table)
+
+
+def test_where_the_kernel_has_no_such_table_nft_is_not_started() -> None:
+    nft = Nft()
+    assert backend(nft, has_table=False).observe() == State(None)
+    assert nft.argv == []
+
+
+@pytest.mark.parametrize("has_table", [True, None])
+def test_else_nft_is_asked_and_its_answer_counts(has_table: t.Optional[bool]) -> None:
+    nft = Nft()
+    assert backend(nft, has_table).observe() == State(None)
+    assert nft.argv == [["nft", "-n", "-s", "list", "table", "ip", "ip_masq_agent"]]
+
+
+def test_a_table_that_cannot_be_read_is_an_error_not_an_absence() -> None:
+    nft = Nft(Outcome(1, "", "netlink: Error: cache initialization failed: Operation not permitted\n"))
+    with pytest.raises(NodeError, match="Operation not permitted"):
+        backend(nft).observe()
+
+
+def test_nothing_is_written_where_nothing_differs() -> None:
+    plan = backend().plan(state(), wanted())
+    assert (plan.actions, plan.transaction) == ((), "")
+    assert plan.before == plan.after == plan.view.rules
+    assert plan.view.ruleset == plan.found.ruleset == wanted()
+
+
+def test_a_new_set_is_complete_before_a_rule_asks_it() -> None:
+    nft = Nft()
+    it = backend(nft)
+    it.commit(it.plan(State(None), wanted()).transaction)
+    first, second = nft.written
+    assert "add element" in first and "chain" not in first and "rule" not in first
+    assert "@exempt_ranges" in second and "element" not in second
+
+
+@pytest.mark.parametrize(
+    "after, untouched",
+    [
+        ({"non_masquerade_cidrs": ["10.0.0.0/8"]}, "rule"),
+        ({"exemption": "enforce"}, "element"),
+        ({"random_fully": False}, "element"),
+        ({"to_ports": "1024-2048"}, "element"),
+    ],
+    ids=str,
+)
+def test_a_table_is_changed_where_it_stands_and_only_where_it_differs(
+    after: t.Dict[str, t.Any], untouched: str
+) -> None:
+    nft = Nft()
+    it = backend(nft)
+    it.commit(it.plan(state(), wanted(**after)).transaction)
+    (written,) = nft.written
+    assert "delete" not in written
+    assert untouched not in written
+
+
+def test_the_enforcing_chain_goes_with_the_option() -> None:
+    written = backend().plan(state(exemption="enforce"), wanted()).transaction
+    assert "flush chain ip ip_masq_agent enforce\ndelete chain ip ip_masq_agent enforce\n" in written
+
+
+def test_what_is_foreign_goes_with_the_table() -> None:
+    listed = state().listed or ""
+    tampered = State(listed.replace("set exempt_ranges {", "chain mine {\n}\nset exempt_ranges {"))
+    plan = backend().plan(tampered, wanted())
+    assert [action.rule for action in plan.actions] == ["chain mine"]
+    assert plan.transaction.startswith("delete table ip ip_masq_agent\ntable ip ip_masq_agent {")
+
+
+def test_undo_puts_back_what_was_there_word_for_word() -> None:
+    before, after = State("table ip ip_masq_agent {\n\tchain strange {\n\t}\n}\n"), state()
+    assert backend().undo(after, before) == "delete table ip ip_masq_agent\n" + (before.listed or "")
+    assert backend().undo(after, State(None)) == "delete table ip ip_masq_agent\n"
+    assert backend().undo(State(None), before) == before.listed
+
+
+def test_a_refusal_is_passed_on_in_short() -> None:
+    said = Outcome(1, "", "Error: Could not process rule: Operation not supported\n" + "x" * 100000)
+    nft = Nft(wrote=lambda _step: said)
+    it = backend(nft)
+    with pytest.raises(CommitRefused) as refusal:
+        it.commit(it.plan(State(None), wanted()).transaction)
+    assert len(nft.written) == 1
+    assert "Operation not supported" in str(refusal.value)
+    assert "nft_masq" in str(refusal.value)
+    assert len(str(refusal.value)) < 700
+
+
+@pytest.mark.parametrize(
+    "before, undone",
+    [(None, "delete table ip ip_masq_agent\n"), (OLD_FORM, "delete set ip ip_masq_agent exempt_ranges\n")],
+    ids=["new table", "set of an earlier release"],
+)
+def test_a_second_step_that_is_refused_takes_the_first_with_it(before: t.Optional[str], undone: str) -> None:
+    nft = Nft(wrote=lambda step: Outcome(1, "", "no") if "@exempt_ranges" in step else DONE)
+    it = backend(nft, has_table=before is not None)
+    with pytest.raises(CommitRefused):
+        it.commit(it.plan(State(before), wanted()).transaction)
+    assert nft.written[2:] == [undone]
+
+
+def test_the_set_of_an_earlier_release_goes_once_nothing_uses_it() -> None:
+    nft = Nft()
+    it = backend(nft)
+    plan = it.plan(State(OLD_FORM), wanted())
+    it.commit(plan.transaction)
+    first, second = nft.written
+    assert first.startswith("add set ip ip_masq_agent exempt_ranges { typeof ip daddr;") and "chain" not in first
+    assert "delete" not in first and second.endswith("delete set ip ip_masq_agent exempt\n")
+    assert [action.action for action in plan.actions] == ["set created", "set removed", "rule removed", "rule added"]
+
+
+def test_a_replacement_that_was_interrupted_is_completed() -> None:
+    nft = Nft()
+    it = backend(nft)
+    new_set = (state().listed or "").partition("chain ")[0]
+    it.commit(it.plan(State(new_set + OLD_FORM.partition("{")[2]), wanted()).transaction)
+    (written,) = nft.written
+    assert "element" not in written and written.endswith("delete set ip ip_masq_agent exempt\n")
+
+
+@pytest.mark.parametrize("status", [-11, 139, -6, 134])
+def test_a_crash_of_nft_is_an_error_with_its_cause_and_remedy(status: int) -> None:
+    def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+        return Outcome(0, "nftables v1.0.6 (Lester Gooch #5)\n", "") if "--version" in argv else Outcome(status, "", "")
+
+    it = Nftables(run, "ipv4", "/usr/sbin/nft", has_table=lambda _family, _name: True)
+    for fails in (it.observe, it.counters, lambda: it.commit("add table ip ip_masq_agent\n")):
+        with pytest.raises(NodeError) as caught:
+            fails()
+        for part in (
+            "nftables v1.0.6 crashed",
+            str(status),
+            "cannot be determined",
+            "Upgrade nftables",
+            "iptables_nft",
+        ):
+            assert part in str(caught.value)
+
+
+def test_more_than_a_hundred_ranges_are_reported_as_a_count() -> None:
+    many = ["10.%d.0.0/16" % (2 * i) for i in range(101)]
+    actions = backend().plan(state(), wanted(non_masquerade_cidrs=many, cidr_limit=101)).actions
+    told = [action[:2] for action in actions]
+    assert ("ranges added", "101 ranges") in told
+    assert ("range removed", "172.16.0.0/12") in told
+
+
+def test_counters_tell_exempt_from_masqueraded() -> None:
+    listed = """table ip ip_masq_agent {
+	chain postrouting {
+		type nat hook postrouting priority 100; policy accept;
+		fib daddr type 2 counter packets 1 bytes 2 return
+		ip daddr @exempt_ranges counter packets 30 bytes 1800 return
+		meta l4proto 6 counter packets 400 bytes 24000 masquerade to :42
+		counter packets 5 bytes 300 masquerade fully-random
+	}
+	chain enforce {
+		meta mark & 0x00006000 != 0x00000000 counter packets 9 bytes 9 return
+		ip daddr @exempt_ranges counter packets 6 bytes 360 snat to ip saddr
+	}
+}
+"""
+    nft = Nft(Outcome(0, listed, ""))
+    assert backend(nft).counters() == Counters(36, 2160, 405, 24300)
+
+
+class TestChoice:
+    """When C(backend: auto) means nftables."""
+
+    @pytest.fixture
+    def node(self, tmp_path: t.Any, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., Node]:
+        """Makes a node that has these programs, on a kernel that has these extensions."""
+
+        def make(*programs: str, has: t.Callable[[str], t.Optional[bool]] = lambda name: True) -> Node:
+            for name in programs:
+                (tmp_path / name).touch(mode=0o755)
+
+            def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+                assert argv[1:] == ["--version"] or "-S" in argv, argv
+                name = argv[0].rsplit("/", 1)[1]
+                says = "nftables v1.1.3 (Commodore)" if name == "nft" else "iptables v1.8.11 (nf_tables)"
+                return Outcome(0, says, "") if argv[1:] == ["--version"] else Outcome(1, "", "")
+
+            return Node(run, has_extension=lambda _family, _kind, name, _revision: has(name))
+
+        monkeypatch.setattr(
+            "ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect.search_path",
+            lambda: str(tmp_path),
+        )
+        return make
+
+    IPTABLES = ("iptables-nft", "iptables-nft-restore")
+
+    def test_not_where_iptables_works(self, node: t.Callable[..., Node]) -> None:
+        assert node("nft", *self.IPTABLES).choose("auto") == "iptables_nft"
+
+    def test_where_iptables_is_not_installed(self, node: t.Callable[..., Node]) -> None:
+        found = node("nft")
+        assert found.choose("auto") == NFTABLES
+        tool = found.tool(NFTABLES, "ipv4")
+        assert tool is not None
+        assert tool.version_text == "1.1.3"
+
+    @pytest.mark.parametrize("missing", ["MASQUERADE", "addrtype", "comment"])
+    def test_where_the_kernel_lacks_what_iptables_needs(self, node: t.Callable[..., Node], missing: str) -> None:
+        assert node("nft", *self.IPTABLES, has=lambda name: name != missing).choose("auto") == NFTABLES
+
+    def test_not_where_the_kernel_lacks_it_and_nft_is_missing_too(self, node: t.Callable[..., Node]) -> None:
+        assert node(*self.IPTABLES, has=lambda name: False).choose("auto") == "iptables_nft"
+
+    def test_not_where_the_kernel_will_not_say(self, node: t.Callable[..., Node]) -> None:
+        assert node("nft", *self.IPTABLES, has=lambda name: None).choose("auto") == "iptables_nft"
+
+    def test_not_where_iptables_is_asked_for(self, node: t.Callable[..., Node]) -> None:
+        assert node("nft", *self.IPTABLES, has=lambda name: False).choose("iptables_nft") == "iptables_nft"
+
+    def test_where_exemptions_are_to_hold(self, node: t.Callable[..., Node]) -> None:
+        assert node("nft", *self.IPTABLES).choose("auto", "enforce") == NFTABLES
+
+    @pytest.mark.parametrize("asked", [("nftables", "return"), ("auto", "enforce")], ids=" ".join)
+    def test_missing_nft_is_said(self, node: t.Callable[..., Node], asked: t.Tuple[str, str]) -> None:
+        with pytest.raises(NodeError, match="install the package nftables"):
+            node(*self.IPTABLES).choose(*asked)
+
+    def test_nothing_at_all_names_both_packages(self, node: t.Callable[..., Node]) -> None:
+        with pytest.raises(NodeError, match="install the package iptables or nftables"):
+            node().choose("auto")

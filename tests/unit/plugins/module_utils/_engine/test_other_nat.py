@@ -1,0 +1,63 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rules of others in POSTROUTING are remarked on when they take traffic from us or masquerade what we exempt."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.other_nat import postrouting_remarks
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from support import worlds
+from support.nat import Nat
+from support.worlds import CHAIN, JUMP
+
+MASQUERADES = "it can masquerade what you exempt"
+TAKES = "what it matches never reaches our chain"
+
+
+def remarks(before: t.Sequence[str], behind: t.Sequence[str], exemption: str = "return") -> t.List[str]:
+    wanted = from_config(build({"exemption": exemption}), "ipv4")
+    chains = {CHAIN: worlds.healthy(wanted), "POSTROUTING": [*before, JUMP, *behind], "KUBE-POSTROUTING": [], "X": []}
+    plan = converge(worlds.backend(Nat(chains=chains)), wanted).plan
+    assert not plan.actions
+    return list(postrouting_remarks(plan, accepts=exemption != "return"))
+
+
+@pytest.mark.parametrize("rule", ["-o eth1 -j MASQUERADE", "-d 10.0.0.0/8 -j SNAT --to-source 192.0.2.1"])
+@pytest.mark.parametrize("exemption, behind_matters", [("return", True), ("accept", False)])
+def test_a_masquerade_before_us_always_counts_one_behind_us_only_after_return(
+    rule: str, exemption: str, behind_matters: bool
+) -> None:
+    (early,) = remarks([rule], [], exemption)
+    assert rule in early and "before our jump" in early and MASQUERADES in early
+    late = remarks([], [rule], exemption)
+    assert len(late) == behind_matters
+    assert all(rule in remark and "behind our jump" in remark and MASQUERADES in remark for remark in late)
+
+
+@pytest.mark.parametrize("verdict", ["ACCEPT", "RETURN"])
+def test_a_verdict_before_us_takes_traffic_and_one_behind_us_does_not(verdict: str) -> None:
+    rule = "-p tcp -j " + verdict
+    (early,) = remarks([rule], [])
+    assert rule in early and TAKES in early
+    assert remarks([], [rule]) == []
+
+
+@pytest.mark.parametrize(
+    "benign",
+    [
+        "-j KUBE-POSTROUTING",
+        "-m mark --mark 0x4000/0x4000 -j MASQUERADE",
+        "-m mark ! --mark 0x4000/0x4000 -j RETURN",
+        "-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
+        "-s 192.0.2.1/32 -j ACCEPT",
+        '-m comment --comment "-j MASQUERADE" -j X',
+    ],
+)
+def test_marked_and_source_limited_traffic_is_not_remarked_on(benign: str) -> None:
+    assert remarks([benign], [benign]) == []

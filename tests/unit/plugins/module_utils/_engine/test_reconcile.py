@@ -1,0 +1,270 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A whole node: two families, two variants of iptables, what is left over where, and what fails."""
+
+from __future__ import annotations
+
+import copy
+import os
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import reconcile as reconcile_module
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result, reconcile
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from support import worlds
+from support.machine import FAMILIES, LEGACY, NFT, Machine
+from support.worlds import CHAIN, JUMP
+
+DUAL: t.Dict[str, t.Any] = {"enable_ipv6": True, "non_masquerade_cidrs": ["10.0.0.0/8", "fc00::/7"]}
+EVERYWHERE = [(variant, family) for variant in (NFT, LEGACY) for family in FAMILIES]
+
+
+def sync(machine: Machine, present: bool = True, check: bool = False, **options: t.Any) -> Result:
+    return reconcile(machine.node(), build(options), present, check)
+
+
+def fill(machine: Machine, variant: str, family: str, **options: t.Any) -> None:
+    """Rules of ours, and some of another program, in one table."""
+    ours = worlds.healthy(from_config(build(options), family))
+    machine.put(variant, family, IP_MASQ_AGENT=ours, OTHER=["-p udp -j RETURN"], POSTROUTING=["-j OTHER", JUMP])
+
+
+def has_ours(machine: Machine, variant: str, family: str) -> bool:
+    chains = machine.nat[variant, family].chains
+    return CHAIN in chains or any(CHAIN in rule for rule in chains["POSTROUTING"])
+
+
+def test_both_families_are_kept_and_a_second_run_changes_nothing(machine: Machine) -> None:
+    first = sync(machine, **DUAL)
+    assert (first.changed, first.errors, first.backend, first.version) == (True, (), NFT, "1.8.9")
+    assert [(change.backend, change.family) for change in first.changes] == [(NFT, "ipv4"), (NFT, "ipv6")]
+    for family in FAMILIES:
+        worlds.assert_holds(machine.nat[NFT, family].chains, from_config(build(DUAL), family))
+    second = sync(machine, **DUAL)
+    assert not second.changed and machine.writes() == [(NFT, "ipv4"), (NFT, "ipv6")]
+
+
+def test_without_ipv6_no_ipv6_table_is_written(machine: Machine) -> None:
+    sync(machine)
+    assert machine.writes() == [(NFT, "ipv4")]
+
+
+@pytest.mark.parametrize("broken, works", [("ipv6", "ipv4"), ("ipv4", "ipv6")])
+def test_a_family_that_fails_does_not_stop_the_other_and_is_not_hidden(
+    machine: Machine, broken: str, works: str
+) -> None:
+    machine.broken.add((NFT, broken))
+    done = sync(machine, **DUAL)
+    worlds.assert_holds(machine.nat[NFT, works].chains, from_config(build(DUAL), works))
+    (error,) = done.errors
+    assert error.startswith(broken + ": ") and "Operation not supported" in error
+    assert done.changed and [change.family for change in done.changes] == [works]
+
+
+def test_a_family_without_a_program_is_an_error_of_that_family_only(machine: Machine) -> None:
+    for name in ("ip6tables-nft", "ip6tables-legacy"):
+        machine.remove(name)
+    done = sync(machine, **DUAL)
+    (error,) = done.errors
+    assert error.startswith("ipv6: ") and "install it" in error
+    assert has_ours(machine, NFT, "ipv4")
+
+
+def test_rules_left_in_the_other_variant_go_after_the_new_ones_are_there(machine: Machine) -> None:
+    for family in FAMILIES:
+        fill(machine, NFT, family, **DUAL)
+    before = machine.foreign()
+    done = sync(machine, backend=LEGACY, **DUAL)
+    assert machine.writes() == [(LEGACY, "ipv4"), (LEGACY, "ipv6"), (NFT, "ipv4"), (NFT, "ipv6")]
+    assert [has_ours(machine, *where) for where in EVERYWHERE] == [False, False, True, True]
+    assert machine.foreign() == before
+    gone = [
+        (change.backend, action.action)
+        for change in done.changes
+        for action in change.plan.actions
+        if "removed" in action.action
+    ]
+    assert gone == [(NFT, "jump removed"), (NFT, "chain removed")] * 2
+
+
+def test_rules_of_a_family_that_could_not_move_stay_where_they_are(machine: Machine) -> None:
+    for family in FAMILIES:
+        fill(machine, NFT, family, **DUAL)
+    machine.broken.add((LEGACY, "ipv6"))
+    done = sync(machine, backend=LEGACY, **DUAL)
+    assert [has_ours(machine, *where) for where in EVERYWHERE] == [False, True, True, False]
+    assert len(done.errors) == 1
+
+
+def test_rules_in_a_dormant_table_replace_none(machine: Machine) -> None:
+    fill(machine, LEGACY, "ipv4")
+    machine.nat[NFT, "ipv4"].dormant = True
+    done = sync(machine, backend=NFT)
+    (error,) = done.errors
+    assert "table nat is dormant" in error
+    assert has_ours(machine, NFT, "ipv4") and has_ours(machine, LEGACY, "ipv4")
+    machine.nat[NFT, "ipv4"].dormant = False
+    assert sync(machine, backend=NFT).errors == ()
+    assert not has_ours(machine, LEGACY, "ipv4")
+
+
+@pytest.mark.parametrize("variant", [NFT, LEGACY])
+def test_the_ipv6_chain_goes_when_ipv6_is_turned_off(machine: Machine, variant: str) -> None:
+    sync(machine, backend=variant, **DUAL)
+    done = sync(machine, backend=variant, non_masquerade_cidrs=["10.0.0.0/8"])
+    assert [(change.family, change.backend) for change in done.changes if change.plan.actions] == [("ipv6", variant)]
+    assert has_ours(machine, variant, "ipv4") and not has_ours(machine, variant, "ipv6")
+
+
+def test_a_program_for_leftovers_that_does_not_work_is_a_note_and_no_error(machine: Machine) -> None:
+    machine.legacy_tables["ipv4"].append("nat")
+    machine.broken.add((LEGACY, "ipv4"))
+    done = sync(machine)
+    assert done.errors == () and has_ours(machine, NFT, "ipv4")
+    (note,) = done.notes
+    assert "ipv4" in note and LEGACY in note
+    (place,) = done.not_checked
+    assert place in note
+
+
+def test_a_kernel_without_ipv6_is_not_asked_about_it(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconcile_module, "has_ipv6", lambda: False)
+    sync(machine)
+    sync(machine, present=False)
+    assert not [argv for argv in machine.asked if "ip6tables" in argv[0] and "nat" in argv]
+
+
+def test_absent_frees_every_variant_and_family_and_then_has_nothing_to_do(machine: Machine) -> None:
+    for where in EVERYWHERE:
+        fill(machine, *where, **DUAL)
+    before = machine.foreign()
+    done = sync(machine, present=False)
+    assert done.changed and done.errors == ()
+    assert not any(has_ours(machine, *where) for where in EVERYWHERE)
+    assert machine.foreign() == before
+    assert sorted(machine.writes()) == sorted(EVERYWHERE)
+    assert not sync(machine, present=False).changed
+    assert len(machine.writes()) == len(EVERYWHERE)
+
+
+def test_absent_on_a_fresh_node_creates_nothing(machine: Machine) -> None:
+    assert not sync(machine, present=False).changed
+    assert machine.writes() == [] and machine.legacy_tables == {"ipv4": [], "ipv6": []}
+
+
+def test_absent_that_fails_somewhere_says_so_and_goes_on_elsewhere(machine: Machine) -> None:
+    for where in EVERYWHERE:
+        fill(machine, *where, **DUAL)
+    machine.broken.add((LEGACY, "ipv4"))
+    done = sync(machine, present=False)
+    (error,) = done.errors
+    assert error.startswith("ipv4, " + LEGACY)
+    assert [where for where in EVERYWHERE if has_ours(machine, *where)] == [(LEGACY, "ipv4")]
+
+
+def test_two_chains_of_other_names_do_not_meet(machine: Machine) -> None:
+    sync(machine, masq_chain="MINE")
+    machine.put(
+        NFT, "ipv4", THEIRS=["-j RETURN"], POSTROUTING=machine.nat[NFT, "ipv4"].chains["POSTROUTING"] + ["-j THEIRS"]
+    )
+    sync(machine, present=False, masq_chain="MINE")
+    assert machine.nat[NFT, "ipv4"].chains["THEIRS"] == ["-j RETURN"]
+    assert machine.nat[NFT, "ipv4"].chains["POSTROUTING"] == ["-j THEIRS"]
+
+
+def test_a_chain_of_an_earlier_name_is_replaced_in_the_same_transaction(machine: Machine) -> None:
+    sync(machine, masq_chain="OLD")
+    done = sync(machine, masq_chain=CHAIN)
+    assert machine.writes() == [(NFT, "ipv4")] * 2
+    assert "OLD" not in machine.nat[NFT, "ipv4"].chains
+    worlds.assert_holds(machine.nat[NFT, "ipv4"].chains, from_config(build({}), "ipv4"))
+    assert "chain of an earlier agent removed" in [action.action for action in done.changes[0].plan.actions]
+
+
+def test_earlier_chains_that_jump_to_each_other_are_replaced_together(machine: Machine) -> None:
+    jumps = ["-j IP-MASQ", "-j NON-MASQUERADE-DAEMON"]
+    machine.put(NFT, "ipv4", IP_MASQ=["-j RETURN"], NON_MASQUERADE_DAEMON=["-j IP-MASQ"], POSTROUTING=jumps)
+    assert sync(machine).errors == ()
+    worlds.assert_holds(machine.nat[NFT, "ipv4"].chains, from_config(build({}), "ipv4"))
+
+
+@pytest.mark.parametrize("name", ["KUBE-POSTROUTING", "CNI-0123", "cali-POSTROUTING"])
+def test_a_chain_of_another_program_is_not_an_earlier_agents_whatever_the_comment_says(
+    machine: Machine, name: str
+) -> None:
+    jump = '-m comment --comment "ip-masq-agent: first" -j ' + name
+    machine.put(NFT, "ipv4", POSTROUTING=[jump])
+    machine.nat[NFT, "ipv4"].chains[name] = ["-p udp -j RETURN"]
+    sync(machine)
+    assert machine.nat[NFT, "ipv4"].chains[name] == ["-p udp -j RETURN"]
+    assert jump in machine.nat[NFT, "ipv4"].chains["POSTROUTING"]
+
+
+@pytest.mark.parametrize("present", [True, False])
+def test_check_mode_says_what_the_real_run_does_and_touches_nothing(machine: Machine, present: bool) -> None:
+    fill(machine, LEGACY, "ipv4", **DUAL)
+    fill(machine, NFT, "ipv6")
+    before = copy.deepcopy({where: nat.chains for where, nat in machine.nat.items()})
+    looked = sync(machine, present, check=True, **DUAL)
+    assert looked.changed and machine.writes() == []
+    assert {where: nat.chains for where, nat in machine.nat.items()} == before
+    assert os.listdir(str(machine.folder)) == ["bin"], "the lock file was made"
+    done = sync(machine, present, **DUAL)
+    assert [change[:3] for change in looked.changes] == [change[:3] for change in done.changes]
+    assert looked[:2] + looked[3:] == done[:2] + done[3:]
+    assert not sync(machine, present, check=True, **DUAL).changed
+
+
+def test_whoever_is_not_root_is_refused_before_anything_is_asked(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(NodeError, match="run as root"):
+        sync(machine)
+    assert machine.asked == []
+
+
+def test_the_lock_is_held_while_the_kernel_is_asked_and_gone_afterwards(machine: Machine) -> None:
+    seen = []
+    machine.nat[NFT, "ipv4"].interloper = lambda: seen.append(os.path.exists(reconcile_module.LOCK_PATH))
+    sync(machine)
+    assert seen and all(seen)
+    assert os.listdir(str(machine.folder)) == ["bin"]
+
+
+@pytest.mark.parametrize("version, fully", [("v1.6.1", False), ("v1.6.2", True), ("v1.8.11 (legacy)", True)])
+def test_fully_random_ports_only_where_iptables_knows_them(machine: Machine, version: str, fully: bool) -> None:
+    machine.remove("-nft", "-legacy")
+    machine.add("iptables", LEGACY, version)
+    sync(machine)
+    last = machine.nat[LEGACY, "ipv4"].chains[CHAIN][-1]
+    assert last.endswith("--random-fully") is fully
+    (write,) = [argv for argv in machine.asked if argv[0].endswith("-restore")]
+    assert ("-w" in write) is fully, "iptables-restore knows -w from the same release"
+
+
+@pytest.mark.parametrize(
+    "variant, version, asks",
+    [
+        (LEGACY, "v1.6.0", False),
+        (LEGACY, "v1.6.1", True),
+        (LEGACY, "v1.8.7 (legacy)", True),
+        (LEGACY, "v1.8.8 (legacy)", False),
+        (NFT, "v1.8.7 (nf_tables)", False),
+    ],
+)
+def test_old_releases_of_legacy_ask_for_the_lock_more_often_than_once_a_second(
+    machine: Machine, variant: str, version: str, asks: bool
+) -> None:
+    machine.remove("-nft", "-legacy")
+    machine.add("iptables", variant, version)
+    sync(machine)
+    calls = [argv for argv in machine.asked if "nat" in argv or argv[0].endswith("-restore")]
+    told = ["-W" in argv and argv[argv.index("-W") + 1] == "100000" for argv in calls]
+    # iptables-restore knows it one release later than iptables does.
+    assert told == [asks and (version != "v1.6.1" or "nat" in argv) for argv in calls]
+    assert calls

@@ -1,0 +1,203 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A policy becomes rules in the reference agent's order; rulesets are compared by what packets can tell."""
+
+from __future__ import annotations
+
+import ipaddress
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
+    FAMILIES,
+    LOOPBACK,
+    SERVICE_MARKS,
+    SHARE_UNIT,
+    Exempt,
+    Guard,
+    Masquerade,
+    Ruleset,
+    from_config,
+    from_rules,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
+from hypothesis import given
+from hypothesis import strategies as st
+from support import worlds
+
+RFC1918 = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]
+RESERVED = RFC1918 + ["100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15"]
+RESERVED += ["198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4"]
+MIXED: t.Dict[str, t.Any] = {"non_masquerade_cidrs": ["10.244.0.0/16", "fc00::/7"], "enable_ipv6": True}
+
+
+@pytest.mark.parametrize("supported", [True, False])
+@pytest.mark.parametrize("asked_for", [True, False])
+@pytest.mark.parametrize(
+    "family, options, exempt",
+    [
+        ("ipv4", {"non_masquerade_cidrs": []}, ["169.254.0.0/16"]),
+        ("ipv4", {}, ["169.254.0.0/16"] + RFC1918),
+        ("ipv4", {"nomasq_all_reserved_ranges": True}, ["169.254.0.0/16"] + RESERVED),
+        ("ipv4", {"masq_link_local": True}, RFC1918),
+        ("ipv4", {"masq_link_local_ipv6": True}, ["169.254.0.0/16"] + RFC1918),
+        ("ipv4", MIXED, ["169.254.0.0/16", "10.244.0.0/16"]),
+        ("ipv6", dict(MIXED, non_masquerade_cidrs=[]), ["fe80::/10"]),
+        ("ipv6", MIXED, ["fe80::/10", "fc00::/7"]),
+        ("ipv6", dict(MIXED, masq_link_local=True), ["fe80::/10", "fc00::/7"]),
+        ("ipv6", dict(MIXED, non_masquerade_cidrs=[], masq_link_local_ipv6=True), []),
+        (
+            "ipv4",
+            {"non_masquerade_cidrs": ["11.0.0.0/8", "10.0.0.0/8"]},
+            ["169.254.0.0/16", "11.0.0.0/8", "10.0.0.0/8"],
+        ),
+        (
+            "ipv4",
+            {"non_masquerade_cidrs": ["10.1.0.0/16", "10.0.0.0/8", "10.0.0.0/8"]},
+            ["169.254.0.0/16", "10.0.0.0/8"],
+        ),
+        ("ipv4", {"non_masquerade_cidrs": ["169.254.1.0/24", "169.0.0.0/8"]}, ["169.0.0.0/8"]),
+        ("ipv4", {"non_masquerade_cidrs": ["0.0.0.0/0"]}, ["0.0.0.0/0"]),
+    ],
+)
+def test_link_local_then_the_list_then_masquerade(
+    family: str, options: t.Dict[str, t.Any], exempt: t.List[str], asked_for: bool, supported: bool
+) -> None:
+    config = build(dict(options, random_fully=asked_for))
+    assert from_config(config, family, random_fully=supported).rules == tuple(
+        [Exempt(ipaddress.ip_network(cidr), "RETURN") for cidr in exempt]
+        + [Masquerade(random_fully=asked_for and supported)]
+    )
+
+
+@pytest.mark.parametrize("exemption, verdict", [("return", "RETURN"), ("accept", "ACCEPT")])
+def test_the_exemption_decides_the_verdict(exemption: str, verdict: str) -> None:
+    assert from_config(build({"exemption": exemption}), "ipv4").verdict == verdict
+
+
+MARKED = Guard(marks=SERVICE_MARKS)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "exemption, expected",
+    [
+        ("return", []),
+        ("accept", [MARKED, "loopback"]),
+        ("enforce", [Guard(dnat=True), MARKED, "loopback"]),
+    ],
+)
+def test_what_must_leave_as_the_node_is_left_to_later_rules(
+    family: str, exemption: str, expected: t.List[t.Any]
+) -> None:
+    """With C(return) later rules see all packets."""
+    config = build(dict(MIXED, exemption=exemption))
+    guards = [Guard(source=LOOPBACK[family]) if guard == "loopback" else guard for guard in expected]
+    assert list(from_config(config, family).guards) == guards
+    assert from_config(config, family).rules[: len(guards)] == tuple(guards)
+
+
+def test_where_nothing_is_exempt_nothing_is_guarded() -> None:
+    config = build({"exemption": "accept", "non_masquerade_cidrs": [], "masq_link_local": True})
+    assert from_config(config, "ipv4").rules == (Masquerade(random_fully=True),)
+
+
+@pytest.mark.parametrize(
+    "ranges, shares",
+    [
+        ("42", []),
+        ("1024-29999,32768-65535", [0.469292562840114]),
+        ("1024-29999,32768-49151,61000-65535", [0.5807279140612474, 0.7831739961759082]),
+        ("1024,65535", [0.5]),
+    ],
+)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ports_are_shared_by_the_size_of_the_ranges_for_each_protocol(
+    family: str, ranges: str, shares: t.List[float]
+) -> None:
+    config = build({"to_ports": ranges})
+    masquerade = from_config(config, family).masquerade
+    assert masquerade[-1] == Masquerade(random_fully=True)
+    rounded = [int(share * SHARE_UNIT + 0.5) for share in shares]
+    expected = [
+        Masquerade(protocol, ports, share, True)
+        for protocol in ("tcp", "udp", "sctp")
+        for ports, share in zip(config.to_ports, rounded + [None])
+    ]
+    assert list(masquerade[:-1]) == expected
+
+
+@given(st.lists(worlds.port_ranges, min_size=1, max_size=6))
+def test_every_range_gets_its_share_of_all_connections(ranges: t.List[PortRange]) -> None:
+    config = build({"to_ports": [str(ports) for ports in ranges]})
+    total, left = sum(ports.size for ports in ranges), 1.0
+    for rule, ports in zip(from_config(config, "ipv4").masquerade, ranges):
+        share = left * (1 if rule.share is None else rule.share / SHARE_UNIT)
+        assert share == pytest.approx(ports.size / total, abs=1e-8)
+        left -= share
+
+
+def exempt(*cidrs: str, verdict: str = "RETURN") -> Ruleset:
+    return Ruleset(tuple(ipaddress.ip_network(cidr) for cidr in cidrs), verdict, (Masquerade(random_fully=True),))
+
+
+@pytest.mark.parametrize(
+    "one, other, same",
+    [
+        (exempt("10.0.0.0/8", "11.0.0.0/8"), exempt("11.0.0.0/8", "10.0.0.0/8"), True),
+        (exempt("10.0.0.0/8"), exempt("10.0.0.0/8", "10.0.0.0/8"), True),
+        (exempt("10.0.0.0/8"), exempt("10.0.0.0/9", "10.128.0.0/9"), True),
+        (exempt("10.0.0.0/8"), exempt("10.0.0.0/8", "10.1.0.0/16"), True),
+        (exempt("10.0.0.0/8"), exempt("10.0.0.0/9"), False),
+        (exempt("10.0.0.0/8"), exempt("10.0.0.0/8", verdict="ACCEPT"), False),
+        (exempt(), exempt(verdict="ACCEPT"), True),
+        (exempt("10.0.0.0/8"), exempt("10.0.0.0/8")._replace(masquerade=(Masquerade(),)), False),
+        (exempt("10.0.0.0/8"), exempt("10.0.0.0/8")._replace(masquerade=()), False),
+        (exempt("10.0.0.0/8"), None, False),
+        (exempt("10.0.0.0/8"), exempt("10.0.0.0/8")._replace(guards=(MARKED,)), False),
+        (
+            exempt("10.0.0.0/8")._replace(guards=(MARKED, Guard(dnat=True))),
+            exempt("10.0.0.0/8")._replace(guards=(Guard(dnat=True), MARKED, MARKED)),
+            True,
+        ),
+    ],
+)
+def test_order_duplicates_and_overlaps_mean_nothing_all_else_does(
+    one: Ruleset, other: t.Optional[Ruleset], same: bool
+) -> None:
+    assert one.means(other) is same
+    if other is not None:
+        assert other.means(one) is same
+
+
+@given(worlds.configs, worlds.families)
+def test_covered_ranges_go_and_no_address_changes_its_verdict(config: t.Any, family: str) -> None:
+    ruleset = from_config(config, family)
+    version = {"ipv4": 4, "ipv6": 6}[family]
+    asked = [network for network in config.non_masquerade_cidrs if network.version == version]
+    if not (config.masq_link_local if version == 4 else config.masq_link_local_ipv6):
+        asked.append(ipaddress.ip_network("169.254.0.0/16" if version == 4 else "fe80::/10"))
+    assert list(ipaddress.collapse_addresses(ruleset.exempt)) == list(ipaddress.collapse_addresses(asked))
+    assert len(set(ruleset.exempt)) == len(ruleset.exempt)
+    assert not any(a != b and a.subnet_of(b) for a in ruleset.exempt for b in ruleset.exempt)
+
+
+@given(worlds.configs, worlds.families)
+def test_rules_give_back_the_ruleset(config: t.Any, family: str) -> None:
+    ruleset = from_config(config, family)
+    assert ruleset.means(from_rules(ruleset.rules))
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        [Masquerade(), Exempt(ipaddress.ip_network("10.0.0.0/8"), "RETURN")],
+        [Exempt(ipaddress.ip_network("10.0.0.0/8"), "RETURN"), Exempt(ipaddress.ip_network("11.0.0.0/8"), "ACCEPT")],
+        [Exempt(ipaddress.ip_network("10.0.0.0/8"), "ACCEPT"), MARKED, Masquerade()],
+        [Masquerade(), MARKED],
+    ],
+)
+def test_rules_of_another_shape_are_no_ruleset(rules: t.List[t.Any]) -> None:
+    assert from_rules(rules) is None

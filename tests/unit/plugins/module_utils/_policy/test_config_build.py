@@ -1,0 +1,201 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A policy from plain values: defaults, limits, and what goes with what."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import (
+    BACKENDS,
+    POLICY_OPTIONS,
+    Config,
+    build,
+    file_key,
+    find_file_key,
+    nearest_file_key,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
+
+RFC1918 = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]
+RESERVED = RFC1918 + [
+    "100.64.0.0/10",
+    "192.0.0.0/24",
+    "192.0.2.0/24",
+    "192.88.99.0/24",
+    "198.18.0.0/15",
+    "198.51.100.0/24",
+    "203.0.113.0/24",
+    "240.0.0.0/4",
+]
+
+
+def cidrs(**values: t.Any) -> t.List[str]:
+    return [str(network) for network in build(values).non_masquerade_cidrs]
+
+
+def test_nothing_given_is_the_reference_agents_defaults() -> None:
+    config = build({})
+    assert [str(network) for network in config.non_masquerade_cidrs] == RFC1918
+    assert config._replace(non_masquerade_cidrs=()) == Config(
+        non_masquerade_cidrs=(),
+        masq_link_local=False,
+        masq_link_local_ipv6=False,
+        enable_ipv6=False,
+        masq_chain="IP-MASQ-AGENT",
+        random_fully=True,
+        to_ports=(),
+        backend="auto",
+        exemption="return",
+        resync_interval=60 * 10**9,
+        notes=(),
+    )
+
+
+def test_an_empty_list_is_empty_and_not_the_default() -> None:
+    assert cidrs(non_masquerade_cidrs=[]) == []
+
+
+def test_all_reserved_ranges_replace_the_default_in_their_order() -> None:
+    assert cidrs(nomasq_all_reserved_ranges=True) == RESERVED
+
+
+def test_a_list_wins_over_all_reserved_ranges_and_keeps_its_order() -> None:
+    given = ["192.168.0.0/16", "10.0.0.0/8"]
+    assert cidrs(nomasq_all_reserved_ranges=True, non_masquerade_cidrs=given) == given
+
+
+@pytest.mark.parametrize(
+    "limit, count, good", [(64, 64, True), (64, 65, False), (0, 0, True), (0, 1, False), (65, 65, True)]
+)
+def test_more_entries_than_the_limit_are_refused(limit: int, count: int, good: bool) -> None:
+    values = {"non_masquerade_cidrs": ["10.%d.0.0/16" % number for number in range(count)], "cidr_limit": limit}
+    if good:
+        assert len(build(values).non_masquerade_cidrs) == count
+    else:
+        with pytest.raises(ConfigError, match=r"%d entries .* cidr_limit \(%d\).*raise cidr_limit" % (count, limit)):
+            build(values)
+
+
+def test_ipv6_is_refused_while_it_is_off_and_taken_when_on() -> None:
+    mixed = ["10.244.0.0/16", "fc00::/7"]
+    with pytest.raises(ConfigError, match="fc00::/7 is IPv6, and IPv6 is off: set enable_ipv6 to true"):
+        build({"non_masquerade_cidrs": mixed})
+    assert cidrs(non_masquerade_cidrs=mixed, enable_ipv6=True) == mixed
+
+
+@pytest.mark.parametrize("everything", ["0.0.0.0/0", "::/0"])
+def test_an_exemption_of_everything_is_said_aloud(everything: str) -> None:
+    (note,) = build({"non_masquerade_cidrs": [everything], "enable_ipv6": True}).notes
+    assert everything in note and "nothing of that family will be masqueraded" in note
+
+
+@pytest.mark.parametrize(
+    "option, value, problem",
+    [
+        ("non_masquerade_cidrs", ["10.0.0.0/8", None], "entry 2 is null"),
+        ("non_masquerade_cidrs", ["10.0.0.0/8", "10.0.0.1/8"], "aligned network is 10.0.0.0/8"),
+        ("non_masquerade_cidrs", "10.0.0.0/8", "is not a list"),
+        ("non_masquerade_cidrs", None, "is not a list"),
+        ("non_masquerade_cidrs", {"10.0.0.0/8": 1}, "is not a list"),
+        ("cidr_limit", "64", "must be an integer >= 0"),
+        ("cidr_limit", -1, "must be an integer >= 0"),
+        ("cidr_limit", True, "must be an integer >= 0"),
+        ("cidr_limit", 6.4, "must be an integer >= 0"),
+        ("cidr_limit", 2**63, "9223372036854775808 must be an integer >= 0 and below 2.63"),
+        pytest.param("cidr_limit", 10**5000, "must be an integer >= 0", id="what Python does not print"),
+        ("masq_link_local", "true", "true or false, without quotes"),
+        ("masq_link_local", 1, "true or false"),
+        ("masq_link_local_ipv6", None, "true or false"),
+        ("enable_ipv6", "yes", "true or false"),
+        ("nomasq_all_reserved_ranges", 0, "true or false"),
+        ("random_fully", [], "true or false"),
+        ("masq_chain", "POSTROUTING", "iptables reserves it"),
+        ("to_ports", ["1024-2048", "70000"], "outside 1-65535"),
+        ("to_ports", ["42-41"], "reversed"),
+        ("to_ports", ["", "42"], "PORT or FIRST-LAST"),
+        ("to_ports", [None], "PORT or FIRST-LAST"),
+        ("to_ports", [True], "PORT or FIRST-LAST"),
+        ("to_ports", {}, "not a list"),
+        ("to_ports", [10**5000], "is not a port range"),
+        ("to_ports", ["1024-2047"] * 101, "101 port ranges are more than the limit of 100"),
+        ("backend", "iptables", "not one of auto, iptables_nft, iptables_legacy"),
+        ("backend", None, "not one of"),
+        ("backend", [], "not one of"),
+        ("exemption", "drop", "not one of return, accept, enforce"),
+        ("resync_interval", 60, "text with a unit"),
+        ("resync_interval", None, "text with a unit"),
+        ("resync_interval", "0s", "not above zero"),
+        ("resync_interval", "-5s", "not above zero"),
+        ("resync_interval", "1ms", "too short: the shortest interval is 1s"),
+        ("resync_interval", "999999999ns", "too short"),
+    ],
+)
+def test_a_bad_value_is_refused_naming_the_option_or_the_files_key(option: str, value: t.Any, problem: str) -> None:
+    for label in (str, file_key):
+        with pytest.raises(ConfigError, match=problem) as refused:
+            build({option: value}, label=label)
+        assert str(refused.value).startswith(label(option) + ": ")
+
+
+def test_a_message_stays_short_and_on_one_line_whatever_the_value() -> None:
+    for value in ("x\n" * 10_000, ["10.0.0.0/8\n" * 1000], {"a": "b" * 10_000}):
+        with pytest.raises(ConfigError) as refused:
+            build({"non_masquerade_cidrs": [value]})
+        assert len(str(refused.value)) < 300 and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["1024-2048,42", ["1024-2048", "42"], ["1024-2048,42"], ["1024-2048", 42]])
+def test_to_ports_may_be_one_text_or_a_list(value: t.Any) -> None:
+    assert build({"to_ports": value}).to_ports == (PortRange(1024, 2048), PortRange(42, 42))
+
+
+@pytest.mark.parametrize("value", ["", [""], [], ()])
+def test_no_ports_are_written_in_any_of_these_ways(value: t.Any) -> None:
+    """A file can hold each; Ansible makes a list with one empty text of the option's empty value."""
+    assert build({"to_ports": value}).to_ports == ()
+
+
+def test_the_shortest_interval_is_a_second() -> None:
+    assert build({"resync_interval": "1s"}).resync_interval == 10**9
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_enforce_needs_nftables(backend: str) -> None:
+    values = {"exemption": "enforce", "backend": backend}
+    if backend in ("auto", "nftables"):
+        assert build(values).exemption == "enforce"
+    else:
+        with pytest.raises(ConfigError, match="enforce needs the nftables backend, not %s" % backend):
+            build(values)
+
+
+def test_every_key_is_found_in_any_case() -> None:
+    for key in POLICY_OPTIONS:
+        assert find_file_key(key.key.upper()) == find_file_key(key.key) == key
+    assert find_file_key("masq_chain") is None
+
+
+@pytest.mark.parametrize("name", ["masqLin\u212aLocal", "ma\u017fqLinkLocal", "MA\u017fQLIN\u212aLOCAL"])
+def test_letters_beyond_ascii_are_not_folded(name: str) -> None:
+    """ip-masq-agent takes these for masqLinkLocal, as Go folds Unicode."""
+    assert find_file_key(name) is None
+    assert nearest_file_key(name) == "masqLinkLocal"
+
+
+@pytest.mark.parametrize(
+    "typo, meant",
+    [
+        ("nonMasqueradeCIDR", "nonMasqueradeCIDRs"),
+        ("nonMasqCIDRs", "nonMasqueradeCIDRs"),
+        ("non_masquerade_cidrs", "nonMasqueradeCIDRs"),
+        ("resync", "resyncInterval"),
+        ("masqLinkLocalIpv", "masqLinkLocalIPv6"),
+        ("limit", "cidrLimit"),
+    ],
+)
+def test_the_nearest_known_key_is_the_one_meant(typo: str, meant: str) -> None:
+    assert nearest_file_key(typo) == meant

@@ -1,0 +1,394 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Config files: the reference agent's keys and semantics, and a clear word where it says nothing."""
+
+from __future__ import annotations
+
+import builtins
+import json
+import os
+import socket
+import string
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import config_file, yaml_text
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build, file_key
+
+RFC1918 = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]
+MIXED = ["172.16.0.0/12", "fc00::/7"]
+
+
+def policy(text: str) -> Config:
+    return build(config_file.parse(text, "cfg").values, label=file_key)
+
+
+class Expected(t.NamedTuple):
+    cidrs: t.Sequence[str] = RFC1918
+    masq_link_local: bool = False
+    seconds: int = 60
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("", Expected()),
+        ("\n# only a remark\n", Expected()),
+        ("---\n", Expected()),
+        ("{}", Expected()),
+        ("null", Expected()),
+        ("---\n...\n", Expected()),
+        (
+            "nonMasqueradeCIDRs:\n  - 172.16.0.0/12\n  - 10.0.0.0/8\nmasqLinkLocal: true\nresyncInterval: 5s\n",
+            Expected(["172.16.0.0/12", "10.0.0.0/8"], True, 5),
+        ),
+        ("nonMasqueradeCIDRs: [192.168.0.0/16]", Expected(["192.168.0.0/16"])),
+        ("nonMasqueradeCIDRs:\n", Expected([])),
+        ("nonMasqueradeCIDRs: []\n", Expected([])),
+        ("nonMasqueradeCIDRs: null\n", Expected([])),
+        ("masqLinkLocal: true\n", Expected(masq_link_local=True)),
+        ("masqLinkLocal:\n", Expected()),
+        ("resyncInterval: 5m\n", Expected(seconds=300)),
+        ("cidrLimit: 3\n", Expected()),
+        ("RESYNCINTERVAL: 5m\nMasqLinklocal: true\n", Expected(masq_link_local=True, seconds=300)),
+        (
+            '{"nonMasqueradeCIDRs": ["172.16.0.0/12", "10.0.0.0/8"], "masqLinkLocal": true, "resyncInterval": "5s"}',
+            Expected(["172.16.0.0/12", "10.0.0.0/8"], True, 5),
+        ),
+        ('{"nonMasqueradeCIDRs": ["192.168.0.0/16"]}', Expected(["192.168.0.0/16"])),
+        ('{"nonMasqueradeCIDRs": null}', Expected([])),
+        ('{"masqLinkLocal": true}', Expected(masq_link_local=True)),
+        ('{"resyncInterval": "5m"}', Expected(seconds=300)),
+        ('{"resyncInterval": "\\u0035\\u006d"}', Expected(seconds=300)),
+        ("--- {resyncInterval: 5m} # flow YAML", Expected(seconds=300)),
+        ("cidrLimit: 1_000\nmasqLinkLocal: Yes\n", Expected(masq_link_local=True)),
+    ],
+)
+def test_what_a_file_says_and_defaults_for_the_rest(text: str, expected: Expected) -> None:
+    config = policy(text)
+    assert [str(network) for network in config.non_masquerade_cidrs] == list(expected.cidrs)
+    assert config.masq_link_local is expected.masq_link_local
+    assert config.resync_interval == expected.seconds * 10**9
+    assert config_file.parse(text, "cfg").notes == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "enableIPv6: true\nmasqLinkLocalIPv6: true\nnonMasqueradeCIDRs: [172.16.0.0/12, 'fc00::/7']\n",
+        "nonMasqueradeCIDRs:\n- 172.16.0.0/12\n- fc00::/7\nenableIPv6: true\nmasqLinkLocalIPv6: true\n",
+        '{"enableIPv6": true, "masqLinkLocalIPv6": true, "nonMasqueradeCIDRs": ["172.16.0.0/12", "fc00::/7"]}',
+    ],
+)
+def test_ipv6_mixed_in_with_ipv6_on(text: str) -> None:
+    config = policy(text)
+    assert [str(network) for network in config.non_masquerade_cidrs] == MIXED
+    assert config.masq_link_local_ipv6 and not config.masq_link_local
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        ("nonMasqueradeCIDRs: [10.0.0.0/8", r"cfg: invalid YAML, line \d"),
+        ("resyncInterval: 5m\n\tmasqLinkLocal: true\n", r"cfg: invalid YAML, line 2"),
+        ("a: b: c\n", r"cfg: invalid YAML, line 1"),
+        ("masqLinkLocal: true\n---\nmasqLinkLocal: false\n", "cfg: 2 YAML documents, .* keep one"),
+        ("masqLinkLocal: !!python/object:os.system true\n", r"cfg: line 1: tags \(.*os.system'\) are not supported"),
+        ("masqLinkLocal: !!bool maybe\n", r"cfg: line 1: tags .* are not supported; write the value"),
+        ('{\n "masqLinkLocal": true\n "cidrLimit": 3}', r"cfg: invalid JSON, line 3"),
+        ('{"masqLinkLocal": tru}[', r"cfg: invalid JSON, line 1"),
+        ("- masqLinkLocal\n", "cfg: must be a mapping .*, not a list"),
+        ("[]", "cfg: must be a mapping .*, not a list"),
+        ("5", "cfg: must be a mapping .*, not a number"),
+        ("true", "cfg: must be a mapping .*, not a boolean"),
+        ("masqLinkLocal", "cfg: must be a mapping .*, not a text"),
+        ("masqLinkLocal: true\nmasqLinkLocal: true\n", "cfg: duplicate key 'masqLinkLocal': keep one"),
+        ('{"masqLinkLocal": true, "masqLinkLocal": true}', "cfg: duplicate key 'masqLinkLocal': keep one"),
+        ("masqLinkLocal: true\nmasqlinklocal: true\n", "cfg: duplicate key masqLinkLocal: keep one"),
+        ("unknown: {a: 1, a: 2}\n", "duplicate key 'a': keep one"),
+        ("nonMasqueradeCIDRs: &a [10.0.0.0/8]\nother: *a\n", r"line 2: aliases \(\*name\) are not supported"),
+        ("nonMasqueradeCIDRs: [10.0.0.0/8, null]\n", "nonMasqueradeCIDRs: entry 2 is null"),
+        (
+            "nonMasqueradeCIDRs: [10.0.0.0/8, ]\nresyncInterval: 60\n",
+            "resyncInterval: 60 is not a duration: .* with a unit",
+        ),
+        ("resyncInterval:\n", "resyncInterval: None is not a duration"),
+        ("resyncInterval: 1:30\n", "resyncInterval: '1:30' is not a duration"),
+        ("nonMasqueradeCIDRs: 10.0.0.0/8\n", "nonMasqueradeCIDRs: .* is not a list"),
+        ("masqLinkLocal: 'true'\n", "masqLinkLocal: 'true' is not a boolean"),
+        ("cidrLimit: '64'\n", "cidrLimit: '64' must be an integer >= 0"),
+        ("nonMasqueradeCIDRs: [10.0.0.0/8, 10.0.0.1/8]\n", "nonMasqueradeCIDRs: .*aligned network is 10.0.0.0/8"),
+        ("nonMasqueradeCIDRs: ['fc00::/7']\n", "nonMasqueradeCIDRs: .* set enableIPv6 to true"),
+        ("nonMasqueradeCIDRs: [10.0.0.0/8, 11.0.0.0/8]\ncidrLimit: 1\n", r"cidrLimit \(1\).* raise cidrLimit"),
+        ("[" * 100_000, "cfg: "),
+        ("{" * 100_000, "cfg: "),
+        ('{"a":' * 100_000, "cfg: "),
+        ("a: 1\x00", "cfg: invalid YAML"),
+        ("cidrLimit: 0100\n", "cidrLimit: '0100' must be an integer"),
+        ("cidrLimit: 0x40\n", "cidrLimit: '0x40' must be an integer"),
+        ("cidrLimit: 64.0\n", "cidrLimit: 64.0 must be an integer"),
+        ("cidrLimit: 1e2\n", "cidrLimit: 100.0 must be an integer"),
+        ("masqChain: 1.5\n", "masqChain: 1.5 cannot name a chain"),
+        ("masqLinkLocal: y\n", "masqLinkLocal: 'y' is not a boolean"),
+        ("<<: {cidrLimit: 3}\n", "line 1: merge keys"),
+        ("[a, b]: c\n", "invalid JSON"),
+        ("? [a, b]\n: c\n", "line 1: a key must be text"),
+        ("? !!str a\n: c\n", "line 1: a key must be text"),
+        ("!!map\n", "line 1: tags"),
+        (" \t\n", "cfg: invalid YAML, line 1"),
+        ("\u00a0\n", "cfg: must be a mapping .*, not a text"),
+        ('{"cidrLimit": NaN}', "cfg: invalid JSON: NaN is not a value"),
+        ('{"cidrLimit": -Infinity}', "cfg: invalid JSON: -Infinity is not a value"),
+        ('{"nonMasqueradeCIDRs": }', "cfg: invalid JSON, line 1"),
+        ('{"nonMasqueradeCIDRs"}', "cfg: invalid JSON, line 1"),
+        ("{nonMasqueradeCIDRs: []}", "cfg: invalid JSON, line 1"),
+        ('\n \t{"cidrLimit": 3,}\n', "cfg: invalid JSON, line 2"),
+        ('\u00a0{"cidrLimit": 3}', "cfg: invalid JSON, line 1"),
+        ('\ufeff\ufeff {"nonMasqueradeCIDRs": }', "cfg: invalid JSON, line 1"),
+        ('#{"cidrLimit": 3}\n', "cfg: a '#' makes a comment of a JSON document: remove it, or write {}"),
+        ('#"cidrLimit": 3}\n', "cfg: a '#' makes a comment of a JSON document: remove it, or write {}"),
+    ],
+)
+def test_a_broken_file_is_refused_and_the_message_says_where(text: str, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem) as refused:
+        policy(text)
+    assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
+
+
+BEYOND = {
+    "a decimal number": ('{"enableIPv6": %s}' % ("1" * 4301), "is too long for a number"),
+    "a decimal number of YAML": ("enableIPv6: " + "1" * 4301, "a value of 4301 characters is too long"),
+    "a shorter one of YAML": ("unknown: " + "1" * 4000, "is too long for a number"),
+    "a hexadecimal number": ("enableIPv6: 0x" + "f" * 4300, "a value of 4302 characters is too long"),
+    "a shorter hexadecimal number": ("enableIPv6: 0x" + "f" * 4000, "is not a boolean"),
+    "a sexagesimal number": ("cidrLimit: 1" + ":1" * 200_000, "a value of 400001 characters is too long"),
+    "a shorter sexagesimal number": ("cidrLimit: 1" + ":1" * 2000, "must be an integer"),
+    "a long text of YAML": ("masqChain: '%s'" % ("x" * 4097), "a value of 4097 characters is too long"),
+    "keys": (json.dumps({"key%d" % number: 1 for number in range(100_000)}), "100000 keys are more than"),
+    "keys of YAML": ("".join("k%d: 1\n" % number for number in range(20_000)), "20000 keys are more than"),
+    "YAML": ("# %s\na: 1\n" % ("x" * 1024 * 1024), "characters of YAML are more than .*: write JSON"),
+    "an escape beyond Unicode": ('a: "\\U00110000"\n', "invalid YAML"),
+    "a version of thousands of digits": ("%YAML 1." + "1" * 5000 + "\n---\na: 1\n", "invalid YAML"),
+    "a float": ("cidrLimit: 1e999\n", "cidrLimit: inf must be an integer"),
+    "an unknown key that is long": (json.dumps({"x" * 1_000_000: 1, "cidrLimit": "3"}), "cidrLimit: '3' must be"),
+}
+
+
+@pytest.mark.parametrize("case", BEYOND)
+def test_what_is_beyond_all_measure_is_refused_with_a_short_message(case: str) -> None:
+    text, problem = BEYOND[case]
+    with pytest.raises(ConfigError, match=problem) as refused:
+        policy(text)
+    assert len(str(refused.value)) < 400
+
+
+def test_what_cannot_be_shown_as_it_is_is_an_unknown_key_all_the_same() -> None:
+    document = config_file.parse(json.dumps({"\ud800\x1b[2J\n<0>": 1, "y" * 10_000: 1}), "cfg")
+    assert document.values == {}
+    for note in document.notes:
+        assert note.isprintable() and note.isascii() and len(note) < 300
+
+
+def _damages(text: str) -> t.Iterator[str]:
+    """Every text that differs by one character left out, added or replaced."""
+    # Of letters those that JSON, YAML or numbers give a meaning to; all others are like x.
+    others = [
+        *string.punctuation,
+        *string.whitespace,
+        *"0189efnotuxyEINTX\0\x1b\x7f\x85\xa0\u017f\u2028\u212a\ufeff\ud800",
+    ]
+    for place in range(len(text) + 1):
+        rest = text[place + 1 :]
+        if place < len(text):
+            yield text[:place] + rest
+        for other in others:
+            yield text[:place] + other + text[place:]
+            if place < len(text) and other != text[place]:
+                yield text[:place] + other + rest
+
+
+def _shape(values: t.Mapping[str, t.Any]) -> t.Dict[t.Tuple[str, int], t.Any]:
+    """Every single value, by its option and its place in a list; an empty list is one."""
+    shape: t.Dict[t.Tuple[str, int], t.Any] = {}
+    for option, value in values.items():
+        for place, entry in enumerate(value if isinstance(value, list) else [value], 1):
+            shape[option, place] = entry
+        if isinstance(value, list):
+            shape[option, 0] = "a list of %d" % len(value)
+    return shape
+
+
+JSON_FILES = {
+    "as the role writes it": json.dumps(
+        {
+            "nonMasqueradeCIDRs": ["10.0.0.0/8", "fd00::/8"],
+            "cidrLimit": 64,
+            "enableIPv6": True,
+            "resyncInterval": "60s",
+            "toPorts": ["1024-29999"],
+        },
+        indent=2,
+    ),
+    "on one line": '{"nonMasqueradeCIDRs": ["198.18.0.0/15"], "masqLinkLocal": false}\n',
+    "an empty list": '{"nonMasqueradeCIDRs": []}\n',
+}
+
+
+@pytest.mark.parametrize("name", JSON_FILES)
+def test_no_damage_by_one_character_gives_json_another_meaning(name: str) -> None:
+    """What may come of it: an error; the same policy; one value that is another valid one of the same kind (8 for 64);
+    or one key that is not known, and then a note says so."""
+    text = JSON_FILES[name]
+    good = _shape(config_file.parse(text, "cfg").values)
+    refused = same = other_value = unknown = 0
+    for damaged in _damages(text):
+        try:
+            document = config_file.parse(damaged, "cfg")
+            build(document.values, label=file_key)
+        except ConfigError:
+            refused += 1
+            continue
+        found = _shape(document.values)
+        if document.notes:
+            unknown += 1
+            lost = {option for option, _place in good} - {option for option, _place in found}
+            assert len(document.notes) == 1 and len(lost) == 1 and "is not known" in document.notes[0], damaged
+            assert found.items() <= good.items(), damaged
+            continue
+        assert found.keys() == good.keys(), damaged
+        changed = [place for place in good if found[place] != good[place]]
+        assert len(changed) <= 1, damaged
+        assert all(type(found[place]) is type(good[place]) for place in changed), damaged
+        same, other_value = same + (not changed), other_value + bool(changed)
+    # Spaces and the case of a key change nothing; damage to what is no key's name is refused, nearly all of it.
+    assert same > 20 and unknown > 1000 and refused > 1000 and refused > 10 * other_value
+
+
+@pytest.mark.parametrize("depth", [10, 100, 500, 700, 900, 950, 980, 990, 3000])
+@pytest.mark.parametrize("opening, closing", [("[", "]"), ('{"a":', "}"), ("- ", ""), ("a: {", "}")])
+def test_nesting_of_any_depth_is_refused_and_not_a_crash(opening: str, closing: str, depth: int) -> None:
+    with pytest.raises(ConfigError):
+        policy('{"nonMasqueradeCIDRs": %s1%s}' % (opening * depth, closing * depth))
+
+
+def test_an_unknown_key_is_remarked_on_with_the_nearest_known_one() -> None:
+    document = config_file.parse("nonMasqueradeCidr: [10.0.0.0/8]\nresyncInterval: 5m\n7: x\n", "cfg")
+    assert document.values == {"resync_interval": "5m"}
+    assert "cfg: the key 'nonMasqueradeCidr' is not known and has no effect" in document.notes[0]
+    assert document.notes[0].endswith("nonMasqueradeCIDRs")
+    assert "cfg: the key '7' is not known" in document.notes[1]
+
+
+def test_json_needs_no_yaml_and_yaml_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(yaml_text, "yaml", None)
+    assert policy('{"resyncInterval": "5m"}').resync_interval == 300 * 10**9
+    with pytest.raises(
+        ConfigError, match="is not JSON, and for YAML .* no yaml module: install it .python3-yaml., or write JSON"
+    ):
+        policy("resyncInterval: 5m\n")
+    with pytest.raises(ConfigError, match="invalid JSON, line 1"):
+        policy('{"resyncInterval": 5m}')
+
+
+def test_no_file_is_all_defaults_and_no_error(tmp_path: Path) -> None:
+    assert config_file.load(str(tmp_path / "none")) == config_file.Document({})
+
+
+def test_a_byte_order_mark_is_not_part_of_the_first_key(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_bytes(b"\xef\xbb\xbfresyncInterval: 5m\n")
+    assert config_file.load(str(path)) == config_file.Document({"resync_interval": "5m"})
+
+
+def test_what_is_no_readable_file_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(str(tmp_path / "pipe"))
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "latin").write_bytes(b"masqLinkLocal: true\n# \xe4\n")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with (tmp_path / "huge").open("wb") as huge:
+        huge.truncate(config_file.SIZE_LIMIT + 1)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "socket"))
+    listener.close()
+    for name, problem in {
+        "pipe": "is not a regular file",
+        "folder": "is not a regular file|cannot be read: Is a directory",
+        "socket": "cannot be read",
+        "loop": "cannot be read",
+        "latin": r"is not UTF-8 text \(line 2\)",
+        "huge": "is larger than .* is it the right file",
+        "latin/below": "cannot be read: Not a directory",
+        "nul\0": "is not a path",
+    }.items():
+        with pytest.raises(ConfigError, match=problem):
+            config_file.load(str(tmp_path / name))
+
+
+def test_a_file_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "config"
+    path.write_text("{}")
+
+    def refuse(*_arguments: t.Any, **_options: t.Any) -> t.Any:  # root may read everything
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(builtins, "open", refuse)
+    with pytest.raises(ConfigError, match="config cannot be read: Permission denied"):
+        config_file.load(str(path))
+
+
+def load_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[config_file.Document, t.Tuple[str, ...]]:
+    """What the files of a directory say, and their paths."""
+    sources = config_file.read_directory(directory, main)
+    return config_file.merge(sources), tuple(source.path for source in sources)
+
+
+def drop_in(folder: Path, **files: str) -> Path:
+    (folder / "config.d").mkdir()
+    for name, text in files.items():
+        path = folder / name if name == "config" else folder / "config.d" / name.replace("_", ".")
+        path.write_text(text)
+    return folder
+
+
+def test_drop_ins_unite_lists_in_name_order_without_duplicates(tmp_path: Path) -> None:
+    folder = drop_in(
+        tmp_path,
+        config="nonMasqueradeCIDRs: [10.0.0.0/8, 11.0.0.0/8]\n",
+        b_yaml="nonMasqueradeCIDRs: [12.0.0.0/8, 10.0.0.0/8]\n",
+        a_json='{"nonMasqueradeCIDRs": ["13.0.0.0/8"]}',
+        c_yml="nonMasqueradeCIDRs:\n",
+        d_txt="nonMasqueradeCIDRs: [99.0.0.0/8]\n",
+    )
+    document, read = load_directory(str(folder))
+    assert document.values == {"non_masquerade_cidrs": ["10.0.0.0/8", "11.0.0.0/8", "13.0.0.0/8", "12.0.0.0/8"]}
+    assert [os.path.basename(path) for path in read] == ["config", "a.json", "b.yaml", "c.yml"]
+    assert document.notes == ()
+
+
+def test_of_drop_in_scalars_the_last_wins_and_a_conflict_is_remarked_on(tmp_path: Path) -> None:
+    folder = drop_in(
+        tmp_path,
+        config="resyncInterval: 5m\nmasqLinkLocal: true\n",
+        a_json='{"resyncInterval": "6m", "masqLinkLocal": true}',
+    )
+    document, _read = load_directory(str(folder))
+    assert document.values == {"resync_interval": "6m", "masq_link_local": True}
+    (note,) = document.notes
+    assert "resyncInterval is '6m' here and '5m' in" in note and "the last one read wins" in note
+
+
+def test_drop_ins_need_no_config_beside_them_and_hidden_files_are_none(tmp_path: Path) -> None:
+    folder = drop_in(tmp_path, a_json='{"resyncInterval": "6m"}')
+    (folder / "config.d" / ".b.json").write_text("{{{")
+    document, read = load_directory(str(folder))
+    assert document.values == {"resync_interval": "6m"} and len(read) == 1
+    assert load_directory(str(tmp_path / "none")) == (config_file.Document({}), ())
+
+
+def test_one_broken_drop_in_is_an_error_naming_it(tmp_path: Path) -> None:
+    folder = drop_in(tmp_path, config="resyncInterval: 5m\n", a_json="{")
+    with pytest.raises(ConfigError, match="a.json: invalid JSON, line 1"):
+        load_directory(str(folder))

@@ -1,0 +1,258 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The grammar of single values: networks, durations, ports, chain names."""
+
+from __future__ import annotations
+
+import ipaddress
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import (
+    PortRange,
+    check_chain_name,
+    parse_cidr,
+    parse_duration,
+    parse_port_ranges,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from support import worlds
+
+S = 10**9
+LONGEST = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    "text, meant",
+    [
+        ("10.0.0.0/8", "10.0.0.0/8"),
+        ("0.0.0.0/0", "0.0.0.0/0"),
+        ("192.0.2.1/32", "192.0.2.1/32"),
+        ("::/0", "::/0"),
+        ("FC00::/7", "fc00::/7"),
+        ("2001:db8::01/128", "2001:db8::1/128"),
+        ("fd00:0000:0000:0000:0000:0000:0000:0000/8", "fd00::/8"),
+        ("64:ff9b::192.0.2.1/128", "64:ff9b::c000:201/128"),
+    ],
+)
+def test_cidr_is_read(text: str, meant: str) -> None:
+    assert parse_cidr(text) == ipaddress.ip_network(meant)
+
+
+@pytest.mark.parametrize(
+    "text, remedy",
+    [
+        ("abcdefg", "give ADDRESS/PREFIX"),
+        ("10.256.0.0/16", "give ADDRESS/PREFIX"),
+        ("10.0.0.1/8", "the aligned network is 10.0.0.0/8"),
+        ("fd00::1/64", "the aligned network is fd00::/64"),
+        ("10.0.0.1", "for one host write 10.0.0.1/32"),
+        ("fd00::1", "for one host write fd00::1/128"),
+        ("10.0.0.0/08", "write 10.0.0.0/8"),
+        ("10.0.0.0/255.0.0.0", "write 10.0.0.0/8"),
+        ("fe80::%eth0/64", "give ADDRESS/PREFIX|write fe80::"),
+        ("10.0.0.0/33", "give ADDRESS/PREFIX"),
+        ("10.0.0.0/-1", "give ADDRESS/PREFIX"),
+        ("10.0.0.0/", "give ADDRESS/PREFIX"),
+        ("fd00::/129", "give ADDRESS/PREFIX"),
+        ("10/8", "give ADDRESS/PREFIX"),
+        ("10.1", "give ADDRESS/PREFIX"),
+        ("010.0.0.0/8", "give ADDRESS/PREFIX"),
+        ("10.0.0.010/32", "give ADDRESS/PREFIX"),
+        ("64:ff9b::010.0.0.0/104", "give ADDRESS/PREFIX"),
+        ("0x0a.0.0.0/8", "give ADDRESS/PREFIX"),
+        ("1::2::3/64", "give ADDRESS/PREFIX"),
+        ("\uff110.0.0.0/8", "give ADDRESS/PREFIX"),
+        (" 10.0.0.0/8", "remove the white space"),
+        ("10.0.0.0/8\n", "remove the white space"),
+        ("10.0.0.0 /8", "remove the white space"),
+        ("", "the entry is empty"),
+        ("::ffff:10.0.0.0/104", "IPv4-mapped.*never matches on the wire: use 10.0.0.0/8"),
+        ("::ffff:10.0.0.1/104", "IPv4-mapped.*never matches on the wire: use 10.0.0.0/8"),
+        ("::ffff:0:0/96", "IPv4-mapped.*never matches on the wire: use 0.0.0.0/0"),
+        (None, "give text such as"),
+        (10, "give text such as"),
+        (["10.0.0.0/8"], "give text such as"),
+        (b"10.0.0.0/8", "give text such as"),
+    ],
+)
+def test_bad_cidr_is_refused_with_the_value_and_the_remedy(text: t.Any, remedy: str) -> None:
+    with pytest.raises(ConfigError, match=remedy) as refused:
+        parse_cidr(text)
+    assert ascii(text) in str(refused.value)
+
+
+@given(worlds.networks(4) | worlds.networks(6))
+def test_every_network_is_read_from_how_it_is_printed(network: t.Any) -> None:
+    assert parse_cidr(str(network)) == network
+    # One spelling only for IPv4; for IPv6 every spelling of the same address.
+    assert parse_cidr("%s/%d" % (network.network_address.exploded, network.prefixlen)) == network
+
+
+@pytest.mark.parametrize(
+    "text, nanoseconds",
+    [
+        ("60s", 60 * S),
+        ("5m", 300 * S),
+        ("1h30m", 5400 * S),
+        ("45s", 45 * S),
+        ("1500ms", 3 * S // 2),
+        ("2m0.5s", 120 * S + S // 2),
+        ("1ns", 1),
+        ("1us", 1000),
+        ("1\u00b5s", 1000),  # micro sign
+        ("1\u03bcs", 1000),  # Greek mu
+        ("1ms", 10**6),
+        ("1h1m1s1ms1us1ns", 3661 * S + 1_001_001),
+        ("1s1h", 3601 * S),
+        ("1h1h", 7200 * S),
+        ("+5s", 5 * S),
+        (".5s", S // 2),
+        ("1.s", S),
+        ("1.000000001s", S + 1),
+        ("1.0000000019s", S + 1),
+        ("0.100000000000000000000h", 360 * S),
+        ("0.830103483285477580700h", 2988 * S + 372539827),
+        ("0060s", 60 * S),
+        ("0" * 5000 + "1s", S),
+        ("1." + "0" * 5000 + "1s", S),
+        ("9223372036854775807ns", LONGEST),
+        ("9223372036854775.807us", LONGEST),
+        ("9223372036s854ms775us807ns", LONGEST),
+    ],
+)
+def test_duration_is_read_as_go_does(text: str, nanoseconds: int) -> None:
+    assert parse_duration(text) == nanoseconds
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        (text, "numbers with a unit")
+        for text in (
+            "",
+            "s",
+            ".s",
+            "-",
+            "+",
+            "-.s",
+            "5",
+            "00",
+            "1 s",
+            " 1s",
+            "1s ",
+            "1e3s",
+            "1.5.s",
+            "1d",
+            "1S",
+            "1sec",
+        )
+        + ("60s\n", "\uff11s", "--1s", "1-s", "1s-1s", "0x1s", "1_0s")
+    ]
+    + [
+        (text, "not above zero")
+        for text in ("0", "-0", "+0", "0s", "0.0s", "-5s", "-.5s", "0.1ns", "-9223372036854775808ns")
+    ]
+    + [
+        (text, "too long")
+        for text in ("9223372036854775808ns", "3000000h", "2562047h47m16.854775808s", "9" * 5000 + "h")
+    ]
+    + [(value, "text with a unit") for value in (60, 60.0, None, True, [], {}, b"60s")],
+)
+def test_bad_duration_is_refused(text: t.Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    "text, ranges",
+    [
+        ("", ()),
+        ("42", ((42, 42),)),
+        ("42-42", ((42, 42),)),
+        ("42-44", ((42, 44),)),
+        ("1-65535", ((1, 65535),)),
+        ("1024-29999,32768-65535", ((1024, 29999), (32768, 65535))),
+        ("50,40-45,44", ((50, 50), (40, 45), (44, 44))),
+    ],
+)
+def test_port_ranges_keep_their_order_and_are_not_merged(text: str, ranges: t.Tuple[t.Tuple[int, int], ...]) -> None:
+    assert parse_port_ranges(text) == tuple(PortRange(*ends) for ends in ranges)
+
+
+@pytest.mark.parametrize(
+    "text, problem",
+    [
+        (text, "PORT or FIRST-LAST")
+        for text in ("42 - 44", "42-43-44", "4x", "-44", "42-", "42, 43", " 42", "42,", ",", "42\n")
+    ]
+    + [(text, "PORT or FIRST-LAST") for text in ("0x2a", "4_2", "+42", "\uff14", "42:44", "9" * 5000)]
+    + [("42-41", "reversed: write 41-42"), ("65535-1", "reversed: write 1-65535")]
+    + [(text, "outside 1-65535") for text in ("0", "65536", "70000", "0-10", "1-65536", "80,70000", "999999999")]
+    + [(value, "PORT or FIRST-LAST") for value in (42, None, True, b"42", ["42"])],
+)
+def test_bad_port_range_is_refused(text: t.Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        parse_port_ranges(text)
+
+
+@given(st.lists(worlds.port_ranges, min_size=1))
+def test_port_ranges_are_read_from_how_they_are_printed(ranges: t.List[PortRange]) -> None:
+    assert parse_port_ranges(",".join(map(str, ranges))) == tuple(ranges)
+
+
+@pytest.mark.parametrize(
+    "name", ["IP-MASQ-AGENT", "IP-MASQ", "NON-MASQUERADE-DAEMON", "a", "my_chain.1", "x" * 28, "1"]
+)
+def test_chain_name_is_taken(name: str) -> None:
+    assert check_chain_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name, problem",
+    [("x" * 29, "29 characters, iptables takes at most 28"), ("x" * 5000, "at most 28")]
+    + [
+        (name, "iptables reserves it")
+        for name in ("POSTROUTING", "postrouting", "INPUT", "ACCEPT", "MASQUERADE", "RETURN")
+    ]
+    + [
+        (name, "belong to another program")
+        for name in (
+            "KUBE-POSTROUTING",
+            "kube-x",
+            "cali-POSTROUTING",
+            "FLANNEL-POSTRTG",
+            "CILIUM_POST_nat",
+            "CNI-1",
+            "DOCKER",
+        )
+    ]
+    + [
+        (name, "use letters, digits")
+        for name in (
+            "",
+            "-x",
+            "!x",
+            ".x",
+            "a b",
+            "a\nb",
+            "a\n",
+            "a;b",
+            'a"b',
+            "a'b",
+            "a\\b",
+            "a$b",
+            "\u00e4",
+            "a\0b",
+            "A -j ACCEPT",
+        )
+        + ("A\n-F POSTROUTING", "#x", ":x")
+    ]
+    + [(value, "use letters, digits") for value in (None, 5, True, b"A", ["A"], {"A": 1})],
+)
+def test_bad_chain_name_is_refused(name: t.Any, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        check_chain_name(name)

@@ -1,0 +1,218 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Files are replaced whole, never followed, never half written."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import files
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+def entries(folder: Path) -> t.List[str]:
+    """All names in a directory, hidden ones too."""
+    return sorted(os.listdir(folder))
+
+
+class TestRead:
+    """files.read"""
+
+    @pytest.mark.parametrize("content", [b"", b"text\n", b"\x00\xff" * 1000])
+    def test_gives_the_bytes(self, tmp_path: Path, content: bytes) -> None:
+        (tmp_path / "file").write_bytes(content)
+        assert files.read(str(tmp_path / "file")) == content
+
+    def test_what_is_not_there_is_none(self, tmp_path: Path) -> None:
+        assert files.read(str(tmp_path / "none")) is None
+
+    def test_nothing_is_below_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        assert files.read(str(tmp_path / "file" / "deeper")) is None
+
+    def test_what_cannot_be_read_is_an_error_that_names_it(self, tmp_path: Path) -> None:
+        with pytest.raises(NodeError, match="cannot read .*%s: Is a directory" % tmp_path.name):
+            files.read(str(tmp_path))
+
+    def test_a_named_pipe_is_refused_and_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "pipe")
+        with pytest.raises(NodeError, match="cannot read .*/pipe: it is not a regular file"):
+            files.read(str(tmp_path / "pipe"))
+
+
+class TestWrite:
+    """files.write"""
+
+    @given(st.binary(max_size=5000))
+    def test_what_is_written_is_read(self, tmp_path_factory: t.Any, content: bytes) -> None:
+        path = str(tmp_path_factory.mktemp("written") / "file")
+        files.write(path, content)
+        assert files.read(path) == content
+
+    @pytest.mark.parametrize("mode", [0o600, 0o644, 0o755])
+    @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])
+    def test_mode_does_not_depend_on_the_umask(self, tmp_path: Path, mode: int, umask: int) -> None:
+        old = os.umask(umask)
+        try:
+            files.write(str(tmp_path / "file"), b"x", mode)
+        finally:
+            os.umask(old)
+        assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
+
+    def test_mode_of_what_was_there_does_not_stay(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch(0o666)
+        files.write(str(tmp_path / "file"), b"x", 0o600)
+        assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == 0o600
+
+    @pytest.mark.parametrize("dangling", [False, True])
+    def test_link_is_replaced_and_not_followed(self, tmp_path: Path, dangling: bool) -> None:
+        target = tmp_path / "target"
+        if not dangling:
+            target.write_bytes(b"precious")
+        (tmp_path / "file").symlink_to(target)
+        files.write(str(tmp_path / "file"), b"new")
+        assert not (tmp_path / "file").is_symlink()
+        assert (tmp_path / "file").read_bytes() == b"new"
+        assert not target.exists() if dangling else target.read_bytes() == b"precious"
+
+    def test_hard_link_keeps_the_old_content(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_bytes(b"old")
+        os.link(tmp_path / "file", tmp_path / "other")
+        files.write(str(tmp_path / "file"), b"new")
+        assert (tmp_path / "other").read_bytes() == b"old"
+
+    def test_leaves_nothing_beside_it(self, tmp_path: Path) -> None:
+        files.write(str(tmp_path / "file"), b"x")
+        files.write(str(tmp_path / "file"), b"y")
+        assert entries(tmp_path) == ["file"]
+
+    def test_directory_in_the_way_is_an_error_and_stays(self, tmp_path: Path) -> None:
+        (tmp_path / "file").mkdir()
+        with pytest.raises(NodeError, match="cannot write .*/file: Is a directory"):
+            files.write(str(tmp_path / "file"), b"x")
+        assert entries(tmp_path) == ["file"]
+
+    def test_directory_that_is_not_there_is_an_error(self, tmp_path: Path) -> None:
+        with pytest.raises(NodeError, match="cannot write .*/none/file: No such file or directory"):
+            files.write(str(tmp_path / "none" / "file"), b"x")
+
+    def test_directory_that_cannot_be_written_to_is_an_error(self) -> None:
+        # Nobody writes there, not even root.
+        with pytest.raises(NodeError, match="cannot write /proc/self/file: "):
+            files.write("/proc/self/file", b"x")
+
+    def test_a_reader_never_sees_a_part(self, tmp_path: Path) -> None:
+        path = str(tmp_path / "file")
+        whole = {bytes([byte]) * 200_000 for byte in b"ab"}
+        files.write(path, sorted(whole)[0])
+        with writer(path, sorted(whole)) as process:
+            seen = [files.read(path) for _read in range(300)]
+            process.kill()
+        assert set(seen) <= whole
+
+    def test_killed_at_any_moment_the_file_is_whole(self, tmp_path: Path) -> None:
+        path = str(tmp_path / "file")
+        whole = {bytes([byte]) * 200_000 for byte in b"ab"}
+        files.write(path, sorted(whole)[0])
+        for reads in range(12):
+            with writer(path, sorted(whole)) as process:
+                for _read in range(reads * 3):
+                    assert files.read(path) in whole
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+            assert files.read(path) in whole
+
+
+_WRITER = """
+import importlib.util, sys, types
+sys.path[:0] = sys.argv[4:]
+from support.import_collection import make_importable
+make_importable()
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import files
+print("ready", flush=True)
+while True:
+    for byte in sys.argv[2]:
+        files.write(sys.argv[1], byte.encode() * int(sys.argv[3]))
+"""
+
+
+def writer(path: str, whole: t.Sequence[bytes]) -> subprocess.Popen:
+    """A process that writes these contents to a file in turn, for ever."""
+    import support
+
+    letters, size = "".join(content[:1].decode() for content in whole), len(whole[0])
+    process = subprocess.Popen(
+        [sys.executable, "-c", _WRITER, path, letters, str(size), str(Path(support.__file__).parents[1])],
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    return process
+
+
+class TestRemove:
+    """files.remove"""
+
+    def test_removes_a_file(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        files.remove(str(tmp_path / "file"))
+        assert entries(tmp_path) == []
+
+    def test_removes_a_link_and_not_what_it_leads_to(self, tmp_path: Path) -> None:
+        (tmp_path / "target").touch()
+        (tmp_path / "file").symlink_to("target")
+        files.remove(str(tmp_path / "file"))
+        assert entries(tmp_path) == ["target"]
+
+    def test_what_is_not_there_is_no_error(self, tmp_path: Path) -> None:
+        files.remove(str(tmp_path / "none"))
+        files.remove(str(tmp_path / "none" / "deeper"))
+
+    def test_what_cannot_be_removed_is_an_error_that_names_it(self, tmp_path: Path) -> None:
+        with pytest.raises(NodeError, match="cannot remove .*%s: " % tmp_path.name):
+            files.remove(str(tmp_path))
+
+
+class TestMakeDirectory:
+    """files.make_directory"""
+
+    def test_makes_it_with_its_mode_and_those_above_it(self, tmp_path: Path) -> None:
+        old = os.umask(0o022)
+        try:
+            files.make_directory(str(tmp_path / "a" / "b"), 0o700)
+        finally:
+            os.umask(old)
+        assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
+        assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o755
+
+    def test_one_that_is_there_keeps_its_mode(self, tmp_path: Path) -> None:
+        (tmp_path / "a").mkdir()
+        (tmp_path / "a").chmod(0o711)
+        files.make_directory(str(tmp_path / "a"), 0o700)
+        assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o711
+
+    def test_a_link_to_a_directory_will_do(self, tmp_path: Path) -> None:
+        (tmp_path / "real").mkdir()
+        (tmp_path / "a").symlink_to("real")
+        files.make_directory(str(tmp_path / "a"), 0o700)
+        assert (tmp_path / "a").is_symlink()
+
+    def test_a_file_in_the_way_is_an_error(self, tmp_path: Path) -> None:
+        (tmp_path / "a").touch()
+        with pytest.raises(NodeError, match="/a is in the way: it is not a directory"):
+            files.make_directory(str(tmp_path / "a"), 0o700)
+
+    def test_a_file_above_it_is_an_error(self, tmp_path: Path) -> None:
+        (tmp_path / "a").touch()
+        with pytest.raises(NodeError, match="cannot make the directory .*/a/b"):
+            files.make_directory(str(tmp_path / "a" / "b"), 0o700)

@@ -1,0 +1,79 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Programs are run without a shell, in one language, and never for ever."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
+from support.namespaces import until
+
+PRINT_ARGUMENTS = [sys.executable, "-c", "import sys; print(sys.argv[1:])"]
+
+
+def test_arguments_reach_the_program_as_they_are() -> None:
+    odd = ["$HOME", "a b", "'", '"', ";", "*", "\n", ""]
+    assert runner.run(PRINT_ARGUMENTS + odd) == runner.Outcome(0, "%s\n" % odd, "")
+
+
+def test_what_goes_in_and_what_comes_out() -> None:
+    script = "import sys; print(sys.stdin.read().upper()); sys.stderr.write('oops'); sys.exit(3)"
+    assert runner.run([sys.executable, "-c", script], stdin="text \u00e4") == runner.Outcome(3, "TEXT \u00c4\n", "oops")
+
+
+def test_without_input_the_program_reads_an_empty_one() -> None:
+    assert runner.run(["/bin/cat"]) == runner.Outcome(0, "", "")
+
+
+def test_a_program_ended_by_a_signal_is_told_by_its_number() -> None:
+    assert runner.run(["/bin/sh", "-c", "kill -9 $$"]).rc == -9
+
+
+def test_output_that_is_no_text_does_not_matter() -> None:
+    assert len(runner.run(["/bin/sh", "-c", r"printf '\377\376'"]).stdout) == 2
+
+
+def test_messages_come_in_english_and_system_tools_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    monkeypatch.setenv("LANGUAGE", "de")
+    monkeypatch.setenv("PATH", "/nowhere")
+    done = runner.run(["/bin/sh", "-c", "echo $LC_ALL $LANGUAGE $PATH"])
+    assert done.stdout == "C C /nowhere:%s\n" % runner.SYSTEM_PATH
+
+
+def test_an_empty_path_leaves_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    assert runner.search_path() == runner.SYSTEM_PATH
+
+
+def test_a_program_that_hangs_is_ended_with_what_it_started_and_named(tmp_path: Path) -> None:
+    pids = tmp_path / "pids"
+    script = "sleep 600 & echo $$ $! >%s; wait" % pids
+    with pytest.raises(NodeError, match="^sh did not finish within 2 seconds and was ended"):
+        runner.run(["sh", "-c", script], timeout=2)
+    program, started = pids.read_text().split()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(program), 0)
+    until(lambda: not _runs(started), "what it started to end")
+
+
+def _runs(pid: str) -> bool:
+    """Whether a process is there, and not only waits for its new parent to take note of its end."""
+    try:
+        return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("name", ["missing", "folder", "not-executable"])
+def test_a_program_that_cannot_be_started_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "not-executable").write_text("")
+    with pytest.raises(NodeError, match="cannot run .*%s: (No such file|Permission denied)" % name):
+        runner.run([str(tmp_path / name)])

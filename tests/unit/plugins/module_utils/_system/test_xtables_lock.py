@@ -1,0 +1,45 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The holder of iptables' lock is named where the kernel tells it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import xtables_lock
+
+
+@pytest.fixture
+def lock() -> t.Iterator[t.Any]:
+    # On tmpfs, as /run is on a node: /proc/locks names the inode that stat does.
+    with tempfile.NamedTemporaryFile(dir="/dev/shm") as file:
+        yield file
+
+
+def test_the_process_that_holds_it_is_named(lock: t.Any) -> None:
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    assert xtables_lock.holder(lock.name).startswith("process %d (" % os.getpid())
+
+
+def test_the_place_of_the_lock_follows_iptables(lock: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XTABLES_LOCKFILE", lock.name)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    assert str(os.getpid()) in xtables_lock.holder()
+
+
+def test_nobody_is_named_when_nobody_holds_it(lock: t.Any, tmp_path: Path) -> None:
+    assert xtables_lock.holder(lock.name) == "a process that cannot be named"
+    assert xtables_lock.holder(str(tmp_path / "none")) == "a process that cannot be named"
+
+
+def test_two_messages_that_differ_in_the_holder_alone_say_the_same() -> None:
+    told = "the lock is held by %s. Wait"
+    one, other = (told % holder for holder in ("process 7 (iptables -A X -m comment --comment (a))", "process 12 (sh)"))
+    assert xtables_lock.without_holder(one) == xtables_lock.without_holder(other) == told % "a process"
+    assert xtables_lock.without_holder("10.0.0.1/8 (line 3)") == "10.0.0.1/8 (line 3)"
