@@ -43,6 +43,22 @@ def role_defaults() -> t.Dict[str, t.Any]:
     return {name: about["default"] for name, about in role_options().items() if "default" in about}
 
 
+def config_file_keys(values: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
+    """The keys of the agent's config file for a host, as the role's variables set them.
+
+    :param values: the host's variables by name, templated; what is not there takes its default.
+    """
+    specification = {PREFIX + option.name: option.argument for option in POLICY_OPTIONS}
+    given = {name: values[name] for name in specification if values.get(name) is not None}
+    known = ArgumentSpecValidator(specification).validate(given).validated_parameters
+    keys = {}
+    for option in POLICY_OPTIONS:
+        value = known[PREFIX + option.name]
+        if value is not None or option.default is not None:
+            keys[option.key] = list(option.default) if value is None else value
+    return keys
+
+
 def is_public(name: str) -> bool:
     """Whether a variable is one that operators set: with our prefix, and not the role's own (two underscores)."""
     return name.startswith(PREFIX) and not name.startswith(PREFIX + "_")

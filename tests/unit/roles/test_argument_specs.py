@@ -24,6 +24,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
     build,
     file_key,
 )
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import config_file_keys
 from support.import_collection import location
 
 PREFIX = "ip_masq_agent_"
@@ -49,7 +50,7 @@ def module_spec(name: str) -> t.Dict[str, t.Any]:
 
 def templated(value: t.Any, **variables: t.Any) -> t.Any:
     """A value as Ansible sees it, with the role's defaults and variables."""
-    known = dict(DEFAULTS_FILE, **VARS, **variables)
+    known = {**DEFAULTS_FILE, **VARS, **variables}
     try:
         from ansible.template import trust_as_template  # ansible-core 2.19 and later
     except ImportError:
@@ -65,7 +66,12 @@ def templated(value: t.Any, **variables: t.Any) -> t.Any:
     return Templar(loader=DataLoader(), variables=trusted(known)).template(trusted(value))
 
 
-@pytest.mark.parametrize("name", sorted(set(DEFAULTS_FILE) | {name for name in SPEC if "default" in SPEC[name]}))
+POLICY = {PREFIX + option.name: option for option in POLICY_OPTIONS}
+
+
+@pytest.mark.parametrize(
+    "name", sorted(set(DEFAULTS_FILE) | {name for name in SPEC if "default" in SPEC[name] and name not in POLICY})
+)
 def test_defaults_are_those_documented(name: str) -> None:
     assert name in SPEC, "not in meta/argument_specs.yml"
     assert SPEC[name]["default"] == DEFAULTS_FILE[name]
@@ -76,6 +82,15 @@ def test_defaults_are_those_documented(name: str) -> None:
 def test_every_variable_is_the_role_s_own_and_described(name: str) -> None:
     assert name.startswith(PREFIX)
     assert SPEC[name]["description"]
+
+
+@pytest.mark.parametrize("name", sorted(POLICY))
+def test_every_policy_option_has_a_variable_documented_as_its_record_says(name: str) -> None:
+    option, documented = POLICY[name], SPEC[name]
+    assert documented["type"] == option.type
+    assert documented.get("choices") == (list(option.choices) if option.choices else None)
+    assert documented.get("default") == (list(option.default) if option.default == () else option.default)
+    assert name not in DEFAULTS_FILE, "the default is that of the record"
 
 
 @pytest.mark.parametrize("option", sorted(set(module_spec("ip_masq")) - NOT_MIRRORED))
@@ -103,7 +118,7 @@ def test_every_variable_for_the_kubelet_is_an_option_of_its_module(name: str) ->
 
 def config(**variables: t.Any) -> t.Dict[str, t.Any]:
     """What the role hands to the module as the config file."""
-    handed = templated(VARS["ip_masq_agent__config"], **{PREFIX + name: value for name, value in variables.items()})
+    handed = config_file_keys({PREFIX + name: value for name, value in variables.items()})
     return t.cast(t.Dict[str, t.Any], json.loads(json.dumps(handed)))
 
 
@@ -167,7 +182,7 @@ def test_extra_variables_are_text_and_become_what_they_mean(text: str, value: bo
 def test_programs_and_package_follow_from_the_backend(
     variables: t.Dict[str, str], programs: t.List[str], package: str
 ) -> None:
-    given = {PREFIX + name: value for name, value in variables.items()}
+    given = {"ip_masq_agent__config": config(**variables)}
     assert templated(VARS["ip_masq_agent__programs"], **given) == programs
     assert templated(VARS["ip_masq_agent__packages"], **given) == [package]
 

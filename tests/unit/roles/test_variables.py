@@ -216,3 +216,34 @@ def test_the_whole_role_begins_with_the_check(inventory: Inventory) -> None:
     whole = {"hosts": "kube_node", "gather_facts": False, "roles": ["kubenode.ip_masq.ip_masq_agent"]}
     status, said = inventory.play(yaml.safe_dump([whole]))
     assert status == 2 and said.count("fatal: ") == 1 and REFUSED + " (n3)" in said
+
+
+def test_the_lookup_of_the_config_file_templates_the_host_s_variables(inventory: Inventory) -> None:
+    inventory.group_vars.update(
+        site_ranges=["10.8.0.0/16"],
+        ip_masq_agent_non_masquerade_cidrs="{{ site_ranges + ['10.9.0.0/16'] }}",
+        ip_masq_agent_enable_ipv6="{{ 'yes' }}",
+        ip_masq_agent_masq_chain="{{ omit }}",
+    )
+    status, said = inventory.play(
+        "- hosts: n1\n  gather_facts: false\n  connection: local\n  tasks:\n    - ansible.builtin.debug:\n"
+        "        msg: \"KEYS {{ lookup('kubenode.ip_masq.config') | to_json }} END\"\n"
+    )
+    assert status == 0, said
+    found = re.search(r"KEYS (.*) END", said)
+    assert found
+    keys = json.loads(found.group(1).replace('\\"', '"'))
+    assert keys == {
+        "nonMasqueradeCIDRs": ["10.8.0.0/16", "10.9.0.0/16"],
+        "nomasqAllReservedRanges": False,
+        "cidrLimit": 64,
+        "masqLinkLocal": False,
+        "masqLinkLocalIPv6": False,
+        "enableIPv6": True,
+        "masqChain": "IP-MASQ-AGENT",
+        "randomFully": True,
+        "toPorts": [],
+        "backend": "auto",
+        "exemption": "return",
+        "resyncInterval": "60s",
+    }
