@@ -90,7 +90,7 @@ def _key(event: t.Any) -> str:
         raise ConfigError("line %d: a key must be text" % line)
     if event.value == "<<":
         raise ConfigError("line %d: merge keys (<<) are not supported; write the keys" % line)
-    return t.cast(str, event.value)
+    return event.value
 
 
 def _plain_scalar(text: str) -> t.Any:
