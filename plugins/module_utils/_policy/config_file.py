@@ -71,8 +71,8 @@ def read_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[Sour
 def merge(sources: t.Iterable[Source]) -> Document:
     """What files say together.
 
-    Lists of ranges are united, in order and without duplicates; of other values the last one wins, with a note. A
-    drop-in that replaces the default list, because C(config) names none, is noted, too.
+    Lists of ranges are united, in order and without duplicates; of other values the last one wins, with a note where
+    two drop-ins disagree. A drop-in that replaces the default list, because C(config) names none, is noted, too.
 
     :raises ConfigError: as :func:`parse`, for whichever file is broken.
     """
@@ -93,7 +93,8 @@ def merge(sources: t.Iterable[Source]) -> Document:
                 known = {repr(entry) for entry in values[option]}
                 values[option] = values[option] + [entry for entry in value if repr(entry) not in known]
             else:
-                if option in values and values[option] != value:
+                # That a drop-in overrides C(config) is what it is there for; two that disagree may be a mistake.
+                if option in values and values[option] != value and is_drop_in(origin[option]):
                     notes.append(
                         "%s: %s is %s here and %s in %s; the last one read wins"
                         % (path, file_key(option), show(value), show(values[option]), origin[option])

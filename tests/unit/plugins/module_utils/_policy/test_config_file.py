@@ -368,16 +368,17 @@ def test_drop_ins_unite_lists_in_name_order_without_duplicates(tmp_path: Path) -
     assert document.notes == ()
 
 
-def test_of_drop_in_scalars_the_last_wins_and_a_conflict_is_remarked_on(tmp_path: Path) -> None:
+def test_the_last_scalar_wins_and_two_drop_ins_that_disagree_are_noted(tmp_path: Path) -> None:
     folder = drop_in(
         tmp_path,
         config="resyncInterval: 5m\nmasqLinkLocal: true\n",
         a_json='{"resyncInterval": "6m", "masqLinkLocal": true}',
+        b_json='{"resyncInterval": "7m"}',
     )
     document, _read = load_directory(str(folder))
-    assert document.values == {"resync_interval": "6m", "masq_link_local": True}
+    assert document.values == {"resync_interval": "7m", "masq_link_local": True}
     (note,) = document.notes
-    assert "resyncInterval is '6m' here and '5m' in" in note and "the last one read wins" in note
+    assert "resyncInterval is '7m' here and '6m' in" in note and "the last one read wins" in note
 
 
 def test_drop_ins_need_no_config_beside_them_and_hidden_files_are_none(tmp_path: Path) -> None:
