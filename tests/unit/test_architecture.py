@@ -1,0 +1,181 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The structure that docs/architecture.md describes: imports go one way, and every file is in the map."""
+
+from __future__ import annotations
+
+import ast
+import re
+import typing as t
+from pathlib import Path
+
+import pytest
+from support.import_collection import ROOT, location
+
+PLUGINS = location() / "plugins"
+MODULE_UTILS = PLUGINS / "module_utils"
+ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+
+#: For each wing of module_utils the other wings that it may import. Files outside of a wing are for all of them.
+USES: t.Dict[str, t.Set[str]] = {
+    "_system": set(),
+    "_policy": {"_system"},
+    "_engine": {"_system", "_policy"},
+    "_agent": {"_system", "_policy", "_engine"},
+    "_kubelet": {"_system", "_engine"},
+    "_twin": {"_system"},
+}
+#: What runs on the controller: the policy, and the grammar of paths. It never reads a node.
+CONTROLLER = ("filter", "lookup", "plugin_utils")
+CONTROLLER_USES = re.compile(r"_errors\.py|_policy/\w+\.py|_agent/paths\.py")
+#: Imports that break a rule and are known.
+KNOWN = {("_system/netlink.py", "_engine/ruleset.py")}
+
+#: What a module may import besides module_utils: it hands arguments in and the result out.
+MODULE_IMPORTS = {"__future__", "ansible.module_utils.basic", "json", "os", "typing"}
+#: Lines of a module behind its documentation.
+MODULE_LINES = 120
+
+
+class Import(t.NamedTuple):
+    """One import inside of the collection, by paths relative to plugins or, where they are in it, module_utils."""
+
+    importer: str
+    imported: str
+
+
+def name_of(path: Path) -> str:
+    """A file as the map names it."""
+    parent = MODULE_UTILS if MODULE_UTILS in path.parents else PLUGINS
+    return path.relative_to(parent).as_posix()
+
+
+def sources() -> t.List[Path]:
+    """The files of plugins; an __init__.py is empty, as ansible-test demands."""
+    return [path for path in sorted(PLUGINS.rglob("*.py")) if path.name != "__init__.py"]
+
+
+def tree(path: Path) -> ast.Module:
+    """A file, parsed."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports_of(path: Path) -> t.Iterator[Path]:
+    """The files of the collection that a file imports, anywhere in it."""
+    for node in ast.walk(tree(path)):
+        if not isinstance(node, ast.ImportFrom) or not node.level:
+            continue
+        folder = path.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+        if folder.with_suffix(".py").is_file():
+            yield folder.with_suffix(".py")
+            continue
+        for alias in node.names:
+            imported = folder / (alias.name + ".py")
+            assert imported.is_file(), "%s imports %s, which is no file" % (path, imported)
+            yield imported
+
+
+IMPORTS = sorted({Import(name_of(path), name_of(one)) for path in sources() for one in imports_of(path)})
+
+
+def wing(name: str) -> str:
+    """The wing of a file; empty outside of all wings."""
+    return name.partition("/")[0] if "/" in name else ""
+
+
+def may_import(importer: str, imported: str) -> bool:
+    """Whether the rules allow an import."""
+    ours, theirs = wing(importer), wing(imported)
+    if ours in USES:
+        return theirs == ours or theirs == "" or theirs in USES[ours]
+    if ours in CONTROLLER:
+        return theirs in CONTROLLER or bool(CONTROLLER_USES.fullmatch(imported))
+    if ours == "modules":
+        return theirs == "" or theirs in USES
+    # A file outside of all wings: errors, the version.
+    return False
+
+
+def test_there_are_imports() -> None:
+    """The tests below would pass if none were found."""
+    assert {wing(one.importer) for one in IMPORTS} >= {"_policy", "_engine", "_agent", "_kubelet", "modules", "filter"}
+    assert len(IMPORTS) > 100
+
+
+def test_every_wing_has_a_rule() -> None:
+    assert {path.name for path in MODULE_UTILS.iterdir() if path.is_dir()} - {"__pycache__"} <= set(USES)
+
+
+def test_imports_go_one_way() -> None:
+    wrong = {tuple(one) for one in IMPORTS if not may_import(*one)}
+    assert wrong == KNOWN
+
+
+def test_imports_inside_of_the_collection_are_relative() -> None:
+    for path in sources():
+        for node in ast.walk(tree(path)):
+            named = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                named = [node.module or ""]
+            assert not [name for name in named if name.startswith("ansible_collections")], path
+
+
+def test_no_file_imports_itself_through_others() -> None:
+    after: t.Dict[str, t.Set[str]] = {}
+    for importer, imported in set(map(tuple, IMPORTS)) - KNOWN:
+        after.setdefault(importer, set()).add(imported)
+    done: t.Set[str] = set()
+
+    def follow(name: str, way: t.Tuple[str, ...]) -> None:
+        assert name not in way, "a circle: %s" % " -> ".join((*way[way.index(name) :], name))
+        if name not in done:
+            for imported in sorted(after.get(name, ())):
+                follow(imported, (*way, name))
+            done.add(name)
+
+    for name in sorted(after):
+        follow(name, ())
+
+
+@pytest.mark.parametrize("path", sorted((PLUGINS / "modules").glob("*.py")), ids=lambda path: path.stem)
+def test_modules_are_thin(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    parsed = tree(path)
+    documentation = max(node.end_lineno or 0 for node in parsed.body if isinstance(node, ast.Assign) and _is_text(node))
+    assert len(text.splitlines()) - documentation <= MODULE_LINES
+    for node in ast.walk(parsed):
+        if isinstance(node, ast.Import):
+            assert {alias.name for alias in node.names} <= MODULE_IMPORTS
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 2 or node.module in MODULE_IMPORTS
+
+
+def _is_text(node: ast.Assign) -> bool:
+    return getattr(node.targets[0], "id", "") in ("DOCUMENTATION", "EXAMPLES", "RETURN")
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_every_file_says_what_it_is(path: Path) -> None:
+    assert ast.get_docstring(tree(path)) or "\nDOCUMENTATION = " in path.read_text(encoding="utf-8")
+
+
+def mapped() -> t.List[str]:
+    """The files in the map of docs/architecture.md: a heading for each wing, and a table row for each file."""
+    found, folder = [], ""
+    section = re.split(r"^## ", ARCHITECTURE, flags=re.MULTILINE)
+    (the_map,) = [text for text in section if text.startswith("Map of the files\n")]
+    for line in the_map.splitlines():
+        heading = re.match(r"### .*`plugins/module_utils/((?:\w+/)?)`", line)
+        row = re.match(r"\| `(\w+\.py)` \| \S.* \|$", line)
+        if heading:
+            folder = heading.group(1)
+        elif row:
+            found.append(folder + row.group(1))
+    return found
+
+
+def test_the_map_has_every_file_and_no_other() -> None:
+    listed = mapped()
+    assert len(listed) == len(set(listed)), "a file is listed twice"
+    assert sorted(listed) == sorted(name_of(path) for path in sources() if MODULE_UTILS in path.parents)
