@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import typing as t
 from pathlib import Path
@@ -21,8 +22,11 @@ from support.import_collection import ROOT, location
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-SOURCES = {path: path.read_text(encoding="utf-8") for path in (location() / "plugins").rglob("*.py")}
+DOCUMENTS = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/support/README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+SOURCES = [path.read_text(encoding="utf-8") for path in (location() / "plugins").rglob("*.py")]
 
 
 def rows(text: str, after: str) -> t.List[t.List[str]]:
@@ -32,20 +36,34 @@ def rows(text: str, after: str) -> t.List[t.List[str]]:
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in table.group().splitlines()[2:]]
 
 
-def _pieces(message: str) -> t.List[str]:
-    """The parts of a message that do not depend on the value."""
-    return [
-        piece.strip()
-        for piece in re.split(r"\.\.\.|\bN\b|cidrLimit \(64\)|before/behind", message)
-        if piece.strip(" ;")
-    ]
+def _texts(source: str) -> t.Iterator[str]:
+    """The string literals that code can print: no comment, docstring or documentation."""
+    tree = ast.parse(source)
+    silent = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr):
+            silent.add(node.value)
+        elif isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") in (
+            "DOCUMENTATION",
+            "EXAMPLES",
+            "RETURN",
+        ):
+            silent.add(node.value)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in silent:
+            yield node.value
+
+
+TEXTS = [text for source in SOURCES for text in _texts(source)]
 
 
 @pytest.mark.parametrize("message", [row[0].strip("`") for row in rows(README, "## When something is wrong")])
-def test_every_message_is_one_that_the_code_says(message: str) -> None:
-    joined = "\n".join(re.sub(r'"\n\s+"', "", source) for source in SOURCES.values())
-    for piece in _pieces(message):
-        assert piece.strip("; ") in joined, piece
+def test_every_message_is_one_that_the_code_prints(message: str) -> None:
+    """Dots, N and the value of cidrLimit stand for what the code fills in."""
+    parts = [part.strip("; ") for part in re.split(r"\.\.\.|\bN\b|cidrLimit \(64\)", message)]
+    assert max(map(len, parts)) >= 10, "too short to be told from other messages"
+    for part in parts:
+        assert any(part in text for text in TEXTS), part
 
 
 def test_policy_table_has_every_key_with_its_default() -> None:
@@ -80,10 +98,12 @@ def test_metrics_are_those_that_are_written() -> None:
 
 
 def test_units_are_those_that_are_installed() -> None:
-    named = " ".join(row[0] for row in rows(OPERATIONS, "| unit | does |"))
-    for unit in unit_files(Paths()):
-        stem = unit.rpartition(".")[0].rstrip("@")
-        assert stem in named, unit
+    named: t.List[str] = []
+    for row in rows(OPERATIONS, "| unit | does |"):
+        for unit in re.findall(r"`([^`]+)`", row[0]):
+            # "`name.path`, `.service`" are two units of one name.
+            named.append(named[-1].rpartition(".")[0] + unit if unit.startswith(".") else unit.replace("@*.", "@."))
+    assert sorted(named) == sorted(unit_files(Paths()))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -97,6 +117,13 @@ def test_links_lead_somewhere(document: Path) -> None:
             headings = re.findall(r"^#+ (.*)$", other.read_text(encoding="utf-8"), re.MULTILINE)
             anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
             assert anchor in anchors, target
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_files_that_are_named_exist(document: Path) -> None:
+    folders = r"`((?:docs|molecule|playbooks|plugins|roles|tests|tools)/[\w./-]+)"
+    for path in re.findall(folders, document.read_text(encoding="utf-8")):
+        assert (ROOT / path).exists(), path
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

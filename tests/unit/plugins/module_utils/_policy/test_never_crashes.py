@@ -10,7 +10,7 @@ import json
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import iptables_syntax as iptables_text
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import iptables_syntax
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import config_file
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import policy as config
@@ -195,9 +195,9 @@ def test_valid_config_files_are_accepted_for_what_they_say(values: t.Dict[str, t
 @example("-A C -m statistic --mode random --probability 1e999 -j MASQUERADE")
 @example('-A C -m comment --comment "open -j RETURN')
 def test_listed_rules(family: str, line: str) -> None:
-    iptables_text.parse_rule(line, family)
-    iptables_text.parse_rule("-A C " + line, family)
-    assert all(isinstance(word, str) for word in iptables_text.tokenise(line))
-    for rule in iptables_text.parse_postrouting([line, "-A POSTROUTING " + line]):
+    iptables_syntax.parse_rule(line, family)
+    iptables_syntax.parse_rule("-A C " + line, family)
+    assert all(isinstance(word, str) for word in iptables_syntax.tokenise(line))
+    for rule in iptables_syntax.parse_postrouting([line, "-A POSTROUTING " + line]):
         assert rule.is_jump("C") in (True, False) and rule.shuts_out_the_rest in (True, False)
         assert isinstance(rule.target, str)
