@@ -6,17 +6,17 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: fleet
-short_description: What a fleet of nodes says of its IP masquerading, in a few lines
+short_description: Summarize the IP masquerading of a fleet of nodes
 version_added: 0.1.0
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:
-  - Sums up what M(kubenode.ip_masq.ip_masq_agent_info) returned on many nodes. The playbook C(kubenode.ip_masq.status)
-    prints it.
+  - Summarizes what M(kubenode.ip_masq.ip_masq_agent_info) returned on many nodes. The playbook
+    C(kubenode.ip_masq.status) prints it.
 positional: hostvars
 options:
   _input:
-    description: Names of hosts. Those that were not asked are left out.
+    description: Names of hosts. Those that were not queried are left out.
     type: list
     elements: str
     required: true
@@ -27,11 +27,11 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Ask
+- name: Query the node
   kubenode.ip_masq.ip_masq_agent_info:
   register: ip_masq_agent__asked
 
-- name: Sum up
+- name: Show the summary
   ansible.builtin.debug:
     msg: "{{ (ansible_play_hosts_all | kubenode.ip_masq.fleet(hostvars)).lines }}"
   run_once: true

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: uncovered
-short_description: What of some networks other networks do not cover
+short_description: The parts of networks that other networks do not cover
 version_added: 0.1.0
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:
   - Subtracts networks from networks, on the controller. An empty result means that all of the input is covered.
-  - Both lists are read by the collection's own CIDR grammar first, so a typing error has the same message everywhere.
+  - Both lists are read by the collection's own CIDR grammar first, so an invalid entry has the same message everywhere.
     Text is split at commas, on its own and as an entry.
 positional: covering, reserved
 options:
@@ -24,12 +24,12 @@ options:
   covering:
     description:
       - Networks in CIDR notation that should cover them, such as the ranges that are not masqueraded.
-      - When not given, the ranges that M(kubenode.ip_masq.ip_masq) does not masquerade by default.
+      - If not set, the ranges that M(kubenode.ip_masq.ip_masq) does not masquerade by default.
     type: list
     elements: str
   reserved:
     description:
-      - Whether those are all reserved ranges, as with O(kubenode.ip_masq.ip_masq#module:nomasq_all_reserved_ranges).
+      - Whether that default is all reserved ranges, as with O(kubenode.ip_masq.ip_masq#module:nomasq_all_reserved_ranges).
     type: bool
     default: false
 requirements:
@@ -37,7 +37,7 @@ requirements:
 """
 
 EXAMPLES = r"""
-- name: Pods and services must not be masqueraded
+- name: Check that pods and services are not masqueraded
   ansible.builtin.assert:
     that: cluster_cidrs | kubenode.ip_masq.uncovered(['10.0.0.0/8']) == []
   vars:

@@ -12,18 +12,18 @@ author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:
   - Returns the patterns in the variable C(ip_masq_agent_hosts), for the keyword C(hosts) of a play.
-  - Fails where it is not given or matches no host, with C(--limit) taken into account. A misspelled group would
-    otherwise be a run that succeeds and does nothing.
-  - Fails where there is a variable C(ip_masq_agent_...) that the collection does not know, such as a misspelled
+  - Fails if it is not set or matches no host, with C(--limit) taken into account. With a misspelled group the run would
+    otherwise succeed and do nothing.
+  - Fails if there is a variable C(ip_masq_agent_...) that the collection does not know, such as a misspelled
     C(ip_masq_agent_hosts).
-  - Refuses nothing with C(--syntax-check) and C(--list-...), because groups that an earlier play makes are not there.
+  - Accepts everything with C(--syntax-check) and C(--list-...), because groups that an earlier play makes do not exist.
 options:
   _terms:
     description: None.
 """
 
 EXAMPLES = r"""
-- name: A play for the hosts that the operator names
+- name: Run a play on the hosts of ip_masq_agent_hosts
   hosts: "{{ query('kubenode.ip_masq.hosts') }}"
   gather_facts: false
   tasks:

@@ -6,18 +6,18 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: variable_errors
-short_description: What is wrong with the variables of the role ip_masq_agent
+short_description: Errors in the variables of the role ip_masq_agent
 version_added: 0.1.0
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:
   - Checks on the controller the variables C(ip_masq_agent_...) of several hosts at once. The role
     P(kubenode.ip_masq.ip_masq_agent#role) and the playbooks use it before they touch a node.
-  - Reports names that the role does not know, with the nearest one; values that its argument specification refuses; and
-    what the grammar of the policy refuses, by the name of the variable. The policy is not checked with
+  - Reports unknown names, with the nearest known one; values that the argument specification refuses; and values that
+    the grammar of the policy refuses, by the name of the variable. The policy is not checked with
     C(ip_masq_agent_state=absent).
-  - A value that the play or the role is given counts for every host, otherwise the one that the inventory has for the
-    host. Equal policies of many hosts are checked once.
+  - A value of the play or the role applies to every host, otherwise the value that the inventory has for the host. Equal
+    policies of many hosts are checked once.
 options:
   _terms:
     description: Names of hosts.
@@ -25,11 +25,11 @@ options:
     elements: str
     required: true
 requirements:
-  - netaddr on the controller, where C(ip_masq_agent_cluster_cidrs) is set
+  - netaddr on the controller, if C(ip_masq_agent_cluster_cidrs) is set
 """
 
 EXAMPLES = r"""
-- name: Refuse bad variables of any host of the play, before a node is touched
+- name: Refuse invalid variables of any host of the play, before a node is touched
   ansible.builtin.assert:
     that: query('kubenode.ip_masq.variable_errors', *ansible_play_hosts_all) | length == 0
     quiet: true
@@ -38,7 +38,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 _raw:
-  description: A message for each error, with the hosts that it is about unless it is about all of them.
+  description: A message for each error, with the hosts that have it unless all have it.
   type: list
   elements: str
 """

@@ -10,24 +10,24 @@ module: ip_masq
 short_description: Keep a node's IP masquerading as declared
 version_added: 0.1.0
 description:
-  - Hides pod addresses behind the node for traffic to the outside, and leaves them visible inside the ranges that you
-    declare. The rules are those of the Go daemon ip-masq-agent, so a chain that it built is taken over as it is.
-  - Builds and reconciles one chain in the nat table, and the one jump to it in C(POSTROUTING), for IPv4 and, when asked
-    to, IPv6; or, with O(backend=nftables), one table of its own. Each family is written in one transaction; nothing is
+  - Masquerades the traffic of pods to the outside with the address of the node, and keeps their addresses inside the
+    ranges that you declare. The rules are those of the Go daemon ip-masq-agent, so a chain that it built is kept.
+  - Manages one chain in the nat table, and the jump to it in C(POSTROUTING), for IPv4 and, with O(enable_ipv6), IPv6;
+    or, with O(backend=nftables), one table of its own. Each family is written in one transaction; nothing is
     written when nothing differs, so packet counters survive.
   - Reads only its own chain and C(POSTROUTING), or its own table. Rules of other programs are never changed.
-  - Chains are compared by meaning, not by text. The order of the exempt ranges, duplicates, overlaps and comments do
-    not make a difference.
-  - After a write the kernel is read again. If it does not hold what was written, the previous state is restored and the
-    module fails.
+  - Chains are compared by meaning, not by text. The order of the exempt ranges, duplicates, overlaps and comments make
+    no difference.
+  - After a write the kernel is read again. If it did not keep the rules, the previous state is restored and the module
+    fails.
   - Chains of earlier agents (C(NON-MASQUERADE-DAEMON), C(IP-MASQ), C(IP-MASQ-AGENT) and chains that this module built
-    under another O(masq_chain)) which C(POSTROUTING) still jumps to are replaced in the same transaction. Those in the
-    other backends, and in IPv6 when O(enable_ipv6) is off, and left-overs of ours there, are removed and reported.
+    under another O(masq_chain)) to which C(POSTROUTING) still jumps are replaced in the same transaction. Those in
+    other backends, and in IPv6 if O(enable_ipv6) is off, are removed and reported, as are left-over rules of ours.
 options:
   state:
     description:
-      - V(present) makes the rules as declared.
-      - V(absent) removes the chain and the jumps to it, or the table, in every backend and family where they are.
+      - V(present) sets the rules as declared.
+      - V(absent) removes the chain and the jumps to it, or the table, in every backend and family.
     type: str
     choices: [present, absent]
     default: present
@@ -36,7 +36,7 @@ options:
       - Destinations to which traffic keeps the pod's address, in CIDR notation without host bits.
       - Text is split at commas, in a list too, so that V(10.0.0.0/8,192.168.0.0/16) is a list of two.
       - V([]) is an empty list, so that everything except link-local destinations is masqueraded.
-      - When not given, RFC 1918 (V(10.0.0.0/8), V(172.16.0.0/12), V(192.168.0.0/16)), or see
+      - If not set, RFC 1918 (V(10.0.0.0/8), V(172.16.0.0/12), V(192.168.0.0/16)), or see
         O(nomasq_all_reserved_ranges).
     type: list
     elements: raw
@@ -47,8 +47,8 @@ options:
     default: false
   cidr_limit:
     description:
-      - Refuse a list of more entries than this. Every new connection walks an iptables chain rule by rule. The backend
-        V(nftables) looks 10,000 entries up at the price of one.
+      - Refuse a list of more entries than this. An iptables chain is walked rule by rule for every new connection; the
+        backend V(nftables) uses a constant-time set lookup.
     type: int
     default: 64
   masq_link_local:
@@ -63,53 +63,53 @@ options:
     default: false
   enable_ipv6:
     description:
-      - Keep an IPv6 chain as well. Only then may O(non_masquerade_cidrs) hold IPv6 ranges.
+      - Manage IPv6 rules as well. Only then may O(non_masquerade_cidrs) hold IPv6 ranges.
     type: bool
     default: false
   masq_chain:
     description:
       - The name of the chain in the nat table. At most 28 characters.
-      - With O(backend=nftables) it names nothing; a chain of that name is still removed from iptables.
+      - With O(backend=nftables) it has no effect, except that a chain of that name is removed from iptables.
     type: str
     default: IP-MASQ-AGENT
   random_fully:
     description:
-      - Choose source ports fully at random, where the node's iptables knows how (1.6.2 and later). This avoids lost
-        packets when two connections are given one port at the same moment.
+      - Choose source ports fully at random, where the node's iptables supports it (1.6.2 and later). This avoids lost
+        packets when two connections get the same port at the same moment.
     type: bool
     default: true
   to_ports:
     description:
       - Masquerade tcp, udp and sctp to these source ports only, each a port or C(FIRST-LAST). Ranges are used in
         proportion to their size.
-      - When not given, the kernel chooses.
+      - If not set, the kernel chooses.
     type: list
     elements: raw
   backend:
     description:
       - What holds the rules. V(iptables_nft) and V(iptables_legacy) are the variants of iptables. V(nftables) is a
         table of its own, C(ip_masq_agent), with a set of the exempt ranges, and needs C(nft) 0.9.8 or later.
-      - V(auto) takes the iptables variant that Kubernetes uses on this node, as kubernetes-sigs/iptables-wrappers
-        decides. The kubelet's hint chains in the nft variant mean nft, otherwise rules in legacy tables mean legacy,
-        otherwise nft. Where iptables is not installed, or the kernel lacks the xt modules that its rules need, it takes
+      - V(auto) chooses the iptables variant that Kubernetes uses on this node, as kubernetes-sigs/iptables-wrappers
+        does. The kubelet's hint chains in the nft variant mean nft, otherwise rules in legacy tables mean legacy,
+        otherwise nft. If iptables is not installed, or the kernel lacks the xt modules that its rules need, it chooses
         V(nftables).
-      - The rules are in force in the new backend before those in the old one go.
+      - If the backend changes, rules are in force in the new one before those in the old one are removed.
     type: str
     choices: [auto, iptables_nft, iptables_legacy, nftables]
     default: auto
   exemption:
     description:
-      - How far the promise goes that exempt traffic keeps its source address.
-      - With V(return), as in ip-masq-agent, our rules leave it alone, and NAT rules of others can still masquerade it.
-      - With V(accept) no later rule of C(POSTROUTING) can. With O(backend=nftables) this is no more than V(return).
+      - How strongly exempt traffic is protected from other NAT rules.
+      - With V(return), as in ip-masq-agent, other NAT rules can still masquerade it.
+      - With V(accept) no later rule of C(POSTROUTING) can. With O(backend=nftables) this is the same as V(return).
       - With V(enforce) no other rule can, in iptables or in another nftables chain, earlier or later. It needs
         nftables, and O(backend=auto) then means nftables.
-      - Traffic that is answered only if it leaves as the node is left to other rules. With V(accept) and V(enforce)
+      - Traffic that is answered only if it leaves with the address of the node is left to other rules. With V(accept) and V(enforce)
         these are packets that kube-proxy or the CNI plugin portmap has marked for masquerading (C(0x4000), C(0x2000))
         and packets from loopback addresses. With V(enforce) they are also connections whose destination was changed
         (DNAT), as those to Services and host ports.
-      - V(enforce) does not go together with kube-proxy in IPVS mode. A pod that reaches itself through a Service then
-        gets no answer where the pods' range is exempt.
+      - V(enforce) does not work with kube-proxy in IPVS mode. A pod that reaches itself through a Service then gets no
+        answer if the pods' range is exempt.
     type: str
     choices: [return, accept, enforce]
     default: return
@@ -120,19 +120,19 @@ options:
     default: 5
   config_file:
     description:
-      - Take the policy from this file on the node, with the keys and the semantics of ip-masq-agent's config file. YAML
-        is read where the node's Python has PyYAML, JSON everywhere. A file that does not exist means all defaults.
-      - Keys that the file does not know are warned about, with the nearest known key.
-      - Besides the reference agent's keys the file may hold C(enableIPv6), C(masqChain), C(randomFully), C(toPorts),
+      - Read the policy from this file on the node, with the keys and the semantics of ip-masq-agent's config file. YAML
+        requires PyYAML on the node, JSON does not. A file that does not exist means all defaults.
+      - An unknown key is a warning, with the nearest known key.
+      - In addition to ip-masq-agent's keys the file may hold C(enableIPv6), C(masqChain), C(randomFully), C(toPorts),
         C(backend), C(exemption) and C(nomasqAllReservedRanges). An option of this module that is not at its default
-        wins over the key.
+        overrides the key.
     type: path
 requirements:
   - iptables or nftables on the node
 attributes:
   check_mode:
     support: full
-    description: Says what would change and writes nothing.
+    description: Reports what would change and writes nothing.
   diff_mode:
     support: full
     description: Shows the rules before and after, as C(iptables -S) or C(nft list table) prints them.
@@ -144,13 +144,13 @@ attributes:
     platforms: linux
     description: Needs root on Linux.
 notes:
-  - C(nat) sees the first packet of a connection only. Connections that were open before a change keep the source
-    address that they have.
+  - The nat table sees the first packet of a connection only. Connections that were open before a change keep their
+    source address.
   - A rule of another program that comes later in C(POSTROUTING) can still masquerade what this module exempts, unless
-    O(exemption) says otherwise. Such rules are warned about.
+    O(exemption) prevents it. Such rules are reported as warnings.
 seealso:
   - name: ip-masq-agent
-    description: The Go daemon whose behaviour is matched.
+    description: The Go daemon with the same rules.
     link: https://github.com/kubernetes-sigs/ip-masq-agent
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
@@ -173,23 +173,23 @@ EXAMPLES = r"""
     non_masquerade_cidrs: []
     masq_link_local: true
 
-- name: Leave the low ports and the node ports to others
+- name: Keep the low ports and the node ports for other uses
   kubenode.ip_masq.ip_masq:
     to_ports:
       - 1024-29999
       - 32768-65535
 
-- name: Keep the pods' addresses towards these ranges, whatever other programs' NAT rules say
+- name: Protect exempt traffic from other programs' NAT rules
   kubenode.ip_masq.ip_masq:
     exemption: enforce
 
-- name: Exempt thousands of ranges at the price of one
+- name: Exempt thousands of ranges with a constant-time lookup
   kubenode.ip_masq.ip_masq:
     backend: nftables
     cidr_limit: 20000
     non_masquerade_cidrs: "{{ routed_ranges }}"
 
-- name: Apply the policy that lies on the node
+- name: Apply the policy of a file on the node
   kubenode.ip_masq.ip_masq:
     config_file: /etc/ip-masq-agent/config
 
@@ -197,7 +197,7 @@ EXAMPLES = r"""
   kubenode.ip_masq.ip_masq:
     state: absent
 
-# The same ad hoc, first only looking:
+# Ad hoc, in check mode:
 #   ansible kube_node -b -m kubenode.ip_masq.ip_masq -a 'non_masquerade_cidrs=10.0.0.0/8,192.168.0.0/16' -CD
 """
 
@@ -217,7 +217,7 @@ backend:
       sample: 1.8.9
 families:
   description:
-    - The rules in force by family (C(ipv4), C(ipv6)), or in check mode those that would be.
+    - The active rules by family (C(ipv4), C(ipv6)), or in check mode those that would be active.
     - Empty with O(state=absent).
   returned: when the node has a usable iptables or nft
   type: dict
@@ -227,21 +227,21 @@ families:
       type: dict
       contains:
         rules:
-          description: The chain, as C(iptables -S) prints it; the table, as C(nft list table) does, one range a line.
+          description: The chain, as C(iptables -S) prints it; the table, as C(nft list table) does, one range per line.
           type: list
           elements: str
           sample:
             - -A IP-MASQ-AGENT -d 10.0.0.0/8 -m comment --comment "ip-masq-agent ..." -j RETURN
             - -A IP-MASQ-AGENT -m comment --comment "ip-masq-agent ..." -j MASQUERADE --random-fully
         jump:
-          description: The jump to it; none with nftables, which hooks the chain itself.
+          description: The jump to it; none with nftables, where the chain has a hook of its own.
           type: str
           sample: -A POSTROUTING -m addrtype ! --dst-type LOCAL -m comment --comment "..." -j IP-MASQ-AGENT
     ipv6:
       description: The same for IPv6, with O(enable_ipv6=true).
       type: dict
 actions:
-  description: What was done, or in check mode would be, in this order.
+  description: What was changed, or in check mode would be, in this order.
   returned: when the node has a usable iptables or nft
   type: list
   elements: dict
@@ -251,7 +251,7 @@ actions:
       type: str
       sample: ipv4
     backend:
-      description: The backend that it was done in.
+      description: The backend that was changed.
       type: str
       sample: iptables_nft
     action:

@@ -10,63 +10,63 @@ module: ip_masq_agent
 short_description: Install the agent that keeps a node's IP masquerading as declared
 version_added: 0.1.0
 description:
-  - Installs on a node what keeps its masquerading as declared without a controller. That is one program, its
-    configuration, and systemd units which resync at an interval, after an edit of the configuration, and after a
-    firewall was restarted or reloaded.
-  - Brings the rules to the declared policy at once, as M(kubenode.ip_masq.ip_masq) does; the agent is the same code.
-  - When it has changed something, or when the last run of the agent's service failed, has systemd run that service
-    once, in its sandbox, and fails with the lines of the journal if it does not work. In check mode it warns instead.
+  - Installs an agent that keeps the masquerading of a node as declared. It consists of one program, its configuration,
+    and systemd units that start a resync at an interval, after an edit of the configuration, and after a firewall was
+    restarted or reloaded.
+  - Applies the policy at once, as M(kubenode.ip_masq.ip_masq) does; the agent runs the same code.
+  - If something was changed, or if the last run of the agent's service failed, starts that service once, in its
+    sandbox, and fails with the lines of the journal if it fails. In check mode it warns instead.
   - The role P(kubenode.ip_masq.ip_masq_agent#role) calls this module once with the whole configuration.
 options:
   state:
     description:
       - V(present) installs the agent and sets the rules.
       - V(absent) removes the rules in all variants and families, the units, and the files that the agent wrote or read,
-        the configuration included. If an agent is installed, its own places count, not the other options.
+        including the configuration. If an agent is installed, its own paths are used, not the other options.
       - A configuration directory that holds anything else stays, with a warning.
     type: str
     choices: [present, absent]
     default: present
   config:
     description:
-      - What goes into the file C(config) of O(config_dir), with the keys of ip-masq-agent (C(nonMasqueradeCIDRs),
+      - The content of the file C(config) in O(config_dir), with the keys of ip-masq-agent (C(nonMasqueradeCIDRs),
         C(cidrLimit), C(masqLinkLocal), C(masqLinkLocalIPv6), C(resyncInterval)) and those of its flags
         (C(nomasqAllReservedRanges), C(enableIPv6), C(masqChain), C(randomFully), C(toPorts)), and C(backend) and
         C(exemption).
-      - Keys that are not given have their defaults. An unknown key is an error.
+      - Keys that are not set have their defaults. An unknown key is an error.
       - Without C(nonMasqueradeCIDRs) the default list is written to the file, so that drop-ins add to it.
       - C(nonMasqueradeCIDRs) may be text, as in V(10.0.0.0/8,fd00::/8). Text is split at commas, in a list too.
-      - When not given, the file that is on the node stays as it is.
+      - If not set, the file on the node is kept.
     type: dict
   enabled:
     description:
       - Whether the units run, now and after a boot. If not, everything is installed, the rules are set once, and the
-        service is tried.
+        service is started once as a test.
     type: bool
     default: true
   config_dir:
     description:
-      - The directory of the file C(config) and its drop-ins in C(config.d), for the agent alone. It is called
-        C(ip-masq-agent), or is not there yet, or is empty.
+      - The directory of the file C(config) and its drop-ins in C(config.d), for the agent alone. Its name is
+        C(ip-masq-agent), or it does not exist yet, or it is empty.
       - Like O(bin_dir), O(metrics_dir) and O(python) it must not be within C(/home), C(/root), C(/run/user), C(/tmp) or
         C(/var/tmp), which the agent's service does not see.
     type: path
     default: /etc/ip-masq-agent
   bin_dir:
     description:
-      - Where the program goes.
+      - The directory of the program.
     type: path
     default: /usr/local/sbin
   metrics_dir:
     description:
       - The directory of node_exporter's textfile collector. It must exist, and may belong to another user. The agent
         then writes C(ip_masq_agent.prom) there.
-      - When not given, no metrics are written.
+      - If not set, no metrics are written.
     type: path
   python:
     description:
       - The Python (3.8 or later) that runs the agent.
-      - When not given, C(/usr/bin/python3) if it is 3.8 or later, else the one that runs this module.
+      - If not set, C(/usr/bin/python3) if it is 3.8 or later, else the one that runs this module.
     type: path
   lock_timeout:
     description:
@@ -80,12 +80,12 @@ requirements:
 attributes:
   check_mode:
     support: full
-    description: Says what would change and writes nothing, also where nothing is installed yet.
+    description: Reports what would change and writes nothing, also if nothing is installed yet.
   diff_mode:
     support: full
     description:
-      - Shows the rules, the configuration and every file that is edited, before and after. Of files that are created or
-        removed as a whole, and of services, it shows one line each.
+      - Shows the rules, the configuration and every file that is edited, before and after. For files that are created or
+        removed as a whole, and for services, it shows one line each.
   idempotent:
     support: full
     description: A second run with the same options changes nothing.
@@ -100,11 +100,11 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Keep the default policy in force on a node
+- name: Apply the default policy and keep it applied
   kubenode.ip_masq.ip_masq_agent:
     config: {}
 
-- name: Keep a policy in force, resync every five minutes, and write metrics
+- name: Apply a policy, resync every five minutes, and write metrics
   kubenode.ip_masq.ip_masq_agent:
     config:
       nonMasqueradeCIDRs:
@@ -131,13 +131,13 @@ files:
   elements: str
   sample: [/etc/ip-masq-agent/config]
 services:
-  description: What was done to units and directories, or in check mode would be.
+  description: Changes of units and directories, or in check mode those that would be made.
   returned: success
   type: list
   elements: str
   sample: ["start: ip-masq-agent.timer"]
 rules:
-  description: The return values of M(kubenode.ip_masq.ip_masq) for the rules, less C(changed) and C(diff).
+  description: The return values of M(kubenode.ip_masq.ip_masq) for the rules, without C(changed) and C(diff).
   returned: success
   type: dict
 """

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: ip_masq_agent_info
-short_description: Ask a node about its IP masquerading
+short_description: Report the state of a node's IP masquerading
 version_added: 0.1.0
 description:
   - Returns what the installed agent reports, as C(ip-masq-agent status --json) does, and what
     M(kubenode.ip_masq.ip_masq_agent) with the same options would change.
-  - The playbook C(kubenode.ip_masq.status) sums it up for a fleet.
+  - The playbook C(kubenode.ip_masq.status) summarizes it for a fleet.
 options:
   config:
     description:
       - The configuration to compare the node's file C(config) with, as for M(kubenode.ip_masq.ip_masq_agent).
-      - When not given, the file is not compared.
+      - If not set, the file is not compared.
     type: dict
   enabled:
     description:
@@ -70,11 +70,11 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Ask what the agent reports
+- name: Get the report of the agent
   kubenode.ip_masq.ip_masq_agent_info:
   register: masquerading
 
-- name: Compare the node with a policy, too
+- name: Also compare the node with a policy
   kubenode.ip_masq.ip_masq_agent_info:
     config:
       nonMasqueradeCIDRs:
@@ -86,7 +86,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 installed:
-  description: Whether the agent is on the node.
+  description: Whether the agent is installed on the node.
   returned: success
   type: bool
 report:
@@ -107,14 +107,14 @@ differs:
   elements: str
   sample: [nonMasqueradeCIDRs]
 service_failure:
-  description: How the last run of C(ip-masq-agent.service) failed, as systemd has it. Empty where it did not.
+  description: How the last run of C(ip-masq-agent.service) failed, as systemd reports it. Empty if it did not.
   returned: when the agent is installed
   type: str
   sample: result exit-code, exit status 203
 pending:
   description:
-    - What M(kubenode.ip_masq.ip_masq_agent) would do, a line each. That is to write files, or to enable or start units.
-    - The file C(config) is not among it where RV(differs) names a key, nor are rules; see C(differs) in RV(report).
+    - What M(kubenode.ip_masq.ip_masq_agent) would do to files and units, a line each.
+    - Without rules, which are in C(differs) of RV(report), and without the file C(config) if RV(differs) has a key.
   returned: when the agent is installed
   type: list
   elements: str

@@ -36,7 +36,7 @@ options:
     default: auto
   unit:
     description:
-      - The service that runs the kubelet. When not given, the module looks for C(kubelet) and the services of k3s,
+      - The service that runs the kubelet. If not set, the module looks for C(kubelet) and the services of k3s,
         RKE2, k0s and MicroK8s, and manages every one in use.
     type: str
     default: ''
@@ -61,7 +61,7 @@ options:
     default: ''
   args_variable:
     description:
-      - The variable in O(args_file) that C(ExecStart=) passes on.
+      - The variable in O(args_file) that C(ExecStart=) passes to the kubelet.
     type: str
     default: ''
   restart:
@@ -72,7 +72,7 @@ options:
     default: true
   healthz_url:
     description:
-      - A URL that returns 200 while the kubelet is healthy, as requested from the node. When not given, it follows from
+      - A URL that returns 200 while the kubelet is healthy, as requested from the node. If not set, it follows from
         C(healthzBindAddress) and C(healthzPort) in the kubelet's configuration file or the flags for them, and is
         C(http://127.0.0.1:10248/healthz) by default.
       - Requested before the first change if a restart follows. If a running kubelet does not return 200, the module
@@ -117,7 +117,7 @@ author:
 """
 
 EXAMPLES = r"""
-- name: Do what this node's kubelet needs, which is nothing since Kubernetes 1.24
+- name: Set or remove the flag as this node's kubelet needs (nothing to do since Kubernetes 1.24)
   kubenode.ip_masq.kubelet_masquerade:
 
 - name: Only report the decision and its reason
@@ -129,18 +129,18 @@ EXAMPLES = r"""
   kubenode.ip_masq.kubelet_masquerade:
     policy: absent
 
-- name: A kubelet that a unit of our own starts through a script
+- name: Manage a kubelet that a unit of our own starts through a script
   kubenode.ip_masq.kubelet_masquerade:
     unit: node-agent
     binary: /opt/kubernetes/kubelet
     args_file: /etc/node-agent/kubelet.env
     args_variable: KUBELET_OPTS
 
-- name: A kubelet without healthz, whose read-only port is on
+- name: Manage a kubelet without healthz, whose read-only port is on
   kubenode.ip_masq.kubelet_masquerade:
     healthz_url: http://127.0.0.1:10255/healthz
 
-- name: Edit now, restart in the maintenance window
+- name: Edit now, restart in a maintenance window
   kubenode.ip_masq.kubelet_masquerade:
     restart: false
 
@@ -202,7 +202,7 @@ kubelets:
       type: str
       sample: kubelet.service
     distributions:
-      description: Its distribution; two, where one tool took over the node from another.
+      description: Its distribution; two if one tool took over the node from another.
       type: list
       elements: str
       sample: [kubeadm]
@@ -239,7 +239,7 @@ kubelets:
       description: The decision in a sentence.
       type: str
 actions:
-  description: What was done, or in check mode would be, in this order.
+  description: What was changed, or in check mode would be, in this order.
   returned: when the node could be inspected
   type: list
   elements: str
