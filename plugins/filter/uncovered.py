@@ -29,7 +29,8 @@ options:
     elements: str
   reserved:
     description:
-      - Whether that default is all reserved ranges, as with O(kubenode.ip_masq.ip_masq#module:nomasq_all_reserved_ranges).
+      - Whether that default is all reserved ranges, as with
+        O(kubenode.ip_masq.ip_masq#module:nomasq_all_reserved_ranges).
     type: bool
     default: false
 requirements:

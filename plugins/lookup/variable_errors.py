@@ -16,8 +16,8 @@ description:
   - Reports unknown names, with the nearest known one; values that the argument specification refuses; and values that
     the grammar of the policy refuses, by the name of the variable. The policy is not checked with
     C(ip_masq_agent_state=absent).
-  - A value of the play or the role applies to every host, otherwise the value that the inventory has for the host. Equal
-    policies of many hosts are checked once.
+  - A value of the play or the role applies to every host, otherwise the value that the inventory has for the host.
+    Equal policies of many hosts are checked once.
 options:
   _terms:
     description: Names of hosts.

@@ -84,8 +84,8 @@ attributes:
   diff_mode:
     support: full
     description:
-      - Shows the rules, the configuration and every file that is edited, before and after. For files that are created or
-        removed as a whole, and for services, it shows one line each.
+      - Shows the rules, the configuration and every file that is edited, before and after. For files that are created
+        or removed as a whole, and for services, it shows one line each.
   idempotent:
     support: full
     description: A second run with the same options changes nothing.
