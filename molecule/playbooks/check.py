@@ -36,7 +36,7 @@ BROKEN = RELEASE == "trixie"
 
 
 def drift() -> None:
-    """Check what the playbooks left, then do damage that nobody heals."""
+    """Check what the playbooks left, then do damage that is not repaired."""
     check_rules("after the playbooks")
     packets("after the playbooks")
     # The first node refused the policy that came with a new interval.
@@ -56,7 +56,7 @@ def drifted() -> None:
     equal("flushed, or not", len(ours()), flushed if FLUSHED else 6)
     equal("status: exit status", agent("status").returncode, 4 if FLUSHED else 3 if BROKEN else 0)
     if BROKEN:
-        check("the last good policy is in force", status()["in_sync"])
+        check("the last valid policy is in force", status()["in_sync"])
 
 
 def removed() -> None:

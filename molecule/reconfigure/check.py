@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The configuration is edited on the node: good edits act at once, bad ones leave the last good policy in force."""
+"""The configuration is edited on the node: good edits act at once, bad ones leave the last valid policy in force."""
 
 from __future__ import annotations
 
@@ -135,11 +135,11 @@ def new_interval() -> None:
     report = status()
     equal("status: the interval", report["config"]["resync_interval_seconds"], 2)
     note = [line for line in report["notes"] if "30-often.json" in line]
-    check("status tells of the contradiction", note and "'2s'" in note[0] and "'10m'" in note[0], report["notes"])
-    healed("the timer really fires that often", 2 + 2)
+    check("status reports the conflict", note and "'2s'" in note[0] and "'10m'" in note[0], report["notes"])
+    repaired("the timer really fires that often", 2 + 2)
 
 
-def healed(what: str, promised: float) -> None:
+def repaired(what: str, promised: float) -> None:
     """Flush the chain; it comes back."""
     wanted, before = ours(), remembered()["drift_repaired"]
     flush()
@@ -155,7 +155,7 @@ def broken(original: str) -> None:
     eventually("the unit is failed", lambda: shown(SERVICE, "ActiveState")["ActiveState"] == "failed")
     equal("the rules are those of the last good policy", ours(), wanted)
     packets("with a broken config file")
-    healed("a flush is healed with a broken config file", 2 + 2)
+    repaired("a flush is repaired with a broken config file", 2 + 2)
     # The drop-in that says 2s was valid; the last good policy has its interval too.
     equal("the interval is that of the last good policy", interval(), "2s")
 
@@ -166,14 +166,14 @@ def broken(original: str) -> None:
     report = status()
     equal("status --json: exit status", report["exit status"], 3)
     check("status --json: the problem", "10.0.0.1/8" in report["config"]["problem"] and report["failing"], report)
-    check("status --json: in sync with the last good policy", report["in_sync"], report)
+    check("status --json: in sync with the last valid policy", report["in_sync"], report)
     check("status --json: the last error", "10.0.0.1/8" in report["last_error"]["lines"][0], report["last_error"])
     equal("the error was counted once, however often it was met", report["config_errors"], errors + 1)
     said = agent("sync")
     equal("sync: exit status", said.returncode, 3)
-    check("sync: says so", "10.0.0.1/8" in said.stderr and "last good" in said.stderr, said.stderr)
+    check("sync: reports it", "10.0.0.1/8" in said.stderr and "last good" in said.stderr, said.stderr)
     explained = agent("explain", "10.99.0.1")
-    check("explain: says so", not explained.returncode and "broken" in explained.stdout, explained.stdout)
+    check("explain: reports it", not explained.returncode and "broken" in explained.stdout, explained.stdout)
     complaint = sh("journalctl", "--no-pager", "-u", SERVICE, "-p", "err", "-o", "cat")
     check("the journal has it as an error", "10.0.0.1/8" in complaint, complaint)
     values = metrics()
@@ -194,14 +194,14 @@ def broken(original: str) -> None:
 
     write(CONFIG, original)
     eventually(
-        "mended: the unit is well again", lambda: run("systemctl", "is-failed", SERVICE).stdout.strip() != "failed"
+        "corrected: the unit is not failed", lambda: run("systemctl", "is-failed", SERVICE).stdout.strip() != "failed"
     )
-    eventually("mended: status is 0", lambda: agent("status").returncode == 0)
-    # The sync remembers it after it has mended the rest.
-    eventually("mended: nothing is failing", lambda: not status()["failing"])
-    eventually("mended: metrics", lambda: metrics()["config_broken"] == 0, seen=lambda: str(metrics()))
-    check_rules("mended")
-    packets("mended")
+    eventually("corrected: status is 0", lambda: agent("status").returncode == 0)
+    # The sync records this after it has repaired the rules.
+    eventually("corrected: nothing is failing", lambda: not status()["failing"])
+    eventually("corrected: metrics", lambda: metrics()["config_broken"] == 0, seen=lambda: str(metrics()))
+    check_rules("corrected")
+    packets("corrected")
 
 
 def check_metrics() -> None:
@@ -235,7 +235,7 @@ def check_metrics() -> None:
 
 
 def whole_metrics() -> None:
-    """Whoever reads the metrics file while it is written sees all of it."""
+    """A reader of the metrics file never sees a part of it."""
     read: t.List[bytes] = []
     over = threading.Event()
 

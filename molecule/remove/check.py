@@ -37,7 +37,7 @@ FAMILIES = {"ipv4": ("ip", "10.9.0.0/16", "10.8.0.0/16"), "ipv6": ("ip6", "fd00:
 
 
 def others() -> None:
-    """Somebody else's rules, one with a chain whose name is much like ours; and the place for metrics."""
+    """Create other programs' rules, one with a chain whose name is similar to ours, and the directory for metrics."""
     os.makedirs(METRICS_DIR)
     if not LEGACY:
         # As the kubelet says that this node uses nft. Without it, rules in legacy tables mean that it does not.
@@ -53,7 +53,7 @@ def others() -> None:
                 "-A POSTROUTING -s %s -m comment --comment of-others -j IP-MASQ-AGENT-2" % second,
             )
     sh("nft", "-f", "-", stdin="table inet others { set addresses { type ipv4_addr; elements = { 192.0.2.1 }; }; }\n")
-    check("rules of others are there", True)
+    check("other programs' rules are there", True)
     done()
 
 
@@ -87,8 +87,8 @@ def by_hand() -> None:
     packets("before", {"10.99.0.1": "pod", "203.0.113.7": "node", "2001:db8:99::1": "node"})
     done_ = agent("remove")
     equal("ip-masq-agent remove: exit status", (done_.returncode, done_.stderr), (0, ""))
-    check("it says what it removed", "file removed: " + AGENT in done_.stdout, done_.stdout)
-    check("it is gone", not os.path.exists(AGENT))
+    check("it reports what it removed", "file removed: " + AGENT in done_.stdout, done_.stdout)
+    check("it is removed", not os.path.exists(AGENT))
     packets("after", {"10.99.0.1": "pod", "203.0.113.7": "pod", "2001:db8:99::1": "pod"})
     done()
 

@@ -1,10 +1,10 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whatever happens to the rules, they come back by themselves: shown by what the kernel holds, packets, and status.
+"""Rules are repaired after any damage: checked by what the kernel holds, packets, and status.
 
-The times promised are resyncInterval and 2 s where the timer notices, and 2 s where a firewall unit was started,
-restarted or reloaded. The second is asked with an interval of ten minutes, so that the timer has no part in it.
+The time limits are resyncInterval and 2 s where the timer notices, and 2 s where a firewall unit was started,
+restarted or reloaded. The second is checked with an interval of ten minutes, so that the timer does not interfere.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ INTERVAL = 3.0
 SLOW = os.path.join(DROP_INS, "50-slow.json")
 
 
-def healed(what: str, damage: t.Callable[[], object], promised: float, real: bool = True) -> None:
-    """Do damage, and see it healed in time.
+def repaired(what: str, damage: t.Callable[[], object], promised: float, real: bool = True) -> None:
+    """Do damage, and check that it is repaired in time.
 
     :param real: whether our rules must have been lost; what damages them in some releases only must still be followed
         by a sync.
@@ -56,26 +56,26 @@ def healed(what: str, damage: t.Callable[[], object], promised: float, real: boo
     # From here: what damages the rules may take its own time.
     started = time.monotonic()
 
-    def is_healed() -> bool:
+    def is_repaired() -> bool:
         repaired = remembered()["drift_repaired"]
         return ours() == wanted and last_sync() > synced and (repaired > before or not real)
 
-    eventually("%s: healed" % what, is_healed, promised, started, ours)
+    eventually("%s: repaired" % what, is_repaired, promised, started, ours)
     lost = remembered()["drift_repaired"] > before
     print("    %s" % ("our rules were lost, and repaired" if lost else "our rules were left alone"))
     equal("%s: the rules are those of before" % what, ours(), wanted)
-    check("%s: status says in sync" % what, in_sync())
-    packets("healed after %s" % what)
+    check("%s: status is in sync" % what, in_sync())
+    packets("repaired after %s" % what)
 
 
 def by_the_timer() -> None:
     """What nobody announces."""
     for what, damage in dict(DAMAGE, **{"everything is flushed": flush_everything}).items():
-        healed(what, damage, INTERVAL + 2)
+        repaired(what, damage, INTERVAL + 2)
 
 
 def flush_everything() -> None:
-    """As careless scripts do it, in one command: what more would come is healed in between."""
+    """As careless scripts do it, in one command: more damage would be repaired in between."""
     if LEGACY and not NATIVE:
         iptables("-F")
     else:
@@ -123,18 +123,18 @@ def by_the_hooks() -> None:
         write("/etc/iptables/rules." + family, "".join(line for line in saved if CHAIN not in line))
     for verb in ("start", "restart"):
         # It restores iptables, of which a table of our own has no part.
-        healed("netfilter-persistent: " + verb, partial(sh, "systemctl", verb, "netfilter-persistent"), 2, not NATIVE)
+        repaired("netfilter-persistent: " + verb, partial(sh, "systemctl", verb, "netfilter-persistent"), 2, not NATIVE)
 
     for verb in ("start", "restart", "reload"):
         # It flushes nftables, of which iptables-legacy has no part.
-        healed("nftables: " + verb, partial(sh, "systemctl", verb, "nftables"), 2, real=NATIVE or not LEGACY)
+        repaired("nftables: " + verb, partial(sh, "systemctl", verb, "nftables"), 2, real=NATIVE or not LEGACY)
     # firewalld would stop it on its own start, and nothing orders the two; a stop is nobody's signal to sync.
     sh("systemctl", "stop", "nftables")
     sh("systemctl", "start", SERVICE)
 
     sh("firewall-offline-cmd", "--set-default-zone=trusted")
     for verb in ("start", "restart", "reload"):
-        healed("firewalld: " + verb, partial(firewalld, "systemctl", verb, "firewalld"), 2, real=False)
+        repaired("firewalld: " + verb, partial(firewalld, "systemctl", verb, "firewalld"), 2, real=False)
 
 
 def firewalld(*argv: str) -> None:
@@ -148,7 +148,7 @@ def firewalld(*argv: str) -> None:
 
 def by_the_timer_again() -> None:
     """firewall-cmd speaks to the daemon past systemd: the timer is the safety net."""
-    healed("firewall-cmd --reload", partial(firewalld, "firewall-cmd", "--reload"), INTERVAL + 2, real=False)
+    repaired("firewall-cmd --reload", partial(firewalld, "firewall-cmd", "--reload"), INTERVAL + 2, real=False)
 
 
 check_rules("before any damage")

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the agent's service can do in its sandbox, and what must not keep it from healing: C(check.py sandbox)."""
+"""What the agent's service can do in its sandbox, and what must not stop repairs: C(check.py sandbox)."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def metrics_of_others() -> None:
 
 
 def metrics_gone() -> None:
-    """The directory disappears: healing goes on, and the journal is told of it once."""
+    """The directory disappears: repairs continue, and the journal has one warning."""
     here = len(journal())
     os.rename(METRICS_DIR, METRICS_DIR + ".away")
     for again in range(2):
@@ -91,7 +91,7 @@ def config_of_others() -> None:
 
 
 def lock_file() -> None:
-    """Somebody deletes the lock file of iptables-legacy."""
+    """The lock file of iptables-legacy is deleted."""
     # As after a boot: the file is there before it is watched.
     sh("systemctl", "start", LEGACY_SERVICE)
     sh("systemctl", "restart", LEGACY_PATH)
@@ -135,7 +135,7 @@ def restarts() -> None:
     here = len(journal())
     for _again in range(50):
         sh("systemctl", "--no-block", "restart", SERVICE)
-    eventually("they are over", lambda: idle(SERVICE))
+    eventually("they are finished", lambda: idle(SERVICE))
     failed = [line for line in journal()[here:] if "Failed with result" in line or "Main process exited" in line]
     equal("50 restarts in a row are 50 restarts", failed, [])
 
@@ -162,7 +162,7 @@ def units() -> None:
 
 
 def works() -> None:
-    """The service heals."""
+    """The service repairs drift."""
     equal("its last run went well", shown(SERVICE, "Result"), {"Result": "success"})
     synced("a run of the service")
     packets("after it")

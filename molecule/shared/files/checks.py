@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What the scenarios' checks share. They run on a node, as root, beside C(world.py).
 
-A check prints a line for each thing that it found to be so, with the time it took where somebody promised one, and ends
-at the first that is not. The last line is a JSON object: how many things were checked, and how many packets.
+A check prints a line for each assertion that holds, with the time it took if there is a limit, and ends at the first
+that does not hold. The last line is a JSON object: how many things were checked, and how many packets.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DEFAULT_PACKETS = {
     "198.51.100.9": "node",
 }
 
-#: Seconds to wait for what has no promise of its own, and to add to a promise: the machine may be busy.
+#: Seconds to wait for what has no limit of its own, and to add to each limit: the machine may be busy.
 PATIENCE = 30.0
 _PAUSE = 0.05
 
@@ -91,11 +91,11 @@ def eventually(
     since: t.Optional[float] = None,
     seen: t.Callable[[], object] = str,
 ) -> float:
-    """Ask again and again until something is so.
+    """Wait until a condition holds.
 
-    :param promised: seconds; shown beside those it took. It is given up at that and :data:`PATIENCE`.
+    :param promised: seconds, shown beside those it took. It fails after these and :data:`PATIENCE`.
     :param since: where the clock (time.monotonic) started; default: now.
-    :param seen: what to show where it never is.
+    :param seen: what to show if it never holds.
     :returns: the seconds it took.
     """
     started = time.monotonic() if since is None else since
@@ -104,7 +104,7 @@ def eventually(
             fail("%s, within %.0f s" % (what, promised + PATIENCE), seen())
         time.sleep(_PAUSE)
     took = time.monotonic() - started
-    check("%s: %.1f s%s" % (what, took, " (promised: %g s)" % promised if promised else ""), True)
+    check("%s: %.1f s%s" % (what, took, " (expected within %g s)" % promised if promised else ""), True)
     return took
 
 
@@ -187,7 +187,7 @@ def flush() -> None:
     DAMAGE["the chain is flushed"]()
 
 
-#: What somebody does to our rules.
+#: Ways to damage our rules.
 DAMAGE: t.Dict[str, t.Callable[[], None]] = {
     "the chain is flushed": lambda: iptables("-F", CHAIN),
     "the jump is deleted": lambda: iptables("-D", "POSTROUTING", str(len(postrouting()))),
