@@ -48,12 +48,12 @@ def ansible(ns: Namespace, home: Path, module: str, arguments: str, *flags: str,
 def test_full_name_twice_in_a_fresh_namespace(topology: Topology, variant: Variant, tmp_path: Path) -> None:
     a, node = ADDRESSES["ipv4"], topology.node
     arguments = "%s backend=%s" % (CIDRS, variant.backend)
-    foretold = ansible(node, tmp_path, FULL_NAME, arguments, "-CD")
-    assert foretold["changed"] is True
+    predicted = ansible(node, tmp_path, FULL_NAME, arguments, "-CD")
+    assert predicted["changed"] is True
     assert pristine(snapshot(node))
     done = ansible(node, tmp_path, FULL_NAME, arguments, "-D")
     assert done["changed"] is True
-    assert done["diff"] == foretold["diff"]
+    assert done["diff"] == predicted["diff"]
     exempt = variant.in_order(["169.254.0.0/16", "10.0.0.0/8", "192.168.0.0/16"])
     expected = ["-d %s -j RETURN" % cidr for cidr in exempt] + ["-j MASQUERADE --random-fully"]
     assert variant.rules(node, "ipv4") == expected

@@ -105,7 +105,7 @@ DAMAGED: t.Dict[str, t.List[str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED)
-def test_damaged_jump_is_mended_in_one_run(topology: Topology, variant: Variant, damage: str) -> None:
+def test_damaged_jump_is_repaired_in_one_run(topology: Topology, variant: Variant, damage: str) -> None:
     a, node = ADDRESSES["ipv4"], topology.node
     foreign = ["-A POSTROUTING -s 10.88.0.0/16 -m mark --mark 0x9 -j RETURN", "-A POSTROUTING -p sctp -j ACCEPT"]
     variant.load(node, "ipv4", *BODY, foreign[0], *DAMAGED[damage], foreign[1])
@@ -161,7 +161,7 @@ BROKEN: t.Dict[str, t.List[str]] = {
 
 
 @pytest.mark.parametrize("damage", BROKEN)
-def test_damaged_chain_is_mended_in_one_run(ns: Namespace, variant: Variant, damage: str) -> None:
+def test_damaged_chain_is_repaired_in_one_run(ns: Namespace, variant: Variant, damage: str) -> None:
     variant.load(ns, "ipv4", BODY[0], *BROKEN[damage], GOOD)
     assert apply(ns, backend=variant.backend)["changed"] is True
     assert variant.listing(ns, "ipv4", CHAIN) is not None

@@ -44,7 +44,7 @@ def break_rules(node: AgentNode, variant: Variant = NFT) -> None:
 class TestSync:
     """sync"""
 
-    def test_builds_the_rules_once_and_says_so_once(self, node: AgentNode, variant: Variant) -> None:
+    def test_builds_the_rules_once_and_logs_it_once(self, node: AgentNode, variant: Variant) -> None:
         node.configure(backend=variant.backend, nonMasqueradeCIDRs=["10.1.0.0/16"])
         first = node.sync()
         assert first.returncode == IN_SYNC, first.stderr
@@ -56,9 +56,7 @@ class TestSync:
         assert (again.returncode, again.stdout, again.stderr) == (IN_SYNC, "", "")
         assert snapshot(node.ns) == before
 
-    def test_heals_and_counts_what_others_did_and_not_what_the_operator_did(
-        self, node: AgentNode, variant: Variant
-    ) -> None:
+    def test_drift_is_repaired_and_counted_and_an_edit_is_not(self, node: AgentNode, variant: Variant) -> None:
         node.configure(backend=variant.backend)
         node.sync()
         break_rules(node, variant)
@@ -109,7 +107,7 @@ class TestBrokenConfig:
     @pytest.mark.parametrize(
         "text", [BROKEN, "{", "- a\n- b\n", "nonMasqueradeCIDRs: [10.0.0.0/8\n", '{"a": 1, "a": 2}']
     )
-    def test_last_good_one_is_healed_by(self, node: AgentNode, variant: Variant, text: str) -> None:
+    def test_drift_is_repaired_with_the_last_valid_policy(self, node: AgentNode, variant: Variant, text: str) -> None:
         node.configure(backend=variant.backend, nonMasqueradeCIDRs=["10.1.0.0/16"])
         node.sync()
         (node.config_dir / "config").write_text(text)
@@ -136,7 +134,7 @@ class TestBrokenConfig:
         assert "no rule was touched" in done.stderr
         assert pristine(snapshot(node.ns))
 
-    def test_mended_it_is_in_force(self, node: AgentNode) -> None:
+    def test_a_corrected_file_is_in_force(self, node: AgentNode) -> None:
         node.sync()
         (node.config_dir / "config").write_text(BROKEN)
         node.sync()
@@ -165,7 +163,7 @@ class TestBrokenConfig:
         assert exempt(node) == ["169.254.0.0/16", "10.2.0.0/16"]
 
     @pytest.mark.parametrize("content", [b"", b"{", b"\xff\x00", b'{"drift_repaired": null}'])
-    def test_a_damaged_state_file_does_not_keep_from_healing(self, node: AgentNode, content: bytes) -> None:
+    def test_a_damaged_state_file_does_not_keep_from_repairing(self, node: AgentNode, content: bytes) -> None:
         node.sync()
         node.state_file.write_bytes(content)
         break_rules(node)
@@ -217,7 +215,7 @@ class TestRecords:
 
     @pytest.mark.parametrize("what", FILE_SYSTEMS)
     @pytest.mark.parametrize("paths", [(RUN_DIR,), (STATE_DIR,), (RUN_DIR, STATE_DIR)], ids=["run", "state", "both"])
-    def test_rules_are_repaired_and_what_is_wrong_is_told(
+    def test_rules_are_repaired_and_the_problem_is_reported(
         self, node: AgentNode, what: str, paths: t.Tuple[str, ...]
     ) -> None:
         node.configure(nonMasqueradeCIDRs=["10.1.0.0/16"])
@@ -257,7 +255,7 @@ class TestRecords:
         assert exempt(node)[0] == "169.254.0.0/16"
 
     @pytest.mark.parametrize("what", FILE_SYSTEMS)
-    def test_metrics_still_tell(self, ns: Namespace, tmp_path: Path, what: str) -> None:
+    def test_metrics_are_still_written(self, ns: Namespace, tmp_path: Path, what: str) -> None:
         node = AgentNode(ns, tmp_path, metrics=True)
         node.sync()
         ns.run("mount", "--bind", METRICS_DIR, METRICS_DIR)  # also where the rest of /var/lib becomes read-only
@@ -300,7 +298,7 @@ class TestStatus:
         node.sync()
         assert node.status()["config"]["sources"] == ["defaults (/etc/ip-masq-agent/config is not there)"]
 
-    def test_differences_are_those_that_a_sync_mends(self, node: AgentNode, variant: Variant) -> None:
+    def test_differences_are_those_that_a_sync_repairs(self, node: AgentNode, variant: Variant) -> None:
         node.configure(backend=variant.backend)
         node.sync()
         break_rules(node, variant)
@@ -329,7 +327,7 @@ class TestStatus:
             assert values["ip_masq_agent_bytes_total", labels] >= expected * 40
         assert values["ip_masq_agent_in_sync", ()] == 1
 
-    def test_a_masquerade_behind_ours_is_remarked_on(self, node: AgentNode) -> None:
+    def test_a_masquerade_rule_after_ours_is_reported(self, node: AgentNode) -> None:
         node.sync()
         rule = "-A POSTROUTING -o eth0 -j MASQUERADE"
         NFT.load(node.ns, "ipv4", rule)
@@ -341,7 +339,9 @@ class TestStatus:
 class TestExplain:
     """explain, held against what packets do"""
 
-    def test_it_says_what_the_other_side_sees(self, topology: Topology, variant: Variant, tmp_path: Path) -> None:
+    def test_explain_predicts_the_source_address_that_the_destination_sees(
+        self, topology: Topology, variant: Variant, tmp_path: Path
+    ) -> None:
         node = AgentNode(topology.node, tmp_path)
         node.configure(backend=variant.backend, enableIPv6=True, nonMasqueradeCIDRs=["10.0.0.0/8", "fc00::/7"])
         node.sync()
@@ -361,7 +361,7 @@ class TestExplain:
         assert "169.254.1.1 is masqueraded" in said
         assert "the rules in force are not those declared" in said
 
-    def test_the_node_s_own_addresses_are_told_apart(self, node: AgentNode) -> None:
+    def test_the_nodes_own_addresses_are_distinguished(self, node: AgentNode) -> None:
         node.sync()
         node.ns.run("ip", "address", "add", "198.51.100.1/32", "dev", "lo")
         assert "never reaches our chain" in node.command("explain", "198.51.100.1").stdout
@@ -389,12 +389,12 @@ class TestModule:
 
     def test_from_nothing_to_nothing(self, bare: AgentNode) -> None:
         options = {"config": {"nonMasqueradeCIDRs": ["10.1.0.0/16"], "resyncInterval": "90s", "enableIPv6": True}}
-        foretold = self.run(bare, "-CD", **options)
-        assert foretold["changed"] and installed(bare) == [] and pristine(snapshot(bare.ns))
+        predicted = self.run(bare, "-CD", **options)
+        assert predicted["changed"] and installed(bare) == [] and pristine(snapshot(bare.ns))
         done = self.run(bare, "-D", **options)
         assert done["changed"] and not done.get("failed"), done
         for key in ("files", "services", "rules", "diff"):
-            assert foretold[key] == done[key], key
+            assert predicted[key] == done[key], key
         assert exempt(bare) == ["169.254.0.0/16", "10.1.0.0/16"]
         assert bare.status()["in_sync"]
         parse((bare.metrics_dir / "ip_masq_agent.prom").read_text())
@@ -402,11 +402,11 @@ class TestModule:
         again = self.run(bare, "-D", **options)
         assert not again["changed"] and again["files"] == again["services"] == [], again
         assert snapshot(bare.ns) == before
-        foretold = self.run(bare, "-CD", state="absent")
-        assert foretold["changed"] and bare.status()["in_sync"]
+        predicted = self.run(bare, "-CD", state="absent")
+        assert predicted["changed"] and bare.status()["in_sync"]
         removed = self.run(bare, "-D", state="absent")
         for key in ("files", "services"):
-            assert foretold[key] == removed[key], key
+            assert predicted[key] == removed[key], key
         assert installed(bare) == []
         assert not list(bare.systemd.glob("*.enabled")) and not list(bare.systemd.glob("*.active"))
         assert NFT.rules(bare.ns, "ipv4") is None and NFT.listing(bare.ns, "ipv4", "POSTROUTING") == []
@@ -452,7 +452,7 @@ class TestModule:
         assert "python: /usr/local/sbin/python\n" in diff["before"] and "python: /usr/bin/python3\n" in diff["after"]
         assert not self.run(bare, config={})["changed"]
 
-    def test_an_agent_that_does_not_start_is_told_until_it_does(self, bare: AgentNode) -> None:
+    def test_an_agent_that_does_not_start_is_reported_until_it_does(self, bare: AgentNode) -> None:
         # A Python when it is asked, and none when systemd starts it.
         python = bare.at("/usr/local/sbin/python")
         python.write_text('#!/bin/sh\ncase $* in *version_info*) exit;; esac\necho "no python here" >&2\nexit 126\n')
@@ -461,8 +461,8 @@ class TestModule:
             done = self.run(bare, config={}, python="/usr/local/sbin/python")
             assert done["failed"] and "does not work: result exit-code, exit status 126: no python here" in done["msg"]
             assert exempt(bare), "the rules were set all the same"
-        foretold = self.run(bare, "-C", config={}, python="/usr/local/sbin/python")
-        assert not foretold["changed"] and "failed: result exit-code, exit status 126" in str(foretold["warnings"])
+        predicted = self.run(bare, "-C", config={}, python="/usr/local/sbin/python")
+        assert not predicted["changed"] and "failed: result exit-code, exit status 126" in str(predicted["warnings"])
         python.write_text('#!/bin/sh\nexec /usr/bin/python3 "$@"\n')
         done = self.run(bare, config={}, python="/usr/local/sbin/python")
         assert not done.get("failed") and not done["changed"], done
@@ -496,9 +496,9 @@ class TestModule:
         else:
             # Nor does a jump tell.
             NFT.unhook(bare.ns, "ipv4")
-        foretold = self.run(bare, "-CD", state="absent")
+        predicted = self.run(bare, "-CD", state="absent")
         done = self.run(bare, "-D", state="absent")
-        assert foretold["rules"] == done["rules"]
+        assert predicted["rules"] == done["rules"]
         for family in ("ipv4", "ipv6"):
             assert NFT.rules(bare.ns, family, "OPS-MASQ") is None and not NFT.listing(bare.ns, family, "POSTROUTING")
         assert installed(bare) == []
@@ -510,7 +510,7 @@ class TestModule:
         assert not bare.at("/etc/masq").exists() and NFT.rules(bare.ns, "ipv4", "OPS-MASQ") is None
         assert installed(bare) == []
 
-    def test_removal_leaves_what_is_not_ours_and_says_so(self, bare: AgentNode) -> None:
+    def test_removal_keeps_what_is_not_ours_and_reports_it(self, bare: AgentNode) -> None:
         self.run(bare, config={})
         (bare.config_dir / "mine").touch()
         done = self.run(bare, state="absent")

@@ -68,10 +68,10 @@ def test_chain_in_another_variant_is_removed_and_reported(
         "-A %s -j MASQUERADE" % chain,
         "-A POSTROUTING -m addrtype ! --dst-type LOCAL -j " + chain,
     )
-    foretold = run_module(ns, check=True, diff=True, backend=variant.backend, enable_ipv6=True)
+    predicted = run_module(ns, check=True, diff=True, backend=variant.backend, enable_ipv6=True)
     done = apply(ns, diff=True, backend=variant.backend, enable_ipv6=True)
-    assert foretold["actions"] == done["actions"]
-    assert foretold["diff"] == done["diff"]
+    assert predicted["actions"] == done["actions"]
+    assert predicted["diff"] == done["diff"]
     assert stale.saved(ns, family) == foreign
     gone = [action for action in done["actions"] if action["family"] == family and "removed" in action["action"]]
     assert [action["rule"].split()[-1] for action in gone] == [chain, chain]

@@ -113,7 +113,7 @@ def test_enforce_is_refused_with_iptables(ns: Namespace, backend: str) -> None:
     assert backend in message
 
 
-def test_accept_with_nftables_is_said_to_do_nothing_more(ns: Namespace) -> None:
+def test_accept_with_nftables_is_reported_as_return(ns: Namespace) -> None:
     result = apply(ns, backend="nftables", exemption="accept")
     assert [warning for warning in result["warnings"] if "enforce" in warning]
 

@@ -70,7 +70,7 @@ def test_rule_that_the_kernel_lost_at_first_install_leaves_nothing(
 
 
 @pytest.mark.parametrize("installed", [False, True])
-def test_missing_kernel_module_is_said_with_its_remedy(
+def test_a_missing_kernel_module_is_reported_with_the_remedy(
     ns: Namespace, variant: Variant, programs: Programs, installed: bool
 ) -> None:
     if installed:
@@ -143,7 +143,7 @@ def _hiding(*programs: str) -> t.List[str]:
     return ["unshare", "--mount", "sh", "-c", hide, "sh"]
 
 
-def test_without_root_the_message_says_so_and_nothing_is_touched(ns: Namespace, variant: Variant) -> None:
+def test_without_root_the_run_is_refused_and_nothing_is_touched(ns: Namespace, variant: Variant) -> None:
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     # May read all files, so that the checkout may lie anywhere; nothing else.
     only = ["--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"]

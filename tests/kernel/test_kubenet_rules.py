@@ -95,7 +95,7 @@ def test_looking_makes_no_legacy_table(ns: Namespace, tmp_path: Path) -> None:
 
 
 @iptables_only
-def test_kubenets_rule_is_gone_and_stays_gone(ns: Namespace, variant: Variant, tmp_path: Path) -> None:
+def test_kubenets_rule_is_deleted_for_good(ns: Namespace, variant: Variant, tmp_path: Path) -> None:
     first, second = go(ns, tmp_path, "1.23.17", "--network-plugin=kubenet", variant.tool("ipv4"))
     assert first[1] == "" and first[2] == "set"
     assert [action.split()[0] for action in first[3]] == ["edited", "restarted", "deleted"]

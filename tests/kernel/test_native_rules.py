@@ -67,10 +67,10 @@ def test_a_rule_that_is_only_printed_like_ours_is_replaced(topology: Topology, k
     nft(ns, "replace rule ip nat %s handle %s %s" % (CHAIN, ours, LIKE_OURS[kind]))
     assert NFT.rules(ns, "ipv4") == RULES, "iptables prints it as it is: nothing is tested here"
     before = snapshot(ns)
-    foretold = run_module(ns, check=True, **OPTIONS)
+    predicted = run_module(ns, check=True, **OPTIONS)
     assert snapshot(ns) == before
     done = apply(ns, **OPTIONS)
-    assert foretold["actions"] == done["actions"]
+    assert predicted["actions"] == done["actions"]
     assert [action["action"] for action in done["actions"]] == ["unreadable chain rewritten"]
     assert rules(ns) == RULES
     assert set(topology.ask(*a.exempt).values()) == {a.pod}
@@ -143,7 +143,7 @@ class TestUnreadablePostrouting:
         assert self.jumps(node) == []
 
 
-def test_an_unreadable_postrouting_is_said_with_the_command_that_shows_it(ns: Namespace) -> None:
+def test_an_unreadable_postrouting_is_reported_with_the_command_that_shows_it(ns: Namespace) -> None:
     NFT.load(ns, "ipv4", "-A POSTROUTING -s 10.88.0.0/16 -j ACCEPT")
     nft(ns, "add rule ip nat POSTROUTING fib daddr type broadcast return")
     for _again in range(2):

@@ -86,7 +86,7 @@ DAMAGE: t.Dict[str, t.Sequence[str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damage_is_mended_in_one_run(topology: Topology, damage: str) -> None:
+def test_damage_is_repaired_in_one_run(topology: Topology, damage: str) -> None:
     a, node = ADDRESSES["ipv4"], topology.node
     apply(node, backend="nftables")
     for command in DAMAGE[damage]:
@@ -162,7 +162,9 @@ def test_a_table_that_means_the_same_is_not_touched(ns: Namespace, form: str) ->
     ],
     ids=",".join,
 )
-def test_ranges_that_meet_are_in_force_and_settle(ns: Namespace, cidrs: t.List[str], merged: t.List[str]) -> None:
+def test_adjacent_ranges_are_in_force_and_a_second_run_changes_nothing(
+    ns: Namespace, cidrs: t.List[str], merged: t.List[str]
+) -> None:
     options = {"backend": "nftables", "enable_ipv6": True, "masq_link_local": True, "masq_link_local_ipv6": True}
     apply(ns, non_masquerade_cidrs=cidrs, **options)
     six = ipaddress.collapse_addresses([ipaddress.ip_network(cidr) for cidr in cidrs if ":" in cidr])
@@ -218,9 +220,9 @@ def test_from_one_backend_to_any_other_nothing_stays_and_nothing_is_missing(topo
 def test_both_families_are_removed_and_nothing_is_left(ns: Namespace) -> None:
     apply(ns, backend="nftables", enable_ipv6=True)
     assert not pristine(snapshot(ns))
-    foretold = modules.run_module(ns, check=True, backend="auto", state="absent")
+    predicted = modules.run_module(ns, check=True, backend="auto", state="absent")
     done = apply(ns, backend="auto", state="absent")
-    assert foretold["actions"] == done["actions"]
+    assert predicted["actions"] == done["actions"]
     assert [action["action"] for action in done["actions"]] == ["table removed"] * 2
     assert pristine(snapshot(ns))
 

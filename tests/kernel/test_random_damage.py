@@ -85,7 +85,7 @@ class Kernel:
 @pytest.mark.parametrize("present", [True, False], ids=["present", "absent"])
 @settings(max_examples=20, suppress_health_check=list(HealthCheck))  # one namespace for all of them
 @given(world=worlds.worlds())
-def test_random_damage_is_mended_by_the_kernel_as_the_simulation_says(
+def test_random_damage_is_repaired_by_the_kernel_as_the_simulation_says(
     ns: Namespace, backend: str, present: bool, world: worlds.World
 ) -> None:
     kernel, nat = Kernel(ns, backend, world.family), Nat(backend, world.chains)
@@ -133,7 +133,7 @@ def test_what_the_simulation_refuses_the_kernel_refuses_as_a_whole(ns: Namespace
 
 
 @pytest.mark.parametrize("backend", ["iptables_nft", "iptables_legacy"])
-def test_the_simulation_says_of_a_missing_chain_what_the_program_says(ns: Namespace, backend: str) -> None:
+def test_the_simulation_answers_for_a_missing_chain_as_the_program_does(ns: Namespace, backend: str) -> None:
     kernel, nat = Kernel(ns, backend, "ipv4"), Nat(backend)
     argv = [kernel.command, "-w", "5", "-t", "nat", "-S", "NONE"]
     real, simulated = kernel.run(argv), nat.run(argv)

@@ -56,7 +56,7 @@ def fight(node: AgentNode, variant: Variant) -> None:
 
 
 @iptables_only
-def test_a_second_jump_stays_after_a_few_removals_and_is_told_once(node: AgentNode, variant: Variant) -> None:
+def test_a_second_jump_stays_after_a_few_removals_and_is_reported_once(node: AgentNode, variant: Variant) -> None:
     fight(node, variant)
     assert node.resynced.returncode == 0
     assert variant.jumps(node.ns, "ipv4") == [JUMP, JUMP]
@@ -109,7 +109,7 @@ def test_a_module_without_a_memory_repairs(node: AgentNode, variant: Variant) ->
     assert variant.jumps(node.ns, "ipv4") == [JUMP]
 
 
-def test_who_does_it_is_told(ns: Namespace, tmp_path: Path) -> None:
+def test_the_other_program_is_reported(ns: Namespace, tmp_path: Path) -> None:
     variant = VARIANTS["iptables_nft"]
     node = AgentNode(ns, tmp_path, metrics=True)
     node.configure(backend=variant.backend)

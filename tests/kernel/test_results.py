@@ -41,19 +41,19 @@ POLICIES: t.Dict[str, t.Dict[str, t.Any]] = {
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("start", STARTS)
-def test_check_mode_touches_nothing_and_foretells_the_run(
+def test_check_mode_predicts_the_run_and_changes_nothing(
     ns: Namespace, variant: Variant, start: str, policy: str
 ) -> None:
     if STARTS[start]:
         variant.load(ns, "ipv4", *STARTS[start])
     options = dict(POLICIES[policy], backend=variant.backend)
     before = snapshot(ns)
-    foretold = run_module(ns, check=True, diff=True, **options)
+    predicted = run_module(ns, check=True, diff=True, **options)
     assert snapshot(ns) == before
     done = run_module(ns, diff=True, **options)
     assert not done.get("failed"), done
     for key in ("changed", "diff", "actions", "families", "backend"):
-        assert foretold[key] == done[key], key
+        assert predicted[key] == done[key], key
     again = run_module(ns, diff=True, **options)
     assert again["changed"] is False
     assert again["actions"] == []

@@ -237,7 +237,7 @@ class NftablesDamage:
 DAMAGE = {"iptables_nft": IptablesDamage, "iptables_legacy": IptablesDamage, "nftables": NftablesDamage}
 
 
-def test_any_damage_to_the_rules_is_seen_and_mended(node: AgentNode, variant: Variant) -> None:
+def test_any_damage_to_the_rules_is_seen_and_repaired(node: AgentNode, variant: Variant) -> None:
     damage = DAMAGE[variant.backend](node, variant, random.Random(SEED))
     seen = 0
     for _round in range(DAMAGES):
@@ -360,7 +360,7 @@ def test_any_edit_of_the_configuration_acts(node: AgentNode, variant: Variant) -
         node.settle()
 
 
-def test_what_says_nothing_of_the_policy_starts_nothing(node_nft: AgentNode) -> None:
+def test_changes_without_effect_on_the_policy_start_nothing(node_nft: AgentNode) -> None:
     os.utime(node_nft.config_dir / "config")
     node_nft.drop_in(".30-more.json.swp", "half of a dr")
     node_nft.drop_in(".40-more.json", "half of a dr")

@@ -138,7 +138,7 @@ def test_many_nodes_in_one_state_are_counted_and_some_are_named() -> None:
     assert found["lines"][-1] == "9 nodes: 9 not installed (n0, n1, n2, n3, n4 and 4 more)"
 
 
-def test_what_nodes_have_in_common_is_said_once() -> None:
+def test_what_nodes_have_in_common_is_reported_once() -> None:
     nodes = {"n%d" % number: asked({"notes": ["Calico masquerades, too"]}) for number in range(30)}
     nodes["n3"]["report"].update(version="0.0.9", drift_repaired=2, notes=["Calico masquerades, too", "mine"])
     nodes["n4"]["report"].update(backend={"name": "nftables", "version": "1.0.9"}, drift_repaired=12)
@@ -160,5 +160,5 @@ def test_notes_of_each_node_do_not_fill_the_screen() -> None:
     assert "25 more notes: see ip-masq-agent status on the nodes" in found["lines"]
 
 
-def test_nobody_was_asked() -> None:
+def test_no_node_was_queried() -> None:
     assert summed_up({}) == {"lines": ["0 nodes: none was asked"], "off": []}

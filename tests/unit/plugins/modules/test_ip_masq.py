@@ -226,7 +226,7 @@ def test_bad_input_is_refused_before_anything_is_asked(
     assert machine.asked == []
 
 
-def test_a_config_file_is_the_policy_and_its_remarks_are_warnings(machine: Machine, tmp_path: t.Any) -> None:
+def test_a_config_file_is_the_policy_and_its_notes_are_warnings(machine: Machine, tmp_path: t.Any) -> None:
     path = tmp_path / "config"
     path.write_text('{"nonMasqueradeCIDRs": ["10.0.0.0/8"], "masqLinkLocal": true, "nonMasqueradeCidr": []}')
     result = run(config_file=str(path))
@@ -265,7 +265,7 @@ def test_one_familys_failure_is_returned_with_what_the_other_did(machine: Machin
     assert result["msg"].startswith("ipv6: ") and list(result["families"]) == ["ipv4"]
 
 
-def test_rules_of_others_that_spoil_the_promise_are_warned_about(machine: Machine) -> None:
+def test_other_rules_that_affect_exempt_traffic_are_warnings(machine: Machine) -> None:
     machine.put(NFT, "ipv4", POSTROUTING=["-o eth1 -j MASQUERADE"])
     (warning,) = [text for text in run()["warnings"] if "before our jump" in text]
     assert warning.startswith(os.uname().nodename + ": ") and "-o eth1 -j MASQUERADE" in warning

@@ -146,7 +146,7 @@ class TestProgram:
     @pytest.mark.parametrize(
         "raw", [b"", b"#!/bin/sh\n", b"\x7fELF\x00", b"WHERE = {}", b"WHERE = {'a': 1}\nSOURCES = {}"]
     )
-    def test_what_is_no_program_of_ours_is_told_from_one(self, raw: bytes) -> None:
+    def test_another_program_is_distinguished_from_ours(self, raw: bytes) -> None:
         with pytest.raises(ValueError):
             bundle.unpack(raw)
 

@@ -69,7 +69,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: t.Any) -> Agent
 class TestUsage:
     """Help, version, and what is no command."""
 
-    def test_help_tells_commands_exit_statuses_and_where_the_configuration_is(self, run: Agent) -> None:
+    def test_help_lists_commands_exit_statuses_and_the_configuration(self, run: Agent) -> None:
         assert run("--help") == 0
         for word in ("sync", "status", "explain", "remove", "--lock-timeout", "journalctl -u ip-masq-agent"):
             assert word in run.out
@@ -103,7 +103,7 @@ class TestUsage:
             ("--lock-timeout", "soon", "sync"),
         ],
     )
-    def test_wrong_usage_is_told_with_its_own_status(self, run: Agent, argv: t.Sequence[str]) -> None:
+    def test_wrong_usage_has_its_own_status(self, run: Agent, argv: t.Sequence[str]) -> None:
         assert run(*argv) == 2
         assert run.out == ""
         assert run.err.startswith("usage: ip-masq-agent")
@@ -120,7 +120,7 @@ class TestStatus:
         assert "connections: 3 masqueraded, 12 exempt" in run.out
         assert run.err == ""
 
-    def test_json_says_what_the_table_says_and_more(self, run: Agent) -> None:
+    def test_json_has_what_the_table_has_and_more(self, run: Agent) -> None:
         run.config.write_text('{"nonMasqueradeCIDRs": ["10.0.0.0/8"], "resyncInterval": "1500ms"}')
         assert run("status", "--json") == agent.OK
         report = json.loads(run.out)
@@ -138,7 +138,7 @@ class TestStatus:
         assert (report["last_sync"], report["last_change"], report["last_error"]) == (None, None, None)
         assert (report["drift_repaired"], report["config_errors"], report["failing"]) == (0, 0, False)
 
-    def test_out_of_sync_tells_what_differs(self, run: Agent) -> None:
+    def test_out_of_sync_reports_what_differs(self, run: Agent) -> None:
         run.met = {"actions": ["-A IP-MASQ-AGENT -j X"], "found": View((), None)}
         assert run("status") == agent.OUT_OF_SYNC
         assert "NOT IN SYNC" in run.out
@@ -152,7 +152,7 @@ class TestStatus:
             "rule": "-A IP-MASQ-AGENT -j X",
         }
 
-    def test_broken_config_is_told_and_the_last_good_one_shown(self, run: Agent) -> None:
+    def test_a_broken_config_is_reported_and_the_last_valid_one_shown(self, run: Agent) -> None:
         states.save(states.State(values={"non_masquerade_cidrs": ["10.9.0.0/16"]}, sources=("/was/here",)))
         run.config.write_text(BROKEN)
         assert run("status") == agent.CONFIG_BROKEN
@@ -172,7 +172,7 @@ class TestStatus:
         assert "ipv6: no module" in run.out
 
     @pytest.mark.parametrize("repaired, told", [(0, "0 times"), (1, "1 time"), (7, "7 times")])
-    def test_history_is_told(self, run: Agent, repaired: int, told: str) -> None:
+    def test_history_is_shown(self, run: Agent, repaired: int, told: str) -> None:
         event = states.Event(1_700_000_000.0, ("ipv4: one", "ipv4: two"))
         states.save(states.State(last_change=event, last_error=event, drift_repaired=repaired))
         run("status")

@@ -102,10 +102,10 @@ class TestPutFiles:
         assert install.put_files(where, "{}\n") == install.Installed((), ())
         assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
-    def test_check_mode_tells_the_same_and_writes_nothing(self, where: paths.Paths, tmp_path: Path) -> None:
-        foretold = install.put_files(where, "{}\n", check=True)
+    def test_check_mode_predicts_the_run_and_writes_nothing(self, where: paths.Paths, tmp_path: Path) -> None:
+        predicted = install.put_files(where, "{}\n", check=True)
         assert list(tmp_path.rglob("*")) == []
-        assert install.put_files(where, "{}\n") == foretold
+        assert install.put_files(where, "{}\n") == predicted
 
     def test_a_config_that_is_not_given_stays(self, where: paths.Paths, tmp_path: Path) -> None:
         install.put_files(where, None)
@@ -122,7 +122,7 @@ class TestPutFiles:
         install.put_files(where, '{"masqLinkLocal": true}\n')
         assert mine.read_text() == "{}"
 
-    def test_what_was_changed_by_hand_is_mended(self, where: paths.Paths, tmp_path: Path) -> None:
+    def test_files_changed_by_hand_are_restored(self, where: paths.Paths, tmp_path: Path) -> None:
         install.put_files(where, "{}\n")
         before = tree(tmp_path)
         (tmp_path / "sbin/ip-masq-agent").write_bytes(b"#!/bin/sh\n")
@@ -149,18 +149,18 @@ class TestPutFiles:
         stale = first / paths.METRICS_NAME
         stale.write_text("# of yesterday\n")
         assert install.put_files(before, "{}\n").files == ()
-        foretold = install.put_files(after, "{}\n", check=True)
+        predicted = install.put_files(after, "{}\n", check=True)
         assert stale.exists()
-        assert install.put_files(after, "{}\n") == foretold
-        assert install.FileChange(str(stale), "not shown\n", None) in foretold.files
+        assert install.put_files(after, "{}\n") == predicted
+        assert install.FileChange(str(stale), "not shown\n", None) in predicted.files
         assert not stale.exists()
 
     def test_a_program_does_not_stay_where_it_is_no_longer_started(self, where: paths.Paths, tmp_path: Path) -> None:
         install.put_files(where, "{}\n")
         moved = where._replace(bin_dir=str(tmp_path / "elsewhere"))
-        foretold = install.put_files(moved, "{}\n", check=True)
+        predicted = install.put_files(moved, "{}\n", check=True)
         assert os.path.exists(where.program)
-        assert install.put_files(moved, "{}\n") == foretold
+        assert install.put_files(moved, "{}\n") == predicted
         assert os.listdir(where.bin_dir) == []
         assert sorted(os.listdir(moved.bin_dir)) == ["ip-masq-agent", "ip-masq-agent-resync"]
 
@@ -296,7 +296,7 @@ class TestInstalled:
         os.unlink(os.path.join(install.UNIT_DIR, units.SERVICE))
         assert install.installed(where._replace(config_dir="/other")) == [where]
 
-    def test_a_damaged_program_tells_none(self, where: paths.Paths) -> None:
+    def test_a_damaged_program_names_no_paths(self, where: paths.Paths) -> None:
         install.put_files(where, "{}\n")
         Path(where.program).write_text("#!/bin/sh\n")
         assert install.installed(where) == []
@@ -337,7 +337,7 @@ class TestTryService:
         install.try_service(self.Systemd(run=lambda: seen.append(expected.exists())), where)
         assert seen == [False]
 
-    def test_a_run_that_fails_is_told_with_what_the_journal_has(self, where: paths.Paths) -> None:
+    def test_a_failed_run_is_reported_with_lines_of_the_journal(self, where: paths.Paths) -> None:
         systemd = self.Systemd("exit-code", 127)
         with pytest.raises(NodeError) as error:
             install.try_service(systemd, where)
@@ -370,12 +370,12 @@ class TestSettleUnits:
         assert install.settle_units(systemctl, install.put_files(where, "{}\n")) == []
         assert systemctl.calls == []
 
-    def test_check_mode_tells_the_same_and_does_nothing(self, where: paths.Paths) -> None:
+    def test_check_mode_predicts_the_run_and_changes_nothing(self, where: paths.Paths) -> None:
         systemctl = Systemctl()
         put = install.put_files(where, "{}\n", check=True)
-        foretold = install.settle_units(systemctl, put, check=True)
+        predicted = install.settle_units(systemctl, put, check=True)
         assert systemctl.calls == []
-        assert install.settle_units(systemctl, put) == foretold
+        assert install.settle_units(systemctl, put) == predicted
 
     def test_hook_starts_where_its_firewall_is_up(self, where: paths.Paths) -> None:
         systemctl = Systemctl()
@@ -402,7 +402,7 @@ class TestSettleUnits:
         assert (systemctl.enabled, systemctl.active) == (set(), set())
         assert install.settle_units(systemctl, install.Installed((), ()), enabled=False) == []
 
-    def test_what_systemd_refuses_is_an_error_that_says_so(self, where: paths.Paths) -> None:
+    def test_what_systemd_refuses_is_an_error(self, where: paths.Paths) -> None:
         systemctl = Systemctl()
         systemctl.refuse = "enable"
         with pytest.raises(NodeError, match="systemctl enable .* failed: Failed to enable: no"):

@@ -29,7 +29,7 @@ samples = st.builds(
 
 
 @given(samples)
-def test_any_sample_is_valid_and_says_all_of_it(sample: Sample) -> None:
+def test_any_sample_is_valid_and_complete(sample: Sample) -> None:
     told = parse(render(sample))
     values = told.values
     assert values["ip_masq_agent_in_sync", ()] == float(sample.in_sync)

@@ -61,10 +61,10 @@ class World:
         """Foretell a removal, and do it."""
         before = self.files()
         node = Node(lambda *_arguments, **_more: Outcome(0, "", ""))
-        foretold = removal.uninstall(node, where or self.where, check=True)
+        predicted = removal.uninstall(node, where or self.where, check=True)
         assert self.files() == before
         done = removal.uninstall(node, where or self.where)
-        assert done == foretold
+        assert done == predicted
         return done
 
     def files(self) -> t.Set[str]:
@@ -87,7 +87,7 @@ def shown(done: install.Installed) -> str:
     return "".join(change.before or "" for change in done.files)
 
 
-def test_all_that_was_installed_goes(world: World) -> None:
+def test_everything_installed_is_removed(world: World) -> None:
     before = world.files()
     world.install()
     (world.config_dir / "config.d" / "mine.json").write_text("{}")

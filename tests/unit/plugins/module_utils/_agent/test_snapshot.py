@@ -44,7 +44,7 @@ def kept() -> t.Optional[bytes]:
     return path.read_bytes() if path.exists() else None
 
 
-def test_checksums_of_what_was_heard_are_kept() -> None:
+def test_checksums_of_the_answers_are_kept() -> None:
     script = Script()
     snapshot.record(script, "/sbin/resync", COMMANDS, "heard", lambda: True)
     assert script.given == ["heard"]
@@ -85,7 +85,7 @@ def test_commands_that_the_script_would_split_are_not_recorded(word: str) -> Non
 class TestListener:
     """snapshot.Listener"""
 
-    def test_it_passes_on_and_keeps_what_was_said_last(self) -> None:
+    def test_it_passes_on_and_keeps_the_last_answer(self) -> None:
         said = iter(
             [Outcome(0, "one\n", ""), Outcome(1, "two\n", "oops"), Outcome(-11, "", ""), Outcome(0, "three\n", "")]
         )

@@ -165,7 +165,7 @@ def test_long_changes_are_remembered_in_part(world: World) -> None:
 class TestBroken:
     """A config file that is broken (promise 6)."""
 
-    def test_last_good_policy_is_reconciled_and_the_problem_told(self, world: World) -> None:
+    def test_the_last_valid_policy_is_reconciled_and_the_problem_reported(self, world: World) -> None:
         world.config.write_text('{"masqLinkLocal": true}')
         world.sync()
         world.config.write_text(BROKEN)
@@ -199,7 +199,7 @@ class TestBroken:
         world.sync()
         assert states.load().config_errors == 2
 
-    def test_it_is_over_when_it_is_mended_and_counts_anew_after_that(self, world: World) -> None:
+    def test_failing_ends_with_the_repair_and_counts_again_after_that(self, world: World) -> None:
         world.config.write_text(BROKEN)
         world.sync()
         world.config.write_text("{}")
@@ -228,7 +228,7 @@ class TestBroken:
 class TestFailing:
     """A node that cannot be brought to its policy."""
 
-    def test_error_is_told_and_remembered(self, world: World) -> None:
+    def test_an_error_is_reported_and_recorded(self, world: World) -> None:
         outcome = world.sync(trouble="iptables is missing")
         assert outcome.errors == ("iptables is missing",)
         state = states.load()
@@ -290,11 +290,11 @@ class TestEmptied:
         assert world.sync().policy.values == {"resync_interval": "5m"}
 
     @pytest.mark.parametrize("text", ["{}", " {}\n"])
-    def test_an_empty_mapping_is_meant(self, world: World, text: str) -> None:
+    def test_an_empty_mapping_acts_at_once(self, world: World, text: str) -> None:
         world.config.write_text(text)
         assert world.sync().policy.values == {}
 
-    def test_a_file_that_is_gone_is_meant(self, world: World) -> None:
+    def test_a_file_that_was_deleted_acts_at_once(self, world: World) -> None:
         world.config.unlink()
         assert world.sync().policy.values == {}
 
@@ -406,7 +406,7 @@ class TestMetrics:
         outcome = world.sync()
         assert (outcome.errors, outcome.warnings) == ((), ("no metrics are written: no counters",))
 
-    def test_they_tell_of_a_success_that_cannot_be_noted_elsewhere(self, world: World) -> None:
+    def test_metrics_report_a_success_that_cannot_be_recorded(self, world: World) -> None:
         Path(snapshot.LAST_SYNC).parent.mkdir(parents=True)
         Path(snapshot.LAST_SYNC).mkdir()
         os.utime(snapshot.LAST_SYNC, (1, 1))
@@ -424,7 +424,7 @@ class TestRecords:
         for path in paths:
             Path(path).mkdir(parents=True)
 
-    def test_every_failure_is_told_once_and_none_is_an_error(self, world: World) -> None:
+    def test_every_failure_is_reported_once_and_none_is_an_error(self, world: World) -> None:
         places = (sync.INTERVAL_FILE, snapshot.LAST_SYNC, snapshot._COMMANDS, states.STATE_FILE)
         self.obstruct(*places)
         outcome = world.sync(actions=["-A X"])
@@ -447,7 +447,7 @@ class TestRecords:
         assert states.load() == state._replace(drift_repaired=3, unrecorded=(), last_change=states.load().last_change)
         assert Path(states.STATE_FILE).exists() and not Path(states.SPARE_FILE).exists()
 
-    def test_where_nothing_can_be_remembered_it_is_told_each_time(self, world: World) -> None:
+    def test_an_error_is_reported_each_time_if_nothing_can_be_recorded(self, world: World) -> None:
         self.obstruct(states.STATE_FILE, states.SPARE_FILE)
         for _again in range(2):
             outcome = world.sync(actions=["-A X"])

@@ -191,7 +191,7 @@ def test_there_is_a_hook_for_every_known_flusher() -> None:
         ("1.0000005s", 1_000_000),
     ],
 )
-def test_interval_is_told_to_systemd_in_a_unit_that_it_reads(interval: str, microseconds: int) -> None:
+def test_the_interval_is_set_in_a_unit_that_systemd_reads(interval: str, microseconds: int) -> None:
     path, text = units.interval_drop_in(parse_duration(interval))
     assert path == "/run/systemd/system/ip-masq-agent.timer.d/interval.conf"
     # The empty value takes away the one in the timer itself.

@@ -171,7 +171,7 @@ def test_a_refusal_that_nobody_else_caused_is_not_repeated() -> None:
         "iptables-restore: unable to initialize table 'nat'\ncan't initialize iptables table",
     ],
 )
-def test_a_kernel_without_the_modules_is_told_from_other_failures_with_the_remedy(said: str) -> None:
+def test_a_kernel_without_the_modules_is_distinguished_from_other_failures(said: str) -> None:
     nat = Nat()
     backend = worlds.backend(nat)
     backend._run = lambda argv, **how: Outcome(2, "", said) if "-restore" in argv[0] else nat.run(argv, **how)
@@ -286,7 +286,7 @@ def test_a_lock_taken_between_reading_and_writing_leaves_all_as_it_was(held_lock
     assert nat.chains == Nat().chains
 
 
-def test_a_lock_of_nobody_is_held_by_nobody_that_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lock_without_a_holder_is_held_by_an_unknown_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XTABLES_LOCKFILE", os.devnull + "-that-does-not-exist")
     nat = Nat("iptables_legacy")
     nat.lock_message = LOCKED

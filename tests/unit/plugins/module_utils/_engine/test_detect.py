@@ -47,7 +47,7 @@ def test_a_node_that_used_legacy_stays_there_until_something_points_to_nft(machi
     assert machine.node().choose("auto", used_before=LEGACY) == NFT
 
 
-def test_legacy_that_is_gone_is_not_missed(machine: Machine) -> None:
+def test_nft_if_legacy_was_removed(machine: Machine) -> None:
     machine.remove("-legacy")
     assert machine.node().choose("auto", used_before=LEGACY) == NFT
 
@@ -93,7 +93,7 @@ def test_a_plain_iptables_is_what_it_says_it_is(machine: Machine, version: str, 
     assert node.tool({NFT: LEGACY, LEGACY: NFT}[variant], "ipv4") is None
 
 
-def test_a_name_that_lies_about_its_variant_is_not_believed(machine: Machine) -> None:
+def test_a_program_of_the_other_variant_is_not_used_for_its_name(machine: Machine) -> None:
     machine.remove("-legacy")
     machine.add("iptables-legacy", NFT)
     assert machine.node().tool(LEGACY, "ipv4") is None

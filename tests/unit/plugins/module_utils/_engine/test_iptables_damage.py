@@ -37,7 +37,7 @@ def test_any_policy_applied_twice_changes_once(config: t.Any, family: str, varia
 
 
 @given(worlds.worlds(), variants)
-def test_any_damage_is_mended_in_one_transaction_and_foreign_rules_stay(world: World, variant: str) -> None:
+def test_any_damage_is_repaired_in_one_transaction_and_foreign_rules_stay(world: World, variant: str) -> None:
     nat = Nat(variant, world.chains)
     change = converge(worlds.backend(nat, world.family), world.wanted)
     worlds.assert_holds(nat.chains, world.wanted)

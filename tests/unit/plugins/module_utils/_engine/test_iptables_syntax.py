@@ -191,7 +191,7 @@ def test_what_a_rule_of_postrouting_does_to_our_jump(spec: str, target: str, is_
     assert (rule.target, rule.is_jump("C"), rule.shuts_out_the_rest) == (target, is_jump, final)
 
 
-def test_counters_tell_exempt_from_masqueraded_and_leave_out_the_rest() -> None:
+def test_counters_separate_exempt_and_masqueraded_and_omit_the_rest() -> None:
     """Packets that are left to later rules are neither."""
     config = worlds.Config((ipaddress.ip_network("10.0.0.0/8"),), to_ports=(PORTS,), exemption="accept")
     rules = from_config(config, "ipv4").rules
@@ -235,7 +235,7 @@ def test_what_is_shown_of_a_rule_is_one_line_that_any_terminal_can_print(line: s
         ("-A C", []),
     ],
 )
-def test_the_conditions_of_a_rule_are_told_without_their_values(line: str, conditions: t.List[str]) -> None:
+def test_the_conditions_of_a_rule_are_listed_without_their_values(line: str, conditions: t.List[str]) -> None:
     assert rule_conditions(line) == tuple(conditions)
 
 

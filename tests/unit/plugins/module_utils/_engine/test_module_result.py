@@ -32,7 +32,7 @@ STALE = change("ipv4", "iptables_legacy", actions=(Action("chain removed", "-N C
 RESULT = Result("iptables_nft", "1.8.9", (RULES, STALE), (), ())
 
 
-def test_rules_in_force_are_told_by_family_and_left_overs_are_not_among_them() -> None:
+def test_active_rules_are_returned_by_family_without_left_overs() -> None:
     told = rules_return(RESULT, present=True)
     assert told["backend"] == {"name": "iptables_nft", "version": "1.8.9"}
     assert told["families"] == {"ipv4": {"rules": ["-A C -j MASQUERADE"], "jump": "-A POSTROUTING -j C"}}
@@ -42,7 +42,7 @@ def test_nothing_is_in_force_after_a_removal() -> None:
     assert rules_return(RESULT, present=False)["families"] == {}
 
 
-def test_every_action_is_told_in_order() -> None:
+def test_every_action_is_reported_in_order() -> None:
     assert rules_return(RESULT, present=True)["actions"] == [
         {"family": "ipv4", "backend": "iptables_nft", "action": "chain created", "rule": "-N C"},
         {"family": "ipv4", "backend": "iptables_nft", "action": "jump added", "rule": "-A POSTROUTING -j C"},
@@ -59,7 +59,7 @@ def test_diff_has_a_heading_for_each_family_and_backend() -> None:
     }
 
 
-def test_a_run_that_found_nothing_to_do_tells_so() -> None:
+def test_a_run_without_changes_reports_none() -> None:
     quiet = Result("iptables_nft", "1.8.9", (), (), ())
     assert rules_return(quiet, present=True)["actions"] == []
     assert rules_diff(quiet) == {"before": "", "after": ""}

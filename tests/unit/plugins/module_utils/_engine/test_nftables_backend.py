@@ -119,9 +119,7 @@ def test_a_new_set_is_complete_before_a_rule_asks_it() -> None:
     ],
     ids=str,
 )
-def test_a_table_is_changed_where_it_stands_and_only_where_it_differs(
-    after: t.Dict[str, t.Any], untouched: str
-) -> None:
+def test_a_table_is_changed_in_place_and_only_where_it_differs(after: t.Dict[str, t.Any], untouched: str) -> None:
     nft = Nft()
     it = backend(nft)
     it.commit(it.plan(state(), wanted(**after)).transaction)
@@ -222,7 +220,7 @@ def test_more_than_a_hundred_ranges_are_reported_as_a_count() -> None:
     assert ("range removed", "172.16.0.0/12") in told
 
 
-def test_counters_tell_exempt_from_masqueraded() -> None:
+def test_counters_separate_exempt_and_masqueraded() -> None:
     listed = """table ip ip_masq_agent {
 	chain postrouting {
 		type nat hook postrouting priority 100; policy accept;
@@ -285,7 +283,7 @@ class TestChoice:
     def test_not_where_the_kernel_lacks_it_and_nft_is_missing_too(self, node: t.Callable[..., Node]) -> None:
         assert node(*self.IPTABLES, has=lambda name: False).choose("auto") == "iptables_nft"
 
-    def test_not_where_the_kernel_will_not_say(self, node: t.Callable[..., Node]) -> None:
+    def test_iptables_if_the_kernel_does_not_answer(self, node: t.Callable[..., Node]) -> None:
         assert node("nft", *self.IPTABLES, has=lambda name: None).choose("auto") == "iptables_nft"
 
     def test_not_where_iptables_is_asked_for(self, node: t.Callable[..., Node]) -> None:
@@ -295,7 +293,7 @@ class TestChoice:
         assert node("nft", *self.IPTABLES).choose("auto", "enforce") == NFTABLES
 
     @pytest.mark.parametrize("asked", [("nftables", "return"), ("auto", "enforce")], ids=" ".join)
-    def test_missing_nft_is_said(self, node: t.Callable[..., Node], asked: t.Tuple[str, str]) -> None:
+    def test_missing_nft_is_reported(self, node: t.Callable[..., Node], asked: t.Tuple[str, str]) -> None:
         with pytest.raises(NodeError, match="install the package nftables"):
             node(*self.IPTABLES).choose(*asked)
 

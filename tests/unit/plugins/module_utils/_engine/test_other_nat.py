@@ -59,5 +59,5 @@ def test_a_verdict_before_us_takes_traffic_and_one_behind_us_does_not(verdict: s
         '-m comment --comment "-j MASQUERADE" -j X',
     ],
 )
-def test_marked_and_source_limited_traffic_is_not_remarked_on(benign: str) -> None:
+def test_marked_and_source_limited_traffic_is_not_reported(benign: str) -> None:
     assert remarks([benign], [benign]) == []

@@ -37,7 +37,7 @@ def start_holder(path: Path) -> t.Tuple[t.Any, t.Any]:
     return holder, here
 
 
-def test_a_second_run_waits_no_longer_than_told_and_says_what_for(path: Path) -> None:
+def test_a_second_run_waits_for_lock_timeout_and_reports_the_lock(path: Path) -> None:
     holder, talk = start_holder(path)
     for timeout in (0, 0.1):
         with pytest.raises(
@@ -74,7 +74,7 @@ def count_up(path: Path, counter: Path, times: int) -> None:
             counter.write_text(str(int(counter.read_text()) + 1))
 
 
-def test_no_two_runs_are_ever_inside_though_each_takes_the_directory_away(path: Path, tmp_path: Path) -> None:
+def test_no_two_runs_hold_the_lock_though_each_removes_the_directory(path: Path, tmp_path: Path) -> None:
     counter = tmp_path / "counter"
     counter.write_text("0")
     runs = [FORK.Process(target=count_up, args=(path, counter, 50)) for _number in range(4)]
@@ -87,7 +87,7 @@ def test_no_two_runs_are_ever_inside_though_each_takes_the_directory_away(path: 
     assert not path.exists()
 
 
-def test_a_directory_taken_away_between_opening_and_locking_is_not_believed(
+def test_a_directory_removed_between_opening_and_locking_is_not_used(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, taken = fcntl.flock, []
@@ -118,7 +118,7 @@ def test_only_root_can_hold_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize("obstacle", ["a link", "a dangling link", "a file", "no directory above it"])
-def test_where_no_lock_can_be_had_the_run_goes_on_and_says_so(path: Path, tmp_path: Path, obstacle: str) -> None:
+def test_without_a_lock_the_run_continues_and_reports_it(path: Path, tmp_path: Path, obstacle: str) -> None:
     if obstacle == "no directory above it":
         path = tmp_path / "not" / "there"
     elif obstacle == "a file":

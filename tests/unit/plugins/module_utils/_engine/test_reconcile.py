@@ -156,7 +156,7 @@ def test_absent_on_a_fresh_node_creates_nothing(machine: Machine) -> None:
     assert machine.writes() == [] and machine.legacy_tables == {"ipv4": [], "ipv6": []}
 
 
-def test_absent_that_fails_somewhere_says_so_and_goes_on_elsewhere(machine: Machine) -> None:
+def test_absent_that_fails_in_one_place_is_reported_and_continues_elsewhere(machine: Machine) -> None:
     for where in EVERYWHERE:
         fill(machine, *where, **DUAL)
     machine.broken.add((LEGACY, "ipv4"))
@@ -205,7 +205,7 @@ def test_a_chain_of_another_program_is_not_an_earlier_agents_whatever_the_commen
 
 
 @pytest.mark.parametrize("present", [True, False])
-def test_check_mode_says_what_the_real_run_does_and_touches_nothing(machine: Machine, present: bool) -> None:
+def test_check_mode_predicts_the_run_and_changes_nothing(machine: Machine, present: bool) -> None:
     fill(machine, LEGACY, "ipv4", **DUAL)
     fill(machine, NFT, "ipv6")
     before = copy.deepcopy({where: nat.chains for where, nat in machine.nat.items()})

@@ -83,7 +83,7 @@ def test_nothing_withheld_is_no_note() -> None:
         (b"", []),
     ],
 )
-def test_the_reference_agent_is_told_from_ours(tmp_path: Path, cmdline: bytes, told: t.List[str]) -> None:
+def test_the_reference_agent_is_distinguished_from_ours(tmp_path: Path, cmdline: bytes, told: t.List[str]) -> None:
     for pid, content in (("12", cmdline), ("1", b"/sbin/init\0"), ("self", b"/ip-masq-agent\0"), ("7", None)):
         (tmp_path / pid).mkdir()
         if content is not None:

@@ -158,7 +158,7 @@ def _files(draw: t.Any) -> str:
 
 @given(_files())
 @example("KUBELET_EXTRA_ARGS=" + OLD + " \\\n" + OLD + " \\\n--a\n")
-def test_editing_keeps_every_other_byte_and_settles_at_once(text: str) -> None:
+def test_editing_keeps_every_other_byte_and_is_idempotent(text: str) -> None:
     try:
         words = editor.words(text)
     except ConfigError:

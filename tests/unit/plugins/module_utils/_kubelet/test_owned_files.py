@@ -47,7 +47,7 @@ def test_there_and_back_is_byte_for_byte(path: Path) -> None:
     assert third.data == b"old\r\n" and stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
-def test_a_file_and_its_directory_are_made_and_taken_away(tmp_path: Path) -> None:
+def test_a_file_and_its_directory_are_created_and_removed(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml.d" / "90-ip-masq.yaml"
     nothing = files.read(str(path))
     assert nothing.data is None and nothing.text is None

@@ -88,7 +88,7 @@ def test_ipv6_is_refused_while_it_is_off_and_taken_when_on() -> None:
 
 
 @pytest.mark.parametrize("everything", ["0.0.0.0/0", "::/0"])
-def test_an_exemption_of_everything_is_said_aloud(everything: str) -> None:
+def test_an_exemption_of_everything_is_reported(everything: str) -> None:
     (note,) = build({"non_masquerade_cidrs": [everything], "enable_ipv6": True}).notes
     assert everything in note and "nothing of that family will be masqueraded" in note
 

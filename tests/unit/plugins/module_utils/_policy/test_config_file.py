@@ -152,7 +152,7 @@ def test_ipv6_mixed_in_with_ipv6_on(text: str) -> None:
         ('#"cidrLimit": 3}\n', "cfg: a '#' makes a comment of a JSON document: remove it, or write {}"),
     ],
 )
-def test_a_broken_file_is_refused_and_the_message_says_where(text: str, problem: str) -> None:
+def test_a_broken_file_is_refused_with_its_name(text: str, problem: str) -> None:
     with pytest.raises(ConfigError, match=problem) as refused:
         policy(text)
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 400
@@ -274,7 +274,7 @@ def test_nesting_of_any_depth_is_refused_and_not_a_crash(opening: str, closing: 
         policy('{"nonMasqueradeCIDRs": %s1%s}' % (opening * depth, closing * depth))
 
 
-def test_an_unknown_key_is_remarked_on_with_the_nearest_known_one() -> None:
+def test_an_unknown_key_is_reported_with_the_nearest_known_one() -> None:
     document = config_file.parse("nonMasqueradeCidr: [10.0.0.0/8]\nresyncInterval: 5m\n7: x\n", "cfg")
     assert document.values == {"resync_interval": "5m"}
     assert "cfg: the key 'nonMasqueradeCidr' is not known and has no effect" in document.notes[0]
@@ -327,7 +327,7 @@ def test_what_is_no_readable_file_is_refused_at_once(tmp_path: Path) -> None:
             config_file.load(str(tmp_path / name))
 
 
-def test_a_file_that_may_not_be_read_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_may_not_be_read_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "config"
     path.write_text("{}")
 

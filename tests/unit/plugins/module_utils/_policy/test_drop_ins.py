@@ -180,7 +180,7 @@ def test_a_drop_in_that_is_a_directory_or_a_pipe_is_refused_and_not_waited_for(t
         load_directory(str(tmp_path))
 
 
-def test_a_dangling_link_says_nothing(tmp_path: Path) -> None:
+def test_a_dangling_link_is_an_empty_drop_in(tmp_path: Path) -> None:
     write(tmp_path, {})
     (tmp_path / "config.d" / "a.json").symlink_to("none")
     assert load_directory(str(tmp_path))[0].values == {}

@@ -22,7 +22,7 @@ def test_arguments_reach_the_program_as_they_are() -> None:
     assert runner.run(PRINT_ARGUMENTS + odd) == runner.Outcome(0, "%s\n" % odd, "")
 
 
-def test_what_goes_in_and_what_comes_out() -> None:
+def test_input_output_and_status_are_passed_on() -> None:
     script = "import sys; print(sys.stdin.read().upper()); sys.stderr.write('oops'); sys.exit(3)"
     assert runner.run([sys.executable, "-c", script], stdin="text \u00e4") == runner.Outcome(3, "TEXT \u00c4\n", "oops")
 
@@ -31,7 +31,7 @@ def test_without_input_the_program_reads_an_empty_one() -> None:
     assert runner.run(["/bin/cat"]) == runner.Outcome(0, "", "")
 
 
-def test_a_program_ended_by_a_signal_is_told_by_its_number() -> None:
+def test_a_program_ended_by_a_signal_has_its_number_as_status() -> None:
     assert runner.run(["/bin/sh", "-c", "kill -9 $$"]).rc == -9
 
 

@@ -33,12 +33,12 @@ def test_the_place_of_the_lock_follows_iptables(lock: t.Any, monkeypatch: pytest
     assert str(os.getpid()) in xtables_lock.holder()
 
 
-def test_nobody_is_named_when_nobody_holds_it(lock: t.Any, tmp_path: Path) -> None:
+def test_no_process_is_named_if_none_holds_the_lock(lock: t.Any, tmp_path: Path) -> None:
     assert xtables_lock.holder(lock.name) == "a process that cannot be named"
     assert xtables_lock.holder(str(tmp_path / "none")) == "a process that cannot be named"
 
 
-def test_two_messages_that_differ_in_the_holder_alone_say_the_same() -> None:
+def test_two_messages_that_differ_only_in_the_holder_are_equal() -> None:
     told = "the lock is held by %s. Wait"
     one, other = (told % holder for holder in ("process 7 (iptables -A X -m comment --comment (a))", "process 12 (sh)"))
     assert xtables_lock.without_holder(one) == xtables_lock.without_holder(other) == told % "a process"
