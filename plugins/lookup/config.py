@@ -7,13 +7,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: config
-short_description: The config file that the role's variables lead to
+short_description: The config file that follows from the role's variables
 version_added: 0.1.0
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:
   - Returns the keys and values of the agent's config file for the host of the task, from the variables of the role
-    P(kubenode.ip_masq.ip_masq_agent#role). A variable that is not set takes the default that the role documents.
+    P(kubenode.ip_masq.ip_masq_agent#role). A variable that is not set has its documented default.
   - The values are not checked here; the modules of this collection do that.
 options: {}
 """

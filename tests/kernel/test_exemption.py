@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How far the option C(exemption) keeps its promise against other masqueraders, and what it must leave alone."""
+"""How strongly C(exemption) protects exempt traffic from other NAT rules, and what it must leave alone."""
 
 from __future__ import annotations
 

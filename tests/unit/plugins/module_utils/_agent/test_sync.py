@@ -163,7 +163,7 @@ def test_long_changes_are_remembered_in_part(world: World) -> None:
 
 
 class TestBroken:
-    """A config file that is broken (promise 6)."""
+    """A config file that is broken ("last good policy")."""
 
     def test_the_last_valid_policy_is_reconciled_and_the_problem_reported(self, world: World) -> None:
         world.config.write_text('{"masqLinkLocal": true}')
