@@ -181,7 +181,7 @@ def _count(nodes: t.Mapping[str, _Node]) -> str:
         for state, hosts in sorted(states.items(), key=lambda pair: -len(pair[1]))
         if state not in _GOOD
     ]
-    return "%d node%s: %s" % (len(nodes), "" if len(nodes) == 1 else "s", ", ".join(counts) or "none was asked")
+    return "%d node%s: %s" % (len(nodes), "" if len(nodes) == 1 else "s", ", ".join(counts) or "none was queried")
 
 
 def _action(action: t.Mapping[str, str]) -> str:

@@ -161,4 +161,4 @@ def test_notes_of_each_node_do_not_fill_the_screen() -> None:
 
 
 def test_no_node_was_queried() -> None:
-    assert summed_up({}) == {"lines": ["0 nodes: none was asked"], "off": []}
+    assert summed_up({}) == {"lines": ["0 nodes: none was queried"], "off": []}
