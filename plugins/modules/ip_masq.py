@@ -276,7 +276,6 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._engine.detect import Node
 from ..module_utils._engine.module_result import rules_diff, rules_return
-from ..module_utils._engine.other_nat import postrouting_remarks
 from ..module_utils._engine.reconcile import reconcile
 from ..module_utils._errors import ConfigError, IpMasqError
 from ..module_utils._policy.config_file import load
@@ -300,8 +299,8 @@ ARGUMENT_SPEC = dict(
 LONGEST_LOCK_TIMEOUT = 3600
 
 
-def read_config(params: t.Mapping[str, t.Any]) -> t.Tuple[Config, t.Tuple[str, ...]]:
-    """The policy that the options ask for, and remarks on it.
+def read_config(params: t.Mapping[str, t.Any]) -> Config:
+    """The policy that the options ask for, with notes on it.
 
     :raises ConfigError: bad input, with the option or key, the value and the remedy.
     """
@@ -309,14 +308,15 @@ def read_config(params: t.Mapping[str, t.Any]) -> t.Tuple[Config, t.Tuple[str, .
     if "non_masquerade_cidrs" in given:
         given["non_masquerade_cidrs"] = split_entries(given["non_masquerade_cidrs"])
     if not params["config_file"]:
-        return build(given), ()
+        return build(given)
     document = load(params["config_file"])
     values = dict(document.values)
     values.update((name, given[name]) for name in FLAGS if name in given and given[name] != DEFAULTS[name])
     try:
-        return build(values, label=file_key), document.notes
+        config = build(values, label=file_key)
     except ConfigError as exc:
         raise ConfigError("%s: %s" % (params["config_file"], exc)) from None
+    return config._replace(notes=document.notes + config.notes)
 
 
 def main() -> None:
@@ -330,16 +330,12 @@ def main() -> None:
     try:
         if not 0 <= lock_timeout <= LONGEST_LOCK_TIMEOUT:
             raise ConfigError("lock_timeout: %d is outside 0-%d seconds" % (lock_timeout, LONGEST_LOCK_TIMEOUT))
-        config, notes = read_config(module.params)
+        config = read_config(module.params)
         result = reconcile(Node(run, lock_timeout), config, present, module.check_mode)
     except IpMasqError as exc:
         module.fail_json(msg=str(exc))
-    for note in notes + result.notes:
+    for note in result.notes + result.remarks:
         module.warn(named(note))
-    for change in result.changes:
-        if present and change.backend == result.backend:
-            for remark in postrouting_remarks(change.plan, config.exemption != "return"):
-                module.warn(named(remark))
     returned = dict(rules_return(result, present), changed=result.changed, diff=rules_diff(result))
     if result.errors:
         module.fail_json(msg="; ".join(result.errors), **returned)

@@ -151,12 +151,11 @@ from ..module_utils._agent import cli as agent
 from ..module_utils._agent import install, module_options, removal
 from ..module_utils._agent import memory as states
 from ..module_utils._agent.paths import Paths
-from ..module_utils._agent.sync import look, managed, sync
+from ..module_utils._agent.sync import look, sync
 from ..module_utils._agent.units import SERVICE
 from ..module_utils._engine import restraint
 from ..module_utils._engine.detect import Node
 from ..module_utils._engine.module_result import rules_diff, rules_return
-from ..module_utils._engine.other_nat import postrouting_remarks
 from ..module_utils._errors import IpMasqError, NodeError
 from ..module_utils._policy.config_file import config_text
 from ..module_utils._policy.policy import Config
@@ -192,11 +191,8 @@ def present(module: AnsibleModule, node: Node, where: Paths) -> t.Dict[str, t.An
     warnings = notes + result.notes + put.notes + tuple(restraint.notes(result))
     if check and failed:
         warnings += ("the last run of %s failed: %s; a run without check mode tries it again" % (SERVICE, failed),)
-    for note in warnings:
+    for note in warnings + result.remarks:
         module.warn(named(note))
-    for change in managed(result):
-        for remark in postrouting_remarks(change.plan, config.exemption != "return"):
-            module.warn(named(remark))
     # Ansible sends along what a module imports; the agent is here because it is what this one installs.
     returned = dict(as_return(install.Installed(put.files, services, result), present=True), version=agent.VERSION)
     if not errors and not check and (put.files or failed):

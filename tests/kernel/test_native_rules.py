@@ -170,7 +170,7 @@ def test_a_rule_that_is_only_printed_as_a_bare_verdict_does_not_move_our_jump(ns
     done = apply(ns, **OPTIONS)
     assert done["changed"] is False
     assert snapshot(ns) == before
-    (warning,) = [text for text in done["warnings"] if "never reaches our chain" in text]
+    (warning,) = [text for text in done["warnings"] if "bypasses the managed chain" in text]
     assert "conditions that iptables does not print" in warning
 
 
@@ -269,7 +269,7 @@ def test_the_kernel_is_asked_for_one_chain_only(ns: Namespace) -> None:
     NFT.load(ns, "ipv4", *others)
     program = (
         "import sys; sys.path.insert(0, %r)\n"
-        "from ansible_collections.kubenode.ip_masq.plugins.module_utils import nfnetlink as n\n"
+        "from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink as n\n"
         "asked = [(1, b'nat\\0'), (2, b'%s\\0')]\n"
         "print(len(list(n._ask(n._GET_RULE, 'ipv4', asked, n._DUMP))), len(n.rules('ipv4', 'nat', %r)))\n"
     ) % (str(location()).split("ansible_collections")[0], CHAIN, CHAIN)

@@ -243,7 +243,7 @@ def test_a_node_that_uses_iptables_starts_nft_for_nothing(ns: Namespace, program
 
 def test_the_kernel_says_which_extensions_and_tables_it_has(ns: Namespace) -> None:
     asked = (
-        "from ansible_collections.kubenode.ip_masq.plugins.module_utils.nfnetlink import *\n"
+        "from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.netlink import *\n"
         "print([has_extension('ipv4', TARGET, 'MASQUERADE', 0), has_extension('ipv6', MATCH, 'addrtype', 1),"
         " has_extension('ipv4', TARGET, 'NOSUCH', 0), has_extension('ipv4', MATCH, 'addrtype', 99),"
         " has_nft_table('ipv4', 'mine'), has_nft_table('ipv6', 'mine')])\n"
@@ -269,3 +269,11 @@ def test_the_text_that_is_read_is_what_nft_reads(ns: Namespace) -> None:
         assert ns.run("nft", "-n", "-s", "list", "table", family, "ip_masq_agent") == text
     options = {"exemption": "enforce", "to_ports": ["1024-2047", "4096"], "enable_ipv6": True}
     assert apply(ns, backend="nftables", **options)["changed"] is False
+
+
+def test_a_masquerade_rule_of_iptables_is_reported_unless_exemptions_are_enforced(ns: Namespace) -> None:
+    rule = "-A POSTROUTING -o eth0 -j MASQUERADE"
+    VARIANTS["iptables_nft"].load(ns, "ipv4", rule, "-A POSTROUTING -p tcp -j RETURN")
+    (warning,) = apply(ns, backend="nftables")["warnings"]
+    assert "a POSTROUTING rule of iptables_nft also matches this traffic (%s)" % rule in warning
+    assert not apply(ns, backend="nftables", exemption="enforce").get("warnings")

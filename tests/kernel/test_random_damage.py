@@ -62,7 +62,8 @@ class Kernel:
 
     def iptables(self) -> Iptables:
         nat = NamespaceNat(self.ns, self.family) if self.backend == "iptables_nft" else None
-        return Iptables(self.run, self.backend, self.family, self.command, (1, 8, 9), worlds.CHAIN, 5, kernel=nat)
+        tool = worlds.iptables(self.run, self.backend, self.family, self.command)
+        return Iptables(tool, worlds.CHAIN, kernel=nat)
 
     def load(self, chains: Chains) -> None:
         """Replace the whole table."""

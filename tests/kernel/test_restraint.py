@@ -60,12 +60,12 @@ def test_a_second_jump_stays_after_a_few_removals_and_is_reported_once(node: Age
     fight(node, variant)
     assert node.resynced.returncode == 0
     assert variant.jumps(node.ns, "ipv4") == [JUMP, JUMP]
-    assert "left as it is" in node.resynced.stdout + node.resynced.stderr
+    assert "not repaired again" in node.resynced.stdout + node.resynced.stderr
     status = node.status()
     assert (status["in_sync"], status["drift_repaired"], status["differs"]) == (True, MOST, [])
     (left,) = status["withheld"]
     assert (left["family"], left["backend"], left["action"]) == ("ipv4", variant.backend, "duplicate jump removed")
-    (note,) = [note for note in status["notes"] if "left as it is" in note]
+    (note,) = [note for note in status["notes"] if "not repaired again" in note]
     assert "our custom IP-MASQ-AGENT chain" in note and "changes nothing for packets" in note
     shown = node.command("status")
     assert shown.returncode == 0 and note in shown.stdout
@@ -119,7 +119,7 @@ def test_the_other_program_is_reported(ns: Namespace, tmp_path: Path) -> None:
     daemon = ns.popen("bash", "-c", "exec -a /ip-masq-agent sleep infinity")
     try:
         until(lambda: _name(daemon.pid) == b"/ip-masq-agent", "the process to have its name")
-        assert "the process '/ip-masq-agent infinity' is running" in " ".join(node.status()["notes"])
+        assert "the running process '/ip-masq-agent infinity'" in " ".join(node.status()["notes"])
         assert "/ip-masq-agent infinity" in node.command("status").stdout
     finally:
         daemon.kill()
@@ -147,4 +147,4 @@ def test_the_module_that_installs_the_agent_does_as_the_agent_does(
     for flags in (["-C"], []):
         done = node.ansible("kubenode.ip_masq.ip_masq_agent", options, *flags)
         assert done["changed"] is False
-        assert any("left as it is" in warning for warning in done["warnings"])
+        assert any("not repaired again" in warning for warning in done["warnings"])

@@ -9,8 +9,14 @@ import os
 import typing as t
 from pathlib import Path
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import detect as node
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import reconcile
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import (
+    backends,
+    iptables_nft,
+    iptables_tool,
+    reconcile,
+    run_lock,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 
@@ -62,15 +68,19 @@ class Machine:
         monkeypatch.setenv("PATH", str(self.bin))
         monkeypatch.setattr(runner, "SYSTEM_PATH", str(self.bin))
         monkeypatch.setattr(runner, "run", self.run)
-        monkeypatch.setattr(node, "legacy_tables", lambda family: list(self.legacy_tables[family]))
-        monkeypatch.setattr(node, "NftNat", lambda family: self.nat[NFT, family])
+        monkeypatch.setattr(iptables_tool, "legacy_tables", lambda family: list(self.legacy_tables[family]))
+        monkeypatch.setattr(iptables_nft, "NftNat", lambda family: self.nat[NFT, family])
         monkeypatch.setattr(reconcile, "has_ipv6", lambda: True)
-        monkeypatch.setattr(reconcile, "LOCK_PATH", str(self.folder / "lock"))
+        monkeypatch.setattr(run_lock, "LOCK_PATH", str(self.folder / "lock"))
         monkeypatch.setattr(os, "geteuid", lambda: 0)
 
-    def node(self) -> node.Node:
+    def node(self) -> Node:
         """What the collection sees of it."""
-        return node.Node(self.run, has_extension=lambda *_extension: True)
+        return Node(self.run, has_extension=lambda *_extension: True)
+
+    def choose(self, requested: str, used_before: t.Optional[str] = None) -> str:
+        """The name of the backend that the collection chooses here."""
+        return backends.choose(self.node(), requested, used_before=used_before).name
 
     def run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
         """In place of the collection's runner."""

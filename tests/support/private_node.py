@@ -18,12 +18,19 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
     units,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import memory as state
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import reconcile
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Action, Counters, Plan, View
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import run_lock
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import (
+    Action,
+    ActionKind,
+    Counters,
+    Plan,
+    View,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_jump, render_rule
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import FAMILIES, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import FAMILIES
 
 CHAIN = "IP-MASQ-AGENT"
 EMPTY = View((), None)
@@ -31,7 +38,7 @@ EMPTY = View((), None)
 
 def make_private(monkeypatch: pytest.MonkeyPatch, root: t.Any) -> None:
     """Move every fixed place of the agent (/etc/systemd, /run, /var/lib) below C(root), for one test."""
-    for module in (bundle, install, paths, units, reconcile, removal, snapshot, state, sync):
+    for module in (bundle, install, paths, units, run_lock, removal, snapshot, state, sync):
         for name, value in list(vars(module).items()):
             if isinstance(value, str) and name.isupper() and value.startswith(("/etc/", "/run/", "/var/")):
                 monkeypatch.setattr(module, name, str(root) + value)
@@ -74,8 +81,8 @@ def reconciled(
     for family in FAMILIES if config.enable_ipv6 else FAMILIES[:1]:
         view = in_force(config, family)
         plan = Plan(
-            actions=tuple(Action("rule added", rule) for rule in actions) if not changes else (),
-            transaction="",
+            actions=tuple(Action(ActionKind.RULE_ADDED, rule) for rule in actions) if not changes else (),
+            transaction=(),
             before=(),
             after=view.rules + (str(view.jump),),
             view=view,

@@ -11,9 +11,11 @@ import re
 import shlex
 import typing as t
 
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Tool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import Iptables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_jump, render_rule
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_tool import IptablesTool
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Masquerade, Ruleset, from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
 from hypothesis import strategies as st
@@ -212,11 +214,27 @@ def worlds(draw: Draw, predecessors: bool = True) -> World:
     return World(family, wanted, chains)
 
 
+class _Iptables(IptablesTool):
+    """Iptables in a network namespace, real or simulated, in which every table exists."""
+
+    def has_table(self, name: str) -> bool:
+        return True
+
+
+def iptables(
+    run: t.Any, variant: str, family: str, path: str, version: t.Tuple[int, ...] = (1, 8, 9), lock_timeout: int = 5
+) -> IptablesTool:
+    """The collection's iptables tool, over a runner."""
+    return _Iptables(run, variant, family, Tool(path, version), lock_timeout)
+
+
 def backend(nat: Nat, family: str = "ipv4", lock_timeout: int = 5, adopt: bool = True) -> Iptables:
     """The backend under test on a simulated table."""
     command = "/usr/sbin/" + ("iptables" if family == "ipv4" else "ip6tables")
     kernel = nat if nat.variant == "iptables_nft" else None
-    return Iptables(nat.run, nat.variant, family, command, (1, 8, 9), CHAIN, lock_timeout, adopt, kernel=kernel)
+    return Iptables(
+        iptables(nat.run, nat.variant, family, command, lock_timeout=lock_timeout), CHAIN, adopt, kernel=kernel
+    )
 
 
 def others(chains: Chains) -> Chains:
@@ -239,13 +257,24 @@ def assert_holds(chains: Chains, wanted: Ruleset) -> None:
     exempt = [ipaddress.ip_network(_destination(rule[:-2], wanted)) for rule in rules[:count]]
     assert {rule[-1] for rule in rules[:count]} <= {wanted.verdict}
     assert list(ipaddress.collapse_addresses(exempt)) == list(ipaddress.collapse_addresses(wanted.exempt))
-    fresh = healthy(wanted)[len(guards) + len(wanted.exempt) :]
-    assert rules[count:] == [without_comment(rule) for rule in fresh]
+    assert rules[count:] == [_masquerade(rule) for rule in wanted.masquerade]
     jumps = [i for i, rule in enumerate(chains["POSTROUTING"]) if target(rule) == CHAIN]
     assert len(jumps) == 1, chains["POSTROUTING"]
     assert without_comment(chains["POSTROUTING"][jumps[0]]) == GOOD_JUMP
     assert_reachable(chains["POSTROUTING"][: jumps[0]])
     assert not set(PREDECESSORS) & set(chains)
+
+
+def _masquerade(rule: Masquerade) -> t.List[str]:
+    """The words of a masquerade rule, written out here as iptables prints them."""
+    words = "-p %s " % rule.protocol if rule.protocol else ""
+    if rule.share is not None:
+        words += "-m statistic --mode random --probability %.11f " % (rule.share / 2147483648)
+    words += "-j MASQUERADE"
+    if rule.to_ports:
+        first, last = rule.to_ports
+        words += " --to-ports %d" % first + ("-%d" % last if last != first else "")
+    return (words + " --random-fully" * rule.random_fully).split()
 
 
 def assert_reachable(before: t.Sequence[str]) -> None:

@@ -17,12 +17,12 @@ from .._engine import restraint
 from .._engine.backend import View
 from .._engine.detect import Node
 from .._engine.iptables_syntax import shown
-from .._engine.other_nat import postrouting_remarks
 from .._engine.reconcile import Result
-from .._engine.ruleset import IPV4, IPV6, Exempt, Masquerade
+from .._engine.ruleset import Exempt, Masquerade
 from .._errors import ConfigError, NodeError
 from .._policy.policy import Config
 from .._system import files
+from .._system.ip_families import IPV4, IPV6
 from .._system.process import run
 from .._version import VERSION
 from . import memory as states
@@ -182,9 +182,7 @@ def _report(
             for action in change.plan.actions
         ],
         "errors": list(result.errors),
-        "notes": list(policy.notes + result.notes + state.unrecorded)
-        + restraint.notes(result)
-        + _remarks(config, result),
+        "notes": list(policy.notes + result.notes + state.unrecorded) + restraint.notes(result) + list(result.remarks),
         "not_checked": list(result.not_checked),
         "withheld": [
             {"family": change.family, "backend": change.backend, "action": action.action, "rule": action.rule}
@@ -220,11 +218,6 @@ def _report(
         "drift_repaired": state.drift_repaired,
         "config_errors": state.config_errors,
     }
-
-
-def _remarks(config: Config, result: Result) -> t.List[str]:
-    accepts = config.exemption != "return"
-    return [remark for change in managed(result) for remark in postrouting_remarks(change.plan, accepts)]
 
 
 def _table(report: t.Dict[str, t.Any]) -> t.List[str]:
@@ -310,7 +303,7 @@ def _explain(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
     route = _route(node, destination)
     if route:
         _say("route: " + route)
-    for remark in _remarks(config, result):
+    for remark in result.remarks:
         _say("note: " + remark)
     if policy.problem:
         _say("note: the configuration is broken, the last good one is in force: " + policy.problem)

@@ -16,12 +16,14 @@ import typing as t
 
 from .._engine import restraint
 from .._engine.backend import Counters
-from .._engine.detect import Node, legacy_tables
+from .._engine.detect import Node
+from .._engine.iptables_tool import legacy_tables
 from .._engine.reconcile import Change, Result, reconcile
-from .._engine.ruleset import FAMILIES, from_config
+from .._engine.ruleset import from_config
 from .._errors import NodeError
 from .._policy.policy import Config
 from .._system import files
+from .._system.ip_families import FAMILIES
 from .._system.xtables_lock import without_holder
 from . import memory as states
 from . import metrics, snapshot

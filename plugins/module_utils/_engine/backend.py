@@ -1,24 +1,95 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a backend hands to L(reconcile): what it would do, and why a commit did not happen."""
+"""What a backend is: the interface that :mod:`reconcile` drives, and the values that pass between them."""
 
 from __future__ import annotations
 
+import enum
 import typing as t
 
 from .._errors import NodeError
-from .iptables_syntax import PostroutingRule
+from .detect import Node, Tool
 from .ruleset import Ruleset
 
 
-class Action(t.NamedTuple):
-    """One thing that a plan does, for people: C(rule added) and the rule it is about."""
+class ActionKind(enum.Enum):
+    """What a plan does to one thing. The value is the text of the return value C(action)."""
 
-    action: str
+    TABLE_CREATED = "table created"
+    TABLE_REMOVED = "table removed"
+    SET_CREATED = "set created"
+    SET_REMOVED = "set removed"
+    FOREIGN_PART_REMOVED = "foreign part removed"
+    CHAIN_CREATED = "chain created"
+    CHAIN_REWRITTEN = "unreadable chain rewritten"
+    CHAIN_REMOVED = "chain removed"
+    RULE_ADDED = "rule added"
+    RULES_ADDED = "rules added"
+    RULE_REMOVED = "rule removed"
+    RULES_REMOVED = "rules removed"
+    RULES_REORDERED = "rules reordered"
+    RANGE_ADDED = "range added"
+    RANGES_ADDED = "ranges added"
+    RANGE_REMOVED = "range removed"
+    RANGES_REMOVED = "ranges removed"
+    JUMP_ADDED = "jump added"
+    JUMP_MOVED = "jump moved"
+    JUMP_REPLACED = "jump replaced"
+    JUMP_REMOVED = "jump removed"
+    #: A second jump with the same match: what the first one let through, it lets through as well.
+    DUPLICATE_JUMP_REMOVED = "duplicate jump removed"
+    EARLIER_JUMP_REMOVED = "jump of an earlier agent removed"
+    EARLIER_CHAIN_REMOVED = "chain of an earlier agent removed"
+
+    @property
+    def text(self) -> str:
+        """For people, and for the return values."""
+        return self.value
+
+    @property
+    def adds(self) -> bool:
+        """Whether it puts rules or ranges in, so that their absence afterwards means that the kernel lost them."""
+        return self in _ADDS
+
+
+_ADDS = frozenset(
+    (
+        ActionKind.RULE_ADDED,
+        ActionKind.RULES_ADDED,
+        ActionKind.RANGE_ADDED,
+        ActionKind.RANGES_ADDED,
+        ActionKind.JUMP_ADDED,
+    )
+)
+
+
+class Action(t.NamedTuple):
+    """One thing that a plan does, and the rule, chain or range that it is about."""
+
+    kind: ActionKind
     rule: str
     #: whether it changes nothing for packets
     harmless: bool = False
+
+    @property
+    def action(self) -> str:
+        """The text of its kind."""
+        return self.kind.text
+
+
+#: More actions of one kind than this are reported as a count.
+_LISTED = 100
+
+
+def listed(one: ActionKind, many: ActionKind, rules: t.Sequence[str], noun: str) -> t.List[Action]:
+    """An action for each rule; where these are too many to read, one with their number.
+
+    :param one: kind of a single action. :param many: of their sum. :param noun: what is counted.
+    """
+    if len(rules) > _LISTED:
+        return [Action(many, "%d %s" % (len(rules), noun))]
+    return [Action(one, rule) for rule in rules]
 
 
 class Repair(t.NamedTuple):
@@ -26,11 +97,12 @@ class Repair(t.NamedTuple):
 
     family: str
     backend: str
+    #: text of an ActionKind, as it is stored between runs
     action: str
 
 
 class View(t.NamedTuple):
-    """The rules of our chain and the jump to it, as their tool lists them, and what they mean."""
+    """The managed rules and the jump to them, as their tool lists them, and what they mean."""
 
     rules: t.Tuple[str, ...]
     jump: t.Optional[str]
@@ -38,30 +110,46 @@ class View(t.NamedTuple):
     ruleset: t.Optional[Ruleset] = None
 
 
+class OtherRule(t.NamedTuple):
+    """A POSTROUTING rule of another program that matches the same traffic as the managed rules."""
+
+    rule: str
+    #: whether it masquerades; if not, it accepts or returns
+    masquerades: bool
+    #: whether packets meet it before the managed rules
+    before: bool
+    #: whether it has conditions that its tool does not print
+    partial: bool = False
+
+
+#: The steps of a transaction, in order, each the input of one atomic write of the backend's tool. Packets notice
+#: nothing of any step but the last. Empty where nothing is to be written.
+Transaction = t.Tuple[str, ...]
+
+
 class Plan(t.NamedTuple):
-    """One transaction. With no actions it is empty, and nothing may be written (promise 2)."""
+    """One transaction. With no actions it is empty, and nothing may be written (unchanged writes nothing)."""
 
     actions: t.Tuple[Action, ...]
-    #: input for the tool that commits it
-    transaction: str
-    #: our part of the node's state and its surroundings, before and after
+    transaction: Transaction
+    #: the managed rules and their surroundings, before and after
     before: t.Tuple[str, ...]
     after: t.Tuple[str, ...]
-    #: what is in force after it
+    #: what is active after it
     view: View
-    #: what is in force before it
+    #: what is active before it
     found: View = View((), None)
     #: harmless actions that the caller withheld: what they are about stays as it is
     withheld: t.Tuple[Action, ...] = ()
-    #: what keeps the rules from being in force, or could not be repaired; and what could not be examined
+    #: what keeps the rules from being active, or could not be repaired; and what could not be examined
     problems: t.Tuple[str, ...] = ()
     notes: t.Tuple[str, ...] = ()
-    #: the rules of POSTROUTING before and behind the jump, after it; none without a POSTROUTING of others
-    around: t.Tuple[t.Tuple[PostroutingRule, ...], t.Tuple[PostroutingRule, ...]] = ((), ())
+    #: of other programs, after it, as far as the backend reads them
+    others: t.Tuple[OtherRule, ...] = ()
 
 
 class Counters(t.NamedTuple):
-    """What our rules have counted. The nat table sees the first packet of a connection, so packets are connections."""
+    """What the managed rules have counted. Nat sees the first packet of a connection, so packets are connections."""
 
     exempt_packets: int = 0
     exempt_bytes: int = 0
@@ -78,54 +166,101 @@ class CommitRefused(NodeError):
 
 
 class LockHeld(NodeError):
-    """Somebody held a lock for longer than we may wait; the node is as it was."""
+    """Another process held a lock for longer than we may wait; the node is as it was."""
 
 
 class Backend(t.Protocol):
     """One way to keep a :class:`~.ruleset.Ruleset` in the kernel, for one family.
 
-    ``State`` is whatever the backend observes; equal states mean that neither our rules nor those around them moved.
+    A state is whatever the backend observes; equal states mean that neither the managed rules nor those around them
+    changed.
     """
 
+    #: of its type
     name: str
     family: str
 
     def observe(self) -> t.Any:
-        """Read our part of the kernel's state, as it was at one time; writes nothing, creates nothing.
+        """Read the managed part of the kernel's state, as it was at one time; writes nothing, creates nothing.
 
         :raises NodeError: it cannot be read. LockHeld: nor waited for.
         """
 
-    def plan(self, state: t.Any, wanted: t.Optional[Ruleset], withheld: t.Container[str] = ()) -> Plan:
-        """The one transaction that leads from ``state`` to ``wanted``; none wants everything of ours gone.
+    def plan(self, state: t.Any, wanted: t.Optional[Ruleset], withheld: t.Container[ActionKind] = ()) -> Plan:
+        """The transaction that leads from ``state`` to ``wanted``; none means that everything managed is removed.
 
         :param withheld: actions that are not taken where they are harmless.
         :raises NodeError: there is none.
         """
 
-    def is_alone(self, before: t.Any, transaction: str, now: t.Any) -> bool:
+    def is_alone(self, before: t.Any, transaction: Transaction, now: t.Any) -> bool:
         """Whether nothing but this transaction can have led from one observed state to the other.
 
-        False where others may have written as well.
+        False where another program may have written as well.
         """
 
-    def undo(self, state: t.Any, previous: t.Any) -> str:
-        """The one transaction that leads from ``state`` back to ``previous``.
+    def undo(self, state: t.Any, previous: t.Any) -> Transaction:
+        """The transaction that leads from ``state`` back to ``previous``.
 
         :raises NodeError: there is none.
         """
 
-    def commit(self, transaction: str) -> None:
-        """Hand one transaction to the kernel.
+    def commit(self, transaction: Transaction) -> None:
+        """Hand a transaction to the kernel.
 
         :raises CommitRefused: nothing was changed. LockHeld: nor tried.
         """
 
     def counters(self) -> Counters:
-        """What the rules of our chain have counted.
+        """What the managed rules have counted.
 
         :raises NodeError: they cannot be read.
         """
 
     def fingerprint(self) -> t.List[t.List[str]]:
-        """Programs whose output stays the same, byte for byte, for as long as our part of the kernel's state does."""
+        """Commands whose output stays the same, byte for byte, for as long as the observed state does."""
+
+
+class BackendType(t.Protocol):
+    """One type of backend. It keeps no state: what it knows of a node, it asks the node. Listed in :mod:`backends`."""
+
+    #: the value of the option C(backend)
+    name: str
+    #: values of the option C(exemption) that it supports
+    exemptions: t.Tuple[str, ...]
+    #: whether C(backend: auto) takes it only where no other one is installed and works
+    is_last_resort: bool
+
+    def is_installed(self, node: Node, family: str) -> bool:
+        """Whether the node has its program for one family."""
+
+    def tool(self, node: Node, family: str) -> t.Optional[Tool]:
+        """That program; none where the node does not have it."""
+
+    def install_hint(self) -> str:
+        """What to install where the node has no program for it."""
+
+    def random_fully(self, tool: Tool) -> bool:
+        """Whether a program supports fully random source ports."""
+
+    def is_in_use(self, node: Node, used_before: bool) -> bool:
+        """Whether Kubernetes, or other programs, on this node use it.
+
+        :param used_before: whether the agent on this node used it the last time, where that is known.
+        """
+
+    def kernel_supports(self, node: Node) -> bool:
+        """Whether the kernel has what its rules need; true where the kernel does not answer."""
+
+    def make(
+        self, node: Node, family: str, chain: str, adopt: bool = True, former: t.Sequence[str] = ()
+    ) -> t.Optional[Backend]:
+        """The backend for one family; none where the node has no program for it.
+
+        :param chain: name of the managed chain, in backends that have use for it.
+        :param adopt: whether chains of earlier agents are removed as well.
+        :param former: other names that the managed chain may have; such chains are removed as well.
+        """
+
+    def notes(self, exemption: str) -> t.Iterator[str]:
+        """What an operator should know about an exemption in this backend, on this node."""

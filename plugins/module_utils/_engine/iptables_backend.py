@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The iptables backend: one nat chain and one jump, in one variant (nft or legacy) and one family.
 
-Only our chain and POSTROUTING are read (promise 4): C(iptables-save -t nat) on a node with 50,000 rules takes over a
-second, C(iptables -S CHAIN) a few milliseconds. Everything is written by one C(iptables-restore --noflush), which is
-atomic in both variants (promise 1).
+Only our chain and POSTROUTING are read, so that the cost does not grow with the cluster: C(iptables-save -t nat) on a
+node with 50,000 rules takes over a second, C(iptables -S CHAIN) a few milliseconds. Everything is written by one
+C(iptables-restore --noflush), which both variants carry out as a whole or not at all (atomic).
 """
 
 from __future__ import annotations
@@ -16,13 +16,10 @@ import typing as t
 
 from .._errors import NodeError
 from .._policy.values import belongs_to_others
-from .._system import xtables_lock
-from .._system.process import Outcome, Runner
-from .backend import Action, CommitRefused, Counters, LockHeld, Plan, View
+from .backend import Action, ActionKind, CommitRefused, Counters, Plan, Transaction, View, listed
+from .detect import Node, Tool
 from .iptables_jump import plan_jump
 from .iptables_syntax import (
-    COMMENT_PREFIX,
-    JUMP_COMMENT,
     PREDECESSOR_CHAINS,
     PostroutingRule,
     conditions,
@@ -34,24 +31,11 @@ from .iptables_syntax import (
     shown,
     shown_all,
 )
+from .iptables_tool import RANDOM_FULLY_SINCE, IptablesTool, find_tool
 from .nat_table import KernelRule, NatTable, activation, deletion, place
+from .other_nat import other_rules
+from .rule_comments import COMMENT_PREFIX, JUMP_COMMENT
 from .ruleset import Rule, Ruleset, from_rules
-
-NFT = "iptables_nft"
-LEGACY = "iptables_legacy"
-
-#: What both variants exit with when the xtables lock stays taken (xtables 1.8, RESOURCE_PROBLEM).
-RESOURCE_PROBLEM = 4
-
-#: Seconds that a resync waits for the xtables lock, however long the run that prepares it may wait: its unit has a time
-#: limit, and a tick must not hang.
-RESYNC_LOCK_TIMEOUT = 5
-
-#: iptables-legacy of these releases asks for a taken lock once a second, and finds it taken again where another program
-#: takes it often, unless C(-W) sets another interval; later ones are woken when it is given back, and warn about C(-W).
-_ASKS_FROM, _ASKS_UNTIL = (1, 6, 1), (1, 8, 8)
-#: microseconds, as Kubernetes has it
-_WAIT_INTERVAL = "100000"
 
 #: What iptables-nft says of a chain that holds what only nft can express. It may crash, too (1.8.9, 1.8.11).
 _CANNOT_PRINT = ("is incompatible, use 'nft' tool", "Parsing nftables rule failed")
@@ -61,22 +45,10 @@ _CANNOT_PRINT = ("is incompatible, use 'nft' tool", "Parsing nftables rule faile
 _SAME_GENERATION = 4
 _READS = 20
 
-#: More single rules than this in one plan are reported as a count.
-LISTED_RULES = 100
-
 #: A rule that leaves traffic to later rules, see ruleset.guards: what it counts is neither exempt nor masqueraded.
 _GUARDED = re.compile(r"-A \S+ (?:-s|-m mark) ")
 _COUNTED = re.compile(r" -c ([0-9]+) ([0-9]+) -j (\w+)")
 _FAILED_LINE = re.compile(r"line:? (\d+)")
-
-
-def wait_for_lock(seconds: int, variant: str, version: t.Tuple[int, ...]) -> t.List[str]:
-    """The arguments with which iptables waits so long for the xtables lock: a second at least.
-
-    C(-w 0), and in iptables-legacy no C(-w) at all, would wait without end (seen in 1.8.9).
-    """
-    interval = variant == LEGACY and _ASKS_FROM <= version < _ASKS_UNTIL
-    return ["-w", str(max(seconds, 1))] + (["-W", _WAIT_INTERVAL] if interval else [])
 
 
 class Chain(t.NamedTuple):
@@ -111,7 +83,7 @@ class State:
     def is_plain(self, chain: str) -> bool:
         """Whether what iptables printed and what the kernel holds agree in all that is ours.
 
-        If not, it may be that somebody wrote in between.
+        If not, another program may have written in between.
         """
         return (
             (self.chain is None or self.chain.whole)
@@ -130,47 +102,30 @@ class _Look(t.NamedTuple):
 class Iptables:
     """See :class:`~.backend.Backend`.
 
-    :param command: path of C(iptables) or C(ip6tables) in this variant.
-    :param lock_timeout: seconds to wait for the xtables lock.
     :param adopt: whether chains of earlier agents go with what is planned.
-    :param table_exists: whether the table of iptables-legacy is there; asking its program would create it.
     :param former: other names that our chain may have on this node; such chains go with what is planned.
     :param kernel: what the kernel says of the table of iptables-nft; none for iptables-legacy, which prints everything.
     """
 
     def __init__(
         self,
-        run: Runner,
-        name: str,
-        family: str,
-        command: str,
-        version: t.Tuple[int, ...],
+        tool: IptablesTool,
         chain: str,
-        lock_timeout: int,
         adopt: bool = True,
-        table_exists: t.Callable[[], bool] = lambda: True,
         former: t.Sequence[str] = (),
         kernel: t.Optional[NatTable] = None,
     ) -> None:
-        self.name = name
-        self.family = family
-        self._run = run
-        self._command = command
-        wait = wait_for_lock(lock_timeout, name, version)
-        self._list = [command] + wait + ["-t", "nat", "-S"]
-        # iptables-restore knows -w, and -W, from 1.6.2 on.
-        self._restore = [command + "-restore"] + (wait if version >= (1, 6, 2) else []) + ["--noflush"]
-        self._patience = lock_timeout + 120.0
+        self.name = tool.variant
+        self.family = tool.family
+        self._tool = tool
         self._chain = chain
         self._adopt = adopt
-        self._table_exists = table_exists
-        self._version = version
         self._former = [name for name in former if name != chain]
         self._kernel = kernel
 
     def observe(self) -> State:
         """See :meth:`~.backend.Backend.observe`."""
-        if not self._table_exists():
+        if not self._tool.has_table("nat"):
             return State(None, ())
         last = None
         for attempt in range(1, _READS + 1):
@@ -180,14 +135,14 @@ class Iptables:
                 return dataclasses.replace(state, generation=generation)
             if not state.is_possible(self._chain):
                 continue
-            # Other programs may write more often than anybody can read twice.
+            # Other programs may write so often that no two reads meet the same generation.
             if state.is_plain(self._chain) and (self._kernel is None or attempt >= _SAME_GENERATION):
                 return state
             last = state
         if last is None:
             raise NodeError(
                 "%s: other programs kept changing the nat table while it was read (%d attempts); run again"
-                % (self._command, _READS)
+                % (self._tool.path, _READS)
             )
         return last
 
@@ -221,7 +176,7 @@ class Iptables:
             held = self._kernel.rules(chain)
             if held is None:
                 return None
-        done = self._run(self._list + [chain], timeout=self._patience)
+        done = self._tool.list_chain(chain)
         if done.rc == 0:
             printed = printed_rules(done.stdout)
             # iptables-nft 1.8.7 leaves out whole rules.
@@ -230,7 +185,7 @@ class Iptables:
             return _Look(None, held)
         if "No chain/target/match by that name" in done.stderr or "does not exist" in done.stderr:
             return None
-        raise self._failure("cannot read the chain %s" % chain, done)
+        raise self._tool.error("cannot read the chain %s" % chain, done)
 
     def _read(self, chain: str) -> t.Optional[Chain]:
         look = self._look(chain)
@@ -258,8 +213,8 @@ class Iptables:
         """A rule of POSTROUTING that iptables printed, with what the kernel adds."""
         whole = True
         if held is not None:
-            told = held[number - 1]
-            whole = told.complete and conditions(rule.words) == conditions(told.words)
+            kernel_rule = held[number - 1]
+            whole = kernel_rule.complete and conditions(rule.words) == conditions(kernel_rule.words)
         # iptables-restore reads line by line.
         return rule._replace(whole=whole, deletion=self._deletion(number, held) if "\n" in rule.line else "")
 
@@ -270,24 +225,9 @@ class Iptables:
     def _deletion(self, number: int, held: t.Optional[t.Sequence[KernelRule]]) -> str:
         if held is not None:
             return deletion(self.family, held[number - 1].handle)
-        return "%s -w -t nat -D POSTROUTING %d" % (self._command, number)
+        return "%s -w -t nat -D POSTROUTING %d" % (self._tool.path, number)
 
-    def _failure(self, what: str, done: Outcome, error: t.Type[NodeError] = NodeError) -> NodeError:
-        said = " ".join(done.stderr.split())
-        if done.rc == RESOURCE_PROBLEM and "lock" in said and "can't open" not in said:
-            return LockHeld(
-                "%s %s: the xtables lock stayed taken for the whole lock_timeout, by %s. Wait, or raise lock_timeout"
-                % (self._command, what, xtables_lock.holder())
-            )
-        advice = ""
-        if "missing kernel module" in said or "Couldn't load" in said or "can't initialize" in said:
-            advice = (
-                ". The kernel lacks a module that iptables needs: install the kernel's extra modules (RHEL-likes: "
-                "kernel-modules-extra), or set backend to nftables"
-            )
-        return error("%s %s: %s%s" % (self._command, what, said or "exit status %d" % done.rc, advice))
-
-    def plan(self, state: State, wanted: t.Optional[Ruleset], withheld: t.Container[str] = ()) -> Plan:
+    def plan(self, state: State, wanted: t.Optional[Ruleset], withheld: t.Container[ActionKind] = ()) -> Plan:
         """See :meth:`~.backend.Backend.plan`."""
         if wanted is None:
             return self._plan_removal(state, withheld)
@@ -306,7 +246,7 @@ class Iptables:
         if chain != state.chain:
             lines.insert(0, ":%s - [0:0]" % self._chain)
         lines += _removal(names)
-        actions += list(jump.actions) + [Action("chain of an earlier agent removed", "-N " + name) for name in names]
+        actions += list(jump.actions) + [Action(ActionKind.EARLIER_CHAIN_REMOVED, "-N " + name) for name in names]
         after = State(chain, jump.after, (), state.dormant)
         plan = self._as_plan(state, after, actions, lines, found, wanted)
         return plan._replace(withheld=jump.withheld, problems=self._problems(after), notes=self._notes(after))
@@ -316,15 +256,15 @@ class Iptables:
         found = []
         if state.dormant:
             found.append(
-                "table nat is dormant (flags dormant), so none of its rules is in force, those of other programs "
-                "included. Activate it: %s" % activation(self.family)
+                "table nat is dormant (flags dormant), so none of its rules is active, including those of other "
+                "programs. Activate it: %s" % activation(self.family)
             )
         for rule in state.postrouting:
             unwanted = rule.target == self._chain and not rule.is_jump(self._chain)
             if rule.deletion and (unwanted or self._is_predecessor(rule)):
                 found.append(
-                    "POSTROUTING holds a jump to %s that does not belong there and that iptables-restore cannot "
-                    "delete: %s. Delete it: %s" % (rule.target, shown(rule.line), rule.deletion)
+                    "POSTROUTING holds an unwanted jump to %s that iptables-restore cannot delete: %s. Delete it: "
+                    "%s" % (rule.target, shown(rule.line), rule.deletion)
                 )
         return tuple(found)
 
@@ -332,9 +272,9 @@ class Iptables:
         if not any(rule.unprintable for rule in state.postrouting):
             return ()
         return (
-            "%s cannot print the rules of POSTROUTING, because some can only be expressed by nft. The jump to %s was "
-            "verified by asking the kernel; what the other rules do was examined in part only. See: %s"
-            % (self._command, self._chain, place(self.family)),
+            "%s cannot print the rules of POSTROUTING, because some were written with nft and have no iptables form. "
+            "The jump to %s was verified by asking the kernel; the other rules were examined in part only. List them "
+            "with: %s" % (self._tool.path, self._chain, place(self.family)),
         )
 
     def _parse(self, state: State) -> t.List[t.Optional[Rule]]:
@@ -346,23 +286,20 @@ class Iptables:
         self, state: State, rules: t.Sequence[t.Optional[Rule]], wanted: Ruleset, rendered: t.Sequence[str]
     ) -> t.List[Action]:
         if state.chain is not None and not state.chain.whole:
-            return [Action("unreadable chain rewritten", "-N " + self._chain)]
+            return [Action(ActionKind.CHAIN_REWRITTEN, "-N " + self._chain)]
         lines = state.chain.rules if state.chain is not None else ()
-        actions = [] if state.chain is not None else [Action("chain created", "-N " + self._chain)]
-        # Rules are told apart by meaning; one that we cannot read counts as the text it is.
+        actions = [] if state.chain is not None else [Action(ActionKind.CHAIN_CREATED, "-N " + self._chain)]
+        # Rules are compared by meaning; one that we cannot parse, by its text.
         before = {rule or line: shown(line) for rule, line in zip(rules, lines)}
         after = dict(zip(wanted.rules, rendered))
-        added = [Action("rule added", line) for rule, line in after.items() if rule not in before]
-        removed = [Action("rule removed", line) for rule, line in before.items() if rule not in after]
-        for single in (removed, added):
-            actions += (
-                single
-                if len(single) <= LISTED_RULES
-                else [Action(single[0].action.replace("rule", "rules"), "%d rules of %s" % (len(single), self._chain))]
-            )
-        return actions or [Action("rules reordered", "-N " + self._chain)]
+        noun = "rules of %s" % self._chain
+        removed = [line for rule, line in before.items() if rule not in after]
+        added = [line for rule, line in after.items() if rule not in before]
+        actions += listed(ActionKind.RULE_REMOVED, ActionKind.RULES_REMOVED, removed, noun)
+        actions += listed(ActionKind.RULE_ADDED, ActionKind.RULES_ADDED, added, noun)
+        return actions or [Action(ActionKind.RULES_REORDERED, "-N " + self._chain)]
 
-    def _plan_removal(self, state: State, withheld: t.Container[str]) -> Plan:
+    def _plan_removal(self, state: State, withheld: t.Container[ActionKind]) -> Plan:
         names = ([self._chain] if state.chain is not None else []) + [name for name, _rules in state.predecessors]
         jumps = [rule for rule in state.postrouting if rule.target in names or self._is_predecessor(rule)]
         stuck = [rule for rule in jumps if rule.deletion]
@@ -373,16 +310,17 @@ class Iptables:
             )
         actions = []
         for rule in jumps:
-            what = "jump removed" if rule.target == self._chain else "jump of an earlier agent removed"
-            actions.append(Action(what, shown(rule.line)))
+            ours = rule.target == self._chain
+            kind = ActionKind.JUMP_REMOVED if ours else ActionKind.EARLIER_JUMP_REMOVED
+            actions.append(Action(kind, shown(rule.line)))
         for name in names:
             if name == self._chain:
                 # No packet reaches a chain that nothing jumps to.
-                actions.append(Action("chain removed", "-N " + name, harmless=not jumps))
+                actions.append(Action(ActionKind.CHAIN_REMOVED, "-N " + name, harmless=not jumps))
             else:
-                actions.append(Action("chain of an earlier agent removed", "-N " + name))
+                actions.append(Action(ActionKind.EARLIER_CHAIN_REMOVED, "-N " + name))
         found = _as_ruleset(self._parse(state))
-        left = tuple(action for action in actions if action.harmless and action.action in withheld)
+        left = tuple(action for action in actions if action.harmless and action.kind in withheld)
         if left:
             return self._as_plan(state, state, [], [], found, None)._replace(withheld=left, view=View((), None))
         lines = ["-D" + rule.line[2:] for rule in jumps] + _removal(names)
@@ -398,7 +336,7 @@ class Iptables:
         found: t.Optional[Ruleset],
         wanted: t.Optional[Ruleset],
     ) -> Plan:
-        transaction = "\n".join(["*nat"] + list(lines) + ["COMMIT", ""]) if actions else ""
+        transaction = _transaction(lines) if actions else ()
         return Plan(
             tuple(actions),
             transaction,
@@ -406,7 +344,7 @@ class Iptables:
             self._listing(after),
             self._view(after, wanted),
             self._view(before, found),
-            around=self._around(after),
+            others=other_rules(after.postrouting, self._jump(after)),
         )
 
     def _jump(self, state: State) -> int:
@@ -423,10 +361,6 @@ class Iptables:
         line = shown(state.postrouting[jump].line) if jump >= 0 else None
         return View(shown_all(rules), line, in_force)
 
-    def _around(self, state: State) -> t.Tuple[t.Tuple[PostroutingRule, ...], t.Tuple[PostroutingRule, ...]]:
-        jump = self._jump(state)
-        return (state.postrouting[:jump], state.postrouting[jump + 1 :]) if jump >= 0 else (state.postrouting, ())
-
     def _listing(self, state: State) -> t.Tuple[str, ...]:
         chains = ((self._chain, state.chain),) + state.predecessors
         lines: t.List[str] = []
@@ -436,19 +370,19 @@ class Iptables:
                 lines += [] if chain.whole else ["# %s holds more than iptables prints" % name]
         return shown_all(lines + [rule.line for rule in state.postrouting])
 
-    def is_alone(self, before: State, transaction: str, now: State) -> bool:
+    def is_alone(self, before: State, transaction: Transaction, now: State) -> bool:
         """See :meth:`~.backend.Backend.is_alone`."""
         if self._kernel is not None:
             return before.generation is not None and now.generation == before.generation + 1
         # iptables-legacy does not count. Others flush, delete a jump, or write rules of their own. Where some of our
         # rules are left and nothing else has changed, the rest was not kept.
         prefix = "-A %s " % self._chain
-        written = {line for line in transaction.split("\n") if line.startswith(prefix)}
+        written = {line for text in transaction for line in text.split("\n") if line.startswith(prefix)}
         kept = set(now.chain.rules if now.chain is not None else ())
         same = _others(before, self._chain) == _others(now, self._chain)
         return bool(kept) and kept < written and same and self.observe() == now
 
-    def undo(self, state: State, previous: State) -> str:
+    def undo(self, state: State, previous: State) -> Transaction:
         """See :meth:`~.backend.Backend.undo`."""
         chains = {self._chain: previous.chain}
         chains.update(previous.predecessors)
@@ -472,21 +406,22 @@ class Iptables:
                 index = min(position, len(there))
                 lines.append("-I POSTROUTING %d%s" % (index + 1, rule.line[len("-A POSTROUTING") :]))
                 there.insert(index, rule.line)
-        return "\n".join(["*nat"] + lines + ["COMMIT", ""])
+        return _transaction(lines)
 
-    def commit(self, transaction: str) -> None:
+    def commit(self, transaction: Transaction) -> None:
         """See :meth:`~.backend.Backend.commit`."""
-        done = self._run(self._restore, stdin=transaction, timeout=self._patience)
+        (text,) = transaction
+        done = self._tool.restore(text)
         if done.rc == 0:
             return
-        lines = transaction.split("\n")
+        lines = text.split("\n")
         failed = [int(number) for number in _FAILED_LINE.findall(done.stderr) if 0 < int(number) <= len(lines)]
         what = "refused the rules" + (", at '%s'" % lines[failed[0] - 1] if failed else "")
-        raise self._failure(what, done, CommitRefused)
+        raise self._tool.error(what, done, CommitRefused)
 
     def counters(self) -> Counters:
         """See :meth:`~.backend.Backend.counters`."""
-        done = self._run(self._list + [self._chain, "-v"], timeout=self._patience)
+        done = self._tool.list_chain(self._chain, "-v")
         total = Counters()
         for line in printed_rules(done.stdout):
             found = _COUNTED.search(line)
@@ -497,8 +432,39 @@ class Iptables:
 
     def fingerprint(self) -> t.List[t.List[str]]:
         """See :meth:`~.backend.Backend.fingerprint`."""
-        listing = [self._command] + wait_for_lock(RESYNC_LOCK_TIMEOUT, self.name, self._version) + ["-t", "nat", "-S"]
-        return [listing + ["POSTROUTING"], listing + [self._chain]]
+        return [self._tool.resync_listing(chain) for chain in ("POSTROUTING", self._chain)]
+
+
+class IptablesType:
+    """What the backend types iptables_nft and iptables_legacy share. See :class:`~.backend.BackendType`."""
+
+    name = ""
+    exemptions: t.Tuple[str, ...] = ("return", "accept")
+    is_last_resort = False
+
+    def is_installed(self, node: Node, family: str) -> bool:
+        """See :meth:`~.backend.BackendType.is_installed`."""
+        return self.tool(node, family) is not None
+
+    def tool(self, node: Node, family: str) -> t.Optional[Tool]:
+        """See :meth:`~.backend.BackendType.tool`."""
+        return find_tool(node, self.name, family)
+
+    def install_hint(self) -> str:
+        """See :meth:`~.backend.BackendType.install_hint`."""
+        return "the package iptables"
+
+    def random_fully(self, tool: Tool) -> bool:
+        """See :meth:`~.backend.BackendType.random_fully`."""
+        return tool.version >= RANDOM_FULLY_SINCE
+
+    def notes(self, exemption: str) -> t.Iterator[str]:
+        """See :meth:`~.backend.BackendType.notes`."""
+        return iter(())
+
+
+def _transaction(lines: t.Sequence[str]) -> Transaction:
+    return ("\n".join(["*nat", *lines, "COMMIT", ""]),)
 
 
 def _removal(chains: t.Sequence[str]) -> t.List[str]:

@@ -11,11 +11,8 @@ from __future__ import annotations
 
 import typing as t
 
-from .backend import Action
+from .backend import Action, ActionKind
 from .iptables_syntax import PostroutingRule, parse_postrouting, render_jump, shown
-
-#: A second jump with the same match: what the first one let through, it lets through as well.
-DUPLICATE = "duplicate jump removed"
 
 
 class JumpPlan(t.NamedTuple):
@@ -33,7 +30,7 @@ def plan_jump(
     chain: str,
     postrouting: t.Sequence[PostroutingRule],
     predecessors: t.Container[str] = (),
-    withheld: t.Container[str] = (),
+    withheld: t.Container[ActionKind] = (),
 ) -> JumpPlan:
     """Plan for one good jump that packets reach.
 
@@ -51,7 +48,7 @@ def plan_jump(
     harmless = [i for i in going if i in good]
     # Of several equal rules -D takes the first, so the one that stays is put back where it stood.
     again = any(postrouting[i].line == postrouting[keep].line for i in going if i not in harmless)
-    left = harmless if DUPLICATE in withheld and not again else []
+    left = harmless if ActionKind.DUPLICATE_JUMP_REMOVED in withheld and not again else []
     going = [i for i in going if i not in left]
     again = any(postrouting[i].line == postrouting[keep].line for i in going)
     after = [rule for i, rule in rules if i not in going and not (again and i == keep)]
@@ -61,7 +58,7 @@ def plan_jump(
         tuple(_delete(rule) for i, rule in rules if i in going or (again and i == keep)),
         tuple(insertions),
         tuple(after),
-        tuple(Action(DUPLICATE, shown(postrouting[i].line), harmless=True) for i in left),
+        tuple(Action(ActionKind.DUPLICATE_JUMP_REMOVED, shown(postrouting[i].line), harmless=True) for i in left),
     )
 
 
@@ -74,13 +71,13 @@ def _replace(
     for i in going:
         why = _why(chain, postrouting[i])
         if i in (good or mine)[:1]:
-            why = "jump moved" if good else "jump replaced"
+            why = ActionKind.JUMP_MOVED if good else ActionKind.JUMP_REPLACED
         actions.append(Action(why, shown(postrouting[i].line)))
     after = [rule for i, rule in enumerate(postrouting) if i not in going]
     position = min([barrier, *going])
     insertion = _insert(chain, after, position - sum(1 for i in going if i < position))
     if not mine:
-        actions.append(Action("jump added", render_jump(chain)))
+        actions.append(Action(ActionKind.JUMP_ADDED, render_jump(chain)))
     return JumpPlan(tuple(actions), tuple(_delete(postrouting[i]) for i in going), (insertion,), tuple(after))
 
 
@@ -96,5 +93,5 @@ def _delete(rule: PostroutingRule) -> str:
     return "-D" + rule.line[2:]
 
 
-def _why(chain: str, rule: PostroutingRule) -> str:
-    return DUPLICATE if rule.target == chain else "jump of an earlier agent removed"
+def _why(chain: str, rule: PostroutingRule) -> ActionKind:
+    return ActionKind.DUPLICATE_JUMP_REMOVED if rule.target == chain else ActionKind.EARLIER_JUMP_REMOVED

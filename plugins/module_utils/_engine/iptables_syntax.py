@@ -15,14 +15,8 @@ import re
 import typing as t
 
 from .._policy.values import PortRange
+from .rule_comments import EXEMPT_COMMENT, JUMP_COMMENT, MARKS_COMMENT, MASQUERADE_COMMENT, SOURCE_COMMENT
 from .ruleset import EVERYTHING, SHARE_UNIT, Exempt, Guard, Masquerade, Rule, guards
-
-COMMENT_PREFIX = "ip-masq-agent:"
-EXEMPT_COMMENT = COMMENT_PREFIX + " exempt, keeps its source address"
-MASQUERADE_COMMENT = COMMENT_PREFIX + " leaves with the address of the node"
-MARKS_COMMENT = COMMENT_PREFIX + " Services and host ports leave as the node"
-SOURCE_COMMENT = COMMENT_PREFIX + " no answer comes back to this source"
-JUMP_COMMENT = COMMENT_PREFIX + " all traffic that is not for the node itself"
 
 #: What our jump matches, and what releases of ip-masq-agent before 2.0.1 repeat on every rule.
 NOT_LOCAL = ("-m", "addrtype", "!", "--dst-type", "LOCAL")

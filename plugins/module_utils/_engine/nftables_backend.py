@@ -17,26 +17,20 @@ import re
 import typing as t
 
 from .._errors import NodeError
+from .._system.ip_families import NFT_FAMILY
 from .._system.netlink import generation, has_nft_table
 from .._system.process import Outcome, Runner
 from . import nftables_syntax as text
-from .backend import Action, CommitRefused, Counters, Plan, View
-from .iptables_backend import LISTED_RULES
+from .backend import Action, ActionKind, CommitRefused, Counters, Plan, Transaction, View, listed
 from .ruleset import Ruleset
 
 NAME = "nftables"
 
-#: Between two transactions; to nft it is a comment.
-_THEN = "# then\n"
-
-#: seconds; nft waits for nobody, but 100,000 elements on a slow node take their time
+#: seconds; nft waits for no lock, but 100,000 elements take time on a slow node
 _PATIENCE = 120.0
 
 #: Longest piece of an error message of nft that we pass on; it repeats the line that it refused.
 _SAID = 300
-
-#: Virtual services of IPVS (net/netfilter/ipvs/ip_vs_ctl.c): three lines of heading, then the services.
-_IPVS_SERVICES = "/proc/net/ip_vs"
 
 _COUNTED = re.compile(r"\bcounter packets ([0-9]+) bytes ([0-9]+) (\w+)")
 
@@ -54,8 +48,8 @@ class Nftables:
     """See :class:`~.backend.Backend`.
 
     :param nft: path of C(nft).
-    :param has_table: asks the kernel whether our table is there; none means that it would not say.
-    :param generation: asks the kernel how many transactions there were; none means that it would not say.
+    :param has_table: asks the kernel whether our table is there; none means that it did not answer.
+    :param generation: asks the kernel how many transactions there were; none means that it did not answer.
     """
 
     name = NAME
@@ -71,7 +65,7 @@ class Nftables:
         self.family = family
         self._run = run
         self._nft = nft
-        self._table = "%s %s" % (text.NFT_FAMILY[family], text.TABLE)
+        self._table = "%s %s" % (NFT_FAMILY[family], text.TABLE)
         self._has_table = has_table
         self._generation = generation
 
@@ -82,7 +76,7 @@ class Nftables:
         return dataclasses.replace(state, generation=before) if before == self._generation() else state
 
     def _observe(self) -> State:
-        # Asked before nft is started: where the table is only looked for as a left-over, this is all.
+        # Asked before nft is started: where the table is only looked for as a left-over, nothing else is done.
         if self._has_table(self.family, text.TABLE) is False:
             return State(None)
         done = self._run(self._list("-s"), timeout=_PATIENCE)
@@ -95,17 +89,17 @@ class Nftables:
     def _list(self, *flags: str) -> t.List[str]:
         return [self._nft, "-n"] + list(flags) + ["list", "table"] + self._table.split()
 
-    def plan(self, state: State, wanted: t.Optional[Ruleset], withheld: t.Container[str] = ()) -> Plan:
+    def plan(self, state: State, wanted: t.Optional[Ruleset], withheld: t.Container[ActionKind] = ()) -> Plan:
         """See :meth:`~.backend.Backend.plan`."""
         before = None if state.listed is None else text.parse(state.listed, self.family)
         if wanted is None:
-            removed = [Action("table removed", "table " + self._table)] if before else []
-            return self._as_plan(state, before, removed, self._deletion() if before else "", (), View((), None))
+            removed = [Action(ActionKind.TABLE_REMOVED, "table " + self._table)] if before else []
+            return self._as_plan(state, before, removed, (self._deletion(),) if before else (), (), View((), None))
         after = text.from_ruleset(wanted, self.family)
         if before and before.means(after):
             lines = text.listing(state.listed or "", self.family)
             view = View(lines, None, wanted)
-            return Plan((), "", lines, lines, view, view)
+            return Plan((), (), lines, lines, view, view)
         led_to = text.listing(text.render(after), self.family)
         actions = _actions(self._table, before, after)
         transaction = self._transaction(before, after)
@@ -116,7 +110,7 @@ class Nftables:
         state: State,
         before: t.Optional[text.Table],
         actions: t.Sequence[Action],
-        transaction: str,
+        transaction: Transaction,
         led_to: t.Tuple[str, ...],
         view: View,
     ) -> Plan:
@@ -127,46 +121,48 @@ class Nftables:
     def _deletion(self) -> str:
         return "delete table %s\n" % self._table
 
-    def _transaction(self, before: t.Optional[text.Table], after: text.Table) -> str:
+    def _transaction(self, before: t.Optional[text.Table], after: text.Table) -> Transaction:
         if before is not None and before.foreign:
-            # Somebody tampered with the table: nothing but a new one is sure to be rid of it.
-            return self._deletion() + text.render(after)
-        steps = []
+            # Another program changed the table in ways that we do not know: only a new one is sure to be without them.
+            return (self._deletion() + text.render(after),)
+        commands: t.List[str] = []
         if before is None:
             before = after._replace(chains=(), has_set=False)
-            steps.append("add table " + self._table)
+            commands.append("add table " + self._table)
         if not before.has_set or before.spans != after.spans:
-            steps += text.change_set(after, before.has_set)
+            commands += text.change_set(after, before.has_set)
+        steps: t.List[t.List[str]] = []
         if not before.has_set:
-            steps.append(_THEN.rstrip())
+            # See the module: a new set is complete before a chain looks into it.
+            steps.append(commands)
+            commands = []
         if not before.same_rules(after):
-            steps += text.change_chains(before, after)
+            commands += text.change_chains(before, after)
         if before.has_old_set:
-            steps.append(text.delete_set(self.family, text.OLD_SET))
-        return "\n".join(steps + [""])
+            commands.append(text.delete_set(self.family, text.OLD_SET))
+        return tuple("\n".join(step + [""]) for step in steps + [commands] if step)
 
-    def is_alone(self, before: State, transaction: str, now: State) -> bool:
+    def is_alone(self, before: State, transaction: Transaction, now: State) -> bool:
         """See :meth:`~.backend.Backend.is_alone`."""
-        steps = transaction.count(_THEN) + 1
-        return before.generation is not None and now.generation == before.generation + steps
+        return before.generation is not None and now.generation == before.generation + len(transaction)
 
-    def undo(self, state: State, previous: State) -> str:
+    def undo(self, state: State, previous: State) -> Transaction:
         """See :meth:`~.backend.Backend.undo`."""
         deletion = "" if state.listed is None else self._deletion()
-        return deletion + (previous.listed or "")
+        return (deletion + (previous.listed or ""),)
 
-    def commit(self, transaction: str) -> None:
+    def commit(self, transaction: Transaction) -> None:
         """See :meth:`~.backend.Backend.commit`."""
-        first, _then, second = transaction.partition(_THEN)
-        new_table = bool(second) and self._has_table(self.family, text.TABLE) is False
+        first, rest = transaction[0], transaction[1:]
+        new_table = bool(rest) and self._has_table(self.family, text.TABLE) is False
         self._write(first)
-        if second:
-            try:
-                self._write(second)
-            except CommitRefused:
-                # What is refused must not have changed anything: the first step made a set that no rule uses.
-                self._write(self._deletion() if new_table else text.delete_set(self.family, text.SET) + "\n")
-                raise
+        try:
+            for step in rest:
+                self._write(step)
+        except CommitRefused:
+            # What is refused must not have changed anything: the first step created a set that no rule uses.
+            self._write(self._deletion() if new_table else text.delete_set(self.family, text.SET) + "\n")
+            raise
 
     def _write(self, commands: str) -> None:
         done = self._run([self._nft, "-f", "-"], stdin=commands, timeout=_PATIENCE)
@@ -216,52 +212,28 @@ class Nftables:
 
 
 def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t.List[Action]:
-    actions = [Action("table created", "table " + table)] if before is None else []
+    actions = [Action(ActionKind.TABLE_CREATED, "table " + table)] if before is None else []
     before = before or after._replace(chains=(), spans=())
-    actions += [] if before.has_set else [Action("set created", "set " + text.SET)]
-    actions += [Action("set removed", "set " + text.OLD_SET)] if before.has_old_set else []
-    actions += [Action("foreign part removed", part) for part in before.foreign]
+    actions += [] if before.has_set else [Action(ActionKind.SET_CREATED, "set " + text.SET)]
+    actions += [Action(ActionKind.SET_REMOVED, "set " + text.OLD_SET)] if before.has_old_set else []
+    actions += [Action(ActionKind.FOREIGN_PART_REMOVED, part) for part in before.foreign]
     names = [name for name, _rules in after.chains]
-    actions += [Action("chain removed", "chain " + name) for name, _rules in before.chains if name not in names]
+    actions += [
+        Action(ActionKind.CHAIN_REMOVED, "chain " + name) for name, _rules in before.chains if name not in names
+    ]
     for name in names:
         if before.rules(name) is None:
-            actions.append(Action("chain created", "chain " + name))
+            actions.append(Action(ActionKind.CHAIN_CREATED, "chain " + name))
         had = {text.bare(rule): rule for rule in before.rules(name) or ()}
         has = {text.bare(rule): rule for rule in after.rules(name) or ()}
-        actions += _listed("rule", "removed", [rule for key, rule in had.items() if key not in has])
-        actions += _listed("rule", "added", [rule for key, rule in has.items() if key not in had])
+        removed = [rule for key, rule in had.items() if key not in has]
+        added = [rule for key, rule in has.items() if key not in had]
+        actions += listed(ActionKind.RULE_REMOVED, ActionKind.RULES_REMOVED, removed, "rules")
+        actions += listed(ActionKind.RULE_ADDED, ActionKind.RULES_ADDED, added, "rules")
         if had.keys() == has.keys() and [*map(text.bare, before.rules(name) or ())] != list(has):
-            actions.append(Action("rules reordered", "chain " + name))
-    family = after.family
-    gone, new = set(before.spans) - set(after.spans), set(after.spans) - set(before.spans)
-    actions += _listed("range", "removed", [text.render_span(span, family) for span in sorted(gone)])
-    return actions + _listed("range", "added", [text.render_span(span, family) for span in sorted(new)])
-
-
-def _listed(what: str, done: str, things: t.Sequence[str]) -> t.List[Action]:
-    if len(things) > LISTED_RULES:
-        return [Action("%ss %s" % (what, done), "%d %ss" % (len(things), what))]
-    return [Action("%s %s" % (what, done), thing) for thing in things]
-
-
-def remarks(exemption: str) -> t.Iterator[str]:
-    """What an operator should know about exemptions in this backend, on this node."""
-    if exemption == "accept":
-        yield (
-            "exemption accept does no more than return with the nftables backend, whose chain holds nothing else: set "
-            "it to enforce, if no rule of anybody may masquerade exempt traffic"
-        )
-    if exemption == "enforce" and _ipvs_in_use():
-        yield (
-            "exemption enforce: this node has IPVS services, as kube-proxy in IPVS mode makes them. A pod that reaches "
-            "itself through such a Service gets no answer where the pods' range is exempt, because IPVS sets neither a "
-            "mark nor the DNAT status on these connections. Use another mode of kube-proxy, or set exemption to return"
-        )
-
-
-def _ipvs_in_use() -> bool:
-    try:
-        with open(_IPVS_SERVICES, encoding="ascii", errors="replace") as services:
-            return len(services.readlines()) > 3
-    except OSError:
-        return False
+            actions.append(Action(ActionKind.RULES_REORDERED, "chain " + name))
+    spans, wanted = set(before.spans), set(after.spans)
+    removed = [text.render_span(span, after.family) for span in sorted(spans - wanted)]
+    added = [text.render_span(span, after.family) for span in sorted(wanted - spans)]
+    actions += listed(ActionKind.RANGE_REMOVED, ActionKind.RANGES_REMOVED, removed, "ranges")
+    return actions + listed(ActionKind.RANGE_ADDED, ActionKind.RANGES_ADDED, added, "ranges")

@@ -16,8 +16,9 @@ import socket
 import typing as t
 
 from .._policy.values import Network, PortRange
-from .iptables_syntax import COMMENT_PREFIX, EXEMPT_COMMENT, MARKS_COMMENT, MASQUERADE_COMMENT, SOURCE_COMMENT
-from .ruleset import IPV4, IPV6, SHARE_UNIT, Guard, Masquerade, Ruleset, guards
+from .._system.ip_families import IPV4, IPV6, NFT_FAMILY
+from .rule_comments import COMMENT_PREFIX, EXEMPT_COMMENT, MARKS_COMMENT, MASQUERADE_COMMENT, SOURCE_COMMENT
+from .ruleset import SHARE_UNIT, Guard, Masquerade, Ruleset, guards
 
 TABLE = "ip_masq_agent"
 SET = "exempt_ranges"
@@ -27,8 +28,6 @@ OLD_SET = "exempt"
 CHAIN = "postrouting"
 #: the base chain that decides before every other one, with exemption: enforce
 ENFORCER = "enforce"
-
-NFT_FAMILY = {IPV4: "ip", IPV6: "ip6"}
 
 #: How each set is declared; auto-merge comes on top.
 _DECLARED = {
@@ -189,7 +188,7 @@ def _read_masquerade(
 
 def _networks(span: Span, family: str) -> t.Iterator[Network]:
     kind = ipaddress.IPv4Address if family == IPV4 else ipaddress.IPv6Address
-    return t.cast(t.Iterator[Network], ipaddress.summarize_address_range(kind(span[0]), kind(span[1])))  # type: ignore
+    return t.cast(t.Iterator[Network], ipaddress.summarize_address_range(kind(span[0]), kind(span[1])))
 
 
 def _spans(networks: t.Sequence[Network], family: str) -> t.Iterator[Span]:

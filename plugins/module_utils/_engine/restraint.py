@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Repairs that change nothing for packets, and that another program undoes each time, end after a few.
+"""Limits repairs that change nothing for packets and that another program undoes each time.
 
 The reference agent, for one, looks for a jump with its own comment and adds a second one beside ours at every tick.
 What changes something for packets is always repaired.
@@ -28,7 +28,7 @@ _AGENTS = ("ip-masq-agent", "ip-masq-agent-v2")
 
 
 class Done(t.NamedTuple):
-    """A harmless repair: seconds since the epoch, and what it was."""
+    """A harmless repair: when (seconds since the epoch), and what."""
 
     time: float
     repair: Repair
@@ -40,7 +40,7 @@ def recent(done: t.Iterable[Done], now: float) -> t.Tuple[Done, ...]:
 
 
 def withheld(done: t.Iterable[Done], now: float) -> t.FrozenSet[Repair]:
-    """The repairs that are not made any more."""
+    """The repairs that are withheld."""
     repairs = [one.repair for one in recent(done, now)]
     return frozenset(repair for repair in repairs if repairs.count(repair) >= MOST)
 
@@ -57,9 +57,9 @@ def remember(done: t.Iterable[Done], result: Result, now: float) -> t.Tuple[Done
 
 
 def notes(result: Result) -> t.List[str]:
-    """What was left as it is, why, and what to do about it."""
+    """What is withheld, why, and what to do about it."""
     left = [
-        "%s, %s: left as it is: %s. This changes nothing for packets, and '%s' was done %d times within an hour in vain"
+        "%s, %s: not repaired again: %s. It changes nothing for packets, and '%s' was undone %d times within an hour"
         % (change.family, change.backend, action.rule, action.action, MOST)
         for change in result.changes
         for action in change.plan.withheld
@@ -68,9 +68,9 @@ def notes(result: Result) -> t.List[str]:
         return []
     agents = other_agents()
     if agents:
-        advice = "; the process '%s' is running, which does such things: stop it or uninstall this agent" % agents[0]
+        advice = "; the running process '%s' is known to do such things: stop it, or uninstall this agent" % agents[0]
     else:
-        advice = "; no running ip-masq-agent was found: the rule's comment may name the program that adds it"
+        advice = "; no running ip-masq-agent was found; the rule's comment may name the program that adds it"
     return [note + advice for note in left]
 
 

@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A policy as rules, as values: one L(Ruleset) a family.
 
-Knows no rule's text and starts no process. Two rulesets are compared by what they mean (promise 3): exempt ranges are
-a set, so their order, duplicates and overlaps do not matter; the masquerade rules are a sequence, so their order does.
+Knows no rule's text and starts no process. Two rulesets are compared by what they mean, not by their text: exempt
+ranges are a set, so their order, duplicates and overlaps do not matter; the masquerade rules are a sequence, so their
+order does.
 """
 
 from __future__ import annotations
@@ -14,10 +15,7 @@ import typing as t
 
 from .._policy.policy import Config
 from .._policy.values import Network, PortRange
-
-IPV4 = "ipv4"
-IPV6 = "ipv6"
-FAMILIES = (IPV4, IPV6)
+from .._system.ip_families import IPV4, IPV6
 
 #: RFC 3927 and RFC 4291: addresses that no router forwards, so nothing behind one could answer to them.
 LINK_LOCAL = {IPV4: ipaddress.ip_network("169.254.0.0/16"), IPV6: ipaddress.ip_network("fe80::/10")}
@@ -34,7 +32,7 @@ SHARE_UNIT = 2**31
 #: markMasqBit of the CNI plugin portmap (13), at their defaults.
 SERVICE_MARKS = 0x4000 | 0x2000
 
-#: What becomes of exempt traffic: it goes on to later rules; no later rule of the chain sees it; no rule of anybody
+#: What becomes of exempt traffic: it goes on to later rules; no later rule of the chain sees it; no rule of any program
 #: changes it.
 VERDICTS = {"return": "RETURN", "accept": "ACCEPT", "enforce": "ENFORCE"}
 

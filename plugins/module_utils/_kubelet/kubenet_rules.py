@@ -12,11 +12,12 @@ from __future__ import annotations
 import re
 import typing as t
 
-from .._engine.detect import LEGACY, VARIANTS, Node, Tool, legacy_tables
-from .._engine.iptables_backend import wait_for_lock
+from .._engine import iptables_tool
+from .._engine.detect import Node
 from .._engine.iptables_syntax import NOT_LOCAL, PostroutingRule, parse_postrouting, printed_rules, tokenise
-from .._engine.ruleset import FAMILIES
+from .._engine.iptables_tool import IptablesTool
 from .._errors import NodeError
+from .._system.ip_families import FAMILIES
 
 #: What kubenet wrote, and what the kubelet wrote before there was kubenet (--configure-cbr0).
 COMMENTS = ("kubenet: SNAT for outbound traffic from cluster", "kubelet: SNAT outbound cluster traffic")
@@ -45,12 +46,10 @@ def is_kubenet_rule(rule: PostroutingRule) -> bool:
     )
 
 
-def _postrouting(node: Node, variant: str, tool: Tool) -> t.Sequence[str]:
-    wait = wait_for_lock(node.lock_timeout, variant, tool.version)
-    done = node.run([tool.path] + wait + ["-t", "nat", "-S", "POSTROUTING"])
+def _postrouting(tool: IptablesTool) -> t.Sequence[str]:
+    done = tool.list_chain("POSTROUTING")
     if done.rc != 0:
-        said = " ".join(done.stderr.split()) or "exit status %d" % done.rc
-        raise NodeError("%s cannot list POSTROUTING: %s" % (tool.path, said))
+        raise tool.error("cannot list POSTROUTING", done)
     return printed_rules(done.stdout)
 
 
@@ -60,14 +59,11 @@ def find_leftovers(node: Node) -> t.List[Leftover]:
     :raises NodeError: POSTROUTING cannot be read.
     """
     found = []
-    for variant in VARIANTS:
+    for variant in iptables_tool.VARIANTS:
         for family in FAMILIES:
-            # Asking iptables-legacy for a table creates it.
-            if variant == LEGACY and "nat" not in legacy_tables(family):
-                continue
-            tool = node.tool(variant, family)
-            if tool:
-                rules = parse_postrouting(_postrouting(node, variant, tool))
+            tool = iptables_tool.find(node, variant, family)
+            if tool and tool.has_table("nat"):
+                rules = parse_postrouting(_postrouting(tool))
                 found += [Leftover(tool.path, variant, family, rule.line) for rule in rules if is_kubenet_rule(rule)]
     return found
 
@@ -78,12 +74,12 @@ def delete_leftovers(node: Node, leftovers: t.Sequence[Leftover]) -> None:
     :raises NodeError: a rule could not be deleted, or was there again at once.
     """
     for rule in leftovers:
-        tool = node.tool(rule.variant, rule.family)
-        wait = wait_for_lock(node.lock_timeout, rule.variant, tool.version if tool else ())
-        done = node.run([rule.command] + wait + ["-t", "nat", "-D"] + tokenise(rule.line)[1:])
+        tool = iptables_tool.find(node, rule.variant, rule.family)
+        if tool is None:
+            raise NodeError("%s is no longer installed; run again" % rule.command)
+        done = tool.delete(*tokenise(rule.line)[1:])
         if done.rc != 0 and rule in find_leftovers(node):
-            said = " ".join(done.stderr.split()) or "exit status %d" % done.rc
-            raise NodeError("%s cannot delete the kubenet rule '%s': %s" % (rule.command, rule.line, said))
+            raise tool.error("cannot delete the kubenet rule '%s'" % rule.line, done)
     back = [rule.line for rule in find_leftovers(node) if rule in leftovers] if leftovers else []
     if back:
         raise NodeError(

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the kernel answers by itself, read-only and a hundred times faster than a program could.
+"""Queries to the kernel's nf_tables over netlink: read-only, and a hundred times faster than starting a program.
 
 Message layout: linux/netlink.h, linux/netfilter/nfnetlink.h, nf_tables.h and nf_tables_compat.h. Asking may make the
 kernel load the module that would answer, as any use of it does; it changes no rule, table or setting.
@@ -14,14 +14,14 @@ import socket
 import struct
 import typing as t
 
-from .._engine.ruleset import IPV4, IPV6
 from .._errors import NodeError
+from .ip_families import IPV4, IPV6
 
 _NETLINK_NETFILTER = 12
 _REQUEST = 0x1
 #: all that match, instead of one
 _DUMP = 0x300
-#: flag of a dump whose parts may not belong together, because somebody wrote meanwhile
+#: flag of a dump whose parts may not belong together, because another program wrote meanwhile
 _INTERRUPTED = 0x10
 _ERROR = 2
 _DONE = 3
@@ -80,12 +80,12 @@ class Rule(t.NamedTuple):
 
 
 def has_nft_table(family: str, name: str) -> t.Optional[bool]:
-    """Whether nf_tables holds a table of this family and name in our network namespace; none where it will not say."""
+    """Whether nf_tables has a table of this family and name in our network namespace; none where it does not answer."""
     return _is_there(_GET_TABLE, family, [(_TABLE_NAME, _text(name))])
 
 
 def has_extension(family: str, kind: int, name: str, revision: int) -> t.Optional[bool]:
-    """Whether iptables-nft rules can use an xtables extension on this kernel; none where the kernel will not say.
+    """Whether iptables-nft rules can use an xtables extension on this kernel; none where the kernel does not answer.
 
     This is the very question that iptables-nft asks before it uses one. C(iptables-restore --test) is no help: it never
     gets as far as the kernel.
@@ -99,7 +99,7 @@ def has_extension(family: str, kind: int, name: str, revision: int) -> t.Optiona
 def is_dormant(family: str, table: str) -> bool:
     """Whether a table is there and its flag C(dormant) keeps the kernel from asking any of its chains.
 
-    :raises NodeError: the kernel will not say.
+    :raises NodeError: the kernel does not answer.
     """
     found = _get(_GET_TABLE, family, [(_TABLE_NAME, _text(table))])
     return found is not None and bool(_number(found.get(_TABLE_FLAGS, b"\0")) & _DORMANT)
@@ -108,7 +108,7 @@ def is_dormant(family: str, table: str) -> bool:
 def has_chain(family: str, table: str, name: str) -> bool:
     """Whether a chain is there.
 
-    :raises NodeError: the kernel will not say.
+    :raises NodeError: the kernel does not answer.
     """
     return _get(_GET_CHAIN, family, [(_CHAIN_TABLE, _text(table)), (_CHAIN_NAME, _text(name))]) is not None
 
@@ -116,7 +116,7 @@ def has_chain(family: str, table: str, name: str) -> bool:
 def generation() -> t.Optional[int]:
     """A number that each committed transaction raises by one, whatever table it is about (NFT_MSG_GETGEN).
 
-    None where the kernel will not say.
+    None where the kernel does not answer.
     """
     try:
         found = _get(_GET_GENERATION, IPV4, [])
@@ -128,7 +128,7 @@ def generation() -> t.Optional[int]:
 def rules(family: str, table: str, name: str) -> t.List[Rule]:
     """The rules of one chain. The kernel reads no other chain for this, so other rules cost nothing.
 
-    :raises NodeError: the kernel will not say, or others wrote each time while it was reading.
+    :raises NodeError: the kernel does not answer, or other programs wrote during each read.
     """
     wanted = [(_RULE_TABLE, _text(table)), (_RULE_CHAIN, _text(name))]
     for _attempt in range(_DUMPS):
@@ -246,7 +246,7 @@ def _is_there(message: int, family: str, values: t.Sequence[t.Tuple[int, bytes]]
 def _get(message: int, family: str, values: t.Sequence[t.Tuple[int, bytes]]) -> t.Optional[Attributes]:
     """The attributes of the one thing that was asked for; none where it is not there.
 
-    :raises NodeError: the kernel will not say.
+    :raises NodeError: the kernel does not answer.
     """
     for _flags, payload in _ask(message, family, values):
         return attributes(payload)
@@ -259,7 +259,7 @@ def _ask(
     """Flags and attributes of each message of the answer.
 
     :param flags: of the request; with _DUMP there may be many messages.
-    :raises NodeError: the kernel will not say.
+    :raises NodeError: the kernel does not answer.
     """
     body = struct.pack("!BBH", _FAMILIES[family], 0, 0)
     for kind, value in values:
@@ -283,7 +283,7 @@ def _ask(
                         return
                     yield message_flags, payload[4:]
     except OSError as exc:
-        raise NodeError("the kernel does not answer questions about netfilter: %s" % (exc.strerror or exc)) from None
+        raise NodeError("the kernel did not answer a netfilter query: %s" % (exc.strerror or exc)) from None
 
 
 def _check(payload: bytes) -> None:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who holds the lock that iptables-legacy and its users share."""
+"""The xtables lock of iptables-legacy, and which process holds it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HOLDER = re.compile(r"process [0-9]+ \(.*\)")
 
 
 def holder(path: str = "") -> str:
-    """Name the process that holds the xtables lock, as far as /proc/locks (proc(5)) tells; for an error message."""
+    """Name the process that holds the xtables lock, as far as /proc/locks (proc(5)) shows it; for an error message."""
     try:
         inode = os.stat(path or os.environ.get("XTABLES_LOCKFILE") or PATH).st_ino
         with open("/proc/locks", encoding="ascii") as locks:
@@ -26,11 +26,11 @@ def holder(path: str = "") -> str:
                     return "process %s (%s)" % (words[4], _command(words[4]))
     except OSError:
         pass
-    return "a process that cannot be named"
+    return "an unknown process"
 
 
 def without_holder(message: str) -> str:
-    """A message less the process that :func:`holder` named in it, which is another one each time."""
+    """A message without the process that :func:`holder` named, which differs from time to time."""
     return _HOLDER.sub("a process", message)
 
 
@@ -43,4 +43,4 @@ def _command(pid: str) -> str:
         with open("/proc/%s/comm" % pid, encoding="utf-8", errors="replace") as comm:
             return comm.read().strip()
     except OSError:
-        return "command not known"
+        return "unknown command"

@@ -267,7 +267,7 @@ def test_one_familys_failure_is_returned_with_what_the_other_did(machine: Machin
 
 def test_other_rules_that_affect_exempt_traffic_are_warnings(machine: Machine) -> None:
     machine.put(NFT, "ipv4", POSTROUTING=["-o eth1 -j MASQUERADE"])
-    (warning,) = [text for text in run()["warnings"] if "before our jump" in text]
+    (warning,) = [text for text in run()["warnings"] if "before the jump" in text]
     assert warning.startswith(os.uname().nodename + ": ") and "-o eth1 -j MASQUERADE" in warning
 
 

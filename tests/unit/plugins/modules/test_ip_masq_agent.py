@@ -14,7 +14,7 @@ import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.install import FileChange, Installed
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Action, Plan, View
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Action, ActionKind, Plan, View
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import merge, parse, read_directory
@@ -136,7 +136,7 @@ class TestReturn:
         assert returned["changed"] is True and len(returned["diff"]) == 1
 
     def test_diff_begins_with_the_rules_and_has_a_line_for_each_unit_that_comes_or_goes(self) -> None:
-        action = Action("jump added", "-A POSTROUTING -j C")
+        action = Action(ActionKind.JUMP_ADDED, "-A POSTROUTING -j C")
         plan = Plan((action,), "", (), ("-A POSTROUTING -j C",), View(("-A C -j MASQUERADE",), "-A POSTROUTING -j C"))
         result = Result("iptables_nft", "1.8.9", (Change("ipv4", "iptables_nft", plan, t.cast(t.Any, None)),), (), ())
         files = (

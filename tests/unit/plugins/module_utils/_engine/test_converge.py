@@ -174,7 +174,7 @@ def test_a_refusal_that_nobody_else_caused_is_not_repeated() -> None:
 def test_a_kernel_without_the_modules_is_distinguished_from_other_failures(said: str) -> None:
     nat = Nat()
     backend = worlds.backend(nat)
-    backend._run = lambda argv, **how: Outcome(2, "", said) if "-restore" in argv[0] else nat.run(argv, **how)
+    backend._tool.run = lambda argv, **how: Outcome(2, "", said) if "-restore" in argv[0] else nat.run(argv, **how)
     with pytest.raises(NodeError, match="kernel-modules-extra.*Nothing was changed"):
         converge(backend, WANTED)
 
@@ -227,7 +227,7 @@ def test_when_nothing_differs_nothing_is_written_and_only_our_chains_are_read(va
         return nat.run(argv, **how)
 
     backend = worlds.backend(nat)
-    backend._run = run
+    backend._tool.run = run
     converge(backend, WANTED)
     assert nat.tried == []
     wait = ("-w", "5", "-t", "nat", "-S")
@@ -276,7 +276,7 @@ def test_a_lock_taken_between_reading_and_writing_leaves_all_as_it_was(held_lock
     backend = worlds.backend(nat)
     commit = backend.commit
 
-    def locked_commit(transaction: str) -> None:
+    def locked_commit(transaction: t.Any) -> None:
         nat.lock_message = LOCKED
         commit(transaction)
 
@@ -290,5 +290,5 @@ def test_a_lock_without_a_holder_is_held_by_an_unknown_process(monkeypatch: pyte
     monkeypatch.setenv("XTABLES_LOCKFILE", os.devnull + "-that-does-not-exist")
     nat = Nat("iptables_legacy")
     nat.lock_message = LOCKED
-    with pytest.raises(LockHeld, match="a process that cannot be named"):
+    with pytest.raises(LockHeld, match="an unknown process"):
         converge(worlds.backend(nat), WANTED)

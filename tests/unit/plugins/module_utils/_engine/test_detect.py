@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_tool import find_tool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from support.machine import LEGACY, NFT, Machine
 
@@ -18,7 +19,7 @@ def test_the_kubelets_hint_in_nft_means_nft_whatever_legacy_holds(machine: Machi
     machine.elsewhere[NFT, family, "mangle", hint] = []
     machine.legacy_tables["ipv4"] = ["filter"]
     machine.elsewhere[LEGACY, "ipv4", "filter", "INPUT"] = [IN_USE]
-    assert machine.node().choose("auto") == NFT
+    assert machine.choose("auto") == NFT
 
 
 @pytest.mark.parametrize("family", ["ipv4", "ipv6"])
@@ -33,35 +34,35 @@ def test_else_rules_in_a_legacy_table_mean_legacy(machine: Machine, family: str,
         machine.put(LEGACY, family, **{chain: ["-j RETURN"]})
     else:
         machine.elsewhere[LEGACY, family, table, chain] = [IN_USE]
-    assert machine.node().choose("auto") == LEGACY
+    assert machine.choose("auto") == LEGACY
 
 
 def test_else_nft(machine: Machine) -> None:
-    assert machine.node().choose("auto") == NFT
+    assert machine.choose("auto") == NFT
 
 
 def test_a_node_that_used_legacy_stays_there_until_something_points_to_nft(machine: Machine) -> None:
-    assert machine.node().choose("auto", used_before=LEGACY) == LEGACY
-    assert machine.node().choose("auto", used_before=NFT) == NFT
+    assert machine.choose("auto", used_before=LEGACY) == LEGACY
+    assert machine.choose("auto", used_before=NFT) == NFT
     machine.elsewhere[NFT, "ipv4", "mangle", "KUBE-KUBELET-CANARY"] = []
-    assert machine.node().choose("auto", used_before=LEGACY) == NFT
+    assert machine.choose("auto", used_before=LEGACY) == NFT
 
 
 def test_nft_if_legacy_was_removed(machine: Machine) -> None:
     machine.remove("-legacy")
-    assert machine.node().choose("auto", used_before=LEGACY) == NFT
+    assert machine.choose("auto", used_before=LEGACY) == NFT
 
 
 def test_empty_legacy_tables_mean_nothing(machine: Machine) -> None:
     machine.legacy_tables = {"ipv4": ["filter", "nat", "mangle"], "ipv6": ["filter"]}
-    assert machine.node().choose("auto") == NFT
+    assert machine.choose("auto") == NFT
 
 
 def test_a_hint_in_legacy_is_no_hint_for_nft(machine: Machine) -> None:
     machine.legacy_tables["ipv4"] = ["mangle"]
     machine.elsewhere[LEGACY, "ipv4", "mangle", "KUBE-IPTABLES-HINT"] = []
     machine.elsewhere[LEGACY, "ipv4", "mangle", "OUTPUT"] = [IN_USE]
-    assert machine.node().choose("auto") == LEGACY
+    assert machine.choose("auto") == LEGACY
 
 
 @pytest.mark.parametrize("gone, left", [("-nft", LEGACY), ("-legacy", NFT)])
@@ -70,7 +71,7 @@ def test_the_only_variant_there_is_is_taken(machine: Machine, gone: str, left: s
     machine.elsewhere[NFT, "ipv4", "mangle", "KUBE-IPTABLES-HINT"] = []
     machine.legacy_tables["ipv4"] = ["filter"]
     machine.elsewhere[LEGACY, "ipv4", "filter", "INPUT"] = [IN_USE]
-    assert machine.node().choose("auto") == left
+    assert machine.choose("auto") == left
 
 
 @pytest.mark.parametrize(
@@ -85,48 +86,47 @@ def test_the_only_variant_there_is_is_taken(machine: Machine, gone: str, left: s
 def test_a_plain_iptables_is_what_it_says_it_is(machine: Machine, version: str, variant: str, number: object) -> None:
     machine.remove("-nft", "-legacy")
     machine.add("iptables", variant, version)
-    node = machine.node()
-    assert node.choose("auto") == variant
-    tool = node.tool(variant, "ipv4")
+    assert machine.choose("auto") == variant
+    tool = find_tool(machine.node(), variant, "ipv4")
     assert tool is not None and tool.version == number
     assert tool.version_text == version.split()[0][1:]
-    assert node.tool({NFT: LEGACY, LEGACY: NFT}[variant], "ipv4") is None
+    assert find_tool(machine.node(), {NFT: LEGACY, LEGACY: NFT}[variant], "ipv4") is None
 
 
 def test_a_program_of_the_other_variant_is_not_used_for_its_name(machine: Machine) -> None:
     machine.remove("-legacy")
     machine.add("iptables-legacy", NFT)
-    assert machine.node().tool(LEGACY, "ipv4") is None
+    assert find_tool(machine.node(), LEGACY, "ipv4") is None
 
 
 def test_a_command_without_its_restore_is_no_tool(machine: Machine) -> None:
     (machine.bin / "iptables-nft-restore").unlink()
-    assert machine.node().tool(NFT, "ipv4") is None
+    assert find_tool(machine.node(), NFT, "ipv4") is None
 
 
 @pytest.mark.parametrize("asked_for", [NFT, LEGACY])
 def test_a_variant_asked_for_is_taken_whatever_kubernetes_uses(machine: Machine, asked_for: str) -> None:
     machine.elsewhere[NFT, "ipv4", "mangle", "KUBE-IPTABLES-HINT"] = []
-    assert machine.node().choose(asked_for) == asked_for
+    assert machine.choose(asked_for) == asked_for
 
 
 def test_a_variant_asked_for_and_not_there_is_refused_with_what_there_is(machine: Machine) -> None:
     machine.remove("-legacy")
     with pytest.raises(
-        NodeError, match="backend iptables_legacy is not on this node, which has iptables_nft: install it"
+        NodeError, match=r"backend iptables_legacy is not available .*backend to auto \(available: iptables_nft\)"
     ):
-        machine.node().choose(LEGACY)
+        machine.choose(LEGACY)
 
 
 @pytest.mark.parametrize("asked_for", ["auto", NFT, LEGACY])
 def test_no_iptables_at_all_is_refused_saying_what_to_install(machine: Machine, asked_for: str) -> None:
     machine.remove("-nft", "-legacy")
     with pytest.raises(NodeError, match="install"):
-        machine.node().choose(asked_for)
+        machine.choose(asked_for)
     assert machine.asked == []
 
 
 def test_looking_writes_nothing_and_makes_no_table(machine: Machine) -> None:
     for asked_for in ("auto", NFT, LEGACY):
-        machine.node().choose(asked_for)
+        machine.choose(asked_for)
     assert machine.writes() == [] and machine.legacy_tables == {"ipv4": [], "ipv6": []}

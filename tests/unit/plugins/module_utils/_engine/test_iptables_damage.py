@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import typing as t
 
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import ActionKind
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from hypothesis import given
@@ -149,7 +150,9 @@ def test_an_unreadable_postrouting_keeps_from_nothing_but_the_deletion_of_jumps(
 def test_second_jumps_are_all_that_is_withheld(world: World, variant: str) -> None:
     nat, free = Nat(variant, world.chains), Nat(variant, world.chains)
     done = converge(worlds.backend(free, world.family), world.wanted).plan
-    withheld = converge(worlds.backend(nat, world.family), world.wanted, withheld=["duplicate jump removed"]).plan
+    withheld = converge(
+        worlds.backend(nat, world.family), world.wanted, withheld=[ActionKind.DUPLICATE_JUMP_REMOVED]
+    ).plan
     left = set(nat.chains["POSTROUTING"]) - set(free.chains["POSTROUTING"]) or set()
     assert {action for action in done.actions if not action.harmless} == set(withheld.actions)
     assert all(action.harmless for action in withheld.withheld)

@@ -198,9 +198,8 @@ def test_counters_separate_exempt_and_masqueraded_and_omit_the_rest() -> None:
     counted = ["-N C"]
     for number, rule in enumerate(rules):
         counted.append(render_rule("C", rule).replace(" -j ", " -c %d %d -j " % (10**number, 2 * 10**number)))
-    backend = Iptables(
-        lambda argv, **_how: Outcome(0, "\n".join(counted) + "\n", ""), "iptables_nft", "ipv4", "iptables", (), "C", 5
-    )
+    listing = Outcome(0, "\n".join(counted) + "\n", "")
+    backend = Iptables(worlds.iptables(lambda argv, **_how: listing, "iptables_nft", "ipv4", "iptables"), "C")
     kinds = [type(rule) for rule in rules]
     assert kinds == [Guard] * 2 + [Exempt] * 2 + [Masquerade] * 4
     assert backend.counters() == Counters(1100, 2200, 11110000, 22220000)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Action, Plan, View
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Action, ActionKind, Plan, View
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.module_result import rules_diff, rules_return
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
 
@@ -16,7 +16,7 @@ NONE = View((), None)
 
 def change(family: str, backend: str, view: View = NONE, **parts: t.Any) -> Change:
     """A change of which only what matters is set."""
-    plan = Plan(**{"actions": (), "transaction": "", "before": (), "after": (), **parts, "view": view})
+    plan = Plan(**{"actions": (), "transaction": (), "before": (), "after": (), **parts, "view": view})
     return Change(family, backend, plan, t.cast(t.Any, None))
 
 
@@ -24,11 +24,13 @@ RULES = change(
     "ipv4",
     "iptables_nft",
     View(("-A C -j MASQUERADE",), "-A POSTROUTING -j C"),
-    actions=(Action("chain created", "-N C"), Action("jump added", "-A POSTROUTING -j C")),
+    actions=(Action(ActionKind.CHAIN_CREATED, "-N C"), Action(ActionKind.JUMP_ADDED, "-A POSTROUTING -j C")),
     before=("-A POSTROUTING -s 10.88.0.0/16 -j X",),
     after=("-N C", "-A C -j MASQUERADE", "-A POSTROUTING -s 10.88.0.0/16 -j X", "-A POSTROUTING -j C"),
 )
-STALE = change("ipv4", "iptables_legacy", actions=(Action("chain removed", "-N C"),), before=("-N C", "-A C -j RETURN"))
+STALE = change(
+    "ipv4", "iptables_legacy", actions=(Action(ActionKind.CHAIN_REMOVED, "-N C"),), before=("-N C", "-A C -j RETURN")
+)
 RESULT = Result("iptables_nft", "1.8.9", (RULES, STALE), (), ())
 
 

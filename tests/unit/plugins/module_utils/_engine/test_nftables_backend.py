@@ -10,7 +10,8 @@ import typing as t
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_syntax as text
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import CommitRefused, Counters
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import NFTABLES, Node
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backends import choose
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_backend import Nftables, State
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
@@ -95,7 +96,7 @@ def test_a_table_that_cannot_be_read_is_an_error_not_an_absence() -> None:
 
 def test_nothing_is_written_where_nothing_differs() -> None:
     plan = backend().plan(state(), wanted())
-    assert (plan.actions, plan.transaction) == ((), "")
+    assert (plan.actions, plan.transaction) == ((), ())
     assert plan.before == plan.after == plan.view.rules
     assert plan.view.ruleset == plan.found.ruleset == wanted()
 
@@ -129,7 +130,7 @@ def test_a_table_is_changed_in_place_and_only_where_it_differs(after: t.Dict[str
 
 
 def test_the_enforcing_chain_goes_with_the_option() -> None:
-    written = backend().plan(state(exemption="enforce"), wanted()).transaction
+    (written,) = backend().plan(state(exemption="enforce"), wanted()).transaction
     assert "flush chain ip ip_masq_agent enforce\ndelete chain ip ip_masq_agent enforce\n" in written
 
 
@@ -138,14 +139,14 @@ def test_what_is_foreign_goes_with_the_table() -> None:
     tampered = State(listed.replace("set exempt_ranges {", "chain mine {\n}\nset exempt_ranges {"))
     plan = backend().plan(tampered, wanted())
     assert [action.rule for action in plan.actions] == ["chain mine"]
-    assert plan.transaction.startswith("delete table ip ip_masq_agent\ntable ip ip_masq_agent {")
+    assert plan.transaction[0].startswith("delete table ip ip_masq_agent\ntable ip ip_masq_agent {")
 
 
 def test_undo_puts_back_what_was_there_word_for_word() -> None:
     before, after = State("table ip ip_masq_agent {\n\tchain strange {\n\t}\n}\n"), state()
-    assert backend().undo(after, before) == "delete table ip ip_masq_agent\n" + (before.listed or "")
-    assert backend().undo(after, State(None)) == "delete table ip ip_masq_agent\n"
-    assert backend().undo(State(None), before) == before.listed
+    assert backend().undo(after, before) == ("delete table ip ip_masq_agent\n" + (before.listed or ""),)
+    assert backend().undo(after, State(None)) == ("delete table ip ip_masq_agent\n",)
+    assert backend().undo(State(None), before) == (before.listed,)
 
 
 def test_a_refusal_is_passed_on_in_short() -> None:
@@ -199,7 +200,7 @@ def test_a_crash_of_nft_is_an_error_with_its_cause_and_remedy(status: int) -> No
         return Outcome(0, "nftables v1.0.6 (Lester Gooch #5)\n", "") if "--version" in argv else Outcome(status, "", "")
 
     it = Nftables(run, "ipv4", "/usr/sbin/nft", has_table=lambda _family, _name: True)
-    for fails in (it.observe, it.counters, lambda: it.commit("add table ip ip_masq_agent\n")):
+    for fails in (it.observe, it.counters, lambda: it.commit(("add table ip ip_masq_agent\n",))):
         with pytest.raises(NodeError) as caught:
             fails()
         for part in (
@@ -215,7 +216,7 @@ def test_a_crash_of_nft_is_an_error_with_its_cause_and_remedy(status: int) -> No
 def test_more_than_a_hundred_ranges_are_reported_as_a_count() -> None:
     many = ["10.%d.0.0/16" % (2 * i) for i in range(101)]
     actions = backend().plan(state(), wanted(non_masquerade_cidrs=many, cidr_limit=101)).actions
-    told = [action[:2] for action in actions]
+    told = [(action.action, action.rule) for action in actions]
     assert ("ranges added", "101 ranges") in told
     assert ("range removed", "172.16.0.0/12") in told
 
@@ -267,36 +268,36 @@ class TestChoice:
     IPTABLES = ("iptables-nft", "iptables-nft-restore")
 
     def test_not_where_iptables_works(self, node: t.Callable[..., Node]) -> None:
-        assert node("nft", *self.IPTABLES).choose("auto") == "iptables_nft"
+        assert choose(node("nft", *self.IPTABLES), "auto").name == "iptables_nft"
 
     def test_where_iptables_is_not_installed(self, node: t.Callable[..., Node]) -> None:
         found = node("nft")
-        assert found.choose("auto") == NFTABLES
-        tool = found.tool(NFTABLES, "ipv4")
+        assert choose(found, "auto").name == "nftables"
+        tool = found.tool("nft")
         assert tool is not None
         assert tool.version_text == "1.1.3"
 
     @pytest.mark.parametrize("missing", ["MASQUERADE", "addrtype", "comment"])
     def test_where_the_kernel_lacks_what_iptables_needs(self, node: t.Callable[..., Node], missing: str) -> None:
-        assert node("nft", *self.IPTABLES, has=lambda name: name != missing).choose("auto") == NFTABLES
+        assert choose(node("nft", *self.IPTABLES, has=lambda name: name != missing), "auto").name == "nftables"
 
     def test_not_where_the_kernel_lacks_it_and_nft_is_missing_too(self, node: t.Callable[..., Node]) -> None:
-        assert node(*self.IPTABLES, has=lambda name: False).choose("auto") == "iptables_nft"
+        assert choose(node(*self.IPTABLES, has=lambda name: False), "auto").name == "iptables_nft"
 
     def test_iptables_if_the_kernel_does_not_answer(self, node: t.Callable[..., Node]) -> None:
-        assert node("nft", *self.IPTABLES, has=lambda name: None).choose("auto") == "iptables_nft"
+        assert choose(node("nft", *self.IPTABLES, has=lambda name: None), "auto").name == "iptables_nft"
 
     def test_not_where_iptables_is_asked_for(self, node: t.Callable[..., Node]) -> None:
-        assert node("nft", *self.IPTABLES, has=lambda name: False).choose("iptables_nft") == "iptables_nft"
+        assert choose(node("nft", *self.IPTABLES, has=lambda name: False), "iptables_nft").name == "iptables_nft"
 
     def test_where_exemptions_are_to_hold(self, node: t.Callable[..., Node]) -> None:
-        assert node("nft", *self.IPTABLES).choose("auto", "enforce") == NFTABLES
+        assert choose(node("nft", *self.IPTABLES), "auto", "enforce").name == "nftables"
 
     @pytest.mark.parametrize("asked", [("nftables", "return"), ("auto", "enforce")], ids=" ".join)
     def test_missing_nft_is_reported(self, node: t.Callable[..., Node], asked: t.Tuple[str, str]) -> None:
         with pytest.raises(NodeError, match="install the package nftables"):
-            node(*self.IPTABLES).choose(*asked)
+            choose(node(*self.IPTABLES), *asked)
 
     def test_nothing_at_all_names_both_packages(self, node: t.Callable[..., Node]) -> None:
-        with pytest.raises(NodeError, match="install the package iptables or nftables"):
-            node().choose("auto")
+        with pytest.raises(NodeError, match="install the package iptables or the package nftables"):
+            choose(node(), "auto")

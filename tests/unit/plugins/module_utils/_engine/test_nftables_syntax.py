@@ -10,9 +10,10 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_syntax as text
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import FAMILIES, Masquerade, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Masquerade, from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import FAMILIES
 from hypothesis import given
 from hypothesis import strategies as st
 from support import worlds

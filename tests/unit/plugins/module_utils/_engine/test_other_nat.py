@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.other_nat import postrouting_remarks
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.other_nat import remarks as remarks_on
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
@@ -16,8 +16,8 @@ from support import worlds
 from support.nat import Nat
 from support.worlds import CHAIN, JUMP
 
-MASQUERADES = "it can masquerade what you exempt"
-TAKES = "what it matches never reaches our chain"
+MASQUERADES = "it can masquerade exempt traffic"
+TAKES = "matching traffic bypasses the managed chain"
 
 
 def remarks(before: t.Sequence[str], behind: t.Sequence[str], exemption: str = "return") -> t.List[str]:
@@ -25,7 +25,7 @@ def remarks(before: t.Sequence[str], behind: t.Sequence[str], exemption: str = "
     chains = {CHAIN: worlds.healthy(wanted), "POSTROUTING": [*before, JUMP, *behind], "KUBE-POSTROUTING": [], "X": []}
     plan = converge(worlds.backend(Nat(chains=chains)), wanted).plan
     assert not plan.actions
-    return list(postrouting_remarks(plan, accepts=exemption != "return"))
+    return list(remarks_on(plan.others, exemption))
 
 
 @pytest.mark.parametrize("rule", ["-o eth1 -j MASQUERADE", "-d 10.0.0.0/8 -j SNAT --to-source 192.0.2.1"])
@@ -34,10 +34,10 @@ def test_a_masquerade_before_us_always_counts_one_behind_us_only_after_return(
     rule: str, exemption: str, behind_matters: bool
 ) -> None:
     (early,) = remarks([rule], [], exemption)
-    assert rule in early and "before our jump" in early and MASQUERADES in early
+    assert rule in early and "before the jump" in early and MASQUERADES in early
     late = remarks([], [rule], exemption)
     assert len(late) == behind_matters
-    assert all(rule in remark and "behind our jump" in remark and MASQUERADES in remark for remark in late)
+    assert all(rule in remark and "after the jump" in remark and MASQUERADES in remark for remark in late)
 
 
 @pytest.mark.parametrize("verdict", ["ACCEPT", "RETURN"])

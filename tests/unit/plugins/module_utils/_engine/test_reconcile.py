@@ -11,6 +11,7 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import reconcile as reconcile_module
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import run_lock
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result, reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
@@ -70,7 +71,7 @@ def test_a_family_without_a_program_is_an_error_of_that_family_only(machine: Mac
         machine.remove(name)
     done = sync(machine, **DUAL)
     (error,) = done.errors
-    assert error.startswith("ipv6: ") and "install it" in error
+    assert error.startswith("ipv6: ") and "install the package iptables" in error
     assert has_ours(machine, NFT, "ipv4")
 
 
@@ -223,14 +224,14 @@ def test_whoever_is_not_root_is_refused_before_anything_is_asked(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(NodeError, match="run as root"):
+    with pytest.raises(NodeError, match="requires root"):
         sync(machine)
     assert machine.asked == []
 
 
 def test_the_lock_is_held_while_the_kernel_is_asked_and_gone_afterwards(machine: Machine) -> None:
     seen = []
-    machine.nat[NFT, "ipv4"].interloper = lambda: seen.append(os.path.exists(reconcile_module.LOCK_PATH))
+    machine.nat[NFT, "ipv4"].interloper = lambda: seen.append(os.path.exists(run_lock.LOCK_PATH))
     sync(machine)
     assert seen and all(seen)
     assert os.listdir(str(machine.folder)) == ["bin"]
@@ -268,3 +269,14 @@ def test_old_releases_of_legacy_ask_for_the_lock_more_often_than_once_a_second(
     # iptables-restore knows it one release later than iptables does.
     assert told == [asks and (version != "v1.6.1" or "nat" in argv) for argv in calls]
     assert calls
+
+
+def test_a_masquerade_rule_in_another_variant_is_reported(machine: Machine) -> None:
+    machine.put(
+        LEGACY, "ipv4", POSTROUTING=["-o eth1 -j MASQUERADE", "-p tcp -j ACCEPT", "-s 10.9.0.0/16 -j MASQUERADE"]
+    )
+    machine.put(LEGACY, "ipv6", POSTROUTING=["-o eth2 -j MASQUERADE"])
+    for _again in range(2):
+        (remark,) = sync(machine, backend=NFT).remarks
+        assert "of iptables_legacy also matches this traffic (-A POSTROUTING -o eth1 -j MASQUERADE)" in remark
+    assert sync(machine, present=False).remarks == ()

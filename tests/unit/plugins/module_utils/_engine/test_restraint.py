@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import restraint
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Action, Plan, Repair, View
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import (
+    Action,
+    ActionKind,
+    Plan,
+    Repair,
+    View,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.restraint import KEPT, MOST, PERIOD, Done
 from hypothesis import given
@@ -22,11 +28,11 @@ OTHER = Repair("ipv6", "iptables_nft", "duplicate jump removed")
 
 def result(*actions: Action, withheld: t.Sequence[Action] = ()) -> Result:
     """A run that did these things in IPv4."""
-    plan = Plan(actions, "", (), (), View((), None), withheld=tuple(withheld))
+    plan = Plan(actions, (), (), (), View((), None), withheld=tuple(withheld))
     return Result("iptables_nft", "1.8.9", (Change("ipv4", "iptables_nft", plan, t.cast(t.Any, None)),), (), ())
 
 
-HARMLESS = Action(JUMP.action, "-A POSTROUTING -j X", harmless=True)
+HARMLESS = Action(ActionKind(JUMP.action), "-A POSTROUTING -j X", harmless=True)
 
 
 @given(st.lists(st.floats(0, 3 * PERIOD), max_size=200))

@@ -10,7 +10,6 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
-    FAMILIES,
     LOOPBACK,
     SERVICE_MARKS,
     SHARE_UNIT,
@@ -23,6 +22,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import FAMILIES
 from hypothesis import given
 from hypothesis import strategies as st
 from support import worlds

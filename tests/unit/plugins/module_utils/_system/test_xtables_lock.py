@@ -34,8 +34,8 @@ def test_the_place_of_the_lock_follows_iptables(lock: t.Any, monkeypatch: pytest
 
 
 def test_no_process_is_named_if_none_holds_the_lock(lock: t.Any, tmp_path: Path) -> None:
-    assert xtables_lock.holder(lock.name) == "a process that cannot be named"
-    assert xtables_lock.holder(str(tmp_path / "none")) == "a process that cannot be named"
+    assert xtables_lock.holder(lock.name) == "an unknown process"
+    assert xtables_lock.holder(str(tmp_path / "none")) == "an unknown process"
 
 
 def test_two_messages_that_differ_only_in_the_holder_are_equal() -> None:

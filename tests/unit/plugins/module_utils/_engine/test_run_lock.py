@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import LockHeld
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import lock
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.run_lock import lock
 
 FORK = multiprocessing.get_context("fork")
 
@@ -41,7 +41,8 @@ def test_a_second_run_waits_for_lock_timeout_and_reports_the_lock(path: Path) ->
     holder, talk = start_holder(path)
     for timeout in (0, 0.1):
         with pytest.raises(
-            LockHeld, match="another run of ip_masq holds the lock on .*/run for more than %g seconds" % timeout
+            LockHeld,
+            match="timed out after %g s waiting for another run of ip_masq, .* the lock on .*/run;" % timeout,
         ):
             with lock(timeout, str(path)):
                 pass
@@ -117,14 +118,25 @@ def test_only_root_can_hold_it(path: Path) -> None:
         assert path.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.parametrize("obstacle", ["a link", "a dangling link", "a file", "no directory above it"])
-def test_without_a_lock_the_run_continues_and_reports_it(path: Path, tmp_path: Path, obstacle: str) -> None:
+@pytest.mark.parametrize(
+    "obstacle, reason",
+    [
+        ("a link", "Not a directory"),
+        ("a dangling link", "Not a directory"),
+        ("a file", "Not a directory"),
+        ("no directory above it", "No such file or directory"),
+    ],
+)
+def test_a_run_continues_without_a_lock_where_none_can_be_created(
+    path: Path, tmp_path: Path, obstacle: str, reason: str
+) -> None:
     if obstacle == "no directory above it":
         path = tmp_path / "not" / "there"
     elif obstacle == "a file":
         path.write_text("")
     else:
         path.symlink_to(tmp_path if obstacle == "a link" else tmp_path / "nothing")
-    with lock(0, str(path)) as trouble:
-        assert trouble.startswith("no lock was taken against other runs of ip_masq: cannot make or open %s: " % path)
+    with lock(0, str(path)) as problem:
+        expected = "concurrent runs of ip_masq are not excluded: cannot create or open the lock directory %s: %s"
+        assert problem == expected % (path, reason)
     assert path.is_symlink() == ("link" in obstacle) and not (tmp_path / "nothing").exists()

@@ -1,0 +1,60 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The backends that there are, and which of them a node uses. A new backend is one module, and one line here.
+
+C(backend: auto) follows kubernetes-sigs/iptables-wrappers: the chains that the kubelet leaves in the nft mangle table
+as a hint, else rules in legacy tables, else nft. Where iptables cannot work, because it is not installed or its kernel
+modules are not, nftables is the choice.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._errors import NodeError
+from .._system.ip_families import IPV4
+from .._system.process import search_path
+from .backend import BackendType
+from .detect import Node
+from .iptables_legacy import IptablesLegacy
+from .iptables_nft import IptablesNft
+from .nftables import NftablesType
+
+#: In order of preference. The names after C(auto) in the policy's option C(backend) are these.
+BACKENDS: t.Tuple[BackendType, ...] = (IptablesNft(), IptablesLegacy(), NftablesType())
+
+
+def choose(node: Node, requested: str, exemption: str = "return", used_before: t.Optional[str] = None) -> BackendType:
+    """The backend to use on a node.
+
+    :param requested: C(auto), or a backend, which must then be available.
+    :param exemption: value of the option; a backend that does not support it is no choice.
+    :param used_before: the backend that the agent on this node used the last time, where it remembers.
+    :raises NodeError: none is available.
+    """
+    able = [kind for kind in BACKENDS if requested in ("auto", kind.name) and exemption in kind.exemptions]
+    available = [kind for kind in able if kind.is_installed(node, IPV4)]
+    if not available:
+        raise NodeError(_unavailable(node, requested, exemption, able))
+    regular = [kind for kind in available if not kind.is_last_resort] or available
+    chosen = regular[0]
+    if len(regular) > 1:
+        chosen = next((kind for kind in regular if kind.is_in_use(node, kind.name == used_before)), chosen)
+    if requested == "auto" and not chosen.kernel_supports(node):
+        chosen = next((kind for kind in available if kind.is_last_resort), chosen)
+    return chosen
+
+
+def _unavailable(node: Node, requested: str, exemption: str, able: t.Sequence[BackendType]) -> str:
+    """Why there is no choice, and what to install."""
+    if not able:
+        return "backend %s does not support exemption %s: set backend to auto" % (requested, exemption)
+    remedy = "install %s" % " or ".join(dict.fromkeys(kind.install_hint() for kind in able))
+    if requested == "auto":
+        purpose = "" if exemption == "return" else " for exemption %s" % exemption
+        return "no backend is available on this node%s: %s (searched %s)" % (purpose, remedy, search_path())
+    others = [kind.name for kind in BACKENDS if exemption in kind.exemptions and kind.is_installed(node, IPV4)]
+    if others:
+        remedy += ", or set backend to auto (available: %s)" % ", ".join(others)
+    return "backend %s is not available on this node: %s (searched %s)" % (requested, remedy, search_path())

@@ -1,0 +1,53 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The backend type iptables_legacy: the nat table of iptables, kept in the kernel's ip_tables."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._system.ip_families import FAMILIES
+from . import iptables_tool
+from .backend import Backend
+from .detect import Node
+from .iptables_backend import Iptables, IptablesType
+
+#: Builtin chains by table; a rule in any of them means that this variant is in use.
+_BUILTIN = {
+    "nat": ("POSTROUTING", "PREROUTING", "OUTPUT", "INPUT"),
+    "filter": ("FORWARD", "INPUT", "OUTPUT"),
+    "mangle": ("FORWARD", "PREROUTING", "POSTROUTING", "INPUT", "OUTPUT"),
+    "raw": ("PREROUTING", "OUTPUT"),
+    "security": ("FORWARD", "INPUT", "OUTPUT"),
+}
+
+
+class IptablesLegacy(IptablesType):
+    """See :class:`~.backend.BackendType`."""
+
+    name = iptables_tool.LEGACY
+
+    def is_in_use(self, node: Node, used_before: bool) -> bool:
+        """Whether a legacy table holds rules, or did when the agent chose: a node whose tables were emptied stays."""
+        return used_before or any(_has_rules(node, family) for family in FAMILIES)
+
+    def kernel_supports(self, node: Node) -> bool:
+        """Not known beforehand; iptables-restore refuses what the kernel does not support."""
+        return True
+
+    def make(
+        self, node: Node, family: str, chain: str, adopt: bool = True, former: t.Sequence[str] = ()
+    ) -> t.Optional[Backend]:
+        """See :meth:`~.backend.BackendType.make`."""
+        tool = iptables_tool.find(node, self.name, family)
+        return None if tool is None else Iptables(tool, chain, adopt, former)
+
+
+def _has_rules(node: Node, family: str) -> bool:
+    tool = iptables_tool.find(node, iptables_tool.LEGACY, family)
+    return tool is not None and any(
+        "\n-A " in "\n" + tool.list_chain(chain, table=table).stdout
+        for table in iptables_tool.legacy_tables(family)
+        for chain in _BUILTIN.get(table, ())
+    )

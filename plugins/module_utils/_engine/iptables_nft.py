@@ -1,0 +1,45 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The backend type iptables_nft: the nat table of iptables, kept in nf_tables."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._system.ip_families import FAMILIES, IPV4
+from .._system.netlink import MATCH, TARGET
+from . import iptables_tool
+from .backend import Backend
+from .detect import Node
+from .iptables_backend import Iptables, IptablesType
+from .nat_table import NftNat
+
+#: Chains that the kubelet keeps in the mangle table of the variant that it uses (KEP-3178).
+KUBELET_HINTS = ("KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY")
+
+#: What all managed rules are made of in iptables-nft (seen in 1.8.7 to 1.8.11). RHEL 10 images without
+#: kernel-modules-extra lack them.
+_EXTENSIONS = ((TARGET, "MASQUERADE", 0), (MATCH, "addrtype", 1), (MATCH, "comment", 0))
+
+
+class IptablesNft(IptablesType):
+    """See :class:`~.backend.BackendType`."""
+
+    name = iptables_tool.NFT
+
+    def is_in_use(self, node: Node, used_before: bool) -> bool:
+        """Whether the kubelet has left its hint."""
+        tools = [iptables_tool.find(node, self.name, family) for family in FAMILIES]
+        return any(tool.list_chain(hint, table="mangle").rc == 0 for tool in tools if tool for hint in KUBELET_HINTS)
+
+    def kernel_supports(self, node: Node) -> bool:
+        """See :meth:`~.backend.BackendType.kernel_supports`."""
+        return all(node.has_extension(IPV4, *extension) is not False for extension in _EXTENSIONS)
+
+    def make(
+        self, node: Node, family: str, chain: str, adopt: bool = True, former: t.Sequence[str] = ()
+    ) -> t.Optional[Backend]:
+        """See :meth:`~.backend.BackendType.make`."""
+        tool = iptables_tool.find(node, self.name, family)
+        return None if tool is None else Iptables(tool, chain, adopt, former, kernel=NftNat(family))

@@ -1,0 +1,144 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The program iptables of one variant and family: how it is found, called, and what its errors mean."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._errors import NodeError
+from .._system import xtables_lock
+from .._system.ip_families import IPV4, IPV6
+from .._system.process import Outcome, Runner
+from .backend import LockHeld
+from .detect import Node, Tool, which
+
+NFT = "iptables_nft"
+LEGACY = "iptables_legacy"
+VARIANTS = (NFT, LEGACY)
+
+_COMMANDS = {IPV4: "iptables", IPV6: "ip6tables"}
+_SUFFIXES = {NFT: "-nft", LEGACY: "-legacy"}
+#: What a program calls its variant behind its version. Before 1.8 there was one variant, and no word for it.
+_REPORTED = {NFT: ("nf_tables",), LEGACY: ("legacy", "")}
+_LEGACY_TABLES = {IPV4: "/proc/net/ip_tables_names", IPV6: "/proc/net/ip6_tables_names"}
+
+#: First release with C(--random-fully), and in which iptables-restore has C(-w) (iptables 1.6.2 release notes).
+RANDOM_FULLY_SINCE = RESTORE_WAITS_SINCE = (1, 6, 2)
+
+#: What both variants exit with when the xtables lock stays taken (xtables 1.8, RESOURCE_PROBLEM).
+RESOURCE_PROBLEM = 4
+
+#: Seconds that a resync waits for the xtables lock, however long the run that prepares it may wait: its unit has a time
+#: limit, and a tick must not hang.
+RESYNC_LOCK_TIMEOUT = 5
+
+#: iptables-legacy of these releases asks for a taken lock once a second, and finds it taken again where another program
+#: takes it often, unless C(-W) sets another interval; later ones are woken when it is given back, and warn about C(-W).
+_ASKS_FROM, _ASKS_UNTIL = (1, 6, 1), (1, 8, 8)
+#: microseconds, as Kubernetes has it
+_WAIT_INTERVAL = "100000"
+
+#: seconds that a program may take once it has the lock
+_PATIENCE = 120.0
+
+
+class IptablesTool:
+    """See the module.
+
+    :ivar run: as :func:`~.process.run`.
+    """
+
+    def __init__(self, run: Runner, variant: str, family: str, tool: Tool, lock_timeout: int) -> None:
+        """:param lock_timeout: seconds to wait for the xtables lock."""
+        self.run = run
+        self.variant = variant
+        self.family = family
+        self.path = tool.path
+        self._version = tool.version
+        self._lock_timeout = lock_timeout
+
+    def has_table(self, name: str) -> bool:
+        """Whether it may be asked for a table. Asking iptables-legacy for a table creates it."""
+        return self.variant == NFT or name in legacy_tables(self.family)
+
+    def list_chain(self, chain: str, *flags: str, table: str = "nat") -> Outcome:
+        """Print the rules of one chain."""
+        argv = self._argv(self._lock_timeout, "-t", table, "-S", chain, *flags)
+        return self.run(argv, timeout=self._lock_timeout + _PATIENCE)
+
+    def resync_listing(self, chain: str) -> t.List[str]:
+        """The command with which a resync lists a chain of the nat table."""
+        return self._argv(RESYNC_LOCK_TIMEOUT, "-t", "nat", "-S", chain)
+
+    def delete(self, chain: str, *words: str) -> Outcome:
+        """Delete one rule of the nat table."""
+        argv = self._argv(self._lock_timeout, "-t", "nat", "-D", chain, *words)
+        return self.run(argv, timeout=self._lock_timeout + _PATIENCE)
+
+    def restore(self, text: str) -> Outcome:
+        """Hand one transaction to iptables-restore; chains that it does not name stay as they are."""
+        wait = self._wait(self._lock_timeout) if self._version >= RESTORE_WAITS_SINCE else []
+        argv = [self.path + "-restore"] + wait + ["--noflush"]
+        return self.run(argv, stdin=text, timeout=self._lock_timeout + _PATIENCE)
+
+    def _argv(self, lock_timeout: int, *words: str) -> t.List[str]:
+        return [self.path] + self._wait(lock_timeout) + list(words)
+
+    def _wait(self, seconds: int) -> t.List[str]:
+        """The arguments with which iptables waits so long for the xtables lock: a second at least.
+
+        C(-w 0), and in iptables-legacy no C(-w) at all, would wait without end (seen in 1.8.9).
+        """
+        interval = self.variant == LEGACY and _ASKS_FROM <= self._version < _ASKS_UNTIL
+        return ["-w", str(max(seconds, 1))] + (["-W", _WAIT_INTERVAL] if interval else [])
+
+    def error(self, what: str, done: Outcome, error: t.Type[NodeError] = NodeError) -> NodeError:
+        """The error that a failed call of this program is.
+
+        :param what: what it could not do, or did not.
+        :param error: its class, unless the xtables lock was the reason.
+        """
+        said = " ".join(done.stderr.split())
+        if done.rc == RESOURCE_PROBLEM and "lock" in said and "can't open" not in said:
+            return LockHeld(
+                "%s %s: timed out after lock_timeout waiting for the xtables lock, held by %s. Wait for it, or raise "
+                "lock_timeout" % (self.path, what, xtables_lock.holder())
+            )
+        advice = ""
+        if "missing kernel module" in said or "Couldn't load" in said or "can't initialize" in said:
+            advice = (
+                ". The kernel lacks a module that iptables needs: install the kernel's extra modules (RHEL-likes: "
+                "kernel-modules-extra), or set backend to nftables"
+            )
+        return error("%s %s: %s%s" % (self.path, what, said or "exit status %d" % done.rc, advice))
+
+
+def find_tool(node: Node, variant: str, family: str) -> t.Optional[Tool]:
+    """The program of one variant and family, with its iptables-restore; none where the node does not have it."""
+    command = _COMMANDS[family]
+    for name in (command + _SUFFIXES[variant], command):
+        path = which(name)
+        if path is None or which(path + "-restore") is None:
+            continue
+        tool = node.tool(name)
+        # Of a version that we cannot read nothing is known, a variant neither.
+        if tool and tool.version and tool.variant in _REPORTED[variant]:
+            return tool
+    return None
+
+
+def find(node: Node, variant: str, family: str) -> t.Optional[IptablesTool]:
+    """As :func:`find_tool`, ready for use."""
+    tool = find_tool(node, variant, family)
+    return None if tool is None else IptablesTool(node.run, variant, family, tool, node.lock_timeout)
+
+
+def legacy_tables(family: str) -> t.List[str]:
+    """The legacy tables that exist in this network namespace; reading the list creates none."""
+    try:
+        with open(_LEGACY_TABLES[family], encoding="ascii") as names:
+            return names.read().split()
+    except OSError:
+        return []

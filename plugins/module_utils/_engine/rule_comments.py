@@ -1,0 +1,13 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The comments on managed rules, the same in every backend."""
+
+from __future__ import annotations
+
+COMMENT_PREFIX = "ip-masq-agent:"
+EXEMPT_COMMENT = COMMENT_PREFIX + " exempt, keeps its source address"
+MASQUERADE_COMMENT = COMMENT_PREFIX + " leaves with the address of the node"
+MARKS_COMMENT = COMMENT_PREFIX + " Services and host ports leave as the node"
+SOURCE_COMMENT = COMMENT_PREFIX + " no answer comes back to this source"
+JUMP_COMMENT = COMMENT_PREFIX + " all traffic that is not for the node itself"

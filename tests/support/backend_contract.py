@@ -1,0 +1,187 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What every registered backend promises, whatever it is made of. Judged over a simulated node and over the kernel."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import (
+    Action,
+    ActionKind,
+    Backend,
+    BackendType,
+    CommitRefused,
+    Counters,
+    OtherRule,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+
+CHAIN = "IP-MASQ-AGENT"
+
+
+class Place(t.NamedTuple):
+    """One family of one type of backend, on a node that has none of our rules."""
+
+    kind: BackendType
+    node: Node
+    family: str
+    #: runs a command and returns its output
+    run: t.Callable[[t.Sequence[str]], str]
+    #: all rules of the node, read by the test's own eyes
+    everything: t.Callable[[], str]
+
+    def backend(self) -> Backend:
+        """A backend that knows nothing of an earlier one."""
+        made = self.kind.make(self.node, self.family, CHAIN)
+        assert made is not None
+        assert (made.name, made.family) == (self.kind.name, self.family)
+        return made
+
+    def wanted(self, **options: t.Any) -> Ruleset:
+        """The rules of a policy."""
+        options = {"non_masquerade_cidrs": ["10.0.0.0/8", "fd00::/8"], **options, "enable_ipv6": True}
+        return from_config(build(options), self.family)
+
+    def put(self, **options: t.Any) -> None:
+        """Have the rules of a policy."""
+        converge(self.backend(), self.wanted(**options))
+
+
+def observing_writes_nothing(place: Place) -> None:
+    for _state in ("none", "rules"):
+        before = place.everything()
+        backend = place.backend()
+        assert backend.observe() == backend.observe()
+        backend.plan(backend.observe(), place.wanted(random_fully=False))
+        backend.plan(backend.observe(), None)
+        assert place.everything() == before
+        place.put()
+
+
+def committing_a_plan_leads_to_what_it_said(place: Place) -> None:
+    for options in ({}, {"to_ports": "1024-2048,4000"}, {"non_masquerade_cidrs": []}):
+        backend, wanted = place.backend(), place.wanted(**options)
+        plan = backend.plan(backend.observe(), wanted)
+        assert plan.actions and plan.transaction and plan.view.ruleset == wanted
+        assert all(isinstance(action, Action) and isinstance(action.kind, ActionKind) for action in plan.actions)
+        backend.commit(plan.transaction)
+        found = place.backend().plan(place.backend().observe(), wanted)
+        assert found.before == plan.after
+        assert wanted.means(found.found.ruleset)
+
+
+def rules_that_are_as_wanted_are_not_written_again(place: Place) -> None:
+    place.put()
+    before = place.everything()
+    backend = place.backend()
+    plan = backend.plan(backend.observe(), place.wanted())
+    assert (plan.actions, plan.transaction) == ((), ())
+    assert plan.before == plan.after and plan.view == plan.found
+    assert not converge(backend, place.wanted()).plan.actions
+    assert place.everything() == before
+
+
+def the_same_ranges_in_another_order_are_not_written_again(place: Place) -> None:
+    ranges = ["10.0.0.0/8", "192.168.0.0/16", "fd00::/8", "fc00::/8"]
+    place.put(non_masquerade_cidrs=ranges)
+    assert not converge(place.backend(), place.wanted(non_masquerade_cidrs=ranges[::-1])).plan.actions
+
+
+def check_mode_writes_nothing(place: Place) -> None:
+    before = place.everything()
+    told = converge(place.backend(), place.wanted(), check=True).plan
+    assert told.actions and place.everything() == before
+    assert converge(place.backend(), place.wanted()).plan[:4] == told[:4]
+
+
+def undo_restores_the_previous_state(place: Place) -> None:
+    for options in ({}, {"random_fully": False}):
+        backend = place.backend()
+        previous = backend.observe()
+        place.put(to_ports="5000-6000")
+        backend.commit(backend.undo(backend.observe(), previous))
+        assert place.backend().observe() == previous
+        place.put(**options)
+
+
+def a_refused_commit_changes_nothing(place: Place) -> None:
+    for _state in ("none", "rules"):
+        backend = place.backend()
+        state, before = backend.observe(), place.everything()
+        transaction = backend.plan(state, place.wanted(to_ports="7000")).transaction
+        with pytest.raises(CommitRefused):
+            backend.commit(transaction[:-1] + ("no such command\n" + transaction[-1],))
+        assert backend.observe() == state
+        assert place.everything() == before
+        place.put()
+
+
+def a_write_by_another_program_is_noticed(place: Place) -> None:
+    backend = place.backend()
+    before = backend.observe()
+    transaction = backend.plan(before, place.wanted()).transaction
+    backend.commit(transaction)
+    place.put(random_fully=False)
+    assert not backend.is_alone(before, transaction, backend.observe())
+
+
+def removal_leaves_nothing(place: Place) -> None:
+    place.put()
+    assert converge(place.backend(), None).plan.actions
+    assert "ip-masq-agent" not in place.everything().lower().replace("_", "-")
+    backend = place.backend()
+    plan = backend.plan(backend.observe(), None)
+    assert (plan.actions, plan.transaction, plan.view.rules, plan.found.rules) == ((), (), (), ())
+
+
+def the_fingerprint_changes_with_the_rules_and_not_otherwise(place: Place) -> None:
+    def fingerprint() -> t.List[str]:
+        return [place.run(command) for command in place.backend().fingerprint()]
+
+    place.put()
+    first = fingerprint()
+    assert first and fingerprint() == first
+    place.backend().observe()
+    converge(place.backend(), place.wanted())
+    assert fingerprint() == first
+    place.put(random_fully=False)
+    assert fingerprint() != first
+
+
+def counters_start_at_zero(place: Place) -> None:
+    place.put()
+    assert place.backend().counters() == Counters()
+
+
+def every_exemption_that_it_supports_can_be_had(place: Place) -> None:
+    for exemption in place.kind.exemptions:
+        plan = converge(place.backend(), place.wanted(exemption=exemption)).plan
+        assert not plan.problems
+        backend = place.backend()
+        found = backend.plan(backend.observe(), place.wanted(exemption=exemption))
+        assert not found.actions
+        assert all(isinstance(note, str) and note for note in place.kind.notes(exemption))
+        assert all(isinstance(note, str) for note in plan.notes + found.notes)
+        assert all(isinstance(rule, OtherRule) for rule in found.others)
+
+
+CONTRACT: t.Tuple[t.Callable[[Place], None], ...] = (
+    observing_writes_nothing,
+    committing_a_plan_leads_to_what_it_said,
+    rules_that_are_as_wanted_are_not_written_again,
+    the_same_ranges_in_another_order_are_not_written_again,
+    check_mode_writes_nothing,
+    undo_restores_the_previous_state,
+    a_refused_commit_changes_nothing,
+    a_write_by_another_program_is_noticed,
+    removal_leaves_nothing,
+    the_fingerprint_changes_with_the_rules_and_not_otherwise,
+    counters_start_at_zero,
+    every_exemption_that_it_supports_can_be_had,
+)

@@ -1,0 +1,122 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A third kind of backend that keeps its rules in memory: what the engine needs of a backend, and nothing more."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import (
+    Action,
+    ActionKind,
+    CommitRefused,
+    Counters,
+    Plan,
+    Transaction,
+    View,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node, Tool
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_rules
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+
+
+class Memory:
+    """See C(Backend). A transaction is the number of a ruleset that was planned."""
+
+    name = "memory"
+
+    def __init__(self, kernel: MemoryType, family: str) -> None:
+        self.family = family
+        self._kernel = kernel
+
+    def observe(self) -> t.Optional[Ruleset]:
+        return self._kernel.rules.get(self.family)
+
+    def plan(
+        self, state: t.Optional[Ruleset], wanted: t.Optional[Ruleset], withheld: t.Container[ActionKind] = ()
+    ) -> Plan:
+        found = _view(state)
+        if state == wanted or (state is not None and state.means(wanted)):
+            return Plan((), (), found.rules, found.rules, found, found)
+        kind = ActionKind.TABLE_REMOVED if wanted is None else ActionKind.TABLE_CREATED
+        after = _view(wanted)
+        return Plan((Action(kind, "rules"),), self._transaction(wanted), found.rules, after.rules, after, found)
+
+    def _transaction(self, wanted: t.Optional[Ruleset]) -> Transaction:
+        if wanted not in self._kernel.planned:
+            self._kernel.planned.append(wanted)
+        return ("put %d\n" % self._kernel.planned.index(wanted),)
+
+    def is_alone(self, before: t.Optional[Ruleset], transaction: Transaction, now: t.Optional[Ruleset]) -> bool:
+        # Nothing is known of others.
+        return False
+
+    def undo(self, state: t.Optional[Ruleset], previous: t.Optional[Ruleset]) -> Transaction:
+        return self._transaction(previous)
+
+    def commit(self, transaction: Transaction) -> None:
+        words = transaction[0].split()
+        if words[:1] != ["put"]:
+            raise CommitRefused("memory refused the rules")
+        wanted = self._kernel.planned[int(words[1])]
+        self._kernel.writes += 1
+        if wanted is None:
+            del self._kernel.rules[self.family]
+        else:
+            self._kernel.rules[self.family] = wanted
+
+    def counters(self) -> Counters:
+        return Counters()
+
+    def fingerprint(self) -> t.List[t.List[str]]:
+        return [["memory", self.family]]
+
+
+def _view(ruleset: t.Optional[Ruleset]) -> View:
+    if ruleset is None:
+        return View((), None)
+    return View(tuple(map(str, ruleset.rules)), None, from_rules(ruleset.rules))
+
+
+class MemoryType:
+    """See C(BackendType). It holds what a kernel would."""
+
+    name = "memory"
+    exemptions: t.Tuple[str, ...] = ("return", "accept")
+    is_last_resort = False
+
+    def __init__(self) -> None:
+        self.rules: t.Dict[str, Ruleset] = {}
+        self.planned: t.List[t.Optional[Ruleset]] = []
+        self.writes = 0
+
+    def run(self, argv: t.Sequence[str]) -> Outcome:
+        """Print the rules of a family, as the fingerprint's command would."""
+        return Outcome(0, repr(self.rules.get(argv[1])), "")
+
+    def is_installed(self, node: Node, family: str) -> bool:
+        return True
+
+    def tool(self, node: Node, family: str) -> t.Optional[Tool]:
+        return Tool("/usr/sbin/memory", (7, 0))
+
+    def install_hint(self) -> str:
+        return "memory"
+
+    def random_fully(self, tool: Tool) -> bool:
+        return True
+
+    def is_in_use(self, node: Node, used_before: bool) -> bool:
+        return True
+
+    def kernel_supports(self, node: Node) -> bool:
+        return True
+
+    def make(
+        self, node: Node, family: str, chain: str, adopt: bool = True, former: t.Sequence[str] = ()
+    ) -> t.Optional[Memory]:
+        return Memory(self, family)
+
+    def notes(self, exemption: str) -> t.Iterator[str]:
+        yield "memory forgets"
