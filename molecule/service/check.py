@@ -68,7 +68,7 @@ def metrics_gone() -> None:
     for again in range(2):
         synced("without the directory of the metrics, run %d" % (again + 1))
         equal("the service is well", shown(SERVICE, "Result"), {"Result": "success"})
-    warned = [line for line in journal()[here:] if "no metrics are written" in line]
+    warned = [line for line in journal()[here:] if "metrics not written" in line]
     check("one warning names the reason", len(warned) == 1 and METRICS in warned[0], warned)
     os.rename(METRICS_DIR + ".away", METRICS_DIR)
     os.unlink(METRICS)

@@ -268,6 +268,15 @@ actions:
       description: The rule, as C(iptables -S) prints it; a count where more than 100 were added or removed.
       type: str
       sample: -A IP-MASQ-AGENT -d 10.0.0.0/8 -m comment --comment "ip-masq-agent ..." -j RETURN
+other_nat:
+  description:
+    - Chains of other programs that the same traffic meets, such as those of a CNI plugin. They may masquerade exempt
+      traffic; their rules are not evaluated.
+    - Empty with O(state=absent).
+  returned: when the node has a usable iptables or nft
+  type: list
+  elements: str
+  sample: ["ipv4, iptables_nft: POSTROUTING jumps to cali-POSTROUTING of Calico, which may masquerade exempt traffic"]
 """
 
 import typing as t
@@ -276,11 +285,13 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._engine.detect import Node
 from ..module_utils._engine.module_result import rules_diff, rules_return
+from ..module_utils._engine.other_actors import find_other_actors
 from ..module_utils._engine.reconcile import reconcile
 from ..module_utils._errors import ConfigError, IpMasqError
 from ..module_utils._policy.config_file import load
 from ..module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS, Config, build, file_key
 from ..module_utils._policy.values import split_entries
+from ..module_utils._system.ip_families import FAMILIES
 from ..module_utils._system.node_warning import named
 from ..module_utils._system.process import run
 
@@ -331,12 +342,15 @@ def main() -> None:
         if not 0 <= lock_timeout <= LONGEST_LOCK_TIMEOUT:
             raise ConfigError("lock_timeout: %d is outside 0-%d seconds" % (lock_timeout, LONGEST_LOCK_TIMEOUT))
         config = read_config(module.params)
-        result = reconcile(Node(run, lock_timeout), config, present, module.check_mode)
+        node = Node(run, lock_timeout)
+        result = reconcile(node, config, present, module.check_mode)
     except IpMasqError as exc:
         module.fail_json(msg=str(exc))
     for note in result.notes + result.remarks:
         module.warn(named(note))
     returned = dict(rules_return(result, present), changed=result.changed, diff=rules_diff(result))
+    families = FAMILIES if config.enable_ipv6 else FAMILIES[:1]
+    returned["other_nat"] = find_other_actors(node, families) if present else []
     if result.errors:
         module.fail_json(msg="; ".join(result.errors), **returned)
     module.exit_json(**returned)

@@ -147,20 +147,27 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._agent import cli as agent
-from ..module_utils._agent import install, module_options, removal
-from ..module_utils._agent import memory as states
+# Ansible sends along what a module imports; cli is here because it is in the program that this module installs.
+from ..module_utils._agent import (
+    cli,  # noqa: F401
+    install,
+    module_options,
+    removal,
+)
+from ..module_utils._agent.effective_policy import read_policy
+from ..module_utils._agent.memory import read_memory
 from ..module_utils._agent.paths import Paths
-from ..module_utils._agent.sync import look, sync
+from ..module_utils._agent.sync import dry_run, other_actors, sync
 from ..module_utils._agent.units import SERVICE
 from ..module_utils._engine import restraint
 from ..module_utils._engine.detect import Node
 from ..module_utils._engine.module_result import rules_diff, rules_return
 from ..module_utils._errors import IpMasqError, NodeError
 from ..module_utils._policy.config_file import config_text
-from ..module_utils._policy.policy import Config
+from ..module_utils._system import systemd
 from ..module_utils._system.node_warning import named
 from ..module_utils._system.process import run
+from ..module_utils._version import VERSION
 
 ARGUMENT_SPEC = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
@@ -169,32 +176,31 @@ ARGUMENT_SPEC = {
 
 
 def present(module: AnsibleModule, node: Node, where: Paths) -> t.Dict[str, t.Any]:
-    """Install, sync, and set the units going.
+    """Install, sync, and start the units.
 
     :raises IpMasqError: bad input or an unfit node, before anything is touched; or a step that failed.
     """
     check, params = module.check_mode, module.params
     text = None if params["config"] is None else config_text(params["config"])
-    policy = states.policy_of(where.config_dir, text)
-    config = t.cast(Config, policy.config)
+    policy, config = read_policy(where, text)
     install.check_systemd()
-    failed = install.last_failure(node.run)
-    planned = look(node, config, states.load())
+    failed = systemd.last_failure(node.run, SERVICE)
+    planned = dry_run(node, where, config, read_memory(where))
     put = install.put_files(where, text, check)
     result, errors, notes = planned, planned.errors, policy.notes
     if not check:
-        outcome = sync(node, where)
-        result, errors, notes = outcome.result or planned, outcome.errors, policy.notes + outcome.unrecorded
-    services = put.services + tuple(install.settle_units(node.run, put, params["enabled"], check))
-    if install.set_timer(node.run, config.resync_interval, check):
-        services += ("the timer is set to %gs" % (config.resync_interval / 1e9),)
+        synced = sync(node, where)
+        result, errors, notes = synced.result or planned, synced.errors, policy.notes + synced.unrecorded
+    services = put.services + tuple(install.update_units(node.run, where, put, params["enabled"], check))
+    if install.set_timer(node.run, where, config.resync_interval, check):
+        services += ("timer interval set to %gs" % (config.resync_interval / 1e9),)
     warnings = notes + result.notes + put.notes + tuple(restraint.notes(result))
     if check and failed:
-        warnings += ("the last run of %s failed: %s; a run without check mode tries it again" % (SERVICE, failed),)
-    for note in warnings + result.remarks:
-        module.warn(named(note))
-    # Ansible sends along what a module imports; the agent is here because it is what this one installs.
-    returned = dict(as_return(install.Installed(put.files, services, result), present=True), version=agent.VERSION)
+        warnings += ("the last run of %s failed: %s; a run without check mode runs it again" % (SERVICE, failed),)
+    for warning in (*warnings, *result.remarks):
+        module.warn(named(warning))
+    returned = dict(as_return(install.InstallResult(put.files, services, result), present=True), version=VERSION)
+    returned["rules"]["other_nat"] = other_actors(node, config)
     if not errors and not check and (put.files or failed):
         try:
             install.try_service(node.run, where)
@@ -205,7 +211,7 @@ def present(module: AnsibleModule, node: Node, where: Paths) -> t.Dict[str, t.An
     return returned
 
 
-def as_return(done: install.Installed, present: bool) -> t.Dict[str, t.Any]:
+def as_return(done: install.InstallResult, present: bool) -> t.Dict[str, t.Any]:
     """The module's return values."""
     rules: t.Dict[str, t.Any] = {}
     diffs: t.List[t.Dict[str, str]] = []
@@ -215,7 +221,7 @@ def as_return(done: install.Installed, present: bool) -> t.Dict[str, t.Any]:
             diffs.append(dict(rules_diff(done.result), before_header="rules", after_header="rules"))
     lines = []
     for change in done.files:
-        # Text to read: the configuration, and what an upgrade changes. Of units that come or go their names are enough.
+        # The text of the configuration and of changed files; of files that are created or removed only the names.
         if None not in (change.before, change.after) or os.path.basename(change.path) == "config":
             headers = {"before_header": change.path, "after_header": change.path}
             diffs.append(dict(headers, before=change.before or "", after=change.after or ""))

@@ -127,14 +127,15 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-# Ansible sends along what a module imports; the agent is here because its installed program is compared with it.
-from ..module_utils._agent import cli as agent  # noqa: F401  # pylint: disable=unused-import
-from ..module_utils._agent import install
+# Ansible sends along what a module imports; cli is here because it is in the installed program, which is compared.
+from ..module_utils._agent import cli, install  # noqa: F401  # pylint: disable=unused-import
 from ..module_utils._agent.module_options import ARGUMENT_SPEC, find_paths
 from ..module_utils._agent.paths import Paths
+from ..module_utils._agent.units import SERVICE
 from ..module_utils._errors import ConfigError, IpMasqError, NodeError
 from ..module_utils._policy.config_file import config_text, load, parse
 from ..module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS
+from ..module_utils._system import systemd
 from ..module_utils._system.process import Runner, run
 
 
@@ -147,16 +148,14 @@ def reported(run: Runner, where: Paths, lock_timeout: int) -> t.Any:
     try:
         return json.loads(done.stdout)
     except ValueError:
-        said = " ".join(done.stderr.split()) or "exit status %d" % done.rc
-        raise NodeError("%s status: %s" % (where.program, said)) from None
+        raise NodeError("%s status: %s" % (where.program, done.error_text)) from None
 
 
 def differing_keys(where: Paths, text: str) -> t.List[str]:
     """The keys in which the node's config file says something else than ``text``; all where it cannot be read."""
-    path = os.path.join(where.config_dir, "config")
     wanted = dict(DEFAULTS, **parse(text, "config").values)
     try:
-        found = dict(DEFAULTS, **load(path).values)
+        found = dict(DEFAULTS, **load(where.config).values)
     except ConfigError:
         found = {}
     return [key.key for key in POLICY_OPTIONS if found.get(key.name) != wanted.get(key.name)]
@@ -169,8 +168,8 @@ def pending(run: Runner, where: Paths, text: t.Optional[str], enabled: bool) -> 
     :raises NodeError: a file cannot be read, or systemd cannot be asked.
     """
     put = install.put_files(where, text, check=True)
-    services = put.services + tuple(install.settle_units(run, put, enabled, check=True))
-    return list(install.Installed(put.files, services).lines)
+    services = put.services + tuple(install.update_units(run, where, put, enabled, check=True))
+    return list(install.InstallResult(put.files, services).lines)
 
 
 def asked(params: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
@@ -190,7 +189,7 @@ def asked(params: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
     except NodeError as exc:
         found["problems"].append(str(exc))
     try:
-        found["service_failure"] = install.last_failure(run)
+        found["service_failure"] = systemd.last_failure(run, SERVICE)
         found["pending"] = pending(run, where, None if found.get("differs") else text, params["enabled"])
     except NodeError as exc:
         found["problems"].append(str(exc))

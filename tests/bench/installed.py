@@ -37,8 +37,7 @@ def setup(backend: str, size: int) -> t.Dict[str, str]:
             handle.write(content)
         os.chmod(path, 0o755)
     subprocess.run([where.program, "sync"], env=meter.ENV, stdout=subprocess.DEVNULL, check=True)
-    expected = paths.RUN_DIR + "/expected"
-    if not os.path.exists(expected):
+    if not os.path.exists(where.expected):
         raise RuntimeError("%s: after a sync with %d ranges there is no snapshot" % (backend, size))
     return {"program": where.program, "resync": where.resync}
 

@@ -102,7 +102,7 @@ class TestSync:
 
 
 class TestBrokenConfig:
-    """The last good configuration stays in force."""
+    """The last valid configuration stays in force."""
 
     @pytest.mark.parametrize(
         "text", [BROKEN, "{", "- a\n- b\n", "nonMasqueradeCIDRs: [10.0.0.0/8\n", '{"a": 1, "a": 2}']
@@ -114,7 +114,7 @@ class TestBrokenConfig:
         break_rules(node, variant)
         done = node.sync()
         assert done.returncode == CONFIG_BROKEN
-        assert "the last good configuration stays in force" in done.stderr
+        assert "the last valid configuration stays in force" in done.stderr
         assert exempt(node, variant) == variant.in_order(["169.254.0.0/16", "10.1.0.0/16"])
         status = node.status()
         assert status["config"]["problem"] and status["in_sync"] and status["failing"]
@@ -131,7 +131,7 @@ class TestBrokenConfig:
         (node.config_dir / "config").write_text(BROKEN)
         done = node.sync()
         assert done.returncode == CONFIG_BROKEN
-        assert "no rule was touched" in done.stderr
+        assert "rules left unchanged" in done.stderr
         assert pristine(snapshot(node.ns))
 
     def test_a_corrected_file_is_in_force(self, node: AgentNode) -> None:
@@ -152,7 +152,7 @@ class TestBrokenConfig:
         break_rules(node)
         done = node.sync()
         assert (
-            done.returncode == IN_SYNC and "config is empty: the last good configuration stays in force" in done.stderr
+            done.returncode == IN_SYNC and "config is empty: the last valid configuration stays in force" in done.stderr
         )
         assert exempt(node) == ["169.254.0.0/16", "10.1.0.0/16"]
         assert [note for note in node.status()["notes"] if "config is empty" in note]
@@ -197,11 +197,11 @@ FILE_SYSTEMS = {
     "read-only": """
         mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" """,
     "gone, and not to be made": """
-        rm -r "$1" && mount --rbind "${1%/*}" "${1%/*}" && mount -o remount,bind,ro "${1%/*}" """,
+        rm -r "$1" && mount --bind "${1%/*}" "${1%/*}" && mount -o remount,bind,ro "${1%/*}" """,
     "a file": """
         rm -r "$1" && touch "$1" """,
 }
-RUN_DIR, STATE_DIR, METRICS_DIR = "/run/ip-masq-agent", "/var/lib/ip-masq-agent", "/var/lib/node_exporter"
+RUN_DIR, STATE_DIR = "/run/ip-masq-agent", "/var/lib/ip-masq-agent"
 
 
 class TestRecords:
@@ -258,7 +258,6 @@ class TestRecords:
     def test_metrics_are_still_written(self, ns: Namespace, tmp_path: Path, what: str) -> None:
         node = AgentNode(ns, tmp_path, metrics=True)
         node.sync()
-        ns.run("mount", "--bind", METRICS_DIR, METRICS_DIR)  # also where the rest of /var/lib becomes read-only
         self.spoil(node, what, RUN_DIR, STATE_DIR)
         break_rules(node)
         path = node.metrics_dir / "ip_masq_agent.prom"
@@ -273,13 +272,13 @@ class TestRecords:
     def test_a_directory_of_metrics_is_no_exception(self, ns: Namespace, tmp_path: Path, what: str) -> None:
         node = AgentNode(ns, tmp_path, metrics=True)
         node.sync()
-        self.spoil(node, what, METRICS_DIR)
+        self.spoil(node, what, str(node.metrics_dir))
         for told in (1, 0):
             break_rules(node)
             done = node.sync()
             assert done.returncode == IN_SYNC and exempt(node)[0] == "169.254.0.0/16"
-            assert done.stderr.count("no metrics are written: cannot write %s" % METRICS_DIR) == told
-        assert [note for note in node.status()["notes"] if "no metrics are written" in note]
+            assert done.stderr.count("metrics not written: cannot write %s" % node.metrics_dir) == told
+        assert [note for note in node.status()["notes"] if "metrics not written" in note]
 
 
 class TestStatus:
@@ -296,7 +295,7 @@ class TestStatus:
 
     def test_without_a_file_the_defaults_are_in_force(self, node: AgentNode) -> None:
         node.sync()
-        assert node.status()["config"]["sources"] == ["defaults (/etc/ip-masq-agent/config is not there)"]
+        assert node.status()["config"]["sources"] == ["defaults (/etc/ip-masq-agent/config does not exist)"]
 
     def test_differences_are_those_that_a_sync_repairs(self, node: AgentNode, variant: Variant) -> None:
         node.configure(backend=variant.backend)
@@ -333,7 +332,7 @@ class TestStatus:
         NFT.load(node.ns, "ipv4", rule)
         done = node.command("status")
         assert done.returncode == IN_SYNC
-        assert rule in done.stdout and "it can masquerade exempt traffic" in done.stdout
+        assert rule in done.stdout and "it can masquerade what you exempt" in done.stdout
 
 
 class TestExplain:
@@ -349,22 +348,22 @@ class TestExplain:
             destinations = [*a.exempt[:1], *a.outside[:1]]
             for destination, source in topology.ask(*destinations).items():
                 said = node.command("explain", destination, "--source", a.pod).stdout.splitlines()[0]
-                told = a.pod if "a connection keeps the source address of %s" % a.pod in said else a.node
+                told = a.pod if "our chain exempts connections of %s" % a.pod in said else a.node
                 assert told == source, said
-                assert ("is exempt, because" if source == a.pod else "is masqueraded, because") in said
+                assert ("is in the exempt range" if source == a.pod else "our chain masquerades") in said
 
     def test_it_explains_the_rules_in_force_and_not_those_declared(self, node: AgentNode) -> None:
         node.sync()
-        assert "169.254.1.1 is exempt" in node.command("explain", "169.254.1.1").stdout
+        assert "169.254.1.1 is in the exempt range" in node.command("explain", "169.254.1.1").stdout
         break_rules(node)
         said = node.command("explain", "169.254.1.1").stdout
-        assert "169.254.1.1 is masqueraded" in said
-        assert "the rules in force are not those declared" in said
+        assert "169.254.1.1 is in no exempt range" in said
+        assert "active rules differ from the configuration" in said
 
     def test_the_nodes_own_addresses_are_distinguished(self, node: AgentNode) -> None:
         node.sync()
         node.ns.run("ip", "address", "add", "198.51.100.1/32", "dev", "lo")
-        assert "never reaches our chain" in node.command("explain", "198.51.100.1").stdout
+        assert "such traffic bypasses our chain" in node.command("explain", "198.51.100.1").stdout
 
 
 def installed(node: AgentNode) -> t.List[str]:
@@ -415,7 +414,7 @@ class TestModule:
     def test_what_ansible_sent_is_what_was_installed(self, bare: AgentNode) -> None:
         self.run(bare, config={})
         assert bare.program_modules() == bare.collection_modules()
-        assert {"agent", "sync", "reconcile", "iptables", "nftables"} <= set(bare.program_modules())
+        assert {"_agent.cli", "_agent.status", "_agent.explain", "_engine.reconcile"} <= set(bare.program_modules())
 
     @pytest.mark.parametrize(
         "options, message",
@@ -424,17 +423,17 @@ class TestModule:
             ({"config": {"nonMasqueradeCIDR": []}}, "the nearest known key is nonMasqueradeCIDRs"),
             ({"config": {"resyncInterval": "1ms"}}, "resyncInterval: '1ms' is too short"),
             ({"config_dir": "relative"}, "config_dir: "),
-            ({"bin_dir": "/with space"}, "bin_dir: '/with space' is not usable"),
+            ({"bin_dir": "/with space"}, "bin_dir: invalid path '/with space': must be absolute"),
             ({"metrics_dir": "/no/such/place"}, "metrics_dir: /no/such/place is not a directory on this node"),
-            ({"python": "/bin/false"}, "python: /bin/false is not a Python 3.8 or later"),
-            ({"python": "/no/such/python"}, "python: /no/such/python is not a Python 3.8 or later"),
+            ({"python": "/bin/false"}, "python: /bin/false is not Python 3.8 or later"),
+            ({"python": "/no/such/python"}, "python: /no/such/python is not Python 3.8 or later"),
             (
                 {"config_dir": "/tmp/masq"},
-                "config_dir: /tmp/masq is within /tmp, where the agent's service sees nothing",
+                "config_dir: /tmp/masq is within /tmp, which the agent's service cannot access",
             ),
             ({"bin_dir": "/root/bin/"}, "bin_dir: /root/bin is within /root, "),
-            ({"config_dir": "/etc/./masq"}, "config_dir: '/etc/./masq' is not usable"),
-            ({"config_dir": "/etc/apt"}, "config_dir: /etc/apt, which holds '"),
+            ({"config_dir": "/etc/./masq"}, "config_dir: invalid path '/etc/./masq': "),
+            ({"config_dir": "/etc/apt"}, "config_dir: /etc/apt is not dedicated to the agent (it contains '"),
         ],
     )
     def test_bad_input_touches_nothing(self, bare: AgentNode, options: t.Dict[str, t.Any], message: str) -> None:
@@ -459,7 +458,7 @@ class TestModule:
         python.chmod(0o755)
         for _again in range(2):
             done = self.run(bare, config={}, python="/usr/local/sbin/python")
-            assert done["failed"] and "does not work: result exit-code, exit status 126: no python here" in done["msg"]
+            assert done["failed"] and "fails: result exit-code, exit status 126: no python here" in done["msg"]
             assert exempt(bare), "the rules were set all the same"
         predicted = self.run(bare, "-C", config={}, python="/usr/local/sbin/python")
         assert not predicted["changed"] and "failed: result exit-code, exit status 126" in str(predicted["warnings"])
@@ -514,7 +513,9 @@ class TestModule:
         self.run(bare, config={})
         (bare.config_dir / "mine").touch()
         done = self.run(bare, state="absent")
-        assert "/etc/ip-masq-agent stays: it holds what the agent neither wrote nor read: mine" in str(done["warnings"])
+        assert "/etc/ip-masq-agent kept: it contains files that the agent neither wrote nor read: mine" in str(
+            done["warnings"]
+        )
         assert installed(bare) == ["etc/ip-masq-agent", "etc/ip-masq-agent/mine"]
         assert self.run(bare, state="absent")["changed"] is False
 

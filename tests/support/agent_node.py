@@ -206,4 +206,4 @@ class AgentNode:
     def collection_modules(self) -> t.Dict[str, bytes]:
         """The same modules in the collection."""
         folder = location() / "plugins" / "module_utils"
-        return {name: (folder / (name + ".py")).read_bytes() for name in self.program_modules()}
+        return {name: (folder / (name.replace(".", "/") + ".py")).read_bytes() for name in self.program_modules()}

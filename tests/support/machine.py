@@ -13,10 +13,12 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import (
     backends,
     iptables_nft,
     iptables_tool,
+    other_actors,
     reconcile,
     run_lock,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 
@@ -70,6 +72,8 @@ class Machine:
         monkeypatch.setattr(runner, "run", self.run)
         monkeypatch.setattr(iptables_tool, "legacy_tables", lambda family: list(self.legacy_tables[family]))
         monkeypatch.setattr(iptables_nft, "NftNat", lambda family: self.nat[NFT, family])
+        monkeypatch.setattr(other_actors, "NftNat", lambda family: self.nat[NFT, family])
+        monkeypatch.setattr(netlink, "nat_postrouting_chains", lambda _family: [])
         monkeypatch.setattr(reconcile, "has_ipv6", lambda: True)
         monkeypatch.setattr(run_lock, "LOCK_PATH", str(self.folder / "lock"))
         monkeypatch.setattr(os, "geteuid", lambda: 0)

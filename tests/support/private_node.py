@@ -1,24 +1,14 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""For unit tests of the agent: fixed places below a directory, and runs of reconcile made of nothing. Python 3.8."""
+"""For unit tests of the agent: paths below a directory, and made-up results of reconcile. Python 3.8."""
 
 from __future__ import annotations
 
+import sys
 import typing as t
 
-import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
-    bundle,
-    install,
-    paths,
-    removal,
-    snapshot,
-    sync,
-    units,
-)
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import memory as state
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import run_lock
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import (
     Action,
     ActionKind,
@@ -36,12 +26,10 @@ CHAIN = "IP-MASQ-AGENT"
 EMPTY = View((), None)
 
 
-def make_private(monkeypatch: pytest.MonkeyPatch, root: t.Any) -> None:
-    """Move every fixed place of the agent (/etc/systemd, /run, /var/lib) below C(root), for one test."""
-    for module in (bundle, install, paths, units, run_lock, removal, snapshot, state, sync):
-        for name, value in list(vars(module).items()):
-            if isinstance(value, str) and name.isupper() and value.startswith(("/etc/", "/run/", "/var/")):
-                monkeypatch.setattr(module, name, str(root) + value)
+def private_paths(root: t.Any, **chosen: str) -> Paths:
+    """Paths of an agent that are all below C(root), unless others are chosen. Metrics are off."""
+    places = {"config_dir": "%s/etc/ip-masq-agent" % root, "bin_dir": "%s/sbin" % root, "python": sys.executable}
+    return Paths(root=str(root), **dict(places, **chosen))
 
 
 class Kernel:

@@ -30,7 +30,7 @@ USES: t.Dict[str, t.Set[str]] = {
 CONTROLLER = ("filter", "lookup", "plugin_utils")
 CONTROLLER_USES = re.compile(r"_errors\.py|_policy/\w+\.py|_agent/paths\.py")
 #: Imports that break a rule and are known.
-KNOWN = {("_system/netlink.py", "_engine/ruleset.py")}
+KNOWN: t.Set[t.Tuple[str, str]] = set()
 
 #: What a module may import besides module_utils: it hands arguments in and the result out.
 MODULE_IMPORTS = {"__future__", "ansible.module_utils.basic", "json", "os", "typing"}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.metrics import Sample, render
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.metrics import Sample, metrics_text
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.units import unit_files
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters
@@ -89,7 +89,7 @@ def test_variables_are_those_of_the_role() -> None:
 
 
 def test_metrics_are_those_that_are_written() -> None:
-    text = render(Sample(True, 1.0, 0, 0, False, {"ipv4": 1}, {"ipv4": Counters()}))
+    text = metrics_text(Sample(True, 1.0, 0, 0, False, {"ipv4": 1}, {"ipv4": Counters()}))
     written = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
     listed = set(
         re.findall(r"\bip_masq_agent_\w+", " ".join(row[0] for row in rows(OPERATIONS, "With `ip_masq_agent_metrics")))

@@ -1,17 +1,16 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The agent's program: one executable file that holds the very bytes of the modules that Ansible runs."""
+"""The agent's program: one executable file that contains the modules that Ansible runs, byte for byte."""
 
 from __future__ import annotations
 
 import ast
 import hashlib
 import importlib
-import os
 import typing as t
 
-from .paths import RUN_DIR, Paths
+from .paths import Paths
 
 #: The module of the agent's command line, and the name of the package that holds all modules in the program.
 ENTRY = "_agent.cli"
@@ -20,10 +19,10 @@ PACKAGE = "ip_masq_agent"
 #: What the modules are relative to.
 _ROOT = __package__.rpartition(".")[0]
 
-# Python reads a script once, as a whole; an archive it would open anew for each module, and an upgrade in between would
-# hand it modules of two releases. -I: neither the environment nor the current directory decides what root imports.
-# Compiling takes longer than a sync, so the code is kept until the boot, in a directory that is root's alone: for this
-# very program and this very Python, and with a checksum, because marshal may crash on damaged data.
+# Python reads a script once, as a whole; it would open an archive again for each module, and after an upgrade in
+# between load modules of two releases. -I: neither the environment nor the current directory decides what root imports.
+# Compiling takes longer than a sync, so the code is kept until the next boot, in a directory that only root may open:
+# for exactly this program and this Python, and with a checksum, because marshal may crash on damaged data.
 _PROGRAM = """\
 #!%s -I
 # Managed by the Ansible collection kubenode.ip_masq, whose modules it holds.
@@ -99,17 +98,17 @@ entry(WHERE)
 
 
 def program(where: Paths) -> bytes:
-    """The agent as one executable file. Its modules are read through whatever loaded them."""
+    """The agent as one executable file. Its modules are read through their own loaders."""
     texts = {name: content.decode("utf-8") for name, content in sorted(sources().items())}
     release = hashlib.sha256(repr(texts).encode("utf-8")).hexdigest()
-    compiled = os.path.join(RUN_DIR, "compiled")
-    return (_PROGRAM % (where.python, PACKAGE, dict(where._asdict()), texts, compiled, release)).encode("utf-8")
+    places = dict(where._asdict())
+    return (_PROGRAM % (where.python, PACKAGE, places, texts, where.compiled, release)).encode("utf-8")
 
 
 def unpack(raw: bytes) -> t.Tuple[Paths, t.Dict[str, bytes]]:
-    """What an installed program was made of: its places, and its modules.
+    """What an installed program was built from: its paths, and its modules.
 
-    :raises ValueError: it is no program of ours.
+    :raises ValueError: it is not a program of this collection.
     """
     try:
         found = {
@@ -151,4 +150,4 @@ def imported(name: str, source: bytes) -> t.List[str]:
 def _source(name: str) -> bytes:
     module = importlib.import_module("%s.%s" % (_ROOT, name))
     loader: t.Any = module.__spec__.loader  # type: ignore[union-attr]
-    return loader.get_data(module.__file__)
+    return t.cast(bytes, loader.get_data(module.__file__))

@@ -11,7 +11,7 @@ from .._engine.backend import Counters
 
 
 class Sample(t.NamedTuple):
-    """What one resync found. Times are seconds since the epoch."""
+    """What one resync measured. Times are seconds since the epoch."""
 
     in_sync: bool
     last_success: t.Optional[float]
@@ -23,34 +23,37 @@ class Sample(t.NamedTuple):
     repairs_withheld: int = 0
 
 
-def render(sample: Sample) -> str:
+def metrics_text(sample: Sample) -> str:
     """The text of the metrics file."""
     families = sorted(sample.counters)
-    lines = _metric("in_sync", "gauge", "1 if the rules in force are those declared.", [("", int(sample.in_sync))])
+    lines = _metric("in_sync", "gauge", "1 if the active rules match the configuration.", [("", int(sample.in_sync))])
     if sample.last_success is not None:
         lines += _metric(
             "last_success_timestamp_seconds",
             "gauge",
-            "When a resync last ended well.",
+            "Time of the last successful resync.",
             [("", "%.3f" % sample.last_success)],
         )
-    lines += _metric(
-        "drift_repaired_total", "counter", "Resyncs that had to mend rules.", [("", sample.drift_repaired)]
-    )
+    lines += _metric("drift_repaired_total", "counter", "Resyncs that repaired drift.", [("", sample.drift_repaired)])
     lines += _metric(
         "repairs_withheld",
         "gauge",
-        "Differences that change nothing for packets and are left, because another program brings them back.",
+        "Differences without effect on packets that are not repaired, because another program restores them.",
         [("", sample.repairs_withheld)],
     )
-    lines += _metric("config_errors_total", "counter", "Configurations refused.", [("", sample.config_errors)])
     lines += _metric(
-        "config_broken", "gauge", "1 while the last good policy stands in.", [("", int(sample.config_broken))]
+        "config_errors_total", "counter", "Invalid configurations that were rejected.", [("", sample.config_errors)]
+    )
+    lines += _metric(
+        "config_broken",
+        "gauge",
+        "1 if the configuration is invalid and the last valid one is used.",
+        [("", int(sample.config_broken))],
     )
     lines += _metric(
         "exempt_cidrs",
         "gauge",
-        "Ranges that are not masqueraded.",
+        "Exempt ranges.",
         [('{family="%s"}' % family, count) for family, count in sorted(sample.exempt_cidrs.items())],
     )
     for name, title, field in (
@@ -60,7 +63,7 @@ def render(sample: Sample) -> str:
         lines += _metric(
             name + "_total",
             "counter",
-            title + ", by verdict; a rewritten chain counts from zero.",
+            title + ", by verdict; reset when the chain is rewritten.",
             [
                 ('{family="%s",verdict="%s"}' % (family, verdict), sample.counters[family][offset + field])
                 for family in families

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The options that the module that installs the agent and the one that asks about it have in common."""
+"""The options that the modules ip_masq_agent and ip_masq_agent_info have in common."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .._system.process import run
 from . import install
 from .paths import Paths, choose_paths
 
-#: Stays where it is for as long as the node lives, unlike the Python of a virtual environment.
+#: Unlike the Python of a virtual environment, it is not removed while the node is in use.
 SYSTEM_PYTHON = "/usr/bin/python3"
 
 ARGUMENT_SPEC: t.Dict[str, t.Dict[str, t.Any]] = {
@@ -29,9 +29,9 @@ ARGUMENT_SPEC: t.Dict[str, t.Dict[str, t.Any]] = {
 
 
 def named_paths(params: t.Mapping[str, t.Any]) -> Paths:
-    """The places that the options name, as text: nothing on the node is looked at.
+    """The paths that the options name. Nothing on the node is read.
 
-    :raises ConfigError: one of them is not a path that can be used.
+    :raises ConfigError: one of them is not a valid path.
     """
     return choose_paths(
         config_dir=params["config_dir"],
@@ -42,26 +42,26 @@ def named_paths(params: t.Mapping[str, t.Any]) -> Paths:
 
 
 def find_paths(params: t.Mapping[str, t.Any]) -> Paths:
-    """The places for an agent on this node.
+    """The paths of an agent on this node.
 
     :raises ConfigError: one of them cannot be used.
     """
     where = named_paths(params)
     if params["python"] and not is_python(where.python):
-        raise ConfigError("python: %s is not a Python 3.8 or later: name another one" % where.python)
+        raise ConfigError("python: %s is not Python 3.8 or later; use another interpreter" % where.python)
     if not params["python"] and not is_python(where.python):
-        where = choose_paths(**dict(where._asdict(), python=sys.executable))
-    install.check_places(where)
+        where = choose_paths(**dict(where.chosen(), python=sys.executable))
+    install.check_paths(where)
     if where.metrics_dir and not os.path.isdir(where.metrics_dir):
         raise ConfigError(
-            "metrics_dir: %s is not a directory on this node: install node_exporter first, or make it"
+            "metrics_dir: %s is not a directory on this node; install node_exporter first, or create it"
             % where.metrics_dir
         )
     return where
 
 
 def is_python(path: str) -> bool:
-    """Whether a program is a Python that can run the agent."""
+    """Whether a program is a Python interpreter that can run the agent."""
     try:
         return run([path, "-I", "-c", "import sys; raise SystemExit(sys.version_info < (3, 8))"]).rc == 0
     except NodeError:

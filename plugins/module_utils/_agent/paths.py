@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where things lie on a node: places that an operator may choose, and fixed ones."""
+"""Paths of the agent on a node: those that an operator may choose, and fixed ones."""
 
 from __future__ import annotations
 
@@ -11,29 +11,35 @@ import typing as t
 
 from .._errors import ConfigError
 
-UNIT_DIR = "/etc/systemd/system"
-#: Drop-ins that do not outlive the boot; the first sync after it makes them anew.
-RUNTIME_UNIT_DIR = "/run/systemd/system"
-STATE_DIR = "/var/lib/ip-masq-agent"
-RUN_DIR = "/run/ip-masq-agent"
 METRICS_NAME = "ip_masq_agent.prom"
-
-#: iptables-legacy takes its lock here; the sandbox can only open what is there when the service starts (tmpfiles.d(5)).
-TMPFILES = "/etc/tmpfiles.d/ip-masq-agent.conf"
 
 #: In every file of ours other than the configuration.
 MARK = "Managed by the Ansible collection kubenode.ip_masq"
+
+#: The fields of L(Paths) that an operator may choose.
+CHOSEN = ("config_dir", "bin_dir", "metrics_dir", "python")
 
 _SAFE_PATH = re.compile(r"(?:/[A-Za-z0-9_.-]+)+\Z")
 
 
 class Paths(t.NamedTuple):
-    """The places that an operator may choose. Build it with :func:`choose_paths`."""
+    """All paths of one agent. Build it with :func:`choose_paths`, which checks what was chosen."""
 
     config_dir: str = "/etc/ip-masq-agent"
     bin_dir: str = "/usr/local/sbin"
+    #: empty if no metrics are wanted
     metrics_dir: str = ""
     python: str = "/usr/bin/python3"
+    #: the directory below which the fixed paths are; empty on a node. The chosen paths are not below it.
+    root: str = ""
+
+    def chosen(self) -> t.Dict[str, str]:
+        """The chosen paths by name."""
+        return {name: getattr(self, name) for name in CHOSEN}
+
+    def fixed(self, path: str) -> str:
+        """Where a path that nobody can choose is."""
+        return self.root + path
 
     @property
     def program(self) -> str:
@@ -46,23 +52,103 @@ class Paths(t.NamedTuple):
         return os.path.join(self.bin_dir, "ip-masq-agent-resync")
 
     @property
+    def config(self) -> str:
+        """The configuration file."""
+        return os.path.join(self.config_dir, "config")
+
+    @property
+    def drop_ins(self) -> str:
+        """The directory of further configuration files."""
+        return os.path.join(self.config_dir, "config.d")
+
+    @property
     def metrics_file(self) -> str:
-        """Where metrics go; empty where none are wanted."""
+        """The metrics; empty if none are wanted."""
         return os.path.join(self.metrics_dir, METRICS_NAME) if self.metrics_dir else ""
 
+    @property
+    def unit_dir(self) -> str:
+        """The units that an administrator installs (systemd.unit(5))."""
+        return self.fixed("/etc/systemd/system")
 
-def choose_paths(**places: str) -> Paths:
-    """Check the places and put them together. A slash at the end of a path is dropped.
+    @property
+    def runtime_unit_dir(self) -> str:
+        """Drop-ins that do not outlive the boot; the first sync after it creates them again."""
+        return self.fixed("/run/systemd/system")
+
+    @property
+    def tmpfiles(self) -> str:
+        """Creates the lock file of iptables-legacy, which the sandboxed service cannot (tmpfiles.d(5))."""
+        return self.fixed("/etc/tmpfiles.d/ip-masq-agent.conf")
+
+    @property
+    def state_dir(self) -> str:
+        """What outlives a boot; StateDirectory= of the service."""
+        return self.fixed("/var/lib/ip-masq-agent")
+
+    @property
+    def state_file(self) -> str:
+        """What the agent remembers."""
+        return os.path.join(self.state_dir, "state.json")
+
+    @property
+    def run_dir(self) -> str:
+        """What does not outlive the boot; RuntimeDirectory= of the service."""
+        return self.fixed("/run/ip-masq-agent")
+
+    @property
+    def run_lock(self) -> str:
+        """What one run of ours locks: the directory itself, which also a full or read-only file system can do."""
+        return self.run_dir
+
+    @property
+    def spare_state_file(self) -> str:
+        """Takes the place of the state file while that cannot be written."""
+        return os.path.join(self.run_dir, "state.json")
+
+    @property
+    def interval_file(self) -> str:
+        """The interval of the timer that the configuration asks for (nanoseconds); a unit watches it."""
+        return os.path.join(self.run_dir, "interval")
+
+    @property
+    def expected(self) -> str:
+        """Checksums that the resync script compares."""
+        return os.path.join(self.run_dir, "expected")
+
+    @property
+    def commands(self) -> str:
+        """The commands whose output the resync script compares, a line each."""
+        return os.path.join(self.run_dir, "commands")
+
+    @property
+    def due(self) -> str:
+        """The time of the next full check (seconds since boot)."""
+        return os.path.join(self.run_dir, "due")
+
+    @property
+    def last_sync(self) -> str:
+        """An empty file whose modification time is that of the last successful resync."""
+        return os.path.join(self.run_dir, "last-sync")
+
+    @property
+    def compiled(self) -> str:
+        """The compiled code of the program."""
+        return os.path.join(self.run_dir, "compiled")
+
+
+def choose_paths(**chosen: str) -> Paths:
+    """Check the chosen paths. A slash at the end of one is dropped.
 
     :raises ConfigError: one is not an absolute path of plain characters; it would have to be quoted in units.
     """
-    for name, path in places.items():
-        places[name] = path.rstrip("/") or path
+    for name, path in chosen.items():
+        chosen[name] = path.rstrip("/") or path
         if (path or name != "metrics_dir") and (
-            not _SAFE_PATH.match(places[name]) or {".", ".."} & set(path.split("/"))
+            not _SAFE_PATH.match(chosen[name]) or {".", ".."} & set(path.split("/"))
         ):
             raise ConfigError(
-                "%s: %s is not usable: give an absolute path of letters, digits, '_', '.', '-' and '/', "
+                "%s: invalid path %s: must be absolute and consist of letters, digits, '_', '.', '-' and '/', "
                 "without '.' or '..' as a component" % (name, ascii(path))
             )
-    return Paths(**places)
+    return Paths(**chosen)

@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Take the agent away from a node: units, rules, files.
+"""Remove the agent from a node: units, rules, files.
 
-Only what the agent wrote or read is removed. Check mode is the same way without the writes.
+Only what the agent wrote or read is removed. Check mode is the same code without the writes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from .._engine.reconcile import Result, reconcile
 from .._errors import NodeError
 from .._policy.config_file import config_paths
 from .._policy.policy import Config, build
-from .._system import files
+from .._system import files, systemd
 from .._system.process import Runner
-from . import memory as states
-from .install import NAME, Installed, existing, going, installed, show, systemctl
-from .paths import MARK, RUN_DIR, STATE_DIR, TMPFILES, UNIT_DIR, Paths
+from .effective_policy import find_policy
+from .install import NAME, InstallResult, existing, file_removal, find_installed, run_steps
+from .memory import read_memory
+from .paths import MARK, Paths
 from .units import (
     EDIT_SERVICE,
     ENABLED_UNITS,
@@ -34,102 +35,102 @@ from .units import (
     unit_files,
 )
 
-#: What can be running or failed apart from what is enabled.
+#: Services that can be running or failed although they are not enabled.
 _SERVICES = (SERVICE, EDIT_SERVICE, INTERVAL_SERVICE, LEGACY_SERVICE)
 
 
-def uninstall(node: Node, where: Paths, check: bool = False) -> Installed:
-    """Take everything away: the timer first, then the rules in all variants and families, then the files.
+def uninstall(node: Node, where: Paths, check: bool = False) -> InstallResult:
+    """Remove everything: the timer first, then the rules in all variants and families, then the files.
 
-    The places of the agent that is installed count. The given ones do where none is.
-
-    :raises NodeError: a step failed; what is left is found again by the next try.
+    :param where: used if no agent is installed; otherwise the paths of the installed one are.
+    :raises NodeError: a step failed; run again to remove what is left.
     """
-    found = installed(where)
+    found = find_installed(where)
     places = found or [where]
-    written = [os.path.join(UNIT_DIR, name) for name in unit_files(where)] + [interval_drop_in(1)[0], TMPFILES]
-    # The program last: the next try learns the places from it.
+    written = [os.path.join(where.unit_dir, name) for name in unit_files(where)]
+    written += [interval_drop_in(where), where.tmpfiles]
+    # The program last: the next run reads the paths from it.
     written += [path for place in places for path in (place.resync, place.program)]
     foreign = [path for path in existing(written) if not _is_marked(path)]
     paths = [place.metrics_file for place in [where, *places] if place.metrics_file]
-    paths += [path for place in places for path in _config_files(place.config_dir)]
+    paths += [path for place in places for path in _config_files(place)]
     paths = existing(paths + [path for path in written if path not in foreign])
 
-    systemd = os.path.isdir("/run/systemd/system")
-    services = _stop_units(node.run, foreign, check) if systemd else []
-    result = _remove_rules(node, places, check)
-    changes = tuple(going(path) for path in paths)
-    folders, notes = _emptied(paths, places, bool(found))
-    trees = [path for path in (STATE_DIR, RUN_DIR) if os.path.isdir(path)]
+    has_systemd = systemd.is_running()
+    services = _stop_units(node.run, where, foreign, check) if has_systemd else []
+    result = _remove_rules(node, where, places, check)
+    changes = tuple(file_removal(path) for path in paths)
+    folders, notes = _emptied(paths, where, places, bool(found))
+    trees = [path for path in (where.state_dir, where.run_dir) if os.path.isdir(path)]
     services += ["directory removed: " + path for path in trees + folders]
-    notes += ["%s stays: it is not of this collection" % path for path in foreign]
+    notes += ["%s kept: it is not a file of this collection" % path for path in foreign]
     if not check:
         for path in paths:
             files.remove(path)
         for path in trees + folders:
             _remove_directory(path, shutil.rmtree if path in trees else os.rmdir)
-        if systemd and changes:
-            systemctl(node.run, "daemon-reload")
-            node.run(["systemctl", "reset-failed", *_SERVICES])
-    return Installed(changes, tuple(services), result, tuple(notes))
+        if has_systemd and changes:
+            systemd.daemon_reload(node.run)
+            systemd.reset_failed(node.run, *_SERVICES)
+    return InstallResult(changes, tuple(services), result, tuple(notes))
 
 
 def _is_marked(path: str) -> bool:
-    """Whether a file is one that :func:`~.install.put_files` or :func:`~.install.set_timer` wrote."""
+    """Whether :func:`~.install.put_files` or :func:`~.install.set_timer` wrote a file."""
     try:
         return MARK.encode("ascii") in (files.read(path) or b"")[:1000]
     except NodeError:
         return False
 
 
-def _config_files(config_dir: str) -> t.List[str]:
-    """The files that the agent reads; where a symbolic link leads to them, the link."""
-    main, drop_ins = (os.path.join(config_dir, name) for name in ("config", "config.d"))
-    if os.path.islink(config_dir):
-        return [config_dir]
-    return [main, drop_ins] if os.path.islink(drop_ins) else config_paths(config_dir)
+def _config_files(where: Paths) -> t.List[str]:
+    """The files that the agent reads; if a symbolic link leads to them, the link."""
+    if os.path.islink(where.config_dir):
+        return [where.config_dir]
+    return [where.config, where.drop_ins] if os.path.islink(where.drop_ins) else config_paths(where.config_dir)
 
 
-def _stop_units(run: Runner, foreign: t.Sequence[str], check: bool) -> t.List[str]:
+def _stop_units(run: Runner, where: Paths, foreign: t.Sequence[str], check: bool) -> t.List[str]:
     names = [
         unit
         for unit in dict.fromkeys(ENABLED_UNITS + _SERVICES)
-        if os.path.join(UNIT_DIR, FIREWALL_TEMPLATE if unit in FIREWALL_HOOKS else unit) not in foreign
+        if os.path.join(where.unit_dir, FIREWALL_TEMPLATE if unit in FIREWALL_HOOKS else unit) not in foreign
     ]
-    units = show(run, names)
-    active = [unit for unit, about in units.items() if about["ActiveState"] in ("active", "activating")]
-    enabled = [unit for unit, about in units.items() if about["UnitFileState"] == "enabled"]
-    done = []
-    for verb, concerned in (("stop", active), ("disable", enabled)):
-        if concerned:
-            done.append("%s: %s" % (verb, ", ".join(concerned)))
-            if not check:
-                systemctl(run, verb, *concerned)
-    return done
+    units = systemd.show_units(run, ("UnitFileState", "ActiveState"), names)
+    active = [unit for unit, about in units.items() if about.first("ActiveState") in ("active", "activating")]
+    enabled = [unit for unit, about in units.items() if about.first("UnitFileState") == "enabled"]
+    return run_steps(run, [("stop", active), ("disable", enabled)], check)
 
 
-def _remove_rules(node: Node, places: t.Sequence[Paths], check: bool) -> Result:
-    """Remove the rules by every name of the chain that the configuration, the memory, or a jump of ours tells."""
-    state = states.load()
-    configs = [states.policy_in_force(place.config_dir, state).config for place in places]
-    if state.values is not None:
-        configs.append(build(state.values))
+def _remove_rules(node: Node, where: Paths, places: t.Sequence[Paths], check: bool) -> Result:
+    """Remove the rules under every name that the configuration, the state file or a jump of ours has for the chain."""
+    remembered = read_memory(where)
+    configs = [find_policy(place, remembered).config for place in places]
+    if remembered.values is not None:
+        configs.append(build(remembered.values))
     names = [config.masq_chain for config in configs if config is not None] or [Config(()).masq_chain]
-    result = reconcile(node, Config((), masq_chain=names[0]), present=False, check=check, former=names[1:])
+    result = reconcile(
+        node,
+        Config((), masq_chain=names[0]),
+        present=False,
+        check=check,
+        former=names[1:],
+        lock_path=where.run_lock,
+    )
     if result.errors:
         raise NodeError("; ".join(result.errors))
     return result
 
 
 def _emptied(
-    paths: t.Iterable[str], places: t.Sequence[Paths], are_installed: bool
+    paths: t.Iterable[str], where: Paths, places: t.Sequence[Paths], are_installed: bool
 ) -> t.Tuple[t.List[str], t.List[str]]:
-    """Directories that hold nothing more without some files, in the order of their removal, and remarks on others."""
+    """Directories that are empty without some files, in the order of their removal, and notes about others."""
     gone = set(paths)
-    folders = [(os.path.dirname(interval_drop_in(1)[0]), True)]
+    folders = [(os.path.dirname(interval_drop_in(where)), True)]
     for place in places:
         alone = are_installed or os.path.basename(place.config_dir) == NAME
-        folders += [(os.path.join(place.config_dir, "config.d"), alone), (place.config_dir, alone)]
+        folders += [(place.drop_ins, alone), (place.config_dir, alone)]
     notes = []
     for folder, alone in dict(folders).items():
         if os.path.islink(folder) or not os.path.isdir(folder):
@@ -139,13 +140,15 @@ def _emptied(
         if not left and (alone or touched):
             gone.add(folder)
         elif left and touched:
-            notes.append("%s stays: it holds what the agent neither wrote nor read: %s" % (folder, ", ".join(left)))
+            notes.append(
+                "%s kept: it contains files that the agent neither wrote nor read: %s" % (folder, ", ".join(left))
+            )
     return [folder for folder in dict(folders) if folder in gone and folder not in paths], notes
 
 
 def _remove_directory(path: str, remove: t.Callable[[str], None]) -> None:
     try:
-        # shutil does not follow symbolic links out of a tree that it removes.
+        # rmtree does not follow symbolic links.
         (os.unlink if os.path.islink(path) else remove)(path)
     except FileNotFoundError:
         pass

@@ -1,34 +1,42 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The shell script that the timer starts: nothing more than a comparison while nothing differs."""
+"""The shell script that the timer starts: a comparison, which starts the agent only if something differs."""
 
 from __future__ import annotations
 
-from .paths import RUN_DIR, Paths
+from .paths import Paths
 
 
 def resync_script(where: Paths) -> str:
-    """The script that the timer starts: nothing more than a comparison while nothing differs."""
-    return _RESYNC.format(config_dir=where.config_dir, run_dir=RUN_DIR, program=where.program)
+    """The text of the script."""
+    return _RESYNC.format(
+        config=where.config,
+        drop_ins=where.drop_ins,
+        expected=where.expected,
+        commands=where.commands,
+        due=where.due,
+        last_sync=where.last_sync,
+        program=where.program,
+    )
 
 
 _RESYNC = """\
 #!/bin/sh
 # Managed by the Ansible collection kubenode.ip_masq.
-# Compares the configuration and the active rules with what the agent verified last, and starts the agent only where
-# they differ. Whatever goes wrong here leads to the agent, never past it.
+# Compares the configuration and the active rules with what the agent verified last, and starts the agent only if they
+# differ. Any error here starts the agent, too.
 LC_ALL=C
 export LC_ALL
-# A restart of the service means another run, not half of this one: it ends first, and says what it did.
+# A restart of the service means another run, not half of this one: this one finishes first, and reports.
 trap '' TERM
 
 mode=${{1-}}
-# The files that the agent reads, as it reads them: regular ones, for a named pipe would be waited for.
+# The files that the agent reads; only regular ones, since reading a named pipe would block.
 set --
 irregular=
-for file in {config_dir}/config \\
-    {config_dir}/config.d/*.json {config_dir}/config.d/*.yaml {config_dir}/config.d/*.yml \\
+for file in {config} \\
+    {drop_ins}/*.json {drop_ins}/*.yaml {drop_ins}/*.yml \\
     /proc/net/ip_tables_names /proc/net/ip6_tables_names; do
     if [ -f "$file" ]; then
         set -- "$@" "$file"
@@ -38,18 +46,18 @@ for file in {config_dir}/config \\
 done
 set -f
 
-# What the commands say, behind the number of files: one more is one that has no checksum.
+# The output of the commands, after the number of files: an additional file has no checksum.
 observe() {{
     echo "$1"
     while read -r command; do
         $command </dev/null
         echo "status $?"
-    done <{run_dir}/commands
+    done <{commands}
 }}
 
 case $mode in
 checksums)
-    # For the agent, which says what it has seen the commands say.
+    # For the agent, which passes the output of the commands on standard input.
     [ ! "$irregular" ] || exit 1
     {{
         echo $#
@@ -57,11 +65,11 @@ checksums)
     }} | b2sum -- "$@" -
     ;;
 '')
-    # Once in a while the agent looks at everything, also at what this comparison does not cover.
-    if [ ! "$irregular" ] && [ -f {run_dir}/expected ] && [ -f {run_dir}/commands ] && [ -f {run_dir}/due ] &&
-        read -r due <{run_dir}/due && read -r now _ </proc/uptime && [ "${{now%.*}}" -lt "$due" ] &&
-        observe $# 2>/dev/null | b2sum --check --strict --status {run_dir}/expected 2>/dev/null &&
-        printf '' >{run_dir}/last-sync; then
+    # Now and then the agent checks everything, also what this comparison does not cover.
+    if [ ! "$irregular" ] && [ -f {expected} ] && [ -f {commands} ] && [ -f {due} ] &&
+        read -r due <{due} && read -r now _ </proc/uptime && [ "${{now%.*}}" -lt "$due" ] &&
+        observe $# 2>/dev/null | b2sum --check --strict --status {expected} 2>/dev/null &&
+        printf '' >{last_sync}; then
         exit 0
     fi
     exec {program} sync

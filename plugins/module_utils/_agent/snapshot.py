@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What the resync script compares, so that a resync with nothing to do starts no Python.
 
-The script takes checksums of the configuration files and of what the commands of C(commands) say; while they are those
-of C(expected), all is as the agent verified it. These files lie in the runtime directory and are gone after a boot.
+The script computes checksums of the configuration files and of the output of the recorded commands. While they match,
+everything is as the agent verified it. These files are in the runtime directory and do not outlive the boot.
 """
 
 from __future__ import annotations
@@ -17,94 +17,87 @@ import typing as t
 from .._errors import NodeError
 from .._system import files
 from .._system.process import Outcome, Runner
-from .paths import RUN_DIR
+from .paths import Paths
 
-_EXPECTED = os.path.join(RUN_DIR, "expected")
-_COMMANDS = os.path.join(RUN_DIR, "commands")
-_DUE = os.path.join(RUN_DIR, "due")
-LAST_SYNC = os.path.join(RUN_DIR, "last-sync")
-
-#: seconds after which the agent looks at everything again: left-overs in other variants, a changed choice of backend
+#: Seconds after which the agent checks everything again: leftovers in other variants, another choice of backend.
 FULL_CHECK_EVERY = 3600
 
 
-class Listener:
-    """A L(Runner) that keeps what each program said last."""
+class RecordingRunner:
+    """A L(Runner) that keeps the last outcome of each command."""
 
     def __init__(self, run: Runner) -> None:
         self._run = run
-        self._heard: t.Dict[t.Tuple[str, ...], Outcome] = {}
+        self._outcomes: t.Dict[t.Tuple[str, ...], Outcome] = {}
 
     def __call__(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
-        done = self._heard[tuple(argv)] = self._run(argv, stdin=stdin, timeout=timeout)
+        done = self._outcomes[tuple(argv)] = self._run(argv, stdin=stdin, timeout=timeout)
         return done
 
-    def heard(self, commands: t.Iterable[t.Sequence[str]]) -> t.Optional[str]:
-        """What the script sees when it runs these commands; none where one of them was not run."""
-        said = [self._heard.get(tuple(command)) for command in commands]
-        # A shell reports a signal as 128 and its number.
-        return (
-            None
-            if None in said
-            else "".join(
-                "%sstatus %d\n" % (done.stdout, done.rc if done.rc >= 0 else 128 - done.rc) for done in said if done
-            )
-        )
+    def output_of(self, commands: t.Iterable[t.Sequence[str]]) -> t.Optional[str]:
+        """What the script reads from these commands; none if one of them was not run."""
+        text = ""
+        for command in commands:
+            done = self._outcomes.get(tuple(command))
+            if done is None:
+                return None
+            # A shell reports a signal as 128 plus its number.
+            text += "%sstatus %d\n" % (done.stdout, done.rc if done.rc >= 0 else 128 - done.rc)
+        return text
 
 
-def discard() -> None:
-    """Forget the snapshot, so that the next resync starts the agent.
+def discard(where: Paths) -> None:
+    """Remove the snapshot, so that the next resync starts the agent.
 
-    Where the file cannot be removed, the script cannot note that it found nothing to do, and starts the agent, too.
+    If the file cannot be removed, the script cannot record its own success either, and starts the agent, too.
     """
     with contextlib.suppress(NodeError):
-        files.remove(_EXPECTED)
+        files.remove(where.expected)
 
 
-def record(
+def take(
     run: Runner,
-    script: str,
+    where: Paths,
     commands: t.Sequence[t.Sequence[str]],
-    heard: t.Optional[str],
+    output: t.Optional[str],
     is_current: t.Callable[[], bool],
 ) -> None:
     """Take a snapshot of what was verified.
 
-    :param script: the installed resync script.
-    :param commands: programs whose output must stay the same; no word of them may hold white space.
-    :param heard: what they said when the rules were verified.
-    :param is_current: whether the files, asked again, are still those of the policy in force.
+    :param commands: programs whose output must stay the same; no word of them may contain white space.
+    :param output: their output when the rules were verified.
+    :param is_current: whether the files, read again, are still those of the effective policy.
     :raises NodeError: it cannot be written, or the script cannot be run.
     """
-    if heard is None or any(len(word.split()) != 1 for command in commands for word in command):
+    if output is None or any(len(word.split()) != 1 for command in commands for word in command):
         return
-    taken = run([script, "checksums"], stdin=heard)
-    # A file that cannot be read has no checksum, and would never be missed.
+    taken = run([where.resync, "checksums"], stdin=output)
+    # A file that cannot be read has no checksum, and its change would not be detected.
     if taken.rc != 0 or not taken.stdout or not is_current():
         return
-    files.make_directory(RUN_DIR, 0o700)
-    files.write(_COMMANDS, "".join(" ".join(command) + "\n" for command in commands).encode("utf-8"))
+    files.make_directory(where.run_dir, 0o700)
+    files.write(where.commands, "".join(" ".join(command) + "\n" for command in commands).encode("utf-8"))
     with open("/proc/uptime", encoding="ascii") as uptime:
         now = int(float(uptime.read().split()[0]))
-    files.write(_DUE, b"%d\n" % (now + FULL_CHECK_EVERY))
-    files.write(_EXPECTED, taken.stdout.encode("utf-8", "surrogateescape"))
+    files.write(where.due, b"%d\n" % (now + FULL_CHECK_EVERY))
+    files.write(where.expected, taken.stdout.encode("utf-8", "surrogateescape"))
 
 
-def mark_sync() -> None:
-    """Note that a resync ended well just now.
+def mark_sync(where: Paths) -> None:
+    """Record that a resync succeeded just now.
 
-    :raises NodeError: it cannot be written. OSError: nor touched.
+    :raises NodeError: the file cannot be written. OSError: its time cannot be set.
     """
-    files.make_directory(RUN_DIR, 0o700)
-    files.write(LAST_SYNC, b"")
-    # The kernel's own time of a file lags behind the clock by some milliseconds.
+    files.make_directory(where.run_dir, 0o700)
+    files.write(where.last_sync, b"")
+    # The time that the kernel gives a new file lags some milliseconds behind the clock.
     now = time.time()
-    os.utime(LAST_SYNC, (now, now))
+    os.utime(where.last_sync, (now, now))
 
 
-def last_sync() -> t.Optional[float]:
-    """When a resync last ended well: seconds since the epoch; none if none did since the boot."""
+def last_sync(where: Paths) -> t.Optional[float]:
+    """When a resync last succeeded: seconds since the epoch; none if none did since boot."""
     try:
-        return os.stat(LAST_SYNC).st_mtime
+        return os.stat(where.last_sync).st_mtime
     except OSError:
         return None

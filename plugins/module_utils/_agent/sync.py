@@ -1,16 +1,15 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One resync of a node that heals itself: the policy in force, the rules, and what is remembered and told of it.
+"""One resync of a node: the effective policy, the rules, and what is remembered and reported about them.
 
-The timer's agent and the module that installs it both come through here (promise 11).
+The agent and the module that installs it use the same functions.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import os
 import time
 import typing as t
 
@@ -18,6 +17,7 @@ from .._engine import restraint
 from .._engine.backend import Counters
 from .._engine.detect import Node
 from .._engine.iptables_tool import legacy_tables
+from .._engine.other_actors import find_other_actors
 from .._engine.reconcile import Change, Result, reconcile
 from .._engine.ruleset import from_config
 from .._errors import NodeError
@@ -25,19 +25,18 @@ from .._policy.policy import Config
 from .._system import files
 from .._system.ip_families import FAMILIES
 from .._system.xtables_lock import without_holder
-from . import memory as states
 from . import metrics, snapshot
-from .paths import RUN_DIR, Paths
+from .effective_policy import EffectivePolicy, are_unchanged, find_policy
+from .memory import KEPT_ACTIONS, Event, Memory, read_memory, write_memory
+from .paths import Paths
 
-INTERVAL_FILE = os.path.join(RUN_DIR, "interval")
 
-
-class Outcome(t.NamedTuple):
+class SyncResult(t.NamedTuple):
     """What one resync did."""
 
-    policy: states.Policy
+    policy: EffectivePolicy
     result: t.Optional[Result]
-    #: lines for the journal: changes, then errors, then notes that were not logged before
+    #: lines for the journal: changes, errors, and warnings that were not logged before
     changes: t.Tuple[str, ...]
     errors: t.Tuple[str, ...]
     warnings: t.Tuple[str, ...] = ()
@@ -46,7 +45,7 @@ class Outcome(t.NamedTuple):
 
 
 class _Records:
-    """The steps beside the rules: what fails there is reported, and keeps nothing else from being done."""
+    """Steps that do not concern the rules: a failure is reported, and does not prevent the next step."""
 
     def __init__(self) -> None:
         self.failed: t.List[str] = []
@@ -55,7 +54,7 @@ class _Records:
     def step(self, consequence: str = "") -> t.Iterator[None]:
         """Do one of them.
 
-        :param consequence: what it means when it fails; it begins the message.
+        :param consequence: of a failure; the message begins with it.
         """
         try:
             yield
@@ -63,116 +62,127 @@ class _Records:
             self.failed.append("%s%s" % (consequence, exc))
 
 
-def sync(node: Node, where: Paths) -> Outcome:
-    """Bring the node to its policy, and then remember what was done.
+def sync(node: Node, where: Paths) -> SyncResult:
+    """Bring the rules of the node in sync with its policy, and record what was done.
 
-    Nothing but the rules can fail this: a full disk or a read-only file system keeps no node from being repaired.
+    Only the rules can make it fail: a full or read-only file system does not prevent repairs.
     """
-    before = states.load()
-    snapshot.discard()
-    policy = states.policy_in_force(where.config_dir, before)
-    done, errors = _repair(node, policy, before)
+    before = read_memory(where)
+    snapshot.discard(where)
+    policy = find_policy(where, before)
+    done, errors = _repair(node, where, policy, before)
     result = done.result if done else None
     changes = tuple(describe(result)) if result else ()
     restrained = tuple(restraint.notes(result)) if result else ()
-    after = _remember(before, policy, result, changes, errors, restrained)
+    after = _update(before, policy, result, changes, errors, restrained)
     records = _Records()
     if policy.config is not None:
-        with records.step("the timer may have another interval: "):
-            _announce_interval(policy.config)
+        with records.step("the timer keeps its previous interval: "):
+            _request_interval(where, policy.config)
     synced = result is not None and not result.errors
     if synced:
         with records.step():
-            snapshot.mark_sync()
+            snapshot.mark_sync(where)
     if where.metrics_file:
-        with records.step("no metrics are written: "):
-            _write_metrics(where, policy, result, after, time.time() if synced else snapshot.last_sync())
+        with records.step("metrics not written: "):
+            _write_metrics(where, policy, result, after, time.time() if synced else snapshot.last_sync(where))
     elif done is not None and not errors:
         with records.step("each resync starts the agent: "):
             _take_snapshot(node, where, policy, before, done)
     after = after._replace(unrecorded=_same_or_new(before.unrecorded, records.failed))
     if after != before:
         with records.step():
-            states.save(after)
+            write_memory(where, after)
     logged = {without_holder(line) for line in before.notes + before.unrecorded + before.restrained}
-    told = after.notes + restrained + tuple(records.failed)
-    warnings = [line for line in told if without_holder(line) not in logged]
-    return Outcome(policy, result, changes, errors, tuple(warnings), tuple(records.failed))
+    current = after.notes + restrained + tuple(records.failed)
+    warnings = [line for line in current if without_holder(line) not in logged]
+    return SyncResult(policy, result, changes, errors, tuple(warnings), tuple(records.failed))
 
 
 class _Round(t.NamedTuple):
-    """One reconcile, and what the node said meanwhile."""
+    """One reconcile, and what the node looked like to it."""
 
     result: Result
-    heard: snapshot.Listener
-    #: which legacy tables there were before it
+    recorded: snapshot.RecordingRunner
+    #: the legacy tables that existed before it
     legacy: t.List[t.List[str]]
 
 
-def look(node: Node, config: Config, remembered: states.State) -> Result:
-    """What a sync would do now; nothing is written.
+def dry_run(node: Node, where: Paths, config: Config, remembered: Memory) -> Result:
+    """What a sync would do now. Nothing is written.
 
     :raises NodeError: as of :func:`~.reconcile.reconcile`.
     """
-    return reconcile(node, config, check=True, used_before=remembered.backend, withheld=remembered.withheld())
+    return _reconcile(node, where, config, remembered, check=True).result
 
 
-def _reconcile(node: Node, config: Config, remembered: states.State, check: bool = False) -> _Round:
-    heard, legacy = snapshot.Listener(node.run), _legacy_tables()
-    listened_to = copy.copy(node)
-    listened_to.run = heard
-    result = reconcile(listened_to, config, check=check, used_before=remembered.backend, withheld=remembered.withheld())
-    return _Round(result, heard, legacy)
+def _reconcile(node: Node, where: Paths, config: Config, remembered: Memory, check: bool = False) -> _Round:
+    recorded, legacy = snapshot.RecordingRunner(node.run), _legacy_tables()
+    recorded_node = copy.copy(node)
+    recorded_node.run = recorded
+    result = reconcile(
+        recorded_node,
+        config,
+        check=check,
+        used_before=remembered.backend,
+        withheld=remembered.withheld(),
+        lock_path=where.run_lock,
+    )
+    return _Round(result, recorded, legacy)
 
 
 def _legacy_tables() -> t.List[t.List[str]]:
     return [legacy_tables(family) for family in FAMILIES]
 
 
-def _repair(node: Node, policy: states.Policy, before: states.State) -> t.Tuple[t.Optional[_Round], t.Tuple[str, ...]]:
+def _repair(
+    node: Node, where: Paths, policy: EffectivePolicy, before: Memory
+) -> t.Tuple[t.Optional[_Round], t.Tuple[str, ...]]:
     done = None
     errors: t.List[str] = []
     if policy.problem:
-        stands_in = "the last good configuration stays in force" if policy.config else "no rule was touched"
-        errors.append("%s; %s" % (policy.problem, stands_in))
+        consequence = "the last valid configuration stays in force" if policy.config else "rules left unchanged"
+        errors.append("%s; %s" % (policy.problem, consequence))
     if policy.config is not None:
         try:
-            done = _reconcile(node, policy.config, before)
+            done = _reconcile(node, where, policy.config, before)
             errors += done.result.errors
         except NodeError as exc:
             errors.append(str(exc))
     return done, tuple(errors)
 
 
-def _take_snapshot(node: Node, where: Paths, policy: states.Policy, before: states.State, last: _Round) -> None:
-    """Let the resync script know what this sync has verified, if that is what the files ask for."""
+def _take_snapshot(node: Node, where: Paths, policy: EffectivePolicy, before: Memory, last: _Round) -> None:
+    """Record for the resync script what this sync has verified, if that is what the files ask for."""
     if policy.config is None or policy.files is None:
         return
+    sources = policy.files
     if last.result.changed:
-        # What was written has been verified, one family and backend after the other; now all of them at once.
-        last = _reconcile(node, policy.config, before._replace(backend=last.result.backend), check=True)
+        # Each family and backend was verified after it was written; this verifies all of them at the same time.
+        remembered = before._replace(backend=last.result.backend)
+        last = _reconcile(node, where, policy.config, remembered, check=True)
         if last.result.changed or last.result.errors:
             return
     if last.result.not_checked:
-        # The next resync looks there again.
+        # The next resync tries again.
         return
-    commands = [command for change in managed(last.result) for command in change.via.fingerprint()]
+    commands = [command for change in managed_changes(last.result) for command in change.via.fingerprint()]
 
     def is_current() -> bool:
-        # An edit made since the files were read must not pass for one that is in force.
-        return last.legacy == _legacy_tables() and states.are_as_read(policy.files, where.config_dir)
+        # An edit made after the files were read is not in effect yet.
+        return last.legacy == _legacy_tables() and are_unchanged(sources, where)
 
-    snapshot.record(node.run, where.resync, commands, last.heard.heard(commands), is_current)
+    snapshot.take(node.run, where, commands, last.recorded.output_of(commands), is_current)
 
 
 def _same_or_new(old: t.Tuple[str, ...], new: t.Sequence[str]) -> t.Tuple[str, ...]:
-    """The old lines, if the new ones differ in nothing but the processes that they name: these change all the time."""
+    """The old lines, if the new ones only name other processes: these change all the time."""
     same = [without_holder(line) for line in old] == [without_holder(line) for line in new]
     return old if same else tuple(new)
 
 
-def managed(result: Result) -> t.List[Change]:
-    """The changes that are about the rules in force, not about what was left over elsewhere."""
+def managed_changes(result: Result) -> t.List[Change]:
+    """The changes of the managed rules, without those that remove leftovers elsewhere."""
     return [change for change in result.changes if change.backend == result.backend and change.plan.view.rules]
 
 
@@ -183,33 +193,40 @@ def describe(result: Result) -> t.Iterator[str]:
             yield "%s, %s: %s: %s" % (change.family, change.backend, action.action, action.rule)
 
 
-def counters(result: Result, planned: bool = False) -> t.Dict[str, Counters]:
-    """What our rules have counted, by family.
+def other_actors(node: Node, config: Config) -> t.List[str]:
+    """Chains of other programs that the same traffic meets, a line each."""
+    return find_other_actors(node, FAMILIES if config.enable_ipv6 else FAMILIES[:1])
 
-    :param planned: nothing was written; rules that are not there are not asked, which would make a legacy table.
+
+def counters(result: Result, planned: bool = False) -> t.Dict[str, Counters]:
+    """What the managed rules have counted, by family.
+
+    :param planned: nothing was written; rules that do not exist are not queried, which would create a legacy table.
     :raises NodeError: they cannot be read.
     """
     return {
-        change.family: change.via.counters() for change in managed(result) if change.plan.found.rules or not planned
+        change.family: change.via.counters()
+        for change in managed_changes(result)
+        if change.plan.found.rules or not planned
     }
 
 
-def _announce_interval(config: Config) -> None:
-    """Say what the timer should be set to; a unit outside of the sandbox watches this file."""
+def _request_interval(where: Paths, config: Config) -> None:
+    """Write the interval for the timer; a unit outside of the sandbox watches this file."""
     text = b"%d\n" % config.resync_interval
-    files.make_directory(RUN_DIR, 0o700)
-    if files.read(INTERVAL_FILE) != text:
-        files.write(INTERVAL_FILE, text)
+    files.make_directory(where.run_dir, 0o700)
+    if files.read(where.interval_file) != text:
+        files.write(where.interval_file, text)
 
 
-def _remember(
-    before: states.State,
-    policy: states.Policy,
+def _update(
+    before: Memory,
+    policy: EffectivePolicy,
     result: t.Optional[Result],
     changes: t.Tuple[str, ...],
     errors: t.Tuple[str, ...],
     restrained: t.Tuple[str, ...],
-) -> states.State:
+) -> Memory:
     now = time.time()
     after = before._replace(failing=bool(errors), backend=result.backend if result else before.backend)
     if result and (before.harmless or changes):
@@ -221,16 +238,16 @@ def _remember(
         if result is not None:
             after = after._replace(notes=_same_or_new(before.notes, policy.notes + result.notes))
     if changes:
-        kept = changes[: states.KEPT_ACTIONS]
+        kept = changes[:KEPT_ACTIONS]
         if len(changes) > len(kept):
             kept += ("and %d more" % (len(changes) - len(kept)),)
-        after = after._replace(last_change=states.Event(now, kept))
-        # The policy is what it was, so somebody else changed the rules.
+        after = after._replace(last_change=Event(now, kept))
+        # The policy has not changed, so another program changed the rules.
         if after.values == before.values:
             after = after._replace(drift_repaired=before.drift_repaired + 1)
     known = before.last_error.lines if before.failing and before.last_error else ()
     if errors and _same_or_new(known, errors) is not known:
-        after = after._replace(last_error=states.Event(now, errors))
+        after = after._replace(last_error=Event(now, errors))
         if policy.problem:
             after = after._replace(config_errors=before.config_errors + 1)
     return after
@@ -238,9 +255,9 @@ def _remember(
 
 def _write_metrics(
     where: Paths,
-    policy: states.Policy,
+    policy: EffectivePolicy,
     result: t.Optional[Result],
-    after: states.State,
+    after: Memory,
     last_success: t.Optional[float],
 ) -> None:
     exempt = {}
@@ -257,4 +274,4 @@ def _write_metrics(
         counters=counters(result) if result is not None else {},
         repairs_withheld=sum(len(change.plan.withheld) for change in result.changes) if result is not None else 0,
     )
-    files.write(where.metrics_file, metrics.render(sample).encode("utf-8"), 0o644)
+    files.write(where.metrics_file, metrics.metrics_text(sample).encode("utf-8"), 0o644)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The systemd units of the agent, and their texts. None depends on the policy.
+"""The systemd units of the agent. Their texts do not depend on the policy.
 
 See systemd.service(5), systemd.timer(5), systemd.path(5), systemd.exec(5).
 """
@@ -11,12 +11,12 @@ from __future__ import annotations
 import os
 import typing as t
 
-from .paths import MARK, RUN_DIR, RUNTIME_UNIT_DIR, STATE_DIR, TMPFILES, Paths
+from .paths import MARK, Paths
 
 #: Units whose start, restart or reload may flush the nat table (all are ordered before network-pre.target).
 FIREWALL_UNITS = ("firewalld", "nftables", "netfilter-persistent", "iptables", "ip6tables")
 
-#: Units that run a kubelet. It starts the pods, so at boot it waits until the first sync has ended, well or not.
+#: Units that run a kubelet. It starts the pods, so at boot it waits for the first sync, successful or not.
 KUBELET_UNITS = (
     "kubelet",
     "k3s",
@@ -40,7 +40,7 @@ LEGACY_PATH = "ip-masq-agent-legacy.path"
 FIREWALL_TEMPLATE = "ip-masq-agent-firewall@.service"
 FIREWALL_HOOKS = tuple(FIREWALL_TEMPLATE.replace("@", "@" + unit) for unit in FIREWALL_UNITS)
 
-#: What is enabled on a node, and what of it is started at once. The hooks start with their firewalls, the rest at boot.
+#: The units that are enabled, and those of them that are started at once. Hooks start with their firewall.
 ENABLED_UNITS = (SERVICE, TIMER, PATH, INTERVAL_PATH, LEGACY_PATH, LEGACY_SERVICE) + FIREWALL_HOOKS
 STARTED_UNITS = (TIMER, PATH, INTERVAL_PATH, LEGACY_PATH)
 
@@ -50,7 +50,7 @@ _HEADER = "# %s; local changes belong in a drop-in.\n" % MARK
 def unit_files(where: Paths) -> t.Dict[str, str]:
     """The unit files by name."""
     firewalls, kubelets = (" ".join(unit + ".service" for unit in units) for units in (FIREWALL_UNITS, KUBELET_UNITS))
-    # Of a path that is not there systemd would make a service that cannot start: hence "-".
+    # "-": without it the service could not start while the directory does not exist.
     writable = "\nReadWritePaths=-%s" % where.metrics_dir if where.metrics_dir else ""
     units = {
         SERVICE: _SERVICE.format(firewalls=firewalls, kubelets=kubelets, resync=where.resync, writable=writable),
@@ -58,37 +58,41 @@ def unit_files(where: Paths) -> t.Dict[str, str]:
         PATH: _PATH.format(config_dir=where.config_dir),
         EDIT_SERVICE: _EDIT_SERVICE,
         INTERVAL_SERVICE: _INTERVAL_SERVICE.format(program=where.program),
-        INTERVAL_PATH: _INTERVAL_PATH.format(run_dir=RUN_DIR),
-        LEGACY_SERVICE: _LEGACY_SERVICE.format(tmpfiles=TMPFILES, state=os.path.join(STATE_DIR, "state.json")),
+        INTERVAL_PATH: _INTERVAL_PATH.format(interval_file=where.interval_file),
+        LEGACY_SERVICE: _LEGACY_SERVICE.format(tmpfiles=where.tmpfiles, state=where.state_file),
         LEGACY_PATH: _LEGACY_PATH,
         FIREWALL_TEMPLATE: _FIREWALL,
     }
     return {name: _HEADER + text for name, text in units.items()}
 
 
-def tmpfiles() -> str:
+def tmpfiles_text() -> str:
     """The text of the tmpfiles.d file."""
     return _HEADER + "f /run/xtables.lock 0600 root root -\n"
 
 
-def interval_drop_in(interval: int) -> t.Tuple[str, str]:
-    """Path and text of the timer's drop-in for an interval in nanoseconds."""
-    text = _HEADER + "[Timer]\nOnUnitInactiveSec=\nOnUnitInactiveSec=%dus\n" % max(interval // 1000, 1)
-    return os.path.join(RUNTIME_UNIT_DIR, TIMER + ".d", "interval.conf"), text
+def interval_drop_in(where: Paths) -> str:
+    """The path of the drop-in that sets the timer's interval."""
+    return os.path.join(where.runtime_unit_dir, TIMER + ".d", "interval.conf")
 
 
-# CAP_NET_RAW and AF_INET, AF_INET6 are for iptables-legacy, which speaks to the kernel through a raw socket.
-# CAP_DAC_OVERRIDE is for files of other users: a configuration that is not readable for all, and the directory of
-# node_exporter, which commonly belongs to its user. Without it root in the sandbox can do less than the operator saw.
+def interval_text(interval: int) -> str:
+    """The text of that drop-in for an interval in nanoseconds."""
+    return _HEADER + "[Timer]\nOnUnitInactiveSec=\nOnUnitInactiveSec=%dus\n" % max(interval // 1000, 1)
+
+
+# CAP_NET_RAW and AF_INET, AF_INET6 are for iptables-legacy, which talks to the kernel through a raw socket.
+# CAP_DAC_OVERRIDE is for files of other users: a configuration that is not world-readable, and the directory of
+# node_exporter, which commonly belongs to its user. Without it root in the sandbox can access less than root outside.
 # ReadOnlyPaths: from 252 on (seen up to 257) ProtectSystem=strict with ProtectKernelTunables leaves /run writable.
-# Before= only orders: the kubelet starts after a sync that failed, too, and TimeoutStartSec and TimeoutStopSec are the
-# longest that it waits.
-# LogLevelMax keeps "Starting" and "Finished" of every tick out of the journal; changes are logged above it. What comes
-# without a priority (a traceback, what the shell says where the program is missing) must not be lost: SyslogLevel.
-# SuccessExitStatus: a restart may end the script before it has set its trap.
+# Before= only orders: the kubelet also starts after a failed sync, and waits for at most TimeoutStartSec and
+# TimeoutStopSec.
+# LogLevelMax keeps "Starting" and "Finished" of every tick out of the journal; changes are logged above it. Output
+# without a priority (a traceback, the shell's error if the program is missing) must not be lost: SyslogLevel.
+# SuccessExitStatus: a restart may terminate the script before it has set its trap.
 _SERVICE = """\
 [Unit]
-Description=Keep IP masquerading as declared
+Description=Sync IP masquerading rules with the configuration
 Documentation=https://github.com/kubenode/ansible-ip-masq
 After=network-pre.target {firewalls}
 Before={kubelets}
@@ -140,7 +144,7 @@ IPAddressDeny=any
 WantedBy=multi-user.target
 """
 
-# The interval below is the default; another one comes as a drop-in from the config file.
+# The interval below is the default; another one is set in a drop-in.
 _TIMER = """\
 [Unit]
 Description=Resync IP masquerading at resyncInterval
@@ -169,7 +173,7 @@ Unit=ip-masq-agent-edit.service
 WantedBy=paths.target
 """
 
-# Not the sync itself: an edit made while one is under way, which has read the files already, needs another.
+# Not the sync itself: an edit made while a sync is running, which has already read the files, needs another one.
 _EDIT_SERVICE = """\
 [Unit]
 Description=Resync IP masquerading after an edit of its configuration
@@ -182,7 +186,7 @@ ExecStart=/bin/systemctl --no-block restart ip-masq-agent.service
 LogLevelMax=notice
 """
 
-# The sandboxed service may only say a number; this one, outside of the sandbox, checks it and sets the timer.
+# The sandboxed service can only write a number; this one, outside of the sandbox, checks it and sets the timer.
 _INTERVAL_SERVICE = """\
 [Unit]
 Description=Set the timer of ip-masq-agent to resyncInterval
@@ -202,18 +206,18 @@ Description=Watch for a new resyncInterval of ip-masq-agent
 Documentation=https://github.com/kubenode/ansible-ip-masq
 
 [Path]
-PathChanged={run_dir}/interval
+PathChanged={interval_file}
 
 [Install]
 WantedBy=paths.target
 """
 
-# What iptables-legacy needs and the sandboxed service cannot get by itself: the lock file, which somebody may delete
-# while the node is up, and the kernel module ip_tables after a boot. iptables-legacy loads that one through modprobe
-# (libxtables, xtables_load_ko), which ProtectKernelModules forbids; all others the kernel itself asks for.
+# What iptables-legacy needs and the sandboxed service cannot create: the lock file, which may be deleted while the node
+# is up, and the kernel module ip_tables after a boot. iptables-legacy loads that module with modprobe (libxtables,
+# xtables_load_ko), which ProtectKernelModules forbids; the kernel itself requests all others.
 _LEGACY_SERVICE = """\
 [Unit]
-Description=Prepare the node for iptables-legacy in ip-masq-agent
+Description=Prepare lock file and kernel module for iptables-legacy
 Documentation=https://github.com/kubenode/ansible-ip-masq
 Before=ip-masq-agent.service
 StartLimitIntervalSec=0
@@ -241,9 +245,9 @@ PathChanged=/run/xtables.lock
 WantedBy=paths.target
 """
 
-# One instance a firewall unit: what a unit that is already up would swallow must start a sync each time.
-# To systemd firewalld is started, or reloaded, before it touches a rule (seen: 0.9.3 takes its bus name first, and is
-# told to reload by a signal). It answers on the bus when it has done that, so another sync waits for an answer.
+# One instance for each firewall unit, since each start, restart and reload must start a sync, also if one is running.
+# systemd considers firewalld started, or reloaded, before it has changed a rule (seen: 0.9.3 takes its bus name first,
+# and reloads on a signal). It answers on the bus when it is done, so a second sync waits for an answer.
 _FIREWALL = """\
 [Unit]
 Description=Resync IP masquerading after %i.service

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The node's files, processes and systemd services, as they are when asked. Nothing here decides or writes."""
+"""The node's files, processes and systemd services, read when asked. Nothing here decides or writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import os
 import re
 import typing as t
 
-from .._errors import NodeError
+from .._system import systemd
 from .._system.process import Runner
 from . import owned_files
 from .words import chars_of, split_words
@@ -66,11 +66,11 @@ class Host:
         return os.path.join(self.root, path.lstrip("/"))
 
     def file_version(self, path: str) -> owned_files.FileVersion:
-        """See :func:`.owned_files.read`."""
-        return owned_files.read(self.path(path))
+        """See L(owned_files.read_version)."""
+        return owned_files.read_version(self.path(path))
 
     def read(self, path: str) -> t.Optional[str]:
-        """The text of a file; none if there is none.
+        """The text of a file; none if it does not exist.
 
         :raises ConfigError: it is not a text file.
         :raises NodeError: it cannot be read.
@@ -103,7 +103,7 @@ class Host:
                     if handle.read().rstrip("\n") == name:
                         found.append(int(path.split(os.sep)[-2]))
             except OSError:
-                continue  # it ended meanwhile
+                continue  # it has exited
         return sorted(found)
 
     def units(self, names: t.Sequence[str]) -> t.List[Unit]:
@@ -111,11 +111,8 @@ class Host:
 
         :raises NodeError: there is no systemd to ask.
         """
-        done = self.run(["systemctl", "show", "--property=" + ",".join(_PROPERTIES), "--"] + list(names))
-        if done.rc != 0:
-            raise NodeError("systemctl show: %s" % (" ".join(done.stderr.split()) or "exit status %d" % done.rc))
-        found = [_parse_unit(block) for block in done.stdout.split("\n\n")]
-        return [unit for unit in found if unit is not None]
+        shown = systemd.show_units(self.run, _PROPERTIES, names).values()
+        return [_as_unit(about) for about in shown if about.first("LoadState") == "loaded"]
 
 
 def unit_name(name: str) -> str:
@@ -123,31 +120,21 @@ def unit_name(name: str) -> str:
     return name[: -len(_SUFFIX)] if name.endswith(_SUFFIX) else name
 
 
-def _parse_unit(block: str) -> t.Optional[Unit]:
-    values: t.Dict[str, t.List[str]] = {}
-    for line in block.splitlines():
-        name, _equals, value = line.partition("=")
-        if value:
-            values.setdefault(name, []).append(value)
-
-    def one(name: str) -> str:
-        return values.get(name, [""])[0]
-
-    if one("LoadState") != "loaded":
-        return None
-    started = [found for found in map(_EXEC_START.search, values.get("ExecStart", [])) if found]
-    matched = [_ENVIRONMENT_FILE.match(value) for value in values.get("EnvironmentFiles", [])]
+def _as_unit(about: systemd.UnitProperties) -> Unit:
+    started = [found for found in map(_EXEC_START.search, about.get("ExecStart", [])) if found]
+    matched = [_ENVIRONMENT_FILE.match(value) for value in about.get("EnvironmentFiles", [])]
+    pid = about.first("MainPID")
     return Unit(
-        name=unit_name(one("Id")),
-        active=one("ActiveState"),
-        enabled=one("UnitFileState"),
-        pid=int(one("MainPID")) if one("MainPID").isdigit() else 0,
+        name=unit_name(about.first("Id")),
+        active=about.first("ActiveState"),
+        enabled=about.first("UnitFileState"),
+        pid=int(pid) if pid.isdigit() else 0,
         path=started[-1].group("path") if started else "",
-        # systemctl joins the arguments with blanks and adds no quotes, so words are all there is to go by.
+        # systemctl joins the arguments with spaces and adds no quotes, so they can only be split at spaces.
         argv=tuple(started[-1].group("argv").split()) if started else (),
-        environment=tuple(_parse_shown_environment(one("Environment"))),
+        environment=tuple(_parse_shown_environment(about.first("Environment"))),
         environment_files=tuple(found.group("path") for found in matched if found),
-        sources=tuple(path for path in [one("FragmentPath")] + one("DropInPaths").split() if path),
+        sources=tuple(path for path in [about.first("FragmentPath")] + about.first("DropInPaths").split() if path),
     )
 
 

@@ -3,27 +3,27 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Files that belong to the operator or to another program: read one, and replace it in one step.
 
-Owner, mode and labels stay. Every doubt is an error before anything is written.
+Owner, mode and labels stay. A file that cannot be replaced without side effects is refused before anything is written.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-import tempfile
 import typing as t
 
 from .._errors import ConfigError, NodeError
+from .._system import files
 
 #: Larger than any file of arguments, small enough to read in one go (bytes).
 LARGEST = 1 << 20
 
-#: Mode of a file that was not there before, as /etc/default/kubelet has it.
+#: Mode of a new file, as /etc/default/kubelet has it.
 NEW_MODE = 0o644
 
 
 class FileVersion(t.NamedTuple):
-    """A file as it was at one moment. ``data`` is none where there was no file."""
+    """A file as it was at one moment. ``data`` is none if there was no file."""
 
     path: str
     data: t.Optional[bytes]
@@ -54,42 +54,32 @@ class FileVersion(t.NamedTuple):
         return text
 
 
-def read(path: str) -> FileVersion:
-    """Read a regular file; one that is not there is a version without data.
+def read_version(path: str) -> FileVersion:
+    """Read a regular file; one that does not exist is a version without data.
 
     :raises ConfigError: something else than a regular file is there, or the file is too large.
     :raises NodeError: it cannot be read.
     """
     try:
-        # O_NONBLOCK: opening a FIFO must not wait for a writer.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return FileVersion(path, None)
-    except NotADirectoryError:
+        with files.open_regular(path) as handle:
+            status = os.fstat(handle.fileno())
+            if status.st_size > LARGEST:
+                raise ConfigError("%s is larger than %d bytes; file unchanged" % (path, LARGEST))
+            return FileVersion(
+                path,
+                handle.read(LARGEST + 1),
+                stat.S_IMODE(status.st_mode),
+                status.st_uid,
+                status.st_gid,
+                _attributes(handle.fileno()),
+                _identity(status),
+            )
+    except files.NotRegularFile:
+        raise ConfigError("%s is not a regular file; file unchanged" % path) from None
+    except (FileNotFoundError, NotADirectoryError):
         return FileVersion(path, None)
     except OSError as exc:
         raise NodeError("cannot read %s: %s; file unchanged" % (path, exc.strerror)) from None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            raise ConfigError("%s is not a regular file; file unchanged" % path)
-        if status.st_size > LARGEST:
-            raise ConfigError("%s is larger than %d bytes; file unchanged" % (path, LARGEST))
-        with os.fdopen(os.dup(descriptor), "rb") as handle:
-            data = handle.read(LARGEST + 1)
-        return FileVersion(
-            path,
-            data,
-            stat.S_IMODE(status.st_mode),
-            status.st_uid,
-            status.st_gid,
-            _attributes(descriptor),
-            _identity(status),
-        )
-    except OSError as exc:
-        raise NodeError("cannot read %s: %s; file unchanged" % (path, exc.strerror)) from None
-    finally:
-        os.close(descriptor)
 
 
 def _identity(status: os.stat_result) -> t.Tuple[int, ...]:
@@ -146,47 +136,12 @@ def replace(version: FileVersion, data: t.Optional[bytes]) -> FileVersion:
         if data is not None:
             if not os.path.isdir(directory):
                 os.mkdir(directory, 0o755)
-            _write(version, data, directory)
+            files.write(version.path, data, version.mode, (version.uid, version.gid), version.attributes)
         elif version.data is not None:
-            os.unlink(version.path)
+            files.remove(version.path)
+    except NodeError as exc:
+        raise NodeError("%s; file unchanged" % exc) from None
     except OSError as exc:
-        raise NodeError("cannot write %s: %s; file unchanged" % (version.path, exc.strerror)) from None
-    _sync(directory)
-    return read(version.path)
-
-
-def _write(version: FileVersion, data: bytes, directory: str) -> None:
-    # mkstemp opens with O_EXCL and O_NOFOLLOW, mode 0600. The name starts with a dot and ends in .tmp, so that no
-    # *.yaml or *.env glob of another program takes the half-written file for its own.
-    descriptor, name = tempfile.mkstemp(prefix=".%s." % os.path.basename(version.path), suffix=".tmp", dir=directory)
-    try:
-        with os.fdopen(descriptor, "wb") as handle:
-            handle.write(data)
-            os.fchown(descriptor, version.uid, version.gid)
-            os.fchmod(descriptor, version.mode)
-            for attribute, value in version.attributes:
-                try:
-                    os.setxattr(descriptor, attribute, value)
-                except OSError:
-                    # Some labels may only be set by the kernel; the directory's default then applies.
-                    pass
-            handle.flush()
-            os.fsync(descriptor)
-        os.rename(name, version.path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def _sync(directory: str) -> None:
-    """Make the new name durable. Failing to is no reason to undo: the file itself is on the disk."""
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
+        raise NodeError("cannot create directory %s: %s; file unchanged" % (directory, exc.strerror)) from None
+    files.flush_directory(directory)
+    return read_version(version.path)

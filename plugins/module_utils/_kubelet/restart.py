@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from .._errors import NodeError
+from .._system import systemd
 from .._system.process import Runner
 from .healthz import Healthy
 
@@ -21,14 +22,11 @@ def restart(run: Runner, unit: str, url: str, timeout: float, healthy: Healthy) 
     :raises NodeError: it did not start, or did not become healthy.
     """
     service = unit + ".service"
-    # A kubelet that kept failing may have used up its starts; systemd would then refuse this one.
-    run(["systemctl", "reset-failed", service])
-    done = run(["systemctl", "restart", service], timeout=SYSTEMCTL_TIMEOUT)
-    if done.rc != 0:
-        said = " ".join(done.stderr.split()) or "exit status %d" % done.rc
-        raise NodeError("systemctl restart %s failed: %s" % (service, said))
+    # A kubelet that kept failing may have exceeded its start limit; systemd would then refuse this start.
+    systemd.reset_failed(run, service)
+    systemd.systemctl(run, "restart", service, timeout=SYSTEMCTL_TIMEOUT)
     problem = healthy(url, timeout)
-    state = run(["systemctl", "show", "--property=ActiveState", "--", service]).stdout.strip().partition("=")[2]
+    state = systemd.show_units(run, ("ActiveState",), [service])[service].first("ActiveState")
     if problem:
         raise NodeError(
             "%s did not become healthy within %g seconds (%s; the service is %s); see journalctl -u %s"

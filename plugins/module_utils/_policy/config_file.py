@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import typing as t
 
 from .._errors import ConfigError
+from .._system.files import NotRegularFile, open_regular
 from .policy import RESERVED_CIDRS, RFC1918_CIDRS, build, file_key, find_file_key, nearest_file_key
 from .values import parse_integer, show, split_entries, unique
 
@@ -171,14 +171,13 @@ def read(path: str) -> t.Optional[Source]:
     :raises ConfigError: not readable, too large, not a regular file, not UTF-8.
     """
     try:
-        # Not blocking: a named pipe must be refused, not waited for.
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as handle:
-            about = os.fstat(handle.fileno())
-            if not stat.S_ISREG(about.st_mode):
-                raise ConfigError("%s is not a regular file: give the path of a YAML or JSON file" % path)
+        with open_regular(path) as handle:
+            changed = os.fstat(handle.fileno()).st_ctime
             raw = handle.read(SIZE_LIMIT + 1)
     except FileNotFoundError:
         return None
+    except NotRegularFile:
+        raise ConfigError("%s is not a regular file: give the path of a YAML or JSON file" % path) from None
     except OSError as exc:
         raise ConfigError("%s cannot be read: %s" % (path, exc.strerror or exc)) from None
     except ValueError:
@@ -188,7 +187,7 @@ def read(path: str) -> t.Optional[Source]:
             "%s is larger than %d bytes, which no policy needs: is it the right file?" % (path, SIZE_LIMIT)
         )
     try:
-        return Source(path, raw.decode("utf-8-sig"), about.st_ctime)
+        return Source(path, raw.decode("utf-8-sig"), changed)
     except UnicodeDecodeError as exc:
         line = raw[: exc.start].count(b"\n") + 1
         raise ConfigError("%s is not UTF-8 text (line %d)" % (path, line)) from None

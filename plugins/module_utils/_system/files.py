@@ -1,11 +1,12 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Files on the node, written so that a reader sees the old one or the new one, whole."""
+"""Files on the node. The one place that writes them: a reader sees the old file or the new one, never a part."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
 import typing as t
@@ -13,16 +14,31 @@ import typing as t
 from .._errors import NodeError
 
 
-def read(path: str) -> t.Optional[bytes]:
-    """The bytes of a file; none where it is not there.
+class NotRegularFile(OSError):
+    """There is something else than a regular file, such as a named pipe or a directory."""
 
-    :raises NodeError: it is there and cannot be read, or is something else, such as a named pipe, which is not waited
-        for.
+
+def open_regular(path: str) -> t.BinaryIO:
+    """Open a regular file for reading. A named pipe is refused, not waited for.
+
+    :raises NotRegularFile: it is something else. OSError: it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        kind = os.strerror(errno.EISDIR) if stat.S_ISDIR(mode) else "not a regular file"
+        raise NotRegularFile(errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL, kind, path)
+    return os.fdopen(descriptor, "rb")
+
+
+def read(path: str) -> t.Optional[bytes]:
+    """The bytes of a file; none if it does not exist.
+
+    :raises NodeError: it exists and cannot be read, or is not a regular file.
     """
     try:
-        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as handle:
-            if not stat.S_ISREG(os.fstat(handle.fileno()).st_mode):
-                raise NodeError("cannot read %s: it is not a regular file" % path)
+        with open_regular(path) as handle:
             return handle.read()
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -30,21 +46,31 @@ def read(path: str) -> t.Optional[bytes]:
         raise NodeError("cannot read %s: %s" % (path, exc.strerror or exc)) from None
 
 
-def write(path: str, content: bytes, mode: int = 0o600) -> None:
-    """Put a file in place by one rename. What was there, a symbolic link too, is replaced and not followed.
+def write(
+    path: str,
+    content: bytes,
+    mode: int = 0o600,
+    owner: t.Optional[t.Tuple[int, int]] = None,
+    attributes: t.Iterable[t.Tuple[str, bytes]] = (),
+) -> None:
+    """Put a file in place with one rename. What was there, a symbolic link too, is replaced and not followed.
 
-    :param mode: permission bits, independent of the umask; the owner is whoever runs this.
-    :raises NodeError: naming the path and the reason; what was there is still there.
+    :param mode: permission bits, independent of the umask.
+    :param owner: user id and group id; none means those of this process.
+    :param attributes: extended attributes; those that this process may not set are left out.
+    :raises NodeError: naming the path and the reason; the previous file is still there.
     """
-    folder = os.path.dirname(path)
+    # As tempfile does it, whose import takes longer than a sync writes. Neither *.yaml nor *.env matches the name.
+    draft = os.path.join(os.path.dirname(path), ".%s.%s.tmp" % (os.path.basename(path), os.urandom(8).hex()))
     try:
-        # As tempfile does it, whose import takes longer than a sync writes.
-        draft = os.path.join(folder, ".%s.%s" % (os.path.basename(path), os.urandom(8).hex()))
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(handle, "wb") as out:
                 out.write(content)
+                if owner is not None:
+                    os.fchown(out.fileno(), *owner)
                 os.fchmod(out.fileno(), mode)
+                _set_attributes(out.fileno(), attributes)
                 out.flush()
                 os.fsync(out.fileno())
             os.rename(draft, path)
@@ -56,8 +82,25 @@ def write(path: str, content: bytes, mode: int = 0o600) -> None:
         raise NodeError("cannot write %s: %s" % (path, exc.strerror or exc)) from None
 
 
+def _set_attributes(descriptor: int, attributes: t.Iterable[t.Tuple[str, bytes]]) -> None:
+    for name, value in attributes:
+        # Some labels only the kernel may set; the default of the directory then applies.
+        with contextlib.suppress(OSError):
+            os.setxattr(descriptor, name, value)
+
+
+def flush_directory(path: str) -> None:
+    """Flush a directory to the disk, which makes renames in it durable. Failing to is ignored: the files are there."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def remove(path: str) -> None:
-    """Remove a file, or a symbolic link; it is no error if it is not there.
+    """Remove a file, or a symbolic link; one that does not exist is not an error.
 
     :raises NodeError: naming the path and the reason.
     """
@@ -70,7 +113,7 @@ def remove(path: str) -> None:
 
 
 def make_directory(path: str, mode: int) -> None:
-    """Make a directory, and those above it; one that is there keeps its mode.
+    """Create a directory and its parents; one that exists keeps its mode.
 
     :raises NodeError: naming the path and the reason.
     """
@@ -79,6 +122,6 @@ def make_directory(path: str, mode: int) -> None:
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, mode)
         if not os.path.isdir(path):
-            raise NodeError("%s is in the way: it is not a directory" % path)
+            raise NodeError("%s exists and is not a directory" % path)
     except OSError as exc:
-        raise NodeError("cannot make the directory %s: %s" % (path, exc.strerror or exc)) from None
+        raise NodeError("cannot create directory %s: %s" % (path, exc.strerror or exc)) from None

@@ -32,12 +32,17 @@ _GET_CHAIN = 10 << 8 | 4
 _GET_RULE = 10 << 8 | 7
 _GET_GENERATION = 10 << 8 | 16
 _GET_EXTENSION = 11 << 8 | 0
-_FAMILIES = {IPV4: socket.AF_INET, IPV6: socket.AF_INET6}
+_INET = "inet"
+#: NFPROTO_INET is 1.
+_FAMILIES = {IPV4: socket.AF_INET, IPV6: socket.AF_INET6, _INET: 1}
+_NFT_FAMILIES = {IPV4: "ip", IPV6: "ip6", _INET: _INET}
 
 #: NFTA_TABLE_NAME, NFTA_TABLE_FLAGS and NFT_TABLE_F_DORMANT
 _TABLE_NAME, _TABLE_FLAGS, _DORMANT = 1, 2, 1
 #: NFTA_CHAIN_*
-_CHAIN_TABLE, _CHAIN_NAME = 1, 3
+_CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_TYPE = 1, 3, 4, 7
+#: NFTA_HOOK_HOOKNUM and NF_INET_POST_ROUTING
+_HOOK_NUMBER, _POSTROUTING = 1, 4
 #: NFTA_RULE_*
 _RULE_TABLE, _RULE_CHAIN, _RULE_HANDLE, _RULE_EXPRESSIONS, _RULE_POSITION = 1, 2, 3, 4, 6
 #: NFTA_EXPR_*
@@ -111,6 +116,25 @@ def has_chain(family: str, table: str, name: str) -> bool:
     :raises NodeError: the kernel does not answer.
     """
     return _get(_GET_CHAIN, family, [(_CHAIN_TABLE, _text(table)), (_CHAIN_NAME, _text(name))]) is not None
+
+
+def nat_postrouting_chains(family: str) -> t.List[t.Tuple[str, str, str]]:
+    """All chains of type nat at the hook postrouting that traffic of a family meets.
+
+    :returns: family (as nft calls it), table and name of each.
+    :raises NodeError: the kernel will not say.
+    """
+    found = []
+    for nft_family in (family, _INET):
+        for _flags, payload in _ask(_GET_CHAIN, nft_family, [], _DUMP):
+            chain = attributes(payload)
+            hook = attributes(chain.get(_CHAIN_HOOK, b""))
+            if string(chain.get(_CHAIN_TYPE, b"")) == "nat" and _number(hook.get(_HOOK_NUMBER, b"")) == _POSTROUTING:
+                place = (_NFT_FAMILIES[nft_family], string(chain[_CHAIN_TABLE]), string(chain[_CHAIN_NAME]))
+                # A dump that another program's write interrupted can repeat a chain.
+                if place not in found:
+                    found.append(place)
+    return found
 
 
 def generation() -> t.Optional[int]:

@@ -5,7 +5,7 @@
 
 Everything above takes a L(Runner) as an argument, so that the module, the node's agent and the tests share every
 line that decides what to run. Both production callers use :func:`run`: C(AnsibleModule.run_command) has no time limit,
-and a probe of somebody else's binary must not be able to hang a play.
+and a probe of another program's binary must not be able to hang a play.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import typing as t
 
 from .._errors import NodeError
 
-#: Where system tools live; appended to whatever PATH sudo, ssh or a timer left us with.
+#: Directories of system tools; appended to the PATH that sudo, ssh or a timer set.
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class Outcome(t.NamedTuple):
-    """What a process left behind. ``rc`` is its exit status (negative: the signal that ended it)."""
+    """What a process returned. ``rc`` is its exit status (negative: the number of the signal that killed it)."""
 
     rc: int
     stdout: str
@@ -31,8 +31,13 @@ class Outcome(t.NamedTuple):
 
     @property
     def crashed(self) -> bool:
-        """Whether an error of the program itself ended it; a shell in between reports 128 and the signal."""
+        """Whether an error of the program itself killed it; a shell in between reports 128 plus the signal."""
         return any(self.rc in (-number, 128 + number) for number in (signal.SIGSEGV, signal.SIGABRT))
+
+    @property
+    def error_text(self) -> str:
+        """What the program wrote to standard error, on one line; its exit status if it wrote nothing."""
+        return " ".join(self.stderr.split()) or "exit status %d" % self.rc
 
 
 #: ``runner(argv, stdin=None, timeout=seconds) -> Outcome``
@@ -49,8 +54,8 @@ def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 6
 
     :param argv: program and arguments; nothing in them is interpreted.
     :param stdin: text for its standard input; none means an empty one.
-    :param timeout: seconds until it is killed, with whatever it started.
-    :raises NodeError: the program cannot be started, or ran into the time limit.
+    :param timeout: seconds until it is killed, together with the processes that it started.
+    :raises NodeError: the program cannot be started, or exceeded the time limit.
     """
     env = dict(os.environ, LC_ALL="C", LANGUAGE="C", PATH=search_path())
     pipe = subprocess.PIPE
@@ -62,8 +67,8 @@ def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 6
         try:
             out, err = process.communicate((stdin or "").encode("utf-8", "surrogateescape"), timeout)
         except subprocess.TimeoutExpired:
-            # All of it: a program of somebody else's may be a script that waits for another.
+            # The whole group: the program may be a script that waits for another one.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            raise NodeError("%s did not finish within %g seconds and was ended" % (argv[0], timeout)) from None
+            raise NodeError("%s timed out after %g seconds and was killed" % (argv[0], timeout)) from None
     return Outcome(process.returncode, out.decode("utf-8", "surrogateescape"), err.decode("utf-8", "surrogateescape"))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.install import FileChange, Installed
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.install import FileChange, InstallResult
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Action, ActionKind, Plan, View
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
@@ -123,15 +123,18 @@ class TestReturn:
     """module.as_return"""
 
     def test_nothing_done_is_no_change(self) -> None:
-        returned = module.as_return(Installed((), ()), present=True)
+        returned = module.as_return(InstallResult((), ()), present=True)
         assert returned["changed"] is False and returned["files"] == [] and returned["diff"] == []
 
     @pytest.mark.parametrize(
         "done",
-        [Installed((FileChange("/etc/x", "old\n", "new\n"),), ()), Installed((), ("start: ip-masq-agent.timer",))],
+        [
+            InstallResult((FileChange("/etc/x", "old\n", "new\n"),), ()),
+            InstallResult((), ("start: ip-masq-agent.timer",)),
+        ],
         ids=["a file", "a unit"],
     )
-    def test_whatever_was_done_is_a_change(self, done: Installed) -> None:
+    def test_whatever_was_done_is_a_change(self, done: InstallResult) -> None:
         returned = module.as_return(done, present=True)
         assert returned["changed"] is True and len(returned["diff"]) == 1
 
@@ -146,7 +149,7 @@ class TestReturn:
             FileChange("/etc/systemd/system/ip-masq-agent.service", "[Service]\n", "[Unit]\n"),
         )
         rules, config, service, rest = module.as_return(
-            Installed(files, ("start: ip-masq-agent.timer",), result), present=True
+            InstallResult(files, ("start: ip-masq-agent.timer",), result), present=True
         )["diff"]
         assert rules["after_header"] == "rules" and "-A POSTROUTING -j C" in rules["after"]
         assert (config["before"], config["after"], config["after_header"]) == ("", "{}\n", "/etc/ip-masq-agent/config")

@@ -69,7 +69,7 @@ def test_of_a_file_that_cannot_be_read_all_keys_that_have_a_value_differ(tmp_pat
 
 
 def test_bad_input_is_refused_also_where_nothing_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module_options.install, "check_places", lambda _where: None)
+    monkeypatch.setattr(module_options.install, "check_paths", lambda _where: None)
     options = {name: spec.get("default") for name, spec in module.ARGUMENT_SPEC.items()}
     options.update(bin_dir=str(tmp_path), config={"nonMasqueradeCIDRs": "10.0.0.1/8"})
     with pytest.raises(ConfigError, match="aligned network is 10"):

@@ -115,7 +115,7 @@ def test_good_values_are_accepted(options: t.Dict[str, t.Any]) -> None:
         ({"state": "gone"}, "value of ip_masq_agent_state must be one of: present, absent, got: gone"),
         # It was a boolean once, and false did not mean never.
         ({"install_packages": False}, "value of ip_masq_agent_install_packages must be one of: never, missing, always"),
-        ({"config_dir": "/etc/my agent"}, "ip_masq_agent_config_dir: '/etc/my agent' is not usable"),
+        ({"config_dir": "/etc/my agent"}, "ip_masq_agent_config_dir: invalid path '/etc/my agent': "),
         (
             {"cluster_cidrs": ["10.233.64.0/18", "100.64.0.0/10"]},
             "100.64.0.0/10 of ip_masq_agent_cluster_cidrs would be masqueraded: add it to ip_masq_agent_non_masquerade",

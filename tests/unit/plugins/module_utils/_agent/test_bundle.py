@@ -18,7 +18,7 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import bundle, paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.import_collection import location
-from support.private_node import make_private
+from support.private_node import private_paths
 
 PLAIN = paths.choose_paths(python=sys.executable)
 
@@ -76,14 +76,12 @@ class TestProgram:
             )
             assert done.stdout == bundle.program(PLAIN)
 
-    def test_its_code_is_compiled_once_and_kept_until_the_boot(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        make_private(monkeypatch, tmp_path)
+    def test_its_code_is_compiled_once_and_kept_until_the_boot(self, tmp_path: Path) -> None:
+        where = private_paths(tmp_path)
         program = tmp_path / "ip-masq-agent"
-        program.write_bytes(bundle.program(PLAIN))
+        program.write_bytes(bundle.program(where))
         program.chmod(0o755)
-        kept = Path(paths.RUN_DIR) / "compiled"
+        kept = Path(where.compiled)
 
         def version() -> str:
             done = subprocess.run([str(program), "--version"], stdout=subprocess.PIPE, check=True)
@@ -146,7 +144,7 @@ class TestProgram:
     @pytest.mark.parametrize(
         "raw", [b"", b"#!/bin/sh\n", b"\x7fELF\x00", b"WHERE = {}", b"WHERE = {'a': 1}\nSOURCES = {}"]
     )
-    def test_another_program_is_distinguished_from_ours(self, raw: bytes) -> None:
+    def test_another_program_is_not_taken_for_ours(self, raw: bytes) -> None:
         with pytest.raises(ValueError):
             bundle.unpack(raw)
 

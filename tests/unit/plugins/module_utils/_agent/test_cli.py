@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The node's command line: what it says, and its exit status. With real rules: the tests of the kernel."""
+"""The command line on the node: its output and its exit status. With real rules: the kernel tests."""
 
 from __future__ import annotations
 
@@ -12,36 +12,35 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import cli as agent
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import memory as states
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import cli, sync
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import Event, Memory, write_memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import View
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
-from support.private_node import in_force, make_private, reconciled
+from support.private_node import in_force, private_paths, reconciled
 
 BROKEN = '{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}'
 
 
 class Agent:
-    """The command line on a node whose rules are as they are told to be."""
+    """The command line on a node whose rules are what a test wants."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path, capsys: t.Any) -> None:
-        make_private(monkeypatch, root)
         monkeypatch.delenv("JOURNAL_STREAM", raising=False)
-        monkeypatch.setattr(agent, "look", self._look)
-        monkeypatch.setattr(agent, "run", self._run)
-        self.where = Paths(config_dir=str(root / "config"))
+        monkeypatch.setattr(sync, "reconcile", self._reconcile)
+        monkeypatch.setattr(cli, "run", self._run)
+        self.where = private_paths(root, config_dir=str(root / "config"))
         self.config = root / "config" / "config"
         self.config.parent.mkdir()
         self._capsys = capsys
         self.met: t.Dict[str, t.Any] = {}
         self.route = "203.0.113.7 via 198.51.100.2 dev eth0 src 198.51.100.1 uid 0 \\    cache \n"
 
-    def _look(self, _node: t.Any, config: Config, _remembered: states.State) -> Result:
+    def _reconcile(self, _node: t.Any, config: Config, check: bool, **_more: t.Any) -> Result:
+        assert check
         return reconciled(config, **self.met)
 
     def _run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
@@ -50,10 +49,14 @@ class Agent:
             raise NodeError("cannot run ip: No such file or directory")
         return Outcome(0, self.route, "")
 
+    def remember(self, memory: Memory) -> None:
+        """Have the agent remember this."""
+        write_memory(self.where, memory)
+
     def __call__(self, *argv: str) -> int:
         """Run a command; what it printed is in C(out) and C(err)."""
         try:
-            status = agent.main(argv, self.where)
+            status = cli.main(argv, self.where)
         except SystemExit as exc:
             status = t.cast(int, exc.code)
         self.out, self.err = self._capsys.readouterr()
@@ -69,14 +72,14 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: t.Any) -> Agent
 class TestUsage:
     """Help, version, and what is no command."""
 
-    def test_help_lists_commands_exit_statuses_and_the_configuration(self, run: Agent) -> None:
+    def test_help_has_commands_exit_statuses_and_the_configuration(self, run: Agent) -> None:
         assert run("--help") == 0
         for word in ("sync", "status", "explain", "remove", "--lock-timeout", "journalctl -u ip-masq-agent"):
             assert word in run.out
         statuses = re.findall(r"^  ([0-9])  ", run.out, re.MULTILINE)
-        told = (agent.OK, agent.FAILED, 2, agent.CONFIG_BROKEN, agent.OUT_OF_SYNC)
-        assert [int(status) for status in statuses] == list(told)
-        assert "%s/config" % run.where.config_dir in run.out
+        statuses_of_code = (cli.OK, cli.FAILED, 2, cli.CONFIG_BROKEN, cli.OUT_OF_SYNC)
+        assert [int(status) for status in statuses] == list(statuses_of_code)
+        assert run.where.config in run.out and run.where.drop_ins in run.out
         assert max(len(line) for line in run.out.splitlines() if run.where.config_dir not in line) <= 101
 
     @pytest.mark.parametrize("command", ["sync", "status", "explain", "remove", "set-timer"])
@@ -103,7 +106,7 @@ class TestUsage:
             ("--lock-timeout", "soon", "sync"),
         ],
     )
-    def test_wrong_usage_has_its_own_status(self, run: Agent, argv: t.Sequence[str]) -> None:
+    def test_invalid_usage_has_its_own_status(self, run: Agent, argv: t.Sequence[str]) -> None:
         assert run(*argv) == 2
         assert run.out == ""
         assert run.err.startswith("usage: ip-masq-agent")
@@ -113,16 +116,18 @@ class TestStatus:
     """status"""
 
     def test_in_sync(self, run: Agent) -> None:
-        assert run("status") == agent.OK
+        assert run("status") == cli.OK
         assert re.search(r"^rules +in sync$", run.out, re.MULTILINE)
-        assert re.search(r"^config +defaults \(%s/config is not there\)$" % run.where.config_dir, run.out, re.MULTILINE)
+        assert re.search(
+            r"^config +defaults \(%s/config does not exist\)$" % run.where.config_dir, run.out, re.MULTILINE
+        )
         assert re.search(r"^exempt +10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16$", run.out, re.MULTILINE)
         assert "connections: 3 masqueraded, 12 exempt" in run.out
         assert run.err == ""
 
     def test_json_has_what_the_table_has_and_more(self, run: Agent) -> None:
         run.config.write_text('{"nonMasqueradeCIDRs": ["10.0.0.0/8"], "resyncInterval": "1500ms"}')
-        assert run("status", "--json") == agent.OK
+        assert run("status", "--json") == cli.OK
         report = json.loads(run.out)
         assert report["in_sync"] is True and report["differs"] == [] and report["errors"] == []
         assert report["version"] == VERSION
@@ -138,12 +143,12 @@ class TestStatus:
         assert (report["last_sync"], report["last_change"], report["last_error"]) == (None, None, None)
         assert (report["drift_repaired"], report["config_errors"], report["failing"]) == (0, 0, False)
 
-    def test_out_of_sync_reports_what_differs(self, run: Agent) -> None:
+    def test_out_of_sync_lists_the_pending_changes(self, run: Agent) -> None:
         run.met = {"actions": ["-A IP-MASQ-AGENT -j X"], "found": View((), None)}
-        assert run("status") == agent.OUT_OF_SYNC
-        assert "NOT IN SYNC" in run.out
+        assert run("status") == cli.OUT_OF_SYNC
+        assert "NOT IN SYNC" in run.out and "\npending changes:\n" in run.out
         assert "ipv4, iptables_nft: rule added: -A IP-MASQ-AGENT -j X" in run.out
-        assert run("status", "--json") == agent.OUT_OF_SYNC
+        assert run("status", "--json") == cli.OUT_OF_SYNC
         (difference,) = json.loads(run.out)["differs"]
         assert difference == {
             "family": "ipv4",
@@ -152,33 +157,33 @@ class TestStatus:
             "rule": "-A IP-MASQ-AGENT -j X",
         }
 
-    def test_a_broken_config_is_reported_and_the_last_valid_one_shown(self, run: Agent) -> None:
-        states.save(states.State(values={"non_masquerade_cidrs": ["10.9.0.0/16"]}, sources=("/was/here",)))
+    def test_broken_config_is_reported_and_the_last_valid_one_shown(self, run: Agent) -> None:
+        run.remember(Memory(values={"non_masquerade_cidrs": ["10.9.0.0/16"]}, sources=("/was/here",)))
         run.config.write_text(BROKEN)
-        assert run("status") == agent.CONFIG_BROKEN
-        assert "BROKEN, the last good one is in force: %s" % run.config in run.out
+        assert run("status") == cli.CONFIG_BROKEN
+        assert "BROKEN, the last valid configuration stays in force: %s" % run.config in run.out
         assert re.search(r"^exempt +10.9.0.0/16$", run.out, re.MULTILINE)
 
-    def test_broken_config_and_no_earlier_one(self, run: Agent) -> None:
+    def test_broken_config_and_no_previous_one(self, run: Agent) -> None:
         run.config.write_text(BROKEN)
-        assert run("status") == agent.CONFIG_BROKEN
+        assert run("status") == cli.CONFIG_BROKEN
         assert run.out == ""
         assert "has host bits set" in run.err
-        assert "there is no earlier configuration to stand in" in run.err
+        assert "no previous valid configuration to fall back to" in run.err
 
     def test_a_family_that_cannot_be_read_is_an_error(self, run: Agent) -> None:
         run.met = {"errors": ["ipv6: no module"]}
-        assert run("status") == agent.FAILED
+        assert run("status") == cli.FAILED
         assert "ipv6: no module" in run.out
 
-    @pytest.mark.parametrize("repaired, told", [(0, "0 times"), (1, "1 time"), (7, "7 times")])
-    def test_history_is_shown(self, run: Agent, repaired: int, told: str) -> None:
-        event = states.Event(1_700_000_000.0, ("ipv4: one", "ipv4: two"))
-        states.save(states.State(last_change=event, last_error=event, drift_repaired=repaired))
+    @pytest.mark.parametrize("repaired, text", [(0, "0 times"), (1, "1 time"), (7, "7 times")])
+    def test_history_is_reported(self, run: Agent, repaired: int, text: str) -> None:
+        event = Event(1_700_000_000.0, ("ipv4: one", "ipv4: two"))
+        run.remember(Memory(last_change=event, last_error=event, drift_repaired=repaired))
         run("status")
-        assert re.search(r"^drift +repaired %s$" % told, run.out, re.MULTILINE)
+        assert re.search(r"^drift +repaired %s$" % text, run.out, re.MULTILINE)
         assert re.search(r"^last change +2023-11-1.*: ipv4: one \(and 1 more\)$", run.out, re.MULTILINE)
-        assert re.search(r"^last error .*ipv4: one \(and 1 more\) \(mended since\)$", run.out, re.MULTILINE)
+        assert re.search(r"^last error .*ipv4: one \(and 1 more\) \(resolved\)$", run.out, re.MULTILINE)
 
     def test_long_lists_are_shortened_for_people_only(self, run: Agent) -> None:
         cidrs = ["10.%d.0.0/17" % number for number in range(60)]
@@ -194,28 +199,22 @@ class TestExplain:
 
     def test_exempt(self, run: Agent) -> None:
         run.route = ""
-        assert run("explain", "172.20.0.1", "--source", "10.244.1.2") == agent.OK
+        assert run("explain", "172.20.0.1", "--source", "10.244.1.2") == cli.OK
         first, second = run.out.splitlines()
-        assert first == (
-            "172.20.0.1 is exempt, because 172.16.0.0/12 contains it: "
-            "a connection keeps the source address of 10.244.1.2"
-        )
+        assert first == ("172.20.0.1 is in the exempt range 172.16.0.0/12: our chain exempts connections of 10.244.1.2")
         assert second.startswith("rule 3 of 5: -A IP-MASQ-AGENT -d 172.16.0.0/12 ")
 
     def test_masqueraded(self, run: Agent) -> None:
-        assert run("explain", "203.0.113.7") == agent.OK
+        assert run("explain", "203.0.113.7") == cli.OK
         first, second, third = run.out.splitlines()
-        assert first == (
-            "203.0.113.7 is masqueraded, because no exempt range contains it: "
-            "a connection of the pod leaves as the node"
-        )
+        assert first == ("203.0.113.7 is in no exempt range: our chain masquerades connections of the pod")
         assert second.startswith("rule 5 of 5: -A IP-MASQ-AGENT ") and "-j MASQUERADE" in second
         assert third == "route: 203.0.113.7 via 198.51.100.2 dev eth0 src 198.51.100.1 uid 0 cache"
 
     def test_an_address_of_the_node_itself(self, run: Agent) -> None:
         run.route = "local 198.51.100.1 dev lo src 198.51.100.1 uid 0 \\    cache <local> \n"
         run("explain", "198.51.100.1")
-        assert "(an address of this node: such traffic never reaches our chain)" in run.out
+        assert "(an address of this node: such traffic bypasses our chain)" in run.out
 
     def test_ports_do_not_hide_the_rule_for_everything_else(self, run: Agent) -> None:
         run.config.write_text('{"toPorts": "1024-2047"}')
@@ -223,37 +222,37 @@ class TestExplain:
         assert "rule 8 of 8: " in run.out and "--to-ports" not in run.out
 
     def test_ipv6_that_is_off(self, run: Agent) -> None:
-        assert run("explain", "2001:db8::1") == agent.OK
-        assert run.out == "2001:db8::1: IPv6 is not managed (enableIPv6 is off), so no rule of ours decides\n"
+        assert run("explain", "2001:db8::1") == cli.OK
+        assert run.out == "2001:db8::1: IPv6 is not managed (enableIPv6 is off), so there is no chain of ours\n"
 
     def test_ipv6_that_is_on(self, run: Agent) -> None:
         run.config.write_text('{"enableIPv6": true, "nonMasqueradeCIDRs": ["fd00::/8"]}')
         run("explain", "fd00::1")
-        assert "fd00::1 is exempt, because fd00::/8 contains it" in run.out
+        assert "fd00::1 is in the exempt range fd00::/8" in run.out
         run("explain", "2001:db8::1")
-        assert "2001:db8::1 is masqueraded" in run.out
+        assert "2001:db8::1 is in no exempt range: our chain masquerades" in run.out
 
-    def test_two_families_in_one_question(self, run: Agent) -> None:
-        assert run("explain", "203.0.113.7", "--source", "fd00::1") == agent.FAILED
-        assert "are of two families" in run.err
+    def test_two_ip_versions_are_refused(self, run: Agent) -> None:
+        assert run("explain", "203.0.113.7", "--source", "fd00::1") == cli.FAILED
+        assert "203.0.113.7: source and destination must be the same IP version" in run.err
 
-    def test_rules_that_are_not_in_force_are_not_made_up(self, run: Agent) -> None:
+    def test_missing_rules_are_not_explained(self, run: Agent) -> None:
         run.met = {"actions": ["-A X"], "found": View((), None)}
-        assert run("explain", "10.0.0.1") == agent.OK
-        assert "no rule of ours decides, because our rules are not in force as they should be" in run.out
+        assert run("explain", "10.0.0.1") == cli.OK
+        assert "10.0.0.1: managed rules are missing or modified; run ip-masq-agent sync" in run.out
         assert "see ip-masq-agent status" in run.out
 
-    def test_drift_is_explained_as_it_is_and_not_as_it_should_be(self, run: Agent) -> None:
+    def test_active_rules_are_explained_and_not_the_configured_ones(self, run: Agent) -> None:
         run.met = {"actions": ["-A X"], "found": in_force(build({"non_masquerade_cidrs": []}), "ipv4")}
         run("explain", "10.0.0.1")
-        assert "10.0.0.1 is masqueraded" in run.out
-        assert "note: the rules in force are not those declared" in run.out
+        assert "10.0.0.1 is in no exempt range: our chain masquerades" in run.out
+        assert "note: active rules differ from the configuration" in run.out
 
     def test_broken_config_is_noted(self, run: Agent) -> None:
-        states.save(states.State(values={}))
+        run.remember(Memory(values={}))
         run.config.write_text(BROKEN)
-        assert run("explain", "10.0.0.1") == agent.OK
-        assert "note: the configuration is broken, the last good one is in force" in run.out
+        assert run("explain", "10.0.0.1") == cli.OK
+        assert "note: the configuration is broken, the last valid one stays in force" in run.out
 
 
 class TestJournal:
@@ -276,16 +275,16 @@ class TestJournal:
         folder = run.config.parent / "config.d"
         folder.mkdir()
         (folder / name).write_text("{")
-        told = "a\\n<0>forged\\r\\x1b[2J\\udcff\\u2028.json: invalid JSON"
-        assert run("status") == agent.CONFIG_BROKEN
-        assert run.err.count("\n") == 1 and told in run.err
+        escaped = "a\\n<0>forged\\r\\x1b[2J\\udcff\\u2028.json: invalid JSON"
+        assert run("status") == cli.CONFIG_BROKEN
+        assert run.err.count("\n") == 1 and escaped in run.err
         monkeypatch.setenv("JOURNAL_STREAM", "8:1234")
-        assert run("status") == agent.CONFIG_BROKEN
-        assert run.err.startswith("<3>") and run.err.count("\n") == 1 and told in run.err
+        assert run("status") == cli.CONFIG_BROKEN
+        assert run.err.startswith("<3>") and run.err.count("\n") == 1 and escaped in run.err
 
     def test_what_others_named_does_not_reach_the_terminal_as_it_is(self, run: Agent) -> None:
-        states.save(states.State(last_change=states.Event(1.0, ("x\x1b[2Jy\nz",)), unrecorded=("a\x07b",)))
-        assert run("status") == agent.OK
+        run.remember(Memory(last_change=Event(1.0, ("x\x1b[2Jy\nz",)), unrecorded=("a\x07b",)))
+        assert run("status") == cli.OK
         assert "x\\x1b[2Jy\\nz" in run.out and "a\\x07b" in run.out
-        assert run("status", "--json") == agent.OK
+        assert run("status", "--json") == cli.OK
         assert json.loads(run.out)["notes"] == ["a\x07b"]

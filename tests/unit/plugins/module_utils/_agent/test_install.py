@@ -18,19 +18,19 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
     install,
     paths,
     resync_script,
-    snapshot,
     units,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError, NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import systemd
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
-from support.private_node import make_private
+from support.private_node import private_paths
 
 PLAIN = paths.choose_paths(python=sys.executable)
 
 
 class Systemctl:
-    """Stands for systemctl: knows what it was told."""
+    """Simulates systemctl: records the verbs and keeps the state of the units."""
 
     def __init__(self) -> None:
         self.enabled: t.Set[str] = set()
@@ -43,7 +43,8 @@ class Systemctl:
         program, verb, *names = argv
         assert program == "systemctl"
         if verb == "show":
-            assert names.pop(0) == "--property=LoadState,UnitFileState,ActiveState"
+            assert names.pop(0) == "--property=UnitFileState,ActiveState"
+            assert names.pop(0) == "--"
             return Outcome(0, "\n\n".join(self._show(name) for name in names) + "\n", "")
         self.calls.append([verb, *names])
         if verb == self.refuse:
@@ -64,12 +65,9 @@ class Systemctl:
 
 
 @pytest.fixture
-def where(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> paths.Paths:
+def where(tmp_path: Path) -> paths.Paths:
     """A node of our own."""
-    make_private(monkeypatch, tmp_path)
-    return paths.Paths(
-        config_dir=str(tmp_path / "etc/ip-masq-agent"), bin_dir=str(tmp_path / "sbin"), python=sys.executable
-    )
+    return private_paths(tmp_path)
 
 
 def tree(root: Path) -> t.Dict[str, t.Tuple[int, bytes]]:
@@ -99,10 +97,10 @@ class TestPutFiles:
     def test_a_second_time_changes_nothing(self, where: paths.Paths, tmp_path: Path) -> None:
         install.put_files(where, "{}\n")
         before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-        assert install.put_files(where, "{}\n") == install.Installed((), ())
+        assert install.put_files(where, "{}\n") == install.InstallResult((), ())
         assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
-    def test_check_mode_predicts_the_run_and_writes_nothing(self, where: paths.Paths, tmp_path: Path) -> None:
+    def test_check_mode_reports_the_same_and_writes_nothing(self, where: paths.Paths, tmp_path: Path) -> None:
         predicted = install.put_files(where, "{}\n", check=True)
         assert list(tmp_path.rglob("*")) == []
         assert install.put_files(where, "{}\n") == predicted
@@ -122,7 +120,7 @@ class TestPutFiles:
         install.put_files(where, '{"masqLinkLocal": true}\n')
         assert mine.read_text() == "{}"
 
-    def test_files_changed_by_hand_are_restored(self, where: paths.Paths, tmp_path: Path) -> None:
+    def test_what_was_changed_by_hand_is_restored(self, where: paths.Paths, tmp_path: Path) -> None:
         install.put_files(where, "{}\n")
         before = tree(tmp_path)
         (tmp_path / "sbin/ip-masq-agent").write_bytes(b"#!/bin/sh\n")
@@ -169,14 +167,14 @@ class TestPutFiles:
         put = install.put_files(where._replace(config_dir=str(tmp_path / "ip-masq-agent")), "{}\n")
         assert os.path.exists(where.config_dir + "/config")
         (note,) = put.notes
-        assert note.startswith("config_dir was %s: " % where.config_dir)
+        assert note == "config_dir was %s; its files are kept and no longer read" % where.config_dir
 
     def test_program_is_described_in_the_diff_and_text_is_shown(self, where: paths.Paths) -> None:
         shown = {os.path.basename(change.path): change for change in install.put_files(where, "{}\n").files}
         assert shown["config"].before is None and shown["config"].after == "{}\n"
         about = t.cast(str, shown["ip-masq-agent"].after).splitlines()
         assert re.match("[0-9]+ bytes, sha256 [0-9a-f]{64}$", about[0])
-        assert about[1:] == ["version: " + VERSION] + ["%s: %s" % place for place in where._asdict().items()]
+        assert about[1:] == ["version: " + VERSION] + ["%s: %s" % place for place in where.chosen().items()]
 
     def test_a_long_config_is_shown(self, where: paths.Paths) -> None:
         text = '{"nonMasqueradeCIDRs": [%s]}\n' % ", ".join('"10.%d.0.0/16"' % number for number in range(5000))
@@ -196,10 +194,10 @@ class TestPutFiles:
         assert re.match("7 bytes, sha256 [0-9a-f]{64}\n$", t.cast(str, shown["ip-masq-agent"].before))
 
     def test_snapshot_of_the_old_program_does_not_stay(self, where: paths.Paths) -> None:
-        Path(snapshot._EXPECTED).parent.mkdir(parents=True)
-        Path(snapshot._EXPECTED).write_text("old")
+        Path(where.expected).parent.mkdir(parents=True)
+        Path(where.expected).write_text("old")
         install.put_files(where, "{}\n")
-        assert not Path(snapshot._EXPECTED).exists()
+        assert not Path(where.expected).exists()
 
     def test_a_file_that_cannot_be_written_is_named(self, where: paths.Paths, tmp_path: Path) -> None:
         (tmp_path / "sbin").write_text("a file where a directory should be")
@@ -207,65 +205,58 @@ class TestPutFiles:
             install.put_files(where, "{}\n")
 
 
-class TestCheckPlaces:
-    """install.check_places"""
+class TestCheckPaths:
+    """install.check_paths"""
 
-    @pytest.mark.parametrize("place", paths.Paths._fields)
+    @pytest.mark.parametrize("place", paths.CHOSEN)
     @pytest.mark.parametrize("hidden", ["/home", "/root", "/run/user", "/tmp", "/var/tmp"])
     def test_what_the_service_does_not_see_is_refused(self, place: str, hidden: str) -> None:
         for path in (hidden, hidden + "/deeper"):
-            with pytest.raises(ConfigError, match="^%s: %s is within %s, where the agent's " % (place, path, hidden)):
-                install.check_places(paths.Paths(**{place: path}))
+            with pytest.raises(
+                ConfigError,
+                match="^%s: %s is within %s, which the agent's service cannot access" % (place, path, hidden),
+            ):
+                install.check_paths(paths.Paths(**{place: path}))
         try:
-            install.check_places(paths.Paths(**{place: hidden + "x"}))
+            install.check_paths(paths.Paths(**{place: hidden + "x"}))
         except ConfigError as exc:
-            assert "is not a directory for the agent alone" in str(exc)
+            assert "is not dedicated to the agent" in str(exc)
 
-    @pytest.mark.parametrize("place", paths.Paths._fields)
-    def test_a_link_that_leads_there_is_refused_and_the_target_named(
-        self, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(install, "_UNUSABLE", {str(tmp_path / "home"): "why"})
+    @pytest.mark.parametrize("place", paths.CHOSEN)
+    def test_a_link_that_leads_there_is_refused_and_the_target_named(self, place: str, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(tmp_path / "home")
         with pytest.raises(
             ConfigError, match="^%s: .*/link/x, a symbolic link to .*/home/x, is within .*/home" % place
         ):
-            install.check_places(paths.Paths(**{place: str(tmp_path / "link" / "x")}))
+            install.check_paths(paths.Paths(root=str(tmp_path), **{place: str(tmp_path / "link" / "x")}))
 
-    def test_a_hidden_place_that_is_a_link_hides_what_it_leads_to(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(install, "_UNUSABLE", {str(tmp_path / "home"): "why"})
+    def test_a_hidden_place_that_is_a_link_hides_what_it_leads_to(self, tmp_path: Path) -> None:
         (tmp_path / "home").symlink_to(tmp_path / "export")
         with pytest.raises(ConfigError, match="is within"):
-            install.check_places(paths.Paths(bin_dir=str(tmp_path / "export")))
+            install.check_paths(paths.Paths(root=str(tmp_path), bin_dir=str(tmp_path / "export")))
 
-    @pytest.mark.parametrize("folder", [install.STATE_DIR, install.RUN_DIR])
+    @pytest.mark.parametrize("folder", [paths.Paths().state_dir, paths.Paths().run_dir])
     def test_what_removal_deletes_as_a_whole_is_refused(self, folder: str) -> None:
-        with pytest.raises(ConfigError, match="which removal deletes as a whole"):
-            install.check_places(paths.Paths(config_dir=folder))
+        with pytest.raises(ConfigError, match="which a removal deletes completely"):
+            install.check_paths(paths.Paths(config_dir=folder))
 
-    @pytest.fixture
-    def anywhere(self, where: paths.Paths, monkeypatch: pytest.MonkeyPatch) -> paths.Paths:
-        """A node whose every place will do."""
-        monkeypatch.setattr(install, "_UNUSABLE", {})
-        return where
-
-    def test_a_config_dir_that_others_use_is_refused(self, anywhere: paths.Paths, tmp_path: Path) -> None:
+    def test_a_config_dir_that_others_use_is_refused(self, where: paths.Paths, tmp_path: Path) -> None:
         others = tmp_path / "kubernetes"
         (others / "pki").mkdir(parents=True)
-        with pytest.raises(ConfigError, match="^config_dir: .*/kubernetes, which holds 'pki', is not a directory for"):
-            install.check_places(anywhere._replace(config_dir=str(others)))
+        with pytest.raises(
+            ConfigError, match="^config_dir: .*/kubernetes is not dedicated to the agent .it contains 'pki'."
+        ):
+            install.check_paths(where._replace(config_dir=str(others)))
 
     @pytest.mark.parametrize("well_known", ["/etc", "/usr", "/var", "/opt", "/srv", "/etc/systemd/system", "/var/lib"])
-    def test_a_well_known_config_dir_is_refused(self, anywhere: paths.Paths, well_known: str) -> None:
-        with pytest.raises(ConfigError, match="^config_dir: %s.* is not a directory for the agent alone" % well_known):
-            install.check_places(anywhere._replace(config_dir=well_known))
+    def test_a_well_known_config_dir_is_refused(self, where: paths.Paths, well_known: str) -> None:
+        with pytest.raises(ConfigError, match="^config_dir: %s is not dedicated to the agent" % well_known):
+            install.check_paths(where._replace(config_dir=well_known))
 
-    def test_one_of_its_own_will_do(self, anywhere: paths.Paths, tmp_path: Path) -> None:
-        install.check_places(anywhere)
+    def test_one_of_its_own_will_do(self, where: paths.Paths, tmp_path: Path) -> None:
+        install.check_paths(where)
         for folder in ("absent", "empty", "with/ip-masq-agent", "used"):
-            there = anywhere._replace(config_dir=str(tmp_path / folder))
+            there = where._replace(config_dir=str(tmp_path / folder))
             if folder != "absent":
                 (tmp_path / folder).mkdir(parents=True)
             if folder == "with/ip-masq-agent":
@@ -273,37 +264,37 @@ class TestCheckPlaces:
             if folder == "used":
                 (tmp_path / folder / "config").touch()
                 (tmp_path / folder / "config.d").mkdir()
-            install.check_places(there)
+            install.check_paths(there)
 
-    def test_one_that_the_installed_agent_has_stays_good(self, anywhere: paths.Paths, tmp_path: Path) -> None:
-        there = anywhere._replace(config_dir=str(tmp_path / "policy"))
+    def test_one_that_the_installed_agent_has_stays_good(self, where: paths.Paths, tmp_path: Path) -> None:
+        there = where._replace(config_dir=str(tmp_path / "policy"))
         install.put_files(there, "{}\n")
         (tmp_path / "policy" / "config~").touch()
-        install.check_places(there)
+        install.check_paths(there)
 
 
 class TestInstalled:
-    """install.installed"""
+    """install.find_installed"""
 
     def test_places_are_those_of_the_program_that_the_unit_starts(self, where: paths.Paths) -> None:
-        assert install.installed(where) == []
+        assert install.find_installed(where) == []
         install.put_files(where, "{}\n")
-        assert install.installed(where) == [where]
-        assert install.installed(paths.Paths(bin_dir="/no/such/place")) == [where]
+        assert install.find_installed(where) == [where]
+        assert install.find_installed(where._replace(bin_dir="/no/such/place")) == [where]
 
     def test_places_are_those_of_the_program_where_there_is_no_unit(self, where: paths.Paths) -> None:
         install.put_files(where, "{}\n")
-        os.unlink(os.path.join(install.UNIT_DIR, units.SERVICE))
-        assert install.installed(where._replace(config_dir="/other")) == [where]
+        os.unlink(os.path.join(where.unit_dir, units.SERVICE))
+        assert install.find_installed(where._replace(config_dir="/other")) == [where]
 
     def test_a_damaged_program_names_no_paths(self, where: paths.Paths) -> None:
         install.put_files(where, "{}\n")
         Path(where.program).write_text("#!/bin/sh\n")
-        assert install.installed(where) == []
+        assert install.find_installed(where) == []
 
 
 class TestTryService:
-    """install.try_service and install.last_failure"""
+    """install.try_service"""
 
     class Systemd:
         """Runs the service with a result; the journal has a line of it."""
@@ -324,114 +315,111 @@ class TestTryService:
             return Outcome(0, "", "")
 
     def test_a_run_that_works_is_silent(self, where: paths.Paths) -> None:
-        systemd = self.Systemd()
-        install.try_service(systemd, where)
-        assert ["systemctl", "restart"] in systemd.calls
-        assert install.last_failure(systemd) == ""
+        run = self.Systemd()
+        install.try_service(run, where)
+        assert ["systemctl", "restart"] in run.calls
 
     def test_the_program_runs_and_not_only_the_comparison(self, where: paths.Paths) -> None:
-        expected = Path(snapshot._EXPECTED)
+        expected = Path(where.expected)
         expected.parent.mkdir(parents=True)
         expected.write_text("as verified")
         seen: t.List[bool] = []
         install.try_service(self.Systemd(run=lambda: seen.append(expected.exists())), where)
         assert seen == [False]
 
-    def test_a_failed_run_is_reported_with_lines_of_the_journal(self, where: paths.Paths) -> None:
-        systemd = self.Systemd("exit-code", 127)
+    def test_a_failure_is_reported_with_the_lines_of_the_journal(self, where: paths.Paths) -> None:
         with pytest.raises(NodeError) as error:
-            install.try_service(systemd, where)
+            install.try_service(self.Systemd("exit-code", 127), where)
         assert str(error.value).startswith(
-            "the agent is installed, and ip-masq-agent.service does not work: result exit-code, exit status 127: "
-            "exec: /usr/local/sbin/ip-masq-agent: not found; Failed.. Repair that and run this again"
+            "the agent is installed, but ip-masq-agent.service fails: result exit-code, exit status 127: "
+            "exec: /usr/local/sbin/ip-masq-agent: not found; Failed.. Fix the cause and run this again"
         )
-        assert install.last_failure(systemd) == "result exit-code, exit status 127"
 
     def test_metrics_that_were_not_written_are_a_failure(self, where: paths.Paths, tmp_path: Path) -> None:
         there = where._replace(metrics_dir=str(tmp_path))
         Path(there.metrics_file).write_text("of yesterday")
-        with pytest.raises(NodeError, match="does not work: it did not write .*/ip_masq_agent.prom"):
+        with pytest.raises(NodeError, match="fails: it did not write .*/ip_masq_agent.prom"):
             install.try_service(self.Systemd(), there)
         install.try_service(self.Systemd(run=lambda: Path(there.metrics_file).write_text("of today")), there)
 
 
-class TestSettleUnits:
-    """install.settle_units"""
+class TestUpdateUnits:
+    """install.update_units"""
 
     def test_first_time_all_are_enabled_and_the_timer_runs(self, where: paths.Paths) -> None:
         systemctl = Systemctl()
         put = install.put_files(where, "{}\n")
-        done = install.settle_units(systemctl, put)
+        done = install.update_units(systemctl, where, put)
         assert systemctl.calls[0] == ["daemon-reload"]
         assert systemctl.enabled == set(units.ENABLED_UNITS)
         assert systemctl.active == set(units.STARTED_UNITS)
         assert [line.split(":")[0] for line in done] == ["enable", "start"]
         systemctl.calls.clear()
-        assert install.settle_units(systemctl, install.put_files(where, "{}\n")) == []
+        assert install.update_units(systemctl, where, install.put_files(where, "{}\n")) == []
         assert systemctl.calls == []
 
-    def test_check_mode_predicts_the_run_and_changes_nothing(self, where: paths.Paths) -> None:
+    def test_check_mode_reports_the_same_and_does_nothing(self, where: paths.Paths) -> None:
         systemctl = Systemctl()
         put = install.put_files(where, "{}\n", check=True)
-        predicted = install.settle_units(systemctl, put, check=True)
+        predicted = install.update_units(systemctl, where, put, check=True)
         assert systemctl.calls == []
-        assert install.settle_units(systemctl, put) == predicted
+        assert install.update_units(systemctl, where, put) == predicted
 
     def test_hook_starts_where_its_firewall_is_up(self, where: paths.Paths) -> None:
         systemctl = Systemctl()
         systemctl.known.add("nftables.service")
         systemctl.active.add("nftables.service")
-        install.settle_units(systemctl, install.put_files(where, "{}\n"))
+        install.update_units(systemctl, where, install.put_files(where, "{}\n"))
         assert "ip-masq-agent-firewall@nftables.service" in systemctl.active
         assert "ip-masq-agent-firewall@firewalld.service" not in systemctl.active
 
     def test_a_unit_that_changed_is_restarted(self, where: paths.Paths) -> None:
         systemctl = Systemctl()
-        install.settle_units(systemctl, install.put_files(where, "{}\n"))
+        install.update_units(systemctl, where, install.put_files(where, "{}\n"))
         systemctl.calls.clear()
-        (Path(install.UNIT_DIR) / units.TIMER).write_text("[Timer]\n")
-        install.settle_units(systemctl, install.put_files(where, "{}\n"))
+        (Path(where.unit_dir) / units.TIMER).write_text("[Timer]\n")
+        install.update_units(systemctl, where, install.put_files(where, "{}\n"))
         assert systemctl.calls == [["daemon-reload"], ["restart", units.TIMER]]
 
     def test_not_enabled_means_stopped_now_and_after_a_boot(self, where: paths.Paths) -> None:
         systemctl = Systemctl()
         put = install.put_files(where, "{}\n")
-        install.settle_units(systemctl, put)
-        done = install.settle_units(systemctl, install.Installed((), ()), enabled=False)
+        install.update_units(systemctl, where, put)
+        done = install.update_units(systemctl, where, install.InstallResult((), ()), enabled=False)
         assert [line.split(":")[0] for line in done] == ["disable", "stop"]
         assert (systemctl.enabled, systemctl.active) == (set(), set())
-        assert install.settle_units(systemctl, install.Installed((), ()), enabled=False) == []
+        assert install.update_units(systemctl, where, install.InstallResult((), ()), enabled=False) == []
 
     def test_what_systemd_refuses_is_an_error(self, where: paths.Paths) -> None:
         systemctl = Systemctl()
         systemctl.refuse = "enable"
         with pytest.raises(NodeError, match="systemctl enable .* failed: Failed to enable: no"):
-            install.settle_units(systemctl, install.put_files(where, "{}\n"))
+            install.update_units(systemctl, where, install.put_files(where, "{}\n"))
 
 
 class TestTimer:
-    """install.set_timer and install.parse_interval"""
+    """install.set_timer and install.parse_nanoseconds"""
 
     def test_default_needs_no_drop_in(self, where: paths.Paths) -> None:
         systemctl = Systemctl()
-        assert install.set_timer(systemctl, 60 * 10**9) is False
+        assert install.set_timer(systemctl, where, 60 * 10**9) is False
         assert systemctl.calls == []
 
     def test_another_interval_is_set_once_and_taken_back(self, where: paths.Paths, tmp_path: Path) -> None:
         systemctl = Systemctl()
         drop_in = tmp_path / "run/systemd/system/ip-masq-agent.timer.d/interval.conf"
-        assert install.set_timer(systemctl, 5 * 10**9, check=True) is True
+        assert install.set_timer(systemctl, where, 5 * 10**9, check=True) is True
         assert not drop_in.exists() and systemctl.calls == []
-        assert install.set_timer(systemctl, 5 * 10**9) is True
+        assert install.set_timer(systemctl, where, 5 * 10**9) is True
         assert "OnUnitInactiveSec=5000000us" in drop_in.read_text()
         assert systemctl.calls == [["daemon-reload"], ["try-restart", units.TIMER]]
-        assert install.set_timer(systemctl, 5 * 10**9) is False
-        assert install.set_timer(systemctl, 60 * 10**9) is True
+        assert install.set_timer(systemctl, where, 5 * 10**9) is False
+        assert install.set_timer(systemctl, where, 60 * 10**9) is True
         assert not drop_in.exists()
 
     @pytest.mark.parametrize("raw, interval", [(b"1000000000\n", 10**9), (b"60000000000", 60 * 10**9)])
     def test_interval_is_read(self, raw: bytes, interval: int) -> None:
-        assert install.parse_interval(raw) == interval
+        assert install.parse_nanoseconds(raw) == interval
 
     @pytest.mark.parametrize(
         "raw",
@@ -449,11 +437,11 @@ class TestTimer:
         ],
     )
     def test_what_the_sandboxed_service_must_not_ask_for_is_refused(self, raw: bytes) -> None:
-        with pytest.raises(NodeError, match="is no interval in nanoseconds"):
-            install.parse_interval(raw)
+        with pytest.raises(NodeError, match="^invalid interval .*: must be an integer from 1000000000 to "):
+            install.parse_nanoseconds(raw)
 
 
-def test_a_node_that_systemd_does_not_run_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os.path, "isdir", lambda path: path != "/run/systemd/system")
-    with pytest.raises(NodeError, match="not booted with systemd.*use the module ip_masq instead"):
+def test_a_node_without_systemd_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systemd, "is_running", lambda: False)
+    with pytest.raises(NodeError, match="not booted with systemd.*use the module ip_masq, which only"):
         install.check_systemd()

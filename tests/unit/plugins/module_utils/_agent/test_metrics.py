@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.metrics import Sample, render
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.metrics import Sample, metrics_text
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,8 +30,8 @@ samples = st.builds(
 
 @given(samples)
 def test_any_sample_is_valid_and_complete(sample: Sample) -> None:
-    told = parse(render(sample))
-    values = told.values
+    metrics = parse(metrics_text(sample))
+    values = metrics.values
     assert values["ip_masq_agent_in_sync", ()] == float(sample.in_sync)
     assert values["ip_masq_agent_config_broken", ()] == float(sample.config_broken)
     assert values["ip_masq_agent_drift_repaired_total", ()] == float(sample.drift_repaired)
@@ -54,6 +54,6 @@ def test_any_sample_is_valid_and_complete(sample: Sample) -> None:
 
 @given(samples)
 def test_names_follow_the_conventions(sample: Sample) -> None:
-    for name, kind in parse(render(sample)).types.items():
+    for name, kind in parse(metrics_text(sample)).types.items():
         assert re.match(r"ip_masq_agent_[a-z_]+\Z", name)
         assert name.endswith("_total") == (kind == "counter"), name

@@ -22,7 +22,7 @@ def params(**given: t.Any) -> t.Dict[str, t.Any]:
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of the places are in test_install."""
-    monkeypatch.setattr(module_options.install, "check_places", lambda _where: None)
+    monkeypatch.setattr(module_options.install, "check_paths", lambda _where: None)
 
 
 def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_places_are_checked_unless_all_goes(monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(where: t.Any) -> None:
         raise ConfigError("config_dir: %s" % where.config_dir)
 
-    monkeypatch.setattr(module_options.install, "check_places", refuse)
+    monkeypatch.setattr(module_options.install, "check_paths", refuse)
     with pytest.raises(ConfigError, match="config_dir: /tmp/x"):
         module_options.find_paths(params(config_dir="/tmp/x"))
     assert module_options.named_paths(params(config_dir="/tmp/x")).config_dir == "/tmp/x"
@@ -63,5 +63,5 @@ def test_metrics_need_their_directory_unless_all_goes(tmp_path: Path) -> None:
 
 def test_python_is_tried() -> None:
     assert module_options.find_paths(params(python=sys.executable)).python == sys.executable
-    with pytest.raises(ConfigError, match="python: /bin/false is not a Python 3.8 or later"):
+    with pytest.raises(ConfigError, match="python: /bin/false is not Python 3.8 or later"):
         module_options.find_paths(params(python="/bin/false"))

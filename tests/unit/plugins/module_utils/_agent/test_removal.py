@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import typing as t
 from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, paths, removal, units
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import memory as states
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import Memory, write_memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import systemd
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
-from support.private_node import make_private
+from support.private_node import private_paths
 
 SECRET = "root:$6$salt$hash:20000:0:99999:7:::\n"
 
@@ -27,38 +27,33 @@ class World:
     """A node with the agent in places of its own; reconcile only remembers which chains were to go."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
-        make_private(monkeypatch, root)
         monkeypatch.setattr(removal, "reconcile", self._reconcile)
         self.root = root
         for folder in ("metrics", "run/systemd/system"):
             (root / folder).mkdir(parents=True)
-        self.where = paths.Paths(
-            config_dir=str(root / "etc/policy"),
-            bin_dir=str(root / "sbin"),
-            metrics_dir=str(root / "metrics"),
-            python=sys.executable,
-        )
+        monkeypatch.setattr(systemd, "is_running", lambda: False)
+        self.where = private_paths(root, config_dir=str(root / "etc/policy"), metrics_dir=str(root / "metrics"))
         self.config_dir = Path(self.where.config_dir)
         self.metrics_file = Path(self.where.metrics_file)
         self.chains: t.List[str] = []
 
     def _reconcile(
-        self, _node: Node, config: Config, present: bool, check: bool, former: t.Sequence[str] = ()
+        self, _node: Node, config: Config, present: bool, check: bool, former: t.Sequence[str], lock_path: str
     ) -> Result:
-        assert not present
+        assert not present and lock_path == self.where.run_lock
         self.chains = [config.masq_chain, *former]
         return Result("iptables_nft", "1.8.9", (), (), ())
 
     def install(self, config: str = "{}\n") -> None:
         """What a run of the module and of the service leave."""
         install.put_files(self.where, config)
-        states.save(states.State())
-        os.makedirs(removal.RUN_DIR)
-        Path(removal.RUN_DIR, "interval").write_text("1\n")
+        write_memory(self.where, Memory())
+        os.makedirs(self.where.run_dir)
+        Path(self.where.interval_file).write_text("1\n")
         self.metrics_file.write_text("ip_masq_agent_in_sync 1\n")
 
-    def remove(self, where: t.Optional[paths.Paths] = None) -> install.Installed:
-        """Foretell a removal, and do it."""
+    def remove(self, where: t.Optional[paths.Paths] = None) -> install.InstallResult:
+        """Predict a removal, and do it."""
         before = self.files()
         node = Node(lambda *_arguments, **_more: Outcome(0, "", ""))
         predicted = removal.uninstall(node, where or self.where, check=True)
@@ -82,7 +77,7 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
     return World(monkeypatch, tmp_path)
 
 
-def shown(done: install.Installed) -> str:
+def shown(done: install.InstallResult) -> str:
     """What the diff has."""
     return "".join(change.before or "" for change in done.files)
 
@@ -128,8 +123,10 @@ class TestConfigDir:
         left = {str(path.relative_to(world.config_dir)) for path in world.config_dir.rglob("*") if path.is_file()}
         assert left == set(kept)
         assert sorted(done.notes) == [
-            "%s stays: it holds what the agent neither wrote nor read: ca.key, config.d, pki" % world.config_dir,
-            "%s/config.d stays: it holds what the agent neither wrote nor read: .a.json.swp, README" % world.config_dir,
+            "%s kept: it contains files that the agent neither wrote nor read: ca.key, config.d, pki"
+            % world.config_dir,
+            "%s/config.d kept: it contains files that the agent neither wrote nor read: .a.json.swp, README"
+            % world.config_dir,
         ]
         again = world.remove()
         assert (again.files, again.services, again.notes) == ((), (), ())
@@ -228,22 +225,20 @@ class TestOthers:
         other.write_bytes(b"\x7fELF")
         done = world.remove()
         assert other.read_bytes() == b"\x7fELF"
-        assert done.files == () and done.notes == ("%s stays: it is not of this collection" % other,)
+        assert done.files == () and done.notes == ("%s kept: it is not a file of this collection" % other,)
 
     def test_a_unit_that_is_not_ours_stays_and_runs_on(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        os.makedirs(install.UNIT_DIR)
-        unit = Path(install.UNIT_DIR, units.SERVICE)
+        os.makedirs(world.where.unit_dir)
+        unit = Path(world.where.unit_dir, units.SERVICE)
         unit.write_text("[Service]\nExecStart=/opt/ip-masq-agent\n")
         asked: t.List[str] = []
 
-        def show(_run: object, units: t.Sequence[str]) -> t.Dict[str, t.Dict[str, str]]:
+        def show_units(_run: object, _properties: object, units: t.Sequence[str]) -> t.Dict[str, t.Any]:
             asked.extend(units)
             return {}
 
-        monkeypatch.setattr(removal, "show", show)
-        monkeypatch.setattr(
-            os.path, "isdir", lambda path, isdir=os.path.isdir: path == "/run/systemd/system" or isdir(path)
-        )
+        monkeypatch.setattr(systemd, "show_units", show_units)
+        monkeypatch.setattr(systemd, "is_running", lambda: True)
         world.remove()
         assert unit.exists()
         assert units.TIMER in asked and units.SERVICE not in asked
@@ -258,14 +253,14 @@ class TestChains:
 
     def test_that_of_the_configuration_and_that_of_the_memory(self, world: World) -> None:
         world.install(json.dumps({"masqChain": "NEW"}))
-        states.save(states.State(values={"masq_chain": "OLD"}))
+        write_memory(world.where, Memory(values={"masq_chain": "OLD"}))
         world.remove()
         assert set(world.chains) == {"NEW", "OLD"}
 
     def test_that_of_the_memory_where_the_configuration_is_deleted_or_broken(self, world: World) -> None:
         for damage in (Path.unlink, lambda config: config.write_text("{")):
             world.install(json.dumps({"masqChain": "OLD"}))
-            states.save(states.State(values={"masq_chain": "OLD"}))
+            write_memory(world.where, Memory(values={"masq_chain": "OLD"}))
             damage(world.config_dir / "config")
             world.remove()
             assert "OLD" in world.chains

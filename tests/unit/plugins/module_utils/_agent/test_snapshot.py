@@ -10,17 +10,18 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import snapshot
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
-from support.private_node import make_private
+from support.private_node import private_paths
 
 COMMANDS = [["/usr/sbin/iptables", "-S", "POSTROUTING"], ["/usr/sbin/iptables", "-S", "IP-MASQ-AGENT"]]
 
 
-@pytest.fixture(autouse=True)
-def private(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.fixture
+def where(tmp_path: Path) -> Paths:
     """A runtime directory of our own."""
-    make_private(monkeypatch, tmp_path)
+    return private_paths(tmp_path, bin_dir="/sbin")
 
 
 class Script:
@@ -31,61 +32,61 @@ class Script:
         self.given: t.List[t.Optional[str]] = []
 
     def __call__(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
-        assert list(argv) == ["/sbin/resync", "checksums"]
+        assert list(argv) == ["/sbin/ip-masq-agent-resync", "checksums"]
         self.given.append(stdin)
         if isinstance(self._taken, Exception):
             raise self._taken
         return self._taken if isinstance(self._taken, Outcome) else Outcome(0, self._taken, "")
 
 
-def kept() -> t.Optional[bytes]:
+def kept(where: Paths) -> t.Optional[bytes]:
     """The snapshot."""
-    path = Path(snapshot._EXPECTED)
+    path = Path(where.expected)
     return path.read_bytes() if path.exists() else None
 
 
-def test_checksums_of_the_answers_are_kept() -> None:
+def test_checksums_of_the_output_are_kept(where: Paths) -> None:
     script = Script()
-    snapshot.record(script, "/sbin/resync", COMMANDS, "heard", lambda: True)
-    assert script.given == ["heard"]
-    assert kept() == b"sums\xff"
-    assert Path(snapshot._COMMANDS).read_text() == (
+    snapshot.take(script, where, COMMANDS, "output", lambda: True)
+    assert script.given == ["output"]
+    assert kept(where) == b"sums\xff"
+    assert Path(where.commands).read_text() == (
         "/usr/sbin/iptables -S POSTROUTING\n/usr/sbin/iptables -S IP-MASQ-AGENT\n"
     )
 
 
 @pytest.mark.parametrize(
-    "taken, heard, current",
+    "taken, output, current",
     [
-        ("sums", "heard", False),
+        ("sums", "output", False),
         ("sums", None, True),
-        ("", "heard", True),
-        (Outcome(1, "sums", ""), "heard", True),
+        ("", "output", True),
+        (Outcome(1, "sums", ""), "output", True),
     ],
     ids=["files edited meanwhile", "a command that was not run", "no checksums", "a file without a checksum"],
 )
-def test_what_is_not_sure_is_not_kept(taken: t.Any, heard: t.Optional[str], current: bool) -> None:
-    snapshot.record(Script(taken), "/sbin/resync", COMMANDS, heard, lambda: current)
-    assert kept() is None
+def test_an_incomplete_snapshot_is_not_kept(where: Paths, taken: t.Any, output: t.Optional[str], current: bool) -> None:
+    snapshot.take(Script(taken), where, COMMANDS, output, lambda: current)
+    assert kept(where) is None
 
 
-def test_a_script_that_cannot_be_run_is_an_error() -> None:
+def test_a_script_that_cannot_be_run_is_an_error(where: Paths) -> None:
     with pytest.raises(NodeError, match="no such program"):
-        snapshot.record(Script(NodeError("no such program")), "/sbin/resync", COMMANDS, "heard", lambda: True)
-    assert kept() is None
+        snapshot.take(Script(NodeError("no such program")), where, COMMANDS, "output", lambda: True)
+    assert kept(where) is None
 
 
 @pytest.mark.parametrize("word", ["/opt/my tools/iptables", "", "a\nb", "a\tb"])
-def test_commands_that_the_script_would_split_are_not_recorded(word: str) -> None:
-    snapshot.record(Script(), "/sbin/resync", [[word]], "heard", lambda: True)
-    assert kept() is None
-    assert not Path(snapshot._COMMANDS).exists()
+def test_commands_that_the_script_would_split_are_not_recorded(where: Paths, word: str) -> None:
+    snapshot.take(Script(), where, [[word]], "output", lambda: True)
+    assert kept(where) is None
+    assert not Path(where.commands).exists()
 
 
-class TestListener:
-    """snapshot.Listener"""
+class TestRecordingRunner:
+    """snapshot.RecordingRunner"""
 
-    def test_it_passes_on_and_keeps_the_last_answer(self) -> None:
+    def test_it_returns_each_outcome_and_keeps_the_last_output(self) -> None:
         said = iter(
             [Outcome(0, "one\n", ""), Outcome(1, "two\n", "oops"), Outcome(-11, "", ""), Outcome(0, "three\n", "")]
         )
@@ -95,26 +96,26 @@ class TestListener:
             calls.append((list(argv), stdin, timeout))
             return next(said)
 
-        listener = snapshot.Listener(run)
-        assert listener(["a"]).stdout == "one\n"
-        assert listener(["b", "c"], stdin="x", timeout=3.0).stderr == "oops"
-        listener(["d"])
-        listener(["a"])
+        recorded = snapshot.RecordingRunner(run)
+        assert recorded(["a"]).stdout == "one\n"
+        assert recorded(["b", "c"], stdin="x", timeout=3.0).stderr == "oops"
+        recorded(["d"])
+        recorded(["a"])
         assert calls == [(["a"], None, 60.0), (["b", "c"], "x", 3.0), (["d"], None, 60.0), (["a"], None, 60.0)]
-        assert listener.heard([["a"], ["b", "c"]]) == "three\nstatus 0\ntwo\nstatus 1\n"
-        assert listener.heard([["d"]]) == "status 139\n", "as a shell says it"
-        assert listener.heard([["a"], ["c"]]) is None
-        assert listener.heard([]) == ""
+        assert recorded.output_of([["a"], ["b", "c"]]) == "three\nstatus 0\ntwo\nstatus 1\n"
+        assert recorded.output_of([["d"]]) == "status 139\n", "as a shell says it"
+        assert recorded.output_of([["a"], ["c"]]) is None
+        assert recorded.output_of([]) == ""
 
 
-def test_discarding_forgets_it_and_can_be_repeated() -> None:
-    snapshot.record(Script(), "/sbin/resync", COMMANDS, "heard", lambda: True)
-    snapshot.discard()
-    snapshot.discard()
-    assert kept() is None
+def test_discarding_removes_it_and_can_be_repeated(where: Paths) -> None:
+    snapshot.take(Script(), where, COMMANDS, "output", lambda: True)
+    snapshot.discard(where)
+    snapshot.discard(where)
+    assert kept(where) is None
 
 
-def test_time_of_the_last_sync_is_that_of_its_mark() -> None:
-    assert snapshot.last_sync() is None
-    snapshot.mark_sync()
-    assert snapshot.last_sync() == Path(snapshot.LAST_SYNC).stat().st_mtime
+def test_time_of_the_last_sync_is_that_of_its_file(where: Paths) -> None:
+    assert snapshot.last_sync(where) is None
+    snapshot.mark_sync(where)
+    assert snapshot.last_sync(where) == Path(where.last_sync).stat().st_mtime

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What one resync remembers and tells, whatever reconcile found. With real rules: the tests of the kernel."""
+"""What one resync records and reports, whatever reconcile found. With real rules: the tests of the kernel."""
 
 from __future__ import annotations
 
@@ -12,28 +12,30 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import memory as states
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import snapshot, sync
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import effective_policy, snapshot, sync
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import (
+    KEPT_ACTIONS,
+    Memory,
+    read_memory,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.private_node import make_private, reconciled
+from support.private_node import private_paths, reconciled
 from support.prometheus import parse
 
 BROKEN = '{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}'
 
 
 class World:
-    """A node on which reconcile does as it is told."""
+    """A node on which reconcile returns what a test wants."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
-        make_private(monkeypatch, root)
         monkeypatch.setattr(sync, "reconcile", self._reconcile)
-        self.where = Paths(config_dir=str(root / "config"), metrics_dir="")
+        self.where = private_paths(root, config_dir=str(root / "config"))
         self.config = root / "config" / "config"
         self.config.parent.mkdir()
         self.metrics = root / "metrics"
@@ -51,7 +53,9 @@ class World:
         check: bool = False,
         used_before: t.Optional[str] = None,
         withheld: t.Collection[t.Any] = (),
+        lock_path: str = "",
     ) -> t.Any:
+        assert lock_path == self.where.run_lock
         if self.trouble:
             raise self.trouble
         if not check:
@@ -73,13 +77,21 @@ class World:
         errors: t.Sequence[str] = (),
         trouble: t.Optional[str] = None,
         notes: t.Sequence[str] = (),
-    ) -> sync.Outcome:
+    ) -> sync.SyncResult:
         """One resync that meets this."""
         self.actions, self.errors, self.notes = tuple(actions), tuple(errors), tuple(notes)
         self.trouble = NodeError(trouble) if trouble else None
         return sync.sync(Node(self._run), self.where)
 
-    def tell_metrics(self) -> t.Dict[str, float]:
+    def remembered(self) -> Memory:
+        """What the agent remembers."""
+        return read_memory(self.where)
+
+    def has_snapshot(self) -> bool:
+        """Whether the resync script has something to compare."""
+        return Path(self.where.expected).exists()
+
+    def metric_values(self) -> t.Dict[str, float]:
         """The metrics without labels."""
         text = (self.metrics / "ip_masq_agent.prom").read_text()
         return {name[len("ip_masq_agent_") :]: v for (name, labels), v in parse(text).values.items() if not labels}
@@ -94,11 +106,11 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
 def test_quiet_resync_is_quiet_and_keeps_a_snapshot(world: World) -> None:
     outcome = world.sync()
     assert (outcome.changes, outcome.errors) == ((), ())
-    assert Path(snapshot._EXPECTED).read_text() == "checksums of: all as it should be\nstatus 0\n"
-    assert snapshot.last_sync() is not None
+    assert Path(world.where.expected).read_text() == "checksums of: all as it should be\nstatus 0\n"
+    assert snapshot.last_sync(world.where) is not None
 
 
-def test_an_edit_made_meanwhile_does_not_pass_for_one_in_force(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_concurrent_edit_invalidates_the_snapshot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     reconcile = sync.reconcile
 
     def edited_meanwhile(*arguments: t.Any, **more: t.Any) -> t.Any:
@@ -107,26 +119,26 @@ def test_an_edit_made_meanwhile_does_not_pass_for_one_in_force(world: World, mon
 
     monkeypatch.setattr(sync, "reconcile", edited_meanwhile)
     assert world.sync().policy.values == {}
-    assert not Path(snapshot._EXPECTED).exists()
+    assert not world.has_snapshot()
     world.sync()
     assert world.policies[-1].masq_link_local
-    assert Path(snapshot._EXPECTED).exists()
+    assert world.has_snapshot()
 
 
-def test_a_legacy_table_made_meanwhile_does_not_pass_for_one_looked_at(
+def test_a_legacy_table_created_meanwhile_invalidates_the_snapshot(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = [["nat"]]
     monkeypatch.setattr(sync, "legacy_tables", lambda _family: tables.pop() if tables else [])
     world.sync()
-    assert not Path(snapshot._EXPECTED).exists()
+    assert not world.has_snapshot()
     world.sync()
-    assert Path(snapshot._EXPECTED).exists()
+    assert world.has_snapshot()
 
 
 def test_state_is_written_when_something_happened_and_only_then(world: World) -> None:
     world.sync()
-    path = Path(states.STATE_FILE)
+    path = Path(world.where.state_file)
     before = path.stat().st_mtime_ns
     world.sync()
     assert path.stat().st_mtime_ns == before
@@ -139,7 +151,7 @@ def test_first_install_and_a_new_policy_are_changes_and_no_drift(world: World) -
     assert outcome.changes == ("ipv4, iptables_nft: rule added: -A X",)
     world.config.write_text('{"masqLinkLocal": true}')
     world.sync(actions=["-A Y"])
-    state = states.load()
+    state = world.remembered()
     assert state.last_change is not None and state.last_change.lines == ("ipv4, iptables_nft: rule added: -A Y",)
     assert state.drift_repaired == 0
     assert state.values == {"masq_link_local": True}
@@ -150,22 +162,22 @@ def test_change_under_the_same_policy_is_drift(world: World) -> None:
     for _again in range(3):
         world.sync()
         world.sync(actions=["-A X"])
-    assert states.load().drift_repaired == 3
+    assert world.remembered().drift_repaired == 3
 
 
 def test_long_changes_are_remembered_in_part(world: World) -> None:
     outcome = world.sync(actions=["-A X%d" % number for number in range(50)])
     assert len(outcome.changes) == 50
-    state = states.load()
+    state = world.remembered()
     assert state.last_change is not None
-    assert len(state.last_change.lines) == states.KEPT_ACTIONS + 1
+    assert len(state.last_change.lines) == KEPT_ACTIONS + 1
     assert state.last_change.lines[-1] == "and 30 more"
 
 
-class TestBroken:
-    """A config file that is broken ("last good policy")."""
+class TestInvalid:
+    """A broken config file: the last valid policy stays in force."""
 
-    def test_the_last_valid_policy_is_reconciled_and_the_problem_reported(self, world: World) -> None:
+    def test_last_valid_policy_is_used_and_the_problem_reported(self, world: World) -> None:
         world.config.write_text('{"masqLinkLocal": true}')
         world.sync()
         world.config.write_text(BROKEN)
@@ -174,78 +186,78 @@ class TestBroken:
         assert outcome.changes == ("ipv4, iptables_nft: rule added: -A X",)
         (error,) = outcome.errors
         assert "'10.0.0.1/8' has host bits set" in error
-        assert error.endswith("; the last good configuration stays in force")
+        assert error.endswith("; the last valid configuration stays in force")
         assert outcome.policy.problem
-        assert states.load().drift_repaired == 1
+        assert world.remembered().drift_repaired == 1
 
-    def test_without_an_earlier_policy_nothing_is_touched(self, world: World) -> None:
+    def test_without_a_previous_policy_rules_are_left_unchanged(self, world: World) -> None:
         world.config.write_text(BROKEN)
         outcome = world.sync()
         assert world.policies == []
         assert outcome.result is None
-        assert outcome.errors[0].endswith("; no rule was touched")
-        assert snapshot.last_sync() is None
+        assert outcome.errors[0].endswith("; rules left unchanged")
+        assert snapshot.last_sync(world.where) is None
 
     def test_it_is_counted_and_remembered_once(self, world: World) -> None:
         world.sync()
         world.config.write_text(BROKEN)
         world.sync()
-        first = states.load()
+        first = world.remembered()
         for _again in range(3):
             assert world.sync().errors
-        assert states.load() == first
+        assert world.remembered() == first
         assert (first.config_errors, first.failing) == (1, True)
         world.config.write_text("{")
         world.sync()
-        assert states.load().config_errors == 2
+        assert world.remembered().config_errors == 2
 
-    def test_failing_ends_with_the_repair_and_counts_again_after_that(self, world: World) -> None:
+    def test_it_is_over_when_it_is_fixed_and_counted_again_after_that(self, world: World) -> None:
         world.config.write_text(BROKEN)
         world.sync()
         world.config.write_text("{}")
         assert world.sync().errors == ()
-        state = states.load()
+        state = world.remembered()
         assert (state.failing, state.config_errors) == (False, 1)
         assert state.last_error is not None
         world.config.write_text(BROKEN)
         world.sync()
-        assert states.load().config_errors == 2
+        assert world.remembered().config_errors == 2
 
     def test_no_snapshot_is_kept(self, world: World) -> None:
         world.sync()
         world.config.write_text(BROKEN)
         world.sync()
-        assert not Path(snapshot._EXPECTED).exists()
+        assert not world.has_snapshot()
 
     def test_damaged_state_is_no_obstacle(self, world: World) -> None:
         world.sync()
-        Path(states.STATE_FILE).write_text("{")
+        Path(world.where.state_file).write_text("{")
         outcome = world.sync(actions=["-A X"])
         assert outcome.errors == () and outcome.changes
-        assert states.load().values == {}
+        assert world.remembered().values == {}
 
 
 class TestFailing:
-    """A node that cannot be brought to its policy."""
+    """A node whose rules cannot be synced."""
 
-    def test_an_error_is_reported_and_recorded(self, world: World) -> None:
+    def test_error_is_reported_and_remembered(self, world: World) -> None:
         outcome = world.sync(trouble="iptables is missing")
         assert outcome.errors == ("iptables is missing",)
-        state = states.load()
+        state = world.remembered()
         assert state.last_error is not None and state.last_error.lines == ("iptables is missing",)
         assert state.failing and state.config_errors == 0
-        assert snapshot.last_sync() is None
+        assert snapshot.last_sync(world.where) is None
 
     def test_one_family_s_error_does_not_hide_the_other_s_change(self, world: World) -> None:
         outcome = world.sync(actions=["-A X"], errors=["ipv6: no module"])
         assert outcome.changes and outcome.errors == ("ipv6: no module",)
-        assert snapshot.last_sync() is None
-        assert not Path(snapshot._EXPECTED).exists()
+        assert snapshot.last_sync(world.where) is None
+        assert not world.has_snapshot()
 
     def test_snapshot_of_an_earlier_time_goes_before_anything_else(self, world: World) -> None:
         world.sync()
         world.sync(trouble="killed here")
-        assert not Path(snapshot._EXPECTED).exists()
+        assert not world.has_snapshot()
 
 
 class TestEmptied:
@@ -261,7 +273,7 @@ class TestEmptied:
     def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
         """Have it be later: nobody can set back the time at which a file was changed."""
         now = time.time()
-        monkeypatch.setattr(states.time, "time", lambda: now + seconds)
+        monkeypatch.setattr(effective_policy.time, "time", lambda: now + seconds)
 
     @pytest.mark.parametrize("text", ["", "\n", "# managed by hand\n", "---\n", "---\n# nonMasqueradeCIDRs:\n"])
     def test_last_good_policy_stays_in_force_for_a_moment(
@@ -270,18 +282,18 @@ class TestEmptied:
         world.config.write_text(text)
         outcome = world.sync(actions=["-A X"])
         assert world.policies[-1].masq_link_local
-        assert outcome.errors == () and outcome.changes, "healing goes on, by what was in force"
+        assert outcome.errors == () and outcome.changes, "repairs go on"
         (warning,) = outcome.warnings
-        assert warning.startswith("%s is empty: the last good configuration stays in force until" % world.config)
-        assert not Path(snapshot._EXPECTED).exists(), "the next resync must look again"
+        assert warning.startswith("%s is empty: the last valid configuration stays in force until" % world.config)
+        assert not world.has_snapshot(), "the next resync must look again"
         assert world.sync().warnings == ()
-        self.pass_time(monkeypatch, states.EMPTIED_FOR - 5)
+        self.pass_time(monkeypatch, effective_policy.EMPTIED_FOR - 5)
         world.sync()
         assert world.policies[-1].masq_link_local
-        self.pass_time(monkeypatch, states.EMPTIED_FOR + 5)
+        self.pass_time(monkeypatch, effective_policy.EMPTIED_FOR + 5)
         world.sync()
         assert not world.policies[-1].masq_link_local
-        assert Path(snapshot._EXPECTED).exists()
+        assert world.has_snapshot()
 
     def test_what_is_written_then_acts_at_once(self, world: World) -> None:
         world.config.write_text("")
@@ -322,14 +334,14 @@ class TestEmptied:
         assert world.sync().policy.values == {}
 
     def test_without_an_earlier_policy_the_defaults_are_in_force(self, world: World) -> None:
-        Path(states.STATE_FILE).unlink()
+        Path(world.where.state_file).unlink()
         world.config.write_text("")
         assert world.sync().policy.values == {}
 
 
-def test_interval_is_announced_when_it_changes_and_only_then(world: World) -> None:
+def test_interval_is_requested_when_it_changes_and_only_then(world: World) -> None:
     world.sync()
-    path = Path(sync.INTERVAL_FILE)
+    path = Path(world.where.interval_file)
     assert path.read_text() == "60000000000\n"
     before = path.stat().st_mtime_ns
     world.sync()
@@ -349,18 +361,18 @@ class TestMetrics:
 
     def test_they_follow_what_happens(self, world: World) -> None:
         world.sync()
-        told = world.tell_metrics()
-        assert told.pop("last_success_timestamp_seconds") > 0
-        assert told.pop("in_sync") == 1
-        assert told == dict.fromkeys(told, 0) and {"config_broken", "drift_repaired_total"} <= set(told)
+        values = world.metric_values()
+        assert values.pop("last_success_timestamp_seconds") > 0
+        assert values.pop("in_sync") == 1
+        assert values == dict.fromkeys(values, 0) and {"config_broken", "drift_repaired_total"} <= set(values)
         world.sync(actions=["-A X"])
         world.config.write_text(BROKEN)
         world.sync()
-        told = world.tell_metrics()
-        assert (told["in_sync"], told["config_broken"]) == (1, 1)
-        assert (told["config_errors_total"], told["drift_repaired_total"]) == (1, 1)
+        values = world.metric_values()
+        assert (values["in_sync"], values["config_broken"]) == (1, 1)
+        assert (values["config_errors_total"], values["drift_repaired_total"]) == (1, 1)
         world.sync(trouble="no")
-        assert world.tell_metrics()["in_sync"] == 0
+        assert world.metric_values()["in_sync"] == 0
 
     def test_counters_and_ranges_are_those_of_the_policy(self, world: World) -> None:
         cidrs = ["10.0.0.0/8", "10.0.0.0/9", "fd00::/8"]
@@ -385,15 +397,15 @@ class TestMetrics:
     def test_a_directory_that_is_gone_is_a_warning_once_and_no_error(self, world: World) -> None:
         world.metrics.rmdir()
         outcome = world.sync(actions=["-A X"])
-        assert outcome.changes and outcome.errors == () and not states.load().failing
+        assert outcome.changes and outcome.errors == () and not world.remembered().failing
         (warning,) = outcome.warnings
-        assert warning.startswith("no metrics are written: cannot write ")
+        assert warning.startswith("metrics not written: cannot write ")
         assert "/metrics/ip_masq_agent.prom: No such file or directory" in warning
         again = world.sync()
         assert (again.warnings, again.unrecorded) == ((), (warning,))
         world.metrics.mkdir()
         assert world.sync().unrecorded == ()
-        assert world.tell_metrics()["in_sync"] == 1
+        assert world.metric_values()["in_sync"] == 1
         (world.metrics / "ip_masq_agent.prom").unlink()
         world.metrics.rmdir()
         assert world.sync().warnings == (warning,)
@@ -404,19 +416,19 @@ class TestMetrics:
 
         monkeypatch.setattr(sync, "counters", refuse)
         outcome = world.sync()
-        assert (outcome.errors, outcome.warnings) == ((), ("no metrics are written: no counters",))
+        assert (outcome.errors, outcome.warnings) == ((), ("metrics not written: no counters",))
 
     def test_metrics_report_a_success_that_cannot_be_recorded(self, world: World) -> None:
-        Path(snapshot.LAST_SYNC).parent.mkdir(parents=True)
-        Path(snapshot.LAST_SYNC).mkdir()
-        os.utime(snapshot.LAST_SYNC, (1, 1))
+        Path(world.where.last_sync).parent.mkdir(parents=True)
+        Path(world.where.last_sync).mkdir()
+        os.utime(world.where.last_sync, (1, 1))
         before = time.time()
         world.sync()
-        assert world.tell_metrics()["last_success_timestamp_seconds"] >= int(before)
+        assert world.metric_values()["last_success_timestamp_seconds"] >= int(before)
 
 
 class TestRecords:
-    """What is written beside the rules keeps none from being repaired. Real file systems: the tests of the kernel."""
+    """A failure to record something prevents no repair. With real file systems: the kernel tests."""
 
     @staticmethod
     def obstruct(*paths: str) -> None:
@@ -425,7 +437,7 @@ class TestRecords:
             Path(path).mkdir(parents=True)
 
     def test_every_failure_is_reported_once_and_none_is_an_error(self, world: World) -> None:
-        places = (sync.INTERVAL_FILE, snapshot.LAST_SYNC, snapshot._COMMANDS, states.STATE_FILE)
+        places = (world.where.interval_file, world.where.last_sync, world.where.commands, world.where.state_file)
         self.obstruct(*places)
         outcome = world.sync(actions=["-A X"])
         assert outcome.changes and outcome.errors == ()
@@ -436,23 +448,25 @@ class TestRecords:
         assert (again.warnings, again.unrecorded) == ((), outcome.unrecorded)
 
     def test_state_is_kept_until_the_next_boot_where_its_place_cannot_be_written(self, world: World) -> None:
-        self.obstruct(states.STATE_FILE)
+        self.obstruct(world.where.state_file)
         for _again in range(3):
             world.sync(actions=["-A X"])
-        state = states.load()
+        state = world.remembered()
         assert state.drift_repaired == 2
-        assert state.unrecorded == ("cannot write %s: Is a directory" % states.STATE_FILE,)
-        Path(states.STATE_FILE).rmdir()
+        assert state.unrecorded == ("cannot write %s: Is a directory" % world.where.state_file,)
+        Path(world.where.state_file).rmdir()
         world.sync(actions=["-A X"])
-        assert states.load() == state._replace(drift_repaired=3, unrecorded=(), last_change=states.load().last_change)
-        assert Path(states.STATE_FILE).exists() and not Path(states.SPARE_FILE).exists()
+        assert world.remembered() == state._replace(
+            drift_repaired=3, unrecorded=(), last_change=world.remembered().last_change
+        )
+        assert Path(world.where.state_file).exists() and not Path(world.where.spare_state_file).exists()
 
-    def test_an_error_is_reported_each_time_if_nothing_can_be_recorded(self, world: World) -> None:
-        self.obstruct(states.STATE_FILE, states.SPARE_FILE)
+    def test_where_nothing_can_be_recorded_each_run_reports_it(self, world: World) -> None:
+        self.obstruct(world.where.state_file, world.where.spare_state_file)
         for _again in range(2):
             outcome = world.sync(actions=["-A X"])
             assert outcome.changes and outcome.errors == ()
-            assert outcome.warnings == ("cannot write %s: Is a directory" % states.STATE_FILE,)
+            assert outcome.warnings == ("cannot write %s: Is a directory" % world.where.state_file,)
 
 
 class TestNotes:
@@ -495,14 +509,14 @@ class TestNotes:
         for number in range(3):
             outcome = world.sync(errors=[held % (number, number)], notes=[held % (number, number)])
             assert outcome.errors == (held % (number, number),)
-            about = Path(states.STATE_FILE).stat()
+            about = Path(world.where.state_file).stat()
             assert len(outcome.warnings) == (1 if number == 0 else 0)
             written.add((about.st_ino, about.st_mtime_ns))
         assert len(written) == 1
-        state = states.load()
+        state = world.remembered()
         assert state.last_error is not None and state.last_error.lines == (held % (0, 0),)
         world.sync(errors=["ipv4: something else"])
-        assert states.load().last_error != state.last_error
+        assert world.remembered().last_error != state.last_error
 
 
 steps = st.lists(
@@ -519,13 +533,13 @@ steps = st.lists(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps)
 def test_any_history_adds_up(world: World, history: t.Any) -> None:
-    if Path(states.STATE_FILE).exists():
-        Path(states.STATE_FILE).unlink()
+    if Path(world.where.state_file).exists():
+        Path(world.where.state_file).unlink()
     drift, good = 0, None
     for text, actions, errors, trouble in history:
         world.config.write_text(text)
         outcome = world.sync(actions, errors, trouble)
-        state = states.load()
+        state = world.remembered()
         broken = text in (BROKEN, "{")
         done = trouble is None and (good is not None or not broken)
         # An empty file is not believed as long as it is new, and an editor may be about to write it.

@@ -20,7 +20,6 @@ WHERE = paths.choose_paths(
     metrics_dir="/var/lib/metrics",
     python="/opt/python3.12/bin/python",
 )
-PLACES = ("config_dir", "bin_dir", "metrics_dir", "python")
 
 
 class Unit(t.Dict[t.Tuple[str, str], t.List[str]]):
@@ -43,7 +42,7 @@ def read_units(where: paths.Paths = WHERE) -> t.Dict[str, Unit]:
     return {name: Unit(text) for name, text in units.unit_files(where).items()}
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", paths.CHOSEN)
 @pytest.mark.parametrize(
     "path",
     [
@@ -69,10 +68,10 @@ def read_units(where: paths.Paths = WHERE) -> t.Dict[str, Unit]:
 def test_a_path_that_would_have_to_be_quoted_is_refused(place: str, path: str) -> None:
     with pytest.raises(ConfigError) as error:
         paths.choose_paths(**{place: path})
-    assert str(error.value).startswith("%s: %s is not usable" % (place, ascii(path)))
+    assert str(error.value).startswith("%s: invalid path %s: " % (place, ascii(path)))
 
 
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", paths.CHOSEN)
 def test_a_slash_at_the_end_means_nothing(place: str) -> None:
     assert paths.choose_paths(**{place: "/opt/masq/"}) == paths.choose_paths(**{place: "/opt/masq"})
 
@@ -89,11 +88,24 @@ def test_places_follow_from_the_directories() -> None:
     assert WHERE.metrics_file == "/var/lib/metrics/ip_masq_agent.prom"
 
 
+def test_every_fixed_path_is_below_the_root() -> None:
+    fixed = [
+        name for name in vars(paths.Paths) if isinstance(vars(paths.Paths)[name], property) and name not in _OF_CHOSEN
+    ]
+    assert {"unit_dir", "state_file", "run_lock", "compiled", "tmpfiles"} <= set(fixed)
+    for name in fixed:
+        assert getattr(paths.Paths(root="/else/where"), name) == "/else/where" + getattr(paths.Paths(), name), name
+
+
+#: They follow from the chosen paths; and NamedTuple makes a property of each field before Python 3.8.
+_OF_CHOSEN = {"program", "resync", "config", "drop_ins", "metrics_file", *paths.Paths._fields}
+
+
 def test_no_placeholder_is_left_in_any_text() -> None:
-    for text in [*units.unit_files(WHERE).values(), units.tmpfiles()]:
+    for text in [*units.unit_files(WHERE).values(), units.tmpfiles_text()]:
         assert "{" not in text and "}" not in text
     script = resync_script.resync_script(WHERE)
-    for name in ("config_dir", "run_dir", "program"):
+    for name in ("config", "drop_ins", "expected", "commands", "due", "last_sync", "program"):
         assert "{%s}" % name not in script
 
 
@@ -144,8 +156,8 @@ def test_service_may_write_where_it_must() -> None:
     # None of them keeps it from starting where it is not there.
     assert read_units()[units.SERVICE]["Service", "ReadWritePaths"] == ["-/run/xtables.lock", "-/var/lib/metrics"]
     assert len(read_units(paths.choose_paths())[units.SERVICE]["Service", "ReadWritePaths"]) == 1
-    assert paths.STATE_DIR == "/var/lib/" + read_units()[units.SERVICE]["Service", "StateDirectory"][0]
-    assert paths.RUN_DIR == "/run/" + read_units()[units.SERVICE]["Service", "RuntimeDirectory"][0]
+    assert WHERE.state_dir == "/var/lib/" + read_units()[units.SERVICE]["Service", "StateDirectory"][0]
+    assert WHERE.run_dir == "/run/" + read_units()[units.SERVICE]["Service", "RuntimeDirectory"][0]
 
 
 def test_timer_fires_to_the_second_at_the_reference_agent_s_interval() -> None:
@@ -191,18 +203,18 @@ def test_there_is_a_hook_for_every_known_flusher() -> None:
         ("1.0000005s", 1_000_000),
     ],
 )
-def test_the_interval_is_set_in_a_unit_that_systemd_reads(interval: str, microseconds: int) -> None:
-    path, text = units.interval_drop_in(parse_duration(interval))
-    assert path == "/run/systemd/system/ip-masq-agent.timer.d/interval.conf"
+def test_interval_is_set_in_a_drop_in_that_systemd_reads(interval: str, microseconds: int) -> None:
+    assert units.interval_drop_in(WHERE) == "/run/systemd/system/ip-masq-agent.timer.d/interval.conf"
     # The empty value takes away the one in the timer itself.
+    text = units.interval_text(parse_duration(interval))
     assert Unit(text)["Timer", "OnUnitInactiveSec"] == ["", "%dus" % microseconds]
 
 
 def test_lock_file_of_legacy_iptables_is_there_before_the_sandbox_is() -> None:
-    assert units.tmpfiles().splitlines()[-1].split()[:3] == ["f", "/run/xtables.lock", "0600"]
+    assert units.tmpfiles_text().splitlines()[-1].split()[:3] == ["f", "/run/xtables.lock", "0600"]
     watch, prepare = read_units()[units.LEGACY_PATH], read_units()[units.LEGACY_SERVICE]
     assert watch["Path", "PathChanged"] == ["/run/xtables.lock"]
-    assert prepare["Service", "ExecStart"][0].endswith("systemd-tmpfiles --create " + paths.TMPFILES)
+    assert prepare["Service", "ExecStart"][0].endswith("systemd-tmpfiles --create " + WHERE.tmpfiles)
     assert prepare["Unit", "Before"] == [units.SERVICE]
 
 

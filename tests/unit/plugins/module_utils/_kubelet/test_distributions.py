@@ -132,7 +132,7 @@ def test_what_systemctl_prints_is_read(node: KubeletNode) -> None:
 
 def test_a_machine_without_systemd_is_an_error(node: KubeletNode) -> None:
     said = "System has not been booted with systemd as init system (PID 1). Can't operate.\n"
-    with pytest.raises(NodeError, match="systemctl show: System has not been booted"):
+    with pytest.raises(NodeError, match="systemctl show .* failed: System has not been booted"):
         find_kubelets(Host(lambda *_a, **_k: Outcome(1, "", said), str(node.root)))
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError, NodeError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import owned_files as files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import owned_files
 from support.import_collection import ROOT
 
 
@@ -32,7 +32,7 @@ def test_mode_owner_and_attributes_stay(path: Path) -> None:
         os.chown(path, 1, 2)
     os.setxattr(path, note, b"mine")
     before = path.stat()
-    now = files.replace(files.read(str(path)), b"new\n")
+    now = owned_files.replace(owned_files.read_version(str(path)), b"new\n")
     after = path.stat()
     assert path.read_bytes() == b"new\n" == now.data
     assert (after.st_mode, after.st_uid, after.st_gid) == (before.st_mode, before.st_uid, before.st_gid)
@@ -41,29 +41,29 @@ def test_mode_owner_and_attributes_stay(path: Path) -> None:
 
 
 def test_there_and_back_is_byte_for_byte(path: Path) -> None:
-    first = files.read(str(path))
-    second = files.replace(first, b"new\n")
-    third = files.replace(second, first.data)
+    first = owned_files.read_version(str(path))
+    second = owned_files.replace(first, b"new\n")
+    third = owned_files.replace(second, first.data)
     assert third.data == b"old\r\n" and stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
 def test_a_file_and_its_directory_are_created_and_removed(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml.d" / "90-ip-masq.yaml"
-    nothing = files.read(str(path))
+    nothing = owned_files.read_version(str(path))
     assert nothing.data is None and nothing.text is None
-    made = files.replace(nothing, b"x\n")
+    made = owned_files.replace(nothing, b"x\n")
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert files.replace(made, None).data is None and not path.exists()
-    assert files.replace(nothing, None).data is None
+    assert owned_files.replace(made, None).data is None and not path.exists()
+    assert owned_files.replace(nothing, None).data is None
 
 
 def test_a_symbolic_link_is_refused_with_its_target(path: Path) -> None:
     link = path.with_name("link")
     link.symlink_to(path)
-    snapshot = files.read(str(link))
+    snapshot = owned_files.read_version(str(link))
     assert snapshot.data == b"old\r\n"
     with pytest.raises(ConfigError, match="is a symlink to %s, a file managed elsewhere; file unchanged" % path):
-        files.replace(snapshot, b"new\n")
+        owned_files.replace(snapshot, b"new\n")
     assert link.is_symlink() and path.read_bytes() == b"old\r\n"
 
 
@@ -71,51 +71,51 @@ def test_a_dangling_link_is_not_written_through(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="is a symlink"):
-        files.replace(files.read(str(link)), b"new\n")
+        owned_files.replace(owned_files.read_version(str(link)), b"new\n")
     assert not (tmp_path / "elsewhere").exists()
 
 
 def test_a_file_with_other_names_is_refused(path: Path) -> None:
     os.link(path, path.with_name("other"))
     with pytest.raises(ConfigError, match="2 hard links"):
-        files.replace(files.read(str(path)), b"new\n")
+        owned_files.replace(owned_files.read_version(str(path)), b"new\n")
 
 
 def test_a_change_in_between_is_not_overwritten(path: Path) -> None:
-    snapshot = files.read(str(path))
+    snapshot = owned_files.read_version(str(path))
     path.write_bytes(b"another program\n")
     with pytest.raises(ConfigError, match="changed by another program during this run"):
-        files.replace(snapshot, b"new\n")
+        owned_files.replace(snapshot, b"new\n")
     assert path.read_bytes() == b"another program\n"
 
 
 def test_a_file_that_appears_in_between_is_not_overwritten(tmp_path: Path) -> None:
     path = tmp_path / "kubelet"
-    snapshot = files.read(str(path))
+    snapshot = owned_files.read_version(str(path))
     path.write_bytes(b"another program\n")
     with pytest.raises(ConfigError, match="changed by another program during this run"):
-        files.replace(snapshot, b"new\n")
+        owned_files.replace(snapshot, b"new\n")
 
 
 def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(ConfigError, match="not a regular file"):
-        files.read(str(tmp_path / "fifo"))
+        owned_files.read_version(str(tmp_path / "fifo"))
     with pytest.raises(ConfigError, match="not a regular file"):
-        files.read(str(tmp_path))
+        owned_files.read_version(str(tmp_path))
 
 
 def test_a_huge_file_is_refused(path: Path) -> None:
-    path.write_bytes(b"#" * (files.LARGEST + 1))
+    path.write_bytes(b"#" * (owned_files.LARGEST + 1))
     with pytest.raises(ConfigError, match="larger than 1048576 bytes"):
-        files.read(str(path))
+        owned_files.read_version(str(path))
 
 
 @pytest.mark.parametrize("data, message", [(b"A=\xff\n", "not UTF-8 text .byte 2."), (b"A=\0\n", "NUL byte")])
 def test_what_is_no_text_is_refused(path: Path, data: bytes, message: str) -> None:
     path.write_bytes(data)
     with pytest.raises(ConfigError, match=message):
-        assert files.read(str(path)).text
+        assert owned_files.read_version(str(path)).text
 
 
 _IN_NAMESPACE = """
@@ -123,10 +123,10 @@ import sys
 sys.path.insert(0, %r)
 from support.import_collection import make_importable
 make_importable()
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import owned_files as files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import owned_files
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import IpMasqError
 try:
-    files.replace(files.read(sys.argv[1]), b"new")
+    owned_files.replace(owned_files.read_version(sys.argv[1]), b"new")
 except IpMasqError as exc:
     print(exc)
 """
@@ -161,4 +161,4 @@ def test_a_full_file_system_changes_nothing(path: Path) -> None:
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / ("x" * 300)
     with pytest.raises(NodeError, match="cannot read .*: File name too long; file unchanged"):
-        files.read(str(path))
+        owned_files.read_version(str(path))

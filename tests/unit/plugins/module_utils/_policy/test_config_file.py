@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import builtins
 import json
 import os
 import socket
@@ -334,7 +333,7 @@ def test_a_file_that_may_not_be_read_is_reported(tmp_path: Path, monkeypatch: py
     def refuse(*_arguments: t.Any, **_options: t.Any) -> t.Any:  # root may read everything
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(builtins, "open", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     with pytest.raises(ConfigError, match="config cannot be read: Permission denied"):
         config_file.load(str(path))
 

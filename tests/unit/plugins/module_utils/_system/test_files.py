@@ -46,7 +46,7 @@ class TestRead:
 
     def test_a_named_pipe_is_refused_and_not_waited_for(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
-        with pytest.raises(NodeError, match="cannot read .*/pipe: it is not a regular file"):
+        with pytest.raises(NodeError, match="cannot read .*/pipe: not a regular file"):
             files.read(str(tmp_path / "pipe"))
 
 
@@ -68,6 +68,15 @@ class TestWrite:
         finally:
             os.umask(old)
         assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
+
+    def test_owner_and_attributes_are_set_where_they_are_given(self, tmp_path: Path) -> None:
+        note = "user.note" if os.geteuid() else "trusted.note"
+        owner = (1, 2) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+        attributes = [(note, b"mine"), ("system.nobody_may_set_this", b"")]
+        files.write(str(tmp_path / "file"), b"x", 0o640, owner, attributes)
+        about = (tmp_path / "file").stat()
+        assert (about.st_uid, about.st_gid, stat.S_IMODE(about.st_mode)) == (*owner, 0o640)
+        assert os.getxattr(tmp_path / "file", note) == b"mine"
 
     def test_mode_of_what_was_there_does_not_stay(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch(0o666)
@@ -209,10 +218,10 @@ class TestMakeDirectory:
 
     def test_a_file_in_the_way_is_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "a").touch()
-        with pytest.raises(NodeError, match="/a is in the way: it is not a directory"):
+        with pytest.raises(NodeError, match="/a exists and is not a directory"):
             files.make_directory(str(tmp_path / "a"), 0o700)
 
     def test_a_file_above_it_is_an_error(self, tmp_path: Path) -> None:
         (tmp_path / "a").touch()
-        with pytest.raises(NodeError, match="cannot make the directory .*/a/b"):
+        with pytest.raises(NodeError, match="cannot create directory .*/a/b"):
             files.make_directory(str(tmp_path / "a" / "b"), 0o700)

@@ -35,6 +35,14 @@ def test_a_program_ended_by_a_signal_has_its_number_as_status() -> None:
     assert runner.run(["/bin/sh", "-c", "kill -9 $$"]).rc == -9
 
 
+@pytest.mark.parametrize(
+    "stderr, text",
+    [("Failed:\n  no such unit\n", "Failed: no such unit"), ("", "exit status 5"), (" \n", "exit status 5")],
+)
+def test_error_text_is_one_line_and_never_empty(stderr: str, text: str) -> None:
+    assert runner.Outcome(5, "", stderr).error_text == text
+
+
 def test_output_that_is_no_text_does_not_matter() -> None:
     assert len(runner.run(["/bin/sh", "-c", r"printf '\377\376'"]).stdout) == 2
 
@@ -55,7 +63,7 @@ def test_an_empty_path_leaves_the_systems(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_program_that_hangs_is_ended_with_what_it_started_and_named(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = "sleep 600 & echo $$ $! >%s; wait" % pids
-    with pytest.raises(NodeError, match="^sh did not finish within 2 seconds and was ended"):
+    with pytest.raises(NodeError, match="^sh timed out after 2 seconds and was killed"):
         runner.run(["sh", "-c", script], timeout=2)
     program, started = pids.read_text().split()
     with pytest.raises(ProcessLookupError):

@@ -1,0 +1,41 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Output of the command line: plain lines for people, lines with a priority for the journal."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from .._engine.iptables_syntax import shown
+
+#: Priorities of sd-daemon(3).
+ERROR, WARNING, NOTICE = 3, 4, 5
+
+
+def log(priority: int, line: str) -> None:
+    """Write a message: to the journal with its priority, to a person without.
+
+    For the journal each line is a message, and a number in front of it its priority; so control characters are escaped.
+    """
+    stream = sys.stderr if priority <= WARNING else sys.stdout
+    title = "<%d>" % priority if "JOURNAL_STREAM" in os.environ else "ip-masq-agent: " if stream is sys.stderr else ""
+    stream.write(title + shown(line) + "\n")
+    stream.flush()
+
+
+def print_line(line: str) -> None:
+    """Write a line of a report."""
+    sys.stdout.write(shown(line) + "\n")
+
+
+def tolerate_any_text() -> None:
+    """Escape characters that the locale cannot express: they must not abort a sync."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def discard_output() -> None:
+    """After the reader of a pipe has closed it: without this Python reports an error when it exits."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

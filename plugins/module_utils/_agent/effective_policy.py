@@ -1,0 +1,111 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The policy that is in effect on a node: that of its files, or the last valid one."""
+
+from __future__ import annotations
+
+import time
+import typing as t
+
+from .._errors import ConfigError
+from .._policy.config_file import Source, merge, read_directory
+from .._policy.policy import Config, build, file_key
+from .._policy.values import show
+from .memory import Memory
+from .paths import Paths
+
+#: Seconds for which a file that was emptied is ignored; an editor that truncates a file may be about to write it.
+EMPTIED_FOR = 30
+_EMPTIED = (
+    "%s is empty: the last valid configuration stays in force until the file has been empty for %d seconds. To use "
+    "the defaults at once, write {}"
+)
+
+
+class EffectivePolicy(t.NamedTuple):
+    """The policy in effect, and where it comes from."""
+
+    config: t.Optional[Config]
+    values: t.Dict[str, t.Any]
+    sources: t.Tuple[str, ...]
+    notes: t.Tuple[str, ...]
+    #: why the files on the node are not used; then the last valid policy is, if there was one
+    problem: t.Optional[str]
+    #: the files as they were read; none if they are not used
+    files: t.Optional[t.Tuple[Source, ...]] = None
+
+
+def find_policy(where: Paths, remembered: Memory) -> EffectivePolicy:
+    """The policy of the files in config_dir, or the last valid one if they are invalid.
+
+    The last valid one also if a file was emptied just now: an editor may be about to write it.
+    """
+    try:
+        policy, empty = _read(where)
+    except ConfigError as exc:
+        return _last_valid(remembered)._replace(problem=str(exc))
+    if remembered.values is not None and policy.values != remembered.values:
+        emptied = [source.path for source in policy.files or () if source.path in empty and _is_new(source)]
+        if emptied:
+            return _last_valid(remembered)._replace(notes=tuple(_EMPTIED % (path, EMPTIED_FOR) for path in emptied))
+    return policy
+
+
+def require_policy(where: Paths, remembered: Memory) -> t.Tuple[EffectivePolicy, Config]:
+    """As :func:`find_policy`.
+
+    :raises ConfigError: the files are invalid, and there was no valid policy before.
+    """
+    policy = find_policy(where, remembered)
+    if policy.config is None:
+        raise ConfigError("%s; no previous valid configuration to fall back to" % policy.problem)
+    return policy, policy.config
+
+
+def read_policy(where: Paths, main: t.Optional[str] = None) -> t.Tuple[EffectivePolicy, Config]:
+    """The policy of the files in config_dir.
+
+    :param main: text that is going to be the config file, and is used in its place.
+    :raises ConfigError: they are invalid.
+    """
+    policy = _read(where, main)[0]
+    return policy, t.cast(Config, policy.config)
+
+
+def are_unchanged(sources: t.Sequence[Source], where: Paths) -> bool:
+    """Whether the files in config_dir still have these names and contents, whenever they were written."""
+    try:
+        return [source[:2] for source in read_directory(where.config_dir)] == [source[:2] for source in sources]
+    except ConfigError:
+        return False
+
+
+def _is_new(source: Source) -> bool:
+    # A time in the future is one before the clock was set back.
+    return 0 <= time.time() - source.changed < EMPTIED_FOR
+
+
+def _last_valid(remembered: Memory) -> EffectivePolicy:
+    config = None if remembered.values is None else build(remembered.values)
+    return EffectivePolicy(config, remembered.values or {}, remembered.sources, (), None)
+
+
+def _read(where: Paths, main: t.Optional[str] = None) -> t.Tuple[EffectivePolicy, t.Tuple[str, ...]]:
+    """The policy, and the paths of files without content."""
+    try:
+        sources = read_directory(where.config_dir, main)
+        document = merge(sources)
+        paths = tuple(source.path for source in sources)
+        try:
+            config = build(document.values, label=file_key)
+        except ConfigError as exc:
+            raise ConfigError("%s: %s" % (", ".join(paths), exc)) from None
+    except ConfigError:
+        raise
+    except Exception as exc:
+        # Whatever a file does to a parser, the last valid policy stays in effect.
+        raise ConfigError(
+            "%s: cannot be read (%s: %s); please report this" % (where.config_dir, type(exc).__name__, show(str(exc)))
+        ) from exc
+    return EffectivePolicy(config, document.values, paths, document.notes, None, sources), document.empty

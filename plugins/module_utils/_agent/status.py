@@ -1,0 +1,162 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""C(ip-masq-agent status): the policy, the active rules, and whether they agree."""
+
+from __future__ import annotations
+
+import time
+import typing as t
+
+from .._engine import restraint
+from .._engine.backend import Action
+from .._engine.detect import Node
+from .._engine.reconcile import Change, Result
+from .._policy.policy import Config
+from .._version import VERSION
+from . import snapshot
+from .effective_policy import EffectivePolicy, require_policy
+from .memory import read_memory
+from .paths import Paths
+from .sync import counters, dry_run, managed_changes, other_actors
+
+#: Entries of a list, and rules of a family, that the table shows.
+_SHOWN_CIDRS = 8
+_SHOWN_RULES = 40
+
+
+def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
+    """The status as data, as C(status --json) prints it. Nothing is written.
+
+    :raises ConfigError: there is no valid configuration.
+    :raises NodeError: the rules cannot be read.
+    """
+    remembered = read_memory(where)
+    policy, config = require_policy(where, remembered)
+    result = dry_run(node, where, config, remembered)
+    return {
+        "version": VERSION,
+        "in_sync": not result.changed and not result.errors,
+        "differs": [_as_data(change, action) for change in result.changes for action in change.plan.actions],
+        "errors": list(result.errors),
+        "notes": list(policy.notes + result.notes + remembered.unrecorded)
+        + restraint.notes(result)
+        + list(result.remarks)
+        + other_actors(node, config),
+        "not_checked": list(result.not_checked),
+        "withheld": [_as_data(change, action) for change in result.changes for action in change.plan.withheld],
+        "config": _policy_data(where, policy, config),
+        "backend": {"name": result.backend, "version": result.version},
+        "families": _family_data(result),
+        "last_sync": snapshot.last_sync(where),
+        "last_change": remembered.last_change._asdict() if remembered.last_change else None,
+        "last_error": remembered.last_error._asdict() if remembered.last_error else None,
+        "failing": remembered.failing,
+        "drift_repaired": remembered.drift_repaired,
+        "config_errors": remembered.config_errors,
+    }
+
+
+def _as_data(change: Change, action: Action) -> t.Dict[str, str]:
+    return {"family": change.family, "backend": change.backend, "action": action.action, "rule": action.rule}
+
+
+def _policy_data(where: Paths, policy: EffectivePolicy, config: Config) -> t.Dict[str, t.Any]:
+    return {
+        "sources": list(policy.sources) or ["defaults (%s does not exist)" % where.config],
+        "problem": policy.problem,
+        "non_masquerade_cidrs": [str(network) for network in config.non_masquerade_cidrs],
+        "masq_link_local": config.masq_link_local,
+        "masq_link_local_ipv6": config.masq_link_local_ipv6,
+        "enable_ipv6": config.enable_ipv6,
+        "masq_chain": config.masq_chain,
+        "random_fully": config.random_fully,
+        "to_ports": [str(ports) for ports in config.to_ports],
+        "exemption": config.exemption,
+        "resync_interval_seconds": config.resync_interval / 1e9,
+    }
+
+
+def _family_data(result: Result) -> t.Dict[str, t.Dict[str, t.Any]]:
+    counted = counters(result, planned=True)
+    return {
+        change.family: {
+            "jump": change.plan.found.jump,
+            "rules": list(change.plan.found.rules),
+            "counters": counted[change.family]._asdict() if change.family in counted else None,
+        }
+        for change in managed_changes(result)
+    }
+
+
+def table(report: t.Dict[str, t.Any]) -> t.List[str]:
+    """The status for people, a line each."""
+    lines = ["ip-masq-agent %s" % report["version"], ""]
+    lines += ["%-12s %s" % row for row in _rows(report)]
+    for family, found in report["families"].items():
+        lines += ["", family] + ["  " + line for line in _family_lines(found)]
+    if report["differs"]:
+        lines += ["", "pending changes:"]
+        lines += ["  %(family)s, %(backend)s: %(action)s: %(rule)s" % action for action in report["differs"]]
+    for title in ("errors", "notes"):
+        if report[title]:
+            lines += ["", title + ":"] + ["  " + line for line in report[title]]
+    return lines
+
+
+def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
+    config = report["config"]
+    yield "rules", _verdict(report)
+    yield "config", ", ".join(config["sources"])
+    if config["problem"]:
+        yield "", "BROKEN, the last valid configuration stays in force: " + config["problem"]
+    yield "backend", "%(name)s %(version)s" % report["backend"]
+    yield "exempt", _some(config["non_masquerade_cidrs"])
+    yield "chain", config["masq_chain"]
+    yield "exemption", config["exemption"]
+    yield "resync", "every %gs" % config["resync_interval_seconds"]
+    yield "last sync", _local_time(report["last_sync"]) if report["last_sync"] else "never since boot"
+    yield "last change", _event_text(report["last_change"])
+    resolved = " (resolved)" if report["last_error"] and not report["failing"] else ""
+    yield "last error", _event_text(report["last_error"]) + resolved
+    yield "drift", "repaired %d time%s" % (report["drift_repaired"], _plural(report["drift_repaired"]))
+
+
+def _verdict(report: t.Dict[str, t.Any]) -> str:
+    verdict = "in sync" if report["in_sync"] else "NOT IN SYNC"
+    not_checked = len(report["not_checked"])
+    if not_checked:
+        verdict += "; not checked in %d other place%s, see notes" % (not_checked, _plural(not_checked))
+    if report["withheld"]:
+        verdict += "; differences without effect on packets: %d, see notes" % len(report["withheld"])
+    return verdict
+
+
+def _some(cidrs: t.Sequence[str]) -> str:
+    more = " and %d more" % (len(cidrs) - _SHOWN_CIDRS) if len(cidrs) > _SHOWN_CIDRS else ""
+    return (", ".join(cidrs[:_SHOWN_CIDRS]) or "none") + more
+
+
+def _family_lines(found: t.Dict[str, t.Any]) -> t.Iterator[str]:
+    if found["counters"]:
+        yield "connections: %(masqueraded_packets)d masqueraded, %(exempt_packets)d exempt" % found["counters"]
+    if found["jump"]:
+        yield found["jump"]
+    yield from found["rules"][:_SHOWN_RULES]
+    if len(found["rules"]) > _SHOWN_RULES:
+        yield "... %d more; --json lists all" % (len(found["rules"]) - _SHOWN_RULES)
+
+
+def _plural(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
+def _local_time(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(seconds))
+
+
+def _event_text(event: t.Optional[t.Dict[str, t.Any]]) -> str:
+    if event is None:
+        return "none"
+    more = " (and %d more)" % (len(event["lines"]) - 1) if len(event["lines"]) > 1 else ""
+    return "%s: %s%s" % (_local_time(event["time"]), event["lines"][0], more)

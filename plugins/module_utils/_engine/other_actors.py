@@ -1,0 +1,77 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Chains of other programs that traffic meets in POSTROUTING besides the managed one.
+
+Named are chains of known programs that a POSTROUTING of iptables jumps to, and all nat chains at the hook postrouting
+in other tables of nftables. Their rules are not evaluated. Reads, never writes, and creates no table.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._errors import NodeError
+from .._system import netlink
+from . import iptables_tool
+from .detect import Node
+from .iptables_syntax import parse_postrouting, printed_rules, shown
+from .iptables_tool import LEGACY, NFT
+from .nat_table import TABLE as IPTABLES_TABLE
+from .nat_table import NftNat
+from .nftables_syntax import TABLE as MANAGED_TABLE
+
+#: How names of chains begin, and the program that creates such chains.
+_PROGRAMS = (
+    ("cali-", "Calico"),
+    ("FLANNEL-", "flannel"),
+    ("CNI-", "a CNI plugin"),
+    ("CILIUM_", "Cilium"),
+    ("OVN-", "OVN-Kubernetes"),
+    ("ANTREA-", "Antrea"),
+    ("KUBE-ROUTER", "kube-router"),
+    ("WEAVE", "Weave Net"),
+)
+_EFFECT = "which may masquerade exempt traffic (its rules were not evaluated)"
+
+
+def find_other_actors(node: Node, families: t.Iterable[str]) -> t.List[str]:
+    """Such chains, a sentence each. What cannot be read is left out: other steps report that."""
+    found: t.Dict[str, None] = {}
+    for family in families:
+        for variant, jumps in ((NFT, _nft_jumps), (LEGACY, _legacy_jumps)):
+            try:
+                chains = jumps(node, family)
+            except NodeError:
+                continue
+            for chain in chains:
+                program = next((name for prefix, name in _PROGRAMS if chain.startswith(prefix)), None)
+                if program:
+                    found["%s, %s: POSTROUTING jumps to %s of %s, %s" % (family, variant, chain, program, _EFFECT)] = (
+                        None
+                    )
+        try:
+            base_chains = netlink.nat_postrouting_chains(family)
+        except NodeError:
+            continue
+        for nft_family, table, chain in base_chains:
+            if table != MANAGED_TABLE and (nft_family == "inet" or (table, chain) != (IPTABLES_TABLE, "POSTROUTING")):
+                place = "table %s %s of nftables has the nat chain %s" % (nft_family, shown(table), shown(chain))
+                found["%s, %s" % (place, _EFFECT)] = None
+    return list(found)
+
+
+def _nft_jumps(_node: Node, family: str) -> t.List[str]:
+    """Chains that POSTROUTING of iptables-nft jumps to; the kernel reads no other chain for this."""
+    rules = NftNat(family).rules("POSTROUTING") or []
+    return [shown(rule.words[-1]) for rule in rules if rule.words[-2:-1] in (("-j",), ("-g",))]
+
+
+def _legacy_jumps(node: Node, family: str) -> t.List[str]:
+    """Chains that POSTROUTING of iptables-legacy jumps to. A table that does not exist is not asked for."""
+    exists = IPTABLES_TABLE in iptables_tool.legacy_tables(family)
+    tool = iptables_tool.find(node, LEGACY, family) if exists else None
+    if tool is None:
+        return []
+    listed = tool.list_chain("POSTROUTING").stdout
+    return [shown(rule.target) for rule in parse_postrouting(printed_rules(listed)) if rule.target]

@@ -1,0 +1,93 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Chains of other programs that traffic meets in POSTROUTING: named by status, explain and the modules."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from support.agent_node import AgentNode
+from support.namespaces import Namespace
+from support.variants import VARIANTS, Variant
+
+CHAINS = {
+    "cali-POSTROUTING": "Calico",
+    "FLANNEL-POSTRTG": "flannel",
+    "CNI-0123456789abcdef01234567": "a CNI plugin",
+    "CILIUM_POST_nat": "Cilium",
+    "OVN-KUBE-EGRESS-SVC": "OVN-Kubernetes",
+    "ANTREA-POSTROUTING": "Antrea",
+    "KUBE-ROUTER-SERVICES": "kube-router",
+    "WEAVE": "Weave Net",
+}
+
+
+def jump_to(variant: Variant, ns: Namespace, *chains: str) -> None:
+    """Have POSTROUTING jump to chains."""
+    variant.load(ns, "ipv4", *(":%s - [0:0]" % chain for chain in chains))
+    variant.load(ns, "ipv4", *("-I POSTROUTING -j %s" % chain for chain in chains))
+
+
+@pytest.fixture
+def node(ns: Namespace, tmp_path: Path) -> AgentNode:
+    """A node with the agent on it."""
+    return AgentNode(ns, tmp_path)
+
+
+def other_nat(node: AgentNode, **options: t.Any) -> t.List[str]:
+    """What the module ip_masq returns about them."""
+    return t.cast(t.List[str], node.ansible("kubenode.ip_masq.ip_masq", options)["other_nat"])
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=list(VARIANTS))
+def test_jumps_to_chains_of_known_programs_are_named(node: AgentNode, variant: Variant) -> None:
+    jump_to(variant, node.ns, *CHAINS, "KUBE-POSTROUTING", "MY-CHAIN")
+    node.configure(backend=variant.backend)
+    node.sync()
+    status = node.status()
+    assert status["in_sync"]
+    notes = [note for note in status["notes"] if "POSTROUTING jumps to" in note]
+    for chain, program in CHAINS.items():
+        start = "ipv4, %s: POSTROUTING jumps to %s of %s, which may masquerade" % (variant.backend, chain, program)
+        assert len([note for note in notes if note.startswith(start)]) == 1, notes
+    assert len(notes) == len(CHAINS)
+    explained = node.command("explain", "10.1.2.3").stdout
+    assert all("note: %s\n" % note in explained for note in notes)
+    # Whatever these chains do: it is only said of ours.
+    first = "10.1.2.3 is in the exempt range 10.0.0.0/8: our chain exempts connections of the pod"
+    assert explained.splitlines()[0] == first
+    assert other_nat(node, backend=variant.backend) == notes
+
+
+def test_nat_chains_of_other_tables_are_named(node: AgentNode) -> None:
+    node.ns.run(
+        "nft",
+        "add table inet firewalld;"
+        "add chain inet firewalld nat_POST { type nat hook postrouting priority 100; };"
+        "add chain inet firewalld nat_PRE { type nat hook prerouting priority -100; };"
+        "add chain inet firewalld mangle_POST { type filter hook postrouting priority 10; };"
+        "add chain inet firewalld regular;"
+        "add table ip6 other; add chain ip6 other six { type nat hook postrouting priority 100; }",
+    )
+    node.configure(backend="nftables")
+    node.sync()
+    notes = [note for note in node.status()["notes"] if "of nftables has the nat chain" in note]
+    assert [note.partition(",")[0] for note in notes] == ["table inet firewalld of nftables has the nat chain nat_POST"]
+    node.configure(backend="nftables", enableIPv6=True)
+    notes = [note for note in node.status()["notes"] if "of nftables has the nat chain" in note]
+    assert {note.partition(",")[0] for note in notes} == {
+        "table inet firewalld of nftables has the nat chain nat_POST",
+        "table ip6 other of nftables has the nat chain six",
+    }
+
+
+def test_nothing_is_named_and_no_table_created_where_there_is_nothing(node: AgentNode) -> None:
+    node.configure(backend="nftables", enableIPv6=True)
+    node.sync()
+    tables = node.ns.run("nft", "list", "tables")
+    assert not [note for note in node.status()["notes"] if "may masquerade exempt traffic" in note]
+    assert node.ns.run("nft", "list", "tables") == tables
+    assert not node.call("cat", "/proc/net/ip_tables_names").stdout.split()

@@ -1,0 +1,91 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which policy is in effect: that of the files, or the last valid one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import effective_policy
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.effective_policy import (
+    find_policy,
+    read_policy,
+    require_policy,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import Memory
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from support.private_node import private_paths
+
+GOOD = {"non_masquerade_cidrs": ["10.1.0.0/16"], "masq_link_local": True}
+
+
+def read_from(folder: Path) -> Paths:
+    """Paths with this config_dir."""
+    return private_paths(folder / "root", config_dir=str(folder))
+
+
+def test_no_file_means_the_defaults(tmp_path: Path) -> None:
+    policy = find_policy(read_from(tmp_path / "none"), Memory())
+    assert policy.config == build({})
+    assert (policy.values, policy.sources, policy.problem) == ({}, (), None)
+
+
+def test_files_are_used_and_named(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text('{"nonMasqueradeCIDRs": ["10.2.0.0/16"]}')
+    policy = find_policy(read_from(tmp_path), Memory(values=GOOD))
+    assert policy.config == build({"non_masquerade_cidrs": ["10.2.0.0/16"]})
+    assert policy.sources == (str(tmp_path / "config"),)
+    assert policy.problem is None
+
+
+@pytest.mark.parametrize("text", ["{", '{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}', '{"resyncInterval": 5}', "[]"])
+def test_invalid_files_leave_the_last_valid_policy_in_effect(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config").write_text(text)
+    policy = find_policy(read_from(tmp_path), Memory(values=GOOD, sources=("/was/here",)))
+    assert policy.config == build(GOOD)
+    assert (policy.values, policy.sources) == (GOOD, ("/was/here",))
+    assert policy.problem is not None and str(tmp_path / "config") in policy.problem
+
+
+def test_invalid_files_and_no_previous_policy_are_an_error(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("{")
+    policy = find_policy(read_from(tmp_path), Memory())
+    assert policy.config is None
+    assert policy.problem
+    with pytest.raises(ConfigError, match="; no previous valid configuration to fall back to$"):
+        require_policy(read_from(tmp_path), Memory())
+
+
+def test_text_that_is_going_to_be_the_file_is_used_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("{")
+    policy, config = read_policy(read_from(tmp_path), '{"masqLinkLocal": true}')
+    assert policy.config == config == build({"masq_link_local": True})
+    with pytest.raises(ConfigError, match="masqLinkLocal: 3 is not a boolean"):
+        read_policy(read_from(tmp_path), '{"masqLinkLocal": 3}')
+
+
+def test_error_names_all_files_that_went_into_it(tmp_path: Path) -> None:
+    (tmp_path / "config.d").mkdir()
+    (tmp_path / "config").write_text('{"cidrLimit": 1, "nonMasqueradeCIDRs": ["10.0.0.0/8"]}')
+    (tmp_path / "config.d" / "a.json").write_text('{"nonMasqueradeCIDRs": ["11.0.0.0/8"]}')
+    with pytest.raises(ConfigError) as error:
+        read_policy(read_from(tmp_path))
+    assert str(error.value).startswith(
+        "%s/config, %s/config.d/a.json: nonMasqueradeCIDRs: 2 entries" % ((tmp_path,) * 2)
+    )
+
+
+def test_an_unexpected_exception_counts_as_an_invalid_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever happens to a parser, repairs go on."""
+
+    def fail(*_arguments: object, **_options: object) -> None:
+        raise MemoryError("line\nbreak")
+
+    monkeypatch.setattr(effective_policy, "read_directory", fail)
+    policy = find_policy(read_from(tmp_path), Memory(values=GOOD))
+    assert policy.config == build(GOOD)
+    assert policy.problem == "%s: cannot be read (MemoryError: 'line\\nbreak'); please report this" % tmp_path
