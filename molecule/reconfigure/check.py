@@ -89,7 +89,7 @@ def good_edits(original: str) -> None:
         sources = status()["config"]["sources"]
         equal("status: all files, in order", sources, [CONFIG, os.path.join(DROP_INS, "10-site.json"), yaml])
     else:
-        eventually("YAML without a yaml module is refused", lambda: agent("status").returncode == 3)
+        eventually("YAML without a yaml module is refused", lambda: agent("status").returncode == 78)
         problem = status()["config"]["problem"]
         check("the message names the remedy", yaml in problem and "python3-yaml" in problem, problem)
         packets("YAML that cannot be read changes nothing", seen)
@@ -160,17 +160,17 @@ def broken(original: str) -> None:
     equal("the interval is that of the last good policy", interval(), "2s")
 
     done_ = agent("status")
-    equal("status: exit status", done_.returncode, 3)
+    equal("status: exit status", done_.returncode, 78)
     for words in ("BROKEN", "10.0.0.1/8", "10.0.0.0/8", CONFIG, "in sync"):
         check("status: says %r" % words, words in done_.stdout, done_.stdout)
     report = status()
-    equal("status --json: exit status", report["exit status"], 3)
+    equal("status --json: exit status", report["exit status"], 78)
     check("status --json: the problem", "10.0.0.1/8" in report["config"]["problem"] and report["failing"], report)
     check("status --json: in sync with the last valid policy", report["in_sync"], report)
     check("status --json: the last error", "10.0.0.1/8" in report["last_error"]["lines"][0], report["last_error"])
     equal("the error was counted once, however often it was met", report["config_errors"], errors + 1)
     said = agent("sync")
-    equal("sync: exit status", said.returncode, 3)
+    equal("sync: exit status", said.returncode, 78)
     check("sync: reports it", "10.0.0.1/8" in said.stderr and "last good" in said.stderr, said.stderr)
     explained = agent("explain", "10.99.0.1")
     check("explain: reports it", not explained.returncode and "broken" in explained.stdout, explained.stdout)
@@ -189,7 +189,7 @@ def broken(original: str) -> None:
         "IPv6 while it is off": '{"nonMasqueradeCIDRs": ["fd00::/8"]}',
     }.items():
         write(CONFIG, text)
-        equal("%s: sync says 3" % what, agent("sync").returncode, 3)
+        equal("%s: sync says 78" % what, agent("sync").returncode, 78)
         equal("%s: the rules stay" % what, ours(), wanted)
 
     write(CONFIG, original)

@@ -20,7 +20,7 @@ from support.variants import BACKENDS, Variant, pristine, snapshot
 CHAIN = "IP-MASQ-AGENT"
 NFT = BACKENDS["iptables_nft"]
 BROKEN = '{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}'
-IN_SYNC, FAILED, CONFIG_BROKEN, OUT_OF_SYNC = 0, 1, 3, 4
+IN_SYNC, FAILED, CONFIG_BROKEN, OUT_OF_SYNC = 0, 1, 78, 4
 
 
 @pytest.fixture

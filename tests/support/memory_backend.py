@@ -84,6 +84,8 @@ class MemoryType:
 
     name = "memory"
     exemptions: t.Tuple[str, ...] = ("return", "accept")
+    package = "memory"
+    random_fully_since: t.Tuple[int, ...] = ()
     is_last_resort = False
 
     def __init__(self) -> None:
@@ -100,12 +102,6 @@ class MemoryType:
 
     def tool(self, node: Node, family: str) -> t.Optional[Tool]:
         return Tool("/usr/sbin/memory", (7, 0))
-
-    def install_hint(self) -> str:
-        return "memory"
-
-    def random_fully(self, tool: Tool) -> bool:
-        return True
 
     def is_in_use(self, node: Node, used_before: bool) -> bool:
         return True

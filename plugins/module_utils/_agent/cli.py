@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ipaddress
 import json
+import os
 import sys
 import typing as t
 
@@ -22,7 +23,8 @@ from .sync import sync
 
 OK = 0
 FAILED = 1
-CONFIG_BROKEN = 3
+#: EX_CONFIG of sysexits(3), which systemd shows as CONFIG.
+CONFIG_BROKEN = 78
 OUT_OF_SYNC = 4
 
 _EPILOG = """\
@@ -30,8 +32,8 @@ exit status:
   0  success; in sync
   1  the rules could not be read or synced; the message says what to do
   2  invalid usage
-  3  the configuration is broken; the last valid one stays in force
   4  status: the active rules differ from the configuration
+ 78  the configuration is broken; the last valid one stays in force
 
 The configuration is {config} with drop-ins in {drop_ins}
 (*.json, *.yaml, *.yml), and has the keys of ip-masq-agent. An edit takes effect at once.
@@ -46,6 +48,9 @@ def main(argv: t.Sequence[str], where: Paths) -> int:
     :returns: the exit status, see C(--help).
     """
     arguments = _parser(where).parse_args(argv)
+    if os.geteuid() != 0:
+        console.log(console.ERROR, "%s requires root; use sudo" % arguments.name)
+        return FAILED
     node = Node(run, arguments.lock_timeout)
     try:
         return t.cast(int, arguments.command(arguments, node, where))
@@ -80,7 +85,7 @@ def _parser(where: Paths) -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="how long to wait for the xtables lock, and for another run of this agent (default: 5)",
     )
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="name")
     commands.required = True
 
     command = commands.add_parser("sync", help="change the rules to match the configuration")

@@ -228,6 +228,10 @@ class BackendType(t.Protocol):
     name: str
     #: values of the option C(exemption) that it supports
     exemptions: t.Tuple[str, ...]
+    #: what to install where the node has no program for it
+    package: str
+    #: first version of its program that supports fully random source ports
+    random_fully_since: t.Tuple[int, ...]
     #: whether C(backend: auto) takes it only where no other one is installed and works
     is_last_resort: bool
 
@@ -236,12 +240,6 @@ class BackendType(t.Protocol):
 
     def tool(self, node: Node, family: str) -> t.Optional[Tool]:
         """That program; none where the node does not have it."""
-
-    def install_hint(self) -> str:
-        """What to install where the node has no program for it."""
-
-    def random_fully(self, tool: Tool) -> bool:
-        """Whether a program supports fully random source ports."""
 
     def is_in_use(self, node: Node, used_before: bool) -> bool:
         """Whether Kubernetes, or other programs, on this node use it.

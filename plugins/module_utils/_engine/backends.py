@@ -50,7 +50,7 @@ def _unavailable(node: Node, requested: str, exemption: str, able: t.Sequence[Ba
     """Why there is no choice, and what to install."""
     if not able:
         return "backend %s does not support exemption %s: set backend to auto" % (requested, exemption)
-    remedy = "install %s" % " or ".join(dict.fromkeys(kind.install_hint() for kind in able))
+    remedy = "install the package %s" % " or ".join(dict.fromkeys(kind.package for kind in able))
     if requested == "auto":
         purpose = "" if exemption == "return" else " for exemption %s" % exemption
         return "no backend is available on this node%s: %s (searched %s)" % (purpose, remedy, search_path())

@@ -440,6 +440,8 @@ class IptablesType:
 
     name = ""
     exemptions: t.Tuple[str, ...] = ("return", "accept")
+    package = "iptables"
+    random_fully_since: t.Tuple[int, ...] = RANDOM_FULLY_SINCE
     is_last_resort = False
 
     def is_installed(self, node: Node, family: str) -> bool:
@@ -449,14 +451,6 @@ class IptablesType:
     def tool(self, node: Node, family: str) -> t.Optional[Tool]:
         """See :meth:`~.backend.BackendType.tool`."""
         return find_tool(node, self.name, family)
-
-    def install_hint(self) -> str:
-        """See :meth:`~.backend.BackendType.install_hint`."""
-        return "the package iptables"
-
-    def random_fully(self, tool: Tool) -> bool:
-        """See :meth:`~.backend.BackendType.random_fully`."""
-        return tool.version >= RANDOM_FULLY_SINCE
 
     def notes(self, exemption: str) -> t.Iterator[str]:
         """See :meth:`~.backend.BackendType.notes`."""

@@ -20,6 +20,8 @@ class NftablesType:
 
     name = NAME
     exemptions: t.Tuple[str, ...] = ("return", "accept", "enforce")
+    package = "nftables"
+    random_fully_since: t.Tuple[int, ...] = ()
     is_last_resort = True
 
     def is_installed(self, node: Node, family: str) -> bool:
@@ -29,14 +31,6 @@ class NftablesType:
     def tool(self, node: Node, family: str) -> t.Optional[Tool]:
         """See :meth:`~.backend.BackendType.tool`."""
         return node.tool("nft")
-
-    def install_hint(self) -> str:
-        """See :meth:`~.backend.BackendType.install_hint`."""
-        return "the package nftables"
-
-    def random_fully(self, tool: Tool) -> bool:
-        """Every release of nft does."""
-        return True
 
     def is_in_use(self, node: Node, used_before: bool) -> bool:
         """Not asked: as a last resort it is never one of several to choose from."""

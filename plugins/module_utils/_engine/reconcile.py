@@ -137,10 +137,10 @@ class _Run:
         tool = self._chosen.tool(self._node, family)
         if backend is None or tool is None:
             raise NodeError(
-                "%s has no program for %s on this node: install %s"
-                % (self._chosen.name, family, self._chosen.install_hint())
+                "%s has no program for %s on this node: install the package %s"
+                % (self._chosen.name, family, self._chosen.package)
             )
-        wanted = from_config(self._config, family, random_fully=self._chosen.random_fully(tool))
+        wanted = from_config(self._config, family, random_fully=tool.version >= self._chosen.random_fully_since)
         return self._converge(backend, wanted)
 
     def clear(self, adopt: bool, former: t.Sequence[str]) -> None:

@@ -121,6 +121,8 @@ def make_directory(path: str, mode: int) -> None:
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, mode)
+            # The umask may have taken bits away that the agent's sandbox, or an operator, needs.
+            os.chmod(path, mode)
         if not os.path.isdir(path):
             raise NodeError("%s exists and is not a directory" % path)
     except OSError as exc:

@@ -76,8 +76,8 @@ class TestUsage:
         assert run("--help") == 0
         for word in ("sync", "status", "explain", "remove", "--lock-timeout", "journalctl -u ip-masq-agent"):
             assert word in run.out
-        statuses = re.findall(r"^  ([0-9])  ", run.out, re.MULTILINE)
-        statuses_of_code = (cli.OK, cli.FAILED, 2, cli.CONFIG_BROKEN, cli.OUT_OF_SYNC)
+        statuses = re.findall(r"^ +([0-9]+)  ", run.out, re.MULTILINE)
+        statuses_of_code = (cli.OK, cli.FAILED, 2, cli.OUT_OF_SYNC, cli.CONFIG_BROKEN)
         assert [int(status) for status in statuses] == list(statuses_of_code)
         assert run.where.config in run.out and run.where.drop_ins in run.out
         assert max(len(line) for line in run.out.splitlines() if run.where.config_dir not in line) <= 101
@@ -86,6 +86,14 @@ class TestUsage:
     def test_every_command_has_a_help(self, run: Agent, command: str) -> None:
         assert run(command, "--help") == 0
         assert "usage: ip-masq-agent %s" % command in run.out
+
+    @pytest.mark.parametrize("command", [["sync"], ["status"], ["explain", "10.1.2.3"], ["remove"], ["set-timer"]])
+    def test_a_command_without_root_says_so(
+        self, run: Agent, monkeypatch: pytest.MonkeyPatch, command: t.List[str]
+    ) -> None:
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        assert run(*command) == cli.FAILED
+        assert "%s requires root; use sudo" % command[0] in run.err
 
     def test_version(self, run: Agent) -> None:
         assert run("--version") == 0

@@ -299,5 +299,5 @@ class TestChoice:
             choose(node(*self.IPTABLES), *asked)
 
     def test_nothing_at_all_names_both_packages(self, node: t.Callable[..., Node]) -> None:
-        with pytest.raises(NodeError, match="install the package iptables or the package nftables"):
+        with pytest.raises(NodeError, match="install the package iptables or nftables"):
             choose(node(), "auto")

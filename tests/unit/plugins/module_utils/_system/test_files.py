@@ -195,6 +195,15 @@ class TestRemove:
 class TestMakeDirectory:
     """files.make_directory"""
 
+    @pytest.mark.parametrize("umask", [0o022, 0o077])
+    def test_mode_of_a_new_directory_does_not_depend_on_the_umask(self, tmp_path: Path, umask: int) -> None:
+        old = os.umask(umask)
+        try:
+            files.make_directory(str(tmp_path / "a"), 0o755)
+        finally:
+            os.umask(old)
+        assert (tmp_path / "a").stat().st_mode & 0o777 == 0o755
+
     def test_makes_it_with_its_mode_and_those_above_it(self, tmp_path: Path) -> None:
         old = os.umask(0o022)
         try:
