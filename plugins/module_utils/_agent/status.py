@@ -62,18 +62,14 @@ def _as_data(change: Change, action: Action) -> t.Dict[str, str]:
 
 
 def _policy_data(where: Paths, policy: EffectivePolicy, config: Config) -> t.Dict[str, t.Any]:
+    values = config._asdict()
+    del values["notes"]
+    interval = values.pop("resync_interval")
     return {
         "sources": list(policy.sources) or ["defaults (%s does not exist)" % where.config],
         "problem": policy.problem,
-        "non_masquerade_cidrs": [str(network) for network in config.non_masquerade_cidrs],
-        "masq_link_local": config.masq_link_local,
-        "masq_link_local_ipv6": config.masq_link_local_ipv6,
-        "enable_ipv6": config.enable_ipv6,
-        "masq_chain": config.masq_chain,
-        "random_fully": config.random_fully,
-        "to_ports": [str(ports) for ports in config.to_ports],
-        "exemption": config.exemption,
-        "resync_interval_seconds": config.resync_interval / 1e9,
+        **{name: [str(one) for one in value] if isinstance(value, tuple) else value for name, value in values.items()},
+        "resync_interval_seconds": interval / 1e9,
     }
 
 

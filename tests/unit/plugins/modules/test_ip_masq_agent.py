@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 import typing as t
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import merge, parse, read_directory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS, RESERVED_CIDRS
+from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent as module
 
 OPTIONS = yaml.safe_load(module.DOCUMENTATION)["options"]
@@ -41,10 +43,13 @@ def test_every_example_is_accepted(example: t.Dict[str, t.Any]) -> None:
         assert json.loads(module.config_text(validated.validated_parameters["config"])) is not None
 
 
-def test_documentation_names_every_key_of_the_file() -> None:
+def test_keys_are_written_as_the_documentation_says() -> None:
     text = " ".join(OPTIONS["config"]["description"])
-    for key in POLICY_OPTIONS:
-        assert "C(%s)" % key.key in text
+    keys = {option.name: option.key for option in POLICY_OPTIONS}
+    assert set(re.findall(r"C\(([a-z]+[A-Z]\w*)\)", text)) <= set(keys.values())
+    assert [name for name in keys if name not in ip_masq.ARGUMENT_SPEC] == ["resync_interval"]
+    for name, key in keys.items():
+        assert re.sub("[^a-z0-9]", "", name.lower()) == key.lower()
 
 
 class TestConfigText:

@@ -17,7 +17,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory imp
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import View
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS, Config, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.private_node import in_force, private_paths, reconciled
@@ -143,6 +143,8 @@ class TestStatus:
         assert report["config"]["problem"] is None
         assert report["config"]["non_masquerade_cidrs"] == ["10.0.0.0/8"]
         assert report["config"]["resync_interval_seconds"] == 1.5
+        shown = {"resync_interval" if name == "resync_interval_seconds" else name for name in report["config"]}
+        assert shown >= {option.name for option in POLICY_OPTIONS} - {"cidr_limit", "nomasq_all_reserved_ranges"}
         assert report["backend"] == {"name": "iptables_nft", "version": "1.8.9"}
         view = in_force(build({"non_masquerade_cidrs": ["10.0.0.0/8"]}), "ipv4")
         assert report["families"]["ipv4"]["rules"] == list(view.rules)
