@@ -147,7 +147,7 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 
 # Ansible sends along what a module imports; cli is here because it is in the program that this module installs.
-from ..module_utils._agent import (
+from ..module_utils._agent import (  # pylint: disable=unused-import
     cli,  # noqa: F401
     install,
     module_options,

@@ -27,7 +27,7 @@ USES: t.Dict[str, t.Set[str]] = {
     "_twin": {"_system"},
 }
 #: What runs on the controller: the policy, and the grammar of paths. It never reads a node.
-CONTROLLER = ("filter", "lookup", "plugin_utils")
+CONTROLLER = ("callback", "filter", "lookup", "plugin_utils")
 CONTROLLER_USES = re.compile(r"_errors\.py|_policy/\w+\.py|_agent/paths\.py")
 #: Imports that break a rule and are known.
 KNOWN: t.Set[t.Tuple[str, str]] = set()

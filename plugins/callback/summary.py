@@ -1,0 +1,84 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Output of ansible-playbook without a line for each host."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: summary
+type: stdout
+short_description: Print what differs, not a line for each host
+version_added: 0.1.0
+author:
+  - the kubenode.ip_masq maintainers (@kubenode)
+description:
+  - Prints messages of C(ansible.builtin.debug), failures (equal ones of several hosts once), and one line with the
+    counts of all hosts. With the playbook P(kubenode.ip_masq.status#playbook) this is the summary alone.
+requirements:
+  - set as stdout callback in the configuration of Ansible, or with C(ANSIBLE_STDOUT_CALLBACK)
+"""
+
+EXAMPLES = r"""
+# ANSIBLE_STDOUT_CALLBACK=kubenode.ip_masq.summary ansible-playbook kubenode.ip_masq.status -i INVENTORY \
+#   -e ip_masq_agent_hosts=kube_node
+"""
+
+import typing as t
+
+from ansible.plugins.callback import CallbackBase
+
+from ..plugin_utils.names import some_of
+
+
+class CallbackModule(CallbackBase):
+    """What Ansible looks for."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "stdout"
+    CALLBACK_NAME = "kubenode.ip_masq.summary"
+
+    def __init__(self) -> None:
+        super().__init__()
+        #: message -> hosts that it is about
+        self._failures: t.Dict[str, t.List[str]] = {}
+
+    def v2_runner_on_ok(self, result: t.Any) -> None:
+        """Print what a debug task shows."""
+        if result._task.action in ("debug", "ansible.builtin.debug"):
+            message = result._result.get("msg", "")
+            for line in message if isinstance(message, list) else [message]:
+                self._display.display(str(line))
+
+    def v2_runner_on_failed(self, result: t.Any, ignore_errors: bool = False) -> None:
+        """Keep it for the end."""
+        if not ignore_errors:
+            self._keep("failed", result)
+
+    def v2_runner_on_unreachable(self, result: t.Any) -> None:
+        """Keep it for the end, unless the task goes on without the host."""
+        if not result._task.ignore_unreachable:
+            self._keep("unreachable", result)
+
+    def _keep(self, what: str, result: t.Any) -> None:
+        message = "%s: %s" % (what, str(result._result.get("msg", "")).strip())
+        self._failures.setdefault(message, []).append(result._host.get_name())
+
+    def v2_playbook_on_no_hosts_matched(self) -> None:
+        """Say so; Ansible's own warning is about patterns only."""
+        self._display.display("no hosts matched")
+
+    def v2_playbook_on_stats(self, stats: t.Any) -> None:
+        """Print the failures and the counts."""
+        for message, hosts in self._failures.items():
+            self._display.display("%s (%s)" % (message, some_of(hosts)), color="red")
+        counts = [stats.summarize(host) for host in stats.processed]
+        self._display.display(
+            "%d hosts: %d changed, %d failed, %d unreachable"
+            % (
+                len(counts),
+                sum(1 for one in counts if one["changed"]),
+                sum(1 for one in counts if one["failures"]),
+                sum(1 for one in counts if one["unreachable"]),
+            )
+        )
