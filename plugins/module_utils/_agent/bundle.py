@@ -16,8 +16,9 @@ from .paths import Paths
 ENTRY = "_agent.cli"
 PACKAGE = "ip_masq_agent"
 
-#: What the modules are relative to.
-_ROOT = __package__.rpartition(".")[0]
+#: What the modules are relative to. Python before 3.10 sets __package__ of a module in an archive, as Ansible sends it,
+#: only after it has run.
+_ROOT = __name__.rsplit(".", 2)[0]
 
 # Python reads a script once, as a whole; it would open an archive again for each module, and after an upgrade in
 # between load modules of two releases. -I: neither the environment nor the current directory decides what root imports.

@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import typing as t
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,28 @@ class TestProgram:
         for name, content in found.items():
             for module in bundle.imported(name, content):
                 assert module in found, "%s imports %s" % (name, module)
+
+    def test_it_can_be_made_from_an_archive(self, tmp_path: Path) -> None:
+        """As Ansible sends the modules to a node. An old Python imports from it in another way."""
+        parts = ("ansible_collections", "kubenode", "ip_masq", "plugins", "module_utils")
+        archive = tmp_path / "payload.zip"
+        with zipfile.ZipFile(archive, "w") as payload:
+            for number in range(1, len(parts)):
+                payload.writestr("/".join(parts[:number]) + "/__init__.py", "")
+            here = location() / "plugins" / "module_utils"
+            payload.writestr("/".join(parts) + "/__init__.py", "")
+            for path in sorted(here.rglob("*.py")):
+                payload.write(path, "/".join((*parts, path.relative_to(here).as_posix())))
+        code = (
+            "from %s._agent import bundle, paths; import sys; sys.stdout.write(str(len(bundle.program(paths.Paths()))))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", "import sys; sys.path.insert(0, %r); %s" % (str(archive), code % ".".join(parts))],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert int(done.stdout or 0) > 1000, done.stderr
 
     def test_relative_imports_of_every_kind_are_found(self) -> None:
         source = (
