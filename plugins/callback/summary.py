@@ -14,7 +14,7 @@ author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:
   - Prints messages of C(ansible.builtin.debug), failures (equal ones of several hosts once), and one line with the
-    counts of all hosts. With the playbook P(kubenode.ip_masq.status#playbook) this is the summary alone.
+    counts of all hosts. With the playbook C(kubenode.ip_masq.status) this is the summary alone.
 requirements:
   - set as stdout callback in the configuration of Ansible, or with C(ANSIBLE_STDOUT_CALLBACK)
 """
