@@ -237,12 +237,28 @@ def _as_document(data: t.Any, name: str) -> Document:
 def _parse_text(text: str) -> t.Any:
     if _is_blank(text):
         return None
-    if text.lstrip("\ufeff").lstrip()[:1] in ("{", "["):
-        return _parse_json(text)
+    content = _content(text)
+    if content.lstrip()[:1] in ("{", "["):
+        return _parse_json(content)
     # Not at the top: PyYAML takes longer to load than a sync of a node that is in order.
     from . import yaml_text
 
     return yaml_text.parse(text)
+
+
+def _content(text: str) -> str:
+    """Text without comments and empty lines before the content.
+
+    With these before it, JSON that is damaged must not be taken for YAML either: an empty template value would be an
+    empty list. Who begins with the marker C(---) means YAML.
+    """
+    lines = text.lstrip("\ufeff").split("\n")
+    for number, line in enumerate(lines):
+        content = line.strip(" \t\r")
+        if content and not content.startswith("#"):
+            # Empty lines in place of what was before it: messages name lines.
+            return "\n".join([""] * number + lines[number:])
+    return ""
 
 
 def _is_blank(text: str) -> bool:

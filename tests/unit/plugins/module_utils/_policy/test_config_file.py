@@ -392,3 +392,11 @@ def test_one_broken_drop_in_is_an_error_naming_it(tmp_path: Path) -> None:
     folder = drop_in(tmp_path, config="resyncInterval: 5m\n", a_json="{")
     with pytest.raises(ConfigError, match="a.json: invalid JSON, line 1"):
         load_directory(str(folder))
+
+
+@pytest.mark.parametrize("before", ["# written by a template\n", "\n# a\n\n# b\n", "\ufeff# a\r\n"])
+def test_damaged_json_is_no_yaml_either_with_a_comment_before_it(before: str) -> None:
+    with pytest.raises(ConfigError, match="invalid JSON, line %d" % (before.count("\n") + 1)):
+        config_file.parse(before + '{"nonMasqueradeCIDRs": }', "cfg")
+    assert config_file.parse(before + '{"nonMasqueradeCIDRs": []}', "cfg").values == {"non_masquerade_cidrs": []}
+    assert config_file.parse(before + "masqLinkLocal: true\n", "cfg").values == {"masq_link_local": True}

@@ -152,7 +152,7 @@ valid = st.fixed_dictionaries(
     {"enableIPv6": st.just(True)},
     optional={
         "nonMasqueradeCIDRs": st.none() | cidrs,
-        "cidrLimit": st.integers(8, 2**63 - 1),
+        "cidrLimit": st.integers(11, 2**63 - 1),
         "masqLinkLocal": st.booleans(),
         "masqLinkLocalIPv6": st.booleans(),
         "resyncInterval": st.integers(1, 10**6).map("{}s".format),
