@@ -197,11 +197,11 @@ FILE_SYSTEMS = {
     "read-only": """
         mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" """,
     "gone, and not to be made": """
-        rm -r "$1" && mount --bind "${1%/*}" "${1%/*}" && mount -o remount,bind,ro "${1%/*}" """,
+        rm -r "$1" && mount --rbind "${1%/*}" "${1%/*}" && mount -o remount,bind,ro "${1%/*}" """,
     "a file": """
         rm -r "$1" && touch "$1" """,
 }
-RUN_DIR, STATE_DIR = "/run/ip-masq-agent", "/var/lib/ip-masq-agent"
+RUN_DIR, STATE_DIR, METRICS_DIR = "/run/ip-masq-agent", "/var/lib/ip-masq-agent", "/var/lib/node_exporter"
 
 
 class TestRecords:
@@ -258,6 +258,7 @@ class TestRecords:
     def test_metrics_are_still_written(self, ns: Namespace, tmp_path: Path, what: str) -> None:
         node = AgentNode(ns, tmp_path, metrics=True)
         node.sync()
+        ns.run("mount", "--bind", METRICS_DIR, METRICS_DIR)  # also where the rest of /var/lib becomes read-only
         self.spoil(node, what, RUN_DIR, STATE_DIR)
         break_rules(node)
         path = node.metrics_dir / "ip_masq_agent.prom"
@@ -272,12 +273,12 @@ class TestRecords:
     def test_a_directory_of_metrics_is_no_exception(self, ns: Namespace, tmp_path: Path, what: str) -> None:
         node = AgentNode(ns, tmp_path, metrics=True)
         node.sync()
-        self.spoil(node, what, str(node.metrics_dir))
+        self.spoil(node, what, METRICS_DIR)
         for told in (1, 0):
             break_rules(node)
             done = node.sync()
             assert done.returncode == IN_SYNC and exempt(node)[0] == "169.254.0.0/16"
-            assert done.stderr.count("metrics not written: cannot write %s" % node.metrics_dir) == told
+            assert done.stderr.count("metrics not written: cannot write %s" % METRICS_DIR) == told
         assert [note for note in node.status()["notes"] if "metrics not written" in note]
 
 

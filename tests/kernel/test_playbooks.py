@@ -55,7 +55,7 @@ def test_a_round_with_an_inventory_of_kubespray(tmp_path: Path) -> None:
             node.ns.run("iptables-nft", "-t", "nat", "-I", "POSTROUTING", "-o", "eth9", "-j", "MASQUERADE")
         applied = fleet.play("apply", "-e", NODES)
         assert applied.rc == 0 and [counts["changed"] for counts in applied.recap.values()] == [1, 1, 1], applied.said
-        warnings = re.findall(r"\[WARNING\]: (n\d): a rule", " ".join(applied.said.split()))
+        warnings = re.findall(r"\[WARNING\]: (n\d): a POSTROUTING rule", " ".join(applied.said.split()))
         assert sorted(warnings) == ["n1", "n2"], "equal warnings, of which Ansible prints one"
         assert exempt(n2) == ["10.233.64.0/18", "10.233.0.0/18"]
         assert exempt(n2, "ipv6") == ["fd85:ee78:d8a6:8607::1:0/112"]
@@ -142,7 +142,7 @@ PACKAGES: t.Dict[str, t.Tuple[t.List[str], t.Dict[str, t.Any], t.Optional[str]]]
     "iptables-lacks": (IPTABLES, {"backend": "iptables_nft"}, "no-such-package"),
     "nft-lacks": (NFT_ALONE, {"exemption": "enforce"}, "no-such-package"),
     "always": ([], {"install_packages": "always"}, "no-such-package"),
-    "never": (NEITHER, {"install_packages": "never"}, "iptables is missing on this node, and so is nft"),
+    "never": (NEITHER, {"install_packages": "never"}, "no backend is available on this node: install the package iptables or nftables"),
 }
 
 
