@@ -74,7 +74,7 @@ def after() -> None:
     report = status()
     equal("in sync", report["in_sync"], True)
     if BROKEN:
-        equal("the last good policy outlived the boot: exit status", report["exit status"], 78)
+        equal("the last valid policy outlived the boot: exit status", report["exit status"], 78)
         check("status names the problem", "10.0.0.1/8" in agent("status").stdout)
 
     # Had the first sync come before the firewall's unit, its rules would have been lost, and put back once more.

@@ -153,11 +153,11 @@ def broken(original: str) -> None:
     wanted, errors = ours(), remembered()["config_errors"]
     write(CONFIG, '{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}')
     eventually("the unit is failed", lambda: shown(SERVICE, "ActiveState")["ActiveState"] == "failed")
-    equal("the rules are those of the last good policy", ours(), wanted)
+    equal("the rules are those of the last valid policy", ours(), wanted)
     packets("with a broken config file")
     repaired("a flush is repaired with a broken config file", 2 + 2)
-    # The drop-in that says 2s was valid; the last good policy has its interval too.
-    equal("the interval is that of the last good policy", interval(), "2s")
+    # The drop-in that says 2s was valid; the last valid policy has its interval too.
+    equal("the interval is that of the last valid policy", interval(), "2s")
 
     done_ = agent("status")
     equal("status: exit status", done_.returncode, 78)
@@ -171,7 +171,7 @@ def broken(original: str) -> None:
     equal("the error was counted once, however often it was met", report["config_errors"], errors + 1)
     said = agent("sync")
     equal("sync: exit status", said.returncode, 78)
-    check("sync: reports it", "10.0.0.1/8" in said.stderr and "last good" in said.stderr, said.stderr)
+    check("sync: reports it", "10.0.0.1/8" in said.stderr and "last valid" in said.stderr, said.stderr)
     explained = agent("explain", "10.99.0.1")
     check("explain: reports it", not explained.returncode and "broken" in explained.stdout, explained.stdout)
     complaint = sh("journalctl", "--no-pager", "-u", SERVICE, "-p", "err", "-o", "cat")

@@ -142,7 +142,7 @@ PACKAGES: t.Dict[str, t.Tuple[t.List[str], t.Dict[str, t.Any], t.Optional[str]]]
     "iptables-lacks": (IPTABLES, {"backend": "iptables_nft"}, "no-such-package"),
     "nft-lacks": (NFT_ALONE, {"exemption": "enforce"}, "no-such-package"),
     "always": ([], {"install_packages": "always"}, "no-such-package"),
-    "never": (NEITHER, {"install_packages": "never"}, "no backend is available on this node: install the package iptables or nftables"),
+    "never": (NEITHER, {"install_packages": "never"}, "no backend is available on this node"),
 }
 
 
