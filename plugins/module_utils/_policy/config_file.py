@@ -18,13 +18,10 @@ import typing as t
 from .._errors import ConfigError
 from .._system.files import NotRegularFile, open_regular
 from .policy import RESERVED_CIDRS, RFC1918_CIDRS, build, file_key, find_file_key, nearest_file_key
-from .values import parse_integer, show, split_entries, unique
+from .values import KEY_LIMIT, parse_integer, show, split_entries, unique
 
 #: bytes; a list of 10,000 CIDRs takes about 300,000
 SIZE_LIMIT = 4 * 1024 * 1024
-
-#: Keys of a file; a policy has twelve, and the nearest known key is looked for with each of the others.
-KEY_LIMIT = 100
 
 #: The option whose values in several files are united.
 UNITED = "non_masquerade_cidrs"

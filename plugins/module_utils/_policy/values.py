@@ -36,6 +36,9 @@ RESERVED_PREFIXES = ("KUBE-", "CALI-", "FLANNEL-", "CILIUM_", "CNI-", "DOCKER", 
 #: Ranges of source ports; each takes a rule for each protocol.
 PORT_RANGES_LIMIT = 100
 
+#: Keys of a file; a policy has twelve, and the nearest known key is looked for with each of the others.
+KEY_LIMIT = 100
+
 #: Digits of an integer, and a sign; one of 64 bits has 19.
 DIGIT_LIMIT = 20
 

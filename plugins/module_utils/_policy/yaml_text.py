@@ -13,7 +13,7 @@ import re
 import typing as t
 
 from .._errors import ConfigError
-from .values import parse_integer, show, unique
+from .values import KEY_LIMIT, parse_integer, show, unique
 
 try:
     import yaml
@@ -81,7 +81,13 @@ def _node(event: t.Any, events: t.Iterator[t.Any], depth: int = 0) -> t.Any:
     inside = itertools.takewhile(lambda child: not isinstance(child, yaml.CollectionEndEvent), events)
     if isinstance(event, yaml.SequenceStartEvent):
         return [_node(child, events, depth + 1) for child in inside]
-    return unique([(_key(child), _node(next(events), events, depth + 1)) for child in inside])
+    pairs: t.List[t.Tuple[str, t.Any]] = []
+    for child in inside:
+        if len(pairs) == KEY_LIMIT:
+            # Here and not when all is read: PyYAML takes seconds for 100,000 keys, and the agent reads at each tick.
+            raise ConfigError("line %d: more than %d keys: is it the right file?" % (line, KEY_LIMIT))
+        pairs.append((_key(child), _node(next(events), events, depth + 1)))
+    return unique(pairs)
 
 
 def _key(event: t.Any) -> str:
