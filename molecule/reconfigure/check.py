@@ -215,6 +215,7 @@ def check_metrics() -> None:
     wanted = {
         "in_sync": 1,
         "drift_repaired_total": report["drift_repaired"],
+        "repairs_withheld": 0,
         "config_errors_total": report["config_errors"],
         "config_broken": 0,
         'exempt_cidrs{family="ipv4"}': 4,
