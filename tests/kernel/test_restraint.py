@@ -69,7 +69,7 @@ def test_a_second_jump_stays_after_a_few_removals_and_is_reported_once(node: Age
     assert "our custom IP-MASQ-AGENT chain" in note and "changes nothing for packets" in note
     shown = node.command("status")
     assert shown.returncode == 0 and note in shown.stdout
-    assert "harmless differences left: 1" in shown.stdout
+    assert "differences without effect on packets: 1" in shown.stdout
     # From here on a resync costs what it costs on any node, and says nothing.
     assert node.resync() == []
     assert node.sync().stdout + node.sync().stderr == ""
