@@ -291,7 +291,6 @@ from ..module_utils._errors import ConfigError, IpMasqError
 from ..module_utils._policy.config_file import load
 from ..module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS, Config, build, file_key
 from ..module_utils._policy.values import split_entries
-from ..module_utils._system.ip_families import FAMILIES
 from ..module_utils._system.node_warning import named
 from ..module_utils._system.process import run
 
@@ -349,8 +348,7 @@ def main() -> None:
     for note in result.notes + result.remarks:
         module.warn(named(note))
     returned = dict(rules_return(result, present), changed=result.changed, diff=rules_diff(result))
-    families = FAMILIES if config.enable_ipv6 else FAMILIES[:1]
-    returned["other_nat"] = find_other_actors(node, families) if present else []
+    returned["other_nat"] = find_other_actors(node, config.families) if present else []
     if result.errors:
         module.fail_json(msg="; ".join(result.errors), **returned)
     module.exit_json(**returned)

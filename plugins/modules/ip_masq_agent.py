@@ -156,11 +156,12 @@ from ..module_utils._agent import (  # pylint: disable=unused-import
 from ..module_utils._agent.effective_policy import read_policy
 from ..module_utils._agent.memory import read_memory
 from ..module_utils._agent.paths import Paths
-from ..module_utils._agent.sync import dry_run, other_actors, sync
+from ..module_utils._agent.sync import dry_run, sync
 from ..module_utils._agent.units import SERVICE
 from ..module_utils._engine import restraint
 from ..module_utils._engine.detect import Node
 from ..module_utils._engine.module_result import rules_diff, rules_return
+from ..module_utils._engine.other_actors import find_other_actors
 from ..module_utils._errors import IpMasqError, NodeError
 from ..module_utils._policy.config_file import config_text
 from ..module_utils._system import systemd
@@ -199,7 +200,7 @@ def present(module: AnsibleModule, node: Node, where: Paths) -> t.Dict[str, t.An
     for warning in (*warnings, *result.remarks):
         module.warn(named(warning))
     returned = dict(as_return(install.InstallResult(put.files, services, result), present=True), version=VERSION)
-    returned["rules"]["other_nat"] = other_actors(node, config)
+    returned["rules"]["other_nat"] = find_other_actors(node, config.families)
     if not errors and not check and (put.files or failed):
         try:
             install.try_service(node.run, where)

@@ -11,6 +11,7 @@ import typing as t
 from .._engine import restraint
 from .._engine.backend import Action
 from .._engine.detect import Node
+from .._engine.other_actors import find_other_actors
 from .._engine.reconcile import Change, Result
 from .._policy.policy import Config
 from .._version import VERSION
@@ -18,7 +19,7 @@ from . import snapshot
 from .effective_policy import EffectivePolicy, require_policy
 from .memory import read_memory
 from .paths import Paths
-from .sync import counters, dry_run, managed_changes, other_actors
+from .sync import counters, dry_run, managed_changes
 
 #: Entries of a list, and rules of a family, that the table shows.
 _SHOWN_CIDRS = 8
@@ -42,7 +43,7 @@ def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
         "notes": list(policy.notes + result.notes + remembered.unrecorded)
         + restraint.notes(result)
         + list(result.remarks)
-        + other_actors(node, config),
+        + find_other_actors(node, config.families),
         "not_checked": list(result.not_checked),
         "withheld": [_as_data(change, action) for change in result.changes for action in change.plan.withheld],
         "config": _policy_data(where, policy, config),

@@ -17,7 +17,6 @@ from .._engine import restraint
 from .._engine.backend import Counters
 from .._engine.detect import Node
 from .._engine.iptables_tool import legacy_tables
-from .._engine.other_actors import find_other_actors
 from .._engine.reconcile import Change, Result, reconcile
 from .._engine.ruleset import from_config
 from .._errors import NodeError
@@ -193,11 +192,6 @@ def describe(result: Result) -> t.Iterator[str]:
             yield "%s, %s: %s: %s" % (change.family, change.backend, action.action, action.rule)
 
 
-def other_actors(node: Node, config: Config) -> t.List[str]:
-    """Chains of other programs that the same traffic meets, a line each."""
-    return find_other_actors(node, FAMILIES if config.enable_ipv6 else FAMILIES[:1])
-
-
 def counters(result: Result, planned: bool = False) -> t.Dict[str, Counters]:
     """What the managed rules have counted, by family.
 
@@ -262,7 +256,7 @@ def _write_metrics(
 ) -> None:
     exempt = {}
     if policy.config is not None:
-        for family in FAMILIES if policy.config.enable_ipv6 else FAMILIES[:1]:
+        for family in policy.config.families:
             exempt[family] = len(from_config(policy.config, family).exempt)
     sample = metrics.Sample(
         in_sync=result is not None and not result.errors,

@@ -100,7 +100,7 @@ class IptablesTool:
         :param what: what it could not do, or did not.
         :param error: its class, unless the xtables lock was the reason.
         """
-        said = " ".join(done.stderr.split())
+        said = done.error_text
         if done.rc == RESOURCE_PROBLEM and "lock" in said and "can't open" not in said:
             return LockHeld(
                 "%s %s: timed out after lock_timeout waiting for the xtables lock, held by %s. Wait for it, or raise "
@@ -112,7 +112,7 @@ class IptablesTool:
                 ". The kernel lacks a module that iptables needs: install the kernel's extra modules (RHEL-likes: "
                 "kernel-modules-extra), or set backend to nftables"
             )
-        return error("%s %s: %s%s" % (self.path, what, said or "exit status %d" % done.rc, advice))
+        return error("%s %s: %s%s" % (self.path, what, said, advice))
 
 
 def find_tool(node: Node, variant: str, family: str) -> t.Optional[Tool]:

@@ -170,7 +170,7 @@ class Nftables:
             raise self._failure("refused the rules", done, CommitRefused)
 
     def _failure(self, what: str, done: Outcome, error: t.Type[NodeError] = NodeError) -> NodeError:
-        said = " ".join(done.stderr.split())
+        said = done.error_text
         advice = ""
         if done.crashed:
             version = " ".join(self._run([self._nft, "--version"]).stdout.split()[:2])
@@ -188,7 +188,7 @@ class Nftables:
             )
         if len(said) > _SAID:
             said = said[:_SAID] + "..."
-        return error("%s %s: %s%s" % (self._nft, what, said or "exit status %d" % done.rc, advice))
+        return error("%s %s: %s%s" % (self._nft, what, said, advice))
 
     def counters(self) -> Counters:
         """See :meth:`~.backend.Backend.counters`."""

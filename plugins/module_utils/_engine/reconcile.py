@@ -89,7 +89,7 @@ def reconcile(
         chosen = backends.choose(node, config.backend, config.exemption if present else "return", used_before)
         run = _Run(node, config, chosen, check, withheld)
         if present:
-            run.establish([IPV4, IPV6] if config.enable_ipv6 else [IPV4])
+            run.establish(config.families)
         run.clear(adopt=present, former=former)
     return run.result(lock_problem)
 

@@ -13,6 +13,7 @@ import functools
 import typing as t
 
 from .._errors import ConfigError
+from .._system.ip_families import FAMILIES, IPV4
 from .values import (
     Network,
     PortRange,
@@ -193,6 +194,11 @@ class Config(t.NamedTuple):
     resync_interval: int = 60 * 10**9
     #: remarks for the operator that are no errors
     notes: t.Tuple[str, ...] = ()
+
+    @property
+    def families(self) -> t.Tuple[str, ...]:
+        """The IP families that have rules."""
+        return FAMILIES if self.enable_ipv6 else (IPV4,)
 
 
 #: Characters of a mistyped key that are compared: the time grows with the square of it.
