@@ -53,36 +53,76 @@ Load = t.Callable[[Namespace, Variant, Services], None]
 
 
 def _iptables(add: str, *shapes: t.Callable[..., t.Any]) -> Load:
-    return lambda node, variant, s: load_iptables(node, variant, s, add, kube_proxy_iptables, *shapes)
+    return lambda node, variant, s: load_iptables(node, variant, s, add, *shapes)
 
 
-def _nftables(marks_hairpin: bool) -> Load:
-    def load(node: Namespace, _variant: Variant, s: Services) -> None:
-        node.run("nft", "-f", "-", stdin=kube_proxy_nftables(s, marks_hairpin) + portmap_nftables(s))
+def _nftables(*shapes: t.Callable[[Services], str]) -> Load:
+    return lambda node, _variant, s: node.run("nft", "-f", "-", stdin="".join(shape(s) for shape in shapes))
+
+
+def _each(*loads: Load) -> Load:
+    def load(node: Namespace, variant: Variant, s: Services) -> None:
+        for one in loads:
+            one(node, variant, s)
 
     return load
 
 
-def _ipvs(node: Namespace, variant: Variant, s: Services) -> None:
-    load_iptables(node, variant, s, INSERTED, kube_proxy_ipvs, portmap_iptables)
+def _kube_proxy_135(s: Services) -> str:
+    return kube_proxy_nftables(s, marks_hairpin=True)
+
+
+def _kube_proxy_136(s: Services) -> str:
+    return kube_proxy_nftables(s, marks_hairpin=False)
+
+
+def _virtual_services(node: Namespace, _variant: Variant, s: Services) -> None:
     load_ipvs(node, s)
 
 
 #: Who serves Services and host ports; whether these rules are loaded after ours.
 THEIRS: t.Dict[str, t.Tuple[Load, bool]] = {
-    "iptables: kube-proxy, portmap": (_iptables(INSERTED, portmap_iptables), False),
-    "iptables: kube-proxy, portmap, behind ours": (_iptables(APPENDED, portmap_iptables), True),
-    "iptables: kube-proxy, kubelet": (_iptables(APPENDED, kubelet_host_port), False),
-    "iptables: kube-proxy, kubelet, behind ours": (_iptables(APPENDED, kubelet_host_port), True),
-    "nftables: kube-proxy up to 1.35, portmap": (_nftables(True), False),
-    "nftables: kube-proxy up to 1.35, portmap, after ours": (_nftables(True), True),
-    "nftables: kube-proxy 1.36, portmap": (_nftables(False), False),
-    "nftables: kube-proxy 1.36, portmap, after ours": (_nftables(False), True),
-    "IPVS: kube-proxy, portmap": (_ipvs, False),
+    "iptables: kube-proxy, portmap": (_iptables(INSERTED, kube_proxy_iptables, portmap_iptables), False),
+    "iptables: kube-proxy, portmap, behind ours": (_iptables(APPENDED, kube_proxy_iptables, portmap_iptables), True),
+    "iptables: kube-proxy, kubelet": (_iptables(APPENDED, kube_proxy_iptables, kubelet_host_port), False),
+    "iptables: kube-proxy, kubelet, behind ours": (_iptables(APPENDED, kube_proxy_iptables, kubelet_host_port), True),
+    "nftables: kube-proxy up to 1.35, portmap": (_nftables(_kube_proxy_135, portmap_nftables), False),
+    "nftables: kube-proxy up to 1.35, portmap, after ours": (_nftables(_kube_proxy_135, portmap_nftables), True),
+    "nftables: kube-proxy 1.36, portmap": (_nftables(_kube_proxy_136, portmap_nftables), False),
+    "nftables: kube-proxy 1.36, portmap, after ours": (_nftables(_kube_proxy_136, portmap_nftables), True),
+    "iptables: kube-proxy, nftables: portmap": (
+        _each(_iptables(INSERTED, kube_proxy_iptables), _nftables(portmap_nftables)),
+        False,
+    ),
+    "iptables: kube-proxy, nftables: portmap, behind ours": (
+        _each(_iptables(APPENDED, kube_proxy_iptables), _nftables(portmap_nftables)),
+        True,
+    ),
+    "nftables: kube-proxy up to 1.35, iptables: portmap, behind ours": (
+        _each(_nftables(_kube_proxy_135), _iptables(APPENDED, portmap_iptables)),
+        True,
+    ),
+    "nftables: kube-proxy 1.36, iptables: portmap": (
+        _each(_nftables(_kube_proxy_136), _iptables(INSERTED, portmap_iptables)),
+        False,
+    ),
+    "nftables: kube-proxy 1.36, iptables: portmap, behind ours": (
+        _each(_nftables(_kube_proxy_136), _iptables(APPENDED, portmap_iptables)),
+        True,
+    ),
+    "IPVS: kube-proxy, iptables: portmap": (
+        _each(_iptables(INSERTED, kube_proxy_ipvs, portmap_iptables), _virtual_services),
+        False,
+    ),
+    "IPVS: kube-proxy, nftables: portmap": (
+        _each(_iptables(INSERTED, kube_proxy_ipvs), _nftables(portmap_nftables), _virtual_services),
+        False,
+    ),
 }
 
+IPVS = {theirs for theirs in THEIRS if theirs.startswith("IPVS")}
 #: What C(enforce) breaks, by the name of the rules of others and that of the case; the module warns of it.
-BREAKS = {("IPVS: kube-proxy, portmap", "hairpin through " + way) for way in ("ClusterIP", "NodePort")}
+BREAKS = {(theirs, "hairpin through " + way) for theirs in IPVS for way in ("ClusterIP", "NodePort")}
 
 
 class Case(t.NamedTuple):
@@ -138,7 +178,7 @@ def served(topology: Topology) -> t.Iterator[Topology]:
 def test_services_are_answered(served: Topology, theirs: str, show_table: t.Callable[..., None]) -> None:
     """The table is printed; every cell is one new connection in IPv4 and one in IPv6."""
     load, after = THEIRS[theirs]
-    if load is _ipvs:
+    if theirs in IPVS:
         _need_ipvs()
     columns = []
     for backend, exemption in OURS:
