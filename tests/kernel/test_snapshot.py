@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import json
 import os
 import random
 import shutil
+import signal
+import subprocess
 import typing as t
 from pathlib import Path
 
@@ -389,6 +392,36 @@ def test_what_is_no_regular_file_is_the_agent_s_to_judge(node_nft: AgentNode, na
         done = node_nft.call("timeout", "--signal=KILL", "60", node_nft.where.resync)
         assert done.returncode == (0 if kind == "a link that leads nowhere" else 78), done.stderr
     assert node_nft.resync() == ["sync"]
+
+
+def test_a_comparison_that_does_not_end_is_terminated_and_the_agent_starts(node_nft: AgentNode) -> None:
+    """As by systemd at TimeoutStartSec. The config file becomes a pipe after the script has checked its type."""
+    config, wrapper = node_nft.config_dir / "config", node_nft.path / "b2sum"
+    wrapper.write_text('#!/bin/sh\ncd /etc/ip-masq-agent\nrm config\nmkfifo config\nexec /usr/bin/b2sum "$@"\n')
+    wrapper.chmod(0o755)
+    BACKENDS["iptables_nft"].lose(node_nft.ns, "ipv4", "10.0.0.0/8")
+    writers: t.List[int] = []
+
+    def is_read() -> bool:
+        # OSError while nothing reads it; the script's checksum waits as long as this end stays open.
+        with contextlib.suppress(OSError):
+            if config.is_fifo():
+                writers.append(os.open(config, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(writers)
+
+    env = dict(os.environ, PATH="%s:%s" % (node_nft.path, os.environ["PATH"]))
+    argv = node_nft.ns.argv(node_nft.where.resync)
+    with subprocess.Popen(argv, env=env, start_new_session=True) as script:
+        try:
+            until(is_read, "the checksum of the pipe")
+            os.killpg(script.pid, signal.SIGTERM)
+            assert script.wait(60) == 78, "the agent judges the pipe, with the last policy in force"
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(script.pid, signal.SIGKILL)
+            for writer in writers:
+                os.close(writer)
+    assert_in_force(node_nft, BACKENDS["iptables_nft"])
 
 
 def test_a_program_that_reads_its_input_hides_nothing(ns: Namespace, tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ _RESYNC = """\
 # differ. Any error here starts the agent, too.
 LC_ALL=C
 export LC_ALL
-# A restart of the service means another run, not half of this one: this one finishes first, and reports.
-trap '' TERM
+# SIGTERM, from a restart of the service or at its time limit, ends the comparison, and the agent starts.
+trap : TERM
 
 mode=${{1-}}
 # The files that the agent reads; only regular ones, since reading a named pipe would block.
@@ -68,10 +68,12 @@ checksums)
     # Now and then the agent checks everything, also what this comparison does not cover.
     if [ ! "$irregular" ] && [ -f {expected} ] && [ -f {commands} ] && [ -f {due} ] &&
         read -r due <{due} && read -r now _ </proc/uptime && [ "${{now%.*}}" -lt "$due" ] &&
-        observe $# 2>/dev/null | b2sum --check --strict --status {expected} 2>/dev/null &&
+        {{ observe $# | b2sum --check --strict --status {expected}; }} 2>/dev/null &&
         printf '' >{last_sync}; then
         exit 0
     fi
+    # A restart means another run, not half of this one: the agent finishes first, and reports.
+    trap '' TERM
     exec {program} sync
     ;;
 *)

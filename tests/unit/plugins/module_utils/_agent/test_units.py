@@ -172,7 +172,7 @@ def test_an_edit_is_seen_in_the_config_and_in_the_drop_ins() -> None:
     assert path["Path", "Unit"] == [units.EDIT_SERVICE]
     # A start would be swallowed by a sync under way, which may have read the files before the edit.
     assert edit["Service", "ExecStart"] == ["/bin/systemctl --no-block restart " + units.SERVICE]
-    assert "trap '' TERM" in resync_script.resync_script(WHERE)
+    assert "trap '' TERM\n    exec /" in resync_script.resync_script(WHERE)
 
 
 def test_hook_follows_start_restart_and_reload_of_a_firewall() -> None:
