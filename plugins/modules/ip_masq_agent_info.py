@@ -101,7 +101,7 @@ problems:
   elements: str
   sample: ["cannot run /usr/local/sbin/ip-masq-agent: No such file or directory"]
 differs:
-  description: The keys of the node's file C(config) whose values are not those of O(config).
+  description: The keys of the node's file C(config) whose values mean something else than those of O(config).
   returned: when the agent is installed and O(config) is given
   type: list
   elements: str
@@ -152,13 +152,13 @@ def reported(run: Runner, where: Paths, lock_timeout: int) -> t.Any:
 
 
 def differing_keys(where: Paths, text: str) -> t.List[str]:
-    """The keys in which the node's config file says something else than ``text``; all where it cannot be read."""
+    """The keys in which the node's config file means something else than ``text``; all where it cannot be read."""
     wanted = dict(DEFAULTS, **parse(text, "config").values)
     try:
         found = dict(DEFAULTS, **load(where.config).values)
     except ConfigError:
         found = {}
-    return [key.key for key in POLICY_OPTIONS if found.get(key.name) != wanted.get(key.name)]
+    return [key.key for key in POLICY_OPTIONS if not key.same(found.get(key.name), wanted.get(key.name))]
 
 
 def pending(run: Runner, where: Paths, text: t.Optional[str], enabled: bool) -> t.List[str]:

@@ -107,6 +107,7 @@ def test_status_of_thirty_nodes_fits_on_the_screen(tmp_path: Path) -> None:
         lines = summary(played)
         assert len(lines) <= 15
         assert [line.partition(":")[0] for line in lines[1:-1]] == sorted(off)
+        assert "policy differs from inventory: ip_masq_agent_non_masquerade_cidrs; run " in lines[2]
         assert lines[-1] == (
             "30 nodes: 27 in sync, 1 drifted (node07), 1 policy differs from inventory (node19), "
             "1 not installed (node28)"

@@ -84,6 +84,13 @@ class Option(t.NamedTuple):
             spec["choices"] = list(self.choices)
         return spec
 
+    def same(self, one: t.Any, other: t.Any) -> bool:
+        """Whether two plain values mean the same. An invalid value means what no other does."""
+        try:
+            return bool(one == other or self.parse(one) == self.parse(other))
+        except ConfigError:
+            return False
+
 
 def _bool(name: str, key: str, flag: t.Optional[str], help: str, default: bool = False, **more: t.Any) -> Option:
     return Option(name, key, flag, "bool", default, check_bool, help, **more)

@@ -46,11 +46,16 @@ def test_options_are_those_of_the_module_that_installs() -> None:
     [
         (config_text({}), {}, []),
         (config_text({}).replace("\n", " "), {}, []),
-        # Defaults that are written out mean the same.
+        # Defaults that are written out mean the same, and a value in another form.
         (config_text({"cidrLimit": 64, "resyncInterval": "60s"}), {}, []),
+        (config_text({}), {"toPorts": []}, []),
+        (config_text({"resyncInterval": "60s", "toPorts": [1024]}), {"resyncInterval": "1m", "toPorts": ["1024"]}, []),
+        (config_text({"toPorts": [1024]}), {"toPorts": []}, ["toPorts"]),
         (config_text({}), {"cidrLimit": 70, "nonMasqueradeCIDRs": "10.0.0.0/8"}, ["nonMasqueradeCIDRs", "cidrLimit"]),
         # Without a list a drop-in would replace the default one.
         ("{}", {}, ["nonMasqueradeCIDRs"]),
+        # Of a file that would be refused, too, only what differs is named.
+        ('{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}', {}, ["nonMasqueradeCIDRs"]),
         (None, {"masqChain": "MINE"}, ["nonMasqueradeCIDRs", "masqChain"]),
     ],
 )
