@@ -116,17 +116,26 @@ def test_the_other_program_is_reported(ns: Namespace, tmp_path: Path) -> None:
     node.resync()
     fight(node, variant)
     assert "no running ip-masq-agent was found" in " ".join(node.status()["notes"])
+    assert _withheld(node) == {(("program", "unknown"),): 1}
     daemon = ns.popen("bash", "-c", "exec -a /ip-masq-agent sleep infinity")
     try:
         until(lambda: _name(daemon.pid) == b"/ip-masq-agent", "the process to have its name")
         assert "the running process '/ip-masq-agent infinity'" in " ".join(node.status()["notes"])
         assert "/ip-masq-agent infinity" in node.command("status").stdout
+        assert node.sync().returncode == 0
     finally:
         daemon.kill()
         daemon.communicate()
-    values = parse((node.metrics_dir / "ip_masq_agent.prom").read_text()).values
-    assert values["ip_masq_agent_repairs_withheld", ()] == 1
-    assert values["ip_masq_agent_in_sync", ()] == 1
+    assert _withheld(node) == {(("program", "ip-masq-agent"),): 1}
+    assert _metrics(node)["ip_masq_agent_in_sync", ()] == 1
+
+
+def _metrics(node: AgentNode) -> t.Dict[t.Any, float]:
+    return parse((node.metrics_dir / "ip_masq_agent.prom").read_text()).values
+
+
+def _withheld(node: AgentNode) -> t.Dict[t.Any, float]:
+    return {labels: count for (name, labels), count in _metrics(node).items() if name.endswith("repairs_withheld")}
 
 
 def _name(pid: int) -> bytes:

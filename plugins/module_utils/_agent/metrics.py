@@ -21,6 +21,8 @@ class Sample(t.NamedTuple):
     exempt_cidrs: t.Dict[str, int]
     counters: t.Dict[str, Counters]
     repairs_withheld: int = 0
+    #: the program because of which they are, where any are
+    other_program: str = ""
 
 
 def metrics_text(sample: Sample) -> str:
@@ -39,7 +41,7 @@ def metrics_text(sample: Sample) -> str:
         "repairs_withheld",
         "gauge",
         "Differences without effect on packets that are not repaired, because another program restores them.",
-        [("", sample.repairs_withheld)],
+        [('{program="%s"}' % sample.other_program if sample.other_program else "", sample.repairs_withheld)],
     )
     lines += _metric(
         "config_errors_total", "counter", "Invalid configurations that were rejected.", [("", sample.config_errors)]

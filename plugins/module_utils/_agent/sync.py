@@ -258,6 +258,7 @@ def _write_metrics(
     if policy.config is not None:
         for family in policy.config.families:
             exempt[family] = len(from_config(policy.config, family).exempt)
+    withheld = sum(len(change.plan.withheld) for change in result.changes) if result is not None else 0
     sample = metrics.Sample(
         in_sync=result is not None and not result.errors,
         last_success=last_success,
@@ -266,6 +267,7 @@ def _write_metrics(
         config_broken=policy.problem is not None,
         exempt_cidrs=exempt,
         counters=counters(result) if result is not None else {},
-        repairs_withheld=sum(len(change.plan.withheld) for change in result.changes) if result is not None else 0,
+        repairs_withheld=withheld,
+        other_program=restraint.other_program() if withheld else "",
     )
     files.write(where.metrics_file, metrics.metrics_text(sample).encode("utf-8"), 0o644)

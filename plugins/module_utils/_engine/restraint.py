@@ -76,7 +76,15 @@ def notes(result: Result) -> t.List[str]:
 
 def other_agents(proc: str = "/proc") -> t.List[str]:
     """Command lines of running reference agents, in containers too (proc(5)). Ours is a script of Python's."""
-    found = []
+    return [shown(" ".join(words).strip()) for words in _agents(proc)]
+
+
+def other_program(proc: str = "/proc") -> str:
+    """The name of a running reference agent's program; C(unknown) if none was found."""
+    return next((os.path.basename(words[0]) for words in _agents(proc)), "unknown")
+
+
+def _agents(proc: str) -> t.Iterator[t.List[str]]:
     for pid in sorted(filter(str.isdigit, os.listdir(proc)), key=int):
         try:
             with open(os.path.join(proc, pid, "cmdline"), "rb") as cmdline:
@@ -84,5 +92,4 @@ def other_agents(proc: str = "/proc") -> t.List[str]:
         except OSError:
             continue
         if os.path.basename(words[0]) in _AGENTS:
-            found.append(shown(" ".join(words).strip()))
-    return found
+            yield words

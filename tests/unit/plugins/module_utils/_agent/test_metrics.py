@@ -25,6 +25,8 @@ samples = st.builds(
     config_broken=st.booleans(),
     exempt_cidrs=st.dictionaries(families, counts),
     counters=st.dictionaries(families, st.builds(Counters, counts, counts, counts, counts)),
+    repairs_withheld=counts,
+    other_program=st.sampled_from(["", "unknown", "ip-masq-agent"]),
 )
 
 
@@ -36,6 +38,8 @@ def test_any_sample_is_valid_and_complete(sample: Sample) -> None:
     assert values["ip_masq_agent_config_broken", ()] == float(sample.config_broken)
     assert values["ip_masq_agent_drift_repaired_total", ()] == float(sample.drift_repaired)
     assert values["ip_masq_agent_config_errors_total", ()] == float(sample.config_errors)
+    labels = (("program", sample.other_program),) if sample.other_program else ()
+    assert values["ip_masq_agent_repairs_withheld", labels] == float(sample.repairs_withheld)
     success = values.get(("ip_masq_agent_last_success_timestamp_seconds", ()))
     assert (success is None) == (sample.last_success is None)
     assert success is None or abs(success - t.cast(float, sample.last_success)) < 0.01
@@ -48,8 +52,7 @@ def test_any_sample_is_valid_and_complete(sample: Sample) -> None:
             ("packets", "masqueraded", counters.masqueraded_packets),
             ("bytes", "masqueraded", counters.masqueraded_bytes),
         ):
-            labels = (("family", family), ("verdict", verdict))
-            assert values["ip_masq_agent_%s_total" % name, labels] == float(value)
+            assert values["ip_masq_agent_%s_total" % name, (("family", family), ("verdict", verdict))] == float(value)
 
 
 @given(samples)

@@ -95,3 +95,5 @@ def test_the_reference_agent_is_distinguished_from_ours(tmp_path: Path, cmdline:
         if content is not None:
             (tmp_path / pid / "cmdline").write_bytes(content)
     assert restraint.other_agents(str(tmp_path)) == told
+    program = told[0].split()[0].lstrip("/") if told else "unknown"
+    assert restraint.other_program(str(tmp_path)) == program
