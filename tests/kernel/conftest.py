@@ -11,7 +11,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from support import modules, namespaces, nft_versions, variants
+from support import modules, namespaces, program_versions, variants
 from support.programs import Programs
 from support.topology import Topology
 
@@ -102,6 +102,6 @@ def programs(tmp_path: Path) -> Programs:
 
 
 @pytest.fixture(scope="session")
-def nfts() -> t.Dict[str, nft_versions.Nft]:
+def nfts() -> t.Dict[str, program_versions.Nft]:
     """The nft of every supported Debian release, by release, oldest first."""
-    return {release: nft_versions.nft_of(release) for release in nft_versions.RELEASES}
+    return {release: program_versions.nft_of(release) for release in program_versions.RELEASES}

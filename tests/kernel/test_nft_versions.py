@@ -12,7 +12,7 @@ import pytest
 from support.flood import Flood
 from support.modules import apply, refused, run_module
 from support.namespaces import Namespace
-from support.nft_versions import RELEASES, Nft
+from support.program_versions import RELEASES, Nft
 from support.topology import ADDRESSES, Topology
 from support.variants import NFT_FAMILIES, NFTABLES
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The nft of every Debian release that is supported, to run on this machine.
+"""nft and iptables-legacy of Debian releases that are supported, to run on this machine.
 
 Each is copied once, with the libraries that it needs, out of the node image of its release (C(tools/node-image), which
 builds the image if podman does not have it).
@@ -21,13 +21,17 @@ from .namespaces import Namespace
 
 RELEASES = ("bullseye", "bookworm", "trixie")
 
-_CACHE = ROOT / ".cache" / "nft"
-#: Packs nft, its libraries and its dynamic loader; symbolic links are resolved in the image.
-_PACK = "tar -chf - /usr/sbin/nft $(ldd /usr/sbin/nft | grep -o '/[^ ]*')"
+_CACHE = ROOT / ".cache"
+#: Packs a program, other files, the libraries and the dynamic loader; symbolic links are resolved in the image.
+_PACK = "tar -chf - /usr/sbin/%s %s $(ldd /usr/sbin/%s | grep -o '/[^ ]*')"
 #: With the loader, libraries of another release are found without a chroot: nft 0.9.8 needs /dev/stdin.
 _WRAPPER = """#!/bin/sh
-exec "%(lib)s/%(loader)s" --library-path "%(lib)s" "%(lib)s/nft" "$@"
+XTABLES_LIBDIR="%(lib)s"
+export XTABLES_LIBDIR
+exec "%(lib)s/%(loader)s" --library-path "%(lib)s" "%(lib)s/%(name)s" "$@"
 """
+#: The names under which programs are called that act by their name.
+_LEGACY = [command + suffix for command in ("iptables-legacy", "ip6tables-legacy") for suffix in ("", "-restore")]
 
 
 class Nft(t.NamedTuple):
@@ -52,22 +56,34 @@ class Nft(t.NamedTuple):
 
 def nft_of(release: str) -> Nft:
     """The nft of one release."""
+    path = _programs(release, "nft", ["nft"])
+    return Nft(release, _output(str(path / "nft"), "--version").split()[1].lstrip("v"), path)
+
+
+def iptables_legacy_of(release: str) -> Path:
+    """A directory with nothing but the iptables-legacy of one release, to put before PATH."""
+    return _programs(release, "xtables-legacy-multi", _LEGACY, "/usr/lib/*/xtables/*.so")
+
+
+def _programs(release: str, program: str, names: t.Sequence[str], more: str = "") -> Path:
     image = _output(str(ROOT / "tools" / "node-image"), release)
-    folder = _CACHE / image.rpartition(":")[2]
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    with open(_CACHE / "lock", "w", encoding="ascii") as lock:  # tests run in several processes
+    cache = _CACHE / program
+    folder = cache / image.rpartition(":")[2]
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / "lock", "w", encoding="ascii") as lock:  # tests run in several processes
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            _copy(image, folder)
-    return Nft(release, _output(str(folder / "bin" / "nft"), "--version").split()[1].lstrip("v"), folder / "bin")
+            _copy(image, folder, program, names, more)
+    return folder / "bin"
 
 
-def _copy(image: str, folder: Path) -> None:
+def _copy(image: str, folder: Path, program: str, names: t.Sequence[str], more: str) -> None:
     fresh = Path(tempfile.mkdtemp(dir=folder.parent))
     try:
         mounted = _output("podman", "image", "mount", image)
         try:
-            pack = subprocess.run(["chroot", mounted, "sh", "-c", _PACK], stdout=subprocess.PIPE, check=True)
+            command = ["chroot", mounted, "sh", "-c", _PACK % (program, more, program)]
+            pack = subprocess.run(command, stdout=subprocess.PIPE, check=True)
         finally:
             _output("podman", "image", "unmount", image)
         for part in ("bin", "lib"):
@@ -75,9 +91,12 @@ def _copy(image: str, folder: Path) -> None:
         unpack = ["tar", "-xf", "-", "-C", str(fresh / "lib"), "--transform", "s|.*/||"]
         subprocess.run(unpack, input=pack.stdout, check=True)
         (loader,) = (fresh / "lib").glob("ld-linux*")
-        wrapper = fresh / "bin" / "nft"
-        wrapper.write_text(_WRAPPER % {"lib": folder / "lib", "loader": loader.name})
-        wrapper.chmod(0o755)
+        for name in names:
+            if name != program:
+                (fresh / "lib" / name).symlink_to(program)
+            wrapper = fresh / "bin" / name
+            wrapper.write_text(_WRAPPER % {"lib": folder / "lib", "loader": loader.name, "name": name})
+            wrapper.chmod(0o755)
         fresh.chmod(0o755)
         fresh.rename(folder)
     finally:
