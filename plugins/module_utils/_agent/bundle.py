@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import hashlib
 import importlib
 import typing as t
@@ -124,7 +125,8 @@ def unpack(raw: bytes) -> t.Tuple[Paths, t.Dict[str, bytes]]:
         raise ValueError("not a program of this collection: %s" % exc) from None
 
 
-def sources() -> t.Dict[str, bytes]:
+@functools.lru_cache(maxsize=None)
+def sources() -> t.Mapping[str, bytes]:
     """The sources of the agent and of all that it imports from this collection, by module, byte for byte as loaded."""
     found: t.Dict[str, bytes] = {}
     ahead = [ENTRY]
@@ -139,13 +141,21 @@ def sources() -> t.Dict[str, bytes]:
 def imported(name: str, source: bytes) -> t.List[str]:
     """The modules that a module of this collection imports from it."""
     names = []
-    for node in ast.walk(ast.parse(source)):
+    for node in _statements(ast.parse(source).body):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = name.split(".")[: -node.level] + (node.module.split(".") if node.module else [])
             module = importlib.import_module(".".join([_ROOT] + base))
             is_package = hasattr(module, "__path__")
             names += [".".join(base + [alias.name]) for alias in node.names] if is_package else [".".join(base)]
     return names
+
+
+def _statements(body: t.Iterable[ast.AST]) -> t.Iterator[ast.AST]:
+    """The statements of a block and of all blocks in it. Expressions, most of a module, hold no imports."""
+    for statement in body:
+        yield statement
+        for block in ("body", "handlers", "orelse", "finalbody", "cases"):
+            yield from _statements(getattr(statement, block, ()))
 
 
 def _source(name: str) -> bytes:

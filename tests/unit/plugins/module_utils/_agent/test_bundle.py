@@ -68,8 +68,15 @@ class TestProgram:
             b"from .paths import Paths\n"
             b"from .._system import files\n"
             b"from .._errors import NodeError\n"
+            b"def late():\n"
+            b"    try:\n"
+            b"        from .console import say\n"
+            b"    except ImportError:\n"
+            b"        from .explain import explain\n"
         )
         assert sorted(bundle.imported("_agent.cli", source)) == [
+            "_agent.console",
+            "_agent.explain",
             "_agent.metrics",
             "_agent.paths",
             "_agent.sync",
