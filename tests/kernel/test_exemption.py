@@ -8,18 +8,15 @@ from __future__ import annotations
 import contextlib
 import sys
 import typing as t
-from pathlib import Path
 
 import pytest
-from support import topology as topologies
 from support.modules import apply, refused
 from support.namespaces import Namespace
-from support.topology import ADDRESSES, Topology
+from support.topology import ADDRESSES, Topology, ask, serving
 from support.variants import NFT_FAMILIES, VARIANTS, meaning
 
 NFT, LEGACY = VARIANTS["iptables_nft"], VARIANTS["iptables_legacy"]
 EXEMPT = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
-PACKETS = str(Path(topologies.__file__).with_name("packets.py"))
 PORT = 8080
 
 #: Who else masquerades whatever leaves the node: before ours is there, after it.
@@ -126,17 +123,12 @@ def protected(request: pytest.FixtureRequest, topology: Topology) -> t.Iterator[
     with contextlib.ExitStack() as owned:
         for ns, served in ((topology.pod, "pod"), (topology.node, "gateway")):
             addresses = [getattr(a, served) for a in ADDRESSES.values()]
-            server = ns.popen(sys.executable, PACKETS, "serve", str(PORT), *addresses)
-            owned.callback(server.communicate)
-            owned.callback(server.kill)
-            assert server.stdout is not None
-            assert server.stdout.readline() == "ready\n"
+            owned.enter_context(serving(ns, PORT, addresses))
         yield topology
 
 
 def _ask(ns: Namespace, destination: str) -> str:
-    out = ns.run(sys.executable, PACKETS, "ask", "tcp", str(PORT), destination)
-    return out.split('"')[3]
+    return ask(ns, "tcp", PORT, destination)[destination]
 
 
 def test_the_node_s_own_traffic(protected: Topology, family: str) -> None:

@@ -5,16 +5,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import shutil
 import subprocess
-import sys
 import typing as t
 
 import pytest
-from support import packets
 from support.modules import apply
 from support.namespaces import Namespace
 from support.services import (
@@ -33,7 +29,7 @@ from support.services import (
     portmap_iptables,
     portmap_nftables,
 )
-from support.topology import ADDRESSES, Topology
+from support.topology import ADDRESSES, Topology, ask, serving
 from support.variants import VARIANTS, Variant
 
 EXEMPT = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
@@ -163,14 +159,7 @@ CASES = {family: _cases(family) for family in ADDRESSES}
 def served(topology: Topology) -> t.Iterator[Topology]:
     """A node whose pod listens."""
     topology.node.run("sysctl", "-qw", "net.ipv4.conf.all.route_localnet=1")
-    server = topology.pod.popen(
-        sys.executable, packets.__file__, "serve", str(PORT), *(s.pod for s in SERVICES.values())
-    )
-    with contextlib.ExitStack() as owned:
-        owned.callback(server.communicate)
-        owned.callback(server.kill)
-        assert server.stdout is not None
-        assert server.stdout.readline() == "ready\n"
+    with serving(topology.pod, PORT, [s.pod for s in SERVICES.values()]):
         yield topology
 
 
@@ -206,8 +195,7 @@ def _wrong(topology: Topology, cases: t.Sequence[Case]) -> t.Dict[Case, str]:
     for client in ("pod", "node", "outside"):
         mine = [case for case in cases if case.client == client]
         ns: Namespace = getattr(topology, client)
-        out = ns.run(sys.executable, packets.__file__, "ask", "tcp", str(PORT), *(case.destination for case in mine))
-        seen = json.loads(out)
+        seen = ask(ns, "tcp", PORT, *(case.destination for case in mine))
         for case in mine:
             found[case] = "" if seen[case.destination] == case.source else seen[case.destination]
     return found

@@ -40,15 +40,21 @@ def _bound(kind: int, address: str, port: int) -> socket.socket:
     return sock
 
 
-def serve(port: int, addresses: t.Sequence[str]) -> None:
-    """Answer for ever. UDP has one socket per address, so that the answer comes from the address that was asked."""
-    wait = selectors.DefaultSelector()
+def listen(port: int, addresses: t.Sequence[str]) -> t.List[socket.socket]:
+    """The sockets of a server. UDP has one per address, so that the answer comes from the address that was asked."""
+    sockets = []
     for address in addresses:
         tcp = _bound(socket.SOCK_STREAM, address, port)
         tcp.listen(512)
-        wait.register(tcp, selectors.EVENT_READ)
-        wait.register(_bound(socket.SOCK_DGRAM, address, port), selectors.EVENT_READ)
-    print("ready", flush=True)
+        sockets += [tcp, _bound(socket.SOCK_DGRAM, address, port)]
+    return sockets
+
+
+def answer(sockets: t.Sequence[socket.socket]) -> None:
+    """Answer for ever."""
+    wait = selectors.DefaultSelector()
+    for sock in sockets:
+        wait.register(sock, selectors.EVENT_READ)
     while True:
         for key, _events in wait.select():
             sock = t.cast(socket.socket, key.fileobj)
@@ -98,7 +104,9 @@ def stream(port: int, destinations: t.Sequence[str]) -> t.Dict[str, t.Dict[str, 
 def main(argv: t.Sequence[str]) -> None:
     """Do what the command line says."""
     if argv[0] == "serve":
-        serve(int(argv[1]), argv[2:])
+        sockets = listen(int(argv[1]), argv[2:])
+        print("ready", flush=True)
+        answer(sockets)
     elif argv[0] == "ask":
         print(json.dumps({destination: ask(argv[1], int(argv[2]), destination) for destination in argv[3:]}))
     else:

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import subprocess
+import multiprocessing
+import socket
 import sys
 import typing as t
 from pathlib import Path
 
+from . import packets
 from .namespaces import Namespace
 
-_PACKETS = str(Path(__file__).with_name("packets.py"))
+_FORK = multiprocessing.get_context("fork")
 _PORT = 8080
 
 
@@ -60,7 +62,7 @@ class Stream:
     """Connections that a client in the pod opens without a pause until :meth:`finish`."""
 
     def __init__(self, pod: Namespace, destinations: t.Sequence[str]) -> None:
-        self._process = pod.popen(sys.executable, _PACKETS, "stream", str(_PORT), *destinations)
+        self._process = pod.popen(sys.executable, packets.__file__, "stream", str(_PORT), *destinations)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n", "the client in the pod did not start"
 
@@ -80,12 +82,11 @@ class Topology:
             self.outside = self._owned.enter_context(Namespace())
             for ns in (self.pod, self.node, self.outside):
                 # No waiting for duplicate address detection.
-                ns.run("sysctl", "-qw", "net.ipv6.conf.all.accept_dad=0", "net.ipv6.conf.default.accept_dad=0")
-            self._cable(self.pod, "eth0", self.node, "pods")
-            self._cable(self.node, "eth0", self.outside, "eth0")
-            for addresses in ADDRESSES.values():
-                self._address(addresses)
-            self._serve()
+                _sysctl(ns, **{"ipv6/conf/all/accept_dad": 0, "ipv6/conf/default/accept_dad": 0})
+            _sysctl(self.node, **{"ipv4/ip_forward": 1, "ipv6/conf/all/forwarding": 1})
+            self._connect()
+            served = [address for a in ADDRESSES.values() for address in a.exempt + a.outside]
+            self._owned.enter_context(serving(self.outside, _PORT, served))
         except BaseException:
             self.delete()
             raise
@@ -94,67 +95,63 @@ class Topology:
         """Delete the namespaces and end all that runs in them."""
         self._owned.close()
 
-    @staticmethod
-    def _cable(one: Namespace, one_end: str, other: Namespace, other_end: str) -> None:
-        one.run("ip", "link", "add", one_end, "type", "veth", "peer", "name", other_end, "netns", other.name)
-        one.run("ip", "link", "set", one_end, "up")
-        other.run("ip", "link", "set", other_end, "up")
-
-    def _address(self, a: Addresses) -> None:
-        add = "address add %s/%d dev %s" + (" nodad" if ":" in a.pod else "")
-        host = 128 if ":" in a.pod else 32
-        self.pod.run(
-            "ip",
-            "-batch",
-            "-",
-            stdin="\n".join(
-                [
-                    add % (a.pod, a.bits, "eth0"),
-                    "route add default via %s" % a.gateway,
-                ]
-            ),
-        )
-        self.node.run(
-            "ip",
-            "-batch",
-            "-",
-            stdin="\n".join(
-                [
-                    add % (a.gateway, a.bits, "pods"),
-                    add % (a.node, a.bits, "eth0"),
-                    "route add default via %s" % a.peer,
-                ]
-            ),
-        )
-        self.outside.run(
-            "ip",
-            "-batch",
-            "-",
-            stdin="\n".join(
-                [add % (a.peer, a.bits, "eth0"), "route add %s via %s" % (a.pods, a.node)]
-                + [add % (address, host, "lo") for address in a.exempt + a.outside]
-            ),
-        )
-        key = "net.ipv6.conf.all.forwarding" if ":" in a.pod else "net.ipv4.ip_forward"
-        self.node.run("sysctl", "-qw", key + "=1")
-
-    def _serve(self) -> None:
-        served = [address for a in ADDRESSES.values() for address in a.exempt + a.outside]
-        server = self.outside.popen(sys.executable, _PACKETS, "serve", str(_PORT), *served)
-        self._owned.callback(_end, server)
-        assert server.stdout is not None
-        assert server.stdout.readline() == "ready\n", "the server outside did not start"
+    def _connect(self) -> None:
+        pod, outside = _cable("eth0", "pods", self.node), _cable("eth0", "eth0", self.node)
+        node = ["link set pods up", "link set eth0 up"]
+        for a in ADDRESSES.values():
+            add = "address add %s/%d dev %s" + (" nodad" if ":" in a.pod else "")
+            host = 128 if ":" in a.pod else 32
+            pod += [add % (a.pod, a.bits, "eth0")]
+            node += [add % (a.gateway, a.bits, "pods"), add % (a.node, a.bits, "eth0")]
+            node += ["route add default via %s" % a.peer]
+            outside += [add % (a.peer, a.bits, "eth0"), "route add %s via %s" % (a.pods, a.node)]
+            outside += [add % (address, host, "lo") for address in a.exempt + a.outside]
+            pod += ["route add default via %s" % a.gateway]
+        for ns, lines in ((self.pod, pod), (self.outside, outside), (self.node, node)):
+            ns.run("ip", "-batch", "-", stdin="\n".join(lines))
 
     def ask(self, *destinations: str, protocol: str = "tcp", client: t.Optional[Namespace] = None) -> t.Dict[str, str]:
         """The source address that each destination sees when the pod, or another client, opens a connection to it."""
-        out = (client or self.pod).run(sys.executable, _PACKETS, "ask", protocol, str(_PORT), *destinations)
-        return t.cast(t.Dict[str, str], json.loads(out))
+        return ask(client or self.pod, protocol, _PORT, *destinations)
 
     def stream(self, *destinations: str) -> Stream:
         """Start a stream of new connections from the pod to the destinations, in turn."""
         return Stream(self.pod, destinations)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    process.kill()
-    process.communicate()
+def ask(ns: Namespace, protocol: str, port: int, *destinations: str) -> t.Dict[str, str]:
+    """The source address that each destination sees when a client in a namespace opens a connection to it."""
+    return {one: ns.inside(packets.ask, protocol, port, one) for one in destinations}
+
+
+def _sysctl(ns: Namespace, **values: int) -> None:
+    for name, value in values.items():
+        ns.inside(Path("/proc/sys/net", name).write_text, str(value))
+
+
+def _cable(end: str, other_end: str, other: Namespace) -> t.List[str]:
+    """What ip is told where one end of the cable is."""
+    return [
+        "link add %s type veth peer name %s netns %s" % (end, other_end, other.name),
+        "link set %s up" % end,
+    ]
+
+
+@contextlib.contextmanager
+def serving(ns: Namespace, port: int, addresses: t.Sequence[str]) -> t.Iterator[None]:
+    """Answer TCP connections and UDP datagrams with the address of the sender, see :mod:`.packets`."""
+    sockets = ns.inside(packets.listen, port, addresses)
+    server = _FORK.Process(target=_answer, args=(ns, sockets), daemon=True)
+    server.start()
+    for sock in sockets:
+        sock.close()
+    try:
+        yield
+    finally:
+        server.kill()
+        server.join()
+
+
+def _answer(ns: Namespace, sockets: t.Sequence[socket.socket]) -> None:
+    ns.enter()  # so that it ends with the namespace
+    packets.answer(sockets)
