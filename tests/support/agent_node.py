@@ -126,8 +126,9 @@ class AgentNode:
     def call(self, *argv: t.Union[str, Path], **env: str) -> subprocess.CompletedProcess[str]:
         """Run a program on the node to its end, whatever its exit status is."""
         plain = {name: value for name, value in os.environ.items() if name != "JOURNAL_STREAM"}
-        return subprocess.run(
-            self.ns.argv(*(str(word) for word in argv)),
+        return self.ns.inside(
+            subprocess.run,
+            [str(word) for word in argv],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             encoding="utf-8",
@@ -177,11 +178,11 @@ class AgentNode:
 
     def files(self) -> t.Set[str]:
         """Every file that lies on the node, and every directory that is named after us."""
-        return {
-            str(path.relative_to(self.root))
-            for path in self.root.rglob("*")
-            if not path.is_dir() or "ip-masq" in path.name
-        }
+        found = set()
+        for folder, folders, files in os.walk(self.root):
+            named = [name for name in folders if "ip-masq" in name]
+            found.update(os.path.relpath(os.path.join(folder, name), self.root) for name in files + named)
+        return found
 
     def ansible(self, module: str, options: t.Mapping[str, t.Any], *flags: str) -> t.Dict[str, t.Any]:
         """Run C(ansible localhost) on the node, failed or not, and return what it printed about it."""
