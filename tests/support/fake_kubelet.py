@@ -4,7 +4,7 @@
 """A stand-in for the kubelet, as strict about its flags as the real one. Python 3.8, standard library only.
 
 C(fake_kubelet.py install /usr/bin/kubelet --version 1.23.17) puts three files there: a program in machine code under
-that name, which starts Python with the second, a copy of this script; and the third, with version and behaviour.
+that name, which starts Python with the second, this script, compiled; and the third, with version and behaviour.
 The program is no script because a script is exactly what the real kubelet is not, and what may not be run to probe it.
 
 It serves healthz where its flags or its configuration file say, or not at all with port 0. With
@@ -16,18 +16,16 @@ their configuration files.
 from __future__ import annotations
 
 import contextlib
-import glob
 import json
 import os
-import platform
 import re
-import shutil
 import signal
 import struct
-import subprocess
 import sys
 import time
 import typing as t
+
+# Functions import what only they need: the tests start hundreds of kubelets, most of them to ask for the version.
 
 #: Flags and whether they take a value; a few of those that real nodes use.
 FLAGS = {
@@ -157,6 +155,8 @@ def launcher(python: str, script: str, machine: str = "") -> bytes:
 
     :param machine: what it is for; this one if not given.
     """
+    import platform
+
     machine = machine or platform.machine()
     if machine not in LAUNCHERS:
         raise RuntimeError("the stand-in kubelet is made for %s, not for %s" % (" and ".join(LAUNCHERS), machine))
@@ -185,12 +185,14 @@ def install(path: str, version: str, **behaviour: t.Any) -> None:
         the process's name; C(rancher), the directory with the configuration of k3s or RKE2, after which it then calls
         itself.
     """
-    script = path + ".py"
+    import py_compile
+
+    script = path + ".pyc"
     for stale in (path, script):
         # A running program cannot be written to, but its name can be given to another file.
         if os.path.lexists(stale):
             os.unlink(stale)
-    shutil.copyfile(os.path.abspath(__file__), script)
+    py_compile.compile(os.path.abspath(__file__), cfile=script, doraise=True)
     configure(path, version=version, **behaviour)
     with open(path, "wb") as handle:
         handle.write(launcher(os.path.realpath(sys.executable), script))
@@ -262,6 +264,8 @@ def rancher_arguments(directory: str, own_runtime: bool) -> t.List[str]:
 
     :param own_runtime: whether the kubelet has a container runtime of its own, which is used with C(docker: true) only.
     """
+    import glob
+
     found: t.List[str] = []
     runtime = ["--container-runtime=remote"] if own_runtime else []
     for path in [os.path.join(directory, "config.yaml")] + sorted(glob.glob(directory + "/config.yaml.d/*.yaml")):
@@ -295,6 +299,8 @@ def health_endpoint(flags: t.Mapping[str, str], root: str, port: int) -> t.Tuple
 
 def ensure_rule(iptables: str, cidr: str) -> None:
     """Append kubenet's rule unless it is there; never delete one."""
+    import subprocess
+
     rule = ["POSTROUTING"] + KUBENET_RULE + ["!", "-d", cidr, "-j", "MASQUERADE"]
     there = subprocess.run([iptables, "-w", "-t", "nat", "-C"] + rule, stderr=subprocess.DEVNULL, check=False)
     if there.returncode:
@@ -306,7 +312,7 @@ def serve(address: str, port: int, healthy: bool, set_up_pod: t.Callable[[], Non
     if port == 0:
         while True:
             signal.pause()
-    import http.server  # slow, and not needed for the questions that most processes are asked
+    import http.server
 
     class Handler(http.server.BaseHTTPRequestHandler):
         """healthz, and the event that makes kubenet act."""

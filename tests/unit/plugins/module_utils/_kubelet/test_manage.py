@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 import typing as t
 from pathlib import Path
 
@@ -58,6 +59,7 @@ def go(node: KubeletNode, check: bool = False, **options: t.Any) -> Report:
             problem = wait_healthy(url, 0.01)
             if not problem or "returned" in problem or any(one.state != "active" for one in node.services.values()):
                 return problem
+            time.sleep(0.01)
 
     return manage_kubelets(Options(**{**given, **options}), node.run, check, str(node.root), healthy)
 
