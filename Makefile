@@ -34,7 +34,7 @@ demo: setup-nodes ## three systemd nodes, the module on each, real packets, who 
 	@tools/demo
 
 test: setup-nodes ## everything below, side by side; what fails does not hide the rest
-	@$(PYTHON) tools/test lint sanity unit kernel molecule
+	@$(PYTHON) tools/test kernel unit sanity lint molecule # the longest job first, the many short ones last
 
 lint: setup ## ruff, shellcheck, ansible-lint (production), changelog, galaxy-importer
 	@$(PYTHON) tools/test lint
