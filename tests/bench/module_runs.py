@@ -74,7 +74,7 @@ def _module(options: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
         sys.path.insert(0, path)
     from support import module_process
 
-    sys.modules.pop(module_process.MODULE, None)  # it is run as a program, each time anew
+    sys.modules.pop(module_process.MODULES + "ip_masq", None)  # it is run as a program, each time anew
     result = module_process.run(module_process.Run(dict(options)))
     if result.get("failed"):
         raise RuntimeError(str(result.get("crashed") or result.get("msg")))

@@ -11,7 +11,7 @@ import sys
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink as nfnetlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import nfnetlink
 from support import modules
 from support.flood import Flood
 from support.modules import apply, run_modules
@@ -243,7 +243,7 @@ def test_a_node_that_uses_iptables_starts_nft_for_nothing(ns: Namespace, program
 
 def test_the_kernel_says_which_extensions_and_tables_it_has(ns: Namespace) -> None:
     asked = (
-        "from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.netlink import *\n"
+        "from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.nfnetlink import *\n"
         "print([has_extension('ipv4', TARGET, 'MASQUERADE', 0), has_extension('ipv6', MATCH, 'addrtype', 1),"
         " has_extension('ipv4', TARGET, 'NOSUCH', 0), has_extension('ipv4', MATCH, 'addrtype', 99),"
         " has_nft_table('ipv4', 'mine'), has_nft_table('ipv6', 'mine')])\n"

@@ -18,7 +18,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import (
     run_lock,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import nfnetlink
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 
@@ -73,7 +73,7 @@ class Machine:
         monkeypatch.setattr(iptables_tool, "legacy_tables", lambda family: list(self.legacy_tables[family]))
         monkeypatch.setattr(iptables_nft, "NftNat", lambda family: self.nat[NFT, family])
         monkeypatch.setattr(other_actors, "NftNat", lambda family: self.nat[NFT, family])
-        monkeypatch.setattr(netlink, "nat_postrouting_chains", lambda _family: [])
+        monkeypatch.setattr(nfnetlink, "nat_postrouting_chains", lambda _family: [])
         monkeypatch.setattr(reconcile, "has_ipv6", lambda: True)
         monkeypatch.setattr(run_lock, "LOCK_PATH", str(self.folder / "lock"))
         monkeypatch.setattr(os, "geteuid", lambda: 0)

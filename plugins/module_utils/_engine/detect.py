@@ -12,7 +12,7 @@ import re
 import shutil
 import typing as t
 
-from .._system.netlink import has_extension
+from .._system.nfnetlink import has_extension
 from .._system.process import Runner, search_path
 
 _VERSION = re.compile(r"v([0-9]+(?:\.[0-9]+)+)(?: \((\w+)\))?")
@@ -40,7 +40,7 @@ class Node:
         lock_timeout: int = 5,
         has_extension: t.Callable[[str, int, str, int], t.Optional[bool]] = has_extension,
     ) -> None:
-        """:param lock_timeout: seconds. :param has_extension: as :func:`~.netlink.has_extension`."""
+        """:param lock_timeout: seconds. :param has_extension: as :func:`~.nfnetlink.has_extension`."""
         self.run = run
         self.lock_timeout = lock_timeout
         self.has_extension = has_extension

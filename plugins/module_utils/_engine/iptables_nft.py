@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from .._system.ip_families import FAMILIES, IPV4
-from .._system.netlink import MATCH, TARGET
+from .._system.nfnetlink import MATCH, TARGET
 from . import iptables_tool
 from .backend import Backend
 from .detect import Node

@@ -16,9 +16,10 @@ import re
 import struct
 import typing as t
 
-from .._system import netlink
+from .._system import nfnetlink
 from .._system.ip_families import IPV4, IPV6, NFT_FAMILY
-from .._system.netlink import Expression, attributes
+from .._system.netlink import Attributes, attributes
+from .._system.nfnetlink import Expression
 from .iptables_syntax import NOT_LOCAL
 
 TABLE = "nat"
@@ -81,20 +82,20 @@ class NftNat:
 
     def rules(self, chain: str) -> t.Optional[t.List[KernelRule]]:
         """See :meth:`NatTable.rules`."""
-        if not netlink.has_chain(self._family, TABLE, chain):
+        if not nfnetlink.has_chain(self._family, TABLE, chain):
             return None
         return [
             KernelRule(rule.handle, *_judge(rule.expressions, self._family))
-            for rule in netlink.rules(self._family, TABLE, chain)
+            for rule in nfnetlink.rules(self._family, TABLE, chain)
         ]
 
     def generation(self) -> t.Optional[int]:
         """See :meth:`NatTable.generation`."""
-        return netlink.generation()
+        return nfnetlink.generation()
 
     def is_dormant(self) -> bool:
         """See :meth:`NatTable.is_dormant`."""
-        return netlink.is_dormant(self._family, TABLE)
+        return nfnetlink.is_dormant(self._family, TABLE)
 
 
 def activation(family: str) -> str:
@@ -127,17 +128,17 @@ def _judge(expressions: t.Tuple[Expression, ...], family: str) -> t.Tuple[t.Tupl
 _UNKNOWN = ("?", "")
 
 
-def _unknown(_found: netlink.Attributes, _family: str) -> t.Tuple[str, str]:
+def _unknown(_found: Attributes, _family: str) -> t.Tuple[str, str]:
     return _UNKNOWN
 
 
-def _number(found: netlink.Attributes, kind: int) -> int:
+def _number(found: Attributes, kind: int) -> int:
     return int.from_bytes(found.get(kind, b""), "big")
 
 
-def _match(found: netlink.Attributes, _family: str) -> t.Tuple[str, str]:
+def _match(found: Attributes, _family: str) -> t.Tuple[str, str]:
     # NFTA_MATCH_NAME, NFTA_MATCH_REV, NFTA_MATCH_INFO
-    name = netlink.string(found.get(1, b""))
+    name = nfnetlink.string(found.get(1, b""))
     if name == "comment":
         return "M", ""
     if (name, _number(found, 2), found.get(3)) == ("addrtype", 1, _NOT_LOCAL):
@@ -145,27 +146,27 @@ def _match(found: netlink.Attributes, _family: str) -> t.Tuple[str, str]:
     return "M", "-m " + name
 
 
-def _target(found: netlink.Attributes, _family: str) -> t.Tuple[str, str]:
+def _target(found: Attributes, _family: str) -> t.Tuple[str, str]:
     # NFTA_TARGET_NAME
-    return "V", "-j " + netlink.string(found.get(1, b""))
+    return "V", "-j " + nfnetlink.string(found.get(1, b""))
 
 
-def _immediate(found: netlink.Attributes, _family: str) -> t.Tuple[str, str]:
+def _immediate(found: Attributes, _family: str) -> t.Tuple[str, str]:
     # NFTA_IMMEDIATE_DREG, where it is not the verdict but a value for a later expression
     if _number(found, 1) != 0:
         return "N", ""
     # in NFTA_IMMEDIATE_DATA, NFTA_DATA_VERDICT: NFTA_VERDICT_CODE, NFTA_VERDICT_CHAIN
     verdict = attributes(attributes(found.get(2, b"")).get(2, b""))
     words = _VERDICTS.get(_number(verdict, 1))
-    return _UNKNOWN if words is None else ("V", ("%s %s" % (words, netlink.string(verdict.get(2, b"")))).strip())
+    return _UNKNOWN if words is None else ("V", ("%s %s" % (words, nfnetlink.string(verdict.get(2, b"")))).strip())
 
 
-def _nat(found: netlink.Attributes, _family: str) -> t.Tuple[str, str]:
+def _nat(found: Attributes, _family: str) -> t.Tuple[str, str]:
     # NFTA_NAT_TYPE (NFT_NAT_SNAT)
     return ("V", "-j SNAT") if _number(found, 1) == 0 else _UNKNOWN
 
 
-def _payload(found: netlink.Attributes, family: str) -> t.Tuple[str, str]:
+def _payload(found: Attributes, family: str) -> t.Tuple[str, str]:
     # NFTA_PAYLOAD_DREG, where it is a load and no write; NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_OFFSET, NFTA_PAYLOAD_LEN
     length, words = _FIELDS[family].get(_number(found, 3), (0, ""))
     if 1 not in found or _number(found, 2) != _NETWORK_HEADER or not 1 <= _number(found, 4) <= length:
@@ -173,24 +174,24 @@ def _payload(found: netlink.Attributes, family: str) -> t.Tuple[str, str]:
     return "L", words
 
 
-def _meta(found: netlink.Attributes, _family: str) -> t.Tuple[str, str]:
+def _meta(found: Attributes, _family: str) -> t.Tuple[str, str]:
     # NFTA_META_DREG, where it is a load and no write; NFTA_META_KEY
     words = _META.get(_number(found, 2))
     return ("L", words) if words and 1 in found else _UNKNOWN
 
 
-def _bitwise(found: netlink.Attributes, _family: str) -> t.Tuple[str, str]:
+def _bitwise(found: Attributes, _family: str) -> t.Tuple[str, str]:
     # NFTA_BITWISE_OP (NFT_BITWISE_BOOL), and in NFTA_BITWISE_XOR, NFTA_DATA_VALUE: iptables prints the mask alone
     changed = any(attributes(found.get(5, b"")).get(1, b""))
     return _UNKNOWN if changed or _number(found, 6) != 0 else ("B", "")
 
 
-def _compare(found: netlink.Attributes, _family: str) -> t.Tuple[str, str]:
+def _compare(found: Attributes, _family: str) -> t.Tuple[str, str]:
     # NFTA_CMP_OP
     return ("C", "") if _number(found, 2) in _EQUAL else _UNKNOWN
 
 
-_JUDGES: t.Dict[str, t.Callable[[netlink.Attributes, str], t.Tuple[str, str]]] = {
+_JUDGES: t.Dict[str, t.Callable[[Attributes, str], t.Tuple[str, str]]] = {
     "counter": lambda _found, _family: ("N", ""),
     "match": _match,
     "target": _target,

@@ -18,7 +18,7 @@ import typing as t
 
 from .._errors import NodeError
 from .._system.ip_families import NFT_FAMILY
-from .._system.netlink import generation, has_nft_table
+from .._system.nfnetlink import generation, has_nft_table
 from .._system.process import Outcome, Runner
 from . import nftables_syntax as text
 from .backend import Action, ActionKind, CommitRefused, Counters, Plan, Transaction, View, listed

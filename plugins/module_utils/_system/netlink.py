@@ -1,317 +1,301 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Queries to the kernel's nf_tables over netlink: read-only, and a hundred times faster than starting a program.
+"""Netlink: requests to the kernel, and its answers. Message layout: linux/netlink.h.
 
-Message layout: linux/netlink.h, linux/netfilter/nfnetlink.h, nf_tables.h and nf_tables_compat.h. Asking may make the
-kernel load the module that would answer, as any use of it does; it changes no rule, table or setting.
+What a dump returns can be sent again in another namespace almost as it is, so a copy of a node's network state needs no
+tool, and nothing is lost that a tool has no words for.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import struct
 import typing as t
 
 from .._errors import NodeError
-from .ip_families import IPV4, IPV6
 
-_NETLINK_NETFILTER = 12
-_REQUEST = 0x1
-#: all that match, instead of one
+ROUTE = 0
+XFRM = 6
+NETFILTER = 12
+
+REQUEST = 0x1
+ACK = 0x4
+CREATE = 0x400
+EXCLUSIVE = 0x200
+APPEND = 0x800
 _DUMP = 0x300
-#: flag of a dump whose parts may not belong together, because another program wrote meanwhile
-_INTERRUPTED = 0x10
+_DUMP_INTERRUPTED = 0x10
+
 _ERROR = 2
 _DONE = 3
-
-#: subsystem << 8 | message: NFT_MSG_GETTABLE, GETCHAIN, GETRULE, GETGEN, NFNL_MSG_COMPAT_GET
-_GET_TABLE = 10 << 8 | 1
-_GET_CHAIN = 10 << 8 | 4
-_GET_RULE = 10 << 8 | 7
-_GET_GENERATION = 10 << 8 | 16
-_GET_EXTENSION = 11 << 8 | 0
-_INET = "inet"
-#: NFPROTO_INET is 1.
-_FAMILIES = {IPV4: socket.AF_INET, IPV6: socket.AF_INET6, _INET: 1}
-_NFT_FAMILIES = {IPV4: "ip", IPV6: "ip6", _INET: _INET}
-
-#: NFTA_TABLE_NAME, NFTA_TABLE_FLAGS and NFT_TABLE_F_DORMANT
-_TABLE_NAME, _TABLE_FLAGS, _DORMANT = 1, 2, 1
-#: NFTA_CHAIN_*
-_CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_TYPE = 1, 3, 4, 7
-#: NFTA_HOOK_HOOKNUM and NF_INET_POST_ROUTING
-_HOOK_NUMBER, _POSTROUTING = 1, 4
-#: NFTA_RULE_*
-_RULE_TABLE, _RULE_CHAIN, _RULE_HANDLE, _RULE_EXPRESSIONS, _RULE_POSITION = 1, 2, 3, 4, 6
-#: NFTA_EXPR_*
-_EXPRESSION_NAME, _EXPRESSION_DATA = 1, 2
-#: By name of the expression, the attribute that holds what a rule compares with or has counted: NFTA_CMP_DATA,
-#: NFTA_COUNTER_BYTES, NFTA_COUNTER_PACKETS.
-_VALUES = {"cmp": (3,), "counter": (1, 2)}
-
-MATCH = 0
-TARGET = 1
-
-#: seconds; the kernel answers within the call, so this is never waited for
-_PATIENCE = 5.0
-#: The kernel fills at most 32 KiB of a dump at once.
-_BUFFER = 65536
-#: How often a dump that was interrupted is started again.
-_DUMPS = 20
-
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
-#: NLA_F_NESTED and NLA_F_NET_BYTEORDER are not part of an attribute's type.
+#: NLA_F_NESTED and NLA_F_NET_BYTEORDER are no part of an attribute's type.
 _TYPE = 0x3FFF
+NESTED = 0x8000
+NETWORK_ORDER = 0x4000
+
+#: bytes; the kernel never puts more into one part of a dump
+_CHUNK = 1 << 18
+#: bytes of messages that may wait, for callers that send, or hear of, many thousand changes at once
+LARGE = 1 << 26
+_SO_SNDBUFFORCE = 32
+_SO_RCVBUFFORCE = 33
+#: Dumps that other programs interrupt with changes are started again, so many times at most.
+ATTEMPTS = 5
 
 Attributes = t.Dict[int, bytes]
 
 
-class Expression(t.NamedTuple):
-    """One step of a rule, as nf_tables carries it out."""
+class Message(t.NamedTuple):
+    """One message without its header: its type, and the bytes that follow."""
 
-    name: str
-    #: its attributes, without what it compares with or has counted
-    data: t.Tuple[t.Tuple[int, bytes], ...]
-
-
-class Rule(t.NamedTuple):
-    """One rule. The handle is its own for as long as its table exists."""
-
-    handle: int
-    expressions: t.Tuple[Expression, ...]
+    kind: int
+    body: bytes
 
 
-def has_nft_table(family: str, name: str) -> t.Optional[bool]:
-    """Whether nf_tables has a table of this family and name in our network namespace; none where it does not answer."""
-    return _is_there(_GET_TABLE, family, [(_TABLE_NAME, _text(name))])
+class KernelError(NodeError):
+    """The kernel refused a request."""
+
+    def __init__(self, code: int, what: str) -> None:
+        super().__init__("the kernel refused %s: %s" % (what, os.strerror(code)))
+        self.code = code
 
 
-def has_extension(family: str, kind: int, name: str, revision: int) -> t.Optional[bool]:
-    """Whether iptables-nft rules can use an xtables extension on this kernel; none where the kernel does not answer.
-
-    This is the very question that iptables-nft asks before it uses one. C(iptables-restore --test) is no help: it never
-    gets as far as the kernel.
-
-    :param kind: MATCH or TARGET.
-    """
-    values = [(1, _text(name)), (2, struct.pack("!I", revision)), (3, struct.pack("!I", kind))]
-    return _is_there(_GET_EXTENSION, family, values)
+def attribute(kind: int, value: bytes) -> bytes:
+    """One attribute, padded."""
+    return _ATTRIBUTE.pack(4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
 
 
-def is_dormant(family: str, table: str) -> bool:
-    """Whether a table is there and its flag C(dormant) keeps the kernel from asking any of its chains.
-
-    :raises NodeError: the kernel does not answer.
-    """
-    found = _get(_GET_TABLE, family, [(_TABLE_NAME, _text(table))])
-    return found is not None and bool(_number(found.get(_TABLE_FLAGS, b"\0")) & _DORMANT)
+def nest(kind: int, *attributes: bytes) -> bytes:
+    """Attributes within an attribute."""
+    return attribute(kind | NESTED, b"".join(attributes))
 
 
-def has_chain(family: str, table: str, name: str) -> bool:
-    """Whether a chain is there.
-
-    :raises NodeError: the kernel does not answer.
-    """
-    return _get(_GET_CHAIN, family, [(_CHAIN_TABLE, _text(table)), (_CHAIN_NAME, _text(name))]) is not None
+def text(kind: int, value: str) -> bytes:
+    """An attribute that holds a name."""
+    return attribute(kind, value.encode("utf-8", "surrogateescape") + b"\0")
 
 
-def nat_postrouting_chains(family: str) -> t.List[t.Tuple[str, str, str]]:
-    """All chains of type nat at the hook postrouting that traffic of a family meets.
-
-    :returns: family (as nft calls it), table and name of each.
-    :raises NodeError: the kernel will not say.
-    """
-    found = []
-    for nft_family in (family, _INET):
-        for _flags, payload in _ask(_GET_CHAIN, nft_family, [], _DUMP):
-            chain = attributes(payload)
-            hook = attributes(chain.get(_CHAIN_HOOK, b""))
-            if string(chain.get(_CHAIN_TYPE, b"")) == "nat" and _number(hook.get(_HOOK_NUMBER, b"")) == _POSTROUTING:
-                place = (_NFT_FAMILIES[nft_family], string(chain[_CHAIN_TABLE]), string(chain[_CHAIN_NAME]))
-                # A dump that another program's write interrupted can repeat a chain.
-                if place not in found:
-                    found.append(place)
-    return found
+def word(kind: int, value: int) -> bytes:
+    """An attribute of 32 bits in the byte order of the machine, as rtnetlink wants them."""
+    return attribute(kind, struct.pack("=I", value))
 
 
-def generation() -> t.Optional[int]:
-    """A number that each committed transaction raises by one, whatever table it is about (NFT_MSG_GETGEN).
-
-    None where the kernel does not answer.
-    """
-    try:
-        found = _get(_GET_GENERATION, IPV4, [])
-    except NodeError:
-        return None
-    return None if found is None else _number(found[1])
+def network_word(kind: int, value: int) -> bytes:
+    """An attribute of 32 bits in network byte order, as nfnetlink wants them."""
+    return attribute(kind, struct.pack("!I", value))
 
 
-def rules(family: str, table: str, name: str) -> t.List[Rule]:
-    """The rules of one chain. The kernel reads no other chain for this, so other rules cost nothing.
-
-    :raises NodeError: the kernel does not answer, or other programs wrote during each read.
-    """
-    wanted = [(_RULE_TABLE, _text(table)), (_RULE_CHAIN, _text(name))]
-    for _attempt in range(_DUMPS):
-        interrupted = False
-        found: t.List[Rule] = []
-        reader = _RuleReader()
-        for flags, payload in _ask(_GET_RULE, family, wanted, _DUMP):
-            interrupted = interrupted or bool(flags & _INTERRUPTED)
-            chain, rule = reader.read(payload)
-            # Old kernels know no restriction to a chain.
-            if chain == name:
-                found.append(rule)
-        if not interrupted:
-            return found
-    raise NodeError("the rules of the chain %s kept changing while the kernel listed them; run again" % name)
+def spans(data: bytes, begin: int, end: int) -> t.Iterator[t.Tuple[int, int, int]]:
+    """Type, and first and last place of the value, of each attribute in a part of a message, in order."""
+    while begin + 4 <= end:
+        length, kind = _ATTRIBUTE.unpack_from(data, begin)
+        if length < 4:
+            return
+        yield kind & _TYPE, begin + 4, min(begin + length, end)
+        begin += (length + 3) & ~3
 
 
-class _RuleReader:
-    """Reads rules. Those of a long chain differ in little more than handles, addresses and counters.
-
-    So these values are cut out, and what is left is read once: 10,000 rules take a tenth of the time.
-    """
-
-    def __init__(self) -> None:
-        #: by length of a message, where the values are in the last one that was read; the handle comes first
-        self._values: t.Dict[int, t.List[t.Tuple[int, int]]] = {}
-        self._read: t.Dict[bytes, t.Tuple[str, t.Tuple[Expression, ...]]] = {}
-
-    def read(self, payload: bytes) -> t.Tuple[str, Rule]:
-        """The name of a rule's chain, and the rule."""
-        values = self._values.get(len(payload), [(0, 0)])
-        read = self._read.get(_without(payload, values))
-        if read is None:
-            values = self._values[len(payload)] = [(0, 0)]
-            read = self._parse(payload, values)
-            self._read[_without(payload, values)] = read
-        chain, expressions = read
-        return chain, Rule(_number(payload[slice(*values[0])]), expressions)
-
-    @staticmethod
-    def _parse(payload: bytes, values: t.List[t.Tuple[int, int]]) -> t.Tuple[str, t.Tuple[Expression, ...]]:
-        chain = ""
-        expressions = []
-        for kind, begin, end in _spans(payload, 0, len(payload)):
-            if kind == _RULE_CHAIN:
-                chain = string(payload[begin:end])
-            elif kind == _RULE_HANDLE:
-                values[0] = (begin, end)
-            elif kind == _RULE_POSITION:
-                values.append((begin, end))
-            elif kind == _RULE_EXPRESSIONS:
-                for _kind, first, last in _spans(payload, begin, end):
-                    expressions.append(_expression(payload, first, last, values))
-        return chain, tuple(expressions)
+def pieces(data: bytes) -> t.Iterator[t.Tuple[int, bytes, bytes]]:
+    """The type and value of each attribute, in order, and all its bytes."""
+    for kind, first, last in spans(data, 0, len(data)):
+        yield kind, data[first:last], data[first - 4 : (last + 3) & ~3]
 
 
-def _expression(payload: bytes, begin: int, end: int, values: t.List[t.Tuple[int, int]]) -> Expression:
-    name = ""
-    data = []
-    for kind, first, last in _spans(payload, begin, end):
-        if kind == _EXPRESSION_NAME:
-            name = string(payload[first:last])
-        elif kind == _EXPRESSION_DATA:
-            for inner, start, stop in _spans(payload, first, last):
-                if inner in _VALUES.get(name, ()):
-                    values.append((start, stop))
-                else:
-                    data.append((inner, payload[start:stop]))
-    return Expression(name, tuple(data))
-
-
-def _without(payload: bytes, spans: t.Sequence[t.Tuple[int, int]]) -> bytes:
-    pieces = []
-    position = 0
-    for begin, end in spans:
-        pieces.append(payload[position:begin])
-        position = end
-    pieces.append(payload[position:])
-    return b"".join(pieces)
+def split(data: bytes) -> t.Iterator[t.Tuple[int, bytes]]:
+    """The type and value of each attribute, in order."""
+    return ((kind, value) for kind, value, _bytes in pieces(data))
 
 
 def attributes(data: bytes) -> Attributes:
-    """Netlink attributes by type; what is nested in them stays as it is."""
-    return {kind: data[begin:end] for kind, begin, end in _spans(data, 0, len(data))}
+    """The last value of each type of attribute."""
+    found = {}
+    position, end = 0, len(data)
+    while position + 4 <= end:  # as pieces(), without its cost: this is what most of the time goes into
+        length, kind = _ATTRIBUTE.unpack_from(data, position)
+        if length < 4:
+            break
+        found[kind & _TYPE] = data[position + 4 : position + length]
+        position += (length + 3) & ~3
+    return found
 
 
-def _spans(data: bytes, begin: int, end: int) -> t.Iterator[t.Tuple[int, int, int]]:
-    """Type, and first and last place of the content, of each netlink attribute in a part of a message."""
-    while begin + _ATTRIBUTE.size <= end:
-        length, kind = _ATTRIBUTE.unpack_from(data, begin)
-        yield kind & _TYPE, begin + _ATTRIBUTE.size, min(begin + length, end)
-        begin += max(length + 3 & ~3, _ATTRIBUTE.size)
+def only(data: bytes, kept: t.Container[int]) -> bytes:
+    """The attributes of these types, byte for byte."""
+    parts = []
+    position, end = 0, len(data)
+    while position + 4 <= end:  # as in attributes(): done for each of tens of thousands of rules
+        length, kind = _ATTRIBUTE.unpack_from(data, position)
+        if length < 4:
+            break
+        following = position + ((length + 3) & ~3)
+        if kind & _TYPE in kept:
+            parts.append(data[position:following])
+        position = following
+    return b"".join(parts)
 
 
-def _text(value: str) -> bytes:
-    return value.encode("ascii") + b"\0"
+def replace(data: bytes, changes: t.Mapping[int, t.Optional[bytes]], flags: int = 0) -> bytes:
+    """All attributes, byte for byte, but for those of the types in C(changes): with a new value, or left out.
 
-
-def string(value: bytes) -> str:
-    """Text in an attribute, up to its end."""
-    return value.split(b"\0")[0].decode("ascii", "backslashreplace")
-
-
-def _number(value: bytes) -> int:
-    return int.from_bytes(value, "big")
-
-
-def _is_there(message: int, family: str, values: t.Sequence[t.Tuple[int, bytes]]) -> t.Optional[bool]:
-    try:
-        return _get(message, family, values) is not None
-    except NodeError:
-        return None
-
-
-def _get(message: int, family: str, values: t.Sequence[t.Tuple[int, bytes]]) -> t.Optional[Attributes]:
-    """The attributes of the one thing that was asked for; none where it is not there.
-
-    :raises NodeError: the kernel does not answer.
+    :param flags: of those that get a new value.
     """
-    for _flags, payload in _ask(message, family, values):
-        return attributes(payload)
-    return None
+    parts = []
+    for kind, _value, whole in pieces(data):
+        new = changes.get(kind)
+        if kind not in changes:
+            parts.append(whole)
+        elif new is not None:
+            parts.append(attribute(kind | flags, new))
+    return b"".join(parts)
 
 
-def _ask(
-    message: int, family: str, values: t.Sequence[t.Tuple[int, bytes]], flags: int = 0
-) -> t.Iterator[t.Tuple[int, bytes]]:
-    """Flags and attributes of each message of the answer.
-
-    :param flags: of the request; with _DUMP there may be many messages.
-    :raises NodeError: the kernel does not answer.
-    """
-    body = struct.pack("!BBH", _FAMILIES[family], 0, 0)
-    for kind, value in values:
-        body += _ATTRIBUTE.pack(_ATTRIBUTE.size + len(value), kind) + value + b"\0" * (-len(value) % 4)
-    try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER) as kernel:
-            kernel.settimeout(_PATIENCE)
-            kernel.bind((0, 0))
-            kernel.send(_HEADER.pack(_HEADER.size + len(body), message, _REQUEST | flags, 1, 0) + body)
-            more = True
-            while more:
-                more = bool(flags & _DUMP)
-                answer = kernel.recv(_BUFFER)
-                position = 0
-                while position < len(answer):
-                    length, kind, message_flags, _sequence, _port = _HEADER.unpack_from(answer, position)
-                    payload = answer[position + _HEADER.size : position + length]
-                    position += length + 3 & ~3
-                    if kind in (_DONE, _ERROR):
-                        _check(payload)
-                        return
-                    yield message_flags, payload[4:]
-    except OSError as exc:
-        raise NodeError("the kernel did not answer a netfilter query: %s" % (exc.strerror or exc)) from None
+def name(value: bytes) -> str:
+    """A name from an attribute."""
+    return value.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
 
 
-def _check(payload: bytes) -> None:
-    """:raises OSError: it is no answer. Every other error says that the thing, or all of its kind, is not there."""
-    code = -struct.unpack_from("=i", payload)[0]
-    if code in (errno.EPERM, errno.EACCES, errno.ENOMEM, errno.EAGAIN, errno.EINTR):
-        raise OSError(code, errno.errorcode[code])
+class Netlink:
+    """A conversation with the kernel about the namespace in which it was opened. Use it in ``with``."""
+
+    def __init__(self, protocol: int, timeout: float = 30.0, buffer: int = 0) -> None:
+        """:param timeout: seconds that one answer may take.
+        :param buffer: bytes of messages that may wait in either direction; 0: what the system gives.
+        :raises NodeError: this kernel does not offer the protocol, or not to us.
+        """
+        try:
+            self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+            self.socket.bind((0, 0))
+        except OSError as exc:
+            raise NodeError("cannot open a netlink socket: %s" % exc.strerror) from None
+        self.socket.settimeout(timeout)
+        if buffer:
+            self._enlarge(buffer)
+        self._sequence = 0
+
+    def _enlarge(self, size: int) -> None:
+        for force, plain in ((_SO_RCVBUFFORCE, socket.SO_RCVBUF), (_SO_SNDBUFFORCE, socket.SO_SNDBUF)):
+            try:
+                self.socket.setsockopt(socket.SOL_SOCKET, force, size)
+            except OSError:  # without CAP_NET_ADMIN
+                self.socket.setsockopt(socket.SOL_SOCKET, plain, size)
+
+    def __enter__(self) -> Netlink:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.socket.close()
+
+    def dump(
+        self,
+        kind: int,
+        body: bytes,
+        what: str,
+        attempts: int = ATTEMPTS,
+        wanted: t.Optional[t.Callable[[Message], bool]] = None,
+    ) -> t.List[Message]:
+        """All objects of one kind.
+
+        :param what: is asked for, for the error message.
+        :param attempts: how often a dump is started, if other programs interrupt it with changes.
+        :param wanted: whether an object is; others do not stay in memory. None: all are.
+        :raises KernelError: the kernel refused.
+        :raises NodeError: it kept changing, or did not answer.
+        """
+        for _attempt in range(attempts):
+            found, whole = self._dump_once(kind, body, what, wanted)
+            if whole:
+                return found
+        raise NodeError("cannot read %s: other programs keep changing them" % what)
+
+    def _dump_once(
+        self, kind: int, body: bytes, what: str, wanted: t.Optional[t.Callable[[Message], bool]]
+    ) -> t.Tuple[t.List[Message], bool]:
+        sequence = self.send([Message(kind, body)], REQUEST | _DUMP)
+        found: t.List[Message] = []
+        whole = True
+        while True:
+            for flags, number, message in self.receive():
+                if number != sequence:
+                    continue
+                whole = whole and not flags & _DUMP_INTERRUPTED
+                if message.kind == _DONE:
+                    _check(message.body, what)
+                    return found, whole
+                if message.kind == _ERROR:
+                    _check(message.body, what)
+                elif wanted is None or wanted(message):
+                    found.append(message)
+
+    def ask(self, kind: int, body: bytes, what: str) -> Message:
+        """One object.
+
+        :raises KernelError: there is none, or the kernel refused.
+        """
+        sequence = self.send([Message(kind, body)], REQUEST)
+        while True:
+            for _flags, number, message in self.receive():
+                if number == sequence:
+                    if message.kind == _ERROR:
+                        _check(message.body, what)
+                    return message
+
+    def change(self, messages: t.Sequence[Message], flags: int = CREATE) -> t.List[int]:
+        """Carry out changes, one after the other, also where an earlier one fails.
+
+        :returns: for each message 0, or the error number with which the kernel refused it.
+        """
+        codes: t.List[int] = []
+        for start in range(0, len(messages), 256):
+            part = messages[start : start + 256]
+            first = self.send(part, REQUEST | ACK | flags) - len(part) + 1
+            answers: t.Dict[int, int] = {}
+            while len(answers) < len(part):
+                for _flags, number, message in self.receive():
+                    if message.kind == _ERROR and first <= number < first + len(part):
+                        answers[number] = -struct.unpack_from("=i", message.body)[0]
+            codes += [answers[first + index] for index in range(len(part))]
+        return codes
+
+    def send(self, messages: t.Sequence[Message], flags: int) -> int:
+        """Send messages in one piece, and return the sequence number of the last."""
+        parts = []
+        for kind, body in messages:
+            self._sequence += 1
+            parts.append(_HEADER.pack(16 + len(body), kind, flags, self._sequence, 0))
+            parts.append(body + b"\0" * (-len(body) % 4))
+        self.socket.send(b"".join(parts))
+        return self._sequence
+
+    def receive(self) -> t.List[t.Tuple[int, int, Message]]:
+        """Flags, sequence number and content of the messages that came next.
+
+        :raises NodeError: none came in time.
+        """
+        try:
+            data = self.socket.recv(_CHUNK)
+        except socket.timeout:
+            raise NodeError("the kernel did not answer over netlink in time") from None
+        except OSError as exc:
+            if exc.errno == errno.ENOBUFS:
+                raise NodeError("the kernel had more to tell over netlink than fits into its buffer") from None
+            raise
+        found = []
+        position, end = 0, len(data)
+        while position + 16 <= end:
+            length, kind, flags, sequence, _port = _HEADER.unpack_from(data, position)
+            if length < 16:
+                break
+            found.append((flags, sequence, Message(kind, data[position + 16 : position + length])))
+            position += (length + 3) & ~3
+        return found
+
+
+def _check(body: bytes, what: str) -> None:
+    code = -struct.unpack_from("=i", body)[0] if len(body) >= 4 else 0
+    if code:
+        raise KernelError(code, what)

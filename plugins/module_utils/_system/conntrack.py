@@ -1,0 +1,151 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Connections that the kernel tracks, and its counters about them. Reads, never writes.
+
+Message layout: linux/netfilter/nfnetlink_conntrack.h.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import struct
+import typing as t
+
+from . import netlink
+from .netlink import KernelError, Message, Netlink
+
+PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132}
+
+_GET = 1 << 8 | 1
+#: CTA_*
+_ORIGINAL, _REPLY, _ADDRESSES, _PROTOCOL = 1, 2, 1, 2
+#: CTA_IP_V4_SRC, _DST, and those of IPv6; CTA_PROTO_NUM, _SRC_PORT, _DST_PORT
+_SOURCE = {4: 1, 6: 3}
+_DESTINATION = {4: 2, 6: 4}
+_NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
+_AF = {4: 2, 6: 10}
+
+_COUNT = "/proc/sys/net/netfilter/nf_conntrack_count"
+_LIMIT = "/proc/sys/net/netfilter/nf_conntrack_max"
+_STATISTICS = "/proc/net/stat/nf_conntrack"
+
+
+class Endpoint(t.NamedTuple):
+    """An address with a port."""
+
+    address: str
+    port: int
+
+    def __str__(self) -> str:
+        return ("[%s]:%d" if ":" in self.address else "%s:%d") % self
+
+
+class Connection(t.NamedTuple):
+    """A tracked connection: who opened it to whom, and as whom the other side sees the opener."""
+
+    protocol: str
+    source: Endpoint
+    destination: Endpoint
+    #: the opener as the other side sees it, and the other side as it sees itself
+    seen: Endpoint
+    remote: Endpoint
+
+
+class Statistics(t.NamedTuple):
+    """The table of connections, and what did not fit into it since the boot."""
+
+    tracked: int
+    limit: int
+    insert_failed: int
+    drops: int
+
+
+class _Tuple(t.NamedTuple):
+    protocol: int
+    source: Endpoint
+    destination: Endpoint
+
+
+def find(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[Connection]:
+    """The connections whose opener the other side sees as an endpoint.
+
+    :param remote: the other side; with it the kernel looks the connection up, without it all are read.
+    :param protocol: a key of PROTOCOLS.
+    :raises NodeError: the kernel does not tell.
+    """
+    number = PROTOCOLS[protocol]
+    version = ipaddress.ip_address(seen.address).version
+    head = struct.pack("!BBH", _AF[version], 0, 0)
+    with Netlink(netlink.NETFILTER) as kernel:
+        if remote is None:
+            messages = kernel.dump(
+                _GET, head, "tracked connections", wanted=lambda message: _is_seen(message, number, seen)
+            )
+        else:
+            messages = []
+            try:
+                messages.append(kernel.ask(_GET, head + _reply(version, number, remote, seen), "a tracked connection"))
+            except KernelError as exc:
+                if exc.code != errno.ENOENT:
+                    raise
+    return [_connection(protocol, message) for message in messages]
+
+
+def statistics() -> t.Optional[Statistics]:
+    """None where the kernel does not track connections."""
+    try:
+        with open(_COUNT, encoding="ascii") as count, open(_LIMIT, encoding="ascii") as limit:
+            count_now, limit_now = int(count.read()), int(limit.read())
+        with open(_STATISTICS, encoding="ascii") as rows:
+            names = rows.readline().split()
+            totals = dict.fromkeys(names, 0)
+            for row in rows:  # of each processor, in hexadecimal
+                for name, value in zip(names, row.split()):
+                    totals[name] += int(value, 16)
+    except (OSError, ValueError):
+        return None
+    return Statistics(count_now, limit_now, totals.get("insert_failed", 0), totals.get("drop", 0))
+
+
+def _reply(version: int, protocol: int, source: Endpoint, destination: Endpoint) -> bytes:
+    """The attribute that names a connection by the packets that come back."""
+    addresses = netlink.nest(
+        _ADDRESSES,
+        netlink.attribute(_SOURCE[version], ipaddress.ip_address(source.address).packed),
+        netlink.attribute(_DESTINATION[version], ipaddress.ip_address(destination.address).packed),
+    )
+    ports = netlink.nest(
+        _PROTOCOL,
+        netlink.attribute(_NUMBER, bytes((protocol,))),
+        netlink.attribute(_SOURCE_PORT, struct.pack("!H", source.port)),
+        netlink.attribute(_DESTINATION_PORT, struct.pack("!H", destination.port)),
+    )
+    return netlink.nest(_REPLY, addresses, ports)
+
+
+def _is_seen(message: Message, protocol: int, seen: Endpoint) -> bool:
+    reply = _tuple(netlink.attributes(message.body[4:]).get(_REPLY, b""))
+    return reply is not None and (reply.protocol, reply.destination) == (protocol, seen)
+
+
+def _connection(protocol: str, message: Message) -> Connection:
+    known = netlink.attributes(message.body[4:])
+    opened = t.cast(_Tuple, _tuple(known[_ORIGINAL]))
+    reply = t.cast(_Tuple, _tuple(known[_REPLY]))
+    return Connection(protocol, opened.source, opened.destination, reply.destination, reply.source)
+
+
+def _tuple(data: bytes) -> t.Optional[_Tuple]:
+    """None where the protocol has no ports."""
+    parts = netlink.attributes(data)
+    addresses, ports = netlink.attributes(parts.get(_ADDRESSES, b"")), netlink.attributes(parts.get(_PROTOCOL, b""))
+    if _SOURCE_PORT not in ports:
+        return None
+    version = 4 if _SOURCE[4] in addresses else 6
+    source, destination = (
+        Endpoint(str(ipaddress.ip_address(addresses[which[version]])), struct.unpack("!H", ports[port])[0])
+        for which, port in ((_SOURCE, _SOURCE_PORT), (_DESTINATION, _DESTINATION_PORT))
+    )
+    return _Tuple(ports[_NUMBER][0], source, destination)
