@@ -22,9 +22,9 @@ USES: t.Dict[str, t.Set[str]] = {
     "_system": set(),
     "_policy": {"_system"},
     "_engine": {"_system", "_policy"},
-    "_agent": {"_system", "_policy", "_engine"},
+    "_agent": {"_system", "_policy", "_engine", "_twin"},
     "_kubelet": {"_system", "_engine"},
-    "_twin": {"_system"},
+    "_twin": {"_system", "_policy", "_engine"},
 }
 #: What runs on the controller: the policy, and the grammar of paths. It never reads a node.
 CONTROLLER = ("callback", "filter", "lookup", "plugin_utils")

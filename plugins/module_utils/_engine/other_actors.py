@@ -12,8 +12,8 @@ from __future__ import annotations
 import typing as t
 
 from .._errors import NodeError
-from .._system import netlink
-from . import iptables_tool
+from .._system import nfnetlink
+from . import actors, iptables_tool
 from .detect import Node
 from .iptables_syntax import parse_postrouting, printed_rules, shown
 from .iptables_tool import LEGACY, NFT
@@ -21,17 +21,9 @@ from .nat_table import TABLE as IPTABLES_TABLE
 from .nat_table import NftNat
 from .nftables_syntax import TABLE as MANAGED_TABLE
 
-#: How names of chains begin, and the program that creates such chains.
-_PROGRAMS = (
-    ("cali-", "Calico"),
-    ("FLANNEL-", "flannel"),
-    ("CNI-", "a CNI plugin"),
-    ("CILIUM_", "Cilium"),
-    ("OVN-", "OVN-Kubernetes"),
-    ("ANTREA-", "Antrea"),
-    ("KUBE-ROUTER", "kube-router"),
-    ("WEAVE", "Weave Net"),
-)
+#: Owners of chains that POSTROUTING jumps to: kube-proxy masquerades what must be masqueraded, ours are known, and what
+#: an unknown chain does other checks look at.
+_NOT_NAMED = ("kube-proxy", "ip-masq-agent", actors.UNKNOWN.name)
 _EFFECT = "which may masquerade exempt traffic (its rules were not evaluated)"
 
 
@@ -45,13 +37,12 @@ def find_other_actors(node: Node, families: t.Iterable[str]) -> t.List[str]:
             except NodeError:
                 continue
             for chain in chains:
-                program = next((name for prefix, name in _PROGRAMS if chain.startswith(prefix)), None)
-                if program:
-                    found["%s, %s: POSTROUTING jumps to %s of %s, %s" % (family, variant, chain, program, _EFFECT)] = (
-                        None
-                    )
+                program = actors.owner(IPTABLES_TABLE, chain).name
+                if program not in _NOT_NAMED:
+                    place = "%s, %s: POSTROUTING jumps to %s of %s" % (family, variant, chain, program)
+                    found["%s, %s" % (place, _EFFECT)] = None
         try:
-            base_chains = netlink.nat_postrouting_chains(family)
+            base_chains = nfnetlink.nat_postrouting_chains(family)
         except NodeError:
             continue
         for nft_family, table, chain in base_chains:

@@ -18,7 +18,7 @@ from .._errors import NodeError
 from .._policy.policy import Config
 from .._system.ip_families import FAMILIES, IPV4, IPV6, has_ipv6
 from . import backends
-from .backend import ActionKind, Backend, BackendType, CommitRefused, Plan, Repair
+from .backend import ActionKind, Backend, BackendType, CommitRefused, Counters, Plan, Repair
 from .detect import Node
 from .other_nat import remarks, remarks_elsewhere
 from .ruleset import Ruleset, from_config
@@ -59,6 +59,21 @@ class Result(t.NamedTuple):
     def changed(self) -> bool:
         """Whether anything was written, or would be."""
         return any(change.plan.actions for change in self.changes)
+
+    @property
+    def managed(self) -> t.List[Change]:
+        """The changes of the managed rules, without those that remove leftovers elsewhere."""
+        return [change for change in self.changes if change.backend == self.backend and change.plan.view.rules]
+
+    def counters(self, planned: bool = False) -> t.Dict[str, Counters]:
+        """What the managed rules have counted, by family.
+
+        :param planned: nothing was written; rules that do not exist are not queried, which would create a legacy table.
+        :raises NodeError: they cannot be read.
+        """
+        return {
+            change.family: change.via.counters() for change in self.managed if change.plan.found.rules or not planned
+        }
 
 
 def reconcile(

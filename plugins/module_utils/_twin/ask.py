@@ -1,0 +1,237 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One question after the other is put to the twin, as a packet."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import struct
+import typing as t
+
+from .._system import netlink
+from .._system.netlink import Message, Netlink
+from . import links, packets, routing, trace
+from .decision import Rules
+from .neighbours import Neighbours
+from .station import Station
+from .values import DELIVERED, DROPPED, NOT_ASKED, PROTOCOLS, REJECTED, SENT, Answer, Question
+from .world import Arrival, World
+
+#: Ports that the connections come from, one after the other, so that each is a new one.
+_PORTS = range(20000, 60000)
+#: A packet that is lost is sent once more: on a busy machine a queue of the kernel may have been full.
+_ATTEMPTS = 2
+
+#: Deletes every connection that a namespace knows: IPCTNL_MSG_CT_DELETE without saying which.
+_FORGET = 1 << 8 | 2
+
+#: What the kernel counts where routing ends a packet's way, by the file and the name of the counter.
+_COUNTERS = {
+    "/proc/net/netstat": {
+        "IPReversePathFilter": "the source address is not one that comes from there (rp_filter)",
+        "InNoRoutes": "no route to the destination",
+    },
+    "/proc/net/snmp": {
+        "InAddrErrors": "an address that is not forwarded to",
+        "OutNoRoutes": "no route to the destination",
+    },
+    "/proc/net/snmp6": {
+        "Ip6InNoRoutes": "no route to the destination",
+        "Ip6OutNoRoutes": "no route to the destination",
+        "Ip6InAddrErrors": "an address that is not forwarded to",
+    },
+}
+
+
+class Asker:
+    """Sends packets into a twin and looks at what becomes of them. Lives in the twin's network namespace."""
+
+    def __init__(
+        self,
+        world: World,
+        rules: Rules,
+        cables: t.Mapping[int, links.Link],
+        neighbours: Neighbours,
+        legacy: t.Sequence[int],
+    ) -> None:
+        """:param cables: the links of the twin, by their index there.
+        :param neighbours: who is known to be behind its bridges.
+        :param legacy: families in which there are tables of iptables-legacy, as numbers of nfgenmsg.
+        """
+        self._world = world
+        self._rules = rules
+        self._links = cables
+        self._neighbours = neighbours
+        self._legacy = legacy
+        self._station = Station()
+        self._numbers = itertools.count(random.getrandbits(31))
+        self._ports = itertools.cycle(_PORTS)
+        self._sources: t.Dict[str, t.Optional[int]] = {}
+        self._networks: t.Dict[int, t.List[t.Any]] = {}
+        self._names = {link.name: index for index, link in cables.items()}
+        self._own = routing.read()
+        self._addresses = routing.local_addresses(self._own)
+
+    def ask(self, questions: t.Sequence[Question], explain: bool) -> t.List[Answer]:
+        """The answers, in order.
+
+        :param explain: whether to say which rules decided.
+        """
+        if not explain:
+            return [self._ask(question, None) for question in questions]
+        with trace.Trace(self._legacy) as heard:
+            return [self._ask(question, heard) for question in questions]
+
+    def _ask(self, question: Question, heard: t.Optional[trace.Trace]) -> Answer:
+        if question.protocol not in PROTOCOLS:
+            return Answer(question, NOT_ASKED, where="cannot send packets of the protocol %s" % question.protocol)
+        answer = self._try(question, heard)
+        for _attempt in range(_ATTEMPTS - 1):
+            if answer.outcome == DROPPED:
+                answer = self._try(question, heard)
+        if heard is not None and answer.outcome in (DROPPED, REJECTED) and not answer.where:
+            before = _counted()
+            self._try(question, heard)
+            answer = answer._replace(where=_reason(before))
+        return answer
+
+    def _try(self, question: Question, heard: t.Optional[trace.Trace]) -> Answer:
+        """Send one packet, and see what becomes of it."""
+        protocol = PROTOCOLS[question.protocol]
+        if protocol == packets.ICMP and ":" in question.destination:
+            protocol = packets.ICMPV6
+        number = next(self._numbers) & 0x7FFFFFFF
+        source_port = question.source_port or self._port()
+        if question.source_port:
+            forget_connections()
+        port = 0 if protocol in (packets.ICMP, packets.ICMPV6) else question.port
+        self._world.at_once()
+        self._station.received()
+        answer = self._send(question, protocol, source_port, port, number) or self._look(question, number)
+        if heard is None:
+            return answer
+        steps = heard.steps(lambda data: _is_ours(data, protocol, source_port))
+        decision = self._rules.decide(steps)
+        where = answer.where
+        if answer.outcome in (DROPPED, REJECTED):
+            where = decision.lost or where
+        return answer._replace(decided_by=decision.source, redirected_by=decision.destination, where=where)
+
+    def _port(self) -> int:
+        port = next(self._ports)
+        if port == _PORTS.start:
+            forget_connections()
+        return port
+
+    def _send(self, question: Question, protocol: int, source_port: int, port: int, number: int) -> t.Optional[Answer]:
+        """Send the packet. Returns an answer where that is the end of it already."""
+        if question.source is None or question.source in self._addresses:
+            why = self._station.send(protocol, question.destination, source_port, port, number, question.source)
+            return Answer(question, DROPPED, where=why) if why else None
+        index = self._way_in(question.source, question.interface)
+        if index is None:
+            return Answer(question, NOT_ASKED, where="the node has no route to the source %s" % question.source)
+        link = self._links[index]
+        data = packets.packet(protocol, question.source, question.destination, source_port, port, number)
+        if link.kind != links.BRIDGE:
+            bridge = self._links.get(link.master)
+            behind_bridge = bridge is not None and bridge.kind == links.BRIDGE
+            self._world.inject(index, data, bridge.address if bridge and behind_bridge else link.address)
+            return None
+        receiver: t.Optional[bytes] = link.address
+        if self._is_beside(index, question.destination):
+            receiver, _port = self._neighbours.port(index, question.destination)
+        sender, place = self._neighbours.port(index, question.source)
+        if place is None or place not in self._links:
+            place = self._last_port(index)
+        self._world.inject(place, data, receiver, sender)
+        return None
+
+    def _way_in(self, source: str, interface: t.Optional[str]) -> t.Optional[int]:
+        """The link that a source is behind."""
+        if interface is not None:
+            return self._names.get(interface)
+        if source not in self._sources:
+            index = routing.link_of(self._own, source) or routing.link_towards(source)
+            self._sources[source] = index if index in self._links else None
+        return self._sources[source]
+
+    def _is_beside(self, bridge: int, destination: str) -> bool:
+        """Whether a host behind a bridge reaches a destination without the node's routing."""
+        if bridge not in self._networks:
+            self._networks[bridge] = routing.networks_of(self._own, bridge)
+        return destination not in self._addresses and any(
+            packets.is_within(destination, network) for network in self._networks[bridge]
+        )
+
+    def _last_port(self, bridge: int) -> int:
+        """The last port of a bridge, which is the one for pods that do not exist."""
+        return max(index for index, link in self._links.items() if link.master == bridge)
+
+    def _look(self, question: Question, number: int) -> Answer:
+        for arrivals in (self._world.at_once, self._world.at_last):
+            answer = self._find(question, number, arrivals())
+            if answer is not None:
+                return answer
+        return Answer(question, DROPPED)
+
+    def _find(self, question: Question, number: int, arrivals: t.Sequence[Arrival]) -> t.Optional[Answer]:
+        for seen in self._station.received():
+            if seen.number == number and not seen.error:
+                return _answer(question, DELIVERED, seen, None)
+        for link, seen in arrivals:
+            if seen.number == number and not seen.error:
+                return _answer(question, SENT, seen, self._interface(link))
+        for link, seen in arrivals:
+            if seen.number == number:
+                return Answer(question, REJECTED, source=seen.source, interface=self._interface(link))
+        return None
+
+    def _interface(self, index: int) -> str:
+        link = self._links[index]
+        master = self._links.get(link.master)
+        return master.name if master is not None and master.kind == links.BRIDGE else link.name
+
+
+def forget_connections() -> None:
+    """Empty conntrack of this network namespace, which must be one of our own."""
+    with Netlink(netlink.NETFILTER) as kernel:
+        kernel.change([Message(_FORGET, struct.pack("!BBH", 0, 0, 0))], 0)
+
+
+def _answer(question: Question, outcome: str, seen: packets.Packet, interface: t.Optional[str]) -> Answer:
+    ports = (seen.source_port, seen.port) if seen.protocol not in (packets.ICMP, packets.ICMPV6) else (None, None)
+    return Answer(question, outcome, seen.source, ports[0], seen.destination, ports[1], interface)
+
+
+def _is_ours(data: bytes, protocol: int, source_port: int) -> bool:
+    seen = packets.read(data)
+    return seen is not None and (seen.protocol, seen.source_port) == (protocol, source_port)
+
+
+def _counted() -> t.Dict[str, int]:
+    found: t.Dict[str, int] = {}
+    for path, names in _COUNTERS.items():
+        try:
+            with open(path, encoding="ascii") as opened:
+                words = [line.split() for line in opened]
+        except OSError:
+            continue
+        if path.endswith("6"):
+            found.update((line[0], int(line[1])) for line in words if line[0] in names)
+            continue
+        for heads, values in zip(words[::2], words[1::2]):
+            found.update((name, int(value)) for name, value in zip(heads, values) if name in names)
+    return found
+
+
+def _reason(before: t.Mapping[str, int]) -> str:
+    """What routing had against a packet, by the counter that has grown."""
+    after = _counted()
+    for names in _COUNTERS.values():
+        for name, words in names.items():
+            if after.get(name, 0) > before.get(name, 0):
+                return "routing: " + words
+    return "routing"

@@ -1,0 +1,120 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What an operator should know about a node beside its rules: findings with stable codes. Reads, never writes."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from .._engine.restraint import other_agents
+from .._errors import NodeError
+from .._policy.values import Network
+from .._system.process import Runner
+
+ERROR, WARNING, INFO = "error", "warning", "info"
+
+
+class Health(t.NamedTuple):
+    """One thing to know about a node. ``code`` is stable; ``remedy`` may be empty."""
+
+    code: str
+    severity: str
+    text: str
+    remedy: str
+
+
+class _Flusher(t.NamedTuple):
+    """A service that removes rules of others when it starts, and the line of its configuration that makes it do so."""
+
+    unit: str
+    path: str
+    pattern: str
+    effect: str
+    remedy: str
+
+
+_FLUSHERS = (
+    _Flusher(
+        "nftables.service",
+        "/etc/nftables.conf",
+        r"^\s*flush\s+ruleset\b",
+        "flush ruleset in %s removes all rules of the node, those of kube-proxy and of the network plugin too",
+        "flush only your own tables in %s, or disable the service",
+    ),
+    _Flusher(
+        "netfilter-persistent.service",
+        "/etc/iptables/rules.v4",
+        r"^\*nat\b",
+        "%s has a table nat, and restoring it removes all other rules of this table",
+        "remove the table nat from %s, or disable the service",
+    ),
+    _Flusher(
+        "iptables.service",
+        "/etc/sysconfig/iptables",
+        r"^\*nat\b",
+        "%s has a table nat, and restoring it removes all other rules of this table",
+        "remove the table nat from %s, or disable the service",
+    ),
+    _Flusher(
+        "firewalld.service",
+        "/etc/firewalld/firewalld.conf",
+        r"^\s*FirewallBackend\s*=\s*iptables\b",
+        "FirewallBackend=iptables in %s makes each reload remove all rules of iptables",
+        "set FirewallBackend=nftables in %s, or disable the service",
+    ),
+)
+
+
+def boot_flushers(run: Runner, root: str = "") -> t.Iterator[Health]:
+    """Enabled services that remove rules of others when they start.
+
+    :param root: the directory below which their configuration is.
+    """
+    for flusher in _FLUSHERS:
+        try:
+            with open(root + flusher.path, encoding="utf-8", errors="replace") as configuration:
+                flushes = re.search(flusher.pattern, configuration.read(), re.MULTILINE)
+            enabled = flushes and run(["systemctl", "is-enabled", flusher.unit]).stdout.strip() == "enabled"
+        except (OSError, NodeError):  # no such configuration, or no systemd
+            continue
+        if enabled:
+            yield Health(
+                "flushes_at_boot",
+                WARNING,
+                "%s is enabled: %s, at boot and whenever it starts" % (flusher.unit, flusher.effect % flusher.path),
+                flusher.remedy % flusher.path,
+            )
+
+
+def reference_agents(proc: str = "/proc") -> t.Iterator[Health]:
+    """Running ip-masq-agents of other makers, whose chain has the same name by default."""
+    for command in other_agents(proc):
+        yield Health(
+            "other_agent",
+            WARNING,
+            "the process '%s' writes rules of its own for the same purpose" % command,
+            "remove the DaemonSet (kubectl -n kube-system delete daemonset ip-masq-agent), or uninstall this agent",
+        )
+
+
+def range_health(networks: t.Sequence[Network]) -> t.Iterator[Health]:
+    """What exempt ranges look like that are probably not meant."""
+    if not networks:
+        yield Health("nothing_exempt", INFO, "no range is exempt: all traffic that leaves is masqueraded", "")
+    for network in networks:
+        if not network.prefixlen:
+            yield Health(
+                "everything_exempt",
+                WARNING,
+                "%s is exempt: no traffic is masqueraded" % network,
+                "remove it unless the network routes the pods' addresses",
+            )
+    # In order, so that a network stands behind the largest one that could contain it.
+    last: t.Optional[Network] = None
+    for network in sorted(networks, key=lambda one: (one.version, int(one.network_address), one.prefixlen)):
+        if last is not None and last.version == network.version and network.network_address in last:
+            yield Health("overlapping_ranges", INFO, "%s lies in %s" % (network, last), "remove it")
+        else:
+            last = network

@@ -1,0 +1,128 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Sets of ipset, read and written over netlink: the tool C(ipset) is often in the pods alone that use them.
+
+Attribute numbers: linux/netfilter/ipset/ip_set.h.
+"""
+
+from __future__ import annotations
+
+import struct
+import typing as t
+
+from .._system import netlink
+from .._system.netlink import Message, Netlink
+from .kernel_modules import loaded
+
+_SUBSYSTEM = 6 << 8
+_CREATE, _DESTROY, _LIST, _ADD = 2, 3, 7, 9
+#: The protocol whose dumps tell the index of a set (Linux 4.20), and the one before.
+_PROTOCOLS = (7, 6)
+
+_PROTOCOL, _NAME, _TYPE, _REVISION, _FAMILY, _DATA, _ENTRIES, _LINE, _INDEX = 1, 2, 3, 4, 5, 7, 8, 9, 11
+#: within the data of a set: what the kernel counts
+_COUNTED = (24, 25, 26)  # elements, references, memory
+_ADDRESSES = (1, 2, 20, 22)
+#: nfgen_family is not looked at
+_HEAD = struct.pack("!BBH", 2, 0, 0)
+
+
+class IpSet(t.NamedTuple):
+    """One set: its type (C(hash:net)), its header as the kernel tells it, and its entries."""
+
+    name: str
+    kind: str
+    #: by which rules of iptables-nft name it to the kernel; none on kernels before 4.20
+    index: t.Optional[int]  # type: ignore[assignment]
+    header: bytes
+    entries: t.Tuple[bytes, ...]
+
+
+def read() -> t.Tuple[IpSet, ...]:
+    """All sets of this network namespace.
+
+    :raises NodeError: the kernel does not tell.
+    """
+    if not loaded("ip_set"):  # to ask would load it
+        return ()
+    with Netlink(netlink.NETFILTER) as kernel:
+        try:
+            return _read(kernel, _PROTOCOLS[0])
+        except netlink.KernelError:
+            return _read(kernel, _PROTOCOLS[1])
+
+
+def _read(kernel: Netlink, protocol: int) -> t.Tuple[IpSet, ...]:
+    found: t.Dict[str, IpSet] = {}
+    for message in kernel.dump(_SUBSYSTEM | _LIST, _HEAD + netlink.attribute(_PROTOCOL, bytes((protocol,))), "ipsets"):
+        known = netlink.attributes(message.body[4:])
+        name = netlink.name(known[_NAME])
+        entries = tuple(entry for kind, entry in netlink.split(known.get(_ENTRIES, b"")) if kind == _DATA)
+        if name in found:
+            found[name] = found[name]._replace(entries=found[name].entries + entries)
+            continue
+        index = struct.unpack("!H", known[_INDEX])[0] if _INDEX in known else None
+        found[name] = IpSet(name, netlink.name(known[_TYPE]), index, message.body[4:], entries)
+    return tuple(found.values())
+
+
+def write(sets: t.Sequence[IpSet]) -> t.List[str]:
+    """Make the sets, with the indices that they have on the node.
+
+    :returns: what the kernel refused.
+    """
+    if not sets:
+        return []
+    refused = []
+    with Netlink(netlink.NETFILTER, buffer=netlink.LARGE) as kernel:
+        gaps = []
+        if all(wanted.index is not None for wanted in sets):
+            wanted = {one.index: one for one in sets}
+            order = [wanted.get(index) for index in range(max(t.cast(t.Iterable[int], wanted)) + 1)]
+        else:
+            order = list(sets)
+        # The kernel gives each new set the first index that is free.
+        for index, one in enumerate(order):
+            if one is None:
+                gaps.append("twin-%d" % index)
+            (code,) = kernel.change([_create(one, "twin-%d" % index)])
+            if code:
+                refused.append("the set %s" % (one.name if one else index))
+        kernel.change([Message(_SUBSYSTEM | _DESTROY, _HEAD + _named(gap)) for gap in gaps], 0)
+        for one in sets:
+            if any(kernel.change([_add(one, start) for start in range(0, len(one.entries), 64)], 0)):
+                refused.append("entries of the set %s" % one.name)
+    return refused
+
+
+def _named(name: str) -> bytes:
+    return netlink.attribute(_PROTOCOL, bytes((_PROTOCOLS[1],))) + netlink.text(_NAME, name)
+
+
+def _create(one: t.Optional[IpSet], filler: str) -> Message:
+    if one is None:
+        kind = netlink.text(_TYPE, "hash:ip") + netlink.attribute(_REVISION, b"\0") + netlink.attribute(_FAMILY, b"\2")
+        return Message(_SUBSYSTEM | _CREATE, _HEAD + _named(filler) + kind + netlink.nest(_DATA))
+    data = _flagged(netlink.replace(netlink.attributes(one.header)[_DATA], dict.fromkeys(_COUNTED)))
+    body = _named(one.name) + netlink.only(one.header, (_TYPE, _REVISION, _FAMILY))
+    return Message(_SUBSYSTEM | _CREATE, _HEAD + body + netlink.nest(_DATA, data))
+
+
+def _flagged(data: bytes) -> bytes:
+    """The same with the flag that the kernel wants to see on addresses, and does not set itself."""
+    addresses = {kind: value for kind, value in netlink.split(data) if kind in _ADDRESSES}
+    marked = {
+        kind: b"".join(
+            netlink.attribute(inner | netlink.NETWORK_ORDER, value) for inner, value in netlink.split(nested)
+        )
+        for kind, nested in addresses.items()
+    }
+    return netlink.replace(data, marked, netlink.NESTED)
+
+
+def _add(one: IpSet, start: int) -> Message:
+    entries = (netlink.nest(_DATA, _flagged(entry)) for entry in one.entries[start : start + 64])
+    # The kernel wants a line number where it is given several entries, to say which one it refuses.
+    line = netlink.network_word(_LINE, start)
+    return Message(_SUBSYSTEM | _ADD, _HEAD + _named(one.name) + line + netlink.nest(_ENTRIES, *entries))

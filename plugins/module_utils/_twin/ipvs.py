@@ -1,0 +1,52 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Services of IPVS, where its tool C(ipvsadm) can read and write them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import typing as t
+
+from .._system.process import Runner, search_path
+
+#: Three lines of heading, then the services and their servers (net/netfilter/ipvs/ip_vs_ctl.c).
+_LIST = "/proc/net/ip_vs"
+_HEADING = 3
+
+
+def count() -> int:
+    """How many services this network namespace has."""
+    if not os.path.exists(_LIST):
+        return 0
+    with open(_LIST, encoding="ascii", errors="replace") as listed:
+        return sum(not line.lstrip().startswith("->") for line in listed.read().splitlines()[_HEADING:])
+
+
+def read(run: Runner) -> t.Tuple[str, t.List[str]]:
+    """The services of this network namespace as C(ipvsadm) saves them.
+
+    :returns: its text, and why it is empty although there are services.
+    """
+    services = count()
+    if not services:
+        return "", []
+    tool = shutil.which("ipvsadm", path=search_path())
+    if tool is None:
+        return "", ["%d services of IPVS: ipvsadm is not on this node" % services]
+    done = run([tool, "--save", "--numeric"])
+    if done.rc != 0:
+        return "", ["%d services of IPVS: ipvsadm ended with %d: %s" % (services, done.rc, done.stderr.strip())]
+    return done.stdout, []
+
+
+def write(run: Runner, saved: str) -> t.List[str]:
+    """Make the services in this network namespace, which must be one of our own.
+
+    :returns: what could not be made.
+    """
+    if not saved:
+        return []
+    done = run([shutil.which("ipvsadm", path=search_path()) or "ipvsadm", "--restore"], stdin=saved)
+    return ["services of IPVS: %s" % done.stderr.strip()[:300]] if done.rc else []

@@ -1,0 +1,104 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Tables of iptables-legacy, as its own tool prints and reads them.
+
+Only tables that the kernel lists are asked for: to look at one that is not there makes it.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._engine.detect import Node, which
+from .._engine.iptables_tool import LEGACY, find_tool, legacy_tables
+from .._errors import NodeError
+from .._system.ip_families import IPV4, IPV6
+from .._system.process import Runner
+
+#: in the words of nft
+_FAMILIES = {"ip": IPV4, "ip6": IPV6}
+_COMMANDS = {"ip": "iptables", "ip6": "ip6tables"}
+#: seconds
+_PATIENCE = 60.0
+
+
+#: of the chains of each table (linux/netfilter_ipv4.h), but for those that translate sources
+_PRIORITIES = {"raw": -300, "mangle": -150, "nat": -100, "filter": 0, "security": 50}
+_SOURCE_NAT = 100
+
+
+def priority(table: str, chain: str) -> int:
+    """When the kernel asks a builtin chain: of those at one hook the lowest number first."""
+    return _SOURCE_NAT if table == "nat" and chain in ("POSTROUTING", "INPUT") else _PRIORITIES.get(table, 0)
+
+
+class LegacyTable(t.NamedTuple):
+    """One table. ``family`` in the words of nft: C(ip), C(ip6); ``listing`` is what the tool prints of it."""
+
+    family: str
+    name: str
+    listing: str
+
+    def rules(self) -> t.Dict[str, t.List[str]]:
+        """The rules of each chain as they are listed."""
+        found: t.Dict[str, t.List[str]] = {}
+        for line in self.listing.splitlines():
+            if line.startswith(":"):
+                found[line[1:].split(" ", 1)[0]] = []
+            elif line.startswith("-A "):
+                found.setdefault(line.split(" ", 2)[1], []).append(line)
+        return found
+
+
+def names() -> t.List[t.Tuple[str, str]]:
+    """Family and name of each table that there is in this network namespace."""
+    return [(family, name) for family, known in _FAMILIES.items() for name in sorted(legacy_tables(known))]
+
+
+def program(run: Runner, family: str, action: str) -> t.Optional[str]:
+    """The path of the tool for an action, C(save) or C(restore); none where it is not there."""
+    tool = find_tool(Node(run), LEGACY, _FAMILIES[family])
+    return None if tool is None else which("%s-%s" % (tool.path, action))
+
+
+def read(run: Runner) -> t.Tuple[t.Tuple[LegacyTable, ...], t.List[str]]:
+    """All tables of this network namespace.
+
+    :returns: the tables, and why others could not be read.
+    """
+    tables, missing = [], []
+    for family, name in names():
+        what = "table %s %s of iptables-legacy" % (family, name)
+        save = program(run, family, "save")
+        if save is None:
+            missing.append("%s: %s-legacy-save is not on this node" % (what, _COMMANDS[family]))
+            continue
+        try:
+            done = run([save, "-t", name], timeout=_PATIENCE)
+        except NodeError as exc:
+            missing.append("%s: %s" % (what, exc))
+            continue
+        if done.rc != 0:
+            missing.append("%s: %s ended with %d: %s" % (what, save, done.rc, done.stderr.strip()[:300]))
+            continue
+        tables.append(LegacyTable(family, name, done.stdout))
+    return tuple(tables), missing
+
+
+def write(run: Runner, tables: t.Sequence[LegacyTable]) -> t.List[str]:
+    """Make the tables in this network namespace, which must be one of our own.
+
+    :returns: what could not be made.
+    """
+    missing = []
+    for table in tables:
+        restore = program(run, table.family, "restore")
+        what = "table %s %s of iptables-legacy" % (table.family, table.name)
+        if restore is None:
+            missing.append("%s: %s-legacy-restore is not on this node" % (what, _COMMANDS[table.family]))
+            continue
+        done = run([restore], stdin=table.listing, timeout=_PATIENCE)
+        if done.rc != 0:
+            missing.append("%s: %s" % (what, done.stderr.strip()[:300]))
+    return missing

@@ -1,0 +1,231 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Links of a node, and their copies in the twin: cables, because any kernel that runs pods can make those."""
+
+from __future__ import annotations
+
+import struct
+import time
+import typing as t
+
+from .._errors import NodeError
+from .._system import netlink
+from .._system.netlink import Message, Netlink
+
+_NEW_LINK, _GET_LINK, _SET_LINK = 16, 18, 19
+#: linux/if_link.h
+_ADDRESS, _NAME, _MTU, _MASTER, _STATE, _INFO, _GROUP = 1, 3, 4, 10, 16, 18, 27
+_NS_FD, _TX_QUEUES, _RX_QUEUES, _XDP = 28, 31, 32, 43
+_INFO_KIND, _INFO_DATA, _INFO_PORT = 1, 2, 5
+#: Of a port of a bridge: whether a packet may leave where it came in, and whether isolated ports see each other.
+_PORT_INFO, _PORT_FLAGS = 12, (4, 33)
+_AF_BRIDGE = 7
+_VETH_PEER = 1
+_XDP_ATTACHED = 2
+_STATE_UP = b"\6"
+#: How often, and with how many seconds in between, it is looked whether links are ready.
+_ATTEMPTS, _PAUSE = 1000, 0.002
+
+#: linux/if.h
+UP, LOOPBACK, NOARP, CARRIER = 0x1, 0x8, 0x80, 0x10000
+_HEADER = struct.Struct("=BxHiII")
+
+BRIDGE = "bridge"
+#: Links of these kinds decide about routing or addresses by themselves; a cable does not.
+UNLIKE_A_CABLE = ("vrf", "ipvlan", "netkit")
+
+
+class Link(t.NamedTuple):
+    """One link. ``kind`` is empty for hardware; ``master`` is an index, 0 where it is nobody's port."""
+
+    index: int  # type: ignore[assignment]
+    name: str
+    kind: str
+    flags: int
+    mtu: int
+    address: bytes
+    master: int
+    group: int
+    xdp: bool
+    #: whether the kernel has noticed that it carries packets
+    ready: bool
+    #: attributes of a bridge's port
+    port: bytes = b""
+
+    @property
+    def up(self) -> bool:
+        """Whether it is to carry packets."""
+        return bool(self.flags & UP)
+
+    @property
+    def loopback(self) -> bool:
+        """Whether it is C(lo)."""
+        return bool(self.flags & LOOPBACK)
+
+    @property
+    def is_cable(self) -> bool:
+        """Whether its copy in the twin has a far end."""
+        return not self.loopback and self.kind != BRIDGE
+
+
+def read() -> t.Tuple[Link, ...]:
+    """All links of this network namespace.
+
+    :raises NodeError: the kernel does not tell.
+    """
+    with Netlink(netlink.ROUTE) as kernel:
+        return tuple(_link(message.body) for message in kernel.dump(_GET_LINK, _HEADER.pack(0, 0, 0, 0, 0), "links"))
+
+
+def _link(body: bytes) -> Link:
+    _family, _type, index, flags, _change = _HEADER.unpack_from(body)
+    known = netlink.attributes(body[_HEADER.size :])
+    info = netlink.attributes(known.get(_INFO, b""))
+    xdp = netlink.attributes(known.get(_XDP, b"")).get(_XDP_ATTACHED, b"\0")
+    return Link(
+        index=index,
+        name=netlink.name(known[_NAME]),
+        kind=netlink.name(info.get(_INFO_KIND, b"")),
+        flags=flags,
+        mtu=_word(known.get(_MTU)),
+        address=known.get(_ADDRESS, b""),
+        master=_word(known.get(_MASTER)),
+        group=_word(known.get(_GROUP)),
+        xdp=xdp != b"\0",
+        ready=known.get(_STATE) == _STATE_UP,
+        port=netlink.only(info.get(_INFO_PORT, b""), _PORT_FLAGS),
+    )
+
+
+def _word(value: t.Optional[bytes]) -> int:
+    return struct.unpack("=I", value)[0] if value else 0
+
+
+def numbers(links: t.Sequence[Link], present: t.Sequence[Link]) -> t.Dict[int, int]:
+    """The index of each link in the twin, by its index on the node: the same, unless a link has it already.
+
+    :param present: links that the kernel puts into every new namespace (C(tunl0), C(sit0), where their modules are).
+    """
+    taken = {link.index for link in present if not link.loopback}
+    free = max([0, *taken, *(link.index for link in links)]) + 1
+    found = {}
+    for link in links:
+        if link.index in taken:
+            found[link.index] = free
+            free += 1
+        else:
+            found[link.index] = link.index
+    return found
+
+
+def make(links: t.Sequence[Link], world: int) -> t.Dict[int, int]:
+    """Make copies of links in this network namespace: down, and without addresses.
+
+    Each is one end of a cable; the other end is called :func:`far_end` in the namespace of the world outside. A bridge
+    is a bridge.
+
+    :param world: file descriptor of the namespace of the other ends.
+    :returns: the index of each link in the twin, by that on the node.
+    :raises KernelError: the kernel cannot make one of them.
+    """
+    present = read()
+    number = numbers(links, present)
+    names = {link.name for link in links}
+    bridges = {link.index for link in links if link.kind == BRIDGE}
+    with Netlink(netlink.ROUTE, buffer=netlink.LARGE) as kernel:
+        # Links that came with the namespace cannot be deleted; they give way.
+        for link in present:
+            if link.name in names and not link.loopback:
+                _do(kernel, _SET_LINK, _header(link.index) + netlink.text(_NAME, "spare%d" % link.index), link.name)
+        # In their order: where any address will do, the kernel takes one of the first link that has one.
+        for link in sorted(links, key=lambda link: link.index):
+            if link.loopback:
+                continue
+            body = _header(number[link.index]) + _common(link)
+            kind = _kind(BRIDGE) if link.kind == BRIDGE else _queues() + _cable(number[link.index], world)
+            _do(kernel, _NEW_LINK, body + kind, link.name)
+        for link in links:
+            if link.master in bridges:
+                body = _header(number[link.index]) + netlink.word(_MASTER, number[link.master])
+                _do(kernel, _SET_LINK, body, link.name)
+                if link.port:
+                    body = _HEADER.pack(_AF_BRIDGE, 0, number[link.index], 0, 0) + netlink.nest(_PORT_INFO, link.port)
+                    _do(kernel, _SET_LINK, body, link.name)
+    return number
+
+
+def _common(link: Link) -> bytes:
+    body = netlink.text(_NAME, link.name) + netlink.word(_MTU, max(link.mtu, 1280)) + netlink.word(_GROUP, link.group)
+    if len(link.address) == 6 and any(link.address):
+        body += netlink.attribute(_ADDRESS, link.address)
+    return body
+
+
+def _kind(kind: str, data: bytes = b"") -> bytes:
+    return netlink.nest(_INFO, netlink.text(_INFO_KIND, kind), data)
+
+
+def _queues() -> bytes:
+    return netlink.word(_TX_QUEUES, 1) + netlink.word(_RX_QUEUES, 1)
+
+
+def far_end(index: int) -> str:
+    """The name of the other end of a cable."""
+    return "far%d" % index
+
+
+def _cable(index: int, world: int) -> bytes:
+    peer = _header(0) + netlink.text(_NAME, far_end(index)) + netlink.word(_MTU, 65535) + _queues()
+    peer += netlink.word(_NS_FD, world)
+    return _kind("veth", netlink.nest(_INFO_DATA, netlink.attribute(_VETH_PEER, peer)))
+
+
+def _header(index: int, flags: int = 0, change: int = 0) -> bytes:
+    return _HEADER.pack(0, 0, index, flags, change)
+
+
+def _do(kernel: Netlink, kind: int, body: bytes, name: str) -> None:
+    flags = 0 if kind == _SET_LINK else netlink.CREATE | netlink.EXCLUSIVE
+    (code,) = kernel.change([Message(kind, body)], flags)
+    if code:
+        raise netlink.KernelError(code, "the link %s" % name)
+
+
+def make_loop(name: str, other: str) -> None:
+    """Make a cable with both ends here, and switch it on."""
+    with Netlink(netlink.ROUTE, buffer=netlink.LARGE) as kernel:
+        peer = _header(0) + netlink.text(_NAME, other) + _queues()
+        body = _header(0) + netlink.text(_NAME, name) + _queues()
+        data = netlink.nest(_INFO_DATA, netlink.attribute(_VETH_PEER, peer))
+        _do(kernel, _NEW_LINK, body + _kind("veth", data), name)
+    switch(link.index for link in read() if link.name in (name, other))
+
+
+def switch(indices: t.Iterable[int], ask_neighbours: t.Container[int] = ()) -> None:
+    """Switch links of this network namespace on.
+
+    :param ask_neighbours: those on which the addresses of neighbours are asked for; from others each frame just leaves.
+    """
+    messages = []
+    for index in indices:
+        flags = UP if index in ask_neighbours else UP | NOARP
+        messages.append(Message(_SET_LINK, _header(index, flags, flags)))
+    with Netlink(netlink.ROUTE, buffer=netlink.LARGE) as kernel:
+        kernel.change(messages, 0)
+
+
+def settle(indices: t.Container[int]) -> None:
+    """Wait until links of this network namespace are ready.
+
+    A bridge passes nothing on to a port, and no address of IPv6 is used, until the kernel has noticed a link's carrier,
+    which it does a moment later.
+
+    :param indices: of links that are on, with a carrier.
+    :raises NodeError: they are not ready within some seconds.
+    """
+    for _attempt in range(_ATTEMPTS):
+        if all(link.ready for link in read() if link.index in indices):
+            return
+        time.sleep(_PAUSE)
+    raise NodeError("the links of the twin did not come up")

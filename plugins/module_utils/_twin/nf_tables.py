@@ -1,0 +1,243 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All tables of nf_tables: those of nft, and those of iptables-nft, which to the kernel are the same.
+
+They are read and written over netlink, never with a tool: C(nft) crashes on sets that a newer one made, C(iptables-nft)
+leaves out what it does not know, and one of them may not be installed. Every rule comes across, in whichever words it
+was written. Attribute numbers: linux/netfilter/nf_tables.h.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import re
+import struct
+import typing as t
+
+from .._errors import NodeError
+from .._system import netlink, nfnetlink
+from .._system.netlink import Message, Netlink
+
+#: nfgen_family of each family that nft names
+FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
+
+_SUBSYSTEM = 10 << 8
+_BATCH_BEGIN, _BATCH_END = 16, 17
+_NEW_TABLE, _NEW_CHAIN, _NEW_RULE, _NEW_SET, _NEW_ELEMENT, _NEW_OBJECT, _NEW_FLOWTABLE = 0, 3, 6, 9, 12, 18, 22
+_GET_TABLE, _GET_CHAIN, _GET_RULE, _GET_SET, _GET_ELEMENT, _GET_OBJECT, _GET_FLOWTABLE = 1, 4, 7, 10, 13, 19, 23
+
+#: In every kind of object the first attribute names the table, and for all that lies in a table the next the object.
+TABLE = 1
+TABLE_FLAGS, CHAIN_NAME, CHAIN_HOOK, CHAIN_TYPE = 2, 3, 4, 7
+RULE_CHAIN, RULE_HANDLE, RULE_EXPRESSIONS, RULE_COMPAT = 2, 3, 4, 5
+SET_NAME, SET_ID = 2, 10
+ELEMENTS_SET, ELEMENTS = 2, 3
+
+#: The attributes that are sent again. The kernel also reports some that it does not accept: handles, use counts.
+_TABLE_KEEPS = frozenset((1, 6))
+_CHAIN_KEEPS = frozenset((1, 3, 4, 5, 7, 8, 11))
+_RULE_KEEPS = frozenset((1, 2, 4, 7))
+_SET_KEEPS = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 17, 18))
+_OBJECT_KEEPS = frozenset((1, 2, 3, 4, 8))
+_FLOWTABLE_KEEPS = frozenset((1, 2, 3))
+_TABLE_DORMANT = 0x1
+
+
+class Table(t.NamedTuple):
+    """One table, as the messages that describe it: bodies without the four bytes in front of the attributes.
+
+    ``elements`` belong to sets in any order; ``rules`` stand in the order of each chain.
+    """
+
+    family: int
+    name: str
+    table: bytes
+    chains: t.Tuple[bytes, ...] = ()
+    objects: t.Tuple[bytes, ...] = ()
+    flowtables: t.Tuple[bytes, ...] = ()
+    sets: t.Tuple[bytes, ...] = ()
+    elements: t.Tuple[bytes, ...] = ()
+    rules: t.Tuple[bytes, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Its family and name, as nft writes them."""
+        return "%s %s" % (FAMILIES.get(self.family, str(self.family)), self.name)
+
+
+def read() -> t.Tuple[Table, ...]:
+    """All tables in this network namespace.
+
+    :raises NodeError: the kernel does not tell, or they keep changing.
+    """
+    with Netlink(netlink.NETFILTER) as kernel:
+        for _attempt in range(netlink.ATTEMPTS):
+            before = nfnetlink.generation_of(kernel)
+            try:
+                tables = _read_once(kernel)
+            except netlink.KernelError as exc:
+                if exc.code != errno.ENOENT:  # a set that is gone since it was listed
+                    raise
+                continue
+            if nfnetlink.generation_of(kernel) == before:
+                return tables
+    raise NodeError("cannot read the tables of nf_tables: other programs keep changing them")
+
+
+def _head(family: int) -> bytes:
+    return struct.pack("!BBH", family, 0, 0)
+
+
+def _read_once(kernel: Netlink) -> t.Tuple[Table, ...]:
+    parts: t.Dict[t.Tuple[int, bytes], t.Dict[str, t.List[bytes]]] = {}
+
+    def collect(kind: int, field: str, request: bytes = b"", family: int = 0) -> t.List[t.Tuple[int, bytes]]:
+        found = []
+        for message in kernel.dump(_SUBSYSTEM | kind, _head(family) + request, "nf_tables %s" % field):
+            body = message.body[4:]
+            length = struct.unpack_from("=H", body)[0]
+            # The name of the table comes first in every message.
+            owner = parts.setdefault((message.body[0], body[4:length]), {})
+            owner.setdefault(field, []).append(body)
+            found.append((message.body[0], body))
+        return found
+
+    collect(_GET_TABLE, "table")
+    collect(_GET_CHAIN, "chains")
+    for family, body in collect(_GET_SET, "sets"):
+        known = netlink.attributes(body)
+        wanted = netlink.attribute(1, known[TABLE]) + netlink.attribute(ELEMENTS_SET, known[SET_NAME])
+        collect(_GET_ELEMENT, "elements", wanted, family)
+    collect(_GET_OBJECT, "objects")
+    try:
+        collect(_GET_FLOWTABLE, "flowtables")
+    except netlink.KernelError as exc:
+        if exc.code not in (errno.EOPNOTSUPP, errno.EINVAL):  # a kernel without flowtables
+            raise
+    collect(_GET_RULE, "rules")
+    return tuple(
+        Table(family, netlink.name(name), fields.pop("table")[0], **{k: tuple(v) for k, v in fields.items()})
+        for (family, name), fields in parts.items()
+        if "table" in fields
+    )
+
+
+def write(table: Table) -> None:
+    """Make a table like one that was read, in one transaction.
+
+    :raises KernelError: the kernel refuses; nothing was made.
+    """
+    family = _head(table.family)
+    messages: t.List[Message] = []
+    flags = _TABLE_DORMANT if is_dormant(table) else 0
+
+    def add(kind: int, *bodies: bytes) -> None:
+        messages.extend(Message(_SUBSYSTEM | kind, family + body) for body in bodies)
+
+    add(_NEW_TABLE, netlink.only(table.table, _TABLE_KEEPS) + netlink.network_word(TABLE_FLAGS, flags))
+    add(_NEW_CHAIN, *map(_chain, table.chains))
+    add(_NEW_OBJECT, *(netlink.only(body, _OBJECT_KEEPS) for body in table.objects))
+    # In the twin there is no hardware to which a flow could be offloaded.
+    add(_NEW_FLOWTABLE, *(netlink.only(body, _FLOWTABLE_KEEPS) for body in table.flowtables))
+    for number, body in enumerate(table.sets, 1):
+        add(_NEW_SET, netlink.only(body, _SET_KEEPS) + netlink.network_word(SET_ID, number))
+    add(_NEW_ELEMENT, *table.elements)
+    add(_NEW_RULE, *map(_rule, table.rules))
+    transact(messages, "table " + table.title)
+
+
+def is_dormant(table: Table) -> bool:
+    """Whether the kernel does not ask its chains."""
+    flags = netlink.attributes(table.table).get(TABLE_FLAGS, b"\0\0\0\0")
+    return bool(struct.unpack("!I", flags)[0] & _TABLE_DORMANT)
+
+
+def put_first(table: Table) -> None:
+    """Let the kernel ask the chains of a table in this network namespace before others of the same priority.
+
+    :raises KernelError: the kernel refuses.
+    """
+    named = _head(table.family) + netlink.text(TABLE, table.name)
+    for flags in (_TABLE_DORMANT, 0):  # off, and on again: what was registered last comes first
+        message = Message(_SUBSYSTEM | _NEW_TABLE, named + netlink.network_word(TABLE_FLAGS, flags))
+        transact([message], "table " + table.title)
+
+
+def transact(messages: t.Sequence[Message], what: str) -> None:
+    """One transaction.
+
+    :raises KernelError: the kernel refuses; nothing was changed.
+    """
+    with Netlink(netlink.NETFILTER, buffer=netlink.LARGE) as kernel:
+        edge = struct.pack("!BBH", 0, 0, 10)
+        batch = [Message(_BATCH_BEGIN, edge), *messages, Message(_BATCH_END, edge)]
+        kernel.send(batch, netlink.REQUEST | netlink.CREATE | netlink.APPEND)
+        # The kernel has done it all, and said what it refused, by the time that the call returns.
+        kernel.socket.setblocking(False)
+        try:
+            while True:
+                for _flags, _number, message in kernel.receive():
+                    code = -struct.unpack_from("=i", message.body)[0]
+                    if message.kind == 2 and code:
+                        raise netlink.KernelError(code, what)
+        except BlockingIOError:
+            pass
+
+
+def _chain(body: bytes) -> bytes:
+    # Chains without a name of their own (jump { ... }) are reported with one, and made as ordinary ones. No flags are
+    # sent: offloaded chains need hardware, and base chains are known by their hook.
+    return netlink.only(body, _CHAIN_KEEPS)
+
+
+def _rule(body: bytes) -> bytes:
+    return netlink.only(body, _RULE_KEEPS) + _compat(body)
+
+
+def _compat(rule: bytes) -> bytes:
+    """The protocol for which extensions of xtables are checked: the kernel needs it, and does not tell it.
+
+    iptables-nft writes C(-p) as a load of the protocol and a comparison. This is asked of every rule, so the bytes are
+    not taken apart for it.
+    """
+    if b"match\0" not in rule and b"target\0" not in rule:
+        return b""
+    found = _PROTOCOL.search(rule)
+    if not found:
+        return b""
+    return _compat_of(found.group(2)[0], found.group(1) != b"\0")
+
+
+@functools.lru_cache(maxsize=None)
+def _compat_of(protocol: int, inverted: bool) -> bytes:
+    return netlink.nest(RULE_COMPAT, netlink.network_word(1, protocol), netlink.network_word(2, 2 if inverted else 0))
+
+
+def _protocol_pattern() -> t.Pattern[bytes]:
+    """Matches the expressions "load the protocol, compare it"; groups: the last byte of the operator, the protocol."""
+    exact = re.escape
+    header = b"[\\s\\S]{4}"
+    register = b"[\\s\\S]{8}"
+    by_meta = exact(netlink.text(1, "meta")) + header + exact(netlink.network_word(2, 16)) + register
+    # protocol in the header of IPv4, next header in that of IPv6
+    by_header = [
+        b"".join(exact(netlink.network_word(2 + place, value)) for place, value in enumerate((1, offset, 1)))
+        for offset in (9, 6)
+    ]
+    by_payload = exact(netlink.text(1, "payload")) + header + register + b"(?:" + b"|".join(by_header) + b")"
+    operator = exact(netlink.network_word(2, 0)[:-1]) + b"([\\s\\S])"
+    value = header + exact(netlink.attribute(1, b"\0")[:4]) + b"([\\s\\S])"
+    compare = header + exact(netlink.text(1, "cmp")) + header + register + operator + value
+    return re.compile(b"(?:" + by_meta + b"|" + by_payload + b")" + compare)
+
+
+_PROTOCOL = _protocol_pattern()
+
+
+def parse_expressions(data: bytes) -> t.Iterator[t.Tuple[str, bytes]]:
+    """The name and the attributes of each expression of a rule."""
+    for _kind, element in netlink.split(data):
+        parts = netlink.attributes(element)
+        yield netlink.name(parts.get(1, b"")), parts.get(2, b"")

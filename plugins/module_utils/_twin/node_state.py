@@ -1,0 +1,69 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The network state of a node as it is now, read without a change to it."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._errors import NodeError
+from .._system.process import Runner
+from . import ipsets, ipvs, legacy, links, neighbours, nf_tables, routing, sysctls, unseen
+from .ipsets import IpSet
+from .kernel_modules import loaded
+from .legacy import LegacyTable
+from .links import BRIDGE, Link
+from .neighbours import Neighbours
+from .routing import Routing
+from .values import Unseen
+
+T = t.TypeVar("T")
+
+
+class State(t.NamedTuple):
+    """All that the twin is made from. ``unseen`` is what could not be read, or cannot be copied."""
+
+    links: t.Tuple[Link, ...]
+    routing: Routing
+    neighbours: Neighbours
+    settings: t.Mapping[str, str]
+    sets: t.Tuple[IpSet, ...]
+    tables: t.Tuple[nf_tables.Table, ...]
+    legacy: t.Tuple[LegacyTable, ...]
+    services: str
+    unseen: t.Tuple[Unseen, ...]
+
+
+def read(run: Runner) -> State:
+    """Read the state of the network namespace of this process.
+
+    :param run: starts the programs that only iptables-legacy and IPVS need.
+    :raises NodeError: links or routes cannot be read.
+    """
+    missed: t.List[Unseen] = []
+
+    def attempt(reader: t.Callable[[], t.Tuple[T, ...]]) -> t.Tuple[T, ...]:
+        try:
+            return reader()
+        except NodeError as exc:
+            missed.append(Unseen("unreadable", str(exc)))
+            return ()
+
+    found = links.read()
+    old, refused = legacy.read(run)
+    services, missing = ipvs.read(run)
+    tables = attempt(nf_tables.read) if loaded("nf_tables") else ()
+    missed += [Unseen("unreadable", text) for text in refused + missing]
+    missed += unseen.read(found, tables)
+    return State(
+        links=found,
+        routing=routing.read(),
+        neighbours=neighbours.read({link.index for link in found if link.kind == BRIDGE}),
+        settings=sysctls.read(link.name for link in found),
+        sets=attempt(ipsets.read),
+        tables=tables,
+        legacy=old,
+        services=services,
+        unseen=tuple(missed),
+    )

@@ -1,0 +1,171 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Packets that open a connection, written and read byte by byte.
+
+Each carries a number by which it is known again whatever was done to its addresses and ports: in TCP the sequence
+number, in SCTP the initiate tag, else the payload.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+import typing as t
+
+from .values import PROTOCOLS
+
+IPV4, IPV6, ARP = 0x0800, 0x86DD, 0x0806
+ICMP, TCP, UDP, ICMPV6, SCTP = (PROTOCOLS[name] for name in ("icmp", "tcp", "udp", "icmpv6", "sctp"))
+
+_ICMP_ECHO, _ICMPV6_ECHO = 8, 128
+_ICMP_ERRORS, _ICMPV6_ERRORS = (3, 4, 5, 11, 12), (1, 2, 3, 4)
+_NEIGHBOUR_SOLICITATION, _NEIGHBOUR_ADVERTISEMENT = 135, 136
+_MAGIC = b"kubenode.ip_masq"
+_SYN, _ACK = 0x02, 0x10
+
+
+class Packet(t.NamedTuple):
+    """A packet that was seen. ``number`` is the one that we gave it; none where it is not one of ours.
+
+    ``error`` says that it is an ICMP error about one of ours.
+    """
+
+    source: str
+    destination: str
+    protocol: int
+    source_port: int
+    port: int
+    number: t.Optional[int]
+    error: bool = False
+
+
+def transport(protocol: int, source: bytes, destination: bytes, source_port: int, port: int, number: int) -> bytes:
+    """What follows the header of IP.
+
+    :param source: packed; together with C(destination) it is part of the checksum.
+    """
+    token = _MAGIC + struct.pack("!I", number)
+    if protocol == TCP:
+        # no options: window 64240, offset of the data 5 words
+        body = struct.pack("!HHIIBBHHH", source_port, port, number, 0, 5 << 4, _SYN, 64240, 0, 0)
+        place = 16
+    elif protocol == UDP:
+        body = struct.pack("!HHHH", source_port, port, 8 + len(token), 0) + token
+        place = 6
+    elif protocol == SCTP:
+        chunk = struct.pack("!BBHIIHHI", 1, 0, 20, number or 1, 65535, 1, 1, number)
+        body = struct.pack("!HHII", source_port, port, 0, 0) + chunk
+        return body[:8] + struct.pack("<I", _crc32c(body)) + body[12:]
+    else:
+        body = struct.pack("!BBHHH", _ICMP_ECHO if protocol == ICMP else _ICMPV6_ECHO, 0, 0, source_port, 1) + token
+        place = 2
+    pseudo = b"" if protocol == ICMP else source + destination + struct.pack("!II", len(body), protocol)
+    checksum = struct.pack("!H", _checksum(pseudo + body))
+    return body[:place] + checksum + body[place + 2 :]
+
+
+def packet(protocol: int, source: str, destination: str, source_port: int, port: int, number: int) -> bytes:
+    """A whole packet of IPv4 or IPv6."""
+    family = socket.AF_INET6 if ":" in source else socket.AF_INET
+    sender, receiver = socket.inet_pton(family, source), socket.inet_pton(family, destination)
+    body = transport(protocol, sender, receiver, source_port, port, number)
+    if family == socket.AF_INET6:
+        return struct.pack("!IHBB", 6 << 28, len(body), protocol, 64) + sender + receiver + body
+    head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(body), 0, 0x4000, 64, protocol, 0) + sender + receiver
+    return head[:10] + struct.pack("!H", _checksum(head)) + head[12:] + body
+
+
+def frame(receiver: bytes, sender: bytes, kind: int, payload: bytes) -> bytes:
+    """A frame of Ethernet."""
+    return receiver + sender + struct.pack("!H", kind) + payload
+
+
+def _checksum(data: bytes) -> int:
+    data += b"\0" * (len(data) % 2)
+    total: int = sum(struct.unpack("!%dH" % (len(data) // 2), data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
+
+
+def _crc32c(data: bytes) -> int:
+    """The checksum of SCTP (RFC 9260, appendix A)."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _bit in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def read(data: bytes) -> t.Optional[Packet]:
+    """Take a packet of IPv4 or IPv6 apart; none where it is neither, or of a protocol that we do not send."""
+    if len(data) >= 20 and data[0] >> 4 == 4:
+        start = (data[0] & 0xF) * 4
+        addresses = [socket.inet_ntop(socket.AF_INET, data[place : place + 4]) for place in (12, 16)]
+        return read_transport(data[9], data[start:], addresses[0], addresses[1])
+    if len(data) >= 40 and data[0] >> 4 == 6:
+        addresses = [socket.inet_ntop(socket.AF_INET6, data[place : place + 16]) for place in (8, 24)]
+        return read_transport(data[6], data[40:], addresses[0], addresses[1])
+    return None
+
+
+def read_transport(protocol: int, body: bytes, source: str, destination: str) -> t.Optional[Packet]:
+    """The same, for what follows the header of IP."""
+    if len(body) < 8:
+        return None
+    source_port, port = struct.unpack_from("!HH", body)
+    number: t.Optional[int] = None
+    if protocol == TCP:
+        # What an error quotes may end after the sequence number.
+        if len(body) < 14 or body[13] & (_SYN | _ACK) == _SYN:
+            number = struct.unpack_from("!I", body, 4)[0]
+    elif protocol == SCTP:
+        if len(body) >= 20 and body[12] == 1:
+            number = struct.unpack_from("!I", body, 16)[0]
+    elif protocol in (UDP, ICMP, ICMPV6):
+        kind = body[0]
+        if (protocol == ICMP and kind in _ICMP_ERRORS) or (protocol == ICMPV6 and kind in _ICMPV6_ERRORS):
+            about = read(body[8:])
+            return None if about is None else about._replace(source=source, destination=destination, error=True)
+        if protocol != UDP:
+            if kind not in (_ICMP_ECHO, _ICMPV6_ECHO):
+                return None
+            source_port, port = struct.unpack_from("!H", body, 4)[0], 0
+        if body[8 : 8 + len(_MAGIC)] == _MAGIC and len(body) >= 12 + len(_MAGIC):
+            number = struct.unpack_from("!I", body, 8 + len(_MAGIC))[0]
+    else:
+        return None
+    return Packet(source, destination, protocol, source_port, port, number)
+
+
+def answer_for_neighbour(data: bytes, kind: int, mine: bytes) -> t.Optional[bytes]:
+    """The frame that answers "who has this address?" with C(mine), whichever address it is; none for other frames.
+
+    :param data: the payload of the frame.
+    :param kind: its type.
+    """
+    if kind == ARP and len(data) >= 28 and data[6:8] == b"\0\1":
+        asker, asker_address, wanted = data[8:14], data[14:18], data[24:28]
+        reply = data[:6] + b"\0\2" + mine + wanted + asker + asker_address
+        return frame(asker, mine, ARP, reply)
+    if kind == IPV6 and len(data) >= 64 and data[6] == ICMPV6 and data[40] == _NEIGHBOUR_SOLICITATION:
+        asker_address, wanted = data[8:24], data[48:64]
+        if not any(asker_address):
+            return None  # it asks whether an address is free
+        # solicited, override; then the option "link-layer address of the target"
+        body = struct.pack("!BBHI", _NEIGHBOUR_ADVERTISEMENT, 0, 0, 0x60000000) + wanted + b"\2\1" + mine
+        checksum = _checksum(wanted + asker_address + struct.pack("!II", len(body), ICMPV6) + body)
+        body = body[:2] + struct.pack("!H", checksum) + body[4:]
+        head = struct.pack("!IHBB", 6 << 28, len(body), ICMPV6, 255) + wanted + asker_address
+        option = data[64:72]
+        asker = option[2:8] if option[:2] == b"\1\1" else b"\x33\x33\0\0\0\1"
+        return frame(asker, mine, IPV6, head + body)
+    return None
+
+
+def is_within(address: str, network: t.Any) -> bool:
+    """Whether an address lies in a network, which may be of the other family."""
+    return ipaddress.ip_address(address) in network

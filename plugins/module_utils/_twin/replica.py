@@ -1,0 +1,157 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The copy of a node's network state: what the process that holds the twin does in its namespaces."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._errors import NodeError
+from .._system import netlink
+from .._system.process import Runner
+from . import ipsets, ipvs, legacy, links, namespaces, neighbours, nf_tables, routing, sysctls, ties, trace
+from .ask import Asker
+from .decision import Rules
+from .node_state import State
+from .values import Answer, Question, Unseen
+from .world import World
+
+#: The name of the port that every bridge of the twin has besides its own: of a pod that does not exist.
+_SPARE_PORT = "twinpod%d"
+_LEGACY_FAMILIES = {"ip": 2, "ip6": 10}
+
+
+class Replicas:
+    """One copy, or two, and every order in which the kernel of the node may ask chains of the same priority.
+
+    The first answer is that of the order in which the tables are listed, which is mostly the one in which they came.
+    """
+
+    def __init__(self, state: State, run: Runner) -> None:
+        self._ties = ties.find(state.tables, state.legacy)
+        self._main = Replica(state, run, legacy_first=False)
+        # Tables of iptables-legacy cannot be taken out and put in again: that order needs a copy of its own.
+        self._other = Replica(state, run, legacy_first=True) if self._ties.legacy else None
+
+    def unseen(self) -> t.List[Unseen]:
+        """What could not be copied."""
+        return self._main.unseen
+
+    def ask(self, questions: t.Sequence[Question], explain: bool) -> t.List[Answer]:
+        """The answers, in order.
+
+        :param explain: whether to say which rules decided.
+        """
+        answers = self._main.ask(questions, explain)
+        others = [] if self._other is None else [self._other.ask(questions, explain)]
+        # The table that was made last is asked first; then each of the others is; in the end all is as it was.
+        for table in self._ties.tables[:-1]:
+            self._main.put_first(table)
+            others.append(self._main.ask(questions, explain))
+        for table in self._ties.tables[1:]:
+            self._main.put_first(table)
+        return [_with_alternatives(*each) for each in zip(answers, *others)] if others else answers
+
+
+def _with_alternatives(answer: Answer, *others: Answer) -> Answer:
+    found = {answer.outside: answer}
+    for other in others:
+        found.setdefault(other.outside, other)
+    return answer._replace(alternatives=tuple(found.values())[1:])
+
+
+class Replica:
+    """One copy: two network namespaces, one with the state of the node, and one for the far ends of its links."""
+
+    def __init__(self, state: State, run: Runner, legacy_first: bool) -> None:
+        """:param legacy_first: whether tables of iptables-legacy are asked before others of the same priority."""
+        self.unseen: t.List[Unseen] = []
+        world_network = namespaces.new_network()
+        for path in ("ipv6/conf/all/disable_ipv6", "ipv6/conf/default/disable_ipv6"):
+            sysctls.write({path: "1"})
+        self._network = namespaces.new_network()
+        number, copied, world = self._copy_links(state, world_network)
+        # The kernel takes up to a second until links that came up can be used; meanwhile there is other work.
+        self._copy_rules(state, run, legacy_first)
+        self._settle(copied)
+        self._miss("address", routing.write_addresses(state.routing, number))
+        self._miss("route", routing.write_routes(state.routing, number))
+        known = neighbours.write(state.neighbours, number)
+        families = sorted({_LEGACY_FAMILIES[table.family] for table in state.legacy})
+        rules = Rules(run, state.tables, state.legacy)
+        self._asker = Asker(world, rules, copied, known, families)
+        self._trace()
+
+    def _copy_links(self, state: State, network: int) -> t.Tuple[t.Dict[int, int], t.Dict[int, links.Link], World]:
+        """Links and settings.
+
+        :param network: file descriptor of the one in which the far ends are to be.
+        :returns: the index that each link has in the copy, the links of the copy by that, and their far ends.
+        """
+        sysctls.prepare()
+        self._miss("setting", sysctls.write({k: v for k, v in state.settings.items() if sysctls.is_general(k)}))
+        wanted = [*state.links, *_spare_ports(state.links)]
+        number = links.make(wanted, network)
+        self._miss("setting", sysctls.write({k: v for k, v in state.settings.items() if not sysctls.is_general(k)}))
+        copied = {number[link.index]: link._replace(master=number.get(link.master, 0)) for link in wanted}
+        bridges = {index for index, link in copied.items() if link.kind == links.BRIDGE}
+        world = World(network, _plugged(copied))
+        links.switch((index for index, link in copied.items() if link.up), bridges)
+        addresses = {link.index: link.address for link in links.read()}
+        return number, {index: link._replace(address=addresses[index]) for index, link in copied.items()}, world
+
+    @staticmethod
+    def _settle(copied: t.Mapping[int, links.Link]) -> None:
+        plugged = _plugged(copied)
+        ported = {copied[index].master for index in plugged}
+        links.settle([index for index in [*plugged, *ported] if index in copied and copied[index].up])
+
+    def _copy_rules(self, state: State, run: Runner, legacy_first: bool) -> None:
+        self._miss("ipset", ipsets.write(state.sets))
+        if not legacy_first:
+            self._miss("table", legacy.write(run, state.legacy))
+        for table in state.tables:
+            try:
+                nf_tables.write(table)
+            except netlink.KernelError as exc:
+                self._miss("table", [str(exc)])
+        if legacy_first:
+            self._miss("table", legacy.write(run, state.legacy))
+        self._miss("ipvs", ipvs.write(run, state.services))
+
+    def _trace(self) -> None:
+        try:
+            trace.mark_all()
+        except NodeError as exc:
+            self._miss("trace", ["the rules that decide: %s" % exc])
+
+    def _miss(self, code: str, texts: t.Iterable[str]) -> None:
+        self.unseen += [Unseen(code, "not in the twin: " + text) for text in texts]
+
+    def put_first(self, table: nf_tables.Table) -> None:
+        """Let the kernel ask a table's chains before others of the same priority."""
+        namespaces.enter(self._network)
+        try:
+            nf_tables.put_first(table)
+        except netlink.KernelError:  # it is not in the twin, which has been said
+            pass
+
+    def ask(self, questions: t.Sequence[Question], explain: bool) -> t.List[Answer]:
+        """The answers, in order."""
+        namespaces.enter(self._network)
+        return self._asker.ask(questions, explain)
+
+
+def _plugged(copied: t.Mapping[int, links.Link]) -> t.List[int]:
+    """The links whose far end is connected."""
+    return [index for index, link in copied.items() if link.is_cable and link.flags & links.CARRIER]
+
+
+def _spare_ports(found: t.Sequence[links.Link]) -> t.Iterator[links.Link]:
+    free = max(link.index for link in found) + 1
+    flags = links.UP | links.CARRIER
+    for bridge in found:
+        if bridge.kind == links.BRIDGE:
+            yield links.Link(free, _SPARE_PORT % bridge.index, "veth", flags, 1500, b"", bridge.index, 0, False, True)
+            free += 1

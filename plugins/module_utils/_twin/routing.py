@@ -1,0 +1,325 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Addresses, nexthops, routes and routing rules of all tables, read and written as the kernel's own messages.
+
+Message layout: linux/rtnetlink.h, linux/if_addr.h, linux/fib_rules.h, linux/nexthop.h.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import socket
+import struct
+import time
+import typing as t
+
+from .._system import netlink
+from .._system.netlink import Message, Netlink
+
+_NEW_ADDRESS, _GET_ADDRESS = 20, 22
+_NEW_ROUTE, _DELETE_ROUTE, _GET_ROUTE = 24, 25, 26
+_NEW_RULE, _DELETE_RULE, _GET_RULE = 32, 33, 34
+_NEW_NEXTHOP, _GET_NEXTHOP = 104, 106
+
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
+
+_IFA = struct.Struct("=BBBBI")
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
+#: IFA_F_NODAD; IFA_F_DADFAILED and IFA_F_TENTATIVE
+_NO_DAD, _UNSETTLED = 0x02, 0x48
+
+#: of routes, and of routing rules
+_RTM = struct.Struct("=BBBBBBBBI")
+_ROUTE_HEADER = _RTM.size
+_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_MULTIPATH, _RTA_CACHEINFO, _RTA_TABLE, _RTA_VIA = 1, 4, 5, 9, 12, 15, 18
+_RTA_ENCAP_TYPE, _RTA_ENCAP, _RTA_NH_ID = 21, 22, 30
+#: RTA_PREFSRC, RTA_IP_PROTO, RTA_SPORT, RTA_DPORT
+_RTA_SOURCE, _RTA_PROTOCOL, _RTA_SOURCE_PORT, _RTA_PORT = 7, 27, 28, 29
+_ONLINK = 4
+_NEXTHOP_OF_ROUTE = struct.Struct("=HBBi")
+
+_RULE_HEADER = 12
+_FRA_MARK, _FRA_MASK = 10, 16
+_FIB_RULE_INVERT = 2
+
+_NHM = struct.Struct("=BBBBI")
+_NHA_GROUP, _NHA_OIF = 2, 5
+#: What can be asked for; the kernel tells more (flags of its answer, statistics).
+_NHA_KEEPS = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 11, 12))
+
+#: How often routes are looked at until all are there, and seconds in between.
+_SETTLE_ATTEMPTS, _FEW, _SETTLE_PAUSE = 200, 20, 0.005
+
+#: rtm_type
+UNICAST = 1
+
+
+class Routing(t.NamedTuple):
+    """All of it, as bodies of messages."""
+
+    addresses: t.Tuple[bytes, ...]
+    nexthops: t.Tuple[bytes, ...]
+    rules: t.Tuple[bytes, ...]
+    routes: t.Tuple[bytes, ...]
+
+
+class Route(t.NamedTuple):
+    """The parts of a route that a reader needs."""
+
+    destination: t.Any
+    kind: int
+    table: int
+    link: int
+    gateway: bool
+    paths: int
+
+
+def read() -> Routing:
+    """All of this network namespace.
+
+    :raises NodeError: the kernel does not tell.
+    """
+    with Netlink(netlink.ROUTE) as kernel:
+        return Routing(
+            _dump(kernel, _GET_ADDRESS, _IFA, "addresses"),
+            _nexthops(kernel),
+            _read_rules(kernel),
+            _read_routes(kernel),
+        )
+
+
+def _read_rules(kernel: Netlink) -> t.Tuple[bytes, ...]:
+    return _dump(kernel, _GET_RULE, _RTM, "routing rules")
+
+
+def _read_routes(kernel: Netlink) -> t.Tuple[bytes, ...]:
+    return _dump(kernel, _GET_ROUTE, _RTM, "routes")
+
+
+def _dump(kernel: Netlink, kind: int, header: struct.Struct, what: str) -> t.Tuple[bytes, ...]:
+    found: t.List[bytes] = []
+    for family in _FAMILIES:
+        try:
+            request = struct.pack("B", family).ljust(header.size, b"\0")
+            found += (message.body for message in kernel.dump(kind, request, what))
+        except netlink.KernelError as exc:
+            if exc.code not in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):  # a kernel without IPv6, or without rules
+                raise
+    return tuple(found)
+
+
+def _nexthops(kernel: Netlink) -> t.Tuple[bytes, ...]:
+    try:
+        return tuple(message.body for message in kernel.dump(_GET_NEXTHOP, _NHM.pack(0, 0, 0, 0, 0), "nexthops"))
+    except netlink.KernelError as exc:
+        if exc.code in (errno.EOPNOTSUPP, errno.EINVAL):  # a kernel before 5.3
+            return ()
+        raise
+
+
+def local_addresses(routing: Routing) -> t.FrozenSet[str]:
+    """Every address of the node."""
+    found = set()
+    for body in routing.addresses:
+        known = netlink.attributes(body[_IFA.size :])
+        value = known.get(_IFA_LOCAL, known.get(_IFA_ADDRESS))
+        if value:
+            found.add(str(ipaddress.ip_address(value)))
+    return frozenset(found)
+
+
+def networks_of(routing: Routing, link: int) -> t.List[t.Any]:
+    """The networks of a link's own addresses."""
+    found = []
+    for body in routing.addresses:
+        _family, bits, _flags, _scope, index = _IFA.unpack_from(body)
+        value = netlink.attributes(body[_IFA.size :]).get(_IFA_ADDRESS)
+        if index == link and value:
+            found.append(ipaddress.ip_network((value, bits), strict=False))
+    return found
+
+
+def routes(routing: Routing) -> t.Iterator[Route]:
+    """Each route, taken apart."""
+    for body in routing.routes:
+        family, bits, _source, _tos, table, _protocol, _scope, kind, _flags = _RTM.unpack_from(body)
+        known = netlink.attributes(body[_ROUTE_HEADER:])
+        everything = b"\0" * (4 if family == socket.AF_INET else 16)
+        yield Route(
+            destination=ipaddress.ip_network((known.get(_RTA_DST, everything), bits), strict=False),
+            kind=kind,
+            table=struct.unpack("=I", known[_RTA_TABLE])[0] if _RTA_TABLE in known else table,
+            link=struct.unpack("=i", known[_RTA_OIF])[0] if _RTA_OIF in known else 0,
+            gateway=_RTA_GATEWAY in known or _RTA_VIA in known,
+            paths=len(list(_paths(known[_RTA_MULTIPATH]))) if _RTA_MULTIPATH in known else 1,
+        )
+
+
+def marks_tested(routing: Routing) -> int:
+    """The bits of packets' marks for which there are routing rules."""
+    found = 0
+    for body in routing.rules:
+        known = netlink.attributes(body[_RULE_HEADER:])
+        if _FRA_MARK in known:
+            found |= struct.unpack("=I", known.get(_FRA_MASK, b"\xff" * 4))[0]
+    return found
+
+
+def link_of(routing: Routing, address: str) -> t.Optional[int]:
+    """The index of the link that an address is behind, by the most specific route that needs no gateway, in any table.
+
+    Policy routing is not looked at: it may lead packets to an address elsewhere, and still the address is here.
+    """
+    value = ipaddress.ip_address(address)
+    found = [
+        (route.destination.prefixlen, route.link)
+        for route in routes(routing)
+        if route.kind == UNICAST and route.link and not route.gateway and value in route.destination
+    ]
+    return max(found)[1] if found else None
+
+
+def link_towards(address: str) -> t.Optional[int]:
+    """The index of the link that this network namespace uses towards an address; none where it has no route."""
+    link = _route_towards(address).get(_RTA_OIF)
+    return struct.unpack("=i", link)[0] if link else None
+
+
+def source_towards(address: str, protocol: int, source_port: int, port: int) -> t.Optional[bytes]:
+    """The packed address that the kernel chooses for a connection of this network namespace; none without a route.
+
+    :param protocol: with the ports, what routing rules can ask for (Linux 4.17).
+    """
+    ports = netlink.attribute(_RTA_SOURCE_PORT, struct.pack("!H", source_port))
+    ports += netlink.attribute(_RTA_PORT, struct.pack("!H", port))
+    wanted = netlink.attribute(_RTA_PROTOCOL, bytes((protocol,))) + ports
+    return _route_towards(address, wanted).get(_RTA_SOURCE)
+
+
+def _route_towards(address: str, wanted: bytes = b"") -> t.Dict[int, bytes]:
+    value = ipaddress.ip_address(address)
+    family = socket.AF_INET if value.version == 4 else socket.AF_INET6
+    body = _RTM.pack(family, value.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + netlink.attribute(_RTA_DST, value.packed)
+    with Netlink(netlink.ROUTE) as kernel:
+        try:
+            answer = kernel.ask(_GET_ROUTE, body + wanted, "a route")
+        except netlink.KernelError:
+            return {}
+    return netlink.attributes(answer.body[_ROUTE_HEADER:])
+
+
+def write_addresses(routing: Routing, number: t.Mapping[int, int]) -> t.List[str]:
+    """Give the links of this network namespace their addresses, without asking others whether they have them.
+
+    :param number: the index of each link here, by that on the node.
+    :returns: what the kernel refused.
+    """
+    bodies = [_address(body, number) for body in routing.addresses if body[0] != socket.AF_INET6]
+    # Of several addresses of IPv6 on a link the kernel puts the last one first, and lists them like that.
+    bodies += [_address(body, number) for body in routing.addresses[::-1] if body[0] == socket.AF_INET6]
+    with Netlink(netlink.ROUTE, buffer=netlink.LARGE) as kernel:
+        codes = kernel.change([Message(_NEW_ADDRESS, body) for body in bodies])
+    refused = sum(code not in (0, errno.EEXIST) for code in codes)
+    return ["%d addresses" % refused] if refused else []
+
+
+def _address(body: bytes, number: t.Mapping[int, int]) -> bytes:
+    family, bits, flags, scope, index = _IFA.unpack_from(body)
+    known = netlink.attributes(body[_IFA.size :])
+    flags = struct.unpack("=I", known[_IFA_FLAGS])[0] if _IFA_FLAGS in known else flags
+    flags = flags & ~_UNSETTLED | _NO_DAD
+    kept = netlink.replace(body[_IFA.size :], {_IFA_FLAGS: None})
+    return _IFA.pack(family, bits, flags & 0xFF, scope, number[index]) + kept + netlink.word(_IFA_FLAGS, flags)
+
+
+def write_routes(routing: Routing, number: t.Mapping[int, int]) -> t.List[str]:
+    """Give this network namespace the nexthops, routes and rules of the node, and none besides.
+
+    :param number: the index of each link here, by that on the node.
+    :returns: what is not as on the node.
+    """
+    wanted = {_route(body, number): None for body in routing.routes}
+    rules = [_rule(body) for body in routing.rules]
+    with Netlink(netlink.ROUTE, buffer=netlink.LARGE) as kernel:
+        # Groups after their members.
+        ordered = sorted(routing.nexthops, key=lambda body: _NHA_GROUP in netlink.attributes(body[_NHM.size :]))
+        kernel.change([Message(_NEW_NEXTHOP, _nexthop(body, number)) for body in ordered])
+        same = {index: index for index in number.values()}
+        # Routes first: whether a gateway can be reached is asked of the rules.
+        missing = _settle(kernel, wanted, same, _FEW)
+        kernel.change([Message(_DELETE_RULE, body) for body in map(_rule, _read_rules(kernel))], 0)
+        kernel.change([Message(_NEW_RULE, body) for body in rules], netlink.CREATE | netlink.EXCLUSIVE)
+        missing = missing and _settle(kernel, wanted, same, _SETTLE_ATTEMPTS)
+        texts = ["%d routes" % missing] if missing else []
+        if sorted(map(_rule, _read_rules(kernel))) != sorted(rules):
+            texts.append("some routing rules")
+    return texts
+
+
+def _settle(kernel: Netlink, wanted: t.Iterable[bytes], same: t.Mapping[int, int], attempts: int) -> int:
+    """Add and delete routes until those are there that are wanted. Returns how many are not.
+
+    The kernel adds routes for addresses of IPv6 by itself, a moment after the address, and while it does, a list of
+    them may lack some. And a route over a gateway may come before the one that leads to the gateway.
+    """
+    missing = list(wanted)
+    for attempt in range(attempts):
+        if attempt > 1:
+            time.sleep(_SETTLE_PAUSE)
+        kernel.change([Message(_NEW_ROUTE, body) for body in missing], netlink.CREATE | netlink.APPEND)
+        present = {_route(body, same) for body in _read_routes(kernel)}
+        kernel.change([Message(_DELETE_ROUTE, body) for body in present.difference(wanted)], 0)
+        missing = [body for body in wanted if body not in present]
+        if not missing:
+            break
+    return len(missing)
+
+
+def _route(body: bytes, number: t.Mapping[int, int]) -> bytes:
+    """A route as it can be asked for: without what the kernel adds, and with the numbers that links have here."""
+    head = list(_RTM.unpack_from(body))
+    head[8] &= _ONLINK
+    known = netlink.attributes(body[_ROUTE_HEADER:])
+    changes: t.Dict[int, t.Optional[bytes]] = {_RTA_CACHEINFO: None}
+    if _RTA_NH_ID in known:  # the kernel tells what the nexthop says as well, and does not want to hear both
+        changes.update(dict.fromkeys((_RTA_OIF, _RTA_GATEWAY, _RTA_VIA, _RTA_MULTIPATH, _RTA_ENCAP_TYPE, _RTA_ENCAP)))
+    elif _RTA_OIF in known:
+        changes[_RTA_OIF] = _renumber(known[_RTA_OIF], number)
+    elif _RTA_MULTIPATH in known:
+        changes[_RTA_MULTIPATH] = b"".join(
+            _NEXTHOP_OF_ROUTE.pack(_NEXTHOP_OF_ROUTE.size + len(rest), flags & _ONLINK, weight, number.get(link, link))
+            + rest
+            for flags, weight, link, rest in _paths(known[_RTA_MULTIPATH])
+        )
+    return _RTM.pack(*head) + netlink.replace(body[_ROUTE_HEADER:], changes)
+
+
+def _renumber(index: bytes, number: t.Mapping[int, int]) -> bytes:
+    here = struct.unpack("=I", index)[0]
+    return struct.pack("=I", number.get(here, here))
+
+
+def _paths(value: bytes) -> t.Iterator[t.Tuple[int, int, int, bytes]]:
+    """Flags, weight, link and attributes of each path of a route."""
+    position = 0
+    while position + _NEXTHOP_OF_ROUTE.size <= len(value):
+        length, flags, weight, link = _NEXTHOP_OF_ROUTE.unpack_from(value, position)
+        if length < _NEXTHOP_OF_ROUTE.size:
+            return
+        yield flags, weight, link, value[position + _NEXTHOP_OF_ROUTE.size : position + length]
+        position += (length + 3) & ~3
+
+
+def _nexthop(body: bytes, number: t.Mapping[int, int]) -> bytes:
+    family, scope, protocol, reserved, flags = _NHM.unpack_from(body)
+    data = netlink.only(body[_NHM.size :], _NHA_KEEPS)
+    known = netlink.attributes(data)
+    changes = {_NHA_OIF: _renumber(known[_NHA_OIF], number)} if _NHA_OIF in known else {}
+    return _NHM.pack(family, 0, protocol, reserved, flags & _ONLINK) + netlink.replace(data, changes)
+
+
+def _rule(body: bytes) -> bytes:
+    flags = struct.unpack_from("=I", body, 8)[0] & _FIB_RULE_INVERT
+    return body[:8] + struct.pack("=I", flags) + body[_RULE_HEADER:]

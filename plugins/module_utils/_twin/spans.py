@@ -1,0 +1,96 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Sets of numbers as intervals: of addresses, of ports, of protocols with their ports."""
+
+from __future__ import annotations
+
+import bisect
+import ipaddress
+import typing as t
+
+#: First and last number of each interval: in order, apart from each other, never touching.
+Spans = t.Tuple[t.Tuple[int, int], ...]
+
+
+def of(intervals: t.Iterable[t.Tuple[int, int]]) -> Spans:
+    """The union of intervals in any order."""
+    merged: t.List[t.List[int]] = []
+    for first, last in sorted(intervals):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1][1] = max(merged[-1][1], last)
+        elif first <= last:
+            merged.append([first, last])
+    return tuple((first, last) for first, last in merged)
+
+
+def intersection(one: Spans, other: Spans) -> Spans:
+    """What lies in both."""
+    if len(one) > len(other):
+        one, other = other, one
+    found = []
+    for first, last in one:
+        place = max(bisect.bisect_right(other, (first, -1)) - 1, 0)
+        while place < len(other) and other[place][0] <= last:
+            low, high = max(first, other[place][0]), min(last, other[place][1])
+            if low <= high:
+                found.append((low, high))
+            place += 1
+    return tuple(found)
+
+
+def complement(spans: Spans, highest: int) -> Spans:
+    """All numbers from 0 to C(highest) that are not in it."""
+    found, start = [], 0
+    for first, last in spans:
+        if start < first:
+            found.append((start, first - 1))
+        start = last + 1
+    if start <= highest:
+        found.append((start, highest))
+    return tuple(found)
+
+
+def contains(spans: Spans, number: int) -> bool:
+    """Whether a number is in it."""
+    place = bisect.bisect_right(spans, (number, highest_of(spans))) - 1
+    return place >= 0 and spans[place][0] <= number <= spans[place][1]
+
+
+def highest_of(spans: Spans) -> int:
+    """The last number; -1 of nothing."""
+    return spans[-1][1] if spans else -1
+
+
+def edges(spans: Spans) -> t.Iterator[int]:
+    """Each number with which something new begins."""
+    for first, last in spans:
+        yield first
+        yield last + 1
+
+
+def cut(spans: Spans, cuts: t.Iterable[int]) -> t.List[t.Tuple[int, int]]:
+    """The intervals, divided in front of each of these numbers."""
+    points = sorted(set(cuts))
+    found = []
+    for first, last in spans:
+        start = first
+        for point in points[bisect.bisect_right(points, first) : bisect.bisect_right(points, last)]:
+            found.append((start, point - 1))
+            start = point
+        found.append((start, last))
+    return found
+
+
+def of_networks(networks: t.Iterable[t.Any]) -> Spans:
+    """The addresses of networks of one family."""
+    return of((int(network.network_address), int(network.broadcast_address)) for network in networks)
+
+
+def networks(spans: Spans, version: int) -> t.List[t.Any]:
+    """The same as networks."""
+    address = ipaddress.IPv4Address if version == 4 else ipaddress.IPv6Address
+    found: t.List[t.Any] = []
+    for first, last in spans:
+        found += ipaddress.summarize_address_range(address(first), address(last))
+    return found

@@ -1,0 +1,68 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Chains with the same priority at the same hook.
+
+Of those the kernel asks the one first that was registered last, and it does not tell which one that was. Where rules of
+several tables meet like that, a packet can have more than one answer, and all of them have to be found.
+"""
+
+from __future__ import annotations
+
+import struct
+import typing as t
+
+from .._system import netlink
+from . import nf_tables
+from .legacy import LegacyTable, priority
+from .values import HOOKS
+
+_FAMILIES = {1: ("ip", "ip6"), 2: ("ip",), 10: ("ip6",)}
+#: Two tables that only let packets pass or not come to the same end in any order.
+_FILTER = 0
+
+#: family, hook, priority
+_Place = t.Tuple[str, int, int]
+
+
+class Ties(t.NamedTuple):
+    """Tables of nf_tables that meet others, in the order in which they were made; and whether iptables-legacy does."""
+
+    tables: t.Tuple[nf_tables.Table, ...]
+    legacy: bool
+
+
+def find(tables: t.Sequence[nf_tables.Table], legacy: t.Sequence[LegacyTable]) -> Ties:
+    """Which tables have rules in chains that the kernel may ask in either order."""
+    mine = [set(_places(table)) for table in tables]
+    old = {place for table in legacy for place in _legacy_places(table)}
+    tied = []
+    with_legacy = False
+    for number, table in enumerate(tables):
+        others = set().union(*(places for other, places in enumerate(mine) if other != number)) if mine else set()
+        with_legacy = with_legacy or bool(mine[number] & old)
+        if mine[number] & (others | old):
+            tied.append(table)
+    return Ties(tuple(tied), with_legacy)
+
+
+def _places(table: nf_tables.Table) -> t.Iterator[_Place]:
+    if nf_tables.is_dormant(table):
+        return
+    for known in map(netlink.attributes, table.chains):
+        if nf_tables.CHAIN_HOOK not in known:
+            continue
+        hook = netlink.attributes(known[nf_tables.CHAIN_HOOK])
+        number, rank = struct.unpack("!I", hook[1])[0], struct.unpack("!i", hook[2])[0]
+        if netlink.name(known[nf_tables.CHAIN_TYPE]) == "filter" and rank >= _FILTER:
+            continue
+        named = netlink.attribute(nf_tables.RULE_CHAIN, known[nf_tables.CHAIN_NAME])
+        if any(named in body for body in table.rules):
+            for family in _FAMILIES.get(table.family, ()):
+                yield family, number, rank
+
+
+def _legacy_places(table: LegacyTable) -> t.Iterator[_Place]:
+    for chain, rules in table.rules().items():
+        if chain in HOOKS and rules:
+            yield table.family, HOOKS[chain], priority(table.name, chain)

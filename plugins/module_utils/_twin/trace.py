@@ -1,0 +1,194 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which rules a packet met, as the kernel tells it of packets that carry the trace flag.
+
+nf_tables tells it over netlink, rule by rule, for the rules of nft and of iptables-nft alike. iptables-legacy sees the
+same flag and logs each rule; in a namespace of our own that log comes over netlink too, to nobody but us.
+Message layout: linux/netfilter/nf_tables.h, linux/netfilter/nfnetlink_log.h.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import struct
+import typing as t
+
+from .._errors import NodeError
+from .._system import netlink
+from .._system.netlink import Message, Netlink
+from . import nf_tables
+
+_SOL_NETLINK, _ADD_MEMBERSHIP, _NFTRACE_GROUP = 270, 1, 9
+
+_TRACE = 10 << 8 | 17
+_TRACE_TABLE, _TRACE_CHAIN, _TRACE_HANDLE, _TRACE_TYPE, _TRACE_VERDICT, _TRACE_ID = 1, 2, 3, 4, 5, 6
+_TRACE_NETWORK, _TRACE_TRANSPORT, _TRACE_POLICY = 8, 9, 16
+#: NFT_TRACETYPE_POLICY, NFT_TRACETYPE_RETURN; the third is a rule
+_TYPE_POLICY, _TYPE_RETURN = 1, 2
+
+#: Verdicts after which a packet goes no further: NF_DROP, NF_STOLEN, NF_QUEUE.
+FINAL = (0, 2, 3)
+#: NFT_JUMP, NFT_GOTO
+CALLS = (-3, -4)
+
+_LOG = 4 << 8
+_LOG_PACKET, _LOG_CONFIG = 0, 1
+_CONFIG_COMMAND, _CONFIG_MODE, _CONFIG_THRESHOLD = 1, 2, 5
+_BIND, _PF_BIND, _COPY_PACKET = 1, 3, 2
+_LOG_PAYLOAD, _LOG_PREFIX = 9, 10
+#: bytes of each packet: enough to know it by its number
+_COPIED = 128
+
+_LEGACY = re.compile(r"TRACE: ([^:]*):([^:]*):(rule|return|policy):([0-9]+)")
+
+TABLE = "kubenode_ip_masq_twin"
+#: Earlier than any rule of others: NFT_PRIORITY has 32 bits with a sign.
+_FIRST = -(1 << 31)
+
+POLICY = "policy"
+RULE = "rule"
+RETURN = "return"
+
+
+class Step(t.NamedTuple):
+    """One rule that matched, or the end of a chain.
+
+    ``family`` is a number of nfgenmsg. ``number`` is the rule's handle in nf_tables, and its place in the chain, from
+    1, in iptables-legacy. ``verdict`` is one of nf_tables; of legacy rules it is not known.
+    """
+
+    legacy: bool
+    family: int
+    table: str
+    chain: str
+    kind: str
+    number: int
+    verdict: t.Optional[int] = None
+
+
+def mark_all() -> None:
+    """Put the trace flag on every packet of this network namespace, which must be one of our own.
+
+    :raises NodeError: the kernel has no nf_tables, or not with tables for both families.
+    """
+    inet = struct.pack("!BBH", 1, 0, 0)
+
+    def table(*more: bytes) -> bytes:
+        return inet + netlink.text(1, TABLE) + b"".join(more)
+
+    messages = [Message(10 << 8 | 0, table())]
+    for chain, hook in (("prerouting", 0), ("output", 3)):
+        where = netlink.nest(
+            nf_tables.CHAIN_HOOK,
+            netlink.network_word(1, hook),
+            netlink.attribute(2, struct.pack("!i", _FIRST)),
+        )
+        named = netlink.text(nf_tables.CHAIN_NAME, chain)
+        messages.append(Message(10 << 8 | 3, table(named, where, netlink.text(nf_tables.CHAIN_TYPE, "filter"))))
+        # immediate: register 1 becomes 1; meta: nftrace becomes what register 1 is
+        value = netlink.nest(2, netlink.attribute(1, b"\1"))
+        expressions = netlink.nest(
+            nf_tables.RULE_EXPRESSIONS,
+            _expression("immediate", netlink.network_word(1, 1), value),
+            _expression("meta", netlink.network_word(2, 12), netlink.network_word(3, 1)),
+        )
+        messages.append(Message(10 << 8 | 6, table(netlink.text(nf_tables.RULE_CHAIN, chain), expressions)))
+    nf_tables.transact(messages, "a table that traces packets")
+
+
+def _expression(name: str, *attributes: bytes) -> bytes:
+    return netlink.nest(1, netlink.text(1, name), netlink.nest(2, *attributes))
+
+
+class Trace:
+    """Hears of every rule that a packet meets, from when it is made until the end of C(with)."""
+
+    def __init__(self, families: t.Iterable[int]) -> None:
+        """:param families: of the tables of iptables-legacy that there are, as numbers of nfgenmsg."""
+        self._rules = Netlink(netlink.NETFILTER, buffer=netlink.LARGE)
+        self._rules.socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _NFTRACE_GROUP)
+        self._rules.socket.setblocking(False)
+        self._log = Netlink(netlink.NETFILTER, buffer=netlink.LARGE)
+        families = list(families)
+        if families:
+            self._listen(families)
+        self._log.socket.setblocking(False)
+
+    def __enter__(self) -> Trace:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._rules.socket.close()
+        self._log.socket.close()
+
+    def _listen(self, families: t.Sequence[int]) -> None:
+        for family in families:
+            self._configure(family, netlink.attribute(_CONFIG_COMMAND, bytes((_PF_BIND,))))
+        mode = struct.pack("!IBx", _COPIED, _COPY_PACKET)
+        self._configure(socket.AF_UNSPEC, netlink.attribute(_CONFIG_COMMAND, bytes((_BIND,))))
+        self._configure(socket.AF_UNSPEC, netlink.attribute(_CONFIG_MODE, mode))
+        self._configure(socket.AF_UNSPEC, netlink.network_word(_CONFIG_THRESHOLD, 1))
+
+    def _configure(self, family: int, attribute: bytes) -> None:
+        (code,) = self._log.change([Message(_LOG | _LOG_CONFIG, struct.pack("!BBH", family, 0, 0) + attribute)], 0)
+        if code:
+            raise netlink.KernelError(code, "a log of packets")
+
+    def steps(self, mine: t.Callable[[bytes], bool]) -> t.List[Step]:
+        """What the kernel reported since the last call about one packet.
+
+        :param mine: whether a packet, from its IP header on, is the one; only its first bytes may be there.
+        """
+        found: t.List[Step] = []
+        wanted: t.Optional[bytes] = None
+        for message in _pending(self._rules):
+            if message.kind != _TRACE:
+                continue
+            known = netlink.attributes(message.body[4:])
+            identity = known.get(_TRACE_ID)
+            if wanted is None and mine(known.get(_TRACE_NETWORK, b"") + known.get(_TRACE_TRANSPORT, b"")):
+                wanted = identity
+            if identity == wanted and netlink.name(known.get(_TRACE_TABLE, b"")) != TABLE:
+                found.append(_step(message.body[0], known))
+        for message in _pending(self._log):
+            known = netlink.attributes(message.body[4:])
+            reported = _LEGACY.search(netlink.name(known.get(_LOG_PREFIX, b"")))
+            if message.kind == _LOG | _LOG_PACKET and reported and mine(known.get(_LOG_PAYLOAD, b"")):
+                table, chain, kind, number = reported.groups()
+                found.append(Step(True, message.body[0], table, chain, kind, int(number)))
+        return found
+
+
+def _step(family: int, known: t.Mapping[int, bytes]) -> Step:
+    kind = {_TYPE_POLICY: POLICY, _TYPE_RETURN: RETURN}.get(_number(known.get(_TRACE_TYPE)), RULE)
+    if kind == RULE and _TRACE_HANDLE not in known:
+        kind = RETURN  # how kernels since 6.4 tell the end of a chain
+    code = netlink.attributes(known.get(_TRACE_VERDICT, b"")).get(1)
+    verdict = _number(known.get(_TRACE_POLICY)) if kind == POLICY else struct.unpack("!i", code)[0] if code else None
+    return Step(
+        False,
+        family,
+        netlink.name(known.get(_TRACE_TABLE, b"")),
+        netlink.name(known.get(_TRACE_CHAIN, b"")),
+        kind,
+        struct.unpack("!Q", known[_TRACE_HANDLE])[0] if _TRACE_HANDLE in known else 0,
+        verdict,
+    )
+
+
+def _number(value: t.Optional[bytes]) -> int:
+    return struct.unpack("!I", value)[0] if value else 0
+
+
+def _pending(kernel: Netlink) -> t.Iterator[Message]:
+    while True:
+        try:
+            received = kernel.receive()
+        except BlockingIOError:
+            return
+        except NodeError:  # the buffer overflowed: what is lost may belong to earlier packets
+            continue
+        for _flags, _sequence, message in received:
+            yield message

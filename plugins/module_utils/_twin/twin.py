@@ -1,0 +1,66 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The twin of a node: a copy of its network state in namespaces of its own, which answers what becomes of a packet."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._system.process import Runner
+from . import namespaces, sysctls
+from .node_state import State
+from .replica import Replicas
+from .values import Answer, NotAvailable, Question, Unseen
+
+#: Seconds that one question may take, on a machine that is very busy.
+_PER_QUESTION = 1.0
+_MINIMUM = 60.0
+
+
+class Twin:
+    """Use it in ``with``: at its end the copy is gone."""
+
+    def __init__(self, worker: namespaces.Worker, state: State, unseen: t.Sequence[Unseen]) -> None:
+        self._worker = worker
+        self.state = state
+        #: what is on the node and not in here
+        self.unseen = tuple(unseen)
+
+    def __enter__(self) -> Twin:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._worker.close()
+
+    def ask(self, questions: t.Sequence[Question], explain: bool = False) -> t.List[Answer]:
+        """Put questions to the twin.
+
+        :param explain: whether the answers say which rules decided.
+        :raises NodeError: the twin is gone, or does not answer.
+        """
+        patience = max(_MINIMUM, _PER_QUESTION * len(questions))
+        return t.cast(t.List[Answer], self._worker.call("ask", list(questions), explain, timeout=patience))
+
+
+def build(state: State, run: Runner, timeout: float = 60.0) -> t.Union[Twin, NotAvailable]:
+    """Make the twin of a node.
+
+    :param state: of the node.
+    :param run: starts programs, in the twin's namespaces.
+    :param timeout: seconds that it may take.
+    :raises NodeError: something went wrong on the way; nothing of the twin is left.
+    """
+    if sysctls.get(sysctls.LOGS_OF_ALL) == "1":
+        return NotAvailable(
+            "net.netfilter.nf_log_all_netns is 1: rules of the twin would write into the log of the node's kernel"
+        )
+    try:
+        worker = namespaces.Worker(lambda: Replicas(state, run), timeout)
+    except namespaces.NotAllowed as exc:
+        return NotAvailable(str(exc))
+    try:
+        return Twin(worker, state, [*state.unseen, *worker.call("unseen", timeout=timeout)])
+    except BaseException:
+        worker.close(kill=True)
+        raise

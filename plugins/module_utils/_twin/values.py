@@ -1,0 +1,105 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What goes into the twin and what comes out of it, as values.
+
+The way of the data through this package::
+
+    node_state.read --> State --> twin.build --> Twin --> ask(Question) --> Answer --> verify --> Conflict
+     (the node)                (namespaces)     (packets, traces)                    (declaration, actors)
+
+Callers outside of this package::
+
+    state = node_state.read(run)
+    made = twin.build(state, run)                       # a Twin, or NotAvailable with the reason
+    with made:
+        answers = made.ask([Question("10.20.0.5", "10.244.1.7", port=443)], explain=True)
+        report = verification.verify(made, verification.exempt(networks))
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+#: What became of a packet: it left over a link, the node itself received it, it was answered with an error, or it is
+#: gone; or there was no way to send it.
+SENT = "sent"
+DELIVERED = "delivered"
+REJECTED = "rejected"
+DROPPED = "dropped"
+NOT_ASKED = "not asked"
+
+PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132}
+
+#: hooks of netfilter (linux/netfilter.h) by the chain of iptables that hangs on them
+HOOKS = {"PREROUTING": 0, "INPUT": 1, "FORWARD": 2, "OUTPUT": 3, "POSTROUTING": 4}
+
+IPTABLES_NFT = "iptables_nft"
+IPTABLES_LEGACY = "iptables_legacy"
+NFTABLES = "nftables"
+
+
+class Unseen(t.NamedTuple):
+    """Something on the node that the twin does not have, and that can make an answer wrong. ``code`` is stable."""
+
+    code: str
+    text: str
+
+
+class NotAvailable(t.NamedTuple):
+    """Why there is no twin."""
+
+    reason: str
+
+
+class Question(t.NamedTuple):
+    """One packet that opens a connection.
+
+    ``source`` is an address whose route names the link that it comes from, unless ``interface`` does; the node itself
+    is none, or one of its addresses. ``protocol`` is a key of PROTOCOLS; ``port`` is that of the destination, and
+    without meaning for ICMP.
+    """
+
+    destination: str
+    source: t.Optional[str] = None
+    interface: t.Optional[str] = None
+    protocol: str = "tcp"
+    port: int = 80
+    source_port: t.Optional[int] = None
+
+
+class Rule(t.NamedTuple):
+    """A rule that a packet met. ``table`` has the family in front (C(ip nat)); ``text`` is how its tool lists it."""
+
+    backend: str
+    table: str
+    chain: str
+    text: str
+
+
+class Answer(t.NamedTuple):
+    """What became of the packet of a question, and as whose packet the receiver saw it.
+
+    ``interface`` is the link over which it left. ``decided_by`` is the rule that gave it its source address, or, where
+    it kept its own, the last rule in a chain of type nat that let it pass. ``redirected_by`` is the rule that gave it
+    another destination. Rules are there only if they were asked for. ``where`` says in which place it was lost.
+    ``alternatives`` are other answers that are possible, because the node does not tell in which order its kernel asks
+    chains of the same priority.
+    """
+
+    question: Question
+    outcome: str
+    source: t.Optional[str] = None
+    source_port: t.Optional[int] = None
+    destination: t.Optional[str] = None
+    destination_port: t.Optional[int] = None
+    interface: t.Optional[str] = None
+    where: str = ""
+    decided_by: t.Optional[Rule] = None
+    redirected_by: t.Optional[Rule] = None
+    alternatives: t.Tuple[Answer, ...] = ()
+
+    @property
+    def outside(self) -> t.Tuple[t.Any, ...]:
+        """What a host outside can see of it."""
+        return (self.outcome, self.source, self.destination, self.destination_port, self.interface)

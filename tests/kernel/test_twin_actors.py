@@ -1,0 +1,116 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether verify blames the right program, and none without cause: each with real rules in the shape it gives them."""
+
+from __future__ import annotations
+
+import ipaddress
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Answer, Question
+from support.actor_rules import IPTABLES, NFT, Shape, shapes
+from support.lab import inside
+from support.topology import ADDRESSES, Topology
+from support.twins import build
+
+_OURS = """*nat
+:IP-MASQ-AGENT - [0:0]
+-A POSTROUTING -m addrtype ! --dst-type LOCAL -j IP-MASQ-AGENT
+-A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN
+-A IP-MASQ-AGENT -d 172.16.0.0/12 -j RETURN
+-A IP-MASQ-AGENT -d 192.168.0.0/16 -j RETURN
+-A IP-MASQ-AGENT -j MASQUERADE --random-fully
+COMMIT
+"""
+_EXEMPT = [ipaddress.ip_network(one) for one in ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")]
+_PODS = ipaddress.ip_network("10.244.1.0/24")
+_POD = ADDRESSES["ipv4"].pod
+_NODE = ADDRESSES["ipv4"].node
+_ASKED = (*ADDRESSES["ipv4"].exempt, *ADDRESSES["ipv4"].outside)
+
+_CASES = [
+    pytest.param(shape, variant, id="%s-%s" % (shape.title, variant))
+    for shape in shapes()
+    for variant in (("nft", "legacy") if shape.backend == IPTABLES else ("nft",))
+]
+
+
+@pytest.fixture(scope="module")
+def shared() -> t.Iterator[Topology]:
+    """A pod, a node and the world outside, for all tests here."""
+    made = Topology()
+    yield made
+    made.delete()
+
+
+@pytest.fixture
+def node(shared: Topology) -> t.Iterator[Topology]:
+    """The same, without rules and sets afterwards."""
+    yield shared
+    shared.node.run("nft", "flush", "ruleset")
+    for table in shared.node.read("/proc/net/ip_tables_names").split():
+        shared.node.run("iptables-legacy", "-t", table, "-F")
+        shared.node.run("iptables-legacy", "-t", table, "-X")
+    shared.node.run("ipset", "destroy")
+
+
+def _load(node: Topology, shape: Shape, variant: str) -> None:
+    restore = "iptables-%s-restore" % variant
+    node.node.run(restore, stdin=_OURS)
+    node.node.run("ipset", "restore", stdin=shape.sets)
+    if shape.backend == NFT:
+        node.node.run("nft", "-f", "-", stdin=shape.rules)
+    else:
+        node.node.run(restore, "--noflush", stdin=shape.rules)
+
+
+def _verify() -> t.Tuple[verification.Report, t.List[Answer]]:
+    with build() as made:
+        questions = [Question(destination, _POD, port=8080) for destination in _ASKED]
+        return verification.verify(made, verification.exempt(_EXEMPT, [_PODS])), made.ask(questions, explain=True)
+
+
+@pytest.mark.parametrize(("shape", "variant"), _CASES)
+def test_owner(node: Topology, shape: Shape, variant: str) -> None:
+    _load(node, shape, variant)
+    real = node.ask(*_ASKED)
+    report, answers = inside(node.node, _verify)
+    assert {answer.question.destination: answer.source for answer in answers} == real
+    assert not report.left_out
+    hidden = [one for one in ADDRESSES["ipv4"].exempt if real[one] != _POD]
+    found = {one for one in hidden for conflict in report.conflicts if _covers(conflict, one)}
+    assert set(hidden) == found
+    assert bool(hidden) == (shape.owner is not None)
+    assert {conflict.owner for conflict in report.conflicts} == ({shape.owner} if shape.owner else set())
+    for conflict in report.conflicts:
+        assert (conflict.declared, conflict.seen, conflict.severity) == (
+            verification.POD,
+            verification.NODE,
+            verification.ERROR,
+        )
+        assert conflict.decided_by is not None and conflict.decided_by.text and conflict.remedy
+
+
+def _covers(conflict: verification.Conflict, address: str) -> bool:
+    return any(ipaddress.ip_address(address) in ipaddress.ip_network(one) for one in conflict.ranges)
+
+
+def test_all_at_once_without_a_conflict(node: Topology) -> None:
+    """kube-proxy of every kind, portmap and others that are needed, together."""
+    for shape in shapes():
+        if shape.owner is None:
+            _load_beside(node, shape)
+    node.node.run("iptables-nft-restore", "--noflush", stdin=_OURS)
+    report, _answers = inside(node.node, _verify)
+    assert report.conflicts == ()
+
+
+def _load_beside(node: Topology, shape: Shape) -> None:
+    node.node.run("ipset", "restore", stdin=shape.sets)
+    if shape.backend == NFT:
+        node.node.run("nft", "-f", "-", stdin=shape.rules)
+    elif shape.name != "kube-proxy-ipvs":  # it has chains of the same names as in its other mode
+        node.node.run("iptables-nft-restore", "--noflush", stdin=shape.rules)

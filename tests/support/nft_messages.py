@@ -1,0 +1,142 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Tables of nf_tables as the kernel tells them, made of words. Python 3.8."""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+import typing as t
+
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import nf_tables
+
+#: nfgen_family
+INET, IP, IP6 = 1, 2, 10
+PREROUTING, OUTPUT, POSTROUTING = 0, 3, 4
+#: base of a payload
+NETWORK, TRANSPORT = 1, 2
+EQUAL, NOT_EQUAL, LESS, LESS_OR_EQUAL, GREATER, GREATER_OR_EQUAL = range(6)
+MARK, NFPROTO, L4PROTO, IIFNAME, SKUID = 3, 15, 16, 6, 10
+#: the first register of sixteen bytes, and the n-th of four
+REGISTER = 1
+
+
+def small(number: int) -> int:
+    """The register of four bytes with this number."""
+    return 8 + number
+
+
+def expression(name: str, *attributes: bytes) -> bytes:
+    """One expression."""
+    return netlink.nest(1, netlink.text(1, name), netlink.nest(2, *attributes))
+
+
+def _word(kind: int, value: int) -> bytes:
+    return netlink.network_word(kind, value)
+
+
+def _value(kind: int, value: bytes) -> bytes:
+    return netlink.nest(kind, netlink.attribute(1, value))
+
+
+def payload(base: int, offset: int, length: int, register: int = REGISTER) -> bytes:
+    """Part of a header into a register."""
+    return expression("payload", _word(1, register), _word(2, base), _word(3, offset), _word(4, length))
+
+
+def meta(key: int, register: int = REGISTER) -> bytes:
+    """What the kernel knows of a packet into a register."""
+    return expression("meta", _word(2, key), _word(1, register))
+
+
+def set_meta(key: int, register: int = REGISTER) -> bytes:
+    """The other way round."""
+    return expression("meta", _word(2, key), _word(3, register))
+
+
+def compare(value: bytes, operator: int = EQUAL, register: int = REGISTER) -> bytes:
+    """A register compared with a value."""
+    return expression("cmp", _word(1, register), _word(2, operator), _value(3, value))
+
+
+def bitwise(mask: bytes, flips: bytes, register: int = REGISTER) -> bytes:
+    """A mask over a register, and bits turned over."""
+    return expression(
+        "bitwise", _word(1, register), _word(2, register), _word(3, len(mask)), _value(4, mask), _value(5, flips)
+    )
+
+
+def between(first: bytes, last: bytes, operator: int = EQUAL, register: int = REGISTER) -> bytes:
+    """A register between two values."""
+    return expression("range", _word(1, register), _word(2, operator), _value(3, first), _value(4, last))
+
+
+def lookup(name: str, inverted: bool = False, register: int = REGISTER) -> bytes:
+    """A register looked up in a set."""
+    return expression("lookup", netlink.text(1, name), _word(2, register), _word(5, int(inverted)))
+
+
+def jump(chain: str) -> bytes:
+    """A verdict that leads to a chain."""
+    verdict = netlink.nest(2, _word(1, 0xFFFFFFFD), netlink.text(2, chain))
+    return expression("immediate", _word(1, 0), netlink.nest(2, verdict))
+
+
+def element(first: bytes, last: t.Optional[bytes] = None, chain: t.Optional[str] = None, end: bool = False) -> bytes:
+    """An element of a set or map."""
+    parts = [_value(1, first)] if first else []
+    if last is not None:
+        parts.append(_value(10, last))
+    if end:
+        parts.append(_word(3, 1))
+    if chain is not None:
+        parts.append(netlink.nest(2, netlink.nest(2, _word(1, 0xFFFFFFFC), netlink.text(2, chain))))
+    return netlink.nest(1, *parts)
+
+
+def table(
+    family: int,
+    name: str,
+    base: t.Mapping[str, t.Tuple[str, int, int]],
+    rules: t.Sequence[t.Tuple[str, t.Sequence[bytes]]] = (),
+    sets: t.Optional[t.Mapping[str, t.Sequence[bytes]]] = None,
+    dormant: bool = False,
+) -> nf_tables.Table:
+    """A table.
+
+    :param base: type, hook and priority of the base chains.
+    :param rules: the chain and the expressions of each.
+    :param sets: the elements of each.
+    """
+    named = netlink.text(1, name)
+    chains = [
+        named
+        + netlink.text(3, chain)
+        + netlink.nest(4, _word(1, hook), netlink.attribute(2, struct.pack("!i", priority)))
+        + netlink.text(7, kind)
+        for chain, (kind, hook, priority) in base.items()
+    ]
+    chains += [named + netlink.text(3, chain) for chain in {chain for chain, _ in rules} - set(base)]
+    return nf_tables.Table(
+        family,
+        name,
+        named + _word(2, int(dormant)),
+        tuple(chains),
+        elements=tuple(
+            named + netlink.text(2, one) + netlink.nest(3, *members) for one, members in (sets or {}).items()
+        ),
+        rules=tuple(named + netlink.text(2, chain) + netlink.nest(4, *members) for chain, members in rules),
+    )
+
+
+def address(text: str) -> bytes:
+    """An address, packed."""
+    return ipaddress.ip_address(text).packed
+
+
+def span(network: str) -> t.Tuple[int, int]:
+    """The first and last address of a network, as numbers."""
+    found = ipaddress.ip_network(network)
+    return int(found.network_address), int(found.broadcast_address)

@@ -1,0 +1,115 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is asked for is checked, policies become statements about packets, and ranges are looked over."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import IPV4, IPV6
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import explanations, health, inspection
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import (
+    DROPPED,
+    IPTABLES_NFT,
+    SENT,
+    Answer,
+    Question,
+    Rule,
+)
+
+_POD, _NODE, _EXEMPT, _OUTSIDE = "10.244.1.2", "198.51.100.1", "10.9.9.9", "203.0.113.1"
+_POLICY = explanations.declaration_of({IPV4: from_config(build({}), IPV4)})
+
+
+def test_request_in_one_form() -> None:
+    asked = inspection.request(["FD00::0:1"], "fd00:0::2", "udp", 53, True)
+    assert asked == (("fd00::1",), "fd00::2", "udp", 53, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((["10.0.0.0/8"], None, "tcp", 80, False), "without a prefix length"),
+        (([""], None, "tcp", 80, False), "destinations: '' is not an IP address"),
+        ((["10.0.0.1"], "fd00::1", "tcp", 80, False), "10.0.0.1 is not of the IP version of the source fd00::1"),
+        (([], None, "gre", 80, False), "protocol: gre is unknown: use icmp"),
+        (([], None, "tcp", 65536, False), "port: 65536 is outside 1-65535"),
+    ],
+)
+def test_request_refused(arguments: t.Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        inspection.request(*arguments)
+
+
+def test_policy_of_a_family_that_is_not_managed_declares_nothing() -> None:
+    assert _POLICY.declares(_POD, _EXEMPT, "tcp", 80) == "pod"
+    assert _POLICY.declares(_POD, "169.254.1.1", "tcp", 80) == "pod"
+    assert _POLICY.declares(_POD, _OUTSIDE, "udp", 53) == "node"
+    assert _POLICY.declares("fd00::1", "2001:db8::1", "tcp", 80) is None
+    both = build({"enable_ipv6": True, "non_masquerade_cidrs": ["fd00::/8"], "masq_link_local": True})
+    policy = explanations.declaration_of({family: from_config(both, family) for family in (IPV4, IPV6)})
+    assert policy.declares("fd00::1", "fd00:1::1", "tcp", 80) == "pod"
+    assert policy.declares("fd00::1", "2001:db8::1", "tcp", 80) == "node"
+    assert policy.declares(_POD, "169.254.1.1", "tcp", 80) == "node"
+    assert sorted(map(str, policy.boundaries.destinations)) == ["fd00::/8", "fe80::/10"]
+
+
+def _explained(destination: str, source: str, chain: str) -> t.Dict[str, t.Any]:
+    rule = Rule(IPTABLES_NFT, "ip nat", chain, "-A %s -j MASQUERADE" % chain)
+    answer = Answer(Question(destination, _POD), SENT, source, 1, destination, 80, "eth0", decided_by=rule)
+    return explanations.explanation(_POLICY, (_NODE,), answer)
+
+
+@pytest.mark.parametrize(
+    ("destination", "source", "chain", "seen", "agrees", "owner", "remedy"),
+    [
+        (_OUTSIDE, _NODE, "IP-MASQ-AGENT", "node", True, "ip-masq-agent", None),
+        (_EXEMPT, _POD, "IP-MASQ-AGENT", "pod", True, "ip-masq-agent", None),
+        (_EXEMPT, _NODE, "cali-nat-outgoing", "node", False, "Calico", "natOutgoing"),
+        (_EXEMPT, _NODE, "KUBE-POSTROUTING", "node", True, "kube-proxy", None),
+        (_OUTSIDE, _POD, "KUBE-POSTROUTING", "pod", False, "kube-proxy", "sync"),
+        (_OUTSIDE, "192.0.2.7", "mine", "192.0.2.7", False, "unknown", "delete it"),
+    ],
+)
+def test_explanation(
+    destination: str, source: str, chain: str, seen: str, agrees: bool, owner: str, remedy: t.Optional[str]
+) -> None:
+    found = _explained(destination, source, chain)
+    assert (found["seen"], found["seen_address"], found["agrees"]) == (seen, source, agrees)
+    assert found["decided_by"]["owner"] == owner
+    assert found["remedy"] is None if remedy is None else remedy in found["remedy"]
+
+
+def test_packet_that_does_not_leave_neither_agrees_nor_disagrees() -> None:
+    answer = Answer(Question(_EXEMPT, _POD), DROPPED, where="rule in table ip filter")
+    found = explanations.explanation(_POLICY, (_NODE,), answer)
+    assert (found["outcome"], found["declared"], found["seen"], found["agrees"]) == (DROPPED, "pod", None, None)
+    assert found["dropped_by"] == "rule in table ip filter"
+
+
+@pytest.mark.parametrize(
+    ("cidrs", "codes"),
+    [
+        ([], ["nothing_exempt"]),
+        (["10.0.0.0/8", "192.168.0.0/16"], []),
+        (["10.1.0.0/16", "192.168.0.0/16", "10.0.0.0/8"], ["overlapping_ranges"]),
+        (["0.0.0.0/0", "10.0.0.0/8"], ["everything_exempt", "overlapping_ranges"]),
+    ],
+)
+def test_ranges(cidrs: t.List[str], codes: t.List[str]) -> None:
+    config = build({"non_masquerade_cidrs": cidrs})
+    assert [one.code for one in health.range_health(config.non_masquerade_cidrs)] == codes
+
+
+@pytest.mark.parametrize(
+    ("left_out", "summary"), [(0, "10 questions, all as declared"), (5, "10 of 15 questions, all as declared")]
+)
+def test_summary_says_how_many_questions_were_not_asked(left_out: int, summary: str) -> None:
+    policy = inspection.ComparedPolicy(inspection.FROM_AGENT, build({}))
+    found = {"questions": 10, "questions_left_out": left_out, "conflicts": []}
+    assert inspection._verdict(policy, [], found) == (True, summary)

@@ -1,0 +1,115 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Packets: what is written is read again, and other stacks would take it."""
+
+from __future__ import annotations
+
+import struct
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import packets
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import PROTOCOLS
+
+ADDRESSES = {4: ("10.1.2.3", "192.0.2.77"), 6: ("fd00::5", "2001:db8::77")}
+CASES = [
+    (version, name)
+    for version in (4, 6)
+    for name in PROTOCOLS
+    if (version, name) not in ((4, "icmpv6"), (6, "icmp"))
+]  # fmt: skip
+
+
+def _sum(data: bytes) -> int:
+    data += b"\0" * (len(data) % 2)
+    total = sum(struct.unpack("!%dH" % (len(data) // 2), data))
+    while total >> 16:
+        total = (total & 0xFFFF) + (total >> 16)
+    return total
+
+
+@pytest.mark.parametrize(("version", "name"), CASES)
+def test_round(version: int, name: str) -> None:
+    source, destination = ADDRESSES[version]
+    data = packets.packet(PROTOCOLS[name], source, destination, 12345, 80, 0x1234567)
+    seen = packets.read(data)
+    ports = (12345, 0 if "icmp" in name else 80)
+    assert seen == packets.Packet(source, destination, PROTOCOLS[name], *ports, 0x1234567)
+    start = 20 if version == 4 else 40
+    if version == 4:
+        assert _sum(data[:20]) == 0xFFFF
+    body = data[start:]
+    if name == "sctp":
+        bare = body[:8] + b"\0\0\0\0" + body[12:]
+        assert struct.pack("<I", packets._crc32c(bare)) == body[8:12]
+        return
+    addresses = data[12:20] if version == 4 else data[8:40]
+    pseudo = b"" if name == "icmp" else addresses + struct.pack("!II", len(body), PROTOCOLS[name])
+    assert _sum(pseudo + body) == 0xFFFF
+
+
+def test_checksum_of_sctp() -> None:
+    assert packets._crc32c(b"123456789") == 0xE3069283
+
+
+@pytest.mark.parametrize(("version", "name"), CASES)
+def test_error_about_one_of_ours(version: int, name: str) -> None:
+    source, destination = ADDRESSES[version]
+    about = packets.packet(PROTOCOLS[name], source, destination, 12345, 80, 77)
+    if version == 4:
+        error = struct.pack("!BBHHHBBH", 0x45, 0, 28 + len(about), 0, 0, 64, 1, 0) + bytes(8) + bytes((3, 1)) + bytes(6)
+    else:
+        error = struct.pack("!IHBB", 6 << 28, 8 + len(about), 58, 64) + bytes(32) + bytes((1, 1)) + bytes(6)
+    seen = packets.read(error + about)
+    assert seen is not None and seen.error and seen.number == 77
+    assert seen.source in ("0.0.0.0", "::")
+
+
+def test_what_an_error_quotes_may_end_early() -> None:
+    about = packets.packet(6, *ADDRESSES[4], 12345, 80, 77)[:28]
+    error = struct.pack("!BBHHHBBH", 0x45, 0, 56, 0, 0, 64, 1, 0) + bytes(8) + bytes((3, 1)) + bytes(6)
+    seen = packets.read(error + about)
+    assert seen is not None and seen.number == 77
+
+
+@pytest.mark.parametrize("data", [b"", b"\x45", b"\x60" + bytes(39), bytes(60), b"\x45" + bytes(19) + b"\0" * 8])
+def test_other_packets(data: bytes) -> None:
+    seen = packets.read(data)
+    assert seen is None or seen.number is None
+
+
+def test_answers_to_connections_are_not_ours() -> None:
+    data = packets.packet(6, *ADDRESSES[4], 12345, 80, 77)
+    for flags in (0x12, 0x04, 0x14, 0x10):  # SYN and ACK, RST, RST and ACK, ACK
+        seen = packets.read(data[:33] + bytes((flags,)) + data[34:])
+        assert seen is not None and seen.number is None
+
+
+def _question(version: int) -> t.Tuple[bytes, int]:
+    if version == 4:
+        body = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + b"asker!" + bytes((10, 0, 0, 1)) + bytes(6)
+        return body + bytes((10, 0, 0, 9)), packets.ARP
+    head = struct.pack("!IHBB", 6 << 28, 32, 58, 255) + bytes(15) + b"\1" + bytes(16)
+    return head + struct.pack("!BBHI", 135, 0, 0, 0) + bytes(15) + b"\x09" + b"\1\1asker!", packets.IPV6
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_answer_for_a_neighbour(version: int) -> None:
+    data, kind = _question(version)
+    frame = packets.answer_for_neighbour(data, kind, b"answer")
+    assert frame is not None
+    assert frame[:12] == b"asker!answer" and frame[12:14] == struct.pack("!H", kind)
+    body = frame[14:]
+    if version == 4:
+        assert body[6:8] == b"\0\2" and body[8:18] == b"answer" + bytes((10, 0, 0, 9))
+        assert body[18:28] == b"asker!" + bytes((10, 0, 0, 1))
+    else:
+        assert body[40] == 136 and body[48:64] == bytes(15) + b"\x09" and body[64:] == b"\2\1answer"
+        assert _sum(body[8:40] + struct.pack("!II", 32, 58) + body[40:]) == 0xFFFF
+    assert packets.answer_for_neighbour(body, kind, b"answer") is None
+
+
+def test_address_that_is_to_be_taken_is_not_answered_for() -> None:
+    data, kind = _question(6)
+    assert packets.answer_for_neighbour(data[:8] + bytes(16) + data[24:], kind, b"answer") is None
