@@ -91,3 +91,15 @@ def test_short_name_works_from_the_checkout(ns: Namespace, tmp_path: Path) -> No
     assert ansible(ns, tmp_path, "ip_masq", CIDRS, checkout=True)["changed"] is True
     assert len(VARIANTS["iptables_nft"].jumps(ns, "ipv4")) == 1
     assert ansible(ns, tmp_path, "ip_masq", CIDRS, checkout=True)["changed"] is False
+
+
+def test_a_node_without_an_agent_is_inspected(topology: Topology, tmp_path: Path) -> None:
+    """Beside: all that the module imports of the collection goes along to the node."""
+    a, node = ADDRESSES["ipv4"], topology.node
+    before = snapshot(node)
+    asked = "%s destinations=%s,%s source=%s verify=true" % (CIDRS, a.exempt[0], a.outside[0], a.pod)
+    found = ansible(node, tmp_path, "kubenode.ip_masq.ip_masq_info", asked, "-C")
+    assert (found["changed"], found["in_sync"], found["policy"]["origin"]) == (False, False, "options")
+    assert [(one["declared"], one["seen"]) for one in found["explanations"]] == [("pod", "pod"), ("node", "pod")]
+    assert found["questions"] > 0 and {one["declared"] for one in found["conflicts"]} == {"node"}
+    assert snapshot(node) == before

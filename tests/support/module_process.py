@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs the module C(kubenode.ip_masq.ip_masq) inside this process as Ansible would on a node, without a controller.
+"""Runs a module of the collection inside this process as Ansible would on a node, without a controller.
 
-As a program: reads the module's options as JSON from standard input, and prints what the module returned.
+As a program, with the name of the module: reads its options as JSON from standard input, and prints what it returned.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import typing as t
 
 from ansible.module_utils import basic
 
-MODULE = "ansible_collections.kubenode.ip_masq.plugins.modules.ip_masq"
+MODULES = "ansible_collections.kubenode.ip_masq.plugins.modules."
 
 
 class Run(t.NamedTuple):
@@ -27,6 +27,7 @@ class Run(t.NamedTuple):
     options: t.Dict[str, t.Any]
     check: bool = False
     diff: bool = False
+    module: str = "ip_masq"
 
 
 def run(one: Run) -> t.Dict[str, t.Any]:
@@ -38,7 +39,7 @@ def run(one: Run) -> t.Dict[str, t.Any]:
     out = io.StringIO()
     try:
         with contextlib.redirect_stdout(out):
-            runpy.run_module(MODULE, run_name="__main__", alter_sys=True)
+            runpy.run_module(MODULES + one.module, run_name="__main__", alter_sys=True)
     except SystemExit:
         pass
     except BaseException:
@@ -50,4 +51,4 @@ def run(one: Run) -> t.Dict[str, t.Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(run(Run(json.load(sys.stdin)))))
+    print(json.dumps(run(Run(json.load(sys.stdin), module=sys.argv[1]))))

@@ -51,14 +51,16 @@ class ModuleRun:
         check: bool = False,
         diff: bool = False,
         path: t.Optional[Path] = None,
+        module: str = "ip_masq",
     ) -> None:
         """
         :param runs: the options of each run.
         :param path: a directory to put before PATH.
+        :param module: its name.
         """
         self._answers, answers = _FORK.Pipe(duplex=False)
-        work = [module_process.Run(dict(options), check, diff) for options in runs]
-        _imported()
+        work = [module_process.Run(dict(options), check, diff, module) for options in runs]
+        _imported(module)
         self.process = _FORK.Process(target=_work, args=(ns, work, path, answers), daemon=True)
         self.process.start()
         answers.close()
@@ -95,14 +97,14 @@ class ModuleRun:
 
 
 @functools.lru_cache(maxsize=None)
-def _imported() -> t.Dict[str, types.ModuleType]:
-    """What the module imports of the collection, as it is when nobody has used it: each run starts from that."""
+def _imported(module: str) -> t.Dict[str, types.ModuleType]:
+    """What a module imports of the collection, as it is when nobody has used it: each run starts from that."""
     others = _take_modules()
     sys.path.insert(0, str(collections()))
     try:
-        importlib.import_module(module_process.MODULE)
+        importlib.import_module(module_process.MODULES + module)
         taken = _take_modules()
-        del taken[module_process.MODULE]  # it runs as __main__
+        del taken[module_process.MODULES + module]  # it runs as __main__
         return taken
     finally:
         sys.path.pop(0)
@@ -127,7 +129,7 @@ def _work(
         os.environ["PATH"] = "%s:%s" % (path, os.environ["PATH"])
     sys.path.insert(0, str(collections()))
     _take_modules()
-    sys.modules.update(_imported())
+    sys.modules.update(_imported(work[0].module) if work else {})
     answers.send("ready")
     for one in work:
         answers.send(module_process.run(one))
@@ -140,14 +142,15 @@ def run_modules(ns: Namespace, runs: t.Sequence[t.Mapping[str, t.Any]], **how: t
     return found
 
 
-def run_weak(ns: Namespace, wrapper: t.Sequence[str], **options: t.Any) -> Result:
-    """Run the module once behind a command line that takes something away (privileges, programs) and runs the rest."""
+def run_weak(ns: Namespace, wrapper: t.Sequence[str], module: str = "ip_masq", **options: t.Any) -> Result:
+    """Run a module once behind a command line that takes something away (privileges, programs) and runs the rest."""
     out = ns.run(
         *wrapper,
         "env",
         "PYTHONPATH=%s" % collections(),
         sys.executable,
         str(Path(module_process.__file__).resolve()),
+        module,
         stdin=json.dumps(options),
     )
     result: Result = json.loads(out)

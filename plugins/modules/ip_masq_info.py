@@ -1,0 +1,459 @@
+#!/usr/bin/python
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: ip_masq_info
+short_description: Show a node's IP masquerading, and which address other hosts see
+version_added: 0.1.0
+description:
+  - Returns the active rules, whether they are in sync with the policy, and what is wrong on the node.
+  - With O(destinations) it says which source address each destination sees, which rule decides that, and which program
+    made the rule.
+  - With O(verify=true) it looks for every range whose traffic leaves with another source address than the policy
+    declares, whichever rule causes it.
+  - These answers come from the kernel. The module copies the node's links, addresses, routes, sysctls, ipsets and
+    netfilter rules into network namespaces, sends one packet for each question through the copy, and looks at what
+    comes out. The node is not changed and no packet leaves it. The copy is removed at the end.
+  - The policy is that of the options. Without policy options it is that of the agent on the node, and without an agent
+    that of the active rules.
+options:
+  destinations:
+    description:
+      - IP addresses to explain.
+    type: list
+    elements: str
+    default: []
+  source:
+    description:
+      - The address of the pod that sends. It need not exist, but a route must lead to it.
+      - When not given, an address that a pod on this node could have; where no route leads to pods, the node itself.
+    type: str
+  protocol:
+    description:
+      - The protocol of the packets to O(destinations).
+    type: str
+    choices: [tcp, udp, sctp, icmp]
+    default: tcp
+  port:
+    description:
+      - The destination port of the packets to O(destinations).
+    type: int
+    default: 80
+  verify:
+    description:
+      - Test all traffic of pods against the policy. This takes seconds on a node with thousands of rules.
+    type: bool
+    default: false
+  config_file:
+    description:
+      - Take the policy from this file on the node; as for M(kubenode.ip_masq.ip_masq).
+    type: path
+  config_dir:
+    description:
+      - The directory of the agent's configuration, for a node whose agent was installed with another one.
+    type: path
+    default: /etc/ip-masq-agent
+  non_masquerade_cidrs:
+    description:
+      - Destinations to which traffic keeps the pod's address; as for M(kubenode.ip_masq.ip_masq), as are all options
+        below.
+    type: list
+    elements: raw
+  nomasq_all_reserved_ranges:
+    description:
+      - Make every reserved IPv4 range the default of O(non_masquerade_cidrs).
+    type: bool
+  cidr_limit:
+    description:
+      - Refuse a list of more entries than this.
+    type: int
+  masq_link_local:
+    description:
+      - Masquerade traffic to V(169.254.0.0/16) too.
+    type: bool
+  masq_link_local_ipv6:
+    description:
+      - Masquerade traffic to V(fe80::/10) too.
+    type: bool
+  enable_ipv6:
+    description:
+      - IPv6 is managed as well.
+    type: bool
+  masq_chain:
+    description:
+      - The name of the chain in the nat table.
+    type: str
+  random_fully:
+    description:
+      - Source ports are chosen fully at random.
+    type: bool
+  to_ports:
+    description:
+      - Source ports to masquerade to.
+    type: list
+    elements: raw
+  backend:
+    description:
+      - What holds the rules.
+    type: str
+    choices: [auto, iptables_nft, iptables_legacy, nftables]
+  exemption:
+    description:
+      - How strongly exempt traffic is protected from other NAT rules.
+    type: str
+    choices: [return, accept, enforce]
+requirements:
+  - iptables or nftables on the node
+  - for O(destinations) and O(verify), permission to make network namespaces
+attributes:
+  check_mode:
+    support: full
+    description: The module never changes anything.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+  idempotent:
+    support: full
+    description: The module never changes anything.
+  platform:
+    support: full
+    platforms: linux
+    description: Needs root on Linux.
+notes:
+  - What the copy does not have is listed in RV(limits), such as eBPF programs and IPsec policies. An answer can be
+    wrong where they decide.
+seealso:
+  - module: kubenode.ip_masq.ip_masq
+author:
+  - the kubenode.ip_masq maintainers (@kubenode)
+"""
+
+EXAMPLES = r"""
+- name: Show the active rules and what is wrong
+  kubenode.ip_masq.ip_masq_info:
+
+- name: Find out which address two servers see, and why
+  kubenode.ip_masq.ip_masq_info:
+    destinations:
+      - 10.20.0.5
+      - 203.0.113.9
+    source: 10.244.1.7
+    port: 443
+
+- name: Fail where another program masquerades traffic to exempt ranges
+  kubenode.ip_masq.ip_masq_info:
+    verify: true
+  register: masquerading
+  failed_when: masquerading.conflicts | length > 0
+
+- name: Test a node without the agent against a policy
+  kubenode.ip_masq.ip_masq_info:
+    non_masquerade_cidrs: [10.0.0.0/8]
+    verify: true
+
+# The same ad hoc:
+#   ansible k8s_cluster -b -m kubenode.ip_masq.ip_masq_info -a 'destinations=10.20.0.5,203.0.113.9'
+"""
+
+RETURN = r"""
+policy:
+  description: The policy that the node was compared with.
+  returned: always
+  type: dict
+  contains:
+    origin:
+      description: C(options), C(agent), C(active rules), or C(none) where there is no policy.
+      type: str
+      sample: agent
+    exempt:
+      description: The exempt ranges by family (C(ipv4), C(ipv6)). A family that is not managed is absent.
+      type: dict
+      sample: {ipv4: [169.254.0.0/16, 10.0.0.0/8]}
+backend:
+  description: What holds the rules.
+  returned: always
+  type: dict
+  contains:
+    name:
+      description: The backend in use.
+      type: str
+      sample: iptables_nft
+    version:
+      description: The version that the node's program reports.
+      type: str
+      sample: 1.8.9
+in_sync:
+  description: Whether the active rules are those of the policy; none where the policy was taken from them.
+  returned: always
+  type: bool
+  sample: true
+families:
+  description: The active rules by family (C(ipv4), C(ipv6)).
+  returned: always
+  type: dict
+  contains:
+    ipv4:
+      description: The rules of one family.
+      type: dict
+      contains:
+        rules:
+          description: The rules as their tool lists them.
+          type: list
+          elements: str
+        jump:
+          description: The jump to them; none with nftables.
+          type: str
+        counters:
+          description: C(exempt_packets), C(exempt_bytes), C(masqueraded_packets), C(masqueraded_bytes).
+          type: dict
+health:
+  description: What to know about the node; empty where there is nothing.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    code:
+      description:
+        - One of C(out_of_sync), C(unreadable), C(invalid_configuration), C(not_configured), C(agent_failing),
+          C(conflict), C(incomplete), C(no_copy), C(foreign_nat_rule), C(ipv6_not_managed), C(enforce_with_ipvs),
+          C(everything_exempt), C(nothing_exempt), C(overlapping_ranges), C(flushes_at_boot), C(other_agent),
+          C(kubenet_leftover), C(note). Codes do not change.
+      type: str
+      sample: out_of_sync
+    severity:
+      description: C(error), C(warning) or C(info).
+      type: str
+      sample: error
+    text:
+      description: The finding.
+      type: str
+    remedy:
+      description: What to do; may be empty.
+      type: str
+explanations:
+  description: The answers for O(destinations), in their order.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    destination:
+      description: The destination.
+      type: str
+      sample: 10.20.0.5
+    source:
+      description: The address of the pod; none for the node itself.
+      type: str
+      sample: 10.244.1.7
+    protocol:
+      description: The protocol.
+      type: str
+      sample: tcp
+    port:
+      description: The destination port.
+      type: int
+      sample: 443
+    outcome:
+      description:
+        - C(sent) where the packet left the node, C(delivered) where the node received it, C(rejected), C(dropped), or
+          C(not asked) where it could not be tested.
+      type: str
+      sample: sent
+    declared:
+      description: What the policy declares that the destination sees. C(pod), C(node), or none where it says nothing.
+      type: str
+      sample: pod
+    seen:
+      description: What the destination sees. C(pod), C(node), another address, or none where nothing leaves.
+      type: str
+      sample: node
+    seen_address:
+      description: The source address that the destination sees.
+      type: str
+      sample: 198.51.100.1
+    interface:
+      description: The link over which the packet leaves.
+      type: str
+      sample: eth0
+    agrees:
+      description:
+        - Whether this is as declared, or a program such as kube-proxy has to translate the address. None where nothing
+          is declared or nothing leaves.
+      type: bool
+      sample: false
+    decided_by:
+      description: The rule that set the source address, or the last NAT rule that let the packet pass.
+      type: dict
+      contains:
+        backend:
+          description: C(iptables_nft), C(iptables_legacy) or C(nftables).
+          type: str
+        table:
+          description: The family and name of the table.
+          type: str
+          sample: ip nat
+        chain:
+          description: The chain.
+          type: str
+          sample: cali-nat-outgoing
+        rule:
+          description: The rule as its tool lists it.
+          type: str
+        owner:
+          description: The program that made it, or C(unknown).
+          type: str
+          sample: Calico
+    dropped_by:
+      description: The rule or the routing decision that ended the packet's way.
+      type: str
+    remedy:
+      description: How to make it as declared.
+      type: str
+conflicts:
+  description: With O(verify=true), the ranges whose traffic leaves otherwise than declared.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    range:
+      description: The destinations.
+      type: str
+      sample: 10.0.0.0/8
+    declared:
+      description: C(pod) or C(node).
+      type: str
+      sample: pod
+    seen:
+      description: C(pod), C(node), or another address.
+      type: str
+      sample: node
+    decided_by:
+      description: As in RV(explanations[].decided_by).
+      type: dict
+    owner:
+      description: The program that made the rule. C(unknown), or C(none) where a rule is missing.
+      type: str
+      sample: Calico
+    severity:
+      description: C(error); C(warning) where it happens sometimes.
+      type: str
+      sample: error
+    remedy:
+      description: How to end it, in the owner's own configuration.
+      type: str
+    services:
+      description: Examples of protocol and port, where it concerns only some.
+      type: list
+      elements: str
+      sample: [tcp/443]
+    sources:
+      description: Examples of pods, where it concerns only some.
+      type: list
+      elements: str
+verified:
+  description:
+    - With O(verify=true), whether all traffic leaves as declared. None where packets could not be tested, and where no
+      policy is declared.
+  returned: always
+  type: bool
+  sample: true
+summary:
+  description: With O(verify=true), the result in one line. Empty without.
+  returned: always
+  type: str
+  sample: 214 questions, all as declared
+questions:
+  description: How many packets O(verify=true) tested.
+  returned: always
+  type: int
+  sample: 214
+questions_left_out:
+  description: How many more packets would have to be tested, beyond the limit, to leave nothing out.
+  returned: always
+  type: int
+  sample: 0
+limits:
+  description: What is on the node and not in the copy, each with C(code) and C(text). Answers can be wrong there.
+  returned: always
+  type: list
+  elements: dict
+"""
+
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ..module_utils._agent.compared_policy import choose_policy
+from ..module_utils._agent.paths import Paths
+from ..module_utils._engine.detect import Node
+from ..module_utils._errors import IpMasqError, NodeError
+from ..module_utils._kubelet.kubenet_rules import find_leftovers
+from ..module_utils._policy.policy import POLICY_OPTIONS
+from ..module_utils._policy.values import split_entries
+from ..module_utils._system.process import run
+from ..module_utils._twin.health import WARNING, Health
+from ..module_utils._twin.inspection import inspect, request
+
+#: Without defaults: what is not given is not compared.
+POLICY_SPEC = {
+    option.name: {key: value for key, value in option.argument.items() if key != "default"}
+    for option in POLICY_OPTIONS
+    if option.of_module
+}
+
+#: What a config file decides.
+FILE_POLICY = tuple(option.name for option in POLICY_OPTIONS if option.of_module and option.in_reference_file)
+
+ARGUMENT_SPEC = dict(
+    POLICY_SPEC,
+    destinations={"type": "list", "elements": "str", "default": []},
+    source={"type": "str"},
+    protocol={"type": "str", "choices": ["tcp", "udp", "sctp", "icmp"], "default": "tcp"},
+    port={"type": "int", "default": 80},
+    verify={"type": "bool", "default": False},
+    config_file={"type": "path"},
+    config_dir={"type": "path", "default": "/etc/ip-masq-agent"},
+)
+
+
+def kubenet_health(node: Node) -> t.Iterator[Health]:
+    """Rules that kubenet left. Where they cannot be looked for, other findings say so."""
+    try:
+        leftovers = find_leftovers(node)
+    except NodeError:
+        return
+    for rule in leftovers:
+        yield Health(
+            "kubenet_leftover",
+            WARNING,
+            "%s, %s: a rule that kubenet left: %s" % (rule.family, rule.variant, rule.line),
+            "run the module kubelet_masquerade, or delete the rule",
+        )
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec=ARGUMENT_SPEC,
+        mutually_exclusive=[("config_file", name) for name in FILE_POLICY],
+        supports_check_mode=True,
+    )
+    params = module.params
+    given = {name: params[name] for name in POLICY_SPEC if params[name] is not None}
+    try:
+        if "non_masquerade_cidrs" in given:
+            given["non_masquerade_cidrs"] = split_entries(given["non_masquerade_cidrs"])
+        wanted = request(params["destinations"], params["source"], params["protocol"], params["port"], params["verify"])
+        policy = choose_policy(given, params["config_file"], Paths(config_dir=params["config_dir"]))
+        node = Node(run)
+        found = inspect(node, policy, wanted)
+        found["health"] += [one._asdict() for one in kubenet_health(node)]
+    except IpMasqError as exc:
+        module.fail_json(msg=str(exc))
+    module.exit_json(changed=False, **found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The module ip_masq_info on real rules: what it says of packets is what the other side of the node sees."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from support import modules
+from support.modules import Result, apply
+from support.namespaces import Namespace
+from support.topology import ADDRESSES, Topology
+from support.variants import VARIANTS
+
+_V4, _V6 = ADDRESSES["ipv4"], ADDRESSES["ipv6"]
+_EXEMPT = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
+_POLICY = {"non_masquerade_cidrs": _EXEMPT, "enable_ipv6": True}
+_CALICO = (
+    ":cali-nat-outgoing -",
+    "-A POSTROUTING -j cali-nat-outgoing",
+    "-A cali-nat-outgoing -s 10.244.1.0/24 -d 10.0.0.0/8 -j MASQUERADE",
+)
+_WITHOUT_NAMESPACES = ("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin")
+
+
+def _info(ns: Namespace, **options: t.Any) -> Result:
+    result = modules.run_modules(ns, [options], module="ip_masq_info")[0]
+    assert "crashed" not in result, result["crashed"]
+    return result
+
+
+def _codes(result: Result) -> t.Set[str]:
+    return {one["code"] for one in result["health"]}
+
+
+def _listing(ns: Namespace) -> t.List[str]:
+    """All rules with their counters."""
+    text = ns.run("nft", "list", "ruleset") + ns.run("iptables-legacy-save") + ns.run("ip6tables-legacy-save")
+    return [line for line in text.splitlines() if not line.startswith("#")]
+
+
+@pytest.mark.parametrize("backend", ("iptables_nft", "iptables_legacy", "nftables"))
+def test_node_that_keeps_its_policy(topology: Topology, backend: str) -> None:
+    node = topology.node
+    apply(node, backend=backend, **_POLICY)
+    before = _listing(node)
+    asked = [*_V4.exempt, *_V4.outside, *_V6.exempt, *_V6.outside]
+    result = _info(node, backend=backend, destinations=asked, port=8080, verify=True, **_POLICY)
+    assert _listing(node) == before
+    assert not result.get("failed"), result["msg"]
+    assert (result["changed"], result["in_sync"], result["policy"]["origin"]) == (False, True, "options")
+    assert result["backend"]["name"] == backend and set(result["families"]) == {"ipv4", "ipv6"}
+    assert result["conflicts"] == [] and result["questions"] > 10
+    assert not _codes(result) & {"conflict", "out_of_sync", "no_copy", "incomplete"}
+    for one in result["explanations"]:
+        a = _V6 if ":" in one["destination"] else _V4
+        declared = "pod" if one["destination"] in a.exempt else "node"
+        assert (one["outcome"], one["declared"], one["seen"], one["agrees"]) == ("sent", declared, declared, True)
+        assert one["decided_by"]["backend"] == backend and one["remedy"] is None and one["interface"] == "eth0"
+        # And so it is.
+        real = topology.ask(one["destination"])[one["destination"]]
+        assert one["seen_address"] == (one["source"] if real == a.pod else real)
+
+
+def test_conflict_names_the_program_and_the_remedy(topology: Topology) -> None:
+    node = topology.node
+    apply(node, backend="iptables_nft")
+    VARIANTS["iptables_nft"].load(node, "ipv4", *_CALICO)
+    exempt, outside = _V4.exempt[0], _V4.outside[0]
+    result = _info(node, destinations=[exempt, outside], source=_V4.pod, verify=True)
+    assert topology.ask(exempt) == {exempt: _V4.node}
+    assert result["policy"] == {
+        "origin": "active rules",
+        "exempt": {"ipv4": ["169.254.0.0/16", "10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]},
+    }
+    assert result["in_sync"] is None and "conflict" in _codes(result)
+    bad, good = result["explanations"]
+    assert (bad["declared"], bad["seen"], bad["seen_address"], bad["agrees"]) == ("pod", "node", _V4.node, False)
+    assert bad["decided_by"]["owner"] == "Calico" and bad["decided_by"]["chain"] == "cali-nat-outgoing"
+    assert "natOutgoing" in bad["remedy"]
+    assert good["agrees"] is True and good["remedy"] is None
+    assert {one["owner"] for one in result["conflicts"]} == {"Calico"}
+    assert all(one["range"].startswith("10.") and one["severity"] == "error" for one in result["conflicts"])
+
+
+def test_node_without_rules(topology: Topology) -> None:
+    node = topology.node
+    result = _info(node, destinations=[_V4.outside[0]])
+    assert result["policy"]["origin"] == "none" and _codes(result) == {"not_configured"}
+    (one,) = result["explanations"]
+    assert (one["outcome"], one["declared"], one["seen"], one["agrees"]) == ("sent", None, "pod", None)
+    result = _info(node, non_masquerade_cidrs=["10.0.0.0/8"], destinations=[_V4.outside[0]], verify=True)
+    assert result["in_sync"] is False and {"out_of_sync", "conflict", "ipv6_not_managed"} <= _codes(result)
+    (one,) = result["explanations"]
+    assert (one["declared"], one["seen"], one["agrees"]) == ("node", "pod", False) and "sync" in one["remedy"]
+    assert {(one["owner"], one["seen"]) for one in result["conflicts"]} == {("none", "pod")}
+    assert node.run("nft", "list", "ruleset") == ""
+
+
+def test_kube_proxy_does_not_hide_a_missing_rule(topology: Topology) -> None:
+    """Its chain lets everything pass that has no mark, and so has the last word about a packet of a pod."""
+    VARIANTS["iptables_nft"].load(
+        topology.node,
+        "ipv4",
+        ":KUBE-POSTROUTING -",
+        "-A POSTROUTING -j KUBE-POSTROUTING",
+        "-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN",
+        "-A KUBE-POSTROUTING -j MASQUERADE --random-fully",
+    )
+    result = _info(topology.node, non_masquerade_cidrs=["10.0.0.0/8"], verify=True)
+    assert {(one["declared"], one["seen"], one["owner"]) for one in result["conflicts"]} == {("node", "pod", "none")}
+
+
+def test_both_families_in_one_table(topology: Topology) -> None:
+    chain = "type nat hook postrouting priority 90;\nmasquerade"
+    topology.node.run("nft", "-f", "-", stdin="table inet other { chain c {\n%s\n}\n}\n" % chain)
+    result = _info(topology.node, verify=True, **_POLICY)
+    ranges = [one["range"] for one in result["conflicts"]]
+    assert any(":" in one for one in ranges) and any("." in one for one in ranges)
+
+
+def test_without_namespaces(topology: Topology) -> None:
+    apply(topology.node)
+    options = {"destinations": [_V4.exempt[0]], "source": _V4.pod, "verify": True}
+    result = modules.run_weak(topology.node, _WITHOUT_NAMESPACES, "ip_masq_info", **options)
+    assert "no_copy" in _codes(result) and result["questions"] == 0
+    (one,) = result["explanations"]
+    assert (one["outcome"], one["declared"], one["seen"], one["agrees"]) == ("not asked", "pod", None, None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"destinations": ["10.0.0.0/8"]}, "destinations: '10.0.0.0/8' is not an IP address"),
+        ({"destinations": ["10.0.0.1"], "source": "fd00::1"}, "IP version"),
+        ({"destinations": ["10.0.0.1"], "port": 0}, "port: 0 is outside 1-65535"),
+        ({"source": "x"}, "source: 'x' is not an IP address"),
+        ({"non_masquerade_cidrs": ["10.0.0.1/8"]}, "10.0.0.0/8"),
+    ],
+)
+def test_bad_input_is_refused(ns: Namespace, options: t.Dict[str, t.Any], message: str) -> None:
+    result = _info(ns, **options)
+    assert result["failed"] and message in result["msg"]

@@ -1,0 +1,68 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The module's documentation, options, examples and return values agree with its code."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import explanations, health, inspection
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import NFTABLES, Answer, Question, Rule
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.verification import Conflict
+from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq, ip_masq_info
+
+OPTIONS: t.Dict[str, t.Any] = yaml.safe_load(ip_masq_info.DOCUMENTATION)["options"]
+EXAMPLES: t.List[t.Dict[str, t.Any]] = yaml.safe_load(ip_masq_info.EXAMPLES)
+RETURN: t.Dict[str, t.Any] = yaml.safe_load(ip_masq_info.RETURN)
+
+
+def test_documented_options_are_the_options() -> None:
+    documented = {
+        name: {key: value for key, value in option.items() if key in ("type", "elements", "choices", "default")}
+        for name, option in OPTIONS.items()
+    }
+    assert documented == ip_masq_info.ARGUMENT_SPEC
+    assert all(option["description"] for option in OPTIONS.values())
+
+
+def test_policy_options_are_those_of_ip_masq() -> None:
+    """Without defaults: what is not given is not compared."""
+    theirs = {
+        name: {key: value for key, value in option.items() if key != "default"}
+        for name, option in ip_masq.ARGUMENT_SPEC.items()
+        if name not in ("state", "lock_timeout", "config_file")
+    }
+    assert theirs == ip_masq_info.POLICY_SPEC
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["name"])
+def test_every_example_fits_the_options(example: t.Dict[str, t.Any]) -> None:
+    options = example["kubenode.ip_masq.ip_masq_info"] or {}
+    assert ArgumentSpecValidator(ip_masq_info.ARGUMENT_SPEC).validate(options).error_messages == []
+
+
+def test_documented_codes_are_the_codes() -> None:
+    code = "".join(Path(module.__file__ or "").read_text() for module in (inspection, health, ip_masq_info))
+    used = set(re.findall(r'Health\(\s*"(\w+)"', code))
+    described = " ".join(RETURN["health"]["contains"]["code"]["description"])
+    assert used == set(re.findall(r"C\((\w+)\)", described)) and used
+
+
+def test_documented_explanations_are_the_explanations() -> None:
+    rule = Rule(NFTABLES, "ip t", "c", "masquerade")
+    answer = Answer(Question("10.0.0.1", "10.244.1.2"), "sent", "192.0.2.1", 1, "10.0.0.1", 80, "eth0", decided_by=rule)
+    policy = explanations.declaration_of({})
+    found = explanations.explanation(policy, ("192.0.2.1",), answer)
+    documented = RETURN["explanations"]["contains"]
+    assert set(found) == set(documented) == set(explanations.declared_only(policy, answer.question))
+    assert set(found["decided_by"]) == set(documented["decided_by"]["contains"])
+    conflict = Conflict(("10.0.0.0/8", "fd00::/8"), "pod", "node", rule, "unknown", "error", "", (), (), answer)
+    each = explanations.conflict(conflict)
+    assert [one["range"] for one in each] == ["10.0.0.0/8", "fd00::/8"]
+    assert all(set(one) == set(RETURN["conflicts"]["contains"]) for one in each)
