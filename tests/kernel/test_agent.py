@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import time
 import typing as t
 from pathlib import Path
@@ -336,11 +338,16 @@ class TestStatus:
         assert rule in done.stdout and "it can masquerade exempt traffic" in done.stdout
 
 
+#: A program without CAP_SYS_ADMIN, which cannot make a namespace, and so no copy of the node.
+BARE = ("setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin", "--")
+
+
 class TestExplain:
     """explain, held against what packets do"""
 
+    @pytest.mark.parametrize("copy", [True, False], ids=["by a copy", "by our chain alone"])
     def test_explain_predicts_the_source_address_that_the_destination_sees(
-        self, topology: Topology, variant: Variant, tmp_path: Path
+        self, topology: Topology, variant: Variant, tmp_path: Path, copy: bool
     ) -> None:
         node = AgentNode(topology.node, tmp_path)
         node.configure(backend=variant.backend, enableIPv6=True, nonMasqueradeCIDRs=["10.0.0.0/8", "fc00::/7"])
@@ -348,23 +355,127 @@ class TestExplain:
         for a in ADDRESSES.values():
             destinations = [*a.exempt[:1], *a.outside[:1]]
             for destination, source in topology.ask(*destinations).items():
-                said = node.command("explain", destination, "--source", a.pod).stdout.splitlines()[0]
-                told = a.pod if "our chain exempts connections of %s" % a.pod in said else a.node
-                assert told == source, said
-                assert ("is in the exempt range" if source == a.pod else "our chain masquerades") in said
+                bare = () if copy else BARE
+                said = node.call(*bare, node.agent, "explain", destination, "--source", a.pod).stdout
+                first = said.splitlines()[0]
+                if copy:
+                    assert first.startswith("%s sees the " % destination) and "(%s), for tcp/80" % source in first
+                    assert "decided by: ip-masq-agent" in said
+                else:
+                    told = a.pod if "our chain exempts connections of %s" % a.pod in first else a.node
+                    assert told == source, said
+                    assert ("is in the exempt range" if source == a.pod else "our chain masquerades") in first
+
+    def test_a_rule_of_another_program_is_named_with_its_remedy(self, topology: Topology, tmp_path: Path) -> None:
+        a, node = ADDRESSES["ipv4"], AgentNode(topology.node, tmp_path)
+        node.configure(backend="iptables_nft")
+        node.sync()
+        NFT.load(node.ns, "ipv4", ":cali-nat-outgoing - [0:0]")
+        NFT.load(node.ns, "ipv4", "-A cali-nat-outgoing -j MASQUERADE", "-I POSTROUTING -j cali-nat-outgoing")
+        (destination,) = topology.ask(a.exempt[0]).items()
+        assert destination == (a.exempt[0], a.node)
+        first, declared, rule, interface, remedy = node.command("explain", a.exempt[0]).stdout.splitlines()[:5]
+        assert first.startswith("%s sees the node's address (%s), for tcp/80 from 10.244.1." % destination)
+        assert declared == "declared: the pod's own address"
+        assert rule == (
+            "decided by: Calico, iptables_nft, table ip nat, chain cali-nat-outgoing: "
+            "-A cali-nat-outgoing -j MASQUERADE"
+        )
+        assert interface == "interface: eth0" and remedy.startswith("remedy: set natOutgoing: false")
 
     def test_it_explains_the_rules_in_force_and_not_those_declared(self, node: AgentNode) -> None:
         node.sync()
-        assert "169.254.1.1 is in the exempt range" in node.command("explain", "169.254.1.1").stdout
+        assert "169.254.1.1 is in the exempt range" in node.call(*BARE, node.agent, "explain", "169.254.1.1").stdout
         break_rules(node)
-        said = node.command("explain", "169.254.1.1").stdout
+        said = node.call(*BARE, node.agent, "explain", "169.254.1.1").stdout
         assert "169.254.1.1 is in no exempt range" in said
         assert "active rules differ from the configuration" in said
 
     def test_the_nodes_own_addresses_are_distinguished(self, node: AgentNode) -> None:
         node.sync()
         node.ns.run("ip", "address", "add", "198.51.100.1/32", "dev", "lo")
-        assert "such traffic bypasses our chain" in node.command("explain", "198.51.100.1").stdout
+        said = node.command("explain", "198.51.100.1").stdout
+        assert said.startswith("198.51.100.1 is an address of the node, or is translated to one: no packet leaves"), (
+            said
+        )
+        said = node.call(*BARE, node.agent, "explain", "198.51.100.1").stdout
+        assert "such traffic bypasses our chain" in said
+
+    @pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+    def test_a_program_of_the_node_that_is_bound_to_an_address(
+        self, topology: Topology, tmp_path: Path, family: str
+    ) -> None:
+        """A BGP speaker, say: the policy says nothing about it, and our chain masquerades it."""
+        a, node = ADDRESSES[family], AgentNode(topology.node, tmp_path)
+        bound, bits = ("192.0.2.77", 32) if family == "ipv4" else ("2001:db8:5::1", 128)
+        node.ns.run("ip", "address", "add", "%s/%d" % (bound, bits), "dev", "lo")
+        node.configure(backend="nftables", enableIPv6=True)
+        for seen in (bound, a.node):
+            first, declared, *_more = node.command("explain", a.outside[0], "--source", bound).stdout.splitlines()
+            assert first == "%s sees the node's address (%s), for tcp/80 from %s" % (a.outside[0], seen, bound)
+            assert declared == "declared: nothing: the policy is about pods"
+            node.sync()
+
+
+class TestVerify:
+    """verify, and where its result is shown"""
+
+    def test_a_conflict_is_found_stored_and_gone_after_the_remedy(self, topology: Topology, tmp_path: Path) -> None:
+        a, node = ADDRESSES["ipv4"], AgentNode(topology.node, tmp_path, metrics=True)
+        node.configure(backend="nftables", enableIPv6=True)
+        node.sync()
+        before = node.ns.run("nft", "-s", "list", "ruleset")
+        done = node.command("verify")
+        assert done.returncode == 0 and re.match(r"\d+ questions, all as declared$", done.stdout.splitlines()[0])
+        assert "all as declared" in node.status()["last_verification"]["summary"]
+
+        rule = ("POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
+        node.ns.run("iptables-nft", "-t", "nat", "-A", *rule)
+        assert topology.ask("10.99.0.1") == {"10.99.0.1": a.pod}
+        done = node.command("verify")
+        assert done.returncode == 5, done.stdout + done.stderr
+        first, conflict, where = done.stdout.splitlines()[:3]
+        assert re.match(r"\d+ questions, 1 conflict$", first)
+        assert conflict.startswith("error: 10.8.0.0/16: declared pod, node seen (rule of: unknown: -A POSTROUTING")
+        assert where == "  iptables_nft, table ip nat, chain POSTROUTING: -A POSTROUTING -d 10.8.0.0/16 -j MASQUERADE"
+        last = node.status()["last_verification"]
+        assert (last["verified"], last["conflicts"]) == (False, 1) and "10.8.0.0/16" in last["summary"]
+        assert re.search(r"^verified +20.*10\.8\.0\.0/16: declared pod", node.command("status").stdout, re.MULTILINE)
+        node.sync()
+        values = parse((node.metrics_dir / "ip_masq_agent.prom").read_text()).values
+        assert values["ip_masq_agent_verification_conflicts", ()] == 1
+
+        node.ns.run("iptables-nft", "-t", "nat", "-D", *rule)
+        assert node.command("verify").returncode == 0
+        assert node.status()["last_verification"]["verified"] is True
+        node.ns.run("iptables-nft", "-t", "nat", "-F")
+        node.ns.run("nft", "delete", "table", "ip", "nat")
+        assert node.ns.run("nft", "-s", "list", "ruleset") == before
+
+    def test_without_namespaces_nothing_is_claimed(self, node: AgentNode) -> None:
+        node.sync()
+        done = node.call(*BARE, node.agent, "verify", "--json")
+        assert done.returncode == 1, done.stderr
+        found = json.loads(done.stdout)
+        assert found["verified"] is None and found["summary"].startswith("not verified: packets were not tested: ")
+        assert found["questions"] == 0 and found["conflicts"] == []
+
+
+class TestWho:
+    """who"""
+
+    def test_pod_behind_a_masqueraded_connection(self, topology: Topology, tmp_path: Path) -> None:
+        a, node = ADDRESSES["ipv4"], AgentNode(topology.node, tmp_path)
+        node.configure(backend="nftables")
+        node.sync()
+        topology.ask(a.outside[0], protocol="udp")
+        listed = node.ns.run("conntrack", "-L", "-p", "udp", "--orig-src", a.pod)
+        own, _port, remote, seen = re.findall(r"[sd]port=([0-9]+)", listed)
+        asked = ("%s:%s" % (a.node, seen), "--to", "%s:%s" % (a.outside[0], remote), "--protocol", "udp")
+        expected = "udp %s:%s -> %s:%s, seen as %s:%s\n" % (a.pod, own, a.outside[0], remote, a.node, seen)
+        assert node.command("who", *asked).stdout == expected
+        none = node.command("who", "%s:1" % a.node)
+        assert none.returncode == 1 and "no tracked tcp connection from %s:1" % a.node in none.stderr
 
 
 def installed(node: AgentNode) -> t.List[str]:

@@ -1,12 +1,11 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The command line on the node: sync, status, explain, remove."""
+"""The command line on the node: sync, status, explain, verify, who, remove."""
 
 from __future__ import annotations
 
 import argparse
-import ipaddress
 import json
 import os
 import sys
@@ -26,13 +25,19 @@ FAILED = 1
 #: EX_CONFIG of sysexits(3), which systemd shows as CONFIG.
 CONFIG_BROKEN = 78
 OUT_OF_SYNC = 4
+CONFLICT = 5
+
+_WITH_PORTS = ("tcp", "udp", "sctp")
+
+Checked = t.TypeVar("Checked")
 
 _EPILOG = """\
 exit status:
   0  success; in sync
-  1  the rules could not be read or synced; the message says what to do
+  1  the rules could not be read or synced, or there is no such connection
   2  invalid usage
   4  status: the active rules differ from the configuration
+  5  verify: traffic leaves otherwise than declared
  78  the configuration is broken; the last valid one stays in force
 
 The configuration is {config} with drop-ins in {drop_ins}
@@ -93,22 +98,37 @@ def _parser(where: Paths) -> argparse.ArgumentParser:
     command = commands.add_parser("status", help="show the policy, the active rules, and whether they agree")
     command.add_argument("--json", action="store_true", help="machine-readable output")
     command.set_defaults(command=_status)
-    command = commands.add_parser("explain", help="show which rule of our chain decides about a destination")
-    command.add_argument("destination", type=_address, metavar="DEST", help="an IP address")
-    command.add_argument("--source", type=_address, metavar="SRC", help="the IP address of the pod")
-    command.set_defaults(command=_explain)
+    command = commands.add_parser(
+        "explain",
+        help="show the source address that a destination sees, and the rule that decides",
+        description="Sends a packet through a copy of the node's network state, which is gone afterwards, and shows "
+        "the source address that the destination sees, and the rule that decides. No packet leaves the node.",
+    )
+    command.add_argument("destination", metavar="DEST", help="an IP address")
+    command.add_argument("--source", metavar="SRC", help="IP address of a pod or of the node (default: a pod's)")
+    command.add_argument("--protocol", default="tcp", choices=(*_WITH_PORTS, "icmp"), help="(default: tcp)")
+    command.add_argument("--port", type=int, default=80, help="destination port (default: 80)")
+    command.add_argument("--json", action="store_true", help="machine-readable output")
+    command.set_defaults(command=_explain, refuse=command.error)
+    command = commands.add_parser(
+        "verify",
+        help="test whether all traffic leaves as declared, whichever program's rules decide",
+        description="Sends packets through a copy of the node's network state, which is gone afterwards: one for each "
+        "group of packets that a rule, a set or a route tells apart. No packet leaves the node. The result is stored "
+        "for status and metrics.",
+    )
+    command.add_argument("--json", action="store_true", help="machine-readable output")
+    command.set_defaults(command=_verify)
+    command = commands.add_parser("who", help="show the pod behind a connection that another host reports")
+    command.add_argument("seen", metavar="ADDRESS:PORT", help="the source that the other host saw, IPv6 in []")
+    command.add_argument("--to", metavar="ADDRESS:PORT", help="the other host; without it all connections are read")
+    command.add_argument("--protocol", default="tcp", choices=_WITH_PORTS, help="(default: tcp)")
+    command.set_defaults(command=_who, refuse=command.error)
     command = commands.add_parser("remove", help="remove the rules, the units and the files, including this program")
     command.set_defaults(command=_remove)
     command = commands.add_parser("set-timer", help="set the timer to resyncInterval (used by a unit of the agent)")
     command.set_defaults(command=_set_timer)
     return parser
-
-
-def _address(text: str) -> t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]:
-    try:
-        return ipaddress.ip_address(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError("%r is not an IP address" % text) from None
 
 
 def _sync(_arguments: argparse.Namespace, node: Node, where: Paths) -> int:
@@ -140,11 +160,45 @@ def _status(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
 
 
 def _explain(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
+    from .._twin.inspection import request
     from .explain import explain
 
-    for line in explain(node, where, arguments.destination, arguments.source):
+    given = (arguments.source, arguments.protocol, arguments.port)
+    wanted = _checked(arguments.refuse, request, [arguments.destination], *given)
+    for line in explain(node, where, wanted, arguments.json):
         console.print_line(line)
     return OK
+
+
+def _verify(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
+    from .verify import verify
+
+    done = verify(node, where, arguments.json)
+    for line in done.lines:
+        console.print_line(line)
+    if done.not_stored:
+        console.log(console.WARNING, done.not_stored)
+    return FAILED if done.verified is None else OK if done.verified else CONFLICT
+
+
+def _who(arguments: argparse.Namespace, _node: Node, _where: Paths) -> int:
+    from . import who
+
+    seen, remote = _checked(arguments.refuse, who.parse_endpoints, arguments.seen, arguments.to)
+    for line in who.who(seen, remote, arguments.protocol):
+        console.print_line(line)
+    return OK
+
+
+def _checked(refuse: t.Callable[[str], t.NoReturn], check: t.Callable[..., Checked], *arguments: t.Any) -> Checked:
+    """Arguments as a command takes them.
+
+    :param refuse: called with the reason where it does not; prints the usage and ends the program.
+    """
+    try:
+        return check(*arguments)
+    except ConfigError as exc:
+        refuse(str(exc))
 
 
 def _remove(_arguments: argparse.Namespace, node: Node, where: Paths) -> int:

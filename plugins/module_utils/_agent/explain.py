@@ -1,93 +1,85 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""C(ip-masq-agent explain): what our chain does with traffic to a destination, and which rule decides.
+"""C(ip-masq-agent explain): what a destination sees, by which rule, and what the policy declares.
 
-Only our chain is evaluated. What other rules of POSTROUTING do to the same traffic is not claimed; notes name them.
+A packet through a copy of the node answers. Where no copy can be made, only our chain is evaluated, and that is said.
 """
 
 from __future__ import annotations
 
-import ipaddress
+import json
 import typing as t
 
-from .._engine.backend import View
 from .._engine.detect import Node
-from .._engine.other_actors import find_other_actors
-from .._engine.ruleset import Exempt, Masquerade
-from .._errors import NodeError
 from .._system.ip_families import IPV4, IPV6
-from .effective_policy import require_policy
-from .memory import read_memory
+from .._twin import inspection
+from .chain_decision import decision_lines
+from .compared_policy import choose_policy
 from .paths import Paths
-from .sync import dry_run, managed_changes
 
-Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
+Data = t.Dict[str, t.Any]
+
+#: As an explanation and a conflict name what the other side sees.
+WHOSE = {"pod": "the pod's own address", "node": "the node's address"}
 
 
-def explain(node: Node, where: Paths, destination: Address, source: t.Optional[Address]) -> t.Iterator[str]:
-    """The answer, a line each.
+def explain(node: Node, where: Paths, wanted: inspection.Request, as_json: bool) -> t.List[str]:
+    """The answer about one destination, a line each.
 
-    :raises ConfigError: there is no valid configuration.
-    :raises NodeError: the addresses are of different IP versions, or the rules cannot be read.
+    :param wanted: names one destination.
+    :raises ConfigError: there is no valid configuration. NodeError: the node cannot be read.
     """
-    remembered = read_memory(where)
-    policy, config = require_policy(where, remembered)
-    family = IPV4 if destination.version == 4 else IPV6
-    if source is not None and source.version != destination.version:
-        raise NodeError("%s, %s: source and destination must be the same IP version" % (source, destination))
-    if family == IPV6 and not config.enable_ipv6:
-        yield "%s: IPv6 is not managed (enableIPv6 is off), so there is no chain of ours" % destination
-        return
-    result = dry_run(node, where, config, remembered)
-    change = next((change for change in managed_changes(result) if change.family == family), None)
-    if change is None:
-        raise NodeError("; ".join(result.errors) or "no managed rules for %s" % family)
-    yield from _decision(destination, str(source or "the pod"), change.plan.found)
-    if result.changed:
-        yield "note: active rules differ from the configuration; see ip-masq-agent status"
-    route = _route(node, destination)
-    if route:
-        yield "route: " + route
-    for remark in list(result.remarks) + find_other_actors(node, [family]):
-        yield "note: " + remark
-    if policy.problem:
-        yield "note: the configuration is broken, the last valid one stays in force: " + policy.problem
+    found = inspection.inspect(node, choose_policy({}, None, where), wanted)
+    (one,) = found["explanations"]
+    if as_json:
+        return json.dumps(dict(one, health=found["health"], limits=found["limits"]), indent=2).split("\n")
+    if one["outcome"] == "not asked":
+        (reason,) = (finding["text"] for finding in found["health"] if finding["code"] == "no_copy")
+        decided = decision_lines(node, where, one["destination"], wanted.source)
+        return [*decided, "note: %s; only our chain was evaluated" % reason]
+    return [*_lines(one, found), *warnings(found)]
 
 
-def _decision(destination: Address, who: str, found: View) -> t.Iterator[str]:
-    """What the active rules of our chain do with a connection, and the rule that decides."""
-    if found.ruleset is None:
-        yield "%s: managed rules are missing or modified; run ip-masq-agent sync" % destination
-        return
-    rules = found.ruleset.rules
-    deciding = next(
-        (
-            number
-            for number, rule in enumerate(rules)
-            if (isinstance(rule, Exempt) and destination in rule.network)
-            or (isinstance(rule, Masquerade) and rule.protocol is None)
-        ),
-        None,
-    )
-    if deciding is None:
-        return
-    rule = rules[deciding]
-    if isinstance(rule, Exempt):
-        yield "%s is in the exempt range %s: our chain exempts connections of %s" % (destination, rule.network, who)
-    else:
-        yield "%s is in no exempt range: our chain masquerades connections of %s" % (destination, who)
-    if len(found.rules) == len(rules):
-        yield "rule %d of %d: %s" % (deciding + 1, len(rules), found.rules[deciding])
+def _lines(one: Data, found: Data) -> t.Iterator[str]:
+    service = one["protocol"] + ("" if one["protocol"] == "icmp" else "/%d" % one["port"])
+    who = "the node itself" if one["source"] is None else one["source"]
+    yield "%s %s, for %s from %s" % (one["destination"], _answer(one), service, who)
+    if one["declared"]:
+        translated = one["declared"] != one["seen"] and one["agrees"]
+        yield "declared: %s%s" % (WHOSE[one["declared"]], "; the translation is intended" if translated else "")
+    elif one["source"] is not None and one["outcome"] == "sent":
+        managed = found["policy"]["exempt"]
+        unmanaged = "the policy is about pods" if _family(one) in managed else "IPv6 is not managed (enableIPv6 is off)"
+        yield "declared: nothing: " + unmanaged
+    rule = one["decided_by"]
+    if rule:
+        yield "decided by: %(owner)s, %(backend)s, table %(table)s, chain %(chain)s: %(rule)s" % rule
+    if one["dropped_by"]:
+        yield "reason: " + one["dropped_by"]
+    if one["interface"]:
+        yield "interface: " + one["interface"]
+    if one["remedy"]:
+        yield "remedy: " + one["remedy"]
 
 
-def _route(node: Node, destination: Address) -> str:
-    """The kernel's route to a destination (ip-route(8)); empty if iproute2 is not installed."""
-    try:
-        done = node.run(["ip", "-o", "route", "get", str(destination)])
-    except NodeError:
-        return ""
-    words = done.stdout.replace("\\", " ").split()
-    if words[:1] == ["local"]:
-        return " ".join(words) + " (an address of this node: such traffic bypasses our chain)"
-    return " ".join(words)
+def _family(one: Data) -> str:
+    return IPV6 if ":" in one["destination"] else IPV4
+
+
+def _answer(one: Data) -> str:
+    if one["outcome"] == "sent":
+        whose = WHOSE.get(one["seen"], "another address")
+        return "sees %s%s" % (whose, "" if one["seen_address"] is None else " (%s)" % one["seen_address"])
+    if one["outcome"] == "delivered":
+        return "is an address of the node, or is translated to one: no packet leaves"
+    return "is not reached: the packet is %s" % one["outcome"]
+
+
+def warnings(found: Data) -> t.Iterator[str]:
+    """Findings about the node that other lines do not contain, and what the copy lacks."""
+    for one in found["health"]:
+        if one["severity"] != "info" and one["code"] not in ("conflict", "foreign_nat_rule"):
+            yield "%(severity)s: %(text)s" % one + ("; remedy: %s" % one["remedy"] if one["remedy"] else "")
+    for one in found["limits"]:
+        yield "not in the copy: %(text)s" % one

@@ -8,6 +8,8 @@ from __future__ import annotations
 import typing as t
 
 from .._engine.backend import Counters
+from .._system.conntrack import Statistics
+from .last_verification import Verification
 
 
 class Sample(t.NamedTuple):
@@ -23,6 +25,10 @@ class Sample(t.NamedTuple):
     repairs_withheld: int = 0
     #: the program because of which they are, where any are
     other_program: str = ""
+    #: labels of the metric info, by name
+    info: t.Mapping[str, str] = {}
+    verification: t.Optional[Verification] = None
+    connections: t.Optional[Statistics] = None
 
 
 def metrics_text(sample: Sample) -> str:
@@ -72,7 +78,43 @@ def metrics_text(sample: Sample) -> str:
                 for offset, verdict in ((0, "exempt"), (2, "masqueraded"))
             ],
         )
+    if sample.info:
+        labels = ",".join('%s="%s"' % one for one in sorted(sample.info.items()))
+        lines += _metric("info", "gauge", "Version, backend and policy, as labels.", [("{%s}" % labels, 1)])
+    if sample.verification is not None:
+        lines += _verification_lines(sample.verification)
+    if sample.connections is not None:
+        lines += _connection_lines(sample.connections)
     return "\n".join(lines) + "\n"
+
+
+def _verification_lines(last: Verification) -> t.Iterator[str]:
+    yield from _metric(
+        "last_verification_timestamp_seconds", "gauge", "Time of the last verification.", [("", "%.3f" % last.time)]
+    )
+    if last.verified is not None:
+        title = "Causes for which traffic left otherwise than declared in the last verification."
+        yield from _metric("verification_conflicts", "gauge", title, [("", last.conflicts)])
+
+
+def _connection_lines(connections: Statistics) -> t.Iterator[str]:
+    for name, kind, title, value in (
+        ("conntrack_entries", "gauge", "Connections that the kernel tracks.", connections.tracked),
+        ("conntrack_entries_limit", "gauge", "Connections that the kernel can track.", connections.limit),
+        (
+            "conntrack_insert_failed_total",
+            "counter",
+            "Connections that could not be tracked since boot; with masquerading, in most cases no free source port.",
+            connections.insert_failed,
+        ),
+        (
+            "conntrack_drops_total",
+            "counter",
+            "Packets dropped since boot because connection tracking failed; in most cases the table was full.",
+            connections.drops,
+        ),
+    ):
+        yield from _metric(name, kind, title, [("", value)])
 
 
 def _metric(name: str, kind: str, title: str, values: t.Sequence[t.Tuple[str, t.Any]]) -> t.List[str]:

@@ -92,6 +92,11 @@ class Paths(t.NamedTuple):
         return os.path.join(self.state_dir, "state.json")
 
     @property
+    def verification_file(self) -> str:
+        """The result of the last verification."""
+        return os.path.join(self.state_dir, "verification.json")
+
+    @property
     def run_dir(self) -> str:
         """What does not outlive the boot; RuntimeDirectory= of the service."""
         return self.fixed("/run/ip-masq-agent")

@@ -15,11 +15,11 @@ from .._engine.other_actors import find_other_actors
 from .._engine.reconcile import Change, Result
 from .._policy.policy import Config
 from .._version import VERSION
-from . import snapshot
+from . import last_verification, snapshot
 from .effective_policy import EffectivePolicy, require_policy
 from .memory import read_memory
 from .paths import Paths
-from .sync import counters, dry_run, managed_changes
+from .sync import dry_run
 
 #: Entries of a list, and rules of a family, that the table shows.
 _SHOWN_CIDRS = 8
@@ -35,6 +35,7 @@ def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
     remembered = read_memory(where)
     policy, config = require_policy(where, remembered)
     result = dry_run(node, where, config, remembered)
+    verification = last_verification.read(where)
     return {
         "version": VERSION,
         "in_sync": not result.changed and not result.errors,
@@ -50,6 +51,7 @@ def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
         "backend": {"name": result.backend, "version": result.version},
         "families": _family_data(result),
         "last_sync": snapshot.last_sync(where),
+        "last_verification": verification._asdict() if verification else None,
         "last_change": remembered.last_change._asdict() if remembered.last_change else None,
         "last_error": remembered.last_error._asdict() if remembered.last_error else None,
         "failing": remembered.failing,
@@ -75,14 +77,14 @@ def _policy_data(where: Paths, policy: EffectivePolicy, config: Config) -> t.Dic
 
 
 def _family_data(result: Result) -> t.Dict[str, t.Dict[str, t.Any]]:
-    counted = counters(result, planned=True)
+    counted = result.counters(planned=True)
     return {
         change.family: {
             "jump": change.plan.found.jump,
             "rules": list(change.plan.found.rules),
             "counters": counted[change.family]._asdict() if change.family in counted else None,
         }
-        for change in managed_changes(result)
+        for change in result.managed
     }
 
 
@@ -113,6 +115,7 @@ def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
     yield "exemption", config["exemption"]
     yield "resync", "every %gs" % config["resync_interval_seconds"]
     yield "last sync", _local_time(report["last_sync"]) if report["last_sync"] else "never since boot"
+    yield "verified", _verification_text(report["last_verification"])
     yield "last change", _event_text(report["last_change"])
     resolved = " (resolved)" if report["last_error"] and not report["failing"] else ""
     yield "last error", _event_text(report["last_error"]) + resolved
@@ -150,6 +153,20 @@ def _plural(count: int) -> str:
 
 def _local_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(seconds))
+
+
+def _verification_text(last: t.Optional[t.Dict[str, t.Any]]) -> str:
+    if last is None:
+        return "never; run ip-masq-agent verify"
+    return "%s (%s ago): %s" % (_local_time(last["time"]), _age(time.time() - last["time"]), last["summary"])
+
+
+def _age(seconds: float) -> str:
+    """A time in its largest unit."""
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return "%d %s" % (seconds // length, unit)
+    return "%d s" % max(seconds, 0)
 
 
 def _event_text(event: t.Optional[t.Dict[str, t.Any]]) -> str:

@@ -14,17 +14,17 @@ import time
 import typing as t
 
 from .._engine import restraint
-from .._engine.backend import Counters
 from .._engine.detect import Node
 from .._engine.iptables_tool import legacy_tables
-from .._engine.reconcile import Change, Result, reconcile
+from .._engine.reconcile import Result, reconcile
 from .._engine.ruleset import from_config
 from .._errors import NodeError
 from .._policy.policy import Config
-from .._system import files
+from .._system import conntrack, files
 from .._system.ip_families import FAMILIES
 from .._system.xtables_lock import without_holder
-from . import metrics, snapshot
+from .._version import VERSION
+from . import last_verification, metrics, snapshot
 from .effective_policy import EffectivePolicy, are_unchanged, find_policy
 from .memory import KEPT_ACTIONS, Event, Memory, read_memory, write_memory
 from .paths import Paths
@@ -165,7 +165,7 @@ def _take_snapshot(node: Node, where: Paths, policy: EffectivePolicy, before: Me
     if last.result.not_checked:
         # The next resync tries again.
         return
-    commands = [command for change in managed_changes(last.result) for command in change.via.fingerprint()]
+    commands = [command for change in last.result.managed for command in change.via.fingerprint()]
 
     def is_current() -> bool:
         # An edit made after the files were read is not in effect yet.
@@ -180,29 +180,11 @@ def _same_or_new(old: t.Tuple[str, ...], new: t.Sequence[str]) -> t.Tuple[str, .
     return old if same else tuple(new)
 
 
-def managed_changes(result: Result) -> t.List[Change]:
-    """The changes of the managed rules, without those that remove leftovers elsewhere."""
-    return [change for change in result.changes if change.backend == result.backend and change.plan.view.rules]
-
-
 def describe(result: Result) -> t.Iterator[str]:
     """What was done, a line each."""
     for change in result.changes:
         for action in change.plan.actions:
             yield "%s, %s: %s: %s" % (change.family, change.backend, action.action, action.rule)
-
-
-def counters(result: Result, planned: bool = False) -> t.Dict[str, Counters]:
-    """What the managed rules have counted, by family.
-
-    :param planned: nothing was written; rules that do not exist are not queried, which would create a legacy table.
-    :raises NodeError: they cannot be read.
-    """
-    return {
-        change.family: change.via.counters()
-        for change in managed_changes(result)
-        if change.plan.found.rules or not planned
-    }
 
 
 def _request_interval(where: Paths, config: Config) -> None:
@@ -247,6 +229,15 @@ def _update(
     return after
 
 
+def _info(policy: EffectivePolicy, result: t.Optional[Result]) -> t.Dict[str, str]:
+    info = {"version": VERSION}
+    if result is not None:
+        info["backend"] = result.backend
+    if policy.config is not None:
+        info["policy_hash"] = policy.config.digest
+    return info
+
+
 def _write_metrics(
     where: Paths,
     policy: EffectivePolicy,
@@ -266,8 +257,11 @@ def _write_metrics(
         config_errors=after.config_errors,
         config_broken=policy.problem is not None,
         exempt_cidrs=exempt,
-        counters=counters(result) if result is not None else {},
+        counters=result.counters() if result is not None else {},
         repairs_withheld=withheld,
         other_program=restraint.other_program() if withheld else "",
+        info=_info(policy, result),
+        verification=last_verification.read(where),
+        connections=conntrack.statistics(),
     )
     files.write(where.metrics_file, metrics.metrics_text(sample).encode("utf-8"), 0o644)

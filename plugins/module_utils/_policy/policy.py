@@ -10,6 +10,7 @@ that L(config_file) read) and leave as one immutable :class:`Config`. A new opti
 from __future__ import annotations
 
 import functools
+import hashlib
 import typing as t
 
 from .._errors import ConfigError
@@ -206,6 +207,13 @@ class Config(t.NamedTuple):
     def families(self) -> t.Tuple[str, ...]:
         """The IP families that have rules."""
         return FAMILIES if self.enable_ipv6 else (IPV4,)
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits: the same on all nodes whose policies have the same values."""
+        ranges = sorted(map(str, self.non_masquerade_cidrs))
+        values = [ranges, *(str(value) for value in self._replace(non_masquerade_cidrs=(), notes=()))]
+        return hashlib.sha256(repr(values).encode("utf-8")).hexdigest()[:12]
 
 
 #: Characters of a mistyped key that are compared: the time grows with the square of it.

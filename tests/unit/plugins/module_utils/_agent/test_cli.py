@@ -12,16 +12,18 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import cli, sync
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import chain_decision, cli, status, sync
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import Event, Memory, write_memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import View
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS, Config, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import inspection
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.private_node import in_force, private_paths, reconciled
 
+REASON = "packets were not tested: unshare: Operation not permitted"
 BROKEN = '{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}'
 
 
@@ -32,6 +34,9 @@ class Agent:
         monkeypatch.delenv("JOURNAL_STREAM", raising=False)
         monkeypatch.setattr(sync, "reconcile", self._reconcile)
         monkeypatch.setattr(cli, "run", self._run)
+        for module in (status, chain_decision):
+            monkeypatch.setattr(module, "find_other_actors", lambda *_: [])
+        monkeypatch.setattr(inspection, "inspect", self._inspect)
         self.where = private_paths(root, config_dir=str(root / "config"))
         self.config = root / "config" / "config"
         self.config.parent.mkdir()
@@ -42,6 +47,17 @@ class Agent:
     def _reconcile(self, _node: t.Any, config: Config, check: bool, **_more: t.Any) -> Result:
         assert check
         return reconciled(config, **self.met)
+
+    @staticmethod
+    def _inspect(_node: t.Any, _policy: t.Any, wanted: inspection.Request) -> t.Dict[str, t.Any]:
+        """A node that cannot be copied."""
+        health = [{"code": "no_copy", "severity": "warning", "text": REASON, "remedy": ""}]
+        explanations = [{"destination": one, "outcome": "not asked"} for one in wanted.destinations]
+        return {
+            "verified": None, "summary": "not verified: " + REASON, "questions": 0, "questions_left_out": 0,
+            "conflicts": [], "limits": [],
+            "health": health, "explanations": explanations,
+        }  # fmt: skip
 
     def _run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
         assert argv[:4] == ["ip", "-o", "route", "get"]
@@ -74,20 +90,32 @@ class TestUsage:
 
     def test_help_has_commands_exit_statuses_and_the_configuration(self, run: Agent) -> None:
         assert run("--help") == 0
-        for word in ("sync", "status", "explain", "remove", "--lock-timeout", "journalctl -u ip-masq-agent"):
+        for word in (
+            "sync",
+            "status",
+            "explain",
+            "verify",
+            "who",
+            "remove",
+            "--lock-timeout",
+            "journalctl -u ip-masq-agent",
+        ):
             assert word in run.out
         statuses = re.findall(r"^ +([0-9]+)  ", run.out, re.MULTILINE)
-        statuses_of_code = (cli.OK, cli.FAILED, 2, cli.OUT_OF_SYNC, cli.CONFIG_BROKEN)
+        statuses_of_code = (cli.OK, cli.FAILED, 2, cli.OUT_OF_SYNC, cli.CONFLICT, cli.CONFIG_BROKEN)
         assert [int(status) for status in statuses] == list(statuses_of_code)
         assert run.where.config in run.out and run.where.drop_ins in run.out
         assert max(len(line) for line in run.out.splitlines() if run.where.config_dir not in line) <= 101
 
-    @pytest.mark.parametrize("command", ["sync", "status", "explain", "remove", "set-timer"])
+    @pytest.mark.parametrize("command", ["sync", "status", "explain", "verify", "who", "remove", "set-timer"])
     def test_every_command_has_a_help(self, run: Agent, command: str) -> None:
         assert run(command, "--help") == 0
         assert "usage: ip-masq-agent %s" % command in run.out
 
-    @pytest.mark.parametrize("command", [["sync"], ["status"], ["explain", "10.1.2.3"], ["remove"], ["set-timer"]])
+    @pytest.mark.parametrize(
+        "command",
+        [["sync"], ["status"], ["explain", "10.1.2.3"], ["verify"], ["who", "192.0.2.1:1"], ["remove"], ["set-timer"]],
+    )
     def test_a_command_without_root_says_so(
         self, run: Agent, monkeypatch: pytest.MonkeyPatch, command: t.List[str]
     ) -> None:
@@ -108,6 +136,13 @@ class TestUsage:
             ("explain", "example.org"),
             ("explain", "10.0.0.0/8"),
             ("explain", "10.0.0.1", "--source", "pod"),
+            ("explain", "203.0.113.7", "--source", "fd00::1"),
+            ("explain", "10.0.0.1", "--port", "0"),
+            ("explain", "10.0.0.1", "--protocol", "gre"),
+            ("who",),
+            ("who", "192.0.2.1"),
+            ("who", "192.0.2.1:80", "--to", "[2001:db8::1]:80"),
+            ("who", "192.0.2.1:80", "--protocol", "icmp"),
             ("sync", "now"),
             ("--lock-timeout", "-1", "sync"),
             ("--lock-timeout", "3601", "sync"),
@@ -205,18 +240,19 @@ class TestStatus:
 
 
 class TestExplain:
-    """explain"""
+    """explain, on a node of which no copy can be made: our chain alone"""
 
     def test_exempt(self, run: Agent) -> None:
         run.route = ""
         assert run("explain", "172.20.0.1", "--source", "10.244.1.2") == cli.OK
-        first, second = run.out.splitlines()
+        first, second, third = run.out.splitlines()
         assert first == ("172.20.0.1 is in the exempt range 172.16.0.0/12: our chain exempts connections of 10.244.1.2")
         assert second.startswith("rule 3 of 5: -A IP-MASQ-AGENT -d 172.16.0.0/12 ")
+        assert third == "note: %s; only our chain was evaluated" % REASON
 
     def test_masqueraded(self, run: Agent) -> None:
         assert run("explain", "203.0.113.7") == cli.OK
-        first, second, third = run.out.splitlines()
+        first, second, third, _note = run.out.splitlines()
         assert first == ("203.0.113.7 is in no exempt range: our chain masquerades connections of the pod")
         assert second.startswith("rule 5 of 5: -A IP-MASQ-AGENT ") and "-j MASQUERADE" in second
         assert third == "route: 203.0.113.7 via 198.51.100.2 dev eth0 src 198.51.100.1 uid 0 cache"
@@ -233,7 +269,9 @@ class TestExplain:
 
     def test_ipv6_that_is_off(self, run: Agent) -> None:
         assert run("explain", "2001:db8::1") == cli.OK
-        assert run.out == "2001:db8::1: IPv6 is not managed (enableIPv6 is off), so there is no chain of ours\n"
+        assert run.out.startswith(
+            "2001:db8::1: IPv6 is not managed (enableIPv6 is off), so there is no chain of ours\n"
+        )
 
     def test_ipv6_that_is_on(self, run: Agent) -> None:
         run.config.write_text('{"enableIPv6": true, "nonMasqueradeCIDRs": ["fd00::/8"]}')
@@ -241,10 +279,6 @@ class TestExplain:
         assert "fd00::1 is in the exempt range fd00::/8" in run.out
         run("explain", "2001:db8::1")
         assert "2001:db8::1 is in no exempt range: our chain masquerades" in run.out
-
-    def test_two_ip_versions_are_refused(self, run: Agent) -> None:
-        assert run("explain", "203.0.113.7", "--source", "fd00::1") == cli.FAILED
-        assert "203.0.113.7: source and destination must be the same IP version" in run.err
 
     def test_missing_rules_are_not_explained(self, run: Agent) -> None:
         run.met = {"actions": ["-A X"], "found": View((), None)}
@@ -263,6 +297,28 @@ class TestExplain:
         run.config.write_text(BROKEN)
         assert run("explain", "10.0.0.1") == cli.OK
         assert "note: the configuration is broken, the last valid one stays in force" in run.out
+
+
+class TestVerify:
+    """verify, on a node of which no copy can be made"""
+
+    def test_a_node_that_cannot_be_copied_is_not_verified(self, run: Agent) -> None:
+        assert run("verify") == cli.FAILED
+        assert run.out.splitlines()[0] == "not verified: " + REASON
+        assert run("status") == cli.OK
+        assert re.search(r"^verified +20.* \(\d+ s ago\): not verified: packets were not", run.out, re.MULTILINE)
+
+    def test_status_says_that_it_was_never_verified(self, run: Agent) -> None:
+        assert run("status") == cli.OK
+        assert re.search(r"^verified +never; run ip-masq-agent verify$", run.out, re.MULTILINE)
+
+    def test_result_that_cannot_be_stored_is_reported(self, run: Agent) -> None:
+        folder = Path(run.where.state_dir)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.write_text("not a directory")
+        assert run("verify", "--json") == cli.FAILED
+        assert json.loads(run.out)["verified"] is None
+        assert "result not stored: " in run.err
 
 
 class TestJournal:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.last_verification import Verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.metrics import Sample, metrics_text
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Statistics
 from hypothesis import given
 from hypothesis import strategies as st
 from support.prometheus import parse
@@ -27,6 +29,12 @@ samples = st.builds(
     counters=st.dictionaries(families, st.builds(Counters, counts, counts, counts, counts)),
     repairs_withheld=counts,
     other_program=st.sampled_from(["", "unknown", "ip-masq-agent"]),
+    info=st.dictionaries(
+        st.sampled_from(["version", "backend", "policy_hash"]), st.from_regex(r"[a-z0-9._-]+", fullmatch=True)
+    ),
+    verification=st.none()
+    | st.builds(Verification, st.floats(0, 4e9), st.none() | st.booleans(), counts, counts, st.text()),
+    connections=st.none() | st.builds(Statistics, counts, counts, counts, counts),
 )
 
 
@@ -52,7 +60,22 @@ def test_any_sample_is_valid_and_complete(sample: Sample) -> None:
             ("packets", "masqueraded", counters.masqueraded_packets),
             ("bytes", "masqueraded", counters.masqueraded_bytes),
         ):
-            assert values["ip_masq_agent_%s_total" % name, (("family", family), ("verdict", verdict))] == float(value)
+            labels = (("family", family), ("verdict", verdict))
+            assert values["ip_masq_agent_%s_total" % name, labels] == float(value)
+    infos = [labels for name, labels in values if name == "ip_masq_agent_info"]
+    assert infos == ([tuple(sorted(sample.info.items()))] if sample.info else [])
+    last = sample.verification
+    conflicts = values.get(("ip_masq_agent_verification_conflicts", ()))
+    assert conflicts == (None if last is None or last.verified is None else float(last.conflicts))
+    assert (("ip_masq_agent_last_verification_timestamp_seconds", ()) in values) == (last is not None)
+    for name, field in (
+        ("conntrack_entries", "tracked"),
+        ("conntrack_entries_limit", "limit"),
+        ("conntrack_insert_failed_total", "insert_failed"),
+        ("conntrack_drops_total", "drops"),
+    ):
+        told = values.get(("ip_masq_agent_" + name, ()))
+        assert told == (None if sample.connections is None else float(getattr(sample.connections, field)))
 
 
 @given(samples)

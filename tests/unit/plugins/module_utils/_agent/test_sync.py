@@ -12,16 +12,25 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import effective_policy, snapshot, sync
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
+    effective_policy,
+    last_verification,
+    snapshot,
+    sync,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.last_verification import Verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import (
     KEPT_ACTIONS,
     Memory,
     read_memory,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.private_node import private_paths, reconciled
@@ -355,8 +364,9 @@ class TestMetrics:
     """The metrics file, where one is asked for."""
 
     @pytest.fixture(autouse=True)
-    def wanted(self, world: World) -> None:
-        """Ask for it."""
+    def wanted(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Ask for it, on a node whose kernel tracks no connections."""
+        monkeypatch.setattr(conntrack, "statistics", lambda: None)
         world.where = world.where._replace(metrics_dir=str(world.metrics))
 
     def test_they_follow_what_happens(self, world: World) -> None:
@@ -384,6 +394,27 @@ class TestMetrics:
         for family in ("ipv4", "ipv6"):
             labels = (("family", family), ("verdict", "masqueraded"))
             assert values["ip_masq_agent_packets_total", labels] == 3
+
+    def test_they_name_version_backend_and_policy(self, world: World) -> None:
+        def info() -> t.Dict[str, str]:
+            world.sync()
+            values = parse((world.metrics / "ip_masq_agent.prom").read_text()).values
+            (labels,) = (labels for name, labels in values if name == "ip_masq_agent_info")
+            return dict(labels)
+
+        world.config.write_text('{"nonMasqueradeCIDRs": ["10.0.0.0/8", "172.16.0.0/12"]}')
+        first = info()
+        assert first["version"] == VERSION and first["backend"] == world.sync().result.backend  # type: ignore[union-attr]
+        world.config.write_text('{"nonMasqueradeCIDRs": ["172.16.0.0/12", "10.0.0.0/8"], "resyncInterval": "60s"}')
+        assert info() == first
+        world.config.write_text('{"nonMasqueradeCIDRs": ["10.0.0.0/8", "172.16.0.0/13"]}')
+        assert info()["policy_hash"] != first["policy_hash"]
+
+    def test_the_last_verification_is_counted(self, world: World) -> None:
+        last_verification.write(world.where, Verification(1e9, False, 9, 2, "9 questions, 2 conflicts"))
+        world.sync()
+        values = world.metric_values()
+        assert (values["verification_conflicts"], values["last_verification_timestamp_seconds"]) == (2, 1e9)
 
     def test_they_can_be_read_by_node_exporter_and_replaced_whole(self, world: World) -> None:
         world.sync()
@@ -414,7 +445,7 @@ class TestMetrics:
         def refuse(*_arguments: object) -> None:
             raise NodeError("no counters")
 
-        monkeypatch.setattr(sync, "counters", refuse)
+        monkeypatch.setattr(Result, "counters", refuse)
         outcome = world.sync()
         assert (outcome.errors, outcome.warnings) == ((), ("metrics not written: no counters",))
 

@@ -1,0 +1,47 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The stored result of the last verification, for status and metrics."""
+
+from __future__ import annotations
+
+import json
+import time
+import typing as t
+
+from .._errors import NodeError
+from .._system import files
+from .paths import Paths
+
+
+class Verification(t.NamedTuple):
+    """A result. ``time`` is in seconds since the epoch; ``conflicts`` counts causes, not ranges."""
+
+    time: float
+    #: none where packets could not be tested
+    verified: t.Optional[bool]
+    questions: int
+    conflicts: int
+    summary: str
+
+
+def write(where: Paths, result: Verification) -> None:
+    """Store a result.
+
+    :raises NodeError: it cannot be written.
+    """
+    files.make_directory(where.state_dir, 0o700)
+    files.write(where.verification_file, json.dumps(result._asdict()).encode("utf-8"))
+
+
+def read(where: Paths) -> t.Optional[Verification]:
+    """The stored result; none where there is none, or the file is damaged."""
+    try:
+        data = json.loads((files.read(where.verification_file) or b"").decode("utf-8"))
+        last = Verification(**data)
+        time.localtime(last.time)
+        if last.verified not in (True, False, None):
+            return None
+        return last._replace(questions=int(last.questions), conflicts=int(last.conflicts), summary=str(last.summary))
+    except (NodeError, ValueError, TypeError, OverflowError, OSError):
+        return None

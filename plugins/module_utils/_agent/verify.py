@@ -1,0 +1,67 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""C(ip-masq-agent verify): whether all traffic leaves as declared, whichever program's rules decide."""
+
+from __future__ import annotations
+
+import json
+import time
+import typing as t
+
+from .._engine.detect import Node
+from .._errors import NodeError
+from .._twin import explanations, inspection
+from . import last_verification
+from .compared_policy import choose_policy
+from .explain import Data, warnings
+from .paths import Paths
+
+#: What C(--json) prints.
+_RESULT = ("verified", "summary", "questions", "questions_left_out", "conflicts", "limits", "health")
+
+
+class Output(t.NamedTuple):
+    """What the command prints, its result, and why that could not be stored."""
+
+    lines: t.List[str]
+    verified: t.Optional[bool]
+    not_stored: t.Optional[str]
+
+
+def verify(node: Node, where: Paths, as_json: bool) -> Output:
+    """Send packets through a copy of the node, and store the result for status and metrics.
+
+    :raises ConfigError: there is no valid configuration. NodeError: the node cannot be read.
+    """
+    found = inspection.inspect(node, choose_policy({}, None, where), inspection.Request(verify=True))
+    causes = explanations.causes(found["conflicts"])
+    result = last_verification.Verification(
+        time.time(), found["verified"], found["questions"], len(causes), found["summary"]
+    )
+    not_stored = None
+    try:
+        last_verification.write(where, result)
+    except NodeError as exc:
+        not_stored = "result not stored: %s" % exc
+    if as_json:
+        lines = json.dumps({name: found[name] for name in _RESULT}, indent=2).split("\n")
+    else:
+        lines = list(_lines(found, causes))
+    return Output(lines, result.verified, not_stored)
+
+
+def _lines(found: Data, causes: t.Sequence[t.Tuple[Data, str]]) -> t.Iterator[str]:
+    """The result for people: one line, then the conflicts and what makes it less certain."""
+    if causes:
+        yield "%d questions, %d conflict%s" % (found["questions"], len(causes), "" if len(causes) == 1 else "s")
+    else:
+        yield found["summary"]
+    for one, text in causes:
+        yield "%s: %s" % (one["severity"], text)
+        if one["decided_by"]:
+            yield "  %(backend)s, table %(table)s, chain %(chain)s: %(rule)s" % one["decided_by"]
+        for title, names in (("only", one["services"]), ("only from", one["sources"])):
+            if names:
+                yield "  %s: %s" % (title, ", ".join(names))
+    yield from warnings(found)

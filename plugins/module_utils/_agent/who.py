@@ -1,0 +1,65 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The command who: which pod is behind a connection that another host reports."""
+
+from __future__ import annotations
+
+import ipaddress
+import typing as t
+
+from .._errors import ConfigError, NodeError
+from .._system import conntrack
+from .._system.conntrack import Connection, Endpoint
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """An address with a port: C(192.0.2.1:4711), C([2001:db8::1]:4711).
+
+    :raises ConfigError: it is not.
+    """
+    address, _colon, port = text.rpartition(":")
+    if address.startswith("[") and address.endswith("]"):
+        address = address[1:-1]
+    elif ":" in address:
+        address = ""  # the address alone, or one whose end is not clear
+    try:
+        known = ipaddress.ip_address(address)
+    except ValueError:
+        known = None
+    if known is None or not (port.isascii() and port.isdigit() and 1 <= int(port) <= 65535):
+        raise ConfigError("%r is not an address with a port: write 192.0.2.1:4711 or [2001:db8::1]:4711" % text)
+    return Endpoint(str(known), int(port))
+
+
+def parse_endpoints(seen: str, remote: t.Optional[str]) -> t.Tuple[Endpoint, t.Optional[Endpoint]]:
+    """Both ends of a connection.
+
+    :raises ConfigError: one of them is not an address with a port, or they are not of the same IP version.
+    """
+    node, other = parse_endpoint(seen), None if remote is None else parse_endpoint(remote)
+    if other is not None and (":" in other.address) != (":" in node.address):
+        raise ConfigError("%s and %s are not of the same IP version" % (node, other))
+    return node, other
+
+
+def who(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[str]:
+    """Who opened the connections, a line each.
+
+    :param seen: address and port of the node, as the other side reports them.
+    :param remote: address and port of the other side; without it all connections of the node are searched.
+    :raises NodeError: there is no such connection, or the kernel does not tell.
+    """
+    found = conntrack.find(seen, remote, protocol)
+    if not found:
+        where = "" if remote is None else " to %s" % (remote,)
+        raise NodeError("no tracked %s connection from %s%s: it may have ended" % (protocol, seen, where))
+    return [line(one) for one in found]
+
+
+def line(one: Connection) -> str:
+    """One connection for people."""
+    text = "%s %s -> %s" % (one.protocol, one.source, one.destination)
+    if one.destination != one.remote:
+        text += ", translated to %s" % (one.remote,)
+    return text + (", seen as %s" % (one.seen,) if one.seen != one.source else ", seen with its own address")

@@ -1,0 +1,180 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the commands explain and verify print, and what verify stores."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import explain, last_verification, verify
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import inspection
+from support.private_node import private_paths
+
+_RULE = {
+    "backend": "iptables_nft",
+    "table": "ip nat",
+    "chain": "cali-nat-outgoing",
+    "rule": "-A cali-nat-outgoing -j MASQUERADE",
+    "owner": "Calico",
+}
+_EXPLAINED = {
+    "destination": "10.9.9.9",
+    "source": "10.244.1.2",
+    "protocol": "tcp",
+    "port": 443,
+    "outcome": "sent",
+    "declared": "pod",
+    "seen": "node",
+    "seen_address": "192.0.2.1",
+    "interface": "eth0",
+    "agrees": False,
+    "decided_by": _RULE,
+    "dropped_by": None,
+    "remedy": "set natOutgoing to false",
+}
+_CONFLICT = {
+    "range": "10.0.0.0/8",
+    "declared": "pod",
+    "seen": "node",
+    "decided_by": _RULE,
+    "owner": "Calico",
+    "severity": "error",
+    "remedy": "set natOutgoing to false",
+    "services": ["tcp/443"],
+    "sources": [],
+}
+_FOUND: t.Dict[str, t.Any] = {
+    "policy": {"exempt": {"ipv4": ["10.0.0.0/8"]}},
+    "explanations": [],
+    "conflicts": [],
+    "questions": 9,
+    "questions_left_out": 0,
+    "limits": [],
+    "health": [],
+    "verified": True,
+    "summary": "9 questions, all as declared",
+}
+
+
+class Agent:
+    """The commands on a node about which this is known."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, where: Paths) -> None:
+        self._monkeypatch = monkeypatch
+        self.where = where
+
+    def finds(self, **changes: t.Any) -> None:
+        """Have a node of which this is found."""
+        for command in (explain, verify):
+            self._monkeypatch.setattr(command, "choose_policy", lambda *_: None)
+        self._monkeypatch.setattr(inspection, "inspect", lambda *_: dict(_FOUND, **changes))
+
+    def explain(self, as_json: bool = False) -> t.List[str]:
+        """What the command explain prints."""
+        wanted = inspection.request(["10.9.9.9"], None, "tcp", 443)
+        return explain.explain(t.cast(t.Any, None), self.where, wanted, as_json)
+
+    def verify(self, as_json: bool = False) -> verify.Output:
+        """The outcome of the command verify."""
+        return verify.verify(t.cast(t.Any, None), self.where, as_json)
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Agent:
+    return Agent(monkeypatch, private_paths(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ({}, "10.9.9.9 sees the node's address (192.0.2.1), for tcp/443 from 10.244.1.2"),
+        ({"seen": "pod", "seen_address": "10.244.1.2"}, "10.9.9.9 sees the pod's own address (10.244.1.2)"),
+        ({"seen": "192.0.2.7", "seen_address": "192.0.2.7"}, "10.9.9.9 sees another address (192.0.2.7)"),
+        ({"outcome": "dropped", "seen": None}, "10.9.9.9 is not reached: the packet is dropped"),
+        ({"outcome": "delivered", "seen": None}, "10.9.9.9 is an address of the node"),
+        ({"source": None}, "10.9.9.9 sees the node's address (192.0.2.1), for tcp/443 from the node itself"),
+        ({"protocol": "icmp"}, "10.9.9.9 sees the node's address (192.0.2.1), for icmp from 10.244.1.2"),
+    ],
+)
+def test_explanation_begins_with_the_answer(agent: Agent, changes: t.Dict[str, t.Any], first: str) -> None:
+    agent.finds(explanations=[dict(_EXPLAINED, **changes)])
+    assert agent.explain()[0].startswith(first)
+
+
+def test_explanation_names_rule_and_remedy(agent: Agent) -> None:
+    agent.finds(explanations=[_EXPLAINED])
+    assert agent.explain()[1:] == [
+        "declared: the pod's own address",
+        "decided by: Calico, iptables_nft, table ip nat, chain cali-nat-outgoing: -A cali-nat-outgoing -j MASQUERADE",
+        "interface: eth0",
+        "remedy: set natOutgoing to false",
+    ]
+    assert json.loads("\n".join(agent.explain(True))) == dict(_EXPLAINED, health=[], limits=[])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"agrees": True}, "declared: the pod's own address; the translation is intended"),
+        ({"declared": None}, "declared: nothing: the policy is about pods"),
+        ({"declared": None, "destination": "fd00::1"}, "declared: nothing: IPv6 is not managed (enableIPv6 is off)"),
+    ],
+)
+def test_explanation_says_what_was_declared(agent: Agent, changes: t.Dict[str, t.Any], said: str) -> None:
+    agent.finds(explanations=[dict(_EXPLAINED, **changes)])
+    assert agent.explain()[1].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ({}, "9 questions, all as declared"),
+        ({"verified": None, "summary": "not verified: x"}, "not verified: x"),
+        ({"verified": False, "conflicts": [_CONFLICT]}, "9 questions, 1 conflict"),
+    ],
+)
+def test_verification_begins_with_the_result(agent: Agent, changes: t.Dict[str, t.Any], first: str) -> None:
+    agent.finds(**changes)
+    output = agent.verify()
+    verified = changes.get("verified", True)
+    assert (output.verified, output.lines[0], output.not_stored) == (verified, first, None)
+    assert json.loads("\n".join(agent.verify(True).lines))["verified"] == verified
+    stored = last_verification.read(agent.where)
+    assert stored is not None and (stored.verified, stored.questions) == (verified, 9)
+    assert stored.conflicts == len(changes.get("conflicts", ()))
+
+
+def test_conflict_names_rule_services_and_remedy(agent: Agent) -> None:
+    limit = {"code": "tc_ebpf", "text": "eBPF programs on eth0"}
+    agent.finds(verified=False, conflicts=[dict(_CONFLICT, range="10.9.0.0/16"), _CONFLICT], limits=[limit])
+    assert agent.verify().lines[1:] == [
+        "error: 10.0.0.0/8 and 1 more range: declared pod, node seen (rule of: Calico); remedy: set natOutgoing to "
+        "false",
+        "  iptables_nft, table ip nat, chain cali-nat-outgoing: -A cali-nat-outgoing -j MASQUERADE",
+        "  only: tcp/443",
+        "not in the copy: eBPF programs on eth0",
+    ]
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff", b'{"time": 1e300}', b"null", b'"text"'])
+def test_a_damaged_result_counts_as_none(agent: Agent, content: bytes) -> None:
+    agent.finds()
+    agent.verify()
+    path = Path(agent.where.verification_file)
+    assert last_verification.read(agent.where) is not None
+    path.write_bytes(content)
+    assert last_verification.read(agent.where) is None
+
+
+@pytest.mark.parametrize(("field", "value"), [("time", 1e300), ("time", "x"), ("verified", 2), ("conflicts", "many")])
+def test_a_result_with_an_odd_value_counts_as_none(agent: Agent, field: str, value: t.Any) -> None:
+    agent.finds()
+    agent.verify()
+    path = Path(agent.where.verification_file)
+    path.write_text(json.dumps(dict(json.loads(path.read_text()), **{field: value})))
+    assert last_verification.read(agent.where) is None
