@@ -231,3 +231,40 @@ class TestInfo:
         self.install(node)
         (node.systemd / "ip-masq-agent.service.status").write_text("203")
         assert self.ask(node)["service_failure"] == "result exit-code, exit status 203"
+
+
+def _wire(node: AgentNode) -> None:
+    """Pods behind a bridge, and a way out."""
+    for command in (
+        "link add cni0 type bridge",
+        "address add 10.244.1.1/24 dev cni0",
+        "link set cni0 up",
+        "link add eth0 type veth peer name far",
+        "address add 192.0.2.1/24 dev eth0",
+        "link set eth0 up",
+        "link set far up",
+        "route add default via 192.0.2.254",
+    ):
+        node.ns.run("ip", *command.split())
+    node.ns.run("sysctl", "-q", "net.ipv4.ip_forward=1")
+
+
+def test_role_verifies_what_it_applied(tmp_path: Path) -> None:
+    with Fleet(tmp_path, {"kube_node": ["n1", "n2"]}) as fleet:
+        for node in fleet.nodes.values():
+            _wire(node)
+        predicted = fleet.play("apply", "-e", NODES, "--check")
+        assert predicted.rc == 0 and "questions" not in predicted.said, "verified before there was anything"
+        clean = fleet.play("apply", "-e", NODES, "-e", "ip_masq_agent_verify=fail")
+        assert clean.rc == 0 and "declared pod" not in clean.said, clean.said
+
+        other = ("-t", "nat", "-I", "POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
+        fleet.nodes["n1"].ns.run("iptables-nft", *other)
+        text = "not all as declared: 10.8.0.0/16: declared pod, node seen"
+        warned = fleet.play("apply", "-e", NODES)
+        assert warned.rc == 0 and warned.said.count(text) == 1, warned.said
+        assert [counts["changed"] for counts in warned.recap.values()] == [0, 0]
+        failed = fleet.play("apply", "-e", NODES, "-e", "ip_masq_agent_verify=fail")
+        assert failed.failed == ["n1"] and failed.said.count(text) == 1, failed.said
+        ignored = fleet.play("apply", "-e", NODES, "-e", "ip_masq_agent_verify=ignore")
+        assert ignored.rc == 0 and text not in ignored.said
