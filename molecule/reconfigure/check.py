@@ -173,7 +173,7 @@ def broken(original: str) -> None:
     equal("sync: exit status", said.returncode, 78)
     check("sync: reports it", "10.0.0.1/8" in said.stderr and "last valid" in said.stderr, said.stderr)
     explained = agent("explain", "10.99.0.1")
-    check("explain: reports it", not explained.returncode and "broken" in explained.stdout, explained.stdout)
+    check("explain: reports it", not explained.returncode and "last valid" in explained.stdout, explained.stdout)
     complaint = sh("journalctl", "--no-pager", "-u", SERVICE, "-p", "err", "-o", "cat")
     check("the journal has it as an error", "10.0.0.1/8" in complaint, complaint)
     values = metrics()
@@ -224,6 +224,13 @@ def check_metrics() -> None:
         for what in ("packets", "bytes"):
             name = '%s_total{family="ipv4",verdict="%s"}' % (what, verdict)
             wanted[name] = counted["%s_%s" % (verdict, what)]
+    (info,) = (name for name in values if name.startswith("info{"))
+    check("metrics: the backend", 'backend="%s"' % report["backend"]["name"] in info, info)
+    verification = report["last_verification"]
+    wanted.update({info: 1, "verification_conflicts": verification["conflicts"], "conntrack_insert_failed_total": 0})
+    for name in ("last_verification_timestamp_seconds", "conntrack_drops_total"):
+        values.pop(name)
+    check("metrics: tracked connections", 0 < values.pop("conntrack_entries") < values.pop("conntrack_entries_limit"))
     last = values.pop("last_success_timestamp_seconds")
     equal("metrics: values", values, wanted)
     check("metrics: something was counted", wanted['packets_total{family="ipv4",verdict="exempt"}'] >= 3, wanted)
@@ -231,7 +238,7 @@ def check_metrics() -> None:
     with open(METRICS, encoding="utf-8") as handle:
         lines = handle.read().splitlines()
     comment = re.compile(r"# HELP ip_masq_agent_\w+ \S.*|# TYPE ip_masq_agent_\w+ (gauge|counter)")
-    value = re.compile(r'ip_masq_agent_\w+(\{\w+="\w+"(,\w+="\w+")*\})? [0-9.e+]+')
+    value = re.compile(r'ip_masq_agent_\w+(\{\w+="[\w.]+"(,\w+="[\w.]+")*\})? [0-9.e+]+')
     check("metrics: the text format", all(comment.fullmatch(line) or value.fullmatch(line) for line in lines), lines)
 
 

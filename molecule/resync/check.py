@@ -22,6 +22,7 @@ from checks import (
     LEGACY,
     NATIVE,
     SERVICE,
+    agent,
     check,
     check_rules,
     done,
@@ -151,6 +152,20 @@ def by_the_timer_again() -> None:
     repaired("firewall-cmd --reload", partial(firewalld, "firewall-cmd", "--reload"), INTERVAL + 2, real=False)
 
 
+def masquerading_of_firewalld() -> None:
+    """A rule that another program makes after ours: verify finds it, and its remedy works."""
+    equal("verify: firewalld that does not masquerade", agent("verify").returncode, 0)
+    sh("firewall-cmd", "--zone=trusted", "--add-masquerade")
+    packets("while firewalld masquerades", {"10.99.0.1": "node", "203.0.113.7": "node"})
+    found = agent("verify")
+    equal("verify: firewalld that masquerades", found.returncode, 5)
+    for words in ("declared pod, node seen (rule of: firewalld)", "--zone ZONE --remove-masquerade"):
+        check("verify says %r" % words, words in found.stdout, found.stdout)
+    sh("firewall-cmd", "--zone=trusted", "--remove-masquerade")
+    equal("verify: after the remedy", agent("verify").returncode, 0)
+    packets("after the remedy")
+
+
 check_rules("before any damage")
 packets("before any damage")
 equal("the timer's interval", interval(), "3s")
@@ -160,5 +175,6 @@ slow(True)
 by_the_hooks()
 slow(False)
 by_the_timer_again()
+masquerading_of_firewalld()
 check_rules("after all of it")
 done()
