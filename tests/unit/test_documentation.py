@@ -12,16 +12,19 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.last_verification import Verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.metrics import Sample, metrics_text
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.units import unit_files
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Statistics
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import OF_PLAYBOOKS
 from support.import_collection import ROOT, location
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+VERIFICATION = (ROOT / "docs" / "verification.md").read_text(encoding="utf-8")
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/support/README.md")),
     *sorted((ROOT / "docs").glob("*.md")),
@@ -57,6 +60,13 @@ def _texts(source: str) -> t.Iterator[str]:
 TEXTS = [text for source in SOURCES for text in _texts(source)]
 
 
+_SAMPLE = Sample(
+    True, 1.0, 0, 0, False, {"ipv4": 1}, {"ipv4": Counters()}, 0, "", {"version": "1"},
+    Verification(1.0, True, 1, 0, ""), Statistics(0, 0, 0, 0),
+)  # fmt: skip
+METRICS = set(re.findall(r"^# TYPE (\w+)", metrics_text(_SAMPLE), re.MULTILINE))
+
+
 @pytest.mark.parametrize("message", [row[0].strip("`") for row in rows(README, "## When something is wrong")])
 def test_every_message_is_one_that_the_code_prints(message: str) -> None:
     """Dots, N and the value of cidrLimit stand for what the code fills in."""
@@ -78,23 +88,17 @@ def test_policy_table_has_every_key_with_its_default() -> None:
 
 def test_variables_are_those_of_the_role() -> None:
     spec = yaml.safe_load((location() / "roles/ip_masq_agent/meta/argument_specs.yml").read_text(encoding="utf-8"))
-    known = set(spec["argument_specs"]["main"]["options"])
-    known |= {*OF_PLAYBOOKS, "ip_masq_agent_info"}  # a module
-    metrics = (
-        r"ip_masq_agent_(?:in_sync|last_success|drift|config_broken|config_errors|repairs_w|exempt_c|packets|bytes)\w*"
-    )
-    for text in (README, OPERATIONS):
-        for name in re.findall(r"\bip_masq_agent_[a-z0-9_]+\b", re.sub(metrics, "", text)):
+    known = {*spec["argument_specs"]["main"]["options"], *OF_PLAYBOOKS, *METRICS}
+    for text in (README, OPERATIONS, VERIFICATION):
+        for name in re.findall(r"\bip_masq_agent_[a-z0-9_]+\b", text):
             assert name in known or any(one.startswith(name) for one in known if name.endswith("_")), name
 
 
 def test_metrics_are_those_that_are_written() -> None:
-    text = metrics_text(Sample(True, 1.0, 0, 0, False, {"ipv4": 1}, {"ipv4": Counters()}))
-    written = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
     listed = set(
         re.findall(r"\bip_masq_agent_\w+", " ".join(row[0] for row in rows(OPERATIONS, "With `ip_masq_agent_metrics")))
     )
-    assert listed == written
+    assert listed == METRICS
 
 
 def test_units_are_those_that_are_installed() -> None:
