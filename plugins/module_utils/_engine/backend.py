@@ -122,6 +122,30 @@ class OtherRule(t.NamedTuple):
     partial: bool = False
 
 
+class Generation:
+    """The number of transactions that the kernel has counted; none where it is not known.
+
+    Any two are equal: states of a node are compared by what they hold.
+    """
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: t.Optional[int] = None) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Generation)
+
+    def __hash__(self) -> int:
+        return 0
+
+    def follows(self, earlier: Generation, transactions: int) -> bool:
+        """Whether exactly that many transactions came after an earlier one."""
+        if self.number is None or earlier.number is None:
+            return False
+        return self.number == earlier.number + transactions
+
+
 #: The steps of a transaction, in order, each the input of one atomic write of the backend's tool. Packets notice
 #: nothing of any step but the last. Empty where nothing is to be written.
 Transaction = t.Tuple[str, ...]

@@ -10,13 +10,12 @@ C(iptables-restore --noflush), which both variants carry out as a whole or not a
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import typing as t
 
 from .._errors import NodeError
 from .._policy.values import belongs_to_others
-from .backend import Action, ActionKind, CommitRefused, Counters, Plan, Transaction, View, listed
+from .backend import Action, ActionKind, CommitRefused, Counters, Generation, Plan, Transaction, View, listed
 from .detect import Node, Tool
 from .iptables_jump import plan_jump
 from .iptables_syntax import (
@@ -59,8 +58,7 @@ class Chain(t.NamedTuple):
     whole: bool = True
 
 
-@dataclasses.dataclass(frozen=True)
-class State:
+class State(t.NamedTuple):
     """Our part of the nat table and what is around it. A chain that is not there is none."""
 
     chain: t.Optional[Chain]
@@ -70,7 +68,7 @@ class State:
     #: whether the table is dormant, so that no packet meets any of it
     dormant: bool = False
     #: of the kernel's rules; none where it was not the same from beginning to end, or the kernel does not count
-    generation: t.Optional[int] = dataclasses.field(default=None, compare=False)
+    generation: Generation = Generation()
 
     def jumps(self, chain: str) -> t.List[PostroutingRule]:
         """The rules of POSTROUTING that lead to a chain."""
@@ -132,7 +130,7 @@ class Iptables:
             generation = self._generation()
             state = self._observe()
             if generation is not None and generation == self._generation():
-                return dataclasses.replace(state, generation=generation)
+                return state._replace(generation=Generation(generation))
             if not state.is_possible(self._chain):
                 continue
             # Other programs may write so often that no two reads meet the same generation.
@@ -373,7 +371,7 @@ class Iptables:
     def is_alone(self, before: State, transaction: Transaction, now: State) -> bool:
         """See :meth:`~.backend.Backend.is_alone`."""
         if self._kernel is not None:
-            return before.generation is not None and now.generation == before.generation + 1
+            return now.generation.follows(before.generation, 1)
         # iptables-legacy does not count. Others flush, delete a jump, or write rules of their own. Where some of our
         # rules are left and nothing else has changed, the rest was not kept.
         prefix = "-A %s " % self._chain

@@ -12,7 +12,6 @@ goes with the second.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import typing as t
 
@@ -21,7 +20,7 @@ from .._system.ip_families import NFT_FAMILY
 from .._system.nfnetlink import generation, has_nft_table
 from .._system.process import Outcome, Runner
 from . import nftables_syntax as text
-from .backend import Action, ActionKind, CommitRefused, Counters, Plan, Transaction, View, listed
+from .backend import Action, ActionKind, CommitRefused, Counters, Generation, Plan, Transaction, View, listed
 from .ruleset import Ruleset
 
 NAME = "nftables"
@@ -35,13 +34,12 @@ _SAID = 300
 _COUNTED = re.compile(r"\bcounter packets ([0-9]+) bytes ([0-9]+) (\w+)")
 
 
-@dataclasses.dataclass(frozen=True)
-class State:
+class State(t.NamedTuple):
     """Our table as C(nft -n -s) lists it; none where it is not there."""
 
     listed: t.Optional[str]
     #: of the kernel's rules; none where it was not the same before and afterwards
-    generation: t.Optional[int] = dataclasses.field(default=None, compare=False)
+    generation: Generation = Generation()
 
 
 class Nftables:
@@ -73,7 +71,7 @@ class Nftables:
         """See :meth:`~.backend.Backend.observe`."""
         before = self._generation()
         state = self._observe()
-        return dataclasses.replace(state, generation=before) if before == self._generation() else state
+        return state._replace(generation=Generation(before)) if before == self._generation() else state
 
     def _observe(self) -> State:
         # Asked before nft is started: where the table is only looked for as a left-over, nothing else is done.
@@ -144,7 +142,7 @@ class Nftables:
 
     def is_alone(self, before: State, transaction: Transaction, now: State) -> bool:
         """See :meth:`~.backend.Backend.is_alone`."""
-        return before.generation is not None and now.generation == before.generation + len(transaction)
+        return now.generation.follows(before.generation, len(transaction))
 
     def undo(self, state: State, previous: State) -> Transaction:
         """See :meth:`~.backend.Backend.undo`."""
