@@ -211,10 +211,9 @@ def _ask(
     """Put the questions to a copy of the node, and write the answers to ``found``."""
     declared = explanations.declaration_of(rulesets)
     try:
-        state = node_state.read(node.run)
-        copy = twin.build(state, node.run)
+        copy = twin.build(node_state.read(node.run), node.run)
     except NodeError as exc:
-        state, copy = None, NotAvailable(str(exc))
+        copy = NotAvailable(str(exc))
     if isinstance(copy, NotAvailable):
         yield Health(
             "no_copy",
@@ -227,10 +226,9 @@ def _ask(
             for one in wanted.destinations
         ]
         return
-    assert state is not None
     with copy:
         asked = [
-            explanations.question(state, one, wanted.source, wanted.protocol, wanted.port)
+            explanations.question(copy.state, one, wanted.source, wanted.protocol, wanted.port)
             for one in wanted.destinations
         ]
         found["explanations"] = explanations.explain(copy, declared, asked)
@@ -242,7 +240,7 @@ def _ask(
             found["conflicts"] = [data for one in report.conflicts for data in explanations.conflict(one)]
             yield from _report_health(report)
     found["limits"] = [one._asdict() for one in unseen]
-    if IPV6 not in rulesets and policy.origin != NOWHERE and questions.example_pod(state, 6):
+    if IPV6 not in rulesets and policy.origin != NOWHERE and questions.example_pod(copy.state, 6):
         yield Health(
             "ipv6_not_managed",
             WARNING,
