@@ -125,6 +125,8 @@ class Namespace:
         _mount("/proc/thread-self/ns/net", str(self._network), flags=_MS_BIND)
         _call("unshare", _CLONE_NEWNS)
         _mount("none", "/", flags=_MS_REC | _MS_SLAVE)
+        # As `ip netns exec` does it; what is mounted below the other /sys is not there then.
+        _call("umount2", b"/sys", _MNT_DETACH)
         _mount("sysfs", "/sys", "sysfs")
         # The locks of iptables-legacy and the module lie in /run, and test runs must not wait for each other. The names
         # of the namespaces stay visible.
