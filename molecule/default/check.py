@@ -153,8 +153,8 @@ def resident() -> t.List[str]:
 
 
 def decided(text: str) -> str:
-    """What explain says next; the table of nftables has one rule for all ranges."""
-    return r".*\ndeclared: .*\ndecided by: ip-masq-agent.*: %s" % ("" if NATIVE else text)
+    """What explain says next; a table of our own may let the packet pass before the chains of kube-proxy do."""
+    return r".*\ndeclared: .*\ndecided by: " + ("" if NATIVE else "ip-masq-agent.*: " + text)
 
 
 def command_line() -> None:
