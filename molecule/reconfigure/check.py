@@ -260,7 +260,8 @@ def whole_metrics() -> None:
         inodes.add(os.stat(METRICS).st_ino)
     over.set()
     thread.join()
-    partial = [text for text in read if not text.endswith(b"\n") or b"conntrack_drops_total" not in text.splitlines()[-1]]
+    last = b"ip_masq_agent_conntrack_drops_total "
+    partial = [text for text in read if not text.endswith(b"\n") or not text.splitlines()[-1].startswith(last)]
     check("the metrics file was whole each of %d times" % len(read), read and not partial, partial[:1])
     check("it was replaced meanwhile", len(inodes) > 1, inodes)
     equal("nothing else lies there", os.listdir(METRICS_DIR), [os.path.basename(METRICS)])
