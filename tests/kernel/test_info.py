@@ -121,6 +121,18 @@ def test_both_families_in_one_table(topology: Topology) -> None:
     assert any(":" in one for one in ranges) and any("." in one for one in ranges)
 
 
+def test_rule_that_kubenet_left(ns: Namespace) -> None:
+    rule = (
+        '-A POSTROUTING ! -d 10.0.0.0/8 -m comment --comment "kubenet: SNAT for outbound traffic from cluster" '
+        "-m addrtype ! --dst-type LOCAL -j MASQUERADE"
+    )
+    assert "kubenet_leftover" not in _codes(_info(ns, **_POLICY))
+    VARIANTS["iptables_nft"].load(ns, "ipv4", rule)
+    (found,) = [one for one in _info(ns, **_POLICY)["health"] if one["code"] == "kubenet_leftover"]
+    assert found["severity"] == "warning" and "kubenet: SNAT for outbound traffic" in found["text"]
+    assert "kubelet_masquerade" in found["remedy"]
+
+
 def test_without_namespaces(topology: Topology) -> None:
     apply(topology.node)
     options = {"destinations": [_V4.exempt[0]], "source": _V4.pod, "verify": True}
