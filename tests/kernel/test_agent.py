@@ -401,6 +401,13 @@ class TestExplain:
         said = node.call(*BARE, node.agent, "explain", "198.51.100.1").stdout
         assert "such traffic bypasses our chain" in said
 
+    def test_a_source_without_a_route_is_not_tested(self, node: AgentNode) -> None:
+        node.sync()
+        done = node.command("explain", "10.1.2.3", "--source", "10.244.1.2")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("10.1.2.3 was not tested, for tcp/80 from 10.244.1.2\n")
+        assert "reason: the node has no route to the source 10.244.1.2\n" in done.stdout
+
     @pytest.mark.parametrize("family", ["ipv4", "ipv6"])
     def test_a_program_of_the_node_that_is_bound_to_an_address(
         self, topology: Topology, tmp_path: Path, family: str

@@ -34,10 +34,10 @@ def explain(node: Node, where: Paths, wanted: inspection.Request, as_json: bool)
     (one,) = found["explanations"]
     if as_json:
         return json.dumps(dict(one, health=found["health"], limits=found["limits"]), indent=2).split("\n")
-    if one["outcome"] == "not asked":
-        (reason,) = (finding["text"] for finding in found["health"] if finding["code"] == "no_copy")
-        decided = decision_lines(node, where, one["destination"], wanted.source)
-        return [*decided, "note: %s; only our chain was evaluated" % reason]
+    for finding in found["health"]:
+        if finding["code"] == "no_copy":
+            decided = decision_lines(node, where, one["destination"], wanted.source)
+            return [*decided, "note: %s; only our chain was evaluated" % finding["text"]]
     return [*_lines(one, found), *warnings(found)]
 
 
@@ -73,6 +73,8 @@ def _answer(one: Data) -> str:
         return "sees %s%s" % (whose, "" if one["seen_address"] is None else " (%s)" % one["seen_address"])
     if one["outcome"] == "delivered":
         return "is an address of the node, or is translated to one: no packet leaves"
+    if one["outcome"] == "not asked":
+        return "was not tested"
     return "is not reached: the packet is %s" % one["outcome"]
 
 
