@@ -132,13 +132,16 @@ def local_addresses(routing: Routing) -> t.FrozenSet[str]:
 
 def networks_of(routing: Routing, link: int) -> t.List[t.Any]:
     """The networks of a link's own addresses."""
-    found = []
+    return [network for network, index in _networks(routing) if index == link]
+
+
+def _networks(routing: Routing) -> t.Iterator[t.Tuple[t.Any, int]]:
+    """The network of each address, and the index of the address's link."""
     for body in routing.addresses:
-        _family, bits, _flags, _scope, index = _IFA.unpack_from(body)
+        _family, bits, _flags, _scope, link = _IFA.unpack_from(body)
         value = netlink.attributes(body[_IFA.size :]).get(_IFA_ADDRESS)
-        if index == link and value:
-            found.append(ipaddress.ip_network((value, bits), strict=False))
-    return found
+        if value:
+            yield ipaddress.ip_network((value, bits), strict=False), link
 
 
 def routes(routing: Routing) -> t.Iterator[Route]:
@@ -168,17 +171,20 @@ def marks_tested(routing: Routing) -> int:
 
 
 def link_of(routing: Routing, address: str) -> t.Optional[int]:
-    """The index of the link that an address is behind, by the most specific route that needs no gateway, in any table.
+    """The index of the link that an address is behind: of the routes that need no gateway, in any table, and of the
+    networks of the links' own addresses the most specific one that contains it.
 
-    Policy routing is not looked at: it may lead packets to an address elsewhere, and still the address is here.
+    Policy routing is not looked at, nor is whether a route hides another: they lead packets to an address elsewhere,
+    or nowhere, and still packets from it come from here.
     """
     value = ipaddress.ip_address(address)
     found = [
-        (route.destination.prefixlen, route.link)
+        (route.destination.prefixlen, True, route.link)
         for route in routes(routing)
         if route.kind == UNICAST and route.link and not route.gateway and value in route.destination
     ]
-    return max(found)[1] if found else None
+    found += [(network.prefixlen, False, link) for network, link in _networks(routing) if value in network]
+    return max(found)[2] if found else None
 
 
 def link_towards(address: str) -> t.Optional[int]:

@@ -71,6 +71,14 @@ def test_link_of_an_address() -> None:
     assert routing.link_of(known, "192.0.2.1") is None
 
 
+def test_link_of_an_address_whose_route_is_replaced() -> None:
+    own = struct.pack("=BBBBI", 2, 24, 0, 0, 5) + netlink.attribute(1, bytes((10, 244, 1, 1)))
+    prohibited = _route("10.244.1.0/24", kind=8)
+    assert routing.link_of(Routing((own,), (), (), (prohibited,)), "10.244.1.7") == 5
+    elsewhere = _route("10.244.1.0/24", netlink.word(4, 3))
+    assert routing.link_of(Routing((own,), (), (), (elsewhere,)), "10.244.1.7") == 3
+
+
 def test_route_as_it_can_be_asked_for() -> None:
     metrics = netlink.attribute(8, b"12345678")
     told = _route("10.0.0.0/8", netlink.word(4, 2), metrics, netlink.attribute(12, bytes(32)), flags=0x4 | 0x10)
