@@ -39,6 +39,14 @@ COMPILED = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(CACHE / "c
 #: What of the environment is kept where sudo is needed.
 KEPT = re.compile(r"(PATH|TERM)$|(ANSIBLE|HYPOTHESIS|MOLECULE|PYTHON)")
 
+#: Lines of a log that say what failed: of Ansible, of pytest, of Python. A task is named for what fails in it.
+TELLING = re.compile(
+    r"TASK \[|fatal: |failed: |FAILED |ERROR (?!.*(Ansible return code|Executed: Failed|1 failed\)))"
+    r"|\s*(NOT SO: |E   |[\w.]*(Error|Exception): |assertion: |msg: (?!All assertions|non-zero|\|)|stderr: [^'|])"
+)
+#: How many of them are repeated at the end, for each job, and how much of each.
+LINES, COLUMNS = 12, 240
+
 Word = t.Union[str, Path]
 
 
@@ -111,6 +119,13 @@ class Job:
     def output(self) -> str:
         """What was printed so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
+
+    def reasons(self) -> t.List[str]:
+        """What the log says of failures, as far as it fits on a screen: often only the end of a long run is kept."""
+        plain = re.sub("\x1b\\[[0-9;]*m", "", self.output()).splitlines()
+        found = [line[:COLUMNS].rstrip() for line in plain if TELLING.match(line)]
+        pairs = zip(found, found[1:] + ["TASK ["])
+        return [line for line, after in pairs if not (line.startswith("TASK [") and after.startswith("TASK ["))][:LINES]
 
     def add(self, title: str, tally: Tally, why: str = "") -> None:
         """Count checks, and say which failed."""
@@ -227,6 +242,8 @@ def summary(jobs: t.Sequence[Job]) -> Tally:
     for job in jobs:
         for failure in job.failures:
             say("--- %s: see %s" % (failure, job.log.relative_to(ROOT)))
+        for line in job.reasons() if job.failures else ():
+            say("    " + line)
     total = sum((job.tally for job in jobs), Tally())
     say(str(total))
     return total
