@@ -204,9 +204,10 @@ def look() -> t.Dict[str, t.Any]:
     shown = sh("systemctl", "show", "kubelet", "-p", "MainPID", "-p", "ActiveState")
     about = dict(line.split("=", 1) for line in shown.splitlines())
     pid = about["MainPID"]
-    arguments = []
-    if pid != "0":
+    try:
         arguments = Path("/proc", pid, "cmdline").read_text(encoding="utf-8").split("\0")[2:-1]
+    except (FileNotFoundError, ProcessLookupError):  # not running, or it has just ended and systemd starts it again
+        arguments = []
     files = (UNIT, DROP_IN, EXTRA, KUBEADM_FLAGS, KUBESPRAY_ENV)
     return {
         "healthy": healthy(),
