@@ -48,6 +48,13 @@ options:
       - Test all traffic of pods against the policy. This takes seconds on a node with thousands of rules.
     type: bool
     default: false
+  max_questions:
+    description:
+      - How many packets O(verify=true) sends for each IP version, at most. A node with thousands of Services has more
+        groups of packets than the default; RV(questions_left_out) tells how many were left out.
+      - With V(0) it sends one for every group. That can take minutes.
+    type: int
+    default: 5000
   config_file:
     description:
       - Take the policy from this file on the node; as for M(kubenode.ip_masq.ip_masq).
@@ -414,6 +421,7 @@ ARGUMENT_SPEC = dict(
     protocol={"type": "str", "choices": ["tcp", "udp", "sctp", "icmp"], "default": "tcp"},
     port={"type": "int", "default": 80},
     verify={"type": "bool", "default": False},
+    max_questions={"type": "int", "default": 5000},
     config_file={"type": "path"},
     config_dir={"type": "path", "default": "/etc/ip-masq-agent"},
 )
@@ -445,7 +453,8 @@ def main() -> None:
     try:
         if "non_masquerade_cidrs" in given:
             given["non_masquerade_cidrs"] = split_entries(given["non_masquerade_cidrs"])
-        wanted = request(params["destinations"], params["source"], params["protocol"], params["port"], params["verify"])
+        asked = ("destinations", "source", "protocol", "port", "verify", "max_questions")
+        wanted = request(*(params[name] for name in asked))
         policy = choose_policy(given, params["config_file"], Paths(config_dir=params["config_dir"]))
         node = Node(run)
         found = inspect(node, policy, wanted)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -117,8 +118,15 @@ def _parser(where: Paths) -> argparse.ArgumentParser:
         "group of packets that a rule, a set or a route tells apart. No packet leaves the node. The result is stored "
         "for status and metrics.",
     )
+    command.add_argument(
+        "--max-questions",
+        type=int,
+        default=5000,
+        metavar="N",
+        help="packets to send for each IP version, at most; 0: as many as there are groups (default: 5000)",
+    )
     command.add_argument("--json", action="store_true", help="machine-readable output")
-    command.set_defaults(command=_verify)
+    command.set_defaults(command=_verify, refuse=command.error)
     command = commands.add_parser("who", help="show the pod behind a connection that another host reports")
     command.add_argument("seen", metavar="ADDRESS:PORT", help="the source that the other host saw, IPv6 in []")
     command.add_argument("--to", metavar="ADDRESS:PORT", help="the other host; without it all connections are read")
@@ -171,9 +179,12 @@ def _explain(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
 
 
 def _verify(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
+    from .._twin.inspection import request
     from .verify import verify
 
-    done = verify(node, where, arguments.json)
+    limit = arguments.max_questions
+    wanted = _checked(arguments.refuse, functools.partial(request, [], everything=True, max_questions=limit))
+    done = verify(node, where, wanted, arguments.json, console.progress("%d of %d questions asked"))
     for line in done.lines:
         console.print_line(line)
     if done.not_stored:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import typing as t
 
 from .._engine.iptables_syntax import shown
 
@@ -28,6 +29,20 @@ def log(priority: int, line: str) -> None:
 def print_line(line: str) -> None:
     """Write a line of a report."""
     sys.stdout.write(shown(line) + "\n")
+
+
+def progress(text: str) -> t.Callable[[int, int], None]:
+    """Shows a person how far long work is, in one line that is gone at its end. Shows nothing to programs.
+
+    :param text: with C(%d) for what is done, and for all of it.
+    """
+
+    def show(done: int, everything: int) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write("\r\033[K" + (text % (done, everything) if done < everything else ""))
+            sys.stderr.flush()
+
+    return show
 
 
 def tolerate_any_text() -> None:

@@ -11,7 +11,7 @@ import typing as t
 
 from .._engine.detect import Node
 from .._errors import NodeError
-from .._twin import explanations, inspection
+from .._twin import explanations, inspection, verification
 from . import last_verification
 from .compared_policy import choose_policy
 from .explain import Data, warnings
@@ -29,12 +29,15 @@ class Output(t.NamedTuple):
     not_stored: t.Optional[str]
 
 
-def verify(node: Node, where: Paths, as_json: bool) -> Output:
+def verify(
+    node: Node, where: Paths, wanted: inspection.Request, as_json: bool, progress: verification.Progress
+) -> Output:
     """Send packets through a copy of the node, and store the result for status and metrics.
 
+    :param progress: told how far it is.
     :raises ConfigError: there is no valid configuration. NodeError: the node cannot be read.
     """
-    found = inspection.inspect(node, choose_policy({}, None, where), inspection.Request(verify=True))
+    found = inspection.inspect(node, choose_policy({}, None, where), wanted, progress)
     causes = explanations.causes(found["conflicts"])
     result = last_verification.Verification(
         time.time(), found["verified"], found["questions"], len(causes), found["summary"]

@@ -52,15 +52,24 @@ class Request(t.NamedTuple):
     protocol: str = "tcp"
     port: int = 80
     verify: bool = False
+    #: of the questions of a verification, for each version of IP; 0: none
+    max_questions: int = verification.LIMIT
 
 
 def request(
-    destinations: t.Sequence[t.Any], source: t.Optional[str], protocol: str, port: int, everything: bool = False
+    destinations: t.Sequence[t.Any],
+    source: t.Optional[str] = None,
+    protocol: str = "tcp",
+    port: int = 80,
+    everything: bool = False,
+    max_questions: int = verification.LIMIT,
 ) -> Request:
     """Check what is asked for.
 
     :param everything: whether to verify the node.
-    :raises ConfigError: not an address, two IP versions in one question, or a port outside of 1-65535.
+    :param max_questions: of the verification.
+    :raises ConfigError: not an address, two IP versions in one question, a port outside of 1-65535, or a negative
+        number of questions.
     """
     sender = None if source is None else _address("source", source)
     receivers = [_address("destinations", one) for one in destinations]
@@ -74,7 +83,10 @@ def request(
         raise ConfigError("protocol: %s is unknown: use %s" % (protocol, ", ".join(sorted(PROTOCOLS))))
     if not 1 <= port <= 65535:
         raise ConfigError("port: %d is outside 1-65535" % port)
-    return Request(tuple(map(str, receivers)), None if sender is None else str(sender), protocol, port, everything)
+    if max_questions < 0:
+        raise ConfigError("max_questions: %d is negative: give how many may be asked, or 0 for all" % max_questions)
+    source = None if sender is None else str(sender)
+    return Request(tuple(map(str, receivers)), source, protocol, port, everything, max_questions)
 
 
 def _address(option: str, value: t.Any) -> t.Any:
@@ -84,9 +96,12 @@ def _address(option: str, value: t.Any) -> t.Any:
         raise ConfigError("%s: %r is not an IP address: give one without a prefix length" % (option, value)) from None
 
 
-def inspect(node: Node, policy: ComparedPolicy, wanted: Request) -> Data:
+def inspect(
+    node: Node, policy: ComparedPolicy, wanted: Request, progress: verification.Progress = lambda _asked, _all: None
+) -> Data:
     """All that is known about a node; as RETURN of the module ip_masq_info.
 
+    :param progress: told how far a verification is.
     :raises NodeError: the node cannot be read.
     """
     result = reconcile(node, policy.config, check=True, used_before=policy.used_before)
@@ -112,7 +127,7 @@ def inspect(node: Node, policy: ComparedPolicy, wanted: Request) -> Data:
         "summary": "",
     }
     if wanted.destinations or wanted.verify:
-        findings += _ask(node, policy, rulesets, wanted, found)
+        findings += _ask(node, policy, rulesets, wanted, progress, found)
     found["health"] = [one._asdict() for one in findings]
     if wanted.verify:
         found["verified"], found["summary"] = _verdict(policy, findings, found)
@@ -206,7 +221,12 @@ def _health(node: Node, policy: ComparedPolicy, result: Result) -> t.Iterator[He
 
 
 def _ask(
-    node: Node, policy: ComparedPolicy, rulesets: t.Mapping[str, Ruleset], wanted: Request, found: Data
+    node: Node,
+    policy: ComparedPolicy,
+    rulesets: t.Mapping[str, Ruleset],
+    wanted: Request,
+    progress: verification.Progress,
+    found: Data,
 ) -> t.Iterator[Health]:
     """Put the questions to a copy of the node, and write the answers to ``found``."""
     declared = explanations.declaration_of(rulesets)
@@ -234,7 +254,7 @@ def _ask(
         found["explanations"] = explanations.explain(copy, declared, asked)
         unseen: t.Sequence[Unseen] = copy.unseen
         if wanted.verify:
-            report = verification.verify(copy, declared)
+            report = verification.verify(copy, declared, wanted.max_questions, progress)
             unseen = report.unseen
             found["questions"], found["questions_left_out"] = report.questions, report.left_out
             found["conflicts"] = [data for one in report.conflicts for data in explanations.conflict(one)]
@@ -259,4 +279,9 @@ def _report_health(report: verification.Report) -> t.Iterator[Health]:
             one.remedy,
         )
     if report.left_out:
-        yield Health("incomplete", WARNING, "%d questions beyond the limit were not asked" % report.left_out, "")
+        yield Health(
+            "incomplete",
+            WARNING,
+            "%d questions beyond the limit were not asked" % report.left_out,
+            "ip-masq-agent verify --max-questions 0 asks all (max_questions of the module ip_masq_info)",
+        )

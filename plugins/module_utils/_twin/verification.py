@@ -15,7 +15,7 @@ from .questions import Boundaries, Cell, Choice
 from .spans import Spans
 from .survey import Survey, survey
 from .twin import Twin
-from .values import DROPPED, REJECTED, SENT, Answer, Rule, Unseen
+from .values import DROPPED, REJECTED, SENT, Answer, Question, Rule, Unseen
 
 #: What a policy declares of a packet that leaves: it shows the address of the pod, or one of the node.
 POD = "pod"
@@ -25,8 +25,10 @@ NODE = "node"
 ERROR = "error"
 WARNING = "warning"
 
-#: How many questions are put at most; at a thousand in a second that is some seconds.
+#: How many questions are put at most, where no other number is asked for; that takes some seconds.
 LIMIT = 5000
+#: How many are put at a time: after each of these parts the progress is told.
+_AT_A_TIME = 1000
 #: How often a question is put again until a rule that chance left out decides once more.
 _RETRIES = 32
 #: Into how many parts an interval is divided of which nothing came out, and how many such intervals are.
@@ -115,10 +117,16 @@ class _Finding(t.NamedTuple):
     always: bool
 
 
-def verify(twin: Twin, declaration: Declaration, limit: int = LIMIT) -> Report:
+#: Called with the number of questions that were put, and of those that will be.
+Progress = t.Callable[[int, int], None]
+
+
+def verify(
+    twin: Twin, declaration: Declaration, limit: int = LIMIT, progress: Progress = lambda _asked, _all: None
+) -> Report:
     """Ask the twin of a node all questions that matter.
 
-    :param limit: of questions, for each version of IP.
+    :param limit: of questions, for each version of IP; 0: none.
     :raises NodeError: the twin does not answer.
     """
     mine = routing.local_addresses(twin.state.routing)
@@ -128,7 +136,7 @@ def verify(twin: Twin, declaration: Declaration, limit: int = LIMIT) -> Report:
     for version in (4, 6):
         surveyed = survey(twin.state, version)
         choice = Choice(twin.state, surveyed, declaration.boundaries, declaration.pods)
-        checker = _Checker(twin, declaration, mine, choice)
+        checker = _Checker(twin, declaration, mine, choice, progress)
         findings += checker.findings(limit)
         asked += checker.asked
         left_out += checker.left_out
@@ -139,8 +147,11 @@ def verify(twin: Twin, declaration: Declaration, limit: int = LIMIT) -> Report:
 class _Checker:
     """Asks about one version of IP."""
 
-    def __init__(self, twin: Twin, declaration: Declaration, mine: t.Container[str], choice: Choice) -> None:
+    def __init__(
+        self, twin: Twin, declaration: Declaration, mine: t.Container[str], choice: Choice, progress: Progress
+    ) -> None:
         self.asked = self.left_out = 0
+        self._progress = progress
         self._twin = twin
         self._declaration = declaration
         self._mine = mine
@@ -159,9 +170,7 @@ class _Checker:
 
     def _ask(self, cells: t.Sequence[Cell]) -> t.Tuple[t.List[_Finding], t.List[Cell]]:
         """The findings, and the cells of which nothing came out."""
-        questions = [question for cell in cells for question in cell.questions]
-        self.asked += len(questions)
-        answers = iter(self._twin.ask(questions))
+        answers = self._answers([question for cell in cells for question in cell.questions])
         found: t.List[_Finding] = []
         silent: t.List[Cell] = []
         for cell in cells:
@@ -175,6 +184,14 @@ class _Checker:
             elif all(answer.outcome in (DROPPED, REJECTED) for answer in mine):
                 silent.append(cell)
         return found, silent
+
+    def _answers(self, questions: t.Sequence[Question]) -> t.Iterator[Answer]:
+        for start in range(0, len(questions), _AT_A_TIME):
+            part = questions[start : start + _AT_A_TIME]
+            answers = self._twin.ask(part)
+            self.asked += len(part)
+            self._progress(start + len(part), len(questions))
+            yield from answers
 
 
 class Verdict(t.NamedTuple):
@@ -241,7 +258,7 @@ def _broken(declaration: Declaration, mine: t.Container[str], answer: Answer) ->
 def _spread(cells: t.Sequence[Cell], limit: int) -> t.List[Cell]:
     """As many cells as the limit allows: all, or some from everywhere."""
     total = sum(len(cell.questions) for cell in cells)
-    if total <= limit:
+    if total <= (limit or total):
         return list(cells)
     chosen, used = [], 0
     plain = [cell for cell in cells if not cell.service and not cell.sender]

@@ -41,6 +41,7 @@ class Agent:
         self.config = root / "config" / "config"
         self.config.parent.mkdir()
         self._capsys = capsys
+        self.asked = inspection.Request()
         self.met: t.Dict[str, t.Any] = {}
         self.route = "203.0.113.7 via 198.51.100.2 dev eth0 src 198.51.100.1 uid 0 \\    cache \n"
 
@@ -48,9 +49,11 @@ class Agent:
         assert check
         return reconciled(config, **self.met)
 
-    @staticmethod
-    def _inspect(_node: t.Any, _policy: t.Any, wanted: inspection.Request) -> t.Dict[str, t.Any]:
+    def _inspect(
+        self, _node: t.Any, _policy: t.Any, wanted: inspection.Request, *_progress: t.Any
+    ) -> t.Dict[str, t.Any]:
         """A node that cannot be copied."""
+        self.asked = wanted
         health = [{"code": "no_copy", "severity": "warning", "text": REASON, "remedy": ""}]
         explanations = [{"destination": one, "outcome": "not asked"} for one in wanted.destinations]
         return {
@@ -307,6 +310,14 @@ class TestVerify:
         assert run.out.splitlines()[0] == "not verified: " + REASON
         assert run("status") == cli.OK
         assert re.search(r"^verified +20.* \(\d+ s ago\): not verified: packets were not", run.out, re.MULTILINE)
+
+    def test_number_of_questions(self, run: Agent) -> None:
+        run("verify", "--max-questions", "0")
+        assert run.asked == inspection.Request(verify=True, max_questions=0)
+        run("verify")
+        assert run.asked.max_questions == 5000
+        assert run("verify", "--max-questions", "-1") == 2
+        assert "max_questions: -1 is negative" in run.err
 
     def test_status_says_that_it_was_never_verified(self, run: Agent) -> None:
         assert run("status") == cli.OK

@@ -81,7 +81,8 @@ class Agent:
 
     def verify(self, as_json: bool = False) -> verify.Output:
         """The outcome of the command verify."""
-        return verify.verify(t.cast(t.Any, None), self.where, as_json)
+        wanted = inspection.request([], everything=True)
+        return verify.verify(t.cast(t.Any, None), self.where, wanted, as_json, lambda _asked, _all: None)
 
 
 @pytest.fixture

@@ -27,8 +27,8 @@ _POLICY = explanations.declaration_of({IPV4: from_config(build({}), IPV4)})
 
 
 def test_request_in_one_form() -> None:
-    asked = inspection.request(["FD00::0:1"], "fd00:0::2", "udp", 53, True)
-    assert asked == (("fd00::1",), "fd00::2", "udp", 53, True)
+    asked = inspection.request(["FD00::0:1"], "fd00:0::2", "udp", 53, True, 7)
+    assert asked == (("fd00::1",), "fd00::2", "udp", 53, True, 7)
 
 
 @pytest.mark.parametrize(
@@ -39,6 +39,7 @@ def test_request_in_one_form() -> None:
         ((["10.0.0.1"], "fd00::1", "tcp", 80, False), "10.0.0.1 is not of the IP version of the source fd00::1"),
         (([], None, "gre", 80, False), "protocol: gre is unknown: use icmp"),
         (([], None, "tcp", 65536, False), "port: 65536 is outside 1-65535"),
+        (([], None, "tcp", 80, True, -1), "max_questions: -1 is negative: .*, or 0 for all"),
     ],
 )
 def test_request_refused(arguments: t.Any, message: str) -> None:

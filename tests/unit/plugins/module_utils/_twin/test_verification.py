@@ -271,3 +271,16 @@ def test_owners_are_complete() -> None:
         assert actor.remedy and not actor.remedy.endswith(".")
         for pattern in (actor.table, actor.chain, actor.text):
             re.compile(pattern)
+
+
+def test_without_a_limit_nothing_is_left_out_and_progress_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verification, "_AT_A_TIME", 100)
+    rules = tuple("nat -A POSTROUTING -d 10.%d.0.0/16 -j MASQUERADE" % number for number in range(0, 250, 2))
+    steps: t.List[t.Tuple[int, int]] = []
+    oracle = t.cast(t.Any, Oracle(_as_declared, *rules))
+    report = verification.verify(oracle, verification.exempt(_EXEMPT), 0, lambda *step: steps.append(step))
+    assert report.left_out == 0 and report.questions > 250
+    limited = verification.verify(oracle, verification.exempt(_EXEMPT), 100)
+    assert limited.questions + limited.left_out == report.questions
+    assert steps[:2] == [(100, report.questions), (200, report.questions)]
+    assert steps[-1] == (report.questions, report.questions)
