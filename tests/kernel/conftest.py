@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import typing as t
@@ -43,15 +44,23 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Print the tables of C(show_table): what tests print themselves is lost where they run side by side."""
+    tables: t.Dict[t.Tuple[str, ...], t.List[t.List[t.Tuple[str, ...]]]] = {}
     for reports in list(terminalreporter.stats.values()):
         for report in reports:
             if getattr(report, "when", "") == "call":
-                for name, text in report.user_properties:
+                for name, (head, rows) in report.user_properties:
                     if name == "table":
-                        terminalreporter.write_line("\n" + text)
+                        tables.setdefault(tuple(head), []).append(list(map(tuple, rows)))
+    for head, parts in tables.items():
+        lines = [head, *(parts[0] if len(parts) == 1 else sorted(itertools.chain(*parts)))]
+        widths = [max(len(cell) for cell in column) + 2 for column in zip(*lines)]
+        terminalreporter.write_line("")
+        for line in lines:
+            terminalreporter.write_line("".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
 
 
-#: Prints a table: what stands in its corner, the other columns' heads, rows of a name and cells.
+#: Prints a table: what stands in its corner, the other columns' heads, rows of a name and cells. Those of several tests
+#: with the same heads are one.
 ShowTable = t.Callable[[str, t.Sequence[str], t.Iterable[t.Tuple[str, t.Sequence[str]]]], None]
 
 
@@ -60,10 +69,7 @@ def show_table(record_property: t.Callable[[str, object], None]) -> ShowTable:
     """Print a table once all tests are over."""
 
     def show(corner: str, heads: t.Sequence[str], rows: t.Iterable[t.Tuple[str, t.Sequence[str]]]) -> None:
-        lines = [(corner, *heads), *((name, *cells) for name, cells in rows)]
-        widths = [max(len(cell) for cell in column) + 2 for column in zip(*lines)]
-        text = ["".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
-        record_property("table", "\n".join(text))
+        record_property("table", ((corner, *heads), [(name, *cells) for name, cells in rows]))
 
     return show
 

@@ -74,7 +74,7 @@ def _verify() -> t.Tuple[verification.Report, t.List[Answer]]:
 
 
 @pytest.mark.parametrize(("shape", "variant"), _CASES)
-def test_owner(node: Topology, shape: Shape, variant: str) -> None:
+def test_owner(node: Topology, shape: Shape, variant: str, show_table: t.Callable[..., None]) -> None:
     _load(node, shape, variant)
     real = node.ask(*_ASKED)
     report, answers = inside(node.node, _verify)
@@ -92,6 +92,11 @@ def test_owner(node: Topology, shape: Shape, variant: str) -> None:
             verification.ERROR,
         )
         assert conflict.decided_by is not None and conflict.decided_by.text and conflict.remedy
+    tool = "nft" if shape.backend == NFT else "iptables-" + variant
+    seen = "node" if hidden else "pod"
+    blamed = "%d ranges: %s" % (sum(len(one.ranges) for one in report.conflicts), shape.owner) if hidden else "none"
+    cells = (tool, seen, blamed, report.conflicts[0].remedy if hidden else "")
+    show_table("program", ("rules of", "exempt destination sees", "conflict", "remedy"), [(shape.name, cells)])
 
 
 def _covers(conflict: verification.Conflict, address: str) -> bool:
