@@ -10,10 +10,11 @@ import subprocess
 import sys
 import typing as t
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import links, node_state, unseen
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import links, nf_tables, node_state, unseen
 from support.lab import carry_out, inside
 from support.namespaces import Namespace
 from support.random_nodes import RandomNode
@@ -85,6 +86,19 @@ def _bare(lines: t.Sequence[str]) -> t.List[t.List[str]]:
 @pytest.mark.parametrize("seed", range(8))
 def test_copy_is_the_same_to_every_tool(seed: int) -> None:
     assert carry_out(_compare_listings, seed) == []
+
+
+def _read_both_ways(seed: int) -> t.Tuple[t.Any, t.Any]:
+    with RandomNode(seed).node:
+        at_once = nf_tables.read()
+        with mock.patch.object(nf_tables, "_MANY_RULES", 0):
+            return at_once, nf_tables.read()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rules_read_chain_by_chain_are_the_same(seed: int) -> None:
+    at_once, by_chain = carry_out(_read_both_ways, seed)
+    assert at_once == by_chain and any(table.rules for table in at_once)
 
 
 def test_table_without_its_tool(topology: Topology, monkeypatch: pytest.MonkeyPatch) -> None:
