@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import _imp
+import ast
 import marshal
 import os
 import stat
@@ -16,6 +17,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import support
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import bundle, paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.import_collection import location
@@ -62,12 +64,40 @@ class TestProgram:
         )
         assert int(done.stdout or 0) > 1000, done.stderr
 
+    def test_imports_are_those_of_the_syntax_tree(self) -> None:
+        for name, content in bundle.sources().items():
+            written = [
+                "." * node.level + (node.module or "")
+                for node in ast.walk(ast.parse(content))
+                if isinstance(node, ast.ImportFrom) and node.level
+            ]
+            found = [dots + stem for dots, stem, _names in bundle._IMPORT.findall(content.decode("utf-8"))]
+            assert sorted(found) == sorted(written), name
+
+    def test_making_it_runs_no_module(self) -> None:
+        code = (
+            "import sys; sys.path[:0] = sys.argv[1:]\n"
+            "from support.import_collection import make_importable; make_importable()\n"
+            "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import bundle, paths\n"
+            "before = set(sys.modules); bundle.program(paths.Paths())\n"
+            "print([name for name in set(sys.modules) - before if not hasattr(sys.modules[name], '__path__')])\n"
+        )
+        folder = str(Path(support.__file__).parents[1])
+        done = subprocess.run([sys.executable, "-c", code, folder], stdout=subprocess.PIPE, check=True)
+        assert done.stdout == b"[]\n"
+
     def test_relative_imports_of_every_kind_are_found(self) -> None:
         source = (
             b"from . import sync, metrics\n"
             b"from .paths import Paths\n"
             b"from .._system import files\n"
             b"from .._errors import NodeError\n"
+            b"from .._policy import (\n"
+            b"    policy,\n"
+            b"    values as those,\n"
+            b")\n"
+            b"from .memory import Memory  # (ours)\n"
+            b"from . import units  # and no more, ever\n"
             b"def late():\n"
             b"    try:\n"
             b"        from .console import say\n"
@@ -77,10 +107,14 @@ class TestProgram:
         assert sorted(bundle.imported("_agent.cli", source)) == [
             "_agent.console",
             "_agent.explain",
+            "_agent.memory",
             "_agent.metrics",
             "_agent.paths",
             "_agent.sync",
+            "_agent.units",
             "_errors",
+            "_policy.policy",
+            "_policy.values",
             "_system.files",
         ]
 
@@ -94,8 +128,6 @@ class TestProgram:
             "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import bundle, paths\n"
             "sys.stdout.buffer.write(bundle.program(paths.choose_paths(python=sys.executable)))\n"
         )
-        import support
-
         for seed in ("1", "2"):
             done = subprocess.run(
                 [sys.executable, "-c", script, str(Path(support.__file__).parents[1])],
