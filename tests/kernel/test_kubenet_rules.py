@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from support.import_collection import ROOT
 from support.marks import iptables_only
+from support.modules import apply
 from support.namespaces import Namespace
 from support.variants import Variant
 
@@ -101,6 +102,19 @@ def test_kubenets_rule_is_deleted_for_good(ns: Namespace, variant: Variant, tmp_
     assert [action.split()[0] for action in first[3]] == ["edited", "restarted", "deleted"]
     assert second[0] is False and second[2] == "already_set"
     assert variant.listing(ns, "ipv4", "POSTROUTING") == []
+
+
+def test_rules_of_any_backend_and_kubenets_deletion_leave_each_other_alone(
+    ns: Namespace, variant: Variant, tmp_path: Path
+) -> None:
+    assert apply(ns, backend=variant.backend)["changed"] is True
+    ours = variant.rules(ns, "ipv4")
+    first, second = go(ns, tmp_path, "1.23.17", "--network-plugin=kubenet", variant.host.tool("ipv4"))
+    assert first[1] == "" and [action.split()[0] for action in first[3]] == ["edited", "restarted", "deleted"]
+    assert second[0] is False
+    assert ours and variant.rules(ns, "ipv4") == ours
+    assert not [line for line in variant.host.listing(ns, "ipv4", "POSTROUTING") or [] if "kubenet" in line]
+    assert apply(ns, backend=variant.backend)["changed"] is False
 
 
 @iptables_only
