@@ -144,7 +144,7 @@ def repaired(what: str, promised: float) -> None:
     wanted, before = ours(), remembered()["drift_repaired"]
     flush()
     started = time.monotonic()
-    eventually(what, lambda: ours() == wanted and remembered()["drift_repaired"] > before, promised, started, seen=ours)
+    eventually(what, lambda: remembered()["drift_repaired"] > before and ours() == wanted, promised, started, seen=ours)
     packets(what)
 
 

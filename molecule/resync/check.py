@@ -58,8 +58,9 @@ def repaired(what: str, damage: t.Callable[[], object], promised: float, real: b
     started = time.monotonic()
 
     def is_repaired() -> bool:
+        # What runs no program comes first.
         repaired = remembered()["drift_repaired"]
-        return ours() == wanted and last_sync() > synced and (repaired > before or not real)
+        return last_sync() > synced and (repaired > before or not real) and ours() == wanted
 
     eventually("%s: repaired" % what, is_repaired, promised, started, ours)
     lost = remembered()["drift_repaired"] > before
