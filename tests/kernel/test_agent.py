@@ -187,8 +187,8 @@ class TestBrokenConfig:
 FILE_SYSTEMS = {
     "full": """
         rm -f "$1/expected"
-        mount -t tmpfs -o size=64k,mode=700 none /mnt && cp -a "$1/." /mnt && mount --move /mnt "$1"
-        head -c 1M /dev/zero >"$1/filler" 2>/dev/null || true
+        mount -t tmpfs -o size=2m,mode=700 none /mnt && cp -a "$1/." /mnt && mount --move /mnt "$1"
+        head -c 4M /dev/zero >"$1/filler" 2>/dev/null || true
         test "$(stat -f -c %a "$1")" = 0""",
     "without inodes": """
         rm -f "$1/expected"

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import typing as t
 from pathlib import Path
 
@@ -19,6 +21,8 @@ from .namespaces import Namespace
 make_importable()
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import bundle, paths, resync_script  # noqa: E402
+
+from .private_node import private_paths  # noqa: E402
 
 #: Gives the namespace directories of its own in place of the machine's, for as long as the namespace lives.
 _MOUNT = """
@@ -67,6 +71,18 @@ done
 _JOURNALCTL = '#!/bin/sh\n[ "$1" = --sync ] || cat %s/journal\n'
 
 
+@functools.lru_cache(maxsize=None)
+def _compiled() -> bytes:
+    """The compiled code that a start of the agent's program keeps; the same for all paths."""
+    with tempfile.TemporaryDirectory() as folder:
+        where = private_paths(Path(folder))
+        Path(where.compiled).parent.mkdir(parents=True)
+        program = Path(folder, "program")
+        program.write_bytes(bundle.program(where))
+        subprocess.run([sys.executable, "-I", str(program), "--version"], stdout=subprocess.DEVNULL, check=True)
+        return Path(where.compiled).read_bytes()
+
+
 class AgentNode:
     """The agent in a namespace. Its /etc, /run, /var/lib and /usr/local/sbin lie below ``root`` for the test to see.
 
@@ -107,6 +123,9 @@ class AgentNode:
         self._write(self.agent, bundle.program(self.where))
         self._write(self.program, (_RECORDER % (self._log, self.agent)).encode())
         self._write(self.at(self.where.resync), resync_script.resync_script(self.where).encode())
+        # As after an earlier start: compiling takes longer than most of what a test does.
+        self.run_dir.mkdir(mode=0o700)
+        self.at(self.where.compiled).write_bytes(_compiled())
 
     @staticmethod
     def _write(path: Path, content: bytes) -> None:
