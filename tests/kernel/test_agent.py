@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from support.agent_node import AgentNode
-from support.namespaces import Namespace
+from support.namespaces import Namespace, until
 from support.prometheus import parse
 from support.topology import ADDRESSES, Topology
 from support.variants import BACKENDS, Variant, pristine, snapshot
@@ -416,6 +416,8 @@ class TestExplain:
         a, node = ADDRESSES[family], AgentNode(topology.node, tmp_path)
         bound, bits = ("192.0.2.77", 32) if family == "ipv4" else ("2001:db8:5::1", 128)
         node.ns.run("ip", "address", "add", "%s/%d" % (bound, bits), "dev", "lo")
+        local = ("ip", "-6" if family == "ipv6" else "-4", "route", "show", "table", "local")
+        until(lambda: bound in node.ns.run(*local), "the route of an address of the node")
         node.configure(backend="nftables", enableIPv6=True)
         for seen in (bound, a.node):
             first, declared, *_more = node.command("explain", a.outside[0], "--source", bound).stdout.splitlines()

@@ -177,7 +177,8 @@ def test_the_node_s_own_traffic_is_masqueraded_too_unless_the_destination_is_exe
     """A BGP speaker that uses a loopback address: its peers must be exempt."""
     a = ADDRESSES[family]
     loopback, (peer, other) = a.pods.replace("0/24", "99").replace("::/64", "::99"), a.outside
-    topology.node.run("ip", "address", "add", loopback, "dev", "lo")
+    # nodad: without it the kernel checks an address of IPv6 first, some time after the command.
+    topology.node.run("ip", "address", "add", loopback, "dev", "lo", *(["nodad"] if family == "ipv6" else []))
     topology.node.run("ip", "route", "replace", "default", "via", a.peer, "src", loopback)
     apply(topology.node, backend=variant.backend, enable_ipv6=True, non_masquerade_cidrs=[])
     assert topology.ask(peer, other, client=topology.node) == {peer: a.node, other: a.node}
