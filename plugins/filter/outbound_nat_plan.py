@@ -1,0 +1,160 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: outbound_nat_plan
+short_description: What the policy changes in CNI configurations of a Windows node
+version_added: 0.1.0
+author:
+  - the kubenode.ip_masq maintainers (@kubenode)
+description:
+  - Applies P(kubenode.ip_masq.outbound_nat_exceptions#filter) to files that C(ansible.windows.slurp) has read, with the
+    ranges of the policy. The role P(kubenode.ip_masq.ip_masq_windows#role) is its caller.
+positional: policy, remove, add_policy
+options:
+  _input:
+    description: Results of the loop over C(ansible.windows.slurp), each with the path as C(item) and the C(content).
+    type: list
+    elements: dict
+    required: true
+  policy:
+    description: What P(kubenode.ip_masq.config#lookup) returns for the host.
+    type: dict
+    required: true
+  remove:
+    description: The option O(kubenode.ip_masq.outbound_nat_exceptions#filter:remove).
+    type: list
+    elements: str
+    default: []
+  add_policy:
+    description: The option O(kubenode.ip_masq.outbound_nat_exceptions#filter:add_policy).
+    type: bool
+    default: false
+"""
+
+EXAMPLES = r"""
+- name: Read a configuration
+  ansible.windows.slurp:
+    src: "{{ item }}"
+  loop: ['C:\etc\cni\net.d\10-flannel.conf']
+  register: files
+
+- name: Show what the policy would change
+  ansible.builtin.debug:
+    msg: "{{ files.results | kubenode.ip_masq.outbound_nat_plan(lookup('kubenode.ip_masq.config')) }}"
+"""
+
+RETURN = r"""
+_value:
+  description:
+    - For each file its C(path), whether it would be C(changed), the C(content) that it would have in Base64, the
+      C(lines) of a report, the C(diff) as lines, and the C(error) if it is refused, else empty text.
+  type: list
+  elements: dict
+"""
+
+import base64
+import difflib
+import typing as t
+
+from ansible.errors import AnsibleFilterError
+from ansible.utils.unsafe_proxy import wrap_var
+
+from ..module_utils._errors import ConfigError
+from ..module_utils._policy.policy import build, file_key, find_file_key
+from ..module_utils._policy.values import Network, parse_networks, split_entries
+from ..plugin_utils.outbound_nat import Edited, edit
+
+_UTF16 = (b"\xff\xfe", b"\xfe\xff")
+
+
+def outbound_nat_plan(
+    files: t.Sequence[t.Mapping[str, t.Any]],
+    policy: t.Mapping[str, t.Any],
+    remove: t.Any = (),
+    add_policy: bool = False,
+) -> t.List[t.Dict[str, t.Any]]:
+    """See above.
+
+    :raises AnsibleFilterError: the policy is refused.
+    """
+    try:
+        wanted, unwanted = _ranges(policy), parse_networks(split_entries(remove))
+    except ConfigError as exc:
+        raise AnsibleFilterError("kubenode.ip_masq.outbound_nat_plan: %s" % exc) from None
+    plans = [_plan(file["item"], base64.b64decode(file["content"]), wanted, unwanted, add_policy) for file in files]
+    # Text of a node's file is never a template.
+    return t.cast(t.List[t.Dict[str, t.Any]], wrap_var(plans))
+
+
+def _ranges(policy: t.Mapping[str, t.Any]) -> t.Tuple[Network, ...]:
+    """The exempt ranges of a policy, by the keys of the config file."""
+    values = {option.name: value for key, value in policy.items() for option in [find_file_key(key)] if option}
+    if "non_masquerade_cidrs" in values:
+        values["non_masquerade_cidrs"] = split_entries(values["non_masquerade_cidrs"])
+    return build(values, label=file_key).non_masquerade_cidrs
+
+
+def _plan(
+    path: str, before: bytes, wanted: t.Sequence[Network], unwanted: t.Sequence[Network], add_policy: bool
+) -> t.Dict[str, t.Any]:
+    """What becomes of one file."""
+    try:
+        edited = edit(_text(before), wanted, unwanted, add_policy)
+    except ConfigError as exc:
+        return {
+            "path": path, "changed": False, "content": _base64(before), "diff": [], "lines": [],
+            "error": "%s: %s. The file is unchanged" % (path, exc),
+        }  # fmt: skip
+    after = edited.text.encode("utf-8")
+    return {
+        "path": path,
+        "changed": after != before,
+        "content": _base64(after),
+        "lines": ["%s: %s" % (path, line) for line in _lines(edited)],
+        "diff": list(_diff(path, before.decode("utf-8"), edited.text)),
+        "error": "",
+    }
+
+
+def _text(content: bytes) -> str:
+    """:raises ConfigError: another encoding."""
+    if content.startswith(_UTF16):
+        raise ConfigError(
+            "the file is UTF-16, which no network plugin reads: write it as UTF-8 (Set-Content -Encoding)"
+        )
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as exc:
+        raise ConfigError("byte %d is not UTF-8: write the file as UTF-8" % exc.start) from None
+
+
+def _lines(edited: Edited) -> t.Iterator[str]:
+    for change in edited.changes:
+        if change.added:
+            yield "%s: add %s" % (change.path, ", ".join(change.added))
+        if change.removed:
+            yield "%s: remove %s" % (change.path, ", ".join(change.removed))
+    if not edited.changes:
+        yield "unchanged"
+    yield from edited.notes
+
+
+def _diff(path: str, before: str, after: str) -> t.Iterator[str]:
+    old, new = ([line.rstrip("\r") for line in text.split("\n")] for text in (before, after))
+    return difflib.unified_diff(old, new, path, path, lineterm="", n=1)
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
+
+
+class FilterModule:
+    """What Ansible looks for."""
+
+    def filters(self) -> t.Dict[str, t.Callable[..., t.Any]]:
+        """The filters of this file."""
+        return {"outbound_nat_plan": outbound_nat_plan}
