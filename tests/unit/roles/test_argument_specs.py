@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.parsing.dataloader import DataLoader
-from ansible.template import Templar
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import parse
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import (
     DEFAULTS,
@@ -26,6 +24,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
 )
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import config_file_keys
 from support.import_collection import location
+from support.templates import template
 
 PREFIX = "ip_masq_agent_"
 ROLE = location() / "roles" / "ip_masq_agent"
@@ -50,20 +49,7 @@ def module_spec(name: str) -> t.Dict[str, t.Any]:
 
 def templated(value: t.Any, **variables: t.Any) -> t.Any:
     """A value as Ansible sees it, with the role's defaults and variables."""
-    known = {**DEFAULTS_FILE, **VARS, **variables}
-    try:
-        from ansible.template import trust_as_template  # ansible-core 2.19 and later
-    except ImportError:
-        return Templar(loader=DataLoader(), variables=known).template(value)
-
-    def trusted(item: t.Any) -> t.Any:
-        if isinstance(item, dict):
-            return {key: trusted(inner) for key, inner in item.items()}
-        if isinstance(item, list):
-            return [trusted(inner) for inner in item]
-        return trust_as_template(item) if isinstance(item, str) else item
-
-    return Templar(loader=DataLoader(), variables=trusted(known)).template(trusted(value))
+    return template(value, {**DEFAULTS_FILE, **VARS, **variables})
 
 
 POLICY = {PREFIX + option.name: option for option in POLICY_OPTIONS}
