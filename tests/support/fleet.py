@@ -58,7 +58,8 @@ class Fleet:
         self.hosts: t.Dict[str, t.Dict[str, t.Any]] = {}
         #: group -> variables; C(all) too
         self.group_vars: t.Dict[str, t.Dict[str, t.Any]] = {"all": {"ip_masq_agent_become": False}}
-        self._groups = {group: list(names) for group, names in groups.items()}
+        #: group -> names of hosts, which may be others than the nodes
+        self.groups = {group: list(names) for group, names in groups.items()}
         for name in sorted({name for names in groups.values() for name in names}):
             if name not in self._same:
                 self._make(name)
@@ -122,7 +123,7 @@ class Fleet:
     def inventory(self) -> t.Dict[str, t.Any]:
         """The inventory as Ansible's YAML plugin reads it."""
         groups: t.Dict[str, t.Any] = {
-            group: {"hosts": {name: {} for name in names}} for group, names in self._groups.items()
+            group: {"hosts": {name: {} for name in names}} for group, names in self.groups.items()
         }
         groups["all"] = {"hosts": self.hosts}
         for group, variables in self.group_vars.items():

@@ -25,6 +25,7 @@ from support.import_collection import ROOT, location
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 VERIFICATION = (ROOT / "docs" / "verification.md").read_text(encoding="utf-8")
+WINDOWS = (ROOT / "docs" / "windows.md").read_text(encoding="utf-8")
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/support/README.md")),
     *sorted((ROOT / "docs").glob("*.md")),
@@ -89,9 +90,26 @@ def test_policy_table_has_every_key_with_its_default() -> None:
 def test_variables_are_those_of_the_role() -> None:
     spec = yaml.safe_load((location() / "roles/ip_masq_agent/meta/argument_specs.yml").read_text(encoding="utf-8"))
     known = {*spec["argument_specs"]["main"]["options"], *OF_PLAYBOOKS, *METRICS}
-    for text in (README, OPERATIONS, VERIFICATION):
+    for text in (README, OPERATIONS, VERIFICATION, WINDOWS):
         for name in re.findall(r"\bip_masq_agent_[a-z0-9_]+\b", text):
             assert name in known or any(one.startswith(name) for one in known if name.endswith("_")), name
+
+
+def test_variables_for_windows_are_those_of_its_role() -> None:
+    spec = yaml.safe_load((location() / "roles/ip_masq_windows/meta/argument_specs.yml").read_text(encoding="utf-8"))
+    options = spec["argument_specs"]["main"]["options"]
+    table = {row[0].strip("`"): row[1].strip("`") for row in rows(WINDOWS, "| variable | default |")}
+    assert set(table) == set(options)
+    for name, about in options.items():
+        assert table[name] == "not set" if "default" not in about else yaml.safe_load(table[name]) == about["default"]
+    known = {*options, "ip_masq_windows"}
+    assert set(re.findall(r"\bip_masq_windows\w*", WINDOWS + README)) <= known
+
+
+def test_usual_directories_are_those_that_the_role_reads() -> None:
+    variables = yaml.safe_load((location() / "roles/ip_masq_windows/vars/main.yml").read_text(encoding="utf-8"))
+    for path in variables["ip_masq_windows__usual_paths"]:
+        assert "`%s`" % path in WINDOWS
 
 
 def test_metrics_are_those_that_are_written() -> None:

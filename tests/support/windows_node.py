@@ -1,0 +1,83 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Windows nodes without Windows: ansible-playbook on files of this host, with modules that ansible.windows has.
+
+PowerShell is not here. The modules in windows_modules take the same options and return the same keys, which
+tests/unit/roles/test_windows.py compares with the documentation of the real ones; the action plugin of win_copy is the
+real one, from the package ansible.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import yaml
+
+from .import_collection import location
+
+MODULES = Path(__file__).with_name("windows_modules")
+
+
+def real_collection() -> Path:
+    """ansible.windows, of the package ansible on the controller."""
+    spec = importlib.util.find_spec("ansible")
+    assert spec and spec.origin
+    return Path(spec.origin).parents[1] / "ansible_collections" / "ansible" / "windows"
+
+
+def make_collection(root: Path) -> Path:
+    """A collection ansible.windows whose modules work on this host; returned is the path for Ansible."""
+    plugins = root / "ansible_collections/ansible/windows/plugins"
+    shutil.copytree(MODULES, plugins / "modules", ignore=shutil.ignore_patterns("__pycache__"))
+    (plugins / "action").mkdir()
+    shutil.copy(real_collection() / "plugins/action/win_copy.py", plugins / "action")
+    return root
+
+
+class WindowsNodes:
+    """Hosts of an inventory, each with a directory of CNI configurations."""
+
+    def __init__(self, root: Path, *names: str) -> None:
+        self.root = root
+        self._collections = make_collection(root / "collections")
+        self.folders = {name: root / name for name in names}
+        self.hosts: t.Dict[str, t.Dict[str, t.Any]] = {}
+        for name, folder in self.folders.items():
+            folder.mkdir()
+            self.hosts[name] = {**self.reach(), "ip_masq_windows_node": True, "ip_masq_windows_paths": [str(folder)]}
+        self.group_vars: t.Dict[str, t.Any] = {}
+
+    @staticmethod
+    def reach() -> t.Dict[str, t.Any]:
+        """Variables with which Ansible reaches this host."""
+        return {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+
+    def collections_path(self) -> str:
+        """Where Ansible finds both collections."""
+        return os.pathsep.join([str(self._collections), str(location().parents[2])])
+
+    def play(self, playbook: str, *arguments: str) -> t.Tuple[int, str]:
+        """Run ansible-playbook on the text of a playbook; exit status and output."""
+        inventory = {"all": {"hosts": self.hosts, "vars": self.group_vars}}
+        (self.root / "inventory.yml").write_text(yaml.safe_dump(inventory))
+        (self.root / "play.yml").write_text(playbook)
+        program = os.environ.get("IP_MASQ_ANSIBLE_PLAYBOOK") or str(Path(sys.executable).with_name("ansible-playbook"))
+        env = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+        env.update(HOME=str(self.root), LC_ALL="C.UTF-8", ANSIBLE_COLLECTIONS_PATH=self.collections_path())
+        done = subprocess.run(
+            [program, "-i", "inventory.yml", "play.yml", *arguments],
+            cwd=self.root,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
