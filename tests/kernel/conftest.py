@@ -48,8 +48,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for reports in list(terminalreporter.stats.values()):
         for report in reports:
             if getattr(report, "when", "") == "call":
-                for name, (head, rows) in report.user_properties:
+                for name, value in report.user_properties:
                     if name == "table":
+                        head, rows = value
                         tables.setdefault(tuple(head), []).append(list(map(tuple, rows)))
     for head, parts in tables.items():
         lines = [head, *(parts[0] if len(parts) == 1 else sorted(itertools.chain(*parts)))]

@@ -5,18 +5,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 import typing as t
 from pathlib import Path
 
 import yaml
 
-from . import modules
 from .agent_node import AgentNode
 from .namespaces import Namespace
+from .playbook_run import ansible_playbook
 
 #: Ansible starts this in place of a shell, and is inside the node, which has a name of its own.
 _SHELL = """#!/bin/sh
@@ -102,20 +100,9 @@ class Fleet:
         """
         where = self._root / "inventory.yml"
         where.write_text(yaml.safe_dump(self.inventory()))
-        program = os.environ.get("IP_MASQ_ANSIBLE_PLAYBOOK") or str(Path(sys.executable).with_name("ansible-playbook"))
-        plain = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
-        plain.update(HOME=str(self._root), LC_ALL="C.UTF-8", COLUMNS="200")
-        plain.update({"ANSIBLE_COLLECTIONS_PATH": str(modules.collections()), "ANSIBLE_PIPELINING": "1"}, **(env or {}))
+        settings = {"COLUMNS": "200", "ANSIBLE_PIPELINING": "1", **(env or {})}
         name = playbook if "/" in playbook else "kubenode.ip_masq." + playbook
-        done = subprocess.run(
-            [program, "-i", str(where), name, *arguments],
-            cwd=self._root,
-            env=plain,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = ansible_playbook(self._root, "-i", str(where), name, *arguments, **settings)
         lines = re.findall(r"(?m)^(\S+) +: (ok=\d+ .*)$", done.stdout)
         counts = {host: {key: int(count) for key, count in re.findall(r"(\w+)=(\d+)", line)} for host, line in lines}
         return Played(done.returncode, done.stdout + done.stderr, counts)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
-import subprocess
 import sys
 import typing as t
 from pathlib import Path
@@ -21,6 +20,7 @@ from pathlib import Path
 import yaml
 
 from .import_collection import location
+from .playbook_run import ansible_playbook
 
 MODULES = Path(__file__).with_name("windows_modules")
 
@@ -68,16 +68,6 @@ class WindowsNodes:
         inventory = {"all": {"hosts": self.hosts, "vars": self.group_vars}}
         (self.root / "inventory.yml").write_text(yaml.safe_dump(inventory))
         (self.root / "play.yml").write_text(playbook)
-        program = os.environ.get("IP_MASQ_ANSIBLE_PLAYBOOK") or str(Path(sys.executable).with_name("ansible-playbook"))
-        env = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
-        env.update(HOME=str(self.root), LC_ALL="C.UTF-8", ANSIBLE_COLLECTIONS_PATH=self.collections_path())
-        done = subprocess.run(
-            [program, "-i", "inventory.yml", "play.yml", *arguments],
-            cwd=self.root,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        command = ("-i", "inventory.yml", "play.yml", *arguments)
+        done = ansible_playbook(self.root, *command, ANSIBLE_COLLECTIONS_PATH=self.collections_path())
         return done.returncode, done.stdout + done.stderr

@@ -6,16 +6,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import typing as t
 from pathlib import Path
 
 import pytest
 import yaml
-from support.import_collection import location
+from support.playbook_run import ansible_playbook
 
 #: An attempt to reach one of the hosts is UNREACHABLE.
 NOWHERE = {"ansible_host": "127.0.0.1", "ansible_port": 1, "ansible_ssh_common_args": "-o ConnectTimeout=1"}
@@ -43,17 +40,7 @@ class Inventory:
         if "\n" in playbook:
             name = str(self.folder / "play.yml")
             Path(name).write_text(playbook)
-        env = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
-        env.update(HOME=str(self.folder), LC_ALL="C.UTF-8", ANSIBLE_COLLECTIONS_PATH=str(location().parents[2]))
-        done = subprocess.run(
-            [str(Path(sys.executable).with_name("ansible-playbook")), "-i", "inventory.yml", name, *arguments],
-            cwd=self.folder,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = ansible_playbook(self.folder, "-i", "inventory.yml", name, *arguments)
         said = done.stdout + done.stderr
         assert "UNREACHABLE" not in said, said
         return done.returncode, said

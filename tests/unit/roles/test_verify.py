@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from support.import_collection import location
+from support.playbook_run import ansible_playbook
 
 PLAY = """
 - hosts: localhost
@@ -39,11 +36,8 @@ def test_only_what_was_asked_to_fail_fails(tmp_path: Path, ending: str, said: st
     program.write_text("#!/bin/sh\n%s\n" % ending)
     program.chmod(0o755)
     (tmp_path / "play.yml").write_text(PLAY)
-    env = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
-    env.update(HOME=str(tmp_path), LC_ALL="C.UTF-8", ANSIBLE_COLLECTIONS_PATH=str(location().parents[2]))
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "play.yml", "-e", "ip_masq_agent_bin_dir=."]
     for wanted in ("warn", "fail"):
-        more = ["-e", "ip_masq_agent_verify=%s" % wanted]
-        done = subprocess.run([*command, *more], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+        variables = "ip_masq_agent_bin_dir=. ip_masq_agent_verify=%s" % wanted
+        done = ansible_playbook(tmp_path, "play.yml", "-e", variables)
         assert bool(done.returncode) == (wanted == "fail" and fails), done.stdout
         assert said in done.stdout and ('"msg"' in done.stdout) == bool(said), done.stdout

@@ -1,0 +1,36 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run ansible-playbook as somebody would who has no settings of Ansible."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from .import_collection import location
+
+
+def ansible_playbook(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run it to its end, whatever its exit status is.
+
+    The program is the one that IP_MASQ_ANSIBLE_PLAYBOOK names, else that of the Python that runs the tests.
+
+    :param folder: the current directory and the home of the run.
+    :param settings: variables of its environment, in which no other ANSIBLE_ ones are.
+    """
+    program = os.environ.get("IP_MASQ_ANSIBLE_PLAYBOOK") or str(Path(sys.executable).with_name("ansible-playbook"))
+    env = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
+    env.update(HOME=str(folder), LC_ALL="C.UTF-8", ANSIBLE_COLLECTIONS_PATH=str(location().parents[2]))
+    env.update(settings)
+    return subprocess.run(
+        [program, *arguments],
+        cwd=folder,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
