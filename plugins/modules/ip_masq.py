@@ -113,6 +113,32 @@ options:
     type: str
     choices: [return, accept, enforce]
     default: return
+  masquerade_cidrs:
+    description:
+      - Destinations that are masqueraded although a range of O(non_masquerade_cidrs) contains them. Of both lists the
+        longest prefix decides. A range in both lists is refused.
+      - With V(0.0.0.0/0) in O(non_masquerade_cidrs), only these are masqueraded.
+    type: list
+    elements: raw
+  source_cidrs:
+    description:
+      - Manage connections from these sources only, as a rule those of pods. All others are left to later rules, in the
+        families of which no source is named too.
+      - If not set, the source does not matter.
+    type: list
+    elements: raw
+  out_interfaces:
+    description:
+      - Manage traffic that leaves by these interfaces only. C(+) or C(*) at the end of a name means all interfaces with
+        such a name.
+      - If not set, the interface does not matter.
+    type: list
+    elements: raw
+  except_interfaces:
+    description:
+      - Leave traffic that leaves by these interfaces to later rules. Names as in O(out_interfaces).
+    type: list
+    elements: raw
   lock_timeout:
     description:
       - Seconds to wait for the xtables lock, and for another run of this module or of the node's agent.
@@ -124,7 +150,8 @@ options:
         requires PyYAML on the node, JSON does not. A file that does not exist means all defaults.
       - An unknown key is a warning, with the nearest known key.
       - In addition to ip-masq-agent's keys the file may hold C(enableIPv6), C(masqChain), C(randomFully), C(toPorts),
-        C(backend), C(exemption) and C(nomasqAllReservedRanges). An option of this module that is not at its default
+        C(backend), C(exemption), C(nomasqAllReservedRanges), C(masqueradeCIDRs), C(sourceCIDRs), C(outInterfaces) and
+        C(exceptInterfaces). An option of this module that is not at its default
         overrides the key.
     type: path
 requirements:
@@ -182,6 +209,12 @@ EXAMPLES = r"""
 - name: Protect exempt traffic from other programs' NAT rules
   kubenode.ip_masq.ip_masq:
     exemption: enforce
+
+- name: Masquerade only what goes to one network, and only if it comes from pods
+  kubenode.ip_masq.ip_masq:
+    non_masquerade_cidrs: [0.0.0.0/0]
+    masquerade_cidrs: [203.0.113.0/24]
+    source_cidrs: [10.244.0.0/16]
 
 - name: Exempt thousands of ranges with a constant-time lookup
   kubenode.ip_masq.ip_masq:
@@ -289,8 +322,7 @@ from ..module_utils._engine.other_actors import find_other_actors
 from ..module_utils._engine.reconcile import reconcile
 from ..module_utils._errors import ConfigError, IpMasqError
 from ..module_utils._policy.config_file import load
-from ..module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS, Config, build, file_key
-from ..module_utils._policy.values import split_entries
+from ..module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS, Config, build, file_key, split_lists
 from ..module_utils._system.node_warning import named
 from ..module_utils._system.process import run
 
@@ -314,9 +346,7 @@ def read_config(params: t.Mapping[str, t.Any]) -> Config:
 
     :raises ConfigError: bad input, with the option or key, the value and the remedy.
     """
-    given = {name: params[name] for name in FILE_POLICY + FLAGS if params[name] is not None}
-    if "non_masquerade_cidrs" in given:
-        given["non_masquerade_cidrs"] = split_entries(given["non_masquerade_cidrs"])
+    given = split_lists({name: params[name] for name in FILE_POLICY + FLAGS if params[name] is not None})
     if not params["config_file"]:
         return build(given)
     document = load(params["config_file"])

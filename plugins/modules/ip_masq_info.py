@@ -113,6 +113,26 @@ options:
       - How strongly exempt traffic is protected from other NAT rules.
     type: str
     choices: [return, accept, enforce]
+  masquerade_cidrs:
+    description:
+      - Destinations that are masqueraded although an exempt range contains them.
+    type: list
+    elements: raw
+  source_cidrs:
+    description:
+      - The only sources whose connections are managed.
+    type: list
+    elements: raw
+  out_interfaces:
+    description:
+      - The only interfaces whose traffic is managed.
+    type: list
+    elements: raw
+  except_interfaces:
+    description:
+      - Interfaces whose traffic is not managed.
+    type: list
+    elements: raw
 requirements:
   - iptables or nftables on the node
   - for O(destinations) and O(verify), permission to make network namespaces
@@ -398,8 +418,7 @@ from ..module_utils._agent.paths import Paths
 from ..module_utils._engine.detect import Node
 from ..module_utils._errors import IpMasqError, NodeError
 from ..module_utils._kubelet.kubenet_rules import find_leftovers
-from ..module_utils._policy.policy import POLICY_OPTIONS
-from ..module_utils._policy.values import split_entries
+from ..module_utils._policy.policy import POLICY_OPTIONS, split_lists
 from ..module_utils._system.process import run
 from ..module_utils._twin.health import WARNING, Health
 from ..module_utils._twin.inspection import inspect, request
@@ -449,10 +468,8 @@ def main() -> None:
         supports_check_mode=True,
     )
     params = module.params
-    given = {name: params[name] for name in POLICY_SPEC if params[name] is not None}
+    given = split_lists({name: params[name] for name in POLICY_SPEC if params[name] is not None})
     try:
-        if "non_masquerade_cidrs" in given:
-            given["non_masquerade_cidrs"] = split_entries(given["non_masquerade_cidrs"])
         asked = ("destinations", "source", "protocol", "port", "verify", "max_questions")
         wanted = request(*(params[name] for name in asked))
         policy = choose_policy(given, params["config_file"], Paths(config_dir=params["config_dir"]))

@@ -20,8 +20,8 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ..filter.uncovered import uncovered
 from ..module_utils._agent.paths import choose_paths
 from ..module_utils._errors import ConfigError
-from ..module_utils._policy.policy import POLICY_OPTIONS, build
-from ..module_utils._policy.values import split_entries
+from ..module_utils._policy import spans
+from ..module_utils._policy.policy import POLICY_OPTIONS, Config, build, split_lists
 
 PREFIX = "ip_masq_agent_"
 
@@ -93,29 +93,39 @@ def value_errors(values: t.Mapping[str, t.Any]) -> t.List[str]:
         )
     except ConfigError as exc:
         return [PREFIX + str(exc)]
-    policy = {key.name: options[key.name] for key in POLICY_OPTIONS if key.name in options}
-    if "non_masquerade_cidrs" in policy:
-        policy["non_masquerade_cidrs"] = split_entries(policy["non_masquerade_cidrs"])
+    policy = split_lists({key.name: options[key.name] for key in POLICY_OPTIONS if key.name in options})
     try:
-        build(policy, label=lambda option: PREFIX + option)
+        config = build(policy, label=lambda option: PREFIX + option)
     except ConfigError as exc:
         return [str(exc)]
-    return list(_not_exempt(options))
+    return list(_not_exempt(options["cluster_cidrs"], config))
 
 
-def _not_exempt(options: t.Mapping[str, t.Any]) -> t.Iterator[str]:
+def _not_exempt(cluster_cidrs: t.Any, config: Config) -> t.Iterator[str]:
     """What of the cluster's own networks would be masqueraded."""
-    if not options["cluster_cidrs"]:
+    if not cluster_cidrs:
         return
-    covering, reserved = options.get("non_masquerade_cidrs"), options["nomasq_all_reserved_ranges"]
     try:
-        left = uncovered(options["cluster_cidrs"], covering, reserved)
+        left = uncovered(cluster_cidrs, _exempt(config))
     except AnsibleFilterError as exc:
         yield "%scluster_cidrs: %s" % (PREFIX, exc)
         return
     if left:
-        yield "%s of %scluster_cidrs would be masqueraded: add it to %snon_masquerade_cidrs" % (
-            ", ".join(left),
-            PREFIX,
-            PREFIX,
-        )
+        remedy = "add it to %snon_masquerade_cidrs" % PREFIX
+        if config.masquerade_cidrs:
+            remedy += ", or remove it from %smasquerade_cidrs" % PREFIX
+        yield "%s of %scluster_cidrs would be masqueraded: %s" % (", ".join(left), PREFIX, remedy)
+
+
+def _exempt(config: Config) -> t.List[str]:
+    """The ranges that are exempt in the end: of both lists the longest prefix decides."""
+    if not config.masquerade_cidrs:
+        return [str(network) for network in config.non_masquerade_cidrs]
+    listed = [(network, True) for network in config.non_masquerade_cidrs]
+    listed += [(network, False) for network in config.masquerade_cidrs]
+    exempt: t.Dict[int, spans.Spans] = {4: (), 6: ()}
+    for network, is_exempt in sorted(listed, key=lambda one: one[0].prefixlen):
+        change = (spans.of_network(network),)
+        before = exempt[network.version]
+        exempt[network.version] = spans.of(before + change) if is_exempt else spans.difference(before, change)
+    return [str(network) for version, one in exempt.items() for network in spans.networks(one, version)]

@@ -17,7 +17,11 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_tool import IptablesTool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Masquerade, Ruleset, from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import (
+    LINK_LOCAL,
+    PortRange,
+    parse_interfaces,
+)
 from hypothesis import strategies as st
 
 from .nat import BUILTIN_CHAINS, LEFT_OUT, Chains, Nat, target
@@ -48,17 +52,44 @@ def networks(version: int) -> st.SearchStrategy:
 ports = st.integers(1, 65535)
 port_ranges = st.builds(lambda a, b: PortRange(min(a, b), max(a, b)), ports, ports)
 
+ranges = st.lists(networks(4) | networks(6), max_size=8).map(tuple)
+interfaces = st.lists(st.sampled_from(["eth0", "eth1", "eth+", "eth1+", "bond0", "bond+"]), max_size=3).map(
+    parse_interfaces
+)
+#: Of ip-masq-agent, and what decides how traffic is masqueraded.
+plain: t.Dict[str, t.Any] = {
+    "non_masquerade_cidrs": ranges,
+    "masq_link_local": st.booleans(),
+    "masq_link_local_ipv6": st.booleans(),
+    "enable_ipv6": st.just(True),
+    "random_fully": st.booleans(),
+    "to_ports": st.lists(port_ranges, max_size=3).map(tuple),
+    "exemption": st.sampled_from(["return", "accept"]),
+}
+nobody = st.just(())
 configs = st.builds(
     Config,
-    non_masquerade_cidrs=st.lists(networks(4) | networks(6), max_size=8).map(tuple),
-    masq_link_local=st.booleans(),
-    masq_link_local_ipv6=st.booleans(),
-    enable_ipv6=st.just(True),
-    random_fully=st.booleans(),
-    to_ports=st.lists(port_ranges, max_size=3).map(tuple),
-    exemption=st.sampled_from(["return", "accept"]),
+    **plain,
+    masquerade_cidrs=nobody,
+    source_cidrs=nobody,
+    out_interfaces=nobody,
+    except_interfaces=nobody,
 )
+#: With the options that treat part of the traffic otherwise.
+narrow_configs = st.builds(
+    Config,
+    **{**plain, "exemption": st.sampled_from(["return", "accept", "enforce"])},
+    masquerade_cidrs=ranges,
+    source_cidrs=st.lists(networks(4) | networks(6), max_size=3).map(tuple),
+    out_interfaces=interfaces,
+    except_interfaces=interfaces,
+).map(lambda config: config._replace(masquerade_cidrs=_apart(config.masquerade_cidrs, config.non_masquerade_cidrs)))
 families = st.sampled_from(["ipv4", "ipv6"])
+
+
+def _apart(masquerade: t.Sequence[t.Any], exempt: t.Sequence[t.Any]) -> t.Tuple[t.Any, ...]:
+    """Ranges without those that the other list has."""
+    return tuple(network for network in masquerade if network not in exempt and network not in LINK_LOCAL.values())
 
 
 class World(t.NamedTuple):

@@ -14,15 +14,13 @@ import typing as t
 from .._engine.backend import View
 from .._engine.detect import Node
 from .._engine.other_actors import find_other_actors
-from .._engine.ruleset import Exempt, Masquerade
+from .._engine.ruleset import Address, Exempt, Masquerade, applies
 from .._errors import NodeError
 from .._system.ip_families import IPV4, IPV6
 from .effective_policy import require_policy
 from .memory import read_memory
 from .paths import Paths
 from .sync import dry_run
-
-Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 
 
 def decision_lines(node: Node, where: Paths, to: str, sender: t.Optional[str]) -> t.Iterator[str]:
@@ -45,10 +43,10 @@ def decision_lines(node: Node, where: Paths, to: str, sender: t.Optional[str]) -
     change = next((change for change in result.managed if change.family == family), None)
     if change is None:
         raise NodeError("; ".join(result.errors) or "no managed rules for %s" % family)
-    yield from _decision(destination, sender or "the pod", change.plan.found)
+    route = _route(node, destination)
+    yield from _decision(destination, sender, route, change.plan.found)
     if result.changed:
         yield "note: active rules differ from the configuration; see ip-masq-agent status"
-    route = _route(node, destination)
     if route:
         yield "route: " + route
     for remark in list(result.remarks) + find_other_actors(node, [family]):
@@ -57,8 +55,12 @@ def decision_lines(node: Node, where: Paths, to: str, sender: t.Optional[str]) -
         yield "note: the configuration is broken, the last valid one stays in force: " + policy.problem
 
 
-def _decision(destination: Address, who: str, found: View) -> t.Iterator[str]:
+def _decision(destination: Address, sender: t.Optional[str], route: str, found: View) -> t.Iterator[str]:
     """What the active rules of our chain do with a connection, and the rule that decides."""
+    who = sender or "the pod"
+    source = None if sender is None else ipaddress.ip_address(sender)
+    words = route.split()
+    interface = words[words.index("dev") + 1] if "dev" in words[:-1] else None
     if found.ruleset is None:
         yield "%s: managed rules are missing or modified; run ip-masq-agent sync" % destination
         return
@@ -67,19 +69,20 @@ def _decision(destination: Address, who: str, found: View) -> t.Iterator[str]:
         (
             number
             for number, rule in enumerate(rules)
-            if (isinstance(rule, Exempt) and destination in rule.network)
-            or (isinstance(rule, Masquerade) and rule.protocol is None)
+            if applies(rule, destination, source, interface) and getattr(rule, "protocol", None) is None
         ),
         None,
     )
-    if deciding is None:
-        return
-    rule = rules[deciding]
+    rule = None if deciding is None else rules[deciding]
     if isinstance(rule, Exempt):
         yield "%s is in the exempt range %s: our chain exempts connections of %s" % (destination, rule.network, who)
+    elif isinstance(rule, Masquerade):
+        where = "in no exempt range" if rule.network is None else "in the masqueraded range %s" % rule.network
+        yield "%s is %s: our chain masquerades connections of %s" % (destination, where, who)
     else:
-        yield "%s is in no exempt range: our chain masquerades connections of %s" % (destination, who)
-    if len(found.rules) == len(rules):
+        by = " by %s" % interface if interface else ""
+        yield "%s%s: our chain is not about connections of %s, and leaves them to later rules" % (destination, by, who)
+    if deciding is not None and len(found.rules) == len(rules):
         yield "rule %d of %d: %s" % (deciding + 1, len(rules), found.rules[deciding])
 
 

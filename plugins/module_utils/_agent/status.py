@@ -25,6 +25,14 @@ from .sync import dry_run
 _SHOWN_CIDRS = 8
 _SHOWN_RULES = 40
 
+#: Rows that are there only if the policy has the option.
+_NARROWING = (
+    ("masqueraded", "masquerade_cidrs"),
+    ("sources", "source_cidrs"),
+    ("interfaces", "out_interfaces"),
+    ("skipped", "except_interfaces"),
+)
+
 
 def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
     """The status as data, as C(status --json) prints it. Nothing is written.
@@ -111,6 +119,9 @@ def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
         yield "", "BROKEN, the last valid configuration stays in force: " + config["problem"]
     yield "backend", "%(name)s %(version)s" % report["backend"]
     yield "exempt", _some(config["non_masquerade_cidrs"])
+    for title, name in _NARROWING:
+        if config[name]:
+            yield title, _some(config[name])
     yield "chain", config["masq_chain"]
     yield "exemption", config["exemption"]
     yield "resync", "every %gs" % config["resync_interval_seconds"]

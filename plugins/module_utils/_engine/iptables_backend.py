@@ -34,7 +34,7 @@ from .iptables_tool import RANDOM_FULLY_SINCE, IptablesTool, find_tool
 from .nat_table import KernelRule, NatTable, activation, deletion, place
 from .other_nat import other_rules
 from .rule_comments import COMMENT_PREFIX, JUMP_COMMENT
-from .ruleset import Rule, Ruleset, from_rules
+from .ruleset import Guard, Rule, Ruleset, from_rules
 
 #: What iptables-nft says of a chain that holds what only nft can express. It may crash, too (1.8.9, 1.8.11).
 _CANNOT_PRINT = ("is incompatible, use 'nft' tool", "Parsing nftables rule failed")
@@ -44,8 +44,11 @@ _CANNOT_PRINT = ("is incompatible, use 'nft' tool", "Parsing nftables rule faile
 _SAME_GENERATION = 4
 _READS = 20
 
-#: A rule that leaves traffic to later rules, see ruleset.guards: what it counts is neither exempt nor masqueraded.
-_GUARDED = re.compile(r"-A \S+ (?:-s|-m mark) ")
+#: More rules than this are not made of combinations of sources, interfaces and ranges.
+_COMBINED_RULES = 4096
+
+#: What can be a rule that leaves traffic to later rules: what that counts is neither exempt nor masqueraded.
+_GUARDED = re.compile(r"-A \S+ (?:-s|-o|-m mark) ")
 _COUNTED = re.compile(r" -c ([0-9]+) ([0-9]+) -j (\w+)")
 _FAILED_LINE = re.compile(r"line:? (\d+)")
 
@@ -229,10 +232,18 @@ class Iptables:
         """See :meth:`~.backend.Backend.plan`."""
         if wanted is None:
             return self._plan_removal(state, withheld)
-        rendered = tuple(render_rule(self._chain, rule) for rule in wanted.rules)
+        rules_wanted = wanted.rules
+        if wanted.combinations > 1 and len(rules_wanted) > _COMBINED_RULES:
+            raise NodeError(
+                "%s: the policy takes %d rules, more than %d, because an iptables rule has one source, destination and "
+                "interface: shorten source_cidrs, out_interfaces or the lists of ranges, or set backend to nftables"
+                % (self._tool.path, len(rules_wanted), _COMBINED_RULES)
+            )
+        rendered = tuple(render_rule(self._chain, rule) for rule in rules_wanted)
         # Reading ten thousand rules takes a while, and most of the time they are the very text that we wrote.
-        rules = list(wanted.rules) if state.chain == Chain(rendered) else self._parse(state)
-        found = _as_ruleset(rules)
+        as_written = state.chain == Chain(rendered)
+        rules = [] if as_written else self._parse(state)
+        found = wanted if as_written else _as_ruleset(rules)
         if state.chain is not None and wanted.means(found):
             chain, lines, actions = state.chain, [], []
         else:
@@ -423,7 +434,7 @@ class Iptables:
         total = Counters()
         for line in printed_rules(done.stdout):
             found = _COUNTED.search(line)
-            if found and not _GUARDED.search(line):
+            if found and not (_GUARDED.match(line) and isinstance(parse_rule(_uncounted(line), self.family), Guard)):
                 counted = (int(found.group(1)), int(found.group(2)))
                 total = total.plus(Counters(0, 0, *counted) if found.group(3) == "MASQUERADE" else Counters(*counted))
         return total
@@ -453,6 +464,10 @@ class IptablesType:
     def notes(self, exemption: str) -> t.Iterator[str]:
         """See :meth:`~.backend.BackendType.notes`."""
         return iter(())
+
+
+def _uncounted(line: str) -> str:
+    return _COUNTED.sub(r" -j \3", line)
 
 
 def _transaction(lines: t.Sequence[str]) -> Transaction:

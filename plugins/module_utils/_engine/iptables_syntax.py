@@ -14,8 +14,15 @@ import ipaddress
 import re
 import typing as t
 
-from .._policy.values import PortRange
-from .rule_comments import EXEMPT_COMMENT, JUMP_COMMENT, MARKS_COMMENT, MASQUERADE_COMMENT, SOURCE_COMMENT
+from .._policy.values import Network, PortRange
+from .rule_comments import (
+    EXEMPT_COMMENT,
+    JUMP_COMMENT,
+    MARKS_COMMENT,
+    MASQUERADE_COMMENT,
+    SKIPPED_COMMENT,
+    SOURCE_COMMENT,
+)
 from .ruleset import EVERYTHING, SHARE_UNIT, Exempt, Guard, Masquerade, Rule, guards
 
 #: What our jump matches, and what releases of ip-masq-agent before 2.0.1 repeat on every rule.
@@ -74,13 +81,18 @@ def _quote(text: str) -> str:
 def render_rule(chain: str, rule: Rule) -> str:
     """One rule as C(iptables -S) prints it."""
     words = ["-A", chain]
-    if isinstance(rule, Exempt):
-        if rule.network.prefixlen:
-            words += ["-d", str(rule.network)]
-        words += _comment(EXEMPT_COMMENT) + ["-j", rule.verdict]
-        return " ".join(words)
     if isinstance(rule, Guard):
-        words += _guarded(rule) + _comment(MARKS_COMMENT if rule.marks else SOURCE_COMMENT) + ["-j", "RETURN"]
+        comment = MARKS_COMMENT if rule.marks else SOURCE_COMMENT if rule.source else SKIPPED_COMMENT
+        words += _guarded(rule) + _comment(comment) + ["-j", "RETURN"]
+        return " ".join(words)
+    if rule.source:
+        words += ["-s", str(rule.source)]
+    if rule.network and rule.network.prefixlen:
+        words += ["-d", str(rule.network)]
+    if rule.interface:
+        words += ["-o", rule.interface]
+    if isinstance(rule, Exempt):
+        words += _comment(EXEMPT_COMMENT) + ["-j", rule.verdict]
         return " ".join(words)
     if rule.protocol:
         words += ["-p", rule.protocol]
@@ -96,6 +108,8 @@ def render_rule(chain: str, rule: Rule) -> str:
 
 
 def _guarded(guard: Guard) -> t.List[str]:
+    if guard.interface:
+        return ["-o", guard.interface]
     return ["-m", "mark", "!", "--mark", "0x0/0x%x" % guard.marks] if guard.marks else ["-s", str(guard.source)]
 
 
@@ -120,20 +134,37 @@ def parse_rule(line: str, family: str) -> t.Optional[Rule]:
             options[word] = ""
             position += 1
             continue
-        if word not in ("-d", "-p", "-m", "--mode", "--probability", "-j", "--to-ports"):
+        if word not in ("-s", "-d", "-o", "-p", "-m", "--mode", "--probability", "-j", "--to-ports"):
             return None
         if position + 1 == len(words) or word in options:
             return None
         options[word] = words[position + 1]
         position += 2
     target = options.pop("-j", "")
+    interface = options.pop("-o", None)
     try:
+        source, network = (_parse_network(options.pop(flag, None), family) for flag in ("-s", "-d"))
         if target in ("RETURN", "ACCEPT"):
-            network = ipaddress.ip_network(options.pop("-d", str(EVERYTHING[family])))
-            return None if options or network.version != EVERYTHING[family].version else Exempt(network, target)
-        return _parse_masquerade(options) if target == "MASQUERADE" else None
+            if options:
+                return None
+            if target == "RETURN" and interface and not source and not network:
+                # An exemption of all destinations is the same to packets.
+                return Guard(interface=interface)
+            return Exempt(network or EVERYTHING[family], target, source, interface)
+        if target != "MASQUERADE":
+            return None
+        rule = _parse_masquerade(options)
+        return rule and rule._replace(network=network, source=source, interface=interface)
     except (ValueError, OverflowError):
         return None
+
+
+def _parse_network(text: t.Optional[str], family: str) -> t.Optional[Network]:
+    """:raises ValueError: not a network, or of the other family."""
+    network = None if text is None else ipaddress.ip_network(text)
+    if network is not None and network.version != EVERYTHING[family].version:
+        raise ValueError(text)
+    return network
 
 
 def _parse_masquerade(options: t.Dict[str, str]) -> t.Optional[Masquerade]:

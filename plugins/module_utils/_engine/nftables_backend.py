@@ -6,8 +6,8 @@
 A table that is there is changed where it stands, in one transaction. It is not deleted and made anew: a kernel may
 publish the elements of a NEW set some microseconds after the rules that ask it (seen with Linux 6.18), and connections
 opened in between would be masqueraded although they are exempt. For the same reason a set that is not there yet is made
-first, in a transaction that no packet can notice, and the chains that ask it in a second; the set of earlier releases
-goes with the second.
+first, in a transaction that no packet can notice, and the chains that ask it in a second; a set that is not used any
+more goes with the second.
 """
 
 from __future__ import annotations
@@ -123,22 +123,22 @@ class Nftables:
         if before is not None and before.foreign:
             # Another program changed the table in ways that we do not know: only a new one is sure to be without them.
             return (self._deletion() + text.render(after),)
+        new_sets: t.List[str] = []
         commands: t.List[str] = []
         if before is None:
-            before = after._replace(chains=(), has_set=False)
-            commands.append("add table " + self._table)
-        if not before.has_set or before.spans != after.spans:
-            commands += text.change_set(after, before.has_set)
-        steps: t.List[t.List[str]] = []
-        if not before.has_set:
-            # See the module: a new set is complete before a chain looks into it.
-            steps.append(commands)
-            commands = []
+            before = after._replace(chains=(), has_set=False, sources=None)
+            new_sets.append("add table " + self._table)
+        for name, spans in after.sets.items():
+            if name not in before.sets:
+                # See the module: a new set is complete before a chain looks into it.
+                new_sets += text.change_set(after, name, False)
+            elif before.sets[name] != spans:
+                commands += text.change_set(after, name, True)
         if not before.same_rules(after):
             commands += text.change_chains(before, after)
-        if before.has_old_set:
-            commands.append(text.delete_set(self.family, text.OLD_SET))
-        return tuple("\n".join(step + [""]) for step in steps + [commands] if step)
+        unused = [name for name in before.sets if name not in after.sets] + [text.OLD_SET] * before.has_old_set
+        commands += [text.delete_set(self.family, name) for name in unused]
+        return tuple("\n".join(step + [""]) for step in (new_sets, commands) if step)
 
     def is_alone(self, before: State, transaction: Transaction, now: State) -> bool:
         """See :meth:`~.backend.Backend.is_alone`."""
@@ -158,8 +158,9 @@ class Nftables:
             for step in rest:
                 self._write(step)
         except CommitRefused:
-            # What is refused must not have changed anything: the first step created a set that no rule uses.
-            self._write(self._deletion() if new_table else text.delete_set(self.family, text.SET) + "\n")
+            # What is refused must not have changed anything: the first step created sets that no rule uses.
+            created = [text.delete_set(self.family, name) for name in text.created_sets(first)]
+            self._write(self._deletion() if new_table else "\n".join([*created, ""]))
             raise
 
     def _write(self, commands: str) -> None:
@@ -211,9 +212,11 @@ class Nftables:
 
 def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t.List[Action]:
     actions = [Action(ActionKind.TABLE_CREATED, "table " + table)] if before is None else []
-    before = before or after._replace(chains=(), spans=())
-    actions += [] if before.has_set else [Action(ActionKind.SET_CREATED, "set " + text.SET)]
-    actions += [Action(ActionKind.SET_REMOVED, "set " + text.OLD_SET)] if before.has_old_set else []
+    # A new table is one action with its sets.
+    before = before or after._replace(chains=(), spans=(), sources=None if after.sources is None else ())
+    actions += [Action(ActionKind.SET_CREATED, "set " + name) for name in after.sets if name not in before.sets]
+    unused = [name for name in before.sets if name not in after.sets] + [text.OLD_SET] * before.has_old_set
+    actions += [Action(ActionKind.SET_REMOVED, "set " + name) for name in unused]
     actions += [Action(ActionKind.FOREIGN_PART_REMOVED, part) for part in before.foreign]
     names = [name for name, _rules in after.chains]
     actions += [
@@ -230,8 +233,9 @@ def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t
         actions += listed(ActionKind.RULE_ADDED, ActionKind.RULES_ADDED, added, "rules")
         if had.keys() == has.keys() and [*map(text.bare, before.rules(name) or ())] != list(has):
             actions.append(Action(ActionKind.RULES_REORDERED, "chain " + name))
-    spans, wanted = set(before.spans), set(after.spans)
-    removed = [text.render_span(span, after.family) for span in sorted(spans - wanted)]
-    added = [text.render_span(span, after.family) for span in sorted(wanted - spans)]
-    actions += listed(ActionKind.RANGE_REMOVED, ActionKind.RANGES_REMOVED, removed, "ranges")
-    return actions + listed(ActionKind.RANGE_ADDED, ActionKind.RANGES_ADDED, added, "ranges")
+    for there, wanted in ((before.spans, after.spans), (before.sources or (), after.sources or ())):
+        removed = [text.render_span(span, after.family) for span in sorted(set(there) - set(wanted))]
+        added = [text.render_span(span, after.family) for span in sorted(set(wanted) - set(there))]
+        actions += listed(ActionKind.RANGE_REMOVED, ActionKind.RANGES_REMOVED, removed, "ranges")
+        actions += listed(ActionKind.RANGE_ADDED, ActionKind.RANGES_ADDED, added, "ranges")
+    return actions

@@ -10,21 +10,43 @@ numbers, merged, because auto-merge rewrites them and because 10,000 network obj
 
 from __future__ import annotations
 
-import ipaddress
+import itertools
 import re
 import socket
 import typing as t
 
-from .._policy.values import Network, PortRange
+from .._policy import spans as intervals
+from .._policy.values import PortRange
 from .._system.ip_families import IPV4, IPV6, NFT_FAMILY
-from .rule_comments import COMMENT_PREFIX, EXEMPT_COMMENT, MARKS_COMMENT, MASQUERADE_COMMENT, SOURCE_COMMENT
-from .ruleset import SHARE_UNIT, Guard, Masquerade, Ruleset, guards
+from .rule_comments import (
+    COMMENT_PREFIX,
+    EXEMPT_COMMENT,
+    MARKS_COMMENT,
+    MASQUERADE_COMMENT,
+    SKIPPED_COMMENT,
+    SOURCE_COMMENT,
+)
+from .ruleset import (
+    EXEMPT,
+    MASQUERADE,
+    SHARE_UNIT,
+    SKIP,
+    Decision,
+    Guard,
+    Masquerade,
+    Match,
+    Ruleset,
+    exempt_spans,
+    guards,
+)
 
 TABLE = "ip_masq_agent"
 SET = "exempt_ranges"
 #: What the set was called when it was declared with C(type). nft 1.1.2 and later store with such a set what makes nft
 #: 1.0.6 and 0.9.8 crash on most listings. A set's declaration cannot be changed, so a new set takes its place.
 OLD_SET = "exempt"
+#: The sources whose connections meet the rules; it is there where not all do.
+SOURCES = "source_ranges"
 CHAIN = "postrouting"
 #: the base chain that decides before every other one, with exemption: enforce
 ENFORCER = "enforce"
@@ -32,10 +54,12 @@ ENFORCER = "enforce"
 #: How each set is declared; auto-merge comes on top.
 _DECLARED = {
     SET: {IPV4: ("typeof ip daddr", "flags interval"), IPV6: ("typeof ip6 daddr", "flags interval")},
+    SOURCES: {IPV4: ("typeof ip saddr", "flags interval"), IPV6: ("typeof ip6 saddr", "flags interval")},
     OLD_SET: {IPV4: ("type ipv4_addr", "flags interval"), IPV6: ("type ipv6_addr", "flags interval")},
 }
 _ADDRESS_FAMILY = {IPV4: socket.AF_INET, IPV6: socket.AF_INET6}
 _BITS = {IPV4: 32, IPV6: 128}
+_VERSION = {IPV4: 4, IPV6: 6}
 _HOOKS = {
     CHAIN: "type nat hook postrouting priority srcnat; policy accept;",
     # Lower runs first. Source NAT of others is at 90 to 110, iptables' at 100; 50 is what nft calls "security".
@@ -52,6 +76,9 @@ _MASQUERADE = re.compile(
     r"(?:meta l4proto (tcp|udp|sctp) )?(?:numgen random mod %d < ([0-9]+) )?"
     r"masquerade(?: to :([0-9]+)(?:-([0-9]+))?)?( fully-random)?\Z" % SHARE_UNIT
 )
+_CREATED = re.compile(r"^add set \S+ \S+ (\S+)", re.MULTILINE)
+_SKIPPED = re.compile(r"(?:oifname (?:!= )?\"|ip6? saddr != @)")
+_INTERFACE = re.compile(r'oifname (?:!= )?"([^"]*)"')
 #: numeric to symbolic; the marks keep the form in which nft prints them
 _NAMES = (
     (re.compile(r"\bfib (daddr|saddr) type 2\b"), r"fib \1 type local"),
@@ -78,10 +105,18 @@ class Table(t.NamedTuple):
     #: what must not be there: headers of blocks and lines that we would not write
     foreign: t.Tuple[str, ...] = ()
     has_old_set: bool = False
+    #: of the set of sources; none where it is not there
+    sources: t.Optional[t.Tuple[Span, ...]] = None
 
     def rules(self, chain: str) -> t.Optional[t.Tuple[str, ...]]:
         """The rules of one of our chains; none where it is not there."""
         return dict(self.chains).get(chain)
+
+    @property
+    def sets(self) -> t.Dict[str, t.Tuple[Span, ...]]:
+        """The elements of the sets that are there, without the old one."""
+        found = {SET: self.spans} if self.has_set else {}
+        return found if self.sources is None else dict(found, **{SOURCES: self.sources})
 
     def same_rules(self, other: Table) -> bool:
         """Whether the chains mean the same; comments and counters do not matter."""
@@ -96,6 +131,7 @@ class Table(t.NamedTuple):
             and not other.foreign
             and self.has_old_set == other.has_old_set
             and self.spans == other.spans
+            and self.sources == other.sources
             and self.same_rules(other)
         )
 
@@ -110,23 +146,49 @@ def _bare_chains(table: Table) -> t.Dict[str, t.List[str]]:
 
 
 def from_ruleset(ruleset: Ruleset, family: str) -> Table:
-    """The table that holds these rules."""
+    """The table that holds these rules.
+
+    Its set of exempt ranges holds what is exempt in the end: however deep ranges are within each other, it is one
+    lookup.
+    """
     nft = NFT_FAMILY[family]
     to_exempt = "%s daddr @%s" % (nft, SET)
     local = _rule("fib daddr type local", "return", _LOCAL_COMMENT)
     verdict = "accept" if ruleset.verdict == "ACCEPT" else "return"
+    deciding = [decision for decision in ruleset.decisions if decision.action != SKIP]
+    if not deciding:
+        return Table(family, True, (), ((CHAIN, (local,)),))
+    scope = deciding[-1].match
+    others = tuple(_rule(matches, "return", SKIPPED_COMMENT) for matches in _skipped(ruleset, scope, family))
+    exempt = exempt_spans(deciding)
     chains = [
         (
             CHAIN,
-            (local, _rule(to_exempt, verdict, EXEMPT_COMMENT))
+            (local, *others, _rule(to_exempt, verdict, EXEMPT_COMMENT))
             + tuple(_rule(*_masquerade(rule), comment=MASQUERADE_COMMENT) for rule in ruleset.masquerade),
         )
     ]
     # In the other chain guards would change nothing: packets that it accepts meet all other chains, too.
     if ruleset.verdict == "ENFORCE":
-        left = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards)
-        chains.append((ENFORCER, left + (local, _rule(to_exempt, "snat to %s saddr" % nft, EXEMPT_COMMENT))))
-    return Table(family, True, merge(_spans(ruleset.exempt, family)), tuple(chains))
+        left = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards if exempt)
+        chains.append((ENFORCER, (*left, local, *others, _rule(to_exempt, "snat to %s saddr" % nft, EXEMPT_COMMENT))))
+    sources = intervals.of_networks(scope.sources) if scope.sources else None
+    return Table(family, True, exempt, tuple(chains), sources=sources)
+
+
+def _skipped(ruleset: Ruleset, scope: Match, family: str) -> t.Iterator[str]:
+    """What matches the traffic that the decisions leave out."""
+    for decision in ruleset.decisions:
+        for name in decision.match.interfaces if decision.action == SKIP else ():
+            yield "oifname " + _interface(name)
+    if scope.sources:
+        yield "%s saddr != @%s" % (NFT_FAMILY[family], SOURCES)
+    if scope.interfaces:
+        yield " ".join("oifname != " + _interface(name) for name in scope.interfaces)
+
+
+def _interface(name: str) -> str:
+    return '"%s"' % (name[:-1] + "*" if name.endswith("+") else name)
 
 
 def _rule(matches: str, verdict: str, comment: str) -> str:
@@ -139,8 +201,8 @@ def _guard(guard: Guard, family: str) -> t.Tuple[str, str, str]:
     elif guard.marks:
         matches, comment = "meta mark & 0x%08x != 0x00000000" % guard.marks, MARKS_COMMENT
     else:
-        (source,) = _spans([t.cast(Network, guard.source)], family)
-        matches, comment = "%s saddr %s" % (NFT_FAMILY[family], render_span(source, family)), SOURCE_COMMENT
+        source = render_span(intervals.of_network(guard.source), family)
+        matches, comment = "%s saddr %s" % (NFT_FAMILY[family], source), SOURCE_COMMENT
     return matches, "return", comment
 
 
@@ -157,15 +219,23 @@ def _masquerade(rule: Masquerade) -> t.Tuple[str, str]:
 
 def to_ruleset(table: Table) -> t.Optional[Ruleset]:
     """The rules that a table holds; none where they are not of our shape."""
+    rules = [bare(rule) for rule in table.rules(CHAIN) or ()][1:]
+    skipped = list(itertools.takewhile(_SKIPPED.match, rules))
+    rules = rules[len(skipped) :]
     enforced = table.rules(ENFORCER) is not None
-    rules = [bare(rule) for rule in table.rules(CHAIN) or ()]
-    verdict = "ENFORCE" if enforced else "ACCEPT" if rules[1:2] and rules[1].endswith(" accept") else "RETURN"
-    found = [_MASQUERADE.match(rule) for rule in rules[2:]]
+    verdict = "ENFORCE" if enforced else "ACCEPT" if rules[:1] and rules[0].endswith(" accept") else "RETURN"
+    found = [_MASQUERADE.match(rule) for rule in rules[1:]]
     if None in found:
         return None
     try:
+        exempt = tuple(intervals.networks(table.spans, _VERSION[table.family]))
+        sources = tuple(intervals.networks(table.sources or (), _VERSION[table.family]))
+        left_out = tuple(name for rule in skipped if "!=" not in rule for name in _read_interfaces(rule))
+        scope = Match(sources, (), tuple(name for rule in skipped if "!=" in rule for name in _read_interfaces(rule)))
+        decisions = [Decision(SKIP, Match(interfaces=left_out))] if left_out else []
+        decisions += [Decision(EXEMPT, scope._replace(destinations=exempt))] if exempt else []
         ruleset = Ruleset(
-            exempt=tuple(network for span in table.spans for network in _networks(span, table.family)),
+            decisions=(*decisions, Decision(MASQUERADE, scope)) if rules else tuple(decisions),
             verdict=verdict,
             masquerade=tuple(_read_masquerade(*match.groups()) for match in found if match),
             guards=guards(verdict, table.family) if table.spans else (),
@@ -173,6 +243,11 @@ def to_ruleset(table: Table) -> t.Optional[Ruleset]:
     except (ValueError, OverflowError):
         return None
     return ruleset if from_ruleset(ruleset, table.family).means(table) else None
+
+
+def _read_interfaces(rule: str) -> t.Iterator[str]:
+    for name in _INTERFACE.findall(rule):
+        yield name[:-1] + "+" if name.endswith("*") else name
 
 
 def _read_masquerade(
@@ -184,30 +259,6 @@ def _read_masquerade(
 ) -> Masquerade:
     ports = PortRange(int(first), int(last or first)) if first else None
     return Masquerade(protocol, ports, None if share is None else int(share), random_fully is not None)
-
-
-def _networks(span: Span, family: str) -> t.Iterator[Network]:
-    kind = ipaddress.IPv4Address if family == IPV4 else ipaddress.IPv6Address
-    return t.cast(t.Iterator[Network], ipaddress.summarize_address_range(kind(span[0]), kind(span[1])))
-
-
-def _spans(networks: t.Sequence[Network], family: str) -> t.Iterator[Span]:
-    bits = _BITS[family]
-    for network in networks:
-        first = int(network.network_address)
-        yield first, first | ((1 << (bits - network.prefixlen)) - 1)
-
-
-def merge(spans: t.Iterable[Span]) -> t.Tuple[Span, ...]:
-    """The same addresses as few spans, in order, none touching another."""
-    merged: t.List[Span] = []
-    for span in sorted(spans):
-        if merged and span[0] <= merged[-1][1] + 1:
-            if span[1] > merged[-1][1]:
-                merged[-1] = (merged[-1][0], span[1])
-        else:
-            merged.append(span)
-    return tuple(merged)
 
 
 def render_span(span: Span, family: str) -> str:
@@ -260,8 +311,9 @@ def parse(text: str, family: str) -> Table:
             foreign += [header] if header else lines
     order = list(_HOOKS)
     chains.sort(key=lambda chain: order.index(chain[0]))
-    spans = merge(sets.get(SET, sets.get(OLD_SET, [])))
-    return Table(family, SET in sets, spans, tuple(chains), tuple(foreign), OLD_SET in sets)
+    spans = intervals.of(sets.get(SET, sets.get(OLD_SET, [])))
+    sources = intervals.of(sets[SOURCES]) if SOURCES in sets else None
+    return Table(family, SET in sets, spans, tuple(chains), tuple(foreign), OLD_SET in sets, sources)
 
 
 def _blocks(text: str) -> t.Iterator[t.Tuple[str, t.List[str]]]:
@@ -323,26 +375,33 @@ def listing(text: str, family: str) -> t.Tuple[str, ...]:
 def render(table: Table) -> str:
     """The whole table, as nft reads it."""
     lines = ["table %s %s {" % (NFT_FAMILY[table.family], TABLE)]
-    lines += ["set %s {" % SET] + list(_DECLARED[SET][table.family]) + ["auto-merge"]
-    lines += ["elements = { %s }" % _rendered_spans(table)] if table.spans else []
-    lines.append("}")
+    for name, spans in table.sets.items():
+        lines += ["set %s {" % name] + list(_DECLARED[name][table.family]) + ["auto-merge"]
+        lines += ["elements = { %s }" % _rendered_spans(spans, table.family)] if spans else []
+        lines.append("}")
     for name, rules in table.chains:
         lines += ["chain %s {" % name, _HOOKS[name]] + list(rules) + ["}"]
     return "\n".join(lines + ["}", ""])
 
 
-def _rendered_spans(table: Table) -> str:
-    return ", ".join(render_span(span, table.family) for span in table.spans)
+def _rendered_spans(spans: t.Sequence[Span], family: str) -> str:
+    return ", ".join(render_span(span, family) for span in spans)
 
 
-def change_set(table: Table, there: bool) -> t.List[str]:
-    """Commands that give the set its elements. The set itself stays where it is ``there``."""
-    name = "%s %s %s" % (NFT_FAMILY[table.family], TABLE, SET)
+def change_set(table: Table, name: str, there: bool) -> t.List[str]:
+    """Commands that give a set its elements. The set itself stays where it is ``there``."""
+    spans = table.sets[name]
+    where = "%s %s %s" % (NFT_FAMILY[table.family], TABLE, name)
     if there:
-        commands = ["flush set " + name]
+        commands = ["flush set " + where]
     else:
-        commands = ["add set %s { %s; auto-merge; }" % (name, "; ".join(_DECLARED[SET][table.family]))]
-    return commands + (["add element %s { %s }" % (name, _rendered_spans(table))] if table.spans else [])
+        commands = ["add set %s { %s; auto-merge; }" % (where, "; ".join(_DECLARED[name][table.family]))]
+    return commands + (["add element %s { %s }" % (where, _rendered_spans(spans, table.family))] if spans else [])
+
+
+def created_sets(commands: str) -> t.List[str]:
+    """The names of the sets that commands create."""
+    return _CREATED.findall(commands)
 
 
 def delete_set(family: str, name: str) -> str:

@@ -17,14 +17,17 @@ import typing as t
 
 from .._errors import ConfigError
 from .._system.files import NotRegularFile, open_regular
-from .policy import RESERVED_CIDRS, RFC1918_CIDRS, build, file_key, find_file_key, nearest_file_key
+from .policy import POLICY_OPTIONS, RESERVED_CIDRS, RFC1918_CIDRS, build, file_key, find_file_key, nearest_file_key
 from .values import KEY_LIMIT, parse_integer, show, split_entries, unique
 
 #: bytes; a list of 10,000 CIDRs takes about 300,000
 SIZE_LIMIT = 4 * 1024 * 1024
 
-#: The option whose values in several files are united.
-UNITED = "non_masquerade_cidrs"
+#: The option whose default is a list that is not empty.
+EXEMPT_RANGES = "non_masquerade_cidrs"
+
+#: The options whose values in several files are united.
+UNITED = frozenset(option.name for option in POLICY_OPTIONS if option.united)
 
 
 class Source(t.NamedTuple):
@@ -68,8 +71,9 @@ def read_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[Sour
 def merge(sources: t.Iterable[Source]) -> Document:
     """What files say together.
 
-    Lists of ranges are united, in order and without duplicates; of other values the last one wins, with a note where
-    two drop-ins disagree. A drop-in that replaces the default list, because C(config) names none, is noted, too.
+    Lists of ranges and of interfaces are united, in order and without duplicates; of other values the last one wins,
+    with a note where two drop-ins disagree. A drop-in that replaces the default list, because C(config) names none, is
+    noted, too.
 
     :raises ConfigError: as :func:`parse`, for whichever file is broken.
     """
@@ -82,10 +86,10 @@ def merge(sources: t.Iterable[Source]) -> Document:
         document = parse(text, path)
         notes += document.notes
         empty += document.empty
-        if UNITED in document.values:
+        if EXEMPT_RANGES in document.values:
             lists.append(path)
         for option, value in document.values.items():
-            if option == UNITED and isinstance(value, list) and isinstance(values.get(option), list):
+            if option in UNITED and isinstance(value, list) and isinstance(values.get(option), list):
                 # Entries may be anything yet, also what cannot be put into a set.
                 known = {repr(entry) for entry in values[option]}
                 values[option] = values[option] + [entry for entry in value if repr(entry) not in known]
@@ -122,13 +126,13 @@ def config_text(config: t.Mapping[str, t.Any]) -> str:
             raise ConfigError(
                 "config: the key %s is not known; the nearest known key is %s" % (ascii(name), nearest_file_key(name))
             )
-        if key.name == UNITED:
+        if key.name in UNITED:
             written[name] = split_entries(value)
     values = parse(_as_json(written), "config").values
     policy = build(values, label=file_key)
-    if UNITED not in values:
+    if EXEMPT_RANGES not in values:
         default = [str(network) for network in policy.non_masquerade_cidrs]
-        written = dict({file_key(UNITED): default}, **written)
+        written = dict({file_key(EXEMPT_RANGES): default}, **written)
     return _as_json(written)
 
 
@@ -223,7 +227,7 @@ def _as_document(data: t.Any, name: str) -> Document:
             raise ConfigError("duplicate key %s: keep one" % key.key)
         values[key.name] = value
     for option, value in list(values.items()):
-        if value is None and option == UNITED:
+        if value is None and option == EXEMPT_RANGES:
             values[option] = []
         elif value is None and option != "resync_interval":
             # Null leaves a Go field as it was, and so the default in force.

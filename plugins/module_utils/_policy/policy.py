@@ -14,17 +14,20 @@ import hashlib
 import typing as t
 
 from .._errors import ConfigError
-from .._system.ip_families import FAMILIES, IPV4
+from .._system.ip_families import FAMILIES, IPV4, IPV6
 from .values import (
+    LINK_LOCAL,
     Network,
     PortRange,
     check_bool,
     check_chain_name,
     check_choice,
     check_count,
+    parse_interfaces,
     parse_interval,
     parse_networks,
     parse_port_range_list,
+    split_entries,
 )
 
 #: RFC 1918: what is not masqueraded unless the operator says otherwise.
@@ -71,6 +74,8 @@ class Option(t.NamedTuple):
     in_reference_file: bool = False
     #: whether the module ip_masq, which does one run, has a use for it
     of_module: bool = True
+    #: whether it is a list without an order: text is split at commas, and the values of several files are united
+    united: bool = False
 
     @property
     def argument(self) -> t.Dict[str, t.Any]:
@@ -114,6 +119,7 @@ POLICY_OPTIONS = (
         parse_networks,
         "destinations that see the pod's address",
         in_reference_file=True,
+        united=True,
     ),
     _bool(
         "nomasq_all_reserved_ranges",
@@ -168,6 +174,46 @@ POLICY_OPTIONS = (
     _choice("backend", "backend", "what holds the rules", BACKENDS),
     _choice("exemption", "exemption", "how strongly exempt traffic is protected from other NAT rules", EXEMPTIONS),
     Option(
+        "masquerade_cidrs",
+        "masqueradeCIDRs",
+        None,
+        "list",
+        (),
+        parse_networks,
+        "destinations that are masqueraded although an exempt range contains them",
+        united=True,
+    ),
+    Option(
+        "source_cidrs",
+        "sourceCIDRs",
+        None,
+        "list",
+        (),
+        parse_networks,
+        "the only sources whose connections the policy is about",
+        united=True,
+    ),
+    Option(
+        "out_interfaces",
+        "outInterfaces",
+        None,
+        "list",
+        (),
+        parse_interfaces,
+        "the only interfaces that the policy is about",
+        united=True,
+    ),
+    Option(
+        "except_interfaces",
+        "exceptInterfaces",
+        None,
+        "list",
+        (),
+        parse_interfaces,
+        "interfaces that the policy is not about",
+        united=True,
+    ),
+    Option(
         "resync_interval",
         "resyncInterval",
         None,
@@ -202,6 +248,10 @@ class Config(t.NamedTuple):
     resync_interval: int = 60 * 10**9
     #: remarks for the operator that are no errors
     notes: t.Tuple[str, ...] = ()
+    masquerade_cidrs: t.Tuple[Network, ...] = ()
+    source_cidrs: t.Tuple[Network, ...] = ()
+    out_interfaces: t.Tuple[str, ...] = ()
+    except_interfaces: t.Tuple[str, ...] = ()
 
     @property
     def families(self) -> t.Tuple[str, ...]:
@@ -212,9 +262,19 @@ class Config(t.NamedTuple):
     def digest(self) -> str:
         """Twelve hexadecimal digits: the same on all nodes whose policies have the same values."""
         ranges = sorted(map(str, self.non_masquerade_cidrs))
-        values = [ranges, *(str(value) for value in self._replace(non_masquerade_cidrs=(), notes=()))]
+        narrowing = {name: sorted(map(str, getattr(self, name))) for name in _NARROWING}
+        others = self._replace(non_masquerade_cidrs=(), notes=())._asdict()
+        values: t.List[t.Any] = [ranges, *(str(value) for name, value in others.items() if name not in narrowing)]
+        # Policies without them have the digest that they had before there were such options.
+        values += [(name, listed) for name, listed in narrowing.items() if listed]
         return hashlib.sha256(repr(values).encode("utf-8")).hexdigest()[:12]
 
+
+#: Options with which part of the traffic is treated otherwise.
+_NARROWING = ("masquerade_cidrs", "source_cidrs", "out_interfaces", "except_interfaces")
+
+#: Options that are lists of networks.
+NETWORK_LISTS = ("non_masquerade_cidrs", "masquerade_cidrs", "source_cidrs")
 
 #: Characters of a mistyped key that are compared: the time grows with the square of it.
 _LONGEST_TYPO = 100
@@ -244,6 +304,15 @@ def nearest_file_key(name: str) -> str:
     return _BY_KEY[close[0]].key
 
 
+def split_lists(values: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
+    """Values as Ansible hands them over, with the entries of lists that may be text.
+
+    :param values: by option name.
+    """
+    united = {option.name for option in POLICY_OPTIONS if option.united}
+    return {name: split_entries(value) if name in united else value for name, value in values.items()}
+
+
 def build(values: t.Mapping[str, t.Any], label: t.Callable[[str], str] = str) -> Config:
     """Validate plain values, fill in the defaults, and give the policy.
 
@@ -265,23 +334,25 @@ def build(values: t.Mapping[str, t.Any], label: t.Callable[[str], str] = str) ->
     del fields["nomasq_all_reserved_ranges"]
     config = Config(**fields)
     _check_together(config, limit, label)
-    return config._replace(notes=tuple(_notes(config.non_masquerade_cidrs, label)))
+    return config._replace(notes=tuple(_notes(config, label)))
 
 
 def _check_together(config: Config, limit: int, label: t.Callable[[str], str]) -> None:
     """Refuse options that do not go together."""
-    networks = config.non_masquerade_cidrs
-    if len(networks) > limit:
-        raise ConfigError(
-            "%s: %d entries are more than %s (%d) allows: shorten the list or raise %s. An iptables chain is walked "
-            "rule by rule for every new connection; the nftables backend uses a constant-time set lookup"
-            % (label("non_masquerade_cidrs"), len(networks), label("cidr_limit"), limit, label("cidr_limit"))
-        )
-    for network in networks:
-        if network.version == 6 and not config.enable_ipv6:
+    for name in NETWORK_LISTS:
+        _check_networks(name, getattr(config, name), config.enable_ipv6, limit, label)
+    _check_twice(
+        "masquerade_cidrs", config.masquerade_cidrs, "non_masquerade_cidrs", config.non_masquerade_cidrs, label
+    )
+    _check_twice("except_interfaces", config.except_interfaces, "out_interfaces", config.out_interfaces, label)
+    for family, option, masqueraded in (
+        (IPV4, "masq_link_local", config.masq_link_local),
+        (IPV6, "masq_link_local_ipv6", config.masq_link_local_ipv6),
+    ):
+        if not masqueraded and LINK_LOCAL[family] in config.masquerade_cidrs:
             raise ConfigError(
-                "%s: %s is IPv6, and IPv6 is off: set %s to true or remove the entry"
-                % (label("non_masquerade_cidrs"), network, label("enable_ipv6"))
+                "%s: %s is exempt as long as %s is false: set %s to true"
+                % (label("masquerade_cidrs"), LINK_LOCAL[family], label(option), label(option))
             )
     if config.exemption == "enforce" and config.backend not in ("auto", "nftables"):
         raise ConfigError(
@@ -290,11 +361,48 @@ def _check_together(config: Config, limit: int, label: t.Callable[[str], str]) -
         )
 
 
-def _notes(networks: t.Sequence[Network], label: t.Callable[[str], str]) -> t.Iterator[str]:
+def _check_networks(
+    name: str, networks: t.Sequence[Network], enable_ipv6: bool, limit: int, label: t.Callable[[str], str]
+) -> None:
+    if len(networks) > limit:
+        raise ConfigError(
+            "%s: %d entries are more than %s (%d) allows: shorten the list or raise %s. An iptables chain is walked "
+            "rule by rule for every new connection; the nftables backend uses a constant-time set lookup"
+            % (label(name), len(networks), label("cidr_limit"), limit, label("cidr_limit"))
+        )
     for network in networks:
-        if network.prefixlen == 0:
+        if network.version == 6 and not enable_ipv6:
+            raise ConfigError(
+                "%s: %s is IPv6, and IPv6 is off: set %s to true or remove the entry"
+                % (label(name), network, label("enable_ipv6"))
+            )
+
+
+def _check_twice(
+    name: str, values: t.Sequence[t.Any], other: str, others: t.Collection[t.Any], label: t.Callable[[str], str]
+) -> None:
+    known = set(others) if values else ()
+    for value in values:
+        if value in known:
+            raise ConfigError(
+                "%s: %s is in %s as well: remove it from one of them" % (label(name), value, label(other))
+            )
+
+
+def _notes(config: Config, label: t.Callable[[str], str]) -> t.Iterator[str]:
+    masqueraded = {network.version for network in config.masquerade_cidrs}
+    for network in config.non_masquerade_cidrs:
+        if network.prefixlen == 0 and network.version not in masqueraded:
             yield "%s: %s exempts every IPv%d destination: nothing of that family will be masqueraded" % (
                 label("non_masquerade_cidrs"),
                 network,
                 network.version,
+            )
+    managed = {network.version for network in config.source_cidrs}
+    for version in (4, 6) if config.enable_ipv6 else (4,):
+        if managed and version not in managed:
+            yield "%s: no network is IPv%d, so all IPv%d traffic is left to other rules" % (
+                label("source_cidrs"),
+                version,
+                version,
             )

@@ -15,8 +15,12 @@ import re
 import typing as t
 
 from .._errors import ConfigError
+from .._system.ip_families import IPV4, IPV6
 
 Network = t.Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
+
+#: RFC 3927 and RFC 4291: addresses that no router forwards, so nothing behind one could answer to them.
+LINK_LOCAL = {IPV4: ipaddress.ip_network("169.254.0.0/16"), IPV6: ipaddress.ip_network("fe80::/10")}
 
 #: RFC 4291 section 2.5.5.2. Kernel sockets turn these into IPv4, so an ip6tables rule for them never matches.
 IPV4_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
@@ -36,7 +40,13 @@ RESERVED_PREFIXES = ("KUBE-", "CALI-", "FLANNEL-", "CILIUM_", "CNI-", "DOCKER", 
 #: Ranges of source ports; each takes a rule for each protocol.
 PORT_RANGES_LIMIT = 100
 
-#: Keys of a file; a policy has twelve, and the nearest known key is looked for with each of the others.
+#: IFNAMSIZ of Linux, without the end of the text. iptables takes as many, with the C(+).
+INTERFACE_NAME_LIMIT = 15
+
+#: Entries of a list of interfaces; each is a rule, or a condition of one.
+INTERFACES_LIMIT = 32
+
+#: Keys of a file; a policy has sixteen, and the nearest known key is looked for with each of the others.
 KEY_LIMIT = 100
 
 #: Digits of an integer, and a sign; one of 64 bits has 19.
@@ -60,6 +70,7 @@ _DURATION_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|\u00b5s|\u03bcs|ms|s
 _CIDR = re.compile(r"([0-9A-Fa-f:.]{1,45})/(0|[1-9][0-9]{0,2})\Z")
 _ZERO_LED_OCTET = re.compile(r"(?:\A|[.:])0[0-9]+\.|\.0[0-9]+\Z")
 _CHAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
+_INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\Z")
 _PORT_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
 
 
@@ -263,6 +274,41 @@ def parse_networks(value: t.Any) -> t.Tuple[Network, ...]:
         if entry is None:
             raise ConfigError("entry %d is null: remove it, or write a CIDR" % position)
     return tuple(parse_cidr(entry) for entry in value)
+
+
+def parse_interface(name: t.Any) -> str:
+    """Read the name of an interface, or of all that begin so: C(+) at the end as in iptables, or C(*) as in nft.
+
+    :returns: the name, with C(+) if it is one of several.
+    :raises ConfigError: no interface can have this name.
+    """
+    if name in ("+", "*"):
+        raise ConfigError("%s matches every interface: leave the entry out" % show(name))
+    text = name if isinstance(name, str) else ""
+    several = text[-1:] in ("+", "*")
+    stem = text[:-1] if several else text
+    if len(text) > INTERFACE_NAME_LIMIT or not _INTERFACE.match(stem):
+        raise ConfigError(
+            "%s is not the name of an interface: give at most %d characters, such as eth0, or bond+ for all that begin "
+            "with bond" % (show(name), INTERFACE_NAME_LIMIT)
+        )
+    return stem + "+" if several else stem
+
+
+def parse_interfaces(value: t.Any) -> t.Tuple[str, ...]:
+    """Names of interfaces, in order, without those that another entry matches.
+
+    :raises ConfigError: not a list, too long, or as :func:`parse_interface`.
+    """
+    if not isinstance(value, (list, tuple)):
+        raise ConfigError("%s is not a list: give a list of interfaces" % show(value))
+    if len(value) > INTERFACES_LIMIT:
+        raise ConfigError("%d interfaces are more than the limit of %d" % (len(value), INTERFACES_LIMIT))
+    names = list(dict.fromkeys(parse_interface(entry) for entry in value))
+    stems = [name[:-1] for name in names if name.endswith("+")]
+    return tuple(
+        name for name in names if not any(name.rstrip("+").startswith(stem) and name != stem + "+" for stem in stems)
+    )
 
 
 def parse_port_range_list(value: t.Any) -> t.Tuple[PortRange, ...]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import typing as t
 
 from .._engine import actors
-from .._engine.ruleset import Ruleset
+from .._engine.ruleset import EXEMPT, MASQUERADE, SKIP, Decision, Ruleset, matches_interface
 from .._system.ip_families import IPV4, IPV6
 from . import routing
 from .node_state import State
 from .questions import Boundaries, example_pod
 from .twin import Twin
 from .values import Answer, Question, Rule
-from .verification import ERROR, NODE, Conflict, Declaration, blame, exempt, judge, owner
+from .verification import ERROR, NODE, POD, Addresses, Conflict, Declaration, blame, judge, owner
 
 Data = t.Dict[str, t.Any]
 
@@ -25,16 +25,50 @@ def declaration_of(rulesets: t.Mapping[str, Ruleset]) -> Declaration:
 
     :param rulesets: by family.
     """
-    policies = {
-        family: exempt(ruleset.exempt, others=NODE if ruleset.masquerade else None)
-        for family, ruleset in rulesets.items()
+    decided = {family: list(map(_Decided, ruleset.decisions)) for family, ruleset in rulesets.items()}
+    declared = {
+        family: {EXEMPT: POD, MASQUERADE: NODE if ruleset.masquerade else None} for family, ruleset in rulesets.items()
     }
 
-    def declares(source: str, destination: str, protocol: str, port: int) -> t.Optional[str]:
-        policy = policies.get(IPV6 if ":" in destination else IPV4)
-        return None if policy is None else policy.declares(source, destination, protocol, port)
+    def declares(
+        source: str, destination: str, protocol: str, port: int, interface: t.Optional[str] = None
+    ) -> t.Optional[str]:
+        family = IPV6 if ":" in destination else IPV4
+        for one in decided.get(family, ()):
+            if one.matches(source, destination, interface):
+                return declared[family].get(one.action)
+        return None
 
-    return Declaration(declares, Boundaries([network for one in rulesets.values() for network in one.exempt]))
+    matches = [decision.match for ruleset in rulesets.values() for decision in ruleset.decisions]
+    return Declaration(
+        declares,
+        Boundaries(
+            [network for match in matches for network in match.destinations],
+            list(dict.fromkeys(network for match in matches for network in match.sources)),
+        ),
+    )
+
+
+class _Decided:
+    """A decision, with its ranges in a form in which an address is found fast."""
+
+    def __init__(self, decision: Decision) -> None:
+        self.action = decision.action
+        self._sources, self._destinations = Addresses(decision.match.sources), Addresses(decision.match.destinations)
+        self._match = decision.match
+
+    def matches(self, source: str, destination: str, interface: t.Optional[str]) -> bool:
+        """Whether packets are meant; an interface that is not known is the one that is meant."""
+        match = self._match
+        return (
+            (not match.destinations or destination in self._destinations)
+            and (not match.sources or source in self._sources)
+            and (
+                not match.interfaces
+                or (interface is None and self.action != SKIP)
+                or any(matches_interface(name, interface or "") for name in match.interfaces)
+            )
+        )
 
 
 def question(state: State, destination: str, source: t.Optional[str], protocol: str, port: int) -> Question:

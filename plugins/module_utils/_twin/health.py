@@ -99,12 +99,16 @@ def reference_agents(proc: str = "/proc") -> t.Iterator[Health]:
         )
 
 
-def range_health(networks: t.Sequence[Network]) -> t.Iterator[Health]:
-    """What exempt ranges look like that are probably not meant."""
+def range_health(networks: t.Sequence[Network], masqueraded: t.Sequence[Network] = ()) -> t.Iterator[Health]:
+    """What exempt ranges look like that are probably not meant.
+
+    :param masqueraded: ranges inside of them that are not exempt.
+    """
+    excepted = {network.version for network in masqueraded}
     if not networks:
         yield Health("nothing_exempt", INFO, "no range is exempt: all traffic that leaves is masqueraded", "")
     for network in networks:
-        if not network.prefixlen:
+        if not network.prefixlen and network.version not in excepted:
             yield Health(
                 "everything_exempt",
                 WARNING,
@@ -114,7 +118,7 @@ def range_health(networks: t.Sequence[Network]) -> t.Iterator[Health]:
     # In order, so that a network stands behind the largest one that could contain it.
     last: t.Optional[Network] = None
     for network in sorted(networks, key=lambda one: (one.version, int(one.network_address), one.prefixlen)):
-        if last is not None and last.version == network.version and network.network_address in last:
-            yield Health("overlapping_ranges", INFO, "%s lies in %s" % (network, last), "remove it")
-        else:
+        if last is None or last.version != network.version or network.network_address not in last:
             last = network
+        elif network.version not in excepted:
+            yield Health("overlapping_ranges", INFO, "%s lies in %s" % (network, last), "remove it")

@@ -208,7 +208,7 @@ def _health(node: Node, policy: ComparedPolicy, result: Result) -> t.Iterator[He
         yield Health("note", INFO, note, "")
     if policy.failure:
         yield Health("agent_failing", ERROR, "the last sync failed: %s" % policy.failure, "")
-    yield from health.range_health(config.non_masquerade_cidrs)
+    yield from health.range_health(config.non_masquerade_cidrs, config.masquerade_cidrs)
     if config.exemption == "enforce" and ipvs.count():
         yield Health(
             "enforce_with_ipvs",

@@ -9,11 +9,12 @@ import ipaddress
 import re
 import typing as t
 
-from . import ipset_matches, spans
+from .._policy import spans
+from .._policy.spans import Spans
+from . import ipset_matches
 from .ipsets import IpSet
 from .legacy import LegacyTable, priority
 from .matches import MAX_PORT, Branch, Chain, Match, Rule, RuleTable, any_of, both
-from .spans import Spans
 from .values import HOOKS, PROTOCOLS
 from .xt_matches import NEUTRAL
 

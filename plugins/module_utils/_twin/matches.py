@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import typing as t
 
-from . import spans
-from .spans import Spans
+from .._policy import spans
+from .._policy.spans import Spans
 from .values import PROTOCOLS
 
 #: protocols that a question can have

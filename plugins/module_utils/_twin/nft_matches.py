@@ -14,12 +14,13 @@ import struct
 import sys
 import typing as t
 
+from .._policy import spans
+from .._policy.spans import Spans
 from .._system import netlink
-from . import nf_tables, spans, xt_matches
+from . import nf_tables, xt_matches
 from .ipsets import IpSet
 from .matches import WITH_PORTS, Branch, Chain, Match, Rule, RuleTable, any_of, both, top
 from .nft_elements import Element, Elements, chain_of
-from .spans import Spans
 
 #: families of tables that see packets of IPv4 and of IPv6
 _VERSIONS = {1: (4, 6), 2: (4,), 10: (6,)}

@@ -14,11 +14,12 @@ import ipaddress
 import itertools
 import typing as t
 
-from . import routing, spans
+from .._policy import spans
+from .._policy.spans import Spans
+from . import routing
 from .matches import ASKED, MAX_PORT, MAX_PROTOCOL, highest, matches_name
 from .node_state import State
 from .routing import Route
-from .spans import Spans
 from .survey import Named, Survey
 from .values import PROTOCOLS, Question
 

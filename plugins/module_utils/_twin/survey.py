@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import typing as t
 
-from . import legacy_matches, nft_matches, routing, spans
+from .._policy import spans
+from .._policy.spans import Spans
+from . import legacy_matches, nft_matches, routing
 from .matches import RANDOM, Rule, RuleTable, highest
 from .node_state import State
-from .spans import Spans
 
 
 class Named(t.NamedTuple):

@@ -9,10 +9,11 @@ import ipaddress
 import typing as t
 
 from .._engine import actors
-from . import routing, spans
+from .._policy import spans
+from .._policy.spans import Spans
+from . import routing
 from .matches import ALIKE, BEYOND
 from .questions import Boundaries, Cell, Choice
-from .spans import Spans
 from .survey import Survey, survey
 from .twin import Twin
 from .values import DROPPED, REJECTED, SENT, Answer, Question, Rule, Unseen
@@ -38,11 +39,12 @@ _PARTS = 64
 class Declaration(t.NamedTuple):
     """What was declared.
 
-    ``declares`` says of source, destination, protocol and port of a packet that leaves the node: POD, NODE, or none
-    where nothing was declared. ``pods`` are networks in which all pods of this node lie; none where that is not known.
+    ``declares`` says of source, destination, protocol, port and interface of a packet that leaves the node: POD, NODE,
+    or none where nothing was declared. The interface may be left out. ``pods`` are networks in which all pods of this
+    node lie; none where that is not known.
     """
 
-    declares: t.Callable[[str, str, str, int], t.Optional[str]]
+    declares: t.Callable[..., t.Optional[str]]
     boundaries: Boundaries = Boundaries()
     pods: t.Tuple[t.Any, ...] = ()
 
@@ -54,9 +56,11 @@ def exempt(networks: t.Sequence[t.Any], sources: t.Sequence[t.Any] = (), others:
     :param sources: networks of pods that are meant; none: all.
     :param others: what is declared outside of the ranges.
     """
-    exempted, meant = _Addresses(networks), _Addresses(sources)
+    exempted, meant = Addresses(networks), Addresses(sources)
 
-    def declares(source: str, destination: str, _protocol: str, _port: int) -> t.Optional[str]:
+    def declares(
+        source: str, destination: str, _protocol: str, _port: int, _interface: t.Optional[str] = None
+    ) -> t.Optional[str]:
         if sources and source not in meant:
             return None
         return POD if destination in exempted else others
@@ -64,7 +68,7 @@ def exempt(networks: t.Sequence[t.Any], sources: t.Sequence[t.Any] = (), others:
     return Declaration(declares, Boundaries(tuple(networks), tuple(sources)), tuple(sources))
 
 
-class _Addresses:
+class Addresses:
     """The addresses of networks of both families; to look one up takes no longer where there are thousands of them."""
 
     def __init__(self, networks: t.Iterable[t.Any]) -> None:
@@ -222,7 +226,8 @@ def judge(declaration: Declaration, mine: t.Container[str], answer: Answer) -> t
     if question.source is None or question.source in mine:  # a policy is about pods
         return Verdict(None, seen)
     port = question.port if answer.destination_port is None else answer.destination_port
-    return Verdict(declaration.declares(question.source, answer.destination, question.protocol, port), seen)
+    declared = declaration.declares(question.source, answer.destination, question.protocol, port, answer.interface)
+    return Verdict(declared, seen)
 
 
 class Blame(t.NamedTuple):

@@ -11,10 +11,11 @@ from __future__ import annotations
 import struct
 import typing as t
 
-from . import ipset_matches, spans
+from .._policy import spans
+from .._policy.spans import Spans
+from . import ipset_matches
 from .ipsets import IpSet
 from .matches import MAX_PORT, Match, any_of, top
-from .spans import Spans
 
 #: These say nothing that a question varies, or what they say is true of every packet that opens a connection.
 NEUTRAL = frozenset(

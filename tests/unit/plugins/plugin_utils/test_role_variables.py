@@ -44,7 +44,7 @@ def test_every_variable_of_the_role_and_the_playbooks_is_known() -> None:
         ("ip_masq_agent_host", "ip_masq_agent_hosts"),
         ("ip_masq_agent_non_masqerade_cidrs", "ip_masq_agent_non_masquerade_cidrs"),
         ("ip_masq_agent_nonMasqueradeCIDRs", "ip_masq_agent_non_masquerade_cidrs"),
-        ("ip_masq_agent_cidrs", "ip_masq_agent_cluster_cidrs"),
+        ("ip_masq_agent_cidrs", "ip_masq_agent_source_cidrs"),
         ("ip_masq_agent_become_user", "ip_masq_agent_become"),
     ],
 )
@@ -116,6 +116,15 @@ def test_good_values_are_accepted(options: t.Dict[str, t.Any]) -> None:
         # It was a boolean once, and false did not mean never.
         ({"install_packages": False}, "value of ip_masq_agent_install_packages must be one of: never, missing, always"),
         ({"config_dir": "/etc/my agent"}, "ip_masq_agent_config_dir: invalid path '/etc/my agent': "),
+        (
+            {
+                "cluster_cidrs": ["10.233.64.0/18", "10.1.0.0/16"],
+                "masquerade_cidrs": ["10.1.0.0/16"],
+                "non_masquerade_cidrs": ["10.0.0.0/8", "10.1.128.0/17"],
+            },
+            "10.1.0.0/17 of ip_masq_agent_cluster_cidrs would be masqueraded: add it to "
+            "ip_masq_agent_non_masquerade_cidrs, or remove it from ip_masq_agent_masquerade_cidrs",
+        ),
         (
             {"cluster_cidrs": ["10.233.64.0/18", "100.64.0.0/10"]},
             "100.64.0.0/10 of ip_masq_agent_cluster_cidrs would be masqueraded: add it to ip_masq_agent_non_masquerade",

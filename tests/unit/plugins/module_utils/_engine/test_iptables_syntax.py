@@ -37,6 +37,9 @@ from support import worlds
 
 TEN = Exempt(ipaddress.ip_network("10.0.0.0/8"), "RETURN")
 PORTS = PortRange(1024, 29999)
+ALL = ipaddress.ip_network("0.0.0.0/0")
+EVERYTHING_OF_TEN = Exempt(ALL, "RETURN", TEN.network)
+TO_42 = Masquerade("tcp", PortRange(42, 42), source=TEN.network, interface="eth0")
 
 
 @given(worlds.configs, worlds.families)
@@ -71,6 +74,12 @@ def test_everything_is_written_without_a_destination(family: str, everything: st
         ("-A C -s 127.0.0.0/8 -m comment --comment x -j RETURN", Guard(source=LOOPBACK["ipv4"])),
         ("-A C -m mark ! --mark 0x0/0x6000 -j RETURN", Guard(marks=SERVICE_MARKS)),
         ("-A C -m addrtype ! --dst-type LOCAL -m mark ! --mark 0x0/0x6000 -j RETURN", Guard(marks=SERVICE_MARKS)),
+        ("-A C -o eth0 -j RETURN", Guard(interface="eth0")),
+        ("-A C -s 10.0.0.0/8 -j RETURN", EVERYTHING_OF_TEN),
+        ("-A C -s 127.0.0.1/32 -o eth+ -j ACCEPT", Exempt(ALL, "ACCEPT", ipaddress.ip_network("127.0.0.1"), "eth+")),
+        ("-A C -s 10.0.0.0/8 -d 10.0.0.0/8 -o eth+ -j RETURN", TEN._replace(source=TEN.network, interface="eth+")),
+        ("-A C -d 10.0.0.0/8 -j MASQUERADE", Masquerade(network=TEN.network)),
+        ("-A C -s 10.0.0.0/8 -o eth0 -p tcp -j MASQUERADE --to-ports 42", TO_42),
         ("-A C -j MASQUERADE", Masquerade()),
         ("-A C -m addrtype ! --dst-type LOCAL -j MASQUERADE --random-fully", Masquerade(random_fully=True)),
         ("-A C -p tcp -j MASQUERADE --to-ports 1024-29999", Masquerade("tcp", PORTS)),
@@ -96,10 +105,11 @@ def test_rules_of_others_that_mean_the_same_are_read(line: str, rule: t.Any) -> 
         "-j DROP",
         "-j OTHER",
         "-g RETURN",
-        "-s 10.0.0.0/8 -j RETURN",
+        "! -s 10.0.0.0/8 -j RETURN",
         "! -d 10.0.0.0/8 -j RETURN",
         "-d 10.0.0.0/8 -d 11.0.0.0/8 -j RETURN",
-        "-d 10.0.0.0/8 -o eth0 -j RETURN",
+        "-d 10.0.0.0/8 ! -o eth0 -j RETURN",
+        "-d 10.0.0.0/8 -i eth0 -j RETURN",
         "-d 10.0.0.0/8 -p tcp -j RETURN",
         "-d 10.0.0.1/8 -j RETURN",
         "-d fc00::/7 -j RETURN",
@@ -111,10 +121,8 @@ def test_rules_of_others_that_mean_the_same_are_read(line: str, rule: t.Any) -> 
         "-m mark ! --mark 0x0/0x6000 -j ACCEPT",
         "-m mark ! --mark 0x0/0x6000 -d 10.0.0.0/8 -j RETURN",
         "! -s 127.0.0.0/8 -j RETURN",
-        "-s 127.0.0.0/8 -j ACCEPT",
-        "-s 127.0.0.1/32 -j RETURN",
         "-s ::1/128 -j RETURN",
-        "-d 10.0.0.0/8 -j MASQUERADE",
+        "-d 10.0.0.0/8 -s 10.0.0.0/8 -s 10.0.0.0/8 -j RETURN",
         "-j MASQUERADE --random",
         "-p tcp -j MASQUERADE --to-ports x",
         "-p tcp -j MASQUERADE --to-ports",

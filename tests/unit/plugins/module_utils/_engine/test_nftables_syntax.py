@@ -154,13 +154,6 @@ def test_comments_and_counters_say_nothing(config: t.Any, family: str, data: t.A
 spans = st.tuples(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)).map(lambda pair: (min(pair), max(pair)))
 
 
-@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(lambda p: (min(p), max(p)))))
-def test_merged_spans_hold_the_same_addresses_and_do_not_touch(given_spans: t.List[t.Tuple[int, int]]) -> None:
-    merged = text.merge(given_spans)
-    assert {n for a, b in merged for n in range(a, b + 1)} == {n for a, b in given_spans for n in range(a, b + 1)}
-    assert all(one[1] + 1 < other[0] for one, other in zip(merged, merged[1:]))
-
-
 @given(spans)
 def test_any_span_is_read_as_it_is_written(span: t.Tuple[int, int]) -> None:
     for family in FAMILIES:

@@ -10,12 +10,16 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
+    EXEMPT,
     LOOPBACK,
+    MASQUERADE,
     SERVICE_MARKS,
     SHARE_UNIT,
+    Decision,
     Exempt,
     Guard,
     Masquerade,
+    Match,
     Ruleset,
     from_config,
     from_rules,
@@ -140,7 +144,8 @@ def test_every_range_gets_its_share_of_all_connections(ranges: t.List[PortRange]
 
 
 def exempt(*cidrs: str, verdict: str = "RETURN") -> Ruleset:
-    return Ruleset(tuple(ipaddress.ip_network(cidr) for cidr in cidrs), verdict, (Masquerade(random_fully=True),))
+    ranges = Decision(EXEMPT, Match(destinations=tuple(ipaddress.ip_network(cidr) for cidr in cidrs)))
+    return Ruleset((ranges,) * bool(cidrs) + (Decision(MASQUERADE),), verdict, (Masquerade(random_fully=True),))
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,24 @@ def test_policy_of_a_family_that_is_not_managed_declares_nothing() -> None:
     assert sorted(map(str, policy.boundaries.destinations)) == ["fd00::/8", "fe80::/10"]
 
 
+def test_policy_of_some_sources_and_interfaces_declares_nothing_about_others() -> None:
+    options = {
+        "masquerade_cidrs": ["10.1.0.0/16"],
+        "source_cidrs": ["10.244.0.0/16"],
+        "except_interfaces": ["cni+"],
+        "out_interfaces": ["eth0", "cni0"],
+    }
+    policy = explanations.declaration_of({IPV4: from_config(build(options), IPV4)})
+    assert policy.declares(_POD, _EXEMPT, "tcp", 80, "eth0") == "pod"
+    assert policy.declares(_POD, _EXEMPT, "tcp", 80) == "pod"
+    assert policy.declares(_POD, "10.1.2.3", "tcp", 80, "eth0") == "node"
+    assert policy.declares(_POD, _OUTSIDE, "tcp", 80, "eth0") == "node"
+    for source, interface in (("10.9.1.1", "eth0"), (_POD, "eth1"), (_POD, "cni0")):
+        assert policy.declares(source, _OUTSIDE, "tcp", 80, interface) is None
+    assert "10.1.0.0/16" in map(str, policy.boundaries.destinations)
+    assert list(map(str, policy.boundaries.sources)) == ["10.244.0.0/16"]
+
+
 def _explained(destination: str, source: str, chain: str) -> t.Dict[str, t.Any]:
     rule = Rule(IPTABLES_NFT, "ip nat", chain, "-A %s -j MASQUERADE" % chain)
     answer = Answer(Question(destination, _POD), SENT, source, 1, destination, 80, "eth0", decided_by=rule)

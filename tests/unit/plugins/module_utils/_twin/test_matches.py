@@ -9,13 +9,13 @@ import struct
 import typing as t
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import spans
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import (
     ipset_matches,
     ipsets,
     legacy_matches,
     nft_matches,
-    spans,
     xt_matches,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.legacy import LegacyTable

@@ -15,13 +15,17 @@ Spans = t.Tuple[t.Tuple[int, int], ...]
 
 def of(intervals: t.Iterable[t.Tuple[int, int]]) -> Spans:
     """The union of intervals in any order."""
-    merged: t.List[t.List[int]] = []
+    merged: t.List[t.Tuple[int, int]] = []
+    end = -2
     for first, last in sorted(intervals):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1][1] = max(merged[-1][1], last)
-        elif first <= last:
-            merged.append([first, last])
-    return tuple((first, last) for first, last in merged)
+        if first > end + 1:
+            if first <= last:
+                merged.append((first, last))
+                end = last
+        elif last > end:
+            merged[-1] = (merged[-1][0], last)
+            end = last
+    return tuple(merged)
 
 
 def intersection(one: Spans, other: Spans) -> Spans:
@@ -84,7 +88,22 @@ def cut(spans: Spans, cuts: t.Iterable[int]) -> t.List[t.Tuple[int, int]]:
 
 def of_networks(networks: t.Iterable[t.Any]) -> Spans:
     """The addresses of networks of one family."""
-    return of((int(network.network_address), int(network.broadcast_address)) for network in networks)
+    # No broadcast_address: it is one object more for each of thousands.
+    known = list(networks)
+    bits = known[0].max_prefixlen if known else 0
+    listed = ((int(network.network_address), network.prefixlen) for network in known)
+    return of((first, first | ((1 << (bits - length)) - 1)) for first, length in listed)
+
+
+def of_network(network: t.Any) -> t.Tuple[int, int]:
+    """First and last address of a network."""
+    first = int(network.network_address)
+    return first, first | ((1 << (network.max_prefixlen - network.prefixlen)) - 1)
+
+
+def difference(one: Spans, other: Spans) -> Spans:
+    """What lies in the first alone."""
+    return intersection(one, complement(other, highest_of(one)))
 
 
 def networks(spans: Spans, version: int) -> t.List[t.Any]:

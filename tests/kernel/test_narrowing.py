@@ -1,0 +1,78 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Exceptions inside exempt ranges, and policies of some sources and interfaces: what packets see, in every backend."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from support.modules import apply
+from support.topology import ADDRESSES, Topology
+
+EXEMPT = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
+BACKENDS = (
+    ("iptables_nft", "return"),
+    ("iptables_nft", "accept"),
+    ("iptables_legacy", "return"),
+    ("iptables_legacy", "accept"),
+    ("nftables", "return"),
+    ("nftables", "enforce"),
+)
+#: Options, and what two exempt destinations and two others see.
+CASES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], str]] = {
+    "none of them": ({}, "pod pod node node"),
+    "masquerade_cidrs": ({"masquerade_cidrs": ["10.99.0.0/16", "fd00:99::/32"]}, "node pod node node"),
+    "an exempt range in that": (
+        {
+            "non_masquerade_cidrs": [*EXEMPT, "10.99.0.1/32", "fd00:99::1/128"],
+            "masquerade_cidrs": ["10.99.0.0/16", "fd00:99::/32"],
+        },
+        "pod pod node node",
+    ),
+    "masquerade only these": (
+        {
+            "non_masquerade_cidrs": ["0.0.0.0/0", "::/0"],
+            "masquerade_cidrs": ["203.0.113.0/24", "2001:db8:99::/64"],
+        },
+        "pod pod node pod",
+    ),
+    "source_cidrs": (
+        {"source_cidrs": ["10.244.0.0/16", "10.7.0.0/16", "fd00:10:244::/48"]},
+        "pod pod node node",
+    ),
+    "other source_cidrs": ({"source_cidrs": ["10.7.0.0/16", "fd00:7::/64"]}, "pod pod pod pod"),
+    "out_interfaces": ({"out_interfaces": ["bond0", "eth+"]}, "pod pod node node"),
+    "other out_interfaces": ({"out_interfaces": ["bond+", "wlan0"]}, "pod pod pod pod"),
+    "except_interfaces": ({"except_interfaces": ["et*"]}, "pod pod pod pod"),
+    "all of them": (
+        {
+            "masquerade_cidrs": ["10.99.0.0/16", "fd00:99::/32"],
+            "source_cidrs": ["10.244.0.0/16", "fd00:10:244::/48"],
+            "out_interfaces": ["eth0"],
+            "except_interfaces": ["pods"],
+            "to_ports": "1024-2048,4000-5000",
+        },
+        "node pod node node",
+    ),
+}
+
+
+@pytest.mark.parametrize("backend, exemption", BACKENDS)
+def test_packet_matrix(topology: Topology, backend: str, exemption: str, show_table: t.Callable[..., None]) -> None:
+    """The table is printed; every cell is one new connection from a pod. Policies follow each other on one node."""
+    rows = []
+    for name, (given, expected) in CASES.items():
+        options = {"non_masquerade_cidrs": EXEMPT, **given}
+        wanted = dict(options, backend=backend, exemption=exemption, enable_ipv6=True)
+        assert apply(topology.node, **wanted)["changed"]
+        assert not apply(topology.node, **wanted)["changed"], name
+        cells = []
+        for a in ADDRESSES.values():
+            names = {a.pod: "pod", a.node: "node"}
+            seen = topology.ask(*a.exempt[:2], *a.outside)
+            cells.append(" ".join(names.get(address, address) for address in seen.values()))
+        rows.append((name, cells))
+        assert cells == [expected] * 2, name
+    show_table("%s, %s: two exempt destinations, two others" % (backend, exemption), list(ADDRESSES), rows)

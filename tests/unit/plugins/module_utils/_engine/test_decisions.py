@@ -1,0 +1,235 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Exceptions inside ranges, sources and interfaces: what each packet meets, in the values and in every backend's text.
+
+Policies without these options give the rules that they gave before there were any; the code of that time is kept here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import iptables_syntax, nftables_syntax
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
+    Exempt,
+    Guard,
+    Masquerade,
+    Ruleset,
+    applies,
+    from_config,
+    from_rules,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import IPV4
+from hypothesis import given
+from hypothesis import strategies as st
+from support import worlds
+
+#: source, destination, interface
+Packet = t.Tuple[t.Any, t.Any, str]
+
+
+def model(config: Config, packet: Packet) -> str:
+    """What a packet has to meet: in a few lines, without the code under test."""
+    source, destination, interface = packet
+
+    def named(names: t.Sequence[str]) -> bool:
+        return any(interface == name or name[-1] == "+" and interface.startswith(name[:-1]) for name in names)
+
+    if named(config.except_interfaces) or (config.out_interfaces and not named(config.out_interfaces)):
+        return "skip"
+    if config.source_cidrs and not any(source in network for network in config.source_cidrs):
+        return "skip"
+    link_local = ipaddress.ip_network("169.254.0.0/16" if source.version == 4 else "fe80::/10")
+    spared = not (config.masq_link_local if source.version == 4 else config.masq_link_local_ipv6)
+    exempt = [*config.non_masquerade_cidrs, *[link_local] * spared]
+    listed = [(one.prefixlen, "exempt") for one in exempt if destination in one]
+    listed += [(one.prefixlen, "masquerade") for one in config.masquerade_cidrs if destination in one]
+    return max(listed, default=(0, "masquerade"))[1]
+
+
+def met(rules: t.Iterable[t.Any], packet: Packet) -> str:
+    """What a packet meets in rules, the first that applies first."""
+    source, destination, interface = packet
+    for rule in rules:
+        if applies(rule, destination, source, interface) and getattr(rule, "protocol", None) is None:
+            return {Guard: "skip", Exempt: "exempt", Masquerade: "masquerade"}[type(rule)]
+    return "skip"
+
+
+@st.composite
+def packets(draw: t.Any, config: Config, family: str) -> Packet:
+    """A packet near to where the policy tells packets apart."""
+    version = 4 if family == IPV4 else 6
+    kind = ipaddress.IPv4Address if version == 4 else ipaddress.IPv6Address
+    bits = 32 if version == 4 else 128
+
+    def address(networks: t.Sequence[t.Any]) -> t.Any:
+        edges = [n for one in networks if one.version == version for n in (one.network_address, one.broadcast_address)]
+        near = draw(st.sampled_from([int(edge) for edge in edges] or [0])) + draw(st.integers(-1, 1))
+        return kind(min(max(near, 0), 2**bits - 1))
+
+    destination = address([*config.non_masquerade_cidrs, *config.masquerade_cidrs])
+    interface = draw(st.sampled_from(["eth0", "eth1", "eth10", "eth", "bond0", "bond1", "wlan0"]))
+    return address(config.source_cidrs), destination, interface
+
+
+@given(worlds.narrow_configs, worlds.families, st.data())
+def test_every_packet_meets_what_the_policy_says(config: Config, family: str, data: t.Any) -> None:
+    ruleset = from_config(config, family)
+    read = nftables_syntax.to_ruleset(nftables_syntax.from_ruleset(ruleset, family))
+    assert read is not None
+    for _number in range(5):
+        packet = data.draw(packets(config, family))
+        expected = model(config, packet)
+        assert met(ruleset.rules, packet) == expected
+        assert met(read.rules, packet) == expected
+
+
+@given(worlds.narrow_configs, worlds.families)
+def test_rules_are_read_back_from_how_iptables_prints_them(config: Config, family: str) -> None:
+    wanted = from_config(config._replace(exemption="return"), family)
+    for ruleset in (wanted, from_config(config._replace(exemption="accept"), family)):
+        read = [iptables_syntax.parse_rule(iptables_syntax.render_rule("C", rule), family) for rule in ruleset.rules]
+        found = from_rules([rule for rule in read if rule is not None])
+        assert None not in read and found is not None
+        assert ruleset.means(found) and found.means(ruleset)
+
+
+@given(worlds.narrow_configs, worlds.families)
+def test_a_table_is_read_back_from_how_nft_prints_it(config: Config, family: str) -> None:
+    wanted = from_config(config, family)
+    table = nftables_syntax.from_ruleset(wanted, family)
+    read = nftables_syntax.parse(nftables_syntax.render(table), family)
+    assert read == table and not read.foreign
+    found = nftables_syntax.to_ruleset(read)
+    assert found is not None
+    assert wanted.means(found._replace(guards=wanted.guards))
+
+
+@given(worlds.narrow_configs, worlds.narrow_configs, worlds.families, st.data())
+def test_rulesets_that_mean_the_same_do_the_same(one: Config, other: Config, family: str, data: t.Any) -> None:
+    other = data.draw(st.sampled_from([other, one._replace(source_cidrs=other.source_cidrs)]))
+    if not from_config(one, family).means(from_config(other, family)):
+        return
+    for config in (one, other):
+        packet = data.draw(packets(config, family))
+        effects = {model(config, packet) for config in (one, other)}
+        # Nothing is done to what is exempt with RETURN.
+        assert len({"skip" if effect == "exempt" and one.exemption == "return" else effect for effect in effects}) == 1
+
+
+@given(worlds.narrow_configs, worlds.families, st.data())
+def test_a_rule_that_is_gone_is_never_equal_unless_no_packet_meets_it(config: Config, family: str, data: t.Any) -> None:
+    config = config._replace(exemption="return")
+    ruleset = from_config(config, family)
+    rules = list(ruleset.rules)
+    if not rules:
+        return
+    del rules[data.draw(st.integers(0, len(rules) - 1))]
+    found = from_rules(rules)
+    if not ruleset.means(found):
+        return
+    for _number in range(5):
+        packet = data.draw(packets(config, family))
+        assert (met(rules, packet) == "masquerade") == (model(config, packet) == "masquerade")
+
+
+def rendered(family: str = IPV4, **options: t.Any) -> t.List[str]:
+    """The rules of a policy, as iptables prints them, without comments."""
+    rules = from_config(build(dict(options, random_fully=False)), family).rules
+    return [" ".join(worlds.without_comment(iptables_syntax.render_rule("C", rule)))[5:] for rule in rules]
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        (
+            {"non_masquerade_cidrs": ["10.0.0.0/8", "10.1.2.0/24"], "masquerade_cidrs": ["10.1.0.0/16", "9.0.0.0/8"]},
+            ["-d 10.1.2.0/24 RETURN", "-d 10.1.0.0/16 MASQUERADE", "-d 10.0.0.0/8 RETURN", "MASQUERADE"],
+        ),
+        (
+            {"non_masquerade_cidrs": ["0.0.0.0/0"], "masquerade_cidrs": ["203.0.113.0/24"]},
+            ["-d 203.0.113.0/24 MASQUERADE", "RETURN", "MASQUERADE"],
+        ),
+        (
+            {"non_masquerade_cidrs": ["10.0.0.0/8"], "source_cidrs": ["10.2.0.0/16", "10.4.0.0/16"]},
+            [
+                "-s 10.2.0.0/16 -d 10.0.0.0/8 RETURN",
+                "-s 10.4.0.0/16 -d 10.0.0.0/8 RETURN",
+                "-s 10.2.0.0/16 MASQUERADE",
+                "-s 10.4.0.0/16 MASQUERADE",
+            ],
+        ),
+        (
+            {"non_masquerade_cidrs": [], "except_interfaces": ["cni*"], "out_interfaces": ["eth0"]},
+            ["-o cni+ RETURN", "-o eth0 MASQUERADE"],
+        ),
+    ],
+)
+def test_the_order_of_the_rules(options: t.Dict[str, t.Any], expected: t.List[str]) -> None:
+    assert [rule.replace("-j ", "") for rule in rendered(masq_link_local=True, **options)] == expected
+
+
+def test_a_table_has_what_is_exempt_in_the_end() -> None:
+    config = build(
+        {
+            "non_masquerade_cidrs": ["10.0.0.0/8", "10.1.2.0/24"],
+            "masquerade_cidrs": ["10.1.0.0/16"],
+            "masq_link_local": True,
+            "source_cidrs": ["10.244.0.0/16"],
+            "out_interfaces": ["eth0", "bond*"],
+            "except_interfaces": ["cni0"],
+            "random_fully": False,
+        }
+    )
+    written = nftables_syntax.render(nftables_syntax.from_ruleset(from_config(config, IPV4), IPV4))
+    lines = [nftables_syntax.bare(line) for line in written.splitlines()]
+    assert "elements = { 10.0.0.0/16, 10.1.2.0/24, 10.2.0.0-10.255.255.255 }" in lines
+    assert lines[lines.index("set source_ranges {") :][:5] == [
+        "set source_ranges {",
+        "typeof ip saddr",
+        "flags interval",
+        "auto-merge",
+        "elements = { 10.244.0.0/16 }",
+    ]
+    assert lines[lines.index("chain postrouting {") + 2 : -2] == [
+        "fib daddr type local return",
+        'oifname "cni0" return',
+        "ip saddr != @source_ranges return",
+        'oifname != "eth0" oifname != "bond*" return',
+        "ip daddr @exempt_ranges return",
+        "masquerade",
+    ]
+
+
+def _without_covered(networks: t.Sequence[t.Any]) -> t.List[t.Any]:
+    """As it was before there were exceptions inside ranges."""
+    kept = {one for one in networks if not any(one != other and one.subnet_of(other) for other in networks)}
+    return [one for one in dict.fromkeys(networks) if one in kept]
+
+
+@given(worlds.configs, worlds.families)
+def test_policies_without_these_options_have_the_rules_that_they_had(config: Config, family: str) -> None:
+    version = 4 if family == IPV4 else 6
+    listed = [network for network in config.non_masquerade_cidrs if network.version == version]
+    if not (config.masq_link_local if version == 4 else config.masq_link_local_ipv6):
+        listed.insert(0, ipaddress.ip_network("169.254.0.0/16" if version == 4 else "fe80::/10"))
+    exempt = _without_covered(listed)
+    ruleset = from_config(config, family)
+    guards = ruleset.guards
+    assert len(guards) == (2 if exempt and config.exemption == "accept" else 0)
+    target = {"return": "RETURN", "accept": "ACCEPT"}[config.exemption]
+    comment = '-m comment --comment "ip-masq-agent: exempt, keeps its source address"'
+    expected = [iptables_syntax.render_rule("C", guard) for guard in guards]
+    expected += ["-A C %s%s -j %s" % ("-d %s " % one if one.prefixlen else "", comment, target) for one in exempt]
+    expected += [iptables_syntax.render_rule("C", rule) for rule in ruleset.masquerade]
+    assert [iptables_syntax.render_rule("C", rule) for rule in ruleset.rules] == expected
+    table = nftables_syntax.from_ruleset(ruleset, family)
+    assert table.sources is None and len(table.rules("postrouting") or ()) == 2 + len(ruleset.masquerade)
+    collapsed = list(ipaddress.collapse_addresses(exempt))
+    assert sum(last - first + 1 for first, last in table.spans) == sum(one.num_addresses for one in collapsed)
+    assert type(ruleset) is Ruleset

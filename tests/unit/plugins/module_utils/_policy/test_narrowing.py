@@ -1,0 +1,101 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Options that treat part of the traffic otherwise: what is read, what is refused, and with which remedy."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import Source, merge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build, file_key, split_lists
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import parse_interface, parse_interfaces
+
+
+@pytest.mark.parametrize(
+    "given, names",
+    [
+        ([], ()),
+        (["eth0", "bond+", "cali*", "eth0"], ("eth0", "bond+", "cali+")),
+        (["eth0.100", "br-lan", "wg_0"], ("eth0.100", "br-lan", "wg_0")),
+        (["bond0", "bond+", "bond1+", "bond"], ("bond+",)),
+        (["a" * 15, "b" * 14 + "+"], ("a" * 15, "b" * 14 + "+")),
+    ],
+)
+def test_names_of_interfaces(given: t.List[str], names: t.Tuple[str, ...]) -> None:
+    assert parse_interfaces(given) == names
+
+
+@pytest.mark.parametrize(
+    "name", ["", "eth 0", "a" * 16, "a" * 15 + "+", "e/0", "e\n", '"e"', "++", "-o", "e+h", "é", 7, None]
+)
+def test_what_no_interface_is_called_is_refused(name: t.Any) -> None:
+    with pytest.raises(ConfigError, match="is not the name of an interface: give at most 15 characters, such as eth0"):
+        parse_interface(name)
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        (
+            {"masquerade_cidrs": ["10.0.0.0/8"]},
+            "masqueradeCIDRs: 10.0.0.0/8 is in nonMasqueradeCIDRs as well: remove it from one of them",
+        ),
+        (
+            {"masquerade_cidrs": ["169.254.0.0/16"]},
+            "masqueradeCIDRs: 169.254.0.0/16 is exempt as long as masqLinkLocal is false: set masqLinkLocal to true",
+        ),
+        (
+            {"masquerade_cidrs": ["fe80::/10"], "enable_ipv6": True, "masq_link_local": True},
+            "exempt as long as masqLinkLocalIPv6 is false",
+        ),
+        ({"source_cidrs": ["fd00::/8"]}, "sourceCIDRs: fd00::/8 is IPv6, and IPv6 is off: set enableIPv6 to true"),
+        ({"source_cidrs": ["10.0.0.1/8"]}, "sourceCIDRs: .* has host bits set: the aligned network is 10.0.0.0/8"),
+        ({"source_cidrs": ["10.%d.0.0/16" % n for n in range(65)]}, "sourceCIDRs: 65 entries are more than cidrLimit"),
+        (
+            {"out_interfaces": ["eth0", "eth1"], "except_interfaces": ["eth1"]},
+            "exceptInterfaces: eth1 is in outInterfaces as well: remove it from one of them",
+        ),
+        ({"out_interfaces": ["*"]}, "outInterfaces: '\\*' matches every interface: leave the entry out"),
+        ({"out_interfaces": "eth0"}, "outInterfaces: 'eth0' is not a list: give a list of interfaces"),
+        ({"out_interfaces": ["e%d" % n for n in range(33)]}, "33 interfaces are more than the limit of 32"),
+    ],
+)
+def test_refused_with_the_value_and_the_remedy(values: t.Dict[str, t.Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(values, label=file_key)
+
+
+def test_digests_are_those_of_before_as_long_as_the_options_are_not_used() -> None:
+    """Nodes with another release of the collection have the same digest."""
+    assert build({}).digest == "66acdcbd628a"
+    one = build({"out_interfaces": ["eth0", "eth1"]})
+    assert one.digest == build({"out_interfaces": ["eth1", "eth0"]}).digest != build({}).digest
+    assert one.digest != build({"except_interfaces": ["eth0", "eth1"]}).digest
+
+
+def test_lists_of_several_files_are_united() -> None:
+    files = ['{"sourceCIDRs": ["10.1.0.0/16"], "outInterfaces": ["eth0"]}', '{"sourceCIDRs": ["10.2.0.0/16"]}']
+    paths = ["/etc/ip-masq-agent/config", "/etc/ip-masq-agent/config.d/10.json"]
+    document = merge([Source(path, text, 0.0) for path, text in zip(paths, files)])
+    assert document.values == {"source_cidrs": ["10.1.0.0/16", "10.2.0.0/16"], "out_interfaces": ["eth0"]}
+    assert not document.notes
+
+
+def test_text_is_split_at_commas_where_ansible_hands_it_over() -> None:
+    assert split_lists(
+        {"source_cidrs": "10.1.0.0/16,10.2.0.0/16", "out_interfaces": ["eth0, bond+"], "to_ports": "1,2"}
+    ) == {
+        "source_cidrs": ["10.1.0.0/16", "10.2.0.0/16"],
+        "out_interfaces": ["eth0", "bond+"],
+        "to_ports": "1,2",
+    }
+
+
+def test_notes_say_what_is_probably_not_meant() -> None:
+    assert build({"non_masquerade_cidrs": ["0.0.0.0/0"], "masquerade_cidrs": ["10.0.0.0/8"]}).notes == ()
+    assert build({"enable_ipv6": True, "source_cidrs": ["10.0.0.0/8"]}, label=file_key).notes == (
+        "sourceCIDRs: no network is IPv6, so all IPv6 traffic is left to other rules",
+    )
