@@ -139,6 +139,16 @@ options:
       - Leave traffic that leaves by these interfaces to later rules. Names as in O(out_interfaces).
     type: list
     elements: raw
+  skip_marks:
+    description:
+      - Leave packets with one of these marks to later rules, that is, to the program that marks them.
+      - As with iptables, C(VALUE) is the whole mark, and C(VALUE/MASK) some of its bits. Programs share the mark, so
+        as a rule their bits are given, such as V(0x4000/0x4000).
+      - It is empty by default. What kube-proxy (C(0x4000)) and the CNI plugin portmap (C(0x2000)) mark is to be
+        masqueraded anyway, and with O(exemption=accept) and O(exemption=enforce) is never exempt. It is for programs
+        that give packets another address, such as an egress gateway, by rules after ours.
+    type: list
+    elements: raw
   lock_timeout:
     description:
       - Seconds to wait for the xtables lock, and for another run of this module or of the node's agent.
@@ -150,9 +160,8 @@ options:
         requires PyYAML on the node, JSON does not. A file that does not exist means all defaults.
       - An unknown key is a warning, with the nearest known key.
       - In addition to ip-masq-agent's keys the file may hold C(enableIPv6), C(masqChain), C(randomFully), C(toPorts),
-        C(backend), C(exemption), C(nomasqAllReservedRanges), C(masqueradeCIDRs), C(sourceCIDRs), C(outInterfaces) and
-        C(exceptInterfaces). An option of this module that is not at its default
-        overrides the key.
+        C(backend), C(exemption), C(nomasqAllReservedRanges), C(masqueradeCIDRs), C(sourceCIDRs), C(outInterfaces),
+        C(exceptInterfaces) and C(skipMarks). An option of this module that is not at its default overrides the key.
     type: path
 requirements:
   - iptables or nftables on the node

@@ -133,6 +133,11 @@ options:
       - Interfaces whose traffic is not managed.
     type: list
     elements: raw
+  skip_marks:
+    description:
+      - Marks of packets that are not managed.
+    type: list
+    elements: raw
 requirements:
   - iptables or nftables on the node
   - for O(destinations) and O(verify), permission to make network namespaces

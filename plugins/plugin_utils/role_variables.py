@@ -54,6 +54,8 @@ def config_file_keys(values: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
     keys = {}
     for option in POLICY_OPTIONS:
         value = known[PREFIX + option.name]
+        if option.sparse and (value is None or option.same(value, option.default)):
+            continue
         if value is not None or option.default is not None:
             keys[option.key] = list(option.default) if value is None else value
     return keys

@@ -46,6 +46,10 @@ CASES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], str]] = {
     "out_interfaces": ({"out_interfaces": ["bond0", "eth+"]}, "pod pod node node"),
     "other out_interfaces": ({"out_interfaces": ["bond+", "wlan0"]}, "pod pod pod pod"),
     "except_interfaces": ({"except_interfaces": ["et*"]}, "pod pod pod pod"),
+    "skip_marks, without the mark": ({"skip_marks": ["0x4000/0x4000", "0x7"]}, "pod pod node node"),
+    "skip_marks, one bit": ({"skip_marks": ["0x4000/0x4000", "0x7"]}, "pod pod pod pod"),
+    "skip_marks, the whole mark": ({"skip_marks": ["0x4000/0x4000", "0x7"]}, "pod pod pod pod"),
+    "skip_marks, more than the mark": ({"skip_marks": ["0x4000/0x4000", "0x7"]}, "pod pod node node"),
     "all of them": (
         {
             "masquerade_cidrs": ["10.99.0.0/16", "fd00:99::/32"],
@@ -57,6 +61,20 @@ CASES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], str]] = {
         "node pod node node",
     ),
 }
+#: What a program sets on all packets of the pod before they are routed.
+MARKS = {
+    "skip_marks, one bit": 0x14001,
+    "skip_marks, the whole mark": 0x7,
+    "skip_marks, more than the mark": 0x80007,
+}
+
+
+def mark_packets(topology: Topology, mark: int) -> None:
+    """Have another program mark the packets that come from the pod."""
+    commands = ["add table inet marks", "delete table inet marks", "add table inet marks"]
+    commands += ["add chain inet marks prerouting { type filter hook prerouting priority mangle; }"]
+    commands += ['add rule inet marks prerouting iifname "pods" meta mark set %d' % mark]
+    topology.node.run("nft", "-f", "-", stdin="\n".join([*commands, ""]))
 
 
 @pytest.mark.parametrize("backend, exemption", BACKENDS)
@@ -66,7 +84,8 @@ def test_packet_matrix(topology: Topology, backend: str, exemption: str, show_ta
     for name, (given, expected) in CASES.items():
         options = {"non_masquerade_cidrs": EXEMPT, **given}
         wanted = dict(options, backend=backend, exemption=exemption, enable_ipv6=True)
-        assert apply(topology.node, **wanted)["changed"]
+        mark_packets(topology, MARKS.get(name, 0))
+        assert apply(topology.node, **wanted)["changed"] or name in MARKS
         assert not apply(topology.node, **wanted)["changed"], name
         cells = []
         for a in ADDRESSES.values():

@@ -29,6 +29,11 @@ FULL: t.Dict[str, t.Any] = {
     "to_ports": ["1024-29999", "32768-65535"],
     "non_masquerade_cidrs": ["10.0.0.0/8", "11.0.0.0/9", "192.0.2.1/32", "fc00::/7", "2001:db8::1/128"],
     "enable_ipv6": True,
+    "masquerade_cidrs": ["10.9.0.0/16", "fd00:9::/32"],
+    "source_cidrs": ["10.244.0.0/16", "10.7.0.1/32", "fd00:10:244::/48"],
+    "out_interfaces": ["eth0", "bond*"],
+    "except_interfaces": ["cni*"],
+    "skip_marks": ["0x4000/0x4000", "0x7", "0x2000/0x6000"],
 }
 #: A set of another program, in the form that older versions cannot read when a newer one wrote it.
 FOREIGN = "table ip other { set s { type ipv4_addr; flags interval; elements = { 192.0.2.0/24 }; }; }\n"

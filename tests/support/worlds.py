@@ -21,6 +21,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values im
     LINK_LOCAL,
     PortRange,
     parse_interfaces,
+    parse_mark,
 )
 from hypothesis import strategies as st
 
@@ -56,6 +57,9 @@ ranges = st.lists(networks(4) | networks(6), max_size=8).map(tuple)
 interfaces = st.lists(st.sampled_from(["eth0", "eth1", "eth+", "eth1+", "bond0", "bond+"]), max_size=3).map(
     parse_interfaces
 )
+marks = st.lists(
+    st.sampled_from(["0x4000/0x4000", "0x2000/0x6000", "0x0/0xf", "7", "0"]).map(parse_mark), max_size=3
+).map(tuple)
 #: Of ip-masq-agent, and what decides how traffic is masqueraded.
 plain: t.Dict[str, t.Any] = {
     "non_masquerade_cidrs": ranges,
@@ -74,6 +78,7 @@ configs = st.builds(
     source_cidrs=nobody,
     out_interfaces=nobody,
     except_interfaces=nobody,
+    skip_marks=nobody,
 )
 #: With the options that treat part of the traffic otherwise.
 narrow_configs = st.builds(
@@ -83,6 +88,7 @@ narrow_configs = st.builds(
     source_cidrs=st.lists(networks(4) | networks(6), max_size=3).map(tuple),
     out_interfaces=interfaces,
     except_interfaces=interfaces,
+    skip_marks=marks,
 ).map(lambda config: config._replace(masquerade_cidrs=_apart(config.masquerade_cidrs, config.non_masquerade_cidrs)))
 families = st.sampled_from(["ipv4", "ipv6"])
 

@@ -31,6 +31,7 @@ _NARROWING = (
     ("sources", "source_cidrs"),
     ("interfaces", "out_interfaces"),
     ("skipped", "except_interfaces"),
+    ("skip marks", "skip_marks"),
 )
 
 

@@ -14,7 +14,8 @@ import ipaddress
 import re
 import typing as t
 
-from .._policy.values import Network, PortRange
+from .._errors import ConfigError
+from .._policy.values import Network, PortRange, parse_mark
 from .rule_comments import (
     EXEMPT_COMMENT,
     JUMP_COMMENT,
@@ -110,6 +111,8 @@ def render_rule(chain: str, rule: Rule) -> str:
 def _guarded(guard: Guard) -> t.List[str]:
     if guard.interface:
         return ["-o", guard.interface]
+    if guard.mark:
+        return ["-m", "mark", "--mark", str(guard.mark)]
     return ["-m", "mark", "!", "--mark", "0x0/0x%x" % guard.marks] if guard.marks else ["-s", str(guard.source)]
 
 
@@ -126,6 +129,8 @@ def parse_rule(line: str, family: str) -> t.Optional[Rule]:
     for guard in guards("ACCEPT", family):
         if words == _guarded(guard) + ["-j", "RETURN"]:
             return guard
+    if words[:3] == ["-m", "mark", "--mark"] and words[4:] == ["-j", "RETURN"]:
+        return _parse_skipped(words[3])
     options: t.Dict[str, str] = {}
     position = 0
     while position < len(words):
@@ -156,6 +161,13 @@ def parse_rule(line: str, family: str) -> t.Optional[Rule]:
         rule = _parse_masquerade(options)
         return rule and rule._replace(network=network, source=source, interface=interface)
     except (ValueError, OverflowError):
+        return None
+
+
+def _parse_skipped(mark: str) -> t.Optional[Guard]:
+    try:
+        return Guard(mark=parse_mark(mark))
+    except ConfigError:
         return None
 
 

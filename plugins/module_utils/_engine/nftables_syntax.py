@@ -16,7 +16,7 @@ import socket
 import typing as t
 
 from .._policy import spans as intervals
-from .._policy.values import PortRange
+from .._policy.values import ALL_BITS, Mark, PortRange
 from .._system.ip_families import IPV4, IPV6, NFT_FAMILY
 from .rule_comments import (
     COMMENT_PREFIX,
@@ -77,6 +77,7 @@ _MASQUERADE = re.compile(
     r"masquerade(?: to :([0-9]+)(?:-([0-9]+))?)?( fully-random)?\Z" % SHARE_UNIT
 )
 _CREATED = re.compile(r"^add set \S+ \S+ (\S+)", re.MULTILINE)
+_MARKED = re.compile(r"meta mark (?:& (0x[0-9a-f]{8}) == )?(0x[0-9a-f]{8}) return\Z")
 _SKIPPED = re.compile(r"(?:oifname (?:!= )?\"|ip6? saddr != @)")
 _INTERFACE = re.compile(r'oifname (?:!= )?"([^"]*)"')
 #: numeric to symbolic; the marks keep the form in which nft prints them
@@ -159,19 +160,22 @@ def from_ruleset(ruleset: Ruleset, family: str) -> Table:
     if not deciding:
         return Table(family, True, (), ((CHAIN, (local,)),))
     scope = deciding[-1].match
+    marked = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards if guard.mark)
     others = tuple(_rule(matches, "return", SKIPPED_COMMENT) for matches in _skipped(ruleset, scope, family))
     exempt = exempt_spans(deciding)
     chains = [
         (
             CHAIN,
-            (local, *others, _rule(to_exempt, verdict, EXEMPT_COMMENT))
+            (local, *marked, *others, _rule(to_exempt, verdict, EXEMPT_COMMENT))
             + tuple(_rule(*_masquerade(rule), comment=MASQUERADE_COMMENT) for rule in ruleset.masquerade),
         )
     ]
-    # In the other chain guards would change nothing: packets that it accepts meet all other chains, too.
+    # In the other chain the guards of the exemption would change nothing: packets that it accepts meet all other chains, too.
     if ruleset.verdict == "ENFORCE":
-        left = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards if exempt)
-        chains.append((ENFORCER, (*left, local, *others, _rule(to_exempt, "snat to %s saddr" % nft, EXEMPT_COMMENT))))
+        left = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards if exempt and not guard.mark)
+        chains.append(
+            (ENFORCER, (*left, local, *marked, *others, _rule(to_exempt, "snat to %s saddr" % nft, EXEMPT_COMMENT)))
+        )
     sources = intervals.of_networks(scope.sources) if scope.sources else None
     return Table(family, True, exempt, tuple(chains), sources=sources)
 
@@ -200,6 +204,10 @@ def _guard(guard: Guard, family: str) -> t.Tuple[str, str, str]:
         matches, comment = "ct status dnat", _DNAT_COMMENT
     elif guard.marks:
         matches, comment = "meta mark & 0x%08x != 0x00000000" % guard.marks, MARKS_COMMENT
+    elif guard.mark:
+        value, mask = guard.mark
+        condition = "0x%08x" % value if mask == ALL_BITS else "& 0x%08x == 0x%08x" % (mask, value)
+        matches, comment = "meta mark " + condition, SKIPPED_COMMENT
     else:
         source = render_span(intervals.of_network(guard.source), family)
         matches, comment = "%s saddr %s" % (NFT_FAMILY[family], source), SOURCE_COMMENT
@@ -220,6 +228,8 @@ def _masquerade(rule: Masquerade) -> t.Tuple[str, str]:
 def to_ruleset(table: Table) -> t.Optional[Ruleset]:
     """The rules that a table holds; none where they are not of our shape."""
     rules = [bare(rule) for rule in table.rules(CHAIN) or ()][1:]
+    marked = [found for found in map(_MARKED.match, rules) if found]
+    rules = rules[len(marked) :]
     skipped = list(itertools.takewhile(_SKIPPED.match, rules))
     rules = rules[len(skipped) :]
     enforced = table.rules(ENFORCER) is not None
@@ -238,11 +248,16 @@ def to_ruleset(table: Table) -> t.Optional[Ruleset]:
             decisions=(*decisions, Decision(MASQUERADE, scope)) if rules else tuple(decisions),
             verdict=verdict,
             masquerade=tuple(_read_masquerade(*match.groups()) for match in found if match),
-            guards=guards(verdict, table.family) if table.spans else (),
+            guards=(guards(verdict, table.family) if table.spans else ())
+            + tuple(Guard(mark=_read_mark(*found.groups())) for found in marked),
         )
     except (ValueError, OverflowError):
         return None
     return ruleset if from_ruleset(ruleset, table.family).means(table) else None
+
+
+def _read_mark(mask: t.Optional[str], value: str) -> Mark:
+    return Mark(int(value, 16), ALL_BITS if mask is None else int(mask, 16))
 
 
 def _read_interfaces(rule: str) -> t.Iterator[str]:

@@ -16,7 +16,7 @@ import typing as t
 from .._policy import spans
 from .._policy.policy import Config
 from .._policy.spans import Spans
-from .._policy.values import LINK_LOCAL, Network, PortRange
+from .._policy.values import LINK_LOCAL, Mark, Network, PortRange
 from .._system.ip_families import IPV4, IPV6
 
 LOOPBACK = {IPV4: ipaddress.ip_network("127.0.0.0/8"), IPV6: ipaddress.ip_network("::1/128")}
@@ -71,6 +71,8 @@ class Guard(t.NamedTuple):
     dnat: bool = False
     #: packets that leave by these interfaces
     interface: t.Optional[str] = None
+    #: packets with this mark
+    mark: t.Optional[Mark] = None
 
 
 class Exempt(t.NamedTuple):
@@ -278,7 +280,8 @@ def from_config(config: Config, family: str, random_fully: bool = True) -> Rules
         decisions=decisions,
         verdict=verdict,
         masquerade=tuple(_port_rules(config.to_ports, random_fully)) + (Masquerade(random_fully=random_fully),),
-        guards=guards(verdict, family) if any(one.action == EXEMPT for one in decisions) else (),
+        guards=(guards(verdict, family) if any(one.action == EXEMPT for one in decisions) else ())
+        + (tuple(Guard(mark=mark) for mark in config.skip_marks) if decisions else ()),
     )
 
 

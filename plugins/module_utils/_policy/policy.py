@@ -17,6 +17,7 @@ from .._errors import ConfigError
 from .._system.ip_families import FAMILIES, IPV4, IPV6
 from .values import (
     LINK_LOCAL,
+    Mark,
     Network,
     PortRange,
     check_bool,
@@ -25,6 +26,7 @@ from .values import (
     check_count,
     parse_interfaces,
     parse_interval,
+    parse_marks,
     parse_networks,
     parse_port_range_list,
     split_entries,
@@ -76,6 +78,8 @@ class Option(t.NamedTuple):
     of_module: bool = True
     #: whether it is a list without an order: text is split at commas, and the values of several files are united
     united: bool = False
+    #: whether the role writes it to a config file only if it is not at its default
+    sparse: bool = False
 
     @property
     def argument(self) -> t.Dict[str, t.Any]:
@@ -182,6 +186,7 @@ POLICY_OPTIONS = (
         parse_networks,
         "destinations that are masqueraded although an exempt range contains them",
         united=True,
+        sparse=True,
     ),
     Option(
         "source_cidrs",
@@ -192,6 +197,7 @@ POLICY_OPTIONS = (
         parse_networks,
         "the only sources whose connections the policy is about",
         united=True,
+        sparse=True,
     ),
     Option(
         "out_interfaces",
@@ -202,6 +208,7 @@ POLICY_OPTIONS = (
         parse_interfaces,
         "the only interfaces that the policy is about",
         united=True,
+        sparse=True,
     ),
     Option(
         "except_interfaces",
@@ -212,6 +219,18 @@ POLICY_OPTIONS = (
         parse_interfaces,
         "interfaces that the policy is not about",
         united=True,
+        sparse=True,
+    ),
+    Option(
+        "skip_marks",
+        "skipMarks",
+        None,
+        "list",
+        (),
+        parse_marks,
+        "marks of packets that the policy is not about",
+        united=True,
+        sparse=True,
     ),
     Option(
         "resync_interval",
@@ -252,6 +271,7 @@ class Config(t.NamedTuple):
     source_cidrs: t.Tuple[Network, ...] = ()
     out_interfaces: t.Tuple[str, ...] = ()
     except_interfaces: t.Tuple[str, ...] = ()
+    skip_marks: t.Tuple[Mark, ...] = ()
 
     @property
     def families(self) -> t.Tuple[str, ...]:
@@ -271,7 +291,7 @@ class Config(t.NamedTuple):
 
 
 #: Options with which part of the traffic is treated otherwise.
-_NARROWING = ("masquerade_cidrs", "source_cidrs", "out_interfaces", "except_interfaces")
+_NARROWING = ("masquerade_cidrs", "source_cidrs", "out_interfaces", "except_interfaces", "skip_marks")
 
 #: Options that are lists of networks.
 NETWORK_LISTS = ("non_masquerade_cidrs", "masquerade_cidrs", "source_cidrs")

@@ -46,7 +46,10 @@ INTERFACE_NAME_LIMIT = 15
 #: Entries of a list of interfaces; each is a rule, or a condition of one.
 INTERFACES_LIMIT = 32
 
-#: Keys of a file; a policy has sixteen, and the nearest known key is looked for with each of the others.
+#: Entries of a list of marks; each is a rule.
+MARKS_LIMIT = 16
+
+#: Keys of a file; a policy has two dozen, and the nearest known key is looked for with each of the others.
 KEY_LIMIT = 100
 
 #: Digits of an integer, and a sign; one of 64 bits has 19.
@@ -71,6 +74,7 @@ _CIDR = re.compile(r"([0-9A-Fa-f:.]{1,45})/(0|[1-9][0-9]{0,2})\Z")
 _ZERO_LED_OCTET = re.compile(r"(?:\A|[.:])0[0-9]+\.|\.0[0-9]+\Z")
 _CHAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 _INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\Z")
+_MARK = re.compile(r"(0[xX][0-9A-Fa-f]{1,8}|[0-9]{1,10})(?:/(0[xX][0-9A-Fa-f]{1,8}|[0-9]{1,10}))?\Z")
 _PORT_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
 
 
@@ -87,6 +91,21 @@ class PortRange(t.NamedTuple):
 
     def __str__(self) -> str:
         return str(self.first) if self.first == self.last else "%d-%d" % self
+
+
+#: All bits of a packet's mark.
+ALL_BITS = 0xFFFFFFFF
+
+
+class Mark(t.NamedTuple):
+    """Packets whose mark is ``value`` in the bits of ``mask``."""
+
+    value: int
+    mask: int = ALL_BITS
+
+    def __str__(self) -> str:
+        """As iptables prints it."""
+        return "0x%x" % self.value if self.mask == ALL_BITS else "0x%x/0x%x" % self
 
 
 def parse_integer(text: str) -> int:
@@ -309,6 +328,44 @@ def parse_interfaces(value: t.Any) -> t.Tuple[str, ...]:
     return tuple(
         name for name in names if not any(name.rstrip("+").startswith(stem) and name != stem + "+" for stem in stems)
     )
+
+
+def parse_mark(value: t.Any) -> Mark:
+    """Read the mark of a packet as iptables does: C(VALUE) is the whole mark, C(VALUE/MASK) some of its bits.
+
+    :raises ConfigError: no packet, or every packet, has such a mark.
+    """
+    # YAML makes a number of 0x4000.
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    found = _MARK.match(text) if isinstance(text, str) else None
+    numbers = [_parse_mark_number(number) for number in found.groups() if number] if found else []
+    if not numbers or max(numbers) > ALL_BITS:
+        raise ConfigError("%s is not a mark: give VALUE or VALUE/MASK, such as 0x4000/0x4000" % show(value))
+    mark = Mark(*numbers)
+    if mark.mask == 0:
+        raise ConfigError("%s matches every packet: give a mask with the bits that count" % show(value))
+    if mark.value & ~mark.mask:
+        raise ConfigError(
+            "%s matches no packet, because the value has bits outside of the mask: write 0x%x/0x%x"
+            % (show(value), mark.value & mark.mask, mark.mask)
+        )
+    return mark
+
+
+def _parse_mark_number(text: str) -> int:
+    return int(text, 16) if text[:2] in ("0x", "0X") else int(text)
+
+
+def parse_marks(value: t.Any) -> t.Tuple[Mark, ...]:
+    """Marks, in order, without duplicates.
+
+    :raises ConfigError: not a list, too long, or as :func:`parse_mark`.
+    """
+    if not isinstance(value, (list, tuple)):
+        raise ConfigError("%s is not a list: give a list of marks" % show(value))
+    if len(value) > MARKS_LIMIT:
+        raise ConfigError("%d marks are more than the limit of %d" % (len(value), MARKS_LIMIT))
+    return tuple(dict.fromkeys(parse_mark(entry) for entry in value))
 
 
 def parse_port_range_list(value: t.Any) -> t.Tuple[PortRange, ...]:

@@ -174,6 +174,28 @@ def test_the_order_of_the_rules(options: t.Dict[str, t.Any], expected: t.List[st
     assert [rule.replace("-j ", "") for rule in rendered(masq_link_local=True, **options)] == expected
 
 
+@pytest.mark.parametrize("exemption", ["return", "accept", "enforce"])
+def test_where_marked_packets_are_left_to_others(exemption: str) -> None:
+    marks = ["0x4000/0x4000", "0x7"]
+    config = build({"skip_marks": marks, "exemption": exemption, "random_fully": False})
+    if exemption != "enforce":
+        lines = rendered(skip_marks=marks, exemption=exemption)
+        first = lines.index("-m mark --mark 0x4000/0x4000 -j RETURN")
+        assert lines[first + 1] == "-m mark --mark 0x7 -j RETURN"
+        assert first == (0 if exemption == "return" else 2)
+    table = nftables_syntax.from_ruleset(from_config(config, IPV4), IPV4)
+    for _name, rules in table.chains:
+        lines = [nftables_syntax.bare(rule) for rule in rules]
+        first = lines.index("meta mark & 0x00004000 == 0x00004000 return")
+        assert lines[first - 1] == "fib daddr type local return" and lines[first + 1] == "meta mark 0x00000007 return"
+
+
+def test_other_marks_are_another_meaning() -> None:
+    one, other, none = (from_config(build({"skip_marks": marks}), IPV4) for marks in (["1", "2"], ["2", "1"], ["1"]))
+    assert one.means(other) and not one.means(none) and not none.means(one)
+    assert iptables_syntax.parse_rule("-A C -m mark --mark 0x5/0x4 -j RETURN", IPV4) is None
+
+
 def test_a_table_has_what_is_exempt_in_the_end() -> None:
     config = build(
         {

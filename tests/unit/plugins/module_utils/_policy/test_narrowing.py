@@ -11,7 +11,11 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import Source, merge
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build, file_key, split_lists
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import parse_interface, parse_interfaces
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import (
+    parse_interface,
+    parse_interfaces,
+    parse_marks,
+)
 
 
 @pytest.mark.parametrize(
@@ -60,12 +64,43 @@ def test_what_no_interface_is_called_is_refused(name: t.Any) -> None:
         ),
         ({"out_interfaces": ["*"]}, "outInterfaces: '\\*' matches every interface: leave the entry out"),
         ({"out_interfaces": "eth0"}, "outInterfaces: 'eth0' is not a list: give a list of interfaces"),
+        ({"skip_marks": ["%d" % n for n in range(17)]}, "skipMarks: 17 marks are more than the limit of 16"),
+        ({"skip_marks": "1"}, "skipMarks: '1' is not a list: give a list of marks"),
         ({"out_interfaces": ["e%d" % n for n in range(33)]}, "33 interfaces are more than the limit of 32"),
     ],
 )
 def test_refused_with_the_value_and_the_remedy(values: t.Dict[str, t.Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build(values, label=file_key)
+
+
+@pytest.mark.parametrize(
+    "given, marks",
+    [
+        (["0x4000"], "0x4000"),
+        ([0x4000, "16384", "0x4000/0xffffffff"], "0x4000"),
+        (["0x4000/0x4000", "0x2000/24576"], "0x4000/0x4000 0x2000/0x6000"),
+        (["0", "0x0/0xf"], "0x0 0x0/0xf"),
+    ],
+)
+def test_marks(given: t.List[t.Any], marks: str) -> None:
+    assert " ".join(map(str, parse_marks(given))) == marks
+
+
+NO_MARKS = ["", "x", "0x", "4g", "-1", -1, True, None, 1.5, 2**32, "0x100000000", "1/2/3", "1 ", "1\n", "0x1/", "0b1"]
+
+
+@pytest.mark.parametrize(
+    "mark, message",
+    [
+        *((one, "is not a mark: give VALUE or VALUE/MASK, such as 0x4000/0x4000") for one in NO_MARKS),
+        ("0x5/0x4", "'0x5/0x4' matches no packet, .*: write 0x4/0x4"),
+        ("0/0", "'0/0' matches every packet: give a mask with the bits that count"),
+    ],
+)
+def test_what_is_no_mark_is_refused(mark: t.Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build({"skip_marks": [mark]})
 
 
 def test_digests_are_those_of_before_as_long_as_the_options_are_not_used() -> None:
