@@ -149,6 +149,41 @@ options:
         that give packets another address, such as an egress gateway, by rules after ours.
     type: list
     elements: raw
+  snat:
+    description:
+      - Fixed addresses for connections that are masqueraded, instead of that of the interface. The first entry that
+        matches counts; connections that none matches get the address of the interface.
+      - The addresses must be on the node when the policy is applied, otherwise it is refused. See also
+        O(snat_missing).
+      - An entry acts in the family of its address. O(to_ports) and O(random_fully) apply as well.
+      - "Keys of an entry: C(address) (an address, or C(FIRST-LAST), at most 256), and optionally C(out_interface) (a
+        name as in O(out_interfaces)) and C(source_cidrs)."
+    type: list
+    elements: raw
+  snat_missing:
+    description:
+      - What is done if an address of O(snat) or O(rules) goes away from the node later.
+      - With V(masquerade) an entry of O(snat) is left out until the address is back, so that the next entry that
+        matches, or the address of the interface, is used; an entry of O(rules) masquerades. With V(keep) the rules
+        stay, and nothing answers to the missing address.
+      - It is for the agent. This module refuses a policy with an address that is not on the node.
+    type: str
+    choices: [masquerade, keep]
+    default: masquerade
+  rules:
+    description:
+      - What becomes of connections, whatever the other lists, O(source_cidrs), O(out_interfaces) and
+        O(except_interfaces) say. The first entry that matches counts.
+      - "Keys of an entry: C(action), and as conditions C(sources), C(destinations) (both CIDRs), C(out_interfaces),
+        C(protocols) (C(tcp), C(udp), C(sctp), C(icmp), which in IPv6 is ICMPv6) and C(ports) (destination ports, each a
+        port or C(FIRST-LAST); without protocols those of tcp, udp and sctp). A condition that is not given matches
+        everything; of several values one must match."
+      - "Actions: C(exempt) keeps the source address, protected as O(exemption) says. C(masquerade) uses the address of
+        O(snat) or of the interface, C(snat) the key C(address). C(skip) leaves the connection to later rules."
+      - With an iptables backend each combination of values is a rule; more than 4096 are refused. With
+        O(backend=nftables) each entry is a rule or a few, however long its lists are.
+    type: list
+    elements: raw
   lock_timeout:
     description:
       - Seconds to wait for the xtables lock, and for another run of this module or of the node's agent.
@@ -161,7 +196,8 @@ options:
       - An unknown key is a warning, with the nearest known key.
       - In addition to ip-masq-agent's keys the file may hold C(enableIPv6), C(masqChain), C(randomFully), C(toPorts),
         C(backend), C(exemption), C(nomasqAllReservedRanges), C(masqueradeCIDRs), C(sourceCIDRs), C(outInterfaces),
-        C(exceptInterfaces) and C(skipMarks). An option of this module that is not at its default overrides the key.
+        C(exceptInterfaces), C(skipMarks), C(snat), C(snatMissing) and C(rules). An option of this module that is not at
+        its default overrides the key. Keys of entries are C(outInterface), C(sourceCIDRs) and so on, or as here.
     type: path
 requirements:
   - iptables or nftables on the node
@@ -230,6 +266,17 @@ EXAMPLES = r"""
     backend: nftables
     cidr_limit: 20000
     non_masquerade_cidrs: "{{ routed_ranges }}"
+
+- name: Give connections of one namespace's pods a fixed address, and let monitoring see pods
+  kubenode.ip_masq.ip_masq:
+    snat:
+      - address: 192.0.2.7
+        source_cidrs: [10.244.8.0/24]
+    rules:
+      - action: exempt
+        destinations: [203.0.113.9/32]
+        protocols: [tcp]
+        ports: [9090, 9100-9110]
 
 - name: Apply the policy of a file on the node
   kubenode.ip_masq.ip_masq:
@@ -381,7 +428,7 @@ def main() -> None:
             raise ConfigError("lock_timeout: %d is outside 0-%d seconds" % (lock_timeout, LONGEST_LOCK_TIMEOUT))
         config = read_config(module.params)
         node = Node(run, lock_timeout)
-        result = reconcile(node, config, present, module.check_mode)
+        result = reconcile(node, config, present, module.check_mode, new=True)
     except IpMasqError as exc:
         module.fail_json(msg=str(exc))
     for note in result.notes + result.remarks:

@@ -182,10 +182,11 @@ def present(module: AnsibleModule, node: Node, where: Paths) -> t.Dict[str, t.An
     """
     check, params = module.check_mode, module.params
     text = None if params["config"] is None else config_text(params["config"])
-    policy, config = read_policy(where, text)
+    remembered = read_memory(where)
+    policy, config = read_policy(where, remembered, text)
     install.check_systemd()
     failed = systemd.last_failure(node.run, SERVICE)
-    planned = dry_run(node, where, config, read_memory(where))
+    planned = dry_run(node, where, config, remembered)
     put = install.put_files(where, text, check)
     result, errors, notes = planned, planned.errors, policy.notes
     if not check:

@@ -138,6 +138,22 @@ options:
       - Marks of packets that are not managed.
     type: list
     elements: raw
+  snat:
+    description:
+      - Fixed addresses for connections that are masqueraded.
+    type: list
+    elements: raw
+  snat_missing:
+    description:
+      - What is done while such an address is not on the node.
+    type: str
+    choices: [masquerade, keep]
+    default: masquerade
+  rules:
+    description:
+      - What becomes of some connections, whatever the other lists say.
+    type: list
+    elements: raw
 requirements:
   - iptables or nftables on the node
   - for O(destinations) and O(verify), permission to make network namespaces
@@ -202,7 +218,9 @@ policy:
       type: str
       sample: agent
     exempt:
-      description: The exempt ranges by family (C(ipv4), C(ipv6)). A family that is not managed is absent.
+      description: >-
+        The exempt ranges by family (C(ipv4), C(ipv6)), without exceptions inside of them. A family that is
+        not managed is absent.
       type: dict
       sample: {ipv4: [169.254.0.0/16, 10.0.0.0/8]}
 backend:

@@ -20,6 +20,9 @@ BACKENDS = (
     ("nftables", "return"),
     ("nftables", "enforce"),
 )
+#: Addresses of the node besides that of its interface.
+FIXED = {"ipv4": "198.51.100.7", "ipv6": "2001:db8:1::7"}
+SNAT = [{"address": address} for address in FIXED.values()]
 #: Options, and what two exempt destinations and two others see.
 CASES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], str]] = {
     "none of them": ({}, "pod pod node node"),
@@ -50,6 +53,71 @@ CASES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], str]] = {
     "skip_marks, one bit": ({"skip_marks": ["0x4000/0x4000", "0x7"]}, "pod pod pod pod"),
     "skip_marks, the whole mark": ({"skip_marks": ["0x4000/0x4000", "0x7"]}, "pod pod pod pod"),
     "skip_marks, more than the mark": ({"skip_marks": ["0x4000/0x4000", "0x7"]}, "pod pod node node"),
+    "snat": ({"snat": SNAT}, "pod pod fixed fixed"),
+    "snat of some ports": ({"snat": SNAT, "to_ports": "2000-4000"}, "pod pod fixed fixed"),
+    "snat of others": (
+        {
+            "snat": [
+                {"address": FIXED["ipv4"], "source_cidrs": ["10.7.0.0/16"]},
+                {"address": FIXED["ipv6"], "out_interface": "bond+"},
+            ]
+        },
+        "pod pod node node",
+    ),
+    "snat of a pod by an interface": (
+        {
+            "snat": [
+                {"address": FIXED["ipv4"], "source_cidrs": ["10.7.0.0/16", "10.244.0.0/16"], "out_interface": "eth+"},
+                {"address": FIXED["ipv6"], "source_cidrs": ["fd00:10:244::/48"], "out_interface": "eth0"},
+            ],
+            "masquerade_cidrs": ["10.99.0.0/16", "fd00:99::/32"],
+            "source_cidrs": ["10.244.1.0/24", "fd00:10:244:1::/64"],
+            "out_interfaces": ["eth0", "bond+"],
+        },
+        "fixed pod fixed fixed",
+    ),
+    "rules: snat": (
+        {"rules": [{"action": "snat", "address": one} for one in FIXED.values()]},
+        "fixed fixed fixed fixed",
+    ),
+    "rules: masquerade": (
+        {"rules": [{"action": "masquerade", "destinations": ["10.99.0.1/32", "fd00:99::1/128"]}]},
+        "node pod node node",
+    ),
+    "rules: exempt": (
+        {"rules": [{"action": "exempt", "destinations": ["203.0.113.10/32", "2001:db8:99::1/128"]}]},
+        "pod pod pod node",
+    ),
+    "rules: exempt a protocol": ({"rules": [{"action": "exempt", "protocols": ["tcp"]}]}, "pod pod pod pod"),
+    "rules: another port": ({"rules": [{"action": "exempt", "ports": ["80", "9000-9009"]}]}, "pod pod node node"),
+    "rules: a port": (
+        {"rules": [{"action": "masquerade", "protocols": ["tcp"], "ports": [8080]}]},
+        "node node node node",
+    ),
+    "rules: a port, of some ports": (
+        {"rules": [{"action": "masquerade", "ports": ["80", "8000-8100"]}], "to_ports": ["2000-3000", "4000-4500"]},
+        "node node node node",
+    ),
+    "rules: skip": (
+        {
+            "rules": [
+                {"action": "skip", "protocols": ["udp", "icmp"]},
+                {"action": "skip", "sources": ["10.244.1.2/32", "fd00:10:244:1::2/128"], "ports": ["8080"]},
+            ]
+        },
+        "pod pod pod pod",
+    ),
+    "rules: the first counts": (
+        {
+            "rules": [
+                {"action": "skip", "out_interfaces": ["bond0"]},
+                {"action": "masquerade", "out_interfaces": ["eth*"], "destinations": ["172.20.0.0/16", "fc00:77::/32"]},
+                {"action": "exempt"},
+            ],
+            "snat": SNAT,
+        },
+        "pod fixed pod pod",
+    ),
     "all of them": (
         {
             "masquerade_cidrs": ["10.99.0.0/16", "fd00:99::/32"],
@@ -81,6 +149,9 @@ def mark_packets(topology: Topology, mark: int) -> None:
 def test_packet_matrix(topology: Topology, backend: str, exemption: str, show_table: t.Callable[..., None]) -> None:
     """The table is printed; every cell is one new connection from a pod. Policies follow each other on one node."""
     rows = []
+    for address, length in zip(FIXED.values(), (24, 64)):
+        # Not preferred, so that what is masqueraded keeps the other one.
+        topology.node.run("ip", "address", "add", "%s/%d" % (address, length), "dev", "eth0", "preferred_lft", "0")
     for name, (given, expected) in CASES.items():
         options = {"non_masquerade_cidrs": EXEMPT, **given}
         wanted = dict(options, backend=backend, exemption=exemption, enable_ipv6=True)
@@ -88,8 +159,8 @@ def test_packet_matrix(topology: Topology, backend: str, exemption: str, show_ta
         assert apply(topology.node, **wanted)["changed"] or name in MARKS
         assert not apply(topology.node, **wanted)["changed"], name
         cells = []
-        for a in ADDRESSES.values():
-            names = {a.pod: "pod", a.node: "node"}
+        for family, a in ADDRESSES.items():
+            names = {a.pod: "pod", a.node: "node", FIXED[family]: "fixed"}
             seen = topology.ask(*a.exempt[:2], *a.outside)
             cells.append(" ".join(names.get(address, address) for address in seen.values()))
         rows.append((name, cells))

@@ -34,7 +34,24 @@ FULL: t.Dict[str, t.Any] = {
     "out_interfaces": ["eth0", "bond*"],
     "except_interfaces": ["cni*"],
     "skip_marks": ["0x4000/0x4000", "0x7", "0x2000/0x6000"],
+    "snat": [
+        {"address": "192.0.2.7", "source_cidrs": ["10.244.0.0/16", "10.7.0.0/16"]},
+        {"address": "192.0.2.8-192.0.2.9", "out_interface": "bond*"},
+        {"address": "192.0.2.7-192.0.2.9"},
+        {"address": "2001:db8::7", "source_cidrs": ["fd00::/16"], "out_interface": "eth0"},
+        {"address": "2001:db8::8-2001:db8::9"},
+    ],
+    "rules": [
+        {"action": "exempt", "destinations": ["203.0.113.0/24", "203.0.113.9/32"], "protocols": ["tcp", "icmp"]},
+        {"action": "masquerade", "ports": [80, "443", "9000-9100"], "out_interfaces": ["eth+", "bond0"]},
+        {"action": "snat", "address": "2001:db8::7", "protocols": ["udp"], "ports": ["53"]},
+        {"action": "skip", "sources": ["10.1.0.0/16", "fd01::/16"]},
+    ],
 }
+ADDRESSES_OF_SNAT = [
+    *("192.0.2.%d/32" % number for number in (7, 8, 9)),
+    *("2001:db8::%d/128" % number for number in (7, 8, 9)),
+]
 #: A set of another program, in the form that older versions cannot read when a newer one wrote it.
 FOREIGN = "table ip other { set s { type ipv4_addr; flags interval; elements = { 192.0.2.0/24 }; }; }\n"
 #: Our table as releases wrote it that declared the set with "type".
@@ -70,6 +87,8 @@ def test_each_version_reads_what_each_other_wrote(nfts: Nfts, show_table: t.Call
     rows = []
     for writer in nfts.values():
         with Namespace() as ns:
+            for address in ADDRESSES_OF_SNAT:
+                ns.run("ip", "address", "add", address, "dev", "lo")
             assert apply(ns, path=writer.path, **FULL)["changed"] is True
             cells = [_read(ns, reader) for reader in nfts.values()]
             texts = {reader.call(ns, "-n", "-s", "list", "ruleset").stdout for reader in nfts.values()}

@@ -16,10 +16,14 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_jump, render_rule
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_tool import IptablesTool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Masquerade, Ruleset, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.entries import PolicyRule, Snat
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import (
     LINK_LOCAL,
+    AddressRange,
     PortRange,
+    Service,
+    parse_address_range,
     parse_interfaces,
     parse_mark,
 )
@@ -60,6 +64,44 @@ interfaces = st.lists(st.sampled_from(["eth0", "eth1", "eth+", "eth1+", "bond0",
 marks = st.lists(
     st.sampled_from(["0x4000/0x4000", "0x2000/0x6000", "0x0/0xf", "7", "0"]).map(parse_mark), max_size=3
 ).map(tuple)
+services = st.lists(
+    st.sampled_from(["tcp", "udp", "icmp"]).map(Service)
+    | st.builds(
+        Service, st.sampled_from(["tcp", "udp", "sctp"]), st.builds(PortRange, st.just(80), st.integers(80, 82))
+    ),
+    max_size=2,
+    unique=True,
+).map(tuple)
+addresses = st.sampled_from(["192.0.2.7", "192.0.2.8-192.0.2.9", "2001:db8::7", "2001:db8::8-2001:db8::9"]).map(
+    parse_address_range
+)
+
+
+def _of_version(version: int, most: int) -> st.SearchStrategy:
+    return st.lists(networks(version), max_size=most).map(tuple)
+
+
+def _snat(address: AddressRange) -> st.SearchStrategy:
+    return st.builds(
+        Snat,
+        st.just(address),
+        st.none() | st.sampled_from(["eth0", "eth1", "eth+", "bond+"]),
+        _of_version(address.version, 2),
+    )
+
+
+def _rule(action: str, address: t.Optional[AddressRange]) -> st.SearchStrategy:
+    some = st.lists(networks(4) | networks(6), max_size=2).map(tuple)
+    ranges = some if address is None else _of_version(address.version, 2)
+    return st.builds(PolicyRule, st.just(action), ranges, ranges, interfaces, services, st.just(address))
+
+
+snats = st.lists(addresses.flatmap(_snat), max_size=2).map(tuple)
+rules = st.lists(
+    st.sampled_from(["exempt", "masquerade", "skip"]).flatmap(lambda action: _rule(action, None))
+    | addresses.flatmap(lambda address: _rule("snat", address)),
+    max_size=3,
+).map(tuple)
 #: Of ip-masq-agent, and what decides how traffic is masqueraded.
 plain: t.Dict[str, t.Any] = {
     "non_masquerade_cidrs": ranges,
@@ -79,6 +121,8 @@ configs = st.builds(
     out_interfaces=nobody,
     except_interfaces=nobody,
     skip_marks=nobody,
+    snat=nobody,
+    rules=nobody,
 )
 #: With the options that treat part of the traffic otherwise.
 narrow_configs = st.builds(
@@ -89,6 +133,8 @@ narrow_configs = st.builds(
     out_interfaces=interfaces,
     except_interfaces=interfaces,
     skip_marks=marks,
+    snat=snats,
+    rules=rules,
 ).map(lambda config: config._replace(masquerade_cidrs=_apart(config.masquerade_cidrs, config.non_masquerade_cidrs)))
 families = st.sampled_from(["ipv4", "ipv6"])
 

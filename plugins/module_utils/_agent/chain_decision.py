@@ -14,7 +14,7 @@ import typing as t
 from .._engine.backend import View
 from .._engine.detect import Node
 from .._engine.other_actors import find_other_actors
-from .._engine.ruleset import Address, Exempt, Masquerade, applies
+from .._engine.ruleset import Address, Exempt, Masquerade, applies, service_number
 from .._errors import NodeError
 from .._system.ip_families import IPV4, IPV6
 from .effective_policy import require_policy
@@ -23,11 +23,14 @@ from .paths import Paths
 from .sync import dry_run
 
 
-def decision_lines(node: Node, where: Paths, to: str, sender: t.Optional[str]) -> t.Iterator[str]:
+def decision_lines(
+    node: Node, where: Paths, to: str, sender: t.Optional[str], protocol: str = "tcp", port: int = 80
+) -> t.Iterator[str]:
     """The answer, a line each.
 
     :param to: the address of the destination.
     :param sender: the address of the pod, where one is given.
+    :param protocol: as in a question to the twin. :param port: of the destination.
 
     :raises ConfigError: there is no valid configuration.
     :raises NodeError: the rules cannot be read.
@@ -44,7 +47,7 @@ def decision_lines(node: Node, where: Paths, to: str, sender: t.Optional[str]) -
     if change is None:
         raise NodeError("; ".join(result.errors) or "no managed rules for %s" % family)
     route = _route(node, destination)
-    yield from _decision(destination, sender, route, change.plan.found)
+    yield from _decision(destination, sender, route, change.plan.found, service_number(protocol, port, family))
     if result.changed:
         yield "note: active rules differ from the configuration; see ip-masq-agent status"
     if route:
@@ -55,7 +58,9 @@ def decision_lines(node: Node, where: Paths, to: str, sender: t.Optional[str]) -
         yield "note: the configuration is broken, the last valid one stays in force: " + policy.problem
 
 
-def _decision(destination: Address, sender: t.Optional[str], route: str, found: View) -> t.Iterator[str]:
+def _decision(
+    destination: Address, sender: t.Optional[str], route: str, found: View, service: t.Optional[int] = None
+) -> t.Iterator[str]:
     """What the active rules of our chain do with a connection, and the rule that decides."""
     who = sender or "the pod"
     source = None if sender is None else ipaddress.ip_address(sender)
@@ -69,12 +74,14 @@ def _decision(destination: Address, sender: t.Optional[str], route: str, found: 
         (
             number
             for number, rule in enumerate(rules)
-            if applies(rule, destination, source, interface) and getattr(rule, "protocol", None) is None
+            if applies(rule, destination, source, interface, service) and getattr(rule, "protocol", None) is None
         ),
         None,
     )
     rule = None if deciding is None else rules[deciding]
-    if isinstance(rule, Exempt):
+    if isinstance(rule, Masquerade) and rule.address is not None:
+        yield "%s: our chain gives connections of %s the address %s" % (destination, who, rule.address)
+    elif isinstance(rule, Exempt):
         yield "%s is in the exempt range %s: our chain exempts connections of %s" % (destination, rule.network, who)
     elif isinstance(rule, Masquerade):
         where = "in no exempt range" if rule.network is None else "in the masqueraded range %s" % rule.network

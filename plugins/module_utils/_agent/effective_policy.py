@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 import typing as t
 
+from .._engine.fixed_addresses import require_addresses
 from .._errors import ConfigError
 from .._policy.config_file import Source, merge, read_directory
 from .._policy.policy import Config, build, file_key
@@ -43,6 +44,7 @@ def find_policy(where: Paths, remembered: Memory) -> EffectivePolicy:
     """
     try:
         policy, empty = _read(where)
+        _require_addresses(policy, remembered)
     except ConfigError as exc:
         return _last_valid(remembered)._replace(problem=str(exc))
     if remembered.values is not None and policy.values != remembered.values:
@@ -63,14 +65,27 @@ def require_policy(where: Paths, remembered: Memory) -> t.Tuple[EffectivePolicy,
     return policy, policy.config
 
 
-def read_policy(where: Paths, main: t.Optional[str] = None) -> t.Tuple[EffectivePolicy, Config]:
+def read_policy(where: Paths, remembered: Memory, main: t.Optional[str] = None) -> t.Tuple[EffectivePolicy, Config]:
     """The policy of the files in config_dir.
 
     :param main: text that is going to be the config file, and is used in its place.
     :raises ConfigError: they are invalid.
     """
     policy = _read(where, main)[0]
+    _require_addresses(policy, remembered)
     return policy, t.cast(Config, policy.config)
+
+
+def _require_addresses(policy: EffectivePolicy, remembered: Memory) -> None:
+    """Refuse a policy that was not in force before, and has fixed addresses that are not on the node.
+
+    :raises ConfigError: it does.
+    """
+    if policy.config is not None and policy.values != remembered.values:
+        try:
+            require_addresses(policy.config)
+        except ConfigError as exc:
+            raise ConfigError("%s: %s" % (", ".join(policy.sources), exc)) from None
 
 
 def are_unchanged(sources: t.Sequence[Source], where: Paths) -> bool:

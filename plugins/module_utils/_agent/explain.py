@@ -36,7 +36,7 @@ def explain(node: Node, where: Paths, wanted: inspection.Request, as_json: bool)
         return json.dumps(dict(one, health=found["health"], limits=found["limits"]), indent=2).split("\n")
     for finding in found["health"]:
         if finding["code"] == "no_copy":
-            decided = decision_lines(node, where, one["destination"], wanted.source)
+            decided = decision_lines(node, where, one["destination"], wanted.source, wanted.protocol, wanted.port)
             return [*decided, "note: %s; only our chain was evaluated" % finding["text"]]
     return [*_lines(one, found), *warnings(found)]
 
@@ -50,7 +50,11 @@ def _lines(one: Data, found: Data) -> t.Iterator[str]:
         yield "declared: %s%s" % (WHOSE[one["declared"]], "; the translation is intended" if translated else "")
     elif one["source"] is not None and one["outcome"] == "sent":
         managed = found["policy"]["exempt"]
-        unmanaged = "the policy is about pods" if _family(one) in managed else "IPv6 is not managed (enableIPv6 is off)"
+        unmanaged = "the policy is about pods"
+        if _family(one) not in managed:
+            unmanaged = "IPv6 is not managed (enableIPv6 is off)"
+        elif one["seen"] != "node" or one["seen_address"] != one["source"]:
+            unmanaged = "the policy leaves such connections to other rules"
         yield "declared: nothing: " + unmanaged
     rule = one["decided_by"]
     if rule:

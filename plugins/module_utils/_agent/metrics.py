@@ -29,6 +29,7 @@ class Sample(t.NamedTuple):
     info: t.Mapping[str, str] = {}
     verification: t.Optional[Verification] = None
     connections: t.Optional[Statistics] = None
+    missing_addresses: int = 0
 
 
 def metrics_text(sample: Sample) -> str:
@@ -63,6 +64,12 @@ def metrics_text(sample: Sample) -> str:
         "gauge",
         "Exempt ranges.",
         [('{family="%s"}' % family, count) for family, count in sorted(sample.exempt_cidrs.items())],
+    )
+    lines += _metric(
+        "missing_addresses",
+        "gauge",
+        "Fixed addresses of the policy that are not on the node.",
+        [("", sample.missing_addresses)],
     )
     for name, title, field in (
         ("packets", "First packets of connections", 0),

@@ -32,6 +32,8 @@ _NARROWING = (
     ("interfaces", "out_interfaces"),
     ("skipped", "except_interfaces"),
     ("skip marks", "skip_marks"),
+    ("snat", "snat"),
+    ("policy rules", "rules"),
 )
 
 

@@ -19,6 +19,7 @@ from .._engine.iptables_tool import legacy_tables
 from .._engine.reconcile import Result, reconcile
 from .._engine.ruleset import from_config
 from .._errors import NodeError
+from .._policy.entries import addresses
 from .._policy.policy import Config
 from .._system import conntrack, files
 from .._system.ip_families import FAMILIES
@@ -155,6 +156,9 @@ def _take_snapshot(node: Node, where: Paths, policy: EffectivePolicy, before: Me
     """Record for the resync script what this sync has verified, if that is what the files ask for."""
     if policy.config is None or policy.files is None:
         return
+    if addresses(policy.config):
+        # Whether these are on the node is no part of a snapshot.
+        return
     sources = policy.files
     if last.result.changed:
         # Each family and backend was verified after it was written; this verifies all of them at the same time.
@@ -263,5 +267,6 @@ def _write_metrics(
         info=_info(policy, result),
         verification=last_verification.read(where),
         connections=conntrack.statistics(),
+        missing_addresses=len(result.missing) if result is not None else 0,
     )
     files.write(where.metrics_file, metrics.metrics_text(sample).encode("utf-8"), 0o644)

@@ -33,8 +33,8 @@ from .iptables_syntax import (
 from .iptables_tool import RANDOM_FULLY_SINCE, IptablesTool, find_tool
 from .nat_table import KernelRule, NatTable, activation, deletion, place
 from .other_nat import other_rules
-from .rule_comments import COMMENT_PREFIX, JUMP_COMMENT
-from .ruleset import Guard, Rule, Ruleset, from_rules
+from .rule_comments import COMMENT_PREFIX, JUMP_COMMENT, SKIPPED_COMMENT
+from .ruleset import Guard, Rule, Ruleset, Skip, from_rules
 
 #: What iptables-nft says of a chain that holds what only nft can express. It may crash, too (1.8.9, 1.8.11).
 _CANNOT_PRINT = ("is incompatible, use 'nft' tool", "Parsing nftables rule failed")
@@ -235,8 +235,8 @@ class Iptables:
         rules_wanted = wanted.rules
         if wanted.combinations > 1 and len(rules_wanted) > _COMBINED_RULES:
             raise NodeError(
-                "%s: the policy takes %d rules, more than %d, because an iptables rule has one source, destination and "
-                "interface: shorten source_cidrs, out_interfaces or the lists of ranges, or set backend to nftables"
+                "%s: the policy takes %d rules, more than %d, because an iptables rule has one source, destination, "
+                "interface and range of ports: shorten the lists, or set backend to nftables"
                 % (self._tool.path, len(rules_wanted), _COMBINED_RULES)
             )
         rendered = tuple(render_rule(self._chain, rule) for rule in rules_wanted)
@@ -434,10 +434,16 @@ class Iptables:
         total = Counters()
         for line in printed_rules(done.stdout):
             found = _COUNTED.search(line)
-            if found and not (_GUARDED.match(line) and isinstance(parse_rule(_uncounted(line), self.family), Guard)):
+            if found and not self._is_skipped(line):
                 counted = (int(found.group(1)), int(found.group(2)))
-                total = total.plus(Counters(0, 0, *counted) if found.group(3) == "MASQUERADE" else Counters(*counted))
+                masqueraded = found.group(3) in ("MASQUERADE", "SNAT")
+                total = total.plus(Counters(0, 0, *counted) if masqueraded else Counters(*counted))
         return total
+
+    def _is_skipped(self, line: str) -> bool:
+        """Whether a rule leaves traffic to later rules, so that it is neither exempt nor masqueraded by ours."""
+        possible = SKIPPED_COMMENT in line or _GUARDED.match(line)
+        return bool(possible) and isinstance(parse_rule(_uncounted(line), self.family), (Guard, Skip))
 
     def fingerprint(self) -> t.List[t.List[str]]:
         """See :meth:`~.backend.Backend.fingerprint`."""

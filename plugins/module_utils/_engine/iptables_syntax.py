@@ -15,16 +15,24 @@ import re
 import typing as t
 
 from .._errors import ConfigError
-from .._policy.values import Network, PortRange, parse_mark
+from .._policy.values import (
+    PROTOCOL_NUMBERS,
+    Network,
+    PortRange,
+    Service,
+    parse_address_range,
+    parse_mark,
+)
 from .rule_comments import (
     EXEMPT_COMMENT,
     JUMP_COMMENT,
     MARKS_COMMENT,
     MASQUERADE_COMMENT,
     SKIPPED_COMMENT,
+    SNAT_COMMENT,
     SOURCE_COMMENT,
 )
-from .ruleset import EVERYTHING, SHARE_UNIT, Exempt, Guard, Masquerade, Rule, guards
+from .ruleset import EVERYTHING, PORT_PROTOCOLS, SHARE_UNIT, Exempt, Guard, Masquerade, Rule, Skip, guards
 
 #: What our jump matches, and what releases of ip-masq-agent before 2.0.1 repeat on every rule.
 NOT_LOCAL = ("-m", "addrtype", "!", "--dst-type", "LOCAL")
@@ -32,8 +40,11 @@ NOT_LOCAL = ("-m", "addrtype", "!", "--dst-type", "LOCAL")
 #: Chains that earlier agents of this kind built (v0.2-0.3 of ip-masq-agent, its later default, GCE's scripts).
 PREDECESSOR_CHAINS = ("NON-MASQUERADE-DAEMON", "IP-MASQ-AGENT", "IP-MASQ")
 
-#: How iptables 1.8.7 prints PORT_PROTOCOLS on a node without /etc/protocols.
-_PROTOCOL_NUMBERS = {"6": "tcp", "17": "udp", "132": "sctp"}
+#: How iptables 1.8.7 prints protocols on a node without /etc/protocols, and a second name that others have for one.
+_PROTOCOL_NAMES = {**{str(number): name for name, number in PROTOCOL_NUMBERS.items()}, "icmpv6": "ipv6-icmp"}
+
+#: The condition on a destination port, in :func:`conditions`, whatever the protocol is.
+DESTINATION_PORT = "dport"
 
 #: Targets after which a packet meets no later rule of POSTROUTING.
 FINAL_TARGETS = ("ACCEPT", "RETURN", "MASQUERADE", "SNAT", "NETMAP")
@@ -92,25 +103,43 @@ def render_rule(chain: str, rule: Rule) -> str:
         words += ["-d", str(rule.network)]
     if rule.interface:
         words += ["-o", rule.interface]
-    if isinstance(rule, Exempt):
-        words += _comment(EXEMPT_COMMENT) + ["-j", rule.verdict]
-        return " ".join(words)
-    if rule.protocol:
+    if rule.service:
+        words += _service(rule.service)
+    if isinstance(rule, (Skip, Exempt)):
+        comment, target = (SKIPPED_COMMENT, "RETURN") if isinstance(rule, Skip) else (EXEMPT_COMMENT, rule.verdict)
+        return " ".join([*words, *_comment(comment), "-j", target])
+    if rule.protocol and not rule.service:
         words += ["-p", rule.protocol]
-    words += _comment(MASQUERADE_COMMENT)
+    words += _comment(MASQUERADE_COMMENT if rule.address is None else SNAT_COMMENT)
     if rule.share is not None:
         words += ["-m", "statistic", "--mode", "random", "--probability", "%.11f" % (rule.share / SHARE_UNIT)]
-    words += ["-j", "MASQUERADE"]
-    if rule.to_ports:
-        words += ["--to-ports", str(rule.to_ports)]
+    if rule.address is not None:
+        words += ["-j", "SNAT", "--to-source", _to_source(rule)]
+    else:
+        words += ["-j", "MASQUERADE"]
+        words += ["--to-ports", str(rule.to_ports)] if rule.to_ports else []
     if rule.random_fully:
         words.append("--random-fully")
     return " ".join(words)
 
 
+def _service(service: Service) -> t.List[str]:
+    words = ["-p", service.protocol]
+    if service.ports:
+        words += ["-m", service.protocol, "--dport", str(service.ports).replace("-", ":")]
+    return words
+
+
+def _to_source(rule: Masquerade) -> str:
+    if not rule.to_ports:
+        return str(rule.address)
+    return "%s:%s" % (
+        "[%s]" % (rule.address,) if t.cast(t.Any, rule.address).version == 6 else rule.address,
+        rule.to_ports,
+    )
+
+
 def _guarded(guard: Guard) -> t.List[str]:
-    if guard.interface:
-        return ["-o", guard.interface]
     if guard.mark:
         return ["-m", "mark", "--mark", str(guard.mark)]
     return ["-m", "mark", "!", "--mark", "0x0/0x%x" % guard.marks] if guard.marks else ["-s", str(guard.source)]
@@ -125,7 +154,8 @@ def parse_rule(line: str, family: str) -> t.Optional[Rule]:
 
     Comments say nothing, and a match on "not local" says nothing that the jump did not say before.
     """
-    words = _without_not_local(_split_comment(tokenise(line)[2:])[0])
+    words, comment = _split_comment(tokenise(line)[2:])
+    words, port = _split_port(_without_not_local(words))
     for guard in guards("ACCEPT", family):
         if words == _guarded(guard) + ["-j", "RETURN"]:
             return guard
@@ -139,9 +169,7 @@ def parse_rule(line: str, family: str) -> t.Optional[Rule]:
             options[word] = ""
             position += 1
             continue
-        if word not in ("-s", "-d", "-o", "-p", "-m", "--mode", "--probability", "-j", "--to-ports"):
-            return None
-        if position + 1 == len(words) or word in options:
+        if word not in _OPTIONS or position + 1 == len(words) or word in options:
             return None
         options[word] = words[position + 1]
         position += 2
@@ -149,19 +177,54 @@ def parse_rule(line: str, family: str) -> t.Optional[Rule]:
     interface = options.pop("-o", None)
     try:
         source, network = (_parse_network(options.pop(flag, None), family) for flag in ("-s", "-d"))
+        service = _parse_service(options, port, target)
         if target in ("RETURN", "ACCEPT"):
             if options:
                 return None
-            if target == "RETURN" and interface and not source and not network:
-                # An exemption of all destinations is the same to packets.
-                return Guard(interface=interface)
-            return Exempt(network or EVERYTHING[family], target, source, interface)
-        if target != "MASQUERADE":
+            # An exemption of all destinations is the same to packets.
+            nothing_else = interface and not source and not network and not service
+            if target == "RETURN" and (comment == SKIPPED_COMMENT or nothing_else):
+                return Skip(network, source, interface, service)
+            return Exempt(network or EVERYTHING[family], target, source, interface, service)
+        if target not in ("MASQUERADE", "SNAT"):
             return None
-        rule = _parse_masquerade(options)
-        return rule and rule._replace(network=network, source=source, interface=interface)
-    except (ValueError, OverflowError):
+        rule = _parse_masquerade(options, target, service)
+        return rule and rule._replace(network=network, source=source, interface=interface, service=service)
+    except (ConfigError, ValueError, OverflowError):
         return None
+
+
+#: What our rules are made of, besides comments and ports.
+_OPTIONS = ("-s", "-d", "-o", "-p", "-m", "--mode", "--probability", "-j", "--to-ports", "--to-source")
+
+
+def _split_port(words: t.List[str]) -> t.Tuple[t.List[str], t.Optional[t.Tuple[str, str]]]:
+    """The words of a rule without its condition on the destination port, and the protocol and port of that."""
+    for position in range(len(words) - 3):
+        if words[position] == "-m" and words[position + 1] in PORT_PROTOCOLS and words[position + 2] == "--dport":
+            return words[:position] + words[position + 4 :], (words[position + 1], words[position + 3])
+    return words, None
+
+
+def _parse_service(options: t.Dict[str, str], port: t.Optional[t.Tuple[str, str]], target: str) -> t.Optional[Service]:
+    """The service of a rule. Without a port, C(-p) of a rule that masquerades is a condition of that.
+
+    :raises ValueError: it is none that we could have meant.
+    """
+    if port is None and target in ("MASQUERADE", "SNAT") and options.get("-p") in (*PORT_PROTOCOLS, "6", "17", "132"):
+        return None
+    protocol = options.pop("-p", None)
+    protocol = _PROTOCOL_NAMES.get(protocol or "", protocol)
+    if protocol is None and port is None:
+        return None
+    if protocol not in PROTOCOL_NUMBERS or (port is not None and port[0] != protocol):
+        raise ValueError(protocol)
+    return Service(protocol, None if port is None else _parse_ports(port[1], ":"))
+
+
+def _parse_ports(text: str, separator: str) -> PortRange:
+    first, _separator, last = text.partition(separator)
+    return PortRange(int(first), int(last or first))
 
 
 def _parse_skipped(mark: str) -> t.Optional[Guard]:
@@ -179,21 +242,36 @@ def _parse_network(text: t.Optional[str], family: str) -> t.Optional[Network]:
     return network
 
 
-def _parse_masquerade(options: t.Dict[str, str]) -> t.Optional[Masquerade]:
+def _parse_masquerade(options: t.Dict[str, str], target: str, service: t.Optional[Service]) -> t.Optional[Masquerade]:
     share = None
     if "-m" in options:
         if (options.pop("-m"), options.pop("--mode", None)) != ("statistic", "random"):
             return None
         share = int(SHARE_UNIT * float(options.pop("--probability", "nan")) + 0.5)
+    address = None
     ports = options.pop("--to-ports", None)
-    to_ports = None
-    if ports is not None:
-        first, _dash, last = ports.partition("-")
-        to_ports = PortRange(int(first), int(last or first))
+    if target == "SNAT":
+        if ports is not None:
+            return None
+        written, ports = _split_to_source(options.pop("--to-source", ""))
+        address = parse_address_range(written)
+    to_ports = None if ports is None else _parse_ports(ports, "-")
     protocol = options.pop("-p", None)
-    protocol = _PROTOCOL_NUMBERS.get(protocol or "", protocol)
-    rule = Masquerade(protocol, to_ports, share, options.pop("--random-fully", None) is not None)
+    protocol = _PROTOCOL_NAMES.get(protocol or "", protocol)
+    # What names ports names a protocol, too; of a rule with a service it is that.
+    if to_ports is not None and protocol is None and service is not None:
+        protocol = service.protocol
+    rule = Masquerade(protocol, to_ports, share, options.pop("--random-fully", None) is not None, address=address)
     return None if options else rule
+
+
+def _split_to_source(text: str) -> t.Tuple[str, t.Optional[str]]:
+    """The addresses and the ports of C(--to-source)."""
+    if text.startswith("["):
+        written, _bracket, ports = text[1:].partition("]")
+        return written, ports[1:] or None
+    written, colon, ports = text.partition(":")
+    return (written, ports) if "." in written and colon else (text, None)
 
 
 def _split_comment(words: t.Sequence[str]) -> t.Tuple[t.List[str], str]:
@@ -269,7 +347,10 @@ def conditions(words: t.Tuple[str, ...]) -> t.Tuple[str, ...]:
     """Which matches and which target a rule has, whatever their values are and in whatever order they stand."""
     found = []
     for word, value in zip(words, words[1:] + ("",)):
-        if word in ("-m", "-j", "-g"):
+        if word == "-m" and value in PORT_PROTOCOLS:
+            # Newer releases of iptables-nft write a condition on the port without an extension.
+            found.append("-m " + DESTINATION_PORT)
+        elif word in ("-m", "-j", "-g"):
             found.append("%s %s" % (word, value))
         elif word in ("-s", "-d", "-p", "-i", "-o"):
             found.append(word)

@@ -20,7 +20,7 @@ from .._system import nfnetlink
 from .._system.ip_families import IPV4, IPV6, NFT_FAMILY
 from .._system.netlink import Attributes, attributes
 from .._system.nfnetlink import Expression
-from .iptables_syntax import NOT_LOCAL
+from .iptables_syntax import DESTINATION_PORT, NOT_LOCAL
 
 TABLE = "nat"
 
@@ -29,8 +29,10 @@ _FIELDS = {
     IPV4: {9: (1, "-p"), 12: (4, "-s"), 16: (4, "-d")},
     IPV6: {6: (1, "-p"), 8: (16, "-s"), 24: (16, "-d")},
 }
-#: NFT_PAYLOAD_NETWORK_HEADER
-_NETWORK_HEADER = 1
+#: NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER
+_NETWORK_HEADER, _TRANSPORT_HEADER = 1, 2
+#: Offset and length of the destination port in the headers of tcp, udp and sctp.
+_DESTINATION_PORT = (2, 2)
 #: NFT_META_MARK, IIF, OIF, IIFNAME, OIFNAME, L4PROTO
 _META = {3: "-m mark", 4: "-i", 5: "-o", 6: "-i", 7: "-o", 16: "-p"}
 #: NFT_CMP_EQ, NFT_CMP_NEQ
@@ -168,6 +170,11 @@ def _nat(found: Attributes, _family: str) -> t.Tuple[str, str]:
 
 def _payload(found: Attributes, family: str) -> t.Tuple[str, str]:
     # NFTA_PAYLOAD_DREG, where it is a load and no write; NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_OFFSET, NFTA_PAYLOAD_LEN
+    if 1 in found and (_number(found, 2), _number(found, 3), _number(found, 4)) == (
+        _TRANSPORT_HEADER,
+        *_DESTINATION_PORT,
+    ):
+        return "L", "-m " + DESTINATION_PORT
     length, words = _FIELDS[family].get(_number(found, 3), (0, ""))
     if 1 not in found or _number(found, 2) != _NETWORK_HEADER or not 1 <= _number(found, 4) <= length:
         return _UNKNOWN
@@ -202,4 +209,6 @@ _JUDGES: t.Dict[str, t.Callable[[Attributes, str], t.Tuple[str, str]]] = {
     "meta": _meta,
     "bitwise": _bitwise,
     "cmp": _compare,
+    # NFTA_RANGE_OP is where NFTA_CMP_OP is.
+    "range": _compare,
 }

@@ -31,7 +31,7 @@ _PATIENCE = 120.0
 #: Longest piece of an error message of nft that we pass on; it repeats the line that it refused.
 _SAID = 300
 
-_COUNTED = re.compile(r"\bcounter packets ([0-9]+) bytes ([0-9]+) (\w+)")
+_COUNTED = re.compile(r"\bcounter packets ([0-9]+) bytes ([0-9]+) (\w+(?: to ip6? saddr)?)")
 
 
 class State(t.NamedTuple):
@@ -126,7 +126,7 @@ class Nftables:
         new_sets: t.List[str] = []
         commands: t.List[str] = []
         if before is None:
-            before = after._replace(chains=(), has_set=False, sources=None)
+            before = after._replace(chains=(), has_set=False, sources=None, more=())
             new_sets.append("add table " + self._table)
         for name, spans in after.sets.items():
             if name not in before.sets:
@@ -147,7 +147,7 @@ class Nftables:
     def undo(self, state: State, previous: State) -> Transaction:
         """See :meth:`~.backend.Backend.undo`."""
         deletion = "" if state.listed is None else self._deletion()
-        return (deletion + (previous.listed or ""),)
+        return (deletion + text.readable(previous.listed or ""),)
 
     def commit(self, transaction: Transaction) -> None:
         """See :meth:`~.backend.Backend.commit`."""
@@ -199,9 +199,9 @@ class Nftables:
             found = _COUNTED.search(line)
             if found:
                 counted = (int(found.group(1)), int(found.group(2)))
-                if found.group(3) == "masquerade":
+                if found.group(3) in ("masquerade", "snat"):
                     total = total.plus(Counters(0, 0, *counted))
-                elif "@" + text.SET in line:
+                elif "@" + text.SET in line or found.group(3) != "return":
                     total = total.plus(Counters(*counted))
         return total
 
@@ -213,7 +213,12 @@ class Nftables:
 def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t.List[Action]:
     actions = [Action(ActionKind.TABLE_CREATED, "table " + table)] if before is None else []
     # A new table is one action with its sets.
-    before = before or after._replace(chains=(), spans=(), sources=None if after.sources is None else ())
+    before = before or after._replace(
+        chains=(),
+        spans=(),
+        sources=None if after.sources is None else (),
+        more=tuple((name, ()) for name, _spans in after.more),
+    )
     actions += [Action(ActionKind.SET_CREATED, "set " + name) for name in after.sets if name not in before.sets]
     unused = [name for name in before.sets if name not in after.sets] + [text.OLD_SET] * before.has_old_set
     actions += [Action(ActionKind.SET_REMOVED, "set " + name) for name in unused]
@@ -233,9 +238,11 @@ def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t
         actions += listed(ActionKind.RULE_ADDED, ActionKind.RULES_ADDED, added, "rules")
         if had.keys() == has.keys() and [*map(text.bare, before.rules(name) or ())] != list(has):
             actions.append(Action(ActionKind.RULES_REORDERED, "chain " + name))
-    for there, wanted in ((before.spans, after.spans), (before.sources or (), after.sources or ())):
-        removed = [text.render_span(span, after.family) for span in sorted(set(there) - set(wanted))]
-        added = [text.render_span(span, after.family) for span in sorted(set(wanted) - set(there))]
+    for name in dict.fromkeys((text.SET, text.SOURCES, *dict(after.more), *dict(before.more))):
+        # The old set has its elements in the field of the new one.
+        there, wanted = (table.spans if name == text.SET else table.sets.get(name, ()) for table in (before, after))
+        removed = [text.render_element(name, span, after.family) for span in sorted(set(there) - set(wanted))]
+        added = [text.render_element(name, span, after.family) for span in sorted(set(wanted) - set(there))]
         actions += listed(ActionKind.RANGE_REMOVED, ActionKind.RANGES_REMOVED, removed, "ranges")
         actions += listed(ActionKind.RANGE_ADDED, ActionKind.RANGES_ADDED, added, "ranges")
     return actions

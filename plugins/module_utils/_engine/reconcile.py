@@ -20,6 +20,7 @@ from .._system.ip_families import FAMILIES, IPV4, IPV6, has_ipv6
 from . import backends
 from .backend import ActionKind, Backend, BackendType, CommitRefused, Counters, Plan, Repair
 from .detect import Node
+from .fixed_addresses import require_addresses, without_missing
 from .other_nat import remarks, remarks_elsewhere
 from .ruleset import Ruleset, from_config
 from .run_lock import lock
@@ -54,6 +55,8 @@ class Result(t.NamedTuple):
     not_checked: t.Tuple[str, ...] = ()
     #: rules of other programs that match the same traffic, and what they do to it
     remarks: t.Tuple[str, ...] = ()
+    #: fixed addresses of the policy that the node does not have
+    missing: t.Tuple[str, ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -85,6 +88,7 @@ def reconcile(
     former: t.Sequence[str] = (),
     withheld: t.Collection[Repair] = (),
     lock_path: str = "",
+    new: bool = False,
 ) -> Result:
     """Bring the node to what ``config`` asks for, or (not ``present``) remove all managed rules from it.
 
@@ -96,17 +100,24 @@ def reconcile(
     :param former: other names that the managed chain may have on this node; such chains are removed.
     :param withheld: repairs that are not done where they change nothing for packets.
     :param lock_path: as for :func:`~.run_lock.lock`.
+    :param new: whether the policy is refused if the node lacks one of its fixed addresses, with ConfigError; else the
+        option snat_missing decides.
     :raises NodeError: before anything was touched: no tools, no root, a lock. Later failures are in ``errors``.
     """
     if os.geteuid() != 0:
         raise NodeError("changing netfilter rules requires root; use become: true in Ansible, or sudo")
+    missing: t.Tuple[t.Any, ...] = ()
+    if present and new:
+        require_addresses(config)
+    elif present:
+        config, missing = without_missing(config)
     with contextlib.nullcontext("") if check else lock(node.lock_timeout, lock_path) as lock_problem:
         chosen = backends.choose(node, config.backend, config.exemption if present else "return", used_before)
         run = _Run(node, config, chosen, check, withheld)
         if present:
             run.establish(config.families)
         run.clear(adopt=present, former=former)
-    return run.result(lock_problem)
+    return run.result(lock_problem)._replace(missing=tuple(map(str, missing)))
 
 
 class _Run:

@@ -16,14 +16,27 @@ import typing as t
 from .._policy import spans
 from .._policy.policy import Config
 from .._policy.spans import Spans
-from .._policy.values import LINK_LOCAL, Mark, Network, PortRange
+from .._policy.values import (
+    EXEMPT,
+    LINK_LOCAL,
+    LOOPBACK,
+    MASQUERADE,
+    PORTS_PROTOCOLS,
+    PROTOCOL_NUMBERS,
+    SKIP,
+    SNAT,
+    AddressRange,
+    Mark,
+    Network,
+    PortRange,
+    Service,
+)
 from .._system.ip_families import IPV4, IPV6
 
-LOOPBACK = {IPV4: ipaddress.ip_network("127.0.0.0/8"), IPV6: ipaddress.ip_network("::1/128")}
 EVERYTHING = {IPV4: ipaddress.ip_network("0.0.0.0/0"), IPV6: ipaddress.ip_network("::/0")}
 
 #: The protocols whose source ports to_ports can choose, in the order of ip-masq-agent.
-PORT_PROTOCOLS = ("tcp", "udp", "sctp")
+PORT_PROTOCOLS = PORTS_PROTOCOLS
 
 #: xt_statistic keeps a probability as a 31-bit fraction (struct xt_statistic_info).
 SHARE_UNIT = 2**31
@@ -37,10 +50,6 @@ SERVICE_MARKS = 0x4000 | 0x2000
 VERDICTS = {"return": "RETURN", "accept": "ACCEPT", "enforce": "ENFORCE"}
 
 
-#: What a decision does with a packet: nothing, so that it goes on to the rules of other programs; keep its source
-#: address; replace it with that of the node.
-SKIP, EXEMPT, MASQUERADE = "skip", "exempt", "masquerade"
-
 Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 
 
@@ -51,6 +60,7 @@ class Match(t.NamedTuple):
     destinations: t.Tuple[Network, ...] = ()
     #: by which packets leave; C(+) at the end matches every name that begins so
     interfaces: t.Tuple[str, ...] = ()
+    services: t.Tuple[Service, ...] = ()
 
 
 class Decision(t.NamedTuple):
@@ -58,6 +68,10 @@ class Decision(t.NamedTuple):
 
     action: str
     match: Match = Match()
+    #: with which MASQUERADE replaces the source; none: that of the interface
+    address: t.Optional[AddressRange] = None
+    #: how MASQUERADE is carried out; none: as the ruleset says
+    how: t.Optional[t.Tuple[Masquerade, ...]] = None
 
 
 class Guard(t.NamedTuple):
@@ -69,10 +83,17 @@ class Guard(t.NamedTuple):
     source: t.Optional[Network] = None
     #: connections whose destination was changed (DNAT)
     dnat: bool = False
-    #: packets that leave by these interfaces
-    interface: t.Optional[str] = None
     #: packets with this mark
     mark: t.Optional[Mark] = None
+
+
+class Skip(t.NamedTuple):
+    """Traffic that is left to later rules, as if there were none of ours. A field that is none matches all."""
+
+    network: t.Optional[Network] = None
+    source: t.Optional[Network] = None
+    interface: t.Optional[str] = None
+    service: t.Optional[Service] = None
 
 
 class Exempt(t.NamedTuple):
@@ -82,12 +103,14 @@ class Exempt(t.NamedTuple):
     verdict: str
     source: t.Optional[Network] = None
     interface: t.Optional[str] = None
+    service: t.Optional[Service] = None
 
 
 class Masquerade(t.NamedTuple):
     """Everything that reaches this rule (of ``protocol``, in ``share`` of the cases) leaves as the node.
 
-    ``share`` counts in units of 2**-31, as the kernel does; none means always.
+    ``share`` counts in units of 2**-31, as the kernel does; none means always. With ``address`` that is the new source,
+    else the address of the interface.
     """
 
     protocol: t.Optional[str] = None
@@ -97,15 +120,17 @@ class Masquerade(t.NamedTuple):
     network: t.Optional[Network] = None
     source: t.Optional[Network] = None
     interface: t.Optional[str] = None
+    service: t.Optional[Service] = None
+    address: t.Optional[AddressRange] = None
 
     @property
     def anywhere(self) -> Masquerade:
         """The same for all packets."""
-        return self._replace(network=None, source=None, interface=None)
+        return self._replace(network=None, source=None, interface=None, service=None, address=None)
 
 
-#: A decision about one source, destination and interface; none of these means all.
-Rule = t.Union[Guard, Exempt, Masquerade]
+#: A decision about one source, destination, interface and service; none of these means all.
+Rule = t.Union[Guard, Skip, Exempt, Masquerade]
 
 #: More decisions, or more groups of packets, than any policy has are not compared by what they do.
 _COMPARED_DECISIONS = 1000
@@ -124,6 +149,10 @@ class Ruleset(t.NamedTuple):
     #: how traffic is masqueraded
     masquerade: t.Tuple[Masquerade, ...]
     guards: t.Tuple[Guard, ...] = ()
+    #: decisions before the others, each for itself
+    leading: t.Tuple[Decision, ...] = ()
+    #: fixed addresses for some of what decisions masquerade: the first that matches
+    translations: t.Tuple[Decision, ...] = ()
 
     @property
     def exempt(self) -> t.Tuple[Network, ...]:
@@ -132,26 +161,61 @@ class Ruleset(t.NamedTuple):
         return tuple(dict.fromkeys(network for decision in exempting for network in decision.match.destinations))
 
     @property
+    def expanded(self) -> t.Tuple[Decision, ...]:
+        """All decisions in order: what is masqueraded comes after that part of it which gets a fixed address."""
+        decisions = self.leading + self.decisions
+        if not self.translations:
+            return decisions
+        return tuple(one for decision in decisions for one in (*self.translated(decision), decision))
+
+    def translated(self, decision: Decision) -> t.Iterator[Decision]:
+        """The parts of what a decision masquerades that get a fixed address."""
+        if decision.action != MASQUERADE or decision.address is not None:
+            return
+        for translation in self.translations:
+            match = _both(decision.match, translation.match)
+            if match is not None:
+                yield Decision(MASQUERADE, match, translation.address)
+
+    @property
     def rules(self) -> t.Tuple[Rule, ...]:
         """All rules, in the order in which a packet meets them: a decision is one rule for each of its combinations."""
-        return self.guards + tuple(rule for decision in self.decisions for rule in self._rules(decision))
+        rules = (rule for decision in self.expanded for rule in self._rules(decision))
+        # No packet gets to what an earlier entry has said of all the same packets.
+        return self.guards + tuple(dict.fromkeys(rules) if self.leading or self.translations else rules)
 
     @property
     def combinations(self) -> int:
         """How many rules there are for one destination, at most."""
-        return max((max(len(m.sources), 1) * max(len(m.interfaces), 1) for _action, m in self.decisions), default=0)
+        matches = (decision.match for decision in self.expanded)
+        return max(
+            (len(m.sources or "-") * len(m.interfaces or "-") * len(m.services or "-") for m in matches), default=0
+        )
 
     def _rules(self, decision: Decision) -> t.Iterator[Rule]:
         match = decision.match
-        combinations = itertools.product(match.sources or (None,), match.interfaces or (None,))
-        for (source, interface), network in itertools.product(combinations, match.destinations or (None,)):
+        combinations = itertools.product(
+            match.sources or (None,), match.interfaces or (None,), match.services or (None,)
+        )
+        for (source, interface, service), network in itertools.product(combinations, match.destinations or (None,)):
             if decision.action == SKIP:
-                yield Guard(interface=interface)
+                yield Skip(network, source, interface, service)
             elif decision.action == EXEMPT:
-                yield Exempt(t.cast(Network, network), self.verdict, source, interface)
+                yield Exempt(t.cast(Network, network), self.verdict, source, interface, service)
             else:
-                for rule in self.masquerade:
-                    yield rule._replace(network=network, source=source, interface=interface)
+                for rule in self.ways(decision):
+                    if service is None or rule.protocol in (None, service.protocol):
+                        yield rule._replace(
+                            network=network,
+                            source=source,
+                            interface=interface,
+                            service=service,
+                            address=decision.address,
+                        )
+
+    def ways(self, decision: Decision) -> t.Tuple[Masquerade, ...]:
+        """How a decision to masquerade is carried out."""
+        return self.masquerade if decision.how is None else decision.how
 
     def means(self, other: t.Optional[Ruleset]) -> bool:
         """Whether no packet can tell the two apart."""
@@ -160,19 +224,67 @@ class Ruleset(t.NamedTuple):
         )
 
 
-def applies(rule: Rule, destination: Address, source: t.Optional[Address], interface: t.Optional[str]) -> bool:
+def applies(
+    rule: Rule,
+    destination: Address,
+    source: t.Optional[Address],
+    interface: t.Optional[str],
+    service: t.Optional[int] = None,
+) -> bool:
     """Whether a rule matches a connection as far as it is known; what is not known is as the rule wants it.
 
-    Guards that ask for more than addresses and interfaces do not match.
+    Guards ask for more and do not match; nor does what skips traffic of an interface that is not known.
+
+    :param service: protocol and port, as :func:`service_number` gives them.
     """
-    if isinstance(rule, Guard):
-        known = rule.interface is not None and interface is not None
-        return known and matches_interface(t.cast(str, rule.interface), t.cast(str, interface))
+    if isinstance(rule, Guard) or (isinstance(rule, Skip) and rule.interface and interface is None):
+        return False
     return (
         (rule.network is None or destination in rule.network)
         and (rule.source is None or source is None or source in rule.source)
         and (rule.interface is None or interface is None or matches_interface(rule.interface, interface))
+        and (rule.service is None or service is None or spans.contains((rule.service.span,), service))
     )
+
+
+def service_number(protocol: str, port: int, family: str) -> int:
+    """A protocol and port in the way in which services count.
+
+    :param protocol: a name; C(icmp) is ICMPv6 in IPv6.
+    """
+    if protocol == "icmp" and family == IPV6:
+        protocol = "ipv6-icmp"
+    return PROTOCOL_NUMBERS.get(protocol, 0) << 16 | port
+
+
+def _both(one: Match, other: Match) -> t.Optional[Match]:
+    """What two matches have in common, of which the second one has sources and interfaces; none: nothing."""
+    sources = _common(one.sources, other.sources, _narrower_network)
+    interfaces = _common(one.interfaces, other.interfaces, _narrower_interface)
+    return None if sources is None or interfaces is None else one._replace(sources=sources, interfaces=interfaces)
+
+
+def _common(
+    one: t.Tuple[t.Any, ...], other: t.Tuple[t.Any, ...], narrower: t.Callable[[t.Any, t.Any], t.Any]
+) -> t.Optional[t.Tuple[t.Any, ...]]:
+    """What is in both of two lists, of which an empty one has everything; none: nothing is."""
+    if not one or not other:
+        return one or other
+    found = (narrower(mine, theirs) for mine, theirs in itertools.product(one, other))
+    return tuple(dict.fromkeys(value for value in found if value is not None)) or None
+
+
+def _narrower_network(one: Network, other: Network) -> t.Optional[Network]:
+    narrow, wide = (one, other) if one.prefixlen >= other.prefixlen else (other, one)
+    return narrow if narrow.network_address in wide else None
+
+
+def _narrower_interface(one: str, other: str) -> t.Optional[str]:
+    """Of two names, or beginnings of names, the one that means interfaces of both."""
+    for narrow, wide in ((one, other), (other, one)):
+        if narrow == wide or (wide.endswith("+") and narrow.rstrip("+").startswith(wide[:-1])):
+            return narrow
+    return None
 
 
 def matches_interface(pattern: str, name: str) -> bool:
@@ -182,59 +294,100 @@ def matches_interface(pattern: str, name: str) -> bool:
 
 def _same_effect(one: Ruleset, other: Ruleset) -> bool:
     """Whether the decisions of both do the same to all packets. Where it would take too long to know, they do not."""
-    matches = [decision.match for ruleset in (one, other) for decision in ruleset.decisions]
-    # Sources are divided wherever any of them begins or ends. Of interfaces there are those with a name, those that
-    # begin like a pattern, and all others.
-    ranges = [spans.of_network(source) for match in matches for source in match.sources]
-    addresses = sorted({0, *(edge for first, last in ranges for edge in (first, last + 1))})
+    effects = [_Effects(one), _Effects(other)]
+    matches = [decision.match for each in effects for decision in each.decisions]
+    # Sources and services are divided wherever any of them begins or ends. Of interfaces there are those with a name,
+    # those that begin like a pattern, and all others.
+    addresses = _edges(spans.of_network(source) for match in matches for source in match.sources)
+    services = _edges(span for each in effects for span in each.service_spans())
     patterns = {name for match in matches for name in match.interfaces}
     names = {name[:-1] + _OTHER_NAME if name.endswith("+") else name for name in patterns} | {_OTHER_NAME}
-    if len(matches) > _COMPARED_DECISIONS or len(addresses) * len(names) > _COMPARED_GROUPS:
+    if len(matches) > _COMPARED_DECISIONS or len(addresses) * len(names) * len(services) > _COMPARED_GROUPS:
         return False
-    effects = [_Effects(one), _Effects(other)]
     return all(
-        effects[0].of(address, name) == effects[1].of(address, name)
-        for address, name in itertools.product(addresses, names)
+        effects[0].of(address, name, service) == effects[1].of(address, name, service)
+        for address, name, service in itertools.product(addresses, names, services)
     )
+
+
+def _edges(intervals: t.Iterable[t.Tuple[int, int]]) -> t.List[int]:
+    return sorted({0, *(edge for first, last in intervals for edge in (first, last + 1))})
 
 
 #: Nothing where it is empty.
 _Effect = t.Tuple[t.Any, ...]
 
+#: The protocols that ways to masquerade can tell apart, by number.
+_PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
+
 
 class _Effects:
-    """What a ruleset does with packets of one source that leave by one interface."""
+    """What a ruleset does with packets of one source and service that leave by one interface."""
 
     def __init__(self, ruleset: Ruleset) -> None:
-        self._decisions = [
-            (decision, spans.of_networks(decision.match.sources), _destinations(decision))
-            for decision in ruleset.decisions
-        ]
+        self.decisions = ruleset.expanded
+        self._ways = [ruleset.ways(decision) for decision in self.decisions]
+        self._sources = [spans.of_networks(decision.match.sources) for decision in self.decisions]
+        self._services = [spans.of(one.span for one in decision.match.services) for decision in self.decisions]
+        self._destinations = [_destinations(decision) for decision in self.decisions]
         # Later rules see what RETURN exempts, as if no rule had matched.
-        verdict = () if ruleset.verdict == "RETURN" else (ruleset.verdict,)
-        self._effects: t.Dict[str, _Effect] = {SKIP: (), EXEMPT: verdict, MASQUERADE: ruleset.masquerade}
-        self._kept: t.Dict[t.Tuple[int, ...], t.Dict[_Effect, Spans]] = {}
+        self._exempt = () if ruleset.verdict == "RETURN" else (ruleset.verdict,)
+        self._kept: t.Dict[t.Any, t.Dict[_Effect, Spans]] = {}
 
-    def of(self, address: int, name: str) -> t.Dict[_Effect, Spans]:
+    def service_spans(self) -> t.Iterator[t.Tuple[int, int]]:
+        """Where services begin and end."""
+        for each in self._services:
+            yield from each
+        if any(rule.protocol for ways in self._ways for rule in ways) or any(self._services):
+            for number in _PROTOCOLS:
+                yield number << 16, number << 16 | 0xFFFF
+
+    def of(self, address: int, name: str, service: int) -> t.Dict[_Effect, Spans]:
         """Destinations by what is done; those of which nothing is done are left out."""
+        protocol = _PROTOCOLS.get(service >> 16)
         found = tuple(
             number
-            for number, (decision, sources, _spans) in enumerate(self._decisions)
-            if (not decision.match.sources or spans.contains(sources, address))
+            for number, decision in enumerate(self.decisions)
+            if (not decision.match.sources or spans.contains(self._sources[number], address))
             and (not decision.match.interfaces or any(matches_interface(i, name) for i in decision.match.interfaces))
+            and (not decision.match.services or spans.contains(self._services[number], service))
         )
-        if found not in self._kept:
-            self._kept[found] = self._painted(found)
-        return self._kept[found]
+        if (protocol, found) not in self._kept:
+            self._kept[protocol, found] = self._painted(found, protocol)
+        return self._kept[protocol, found]
 
-    def _painted(self, numbers: t.Sequence[int]) -> t.Dict[_Effect, Spans]:
+    def _painted(self, numbers: t.Sequence[int], protocol: t.Optional[str]) -> t.Dict[_Effect, Spans]:
         effects: t.Dict[_Effect, Spans] = {}
         for number in reversed(numbers):
-            decision, _sources, painted = self._decisions[number]
-            effects = {effect: spans.difference(there, painted) for effect, there in effects.items()}
-            effect = self._effects[decision.action]
+            decision, painted = self.decisions[number], self._destinations[number]
+            effect = self._effect(number, protocol) if decision.action == MASQUERADE else ()
+            if decision.action == MASQUERADE and not effect:
+                # None of the ways is one for this protocol: such packets go on to the next decision.
+                continue
+            if decision.action == EXEMPT:
+                effect = self._exempt
+            effects = {each: spans.difference(there, painted) for each, there in effects.items()}
             effects[effect] = spans.of(effects.get(effect, ()) + painted)
         return {effect: there for effect, there in effects.items() if effect and there}
+
+    def _effect(self, number: int, protocol: t.Optional[str]) -> _Effect:
+        """How packets of a protocol are masqueraded."""
+        ways = [way._replace(protocol=None) for way in self._ways[number] if way.protocol in (None, protocol)]
+        if ways and all(way.share is not None for way in ways):
+            # By chance a packet goes on to the next decision, which no ruleset that is wanted says.
+            return (number, self)
+        return (self.decisions[number].address, *ways) if ways else ()
+
+
+def exempt_in_the_end(ruleset: Ruleset) -> t.Tuple[Network, ...]:
+    """The exempt destinations, without what is masqueraded although an exempt range contains it.
+
+    Entries of C(rules) are not considered.
+    """
+    version = next((network.version for network in ruleset.exempt), 4)
+    if not any(one.action == MASQUERADE and one.match.destinations for one in ruleset.decisions):
+        return ruleset.exempt
+    return tuple(spans.networks(exempt_spans(ruleset.decisions), version))
 
 
 def exempt_spans(decisions: t.Sequence[Decision]) -> Spans:
@@ -275,23 +428,73 @@ def from_config(config: Config, family: str, random_fully: bool = True) -> Rules
     exempt += _of_family(config.non_masquerade_cidrs, family)
     random_fully = random_fully and config.random_fully
     verdict = VERDICTS[config.exemption]
-    decisions = tuple(_decisions(config, family, exempt))
+    leading = tuple(_leading(config, family))
+    # No packet gets behind an entry of C(rules) that is about all of them.
+    decided = any(_is_about_everything(decision) for decision in leading)
+    decisions = () if decided else tuple(_decisions(config, family, exempt))
+    every = decisions + leading
     return Ruleset(
         decisions=decisions,
         verdict=verdict,
         masquerade=tuple(_port_rules(config.to_ports, random_fully)) + (Masquerade(random_fully=random_fully),),
-        guards=(guards(verdict, family) if any(one.action == EXEMPT for one in decisions) else ())
-        + (tuple(Guard(mark=mark) for mark in config.skip_marks) if decisions else ()),
+        guards=(guards(verdict, family) if any(one.action == EXEMPT for one in every) else ())
+        + (tuple(Guard(mark=mark) for mark in config.skip_marks) if every else ()),
+        leading=leading,
+        translations=tuple(_translations(config, family)) if any(map(_is_translated, every)) else (),
     )
 
 
+def _leading(config: Config, family: str) -> t.Iterator[Decision]:
+    """The entries of C(rules) that are about a family."""
+    for rule in config.rules:
+        sources, destinations = _one_family(rule.sources, family), _one_family(rule.destinations, family)
+        other = rule.address is not None and rule.address.version != EVERYTHING[family].version
+        if sources is None or destinations is None or other:
+            continue
+        if rule.action == EXEMPT and not destinations:
+            destinations = (EVERYTHING[family],)
+        icmp = "icmp" if family == IPV4 else "ipv6-icmp"
+        services = tuple(one._replace(protocol=icmp) if one.protocol == "icmp" else one for one in rule.services)
+        match = Match(sources, destinations, rule.out_interfaces, services)
+        decision = Decision(MASQUERADE if rule.action == SNAT else rule.action, match, rule.address)
+        yield decision
+        if _is_about_everything(decision):
+            return
+
+
+def _is_about_everything(decision: Decision) -> bool:
+    networks = decision.match.destinations
+    everywhere = not networks or networks[0].prefixlen == 0
+    return everywhere and decision.match._replace(destinations=()) == Match()
+
+
+def _one_family(networks: t.Sequence[Network], family: str) -> t.Optional[t.Tuple[Network, ...]]:
+    """Those of networks that are of a family, nothing where they are all of it; none where none of them is."""
+    found = _of_family(networks, family)
+    if networks and not found:
+        return None
+    return () if any(network.prefixlen == 0 for network in found) else tuple(_collapse(found))
+
+
+def _is_translated(decision: Decision) -> bool:
+    return decision.action == MASQUERADE and decision.address is None
+
+
+def _translations(config: Config, family: str) -> t.Iterator[Decision]:
+    """The entries of C(snat) whose address is of a family."""
+    for entry in config.snat:
+        sources = _one_family(entry.source_cidrs, family)
+        if entry.address.version == EVERYTHING[family].version and sources is not None:
+            interfaces = (entry.out_interface,) if entry.out_interface else ()
+            yield Decision(MASQUERADE, Match(sources, (), interfaces), entry.address)
+
+
 def _decisions(config: Config, family: str, exempt: t.Sequence[Network]) -> t.Iterator[Decision]:
-    """What the options mean, in order: other interfaces, the ranges from the inside out, everything else."""
-    sources = _of_family(config.source_cidrs, family)
-    if config.source_cidrs and not sources:
+    """What the flat options mean, in order: other interfaces, the ranges from the inside out, everything else."""
+    sources = _one_family(config.source_cidrs, family)
+    if sources is None:
         return
-    everybody = any(network.prefixlen == 0 for network in sources)
-    scope = Match(() if everybody else tuple(_collapse(sources)), (), config.out_interfaces)
+    scope = Match(sources, (), config.out_interfaces)
     if config.except_interfaces:
         yield Decision(SKIP, Match(interfaces=config.except_interfaces))
     layers = _layers(exempt, _of_family(config.masquerade_cidrs, family))
@@ -332,54 +535,63 @@ def _layers(exempt: t.Sequence[Network], masquerade: t.Sequence[Network]) -> t.L
 def from_rules(rules: t.Sequence[Rule]) -> t.Optional[Ruleset]:
     """The ruleset that these rules are; none where they are not of our shape: such a chain is replaced.
 
-    Our shape is guards, then skipped interfaces and ranges with one verdict, then the masquerade rules, which are the
-    same for all traffic that is masqueraded.
+    Our shape is guards, then what is skipped, exempt (with one verdict) or masqueraded. Behind rules that masquerade
+    everything there are no others.
     """
-    leading = tuple(itertools.takewhile(lambda rule: isinstance(rule, Guard) and rule.interface is None, rules))
+    leading = tuple(itertools.takewhile(lambda rule: isinstance(rule, Guard), rules))
     rest = rules[len(leading) :]
-    places: t.List[t.Tuple[str, t.Any, t.Any, t.Any]] = []
-    masquerade: t.Set[t.Tuple[Masquerade, ...]] = set()
-    for (kind, source, interface, network), group in itertools.groupby(rest, _place):
-        if (kind is Guard and interface is None) or (places and not _may_follow(places[-1], kind, network)):
+    verdicts = {rule.verdict for rule in rest if isinstance(rule, Exempt)}
+    if len(verdicts) > 1:
+        return None
+    decisions: t.List[Decision] = []
+    for (kind, source, interface, service, network, address), group in itertools.groupby(rest, _place):
+        everything = (source, interface, service, network) == (None,) * 4
+        over = decisions and decisions[-1].match == Match() and _takes_all(decisions[-1].how or ())
+        if kind is Guard or (over and not (kind is Masquerade and everything)):
             return None
         members = list(group)
-        if kind is Exempt:
-            places += [(EXEMPT, source, interface, t.cast(Exempt, rule).network) for rule in members]
-        else:
-            places.append((SKIP if kind is Guard else MASQUERADE, source, interface, network))
+        match = Match(_listed(source), (), _listed(interface), _listed(service))
         if kind is Masquerade:
-            masquerade.add(tuple(t.cast(Masquerade, rule).anywhere for rule in members))
-    verdicts = {rule.verdict for rule in rest if isinstance(rule, Exempt)}
-    if len(verdicts) > 1 or len(masquerade) > 1:
-        return None
+            how = tuple(t.cast(Masquerade, rule).anywhere for rule in members)
+            decisions.append(Decision(MASQUERADE, match._replace(destinations=_listed(network)), address, how))
+            continue
+        for rule in members:
+            networks = _listed(t.cast(t.Union[Skip, Exempt], rule).network)
+            decisions.append(Decision(SKIP if kind is Skip else EXEMPT, match._replace(destinations=networks)))
+    ways = {decision.how for decision in decisions if decision.how is not None}
+    if len(ways) == 1:
+        decisions = [decision._replace(how=None) for decision in decisions]
     return Ruleset(
-        decisions=tuple(_united(places)),
+        decisions=tuple(_united(decisions)),
         verdict=verdicts.pop() if verdicts else "RETURN",
-        masquerade=masquerade.pop() if masquerade else (),
+        masquerade=ways.pop() if len(ways) == 1 else (),
         guards=t.cast(t.Tuple[Guard, ...], leading),
     )
 
 
+def _takes_all(ways: t.Sequence[Masquerade]) -> bool:
+    return any(way.protocol is None and way.share is None for way in ways)
+
+
 def _place(rule: Rule) -> t.Tuple[t.Any, ...]:
     """What the rules of one place have in common: exempt ranges, or the ways to masquerade the same traffic."""
-    network = rule.network if isinstance(rule, Masquerade) else None
-    return type(rule), rule.source, rule.interface, network
+    if isinstance(rule, Guard):
+        return Guard, None, None, None, None, None
+    masqueraded = isinstance(rule, Masquerade)
+    network, address = (rule.network, t.cast(Masquerade, rule).address) if masqueraded else (None, None)
+    return type(rule), rule.source, rule.interface, rule.service, network, address
 
 
-def _may_follow(before: t.Tuple[str, t.Any, t.Any, t.Any], kind: t.Any, network: t.Optional[Network]) -> bool:
-    """Whether something may stand behind a place: what masquerades all destinations comes last."""
-    return before[0] != MASQUERADE or before[3] is not None or (kind is Masquerade and network is None)
+def _united(decisions: t.Sequence[Decision]) -> t.Iterator[Decision]:
+    """One decision for those that follow each other and differ in nothing but the destination."""
 
+    def common(decision: Decision) -> t.Tuple[t.Any, ...]:
+        everywhere = not decision.match.destinations
+        return (decision._replace(match=decision.match._replace(destinations=())), everywhere)
 
-def _united(places: t.Sequence[t.Tuple[str, t.Any, t.Any, t.Any]]) -> t.Iterator[Decision]:
-    """One decision for what follows each other and differs in nothing but the destination."""
-
-    def common(place: t.Tuple[str, t.Any, t.Any, t.Any]) -> t.Tuple[t.Any, ...]:
-        return (*place[:3], place[3] is None)
-
-    for (action, source, interface, everywhere), group in itertools.groupby(places, common):
-        networks = () if everywhere else tuple(place[3] for place in group)
-        yield Decision(action, Match(_listed(source), networks, _listed(interface)))
+    for (decision, everywhere), group in itertools.groupby(decisions, common):
+        networks = () if everywhere else tuple(one.match.destinations[0] for one in group)
+        yield decision._replace(match=decision.match._replace(destinations=networks))
 
 
 def _listed(value: t.Any) -> t.Tuple[t.Any, ...]:

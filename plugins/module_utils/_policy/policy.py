@@ -15,8 +15,10 @@ import typing as t
 
 from .._errors import ConfigError
 from .._system.ip_families import FAMILIES, IPV4, IPV6
+from .entries import PolicyRule, Snat, parse_rules, parse_snat
 from .values import (
     LINK_LOCAL,
+    AddressRange,
     Mark,
     Network,
     PortRange,
@@ -29,6 +31,7 @@ from .values import (
     parse_marks,
     parse_networks,
     parse_port_range_list,
+    parse_sources,
     split_entries,
 )
 
@@ -49,6 +52,7 @@ RESERVED_CIDRS = RFC1918_CIDRS + (
 )
 
 BACKENDS = ("auto", "iptables_nft", "iptables_legacy", "nftables")
+SNAT_MISSING = ("masquerade", "keep")
 EXEMPTIONS = ("return", "accept", "enforce")
 
 
@@ -194,7 +198,7 @@ POLICY_OPTIONS = (
         None,
         "list",
         (),
-        parse_networks,
+        parse_sources,
         "the only sources whose connections the policy is about",
         united=True,
         sparse=True,
@@ -230,6 +234,29 @@ POLICY_OPTIONS = (
         parse_marks,
         "marks of packets that the policy is not about",
         united=True,
+        sparse=True,
+    ),
+    Option(
+        "snat",
+        "snat",
+        None,
+        "list",
+        (),
+        parse_snat,
+        "fixed addresses in place of that of the interface",
+        sparse=True,
+    ),
+    _choice(
+        "snat_missing", "snatMissing", "what is done while a fixed address is not on the node", SNAT_MISSING
+    )._replace(sparse=True),
+    Option(
+        "rules",
+        "rules",
+        None,
+        "list",
+        (),
+        parse_rules,
+        "what becomes of some packets, whatever the lists say",
         sparse=True,
     ),
     Option(
@@ -272,6 +299,9 @@ class Config(t.NamedTuple):
     out_interfaces: t.Tuple[str, ...] = ()
     except_interfaces: t.Tuple[str, ...] = ()
     skip_marks: t.Tuple[Mark, ...] = ()
+    snat: t.Tuple[Snat, ...] = ()
+    snat_missing: str = "masquerade"
+    rules: t.Tuple[PolicyRule, ...] = ()
 
     @property
     def families(self) -> t.Tuple[str, ...]:
@@ -283,15 +313,21 @@ class Config(t.NamedTuple):
         """Twelve hexadecimal digits: the same on all nodes whose policies have the same values."""
         ranges = sorted(map(str, self.non_masquerade_cidrs))
         narrowing = {name: sorted(map(str, getattr(self, name))) for name in _NARROWING}
+        narrowing.update((name, list(map(str, getattr(self, name)))) for name in _ORDERED)
         others = self._replace(non_masquerade_cidrs=(), notes=())._asdict()
+        missing = others.pop("snat_missing")
         values: t.List[t.Any] = [ranges, *(str(value) for name, value in others.items() if name not in narrowing)]
         # Policies without them have the digest that they had before there were such options.
         values += [(name, listed) for name, listed in narrowing.items() if listed]
+        values += [("snat_missing", missing)] if missing != DEFAULTS["snat_missing"] else []
         return hashlib.sha256(repr(values).encode("utf-8")).hexdigest()[:12]
 
 
 #: Options with which part of the traffic is treated otherwise.
 _NARROWING = ("masquerade_cidrs", "source_cidrs", "out_interfaces", "except_interfaces", "skip_marks")
+
+#: The same, and their entries have an order.
+_ORDERED = ("snat", "rules")
 
 #: Options that are lists of networks.
 NETWORK_LISTS = ("non_masquerade_cidrs", "masquerade_cidrs", "source_cidrs")
@@ -361,6 +397,14 @@ def _check_together(config: Config, limit: int, label: t.Callable[[str], str]) -
     """Refuse options that do not go together."""
     for name in NETWORK_LISTS:
         _check_networks(name, getattr(config, name), config.enable_ipv6, limit, label)
+    for position, entry in enumerate(config.snat, 1):
+        _check_networks("snat", entry.source_cidrs, config.enable_ipv6, limit, label, position)
+        _check_address("snat", entry.address, config.enable_ipv6, label, position)
+    for position, rule in enumerate(config.rules, 1):
+        _check_networks("rules", rule.sources, config.enable_ipv6, limit, label, position)
+        _check_networks("rules", rule.destinations, config.enable_ipv6, limit, label, position)
+        if rule.address is not None:
+            _check_address("rules", rule.address, config.enable_ipv6, label, position)
     _check_twice(
         "masquerade_cidrs", config.masquerade_cidrs, "non_masquerade_cidrs", config.non_masquerade_cidrs, label
     )
@@ -382,20 +426,36 @@ def _check_together(config: Config, limit: int, label: t.Callable[[str], str]) -
 
 
 def _check_networks(
-    name: str, networks: t.Sequence[Network], enable_ipv6: bool, limit: int, label: t.Callable[[str], str]
+    name: str,
+    networks: t.Sequence[Network],
+    enable_ipv6: bool,
+    limit: int,
+    label: t.Callable[[str], str],
+    position: int = 0,
 ) -> None:
+    where = label(name) + (": entry %d" % position if position else "")
     if len(networks) > limit:
         raise ConfigError(
             "%s: %d entries are more than %s (%d) allows: shorten the list or raise %s. An iptables chain is walked "
             "rule by rule for every new connection; the nftables backend uses a constant-time set lookup"
-            % (label(name), len(networks), label("cidr_limit"), limit, label("cidr_limit"))
+            % (where, len(networks), label("cidr_limit"), limit, label("cidr_limit"))
         )
     for network in networks:
         if network.version == 6 and not enable_ipv6:
             raise ConfigError(
                 "%s: %s is IPv6, and IPv6 is off: set %s to true or remove the entry"
-                % (label(name), network, label("enable_ipv6"))
+                % (where, network, label("enable_ipv6"))
             )
+
+
+def _check_address(
+    name: str, address: AddressRange, enable_ipv6: bool, label: t.Callable[[str], str], position: int
+) -> None:
+    if address.version == 6 and not enable_ipv6:
+        raise ConfigError(
+            "%s: entry %d: %s is IPv6, and IPv6 is off: set %s to true or remove the entry"
+            % (label(name), position, address, label("enable_ipv6"))
+        )
 
 
 def _check_twice(

@@ -49,6 +49,19 @@ INTERFACES_LIMIT = 32
 #: Entries of a list of marks; each is a rule.
 MARKS_LIMIT = 16
 
+#: What becomes of a packet: it is left to the rules of other programs, keeps its source address, gets that of the node,
+#: or a fixed one.
+SKIP, EXEMPT, MASQUERADE, SNAT = "skip", "exempt", "masquerade", "snat"
+
+#: Protocols that have ports.
+PORTS_PROTOCOLS = ("tcp", "udp", "sctp")
+
+#: Addresses of a range that takes the place of one.
+ADDRESSES_LIMIT = 256
+
+#: RFC 1122, RFC 4291: no packet from these addresses leaves a node.
+LOOPBACK = {IPV4: ipaddress.ip_network("127.0.0.0/8"), IPV6: ipaddress.ip_network("::1/128")}
+
 #: Keys of a file; a policy has two dozen, and the nearest known key is looked for with each of the others.
 KEY_LIMIT = 100
 
@@ -91,6 +104,48 @@ class PortRange(t.NamedTuple):
 
     def __str__(self) -> str:
         return str(self.first) if self.first == self.last else "%d-%d" % self
+
+
+#: IANA's numbers of the protocols of :class:`Service`.
+PROTOCOL_NUMBERS = {"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1, "ipv6-icmp": 58}
+
+
+class Service(t.NamedTuple):
+    """Packets of a protocol, to some ports or (none) to all."""
+
+    #: a key of PROTOCOL_NUMBERS
+    protocol: str
+    ports: t.Optional[PortRange] = None
+
+    def __str__(self) -> str:
+        return self.protocol if self.ports is None else "%s/%s" % (self.protocol, self.ports)
+
+    @property
+    def span(self) -> t.Tuple[int, int]:
+        """First and last number of protocol and port, as C(protocol << 16 | port)."""
+        first, last = self.ports or (0, 65535)
+        number = PROTOCOL_NUMBERS[self.protocol]
+        return number << 16 | first, number << 16 | last
+
+
+class AddressRange(t.NamedTuple):
+    """Addresses of one family, both ends included."""
+
+    first: t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
+    last: t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
+
+    @property
+    def version(self) -> int:
+        """Of IP."""
+        return self.first.version
+
+    def __str__(self) -> str:
+        return str(self.first) if self.first == self.last else "%s-%s" % self
+
+    def addresses(self) -> t.Iterator[t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]]:
+        """Each of them."""
+        for number in range(int(self.last) - int(self.first) + 1):
+            yield self.first + number
 
 
 #: All bits of a packet's mark.
@@ -328,6 +383,47 @@ def parse_interfaces(value: t.Any) -> t.Tuple[str, ...]:
     return tuple(
         name for name in names if not any(name.rstrip("+").startswith(stem) and name != stem + "+" for stem in stems)
     )
+
+
+def parse_sources(value: t.Any) -> t.Tuple[Network, ...]:
+    """As :func:`parse_networks`, of sources.
+
+    :raises ConfigError: one of them lies in loopback.
+    """
+    networks = parse_networks(value)
+    for network in networks:
+        loopback: t.Any = LOOPBACK[IPV4 if network.version == 4 else IPV6]
+        if network.subnet_of(loopback):
+            raise ConfigError(
+                "%s lies in %s, and no connection from there leaves a node: remove the entry" % (network, loopback)
+            )
+    return networks
+
+
+def parse_address_range(value: t.Any) -> AddressRange:
+    """Read C(ADDRESS) or C(FIRST-LAST).
+
+    :raises ConfigError: not addresses of one family, reversed, too many, or none that a node can send from.
+    """
+    first, dash, last = value.partition("-") if isinstance(value, str) else ("", "", "")
+    try:
+        if _ZERO_LED_OCTET.search(first) or _ZERO_LED_OCTET.search(last) or "%" in first + last:
+            raise ValueError(value)
+        found = AddressRange(ipaddress.ip_address(first), ipaddress.ip_address(last if dash else first))
+    except ValueError:
+        raise ConfigError("%s is not an address: give one such as 192.0.2.7, or FIRST-LAST" % show(value)) from None
+    if found.first.version != found.last.version:
+        raise ConfigError("%s is no range: both addresses must be of one family" % show(value))
+    if int(found.last) < int(found.first):
+        raise ConfigError("%s is reversed: write %s-%s" % (show(value), found.last, found.first))
+    size = int(found.last) - int(found.first) + 1
+    if size > ADDRESSES_LIMIT:
+        raise ConfigError("%s has %d addresses, more than the limit of %d" % (show(value), size, ADDRESSES_LIMIT))
+    for address in found:
+        mapped = address.version == 6 and address in IPV4_MAPPED
+        if address.is_unspecified or address.is_loopback or address.is_multicast or mapped:
+            raise ConfigError("%s is no address that packets leave with: give an address of the node" % show(value))
+    return found
 
 
 def parse_mark(value: t.Any) -> Mark:

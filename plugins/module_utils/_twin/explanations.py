@@ -8,7 +8,9 @@ from __future__ import annotations
 import typing as t
 
 from .._engine import actors
-from .._engine.ruleset import EXEMPT, MASQUERADE, SKIP, Decision, Ruleset, matches_interface
+from .._engine.ruleset import Decision, Ruleset, matches_interface, service_number
+from .._policy import spans
+from .._policy.values import EXEMPT, MASQUERADE, SKIP
 from .._system.ip_families import IPV4, IPV6
 from . import routing
 from .node_state import State
@@ -25,7 +27,7 @@ def declaration_of(rulesets: t.Mapping[str, Ruleset]) -> Declaration:
 
     :param rulesets: by family.
     """
-    decided = {family: list(map(_Decided, ruleset.decisions)) for family, ruleset in rulesets.items()}
+    decided = {family: list(map(_Decided, ruleset.leading + ruleset.decisions)) for family, ruleset in rulesets.items()}
     declared = {
         family: {EXEMPT: POD, MASQUERADE: NODE if ruleset.masquerade else None} for family, ruleset in rulesets.items()
     }
@@ -35,16 +37,17 @@ def declaration_of(rulesets: t.Mapping[str, Ruleset]) -> Declaration:
     ) -> t.Optional[str]:
         family = IPV6 if ":" in destination else IPV4
         for one in decided.get(family, ()):
-            if one.matches(source, destination, interface):
+            if one.matches(source, destination, interface, service_number(protocol, port, family)):
                 return declared[family].get(one.action)
         return None
 
-    matches = [decision.match for ruleset in rulesets.values() for decision in ruleset.decisions]
+    matches = [decision.match for ruleset in rulesets.values() for decision in ruleset.leading + ruleset.decisions]
     return Declaration(
         declares,
         Boundaries(
             [network for match in matches for network in match.destinations],
             list(dict.fromkeys(network for match in matches for network in match.sources)),
+            list(dict.fromkeys(spans.of(one.span for one in match.services) for match in matches if match.services)),
         ),
     )
 
@@ -56,13 +59,15 @@ class _Decided:
         self.action = decision.action
         self._sources, self._destinations = Addresses(decision.match.sources), Addresses(decision.match.destinations)
         self._match = decision.match
+        self._services = spans.of(service.span for service in decision.match.services)
 
-    def matches(self, source: str, destination: str, interface: t.Optional[str]) -> bool:
+    def matches(self, source: str, destination: str, interface: t.Optional[str], service: int) -> bool:
         """Whether packets are meant; an interface that is not known is the one that is meant."""
         match = self._match
         return (
             (not match.destinations or destination in self._destinations)
             and (not match.sources or source in self._sources)
+            and (not match.services or spans.contains(self._services, service))
             and (
                 not match.interfaces
                 or (interface is None and self.action != SKIP)

@@ -11,7 +11,7 @@ import typing as t
 from .._engine import backends
 from .._engine.detect import Node
 from .._engine.reconcile import Result, reconcile
-from .._engine.ruleset import Ruleset, from_config
+from .._engine.ruleset import Ruleset, exempt_in_the_end, from_config
 from .._errors import ConfigError, NodeError
 from .._policy.policy import Config
 from .._system.ip_families import FAMILIES, IPV4, IPV6
@@ -113,7 +113,9 @@ def inspect(
     found: Data = {
         "policy": {
             "origin": policy.origin,
-            "exempt": {family: [str(network) for network in one.exempt] for family, one in rulesets.items()},
+            "exempt": {
+                family: [str(network) for network in exempt_in_the_end(one)] for family, one in rulesets.items()
+            },
         },
         "backend": {"name": result.backend, "version": result.version},
         "in_sync": (not result.changed and not result.errors) if declared else None,

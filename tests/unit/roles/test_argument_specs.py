@@ -117,8 +117,14 @@ def test_defaults_lead_to_the_default_policy() -> None:
     assert policy() == build({})
 
 
-def test_every_key_of_the_file_is_handed_over() -> None:
-    assert set(config(non_masquerade_cidrs=[])) == {key.key for key in POLICY_OPTIONS}
+def test_every_key_of_the_file_is_handed_over_where_it_says_something() -> None:
+    assert set(config(non_masquerade_cidrs=[])) == {key.key for key in POLICY_OPTIONS if not key.sparse}
+    handed = config(skip_marks=["1"], snat=[{"address": "192.0.2.7"}], snat_missing="keep", rules=[])
+    assert {key for key in handed if key in ("skipMarks", "snat", "snatMissing", "rules")} == {
+        "skipMarks",
+        "snat",
+        "snatMissing",
+    }
 
 
 @pytest.mark.parametrize(

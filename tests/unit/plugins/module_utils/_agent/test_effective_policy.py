@@ -62,10 +62,10 @@ def test_invalid_files_and_no_previous_policy_are_an_error(tmp_path: Path) -> No
 
 def test_text_that_is_going_to_be_the_file_is_used_in_its_place(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("{")
-    policy, config = read_policy(read_from(tmp_path), '{"masqLinkLocal": true}')
+    policy, config = read_policy(read_from(tmp_path), Memory(), '{"masqLinkLocal": true}')
     assert policy.config == config == build({"masq_link_local": True})
     with pytest.raises(ConfigError, match="masqLinkLocal: 3 is not a boolean"):
-        read_policy(read_from(tmp_path), '{"masqLinkLocal": 3}')
+        read_policy(read_from(tmp_path), Memory(), '{"masqLinkLocal": 3}')
 
 
 def test_error_names_all_files_that_went_into_it(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_error_names_all_files_that_went_into_it(tmp_path: Path) -> None:
     (tmp_path / "config").write_text('{"cidrLimit": 1, "nonMasqueradeCIDRs": ["10.0.0.0/8"]}')
     (tmp_path / "config.d" / "a.json").write_text('{"nonMasqueradeCIDRs": ["11.0.0.0/8"]}')
     with pytest.raises(ConfigError) as error:
-        read_policy(read_from(tmp_path))
+        read_policy(read_from(tmp_path), Memory())
     assert str(error.value).startswith(
         "%s/config, %s/config.d/a.json: nonMasqueradeCIDRs: 2 entries" % ((tmp_path,) * 2)
     )

@@ -15,9 +15,7 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import iptables_syntax, nftables_syntax
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
     Exempt,
-    Guard,
     Masquerade,
-    Ruleset,
     applies,
     from_config,
     from_rules,
@@ -28,17 +26,43 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import worlds
 
-#: source, destination, interface
-Packet = t.Tuple[t.Any, t.Any, str]
+#: source, destination, interface, protocol, port
+Packet = t.Tuple[t.Any, t.Any, str, str, int]
 
 
 def model(config: Config, packet: Packet) -> str:
     """What a packet has to meet: in a few lines, without the code under test."""
-    source, destination, interface = packet
+    source, destination, interface, protocol, port = packet
+    version = source.version
+
+    def within(address: t.Any, listed: t.Sequence[t.Any]) -> bool:
+        return not listed or any(address in network for network in listed)
 
     def named(names: t.Sequence[str]) -> bool:
         return any(interface == name or name[-1] == "+" and interface.startswith(name[:-1]) for name in names)
 
+    def masqueraded() -> str:
+        for entry in config.snat:
+            by = entry.out_interface is None or named([entry.out_interface])
+            if entry.address.version == version and by and within(source, entry.source_cidrs):
+                return "to %s" % (entry.address,)
+        return "masquerade"
+
+    for rule in config.rules:
+        services = [one for one in rule.services if one.protocol == protocol]
+        if (
+            within(source, rule.sources)
+            and within(destination, rule.destinations)
+            and (not rule.out_interfaces or named(rule.out_interfaces))
+            and (
+                not rule.services
+                or any(one.ports is None or port in range(*one.ports) or port == one.ports.last for one in services)
+            )
+            and (rule.address is None or rule.address.version == version)
+        ):
+            if rule.address is not None:
+                return "to %s" % (rule.address,)
+            return masqueraded() if rule.action == "masquerade" else rule.action
     if named(config.except_interfaces) or (config.out_interfaces and not named(config.out_interfaces)):
         return "skip"
     if config.source_cidrs and not any(source in network for network in config.source_cidrs):
@@ -48,15 +72,27 @@ def model(config: Config, packet: Packet) -> str:
     exempt = [*config.non_masquerade_cidrs, *[link_local] * spared]
     listed = [(one.prefixlen, "exempt") for one in exempt if destination in one]
     listed += [(one.prefixlen, "masquerade") for one in config.masquerade_cidrs if destination in one]
-    return max(listed, default=(0, "masquerade"))[1]
+    found = max(listed, default=(0, "masquerade"))[1]
+    return masqueraded() if found == "masquerade" else found
+
+
+NUMBERS = {"tcp": 6, "udp": 17, "sctp": 132}
 
 
 def met(rules: t.Iterable[t.Any], packet: Packet) -> str:
     """What a packet meets in rules, the first that applies first."""
-    source, destination, interface = packet
+    source, destination, interface, protocol, port = packet
+    number = NUMBERS.get(protocol) or {4: 1, 6: 58}[source.version]
     for rule in rules:
-        if applies(rule, destination, source, interface) and getattr(rule, "protocol", None) is None:
-            return {Guard: "skip", Exempt: "exempt", Masquerade: "masquerade"}[type(rule)]
+        if (
+            applies(rule, destination, source, interface, number << 16 | port)
+            and getattr(rule, "protocol", None) is None
+        ):
+            if isinstance(rule, Masquerade):
+                return "masquerade" if rule.address is None else "to %s" % (rule.address,)
+            if isinstance(rule, Exempt):
+                return "exempt"
+            return "skip"
     return "skip"
 
 
@@ -72,9 +108,19 @@ def packets(draw: t.Any, config: Config, family: str) -> Packet:
         near = draw(st.sampled_from([int(edge) for edge in edges] or [0])) + draw(st.integers(-1, 1))
         return kind(min(max(near, 0), 2**bits - 1))
 
-    destination = address([*config.non_masquerade_cidrs, *config.masquerade_cidrs])
+    rules = config.rules
+    destinations = [*config.non_masquerade_cidrs, *config.masquerade_cidrs]
+    destination = address(destinations + [one for rule in rules for one in rule.destinations])
+    sources = [*config.source_cidrs, *(one for entry in config.snat for one in entry.source_cidrs)]
+    sources += [one for rule in rules for one in rule.sources]
     interface = draw(st.sampled_from(["eth0", "eth1", "eth10", "eth", "bond0", "bond1", "wlan0"]))
-    return address(config.source_cidrs), destination, interface
+    protocol = draw(st.sampled_from(["tcp", "udp", "sctp", "icmp"]))
+    return address(sources), destination, interface, protocol, 0 if protocol == "icmp" else draw(st.integers(79, 83))
+
+
+def effect(found: str, config: Config) -> str:
+    """What a packet can tell: nothing is done to what is exempt with RETURN."""
+    return "skip" if found == "exempt" and config.exemption == "return" else found
 
 
 @given(worlds.narrow_configs, worlds.families, st.data())
@@ -86,7 +132,7 @@ def test_every_packet_meets_what_the_policy_says(config: Config, family: str, da
         packet = data.draw(packets(config, family))
         expected = model(config, packet)
         assert met(ruleset.rules, packet) == expected
-        assert met(read.rules, packet) == expected
+        assert effect(met(read.rules, packet), config) == effect(expected, config)
 
 
 @given(worlds.narrow_configs, worlds.families)
@@ -107,7 +153,9 @@ def test_a_table_is_read_back_from_how_nft_prints_it(config: Config, family: str
     assert read == table and not read.foreign
     found = nftables_syntax.to_ruleset(read)
     assert found is not None
-    assert wanted.means(found._replace(guards=wanted.guards))
+    assert nftables_syntax.from_ruleset(found, family).means(table)
+    if config.exemption != "return":
+        assert wanted.means(found._replace(guards=wanted.guards))
 
 
 @given(worlds.narrow_configs, worlds.narrow_configs, worlds.families, st.data())
@@ -117,9 +165,7 @@ def test_rulesets_that_mean_the_same_do_the_same(one: Config, other: Config, fam
         return
     for config in (one, other):
         packet = data.draw(packets(config, family))
-        effects = {model(config, packet) for config in (one, other)}
-        # Nothing is done to what is exempt with RETURN.
-        assert len({"skip" if effect == "exempt" and one.exemption == "return" else effect for effect in effects}) == 1
+        assert effect(model(one, packet), one) == effect(model(other, packet), other)
 
 
 @given(worlds.narrow_configs, worlds.families, st.data())
@@ -135,7 +181,7 @@ def test_a_rule_that_is_gone_is_never_equal_unless_no_packet_meets_it(config: Co
         return
     for _number in range(5):
         packet = data.draw(packets(config, family))
-        assert (met(rules, packet) == "masquerade") == (model(config, packet) == "masquerade")
+        assert effect(met(rules, packet), config) == effect(model(config, packet), config)
 
 
 def rendered(family: str = IPV4, **options: t.Any) -> t.List[str]:
@@ -162,6 +208,45 @@ def rendered(family: str = IPV4, **options: t.Any) -> t.List[str]:
                 "-s 10.4.0.0/16 -d 10.0.0.0/8 RETURN",
                 "-s 10.2.0.0/16 MASQUERADE",
                 "-s 10.4.0.0/16 MASQUERADE",
+            ],
+        ),
+        (
+            {
+                "non_masquerade_cidrs": ["10.0.0.0/8"],
+                "source_cidrs": ["10.2.0.0/15"],
+                "out_interfaces": ["bond+", "eth0"],
+                "snat": [
+                    {"address": "192.0.2.7", "out_interface": "bond0", "source_cidrs": ["10.2.0.0/16", "10.9.0.0/16"]},
+                    {"address": "192.0.2.8-192.0.2.9", "out_interface": "eth*", "source_cidrs": ["10.0.0.0/8"]},
+                    {"address": "192.0.2.8", "out_interface": "wlan0"},
+                ],
+            },
+            [
+                "-s 10.2.0.0/15 -d 10.0.0.0/8 -o bond+ RETURN",
+                "-s 10.2.0.0/15 -d 10.0.0.0/8 -o eth0 RETURN",
+                "-s 10.2.0.0/16 -o bond0 SNAT --to-source 192.0.2.7",
+                "-s 10.2.0.0/15 -o eth0 SNAT --to-source 192.0.2.8-192.0.2.9",
+                "-s 10.2.0.0/15 -o bond+ MASQUERADE",
+                "-s 10.2.0.0/15 -o eth0 MASQUERADE",
+            ],
+        ),
+        (
+            {
+                "non_masquerade_cidrs": ["10.0.0.0/8"],
+                "rules": [
+                    {"action": "exempt", "protocols": ["tcp"], "ports": [80, "90-99"], "destinations": ["9.0.0.0/8"]},
+                    {"action": "snat", "address": "192.0.2.7", "protocols": ["icmp"]},
+                    {"action": "masquerade", "sources": ["10.2.0.0/16"]},
+                    {"action": "skip"},
+                    {"action": "exempt"},
+                ],
+            },
+            [
+                "-d 9.0.0.0/8 -p tcp -m tcp --dport 80 RETURN",
+                "-d 9.0.0.0/8 -p tcp -m tcp --dport 90:99 RETURN",
+                "-p icmp SNAT --to-source 192.0.2.7",
+                "-s 10.2.0.0/16 MASQUERADE",
+                "RETURN",
             ],
         ),
         (
@@ -250,8 +335,61 @@ def test_policies_without_these_options_have_the_rules_that_they_had(config: Con
     expected += ["-A C %s%s -j %s" % ("-d %s " % one if one.prefixlen else "", comment, target) for one in exempt]
     expected += [iptables_syntax.render_rule("C", rule) for rule in ruleset.masquerade]
     assert [iptables_syntax.render_rule("C", rule) for rule in ruleset.rules] == expected
-    table = nftables_syntax.from_ruleset(ruleset, family)
-    assert table.sources is None and len(table.rules("postrouting") or ()) == 2 + len(ruleset.masquerade)
-    collapsed = list(ipaddress.collapse_addresses(exempt))
-    assert sum(last - first + 1 for first, last in table.spans) == sum(one.num_addresses for one in collapsed)
-    assert type(ruleset) is Ruleset
+    assert nftables_syntax.render(nftables_syntax.from_ruleset(ruleset, family)) == nft_text(config, exempt, family)
+    enforced = from_config(config._replace(exemption="enforce"), family)
+    text = nftables_syntax.render(nftables_syntax.from_ruleset(enforced, family))
+    assert text == nft_text(config._replace(exemption="enforce"), exempt, family)
+
+
+def nft_text(config: Config, exempt: t.Sequence[t.Any], family: str) -> str:
+    """A table as it was written before there were exceptions inside ranges."""
+    nft = {"ipv4": "ip", "ipv6": "ip6"}[family]
+    lines = [
+        "table %s ip_masq_agent {" % nft,
+        "set exempt_ranges {",
+        "typeof %s daddr" % nft,
+        "flags interval",
+        "auto-merge",
+    ]
+    merged: t.List[t.List[int]] = []
+    for network in sorted(exempt, key=lambda network: int(network.network_address)):
+        first, last = int(network.network_address), int(network.broadcast_address)
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1][1] = max(merged[-1][1], last)
+        else:
+            merged.append([first, last])
+    elements = []
+    for first, last in merged:
+        ends = [type(exempt[0].network_address)(number) for number in (first, last)]
+        networks = list(ipaddress.summarize_address_range(*ends))
+        text = str(networks[0]) if len(networks) == 1 else "%s-%s" % tuple(ends)
+        elements.append(str(ends[0]) if first == last else text)
+    lines += ["elements = { %s }" % ", ".join(elements)] if elements else []
+    local = 'fib daddr type local counter return comment "ip-masq-agent: for the node itself"'
+    lines += ["}", "chain postrouting {", "type nat hook postrouting priority srcnat; policy accept;", local]
+    verdict = "accept" if config.exemption == "accept" else "return"
+    kept = 'comment "ip-masq-agent: exempt, keeps its source address"'
+    lines.append("%s daddr @exempt_ranges counter %s %s" % (nft, verdict, kept))
+    fully = " fully-random" if config.random_fully else ""
+    how = 'comment "ip-masq-agent: leaves with the address of the node"'
+    for protocol in ("tcp", "udp", "sctp"):
+        left = sum(ports.size for ports in config.to_ports)
+        for position, ports in enumerate(config.to_ports, 1):
+            share = "numgen random mod 2147483648 < %d " % int(2**31 * (ports.size / left) + 0.5)
+            share = "" if position == len(config.to_ports) else share
+            left -= ports.size
+            lines.append("meta l4proto %s %scounter masquerade to :%s%s %s" % (protocol, share, ports, fully, how))
+    lines += ["counter masquerade%s %s" % (fully, how), "}"]
+    if config.exemption == "enforce":
+        lines += ["chain enforce {", "type nat hook postrouting priority 50; policy accept;"]
+        if exempt:
+            lines += [
+                "ct status dnat counter return "
+                'comment "ip-masq-agent: left to the program that changed the destination"',
+                "meta mark & 0x00006000 != 0x00000000 counter return "
+                'comment "ip-masq-agent: Services and host ports leave as the node"',
+                "%s saddr %s counter return " % (nft, {"ip": "127.0.0.0/8", "ip6": "::1"}[nft])
+                + 'comment "ip-masq-agent: no answer comes back to this source"',
+            ]
+        lines += [local, "%s daddr @exempt_ranges counter snat to %s saddr %s" % (nft, nft, kept), "}"]
+    return "\n".join([*lines, "}", ""])

@@ -1,0 +1,94 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether the fixed addresses of a policy are on the node: what leaves with any other one is never answered.
+
+A policy that names such an address is refused when it is new. If an address goes away later, the option
+C(snat_missing) says what is done.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._errors import ConfigError, NodeError
+from .._policy.entries import addresses
+from .._policy.policy import Config
+from .._policy.values import MASQUERADE, AddressRange
+from .._system.node_addresses import Address, node_addresses
+
+#: Addresses of the node that a message names.
+_SHOWN = 8
+
+
+def require_addresses(config: Config) -> None:
+    """Refuse a policy with fixed addresses that are not on the node.
+
+    :raises ConfigError: with the entry, the addresses of the node, and how to add one.
+    """
+    known = _known(config)
+    for option, position, entry in _entries(config):
+        gone = _missing(entry, known)
+        if gone:
+            listed = ", ".join(map(str, known[:_SHOWN])) or "none"
+            listed += " and %d more" % (len(known) - _SHOWN) if len(known) > _SHOWN else ""
+            raise ConfigError(
+                "%s: entry %d: %s is not an address of this node, which has %s: add it (ip address add %s/%d dev "
+                "INTERFACE), or correct the entry" % (option, position, gone[0], listed, gone[0], gone[0].max_prefixlen)
+            )
+
+
+def without_missing(config: Config) -> t.Tuple[Config, t.Tuple[Address, ...]]:
+    """The policy for the addresses that the node has now, with notes; and those that it does not have.
+
+    With C(snat_missing: masquerade), entries of C(snat) whose address is missing are left out, and those of C(rules)
+    masquerade.
+    """
+    known = _known(config)
+    missing: t.Dict[Address, None] = {}
+    notes = []
+    for option, position, entry in _entries(config):
+        gone = _missing(entry, known)
+        missing.update(dict.fromkeys(gone))
+        if gone:
+            what = (
+                "what it is about leaves with it nevertheless, and is not answered (snat_missing is keep)"
+                if config.snat_missing == "keep"
+                else "what it is about leaves with another address of the node until it is back"
+            )
+            notes.append("%s: entry %d: %s is not an address of this node: %s" % (option, position, gone[0], what))
+    if not missing:
+        return config, ()
+    config = config._replace(notes=config.notes + tuple(notes))
+    if config.snat_missing == "keep":
+        return config, tuple(missing)
+    rules = tuple(
+        rule._replace(action=MASQUERADE, address=None) if _missing(rule.address, known) else rule
+        for rule in config.rules
+    )
+    snat = tuple(entry for entry in config.snat if not _missing(entry.address, known))
+    return config._replace(snat=snat, rules=rules), tuple(missing)
+
+
+def _entries(config: Config) -> t.Iterator[t.Tuple[str, int, t.Optional[AddressRange]]]:
+    for position, entry in enumerate(config.snat, 1):
+        yield "snat", position, entry.address
+    for position, rule in enumerate(config.rules, 1):
+        yield "rules", position, rule.address
+
+
+def _known(config: Config) -> t.List[Address]:
+    """The addresses of the node; those of the policy where the kernel does not tell, so that nothing is claimed."""
+    wanted = addresses(config)
+    if not wanted:
+        return []
+    try:
+        return node_addresses()
+    except NodeError:
+        return list(wanted)
+
+
+def _missing(entry: t.Optional[AddressRange], known: t.Sequence[Address]) -> t.List[Address]:
+    if entry is None:
+        return []
+    return [address for address in entry.addresses() if address not in known]

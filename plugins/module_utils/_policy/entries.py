@@ -1,0 +1,210 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The entries of the options C(snat) and C(rules): their grammar, and every message about a mistake in one.
+
+The keys of an entry are those of Ansible (C(out_interface)) or of a config file (C(outInterface)); upper and lower case
+are one, as in the file.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._errors import ConfigError
+from .values import (
+    EXEMPT,
+    MASQUERADE,
+    PORTS_PROTOCOLS,
+    SKIP,
+    SNAT,
+    AddressRange,
+    Network,
+    PortRange,
+    Service,
+    check_choice,
+    parse_address_range,
+    parse_interface,
+    parse_interfaces,
+    parse_networks,
+    parse_port_range_list,
+    parse_sources,
+    show,
+)
+
+#: Entries of each option: nftables takes a rule or two for each, iptables one for each combination of its values.
+SNAT_LIMIT = 32
+RULES_LIMIT = 100
+
+PROTOCOLS = (*PORTS_PROTOCOLS, "icmp")
+ACTIONS = (EXEMPT, MASQUERADE, SNAT, SKIP)
+
+Entry = t.TypeVar("Entry")
+
+
+class Snat(t.NamedTuple):
+    """A fixed address for what is masqueraded. Without sources, or without an interface, any is meant."""
+
+    address: AddressRange
+    out_interface: t.Optional[str] = None
+    source_cidrs: t.Tuple[Network, ...] = ()
+
+    def __str__(self) -> str:
+        words = "%s" % (self.address,)
+        words += " for %s" % ", ".join(map(str, self.source_cidrs)) if self.source_cidrs else ""
+        return words + (" by %s" % self.out_interface if self.out_interface else "")
+
+
+class PolicyRule(t.NamedTuple):
+    """What becomes of some packets, whatever the lists say. A field that is empty means all."""
+
+    #: one of ACTIONS
+    action: str
+    sources: t.Tuple[Network, ...] = ()
+    destinations: t.Tuple[Network, ...] = ()
+    out_interfaces: t.Tuple[str, ...] = ()
+    services: t.Tuple[Service, ...] = ()
+    #: of SNAT
+    address: t.Optional[AddressRange] = None
+
+    def __str__(self) -> str:
+        words = [self.action] if self.address is None else ["%s to %s" % (self.action, self.address)]
+        for title, values in (
+            ("from", self.sources),
+            ("to", self.destinations),
+            ("by", self.out_interfaces),
+            ("of", self.services),
+        ):
+            if values:
+                words.append("%s %s" % (title, ", ".join(map(str, values))))
+        return " ".join(words)
+
+
+def parse_snat(value: t.Any) -> t.Tuple[Snat, ...]:
+    """The entries of C(snat), in order.
+
+    :raises ConfigError: with the number of the entry, the value and the remedy.
+    """
+    return _entries(value, SNAT_LIMIT, ("address", "out_interface", "source_cidrs"), _parse_snat)
+
+
+def parse_rules(value: t.Any) -> t.Tuple[PolicyRule, ...]:
+    """The entries of C(rules), in order.
+
+    :raises ConfigError: as of :func:`parse_snat`.
+    """
+    names = ("sources", "destinations", "out_interfaces", "protocols", "ports", "action", "address")
+    return _entries(value, RULES_LIMIT, names, _parse_rule)
+
+
+def _entries(
+    value: t.Any, limit: int, names: t.Sequence[str], parse: t.Callable[[t.Dict[str, t.Any]], Entry]
+) -> t.Tuple[Entry, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise ConfigError("%s is not a list: give a list of mappings" % show(value))
+    if len(value) > limit:
+        raise ConfigError("%d entries are more than the limit of %d" % (len(value), limit))
+    found = []
+    for position, entry in enumerate(value, 1):
+        try:
+            found.append(parse(_keys(entry, names)))
+        except ConfigError as exc:
+            raise ConfigError("entry %d: %s" % (position, exc)) from None
+    return tuple(found)
+
+
+def _keys(entry: t.Any, names: t.Sequence[str]) -> t.Dict[str, t.Any]:
+    """The values of an entry by option name; those that are null are left out."""
+    if not isinstance(entry, dict):
+        raise ConfigError("%s is not a mapping: give one with %s" % (show(entry), ", ".join(names)))
+    known = {name.replace("_", ""): name for name in names}
+    values: t.Dict[str, t.Any] = {}
+    for key, value in entry.items():
+        name = known.get(key.replace("_", "").lower()) if isinstance(key, str) and key.isascii() else None
+        if name is None:
+            raise ConfigError("the key %s is not known: known are %s" % (show(key), ", ".join(names)))
+        if name in values:
+            raise ConfigError("duplicate key %s: keep one" % show(key))
+        values[name] = value
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _parse_snat(values: t.Dict[str, t.Any]) -> Snat:
+    if "address" not in values:
+        raise ConfigError("address is missing: give an address of the node, such as 192.0.2.7, or a range")
+    address = parse_address_range(values["address"])
+    interface = parse_interface(values["out_interface"]) if "out_interface" in values else None
+    sources = _named("source_cidrs", parse_sources, values)
+    _check_family("source_cidrs", sources, address)
+    return Snat(address, interface, sources)
+
+
+def _parse_rule(values: t.Dict[str, t.Any]) -> PolicyRule:
+    if "action" not in values:
+        raise ConfigError("action is missing: give one of %s" % ", ".join(ACTIONS))
+    action = check_choice(values["action"], ACTIONS)
+    if action == SNAT and "address" not in values:
+        raise ConfigError("address is missing: action snat needs an address of the node, such as 192.0.2.7, or a range")
+    if action != SNAT and "address" in values:
+        raise ConfigError("address is for action snat, not for %s: remove it, or set action to snat" % action)
+    address = parse_address_range(values["address"]) if action == SNAT else None
+    rule = PolicyRule(
+        action,
+        _named("sources", parse_sources, values),
+        _named("destinations", parse_networks, values),
+        _named("out_interfaces", parse_interfaces, values),
+        _services(values),
+        address,
+    )
+    if address is not None:
+        _check_family("sources", rule.sources, address)
+        _check_family("destinations", rule.destinations, address)
+    return rule
+
+
+def _named(
+    name: str, parse: t.Callable[[t.Any], t.Tuple[t.Any, ...]], values: t.Dict[str, t.Any]
+) -> t.Tuple[t.Any, ...]:
+    """The value of one key; nothing where it is not there."""
+    value = values.get(name, ())
+    try:
+        return parse([value] if isinstance(value, str) else value)
+    except ConfigError as exc:
+        raise ConfigError("%s: %s" % (name, exc)) from None
+
+
+def _services(values: t.Dict[str, t.Any]) -> t.Tuple[Service, ...]:
+    """Each protocol with each range of ports."""
+    protocols = _named("protocols", _parse_protocols, values)
+    ports: t.Tuple[PortRange, ...] = ()
+    if "ports" in values:
+        given = values["ports"]
+        ports = _named("ports", parse_port_range_list, {"ports": [given] if isinstance(given, int) else given})
+    if not ports:
+        return tuple(Service(protocol) for protocol in protocols)
+    portless = [protocol for protocol in protocols if protocol not in PORTS_PROTOCOLS]
+    if portless:
+        raise ConfigError("ports: %s has no ports: give it an entry of its own" % portless[0])
+    return tuple(Service(protocol, one) for protocol in protocols or PORTS_PROTOCOLS for one in ports)
+
+
+def _parse_protocols(value: t.Any) -> t.Tuple[str, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise ConfigError("%s is not a list: give a list of protocols" % show(value))
+    return tuple(dict.fromkeys(check_choice(entry, PROTOCOLS) for entry in value))
+
+
+def _check_family(name: str, networks: t.Sequence[Network], address: AddressRange) -> None:
+    for network in networks:
+        if network.version != address.version:
+            raise ConfigError(
+                "%s: %s is IPv%d, and the address %s is IPv%d: remove it, or give it an entry of its own"
+                % (name, network, network.version, address, address.version)
+            )
+
+
+def addresses(config: t.Any) -> t.Tuple[t.Any, ...]:
+    """The fixed addresses of a policy, each once: those of C(snat), then those of C(rules)."""
+    ranges = [entry.address for entry in config.snat]
+    ranges += [rule.address for rule in config.rules if rule.address is not None]
+    return tuple(dict.fromkeys(address for one in ranges for address in one.addresses()))

@@ -1,0 +1,127 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Fixed addresses that the node does not have: refused when the policy is new, survived when they go away later."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import pytest
+from support.agent_node import AgentNode
+from support.modules import apply, refused, run_module
+from support.namespaces import Namespace
+from support.prometheus import parse
+from support.topology import ADDRESSES, Topology
+from support.variants import Variant, pristine, snapshot
+
+IN_SYNC, CONFIG_BROKEN = 0, 78
+FIXED = {"ipv4": "198.51.100.7", "ipv6": "2001:db8:1::7"}
+
+
+def address(ns: Namespace, verb: str, family: str = "ipv4") -> None:
+    """Add the fixed address to the node, or delete it."""
+    length = {"ipv4": 24, "ipv6": 64}[family]
+    more = ["preferred_lft", "0"] if verb == "add" else []
+    ns.run("ip", "address", verb, "%s/%d" % (FIXED[family], length), "dev", "eth0", *more)
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_an_address_that_is_not_on_the_node_is_refused_before_anything_is_touched(
+    topology: Topology, variant: Variant, check: bool
+) -> None:
+    before = snapshot(topology.node)
+    for option, entry in (
+        ("snat", {"address": FIXED["ipv4"]}),
+        ("rules", {"action": "snat", "address": FIXED["ipv4"]}),
+    ):
+        message = run_module(topology.node, check=check, backend=variant.backend, **{option: [entry]})["msg"]
+        assert message.startswith("%s: entry 1: 198.51.100.7 is not an address of this node, which has " % option)
+        assert "198.51.100.1" in message and "10.244.1.1" in message
+        assert "ip address add 198.51.100.7/32 dev INTERFACE" in message
+    assert snapshot(topology.node) == before and pristine(before)
+
+
+def test_one_address_of_a_range_is_enough_to_refuse_it(topology: Topology) -> None:
+    address(topology.node, "add")
+    assert "198.51.100.8 is not an address" in refused(topology.node, snat=[{"address": "198.51.100.7-198.51.100.8"}])
+
+
+def test_a_policy_is_removed_whatever_addresses_the_node_has(topology: Topology) -> None:
+    address(topology.node, "add")
+    apply(topology.node, snat=[{"address": FIXED["ipv4"]}])
+    address(topology.node, "delete")
+    assert apply(topology.node, state="absent", snat=[{"address": FIXED["ipv4"]}])["changed"]
+
+
+@pytest.fixture
+def node(topology: Topology, tmp_path: Path) -> AgentNode:
+    """A node with the agent, between a pod and the outside."""
+    return AgentNode(topology.node, tmp_path, metrics=True)
+
+
+def missing(node: AgentNode) -> float:
+    """What the metric says."""
+    text = (node.metrics_dir / "ip_masq_agent.prom").read_text()
+    return parse(text).values["ip_masq_agent_missing_addresses", ()]
+
+
+def seen(topology: Topology) -> t.List[str]:
+    """Whom destinations outside see, by family."""
+    found = []
+    for family, a in ADDRESSES.items():
+        names = {a.pod: "pod", a.node: "node", FIXED[family]: "fixed"}
+        found.append(names[topology.ask(a.outside[0])[a.outside[0]]])
+    return found
+
+
+def test_the_last_valid_policy_stays_until_the_address_is_there(
+    topology: Topology, node: AgentNode, variant: Variant
+) -> None:
+    node.configure(backend=variant.backend, enableIPv6=True)
+    assert node.sync().returncode == IN_SYNC
+    node.configure(backend=variant.backend, enableIPv6=True, snat=[{"address": one} for one in FIXED.values()])
+    address(topology.node, "add")
+    done = node.sync()
+    assert done.returncode == CONFIG_BROKEN
+    assert "snat: entry 2: 2001:db8:1::7 is not an address of this node" in done.stderr
+    assert "the last valid configuration stays in force" in done.stderr
+    assert seen(topology) == ["node", "node"]
+    status = node.status()
+    assert status["in_sync"] and "2001:db8:1::7" in status["config"]["problem"]
+    address(topology.node, "add", "ipv6")
+    assert node.sync().returncode == IN_SYNC
+    assert seen(topology) == ["fixed", "fixed"]
+    assert node.status()["config"]["problem"] is None
+
+
+@pytest.mark.parametrize("kept", ["masquerade", "keep"])
+def test_an_address_that_goes_away_later(topology: Topology, node: AgentNode, variant: Variant, kept: str) -> None:
+    for family in FIXED:
+        address(topology.node, "add", family)
+    rules = [{"action": "snat", "address": FIXED["ipv6"], "protocols": ["tcp"]}]
+    snat = [{"address": FIXED["ipv4"]}]
+    node.configure(backend=variant.backend, enableIPv6=True, snat=snat, rules=rules, snatMissing=kept)
+    assert node.sync().returncode == IN_SYNC
+    assert (seen(topology), missing(node)) == (["fixed", "fixed"], 0)
+    for family in FIXED:
+        address(topology.node, "delete", family)
+    done = node.sync()
+    assert done.returncode == IN_SYNC
+    notes = [line for line in done.stderr.splitlines() if "is not an address of this node" in line]
+    assert len(notes) == 2 and ("snat_missing is keep" in notes[0]) == (kept == "keep")
+    assert missing(node) == 2
+    status = node.status()
+    assert status["in_sync"] and len([note for note in status["notes"] if "not an address" in note]) == 2
+    if kept == "masquerade":
+        assert seen(topology) == ["node", "node"]
+    else:
+        assert done.stdout == ""
+    # What was said once is not repeated.
+    assert node.sync().stderr == ""
+    for family in FIXED:
+        address(topology.node, "add", family)
+    assert node.resync() == ["sync"]
+    assert (seen(topology), missing(node)) == (["fixed", "fixed"], 0)
+    assert not [note for note in node.status()["notes"] if "not an address" in note]

@@ -1,0 +1,272 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Random policies against a few lines that say what each packet has to show, with real packets.
+
+C(IP_MASQ_RANDOM_POLICIES) says how many policies each backend gets, C(IP_MASQ_RANDOM_SEED) which ones.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import json
+import os
+import random
+import socket
+import typing as t
+
+import pytest
+from support.modules import apply
+from support.topology import ADDRESSES, Topology, serving
+
+COUNT = int(os.environ.get("IP_MASQ_RANDOM_POLICIES", "12"))
+SEED = int(os.environ.get("IP_MASQ_RANDOM_SEED", "1"))
+#: Packets for each policy and family.
+ASKED = 8
+
+PORTS = (8080, 9090)
+BACKENDS = {
+    "iptables_nft": ("return", "accept"),
+    "iptables_legacy": ("return", "accept"),
+    "nftables": ("return", "enforce"),
+}
+
+
+class Family(t.NamedTuple):
+    """What packets of one family can be."""
+
+    pods: t.Tuple[str, ...]
+    destinations: t.Tuple[str, ...]
+    #: by which interface a destination is reached
+    by: t.Dict[str, str]
+    #: the address that is masqueraded to, by interface
+    node: t.Dict[str, str]
+    fixed: t.Tuple[str, ...]
+    ranges: t.Tuple[str, ...]
+    sources: t.Tuple[str, ...]
+    bits: int
+
+
+def _family(
+    name: str, second: str, fixed: t.Sequence[str], ranges: t.Sequence[str], sources: t.Sequence[str]
+) -> Family:
+    a = ADDRESSES[name]
+    away = (a.exempt[1], a.outside[1])
+    destinations = (*a.exempt[:2], *a.outside)
+    return Family(
+        (a.pod, a.pod[:-1] + "3"),
+        destinations,
+        {one: "bond0" if one in away else "eth0" for one in destinations},
+        {"eth0": a.node, "bond0": second},
+        tuple(fixed),
+        tuple(ranges),
+        tuple(sources),
+        a.bits,
+    )
+
+
+FAMILIES = {
+    "ipv4": _family(
+        "ipv4",
+        "198.51.101.1",
+        ("198.51.100.7", "198.51.100.8"),
+        (
+            "0.0.0.0/0", "10.0.0.0/8", "10.99.0.0/16", "10.99.0.1/32", "172.16.0.0/12", "172.20.0.0/24", "192.0.0.0/4",
+            "203.0.113.0/24", "203.0.113.10/32", "192.0.2.0/28", "192.0.2.10/31",
+        ),
+        ("0.0.0.0/0", "10.244.0.0/16", "10.244.1.2/32", "10.244.1.2/31", "10.244.1.3/32", "10.7.0.0/16"),
+    ),
+    "ipv6": _family(
+        "ipv6",
+        "2001:db8:2::1",
+        ("2001:db8:1::7", "2001:db8:1::8"),
+        (
+            "::/0", "fc00::/7", "fd00:99::/32", "fd00:99::1/128", "fc00:77::/64", "2001:db8::/32", "2001:db8:99::/64",
+            "2001:db8:99::1/128", "2001:db8:77::/48",
+        ),
+        ("::/0", "fd00::/8", "fd00:10:244:1::2/128", "fd00:10:244:1::2/127", "fd00:10:244:1::3/128", "fd07::/16"),
+    ),
+}  # fmt: skip
+INTERFACES = ("eth0", "eth+", "bond0", "bond*", "b+", "wlan0")
+
+Options = t.Dict[str, t.Any]
+#: family, source, destination, protocol, port
+Packet = t.Tuple[Family, str, str, str, int]
+
+
+def some(rng: random.Random, values: t.Sequence[t.Any], most: int, chance: float = 0.5) -> t.List[t.Any]:
+    """A few of them, or as often as not none."""
+    return rng.sample(values, rng.randint(1, min(most, len(values)))) if rng.random() < chance else []
+
+
+def policy(rng: random.Random, exemptions: t.Sequence[str]) -> Options:
+    """A policy as an operator could write it."""
+    ranges = [one for family in FAMILIES.values() for one in family.ranges]
+    sources = [one for family in FAMILIES.values() for one in family.sources]
+    fixed = [one for family in FAMILIES.values() for one in family.fixed] + ["198.51.100.7-198.51.100.8"]
+    exempt = some(rng, ranges, 6, 0.9)
+    out = some(rng, INTERFACES[:4], 2, 0.3)
+    options: Options = {
+        "enable_ipv6": True,
+        "exemption": rng.choice(exemptions),
+        "random_fully": rng.random() < 0.5,
+        "masq_link_local": rng.random() < 0.5,
+        "non_masquerade_cidrs": exempt,
+        "masquerade_cidrs": [one for one in some(rng, ranges, 5) if one not in exempt],
+        "source_cidrs": some(rng, sources, 3, 0.3),
+        "out_interfaces": out,
+        "except_interfaces": [name for name in some(rng, INTERFACES[2:], 1, 0.3) if name.replace("*", "+") not in
+                              [other.replace("*", "+") for other in out]],
+        "to_ports": some(rng, ["3000-3999", "5000-5999"], 2, 0.2),
+        "skip_marks": some(rng, ["0x4000/0x4000", "7"], 2, 0.2),
+        "snat": [],
+        "rules": [],
+    }  # fmt: skip
+
+    def of_family(address: str, values: t.Sequence[str]) -> t.List[str]:
+        return [one for one in values if (":" in one) == (":" in address)]
+
+    for _number in range(rng.choice([0, 0, 1, 2])):
+        address = rng.choice(fixed)
+        entry: Options = {"address": address, "source_cidrs": of_family(address, some(rng, sources, 2))}
+        if rng.random() < 0.5:
+            entry["out_interface"] = rng.choice(INTERFACES)
+        options["snat"].append(entry)
+    for _number in range(rng.choice([0, 0, 1, 2, 3])):
+        entry = {"action": rng.choice(["exempt", "masquerade", "snat", "skip"])}
+        chosen = {"sources": some(rng, sources, 2), "destinations": some(rng, ranges, 3)}
+        if entry["action"] == "snat":
+            entry["address"] = rng.choice(fixed)
+            chosen = {name: of_family(entry["address"], values) for name, values in chosen.items()}
+        entry.update(chosen, out_interfaces=some(rng, INTERFACES, 2, 0.3), protocols=some(rng, ["tcp", "udp"], 2))
+        entry["ports"] = some(rng, ["8080", "9000-9100", "1-8079"], 2, 0.4)
+        options["rules"].append({name: value for name, value in entry.items() if value != []})
+    return options
+
+
+def model(options: Options, packet: Packet) -> t.Tuple[str, ...]:
+    """The addresses of which the destination may see one."""
+    family, source, destination, protocol, port = packet
+    interface = family.by[destination]
+
+    def within(address: str, networks: t.Sequence[str]) -> bool:
+        return any(ipaddress.ip_address(address) in ipaddress.ip_network(one) for one in networks)
+
+    def leaves_by(names: t.Sequence[str]) -> bool:
+        return any(interface == one or one[-1] in "+*" and interface.startswith(one[:-1]) for one in names)
+
+    def addresses(text: str) -> t.Tuple[str, ...]:
+        return tuple(one for one in family.fixed if one in text) if (":" in text) == (":" in source) else ()
+
+    def masqueraded() -> t.Tuple[str, ...]:
+        for entry in options["snat"]:
+            sources, name = entry["source_cidrs"], entry.get("out_interface")
+            if (not sources or within(source, sources)) and (name is None or leaves_by([name])):
+                if addresses(entry["address"]):
+                    return addresses(entry["address"])
+        return (family.node[interface],)
+
+    for rule in options["rules"]:
+        ports = [tuple(map(int, one.split("-"))) for one in rule.get("ports", [])]
+        if (
+            ("sources" not in rule or within(source, rule["sources"]))
+            and ("destinations" not in rule or within(destination, rule["destinations"]))
+            and ("out_interfaces" not in rule or leaves_by(rule["out_interfaces"]))
+            and ("protocols" not in rule or protocol in rule["protocols"])
+            and (not ports or any(one[0] <= port <= one[-1] for one in ports))
+            and ("address" not in rule or addresses(rule["address"]))
+        ):
+            action = rule["action"]
+            fixed = addresses(rule["address"]) if action == "snat" else masqueraded()
+            return (source,) if action in ("exempt", "skip") else fixed
+    if leaves_by(options["except_interfaces"]) or (
+        options["out_interfaces"] and not leaves_by(options["out_interfaces"])
+    ):
+        return (source,)
+    if options["source_cidrs"] and not within(source, options["source_cidrs"]):
+        return (source,)
+    listed = [
+        (one, exempt)
+        for exempt, name in enumerate(("masquerade_cidrs", "non_masquerade_cidrs"))
+        for one in options[name]
+    ]
+    best = max(
+        ((int(one.split("/")[1]), exempt) for one, exempt in listed if within(destination, [one])), default=(0, 0)
+    )
+    return (source,) if best[1] else masqueraded()
+
+
+def ask(questions: t.Sequence[t.Tuple[str, str, str, int, int]]) -> t.List[str]:
+    """The source address that each destination sees, or what went wrong."""
+    answers = []
+    for source, destination, protocol, port, own_port in questions:
+        kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
+        with socket.socket(socket.AF_INET6 if ":" in source else socket.AF_INET, kind) as sock:
+            sock.settimeout(20)
+            sock.bind((source, own_port))
+            try:
+                sock.connect((destination, port))
+                if protocol == "udp":
+                    sock.send(b"?")
+                answers.append(sock.recv(100).decode().strip())
+            except OSError as exc:
+                answers.append(str(exc))
+    return answers
+
+
+@pytest.fixture
+def two_ways(topology: Topology) -> t.Iterator[Topology]:
+    """A node with two interfaces to the outside, fixed addresses, and two pods."""
+    node, outside, pod = topology.node, topology.outside, topology.pod
+    node.run("ip", "link", "add", "bond0", "type", "veth", "peer", "name", "eth1", "netns", outside.name)
+    for ns, name, end in ((node, "bond0", 1), (outside, "eth1", 2)):
+        ns.run("ip", "link", "set", name, "up")
+        ns.run("ip", "address", "add", "198.51.101.%d/24" % end, "dev", name)
+        ns.run("ip", "address", "add", "2001:db8:2::%d/64" % end, "dev", name, "nodad")
+        ns.run("sysctl", "-qw", "net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.%s.rp_filter=0" % name)
+    outside.run("sysctl", "-qw", "net.ipv4.conf.eth0.rp_filter=0")
+    for name, family in FAMILIES.items():
+        for address in family.fixed:
+            node.run("ip", "address", "add", "%s/%d" % (address, family.bits), "dev", "eth0", "preferred_lft", "0")
+        pod.run("ip", "address", "add", "%s/%d" % (family.pods[1], family.bits), "dev", "eth0", "preferred_lft", "0")
+        via = {"ipv4": "198.51.101.2", "ipv6": "2001:db8:2::2"}[name]
+        for destination, interface in family.by.items():
+            if interface == "bond0":
+                node.run("ip", "route", "add", destination, "via", via)
+    served = [destination for family in FAMILIES.values() for destination in family.destinations]
+    with serving(outside, PORTS[1], served):
+        yield topology
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_packet_shows_what_the_policy_says(
+    two_ways: Topology, backend: str, show_table: t.Callable[..., None]
+) -> None:
+    rng = random.Random("%d %s" % (SEED, backend))
+    own_ports = itertools.cycle(range(10000, 60000))
+    seen: t.Dict[str, int] = {"pod": 0, "node": 0, "fixed": 0}
+    for number in range(COUNT):
+        options = policy(rng, BACKENDS[backend])
+        apply(two_ways.node, backend=backend, **options)
+        assert not apply(two_ways.node, backend=backend, **options)["changed"], json.dumps(options)
+        packets = [
+            (
+                family,
+                rng.choice(family.pods),
+                rng.choice(family.destinations),
+                rng.choice(["tcp", "udp"]),
+                rng.choice(PORTS),
+            )
+            for family in FAMILIES.values()
+            for _packet in range(ASKED)
+        ]
+        answers = two_ways.pod.inside(ask, [(*packet[1:], next(own_ports)) for packet in packets])
+        for packet, answer in zip(packets, answers):
+            expected = model(options, packet)
+            assert answer in expected, "policy %d: %s: %s" % (number, packet[1:], json.dumps(options))
+            seen["pod" if answer == packet[1] else "fixed" if answer in packet[0].fixed else "node"] += 1
+    assert min(seen.values()) > 0
+    show_table(
+        "%s, %d policies: what packets showed" % (backend, COUNT), list(seen), [("", list(map(str, seen.values())))]
+    )
