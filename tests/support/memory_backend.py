@@ -84,6 +84,7 @@ class MemoryType:
 
     name = "memory"
     exemptions: t.Tuple[str, ...] = ("return", "accept")
+    positions: t.Tuple[str, ...] = ("keep",)
     package = "memory"
     random_fully_since: t.Tuple[int, ...] = ()
     is_last_resort = False
@@ -110,7 +111,13 @@ class MemoryType:
         return True
 
     def make(
-        self, node: Node, family: str, chain: str, adopt: bool = True, former: t.Sequence[str] = ()
+        self,
+        node: Node,
+        family: str,
+        chain: str,
+        adopt: bool = True,
+        former: t.Sequence[str] = (),
+        position: str = "keep",
     ) -> t.Optional[Memory]:
         return Memory(self, family)
 

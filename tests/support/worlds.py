@@ -311,12 +311,18 @@ def iptables(
     return _Iptables(run, variant, family, Tool(path, version), lock_timeout)
 
 
-def backend(nat: Nat, family: str = "ipv4", lock_timeout: int = 5, adopt: bool = True) -> Iptables:
+def backend(
+    nat: Nat, family: str = "ipv4", lock_timeout: int = 5, adopt: bool = True, position: str = "keep"
+) -> Iptables:
     """The backend under test on a simulated table."""
     command = "/usr/sbin/" + ("iptables" if family == "ipv4" else "ip6tables")
     kernel = nat if nat.variant == "iptables_nft" else None
     return Iptables(
-        iptables(nat.run, nat.variant, family, command, lock_timeout=lock_timeout), CHAIN, adopt, kernel=kernel
+        iptables(nat.run, nat.variant, family, command, lock_timeout=lock_timeout),
+        CHAIN,
+        adopt,
+        kernel=kernel,
+        position=position,
     )
 
 

@@ -52,10 +52,23 @@ class Memory(t.NamedTuple):
     #: repairs without effect on packets, and the warnings about those that are not made any more
     harmless: t.Tuple[restraint.Done, ...] = ()
     restrained: t.Tuple[str, ...] = ()
+    #: moves of the jump to its position that another program had made necessary
+    moves: t.Tuple[restraint.Done, ...] = ()
+    #: connections removed after changes of the rules, in all runs
+    flushed: int = 0
 
-    def withheld(self) -> t.FrozenSet[Repair]:
-        """The repairs that are not made any more."""
-        return restraint.withheld(self.harmless, time.time())
+    def withheld(self, position: str) -> t.FrozenSet[Repair]:
+        """The repairs that are not made any more.
+
+        :param position: of the jump; moves to another one than before are made.
+        """
+        moves = self.moves if position == self.position else ()
+        return restraint.withheld(self.harmless + moves, time.time())
+
+    @property
+    def position(self) -> t.Any:
+        """Of the jump, in the last valid policy."""
+        return (self.values or {}).get("jump_position", "keep")
 
 
 def read_memory(where: Paths) -> Memory:
@@ -84,13 +97,14 @@ def _parse(data: t.Dict[str, t.Any]) -> Memory:
             data[name] = event
     for name in ("sources", "notes", "unrecorded", "restrained"):
         data[name] = tuple(str(line) for line in data.get(name, ()))
-    data["harmless"] = tuple(_parse_harmless(*one) for one in data.get("harmless", ()))
+    for name in ("harmless", "moves"):
+        data[name] = tuple(_parse_done(*one) for one in data.get(name, ()))
     memory = Memory(**data)
     if not isinstance(memory.failing, bool):
         raise TypeError("failing")
     if memory.backend is not None and not isinstance(memory.backend, str):
         raise TypeError("backend")
-    for count in (memory.drift_repaired, memory.config_errors):
+    for count in (memory.drift_repaired, memory.config_errors, memory.flushed):
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise TypeError("a count")
     if memory.values is not None:
@@ -98,7 +112,7 @@ def _parse(data: t.Dict[str, t.Any]) -> Memory:
     return memory
 
 
-def _parse_harmless(seconds: t.Any, repair: t.Sequence[t.Any]) -> restraint.Done:
+def _parse_done(seconds: t.Any, repair: t.Sequence[t.Any]) -> restraint.Done:
     return restraint.Done(float(seconds), Repair(*(str(word) for word in repair)))
 
 

@@ -30,6 +30,10 @@ class Sample(t.NamedTuple):
     verification: t.Optional[Verification] = None
     connections: t.Optional[Statistics] = None
     missing_addresses: int = 0
+    #: by family, the program because of which the jump is not where the policy wants it; empty where it is there
+    misplaced: t.Mapping[str, str] = {}
+    #: connections removed after changes of the rules; none where that is not asked for
+    flushed: t.Optional[int] = None
 
 
 def metrics_text(sample: Sample) -> str:
@@ -50,6 +54,16 @@ def metrics_text(sample: Sample) -> str:
         "Differences without effect on packets that are not repaired, because another program restores them.",
         [('{program="%s"}' % sample.other_program if sample.other_program else "", sample.repairs_withheld)],
     )
+    if sample.misplaced:
+        lines += _metric(
+            "jump_misplaced",
+            "gauge",
+            "1 if the jump is left where jumpPosition does not want it, because another program keeps moving it.",
+            [_misplaced(family, program) for family, program in sorted(sample.misplaced.items())],
+        )
+    if sample.flushed is not None:
+        title = "Open connections removed because a change of the rules changed their verdict."
+        lines += _metric("connections_flushed_total", "counter", title, [("", sample.flushed)])
     lines += _metric(
         "config_errors_total", "counter", "Invalid configurations that were rejected.", [("", sample.config_errors)]
     )
@@ -93,6 +107,11 @@ def metrics_text(sample: Sample) -> str:
     if sample.connections is not None:
         lines += _connection_lines(sample.connections)
     return "\n".join(lines) + "\n"
+
+
+def _misplaced(family: str, program: str) -> t.Tuple[str, int]:
+    label = ',program="%s"' % program if program else ""
+    return '{family="%s"%s}' % (family, label), int(bool(program))
 
 
 def _verification_lines(last: Verification) -> t.Iterator[str]:

@@ -36,6 +36,9 @@ _NARROWING = (
     ("policy rules", "rules"),
 )
 
+#: The same, of options with a value, and that which they have where they are not used.
+_PARTICULAR = (("position", "jump_position", "keep"), ("flush", "flush_conntrack", "none"))
+
 
 def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
     """The status as data, as C(status --json) prints it. Nothing is written.
@@ -58,6 +61,11 @@ def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
         + find_other_actors(node, config.families),
         "not_checked": list(result.not_checked),
         "withheld": [_as_data(change, action) for change in result.changes for action in change.plan.withheld],
+        "misplaced": [
+            dict(change.plan.misplaced._asdict(), family=change.family, backend=change.backend)
+            for change in result.changes
+            if change.plan.misplaced
+        ],
         "config": _policy_data(where, policy, config),
         "backend": {"name": result.backend, "version": result.version},
         "families": _family_data(result),
@@ -127,6 +135,9 @@ def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
             yield title, _some(config[name])
     yield "chain", config["masq_chain"]
     yield "exemption", config["exemption"]
+    for title, name, default in _PARTICULAR:
+        if config[name] != default:
+            yield title, config[name]
     yield "resync", "every %gs" % config["resync_interval_seconds"]
     yield "last sync", _local_time(report["last_sync"]) if report["last_sync"] else "never since boot"
     yield "verified", _verification_text(report["last_verification"])
@@ -143,6 +154,8 @@ def _verdict(report: t.Dict[str, t.Any]) -> str:
         verdict += "; not checked in %d other place%s, see notes" % (not_checked, _plural(not_checked))
     if report["withheld"]:
         verdict += "; differences without effect on packets: %d, see notes" % len(report["withheld"])
+    if report["misplaced"]:
+        verdict += "; the jump is not at its position, see notes"
     return verdict
 
 

@@ -125,7 +125,7 @@ def _reconcile(node: Node, where: Paths, config: Config, remembered: Memory, che
         config,
         check=check,
         used_before=remembered.backend,
-        withheld=remembered.withheld(),
+        withheld=remembered.withheld(config.jump_position),
         lock_path=where.run_lock,
     )
     return _Round(result, recorded, legacy)
@@ -211,10 +211,16 @@ def _update(
     after = before._replace(failing=bool(errors), backend=result.backend if result else before.backend)
     if result and (before.harmless or changes):
         after = after._replace(harmless=restraint.remember(before.harmless, result, now))
-    if restrained or not after.harmless:
-        after = after._replace(restrained=restrained)
     if policy.problem is None:
         after = after._replace(values=policy.values, sources=policy.sources)
+    if after.position != before.position:
+        # Moves that the operator asked for count for nothing.
+        after = after._replace(moves=())
+    elif result and (before.moves or changes):
+        after = after._replace(moves=restraint.remember_moves(before.moves, result, now))
+    if restrained or not (after.harmless or after.moves):
+        after = after._replace(restrained=restrained)
+    if policy.problem is None:
         if result is not None:
             after = after._replace(notes=_same_or_new(before.notes, policy.notes + result.notes))
     if changes:
@@ -231,6 +237,13 @@ def _update(
         if policy.problem:
             after = after._replace(config_errors=before.config_errors + 1)
     return after
+
+
+def _misplaced(config: t.Optional[Config], result: t.Optional[Result]) -> t.Dict[str, str]:
+    """By family, the program because of which the jump is not at its position; empty where it is."""
+    if config is None or result is None or config.jump_position == "keep":
+        return {}
+    return {change.family: change.plan.misplaced.program if change.plan.misplaced else "" for change in result.managed}
 
 
 def _info(policy: EffectivePolicy, result: t.Optional[Result]) -> t.Dict[str, str]:
@@ -263,6 +276,7 @@ def _write_metrics(
         exempt_cidrs=exempt,
         counters=result.counters() if result is not None else {},
         repairs_withheld=withheld,
+        misplaced=_misplaced(policy.config, result),
         other_program=restraint.other_program() if withheld else "",
         info=_info(policy, result),
         verification=last_verification.read(where),

@@ -36,6 +36,9 @@ class ActionKind(enum.Enum):
     JUMP_ADDED = "jump added"
     JUMP_MOVED = "jump moved"
     JUMP_REPLACED = "jump replaced"
+    #: to where the option jump_position wants it
+    JUMP_POSITIONED = "jump moved to its position"
+    PRIORITY_CHANGED = "priority of the chain changed"
     JUMP_REMOVED = "jump removed"
     #: A second jump with the same match: what the first one let through, it lets through as well.
     DUPLICATE_JUMP_REMOVED = "duplicate jump removed"
@@ -122,6 +125,13 @@ class OtherRule(t.NamedTuple):
     partial: bool = False
 
 
+class Misplaced(t.NamedTuple):
+    """Why the jump is not where the policy wants it: a rule, and the program that made it, or C(unknown)."""
+
+    rule: str
+    program: str
+
+
 class Generation:
     """The number of transactions that the kernel has counted; none where it is not known.
 
@@ -170,6 +180,8 @@ class Plan(t.NamedTuple):
     notes: t.Tuple[str, ...] = ()
     #: of other programs, after it, as far as the backend reads them
     others: t.Tuple[OtherRule, ...] = ()
+    #: set if the jump is not at its position after it, because the caller withheld the move
+    misplaced: t.Optional[Misplaced] = None
 
 
 class Counters(t.NamedTuple):
@@ -252,6 +264,8 @@ class BackendType(t.Protocol):
     name: str
     #: values of the option C(exemption) that it supports
     exemptions: t.Tuple[str, ...]
+    #: values of the option C(jump_position), without the names of chains
+    positions: t.Tuple[str, ...]
     #: what to install where the node has no program for it
     package: str
     #: first version of its program that supports fully random source ports
@@ -275,13 +289,20 @@ class BackendType(t.Protocol):
         """Whether the kernel has what its rules need; true where the kernel does not answer."""
 
     def make(
-        self, node: Node, family: str, chain: str, adopt: bool = True, former: t.Sequence[str] = ()
+        self,
+        node: Node,
+        family: str,
+        chain: str,
+        adopt: bool = True,
+        former: t.Sequence[str] = (),
+        position: str = "keep",
     ) -> t.Optional[Backend]:
         """The backend for one family; none where the node has no program for it.
 
         :param chain: name of the managed chain, in backends that have use for it.
         :param adopt: whether chains of earlier agents are removed as well.
         :param former: other names that the managed chain may have; such chains are removed as well.
+        :param position: value of the option C(jump_position).
         """
 
     def notes(self, exemption: str) -> t.Iterator[str]:

@@ -25,18 +25,28 @@ from .nftables import NftablesType
 BACKENDS: t.Tuple[BackendType, ...] = (IptablesNft(), IptablesLegacy(), NftablesType())
 
 
-def choose(node: Node, requested: str, exemption: str = "return", used_before: t.Optional[str] = None) -> BackendType:
+def choose(
+    node: Node,
+    requested: str,
+    exemption: str = "return",
+    used_before: t.Optional[str] = None,
+    position: str = "keep",
+) -> BackendType:
     """The backend to use on a node.
 
     :param requested: C(auto), or a backend, which must then be available.
     :param exemption: value of the option; a backend that does not support it is no choice.
+    :param position: value of the option C(jump_position); likewise.
     :param used_before: the backend that the agent on this node used the last time, where it remembers.
     :raises NodeError: none is available.
     """
-    able = [kind for kind in BACKENDS if requested in ("auto", kind.name) and exemption in kind.exemptions]
+    fit = [kind for kind in BACKENDS if exemption in kind.exemptions and position.partition(":")[0] in kind.positions]
+    able = [kind for kind in fit if requested in ("auto", kind.name)]
     available = [kind for kind in able if kind.is_installed(node, IPV4)]
     if not available:
-        raise NodeError(_unavailable(node, requested, exemption, able))
+        needs = [] if exemption == "return" else ["exemption %s" % exemption]
+        needs += [] if position == "keep" else ["jump_position %s" % position]
+        raise NodeError(_unavailable(node, requested, " and ".join(needs), fit))
     regular = [kind for kind in available if not kind.is_last_resort] or available
     chosen = regular[0]
     if len(regular) > 1:
@@ -46,15 +56,19 @@ def choose(node: Node, requested: str, exemption: str = "return", used_before: t
     return chosen
 
 
-def _unavailable(node: Node, requested: str, exemption: str, able: t.Sequence[BackendType]) -> str:
-    """Why there is no choice, and what to install."""
+def _unavailable(node: Node, requested: str, purpose: str, fit: t.Sequence[BackendType]) -> str:
+    """Why there is no choice, and what to install.
+
+    :param purpose: options that not all backends support. :param fit: backends that support them.
+    """
+    able = [kind for kind in fit if requested in ("auto", kind.name)]
     if not able:
-        return "backend %s does not support exemption %s: set backend to auto" % (requested, exemption)
+        return "backend %s does not support %s: set backend to auto" % (requested, purpose)
     remedy = "install the package %s" % " or ".join(dict.fromkeys(kind.package for kind in able))
     if requested == "auto":
-        purpose = "" if exemption == "return" else " for exemption %s" % exemption
-        return "no backend is available on this node%s: %s (searched %s)" % (purpose, remedy, search_path())
-    others = [kind.name for kind in BACKENDS if exemption in kind.exemptions and kind.is_installed(node, IPV4)]
+        why = purpose and " for " + purpose
+        return "no backend is available on this node%s: %s (searched %s)" % (why, remedy, search_path())
+    others = [kind.name for kind in fit if kind.is_installed(node, IPV4)]
     if others:
         remedy += ", or set backend to auto (available: %s)" % ", ".join(others)
     return "backend %s is not available on this node: %s (searched %s)" % (requested, remedy, search_path())

@@ -14,7 +14,7 @@ import re
 import typing as t
 
 from .._errors import NodeError
-from .._policy.values import belongs_to_others
+from .._policy.values import PLACES, PLACES_BY_CHAIN, belongs_to_others
 from .backend import Action, ActionKind, CommitRefused, Counters, Generation, Plan, Transaction, View, listed
 from .detect import Node, Tool
 from .iptables_jump import plan_jump
@@ -106,6 +106,7 @@ class Iptables:
     :param adopt: whether chains of earlier agents go with what is planned.
     :param former: other names that our chain may have on this node; such chains go with what is planned.
     :param kernel: what the kernel says of the table of iptables-nft; none for iptables-legacy, which prints everything.
+    :param position: where the jump is in POSTROUTING, see :mod:`.iptables_jump`.
     """
 
     def __init__(
@@ -115,6 +116,7 @@ class Iptables:
         adopt: bool = True,
         former: t.Sequence[str] = (),
         kernel: t.Optional[NatTable] = None,
+        position: str = "keep",
     ) -> None:
         self.name = tool.variant
         self.family = tool.family
@@ -123,6 +125,7 @@ class Iptables:
         self._adopt = adopt
         self._former = [name for name in former if name != chain]
         self._kernel = kernel
+        self._position = position
 
     def observe(self) -> State:
         """See :meth:`~.backend.Backend.observe`."""
@@ -250,7 +253,7 @@ class Iptables:
             chain, lines = Chain(rendered), list(rendered)
             actions = self._chain_actions(state, rules, wanted, rendered)
         names = [name for name, _rules in state.predecessors]
-        jump = plan_jump(self._chain, state.postrouting, names, withheld)
+        jump = plan_jump(self._chain, state.postrouting, names, withheld, self._position)
         lines = [*jump.deletions, *lines, *jump.insertions]
         if chain != state.chain:
             lines.insert(0, ":%s - [0:0]" % self._chain)
@@ -258,7 +261,12 @@ class Iptables:
         actions += list(jump.actions) + [Action(ActionKind.EARLIER_CHAIN_REMOVED, "-N " + name) for name in names]
         after = State(chain, jump.after, (), state.dormant)
         plan = self._as_plan(state, after, actions, lines, found, wanted)
-        return plan._replace(withheld=jump.withheld, problems=self._problems(after), notes=self._notes(after))
+        return plan._replace(
+            withheld=jump.withheld,
+            problems=self._problems(after),
+            notes=self._notes(after) + jump.notes,
+            misplaced=jump.misplaced,
+        )
 
     def _problems(self, state: State) -> t.Tuple[str, ...]:
         """What no transaction of ours can repair."""
@@ -455,6 +463,7 @@ class IptablesType:
 
     name = ""
     exemptions: t.Tuple[str, ...] = ("return", "accept")
+    positions: t.Tuple[str, ...] = PLACES + PLACES_BY_CHAIN
     package = "iptables"
     random_fully_since: t.Tuple[int, ...] = RANDOM_FULLY_SINCE
     is_last_resort = False

@@ -4,15 +4,21 @@
 """Where the jump to our chain has its place in POSTROUTING, and which jumps go.
 
 A good jump that packets can reach is left where it is: others keep POSTROUTING in order too, and two programs that
-both insist on being first never come to rest.
+both insist on being first never come to rest. The option jump_position asks for a place. Then no more is moved than has
+to be, and the caller withholds moves that another program undoes all the time.
 """
 
 from __future__ import annotations
 
 import typing as t
 
-from .backend import Action, ActionKind
+from . import actors
+from .backend import Action, ActionKind, Misplaced
 from .iptables_syntax import PostroutingRule, parse_postrouting, render_jump, shown
+from .nat_table import TABLE
+
+#: Actions of a plan that makes a new jump.
+_NEW = (ActionKind.JUMP_ADDED, ActionKind.JUMP_MOVED, ActionKind.JUMP_REPLACED)
 
 
 class JumpPlan(t.NamedTuple):
@@ -24,6 +30,20 @@ class JumpPlan(t.NamedTuple):
     after: t.Tuple[PostroutingRule, ...]
     #: harmless actions that the caller withheld
     withheld: t.Tuple[Action, ...] = ()
+    #: what the jump's place depends on and cannot be had
+    notes: t.Tuple[str, ...] = ()
+    #: set if the jump is left at another place than the wanted one
+    misplaced: t.Optional[Misplaced] = None
+
+
+class _Place(t.NamedTuple):
+    """How many rules of other programs may be in front of the jump, and what to know about that."""
+
+    least: int
+    most: int
+    #: in front of a new jump; none where any place will do
+    new: t.Optional[int] = None
+    note: str = ""
 
 
 def plan_jump(
@@ -31,12 +51,87 @@ def plan_jump(
     postrouting: t.Sequence[PostroutingRule],
     predecessors: t.Container[str] = (),
     withheld: t.Container[ActionKind] = (),
+    position: str = "keep",
 ) -> JumpPlan:
     """Plan for one good jump that packets reach.
 
     :param predecessors: chains of earlier agents; the jumps to them go.
-    :param withheld: actions that are not taken where they are harmless.
+    :param withheld: actions that are not taken where they are harmless; JUMP_POSITIONED is not taken at all.
+    :param position: value of the option jump_position.
     """
+    plan = _plan_one(chain, postrouting, predecessors, withheld)
+    others = [rule for rule in plan.after if rule.deletion or not rule.is_jump(chain)]
+    place = _place(position, others)
+    jump = next(i for i, rule in enumerate(plan.after) if rule.is_jump(chain))
+    if place.note:
+        plan = plan._replace(notes=(place.note,))
+    if any(action.kind in _NEW for action in plan.actions):
+        return plan if place.new is None else _put(chain, plan, others, place.new)
+    if place.least <= jump <= place.most:
+        return plan
+    wanted = place.least if jump < place.least else place.most
+    stuck = next((rule.deletion for rule in plan.after if rule.deletion and rule.is_jump(chain)), "")
+    if stuck:
+        note = (
+            "jump_position %s is not kept: iptables cannot delete the jump to move it. Delete it: %s; the next run adds "
+            "it where it belongs" % (position, stuck)
+        )
+        return plan._replace(notes=plan.notes + (note,))
+    if ActionKind.JUMP_POSITIONED in withheld:
+        return plan._replace(misplaced=_owned(others[wanted] if jump > wanted else others[wanted - 1]))
+    moved = Action(ActionKind.JUMP_POSITIONED, shown(plan.after[jump].line))
+    mine = [rule for rule in postrouting if rule.target == chain or rule.target in predecessors]
+    plan = plan._replace(
+        actions=plan.actions + plan.withheld + (moved,),
+        deletions=tuple(_delete(rule) for rule in mine if not rule.deletion),
+        withheld=(),
+    )
+    return _put(chain, plan, others, wanted)
+
+
+def _place(position: str, others: t.Sequence[PostroutingRule]) -> _Place:
+    """Where the jump may be among the rules of other programs. No packet gets to it behind one that shuts out the rest."""
+    reach = next((i for i, rule in enumerate(others) if rule.shuts_out_the_rest), len(others))
+    kind, _colon, chain = position.partition(":")
+    if kind in ("first", "last"):
+        end = 0 if kind == "first" else reach
+        return _Place(end, end, end)
+    there = [i for i, rule in enumerate(others) if rule.target == chain]
+    if kind == "keep" or not there:
+        note = (
+            "jump_position %s has no effect: no rule of POSTROUTING leads to %s; the jump stays where it is, as with keep"
+            % (position, chain)
+        )
+        return _Place(0, len(others), note="" if kind == "keep" else note)
+    if kind == "before":
+        nearest = min(there[0], reach)
+        return _Place(0, nearest, nearest)
+    if there[-1] < reach:
+        return _Place(there[-1] + 1, reach, there[-1] + 1)
+    note = "jump_position %s: no packet passes the rule '%s', so the jump is in front of it"
+    return _Place(reach, reach, reach, note % (position, shown(others[reach].line)))
+
+
+def _put(chain: str, plan: JumpPlan, others: t.Sequence[PostroutingRule], place: int) -> JumpPlan:
+    """The same plan with the jump at a place among the other rules."""
+    after = list(others)
+    insertion = _insert(chain, after, place)
+    return plan._replace(insertions=(insertion,), after=tuple(after))
+
+
+def _owned(rule: PostroutingRule) -> Misplaced:
+    owner = actors.owner(TABLE, rule.target)
+    if owner is actors.UNKNOWN:
+        owner = actors.owner(TABLE, "POSTROUTING", rule.line)
+    return Misplaced(shown(rule.line), owner.name)
+
+
+def _plan_one(
+    chain: str,
+    postrouting: t.Sequence[PostroutingRule],
+    predecessors: t.Container[str],
+    withheld: t.Container[ActionKind],
+) -> JumpPlan:
     rules = list(enumerate(postrouting))
     good = [i for i, rule in rules if rule.is_jump(chain)]
     going = [i for i, rule in rules if not rule.deletion and (rule.target == chain or rule.target in predecessors)]

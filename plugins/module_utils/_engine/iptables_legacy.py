@@ -37,11 +37,17 @@ class IptablesLegacy(IptablesType):
         return True
 
     def make(
-        self, node: Node, family: str, chain: str, adopt: bool = True, former: t.Sequence[str] = ()
+        self,
+        node: Node,
+        family: str,
+        chain: str,
+        adopt: bool = True,
+        former: t.Sequence[str] = (),
+        position: str = "keep",
     ) -> t.Optional[Backend]:
         """See :meth:`~.backend.BackendType.make`."""
         tool = iptables_tool.find(node, self.name, family)
-        return None if tool is None else Iptables(tool, chain, adopt, former)
+        return None if tool is None else Iptables(tool, chain, adopt, former, position=position)
 
 
 def _has_rules(node: Node, family: str) -> bool:

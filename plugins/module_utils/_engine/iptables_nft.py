@@ -38,8 +38,14 @@ class IptablesNft(IptablesType):
         return all(node.has_extension(IPV4, *extension) is not False for extension in _EXTENSIONS)
 
     def make(
-        self, node: Node, family: str, chain: str, adopt: bool = True, former: t.Sequence[str] = ()
+        self,
+        node: Node,
+        family: str,
+        chain: str,
+        adopt: bool = True,
+        former: t.Sequence[str] = (),
+        position: str = "keep",
     ) -> t.Optional[Backend]:
         """See :meth:`~.backend.BackendType.make`."""
         tool = iptables_tool.find(node, self.name, family)
-        return None if tool is None else Iptables(tool, chain, adopt, former, kernel=NftNat(family))
+        return None if tool is None else Iptables(tool, chain, adopt, former, kernel=NftNat(family), position=position)

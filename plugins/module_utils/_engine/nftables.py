@@ -10,6 +10,7 @@ import typing as t
 from .backend import Backend
 from .detect import Node, Tool, which
 from .nftables_backend import NAME, Nftables
+from .nftables_syntax import PRIORITIES
 
 #: Virtual services of IPVS (net/netfilter/ipvs/ip_vs_ctl.c): three lines of heading, then the services.
 _IPVS_SERVICES = "/proc/net/ip_vs"
@@ -20,6 +21,7 @@ class NftablesType:
 
     name = NAME
     exemptions: t.Tuple[str, ...] = ("return", "accept", "enforce")
+    positions: t.Tuple[str, ...] = tuple(PRIORITIES)
     package = "nftables"
     random_fully_since: t.Tuple[int, ...] = ()
     is_last_resort = True
@@ -41,11 +43,17 @@ class NftablesType:
         return True
 
     def make(
-        self, node: Node, family: str, chain: str, adopt: bool = True, former: t.Sequence[str] = ()
+        self,
+        node: Node,
+        family: str,
+        chain: str,
+        adopt: bool = True,
+        former: t.Sequence[str] = (),
+        position: str = "keep",
     ) -> t.Optional[Backend]:
         """See :meth:`~.backend.BackendType.make`. The table has one name, and earlier agents had none."""
         path = which("nft")
-        return None if path is None else Nftables(node.run, family, path)
+        return None if path is None else Nftables(node.run, family, path, position=position)
 
     def notes(self, exemption: str) -> t.Iterator[str]:
         """See :meth:`~.backend.BackendType.notes`."""

@@ -48,6 +48,7 @@ class Nftables:
     :param nft: path of C(nft).
     :param has_table: asks the kernel whether our table is there; none means that it did not answer.
     :param generation: asks the kernel how many transactions there were; none means that it did not answer.
+    :param position: decides the priority of our chain, see :data:`~.nftables_syntax.PRIORITIES`.
     """
 
     name = NAME
@@ -59,6 +60,7 @@ class Nftables:
         nft: str,
         has_table: t.Callable[[str, str], t.Optional[bool]] = has_nft_table,
         generation: t.Callable[[], t.Optional[int]] = generation,
+        position: str = "keep",
     ) -> None:
         self.family = family
         self._run = run
@@ -66,6 +68,7 @@ class Nftables:
         self._table = "%s %s" % (NFT_FAMILY[family], text.TABLE)
         self._has_table = has_table
         self._generation = generation
+        self._priority = text.PRIORITIES.get(position, text.PRIORITIES["keep"])
 
     def observe(self) -> State:
         """See :meth:`~.backend.Backend.observe`."""
@@ -93,7 +96,7 @@ class Nftables:
         if wanted is None:
             removed = [Action(ActionKind.TABLE_REMOVED, "table " + self._table)] if before else []
             return self._as_plan(state, before, removed, (self._deletion(),) if before else (), (), View((), None))
-        after = text.from_ruleset(wanted, self.family)
+        after = text.from_ruleset(wanted, self.family)._replace(priority=self._priority)
         if before and before.means(after):
             lines = text.listing(state.listed or "", self.family)
             view = View(lines, None, wanted)
@@ -219,6 +222,8 @@ def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t
         sources=None if after.sources is None else (),
         more=tuple((name, ()) for name, _spans in after.more),
     )
+    if before.rules(text.CHAIN) is not None and before.priority != after.priority:
+        actions.append(Action(ActionKind.PRIORITY_CHANGED, "%d, before: %d" % (after.priority, before.priority)))
     actions += [Action(ActionKind.SET_CREATED, "set " + name) for name in after.sets if name not in before.sets]
     unused = [name for name in before.sets if name not in after.sets] + [text.OLD_SET] * before.has_old_set
     actions += [Action(ActionKind.SET_REMOVED, "set " + name) for name in unused]

@@ -73,11 +73,18 @@ _ADDRESS_FAMILY = {IPV4: socket.AF_INET, IPV6: socket.AF_INET6}
 _BITS = {IPV4: 32, IPV6: 128}
 _VERSION = {IPV4: 4, IPV6: 6}
 _TYPES = {IPV4: "ipv4_addr", IPV6: "ipv6_addr"}
-_HOOKS = {
-    CHAIN: "type nat hook postrouting priority srcnat; policy accept;",
-    # Lower runs first. Source NAT of others is at 90 to 110, iptables' at 100; 50 is what nft calls "security".
-    ENFORCER: "type nat hook postrouting priority 50; policy accept;",
-}
+#: By value of the option jump_position, the priority of the chain; lower runs first. Source NAT of others is at 90 to
+#: 110, iptables' at 100. A nat chain must be above -200 (NF_IP_PRI_CONNTRACK), so no other can be in front of the first;
+#: no number is higher than that of the last. Packets meet all nat chains at the place of srcnat among the other hooks
+#: (nf_nat_register_fn), so nothing else moves.
+PRIORITIES = {"keep": 100, "first": -199, "last": 2**31 - 1}
+#: what nft calls "security"
+_ENFORCER_PRIORITY = 50
+_HOOK = re.compile(r"type nat hook postrouting priority (srcnat|-?[0-9]+); policy accept;\Z")
+_SRCNAT = 100
+_NO_PRIORITY = -(2**31)
+#: the priorities that our chains may have, in the order in which they are written
+_ALLOWED = {CHAIN: tuple(PRIORITIES.values()), ENFORCER: (_ENFORCER_PRIORITY,)}
 _LOCAL_COMMENT = COMMENT_PREFIX + " for the node itself"
 _ENTRY_COMMENT = COMMENT_PREFIX + " rules, entry %d"
 _TRANSLATED_COMMENT = COMMENT_PREFIX + " snat, entry %d"
@@ -140,6 +147,8 @@ class Table(t.NamedTuple):
     sources: t.Optional[t.Tuple[Span, ...]] = None
     #: further sets with their elements, by name
     more: t.Tuple[t.Tuple[str, t.Tuple[Span, ...]], ...] = ()
+    #: of the chain, one of PRIORITIES
+    priority: int = _SRCNAT
 
     def rules(self, chain: str) -> t.Optional[t.Tuple[str, ...]]:
         """The rules of one of our chains; none where it is not there."""
@@ -155,7 +164,7 @@ class Table(t.NamedTuple):
 
     def same_rules(self, other: Table) -> bool:
         """Whether the chains mean the same; comments and counters do not matter."""
-        return _bare_chains(self) == _bare_chains(other)
+        return self.priority == other.priority and _bare_chains(self) == _bare_chains(other)
 
     def means(self, other: Table) -> bool:
         """Whether no packet can tell the two apart, and nothing foreign is in either."""
@@ -379,7 +388,8 @@ def to_ruleset(table: Table) -> t.Optional[Ruleset]:
         ruleset = _Reader(table).ruleset()
     except (ConfigError, KeyError, ValueError, OverflowError):
         return None
-    return ruleset if ruleset is not None and from_ruleset(ruleset, table.family).means(table) else None
+    made = from_ruleset(ruleset, table.family)._replace(priority=table.priority)
+    return ruleset if made.means(table) else None
 
 
 class _Reader:
@@ -577,6 +587,7 @@ def parse(text: str, family: str) -> Table:
     sets: t.Dict[str, t.List[Span]] = {}
     chains: t.List[t.Tuple[str, t.Tuple[str, ...]]] = []
     foreign: t.List[str] = []
+    priority = _SRCNAT
     for header, printed in _blocks(text):
         kind, _space, name = header.partition(" ")
         # The others say nothing to a packet.
@@ -592,16 +603,32 @@ def parse(text: str, family: str) -> Table:
                     sets[name].append(_read_ports(element) if name.endswith("_ports") else _read_span(element, family))
                 except (ValueError, OSError):
                     foreign.append("element " + element)
-        elif kind == "chain" and name in _HOOKS and lines[:1] == [_HOOKS[name]]:
+        elif kind == "chain" and _read_priority(lines) in _ALLOWED.get(name, ()):
             chains.append((name, tuple(lines[1:])))
+            priority = _read_priority(lines) if name == CHAIN else priority
         else:
             foreign += [header] if header else lines
-    order = list(_HOOKS)
+    order = list(_ALLOWED)
     chains.sort(key=lambda chain: order.index(chain[0]))
     spans = intervals.of(sets.get(SET, sets.get(OLD_SET, [])))
     sources = intervals.of(sets[SOURCES]) if SOURCES in sets else None
     more = tuple(sorted((name, intervals.of(found)) for name, found in sets.items() if _NUMBERED.match(name)))
-    return Table(family, SET in sets, spans, tuple(chains), tuple(foreign), OLD_SET in sets, sources, more)
+    return Table(family, SET in sets, spans, tuple(chains), tuple(foreign), OLD_SET in sets, sources, more, priority)
+
+
+def _hook(name: str, table: Table) -> str:
+    """The line that hooks a chain of ours."""
+    number = table.priority if name == CHAIN else _ENFORCER_PRIORITY
+    priority = "srcnat" if number == _SRCNAT else str(number)
+    return "type nat hook postrouting priority %s; policy accept;" % priority
+
+
+def _read_priority(lines: t.Sequence[str]) -> int:
+    """The priority in the line that hooks a chain; one that no chain has where it is not such a line."""
+    found = _HOOK.match(lines[0]) if lines else None
+    if found is None:
+        return _NO_PRIORITY
+    return _SRCNAT if found.group(1) == "srcnat" else int(found.group(1))
 
 
 def _blocks(text: str) -> t.Iterator[t.Tuple[str, t.List[str]]]:
@@ -668,7 +695,7 @@ def render(table: Table) -> str:
         lines += ["elements = { %s }" % _rendered_spans(name, spans, table.family)] if spans else []
         lines.append("}")
     for name, rules in table.chains:
-        lines += ["chain %s {" % name, _HOOKS[name]] + list(rules) + ["}"]
+        lines += ["chain %s {" % name, _hook(name, table)] + list(rules) + ["}"]
     return "\n".join(lines + ["}", ""])
 
 
@@ -706,12 +733,14 @@ def change_chains(before: Table, after: Table) -> t.List[str]:
     """Commands that give the chains their rules; a chain that is there stays hooked all the time."""
     prefix = "%s %s " % (NFT_FAMILY[after.family], TABLE)
     commands = []
-    for name, hook in _HOOKS.items():
+    for name in _ALLOWED:
         rules = after.rules(name)
+        # The priority of a chain cannot be changed. The kernel hooks a new one before it takes the old one out.
+        stays = rules is not None and before.rules(name) is not None and _hook(name, before) == _hook(name, after)
         if before.rules(name) is not None:
             commands.append("flush chain " + prefix + name)
-            commands += ["delete chain " + prefix + name] if rules is None else []
-        elif rules is not None:
-            commands.append("add chain %s%s { %s }" % (prefix, name, hook))
+            commands += [] if stays else ["delete chain " + prefix + name]
+        if rules is not None and not stays:
+            commands.append("add chain %s%s { %s }" % (prefix, name, _hook(name, after)))
         commands += ["add rule %s%s %s" % (prefix, name, rule) for rule in rules or ()]
     return commands

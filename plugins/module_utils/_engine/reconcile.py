@@ -112,7 +112,8 @@ def reconcile(
     elif present:
         config, missing = without_missing(config)
     with contextlib.nullcontext("") if check else lock(node.lock_timeout, lock_path) as lock_problem:
-        chosen = backends.choose(node, config.backend, config.exemption if present else "return", used_before)
+        special = (config.exemption, config.jump_position) if present else ("return", "keep")
+        chosen = backends.choose(node, config.backend, special[0], used_before, special[1])
         run = _Run(node, config, chosen, check, withheld)
         if present:
             run.establish(config.families)
@@ -159,7 +160,7 @@ class _Run:
                 self._failed.add(family)
 
     def _establish(self, family: str) -> Change:
-        backend = self._chosen.make(self._node, family, self._config.masq_chain)
+        backend = self._chosen.make(self._node, family, self._config.masq_chain, position=self._config.jump_position)
         tool = self._chosen.tool(self._node, family)
         if backend is None or tool is None:
             raise NodeError(

@@ -18,6 +18,7 @@ from .._system.ip_families import FAMILIES, IPV4, IPV6
 from .entries import PolicyRule, Snat, parse_rules, parse_snat
 from .values import (
     LINK_LOCAL,
+    PLACES_BY_CHAIN,
     AddressRange,
     Mark,
     Network,
@@ -28,6 +29,7 @@ from .values import (
     check_count,
     parse_interfaces,
     parse_interval,
+    parse_jump_position,
     parse_marks,
     parse_networks,
     parse_port_range_list,
@@ -54,6 +56,7 @@ RESERVED_CIDRS = RFC1918_CIDRS + (
 BACKENDS = ("auto", "iptables_nft", "iptables_legacy", "nftables")
 SNAT_MISSING = ("masquerade", "keep")
 EXEMPTIONS = ("return", "accept", "enforce")
+FLUSHES = ("none", "changed")
 
 
 class Option(t.NamedTuple):
@@ -260,6 +263,22 @@ POLICY_OPTIONS = (
         sparse=True,
     ),
     Option(
+        "jump_position",
+        "jumpPosition",
+        None,
+        "str",
+        "keep",
+        parse_jump_position,
+        "where in POSTROUTING the jump is",
+        sparse=True,
+    ),
+    _choice(
+        "flush_conntrack",
+        "flushConntrack",
+        "which open connections are removed after a change of the rules",
+        FLUSHES,
+    )._replace(sparse=True),
+    Option(
         "resync_interval",
         "resyncInterval",
         None,
@@ -302,6 +321,8 @@ class Config(t.NamedTuple):
     snat: t.Tuple[Snat, ...] = ()
     snat_missing: str = "masquerade"
     rules: t.Tuple[PolicyRule, ...] = ()
+    jump_position: str = "keep"
+    flush_conntrack: str = "none"
 
     @property
     def families(self) -> t.Tuple[str, ...]:
@@ -315,11 +336,11 @@ class Config(t.NamedTuple):
         narrowing = {name: sorted(map(str, getattr(self, name))) for name in _NARROWING}
         narrowing.update((name, list(map(str, getattr(self, name)))) for name in _ORDERED)
         others = self._replace(non_masquerade_cidrs=(), notes=())._asdict()
-        missing = others.pop("snat_missing")
+        added = {name: others.pop(name) for name in _ADDED}
         values: t.List[t.Any] = [ranges, *(str(value) for name, value in others.items() if name not in narrowing)]
         # Policies without them have the digest that they had before there were such options.
         values += [(name, listed) for name, listed in narrowing.items() if listed]
-        values += [("snat_missing", missing)] if missing != DEFAULTS["snat_missing"] else []
+        values += [(name, value) for name, value in added.items() if value != DEFAULTS[name]]
         return hashlib.sha256(repr(values).encode("utf-8")).hexdigest()[:12]
 
 
@@ -328,6 +349,9 @@ _NARROWING = ("masquerade_cidrs", "source_cidrs", "out_interfaces", "except_inte
 
 #: The same, and their entries have an order.
 _ORDERED = ("snat", "rules")
+
+#: Other options that there were not in the first release.
+_ADDED = ("snat_missing", "jump_position", "flush_conntrack")
 
 #: Options that are lists of networks.
 NETWORK_LISTS = ("non_masquerade_cidrs", "masquerade_cidrs", "source_cidrs")
@@ -418,10 +442,33 @@ def _check_together(config: Config, limit: int, label: t.Callable[[str], str]) -
                 "%s: %s is exempt as long as %s is false: set %s to true"
                 % (label("masquerade_cidrs"), LINK_LOCAL[family], label(option), label(option))
             )
+    _check_position(config, label)
     if config.exemption == "enforce" and config.backend not in ("auto", "nftables"):
         raise ConfigError(
             "%s: enforce needs the nftables backend, not %s: set %s to nftables or auto"
             % (label("exemption"), config.backend, label("backend"))
+        )
+
+
+def _check_position(config: Config, label: t.Callable[[str], str]) -> None:
+    kind, _colon, chain = config.jump_position.partition(":")
+    if kind not in PLACES_BY_CHAIN:
+        return
+    option = label("jump_position")
+    if chain == config.masq_chain:
+        raise ConfigError(
+            "%s: %s is the chain whose jump is to be placed: name another program's chain" % (option, chain)
+        )
+    needs = "%s: %s needs a backend iptables_nft or iptables_legacy" % (option, config.jump_position)
+    if config.backend == "nftables":
+        raise ConfigError(
+            "%s, because the chain of the backend nftables has a hook of its own and no jump: set %s to one of these, "
+            "or %s to first or last" % (needs, label("backend"), option)
+        )
+    if config.exemption == "enforce":
+        raise ConfigError(
+            "%s, and exemption enforce needs nftables: set %s to first or last, or %s to accept"
+            % (needs, option, label("exemption"))
         )
 
 

@@ -37,6 +37,10 @@ RESERVED_CHAINS = frozenset(
 #: Prefixes of chains that other programs on a Kubernetes node own and rewrite.
 RESERVED_PREFIXES = ("KUBE-", "CALI-", "FLANNEL-", "CILIUM_", "CNI-", "DOCKER", "LIBVIRT_", "WEAVE", "NETAVARK")
 
+#: Places of the jump; the latter are followed by the name of a chain.
+PLACES = ("keep", "first", "last")
+PLACES_BY_CHAIN = ("before", "after")
+
 #: Ranges of source ports; each takes a rule for each protocol.
 PORT_RANGES_LIMIT = 100
 
@@ -310,6 +314,31 @@ def parse_duration(text: t.Any) -> int:
     return total
 
 
+def parse_jump_position(value: t.Any) -> str:
+    """Read a place of the jump in POSTROUTING.
+
+    :raises ConfigError: it is none, or nothing that a rule of POSTROUTING leads to has the name.
+    """
+    kind, colon, chain = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if not (value in PLACES if not colon else kind in PLACES_BY_CHAIN and _CHAIN.match(chain)):
+        raise ConfigError(
+            "%s is no place of the jump: give keep, first, last, before:CHAIN or after:CHAIN" % show(value)
+        )
+    if len(chain) > CHAIN_NAME_LIMIT:
+        raise ConfigError(_too_long(chain))
+    if chain.upper() in RESERVED_CHAINS:
+        raise ConfigError("%s is a target or a builtin chain of iptables: give a chain to which a rule jumps" % chain)
+    return t.cast(str, value)
+
+
+def _too_long(chain: str) -> str:
+    return "%s cannot name a chain: it has %d characters, iptables takes at most %d" % (
+        show(chain),
+        len(chain),
+        CHAIN_NAME_LIMIT,
+    )
+
+
 def belongs_to_others(name: str) -> bool:
     """Whether iptables itself, or another program on a Kubernetes node, gives this chain name its meaning."""
     return name.upper() in RESERVED_CHAINS or name.upper().startswith(RESERVED_PREFIXES)
@@ -326,10 +355,7 @@ def check_chain_name(name: t.Any) -> str:
             % show(name)
         )
     if len(name) > CHAIN_NAME_LIMIT:
-        raise ConfigError(
-            "%s cannot name a chain: it has %d characters, iptables takes at most %d"
-            % (show(name), len(name), CHAIN_NAME_LIMIT)
-        )
+        raise ConfigError(_too_long(name))
     if name.upper() in RESERVED_CHAINS:
         raise ConfigError("%s cannot name our chain: iptables reserves it; IP-MASQ-AGENT is the default" % show(name))
     for prefix in RESERVED_PREFIXES:

@@ -49,6 +49,8 @@ remembered = st.builds(
     notes=lines,
     unrecorded=lines,
     harmless=st.lists(st.builds(restraint.Done, st.floats(0, 4e9)), max_size=3).map(tuple),
+    moves=st.lists(st.builds(restraint.Done, st.floats(0, 4e9)), max_size=3).map(tuple),
+    flushed=st.integers(0, 10**9),
 )
 
 

@@ -35,6 +35,8 @@ samples = st.builds(
     verification=st.none()
     | st.builds(Verification, st.floats(0, 4e9), st.none() | st.booleans(), counts, counts, st.text()),
     connections=st.none() | st.builds(Statistics, counts, counts, counts, counts),
+    misplaced=st.dictionaries(families, st.sampled_from(["", "unknown", "CNI plugin bridge or ptp"])),
+    flushed=st.none() | counts,
 )
 
 
@@ -62,6 +64,11 @@ def test_any_sample_is_valid_and_complete(sample: Sample) -> None:
         ):
             labels = (("family", family), ("verdict", verdict))
             assert values["ip_masq_agent_%s_total" % name, labels] == float(value)
+    for family, program in sample.misplaced.items():
+        labels = (("family", family),) + ((("program", program),) if program else ())
+        assert values["ip_masq_agent_jump_misplaced", labels] == float(bool(program))
+    flushed = values.get(("ip_masq_agent_connections_flushed_total", ()))
+    assert flushed == (None if sample.flushed is None else float(sample.flushed))
     infos = [labels for name, labels in values if name == "ip_masq_agent_info"]
     assert infos == ([tuple(sorted(sample.info.items()))] if sample.info else [])
     last = sample.verification

@@ -1,0 +1,240 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The option jump_position over real tables: where the jump is, whose rules packets meet first, and who moves it."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+from pathlib import Path
+
+import pytest
+from support.agent_node import AgentNode
+from support.marks import iptables_only
+from support.modules import apply, refused, run_module
+from support.namespaces import Namespace
+from support.prometheus import parse
+from support.topology import ADDRESSES, Topology
+from support.variants import NFT_FAMILIES, Variant, snapshot
+
+CHAIN = "IP-MASQ-AGENT"
+#: Rules of other programs: kube-proxy's, Calico's, an administrator's.
+OTHERS = (
+    ":KUBE-POSTROUTING - [0:0]",
+    ":cali-POSTROUTING - [0:0]",
+    "-A POSTROUTING -m comment --comment kubernetes -j KUBE-POSTROUTING",
+    "-A POSTROUTING -m comment --comment cali:x -j cali-POSTROUTING",
+    "-A POSTROUTING -o eth9 -j MASQUERADE",
+)
+#: By the option's value, the targets of the rules of POSTROUTING in their order.
+PLACES = {
+    "keep": "KUBE-POSTROUTING cali-POSTROUTING MASQUERADE " + CHAIN,
+    "first": CHAIN + " KUBE-POSTROUTING cali-POSTROUTING MASQUERADE",
+    "last": "KUBE-POSTROUTING cali-POSTROUTING MASQUERADE " + CHAIN,
+    "before:cali-POSTROUTING": "KUBE-POSTROUTING %s cali-POSTROUTING MASQUERADE" % CHAIN,
+    "after:cali-POSTROUTING": "KUBE-POSTROUTING cali-POSTROUTING %s MASQUERADE" % CHAIN,
+}
+
+
+def targets(ns: Namespace, variant: Variant, family: str) -> str:
+    """The targets of POSTROUTING."""
+    return " ".join(rule.split()[-1] for rule in variant.rules(ns, family, "POSTROUTING") or [])
+
+
+@iptables_only
+@pytest.mark.parametrize("position", PLACES)
+def test_places_in_both_families(ns: Namespace, variant: Variant, position: str) -> None:
+    options = {"backend": variant.backend, "enable_ipv6": True, "jump_position": position}
+    for family in NFT_FAMILIES:
+        variant.load(ns, family, *OTHERS)
+    planned = run_module(ns, check=True, diff=True, **options)
+    assert planned["changed"] and CHAIN not in targets(ns, variant, "ipv4")
+    done = apply(ns, diff=True, **options)
+    assert (done["actions"], done["diff"]) == (planned["actions"], planned["diff"])
+    assert [targets(ns, variant, family) for family in NFT_FAMILIES] == [PLACES[position]] * 2
+    assert not apply(ns, **options)["changed"]
+
+
+@iptables_only
+def test_moving_is_one_action_and_loses_no_rule(ns: Namespace, variant: Variant, family: str) -> None:
+    options = {"backend": variant.backend, "enable_ipv6": True}
+    apply(ns, **options)
+    variant.load(ns, family, *OTHERS)
+    for position, place in (("last", PLACES["last"]), ("first", PLACES["first"]), ("keep", PLACES["first"])):
+        done = apply(ns, jump_position=position, **options)
+        assert [action["action"] for action in done["actions"]] == ["jump moved to its position"] * done["changed"]
+        assert targets(ns, variant, family) == place
+    assert not done["changed"]
+
+
+@iptables_only
+def test_chain_without_a_jump_is_a_warning(ns: Namespace, variant: Variant) -> None:
+    done = apply(ns, backend=variant.backend, jump_position="before:cali-POSTROUTING")
+    (warning,) = [warning for warning in done["warnings"] if "jump_position" in warning]
+    assert "no rule of POSTROUTING leads to cali-POSTROUTING" in warning
+    assert targets(ns, variant, "ipv4") == CHAIN
+
+
+def test_nftables_refuses_places_beside_a_chain_of_iptables(ns: Namespace) -> None:
+    before = snapshot(ns)
+    said = refused(ns, backend="nftables", jump_position="after:KUBE-POSTROUTING")
+    assert "needs a backend iptables_nft or iptables_legacy" in said
+    assert snapshot(ns) == before
+
+
+PRIORITIES = {"keep": 100, "first": -199, "last": 2147483647}
+
+
+def priorities(ns: Namespace) -> t.Dict[str, int]:
+    """By family and chain of our tables."""
+    listed = json.loads(ns.run("nft", "-j", "list", "ruleset"))["nftables"]
+    return {
+        "%s %s" % (chain["family"], chain["name"]): chain["prio"]
+        for one in listed
+        for kind, chain in one.items()
+        if kind == "chain" and chain["table"] == "ip_masq_agent"
+    }
+
+
+@pytest.mark.parametrize("exemption", ["return", "enforce"])
+def test_with_nftables_the_priority_is_the_place(ns: Namespace, exemption: str) -> None:
+    enforcer = {"ip enforce": 50, "ip6 enforce": 50} if exemption == "enforce" else {}
+    options = {"backend": "nftables", "exemption": exemption, "enable_ipv6": True}
+    options["non_masquerade_cidrs"] = ["10.0.0.0/8", "fd00::/8"]
+    for position in ("first", "last", "keep", "first"):
+        planned = run_module(ns, check=True, jump_position=position, **options)
+        done = apply(ns, jump_position=position, **options)
+        assert done["changed"] and done["actions"] == planned["actions"]
+        number = PRIORITIES[position]
+        assert priorities(ns) == {"ip postrouting": number, "ip6 postrouting": number, **enforcer}
+        assert not apply(ns, jump_position=position, **options)["changed"]
+    apply(ns, state="absent")
+    assert priorities(ns) == {}
+
+
+def second_address(node: Namespace, family: str) -> str:
+    """Give the node one more address, which masquerading does not choose."""
+    address, length = ("198.51.100.77", 24) if family == "ipv4" else ("2001:db8:1::77", 64)
+    node.run("ip", "address", "add", "%s/%d" % (address, length), "dev", "eth0", "preferred_lft", "0")
+    return address
+
+
+@pytest.mark.parametrize("own", [-100, 0, 99, 101])
+def test_packets_meet_the_nftables_chain_first_or_last(topology: Topology, family: str, own: int) -> None:
+    """Another program gives packets an address of its own: whose chain they meet first decides."""
+    nft, a = NFT_FAMILIES[family], ADDRESSES[family]
+    theirs = second_address(topology.node, family)
+    rules = "table %s theirs { chain post { type nat hook postrouting priority %d; oifname eth0 snat to %s; }; }"
+    topology.node.run("nft", rules % (nft, own, theirs))
+    for position, seen in (("first", a.node), ("last", theirs), ("keep", theirs if own < 100 else a.node)):
+        apply(topology.node, backend="nftables", enable_ipv6=True, jump_position=position)
+        assert topology.ask(a.outside[0]) == {a.outside[0]: seen}, position
+
+
+@iptables_only
+@pytest.mark.parametrize("position, seen", [("first", "node"), ("last", "theirs")])
+def test_packets_meet_the_jump_first_or_last(
+    topology: Topology, variant: Variant, family: str, position: str, seen: str
+) -> None:
+    a = ADDRESSES[family]
+    theirs = second_address(topology.node, family)
+    apply(topology.node, backend=variant.backend, enable_ipv6=True)
+    for verb in ("-I POSTROUTING 1", "-A POSTROUTING"):
+        variant.load(topology.node, family, "%s -o eth0 -s %s -j SNAT --to-source %s" % (verb, a.pods, theirs))
+    apply(topology.node, backend=variant.backend, enable_ipv6=True, jump_position=position)
+    assert topology.ask(a.outside[0]) == {a.outside[0]: {"node": a.node, "theirs": theirs}[seen]}
+
+
+MOST = 3
+#: What a program does that insists on being first.
+INSISTS = ("-D POSTROUTING -j cali-POSTROUTING", "-I POSTROUTING 1 -j cali-POSTROUTING")
+
+
+@pytest.fixture
+def node(ns: Namespace, tmp_path: Path, variant: Variant) -> AgentNode:
+    """A node in sync whose jump is first, and a chain of Calico behind it."""
+    made = AgentNode(ns, tmp_path, metrics=True)
+    variant.load(ns, "ipv4", ":cali-POSTROUTING - [0:0]", "-A POSTROUTING -j cali-POSTROUTING")
+    made.configure(backend=variant.backend, jumpPosition="first")
+    assert made.sync().returncode == 0
+    return made
+
+
+def metric(node: AgentNode) -> t.Dict[t.Any, float]:
+    """The samples of the place of the jump."""
+    values = parse((node.metrics_dir / "ip_masq_agent.prom").read_text()).values
+    return {labels: value for (name, labels), value in values.items() if name.endswith("jump_misplaced")}
+
+
+@iptables_only
+def test_a_war_ends_and_is_reported(node: AgentNode, variant: Variant) -> None:
+    first, second = CHAIN + " cali-POSTROUTING", "cali-POSTROUTING " + CHAIN
+    assert targets(node.ns, variant, "ipv4") == first
+    assert metric(node) == {(("family", "ipv4"),): 0}
+    for _moved in range(MOST):
+        variant.load(node.ns, "ipv4", *INSISTS)
+        assert targets(node.ns, variant, "ipv4") == second
+        done = node.sync()
+        assert done.returncode == 0 and "jump moved to its position" in done.stdout + done.stderr
+        assert targets(node.ns, variant, "ipv4") == first
+    variant.load(node.ns, "ipv4", *INSISTS)
+    done = node.sync()
+    assert done.returncode == 0 and targets(node.ns, variant, "ipv4") == second
+    note = "In its way is a rule of Calico: -A POSTROUTING -j cali-POSTROUTING"
+    assert note in done.stdout + done.stderr
+    done = node.sync()
+    assert done.stdout + done.stderr == "", "it is logged once"
+    status = node.status()
+    assert (status["in_sync"], status["differs"], status["withheld"]) == (True, [], [])
+    assert status["misplaced"] == [
+        {"family": "ipv4", "backend": variant.backend, "rule": "-A POSTROUTING -j cali-POSTROUTING", "program": "Calico"}
+    ]
+    shown = node.command("status").stdout
+    assert note in shown and "in sync; the jump is not at its position, see notes" in shown
+    assert "position     first" in shown
+    assert metric(node) == {(("family", "ipv4"), ("program", "Calico")): 1}
+    # What packets need is repaired all the same.
+    variant.unhook(node.ns, "ipv4")
+    assert node.sync().returncode == 0
+    assert targets(node.ns, variant, "ipv4") == CHAIN
+
+
+@iptables_only
+def test_after_an_hour_or_another_policy_it_is_moved_again(node: AgentNode, variant: Variant) -> None:
+    for _moved in range(MOST + 1):
+        variant.load(node.ns, "ipv4", *INSISTS)
+        node.sync()
+    second = "cali-POSTROUTING " + CHAIN
+    assert targets(node.ns, variant, "ipv4") == second
+    node.configure(backend=variant.backend, jumpPosition="before:cali-POSTROUTING")
+    assert node.sync().returncode == 0
+    assert targets(node.ns, variant, "ipv4") == CHAIN + " cali-POSTROUTING"
+    for _moved in range(MOST + 1):
+        variant.load(node.ns, "ipv4", *INSISTS)
+        node.sync()
+    assert targets(node.ns, variant, "ipv4") == second
+    state = json.loads(node.state_file.read_text())
+    assert len(state["moves"]) == MOST
+    state["moves"] = [[seconds - 3600, repair] for seconds, repair in state["moves"]]
+    node.state_file.write_text(json.dumps(state))
+    node.sync()
+    assert targets(node.ns, variant, "ipv4") == CHAIN + " cali-POSTROUTING"
+
+
+@iptables_only
+def test_moves_that_the_operator_asks_for_do_not_count(node: AgentNode, variant: Variant) -> None:
+    for _again in range(MOST + 1):
+        for position in ("last", "first"):
+            node.configure(backend=variant.backend, jumpPosition=position)
+            assert node.sync().returncode == 0
+            places = [CHAIN, "cali-POSTROUTING"]
+            assert targets(node.ns, variant, "ipv4") == " ".join(places if position == "first" else places[::-1])
+
+
+@iptables_only
+def test_a_module_without_a_memory_moves_it(node: AgentNode, variant: Variant) -> None:
+    for _moved in range(MOST + 2):
+        variant.load(node.ns, "ipv4", *INSISTS)
+        done = apply(node.ns, backend=variant.backend, jump_position="first")
+        assert done["changed"] and targets(node.ns, variant, "ipv4") == CHAIN + " cali-POSTROUTING"

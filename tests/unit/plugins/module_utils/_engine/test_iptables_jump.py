@@ -1,0 +1,209 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where in POSTROUTING the jump is, and when it is left where it is. The tables are those of test_iptables_damage."""
+
+from __future__ import annotations
+
+import copy
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import ActionKind
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import Iptables
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_jump import plan_jump
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import parse_postrouting
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from hypothesis import given
+from hypothesis import strategies as st
+from support import worlds
+from support.nat import LEFT_OUT, Nat, target
+from support.worlds import CHAIN, JUMP, World
+
+variants = st.sampled_from(["iptables_nft", "iptables_legacy"])
+positions = st.sampled_from(["first", "last", "before:OTHER", "after:OTHER", "before:KUBE-POSTROUTING", "after:NONE"])
+WANTED = from_config(build({}), "ipv4")
+
+
+def placed(nat: Nat, family: str, position: str) -> Iptables:
+    """The backend of a policy with a position."""
+    return worlds.backend(nat, family, position=position)
+
+
+def barrier(rules: t.Sequence[str]) -> int:
+    """How many rules packets get past; judged here by the words of the rules alone."""
+    for number, rule in enumerate(rules):
+        words = worlds.without_comment(rule)
+        final = words[0] == "-g" or (words[0] == "-j" and words[1] in worlds.FINAL)
+        if final and LEFT_OUT not in rule:
+            return number
+    return len(rules)
+
+
+def assert_placed(rules: t.Sequence[str], position: str) -> None:
+    """The one jump is where the position says."""
+    (jump,) = [number for number, rule in enumerate(rules) if target(rule) == CHAIN]
+    others = [rule for rule in rules if target(rule) != CHAIN]
+    reach = barrier(others)
+    kind, _colon, chain = position.partition(":")
+    there = [number for number, rule in enumerate(others) if target(rule) == chain]
+    assert jump <= reach
+    if kind == "first":
+        assert jump == 0
+    elif kind == "last":
+        assert jump == reach
+    elif there and kind == "before":
+        assert jump <= there[0]
+    elif there:
+        assert jump >= min(there[-1] + 1, reach)
+
+
+@given(worlds.worlds(), variants, positions)
+def test_whatever_the_table_holds_the_jump_ends_where_it_belongs(world: World, variant: str, position: str) -> None:
+    nat = Nat(variant, world.chains)
+    change = converge(placed(nat, world.family, position), world.wanted)
+    worlds.assert_holds(nat.chains, world.wanted)
+    assert worlds.others(nat.chains) == worlds.others(world.chains), "another program's rule was lost or moved"
+    assert_placed(nat.chains["POSTROUTING"], position)
+    assert len(nat.tried) == bool(change.plan.actions)
+    shown = [line for line in change.plan.after if line.startswith("-A POSTROUTING")]
+    assert shown == ["-A POSTROUTING " + rule for rule in nat.chains["POSTROUTING"]], "the diff is not what happened"
+    assert not converge(placed(nat, world.family, position), world.wanted).plan.actions, "it does not come to rest"
+
+
+@given(worlds.worlds(), variants, positions)
+def test_a_position_adds_nothing_but_a_move(world: World, variant: str, position: str) -> None:
+    kept, moved = Nat(variant, copy.deepcopy(world.chains)), Nat(variant, copy.deepcopy(world.chains))
+    plain = converge(worlds.backend(kept, world.family), world.wanted).plan
+    plan = converge(placed(moved, world.family, position), world.wanted).plan
+    assert [action for action in plan.actions if action.kind != ActionKind.JUMP_POSITIONED] == list(plain.actions)
+    assert kept.chains[CHAIN] == moved.chains[CHAIN]
+
+
+@given(worlds.worlds(), variants, positions)
+def test_moves_that_are_withheld_leave_a_good_jump_and_name_who_is_in_the_way(
+    world: World, variant: str, position: str
+) -> None:
+    nat = Nat(variant, world.chains)
+    backend = placed(nat, world.family, position)
+    change = converge(backend, world.wanted, withheld=[ActionKind.JUMP_POSITIONED])
+    worlds.assert_holds(nat.chains, world.wanted)
+    assert not any(action.kind == ActionKind.JUMP_POSITIONED for action in change.plan.actions)
+    left = converge(backend, world.wanted, check=True, withheld=[ActionKind.JUMP_POSITIONED]).plan
+    assert not left.actions
+    if left.misplaced is None:
+        assert_placed(nat.chains["POSTROUTING"], position)
+    else:
+        others = ["-A POSTROUTING " + rule for rule in worlds.others(nat.chains)["POSTROUTING"]]
+        assert left.misplaced.rule in others
+        again = converge(backend, world.wanted).plan
+        assert [action.kind for action in again.actions] == [ActionKind.JUMP_POSITIONED]
+
+
+RULES = {
+    "calico": '-m comment --comment "cali:O3lYWMrLQYEMJtB5" -j cali-POSTROUTING',
+    "kube": '-m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING',
+    "kubenet": '-m comment --comment "kubenet: SNAT for outbound traffic from cluster" -o eth1 -j MASQUERADE',
+    "mine": "-p udp -j OTHER",
+    "all": "-j MASQUERADE",
+    "jump": JUMP,
+}
+CHAINS = {"cali-POSTROUTING": [], "KUBE-POSTROUTING": [], "OTHER": [], CHAIN: worlds.healthy(WANTED)}
+
+
+def table(*names: str) -> Nat:
+    """A table with these rules in POSTROUTING."""
+    return Nat(chains=dict(copy.deepcopy(CHAINS), POSTROUTING=[RULES[name] for name in names]))
+
+
+def order(nat: Nat) -> str:
+    """The names of the rules of POSTROUTING."""
+    names = {rule: name for name, rule in RULES.items()}
+    return " ".join(names[rule] for rule in nat.chains["POSTROUTING"])
+
+
+@pytest.mark.parametrize(
+    "before, position, after",
+    [
+        ("mine jump kube", "keep", "mine jump kube"),
+        ("mine jump kube", "first", "jump mine kube"),
+        ("mine jump kube", "last", "mine kube jump"),
+        ("mine kube", "first", "jump mine kube"),
+        ("mine kube calico jump", "before:KUBE-POSTROUTING", "mine jump kube calico"),
+        ("jump mine kube", "before:KUBE-POSTROUTING", "jump mine kube"),
+        ("calico jump mine kube mine", "after:KUBE-POSTROUTING", "calico mine kube jump mine"),
+        ("calico kube mine jump", "after:KUBE-POSTROUTING", "calico kube mine jump"),
+        ("kube mine kube jump", "before:KUBE-POSTROUTING", "jump kube mine kube"),
+        ("kube jump mine kube", "after:KUBE-POSTROUTING", "kube mine kube jump"),
+        # Behind a rule that lets nothing pass no packet would meet it.
+        ("jump mine all kube", "last", "mine jump all kube"),
+        ("jump mine all kube", "after:KUBE-POSTROUTING", "mine jump all kube"),
+        ("all kube jump", "before:KUBE-POSTROUTING", "jump all kube"),
+        ("mine jump kube", "before:cali-POSTROUTING", "mine jump kube"),
+        ("mine kube", "after:cali-POSTROUTING", "mine kube jump"),
+    ],
+)
+def test_places(before: str, position: str, after: str) -> None:
+    nat = table(*before.split())
+    converge(placed(nat, "ipv4", position), WANTED)
+    assert order(nat) == after
+
+
+@pytest.mark.parametrize(
+    "before, position, program, rule",
+    [
+        ("calico mine jump", "first", "Calico", "calico"),
+        ("jump mine kubenet", "last", "kubenet", "kubenet"),
+        ("mine kube jump", "before:KUBE-POSTROUTING", "kube-proxy", "kube"),
+        ("jump kube", "after:KUBE-POSTROUTING", "kube-proxy", "kube"),
+        ("mine jump", "first", "unknown", "mine"),
+    ],
+)
+def test_who_is_in_the_way(before: str, position: str, program: str, rule: str) -> None:
+    plan = converge(placed(table(*before.split()), "ipv4", position), WANTED, withheld=[ActionKind.JUMP_POSITIONED]).plan
+    assert plan.misplaced is not None
+    assert plan.misplaced == ("-A POSTROUTING " + RULES[rule], program)
+
+
+@pytest.mark.parametrize(
+    "before, position, note",
+    [
+        (
+            "mine jump",
+            "before:cali-POSTROUTING",
+            "jump_position before:cali-POSTROUTING has no effect: no rule of POSTROUTING leads to cali-POSTROUTING; the "
+            "jump stays where it is, as with keep",
+        ),
+        (
+            "jump all kube",
+            "after:KUBE-POSTROUTING",
+            "jump_position after:KUBE-POSTROUTING: no packet passes the rule '-A POSTROUTING -j MASQUERADE', so the jump "
+            "is in front of it",
+        ),
+    ],
+)
+def test_what_cannot_be_done_is_a_note(before: str, position: str, note: str) -> None:
+    assert converge(placed(table(*before.split()), "ipv4", position), WANTED).plan.notes == (note,)
+
+
+def test_duplicates_that_are_left_do_not_count() -> None:
+    nat = table("mine", "jump", "kube")
+    nat.chains["POSTROUTING"].append("-m addrtype ! --dst-type LOCAL -j " + CHAIN)
+    withheld = [ActionKind.DUPLICATE_JUMP_REMOVED]
+    plan = converge(placed(nat, "ipv4", "after:OTHER"), WANTED, withheld=withheld).plan
+    assert not plan.actions and plan.misplaced is None
+    converge(placed(nat, "ipv4", "last"), WANTED, withheld=withheld)
+    assert order(nat) == "mine kube jump"
+
+
+def test_a_jump_that_iptables_cannot_delete_is_not_moved() -> None:
+    rules = parse_postrouting(["-A POSTROUTING " + RULES["mine"], "-A POSTROUTING " + JUMP])
+    stuck = [rule._replace(deletion="nft delete rule ip nat POSTROUTING handle 7") for rule in rules]
+    plan = plan_jump(CHAIN, stuck, position="first")
+    assert not plan.actions and not plan.deletions and not plan.insertions
+    assert plan.notes == (
+        "jump_position first is not kept: iptables cannot delete the jump to move it. Delete it: nft delete rule ip nat "
+        "POSTROUTING handle 7; the next run adds it where it belongs",
+    )

@@ -1,0 +1,70 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The options jump_position and flush_conntrack: what is read, what is refused, and with which remedy."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build, file_key
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import parse_jump_position
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["keep", "first", "last", "before:KUBE-POSTROUTING", "after:cali-POSTROUTING", "before:CNI-0a.b_c", "after:" + "C" * 28],
+)
+def test_positions_are_taken_as_they_are(given: str) -> None:
+    assert parse_jump_position(given) == given
+    assert build({"jump_position": given}).jump_position == given
+
+
+@pytest.mark.parametrize(
+    "given", ["", "First", "before", "before:", "after: X", "behind:X", "before:-X", "after:X Y", "before:X\n", 7, None]
+)
+def test_what_is_no_position_is_refused(given: t.Any) -> None:
+    with pytest.raises(ConfigError, match="is no place of the jump: give keep, first, last, before:CHAIN or after:CHAIN"):
+        parse_jump_position(given)
+
+
+@pytest.mark.parametrize(
+    "values, message",
+    [
+        ({"jump_position": "after:" + "C" * 29}, "jumpPosition: 'C+' cannot name a chain: it has 29 characters"),
+        ({"jump_position": "before:MASQUERADE"}, "jumpPosition: MASQUERADE is a target or a builtin chain of iptables"),
+        (
+            {"jump_position": "after:IP-MASQ-AGENT"},
+            "jumpPosition: IP-MASQ-AGENT is the chain whose jump is to be placed: name another program's chain",
+        ),
+        (
+            {"jump_position": "before:KUBE-POSTROUTING", "backend": "nftables"},
+            "jumpPosition: before:KUBE-POSTROUTING needs a backend iptables_nft or iptables_legacy, because the chain "
+            "of the backend nftables has a hook of its own and no jump: set backend to one of these, or jumpPosition to "
+            "first or last",
+        ),
+        (
+            {"jump_position": "after:X", "exemption": "enforce"},
+            "jumpPosition: after:X needs a backend iptables_nft or iptables_legacy, and exemption enforce needs "
+            "nftables: set jumpPosition to first or last, or exemption to accept",
+        ),
+        ({"flush_conntrack": "all"}, "flushConntrack: 'all' is not one of none, changed"),
+        ({"flush_conntrack": True}, "flushConntrack: True is not one of none, changed"),
+    ],
+)
+def test_refused_with_the_value_and_the_remedy(values: t.Dict[str, t.Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build(values, label=file_key)
+
+
+@pytest.mark.parametrize("position", ["first", "last"])
+def test_nftables_has_first_and_last(position: str) -> None:
+    assert build({"jump_position": position, "exemption": "enforce", "backend": "nftables"}).jump_position == position
+
+
+def test_digests_are_those_of_before_as_long_as_the_options_are_not_used() -> None:
+    assert build({}).digest == build({"jump_position": "keep", "flush_conntrack": "none"}).digest == "66acdcbd628a"
+    others = [{"jump_position": "first"}, {"jump_position": "last"}, {"flush_conntrack": "changed"}]
+    assert len({build(values).digest for values in [{}, *others]}) == 4
