@@ -184,6 +184,40 @@ options:
         O(backend=nftables) each entry is a rule or a few, however long its lists are.
     type: list
     elements: raw
+  jump_position:
+    description:
+      - Where in C(POSTROUTING) the jump is. What comes first decides about packets that several programs would
+        translate.
+      - With V(keep) a new jump is added at the end, and one that is there stays where it is.
+      - With V(first) no rule is in front of it. With V(last) only rules are behind it that no packet reaches.
+      - With C(before:CHAIN) and C(after:CHAIN) it is anywhere in front of, or behind, all rules that lead to a chain of
+        another program, and directly beside them when it has to be moved. If no rule leads to that chain, there is a
+        warning, and the jump stays where it is.
+      - The jump is never placed behind a rule that lets no packet pass.
+      - With O(backend=nftables) there is no jump. V(first) and V(last) set the priority of the chain to -199, the
+        lowest that a NAT chain can have, and 2147483647, the highest; V(keep) is 100, that of C(POSTROUTING). A place
+        beside a chain of iptables is refused.
+      - The agent on a node moves the jump three times within an hour if another program moves it away. After that the
+        jump stays where it is until an hour is over, and C(ip-masq-agent status) names the program. This module keeps
+        no state, and moves it each time.
+    type: str
+    default: keep
+  flush_conntrack:
+    description:
+      - Whether open connections are removed from the kernel's connection tracking after a change of the rules, so that
+        the new rules decide about them too. With V(none) they keep their source address until they end.
+      - With V(changed) those are removed whose verdict is another one than before, and which do not have the address
+        yet that they would get now. A UDP connection goes on with the new address; a TCP connection breaks, because the
+        other side does not know it by that address.
+      - Rules that were missing, or that are not of this collection's form, count as rules that masqueraded nothing.
+      - The destination is that after DNAT, so connections through Services are judged by where they lead. Connections
+        of the node itself stay. With O(exemption=accept) and O(exemption=enforce) those stay whose destination was
+        changed, and with O(out_interfaces) and O(except_interfaces) those for which no route is found.
+      - At most 10000 connections are removed in each family, in at most 10 seconds. A warning says when a limit was
+        met.
+    type: str
+    choices: [none, changed]
+    default: none
   lock_timeout:
     description:
       - Seconds to wait for the xtables lock, and for another run of this module or of the node's agent.
@@ -196,8 +230,9 @@ options:
       - An unknown key is a warning, with the nearest known key.
       - In addition to ip-masq-agent's keys the file may hold C(enableIPv6), C(masqChain), C(randomFully), C(toPorts),
         C(backend), C(exemption), C(nomasqAllReservedRanges), C(masqueradeCIDRs), C(sourceCIDRs), C(outInterfaces),
-        C(exceptInterfaces), C(skipMarks), C(snat), C(snatMissing) and C(rules). An option of this module that is not at
-        its default overrides the key. Keys of entries are C(outInterface), C(sourceCIDRs) and so on, or as here.
+        C(exceptInterfaces), C(skipMarks), C(snat), C(snatMissing), C(rules), C(jumpPosition) and C(flushConntrack). An
+        option of this module that is not at its default overrides the key. Keys of entries are C(outInterface),
+        C(sourceCIDRs) and so on, or as here.
     type: path
 requirements:
   - iptables or nftables on the node
@@ -217,7 +252,7 @@ attributes:
     description: Needs root on Linux.
 notes:
   - The nat table sees the first packet of a connection only. Connections that were open before a change keep their
-    source address.
+    source address, unless O(flush_conntrack=changed).
   - A rule of another program that comes later in C(POSTROUTING) can still masquerade what this module exempts, unless
     O(exemption) prevents it. Such rules are reported as warnings.
 seealso:
@@ -260,6 +295,11 @@ EXAMPLES = r"""
     non_masquerade_cidrs: [0.0.0.0/0]
     masquerade_cidrs: [203.0.113.0/24]
     source_cidrs: [10.244.0.0/16]
+
+- name: Decide before Calico does, also about connections that are open
+  kubenode.ip_masq.ip_masq:
+    jump_position: before:cali-POSTROUTING
+    flush_conntrack: changed
 
 - name: Exempt thousands of ranges with a constant-time lookup
   kubenode.ip_masq.ip_masq:
@@ -347,16 +387,24 @@ actions:
       description:
         - One of C(chain created), C(chain removed), C(rule added), C(rule removed), C(rules added), C(rules removed),
           C(rules reordered), C(unreadable chain rewritten), C(jump added), C(jump moved), C(jump replaced),
-          C(jump removed), C(duplicate jump removed), C(jump of an earlier agent removed),
-          C(chain of an earlier agent removed).
+          C(jump moved to its position), C(jump removed), C(duplicate jump removed),
+          C(jump of an earlier agent removed), C(chain of an earlier agent removed).
         - With nftables also C(table created), C(table removed), C(set created), C(range added), C(range removed),
-          C(ranges added), C(ranges removed), C(set removed), C(foreign part removed).
+          C(ranges added), C(ranges removed), C(set removed), C(foreign part removed),
+          C(priority of the chain changed).
       type: str
       sample: rule added
     rule:
       description: The rule, as C(iptables -S) prints it; a count where more than 100 were added or removed.
       type: str
       sample: -A IP-MASQ-AGENT -d 10.0.0.0/8 -m comment --comment "ip-masq-agent ..." -j RETURN
+flushed:
+  description:
+    - By family, how many open connections were removed, or in check mode would be.
+    - Empty if no rule was changed, and with O(flush_conntrack=none).
+  returned: when the node has a usable iptables or nft
+  type: dict
+  sample: {ipv4: 12}
 other_nat:
   description:
     - Chains of other programs that the same traffic meets, such as those of a CNI plugin. They may masquerade exempt

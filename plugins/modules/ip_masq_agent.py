@@ -186,7 +186,7 @@ def present(module: AnsibleModule, node: Node, where: Paths) -> t.Dict[str, t.An
     policy, config = read_policy(where, remembered, text)
     install.check_systemd()
     failed = systemd.last_failure(node.run, SERVICE)
-    planned = dry_run(node, where, config, remembered)
+    planned = dry_run(node, where, config, remembered, connections=check)
     put = install.put_files(where, text, check)
     result, errors, notes = planned, planned.errors, policy.notes
     if not check:

@@ -154,6 +154,15 @@ options:
       - What becomes of some connections, whatever the other lists say.
     type: list
     elements: raw
+  jump_position:
+    description:
+      - Where in C(POSTROUTING) the jump is.
+    type: str
+  flush_conntrack:
+    description:
+      - Which open connections are removed after a change of the rules. It says nothing about the rules.
+    type: str
+    choices: [none, changed]
 requirements:
   - iptables or nftables on the node
   - for O(destinations) and O(verify), permission to make network namespaces

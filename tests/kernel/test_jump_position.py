@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from support.agent_node import AgentNode
+from support.flood import Flood
 from support.marks import iptables_only
-from support.modules import apply, refused, run_module
+from support.modules import apply, refused, run_module, run_modules
 from support.namespaces import Namespace
 from support.prometheus import parse
 from support.topology import ADDRESSES, Topology
@@ -113,6 +114,12 @@ def test_with_nftables_the_priority_is_the_place(ns: Namespace, exemption: str) 
     assert priorities(ns) == {}
 
 
+def explained(node: Namespace, pod: str, destination: str) -> str:
+    """The source address that the module ip_masq_info says a destination sees."""
+    found = run_modules(node, [{"destinations": [destination], "source": pod}], module="ip_masq_info")[0]
+    return t.cast(str, found["explanations"][0]["seen_address"])
+
+
 def second_address(node: Namespace, family: str) -> str:
     """Give the node one more address, which masquerading does not choose."""
     address, length = ("198.51.100.77", 24) if family == "ipv4" else ("2001:db8:1::77", 64)
@@ -130,6 +137,7 @@ def test_packets_meet_the_nftables_chain_first_or_last(topology: Topology, famil
     for position, seen in (("first", a.node), ("last", theirs), ("keep", theirs if own < 100 else a.node)):
         apply(topology.node, backend="nftables", enable_ipv6=True, jump_position=position)
         assert topology.ask(a.outside[0]) == {a.outside[0]: seen}, position
+        assert explained(topology.node, a.pod, a.outside[0]) == seen
 
 
 @iptables_only
@@ -143,7 +151,21 @@ def test_packets_meet_the_jump_first_or_last(
     for verb in ("-I POSTROUTING 1", "-A POSTROUTING"):
         variant.load(topology.node, family, "%s -o eth0 -s %s -j SNAT --to-source %s" % (verb, a.pods, theirs))
     apply(topology.node, backend=variant.backend, enable_ipv6=True, jump_position=position)
-    assert topology.ask(a.outside[0]) == {a.outside[0]: {"node": a.node, "theirs": theirs}[seen]}
+    address = {"node": a.node, "theirs": theirs}[seen]
+    assert topology.ask(a.outside[0]) == {a.outside[0]: address}
+    assert explained(topology.node, a.pod, a.outside[0]) == address
+
+
+def test_no_connection_notices_a_move(topology: Topology, variant: Variant) -> None:
+    a, node = ADDRESSES["ipv4"], topology.node
+    apply(node, backend=variant.backend)
+    variant.load(node, "ipv4", *OTHERS)
+    with Flood(topology, a.exempt[0], a.outside[0]) as flood:
+        runs = [{"backend": variant.backend, "jump_position": position} for position in ("last", "first")]
+        results = run_modules(node, runs * 40)
+    assert all(result["changed"] for result in results)
+    assert flood.wrong == (0, 0)
+    assert min(flood.right) > 1000
 
 
 MOST = 3
@@ -188,12 +210,20 @@ def test_a_war_ends_and_is_reported(node: AgentNode, variant: Variant) -> None:
     status = node.status()
     assert (status["in_sync"], status["differs"], status["withheld"]) == (True, [], [])
     assert status["misplaced"] == [
-        {"family": "ipv4", "backend": variant.backend, "rule": "-A POSTROUTING -j cali-POSTROUTING", "program": "Calico"}
+        {
+            "family": "ipv4",
+            "backend": variant.backend,
+            "rule": "-A POSTROUTING -j cali-POSTROUTING",
+            "program": "Calico",
+        }
     ]
     shown = node.command("status").stdout
     assert note in shown and "in sync; the jump is not at its position, see notes" in shown
     assert "position     first" in shown
     assert metric(node) == {(("family", "ipv4"), ("program", "Calico")): 1}
+    info = node.ansible("kubenode.ip_masq.ip_masq_info", {"verify": False})
+    assert info["in_sync"] is True
+    assert [one["text"] for one in info["health"] if "In its way" in one["text"]] != []
     # What packets need is repaired all the same.
     variant.unhook(node.ns, "ipv4")
     assert node.sync().returncode == 0
@@ -230,6 +260,9 @@ def test_moves_that_the_operator_asks_for_do_not_count(node: AgentNode, variant:
             assert node.sync().returncode == 0
             places = [CHAIN, "cali-POSTROUTING"]
             assert targets(node.ns, variant, "ipv4") == " ".join(places if position == "first" else places[::-1])
+    variant.load(node.ns, "ipv4", *INSISTS)
+    node.sync()
+    assert targets(node.ns, variant, "ipv4") == CHAIN + " cali-POSTROUTING", "the first move of another program"
 
 
 @iptables_only

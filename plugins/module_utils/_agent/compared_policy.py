@@ -53,5 +53,6 @@ def _of_agent(where: Paths, remembered: Memory) -> t.Union[ComparedPolicy, str, 
     """The policy of the agent, why it cannot be read, or none where there is no agent."""
     effective = effective_policy.find_policy(where, remembered)
     if effective.config is not None and (effective.sources or remembered.values is not None):
-        return ComparedPolicy(FROM_AGENT, effective.config, effective.problem, effective.notes)
+        withheld = remembered.withheld(effective.config.jump_position)
+        return ComparedPolicy(FROM_AGENT, effective.config, effective.problem, effective.notes, withheld=withheld)
     return effective.problem

@@ -75,6 +75,7 @@ def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
         "last_error": remembered.last_error._asdict() if remembered.last_error else None,
         "failing": remembered.failing,
         "drift_repaired": remembered.drift_repaired,
+        "connections_flushed": remembered.flushed,
         "config_errors": remembered.config_errors,
     }
 

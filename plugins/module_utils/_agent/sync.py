@@ -108,11 +108,14 @@ class _Round(t.NamedTuple):
     legacy: t.List[t.List[str]]
 
 
-def dry_run(node: Node, where: Paths, config: Config, remembered: Memory) -> Result:
+def dry_run(node: Node, where: Paths, config: Config, remembered: Memory, connections: bool = False) -> Result:
     """What a sync would do now. Nothing is written.
 
+    :param connections: whether to count the open connections that it would remove, which may take seconds.
     :raises NodeError: as of :func:`~.reconcile.reconcile`.
     """
+    if not connections:
+        config = config._replace(flush_conntrack="none")
     return _reconcile(node, where, config, remembered, check=True).result
 
 
@@ -189,6 +192,9 @@ def describe(result: Result) -> t.Iterator[str]:
     for change in result.changes:
         for action in change.plan.actions:
             yield "%s, %s: %s: %s" % (change.family, change.backend, action.action, action.rule)
+    for done in result.flushed:
+        if done.removed:
+            yield "%s: open connections removed, because their verdict changed: %d" % (done.family, done.removed)
 
 
 def _request_interval(where: Paths, config: Config) -> None:
@@ -224,6 +230,8 @@ def _update(
         if result is not None:
             after = after._replace(notes=_same_or_new(before.notes, policy.notes + result.notes))
     if changes:
+        flushed = sum(done.removed for done in result.flushed) if result else 0
+        after = after._replace(flushed=before.flushed + flushed)
         kept = changes[:KEPT_ACTIONS]
         if len(changes) > len(kept):
             kept += ("and %d more" % (len(changes) - len(kept)),)
@@ -277,6 +285,7 @@ def _write_metrics(
         counters=result.counters() if result is not None else {},
         repairs_withheld=withheld,
         misplaced=_misplaced(policy.config, result),
+        flushed=after.flushed if policy.config is not None and policy.config.flush_conntrack != "none" else None,
         other_program=restraint.other_program() if withheld else "",
         info=_info(policy, result),
         verification=last_verification.read(where),

@@ -60,21 +60,21 @@ def plan_jump(
     :param position: value of the option jump_position.
     """
     plan = _plan_one(chain, postrouting, predecessors, withheld)
-    others = [rule for rule in plan.after if rule.deletion or not rule.is_jump(chain)]
+    others = [rule for rule in plan.after if not rule.is_jump(chain)]
+    stuck = next((rule.deletion for rule in plan.after if rule.deletion and rule.is_jump(chain)), "")
     place = _place(position, others)
     jump = next(i for i, rule in enumerate(plan.after) if rule.is_jump(chain))
     if place.note:
         plan = plan._replace(notes=(place.note,))
     if any(action.kind in _NEW for action in plan.actions):
-        return plan if place.new is None else _put(chain, plan, others, place.new)
+        return plan if place.new is None or stuck else _put(chain, plan, others, place.new)
     if place.least <= jump <= place.most:
         return plan
     wanted = place.least if jump < place.least else place.most
-    stuck = next((rule.deletion for rule in plan.after if rule.deletion and rule.is_jump(chain)), "")
     if stuck:
         note = (
-            "jump_position %s is not kept: iptables cannot delete the jump to move it. Delete it: %s; the next run adds "
-            "it where it belongs" % (position, stuck)
+            "jump_position %s is not kept: iptables cannot delete the jump to move it. Delete it: %s; the next run "
+            "adds it where it belongs" % (position, stuck)
         )
         return plan._replace(notes=plan.notes + (note,))
     if ActionKind.JUMP_POSITIONED in withheld:
@@ -90,7 +90,7 @@ def plan_jump(
 
 
 def _place(position: str, others: t.Sequence[PostroutingRule]) -> _Place:
-    """Where the jump may be among the rules of other programs. No packet gets to it behind one that shuts out the rest."""
+    """Where the jump may be among the rules of other programs: never behind one that shuts out the rest."""
     reach = next((i for i, rule in enumerate(others) if rule.shuts_out_the_rest), len(others))
     kind, _colon, chain = position.partition(":")
     if kind in ("first", "last"):
@@ -99,8 +99,8 @@ def _place(position: str, others: t.Sequence[PostroutingRule]) -> _Place:
     there = [i for i, rule in enumerate(others) if rule.target == chain]
     if kind == "keep" or not there:
         note = (
-            "jump_position %s has no effect: no rule of POSTROUTING leads to %s; the jump stays where it is, as with keep"
-            % (position, chain)
+            "jump_position %s has no effect: no rule of POSTROUTING leads to %s; the jump stays where it is, as with "
+            "keep" % (position, chain)
         )
         return _Place(0, len(others), note="" if kind == "keep" else note)
     if kind == "before":

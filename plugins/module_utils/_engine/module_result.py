@@ -24,6 +24,7 @@ def rules_return(result: Result, present: bool) -> t.Dict[str, t.Any]:
             for change in result.changes
             for action in change.plan.actions
         ],
+        "flushed": {done.family: done.removed for done in result.flushed},
     }
 
 
@@ -34,7 +35,12 @@ def rules_diff(result: Result) -> t.Dict[str, str]:
         return "\n".join((title,) + tuple(lines)) + "\n"
 
     sections = [(change.plan, "# %s, %s" % (change.family, change.backend)) for change in result.changes]
+    flushed = [
+        ("# %s, open connections whose verdict changes" % done.family, str(done.removed)) for done in result.flushed
+    ]
     return {
-        "before": "".join(listing(title, plan.before) for plan, title in sections),
-        "after": "".join(listing(title, plan.after) for plan, title in sections),
+        "before": "".join(listing(title, plan.before) for plan, title in sections)
+        + "".join(listing(title, [count]) for title, count in flushed),
+        "after": "".join(listing(title, plan.after) for plan, title in sections)
+        + "".join(listing(title, ["0"]) for title, _count in flushed),
     }

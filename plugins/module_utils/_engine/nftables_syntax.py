@@ -74,7 +74,7 @@ _BITS = {IPV4: 32, IPV6: 128}
 _VERSION = {IPV4: 4, IPV6: 6}
 _TYPES = {IPV4: "ipv4_addr", IPV6: "ipv6_addr"}
 #: By value of the option jump_position, the priority of the chain; lower runs first. Source NAT of others is at 90 to
-#: 110, iptables' at 100. A nat chain must be above -200 (NF_IP_PRI_CONNTRACK), so no other can be in front of the first;
+#: 110, of iptables at 100. A nat chain must be above -200 (NF_IP_PRI_CONNTRACK), so none is in front of the first, and
 #: no number is higher than that of the last. Packets meet all nat chains at the place of srcnat among the other hooks
 #: (nf_nat_register_fn), so nothing else moves.
 PRIORITIES = {"keep": 100, "first": -199, "last": 2**31 - 1}
@@ -735,7 +735,7 @@ def change_chains(before: Table, after: Table) -> t.List[str]:
     commands = []
     for name in _ALLOWED:
         rules = after.rules(name)
-        # The priority of a chain cannot be changed. The kernel hooks a new one before it takes the old one out.
+        # The priority of a chain cannot be changed. The kernel hooks a new chain before it takes the old one out.
         stays = rules is not None and before.rules(name) is not None and _hook(name, before) == _hook(name, after)
         if before.rules(name) is not None:
             commands.append("flush chain " + prefix + name)

@@ -21,6 +21,7 @@ from . import backends
 from .backend import ActionKind, Backend, BackendType, CommitRefused, Counters, Plan, Repair
 from .detect import Node
 from .fixed_addresses import require_addresses, without_missing
+from .open_connections import Flushed, flush
 from .other_nat import remarks, remarks_elsewhere
 from .ruleset import Ruleset, from_config
 from .run_lock import lock
@@ -57,6 +58,8 @@ class Result(t.NamedTuple):
     remarks: t.Tuple[str, ...] = ()
     #: fixed addresses of the policy that the node does not have
     missing: t.Tuple[str, ...] = ()
+    #: open connections that were removed, by family; empty where that was not asked for, or no rule was changed
+    flushed: t.Tuple[Flushed, ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -118,6 +121,9 @@ def reconcile(
         if present:
             run.establish(config.families)
         run.clear(adopt=present, former=former)
+    # It may take seconds, and needs no rule to stay as it is: without the lock.
+    if config.flush_conntrack == "changed":
+        run.flush()
     return run.result(lock_problem)._replace(missing=tuple(map(str, missing)))
 
 
@@ -137,6 +143,7 @@ class _Run:
         self._plan_notes: t.List[str] = []
         self._not_checked: t.List[str] = []
         self._remarks: t.List[str] = []
+        self._flushed: t.List[Flushed] = []
         #: families that are to have rules, and those of them that have none now
         self._families: t.Sequence[str] = ()
         self._failed: t.Set[str] = set()
@@ -195,6 +202,22 @@ class _Run:
         if backend.family in self._families:
             self._remarks += remarks_elsewhere(change.plan.others, backend.name, self._config.exemption)
 
+    def flush(self) -> None:
+        """Remove the open connections about which other rules have decided than those that are active now."""
+        for family in FAMILIES:
+            changes = [change for change in self._changes if change.family == family]
+            if family in self._failed or not any(change.plan.actions for change in changes):
+                continue
+            before = [change.plan.found.ruleset for change in changes if change.plan.found.ruleset]
+            after = [change.plan.view.ruleset for change in changes if change.backend == self._chosen.name]
+            try:
+                done = flush(family, before, after[0] if family in self._families else None, self._check)
+            except NodeError as exc:
+                self._errors.append("%s: flush_conntrack: open connections were not examined: %s" % (family, exc))
+                continue
+            self._flushed.append(done)
+            self._plan_notes += ["%s: %s" % (family, note) for note in done.notes]
+
     def _converge(self, backend: Backend, wanted: t.Optional[Ruleset]) -> Change:
         place = (backend.family, backend.name)
         withheld = [kind for kind in ActionKind if Repair(*place, kind.text) in self._withheld]
@@ -216,6 +239,7 @@ class _Run:
             tuple(notes),
             tuple(self._not_checked),
             tuple(self._remarks),
+            tuple(self._flushed),
         )
 
 

@@ -77,7 +77,8 @@ def notes(result: Result) -> t.List[str]:
 def _left_moves(result: Result) -> t.List[str]:
     return [
         "%s, %s: the jump is not moved again to the place that jump_position wants, because it was moved away %d times "
-        "within an hour. In its way is a rule of %s: %s. Have that program leave the place, or set jump_position to keep"
+        "within an hour. In its way is a rule of %s: %s. Have that program leave the place, or set jump_position to "
+        "keep"
         % (change.family, change.backend, MOST, _program(change.plan.misplaced.program), change.plan.misplaced.rule)
         for change in result.changes
         if change.plan.misplaced

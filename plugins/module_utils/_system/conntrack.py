@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Connections that the kernel tracks, and its counters about them. Reads, never writes.
+"""Connections that the kernel tracks, and its counters about them. Only :func:`remove` writes.
 
 Message layout: linux/netfilter/nfnetlink_conntrack.h.
 """
@@ -19,8 +19,10 @@ from .netlink import KernelError, Message, Netlink
 PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132}
 
 _GET = 1 << 8 | 1
+_DELETE = 1 << 8 | 2
 #: CTA_*
 _ORIGINAL, _REPLY, _ADDRESSES, _PROTOCOL = 1, 2, 1, 2
+_ID, _MASTER, _ZONE = 12, 14, 18
 #: CTA_IP_V4_SRC, _DST, and those of IPv6; CTA_PROTO_NUM, _SRC_PORT, _DST_PORT
 _SOURCE = {4: 1, 6: 3}
 _DESTINATION = {4: 2, 6: 4}
@@ -62,6 +64,22 @@ class Statistics(t.NamedTuple):
     drops: int
 
 
+class Flow(t.NamedTuple):
+    """A tracked connection of any protocol, as rules at the hook postrouting meet it. Addresses are numbers."""
+
+    source: int
+    #: after DNAT
+    destination: int
+    #: the source as the other side sees it
+    seen: int
+    #: whether the destination was changed
+    redirected: bool
+    #: whether a helper expected it, so that no rule of nat decided about it
+    related: bool
+    #: names it to the kernel, and no equal one in another zone or after it
+    key: bytes
+
+
 class _Tuple(t.NamedTuple):
     protocol: int
     source: Endpoint
@@ -77,7 +95,7 @@ def find(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[
     """
     number = PROTOCOLS[protocol]
     version = ipaddress.ip_address(seen.address).version
-    head = struct.pack("!BBH", _AF[version], 0, 0)
+    head = _head(version)
     with Netlink(netlink.NETFILTER) as kernel:
         if remote is None:
             messages = kernel.dump(
@@ -91,6 +109,34 @@ def find(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[
                 if exc.code != errno.ENOENT:
                     raise
     return [_connection(protocol, message) for message in messages]
+
+
+def read(version: int, look: t.Callable[[Flow], None]) -> None:
+    """Read the connections of one IP version, one after the other; none stays in memory.
+
+    :param look: is called with each, with some perhaps twice. An exception that it raises ends the reading.
+    :raises NodeError: the kernel does not tell.
+    """
+
+    def pass_on(message: Message) -> bool:
+        flow = _flow(message, version)
+        if flow is not None:
+            look(flow)
+        return False
+
+    with Netlink(netlink.NETFILTER) as kernel:
+        kernel.dump(_GET, _head(version), "tracked connections", wanted=pass_on)
+
+
+def remove(version: int, flows: t.Sequence[Flow]) -> int:
+    """Remove connections, and return how many there were still.
+
+    :raises NodeError: the kernel does not answer.
+    """
+    # Without the tuple in the key the kernel would remove all connections.
+    messages = [Message(_DELETE, _head(version) + flow.key) for flow in flows if flow.key]
+    with Netlink(netlink.NETFILTER) as kernel:
+        return kernel.change(messages, 0).count(0)
 
 
 def statistics() -> t.Optional[Statistics]:
@@ -107,6 +153,31 @@ def statistics() -> t.Optional[Statistics]:
     except (OSError, ValueError):
         return None
     return Statistics(count_now, limit_now, totals.get("insert_failed", 0), totals.get("drop", 0))
+
+
+def _head(version: int) -> bytes:
+    return struct.pack("!BBH", _AF[version], 0, 0)
+
+
+def _flow(message: Message, version: int) -> t.Optional[Flow]:
+    known = netlink.attributes(message.body[4:])
+    original, reply = known.get(_ORIGINAL, b""), known.get(_REPLY, b"")
+    opened = netlink.attributes(netlink.attributes(original).get(_ADDRESSES, b""))
+    answered = netlink.attributes(netlink.attributes(reply).get(_ADDRESSES, b""))
+    source, destination = _SOURCE[version], _DESTINATION[version]
+    if source not in opened or source not in answered or _ID not in known:
+        return None
+    key = netlink.nest(_ORIGINAL, original) + netlink.attribute(_ID, known[_ID])
+    if _ZONE in known:
+        key += netlink.attribute(_ZONE, known[_ZONE])
+    return Flow(
+        int.from_bytes(opened[source], "big"),
+        int.from_bytes(answered[source], "big"),
+        int.from_bytes(answered[destination], "big"),
+        answered[source] != opened[destination],
+        _MASTER in known,
+        key,
+    )
 
 
 def _reply(version: int, protocol: int, source: Endpoint, destination: Endpoint) -> bytes:

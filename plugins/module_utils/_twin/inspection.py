@@ -8,7 +8,8 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
-from .._engine import backends
+from .._engine import backends, restraint
+from .._engine.backend import Repair
 from .._engine.detect import Node
 from .._engine.reconcile import Result, reconcile
 from .._engine.ruleset import Ruleset, exempt_in_the_end, from_config
@@ -42,6 +43,8 @@ class ComparedPolicy(t.NamedTuple):
     used_before: t.Optional[str] = None
     #: how the last sync failed, where it did
     failure: t.Optional[str] = None
+    #: repairs that the agent does not make any more
+    withheld: t.FrozenSet[Repair] = frozenset()
 
 
 class Request(t.NamedTuple):
@@ -104,7 +107,9 @@ def inspect(
     :param progress: told how far a verification is.
     :raises NodeError: the node cannot be read.
     """
-    result = reconcile(node, policy.config, check=True, used_before=policy.used_before)
+    # Open connections are not looked at: what a change would do to them is not asked.
+    config = policy.config._replace(flush_conntrack="none")
+    result = reconcile(node, config, check=True, used_before=policy.used_before, withheld=policy.withheld)
     rulesets = _rulesets(node, policy, result)
     if policy.origin == FROM_RULES and not rulesets:
         policy = policy._replace(origin=NOWHERE)
@@ -206,7 +211,7 @@ def _health(node: Node, policy: ComparedPolicy, result: Result) -> t.Iterator[He
     if actions:
         text = "active rules differ from the configuration: %s: %s" % (actions[0].action, actions[0].rule)
         yield Health("out_of_sync", ERROR, text + (" and %d more" % (len(actions) - 1) if actions[1:] else ""), _SYNC)
-    for note in (*policy.notes, *result.notes):
+    for note in (*policy.notes, *result.notes, *restraint.notes(result)):
         yield Health("note", INFO, note, "")
     if policy.failure:
         yield Health("agent_failing", ERROR, "the last sync failed: %s" % policy.failure, "")

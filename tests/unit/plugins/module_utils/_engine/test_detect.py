@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backends
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_tool import find_tool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from support.machine import LEGACY, NFT, Machine
@@ -130,3 +131,16 @@ def test_looking_writes_nothing_and_makes_no_table(machine: Machine) -> None:
     for asked_for in ("auto", NFT, LEGACY):
         machine.choose(asked_for)
     assert machine.writes() == [] and machine.legacy_tables == {"ipv4": [], "ipv6": []}
+
+
+def test_places_beside_a_chain_need_iptables(machine: Machine) -> None:
+    for requested, position in (("auto", "before:X"), (NFT, "after:X"), ("auto", "first")):
+        assert backends.choose(machine.node(), requested, position=position).name == NFT
+    machine.remove("-nft", "-legacy")
+    (machine.bin / "nft").touch(mode=0o755)
+    assert backends.choose(machine.node(), "auto", position="last").name == "nftables"
+    with pytest.raises(NodeError) as refused:
+        backends.choose(machine.node(), "auto", position="before:X")
+    assert str(refused.value).startswith(
+        "no backend is available on this node for jump_position before:X: install the package iptables (searched "
+    )

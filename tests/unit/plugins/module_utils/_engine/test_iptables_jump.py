@@ -162,7 +162,9 @@ def test_places(before: str, position: str, after: str) -> None:
     ],
 )
 def test_who_is_in_the_way(before: str, position: str, program: str, rule: str) -> None:
-    plan = converge(placed(table(*before.split()), "ipv4", position), WANTED, withheld=[ActionKind.JUMP_POSITIONED]).plan
+    plan = converge(
+        placed(table(*before.split()), "ipv4", position), WANTED, withheld=[ActionKind.JUMP_POSITIONED]
+    ).plan
     assert plan.misplaced is not None
     assert plan.misplaced == ("-A POSTROUTING " + RULES[rule], program)
 
@@ -173,14 +175,14 @@ def test_who_is_in_the_way(before: str, position: str, program: str, rule: str) 
         (
             "mine jump",
             "before:cali-POSTROUTING",
-            "jump_position before:cali-POSTROUTING has no effect: no rule of POSTROUTING leads to cali-POSTROUTING; the "
-            "jump stays where it is, as with keep",
+            "jump_position before:cali-POSTROUTING has no effect: no rule of POSTROUTING leads to cali-POSTROUTING; "
+            "the jump stays where it is, as with keep",
         ),
         (
             "jump all kube",
             "after:KUBE-POSTROUTING",
-            "jump_position after:KUBE-POSTROUTING: no packet passes the rule '-A POSTROUTING -j MASQUERADE', so the jump "
-            "is in front of it",
+            "jump_position after:KUBE-POSTROUTING: no packet passes the rule '-A POSTROUTING -j MASQUERADE', so the "
+            "jump is in front of it",
         ),
     ],
 )
@@ -204,6 +206,8 @@ def test_a_jump_that_iptables_cannot_delete_is_not_moved() -> None:
     plan = plan_jump(CHAIN, stuck, position="first")
     assert not plan.actions and not plan.deletions and not plan.insertions
     assert plan.notes == (
-        "jump_position first is not kept: iptables cannot delete the jump to move it. Delete it: nft delete rule ip nat "
-        "POSTROUTING handle 7; the next run adds it where it belongs",
+        "jump_position first is not kept: iptables cannot delete the jump to move it. Delete it: nft delete rule ip "
+        "nat POSTROUTING handle 7; the next run adds it where it belongs",
     )
+    for position in ("last", "after:OTHER", "keep"):
+        assert plan_jump(CHAIN, stuck, position=position).notes == (), "it is there"

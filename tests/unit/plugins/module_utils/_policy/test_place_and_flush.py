@@ -15,7 +15,15 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values im
 
 @pytest.mark.parametrize(
     "given",
-    ["keep", "first", "last", "before:KUBE-POSTROUTING", "after:cali-POSTROUTING", "before:CNI-0a.b_c", "after:" + "C" * 28],
+    [
+        "keep",
+        "first",
+        "last",
+        "before:KUBE-POSTROUTING",
+        "after:cali-POSTROUTING",
+        "before:CNI-0a.b_c",
+        "after:" + "C" * 28,
+    ],
 )
 def test_positions_are_taken_as_they_are(given: str) -> None:
     assert parse_jump_position(given) == given
@@ -26,7 +34,9 @@ def test_positions_are_taken_as_they_are(given: str) -> None:
     "given", ["", "First", "before", "before:", "after: X", "behind:X", "before:-X", "after:X Y", "before:X\n", 7, None]
 )
 def test_what_is_no_position_is_refused(given: t.Any) -> None:
-    with pytest.raises(ConfigError, match="is no place of the jump: give keep, first, last, before:CHAIN or after:CHAIN"):
+    with pytest.raises(
+        ConfigError, match="is no place of the jump: give keep, first, last, before:CHAIN or after:CHAIN"
+    ):
         parse_jump_position(given)
 
 
@@ -42,8 +52,8 @@ def test_what_is_no_position_is_refused(given: t.Any) -> None:
         (
             {"jump_position": "before:KUBE-POSTROUTING", "backend": "nftables"},
             "jumpPosition: before:KUBE-POSTROUTING needs a backend iptables_nft or iptables_legacy, because the chain "
-            "of the backend nftables has a hook of its own and no jump: set backend to one of these, or jumpPosition to "
-            "first or last",
+            "of the backend nftables has a hook of its own and no jump: set backend to one of these, or jumpPosition "
+            "to first or last",
         ),
         (
             {"jump_position": "after:X", "exemption": "enforce"},

@@ -1,0 +1,89 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where the kernel would send packets. Reads, never writes. Message layout: linux/rtnetlink.h."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import typing as t
+
+from . import netlink
+from .netlink import KernelError, Netlink
+
+#: rtm_type
+UNICAST, LOCAL = 1, 2
+
+_GET_ROUTE = 26
+_RTM = struct.Struct("=BBBBBBBBI")
+#: RTA_*
+_TO, _FROM, _IN, _OUT = 1, 2, 3, 4
+_AF = {4: socket.AF_INET, 6: socket.AF_INET6}
+
+
+class _Route(t.NamedTuple):
+    """The kind of a route, 0 where there is none, and the index of its link."""
+
+    kind: int
+    link: t.Optional[int]
+
+
+class Routes:
+    """Asks about addresses of one IP version, about each once. Use it in ``with``."""
+
+    def __init__(self, version: int) -> None:
+        """:raises NodeError: there is no answer to be had."""
+        self._family, self._size = _AF[version], {4: 4, 6: 16}[version]
+        self._kernel = Netlink(netlink.ROUTE)
+        self._kinds: t.Dict[int, _Route] = {}
+        self._interfaces: t.Dict[t.Tuple[int, int], t.Optional[str]] = {}
+
+    def __enter__(self) -> Routes:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._kernel.__exit__()
+
+    def kind(self, address: int) -> int:
+        """Of the route to an address; 0 where there is none."""
+        return self._towards(address).kind
+
+    def interface(self, source: int, destination: int) -> t.Optional[str]:
+        """By which interface packets leave that come from another host or a pod; none where the kernel has no route.
+
+        Routing rules that ask for more than addresses and the incoming interface are not followed.
+        """
+        pair = (source, destination)
+        if pair not in self._interfaces:
+            self._interfaces[pair] = self._interface(source, destination)
+        return self._interfaces[pair]
+
+    def _interface(self, source: int, destination: int) -> t.Optional[str]:
+        incoming = self._towards(source).link
+        if incoming is None:
+            return None
+        attributes = self._address(_FROM, source) + netlink.word(_IN, incoming)
+        link = self._ask(destination, attributes).link
+        try:
+            return None if link is None else socket.if_indextoname(link)
+        except OSError:
+            return None
+
+    def _towards(self, address: int) -> _Route:
+        if address not in self._kinds:
+            self._kinds[address] = self._ask(address)
+        return self._kinds[address]
+
+    def _ask(self, destination: int, attributes: bytes = b"") -> _Route:
+        bits = self._size * 8
+        head = _RTM.pack(self._family, bits, bits if attributes else 0, 0, 0, 0, 0, 0, 0)
+        try:
+            answer = self._kernel.ask(_GET_ROUTE, head + self._address(_TO, destination) + attributes, "a route")
+        except KernelError:
+            return _Route(0, None)
+        link = netlink.attributes(answer.body[_RTM.size :]).get(_OUT)
+        return _Route(answer.body[7], struct.unpack("=i", link)[0] if link else None)
+
+    def _address(self, kind: int, address: int) -> bytes:
+        return netlink.attribute(kind, address.to_bytes(self._size, "big"))
