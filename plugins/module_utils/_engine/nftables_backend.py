@@ -21,6 +21,7 @@ from .._system.nfnetlink import generation, has_nft_table
 from .._system.process import Outcome, Runner
 from . import nftables_syntax as text
 from .backend import Action, ActionKind, CommitRefused, Counters, Generation, Plan, Transaction, View, listed
+from .nftables_ruleset import from_ruleset, to_ruleset
 from .ruleset import Ruleset
 
 NAME = "nftables"
@@ -96,7 +97,7 @@ class Nftables:
         if wanted is None:
             removed = [Action(ActionKind.TABLE_REMOVED, "table " + self._table)] if before else []
             return self._as_plan(state, before, removed, (self._deletion(),) if before else (), (), View((), None))
-        after = text.from_ruleset(wanted, self.family)._replace(priority=self._priority)
+        after = from_ruleset(wanted, self.family)._replace(priority=self._priority)
         if before and before.means(after):
             lines = text.listing(state.listed or "", self.family)
             view = View(lines, None, wanted)
@@ -116,7 +117,7 @@ class Nftables:
         view: View,
     ) -> Plan:
         lines = () if state.listed is None else text.listing(state.listed, self.family)
-        found = View(lines, None, None if before is None else text.to_ruleset(before))
+        found = View(lines, None, None if before is None else to_ruleset(before))
         return Plan(tuple(actions), transaction, lines, led_to, view, found)
 
     def _deletion(self) -> str:

@@ -12,7 +12,11 @@ import ipaddress
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import iptables_syntax, nftables_syntax
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import (
+    iptables_syntax,
+    nftables_ruleset,
+    nftables_syntax,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
     Exempt,
     Masquerade,
@@ -126,7 +130,7 @@ def effect(found: str, config: Config) -> str:
 @given(worlds.narrow_configs, worlds.families, st.data())
 def test_every_packet_meets_what_the_policy_says(config: Config, family: str, data: t.Any) -> None:
     ruleset = from_config(config, family)
-    read = nftables_syntax.to_ruleset(nftables_syntax.from_ruleset(ruleset, family))
+    read = nftables_ruleset.to_ruleset(nftables_ruleset.from_ruleset(ruleset, family))
     assert read is not None
     for _number in range(5):
         packet = data.draw(packets(config, family))
@@ -148,12 +152,12 @@ def test_rules_are_read_back_from_how_iptables_prints_them(config: Config, famil
 @given(worlds.narrow_configs, worlds.families)
 def test_a_table_is_read_back_from_how_nft_prints_it(config: Config, family: str) -> None:
     wanted = from_config(config, family)
-    table = nftables_syntax.from_ruleset(wanted, family)
+    table = nftables_ruleset.from_ruleset(wanted, family)
     read = nftables_syntax.parse(nftables_syntax.render(table), family)
     assert read == table and not read.foreign
-    found = nftables_syntax.to_ruleset(read)
+    found = nftables_ruleset.to_ruleset(read)
     assert found is not None
-    assert nftables_syntax.from_ruleset(found, family).means(table)
+    assert nftables_ruleset.from_ruleset(found, family).means(table)
     if config.exemption != "return":
         assert wanted.means(found._replace(guards=wanted.guards))
 
@@ -268,7 +272,7 @@ def test_where_marked_packets_are_left_to_others(exemption: str) -> None:
         first = lines.index("-m mark --mark 0x4000/0x4000 -j RETURN")
         assert lines[first + 1] == "-m mark --mark 0x7 -j RETURN"
         assert first == (0 if exemption == "return" else 2)
-    table = nftables_syntax.from_ruleset(from_config(config, IPV4), IPV4)
+    table = nftables_ruleset.from_ruleset(from_config(config, IPV4), IPV4)
     for _name, rules in table.chains:
         lines = [nftables_syntax.bare(rule) for rule in rules]
         first = lines.index("meta mark & 0x00004000 == 0x00004000 return")
@@ -293,7 +297,7 @@ def test_a_table_has_what_is_exempt_in_the_end() -> None:
             "random_fully": False,
         }
     )
-    written = nftables_syntax.render(nftables_syntax.from_ruleset(from_config(config, IPV4), IPV4))
+    written = nftables_syntax.render(nftables_ruleset.from_ruleset(from_config(config, IPV4), IPV4))
     lines = [nftables_syntax.bare(line) for line in written.splitlines()]
     assert "elements = { 10.0.0.0/16, 10.1.2.0/24, 10.2.0.0-10.255.255.255 }" in lines
     assert lines[lines.index("set source_ranges {") :][:5] == [
@@ -335,9 +339,9 @@ def test_policies_without_these_options_have_the_rules_that_they_had(config: Con
     expected += ["-A C %s%s -j %s" % ("-d %s " % one if one.prefixlen else "", comment, target) for one in exempt]
     expected += [iptables_syntax.render_rule("C", rule) for rule in ruleset.masquerade]
     assert [iptables_syntax.render_rule("C", rule) for rule in ruleset.rules] == expected
-    assert nftables_syntax.render(nftables_syntax.from_ruleset(ruleset, family)) == nft_text(config, exempt, family)
+    assert nftables_syntax.render(nftables_ruleset.from_ruleset(ruleset, family)) == nft_text(config, exempt, family)
     enforced = from_config(config._replace(exemption="enforce"), family)
-    text = nftables_syntax.render(nftables_syntax.from_ruleset(enforced, family))
+    text = nftables_syntax.render(nftables_ruleset.from_ruleset(enforced, family))
     assert text == nft_text(config._replace(exemption="enforce"), exempt, family)
 
 

@@ -13,6 +13,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backends import choose
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_backend import Nftables, State
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_ruleset import from_ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
@@ -67,7 +68,7 @@ def wanted(**options: t.Any) -> Ruleset:
 
 def state(**options: t.Any) -> State:
     """The table of a policy, as observed."""
-    return State(text.render(text.from_ruleset(wanted(**options), "ipv4")))
+    return State(text.render(from_ruleset(wanted(**options), "ipv4")))
 
 
 def backend(nft: t.Optional[Nft] = None, has_table: t.Optional[bool] = True) -> Nftables:

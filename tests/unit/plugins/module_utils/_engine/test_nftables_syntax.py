@@ -10,6 +10,7 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_syntax as text
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_ruleset import from_ruleset, to_ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Masquerade, from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
@@ -57,7 +58,7 @@ table ip ip_masq_agent {
 def test_what_nft_prints_is_understood() -> None:
     table = text.parse(PRINTED, "ipv4")
     assert table.foreign == ()
-    ruleset = text.to_ruleset(table)
+    ruleset = to_ruleset(table)
     assert ruleset is not None
     assert [str(network) for network in ruleset.exempt] == [
         "1.2.3.4/32",
@@ -77,7 +78,7 @@ def test_what_nft_prints_is_understood() -> None:
 
 @pytest.mark.parametrize("family, nft", [("ipv4", "ip"), ("ipv6", "ip6")])
 def test_only_a_set_that_every_nft_can_read_is_in_sync(family: str, nft: str) -> None:
-    table = text.from_ruleset(from_config(build({"enable_ipv6": True}), family), family)
+    table = from_ruleset(from_config(build({"enable_ipv6": True}), family), family)
     written = text.render(table)
     by_type = written.replace("typeof %s daddr" % nft, "type %s_addr" % family)
     assert by_type != written
@@ -101,11 +102,11 @@ def test_people_are_shown_names_and_one_range_a_line() -> None:
 @given(policies, worlds.families)
 def test_what_is_written_is_read_back_as_the_same_rules(config: t.Any, family: str) -> None:
     wanted = from_config(config, family)
-    table = text.from_ruleset(wanted, family)
+    table = from_ruleset(wanted, family)
     read = text.parse(text.render(table), family)
     assert read == table
     assert read.means(table)
-    ruleset = text.to_ruleset(read)
+    ruleset = to_ruleset(read)
     assert ruleset is not None
     assert ruleset.means(wanted)
     assert ruleset.verdict == wanted.verdict
@@ -114,13 +115,13 @@ def test_what_is_written_is_read_back_as_the_same_rules(config: t.Any, family: s
 @given(policies, policies, worlds.families)
 def test_tables_mean_the_same_only_where_the_rules_do(one: t.Any, other: t.Any, family: str) -> None:
     first, second = from_config(one, family), from_config(other, family)
-    same = text.from_ruleset(first, family).means(text.from_ruleset(second, family))
+    same = from_ruleset(first, family).means(from_ruleset(second, family))
     assert same == (first.means(second) and first.verdict == second.verdict)
 
 
 @given(policies, worlds.families, st.data())
 def test_no_line_of_a_table_can_go_unnoticed(config: t.Any, family: str, data: t.Any) -> None:
-    table = text.from_ruleset(from_config(config, family), family)
+    table = from_ruleset(from_config(config, family), family)
     lines = text.render(table).splitlines()
     telling = [i for i, line in enumerate(lines[1:-1], 1) if line not in ("auto-merge", "}")]
     gone = data.draw(st.sampled_from(telling))
@@ -129,7 +130,7 @@ def test_no_line_of_a_table_can_go_unnoticed(config: t.Any, family: str, data: t
 
 @given(policies, worlds.families, st.data())
 def test_no_line_can_be_slipped_in(config: t.Any, family: str, data: t.Any) -> None:
-    table = text.from_ruleset(from_config(config, family), family)
+    table = from_ruleset(from_config(config, family), family)
     lines = text.render(table).splitlines()
     place = data.draw(st.integers(1, len(lines) - 1))
     new = data.draw(
@@ -142,7 +143,7 @@ def test_no_line_can_be_slipped_in(config: t.Any, family: str, data: t.Any) -> N
 
 @given(policies, worlds.families, st.data())
 def test_comments_and_counters_say_nothing(config: t.Any, family: str, data: t.Any) -> None:
-    table = text.from_ruleset(from_config(config, family), family)
+    table = from_ruleset(from_config(config, family), family)
     spelled = []
     for line in text.render(table).splitlines():
         form = line.partition(' comment "')[0] if data.draw(st.booleans()) else line
@@ -167,13 +168,13 @@ def test_everything_is_one_element(family: str, everything: str) -> None:
     network = ipaddress.ip_network(everything)
     halves = [str(half) for half in network.subnets(1)]
     config = build({"non_masquerade_cidrs": halves, "enable_ipv6": True})
-    assert "elements = { %s }" % everything in text.render(text.from_ruleset(from_config(config, family), family))
+    assert "elements = { %s }" % everything in text.render(from_ruleset(from_config(config, family), family))
 
 
 @given(st.text() | st.text('table{}\n\t ,;-/:.0123456789abcdefsetchainexempt="@'), worlds.families)
 def test_no_text_is_too_strange_to_read(strange: str, family: str) -> None:
     table = text.parse(strange, family)
-    text.to_ruleset(table)
+    to_ruleset(table)
     text.listing(strange, family)
 
 
@@ -187,6 +188,6 @@ def test_no_text_is_too_strange_to_read(strange: str, family: str) -> None:
 def test_no_mixture_of_lines_is_too_strange_to_read(lines: t.List[str]) -> None:
     strange = "\n".join(["table ip ip_masq_agent {"] + lines)
     table = text.parse(strange, "ipv4")
-    ruleset = text.to_ruleset(table)
-    assert ruleset is None or text.from_ruleset(ruleset, "ipv4").means(table)
+    ruleset = to_ruleset(table)
+    assert ruleset is None or from_ruleset(ruleset, "ipv4").means(table)
     text.listing(strange, "ipv4")

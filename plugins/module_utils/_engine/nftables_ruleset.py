@@ -1,0 +1,403 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A ruleset as our nftables table, and our table as a ruleset.
+
+What is read out of a table is written again and compared with it, so what is not of our shape is never taken for ours.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import typing as t
+
+from .._errors import ConfigError
+from .._policy import spans as intervals
+from .._policy.values import (
+    ALL_BITS,
+    EXEMPT,
+    MASQUERADE,
+    PORTS_PROTOCOLS,
+    SKIP,
+    AddressRange,
+    Mark,
+    PortRange,
+    Service,
+    parse_address_range,
+)
+from .._system.ip_families import NFT_FAMILY
+from .nftables_syntax import CHAIN, ENFORCER, SET, SOURCES, VERSION, Span, Table, bare, render_span, snat_to
+from .rule_comments import (
+    COMMENT_PREFIX,
+    EXEMPT_COMMENT,
+    MARKS_COMMENT,
+    MASQUERADE_COMMENT,
+    SKIPPED_COMMENT,
+    SOURCE_COMMENT,
+)
+from .ruleset import (
+    EVERYTHING,
+    SHARE_UNIT,
+    Decision,
+    Guard,
+    Masquerade,
+    Match,
+    Ruleset,
+    exempt_spans,
+    guards,
+)
+
+_LOCAL_COMMENT = COMMENT_PREFIX + " for the node itself"
+_ENTRY_COMMENT = COMMENT_PREFIX + " rules, entry %d"
+_TRANSLATED_COMMENT = COMMENT_PREFIX + " snat, entry %d"
+_DNAT_COMMENT = COMMENT_PREFIX + " left to the program that changed the destination"
+
+#: An address, or first and last of some, with or without ports, as C(snat to) has them.
+_TO_SOURCE = (
+    r"(?P<address>[0-9.]+(?:-[0-9.]+)?|\[[0-9a-f:]+\](?:-\[[0-9a-f:]+\])?|[0-9a-f:]+(?:-[0-9a-f:]+)?(?= |\Z))"
+    r"(?::(?P<snat_ports>[0-9]+(?:-[0-9]+)?))?"
+)
+_MASQUERADE = re.compile(
+    r"(?:meta l4proto (?P<protocol>tcp|udp|sctp) )?(?:numgen random mod %d < (?P<share>[0-9]+) )?"
+    r"(?:masquerade(?: to :(?P<ports>[0-9]+(?:-[0-9]+)?))?|snat to %s)(?P<random> fully-random)?\Z"
+    % (SHARE_UNIT, _TO_SOURCE)
+)
+_ENTRY = re.compile(r' comment "%s rules, entry ([1-9][0-9]*)"\Z' % COMMENT_PREFIX)
+_CONDITIONS = re.compile(
+    r'(?:oifname "(?P<interface>[^"]*)" )?(?:ip6? saddr @(?P<sources>\w+) )?(?:ip6? daddr @(?P<destinations>\w+) )?'
+    r"(?:(?P<ported>tcp|udp|sctp) dport @(?P<ports>\w+) |meta l4proto (?P<protocol>\S+) (?=return|accept|snat|masq))?"
+)
+_TRANSLATED = re.compile(r' comment "%s snat, entry [1-9][0-9]*"\Z' % COMMENT_PREFIX)
+_MARKED = re.compile(r"meta mark (?:& (0x[0-9a-f]{8}) == )?(0x[0-9a-f]{8}) return\Z")
+_SKIPPED = re.compile(r"(?:oifname (?:!= )?\"|ip6? saddr != @)")
+_INTERFACE = re.compile(r'oifname (?:!= )?"([^"]*)"')
+#: That :class:`Service` has.
+_PROTOCOLS = (*PORTS_PROTOCOLS, "icmp", "ipv6-icmp")
+
+
+def from_ruleset(ruleset: Ruleset, family: str) -> Table:
+    """The table that holds these rules.
+
+    Its set of exempt ranges holds what is exempt in the end: however deep ranges are within each other, it is one
+    lookup. Each entry of C(rules) has sets of its own.
+    """
+    nft = NFT_FAMILY[family]
+    to_exempt = "%s daddr @%s" % (nft, SET)
+    local = _rule("fib daddr type local", "return", _LOCAL_COMMENT)
+    verdict = "accept" if ruleset.verdict == "ACCEPT" else "return"
+    deciding = [decision for decision in ruleset.decisions if decision.action != SKIP]
+    if not deciding and not ruleset.leading:
+        return Table(family, True, (), ((CHAIN, (local,)),))
+    scope = deciding[-1].match if deciding else Match()
+    marked = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards if guard.mark)
+    entries = _Entries(ruleset, family)
+    others = tuple(_rule(matches, "return", SKIPPED_COMMENT) for matches in _skipped(ruleset, scope, family))
+    exempt = exempt_spans(deciding)
+    main = (_rule(to_exempt, verdict, EXEMPT_COMMENT), *entries.masqueraded("")) if deciding else ()
+    chains = [(CHAIN, (local, *marked, *entries.rules(verdict), *others, *main))]
+    # In the other chain the guards of the exemption would change nothing: packets that it accepts meet all others, too.
+    if ruleset.verdict == "ENFORCE":
+        some = exempt or any(decision.action == EXEMPT for decision in ruleset.leading)
+        left = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards if some and not guard.mark)
+        keep = "snat to %s saddr" % nft
+        ends = (_rule(to_exempt, keep, EXEMPT_COMMENT),) if deciding else ()
+        chains.append((ENFORCER, (*left, local, *marked, *entries.rules(keep, only_exempt=True), *others, *ends)))
+    sources = intervals.of_networks(scope.sources) if scope.sources else None
+    return Table(family, True, exempt, tuple(chains), sources=sources, more=tuple(sorted(entries.sets.items())))
+
+
+class _Entries:
+    """The rules of the entries of C(rules) and C(snat), and the sets that they ask."""
+
+    def __init__(self, ruleset: Ruleset, family: str) -> None:
+        self.sets: t.Dict[str, t.Tuple[Span, ...]] = {}
+        self._ruleset = ruleset
+        self._nft = NFT_FAMILY[family]
+        self._leading = [self._conditions("rule", *one) for one in enumerate(ruleset.leading, 1)]
+        self._translations = [
+            (self._conditions("snat", number, one), one.address) for number, one in enumerate(ruleset.translations, 1)
+        ]
+
+    def _conditions(self, kind: str, number: int, decision: Decision) -> t.List[str]:
+        """What matches the packets of an entry: each of these, with a space at the end of what is not empty."""
+        match = decision.match
+        addresses = ""
+        for name, end, networks in (("sources", "saddr", match.sources), ("destinations", "daddr", match.destinations)):
+            if networks and networks[0].prefixlen:
+                addresses += "%s %s @%s " % (
+                    self._nft,
+                    end,
+                    self._set(kind, number, name, intervals.of_networks(networks)),
+                )
+        services: t.Dict[str, t.List[t.Any]] = {}
+        for service in match.services:
+            services.setdefault(service.protocol, []).append(service.ports)
+        matched = []
+        for protocol, ports in services.items():
+            if None in ports:
+                matched.append("meta l4proto %s " % protocol)
+            else:
+                name = self._set(kind, number, protocol + "_ports", intervals.of(ports))
+                matched.append("%s dport @%s " % (protocol, name))
+        interfaces = ["oifname %s " % _interface(name) for name in match.interfaces]
+        return ["".join(one) for one in itertools.product(interfaces or [""], [addresses], matched or [""])]
+
+    def _set(self, kind: str, number: int, name: str, spans: intervals.Spans) -> str:
+        full = "%s_%d_%s" % (kind, number, name)
+        self.sets[full] = spans
+        return full
+
+    def rules(self, exempt: str, only_exempt: bool = False) -> t.Iterator[str]:
+        """The entries of C(rules), in order.
+
+        :param exempt: the verdict on exempt traffic.
+        :param only_exempt: whether everything else is left to the other chain.
+        """
+        for number, (decision, conditions) in enumerate(zip(self._ruleset.leading, self._leading), 1):
+            comment = _ENTRY_COMMENT % number
+            for matches in conditions:
+                if decision.action == MASQUERADE and not only_exempt:
+                    yield from self.masqueraded(matches, decision.address, comment)
+                else:
+                    yield _rule(matches.strip(), exempt if decision.action == EXEMPT else "return", comment)
+
+    def masqueraded(self, matches: str, address: t.Optional[AddressRange] = None, comment: str = "") -> t.Iterator[str]:
+        """What masquerades packets that match.
+
+        :param address: instead of that of the interface, and of those of C(snat).
+        :param comment: instead of the usual ones.
+        """
+        if address is None:
+            for number, (conditions, fixed) in enumerate(self._translations, 1):
+                for more in conditions:
+                    yield from self._ways(matches + more, fixed, comment or _TRANSLATED_COMMENT % number)
+        yield from self._ways(matches, address, comment or MASQUERADE_COMMENT)
+
+    def _ways(self, matches: str, address: t.Optional[AddressRange], comment: str) -> t.Iterator[str]:
+        named = next((protocol for protocol in _PROTOCOLS if _asks_for(matches, protocol)), None)
+        for rule in self._ruleset.masquerade:
+            if named is None or rule.protocol in (None, named):
+                more, verdict = _masquerade(rule._replace(protocol=None) if named else rule, address)
+                yield _rule((matches + more).strip(), verdict, comment)
+
+
+def _asks_for(matches: str, protocol: str) -> bool:
+    return ("%s dport @" % protocol) in matches or ("meta l4proto %s " % protocol) in matches
+
+
+def _skipped(ruleset: Ruleset, scope: Match, family: str) -> t.Iterator[str]:
+    """What matches the traffic that the decisions leave out."""
+    for decision in ruleset.decisions:
+        for name in decision.match.interfaces if decision.action == SKIP else ():
+            yield "oifname " + _interface(name)
+    if scope.sources:
+        yield "%s saddr != @%s" % (NFT_FAMILY[family], SOURCES)
+    if scope.interfaces:
+        yield " ".join("oifname != " + _interface(name) for name in scope.interfaces)
+
+
+def _interface(name: str) -> str:
+    return '"%s"' % (name[:-1] + "*" if name.endswith("+") else name)
+
+
+def _rule(matches: str, verdict: str, comment: str) -> str:
+    return '%scounter %s comment "%s"' % (matches and matches + " ", verdict, comment)
+
+
+def _guard(guard: Guard, family: str) -> t.Tuple[str, str, str]:
+    if guard.dnat:
+        matches, comment = "ct status dnat", _DNAT_COMMENT
+    elif guard.marks:
+        matches, comment = "meta mark & 0x%08x != 0x00000000" % guard.marks, MARKS_COMMENT
+    elif guard.mark:
+        value, mask = guard.mark
+        condition = "0x%08x" % value if mask == ALL_BITS else "& 0x%08x == 0x%08x" % (mask, value)
+        matches, comment = "meta mark " + condition, SKIPPED_COMMENT
+    else:
+        source = render_span(intervals.of_network(guard.source), family)
+        matches, comment = "%s saddr %s" % (NFT_FAMILY[family], source), SOURCE_COMMENT
+    return matches, "return", comment
+
+
+def _masquerade(rule: Masquerade, address: t.Optional[AddressRange]) -> t.Tuple[str, str]:
+    matches = ["meta l4proto " + rule.protocol] if rule.protocol else []
+    if rule.share is not None:
+        # Both this and xt_statistic draw from 2**31 numbers.
+        matches.append("numgen random mod %d < %d" % (SHARE_UNIT, rule.share))
+    verdict = "masquerade"
+    if address is not None:
+        verdict = snat_to(str(address), "" if rule.to_ports is None else str(rule.to_ports))
+    elif rule.to_ports:
+        verdict += " to :%s" % (rule.to_ports,)
+    return " ".join(matches), verdict + (" fully-random" if rule.random_fully else "")
+
+
+def to_ruleset(table: Table) -> t.Optional[Ruleset]:
+    """The rules that a table holds; none where they are not of our shape."""
+    try:
+        ruleset = _Reader(table).ruleset()
+    except (ConfigError, KeyError, ValueError, OverflowError):
+        return None
+    made = from_ruleset(ruleset, table.family)._replace(priority=table.priority)
+    return ruleset if made.means(table) else None
+
+
+class _Reader:
+    """Reads the chain of a table. What it makes of it is compared with the table, so it may take things for granted."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._sets = table.sets
+        self._version = VERSION[table.family]
+
+    def ruleset(self) -> Ruleset:
+        """The rules.
+
+        :raises ConfigError, KeyError, ValueError: they are not of our shape.
+        """
+        table = self._table
+        written = list(table.rules(CHAIN) or ())[1:]
+        entries = [rule for rule in written if _ENTRY.search(rule)]
+        translated = [rule for rule in written if _TRANSLATED.search(rule)]
+        rules = [bare(rule) for rule in written if rule not in entries and rule not in translated]
+        marked = [found for found in map(_MARKED.match, rules) if found]
+        rules = rules[len(marked) :]
+        skipped = list(itertools.takewhile(_SKIPPED.match, rules))
+        rules = rules[len(skipped) :]
+        accepts = any(bare(rule).endswith("accept") for rule in written)
+        enforced = table.rules(ENFORCER) is not None
+        verdict = "ENFORCE" if enforced else "ACCEPT" if accepts else "RETURN"
+        sources = self._networks(SOURCES) if table.sources is not None else ()
+        left_out = tuple(name for rule in skipped if "!=" not in rule for name in _read_interfaces(rule))
+        scope = Match(sources, (), tuple(name for rule in skipped if "!=" in rule for name in _read_interfaces(rule)))
+        decisions = [Decision(SKIP, Match(interfaces=left_out))] if left_out else []
+        decisions += [Decision(EXEMPT, scope._replace(destinations=self._networks(SET)))] if table.spans else []
+        decisions += [Decision(MASQUERADE, scope)] if rules else []
+        leading = tuple(self._leading(entries))
+        exempts = table.spans or any(decision.action == EXEMPT for decision in leading)
+        marks = tuple(Guard(mark=_read_mark(*found.groups())) for found in marked)
+        return Ruleset(
+            decisions=tuple(decisions),
+            verdict=verdict,
+            masquerade=tuple(map(_read_masquerade, rules[1:])) or self._ways_of_entries(entries),
+            guards=(guards(verdict, table.family) if exempts else ()) + marks,
+            leading=leading,
+            translations=tuple(self._translations(translated)),
+        )
+
+    def _networks(self, name: str) -> t.Tuple[t.Any, ...]:
+        return tuple(intervals.networks(self._sets[name], self._version))
+
+    def _leading(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
+        """The entries of C(rules)."""
+
+        def number(rule: str) -> str:
+            return str(t.cast(t.Any, _ENTRY.search(rule)).group(1))
+
+        for _number, group in itertools.groupby(rules, number):
+            lines = [bare(rule) for rule in group]
+            # What gives some packets an address of C(snat), or ports, comes before what is for all of them.
+            lines = [line for line in lines if "@snat_" not in line and not _has_ports(line)]
+            fixed = [line for line in lines if "snat to " in line]
+            masquerading = [line for line in lines if _verdict(line).startswith("masquerade")]
+            if masquerading:
+                yield Decision(MASQUERADE, self._match(masquerading))
+            elif fixed:
+                yield Decision(MASQUERADE, self._match(fixed), _read_address(_verdict(fixed[0])))
+            elif self._exempts(lines[0]):
+                match = self._match(lines)
+                everything = (EVERYTHING[self._table.family],)
+                yield Decision(EXEMPT, match._replace(destinations=match.destinations or everything))
+            else:
+                yield Decision(SKIP, self._match(lines))
+
+    def _exempts(self, line: str) -> bool:
+        """Whether an entry that ends with a verdict exempts; the other chain says so where there is one."""
+        verdict = _verdict(line)
+        enforcer = self._table.rules(ENFORCER)
+        if enforcer is None:
+            # With RETURN, to exempt and to skip are the same.
+            return verdict == "accept"
+        conditions = line[: -len(verdict)]
+        return any(_ENTRY.search(rule) and bare(rule).startswith(conditions + "snat to ip") for rule in enforcer)
+
+    def _match(self, lines: t.Sequence[str]) -> Match:
+        interfaces: t.Dict[str, None] = {}
+        services: t.Dict[Service, None] = {}
+        found: t.Dict[str, t.Any] = {}
+        for line in lines:
+            found = t.cast(t.Any, _CONDITIONS.match(line)).groupdict()
+            if found["interface"] is not None:
+                interfaces.update(dict.fromkeys(_read_interfaces('oifname "%s"' % found["interface"])))
+            if found["ported"]:
+                ranges = [PortRange(*span) for span in self._sets[found["ports"]]]
+                services.update((Service(found["ported"], ports), None) for ports in ranges)
+            elif found["protocol"]:
+                services[Service(found["protocol"])] = None
+        sources, destinations = (
+            self._networks(found[name]) if found[name] else () for name in ("sources", "destinations")
+        )
+        return Match(sources, destinations, tuple(interfaces), tuple(services))
+
+    def _translations(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
+        """The entries of C(snat)."""
+        for _comment, group in itertools.groupby(rules, lambda rule: t.cast(t.Any, _TRANSLATED.search(rule)).group()):
+            lines = [bare(rule) for rule in group]
+            yield Decision(MASQUERADE, self._match(lines[-1:]), _read_address(_verdict(lines[-1])))
+
+    def _ways_of_entries(self, written: t.Sequence[str]) -> t.Tuple[Masquerade, ...]:
+        """How to masquerade, where no rule masquerades everything else."""
+        found: t.Dict[Masquerade, None] = {}
+        for rule in map(bare, written):
+            if re.search(r"\b(?:masquerade|snat to [0-9a-f\[])", rule):
+                conditions = t.cast(t.Any, _CONDITIONS.match(rule))
+                protocol = conditions.group("ported") or conditions.group("protocol")
+                rest = rule[conditions.end() :]
+                while rest.startswith(("oifname", "ip saddr", "ip6 saddr")):
+                    rest = rest[t.cast(t.Any, _CONDITIONS.match(rest)).end() :]
+                way = _read_masquerade(rest)
+                found[way._replace(protocol=protocol) if protocol and way.to_ports else way] = None
+        ways = sorted(found, key=lambda way: way.protocol is None)
+        return tuple(ways) or (Masquerade(),)
+
+
+def _verdict(line: str) -> str:
+    """The end of a rule: what it does."""
+    found = re.search(r"(?:masquerade|snat to|return\Z|accept\Z)", line)
+    return line[found.start() :] if found else line
+
+
+def _has_ports(line: str) -> bool:
+    """Whether a rule masquerades with some ports only."""
+    found = _MASQUERADE.match(_verdict(line))
+    return found is not None and bool(found.group("ports") or found.group("snat_ports"))
+
+
+def _read_address(text: str) -> AddressRange:
+    found = _MASQUERADE.match(text)
+    written = found.group("address") if found else None
+    return parse_address_range((written or text).replace("[", "").replace("]", ""))
+
+
+def _read_mark(mask: t.Optional[str], value: str) -> Mark:
+    return Mark(int(value, 16), ALL_BITS if mask is None else int(mask, 16))
+
+
+def _read_interfaces(rule: str) -> t.Iterator[str]:
+    for name in _INTERFACE.findall(rule):
+        yield name[:-1] + "+" if name.endswith("*") else name
+
+
+def _read_masquerade(rule: str) -> Masquerade:
+    """:raises ValueError: it is not a rule that masquerades."""
+    found = _MASQUERADE.match(rule)
+    if found is None:
+        raise ValueError(rule)
+    written = found.group("ports") or found.group("snat_ports")
+    first, _dash, last = (written or "").partition("-")
+    ports = PortRange(int(first), int(last or first)) if written else None
+    share = found.group("share")
+    return Masquerade(
+        found.group("protocol"), ports, None if share is None else int(share), found.group("random") is not None
+    )
