@@ -213,6 +213,9 @@ options:
       - The destination is that after DNAT, so connections through Services are judged by where they lead. Connections
         of the node itself stay. With O(exemption=accept) and O(exemption=enforce) those stay whose destination was
         changed, and with O(out_interfaces) and O(except_interfaces) those for which no route is found.
+      - The kernel does not keep the mark of a packet with its connection. With O(skip_marks) those stay whose
+        destination was changed; with other marks than C(0x4000) and C(0x2000) also those for which the mark would make
+        a difference. A warning has their number.
       - At most 10000 connections are removed in each family, in at most 10 seconds. A warning says when a limit was
         met.
     type: str

@@ -148,7 +148,6 @@ options:
       - What is done while such an address is not on the node.
     type: str
     choices: [masquerade, keep]
-    default: masquerade
   rules:
     description:
       - What becomes of some connections, whatever the other lists say.

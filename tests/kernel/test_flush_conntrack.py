@@ -290,6 +290,52 @@ def test_what_changes_no_address_removes_nothing(world: World) -> None:
     assert world.id(one) == stays
 
 
+def test_fixed_addresses_and_ports(world: World) -> None:
+    """A connection goes that has another address than the fixed one, or a fixed one that is not wanted any more."""
+    outside, fixed = world.a.outside[0], "198.51.100.7" if world.family == "ipv4" else "2001:db8:1::7"
+    added = fixed + ("/24" if world.family == "ipv4" else "/64")
+    world.node.run("ip", "address", "add", added, "dev", "eth0", "preferred_lft", "0")
+    world.apply()
+    udp, tcp = world.open(outside), world.open(world.listen(outside), socket.SOCK_STREAM)
+    exempt = world.open(world.a.exempt[0])
+    assert [world.seen(sock) for sock in (udp, tcp, exempt)] == [world.a.node, world.a.node, world.a.pod]
+    stays = {sock: world.id(sock) for sock in (tcp, exempt)}
+    entry = {
+        "action": "snat",
+        "address": fixed,
+        "protocols": ["udp"],
+        "ports": ["8080"],
+        "destinations": [host(outside)],
+    }
+    assert world.flush(rules=[entry]) == 1
+    assert [world.seen(udp), world.seen(tcp)] == [fixed, world.a.node]
+    assert {sock: world.id(sock) for sock in stays} == stays
+    # Those that are wanted for all: the one has it already.
+    stays = {sock: world.id(sock) for sock in (udp, exempt)}
+    assert world.flush(snat=[{"address": fixed}]) == 1
+    assert [world.seen(udp), world.seen(tcp), world.seen(exempt)] == [fixed, fixed, world.a.pod]
+    assert {sock: world.id(sock) for sock in stays} == stays
+    # The other side has reset the TCP connection meanwhile.
+    assert world.flush() == 1
+    assert world.seen(udp) == world.a.node
+
+
+def test_marks_that_connections_do_not_have(world: World) -> None:
+    """The mark of a Service is on redirected connections alone; any other may have been on any packet."""
+    exempt, marks = world.a.exempt[0], ["0x10000/0x10000"]
+    world.apply(skip_marks=marks)
+    one = world.open(exempt)
+    assert world.seen(one) == world.a.pod
+    stays = world.id(one)
+    done = world.apply(flush_conntrack="changed", skip_marks=marks, masquerade_cidrs=[host(exempt)])
+    assert done["flushed"][world.family] == 0 and world.id(one) == stays
+    (warning,) = [warning for warning in done["warnings"] if world.family + ": flush_conntrack: " in warning]
+    assert "1 connections were left alone" in warning and "the mark of their packets" in warning
+    world.apply(skip_marks=["0x4000/0x4000"])
+    assert world.flush(skip_marks=["0x4000/0x4000"], masquerade_cidrs=[host(exempt)]) == 1
+    assert world.seen(one) == world.a.node
+
+
 #: with the first the same address is given to many connections
 _MANY = 10000 + 2500
 

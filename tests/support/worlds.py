@@ -135,6 +135,8 @@ narrow_configs = st.builds(
     skip_marks=marks,
     snat=snats,
     rules=rules,
+    jump_position=st.sampled_from(["keep", "first", "last"]),
+    flush_conntrack=st.sampled_from(["none", "changed"]),
 ).map(lambda config: config._replace(masquerade_cidrs=_apart(config.masquerade_cidrs, config.non_masquerade_cidrs)))
 families = st.sampled_from(["ipv4", "ipv6"])
 

@@ -63,7 +63,8 @@ TEXTS = [text for source in SOURCES for text in _texts(source)]
 
 _SAMPLE = Sample(
     True, 1.0, 0, 0, False, {"ipv4": 1}, {"ipv4": Counters()}, 0, "", {"version": "1"},
-    Verification(1.0, True, 1, 0, ""), Statistics(0, 0, 0, 0), {"ipv4": "kube-proxy"}, 0,
+    Verification(1.0, True, 1, 0, ""), Statistics(0, 0, 0, 0),
+    misplaced={"ipv4": "kube-proxy"}, flushed=0,
 )  # fmt: skip
 METRICS = set(re.findall(r"^# TYPE (\w+)", metrics_text(_SAMPLE), re.MULTILINE))
 

@@ -16,29 +16,26 @@ import typing as t
 
 from .._policy import spans
 from .._policy.spans import Spans
+from .._policy.values import EXEMPT, LOOPBACK, MASQUERADE, PROTOCOL_NUMBERS, SKIP, Mark
 from .._system import conntrack
 from .._system.conntrack import Flow
 from .._system.ip_families import IPV4
 from .._system.routes import LOCAL, UNICAST, Routes
-from .ruleset import EXEMPT, LOOPBACK, MASQUERADE, SKIP, Ruleset, matches_interface
+from .ruleset import SERVICE_MARKS, Decision, Masquerade, Ruleset, matches_interface
 
 #: Limits of one run in one family: connections, and seconds.
 MOST = 10000
 PATIENCE = 10.0
 
-#: The fields of a decision's match that can be known of a connection that is open, and those of guards that say which
-#: connections can have one.
-_KNOWN = ("sources", "destinations", "interfaces")
-_TOLD = ("marks", "source", "dnat", "interface")
-
 #: A name, or the end of one, that no interface has.
 _NO_NAME = "\0"
+_ALL_PROTOCOLS: t.Dict[t.Optional[int], bool] = {None: True}
 _ALL: Spans = ((0, 2**128 - 1),)
 
 #: How often, in connections, the clock is looked at.
 _OFTEN = 256
 
-#: Pairs of addresses of which the verdict is kept, since most have several connections.
+#: Addresses with a port of which the verdict is kept, since most have several connections.
 _REMEMBERED = 65536
 
 
@@ -85,7 +82,30 @@ def _same(before: t.Sequence[Ruleset], after: t.Optional[Ruleset]) -> bool:
     """Whether the rules decide as before about all connections. How source ports are chosen does not matter."""
     if after is None or len(before) != 1:
         return after is None and not before
-    return after.means(before[0]._replace(masquerade=after.masquerade))
+    return _without_ports(after).means(_without_ports(before[0]))
+
+
+def _without_ports(ruleset: Ruleset) -> Ruleset:
+    """The same, without how source ports are chosen."""
+
+    def plain(decision: Decision) -> Decision:
+        return decision if decision.how is None else decision._replace(how=_who(decision.how))
+
+    return ruleset._replace(
+        decisions=tuple(map(plain, ruleset.decisions)),
+        leading=tuple(map(plain, ruleset.leading)),
+        masquerade=_who(ruleset.masquerade),
+    )
+
+
+def _who(ways: t.Sequence[Masquerade]) -> t.Tuple[Masquerade, ...]:
+    """Which protocols are masqueraded. What is left to chance stays."""
+    always = {way.protocol for way in ways if way.share is None}
+    if None in always:
+        return (Masquerade(),)
+    return tuple(Masquerade(protocol) for protocol in sorted(t.cast(t.Any, always))) + tuple(
+        way for way in ways if way.share is not None and way.protocol not in always
+    )
 
 
 class _Search:
@@ -128,8 +148,13 @@ class _Search:
             )
         if self._unknown:
             yield (
-                "flush_conntrack: %d connections were left alone, because the interface by which they leave, or what "
-                "else the rules ask for, is not known" % self._unknown
+                "flush_conntrack: %d connections were left alone, because the interface by which they leave%s is not "
+                "known"
+                % (
+                    self._unknown,
+                    ", or the mark of their packets, which skip_marks asks for and the kernel does not keep with "
+                    "connections," * self._judge.asks_for_marks,
+                )
             )
 
 
@@ -141,18 +166,22 @@ class _Judge:
         decisions = [_Decisions(ruleset) for ruleset in rulesets]
         self._before, self._after = decisions[: len(before)], decisions[len(before) :]
         self._routes = routes
-        guards = [guard for ruleset in rulesets for guard in ruleset.guards]
-        self._guarded = bool(guards)
-        self._marked = any(value for guard in guards for name, value in guard._asdict().items() if name not in _TOLD)
+        self._guarded = any(ruleset.guards for ruleset in rulesets)
+        self._marked = _marked(decisions)
         self._loopback = (spans.of_network(LOOPBACK[family]),)
         self._names = sorted({name for one in decisions for name in one.names} | {_NO_NAME})
-        self._known: t.Dict[t.Tuple[int, int, int, bool], t.Optional[bool]] = {}
+        self._known: t.Dict[t.Tuple[int, int, int, int, int, bool], t.Optional[bool]] = {}
+
+    @property
+    def asks_for_marks(self) -> bool:
+        """Whether a rule asks for marks that connections may have or not."""
+        return len(self._marked) > 1
 
     def goes(self, flow: Flow) -> t.Optional[bool]:
         """Whether the connection is removed; none where that cannot be known."""
         if flow.related:
             return False
-        parts = (flow.source, flow.destination, flow.seen, flow.redirected)
+        parts = (flow.source, flow.destination, flow.seen, flow.protocol, flow.port, flow.redirected)
         if parts not in self._known:
             if len(self._known) == _REMEMBERED:
                 self._known.clear()
@@ -160,12 +189,12 @@ class _Judge:
         return self._known[parts]
 
     def _goes(self, flow: Flow) -> t.Optional[bool]:
-        # What has a guard is told by marks, which connections do not have: those of Services and host ports are on
-        # redirected ones. It can be left to other programs, so it is left.
+        # Packets with the marks of Services and host ports are on redirected connections, or from loopback. They can be
+        # left to other programs, so they are left.
         if self._guarded and (flow.redirected or spans.contains(self._loopback, flow.source)):
             return False
         changed = self._changed(flow, self._names)
-        # Our rules meet nothing that stays on the node, and masquerading changes no address of its own.
+        # Our rules meet nothing that stays on the node. The node's own connections are left alone.
         if changed is False or self._routes.kind(flow.destination) not in (UNICAST, 0):
             return False
         if self._routes.kind(flow.source) == LOCAL:
@@ -173,67 +202,129 @@ class _Judge:
         if changed is None:
             interface = self._routes.interface(flow.source, flow.destination)
             changed = None if interface is None else self._changed(flow, [interface])
-        return None if changed and self._marked else changed
+        return changed
 
     def _changed(self, flow: Flow, interfaces: t.Iterable[str]) -> t.Optional[bool]:
         """Whether it has another verdict and not the address of that; none if that depends on what is not known."""
         outcomes = {
-            _is_outdated(old, new, flow.seen != flow.source)
+            self._is_outdated(old, new, flow)
             for interface in interfaces
-            for old in _verdicts(self._before, flow, interface)
-            for new in _verdicts(self._after, flow, interface)
+            for left in self._marked
+            for old in _verdicts(self._before, left, flow, interface)
+            for new in _verdicts(self._after, left, flow, interface)
         }
         return outcomes.pop() if len(outcomes) == 1 else None
 
+    def _is_outdated(self, old: _Verdict, new: _Verdict, flow: Flow) -> bool:
+        if old == new:
+            return False
+        translated = flow.seen != flow.source
+        if new.action == MASQUERADE and new.address is not None:
+            return not _is_in(flow.seen, new.address)
+        # From an address that is not ours we do not conclude that we have given it.
+        given = old.action == MASQUERADE and (translated if old.address is None else _is_in(flow.seen, old.address))
+        if new.action == MASQUERADE:
+            return not translated or (given and flow.seen != self._routes.preferred(flow.destination))
+        # Only what we have masqueraded is known to get another address where we leave it to others.
+        return translated and (given or new.action == EXEMPT)
 
-def _is_outdated(old: str, new: str, translated: bool) -> bool:
-    if new == MASQUERADE:
-        return old != new and not translated
-    # Only what we have masqueraded is known to get another address where we leave it to others.
-    return translated and (old == MASQUERADE or (new == EXEMPT and old != new))
+
+class _Verdict(t.NamedTuple):
+    """What a decision does with the source of a connection."""
+
+    action: str
+    #: first and last address of those with which MASQUERADE replaces it; none: that of the interface
+    address: t.Optional[t.Tuple[int, int]] = None
+
+
+_SKIPPED = _Verdict(SKIP)
+
+
+def _is_in(address: int, span: t.Tuple[int, int]) -> bool:
+    return span[0] <= address <= span[1]
 
 
 class _Decisions:
     """A ruleset that is asked about thousands of connections."""
 
     def __init__(self, ruleset: Ruleset) -> None:
-        # Later rules see what RETURN exempts, as if no rule had matched.
-        exempt = SKIP if ruleset.verdict == "RETURN" else EXEMPT
+        #: to packets with these the decisions do not apply. Those of Services are on redirected connections alone.
+        self.marks = {guard.mark for guard in ruleset.guards if guard.mark and not _is_of_service(guard.mark)}
         self._decisions = [
             (
-                exempt if decision.action == EXEMPT else decision.action,
+                _verdict(decision, ruleset.verdict),
                 spans.of_networks(decision.match.sources) or _ALL,
                 spans.of_networks(decision.match.destinations) or _ALL,
                 decision.match.interfaces,
-                any(value for name, value in decision.match._asdict().items() if name not in _KNOWN),
+                spans.of(service.span for service in decision.match.services),
+                _protocols(ruleset.ways(decision)) if decision.action == MASQUERADE else _ALL_PROTOCOLS,
             )
-            for decision in ruleset.decisions
+            for decision in ruleset.expanded
         ]
-        patterns = [name for decision in ruleset.decisions for name in decision.match.interfaces]
+        patterns = {name for decision in ruleset.expanded for name in decision.match.interfaces}
         #: one of each kind of interface that the decisions tell apart
         self.names = [name[:-1] + _NO_NAME if name.endswith("+") else name for name in patterns]
 
-    def verdicts(self, flow: Flow, interface: str) -> t.Set[str]:
+    def verdicts(self, flow: Flow, interface: str) -> t.Set[_Verdict]:
         """What the decisions can have decided about a connection, SKIP where none matches."""
         found = set()
-        for action, sources, destinations, interfaces, asks_more in self._decisions:
+        service = flow.protocol << 16 | flow.port
+        for verdict, sources, destinations, interfaces, services, protocols in self._decisions:
             if (
                 spans.contains(sources, flow.source)
                 and spans.contains(destinations, flow.destination)
                 and (not interfaces or any(matches_interface(name, interface) for name in interfaces))
+                and (not services or spans.contains(services, service))
             ):
-                found.add(action)
-                if not asks_more:
+                applied = [protocols[number] for number in (None, flow.protocol) if number in protocols]
+                if applied:
+                    found.add(verdict)
+                if any(applied):
                     return found
-        return found | {SKIP}
+        return found | {_SKIPPED}
 
 
-def _verdicts(rulesets: t.Iterable[_Decisions], flow: Flow, interface: str) -> t.Set[str]:
+def _verdict(decision: Decision, exempt: str) -> _Verdict:
+    if decision.action == MASQUERADE and decision.address is not None:
+        return _Verdict(MASQUERADE, (int(decision.address.first), int(decision.address.last)))
+    # Later rules see what RETURN exempts, as if no rule had matched.
+    return _SKIPPED if decision.action == EXEMPT and exempt == "RETURN" else _Verdict(decision.action)
+
+
+def _protocols(ways: t.Sequence[Masquerade]) -> t.Dict[t.Optional[int], bool]:
+    """By number, the protocols of which anything is masqueraded, and whether all of it is; none means all protocols."""
+    found: t.Dict[t.Optional[int], bool] = {}
+    for way in ways:
+        number = None if way.protocol is None else PROTOCOL_NUMBERS[way.protocol]
+        found[number] = found.get(number, False) or way.share is None
+    return found
+
+
+def _is_of_service(mark: Mark) -> bool:
+    """Whether only packets have it that kube-proxy or portmap marked."""
+    return bool(mark.value) and not mark.mask & ~SERVICE_MARKS
+
+
+def _marked(rulesets: t.Sequence[_Decisions]) -> t.Set[t.FrozenSet[_Decisions]]:
+    """Which rulesets leave a packet alone because of its mark: each possibility.
+
+    The kernel keeps the mark of a connection, not those of its packets, and nothing makes the two equal.
+    """
+    found: t.Set[t.FrozenSet[_Decisions]] = {frozenset()}
+    for mark in {mark for ruleset in rulesets for mark in ruleset.marks}:
+        leaving = frozenset(ruleset for ruleset in rulesets if mark in ruleset.marks)
+        found |= {others | leaving for others in found}
+    return found
+
+
+def _verdicts(
+    rulesets: t.Iterable[_Decisions], left: t.Container[_Decisions], flow: Flow, interface: str
+) -> t.Set[_Verdict]:
     """What several sets of rules do together: the first one that does not leave the connection alone decides."""
-    found: t.Set[str] = set()
+    found: t.Set[_Verdict] = set()
     for decisions in rulesets:
-        verdicts = decisions.verdicts(flow, interface)
-        found |= verdicts - {SKIP}
-        if SKIP not in verdicts:
+        verdicts = {_SKIPPED} if decisions in left else decisions.verdicts(flow, interface)
+        found |= verdicts - {_SKIPPED}
+        if _SKIPPED not in verdicts:
             return found
-    return found | {SKIP}
+    return found | {_SKIPPED}

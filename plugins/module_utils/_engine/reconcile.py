@@ -239,7 +239,7 @@ class _Run:
             tuple(notes),
             tuple(self._not_checked),
             tuple(self._remarks),
-            tuple(self._flushed),
+            flushed=tuple(self._flushed),
         )
 
 

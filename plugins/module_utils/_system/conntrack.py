@@ -72,6 +72,10 @@ class Flow(t.NamedTuple):
     destination: int
     #: the source as the other side sees it
     seen: int
+    #: IANA's number
+    protocol: int
+    #: of the destination, after DNAT; 0 where the protocol has no ports
+    port: int
     #: whether the destination was changed
     redirected: bool
     #: whether a helper expected it, so that no rule of nat decided about it
@@ -164,8 +168,9 @@ def _flow(message: Message, version: int) -> t.Optional[Flow]:
     original, reply = known.get(_ORIGINAL, b""), known.get(_REPLY, b"")
     opened = netlink.attributes(netlink.attributes(original).get(_ADDRESSES, b""))
     answered = netlink.attributes(netlink.attributes(reply).get(_ADDRESSES, b""))
+    ports = netlink.attributes(netlink.attributes(reply).get(_PROTOCOL, b""))
     source, destination = _SOURCE[version], _DESTINATION[version]
-    if source not in opened or source not in answered or _ID not in known:
+    if source not in opened or source not in answered or _NUMBER not in ports or _ID not in known:
         return None
     key = netlink.nest(_ORIGINAL, original) + netlink.attribute(_ID, known[_ID])
     if _ZONE in known:
@@ -174,6 +179,8 @@ def _flow(message: Message, version: int) -> t.Optional[Flow]:
         int.from_bytes(opened[source], "big"),
         int.from_bytes(answered[source], "big"),
         int.from_bytes(answered[destination], "big"),
+        ports[_NUMBER][0],
+        int.from_bytes(ports.get(_SOURCE_PORT, b""), "big"),
         answered[source] != opened[destination],
         _MASTER in known,
         key,

@@ -18,15 +18,16 @@ UNICAST, LOCAL = 1, 2
 _GET_ROUTE = 26
 _RTM = struct.Struct("=BBBBBBBBI")
 #: RTA_*
-_TO, _FROM, _IN, _OUT = 1, 2, 3, 4
+_TO, _FROM, _IN, _OUT, _PREFERRED = 1, 2, 3, 4, 7
 _AF = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
 class _Route(t.NamedTuple):
-    """The kind of a route, 0 where there is none, and the index of its link."""
+    """The kind of a route, 0 where there is none, the index of its link, and the source that the node has on it."""
 
     kind: int
     link: t.Optional[int]
+    preferred: t.Optional[int]
 
 
 class Routes:
@@ -48,6 +49,10 @@ class Routes:
     def kind(self, address: int) -> int:
         """Of the route to an address; 0 where there is none."""
         return self._towards(address).kind
+
+    def preferred(self, address: int) -> t.Optional[int]:
+        """The address of the node that its packets to another one have, unless they ask for another one."""
+        return self._towards(address).preferred
 
     def interface(self, source: int, destination: int) -> t.Optional[str]:
         """By which interface packets leave that come from another host or a pod; none where the kernel has no route.
@@ -81,9 +86,14 @@ class Routes:
         try:
             answer = self._kernel.ask(_GET_ROUTE, head + self._address(_TO, destination) + attributes, "a route")
         except KernelError:
-            return _Route(0, None)
-        link = netlink.attributes(answer.body[_RTM.size :]).get(_OUT)
-        return _Route(answer.body[7], struct.unpack("=i", link)[0] if link else None)
+            return _Route(0, None, None)
+        known = netlink.attributes(answer.body[_RTM.size :])
+        link, preferred = known.get(_OUT), known.get(_PREFERRED)
+        return _Route(
+            answer.body[7],
+            struct.unpack("=i", link)[0] if link else None,
+            int.from_bytes(preferred, "big") if preferred else None,
+        )
 
     def _address(self, kind: int, address: int) -> bytes:
         return netlink.attribute(kind, address.to_bytes(self._size, "big"))

@@ -125,6 +125,10 @@ def test_every_key_of_the_file_is_handed_over_where_it_says_something() -> None:
         "snat",
         "snatMissing",
     }
+    handed = config(jump_position="keep", flush_conntrack="changed")
+    assert handed["flushConntrack"] == "changed" and "jumpPosition" not in handed
+    handed = config(jump_position="first", flush_conntrack="none")
+    assert handed["jumpPosition"] == "first" and "flushConntrack" not in handed
 
 
 @pytest.mark.parametrize(

@@ -14,16 +14,17 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import op
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.open_connections import flush
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
-    LOOPBACK,
     Exempt,
     Guard,
     Masquerade,
+    Match,
     Ruleset,
     applies,
     from_config,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PROTOCOL_NUMBERS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Flow
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.routes import LOCAL, UNICAST
 from hypothesis import given
@@ -41,7 +42,8 @@ def number(address: str) -> int:
 
 def flow(destination: str, source: str = POD, seen: str = "", **more: t.Any) -> Flow:
     """A connection of a pod that keeps its address, unless another one is seen."""
-    known = {"redirected": False, "related": False, "key": repr((source, destination, seen)).encode(), **more}
+    known: t.Dict[str, t.Any] = {"protocol": 6, "port": 443, "redirected": False, "related": False}
+    known = {**known, "key": repr((source, destination, seen, more)).encode(), **more}
     return Flow(number(source), number(destination), number(seen or source), **known)
 
 
@@ -53,6 +55,7 @@ class Kernel:
         self.interfaces: t.Dict[str, t.Optional[str]] = {}
         self.default: t.Optional[str] = interface
         self.removed: t.List[Flow] = []
+        self.own = number(NODE)
         self.clock = 0.0
         monkeypatch.setattr(open_connections.conntrack, "read", self.read)
         monkeypatch.setattr(open_connections.conntrack, "remove", self.remove)
@@ -76,6 +79,9 @@ class Kernel:
     def kind(self, address: int) -> int:
         return LOCAL if address == number(NODE) else UNICAST
 
+    def preferred(self, _address: int) -> t.Optional[int]:
+        return self.own
+
     def interface(self, _source: int, destination: int) -> t.Optional[str]:
         return self.interfaces.get(str(ipaddress.ip_address(destination)), self.default)
 
@@ -85,56 +91,97 @@ def rules(**options: t.Any) -> Ruleset:
     return from_config(build(options), "ipv4")
 
 
-def model(ruleset: t.Optional[Ruleset], one: Flow, version: int, interface: str) -> str:
+def model(ruleset: t.Optional[Ruleset], one: Flow, version: int, interface: str, mark: int) -> t.Tuple[str, t.Any]:
     """What becomes of a connection: rule by rule, as iptables would do it."""
     kind = ipaddress.IPv4Address if version == 4 else ipaddress.IPv6Address
+    service = one.protocol << 16 | one.port
     for rule in ruleset.rules if ruleset else ():
-        if applies(rule, kind(one.destination), kind(one.source), interface):
+        if isinstance(rule, Guard):
+            if rule.mark and mark & rule.mark.mask == rule.mark.value:
+                return "left", None
+        elif applies(rule, kind(one.destination), kind(one.source), interface, service):
             if isinstance(rule, Masquerade):
-                return "masquerade"
-            if isinstance(rule, Exempt) and rule.verdict != "RETURN":
-                return "exempt"
-            assert isinstance(rule, (Exempt, Guard))
-            return "left"
-    return "left"
+                # What a share does not take, a later rule does.
+                if rule.share is None and PROTOCOL_NUMBERS.get(rule.protocol or "", one.protocol) == one.protocol:
+                    return "masquerade", rule.address
+            elif isinstance(rule, Exempt) and rule.verdict != "RETURN":
+                return "exempt", None
+            else:
+                return "left", None
+    return "left", None
 
 
-def goes(old: str, new: str, one: Flow) -> bool:
+def goes(old: t.Tuple[str, t.Any], new: t.Tuple[str, t.Any], one: Flow, own: int) -> bool:
     """The definition."""
+
+    def seen_as(fixed: t.Any) -> bool:
+        return one.seen in map(int, fixed.addresses())
+
+    (was, former), (now, fixed) = old, new
     if old == new:
         return False
-    if new == "masquerade":
-        return one.seen == one.source
-    return one.seen != one.source and (old == "masquerade" or new == "exempt")
+    if fixed is not None:
+        return not seen_as(fixed)
+    translated = one.seen != one.source
+    given = seen_as(former) if former is not None else was == "masquerade" and translated
+    if now == "masquerade":
+        return not translated or (given and one.seen != own)
+    return translated and (given or now == "exempt")
 
 
-addresses = st.builds(
-    lambda first, rest: (first << 24) | rest, st.sampled_from([10, 11, 172, 192]), st.integers(0, 2**24 - 1)
-)
+octets = st.sampled_from([10, 11, 172, 192])
+ends = st.builds(lambda first, rest: (first << 24) | rest, octets, st.integers(0, 2**24 - 1))
+services = st.sampled_from([(6, 80), (6, 83), (17, 82), (132, 81), (1, 0), (58, 0), (47, 0)])
+#: with these and no others, the marks of support.worlds are told apart, besides those of Services
+MARKS = (0, 7, 8, 16)
+FIXED = {4: (number("192.0.2.7"), number("192.0.2.9")), 6: (number("2001:db8::7"), number("2001:db8::9"))}
 
 
 @given(
     st.none() | worlds.narrow_configs,
     st.none() | worlds.narrow_configs,
-    st.lists(st.tuples(addresses, addresses, st.booleans()), min_size=1, max_size=8),
+    st.lists(st.tuples(ends, ends, services, st.integers(0, 3)), min_size=1, max_size=8),
     st.sampled_from(["eth0", "eth1", "bond0", "wlan0"]),
     worlds.families,
 )
 def test_any_two_policies_and_connections(
-    before: t.Any, after: t.Any, ends: t.List[t.Tuple[int, int, bool]], interface: str, family: str
+    before: t.Any,
+    after: t.Any,
+    opened: t.List[t.Tuple[int, int, t.Tuple[int, int], int]],
+    interface: str,
+    family: str,
 ) -> None:
     version, shift = (4, 0) if family == "ipv4" else (6, 96)
     old, new = (config and from_config(config, family) for config in (before, after))
     flows = [
-        Flow(source << shift, to << shift, (source << shift) + masqueraded, False, False, b"%d" % index)
-        for index, (source, to, masqueraded) in enumerate(ends)
+        Flow(
+            source << shift,
+            to << shift,
+            (source << shift, (source << shift) + 1, *FIXED[version])[seen],
+            *service,
+            False,
+            False,
+            b"%d" % index,
+        )
+        for index, (source, to, service, seen) in enumerate(opened)
     ]
     with pytest.MonkeyPatch.context() as monkeypatch:
         kernel = Kernel(monkeypatch, flows, interface)
+        kernel.own = FIXED[version][1]
         done = flush(family, [old] if old else [], new, check=False)
-    verdicts = [(model(old, one, version, interface), model(new, one, version, interface)) for one in flows]
-    assert kernel.removed == [one for one, (was, now) in zip(flows, verdicts) if goes(was, now, one)]
-    assert done.removed == len(kernel.removed) and not done.notes
+    outcomes = [
+        {
+            goes(model(old, one, version, interface, mark), model(new, one, version, interface, mark), one, kernel.own)
+            for mark in MARKS
+        }
+        for one in flows
+    ]
+    assert kernel.removed == [one for one, found in zip(flows, outcomes) if found == {True}]
+    assert done.removed == len(kernel.removed)
+    if any(len(found) == 2 for found in outcomes):
+        assert "the mark of their packets, which skip_marks asks for" in done.notes[0]
+    elif not any(config and config.skip_marks for config in (before, after)):
+        assert not done.notes
 
 
 EXEMPT, OUTSIDE = "10.99.0.1", "203.0.113.10"
@@ -160,7 +207,6 @@ def test_connections_that_stay(
     kernel = Kernel(monkeypatch, [one])
     assert flush("ipv4", [before] if before else [], after, check=False) == ("ipv4", 0, ())
     assert not kernel.removed, what
-    assert LOOPBACK["ipv4"]
 
 
 def test_check_mode_counts_and_removes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,21 +225,85 @@ def test_where_the_interface_is_not_known_connections_stay_if_it_matters(monkeyp
     assert note.startswith("flush_conntrack: 1 connections were left alone, because the interface")
 
 
-def test_what_a_rule_asks_that_no_connection_tells_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A decision that asks for more may or may not have matched."""
-    kernel = Kernel(monkeypatch, [flow(EXEMPT), flow(OUTSIDE, seen=NODE)])
-    monkeypatch.setattr(open_connections, "_KNOWN", ("sources", "interfaces"))
-    done = flush("ipv4", [PLAIN], NARROW, check=False)
-    assert not kernel.removed
-    assert done.notes[0].startswith("flush_conntrack: 1 connections were left alone")
+def test_every_condition_of_rules_is_considered() -> None:
+    """Whoever adds one has to say here whether connections tell it."""
+    assert Match._fields == ("sources", "destinations", "interfaces", "services")
+    assert set(Guard._fields) == {"marks", "source", "dnat", "mark"}
 
 
-def test_a_guard_that_asks_for_any_mark_leaves_all_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = Kernel(monkeypatch, [flow(EXEMPT), flow(OUTSIDE, seen=NODE)])
-    monkeypatch.setattr(open_connections, "_TOLD", ("source", "dnat", "interface"))
-    done = flush("ipv4", [PLAIN], rules(exemption="accept", masquerade_cidrs=["10.99.0.0/16"]), check=False)
+@pytest.mark.parametrize("mark", ["0x4000/0x4000", "0x2000/0x6000"])
+def test_marks_of_services_are_on_redirected_connections_only(monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
+    service = flow(EXEMPT, redirected=True)
+    kernel = Kernel(monkeypatch, [flow(EXEMPT), service])
+    wanted = rules(skip_marks=[mark], masquerade_cidrs=["10.99.0.0/16"])
+    done = flush("ipv4", [rules(skip_marks=[mark])], wanted, check=False)
+    assert (done.removed, done.notes) == (1, ())
+    assert service not in kernel.removed
+
+
+@pytest.mark.parametrize("mark", ["0x10000/0x10000", "0x4000", "0/0x4000"])
+def test_connections_stay_where_another_mark_can_decide(monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
+    kernel = Kernel(monkeypatch, [flow(EXEMPT), flow("10.1.1.1"), flow(OUTSIDE, seen=NODE)])
+    wanted = rules(skip_marks=[mark], masquerade_cidrs=["10.99.0.0/16"])
+    done = flush("ipv4", [rules(skip_marks=[mark])], wanted, check=False)
     assert not kernel.removed
-    assert done.notes[0].startswith("flush_conntrack: 1 connections were left alone")
+    assert done.notes == (
+        "flush_conntrack: 1 connections were left alone, because the interface by which they leave, or the mark of "
+        "their packets, which skip_marks asks for and the kernel does not keep with connections, is not known",
+    )
+
+
+def test_marks_that_can_not_matter_do_not_keep_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the mark the connection goes, because it is masqueraded no more; with it, it is left from now on."""
+    kernel = Kernel(monkeypatch, [flow(EXEMPT, seen=NODE), flow("10.1.1.1")])
+    done = flush("ipv4", [NARROW], rules(skip_marks=["0x10000/0x10000"]), check=False)
+    assert ([one.destination for one in kernel.removed], done.notes) == ([number(EXEMPT)], ())
+
+
+def test_fixed_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection has the right address if it has one of the range, or that of the interface where none is fixed."""
+    right, wrong = flow(OUTSIDE, seen="198.51.100.8"), flow(OUTSIDE, seen=NODE)
+    other = rules(snat=[{"address": "198.51.100.20"}])
+    fixed = rules(snat=[{"address": "198.51.100.7-198.51.100.9"}])
+    for before, after, removed in (
+        (PLAIN, fixed, [wrong]),
+        (fixed, PLAIN, [right]),
+        (other, fixed, [wrong]),
+        (None, fixed, [wrong]),
+        (fixed, None, [right]),
+        (fixed, rules(source_cidrs=["192.0.2.0/24"]), [right]),
+        (fixed, fixed, []),
+    ):
+        kernel = Kernel(monkeypatch, [right, wrong])
+        flush("ipv4", [before] if before else [], after, check=False)
+        assert kernel.removed == removed
+    # The address that was fixed is the one of the interface, too.
+    kernel = Kernel(monkeypatch, [right])
+    kernel.own = right.seen
+    assert flush("ipv4", [fixed], PLAIN, check=False).removed == 0
+
+
+def test_services_of_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same addresses, and another protocol or port."""
+    entry = {"action": "masquerade", "protocols": ["tcp"], "ports": ["443"], "destinations": ["10.99.0.0/16"]}
+    to_port, udp, icmp = flow(EXEMPT), flow(EXEMPT, protocol=17), flow(EXEMPT, protocol=1, port=0)
+    kernel = Kernel(monkeypatch, [udp, flow(EXEMPT, port=80), icmp, to_port])
+    assert flush("ipv4", [PLAIN], rules(rules=[entry]), check=False) == ("ipv4", 1, ())
+    assert kernel.removed == [to_port]
+
+
+def test_rules_that_masquerade_some_protocols_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As another program may have left our chain. Read back, each decision can have its own way to masquerade."""
+    only_tcp = (Masquerade("tcp"),)
+    exempt, rest = PLAIN.decisions
+    for partly in (
+        PLAIN._replace(decisions=(exempt, rest._replace(how=only_tcp))),
+        PLAIN._replace(masquerade=only_tcp),
+    ):
+        tcp, udp = flow(OUTSIDE, seen=NODE), flow(OUTSIDE, protocol=17)
+        kernel = Kernel(monkeypatch, [tcp, udp])
+        assert flush("ipv4", [partly], PLAIN, check=False).removed == 1
+        assert kernel.removed == [udp]
 
 
 def test_time_limit_while_reading(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +340,10 @@ def test_time_limit_while_removing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rules_that_decide_the_same_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel(monkeypatch, [])
     monkeypatch.setattr(open_connections.conntrack, "read", None)
-    assert flush("ipv4", [PLAIN], rules(random_fully=False), check=False) == ("ipv4", 0, ())
+    exempt, rest = PLAIN.decisions
+    ported = PLAIN._replace(decisions=(exempt, rest._replace(how=rules(to_ports="1024-2048,4000").masquerade)))
+    for same in (rules(random_fully=False), rules(to_ports="1024-2048,4000"), ported):
+        assert flush("ipv4", [PLAIN], same, check=False) == ("ipv4", 0, ())
     assert flush("ipv4", [], None, check=False) == ("ipv4", 0, ())
     assert not kernel.removed
 
