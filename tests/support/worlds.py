@@ -348,12 +348,18 @@ def assert_holds(chains: Chains, wanted: Ruleset) -> None:
     exempt = [ipaddress.ip_network(_destination(rule[:-2], wanted)) for rule in rules[:count]]
     assert {rule[-1] for rule in rules[:count]} <= {wanted.verdict}
     assert list(ipaddress.collapse_addresses(exempt)) == list(ipaddress.collapse_addresses(wanted.exempt))
-    assert rules[count:] == [_masquerade(rule) for rule in wanted.masquerade]
+    # No packet meets the rules of two protocols: only within one does their order matter.
+    assert sorted(rules[count:], key=_protocol) == sorted(map(_masquerade, wanted.masquerade), key=_protocol)
+    assert rules[-1:] == [_masquerade(rule) for rule in wanted.masquerade[-1:]]
     jumps = [i for i, rule in enumerate(chains["POSTROUTING"]) if target(rule) == CHAIN]
     assert len(jumps) == 1, chains["POSTROUTING"]
     assert without_comment(chains["POSTROUTING"][jumps[0]]) == GOOD_JUMP
     assert_reachable(chains["POSTROUTING"][: jumps[0]])
     assert not set(PREDECESSORS) & set(chains)
+
+
+def _protocol(words: t.Sequence[str]) -> str:
+    return words[1] if words[0] == "-p" else ""
 
 
 def _masquerade(rule: Masquerade) -> t.List[str]:

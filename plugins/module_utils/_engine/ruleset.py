@@ -429,9 +429,14 @@ def from_config(config: Config, family: str, random_fully: bool = True) -> Rules
     random_fully = random_fully and config.random_fully
     verdict = VERDICTS[config.exemption]
     leading = tuple(_leading(config, family))
-    # No packet gets behind an entry of C(rules) that is about all of them.
-    decided = any(_is_about_everything(decision) for decision in leading)
-    decisions = () if decided else tuple(_decisions(config, family, exempt))
+    if not any(_is_about_everything(decision) for decision in leading):
+        decisions = tuple(_decisions(config, family, exempt))
+    elif _is_translated(leading[-1]):
+        # The same as flat options that exempt nothing.
+        leading, decisions = leading[:-1], (Decision(MASQUERADE),)
+    else:
+        # No packet gets behind an entry that is about all of them.
+        decisions = ()
     every = decisions + leading
     return Ruleset(
         decisions=decisions,
