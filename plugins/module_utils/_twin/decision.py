@@ -31,9 +31,12 @@ _PATIENCE = 20.0
 
 
 class Decision(t.NamedTuple):
-    """What the trace of one packet says. ``lost`` is the place where a rule ended its way; empty where none did."""
+    """What the trace of one packet says, as in an answer. ``lost`` is the place where a rule ended its way; empty where
+    none did.
+    """
 
     source: t.Optional[Rule]
+    passed: t.Tuple[Rule, ...]
     destination: t.Optional[Rule]
     lost: str
 
@@ -59,7 +62,7 @@ class Rules:
     def decide(self, steps: t.Sequence[trace.Step]) -> Decision:
         """Which of the rules that a packet met decided about it."""
         source: t.Optional[trace.Step] = None
-        passed: t.Optional[trace.Step] = None
+        passed: t.List[trace.Step] = []
         destination: t.Optional[trace.Step] = None
         lost = ""
         hooks: t.Dict[t.Tuple[bool, int, str], t.Tuple[int, str]] = {}
@@ -79,10 +82,11 @@ class Rules:
             elif hook in _SOURCE_HOOKS and translates:
                 source = step
             elif hook in _SOURCE_HOOKS and step.verdict not in trace.CALLS:
-                passed = step
-        chosen = source or passed
+                passed.append(step)
+        rules = tuple(map(self.rule, passed))
         return Decision(
-            self.rule(chosen) if chosen else None,
+            self.rule(source) if source else rules[-1] if rules else None,
+            rules,
             self.rule(destination) if destination else None,
             lost,
         )

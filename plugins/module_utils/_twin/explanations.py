@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from .._engine import actors
+from .._engine.rule_comments import SKIPPED_COMMENT
 from .._engine.ruleset import Decision, Ruleset, matches_interface, service_number
 from .._policy import spans
 from .._policy.values import EXEMPT, MASQUERADE, SKIP
@@ -49,7 +50,13 @@ def declaration_of(rulesets: t.Mapping[str, Ruleset]) -> Declaration:
             list(dict.fromkeys(network for match in matches for network in match.sources)),
             list(dict.fromkeys(spans.of(one.span for one in match.services) for match in matches if match.services)),
         ),
+        leaves=_leaves,
     )
+
+
+def _leaves(rule: Rule) -> bool:
+    """Whether a rule is one of ours that leaves packets to other programs."""
+    return SKIPPED_COMMENT in rule.text
 
 
 class _Decided:

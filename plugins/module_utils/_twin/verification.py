@@ -41,12 +41,14 @@ class Declaration(t.NamedTuple):
 
     ``declares`` says of source, destination, protocol, port and interface of a packet that leaves the node: POD, NODE,
     or none where nothing was declared. The interface may be left out. ``pods`` are networks in which all pods of this
-    node lie; none where that is not known.
+    node lie; none where that is not known. ``leaves`` says of a rule that let a packet pass whether it leaves the
+    packet to other programs, so that nothing is declared of it.
     """
 
     declares: t.Callable[..., t.Optional[str]]
     boundaries: Boundaries = Boundaries()
     pods: t.Tuple[t.Any, ...] = ()
+    leaves: t.Callable[[Rule], bool] = lambda _rule: False
 
 
 def exempt(networks: t.Sequence[t.Any], sources: t.Sequence[t.Any] = (), others: t.Optional[str] = NODE) -> Declaration:
@@ -130,7 +132,7 @@ def verify(
 ) -> Report:
     """Ask the twin of a node all questions that matter.
 
-    :param limit: of questions, for each version of IP; 0: none.
+    :param limit: of questions, for each version of IP; 0: no limit.
     :raises NodeError: the twin does not answer.
     """
     mine = routing.local_addresses(twin.state.routing)
@@ -145,7 +147,7 @@ def verify(
         asked += checker.asked
         left_out += checker.left_out
         unseen += _limits(surveyed)
-    return Report(asked, left_out, tuple(_conflicts(twin, findings)), tuple(dict.fromkeys(unseen)))
+    return Report(asked, left_out, tuple(_conflicts(twin, declaration, findings)), tuple(dict.fromkeys(unseen)))
 
 
 class _Checker:
@@ -225,6 +227,8 @@ def judge(declaration: Declaration, mine: t.Container[str], answer: Answer) -> t
         seen = POD
     if question.source is None or question.source in mine:  # a policy is about pods
         return Verdict(None, seen)
+    if any(map(declaration.leaves, answer.passed)):
+        return Verdict(None, seen)
     port = question.port if answer.destination_port is None else answer.destination_port
     declared = declaration.declares(question.source, answer.destination, question.protocol, port, answer.interface)
     return Verdict(declared, seen)
@@ -296,10 +300,12 @@ def _limits(surveyed: Survey) -> t.Iterator[Unseen]:
         )
 
 
-def _conflicts(twin: Twin, findings: t.Sequence[_Finding]) -> t.Iterator[Conflict]:
+def _conflicts(twin: Twin, declaration: Declaration, findings: t.Sequence[_Finding]) -> t.Iterator[Conflict]:
     """Findings with the same cause, and of one version of IP, in one."""
     groups: t.Dict[t.Tuple[str, str, t.Optional[Rule], str, bool], t.List[t.Tuple[_Finding, Answer]]] = {}
     for finding, answer in zip(findings, _explain(twin, findings)):
+        if any(map(declaration.leaves, answer.passed)):
+            continue
         key = (
             finding.declared,
             finding.seen,
