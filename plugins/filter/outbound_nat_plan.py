@@ -64,7 +64,8 @@ from ansible.errors import AnsibleFilterError
 from ansible.utils.unsafe_proxy import wrap_var
 
 from ..module_utils._errors import ConfigError
-from ..module_utils._policy.policy import build, file_key, find_file_key
+from ..module_utils._policy.config_file import config_text, parse
+from ..module_utils._policy.policy import build, file_key
 from ..module_utils._policy.values import Network, parse_networks, split_entries
 from ..plugin_utils.outbound_nat import Edited, edit
 
@@ -92,10 +93,7 @@ def outbound_nat_plan(
 
 def _ranges(policy: t.Mapping[str, t.Any]) -> t.Tuple[Network, ...]:
     """The exempt ranges of a policy, by the keys of the config file."""
-    values = {option.name: value for key, value in policy.items() for option in [find_file_key(key)] if option}
-    if "non_masquerade_cidrs" in values:
-        values["non_masquerade_cidrs"] = split_entries(values["non_masquerade_cidrs"])
-    return build(values, label=file_key).non_masquerade_cidrs
+    return build(parse(config_text(policy), "config").values, label=file_key).non_masquerade_cidrs
 
 
 def _plan(

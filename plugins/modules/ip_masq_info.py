@@ -452,7 +452,8 @@ from ..module_utils._kubelet.kubenet_rules import find_leftovers
 from ..module_utils._policy.policy import POLICY_OPTIONS, split_lists
 from ..module_utils._system.process import run
 from ..module_utils._twin.health import WARNING, Health
-from ..module_utils._twin.inspection import inspect, request
+from ..module_utils._twin.inspection import Request, inspect, request
+from ..module_utils._twin.verification import LIMIT
 
 #: Without defaults: what is not given is not compared.
 POLICY_SPEC = {
@@ -471,7 +472,7 @@ ARGUMENT_SPEC = dict(
     protocol={"type": "str", "choices": ["tcp", "udp", "sctp", "icmp"], "default": "tcp"},
     port={"type": "int", "default": 80},
     verify={"type": "bool", "default": False},
-    max_questions={"type": "int", "default": 5000},
+    max_questions={"type": "int", "default": LIMIT},
     config_file={"type": "path"},
     config_dir={"type": "path", "default": "/etc/ip-masq-agent"},
 )
@@ -501,8 +502,7 @@ def main() -> None:
     params = module.params
     given = split_lists({name: params[name] for name in POLICY_SPEC if params[name] is not None})
     try:
-        asked = ("destinations", "source", "protocol", "port", "verify", "max_questions")
-        wanted = request(*(params[name] for name in asked))
+        wanted = request(**{name: params[name] for name in Request._fields})
         policy = choose_policy(given, params["config_file"], Paths(config_dir=params["config_dir"]))
         node = Node(run)
         found = inspect(node, policy, wanted)

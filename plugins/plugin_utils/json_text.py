@@ -155,6 +155,11 @@ class _Scanner:
         return self.space(at + 1)
 
 
+def comma(text: str) -> str:
+    """What separates two values on one line, in the style of a document."""
+    return ", " if '": ' in text else ","
+
+
 def insert(text: str, container: Node, values: t.Sequence[str]) -> str:
     """Append to an array or an object, in the style of what is there.
 
@@ -163,7 +168,7 @@ def insert(text: str, container: Node, values: t.Sequence[str]) -> str:
     inner = list(container.items) or list(container.members.values())
     if not inner:
         at = container.start + 1
-        return text[:at] + (", " if '": ' in text else ",").join(values) + text[at:]
+        return text[:at] + comma(text).join(values) + text[at:]
     at = inner[-1].end
     separator = _separator(text, container, inner)
     return text[:at] + "".join(separator + value for value in values) + text[at:]
@@ -179,7 +184,7 @@ def _separator(text: str, container: Node, inner: t.Sequence[Node]) -> str:
     space = before_first.group() if before_first else ""
     if "\n" in space:
         return "," + space
-    return ", " if '": ' in text else ","
+    return comma(text)
 
 
 def remove(text: str, array: Node, unwanted: t.Collection[int]) -> str:

@@ -17,7 +17,7 @@ import typing as t
 
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy.values import Network, show
-from .json_text import Node, insert, remove, scan
+from .json_text import Node, comma, insert, remove, scan
 
 _TYPE = "outboundnat"
 _LISTS = ("ExceptionList", "Exceptions")
@@ -205,19 +205,13 @@ def _add(text: str, number: int, ranges: t.Sequence[Network]) -> str:
     policy = _for_family(_plugins(scan(text))[number], ranges[0].version) if ranges else None
     if not policy:
         return text
-    there = [*policy.networks, *ranges]
-    new = []
-    for position, network in enumerate(ranges, len(policy.networks)):
-        others = [other for place, other in enumerate(there) if place != position]
-        same_before = network in there[:position]
-        if not same_before and not any(_wider(other, network) for other in others):
-            new.append(json.dumps(str(network)))
+    new = _missing(policy.networks, ranges)
     if not new:
         return text
     if policy.exceptions:
         return insert(text, policy.exceptions, new)
     name = _LISTS[1] if policy.holder.path.lower().endswith(".settings") else _LISTS[0]
-    return insert(text, policy.holder, [_text(name, "[%s]" % _comma(text).join(new), text)])
+    return insert(text, policy.holder, [_text(name, "[%s]" % comma(text).join(new), text)])
 
 
 def _wider(one: Network, other: Network) -> bool:
@@ -259,22 +253,24 @@ def _add_policy(text: str, ranges: t.Sequence[Network]) -> str:
             % (" and ".join(array.path for _plugin, array in arrays) or "no array of policies")
         )
     plugin, array = arrays[0]
-    exceptions = "[%s]" % _comma(text).join(json.dumps(str(network)) for network in _widest(ranges))
+    exceptions = "[%s]" % comma(text).join(_missing((), ranges))
     lower = any(item.members and "name" in item.members for item in array.items)
     kind = _text("Type", '"OutBoundNAT"', text)
     inside = [kind, _text(_LISTS[0], exceptions, text)]
     if _has_settings(plugin, array):
         inside = [kind, _text("Settings", "{%s}" % _text(_LISTS[1], exceptions, text), text)]
-    value = _text("value" if lower else "Value", "{%s}" % _comma(text).join(inside), text)
+    value = _text("value" if lower else "Value", "{%s}" % comma(text).join(inside), text)
     name = _text("name" if lower else "Name", '"EndpointPolicy"', text)
-    return insert(text, array, ["{%s}" % _comma(text).join((name, value))])
+    return insert(text, array, ["{%s}" % comma(text).join((name, value))])
 
 
-def _widest(ranges: t.Sequence[Network]) -> t.List[Network]:
+def _missing(there: t.Sequence[Network], ranges: t.Sequence[Network]) -> t.List[str]:
+    """JSON text of the ranges that are not there, without those inside of a wider one."""
+    every = [*there, *ranges]
     return [
-        network
-        for position, network in enumerate(ranges)
-        if network not in ranges[:position] and not any(_wider(other, network) for other in ranges)
+        json.dumps(str(network))
+        for position, network in enumerate(ranges, len(there))
+        if network not in every[:position] and not any(_wider(other, network) for other in every)
     ]
 
 
@@ -290,10 +286,6 @@ def _has_settings(plugin: _Plugin, array: Node) -> bool:
 def _text(name: str, value: str, text: str) -> str:
     """A member of an object."""
     return '"%s":%s%s' % (name, " " if '": ' in text else "", value)
-
-
-def _comma(text: str) -> str:
-    return ", " if '": ' in text else ","
 
 
 def _lists(plugins: t.Sequence[_Plugin]) -> t.Dict[str, t.Tuple[str, ...]]:

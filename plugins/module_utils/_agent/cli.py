@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import os
 import sys
@@ -182,8 +181,7 @@ def _verify(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
     from .._twin.inspection import request
     from .verify import verify
 
-    limit = arguments.max_questions
-    wanted = _checked(arguments.refuse, functools.partial(request, [], everything=True, max_questions=limit))
+    wanted = _checked(arguments.refuse, request, [], verify=True, max_questions=arguments.max_questions)
     done = verify(node, where, wanted, arguments.json, console.progress("%d of %d questions asked"))
     for line in done.lines:
         console.print_line(line)
@@ -201,13 +199,15 @@ def _who(arguments: argparse.Namespace, _node: Node, _where: Paths) -> int:
     return OK
 
 
-def _checked(refuse: t.Callable[[str], t.NoReturn], check: t.Callable[..., Checked], *arguments: t.Any) -> Checked:
+def _checked(
+    refuse: t.Callable[[str], t.NoReturn], check: t.Callable[..., Checked], *arguments: t.Any, **options: t.Any
+) -> Checked:
     """Arguments as a command takes them.
 
     :param refuse: called with the reason where it does not; prints the usage and ends the program.
     """
     try:
-        return check(*arguments)
+        return check(*arguments, **options)
     except ConfigError as exc:
         refuse(str(exc))
 

@@ -28,7 +28,7 @@ IPV4_MAPPED = ipaddress.IPv6Network("::ffff:0:0/96")
 #: Longest chain name that every iptables accepts (XT_EXTENSION_MAXNAMELEN - 1, xtables 1.8).
 CHAIN_NAME_LIMIT = 28
 
-#: Names that iptables itself gives a meaning to: builtin chains and targets that may stand in a nat chain.
+#: Names that iptables itself gives a meaning to: builtin chains, and targets that a rule of a nat chain may have.
 RESERVED_CHAINS = frozenset(
     "PREROUTING INPUT FORWARD OUTPUT POSTROUTING ACCEPT DROP QUEUE RETURN REJECT LOG NFLOG MARK CONNMARK "
     "MASQUERADE SNAT DNAT REDIRECT NETMAP".split()

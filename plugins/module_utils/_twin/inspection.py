@@ -55,7 +55,7 @@ class Request(t.NamedTuple):
     protocol: str = "tcp"
     port: int = 80
     verify: bool = False
-    #: of the questions of a verification, for each version of IP; 0: none
+    #: of the questions of a verification, for each version of IP; 0: no limit
     max_questions: int = verification.LIMIT
 
 
@@ -64,12 +64,12 @@ def request(
     source: t.Optional[str] = None,
     protocol: str = "tcp",
     port: int = 80,
-    everything: bool = False,
+    verify: bool = False,
     max_questions: int = verification.LIMIT,
 ) -> Request:
     """Check what is asked for.
 
-    :param everything: whether to verify the node.
+    :param verify: whether to verify the node.
     :param max_questions: of the verification.
     :raises ConfigError: not an address, two IP versions in one question, a port outside of 1-65535, or a negative
         number of questions.
@@ -89,7 +89,7 @@ def request(
     if max_questions < 0:
         raise ConfigError("max_questions: %d is negative: give how many may be asked, or 0 for all" % max_questions)
     source = None if sender is None else str(sender)
-    return Request(tuple(map(str, receivers)), source, protocol, port, everything, max_questions)
+    return Request(tuple(map(str, receivers)), source, protocol, port, verify, max_questions)
 
 
 def _address(option: str, value: t.Any) -> t.Any:
@@ -100,7 +100,7 @@ def _address(option: str, value: t.Any) -> t.Any:
 
 
 def inspect(
-    node: Node, policy: ComparedPolicy, wanted: Request, progress: verification.Progress = lambda _asked, _all: None
+    node: Node, policy: ComparedPolicy, wanted: Request, progress: verification.Progress = verification.no_progress
 ) -> Data:
     """All that is known about a node; as RETURN of the module ip_masq_info.
 

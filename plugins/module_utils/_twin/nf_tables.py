@@ -51,7 +51,7 @@ _MANY_RULES = 20000
 class Table(t.NamedTuple):
     """One table, as the messages that describe it: bodies without the four bytes in front of the attributes.
 
-    ``elements`` belong to sets in any order; ``rules`` stand in the order of each chain.
+    ``elements`` belong to sets in any order; ``rules`` are in the order of each chain.
     """
 
     family: int

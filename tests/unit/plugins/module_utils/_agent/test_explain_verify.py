@@ -81,7 +81,7 @@ class Agent:
 
     def verify(self, as_json: bool = False) -> verify.Output:
         """The outcome of the command verify."""
-        wanted = inspection.request([], everything=True)
+        wanted = inspection.request([], verify=True)
         return verify.verify(t.cast(t.Any, None), self.where, wanted, as_json, lambda _asked, _all: None)
 
 
