@@ -18,6 +18,7 @@ BACKENDS = (
     ("iptables_legacy", "return"),
     ("iptables_legacy", "accept"),
     ("nftables", "return"),
+    ("nftables", "accept"),
     ("nftables", "enforce"),
 )
 #: Addresses of the node besides that of its interface.

@@ -29,7 +29,7 @@ PORTS = (8080, 9090)
 BACKENDS = {
     "iptables_nft": ("return", "accept"),
     "iptables_legacy": ("return", "accept"),
-    "nftables": ("return", "enforce"),
+    "nftables": ("return", "accept", "enforce"),
 }
 
 
