@@ -36,19 +36,32 @@ def measure(plan: Plan) -> t.Iterator[Row]:
         with Inside() as empty, Inside() as full:
             say("module, %s: loading %d rules of others on one of two nodes" % (backend, plan.others))
             full.call(installed.load_others, backend, plan.others)
-            for size in (0, *plan.sizes):
-                say("module, %s, %d CIDRs" % (backend, size))
-                yield from _of_size(plan, backend, size, empty, full)
+            for name, policy, largest in _policies(plan, backend):
+                say("module, %s, %s" % (backend, name))
+                yield from _of_policy(plan, "%s, %s" % (backend, name), dict(policy, backend=backend), largest,
+                                      empty, full)  # fmt: skip
 
 
-def _of_size(plan: Plan, backend: str, size: int, empty: Inside, full: Inside) -> t.Iterator[Row]:
-    options = {"backend": backend, "cidr_limit": max(size, 64), "non_masquerade_cidrs": rules.cidrs(size)}
-    name = "%s, %5d CIDRs" % (backend, size)
+def _policies(plan: Plan, backend: str) -> t.Iterator[t.Tuple[str, t.Dict[str, t.Any], bool]]:
+    """Names, options, and whether it is one of the largest."""
+    largest = max(plan.sizes)
+    for size in (0, *plan.sizes):
+        yield "%5d CIDRs" % size, rules.policy(size), size == largest
+    if backend == rules.NFTABLES:
+        # In iptables each source would be a chain of rules.
+        yield "%5d CIDRs%s" % (largest, rules.NARROWED), rules.narrowed(largest), True
+    if largest >= rules.ENTRIES:
+        yield "%5d CIDRs in %d entries" % (largest, rules.ENTRIES), rules.entries(largest), True
+
+
+def _of_policy(
+    plan: Plan, name: str, options: t.Dict[str, t.Any], largest: bool, empty: Inside, full: Inside
+) -> t.Iterator[Row]:
+    backend = options["backend"]
     first = in_turns(
         plan._replace(rounds=plan.slow_rounds, batch=1),
         {"module": lambda _times: empty.call(first_apply, options), "load": lambda _times: _load(empty, backend)},
     )
-    largest = size == max(plan.sizes)
     yield Row(name + ": first call, wall", first["module"].wall, "same rules loaded", first["load"].wall,
               _FIRST if largest else None)  # fmt: skip
     yield Row(name + ": first call, CPU", first["module"].cpu, "same rules loaded", first["load"].cpu)

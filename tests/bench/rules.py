@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import shutil
 import typing as t
 
@@ -26,6 +27,52 @@ def cidrs(count: int) -> t.List[str]:
         return ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"][:count]
     first = ipaddress.ip_address("10.0.0.0")
     return ["%s/24" % (first + 512 * number) for number in range(count)]
+
+
+def policy(size: int) -> t.Dict[str, t.Any]:
+    """The options of a policy with so many exempt ranges."""
+    return {"cidr_limit": max(size, 64), "non_masquerade_cidrs": cidrs(size)}
+
+
+#: What L(narrowed) adds to a policy.
+NARROWED = ", 1000 exceptions, 4 sources"
+
+
+def narrowed(size: int) -> t.Dict[str, t.Any]:
+    """The same with 1,000 exceptions, spread over the ranges, and 4 sources.
+
+    Of each five, four are masqueraded although an exempt range contains them, and one is exempt inside of these.
+    """
+    wide = [ipaddress.ip_network(cidr) for cidr in cidrs(size)]
+    step = max(size // 800, 1)
+    places = [(wide[number * step % size], number // size) for number in range(800)]
+    inner = [next(itertools.islice(network.subnets(new_prefix=28), place, None)) for network, place in places]
+    exempt = [str(next(network.subnets(new_prefix=30))) for network in inner[:200]]
+    return {
+        "cidr_limit": size + 1000,
+        "non_masquerade_cidrs": cidrs(size) + exempt,
+        "masquerade_cidrs": list(map(str, inner)),
+        "source_cidrs": ["10.244.0.0/16", "10.245.0.0/17", "172.16.8.0/22", "192.0.2.128/25"],
+    }
+
+
+#: Of C(rules); as many as there may be.
+ENTRIES = 100
+
+
+def entries(size: int) -> t.Dict[str, t.Any]:
+    """The options of a policy whose exempt, masqueraded and skipped ranges, so many, are in 100 entries of C(rules)."""
+    listed, each = cidrs(size), size // ENTRIES
+    return {
+        "cidr_limit": max(each, 64),
+        "rules": [
+            {
+                "action": ("exempt", "masquerade", "skip")[number % 3],
+                "destinations": listed[number * each : (number + 1) * each],
+            }
+            for number in range(ENTRIES)
+        ],
+    }
 
 
 def services(count: int) -> str:
