@@ -164,8 +164,8 @@ def test_no_connection_notices_a_move(topology: Topology, variant: Variant) -> N
         runs = [{"backend": variant.backend, "jump_position": position} for position in ("last", "first")]
         results = run_modules(node, runs * 40)
     assert all(result["changed"] for result in results)
-    assert flood.wrong == (0, 0)
-    assert min(flood.right) > 1000
+    assert flood.sources == {a.exempt[0]: {a.pod}, a.outside[0]: {a.node}}
+    assert flood.least > 1000
 
 
 MOST = 3

@@ -153,8 +153,8 @@ def test_no_connection_of_a_flood_is_wrong_while_the_set_is_replaced(topology: T
             # And back, in the same two steps, so that nothing but the module can make a gap.
             nft.write(topology.node, old_set)
             nft.write(topology.node, old_chain + "delete set ip ip_masq_agent exempt_ranges\n")
-    assert flood.wrong == (0, 0)
-    assert min(flood.right) > 1000
+    assert flood.sources == {a.exempt[0]: {a.pod}, a.outside[0]: {a.node}}
+    assert flood.least > 1000
 
 
 def test_a_replacement_that_was_interrupted_is_completed(ns: Namespace, nfts: Nfts) -> None:

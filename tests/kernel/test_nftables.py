@@ -195,8 +195,8 @@ def test_no_connection_of_a_flood_is_wrong_while_ranges_and_rules_change(topolog
     with Flood(topology, a.exempt[0], a.outside[0]) as flood:
         results = run_modules(topology.node, [other, one] * 60)
     assert all(result["changed"] for result in results)
-    assert flood.wrong == (0, 0)
-    assert min(flood.right) > 1000
+    assert flood.sources == {a.exempt[0]: {a.pod}, a.outside[0]: {a.node}}
+    assert flood.least > 1000
 
 
 def test_from_one_backend_to_any_other_nothing_stays_and_nothing_is_missing(topology: Topology) -> None:
