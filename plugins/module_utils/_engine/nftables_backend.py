@@ -8,6 +8,10 @@ publish the elements of a NEW set some microseconds after the rules that ask it 
 opened in between would be masqueraded although they are exempt. For the same reason a set that is not there yet is made
 first, in a transaction that no packet can notice, and the chains that ask it in a second; a set that is not used any
 more goes with the second.
+
+For packets on their way, rules and the elements of sets do not change at the same instant either. Where several of them
+change, packets could meet the rules of one policy with the elements of another (seen with Linux 6.18, too). So sets of
+other names take the place of the changed ones until these have their elements.
 """
 
 from __future__ import annotations
@@ -128,21 +132,31 @@ class Nftables:
             # Another program changed the table in ways that we do not know: only a new one is sure to be without them.
             return (self._deletion() + text.render(after),)
         new_sets: t.List[str] = []
-        commands: t.List[str] = []
         if before is None:
             before = after._replace(chains=(), has_set=False, sources=None, more=())
             new_sets.append("add table " + self._table)
-        for name, spans in after.sets.items():
+        for name in after.sets:
             if name not in before.sets:
                 # See the module: a new set is complete before a chain looks into it.
-                new_sets += text.change_set(after, name, False)
-            elif before.sets[name] != spans:
-                commands += text.change_set(after, name, True)
-        if not before.same_rules(after):
-            commands += text.change_chains(before, after)
+                new_sets += text.change_set(after, name)
+        changed = [name for name, spans in after.sets.items() if before.sets.get(name, spans) != spans]
+        elements = [command for name in changed for command in text.change_set(after, name, there=True)]
+        chains = [] if before.same_rules(after) else text.change_chains(before, after)
         unused = [name for name in before.sets if name not in after.sets] + [text.OLD_SET] * before.has_old_set
-        commands += [text.delete_set(self.family, name) for name in unused]
-        return tuple("\n".join(step + [""]) for step in (new_sets, commands) if step)
+        removed = [text.delete_set(self.family, name) for name in unused]
+        steps = [new_sets, elements + chains + removed]
+        if len(changed) + bool(chains) > 1 and (before.narrowed or after.narrowed):
+            interim = after.asking_others(changed)
+            for name in changed:
+                new_sets += text.change_set(after, name, called=name + text.INTERIM)
+            steps = [
+                new_sets,
+                text.change_chains(before, interim) + removed,
+                elements,
+                text.change_chains(interim, after)
+                + [text.delete_set(self.family, name + text.INTERIM) for name in changed],
+            ]
+        return tuple("\n".join(step + [""]) for step in steps if step)
 
     def is_alone(self, before: State, transaction: Transaction, now: State) -> bool:
         """See :meth:`~.backend.Backend.is_alone`."""
@@ -159,13 +173,18 @@ class Nftables:
         new_table = bool(rest) and self._has_table(self.family, text.TABLE) is False
         self._write(first)
         try:
-            for step in rest:
+            for step in rest[:1]:
                 self._write(step)
         except CommitRefused:
             # What is refused must not have changed anything: the first step created sets that no rule uses.
             created = [text.delete_set(self.family, name) for name in text.created_sets(first)]
             self._write(self._deletion() if new_table else "\n".join([*created, ""]))
             raise
+        try:
+            for step in rest[1:]:
+                self._write(step)
+        except CommitRefused as exc:
+            raise NodeError("%s. The new rules are active, with sets of temporary names; run again" % exc) from None
 
     def _write(self, commands: str) -> None:
         done = self._run([self._nft, "-f", "-"], stdin=commands, timeout=_PATIENCE)

@@ -30,6 +30,9 @@ CHAIN = "postrouting"
 #: the base chain that decides before every other one, with exemption: enforce
 ENFORCER = "enforce"
 
+#: At the end of the name of a set that is asked while another one changes; left over, it is foreign.
+INTERIM = "_interim"
+
 #: What else our sets are called: those of an entry of C(rules) or C(snat), by its number.
 _NUMBERED = re.compile(r"(?:rule|snat)_[1-9][0-9]{0,3}_(?:(?:tcp|udp|sctp)_)?(sources|destinations|ports)\Z")
 
@@ -58,6 +61,8 @@ _ANNOTATION = re.compile(r' comment "[^"]*"\Z')
 _COUNTER = re.compile(r" ?\bcounter(?: packets [0-9]+ bytes [0-9]+)?(?= |\Z)")
 _ELEMENTS = re.compile(r"elements = \{(.*)\}\Z")
 _PREFIXED = re.compile(r"\bsnat to ([0-9a-f.:]+/[0-9]+)(?::([0-9]+(?:-[0-9]+)?))?")
+#: Rules about interfaces and marks, and those of entries of C(rules) and C(snat).
+_NARROWING = re.compile(r'oifname |meta mark (?!& 0x[0-9a-f]{8} != )|.* entry [0-9]+"\Z')
 _CREATED = re.compile(r"^add set \S+ \S+ (\S+)", re.MULTILINE)
 #: numeric to symbolic; the marks keep the form in which nft prints them
 _NAMES = (
@@ -105,6 +110,20 @@ class Table(t.NamedTuple):
         if self.sources is not None:
             found[SOURCES] = self.sources
         return dict(found, **dict(self.more))
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether more decides than one set of destinations."""
+        rules = (rule for _name, rules in self.chains for rule in rules)
+        return self.sources is not None or bool(self.more) or any(_NARROWING.match(rule) for rule in rules)
+
+    def asking_others(self, names: t.Collection[str]) -> Table:
+        """The table whose rules ask sets of interim names in place of these."""
+        pattern = re.compile(r"@(%s)(?= )" % "|".join(map(re.escape, names)))
+        chains = tuple(
+            (chain, tuple(pattern.sub(r"@\1" + INTERIM, rule) for rule in rules)) for chain, rules in self.chains
+        )
+        return self._replace(chains=chains)
 
     def same_rules(self, other: Table) -> bool:
         """Whether the chains mean the same; comments and counters do not matter."""
@@ -322,10 +341,13 @@ def render_element(name: str, span: Span, family: str) -> str:
     return str(PortRange(*span)) if name.endswith("_ports") else render_span(span, family)
 
 
-def change_set(table: Table, name: str, there: bool) -> t.List[str]:
-    """Commands that give a set its elements. The set itself stays where it is ``there``."""
+def change_set(table: Table, name: str, there: bool = False, called: str = "") -> t.List[str]:
+    """Commands that give a set its elements. The set itself stays where it is ``there``.
+
+    :param called: the name in place of its own.
+    """
     spans = table.sets[name]
-    where = "%s %s %s" % (NFT_FAMILY[table.family], TABLE, name)
+    where = "%s %s %s" % (NFT_FAMILY[table.family], TABLE, called or name)
     if there:
         commands = ["flush set " + where]
     else:

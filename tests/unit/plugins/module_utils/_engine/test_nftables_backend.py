@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 import pytest
@@ -302,3 +303,117 @@ class TestChoice:
     def test_nothing_at_all_names_both_packages(self, node: t.Callable[..., Node]) -> None:
         with pytest.raises(NodeError, match="install the package iptables or nftables"):
             choose(node(), "auto")
+
+
+#: Policies of different forms: each leads to each.
+FORMS: t.Dict[str, t.Dict[str, t.Any]] = {
+    "plain": {},
+    "other ranges": {"non_masquerade_cidrs": ["10.0.0.0/9"]},
+    "sources": {"source_cidrs": ["10.244.0.0/16"]},
+    "other sources and ranges": {"source_cidrs": ["10.7.0.0/16"], "non_masquerade_cidrs": ["10.0.0.0/9"]},
+    "an interface and other ranges": {"out_interfaces": ["eth0"], "non_masquerade_cidrs": ["10.0.0.0/10"]},
+    "a mark and other ranges": {"skip_marks": ["0x7"], "non_masquerade_cidrs": ["10.0.0.0/11"]},
+    "an entry": {"rules": [{"action": "exempt", "destinations": ["203.0.113.10/32"]}]},
+    "another entry before it": {
+        "rules": [
+            {"action": "masquerade", "destinations": ["172.20.0.1/32"], "ports": [80]},
+            {"action": "exempt", "destinations": ["203.0.113.10/32"]},
+        ]
+    },
+    "a protocol and other ranges": {
+        "rules": [{"action": "exempt", "protocols": ["tcp"]}],
+        "non_masquerade_cidrs": ["10.0.0.0/12"],
+    },
+    "enforce": {"exemption": "enforce", "source_cidrs": ["10.8.0.0/16"], "masquerade_cidrs": ["10.9.0.0/16"]},
+    "snat": {"snat": [{"address": "192.0.2.7", "source_cidrs": ["10.244.0.0/24"]}]},
+}
+
+
+class Steps:
+    """The rules and sets of a table, as steps of a transaction change them."""
+
+    def __init__(self, listed: str) -> None:
+        table = text.parse(listed, "ipv4")
+        self.sets = {
+            name: {text.render_element(name, span, "ipv4") for span in spans} for name, spans in table.sets.items()
+        }
+        self.chains = {name: list(rules) for name, rules in table.chains}
+
+    @property
+    def meaning(self) -> t.Dict[str, t.List[str]]:
+        """The rules with the elements of the sets in place of their names."""
+        return {
+            chain: [
+                re.sub(r"@(\w+)", lambda found: "{ %s }" % ", ".join(sorted(self.sets[found[1]])), text.bare(rule))
+                for rule in rules
+            ]
+            for chain, rules in self.chains.items()
+        }
+
+    def write(self, step: str) -> t.Tuple[t.Set[str], bool]:
+        """Carry out a step.
+
+        :returns: the sets whose elements it changed and that rules ask before or afterwards; whether it changed rules.
+        """
+        asked, before, touched = self._asked(), dict(self.chains), set()
+        for line in step.splitlines():
+            verb, kind, _family, _table, name, *rest = line.split(" ", 5)
+            if (verb, kind) == ("add", "set"):
+                assert name not in self.sets
+                self.sets[name] = set()
+            elif (verb, kind) == ("delete", "set"):
+                del self.sets[name]
+            elif (verb, kind) == ("flush", "set"):
+                self.sets[name] = set()
+                touched.add(name)
+            elif (verb, kind) == ("add", "element"):
+                self.sets[name] |= set(rest[0].strip("{} ").split(", "))
+                touched.add(name)
+            elif (verb, kind) == ("add", "rule"):
+                self.chains[name] = [*self.chains[name], rest[0]]
+            elif verb in ("add", "flush"):
+                self.chains[name] = []
+            else:
+                del self.chains[name]
+        assert self._asked() <= set(self.sets)
+        return touched & (asked | self._asked()), self.chains != before
+
+    def _asked(self) -> t.Set[str]:
+        return {name for rules in self.chains.values() for rule in rules for name in re.findall(r"@(\w+)", rule)}
+
+
+@pytest.mark.parametrize("new", FORMS)
+@pytest.mark.parametrize("old", FORMS)
+def test_at_each_step_the_old_or_the_new_policy_is_in_force(old: str, new: str) -> None:
+    before = state(**FORMS[old])
+    plan = backend().plan(before, wanted(**FORMS[new]))
+    steps, after = Steps(t.cast(str, before.listed)), Steps(t.cast(str, state(**FORMS[new]).listed))
+    in_force = [steps.meaning]
+    for step in plan.transaction:
+        changed, rules = steps.write(step)
+        in_force.append(steps.meaning)
+        # A packet on its way meets the old rules and the new elements, or those of one set and not of another.
+        assert len(changed) + rules <= 1, step
+    assert [meaning for meaning in in_force if meaning not in (in_force[0], after.meaning)] == []
+    assert (steps.sets, steps.meaning) == (after.sets, after.meaning)
+
+
+def test_ranges_change_with_the_rules_of_a_plain_policy_in_one_step() -> None:
+    transaction = backend().plan(state(), wanted(non_masquerade_cidrs=["10.0.0.0/9"], to_ports="1024-2048")).transaction
+    assert len(transaction) == 1
+
+
+def test_a_later_step_that_is_refused_leaves_the_new_rules_and_says_so() -> None:
+    before, after = state(**FORMS["sources"]), wanted(**FORMS["other sources and ranges"])
+    it = backend(Nft(wrote=lambda step: Outcome(1, "", "Error: out of memory\n") if "flush set" in step else DONE))
+    with pytest.raises(NodeError, match="out of memory.*The new rules are active") as failure:
+        it.commit(it.plan(before, after).transaction)
+    assert not isinstance(failure.value, CommitRefused)
+
+
+def test_sets_of_a_step_that_was_interrupted_are_removed() -> None:
+    before = state(**FORMS["sources"])
+    listed = t.cast(str, before.listed).replace("source_ranges", "source_ranges" + text.INTERIM)
+    plan = backend().plan(State(listed), wanted(**FORMS["sources"]))
+    (step,) = plan.transaction
+    assert step.startswith("delete table ip ip_masq_agent\n") and text.INTERIM not in step
