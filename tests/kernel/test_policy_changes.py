@@ -1,0 +1,164 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From one form of a policy to another: each connection meets the old policy or the new one, never a third."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from support.flood import Flood
+from support.modules import apply, run_module, run_modules
+from support.programs import Programs
+from support.topology import ADDRESSES, Topology
+from support.variants import BACKENDS, NFTABLES, Variant
+
+EXEMPT = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
+FIXED = {"ipv4": "198.51.100.7", "ipv6": "2001:db8:1::7"}
+PODS = ["10.244.0.0/16", "fd00:10:244::/48"]
+REWRITES = 16
+#: of each family in ADDRESSES: two exempt destinations, two others
+FIRST_EXEMPT, SECOND_EXEMPT = ["10.99.0.1/32", "fd00:99::1/128"], ["172.20.0.1/32", "fc00:77::1/128"]
+FIRST_OUTSIDE = ["203.0.113.10/32", "2001:db8:99::1/128"]
+
+#: Two policies, and what these destinations see with either.
+CHANGES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Dict[str, t.Any], str]] = {
+    "sources come and go": ({}, {"source_cidrs": PODS}, "pod pod node node"),
+    "entries come and go": (
+        {},
+        {
+            "rules": [
+                {"action": "masquerade", "destinations": SECOND_EXEMPT, "ports": ["1-65535"]},
+                {"action": "exempt", "destinations": FIRST_OUTSIDE},
+            ]
+        },
+        "pod pod/node node/pod node",
+    ),
+    "an entry moves": (
+        {"rules": [{"action": "exempt", "destinations": FIRST_OUTSIDE}]},
+        {
+            "rules": [
+                {"action": "masquerade", "destinations": SECOND_EXEMPT},
+                {"action": "exempt", "destinations": FIRST_OUTSIDE},
+            ]
+        },
+        "pod pod/node pod node",
+    ),
+    "a range moves to an entry": (
+        {},
+        {
+            "non_masquerade_cidrs": ["172.16.0.0/12", "fc00:77::/32"],
+            "rules": [{"action": "exempt", "destinations": FIRST_EXEMPT}],
+        },
+        "pod pod node node",
+    ),
+    "sources come with fewer ranges": (
+        {},
+        {"source_cidrs": ["10.7.0.0/16", "fd00:7::/64"], "non_masquerade_cidrs": ["10.0.0.0/9", "fd00::/9"]},
+        "pod pod node/pod node/pod",
+    ),
+    "exceptions come and go": (
+        {},
+        {
+            "non_masquerade_cidrs": [*EXEMPT, *FIRST_EXEMPT],
+            "masquerade_cidrs": ["10.99.0.0/16", "172.20.0.0/16", "fd00:99::/32", "fc00:77::/32"],
+        },
+        "pod pod/node node node",
+    ),
+    "fixed addresses come and go": (
+        {"to_ports": ["1024-65535"]},
+        {"snat": [{"address": one} for one in FIXED.values()], "source_cidrs": PODS},
+        "pod pod node/fixed node/fixed",
+    ),
+}
+
+
+def add_fixed(topology: Topology) -> None:
+    """Add the fixed addresses to the node, without preferring them."""
+    for address, length in zip(FIXED.values(), (24, 64)):
+        topology.node.run("ip", "address", "add", "%s/%d" % (address, length), "dev", "eth0", "preferred_lft", "0")
+
+
+def expected(words: str) -> t.Dict[str, t.Set[str]]:
+    """The sources that destinations may see, by the words of CHANGES."""
+    found = {}
+    for family, a in ADDRESSES.items():
+        names = {"pod": a.pod, "node": a.node, "fixed": FIXED[family]}
+        for destination, sources in zip((*a.exempt[:2], *a.outside[:2]), words.split()):
+            found[destination] = {names[name] for name in sources.split("/")}
+    return found
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_no_connection_of_a_flood_meets_a_third_policy(topology: Topology, variant: Variant, change: str) -> None:
+    add_fixed(topology)
+    one, other, words = CHANGES[change]
+    common = {"backend": variant.backend, "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT}
+    apply(topology.node, **{**common, **one})
+    allowed = expected(words)
+    with Flood(topology, *allowed) as flood:
+        results = run_modules(topology.node, [{**common, **other}, {**common, **one}] * (REWRITES // 2))
+    assert [result["changed"] for result in results] == [True] * REWRITES
+    assert flood.sources == allowed, flood.seen
+    assert flood.least > 1000
+
+
+#: Lets one of the programs that write fail, by its number.
+FAILS = (
+    'n=$(($(cat "$0.count" 2>/dev/null || echo 0) + 1)); echo $n >"$0.count"; '
+    'if [ $n = %d ]; then echo "stand-in broke" >&2; exit 1; fi; exec "$real" "$@"'
+)
+
+
+def seen(topology: Topology) -> t.Dict[str, str]:
+    """What IPv4 destinations see."""
+    a = ADDRESSES["ipv4"]
+    return topology.ask(*a.exempt[:2], *a.outside[:2])
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_write_that_fails_leaves_the_old_policy_or_the_new_one(
+    topology: Topology, variant: Variant, programs: Programs, change: str
+) -> None:
+    add_fixed(topology)
+    one, other, _words = (
+        {name: _ipv4(value) for name, value in part.items()} if isinstance(part, dict) else part
+        for part in CHANGES[change]
+    )
+    common = {"backend": variant.backend, "non_masquerade_cidrs": _ipv4(EXEMPT)}
+    old, new = {**common, **one}, {**common, **other}
+    apply(topology.node, **old)
+    apply(topology.node, path=programs.path, **new)
+    afterwards = seen(topology)
+    for number, _name in enumerate(programs.writes(), 1):
+        apply(topology.node, **old)
+        before, saw = topology.node.run("nft", "-s", "list", "ruleset"), seen(topology)
+        listed = variant.listing(topology.node, "ipv4", "IP-MASQ-AGENT")
+        programs.misbehave_in_writes(FAILS % number)
+        for count in programs.path.glob("*.count"):
+            count.unlink()
+        result = run_module(topology.node, path=programs.path, **new)
+        if not result.get("failed") or "The new rules are active" in result["msg"]:
+            assert variant is NFTABLES and number > 1 and seen(topology) == afterwards
+        else:
+            assert "stand-in broke" in result["msg"] and seen(topology) == saw
+            assert variant.listing(topology.node, "ipv4", "IP-MASQ-AGENT") == listed
+            assert topology.node.run("nft", "-s", "list", "ruleset") == before
+        # What was left is no hindrance.
+        apply(topology.node, **new)
+        assert seen(topology) == afterwards
+        assert not apply(topology.node, **new)["changed"]
+    apply(topology.node, backend=variant.backend, state="absent")
+    for backend in BACKENDS.values():
+        assert backend.rules(topology.node, "ipv4") is None and backend.jumps(topology.node, "ipv4") == []
+    assert "ip_masq_agent" not in topology.node.run("nft", "list", "tables")
+
+
+def _ipv4(value: t.Any) -> t.Any:
+    """Options without what is IPv6."""
+    if isinstance(value, dict):
+        return {name: _ipv4(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_ipv4(one) for one in value if ":" not in str(one if not isinstance(one, dict) else one.get("address"))]
+    return value
