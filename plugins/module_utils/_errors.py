@@ -19,3 +19,14 @@ class ConfigError(IpMasqError):
 
 class NodeError(IpMasqError):
     """The node cannot do what was asked, or did not. The message says in what state it was left."""
+
+
+class ProgramMissingError(NodeError):
+    """A program is not on the node, and nothing was touched.
+
+    :param package: the name of a package that has it, in the distributions that are supported.
+    """
+
+    def __init__(self, message: str, package: str) -> None:
+        super().__init__(message)
+        self.package = package

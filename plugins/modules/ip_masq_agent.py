@@ -118,6 +118,11 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+missing_package:
+  description: A package whose program the node needs for the backend and does not have. Nothing was touched.
+  returned: failure, if a program is missing
+  type: str
+  sample: nftables
 version:
   description: The version of the agent that is installed.
   returned: with O(state=present)
@@ -162,7 +167,7 @@ from ..module_utils._engine import restraint
 from ..module_utils._engine.detect import Node
 from ..module_utils._engine.module_result import rules_diff, rules_return
 from ..module_utils._engine.other_actors import find_other_actors
-from ..module_utils._errors import IpMasqError, NodeError
+from ..module_utils._errors import IpMasqError, NodeError, ProgramMissingError
 from ..module_utils._policy.config_file import config_text
 from ..module_utils._system import systemd
 from ..module_utils._system.node_warning import named
@@ -251,6 +256,8 @@ def main() -> None:
             for note in removed.notes:
                 module.warn(named(note))
             returned = as_return(removed, present=False)
+    except ProgramMissingError as exc:
+        module.fail_json(msg=str(exc), missing_package=exc.package)
     except IpMasqError as exc:
         module.fail_json(msg=str(exc))
     module.exit_json(**returned)

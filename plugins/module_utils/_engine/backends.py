@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .._errors import NodeError
+from .._errors import NodeError, ProgramMissingError
 from .._system.ip_families import IPV4
 from .._system.process import search_path
 from .backend import BackendType
@@ -38,7 +38,8 @@ def choose(
     :param exemption: value of the option; a backend that does not support it is no choice.
     :param position: value of the option C(jump_position); likewise.
     :param used_before: the backend that the agent on this node used the last time, where it remembers.
-    :raises NodeError: none is available.
+    :raises ProgramMissingError: none is available.
+    :raises NodeError: none supports the options.
     """
     fit = [kind for kind in BACKENDS if exemption in kind.exemptions and position.partition(":")[0] in kind.positions]
     able = [kind for kind in fit if requested in ("auto", kind.name)]
@@ -46,7 +47,7 @@ def choose(
     if not available:
         needs = [] if exemption == "return" else ["exemption %s" % exemption]
         needs += [] if position == "keep" else ["jump_position %s" % position]
-        raise NodeError(_unavailable(node, requested, " and ".join(needs), fit))
+        raise _unavailable(node, requested, " and ".join(needs), fit)
     regular = [kind for kind in available if not kind.is_last_resort] or available
     chosen = regular[0]
     if len(regular) > 1:
@@ -56,19 +57,19 @@ def choose(
     return chosen
 
 
-def _unavailable(node: Node, requested: str, purpose: str, fit: t.Sequence[BackendType]) -> str:
+def _unavailable(node: Node, requested: str, purpose: str, fit: t.Sequence[BackendType]) -> NodeError:
     """Why there is no choice, and what to install.
 
     :param purpose: options that not all backends support. :param fit: backends that support them.
     """
     able = [kind for kind in fit if requested in ("auto", kind.name)]
     if not able:
-        return "backend %s does not support %s: set backend to auto" % (requested, purpose)
+        return NodeError("backend %s does not support %s: set backend to auto" % (requested, purpose))
     remedy = "install the package %s" % " or ".join(dict.fromkeys(kind.package for kind in able))
     if requested == "auto":
-        why = purpose and " for " + purpose
-        return "no backend is available on this node%s: %s (searched %s)" % (why, remedy, search_path())
-    others = [kind.name for kind in fit if kind.is_installed(node, IPV4)]
-    if others:
-        remedy += ", or set backend to auto (available: %s)" % ", ".join(others)
-    return "backend %s is not available on this node: %s (searched %s)" % (requested, remedy, search_path())
+        missing = "no backend is available on this node" + (purpose and " for " + purpose)
+    else:
+        missing = "backend %s is not available on this node" % requested
+        others = [kind.name for kind in fit if kind.is_installed(node, IPV4)]
+        remedy += ", or set backend to auto (available: %s)" % ", ".join(others) if others else ""
+    return ProgramMissingError("%s: %s (searched %s)" % (missing, remedy, search_path()), able[0].package)

@@ -15,13 +15,18 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backends, detect
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError, ProgramMissingError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import parse
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import (
+    BACKENDS,
     DEFAULTS,
+    EXEMPTIONS,
     POLICY_OPTIONS,
     build,
     file_key,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import config_file_keys
 from support.import_collection import location
 from support.templates import template
@@ -165,22 +170,19 @@ def test_extra_variables_are_text_and_become_what_they_mean(text: str, value: bo
     assert policy(cidr_limit="70") == policy()
 
 
-@pytest.mark.parametrize(
-    "variables, programs, package",
-    [
-        ({}, ["iptables", "nft"], "iptables"),
-        ({"backend": "iptables_nft"}, ["iptables"], "iptables"),
-        ({"backend": "iptables_legacy"}, ["iptables"], "iptables"),
-        ({"backend": "nftables"}, ["nft"], "nftables"),
-        ({"exemption": "enforce"}, ["nft"], "nftables"),
-    ],
-)
-def test_programs_and_package_follow_from_the_backend(
-    variables: t.Dict[str, str], programs: t.List[str], package: str
+@pytest.mark.parametrize("exemption", EXEMPTIONS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_the_package_is_the_one_that_the_module_names(
+    monkeypatch: pytest.MonkeyPatch, backend: str, exemption: str
 ) -> None:
-    given = {"ip_masq_agent__config": config(**variables)}
-    assert templated(VARS["ip_masq_agent__programs"], **given) == programs
-    assert templated(VARS["ip_masq_agent__packages"], **given) == [package]
+    monkeypatch.setattr(detect, "search_path", lambda: "")
+    asked = config(backend=backend, exemption=exemption)
+    with pytest.raises(NodeError) as refused:
+        backends.choose(detect.Node(run), backend, exemption)
+    if isinstance(refused.value, ProgramMissingError):
+        assert templated(VARS["ip_masq_agent__packages"], ip_masq_agent__config=asked) == [refused.value.package]
+    else:
+        assert "set backend to auto" in str(refused.value)
 
 
 def test_every_option_for_the_kubelet_has_a_variable_that_reaches_the_module() -> None:

@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backends
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import BackendType
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import reconcile
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ProgramMissingError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import policy
 from support.backend_contract import CONTRACT, Place
 from support.machine import FAMILIES, LEGACY, NFT, Machine
@@ -60,10 +60,10 @@ def test_a_third_one_is_chosen_and_used(machine: Machine, memory: MemoryType) ->
 
 
 def test_a_third_one_that_lacks_what_is_asked_for_is_refused(machine: Machine, memory: MemoryType) -> None:
-    with pytest.raises(
-        NodeError, match="no backend is available .* for exemption enforce: install the package nftables"
-    ):
+    reason = "no backend is available .* for exemption enforce: install the package nftables"
+    with pytest.raises(ProgramMissingError, match=reason) as refused:
         backends.choose(machine.node(), "auto", "enforce")
+    assert refused.value.package == "nftables"
 
 
 def test_the_policy_has_the_registered_backends_as_choices() -> None:
