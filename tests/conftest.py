@@ -22,6 +22,8 @@ hypothesis.settings.register_profile(
     max_examples=150,
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
+# On a Python that differs from one which tried all of them: HYPOTHESIS_PROFILE=again
+hypothesis.settings.register_profile("again", hypothesis.settings.get_profile("repeatable"), max_examples=25)
 # New examples on every run: HYPOTHESIS_PROFILE=explore
 hypothesis.settings.register_profile(
     "explore", hypothesis.settings.get_profile("repeatable"), derandomize=False, max_examples=3000, print_blob=True

@@ -159,7 +159,7 @@ class Job:
         status = await self.run(*argv, **how)
         self.add(title, Tally(passed=int(status == 0), failed=int(status != 0)), "exit status %d" % status)
 
-    async def pytest(self, title: str, python: Word, *arguments: Word, root: bool = False) -> None:
+    async def pytest(self, title: str, python: Word, *arguments: Word, root: bool = False, **env: str) -> None:
         """Run pytest; its own count is ours."""
         name = _file_name(title)
         report = CACHE / "results" / (name + ".xml")
@@ -167,7 +167,7 @@ class Job:
         report.unlink(missing_ok=True)
         self.say("--- " + title)
         own = ("-o", "cache_dir=.cache/pytest/" + name, "--junitxml=%s" % report)
-        status = await self.run(python, "-m", "pytest", "-q", *own, *arguments, root=root, **COMPILED)
+        status = await self.run(python, "-m", "pytest", "-q", *own, *arguments, root=root, **COMPILED, **env)
         tally = Tally()
         if report.exists():
             for suite in ElementTree.parse(report).getroot().iter("testsuite"):
