@@ -39,7 +39,7 @@ def node(ns: Namespace, tmp_path: Path) -> AgentNode:
 
 def other_nat(node: AgentNode, **options: t.Any) -> t.List[str]:
     """What the module ip_masq returns about them."""
-    return t.cast(t.List[str], node.ansible("kubenode.ip_masq.ip_masq", options)["other_nat"])
+    return t.cast(t.List[str], node.module("ip_masq", options)["other_nat"])
 
 
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=list(VARIANTS))

@@ -170,7 +170,7 @@ def test_packages_are_installed_where_the_backend_lacks_its_program(packages: Pl
 
 
 class TestInfo:
-    """The module that asks, run by Ansible itself."""
+    """The module that asks; the status playbook runs it."""
 
     @pytest.fixture
     def node(self, ns: Namespace, tmp_path: Path) -> AgentNode:
@@ -180,15 +180,14 @@ class TestInfo:
     @staticmethod
     def ask(node: AgentNode, **options: t.Any) -> t.Dict[str, t.Any]:
         """What the module returns; never a change."""
-        # Without any option the command line is refused.
-        found = node.ansible("kubenode.ip_masq.ip_masq_agent_info", {"lock_timeout": 5, **options})
+        found = node.module("ip_masq_agent_info", options)
         assert found["changed"] is False
         return found
 
     @staticmethod
     def install(node: AgentNode, **config: t.Any) -> None:
         """Install the agent as the role does."""
-        done = node.ansible("kubenode.ip_masq.ip_masq_agent", {"config": config})
+        done = node.module("ip_masq_agent", {"config": config})
         assert not done.get("failed"), done
 
     def test_a_node_without_the_agent(self, node: AgentNode) -> None:

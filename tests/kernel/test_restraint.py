@@ -148,12 +148,12 @@ def test_the_module_that_installs_the_agent_does_as_the_agent_does(
 ) -> None:
     node = AgentNode(ns, tmp_path, installed=False)
     options: t.Dict[str, t.Any] = {"config": {"backend": variant.backend}}
-    assert not node.ansible("kubenode.ip_masq.ip_masq_agent", options).get("failed")
+    assert not node.module("ip_masq_agent", options).get("failed")
     for _repaired in range(MOST):
         tick(node, variant)
-        assert node.ansible("kubenode.ip_masq.ip_masq_agent", options)["changed"] is True
+        assert node.module("ip_masq_agent", options)["changed"] is True
     tick(node, variant)
-    for flags in (["-C"], []):
-        done = node.ansible("kubenode.ip_masq.ip_masq_agent", options, *flags)
+    for check in (True, False):
+        done = node.module("ip_masq_agent", options, check=check)
         assert done["changed"] is False
         assert any("not repaired again" in warning for warning in done["warnings"])

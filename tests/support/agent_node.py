@@ -203,6 +203,13 @@ class AgentNode:
             found.update(os.path.relpath(os.path.join(folder, name), self.root) for name in files + named)
         return found
 
+    def module(
+        self, name: str, options: t.Mapping[str, t.Any], check: bool = False, diff: bool = False
+    ) -> t.Dict[str, t.Any]:
+        """Run a module of the collection on the node as Ansible would, failed or not, and return what it returned."""
+        (found,) = modules.run_modules(self.ns, [options], check=check, diff=diff, path=self.path, module=name)
+        return found
+
     def ansible(self, module: str, options: t.Mapping[str, t.Any], *flags: str) -> t.Dict[str, t.Any]:
         """Run C(ansible localhost) on the node, failed or not, and return what it printed about it."""
         env = {
