@@ -146,9 +146,13 @@ class Nftables(Variant):
 
     def exempt(self, ns: Namespace, family: str) -> t.List[str]:
         """The elements of the set, as networks."""
+        return self._elements(self.objects(ns, family))
+
+    @staticmethod
+    def _elements(objects: t.Sequence[t.Tuple[str, t.Dict[str, t.Any]]]) -> t.List[str]:
         ranges = [
             element
-            for kind, content in self.objects(ns, family)
+            for kind, content in objects
             if kind == "set" and content["name"] == "exempt_ranges"
             for element in content.get("elem", [])
         ]
@@ -167,11 +171,12 @@ class Nftables(Variant):
         if not hooked:
             return None
         assert (hooked[0]["type"], hooked[0]["prio"], hooked[0]["policy"]) == ("nat", 100, "accept")
+        exempt = self._elements(objects)
         told: t.List[t.Tuple[str, int]] = []
         for kind, content in objects:
             if kind == "rule" and content["chain"] == "postrouting":
                 counted = next((e["counter"]["packets"] for e in content["expr"] if "counter" in e), 0)
-                for text in self._tell(content["expr"], self.exempt(ns, family)):
+                for text in self._tell(content["expr"], exempt):
                     told.append((text, counted))
         return told
 
