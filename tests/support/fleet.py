@@ -100,7 +100,7 @@ class Fleet:
         """
         where = self._root / "inventory.yml"
         where.write_text(yaml.safe_dump(self.inventory()))
-        settings = {"COLUMNS": "200", "ANSIBLE_PIPELINING": "1", **(env or {})}
+        settings = {"COLUMNS": "200", **(env or {})}
         name = playbook if "/" in playbook else "kubenode.ip_masq." + playbook
         done = ansible_playbook(self._root, "-i", str(where), name, *arguments, **settings)
         lines = re.findall(r"(?m)^(\S+) +: (ok=\d+ .*)$", done.stdout)

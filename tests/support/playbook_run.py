@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from .import_collection import location
+from .import_collection import KEEP_COMPILED, location
 
 
 def ansible_playbook(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -24,6 +24,8 @@ def ansible_playbook(folder: Path, *arguments: str, **settings: str) -> subproce
     program = os.environ.get("IP_MASQ_ANSIBLE_PLAYBOOK") or str(Path(sys.executable).with_name("ansible-playbook"))
     env = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
     env.update(HOME=str(folder), LC_ALL="C.UTF-8", ANSIBLE_COLLECTIONS_PATH=str(location().parents[2]))
+    # For speed alone.
+    env.update(ANSIBLE_PIPELINING="1", PYTHONPATH=KEEP_COMPILED)
     env.update(settings)
     return subprocess.run(
         [program, *arguments],
