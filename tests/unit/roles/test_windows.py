@@ -88,7 +88,7 @@ def test_by_default_changes_are_reported(nodes: Nodes) -> None:
     assert said.count("nothing was written: set ip_masq_windows_write to true to write") == 2
 
 
-def test_write_keeps_a_backup_and_every_other_byte(nodes: Nodes) -> None:
+def test_write_keeps_a_backup_and_every_other_byte_and_can_be_taken_back(nodes: Nodes) -> None:
     said = nodes.play_role(*WRITE)
     assert changed(said) == {"w1": 1, "w2": 1}
     for host, shape in (("w1", "flannel_win_overlay"), ("w2", "win_bridge")):
@@ -100,6 +100,13 @@ def test_write_keeps_a_backup_and_every_other_byte(nodes: Nodes) -> None:
     again = nodes.play_role(*WRITE)
     assert changed(again) == {"w1": 0, "w2": 0} and "10-cni.conf: unchanged" in again
     assert "only pods" not in again
+    # Ranges that were added are removed by name.
+    nodes.group_vars.update(
+        ip_masq_agent_non_masquerade_cidrs=[], ip_masq_windows_remove_cidrs=["10.8.0.0/16", "192.0.2.0/24"]
+    )
+    nodes.play_role(*WRITE)
+    assert nodes.files("w1")["10-cni.conf"] == golden("flannel_win_overlay", "before")
+    assert nodes.files("w2")["10-cni.conf"] == golden("win_bridge", "before")
 
 
 def test_every_shape_reaches_the_file_unharmed(tmp_path: Path) -> None:
@@ -127,56 +134,84 @@ def test_check_mode_with_a_diff_writes_nothing_and_says_what_it_would(nodes: Nod
     assert said.count("nothing was written: check mode") == 2
 
 
-def test_ranges_that_were_added_are_removed_by_name(nodes: Nodes) -> None:
-    nodes.play_role(*WRITE)
-    nodes.group_vars.update(
-        ip_masq_agent_non_masquerade_cidrs=[], ip_masq_windows_remove_cidrs=["10.8.0.0/16", "192.0.2.0/24"]
+class Mixed(t.NamedTuple):
+    """What one run over nodes of which most have something wrong left behind."""
+
+    nodes: Nodes
+    status: int
+    said: str
+    #: host -> its files before the run
+    before: t.Dict[str, t.Dict[str, bytes]]
+    #: what a template in a file would have made
+    trap: Path
+
+    def failure(self, host: str) -> str:
+        """The message with which a host failed; it did fail."""
+        (found,) = re.findall(r"(?m)^(?:fatal|failed): \[%s\].*$" % host, self.said)
+        return str(found)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Mixed:
+    """One run that writes, and shows the differences."""
+    made = Nodes(
+        tmp_path_factory.mktemp("mixed"),
+        *("good", "unknown", "template", "template_cidr", "file", "missing", "empty", "default_paths"),
     )
-    nodes.play_role(*WRITE)
-    assert nodes.files("w1")["10-cni.conf"] == golden("flannel_win_overlay", "before")
-    assert nodes.files("w2")["10-cni.conf"] == golden("win_bridge", "before")
-
-
-def test_a_file_of_an_unknown_shape_keeps_all_files_of_its_node_as_they_are(nodes: Nodes) -> None:
-    (nodes.folders["w1"] / "20-other.conflist").write_text('{"plugins": [], "hns": {"Type": "OutBoundNAT"}}')
-    before = nodes.files("w1")
-    status, said = nodes.play(PLAY, *WRITE)
-    assert status == 2 and nodes.files("w1") == before
-    assert "20-other.conflist: hns: an OutBoundNAT policy in a place that is not known" in said
-    assert "The file is unchanged" in said
-    assert nodes.files("w2")["10-cni.conf"] == golden("win_bridge", "after"), "another node is not concerned"
-
-
-def test_text_of_a_file_is_never_a_template(nodes: Nodes) -> None:
-    trap = nodes.root / "trap"
-    template = "{{ lookup('pipe', 'touch %s') }}" % trap
-    path = nodes.folders["w2"] / "10-cni.conf"
+    made.group_vars["ip_masq_agent_non_masquerade_cidrs"] = ["10.8.0.0/16", "192.0.2.0/24"]
+    trap = made.root / "trap"
+    text = ("{{ lookup('pipe', 'touch %s') }}" % trap).encode()
+    for host in ("good", "unknown", "template_cidr", "file", "missing"):
+        made.put(host, "win_bridge")
+    (made.folders["unknown"] / "20-other.conflist").write_text('{"plugins": [], "hns": {"Type": "OutBoundNAT"}}')
     # One line, which is the whole of the diff.
-    path.write_bytes(golden("sdnbridge_flat", "before").replace(b"l2bridge", template.encode()))
-    said = nodes.play_role(*WRITE, "--diff")
-    assert not trap.exists() and template.encode() in path.read_bytes(), said
-    path.write_bytes(golden("win_bridge", "before").replace(b"10.244.0.0/16", template.encode()))
-    status, said = nodes.play(PLAY, *WRITE)
-    assert status == 2 and "is not a CIDR" in said and not trap.exists(), said
+    path = made.folders["template"] / "10-cni.conf"
+    path.write_bytes(golden("sdnbridge_flat", "before").replace(b"l2bridge", text))
+    path = made.folders["template_cidr"] / "10-cni.conf"
+    path.write_bytes(golden("win_bridge", "before").replace(b"10.244.0.0/16", text))
+    made.hosts["file"]["ip_masq_windows_paths"] = [str(made.folders["file"] / "10-cni.conf")]
+    made.hosts["missing"]["ip_masq_windows_paths"] = [str(made.folders["missing"]), "/no/such/path"]
+    made.put("empty", "win_bridge", "10-cni.txt")
+    del made.hosts["default_paths"]["ip_masq_windows_paths"]
+    before = {host: made.files(host) for host in made.folders}
+    status, said = made.play(PLAY, *WRITE, "--diff")
+    return Mixed(made, status, said, before, trap)
 
 
-def test_paths_may_be_files_and_must_exist(nodes: Nodes) -> None:
-    nodes.hosts["w1"]["ip_masq_windows_paths"] = [str(nodes.folders["w1"] / "10-cni.conf")]
-    nodes.hosts["w2"]["ip_masq_windows_paths"] = [str(nodes.folders["w2"]), "/no/such/path"]
-    status, said = nodes.play(PLAY, *WRITE)
-    assert status == 2 and "/no/such/path: no such file or directory: correct ip_masq_windows_paths" in said
-    assert nodes.files("w1")["10-cni.conf"] == golden("flannel_win_overlay", "after")
-    assert nodes.files("w2")["10-cni.conf"] == golden("win_bridge", "before")
+class TestMixed:
+    """Nodes of one inventory: what is wrong on one does not concern the others."""
 
+    def test_only_nodes_with_something_wrong_fail(self, mixed: Mixed) -> None:
+        assert mixed.status == 2
+        assert sorted(re.findall(r"(?m)^(\S+) +: ok=.* failed=1 ", mixed.said)) == sorted(
+            ["unknown", "template_cidr", "missing", "empty", "default_paths"]
+        )
+        assert mixed.nodes.files("good")["10-cni.conf"] == golden("win_bridge", "after")
 
-def test_a_node_without_a_configuration_fails(nodes: Nodes) -> None:
-    (nodes.folders["w2"] / "10-cni.conf").rename(nodes.folders["w2"] / "10-cni.txt")
-    del nodes.hosts["w1"]["ip_masq_windows_paths"]
-    status, said = nodes.play(PLAY)
-    assert status == 2 and "no CNI configuration in %s: name it in" % nodes.folders["w2"] in said
-    assert r"no CNI configuration in C:\Program Files\containerd\cni\conf, C:\etc\cni\net.d, C:\k" in said.replace(
-        "\\\\", "\\"
-    )
+    @pytest.mark.parametrize("host", ["unknown", "template_cidr", "missing", "empty"])
+    def test_files_of_nodes_that_fail_stay_as_they_are(self, mixed: Mixed, host: str) -> None:
+        assert mixed.nodes.files(host) == mixed.before[host]
+
+    def test_a_file_of_an_unknown_shape_fails(self, mixed: Mixed) -> None:
+        failure = mixed.failure("unknown")
+        assert "20-other.conflist: hns: an OutBoundNAT policy in a place that is not known" in failure
+        assert "The file is unchanged" in failure
+
+    def test_text_of_a_file_is_never_a_template(self, mixed: Mixed) -> None:
+        assert not mixed.trap.exists(), mixed.said
+        kept = mixed.nodes.files("template")["10-cni.conf"]
+        assert b"{{ lookup('pipe', 'touch " in kept and kept != mixed.before["template"]["10-cni.conf"]
+        assert "is not a CIDR" in mixed.failure("template_cidr")
+
+    def test_paths_may_be_files_and_must_exist(self, mixed: Mixed) -> None:
+        assert "/no/such/path: no such file or directory: correct ip_masq_windows_paths" in mixed.failure("missing")
+        assert mixed.nodes.files("file")["10-cni.conf"] == golden("win_bridge", "after")
+
+    def test_a_node_without_a_configuration_fails(self, mixed: Mixed) -> None:
+        assert "no CNI configuration in %s: name it in" % mixed.nodes.folders["empty"] in mixed.failure("empty")
+        assert r"no CNI configuration in C:\Program Files\containerd\cni\conf, C:\etc\cni\net.d, C:\k" in (
+            mixed.failure("default_paths").replace("\\\\", "\\")
+        )
 
 
 def test_a_wrong_policy_is_refused_before_a_node_is_reached(nodes: Nodes) -> None:
