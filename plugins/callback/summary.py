@@ -61,7 +61,8 @@ class CallbackModule(CallbackBase):
             self._keep("unreachable", result)
 
     def _keep(self, what: str, result: t.Any) -> None:
-        message = "%s: %s" % (what, str(result._result.get("msg", "")).strip())
+        said = result._result.get("msg", "")
+        message = "%s: %s" % (what, "; ".join(map(str, said if isinstance(said, list) else [said])).strip())
         self._failures.setdefault(message, []).append(result._host.get_name())
 
     def v2_playbook_on_no_hosts_matched(self) -> None:

@@ -58,12 +58,7 @@ from ansible.errors import AnsibleFilterError
 
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy.policy import RESERVED_CIDRS, RFC1918_CIDRS
-from ..module_utils._policy.values import parse_cidr, split_entries
-
-try:
-    import netaddr
-except ImportError:
-    netaddr = None
+from ..plugin_utils import networks as sets
 
 
 def uncovered(networks: t.Any, covering: t.Any = None, reserved: bool = False) -> t.List[str]:
@@ -71,19 +66,10 @@ def uncovered(networks: t.Any, covering: t.Any = None, reserved: bool = False) -
 
     :raises AnsibleFilterError: an entry is no CIDR, or netaddr is missing.
     """
-    if netaddr is None:
-        raise AnsibleFilterError("kubenode.ip_masq.uncovered needs netaddr on the controller: pip install netaddr")
     if covering is None:
-        covering = RESERVED_CIDRS if reserved else RFC1918_CIDRS
-    return [str(network) for network in (_read(networks) - _read(covering)).iter_cidrs()]
-
-
-def _read(networks: t.Any) -> netaddr.IPSet:
-    entries = split_entries(networks)
-    if not isinstance(entries, list):
-        raise AnsibleFilterError("kubenode.ip_masq.uncovered: %r is not a list of networks" % (networks,))
+        covering = list(RESERVED_CIDRS if reserved else RFC1918_CIDRS)
     try:
-        return netaddr.IPSet([str(parse_cidr(network)) for network in entries])
+        return sets.uncovered(networks, covering)
     except ConfigError as exc:
         raise AnsibleFilterError("kubenode.ip_masq.uncovered: %s" % exc) from None
 

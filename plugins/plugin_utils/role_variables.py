@@ -14,14 +14,13 @@ import typing as t
 from pathlib import Path
 
 import yaml
-from ansible.errors import AnsibleFilterError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from ..filter.uncovered import uncovered
 from ..module_utils._agent.paths import choose_paths
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy import spans
 from ..module_utils._policy.policy import POLICY_OPTIONS, Config, build, split_lists
+from .networks import read_networks, uncovered
 
 PREFIX = "ip_masq_agent_"
 
@@ -77,57 +76,72 @@ def unknown_names(names: t.Iterable[str]) -> t.List[str]:
     ]
 
 
-def value_errors(values: t.Mapping[str, t.Any]) -> t.List[str]:
-    """A message for what the role would refuse of one host's variables, by their names.
+class Checked(t.NamedTuple):
+    """What the variables of a host come to."""
+
+    #: a message for what the role would refuse
+    errors: t.Tuple[str, ...] = ()
+    #: none if it is refused, or if all is to be removed
+    policy: t.Optional[Config] = None
+    #: ip_masq_agent_cluster_cidrs
+    cluster: t.Tuple[str, ...] = ()
+
+
+def check_values(values: t.Mapping[str, t.Any]) -> Checked:
+    """Check one host's variables with the argument specification and the grammar of the node.
 
     :param values: by name, templated; variables that are not the role's are left alone.
     """
     given = {name: value for name, value in values.items() if name in role_options()}
     checked = ArgumentSpecValidator(role_options()).validate(given)
     if checked.error_messages:
-        return list(checked.error_messages)
+        return Checked(tuple(checked.error_messages))
     options = {name[len(PREFIX) :]: value for name, value in checked.validated_parameters.items() if value is not None}
     if options["state"] == "absent":
-        return []
+        return Checked()
     try:
         choose_paths(
             **{name: options[name] for name in ("config_dir", "bin_dir", "metrics_dir", "python") if name in options}
         )
     except ConfigError as exc:
-        return [PREFIX + str(exc)]
-    policy = split_lists({key.name: options[key.name] for key in POLICY_OPTIONS if key.name in options})
+        return Checked((PREFIX + str(exc),))
+    values = split_lists({key.name: options[key.name] for key in POLICY_OPTIONS if key.name in options})
     try:
-        config = build(policy, label=lambda option: PREFIX + option)
+        policy = build(values, label=lambda option: PREFIX + option)
+        cluster = tuple(_exempt_cluster(options["cluster_cidrs"], policy))
     except ConfigError as exc:
-        return [str(exc)]
-    return list(_not_exempt(options["cluster_cidrs"], config))
+        return Checked((str(exc),))
+    return Checked(policy=policy, cluster=cluster)
 
 
-def _not_exempt(cluster_cidrs: t.Any, config: Config) -> t.Iterator[str]:
-    """What of the cluster's own networks would be masqueraded."""
-    if not cluster_cidrs:
-        return
+def _exempt_cluster(networks: t.Any, policy: Config) -> t.List[str]:
+    """The cluster's own networks.
+
+    :raises ConfigError: some of them would be masqueraded.
+    """
     try:
-        left = uncovered(cluster_cidrs, _exempt(config))
-    except AnsibleFilterError as exc:
-        yield "%scluster_cidrs: %s" % (PREFIX, exc)
-        return
+        cluster = read_networks(networks)
+        # Without any, netaddr is not needed.
+        left = uncovered(cluster, exempt(policy)) if cluster else []
+    except ConfigError as exc:
+        raise ConfigError("%scluster_cidrs: %s" % (PREFIX, exc)) from None
     if left:
         remedy = "add it to %snon_masquerade_cidrs" % PREFIX
-        if config.masquerade_cidrs:
+        if policy.masquerade_cidrs:
             remedy += ", or remove it from %smasquerade_cidrs" % PREFIX
-        yield "%s of %scluster_cidrs would be masqueraded: %s" % (", ".join(left), PREFIX, remedy)
+        raise ConfigError("%s of %scluster_cidrs would be masqueraded: %s" % (", ".join(left), PREFIX, remedy))
+    return cluster
 
 
-def _exempt(config: Config) -> t.List[str]:
+def exempt(policy: Config) -> t.List[str]:
     """The ranges that are exempt in the end: of both lists the longest prefix decides."""
-    if not config.masquerade_cidrs:
-        return [str(network) for network in config.non_masquerade_cidrs]
-    listed = [(network, True) for network in config.non_masquerade_cidrs]
-    listed += [(network, False) for network in config.masquerade_cidrs]
-    exempt: t.Dict[int, spans.Spans] = {4: (), 6: ()}
+    if not policy.masquerade_cidrs:
+        return [str(network) for network in policy.non_masquerade_cidrs]
+    listed = [(network, True) for network in policy.non_masquerade_cidrs]
+    listed += [(network, False) for network in policy.masquerade_cidrs]
+    found: t.Dict[int, spans.Spans] = {4: (), 6: ()}
     for network, is_exempt in sorted(listed, key=lambda one: one[0].prefixlen):
         change = (spans.of_network(network),)
-        before = exempt[network.version]
-        exempt[network.version] = spans.of(before + change) if is_exempt else spans.difference(before, change)
-    return [str(network) for version, one in exempt.items() for network in spans.networks(one, version)]
+        before = found[network.version]
+        found[network.version] = spans.of(before + change) if is_exempt else spans.difference(before, change)
+    return [str(network) for version, one in found.items() for network in spans.networks(one, version)]

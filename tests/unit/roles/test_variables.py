@@ -188,14 +188,29 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> t.Dict[str, str]:
         plays.append({**play, "tasks": [*facts, check]})
     status, output = inventory.play(yaml.safe_dump(plays))
     assert status == 0, output
-    lines = re.findall(r"(?m)^fatal: \[n1-(\d+)\]: FAILED! => (.*)$", output)
-    found = {number: json.loads(result)["msg"] for number, result in lines}
+    results = re.findall(r"(?ms)^fatal: \[n1-(\d+)\]: FAILED! => (\{.*?^\})$", output)
+    found = {number: "; ".join(json.loads(result)["msg"]) for number, result in results}
     return {name: re.sub(r"-\d+\b", "", found.get(str(number), "")) for number, name in enumerate(CASES)}
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_role_checks_each_host_with_the_variables_that_it_will_have(checked: t.Dict[str, str], case: str) -> None:
     assert checked[case] == CASES[case].said
+
+
+@pytest.mark.parametrize("preflight, status, printed", [(None, 0, 1), ("warn", 0, 1), ("fail", 2, 1), ("ignore", 0, 0)])
+def test_remarks_are_printed_or_fail_or_are_left_out(
+    inventory: Inventory, preflight: t.Optional[str], status: int, printed: int
+) -> None:
+    inventory.group_vars.update({CIDRS: ["10.0.0.0/8"]})
+    inventory.hosts["n2"][CIDRS] = ["10.0.0.0/8", "192.168.0.0/16"]
+    if preflight:
+        inventory.group_vars["ip_masq_agent_preflight"] = preflight
+    check = {"name": "kubenode.ip_masq.ip_masq_agent", "tasks_from": "check"}
+    play = {"hosts": "kube_node", "gather_facts": False, "tasks": [{"ansible.builtin.import_role": check}]}
+    ended, said = inventory.play(yaml.safe_dump([play]))
+    assert ended == status, said
+    assert said.count(CIDRS + " differs: 192.168.0.0/16 is exempt on n2, and not on n1, n3, n4") == printed, said
 
 
 def test_the_whole_role_begins_with_the_check(inventory: Inventory) -> None:

@@ -60,5 +60,7 @@ def test_an_address_is_left_just_where_nothing_covers_it(networks: t.List[str], 
 
 @pytest.mark.parametrize("bad", [["10.0.0.1/8"], ["10/8"], [None], "10.0.0.0/8,", {}, 5])
 def test_bad_input_is_refused_with_the_message_of_the_module(bad: t.Any) -> None:
-    with pytest.raises(AnsibleFilterError, match=r"aligned network is 10\.0\.0\.0/8|is not a (CIDR|list)"):
+    with pytest.raises(
+        AnsibleFilterError, match=r"aligned network is 10\.0\.0\.0/8|is not a (CIDR|list)|entry 1 is null"
+    ):
         uncovered(bad, [])

@@ -5,17 +5,19 @@
 from __future__ import annotations
 
 DOCUMENTATION = r"""
-name: variable_errors
-short_description: Errors in the variables of the role ip_masq_agent
+name: preflight
+short_description: Check the policies of several hosts before a node is touched
 version_added: 0.1.0
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:
   - Checks on the controller the variables C(ip_masq_agent_...) of several hosts at once. The role
     P(kubenode.ip_masq.ip_masq_agent#role) and the playbooks use it before they touch a node.
-  - Reports unknown names, with the nearest known one; values that the argument specification refuses; and values that
-    the grammar of the policy refuses, by the name of the variable. The policy is not checked with
-    C(ip_masq_agent_state=absent).
+  - Errors are unknown names, with the nearest known one; values that the argument specification refuses; values that
+    the grammar of the policy refuses, by the name of the variable; and networks of C(ip_masq_agent_cluster_cidrs) that
+    would be masqueraded. Hosts with C(ip_masq_agent_state=absent) need no policy.
+  - Remarks are ranges that another range covers, or that could be one; networks of the cluster that overlap; and
+    hosts that do not agree about which destinations see pod addresses.
   - A value of the play or the role applies to every host, otherwise the value that the inventory has for the host.
     Equal policies of many hosts are checked once.
 options:
@@ -24,23 +26,31 @@ options:
     type: list
     elements: str
     required: true
+  remarks:
+    description:
+      - V(warn) lists remarks if there are no errors, V(fail) makes them errors, V(ignore) does not look for any.
+    type: str
+    choices: [warn, fail, ignore]
+    default: warn
 requirements:
-  - netaddr on the controller, if C(ip_masq_agent_cluster_cidrs) is set
+  - netaddr on the controller, for C(ip_masq_agent_cluster_cidrs) and for remarks about ranges
 """
 
 EXAMPLES = r"""
 - name: Refuse invalid variables of any host of the play, before a node is touched
   ansible.builtin.assert:
-    that: query('kubenode.ip_masq.variable_errors', *ansible_play_hosts_all) | length == 0
+    that: not lookup('kubenode.ip_masq.preflight', *ansible_play_hosts_all, remarks='ignore').failed
     quiet: true
   run_once: true
 """
 
 RETURN = r"""
 _raw:
-  description: A message for each error, with the hosts that have it unless all have it.
+  description:
+    - One mapping. C(lines) has a message for each error or remark, with the hosts that it is about unless it is about
+      all. C(failed) is whether there are errors.
   type: list
-  elements: str
+  elements: dict
 """
 
 import typing as t
@@ -48,8 +58,9 @@ import typing as t
 from ansible.errors import AnsibleError
 from ansible.plugins.lookup import LookupBase
 
+from ..plugin_utils.advice import advice
 from ..plugin_utils.names import some_of
-from ..plugin_utils.role_variables import is_public, role_defaults, unknown_names, value_errors
+from ..plugin_utils.role_variables import Checked, check_values, is_public, role_defaults, unknown_names
 
 
 class LookupModule(LookupBase):
@@ -57,25 +68,36 @@ class LookupModule(LookupBase):
 
     def run(
         self, terms: t.Sequence[t.Any], variables: t.Optional[t.Dict[str, t.Any]] = None, **kwargs: t.Any
-    ) -> t.List[str]:
-        """The messages."""
+    ) -> t.List[t.Dict[str, t.Any]]:
+        """The mapping."""
+        self.set_options(var_options=variables, direct=kwargs)
         variables = variables or {}
         hosts = self._flatten(terms)
         concerned: t.Dict[str, t.List[str]] = {}
-        seen: t.Dict[str, t.List[str]] = {}
+        policies: t.Dict[str, Checked] = {}
+        seen: t.Dict[str, Checked] = {}
         views = _Views(variables)
         for host in hosts:
             view = views.of(host)
             values, errors = self._templated(views.given(view), view)
-            policy = repr(sorted(values.items()))
-            if policy not in seen:
-                seen[policy] = unknown_names(values) + value_errors(values)
-            for error in errors + seen[policy]:
+            key = repr(sorted(values.items()))
+            if key not in seen:
+                checked = check_values(values)
+                seen[key] = checked._replace(errors=(*unknown_names(values), *checked.errors))
+            policies[host] = seen[key]
+            for error in (*errors, *seen[key].errors):
                 concerned.setdefault(error, []).append(host)
-        return [
-            error if len(names) == len(hosts) else "%s (%s)" % (error, some_of(names))
-            for error, names in concerned.items()
-        ]
+        remarks = self.get_option("remarks")
+        failed = bool(concerned)
+        if not failed and remarks != "ignore":
+            for remark, names in advice(policies, variables.get("groups", {})):
+                concerned.setdefault(remark, []).extend(names)
+            failed = bool(concerned) and remarks == "fail"
+        about = {
+            line: "" if len(names) == len(hosts) else " (%s)" % some_of(names) for line, names in concerned.items()
+        }
+        lines = [line + suffix for line, suffix in about.items()]
+        return [{"lines": lines, "failed": failed}]
 
     def _templated(
         self, values: t.Mapping[str, t.Any], view: t.Dict[str, t.Any]

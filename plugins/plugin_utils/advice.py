@@ -1,0 +1,93 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is valid in the policies of an inventory and looks like a mistake: ranges said twice, hosts that differ."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ..module_utils._policy.policy import RFC1918_CIDRS
+from .names import some_of
+from .networks import MISSING, overlaps, said_twice, uncovered
+from .role_variables import PREFIX, Checked
+
+_CIDRS = PREFIX + "non_masquerade_cidrs"
+
+#: Options that say which address a destination sees. Others may differ from host to host, as node and site demand.
+_SEEN = ("enable_ipv6", "masq_link_local", "masq_link_local_ipv6")
+
+
+class _Compared(t.NamedTuple):
+    """What is compared of the policy of a host."""
+
+    ranges: t.Tuple[str, ...]
+    #: values of _SEEN
+    seen: t.Tuple[bool, ...]
+    cluster: t.Tuple[str, ...]
+
+
+def advice(
+    checked: t.Mapping[str, Checked], groups: t.Mapping[str, t.Sequence[str]]
+) -> t.Iterator[t.Tuple[str, t.Sequence[str]]]:
+    """Each remark, and the hosts that it is about.
+
+    :param checked: by host.
+    :param groups: names of hosts by group.
+    """
+    alike: t.Dict[_Compared, t.List[str]] = {}
+    for host, one in checked.items():
+        if one.policy:
+            ranges = tuple(map(str, one.policy.non_masquerade_cidrs))
+            seen = tuple(getattr(one.policy, option) for option in _SEEN)
+            alike.setdefault(_Compared(ranges, seen, one.cluster), []).append(host)
+    if MISSING:
+        if any(compared.ranges != RFC1918_CIDRS for compared in alike):
+            yield "ranges of the policy are not compared: " + MISSING, list(checked)
+        return
+    for compared, hosts in alike.items():
+        for remark in _repeated(compared):
+            yield remark, hosts
+    # What most hosts have is what the others are compared with.
+    most_first = sorted(alike, key=lambda compared: -len(alike[compared]))
+    names = {compared: _name(hosts, groups) for compared, hosts in alike.items()}
+    for other in most_first[1:]:
+        for remark in _differences(most_first[0], names[most_first[0]], other, names[other]):
+            yield remark, list(checked)
+
+
+def _repeated(compared: _Compared) -> t.Iterator[str]:
+    """Of the lists of one policy."""
+    for entries, wide in said_twice(compared.ranges):
+        if wide in compared.ranges:
+            yield "%s: %s can be left out: %s covers it" % (_CIDRS, ", ".join(entries), wide)
+        # Networks of pods and of services are often neighbours, and named one by one with reason.
+        elif not set(entries) & set(compared.cluster):
+            yield "%s: %s can be one entry: %s" % (_CIDRS, ", ".join(entries), wide)
+    for inside, wide in overlaps(compared.cluster):
+        text = "%scluster_cidrs: %s overlaps %s: no address can be in two networks of a cluster"
+        yield text % (PREFIX, inside, wide)
+
+
+def _differences(one: _Compared, here: str, other: _Compared, there: str) -> t.Iterator[str]:
+    """What two policies disagree about.
+
+    :param here: the hosts that have the first.
+    :param there: the hosts that have the second.
+    """
+    for option, ours, theirs in zip(_SEEN, one.seen, other.seen):
+        if ours != theirs:
+            values = (str(ours).lower(), here, str(theirs).lower(), there)
+            yield "%s%s differs: %s on %s, %s on %s" % (PREFIX, option, *values)
+    for exempt, inside, less, outside in ((one, here, other, there), (other, there, one, here)):
+        only = uncovered(exempt.ranges, less.ranges)
+        if only:
+            yield "%s differs: %s is exempt on %s, and not on %s" % (_CIDRS, some_of(only), inside, outside)
+
+
+def _name(hosts: t.Sequence[str], groups: t.Mapping[str, t.Sequence[str]]) -> str:
+    """A group that consists of these hosts, or some of their names."""
+    for group, members in groups.items():
+        if set(members) == set(hosts):
+            return group
+    return some_of(hosts)
