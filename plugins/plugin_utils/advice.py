@@ -8,9 +8,10 @@ from __future__ import annotations
 import typing as t
 
 from ..module_utils._policy.policy import RFC1918_CIDRS
+from ..module_utils._policy.values import Network, parse_cidr
 from .names import some_of
 from .networks import MISSING, overlaps, said_twice, uncovered
-from .role_variables import PREFIX, Checked
+from .role_variables import PREFIX, Checked, exempt
 
 _CIDRS = PREFIX + "non_masquerade_cidrs"
 
@@ -21,10 +22,16 @@ _SEEN = ("enable_ipv6", "masq_link_local", "masq_link_local_ipv6")
 class _Compared(t.NamedTuple):
     """What is compared of the policy of a host."""
 
-    ranges: t.Tuple[str, ...]
+    ranges: t.Tuple[Network, ...]
+    masqueraded: t.Tuple[Network, ...]
     #: values of _SEEN
     seen: t.Tuple[bool, ...]
     cluster: t.Tuple[str, ...]
+
+    @property
+    def exempt(self) -> t.List[str]:
+        """What is exempt in the end."""
+        return exempt(self.ranges, self.masqueraded)
 
 
 def advice(
@@ -38,11 +45,11 @@ def advice(
     alike: t.Dict[_Compared, t.List[str]] = {}
     for host, one in checked.items():
         if one.policy:
-            ranges = tuple(map(str, one.policy.non_masquerade_cidrs))
+            lists = (one.policy.non_masquerade_cidrs, one.policy.masquerade_cidrs)
             seen = tuple(getattr(one.policy, option) for option in _SEEN)
-            alike.setdefault(_Compared(ranges, seen, one.cluster), []).append(host)
+            alike.setdefault(_Compared(*lists, seen, one.cluster), []).append(host)
     if MISSING:
-        if any(compared.ranges != RFC1918_CIDRS for compared in alike):
+        if any(tuple(map(str, compared.ranges)) != RFC1918_CIDRS for compared in alike):
             yield "ranges of the policy are not compared: " + MISSING, list(checked)
         return
     for compared, hosts in alike.items():
@@ -58,8 +65,13 @@ def advice(
 
 def _repeated(compared: _Compared) -> t.Iterator[str]:
     """Of the lists of one policy."""
-    for entries, wide in said_twice(compared.ranges):
-        if wide in compared.ranges:
+    written = list(map(str, compared.ranges))
+    for entries, wide in said_twice(written):
+        shorter = [network for network in compared.ranges if str(network) not in entries] + [parse_cidr(wide)]
+        # Inside of a range that is masqueraded, an entry is not there in vain.
+        if compared.masqueraded and exempt(shorter, compared.masqueraded) != compared.exempt:
+            continue
+        if wide in written:
             yield "%s: %s can be left out: %s covers it" % (_CIDRS, ", ".join(entries), wide)
         # Networks of pods and of services are often neighbours, and named one by one with reason.
         elif not set(entries) & set(compared.cluster):
@@ -79,8 +91,8 @@ def _differences(one: _Compared, here: str, other: _Compared, there: str) -> t.I
         if ours != theirs:
             values = (str(ours).lower(), here, str(theirs).lower(), there)
             yield "%s%s differs: %s on %s, %s on %s" % (PREFIX, option, *values)
-    for exempt, inside, less, outside in ((one, here, other, there), (other, there, one, here)):
-        only = uncovered(exempt.ranges, less.ranges)
+    for more, inside, less, outside in ((one, here, other, there), (other, there, one, here)):
+        only = uncovered(more.exempt, less.exempt)
         if only:
             yield "%s differs: %s is exempt on %s, and not on %s" % (_CIDRS, some_of(only), inside, outside)
 

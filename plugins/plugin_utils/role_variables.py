@@ -20,6 +20,7 @@ from ..module_utils._agent.paths import choose_paths
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy import spans
 from ..module_utils._policy.policy import POLICY_OPTIONS, Config, build, split_lists
+from ..module_utils._policy.values import Network
 from .networks import read_networks, uncovered
 
 PREFIX = "ip_masq_agent_"
@@ -122,7 +123,7 @@ def _exempt_cluster(networks: t.Any, policy: Config) -> t.List[str]:
     try:
         cluster = read_networks(networks)
         # Without any, netaddr is not needed.
-        left = uncovered(cluster, exempt(policy)) if cluster else []
+        left = uncovered(cluster, exempt(policy.non_masquerade_cidrs, policy.masquerade_cidrs)) if cluster else []
     except ConfigError as exc:
         raise ConfigError("%scluster_cidrs: %s" % (PREFIX, exc)) from None
     if left:
@@ -133,14 +134,13 @@ def _exempt_cluster(networks: t.Any, policy: Config) -> t.List[str]:
     return cluster
 
 
-def exempt(policy: Config) -> t.List[str]:
+def exempt(listed: t.Sequence[Network], masqueraded: t.Sequence[Network]) -> t.List[str]:
     """The ranges that are exempt in the end: of both lists the longest prefix decides."""
-    if not policy.masquerade_cidrs:
-        return [str(network) for network in policy.non_masquerade_cidrs]
-    listed = [(network, True) for network in policy.non_masquerade_cidrs]
-    listed += [(network, False) for network in policy.masquerade_cidrs]
+    if not masqueraded:
+        return [str(network) for network in listed]
+    both = [(network, True) for network in listed] + [(network, False) for network in masqueraded]
     found: t.Dict[int, spans.Spans] = {4: (), 6: ()}
-    for network, is_exempt in sorted(listed, key=lambda one: one[0].prefixlen):
+    for network, is_exempt in sorted(both, key=lambda one: one[0].prefixlen):
         change = (spans.of_network(network),)
         before = found[network.version]
         found[network.version] = spans.of(before + change) if is_exempt else spans.difference(before, change)

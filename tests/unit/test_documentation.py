@@ -19,12 +19,15 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.units impo
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Statistics
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import ADDRESSES, PLUGINS
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import DEFAULTS as DEFAULTS_OF_KUBESPRAY
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import OF_PLAYBOOKS
 from support.import_collection import ROOT, location
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 VERIFICATION = (ROOT / "docs" / "verification.md").read_text(encoding="utf-8")
+KUBESPRAY = (ROOT / "docs" / "kubespray.md").read_text(encoding="utf-8")
 WINDOWS = (ROOT / "docs" / "windows.md").read_text(encoding="utf-8")
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/support/README.md")),
@@ -91,9 +94,19 @@ def test_policy_table_has_every_key_with_its_default() -> None:
 def test_variables_are_those_of_the_role() -> None:
     spec = yaml.safe_load((location() / "roles/ip_masq_agent/meta/argument_specs.yml").read_text(encoding="utf-8"))
     known = {*spec["argument_specs"]["main"]["options"], *OF_PLAYBOOKS, *METRICS}
-    for text in (README, OPERATIONS, VERIFICATION, WINDOWS):
+    for text in (README, OPERATIONS, VERIFICATION, KUBESPRAY, WINDOWS):
         for name in re.findall(r"\bip_masq_agent_[a-z0-9_]+\b", text):
             assert name in known or any(one.startswith(name) for one in known if name.endswith("_")), name
+
+
+def test_variables_of_kubespray_are_those_that_are_read() -> None:
+    table = {row[0].strip("`") for row in rows(KUBESPRAY, "| `kube_network_plugin` | masquerades |")}
+    assert set(PLUGINS) <= table
+    named = set(re.findall(r"\b[a-z][a-z0-9]*_[a-z0-9_]+\b", KUBESPRAY))
+    assert {*DEFAULTS_OF_KUBESPRAY, *ADDRESSES} - {"ip", "ip6", "ip_masq_agent_nomasq_all_reserved_ranges"} <= named
+    for row in rows(KUBESPRAY, "| variable of kubespray |"):
+        for default in re.findall(r"`([^`]+)`", row[1]):
+            assert default in [str(value).lower() for value in DEFAULTS_OF_KUBESPRAY.values()]
 
 
 def test_variables_for_windows_are_those_of_its_role() -> None:

@@ -1,0 +1,144 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The playbooks for kubespray, imported after and before kubespray's own, from a checkout and from the collection."""
+
+from __future__ import annotations
+
+import os
+import re
+import typing as t
+from pathlib import Path
+
+from support import modules
+from support.agent_node import AgentNode
+from support.fleet import Fleet, Played
+from support.kubespray import site, write_checkout, write_collection
+from support.variants import BACKENDS
+
+NFT = BACKENDS["iptables_nft"]
+#: kubespray's sample inventory: it has no group k8s_cluster.
+GROUPS = {"kube_control_plane": ["n1"], "etcd": ["n1", "e1"], "kube_node": ["n2", "n3"]}
+#: group_vars/k8s_cluster/k8s-cluster.yml
+CLUSTER = """
+kube_network_plugin: calico
+kube_service_addresses: 100.65.0.0/18
+kube_pods_subnet: 100.64.0.0/18
+kube_proxy_mode: ipvs
+ipv4_stack: true
+ipv6_stack: true
+kube_service_addresses_ipv6: fd85:ee78:d8a6:8607::1000/116
+kube_pods_subnet_ipv6: fd85:ee78:d8a6:8607::1:0000/112
+"""
+CONFIRMED = ("-e", "reset_confirmation=yes", "-e", "flush_iptables=true")
+RFC1918 = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]
+
+
+class Kubespray:
+    """An operator's inventory, with kubespray as a checkout or as a collection."""
+
+    def __init__(self, folder: Path, fleet: Fleet, form: str) -> None:
+        self._fleet, self._form = fleet, form
+        self._folder = folder
+        # Other tests are about these.
+        fleet.group_vars["all"].update(ip_masq_agent_verify="ignore", ip_masq_agent_kubelet=False)
+        variables = folder / "group_vars" / "k8s_cluster"
+        variables.mkdir(parents=True)
+        (variables / "k8s-cluster.yml").write_text(CLUSTER)
+        (variables / "k8s-net-calico.yml").write_text("nat_outgoing: true\n")
+        if form == "checkout":
+            self._checkout = write_checkout(folder / "kubespray")
+            self._env = {"ANSIBLE_CONFIG": str(self._checkout / "ansible.cfg")}
+        else:
+            write_collection(folder / "collections")
+            paths = [str(folder / "collections"), str(modules.collections())]
+            self._env = {"ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(paths)}
+
+    def play(self, playbook: str, ours: t.Sequence[str], *arguments: str) -> Played:
+        """Run a playbook that imports these of the collection, and kubespray's C(playbook) where C(-) is."""
+        name = "kubernetes_sigs.kubespray." + playbook.replace("-", "_")
+        if self._form == "checkout":
+            name = str(self._checkout / (playbook + ".yml"))
+        text = self._folder / "site.yml"
+        text.write_text(site(name, ours))
+        return self._fleet.play(str(text), *arguments, env=self._env)
+
+
+def exempt(node: AgentNode, family: str = "ipv4") -> t.List[str]:
+    """The exempt ranges in force, without link-local."""
+    rules = NFT.rules(node.ns, family) or []
+    return [rule.split()[1] for rule in rules if rule.startswith("-d ")][1:]
+
+
+def changed(played: Played) -> t.List[str]:
+    """The nodes that the plays of this collection changed; kubespray's own play of groups always reports a change."""
+    ours = played.said.partition("PLAY [Read kubespray's variables]")[2]
+    return sorted(set(re.findall(r"(?m)^changed: \[(\w+)\]", ours)))
+
+
+def test_a_round_with_kubespray(tmp_path: Path) -> None:
+    with Fleet(tmp_path, GROUPS) as fleet:
+        kubespray = Kubespray(tmp_path, fleet, "checkout")
+        for number, name in enumerate(("n1", "n2", "n3"), 1):
+            fleet.hosts[name].update(ip="203.0.113.%d" % (2 * number), ip6="2001:db8::%d" % (2 * number))
+        n1, n2, n3 = (fleet.nodes[name] for name in ("n1", "n2", "n3"))
+
+        made = kubespray.play("cluster", ["-", "kubespray"], "--limit", "n1,n2")
+        assert made.rc == 0 and "kubespray made 100.64.0.0/18,fd85:" in made.said, made.said
+        assert "kubespray: pods 100.64.0.0/18, fd85:ee78:d8a6:8607::1:0/112; services 100.65.0.0/18, " in made.said
+        assert "calico: masquerades what leaves its pools, exempt ranges too: set nat_outgoing: false and " in made.said
+        addresses = ["203.0.113.2/32", "203.0.113.4/32", "203.0.113.6/32"]
+        assert sorted(exempt(n1)) == sorted([*RFC1918, "100.64.0.0/18", "100.65.0.0/18", *addresses])
+        assert exempt(n2) == exempt(n1), "the node that the run was not for counts as well"
+        assert "fd85:ee78:d8a6:8607::1:0/112" in exempt(n2, "ipv6") and "2001:db8::6/128" in exempt(n2, "ipv6")
+        assert changed(made) == ["n1", "n2"] and exempt(n3) == []
+
+        scaled = kubespray.play("scale", ["-", "kubespray"])
+        assert scaled.rc == 0 and exempt(n3) == exempt(n1), scaled.said
+        assert changed(scaled) == ["n3"], scaled.said
+        upgraded = kubespray.play("upgrade-cluster", ["-", "kubespray"])
+        assert upgraded.rc == 0 and "kubespray made" in upgraded.said and changed(upgraded) == [], upgraded.said
+
+        # Without kubespray's plays before it, the group k8s_cluster is not there until the playbook makes it.
+        status = kubespray.play("cluster", ["kubespray_status"])
+        assert status.rc == 0 and "3 nodes: 3 in sync" in status.said, status.said
+
+        refused = kubespray.play("reset", ["kubespray_reset", "-"])
+        assert refused.rc != 0 and "The reset is not confirmed" in refused.said and exempt(n3), refused.said
+        reset = kubespray.play("reset", ["kubespray_reset", "-"], *CONFIRMED)
+        assert reset.rc == 0 and "PLAY [Reset cluster]" in reset.said, reset.said
+        for node in (n1, n2, n3):
+            assert node.files() == node.pristine and NFT.rules(node.ns, "ipv4") is None
+
+
+def test_kubespray_as_a_collection(tmp_path: Path) -> None:
+    with Fleet(tmp_path, GROUPS, {"n2": "n1", "n3": "n1", "e1": "n1"}) as fleet:
+        kubespray = Kubespray(tmp_path, fleet, "collection")
+        node = fleet.nodes["n1"]
+        made = kubespray.play("cluster", ["-", "kubespray"], "--limit", "n1")
+        assert made.rc == 0 and "kubespray made 100.64.0.0/18,fd85:" in made.said, made.said
+        assert exempt(node) == [*RFC1918, "100.64.0.0/18", "100.65.0.0/18"]
+        # The agent may set the rules again after kubespray's flush: removed all the same.
+        reset = kubespray.play("reset", ["-", "kubespray_reset"], "--limit", "n1", *CONFIRMED)
+        assert reset.rc == 0 and node.files() == node.pristine and NFT.rules(node.ns, "ipv4") is None, reset.said
+
+
+def test_the_inventory_comes_before_what_is_derived(tmp_path: Path) -> None:
+    with Fleet(tmp_path, GROUPS, {"n2": "n1", "n3": "n1", "e1": "n1"}) as fleet:
+        kubespray = Kubespray(tmp_path, fleet, "checkout")
+        fleet.group_vars["all"]["ip_masq_agent_enable_ipv6"] = False
+        fleet.group_vars["kube_node"] = {"ip_masq_agent_non_masquerade_cidrs": ["100.64.0.0/18"]}
+        refused = kubespray.play("cluster", ["kubespray"])
+        assert refused.rc == 2 and not exempt(fleet.nodes["n1"])
+        assert "100.65.0.0/18, fd85:ee78:d8a6:8607::1000/116, fd85:ee78:d8a6:8607::1:0/112 of ip_masq_" in refused.said
+
+        fleet.group_vars["all"].update(ip_masq_agent_enable_ipv6=False, ip_masq_agent_cluster_cidrs=["100.64.0.0/18"])
+        fleet.group_vars["all"]["ip_masq_agent_non_masquerade_cidrs"] = ["100.64.0.0/10", "100.64.0.0/18"]
+        del fleet.group_vars["kube_node"]
+        applied = kubespray.play("cluster", ["kubespray"], "--limit", "n1")
+        assert applied.rc == 0 and exempt(fleet.nodes["n1"]) == ["100.64.0.0/10"], applied.said
+        assert applied.said.count("100.64.0.0/18 can be left out") == 1, "checked once in a run"
+        assert NFT.rules(fleet.nodes["n1"].ns, "ipv6") is None
+        # An option of an import, as of a command line.
+        other = kubespray.play("cluster", ["kubespray"], "-e", "ip_masq_agent_hosts=e1", "--list-hosts")
+        assert other.rc == 0 and "n2" not in other.said.replace("kube_node", ""), other.said

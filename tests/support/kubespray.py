@@ -1,0 +1,169 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A kubespray that does nothing to nodes, with the real one's names: files, plays, groups, variables, settings.
+
+What matters to another playbook of the same run is as in kubespray 2.31: C(k8s_cluster) is a group that its first play
+makes, defaults are those of a role, and nodes get facts such as C(main_ip).
+"""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+#: Settings of a checkout. The cache of facts is in a folder of the test.
+CONFIG = """
+[ssh_connection]
+pipelining=True
+[defaults]
+force_valid_group_names = ignore
+host_key_checking=False
+gathering = smart
+fact_caching = jsonfile
+fact_caching_connection = %s
+fact_caching_timeout = 86400
+timeout = 300
+stdout_callback = default
+display_skipped_hosts = no
+library = ./library
+callbacks_enabled = profile_tasks
+roles_path = roles:$VIRTUAL_ENV/usr/local/share/kubespray/roles
+deprecation_warnings=False
+inventory_ignore_extensions = ~, .orig, .bak, .ini, .cfg, .retry, .pyc, .pyo, .creds, .gpg
+[inventory]
+ignore_patterns = artifacts, credentials
+"""
+
+_CLUSTER = """
+- name: Common tasks for every playbooks
+  import_playbook: boilerplate.yml
+- name: Invoke kubeadm and install a CNI
+  hosts: k8s_cluster
+  gather_facts: false
+  any_errors_fatal: "{{ any_errors_fatal | default(true) }}"
+  roles:
+    - { role: kubespray_defaults }
+  tasks:
+    - name: Show what the cluster was made with
+      debug:
+        msg: "kubespray made {{ kube_pods_subnets }} {{ kube_service_subnets }} with {{ kube_network_plugin }}"
+"""
+
+_FILES = {
+    "galaxy.yml": "namespace: kubernetes_sigs\nname: kubespray\nversion: 2.31.0\n",
+    "playbooks/boilerplate.yml": """
+- name: Inventory setup and validation
+  hosts: all
+  gather_facts: false
+  tags: always
+  roles:
+    - dynamic_groups
+    - network_facts
+""",
+    "playbooks/cluster.yml": _CLUSTER,
+    "playbooks/scale.yml": _CLUSTER.replace("hosts: k8s_cluster", "hosts: kube_node"),
+    "playbooks/upgrade_cluster.yml": _CLUSTER,
+    "playbooks/reset.yml": """
+- name: Common tasks for every playbooks
+  import_playbook: boilerplate.yml
+- name: Reset cluster
+  hosts: etcd:k8s_cluster:calico_rr
+  gather_facts: false
+  pre_tasks:
+    - name: Reset Confirmation
+      pause:
+        prompt: "Are you sure you want to reset cluster state? Type 'yes' to reset your cluster."
+      register: reset_confirmation_prompt
+      run_once: true
+      when:
+        - not (skip_confirmation | default(false) | bool)
+        - reset_confirmation is not defined
+    - name: Check confirmation
+      fail:
+        msg: "Reset confirmation failed"
+      when:
+        - not reset_confirmation | default(false) | bool
+        - not reset_confirmation_prompt.user_input | default("") == "yes"
+  roles:
+    - { role: kubespray_defaults }
+  tasks:
+    - name: Flush iptables
+      iptables:
+        table: nat
+        flush: true
+      when: flush_iptables | default(false) | bool
+""",
+    "roles/dynamic_groups/tasks/main.yml": """
+- name: Match needed groups by their old names or definition
+  vars:
+    group_mappings:
+      kube_control_plane: [kube-master]
+      kube_node: [kube-node]
+      k8s_cluster: [kube_node, kube_control_plane, calico_rr]
+  group_by:
+    key: "{{ item.key }}"
+  when: group_names | intersect(item.value) | length > 0
+  loop: "{{ group_mappings | dict2items }}"
+""",
+    "roles/network_facts/tasks/main.yaml": """
+- name: Set main ip
+  set_fact:
+    cacheable: true
+    main_ip: "{{ ip | default('203.0.113.99') }}"
+    main_access_ip: "{{ access_ip | default(ip | default('203.0.113.99')) }}"
+""",
+    "roles/kubespray_defaults/defaults/main/main.yml": """
+kube_network_plugin: calico
+kube_proxy_mode: ipvs
+kube_service_addresses: 10.233.0.0/18
+kube_pods_subnet: 10.233.64.0/18
+ipv4_stack: true
+ipv6_stack: "{{ enable_dual_stack_networks | default(false) }}"
+kube_service_addresses_ipv6: fd85:ee78:d8a6:8607::1000/116
+kube_pods_subnet_ipv6: fd85:ee78:d8a6:8607::1:0000/112
+""",
+    "roles/kubespray_defaults/vars/main/main.yml": "".join(
+        "%s: >-\n  {%%- if ipv4_stack and ipv6_stack -%%}{{ %s }},{{ %s_ipv6 }}{%%- elif ipv4_stack -%%}{{ %s }}"
+        "{%%- else -%%}{{ %s_ipv6 }}{%%- endif -%%}\n" % (both, one, one, one, one)
+        for both, one in (("kube_pods_subnets", "kube_pods_subnet"), ("kube_service_subnets", "kube_service_addresses"))
+    ),
+}
+#: Playbooks at the top of a checkout.
+_TOP = ("cluster", "scale", "upgrade-cluster", "reset")
+
+
+def write_checkout(folder: Path) -> Path:
+    """A checkout of the repository, in which its playbooks are run."""
+    for name in _TOP:
+        inside = "playbooks/%s.yml" % name.replace("-", "_")
+        _write(folder / (name + ".yml"), "- name: Run it\n  ansible.builtin.import_playbook: %s\n" % inside)
+    (folder / "facts").mkdir(parents=True, exist_ok=True)
+    _write(folder / "ansible.cfg", CONFIG % (folder / "facts"))
+    return _write_rest(folder)
+
+
+def write_collection(collections: Path) -> Path:
+    """The collection kubernetes_sigs.kubespray in a directory of collections."""
+    return _write_rest(collections / "ansible_collections/kubernetes_sigs/kubespray")
+
+
+def _write_rest(folder: Path) -> Path:
+    for name, text in _FILES.items():
+        _write(folder / name, text)
+    return folder
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def site(kubespray: str, ours: t.Sequence[str]) -> str:
+    """An operator's playbook that runs one of kubespray's and then, or before it, some of this collection.
+
+    :param kubespray: what to import of kubespray.
+    :param ours: what to import of this collection, without its name; C(-) is where kubespray's goes.
+    """
+    names = [kubespray if one == "-" else "kubenode.ip_masq." + one for one in ours]
+    return "".join("- name: Import %s\n  ansible.builtin.import_playbook: %s\n" % (name, name) for name in names)
