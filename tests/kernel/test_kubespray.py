@@ -67,7 +67,7 @@ class Kubespray:
 def exempt(node: AgentNode, family: str = "ipv4") -> t.List[str]:
     """The exempt ranges in force, without link-local."""
     rules = NFT.rules(node.ns, family) or []
-    return [rule.split()[1] for rule in rules if rule.startswith("-d ")][1:]
+    return [found.group(1) for rule in rules for found in [re.search(r"-d (\S+) .*RETURN", rule)] if found][1:]
 
 
 def changed(played: Played) -> t.List[str]:
@@ -92,6 +92,7 @@ def test_a_round_with_kubespray(tmp_path: Path) -> None:
         assert exempt(n2) == exempt(n1), "the node that the run was not for counts as well"
         assert "fd85:ee78:d8a6:8607::1:0/112" in exempt(n2, "ipv6") and "2001:db8::6/128" in exempt(n2, "ipv6")
         assert changed(made) == ["n1", "n2"] and exempt(n3) == []
+        assert all(rule.startswith("-s 100.64.0.0/18 ") for rule in NFT.rules(n1.ns, "ipv4") or ["none"])
 
         scaled = kubespray.play("scale", ["-", "kubespray"])
         assert scaled.rc == 0 and exempt(n3) == exempt(n1), scaled.said

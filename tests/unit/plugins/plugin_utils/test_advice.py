@@ -44,6 +44,8 @@ def cidrs(*ranges: str, **options: t.Any) -> t.Dict[str, t.Any]:
         [{"nomasq_all_reserved_ranges": True}],
         [{"cluster_cidrs": ["10.233.64.0/18", "10.233.0.0/18"]}],
         [cidrs("10.42.0.0/16", "10.43.0.0/16", cluster_cidrs=["10.42.0.0/16", "10.43.0.0/16"])],
+        [cidrs("10.0.0.0/8", "10.20.0.5/32", masquerade_cidrs=["10.20.0.0/16"])],
+        [cidrs("10.0.0.0/9", "10.128.0.0/9", masquerade_cidrs=["10.0.0.0/8"])],
     ],
 )
 def test_nothing_is_said_of_lists_without_repetition_and_hosts_that_agree(hosts: t.List[t.Any]) -> None:
@@ -79,6 +81,10 @@ def test_what_hosts_and_groups_disagree_about_is_named() -> None:
         "ip_masq_agent_masq_link_local differs: false on kube_node, true on kube_control_plane",
         CIDRS + " differs: 10.128.0.0/9, 100.64.0.0/10 is exempt on kube_node, and not on kube_control_plane",
         CIDRS + " differs: 192.168.0.0/16 is exempt on kube_control_plane, and not on kube_node",
+    ]
+    excepted = cidrs("10.0.0.0/8", masquerade_cidrs=["10.20.0.0/16"])
+    assert advice(excepted, cidrs("10.0.0.0/8"), cidrs("10.0.0.0/8")) == [
+        CIDRS + " differs: 10.20.0.0/16 is exempt on kube_node, and not on kube_control_plane (n1 n2 n3)",
     ]
     # The same addresses in other words are no difference; hosts that are no group have their names.
     same = cidrs("10.0.0.0/9", "10.128.0.0/9")
