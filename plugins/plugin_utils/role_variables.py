@@ -26,7 +26,7 @@ from .networks import read_networks, uncovered
 PREFIX = "ip_masq_agent_"
 
 #: What the playbooks read beside the role's variables.
-OF_PLAYBOOKS = tuple(PREFIX + name for name in ("become", "hosts", "max_fail_percentage", "serial"))
+OF_PLAYBOOKS = tuple(PREFIX + name for name in ("become", "hosts", "max_fail_percentage", "report_dir", "serial"))
 
 _SPECS = Path(__file__).resolve().parents[2] / "roles" / "ip_masq_agent" / "meta" / "argument_specs.yml"
 

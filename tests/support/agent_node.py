@@ -132,6 +132,21 @@ class AgentNode:
         path.write_bytes(content)
         path.chmod(0o755)
 
+    def wire(self) -> None:
+        """Give the node pods behind a bridge, and a way out: without them there is nothing to verify."""
+        for command in (
+            "link add cni0 type bridge",
+            "address add 10.244.1.1/24 dev cni0",
+            "link set cni0 up",
+            "link add eth0 type veth peer name far",
+            "address add 192.0.2.1/24 dev eth0",
+            "link set eth0 up",
+            "link set far up",
+            "route add default via 192.0.2.254",
+        ):
+            self.ns.run("ip", *command.split())
+        self.ns.run("sysctl", "-q", "net.ipv4.ip_forward=1")
+
     def configure(self, **keys: t.Any) -> None:
         """Write the config file, by its own keys."""
         (self.config_dir / "config").write_text(json.dumps(keys))

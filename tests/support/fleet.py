@@ -49,7 +49,8 @@ class Fleet:
     def __init__(
         self, root: Path, groups: t.Mapping[str, t.Sequence[str]], same: t.Optional[t.Mapping[str, str]] = None
     ) -> None:
-        self._root = root
+        #: the current directory of ansible-playbook
+        self.folder = self._root = root
         self._same = dict(same or {})
         self._namespaces: t.List[Namespace] = []
         self.nodes: t.Dict[str, AgentNode] = {}

@@ -19,6 +19,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.units impo
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Statistics
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.fleet import STATES
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import ADDRESSES, PLUGINS
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import DEFAULTS as DEFAULTS_OF_KUBESPRAY
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import OF_PLAYBOOKS
@@ -28,6 +29,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 VERIFICATION = (ROOT / "docs" / "verification.md").read_text(encoding="utf-8")
 KUBESPRAY = (ROOT / "docs" / "kubespray.md").read_text(encoding="utf-8")
+FLEETS = (ROOT / "docs" / "fleets.md").read_text(encoding="utf-8")
 WINDOWS = (ROOT / "docs" / "windows.md").read_text(encoding="utf-8")
 DOCUMENTS = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/support/README.md")),
@@ -94,7 +96,7 @@ def test_policy_table_has_every_key_with_its_default() -> None:
 def test_variables_are_those_of_the_role() -> None:
     spec = yaml.safe_load((location() / "roles/ip_masq_agent/meta/argument_specs.yml").read_text(encoding="utf-8"))
     known = {*spec["argument_specs"]["main"]["options"], *OF_PLAYBOOKS, *METRICS}
-    for text in (README, OPERATIONS, VERIFICATION, KUBESPRAY, WINDOWS):
+    for text in (README, OPERATIONS, VERIFICATION, KUBESPRAY, FLEETS, WINDOWS):
         for name in re.findall(r"\bip_masq_agent_[a-z0-9_]+\b", text):
             assert name in known or any(one.startswith(name) for one in known if name.endswith("_")), name
 
@@ -131,6 +133,10 @@ def test_metrics_are_those_that_are_written() -> None:
         re.findall(r"\bip_masq_agent_\w+", " ".join(row[0] for row in rows(OPERATIONS, "With `ip_masq_agent_metrics")))
     )
     assert listed == METRICS
+
+
+def test_states_of_a_fleet_are_those_that_are_printed() -> None:
+    assert tuple(row[0] for row in rows(OPERATIONS, "| state | means |")) == STATES
 
 
 def test_units_are_those_that_are_installed() -> None:

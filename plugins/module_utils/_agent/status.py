@@ -67,6 +67,7 @@ def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
             if change.plan.misplaced
         ],
         "config": _policy_data(where, policy, config),
+        "policy_hash": config.digest,
         "backend": {"name": result.backend, "version": result.version},
         "families": _family_data(result),
         "last_sync": snapshot.last_sync(where),

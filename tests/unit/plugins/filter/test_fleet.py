@@ -5,41 +5,20 @@
 
 from __future__ import annotations
 
-import copy
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.filter.fleet import ASKED, FilterModule
+from ansible_collections.kubenode.ip_masq.plugins.filter.fleet import FilterModule
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.fleet import ASKED
+from support.fleet_answers import MISSING, PROBLEM, asked, verified
 
 fleet = FilterModule().filters()["fleet"]
 
-REPORT: t.Dict[str, t.Any] = {
-    "version": "0.1.0",
-    "in_sync": True,
-    "differs": [],
-    "errors": [],
-    "notes": [],
-    "config": {"sources": ["/etc/ip-masq-agent/config"], "problem": None},
-    "backend": {"name": "iptables_nft", "version": "1.8.9"},
-    "last_error": None,
-    "failing": False,
-    "drift_repaired": 0,
-}
-RULE = '-A IP-MASQ-AGENT -d 10.0.0.0/8 -m comment --comment "ip-masq-agent: exempt, keeps its address" -j RETURN'
-MISSING = {"family": "ipv4", "backend": "iptables_nft", "action": "rule added", "rule": RULE}
-PROBLEM = "/etc/ip-masq-agent/config: nonMasqueradeCIDRs: '10.0.0.1/8' has host bits set"
 
-
-def asked(report: t.Optional[t.Mapping[str, t.Any]] = None, **found: t.Any) -> t.Dict[str, t.Any]:
-    """What the module returns of a node that is well, but for this."""
-    base = {"installed": True, "problems": [], "pending": [], "differs": [], "service_failure": ""}
-    return {**base, "report": {**copy.deepcopy(REPORT), **(report or {})}, **found}
-
-
-def summed_up(nodes: t.Mapping[str, t.Mapping[str, t.Any]], **variables: t.Any) -> t.Dict[str, t.List[str]]:
-    """The filter's result for these answers; a host beside them was not asked."""
+def summed_up(nodes: t.Mapping[str, t.Mapping[str, t.Any]], **variables: t.Any) -> t.Dict[str, t.Any]:
+    """The filter's result for these answers; a host that is not known is left out."""
     hostvars = {name: {ASKED: answer, **variables} for name, answer in nodes.items()}
-    return t.cast(t.Dict[str, t.List[str]], fleet([*nodes, "other", "nowhere"], {**hostvars, "other": {}}))
+    return t.cast(t.Dict[str, t.Any], fleet([*nodes, "nowhere"], hostvars))
 
 
 BROKEN = {"config": {"sources": [], "problem": PROBLEM}}
@@ -93,6 +72,16 @@ LINES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Optional[str]]] = {
         "policy differs from inventory: ip_masq_agent_non_masquerade_cidrs, ip_masq_agent_resync_interval; "
         "run kubenode.ip_masq.apply",
     ),
+    "failing and drifted": (
+        asked({"failing": True, "last_error": {"lines": ["no lock"]}, "in_sync": False, "differs": [MISSING]}),
+        "failing: last resync: no lock; drifted: pending changes: ipv4, iptables_nft: rule added: "
+        "-A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN",
+    ),
+    "an answer that is none": (
+        {"installed": True},
+        "no report: the answer is not understood: KeyError('problems')",
+    ),
+    "escape sequences": ({"unreachable": True, "msg": "a\x1b[2Jb\u202ec"}, "unreachable: a\\x1b[2Jb\\u202ec"),
     "a timer that does not run": (
         asked(pending=["enable: ip-masq-agent.timer", "start: ip-masq-agent.timer"]),
         "to be applied: enable: ip-masq-agent.timer (and 1 more)",
@@ -111,31 +100,44 @@ def test_a_node_that_is_off_has_one_line(case: str) -> None:
     assert found["lines"][-1] == "1 node: 1 " + state
 
 
+def test_conflicts_are_reported_and_are_no_failure_of_the_node() -> None:
+    found = summed_up({"n1": asked({"last_verification": verified(conflicts=1)})})
+    assert found["off"] == [] and found["lines"][-1] == "1 node: 1 conflicts (n1)"
+    assert found["lines"][-2].startswith("n1: conflicts: verification of 2026-11-21 04:00 UTC: 31 questions, not all")
+    drifted = {"last_verification": verified(conflicts=1), "in_sync": False, "differs": [MISSING]}
+    both = summed_up({"n1": asked(drifted)})
+    assert both["off"] == ["n1"] and both["lines"][-1] == "1 node: 1 drifted (n1)"
+    assert "; conflicts: verification of " in both["lines"][-2]
+
+
+def test_a_host_whose_query_did_not_run_is_counted_and_does_not_fail_once_more() -> None:
+    found = fleet(["n1", "n2"], {"n1": {ASKED: asked()}, "n2": {}})
+    assert found["lines"][-1] == "2 nodes: 1 in sync, 1 not checked (n2)" and found["off"] == []
+
+
 def test_a_node_from_which_all_is_to_be_removed() -> None:
-    assert summed_up({"n1": {"installed": False}}, ip_masq_agent_state="absent") == {
-        "lines": ["1 node: 1 absent"],
-        "off": [],
-    }
+    found = summed_up({"n1": {"installed": False}}, ip_masq_agent_state="absent")
+    assert (found["lines"], found["off"]) == (["1 node: 1 absent"], [])
     found = summed_up({"n1": asked()}, ip_masq_agent_state="absent")
     assert found["off"] == ["n1"]
     assert "n1: not removed: ip_masq_agent_state is absent; run kubenode.ip_masq.apply" in found["lines"]
 
 
-def test_two_hundred_nodes_are_one_line_and_one_for_each_that_is_off() -> None:
+def test_two_hundred_nodes_are_one_line_and_one_for_each_thing_that_is_wrong() -> None:
     nodes = {"node%03d" % number: asked() for number in range(200)}
     nodes["node007"] = nodes["node042"] = LINES["drifted"][0]
     nodes["node099"], nodes["node100"] = LINES["broken"][0], LINES["not installed"][0]
     found = summed_up(nodes)
     assert found["lines"][-1] == (
-        "200 nodes: 196 in sync, 2 drifted (node007, node042), 1 broken config (node099), 1 not installed (node100)"
+        "200 nodes: 196 in sync, 1 not installed (node100), 1 broken config (node099), 2 drifted (node[007,042])"
     )
     assert found["lines"][0] == "agent 0.1.0; iptables_nft 1.8.9"
-    assert len(found["lines"]) == 1 + 4 + 1 and found["off"] == ["node007", "node042", "node099", "node100"]
+    assert len(found["lines"]) == 1 + 3 + 1 and found["off"] == ["node007", "node042", "node099", "node100"]
 
 
-def test_many_nodes_in_one_state_are_counted_and_some_are_named() -> None:
+def test_many_nodes_in_one_state_are_counted_and_named_in_short_form() -> None:
     found = summed_up({"n%d" % number: {"installed": False} for number in range(9)})
-    assert found["lines"][-1] == "9 nodes: 9 not installed (n0, n1, n2, n3, n4 and 4 more)"
+    assert found["lines"][-1] == "9 nodes: 9 not installed (n[0-8])"
 
 
 def test_what_nodes_have_in_common_is_reported_once() -> None:
@@ -146,7 +148,7 @@ def test_what_nodes_have_in_common_is_reported_once() -> None:
         nodes[name]["report"]["config"]["sources"].append("/etc/ip-masq-agent/config.d/" + drop_in)
     assert summed_up(nodes)["lines"] == [
         "agent 0.1.0, 0.0.9 (n3); iptables_nft 1.8.9, nftables 1.0.9 (n4)",
-        "drop-ins: 20-lab.json (n5, n6), 30-rack.yaml (n6)",
+        "drop-ins: 20-lab.json (n[5-6]), 30-rack.yaml (n6)",
         "drift repaired: n4 (12), n3 (2)",
         "note: Calico masquerades, too (all nodes)",
         "note: mine (n3)",
@@ -161,4 +163,5 @@ def test_notes_of_each_node_do_not_fill_the_screen() -> None:
 
 
 def test_no_node_was_queried() -> None:
-    assert summed_up({}) == {"lines": ["0 nodes: none was queried"], "off": []}
+    found = summed_up({})
+    assert (found["lines"], found["off"]) == (["0 nodes: none was queried"], [])

@@ -10,7 +10,6 @@ import typing as t
 
 import pytest
 import yaml
-from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.names import some_of
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import (
     OF_PLAYBOOKS,
     PREFIX,
@@ -149,9 +148,3 @@ def test_the_names_are_those_of_the_argument_specification() -> None:
             "options"
         ]
     )
-
-
-def test_of_many_names_some_are_shown() -> None:
-    assert some_of(["a"]) == "a"
-    assert some_of(list("abcde")) == "a, b, c, d, e"
-    assert some_of(list("abcdefg")) == "a, b, c, d, e and 2 more"

@@ -1,0 +1,83 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What ip_masq_agent_info returns of nodes that do not exist: one, or a fleet."""
+
+from __future__ import annotations
+
+import copy
+import typing as t
+
+REPORT: t.Dict[str, t.Any] = {
+    "version": "0.1.0",
+    "in_sync": True,
+    "differs": [],
+    "errors": [],
+    "notes": [],
+    "config": {"sources": ["/etc/ip-masq-agent/config"], "problem": None},
+    "policy_hash": "44136fa355b3",
+    "backend": {"name": "iptables_nft", "version": "1.8.9"},
+    "last_error": None,
+    "last_verification": None,
+    "failing": False,
+    "drift_repaired": 0,
+}
+RULE = '-A IP-MASQ-AGENT -d 10.0.0.0/8 -m comment --comment "ip-masq-agent: exempt, keeps its address" -j RETURN'
+MISSING = {"family": "ipv4", "backend": "iptables_nft", "action": "rule added", "rule": RULE}
+PROBLEM = "/etc/ip-masq-agent/config: nonMasqueradeCIDRs: '10.0.0.1/8' has host bits set"
+
+
+def asked(report: t.Optional[t.Mapping[str, t.Any]] = None, **found: t.Any) -> t.Dict[str, t.Any]:
+    """What the module returns of a node that is well, but for this."""
+    base = {"installed": True, "problems": [], "pending": [], "differs": [], "service_failure": ""}
+    return {**base, "report": {**copy.deepcopy(REPORT), **(report or {})}, **found}
+
+
+def verified(conflicts: int = 0) -> t.Dict[str, t.Any]:
+    """A last verification, of 2026-11-21."""
+    summary = "31 questions, all as declared"
+    if conflicts:
+        summary = "31 questions, not all as declared: 10.8.0.0/16: declared pod, node seen"
+    return {
+        "time": 1795233600.0,
+        "verified": not conflicts,
+        "questions": 31,
+        "conflicts": conflicts,
+        "summary": summary,
+    }
+
+
+def fleet_of(count: int) -> t.Dict[str, t.Dict[str, t.Any]]:
+    """Nodes in every state: of 3,000, nine of ten are in sync."""
+    nodes = {"node%04d.fra1.example" % number: _answer(number) for number in range(1, count + 1)}
+    nodes.update({"edge-%d" % number: asked({"version": "0.0.9"}) for number in (1, 2, 3, 7)})
+    return nodes
+
+
+def _answer(number: int) -> t.Dict[str, t.Any]:
+    backend = {"name": "nftables", "version": "1.0.9"} if number % 7 == 0 else REPORT["backend"]
+    own: t.Dict[str, t.Any] = {"last_verification": verified(), "backend": backend}
+    own["policy_hash"] = "%012x" % (number // 100) if 2000 < number <= 2900 else REPORT["policy_hash"]
+    if 31 <= number <= 42:
+        return {"unreachable": True, "msg": "Failed to connect to the host via ssh: connect to host 10.4.%d.2" % number}
+    if number in (77, 901, 2650):
+        problem = PROBLEM.replace("10.0.0.1", "10.0.0.%d" % (number % 250))
+        return asked({**own, "config": {"sources": [], "problem": problem}})
+    if 700 <= number < 755:
+        return asked({**own, "in_sync": False, "differs": [MISSING, MISSING]})
+    if number % 97 == 0:
+        lines = ["timed out after lock_timeout waiting for the xtables lock, held by kube-proxy (pid %d)" % number]
+        return asked({**own, "failing": True, "last_error": {"time": 1.0, "lines": lines}})
+    if number % 61 == 0:
+        return asked(own, differs=["nonMasqueradeCIDRs", "resyncInterval"])
+    if 1500 <= number < 1520:
+        return {"installed": False}
+    if 1600 <= number < 1605:
+        return {"failed": False, "msg": "/bin/sh: 1: /usr/bin/python3: not found"}
+    if number == 1700:
+        return {"installed": True, "problems": ["ip-masq-agent status: requires root"], "pending": [], "differs": []}
+    if number % 113 == 0:
+        return asked(own, pending=["start: ip-masq-agent.timer"])
+    if 1200 <= number < 1296:
+        return asked({**own, "last_verification": verified(conflicts=1)})
+    return asked({**own, "drift_repaired": int(number % 500 == 0)})

@@ -1,0 +1,242 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the playbook report prints and writes."""
+
+from __future__ import annotations
+
+import collections
+import csv
+import html.parser
+import io
+import json
+import re
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.filter.fleet import fleet
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.fleet import ASKED, STATES, by_state, judge
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.fleet_answers import MISSING, PROBLEM, asked, fleet_of, verified
+
+NOW = "2026-11-22 13:05 UTC"
+#: Characters of a line, and lines: two of 30 are for the place of the files and what Ansible counts.
+WIDTH, LINES = 120, 28
+VOID = {"meta", "wbr"}
+
+
+def reported(answers: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
+    """The filter's result, with files."""
+    hostvars = {host: {ASKED: answer} for host, answer in answers.items()}
+    return t.cast(t.Dict[str, t.Any], fleet(list(answers), hostvars, NOW))
+
+
+class Page(html.parser.HTMLParser):
+    """A page, read strictly: elements are closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: t.List[str] = []
+        self.tags: t.Set[str] = set()
+        self.attributes: t.List[t.Tuple[str, str]] = []
+        self.text: t.List[str] = []
+        self.rows: t.List[t.List[str]] = []
+        self.feed(text)
+        self.close()
+        assert self.open == [], "not closed"
+
+    def handle_starttag(self, tag: str, attrs: t.List[t.Tuple[str, t.Optional[str]]]) -> None:
+        self.tags.add(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style",):
+            self.text.append(data)
+        if self.rows and "tr" in self.open:
+            self.rows[-1][-1] += data
+
+
+@pytest.fixture(scope="module")
+def large() -> t.Dict[str, t.Any]:
+    """The report of 3,000 nodes and four more, in every state."""
+    return reported(fleet_of(3000))
+
+
+def states(table: t.List[str]) -> t.Dict[str, int]:
+    """The rows of states in a table: how many nodes each has."""
+    found = re.findall(r"(?m)^(%s) +([\d,]+)  " % "|".join(STATES), "\n".join(table))
+    return {state: int(number.replace(",", "")) for state, number in found}
+
+
+def test_three_thousand_nodes_are_thirty_lines(large: t.Dict[str, t.Any]) -> None:
+    table = large["table"]
+    assert len(table) <= LINES and max(map(len, table)) <= WIDTH
+    found = states(table)
+    assert list(found) == [state for state in STATES if state in found], "worst first"
+    assert len(found) == len(STATES) - 2 and sum(found.values()) == 3004, "all but 'not removed' and 'absent'"
+    assert table[-1] == "3,004 nodes: 2,712 as declared, 292 not"
+    assert any(re.match(r"policy: 10 other values +900  node\[2001-2900\]", line) for line in table)
+    # The playbook status ends with it.
+    assert len(large["lines"]) <= LINES and max(map(len, large["lines"])) <= WIDTH
+    assert large["lines"][-1] == table[-1] and states(large["lines"]) == found
+
+
+def test_reasons_are_shown_where_there_is_room() -> None:
+    answers = {"n%d" % number: asked() for number in range(5)}
+    for number in (1, 2):
+        answers["n%d" % number] = {"unreachable": True, "msg": "no route to 192.0.2.%d" % number}
+    answers["n3"] = asked({"in_sync": False, "differs": [MISSING]})
+    answers["n4"] = asked({"in_sync": False, "errors": ["no lock"]})
+    assert reported(answers)["table"] == [
+        "state                        nodes  hosts",
+        "unreachable                      2  n[1-2]",
+        "  e.g. no route to 192.0.2.1",
+        "failing                          1  n4",
+        "  no lock",
+        "drifted                          1  n3",
+        "  pending changes: ipv4, iptables_nft: rule added: -A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN",
+        "in sync                          1  n0",
+        "agent 0.1.0                      3  n[0,3-4]",
+        "backend iptables_nft 1.8.9       3  n[0,3-4]",
+        "policy 44136fa355b3              3  n[0,3-4]",
+        "verification never               3  n[0,3-4]",
+        "5 nodes: 1 in sync, 2 unreachable, 1 failing, 1 drifted",
+    ]
+
+
+_TEXT = st.text(max_size=30) | st.sampled_from(
+    ["<script>alert(1)</script>", "=1+1", "\x1b[2J", "a\nb", "&lt;", "{{ 7 }}"]
+)
+_REPORTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "version": _TEXT,
+        "in_sync": st.booleans(),
+        "differs": st.lists(st.just(MISSING) | st.fixed_dictionaries({"family": _TEXT}), max_size=2),
+        "errors": st.lists(_TEXT, max_size=2),
+        "notes": st.lists(_TEXT, max_size=2),
+        "config": st.fixed_dictionaries({"sources": st.lists(_TEXT, max_size=2), "problem": st.none() | _TEXT}),
+        "policy_hash": _TEXT,
+        "backend": st.fixed_dictionaries({"name": _TEXT, "version": _TEXT}) | st.none(),
+        "last_verification": st.none() | st.builds(verified, st.integers(0, 1)) | _TEXT,
+        "failing": st.booleans(),
+        "drift_repaired": st.integers(0, 10**6) | _TEXT,
+    },
+)
+_ANSWERS = (
+    st.builds(asked, _REPORTS)
+    | st.builds(lambda msg: {"unreachable": True, "msg": msg}, _TEXT)
+    | st.builds(lambda names: asked(differs=names, pending=names), st.lists(_TEXT, max_size=2))
+    | st.sampled_from(
+        [{}, {"installed": False}, {"installed": True}, {"installed": True, "problems": ["x"], "report": 7}]
+    )
+    | st.none()
+    | _TEXT
+)
+_FLEETS = st.dictionaries(_TEXT.filter(bool), _ANSWERS, max_size=12)
+
+
+@given(_FLEETS)
+def test_every_node_is_in_one_group_whatever_it_answers(answers: t.Dict[str, t.Any]) -> None:
+    nodes = [judge(host, answer) for host, answer in answers.items()]
+    groups = by_state(nodes)
+    assert collections.Counter(node.host for group in groups for node in group.nodes) == dict.fromkeys(answers, 1)
+    assert [STATES.index(group.value) for group in groups] == sorted(STATES.index(group.value) for group in groups)
+
+
+@given(_FLEETS)
+@settings(max_examples=50)
+def test_tables_and_files_hold_whatever_nodes_answer(answers: t.Dict[str, t.Any]) -> None:
+    found = reported(answers)
+    assert len(found["table"]) <= LINES and max(map(len, found["table"])) <= WIDTH
+    assert all(line.isprintable() for line in found["table"] + found["lines"])
+    for text in found["files"].values():
+        text.encode("utf-8")
+    assert len(json.loads(found["files"]["report.json"])["hosts"]) == len(answers)
+    page = Page(found["files"]["report.html"])
+    assert not page.tags & {"script", "img", "link", "iframe", "object", "form", "input"}
+    rows = list(csv.reader(io.StringIO(found["files"]["report.csv"], newline="")))
+    assert len(rows) == len(answers) + 1 and {len(row) for row in rows} == {len(rows[0])}
+    assert not [cell for row in rows for cell in row if cell[:1] and cell[0] in "=+-@\t\r\n"]
+
+
+HOSTILE = '<script>alert("x")</script>'
+
+
+def test_text_of_nodes_is_no_markup() -> None:
+    notes = ["<img src=x onerror=alert(1)>", "</style><script>"]
+    answers = {
+        HOSTILE: asked({"version": "<b>1</b>", "policy_hash": '" onclick="x', "notes": notes}),
+        "n2": {"unreachable": True, "msg": "</td></table>" + HOSTILE},
+    }
+    text = reported(answers)["files"]["report.html"]
+    page = Page(text)
+    assert "script" not in page.tags and "img" not in page.tags and "b" in page.tags, "the tiles have one"
+    assert "<b>1</b>" not in re.sub(r"<a .*?</a>", "", text)
+    assert not [name for name, _value in page.attributes if name.startswith("on")]
+    assert HOSTILE in "".join(page.text) and "</td></table>" + HOSTILE in "".join(page.text), "and is shown as it is"
+
+
+def test_the_page_has_all_nodes_and_loads_nothing(large: t.Dict[str, t.Any]) -> None:
+    text = large["files"]["report.html"]
+    page = Page(text)
+    assert "2,712 of 3,004 nodes as declared" in page.text and NOW in "".join(page.text)
+    cells = [row for row in page.rows if len(row) == 8]
+    assert len(cells) == 1 + 3004 and cells[1][:2] == ["node0031.fra1.example", "unreachable"]
+    assert not [value for name, value in page.attributes if name in ("src", "href") and not value.startswith("#")]
+    assert "url(" not in text and "@import" not in text and "prefers-color-scheme: dark" in text
+    anchors = {value for name, value in page.attributes if name == "id"}
+    assert {value[1:] for name, value in page.attributes if name == "href"} == anchors
+    (policy,) = [value for name, value in page.attributes if name == "content" and "default-src" in value]
+    assert policy.startswith("default-src 'none'")
+
+
+def test_json_is_for_programs(large: t.Dict[str, t.Any]) -> None:
+    data = json.loads(large["files"]["report.json"])
+    assert (data["generated"], data["nodes"], data["as_declared"]) == (NOW, 3004, 2712)
+    by_name = {one["state"]: one["hosts"] for one in data["states"]}
+    assert by_name["broken config"] == ["node0077.fra1.example", "node0901.fra1.example", "node2650.fra1.example"]
+    assert [one["state"] for one in data["states"] if one["as_declared"]] == ["in sync"]
+    assert len(data["traits"]["policy"]) == 11
+    (broken,) = [one for one in data["hosts"] if one["host"] == "node0077.fra1.example"]
+    assert broken["findings"][0]["state"] == "broken config"
+    assert broken["findings"][0]["reason"].startswith(PROBLEM.replace("10.0.0.1", "10.0.0.77"))
+    assert broken["traits"]["verification"] == ["as declared"] and broken["verified_at"] == "2026-11-21 04:00 UTC"
+
+
+def test_csv_is_for_spreadsheets(large: t.Dict[str, t.Any]) -> None:
+    rows = list(csv.DictReader(io.StringIO(large["files"]["report.csv"], newline="")))
+    assert len(rows) == 3004 and rows[0]["state"] == "unreachable" and rows[-1]["state"] == "in sync"
+    (drifted,) = [row for row in rows if row["host"] == "node0700.fra1.example"]
+    assert drifted["reason"].startswith("pending changes") and drifted["agent"] == "0.1.0"
+
+
+@pytest.mark.parametrize("cell", ["=HYPERLINK(1)", "+1", "-1", "@SUM(A1)"])
+def test_no_cell_is_a_formula(cell: str) -> None:
+    text = reported({cell: {"unreachable": True, "msg": cell}})["files"]["report.csv"]
+    (row,) = csv.DictReader(io.StringIO(text, newline=""))
+    assert row["host"] == row["reason"] == "'" + cell
+
+
+def test_one_answer_that_is_not_understood_hides_no_other() -> None:
+    found = reported({"n1": asked({"backend": None}), "n2": asked(), "n3": "text"})
+    assert found["table"][-1] == "3 nodes: 1 in sync, 2 no report"
+    reasons = [one["findings"] for one in json.loads(found["files"]["report.json"])["hosts"] if one["findings"]]
+    assert [one[0]["reason"].partition("(")[0] for one in reasons] == [
+        "the answer is not understood: TypeError",
+        "the answer is not understood: AttributeError",
+    ]
+
+
+def test_files_are_made_only_when_asked_for() -> None:
+    assert "files" not in fleet(["n1"], {"n1": {ASKED: asked()}})
