@@ -1,0 +1,78 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""ansible-pull as docs/fleets.md describes it: the files and the command of that page, on a node."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from support import modules
+from support.agent_node import AgentNode
+from support.import_collection import ROOT
+from support.namespaces import Namespace
+from support.variants import BACKENDS
+
+_PAGE = (ROOT / "docs" / "fleets.md").read_text(encoding="utf-8")
+#: The files of the page by their names, which are in their first lines.
+FILES = dict(re.findall(r"^```\w+\n# ([^,\n]+\.\w+)[^\n]*\n(.*?)^```", _PAGE, re.MULTILINE | re.DOTALL))
+_GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main", "-C")
+
+
+def commit(repository: Path) -> None:
+    """Commit all files."""
+    for words in (("add", "-A"), ("commit", "-qm", "policy")):
+        subprocess.run([*_GIT, str(repository), *words], check=True)
+
+
+def test_a_node_applies_what_it_pulls(ns: Namespace, tmp_path: Path) -> None:
+    node = AgentNode(ns, tmp_path, installed=False)
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    subprocess.run([*_GIT, str(repository), "init", "-q"], check=True)
+    for name in ("local.yml", "inventory.yml"):
+        (repository / name).write_text(FILES[name])
+    commit(repository)
+    (line,) = re.findall(r"(?m)^ExecStart=(.*)$", FILES["/etc/systemd/system/ip-masq-pull.service"])
+    program, *words = shlex.split(line)
+    assert Path(program).name == "ansible-pull"
+    argv = [str(Path(sys.executable).with_name("ansible-pull"))]
+    argv += [re.sub(r"^https://.*", repository.as_uri(), word.replace("/var/lib", str(tmp_path))) for word in words]
+    env = {"ANSIBLE_COLLECTIONS_PATH": str(modules.collections()), "ANSIBLE_HOME": str(tmp_path), "LC_ALL": "C.UTF-8"}
+
+    def pull() -> str:
+        done = node.call(*argv, HOME=str(tmp_path), **env)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return t.cast(str, done.stdout)
+
+    def exempt() -> t.List[str]:
+        rules = BACKENDS["iptables_nft"].rules(ns, "ipv4") or []
+        return [rule.split()[1] for rule in rules if rule.startswith("-d ")][1:]
+
+    assert re.search(r"(?m)^localhost +: ok=\d+ +changed=1 .* failed=0 ", pull())
+    assert exempt() == ["10.0.0.0/8", "100.64.0.0/10"]
+    assert "PLAY [" not in pull(), "there is no new commit"
+    inventory = repository / "inventory.yml"
+    inventory.write_text(inventory.read_text().replace("100.64.0.0/10", "172.16.0.0/12"))
+    commit(repository)
+    pull()
+    assert exempt() == ["10.0.0.0/8", "172.16.0.0/12"]
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd-analyze")
+def test_units_of_the_page_are_valid(tmp_path: Path) -> None:
+    units = [path for path in FILES if path.startswith("/etc/systemd/system/")]
+    assert [Path(path).suffix for path in units] == [".service", ".timer"]
+    for path in units:
+        text = FILES[path].replace("/usr/bin/ansible-pull", "/bin/true")
+        (tmp_path / Path(path).name).write_text(text)
+    files = [str(tmp_path / Path(path).name) for path in units]
+    done = subprocess.run(["systemd-analyze", "verify", *files], capture_output=True, text=True, check=False)
+    assert (done.returncode, [line for line in done.stderr.splitlines() if "ip-masq-pull" in line]) == (0, [])
