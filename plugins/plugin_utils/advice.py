@@ -9,7 +9,7 @@ import typing as t
 
 from ..module_utils._policy.policy import RFC1918_CIDRS
 from ..module_utils._policy.values import Network, parse_cidr
-from .names import some_of
+from .names import first_of, some_of
 from .networks import MISSING, overlaps, said_twice, uncovered
 from .role_variables import PREFIX, Checked, exempt
 
@@ -94,7 +94,7 @@ def _differences(one: _Compared, here: str, other: _Compared, there: str) -> t.I
     for more, inside, less, outside in ((one, here, other, there), (other, there, one, here)):
         only = uncovered(more.exempt, less.exempt)
         if only:
-            yield "%s differs: %s is exempt on %s, and not on %s" % (_CIDRS, some_of(only), inside, outside)
+            yield "%s differs: %s is exempt on %s, and not on %s" % (_CIDRS, first_of(only), inside, outside)
 
 
 def _name(hosts: t.Sequence[str], groups: t.Mapping[str, t.Sequence[str]]) -> str:

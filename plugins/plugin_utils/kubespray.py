@@ -17,7 +17,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy.policy import RESERVED_CIDRS, RFC1918_CIDRS
 from ..module_utils._policy.values import show
-from .names import some_of
+from .names import first_of, some_of
 from .networks import read_networks, uncovered
 
 DEFAULTS: t.Dict[str, t.Any] = {
@@ -88,7 +88,7 @@ def derive(hosts: t.Sequence[str], nodes: t.Sequence[str], hostvars: t.Mapping[s
     found = (
         ", ".join(pods),
         ", ".join(services),
-        some_of(addresses) or "not in the inventory",
+        first_of(addresses) or "not in the inventory",
         "on" if ipv6 else "off",
     )
     lines = ["kubespray: pods %s; services %s; nodes %s; IPv6 %s" % found, *_masquerading(values, ipv6)]

@@ -12,6 +12,9 @@ import typing as t
 #: Characters of a list of hosts in a message.
 WIDTH = 60
 
+#: So many values, then a count.
+SHOWN = 5
+
 #: Digits of a number in a name; int() is slow for many more.
 _NUMBER = re.compile(r"[0-9]{1,18}")
 
@@ -46,6 +49,12 @@ def some_of(names: t.Sequence[str], width: int = WIDTH) -> str:
         if len(longer) <= width:
             shown = longer
     return shown
+
+
+def first_of(values: t.Sequence[str]) -> str:
+    """The first of some values that are no names of hosts, and how many more there are."""
+    left = len(values) - SHOWN
+    return ", ".join(values[:SHOWN]) + (" and %s more" % thousands(left) if left > 0 else "")
 
 
 def _runs(names: t.Sequence[str]) -> t.List[_Run]:

@@ -24,7 +24,8 @@ EXPECTED = {
 
 
 def test_every_example_is_run() -> None:
-    assert {path.name for path in EXAMPLES.iterdir()} == set(EXPECTED)
+    # test_racks.py has that of the racks.
+    assert {path.name for path in EXAMPLES.iterdir()} == {*EXPECTED, "racks"}
 
 
 @pytest.mark.parametrize("name", EXPECTED)
