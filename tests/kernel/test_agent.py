@@ -422,7 +422,7 @@ class TestExplain:
         for seen in (bound, a.node):
             first, declared, *_more = node.command("explain", a.outside[0], "--source", bound).stdout.splitlines()
             assert first == "%s sees the node's address (%s), for tcp/80 from %s" % (a.outside[0], seen, bound)
-            assert declared == "declared: nothing: the policy is about pods"
+            assert declared == "declared: nothing: the policy is not about this connection"
             node.sync()
 
 

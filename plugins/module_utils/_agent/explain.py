@@ -50,12 +50,11 @@ def _lines(one: Data, found: Data) -> t.Iterator[str]:
         yield "declared: %s%s" % (WHOSE[one["declared"]], "; the translation is intended" if translated else "")
     elif one["source"] is not None and one["outcome"] == "sent":
         managed = found["policy"]["exempt"]
-        unmanaged = "the policy is about pods"
-        if _family(one) not in managed:
-            unmanaged = "IPv6 is not managed (enableIPv6 is off)"
-        elif one["seen"] != "node" or one["seen_address"] != one["source"]:
-            unmanaged = "the policy leaves such connections to other rules"
-        yield "declared: nothing: " + unmanaged
+        # Of another source, interface or mark than the policy's, or from an address of the node.
+        unmanaged = "the policy is not about this connection"
+        yield "declared: nothing: " + (
+            unmanaged if _family(one) in managed else "IPv6 is not managed (enableIPv6 is off)"
+        )
     rule = one["decided_by"]
     if rule:
         yield "decided by: %(owner)s, %(backend)s, table %(table)s, chain %(chain)s: %(rule)s" % rule

@@ -123,8 +123,8 @@ def test_explanation_names_rule_and_remedy(agent: Agent) -> None:
     ("changes", "said"),
     [
         ({"agrees": True}, "declared: the pod's own address; the translation is intended"),
-        ({"declared": None}, "declared: nothing: the policy leaves such connections to other rules"),
-        ({"declared": None, "source": "192.0.2.1"}, "declared: nothing: the policy is about pods"),
+        ({"declared": None}, "declared: nothing: the policy is not about this connection"),
+        ({"declared": None, "source": "192.0.2.1"}, "declared: nothing: the policy is not about this connection"),
         ({"declared": None, "destination": "fd00::1"}, "declared: nothing: IPv6 is not managed (enableIPv6 is off)"),
     ],
 )
