@@ -283,7 +283,9 @@ class _Reader:
             masquerade=tuple(map(_read_masquerade, rules[1:])) or self._ways_of_entries(entries),
             guards=(guards(verdict, table.family) if exempts else ()) + marks,
             leading=leading,
-            translations=tuple(self._translations(translated)),
+            translations=tuple(
+                self._translations(translated) if translated else self._translations_of_entries(entries)
+            ),
         )
 
     def _networks(self, name: str) -> t.Tuple[t.Any, ...]:
@@ -291,14 +293,9 @@ class _Reader:
 
     def _leading(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
         """The entries of C(rules)."""
-
-        def number(rule: str) -> str:
-            return str(t.cast(t.Any, _ENTRY.search(rule)).group(1))
-
-        for _number, group in itertools.groupby(rules, number):
-            lines = [bare(rule) for rule in group]
+        for written in self._entries(rules):
             # What gives some packets an address of C(snat), or ports, comes before what is for all of them.
-            lines = [line for line in lines if "@snat_" not in line and not _has_ports(line)]
+            lines = [line for line in written if "@snat_" not in line and not _has_ports(line)]
             fixed = [line for line in lines if "snat to " in line]
             masquerading = [line for line in lines if _verdict(line).startswith("masquerade")]
             if masquerading:
@@ -311,6 +308,12 @@ class _Reader:
                 yield Decision(EXEMPT, match._replace(destinations=match.destinations or everything))
             else:
                 yield Decision(SKIP, self._match(lines))
+
+    @staticmethod
+    def _entries(rules: t.Sequence[str]) -> t.Iterator[t.List[str]]:
+        """The rules of each entry of C(rules)."""
+        for _comment, group in itertools.groupby(rules, lambda rule: t.cast(t.Any, _ENTRY.search(rule)).group()):
+            yield [bare(rule) for rule in group]
 
     def _exempts(self, line: str) -> bool:
         """Whether an entry that ends with a verdict exempts; the other chain says so where there is one."""
@@ -345,6 +348,17 @@ class _Reader:
         for _comment, group in itertools.groupby(rules, lambda rule: t.cast(t.Any, _TRANSLATED.search(rule)).group()):
             lines = [bare(rule) for rule in group]
             yield Decision(MASQUERADE, self._match(lines[-1:]), _read_address(_verdict(lines[-1])))
+
+    def _translations_of_entries(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
+        """The same where no rule masquerades everything else: entries of C(rules) that masquerade begin with them."""
+        for written in self._entries(rules):
+            lines = [line for line in written if not _has_ports(line)]
+            last = next((line for line in lines if _verdict(line).startswith("masquerade")), None)
+            if last is not None:
+                conditions = len(last) - len(_verdict(last))
+                for line in lines[: lines.index(last)]:
+                    yield Decision(MASQUERADE, self._match([line[conditions:]]), _read_address(_verdict(line)))
+                return
 
     def _ways_of_entries(self, written: t.Sequence[str]) -> t.Tuple[Masquerade, ...]:
         """How to masquerade, where no rule masquerades everything else."""
