@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import os
 import re
@@ -13,6 +14,7 @@ import typing as t
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import fixed_addresses
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq
 from hypothesis import given
@@ -95,8 +97,12 @@ def test_every_example_fits_the_options(example: t.Dict[str, t.Any], spec: t.Dic
 @pytest.mark.parametrize(
     "example", [one for one in EXAMPLES if not needs_nft(one)], ids=lambda example: example["name"]
 )
-def test_every_example_runs_and_is_idempotent(example: t.Dict[str, t.Any], machine: Machine) -> None:
+def test_every_example_runs_and_is_idempotent(
+    example: t.Dict[str, t.Any], machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = example["kubenode.ip_masq.ip_masq"] or {}
+    fixed = [ipaddress.ip_address(entry["address"]) for entry in options.get("snat", [])]
+    monkeypatch.setattr(fixed_addresses, "node_addresses", lambda: fixed)
     result = run(**options)
     assert not result.get("failed"), result["msg"]
     assert run(**options)["changed"] is False
