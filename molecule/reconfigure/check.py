@@ -219,6 +219,7 @@ def check_metrics() -> None:
         "config_errors_total": report["config_errors"],
         "config_broken": 0,
         'exempt_cidrs{family="ipv4"}': 4,
+        "missing_addresses": 0,
     }
     for verdict in ("exempt", "masqueraded"):
         for what in ("packets", "bytes"):
