@@ -20,11 +20,13 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import (
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
     Exempt,
     Masquerade,
+    Ruleset,
     applies,
     from_config,
     from_rules,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import MASQUERADE
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import IPV4
 from hypothesis import given
 from hypothesis import strategies as st
@@ -127,16 +129,22 @@ def effect(found: str, config: Config) -> str:
     return "skip" if found == "exempt" and config.exemption == "return" else found
 
 
+def entries_decide_all(ruleset: Ruleset) -> bool:
+    """Whether only entries of C(rules) masquerade: then a table can lack what the reader needs, and it says so."""
+    return not any(decision.action == MASQUERADE for decision in ruleset.decisions)
+
+
 @given(worlds.narrow_configs, worlds.families, st.data())
 def test_every_packet_meets_what_the_policy_says(config: Config, family: str, data: t.Any) -> None:
     ruleset = from_config(config, family)
     read = nftables_ruleset.to_ruleset(nftables_ruleset.from_ruleset(ruleset, family))
-    assert read is not None
+    assert read is not None or entries_decide_all(ruleset)
     for _number in range(5):
         packet = data.draw(packets(config, family))
         expected = model(config, packet)
         assert met(ruleset.rules, packet) == expected
-        assert effect(met(read.rules, packet), config) == effect(expected, config)
+        if read is not None:
+            assert effect(met(read.rules, packet), config) == effect(expected, config)
 
 
 @given(worlds.narrow_configs, worlds.families)
@@ -156,7 +164,9 @@ def test_a_table_is_read_back_from_how_nft_prints_it(config: Config, family: str
     read = nftables_syntax.parse(nftables_syntax.render(table), family)
     assert read == table and not read.foreign
     found = nftables_ruleset.to_ruleset(read)
-    assert found is not None
+    if found is None:
+        assert entries_decide_all(wanted)
+        return
     assert nftables_ruleset.from_ruleset(found, family).means(table)
     if config.exemption != "return":
         assert wanted.means(found._replace(guards=wanted.guards))
