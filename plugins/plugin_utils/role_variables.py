@@ -136,12 +136,12 @@ def _exempt_cluster(networks: t.Any, policy: Config) -> t.List[str]:
 
 def exempt(listed: t.Sequence[Network], masqueraded: t.Sequence[Network]) -> t.List[str]:
     """The ranges that are exempt in the end: of both lists the longest prefix decides."""
-    if not masqueraded:
-        return [str(network) for network in listed]
-    both = [(network, True) for network in listed] + [(network, False) for network in masqueraded]
-    found: t.Dict[int, spans.Spans] = {4: (), 6: ()}
-    for network, is_exempt in sorted(both, key=lambda one: one[0].prefixlen):
-        change = (spans.of_network(network),)
-        before = found[network.version]
-        found[network.version] = spans.of(before + change) if is_exempt else spans.difference(before, change)
-    return [str(network) for version, one in found.items() for network in spans.networks(one, version)]
+    found: t.List[str] = []
+    for version in (4, 6):
+        lists = ([network for network in one if network.version == version] for one in (listed, masqueraded))
+        kept: spans.Spans = ()
+        for depth, layer in enumerate(spans.layers(*lists)):
+            ranges = spans.of_networks(layer)
+            kept = spans.difference(kept, ranges) if depth % 2 else spans.of(kept + ranges)
+        found += map(str, spans.networks(kept, version))
+    return found

@@ -502,7 +502,7 @@ def _decisions(config: Config, family: str, exempt: t.Sequence[Network]) -> t.It
     scope = Match(sources, (), config.out_interfaces)
     if config.except_interfaces:
         yield Decision(SKIP, Match(interfaces=config.except_interfaces))
-    layers = _layers(exempt, _of_family(config.masquerade_cidrs, family))
+    layers = spans.layers(exempt, _of_family(config.masquerade_cidrs, family))
     for depth, layer in reversed(list(enumerate(layers))):
         yield Decision(MASQUERADE if depth % 2 else EXEMPT, scope._replace(destinations=layer))
     yield Decision(MASQUERADE, scope)
@@ -511,30 +511,6 @@ def _decisions(config: Config, family: str, exempt: t.Sequence[Network]) -> t.It
 def _of_family(networks: t.Iterable[Network], family: str) -> t.List[Network]:
     version = EVERYTHING[family].version
     return [network for network in networks if network.version == version]
-
-
-def _layers(exempt: t.Sequence[Network], masquerade: t.Sequence[Network]) -> t.List[t.Tuple[Network, ...]]:
-    """The ranges of both lists by how deep they are within each other, so that the longest prefix wins.
-
-    First exempt ranges, then what is masqueraded inside of them, then what is exempt inside of that, and so on. An
-    entry that says what the range around it says is left out; what stays keeps its order.
-    """
-    listed = [*exempt, *masquerade]
-    depths: t.Dict[int, int] = {}
-    around = [(2**128, 0)]  # last address and depth; everything is masqueraded
-    bounds = [(*spans.of_network(network), index) for index, network in enumerate(listed)]
-    for first, last, index in sorted(bounds, key=lambda bound: (bound[0], -bound[1], bound[2])):
-        while around[-1][0] < first:
-            around.pop()
-        depth = around[-1][1]
-        if (depth % 2 == 1) != (index < len(exempt)):
-            depth += 1
-            depths[index] = depth
-        around.append((last, depth))
-    deepest = max(depths.values(), default=0)
-    return [
-        tuple(listed[index] for index in sorted(depths) if depths[index] == depth) for depth in range(1, deepest + 1)
-    ]
 
 
 def from_rules(rules: t.Sequence[Rule]) -> t.Optional[Ruleset]:

@@ -23,6 +23,7 @@ from .values import (
     PortRange,
     Service,
     check_choice,
+    check_list,
     parse_address_range,
     parse_interface,
     parse_interfaces,
@@ -100,8 +101,7 @@ def parse_rules(value: t.Any) -> t.Tuple[PolicyRule, ...]:
 def _entries(
     value: t.Any, limit: int, names: t.Sequence[str], parse: t.Callable[[t.Dict[str, t.Any]], Entry]
 ) -> t.Tuple[Entry, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise ConfigError("%s is not a list: give a list of mappings" % show(value))
+    check_list(value, "mappings")
     if len(value) > limit:
         raise ConfigError("%d entries are more than the limit of %d" % (len(value), limit))
     found = []
@@ -189,9 +189,7 @@ def _services(values: t.Dict[str, t.Any]) -> t.Tuple[Service, ...]:
 
 
 def _parse_protocols(value: t.Any) -> t.Tuple[str, ...]:
-    if not isinstance(value, (list, tuple)):
-        raise ConfigError("%s is not a list: give a list of protocols" % show(value))
-    return tuple(dict.fromkeys(check_choice(entry, PROTOCOLS) for entry in value))
+    return tuple(dict.fromkeys(check_choice(entry, PROTOCOLS) for entry in check_list(value, "protocols")))
 
 
 def _check_family(name: str, networks: t.Sequence[Network], address: AddressRange) -> None:

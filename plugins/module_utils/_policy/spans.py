@@ -113,3 +113,29 @@ def networks(spans: Spans, version: int) -> t.List[t.Any]:
     for first, last in spans:
         found += ipaddress.summarize_address_range(address(first), address(last))
     return found
+
+
+def layers(exempt: t.Sequence[t.Any], masquerade: t.Sequence[t.Any]) -> t.List[t.Tuple[t.Any, ...]]:
+    """The networks of both lists by how deep they are within each other, so that the longest prefix wins.
+
+    All of them are of one IP version.
+
+    First exempt ranges, then what is masqueraded inside of them, then what is exempt inside of that, and so on. An
+    entry that says what the range around it says is left out; what stays keeps its order.
+    """
+    listed = [*exempt, *masquerade]
+    depths: t.Dict[int, int] = {}
+    around = [(2**128, 0)]  # last address and depth; everything is masqueraded
+    bounds = [(*of_network(network), index) for index, network in enumerate(listed)]
+    for first, last, index in sorted(bounds, key=lambda bound: (bound[0], -bound[1], bound[2])):
+        while around[-1][0] < first:
+            around.pop()
+        depth = around[-1][1]
+        if (depth % 2 == 1) != (index < len(exempt)):
+            depth += 1
+            depths[index] = depth
+        around.append((last, depth))
+    deepest = max(depths.values(), default=0)
+    return [
+        tuple(listed[index] for index in sorted(depths) if depths[index] == depth) for depth in range(1, deepest + 1)
+    ]

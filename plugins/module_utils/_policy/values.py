@@ -367,10 +367,21 @@ def check_chain_name(name: t.Any) -> str:
     return name
 
 
-def parse_networks(value: t.Any) -> t.Tuple[Network, ...]:
+def check_list(value: t.Any, items: str, limit: t.Optional[int] = None) -> t.Sequence[t.Any]:
+    """A list of at most so many entries.
+
+    :param items: what they are called.
+    :raises ConfigError: it is none, or too long.
+    """
     if not isinstance(value, (list, tuple)):
-        raise ConfigError("%s is not a list: give a list of CIDRs" % show(value))
-    for position, entry in enumerate(value, 1):
+        raise ConfigError("%s is not a list: give a list of %s" % (show(value), items))
+    if limit is not None and len(value) > limit:
+        raise ConfigError("%d %s are more than the limit of %d" % (len(value), items, limit))
+    return value
+
+
+def parse_networks(value: t.Any) -> t.Tuple[Network, ...]:
+    for position, entry in enumerate(check_list(value, "CIDRs"), 1):
         if entry is None:
             raise ConfigError("entry %d is null: remove it, or write a CIDR" % position)
     return tuple(parse_cidr(entry) for entry in value)
@@ -400,11 +411,8 @@ def parse_interfaces(value: t.Any) -> t.Tuple[str, ...]:
 
     :raises ConfigError: not a list, too long, or as :func:`parse_interface`.
     """
-    if not isinstance(value, (list, tuple)):
-        raise ConfigError("%s is not a list: give a list of interfaces" % show(value))
-    if len(value) > INTERFACES_LIMIT:
-        raise ConfigError("%d interfaces are more than the limit of %d" % (len(value), INTERFACES_LIMIT))
-    names = list(dict.fromkeys(parse_interface(entry) for entry in value))
+    entries = check_list(value, "interfaces", INTERFACES_LIMIT)
+    names = list(dict.fromkeys(map(parse_interface, entries)))
     stems = [name[:-1] for name in names if name.endswith("+")]
     return tuple(
         name for name in names if not any(name.rstrip("+").startswith(stem) and name != stem + "+" for stem in stems)
@@ -483,11 +491,7 @@ def parse_marks(value: t.Any) -> t.Tuple[Mark, ...]:
 
     :raises ConfigError: not a list, too long, or as :func:`parse_mark`.
     """
-    if not isinstance(value, (list, tuple)):
-        raise ConfigError("%s is not a list: give a list of marks" % show(value))
-    if len(value) > MARKS_LIMIT:
-        raise ConfigError("%d marks are more than the limit of %d" % (len(value), MARKS_LIMIT))
-    return tuple(dict.fromkeys(parse_mark(entry) for entry in value))
+    return tuple(dict.fromkeys(map(parse_mark, check_list(value, "marks", MARKS_LIMIT))))
 
 
 def parse_port_range_list(value: t.Any) -> t.Tuple[PortRange, ...]:
