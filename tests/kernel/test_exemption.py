@@ -13,10 +13,9 @@ import pytest
 from support.modules import apply, refused
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology, ask, serving
-from support.variants import NFT_FAMILIES, VARIANTS, meaning
+from support.variants import EXEMPT_RANGES, NFT_FAMILIES, VARIANTS, meaning
 
 NFT, LEGACY = VARIANTS["iptables_nft"], VARIANTS["iptables_legacy"]
-EXEMPT = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
 PORT = 8080
 
 #: Who else masquerades whatever leaves the node: before ours is there, after it.
@@ -71,7 +70,13 @@ def test_packet_matrix(topology: Topology, family: str, show_table: t.Callable[.
         cells = []
         for backend, exemption in OURS:
             _clear(topology.node)
-            apply(topology.node, backend=backend, exemption=exemption, enable_ipv6=True, non_masquerade_cidrs=EXEMPT)
+            apply(
+                topology.node,
+                backend=backend,
+                exemption=exemption,
+                enable_ipv6=True,
+                non_masquerade_cidrs=EXEMPT_RANGES,
+            )
             if start is not None:
                 start(topology.node, family)
             seen = topology.ask(a.exempt[0], a.outside[0])
@@ -119,7 +124,7 @@ def test_accept_with_nftables_is_reported_as_return(ns: Namespace) -> None:
 def protected(request: pytest.FixtureRequest, topology: Topology) -> t.Iterator[Topology]:
     """A node whose own and marked traffic is to leave as it does without C(exemption)."""
     backend, exemption = request.param
-    apply(topology.node, backend=backend, exemption=exemption, enable_ipv6=True, non_masquerade_cidrs=EXEMPT)
+    apply(topology.node, backend=backend, exemption=exemption, enable_ipv6=True, non_masquerade_cidrs=EXEMPT_RANGES)
     with contextlib.ExitStack() as owned:
         for ns, served in ((topology.pod, "pod"), (topology.node, "gateway")):
             addresses = [getattr(a, served) for a in ADDRESSES.values()]
@@ -176,7 +181,7 @@ def test_connections_with_another_destination_than_they_were_opened_to(topology:
     NFT.load(topology.node, family, "-A PREROUTING -p tcp -d %s -j DNAT --to-destination %s" % (virtual, endpoint))
     found = {}
     for backend, exemption in OURS:
-        apply(topology.node, backend=backend, exemption=exemption, enable_ipv6=True, non_masquerade_cidrs=EXEMPT)
+        apply(topology.node, backend=backend, exemption=exemption, enable_ipv6=True, non_masquerade_cidrs=EXEMPT_RANGES)
         NFT.load(topology.node, family, "-A POSTROUTING -j MASQUERADE")
         found[backend, exemption] = topology.ask(virtual)[virtual]
         NFT.load(topology.node, family, "-D POSTROUTING -j MASQUERADE")
@@ -186,7 +191,7 @@ def test_connections_with_another_destination_than_they_were_opened_to(topology:
 @pytest.mark.parametrize("backend", sorted(VARIANTS))
 def test_a_chain_of_an_earlier_release_is_completed_once(ns: Namespace, backend: str, family: str) -> None:
     """C(accept) did not leave marked and loopback traffic to later rules."""
-    options = {"backend": backend, "exemption": "accept", "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT}
+    options = {"backend": backend, "exemption": "accept", "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT_RANGES}
     apply(ns, **options)
     variant = VARIANTS[backend]
     for _guard in range(2):

@@ -22,7 +22,7 @@ from support.namespaces import Namespace
 from support.packets import PATIENCE
 from support.prometheus import parse
 from support.topology import ADDRESSES, Topology
-from support.variants import NFT_FAMILIES, Variant
+from support.variants import EXEMPT_RANGES, NFT_FAMILIES, Variant
 
 #: IPCTNL_MSG_CT_NEW, _GET
 CT_NEW, CT_GET = 1 << 8, 1 << 8 | 1
@@ -40,7 +40,7 @@ class World:
         self._options: t.Dict[str, t.Any] = {
             "backend": backend,
             "enable_ipv6": True,
-            "non_masquerade_cidrs": ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"],
+            "non_masquerade_cidrs": EXEMPT_RANGES,
         }
         # The kernel may give a new connection the number of one that is gone, not its time.
         self.node.inside(Path("/proc/sys/net/netfilter/nf_conntrack_timestamp").write_text, "1")

@@ -12,11 +12,10 @@ from support import modules
 from support.modules import Result, apply
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
-from support.variants import VARIANTS
+from support.variants import EXEMPT_RANGES, VARIANTS
 
 _V4, _V6 = ADDRESSES["ipv4"], ADDRESSES["ipv6"]
-_EXEMPT = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
-_POLICY = {"non_masquerade_cidrs": _EXEMPT, "enable_ipv6": True}
+_POLICY = {"non_masquerade_cidrs": EXEMPT_RANGES, "enable_ipv6": True}
 _CALICO = (
     ":cali-nat-outgoing -",
     "-A POSTROUTING -j cali-nat-outgoing",

@@ -10,17 +10,8 @@ import typing as t
 import pytest
 from support.modules import apply
 from support.topology import ADDRESSES, Topology
+from support.variants import EXEMPT_RANGES, EXEMPTIONS
 
-EXEMPT = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
-BACKENDS = (
-    ("iptables_nft", "return"),
-    ("iptables_nft", "accept"),
-    ("iptables_legacy", "return"),
-    ("iptables_legacy", "accept"),
-    ("nftables", "return"),
-    ("nftables", "accept"),
-    ("nftables", "enforce"),
-)
 #: Addresses of the node besides that of its interface.
 FIXED = {"ipv4": "198.51.100.7", "ipv6": "2001:db8:1::7"}
 SNAT = [{"address": address} for address in FIXED.values()]
@@ -30,7 +21,7 @@ CASES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], str]] = {
     "masquerade_cidrs": ({"masquerade_cidrs": ["10.99.0.0/16", "fd00:99::/32"]}, "node pod node node"),
     "an exempt range in that": (
         {
-            "non_masquerade_cidrs": [*EXEMPT, "10.99.0.1/32", "fd00:99::1/128"],
+            "non_masquerade_cidrs": [*EXEMPT_RANGES, "10.99.0.1/32", "fd00:99::1/128"],
             "masquerade_cidrs": ["10.99.0.0/16", "fd00:99::/32"],
         },
         "pod pod node node",
@@ -146,7 +137,7 @@ def mark_packets(topology: Topology, mark: int) -> None:
     topology.node.run("nft", "-f", "-", stdin="\n".join([*commands, ""]))
 
 
-@pytest.mark.parametrize("backend, exemption", BACKENDS)
+@pytest.mark.parametrize("backend, exemption", EXEMPTIONS)
 def test_packet_matrix(topology: Topology, backend: str, exemption: str, show_table: t.Callable[..., None]) -> None:
     """The table is printed; every cell is one new connection from a pod. Policies follow each other on one node."""
     rows = []
@@ -154,7 +145,7 @@ def test_packet_matrix(topology: Topology, backend: str, exemption: str, show_ta
         # Not preferred, so that what is masqueraded keeps the other one.
         topology.node.run("ip", "address", "add", "%s/%d" % (address, length), "dev", "eth0", "preferred_lft", "0")
     for name, (given, expected) in CASES.items():
-        options = {"non_masquerade_cidrs": EXEMPT, **given}
+        options = {"non_masquerade_cidrs": EXEMPT_RANGES, **given}
         wanted = dict(options, backend=backend, exemption=exemption, enable_ipv6=True)
         mark_packets(topology, MARKS.get(name, 0))
         assert apply(topology.node, **wanted)["changed"] or name in MARKS

@@ -14,7 +14,7 @@ from support.modules import apply, refused, run_module
 from support.namespaces import Namespace
 from support.program_versions import RELEASES, Nft
 from support.topology import ADDRESSES, Topology
-from support.variants import NFT_FAMILIES, NFTABLES
+from support.variants import EXEMPT_RANGES, NFT_FAMILIES, NFTABLES
 
 REPLACEMENTS = 5
 
@@ -78,7 +78,7 @@ OLD = {
 BOTH: t.Dict[str, t.Any] = {
     "backend": "nftables",
     "enable_ipv6": True,
-    "non_masquerade_cidrs": ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"],
+    "non_masquerade_cidrs": EXEMPT_RANGES,
 }
 
 

@@ -12,9 +12,8 @@ from support.flood import Flood
 from support.modules import apply, run_module, run_modules
 from support.programs import Programs
 from support.topology import ADDRESSES, Topology
-from support.variants import BACKENDS, NFTABLES, Variant
+from support.variants import BACKENDS, EXEMPT_RANGES, NFTABLES, Variant
 
-EXEMPT = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
 FIXED = {"ipv4": "198.51.100.7", "ipv6": "2001:db8:1::7"}
 PODS = ["10.244.0.0/16", "fd00:10:244::/48"]
 REWRITES = 16
@@ -61,7 +60,7 @@ CHANGES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Dict[str, t.Any], str]] = {
     "exceptions come and go": (
         {},
         {
-            "non_masquerade_cidrs": [*EXEMPT, *FIRST_EXEMPT],
+            "non_masquerade_cidrs": [*EXEMPT_RANGES, *FIRST_EXEMPT],
             "masquerade_cidrs": ["10.99.0.0/16", "172.20.0.0/16", "fd00:99::/32", "fc00:77::/32"],
         },
         "pod pod/node node node",
@@ -94,7 +93,7 @@ def expected(words: str) -> t.Dict[str, t.Set[str]]:
 def test_no_connection_of_a_flood_meets_a_third_policy(topology: Topology, variant: Variant, change: str) -> None:
     add_fixed(topology)
     one, other, words = CHANGES[change]
-    common = {"backend": variant.backend, "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT}
+    common = {"backend": variant.backend, "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT_RANGES}
     apply(topology.node, **{**common, **one})
     allowed = expected(words)
     with Flood(topology, *allowed) as flood:
@@ -126,7 +125,7 @@ def test_a_write_that_fails_leaves_the_old_policy_or_the_new_one(
         {name: _ipv4(value) for name, value in part.items()} if isinstance(part, dict) else part
         for part in CHANGES[change]
     )
-    common = {"backend": variant.backend, "non_masquerade_cidrs": _ipv4(EXEMPT)}
+    common = {"backend": variant.backend, "non_masquerade_cidrs": _ipv4(EXEMPT_RANGES)}
     old, new = {**common, **one}, {**common, **other}
     apply(topology.node, **old)
     apply(topology.node, path=programs.path, **new)

@@ -30,19 +30,8 @@ from support.services import (
     portmap_nftables,
 )
 from support.topology import ADDRESSES, Topology, ask, serving
-from support.variants import VARIANTS, Variant
+from support.variants import EXEMPT_RANGES, EXEMPTIONS, VARIANTS, Variant
 
-EXEMPT = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
-
-OURS = (
-    ("iptables_nft", "return"),
-    ("iptables_nft", "accept"),
-    ("iptables_legacy", "return"),
-    ("iptables_legacy", "accept"),
-    ("nftables", "return"),
-    ("nftables", "accept"),
-    ("nftables", "enforce"),
-)
 INSERTED, APPENDED = "-I POSTROUTING 1", "-A POSTROUTING"
 
 Load = t.Callable[[Namespace, Variant, Services], None]
@@ -170,7 +159,7 @@ def test_services_are_answered(served: Topology, theirs: str, show_table: t.Call
     if theirs in IPVS:
         _need_ipvs()
     columns = []
-    for backend, exemption in OURS:
+    for backend, exemption in EXEMPTIONS:
         _clear(served.node)
         variant = VARIANTS.get(backend, VARIANTS["iptables_nft"])
         for late in (False, True):
@@ -178,14 +167,20 @@ def test_services_are_answered(served: Topology, theirs: str, show_table: t.Call
                 for s in SERVICES.values():
                     load(served.node, variant, s)
             if not late:
-                apply(served.node, backend=backend, exemption=exemption, enable_ipv6=True, non_masquerade_cidrs=EXEMPT)
+                apply(
+                    served.node,
+                    backend=backend,
+                    exemption=exemption,
+                    enable_ipv6=True,
+                    non_masquerade_cidrs=EXEMPT_RANGES,
+                )
         cases = [case for family in CASES.values() for case in family]
         if exemption == "enforce":
             cases = [case for case in cases if (theirs, case.name) not in BREAKS]
         columns.append(_wrong(served, cases))
-    show_table(theirs, [("%s %s" % ours).replace("iptables_", "") for ours in OURS], _verdicts(columns))
+    show_table(theirs, [("%s %s" % ours).replace("iptables_", "") for ours in EXEMPTIONS], _verdicts(columns))
     assert {
-        (ours, case.name, seen) for ours, column in zip(OURS, columns) for case, seen in column.items() if seen
+        (ours, case.name, seen) for ours, column in zip(EXEMPTIONS, columns) for case, seen in column.items() if seen
     } == set()
 
 
@@ -219,7 +214,12 @@ def _need_ipvs() -> None:
 
 def test_enforce_warns_where_ipvs_has_services(ns: Namespace) -> None:
     _need_ipvs()
-    options = {"backend": "nftables", "exemption": "enforce", "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT}
+    options = {
+        "backend": "nftables",
+        "exemption": "enforce",
+        "enable_ipv6": True,
+        "non_masquerade_cidrs": EXEMPT_RANGES,
+    }
     assert "warnings" not in apply(ns, **options)
     load_ipvs(ns, SERVICES["ipv4"])
     (warning,) = apply(ns, **options)["warnings"]

@@ -277,3 +277,18 @@ def snapshot(ns: Namespace) -> t.Dict[str, str]:
 def pristine(found: t.Mapping[str, str]) -> bool:
     """Whether a snapshot shows a namespace in which not even an empty table exists."""
     return not any(text.strip() for text in found.values())
+
+
+#: Ranges for the option non_masquerade_cidrs: in them are the exempt addresses of :mod:`.topology`.
+EXEMPT_RANGES = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
+
+#: Every backend with each exemption that it has.
+EXEMPTIONS = (
+    ("iptables_nft", "return"),
+    ("iptables_nft", "accept"),
+    ("iptables_legacy", "return"),
+    ("iptables_legacy", "accept"),
+    ("nftables", "return"),
+    ("nftables", "accept"),
+    ("nftables", "enforce"),
+)
