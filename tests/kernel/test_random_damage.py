@@ -9,6 +9,7 @@ import concurrent.futures
 import typing as t
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Managed
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import Iptables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nat_table import KernelRule, NftNat
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
@@ -63,7 +64,7 @@ class Kernel:
     def iptables(self) -> Iptables:
         nat = NamespaceNat(self.ns, self.family) if self.backend == "iptables_nft" else None
         tool = worlds.iptables(self.run, self.backend, self.family, self.command)
-        return Iptables(tool, worlds.CHAIN, kernel=nat)
+        return Iptables(tool, Managed(worlds.CHAIN), kernel=nat)
 
     def load(self, chains: Chains) -> None:
         """Replace the whole table."""

@@ -15,6 +15,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
     BackendType,
     CommitRefused,
     Counters,
+    Managed,
     OtherRule,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
@@ -38,7 +39,7 @@ class Place(t.NamedTuple):
 
     def backend(self) -> Backend:
         """A backend that knows nothing of an earlier one."""
-        made = self.kind.make(self.node, self.family, CHAIN)
+        made = self.kind.make(self.node, self.family, Managed(CHAIN))
         assert made is not None
         assert (made.name, made.family) == (self.kind.name, self.family)
         return made

@@ -12,6 +12,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
     ActionKind,
     CommitRefused,
     Counters,
+    Managed,
     Plan,
     Transaction,
     View,
@@ -110,15 +111,7 @@ class MemoryType:
     def kernel_supports(self, node: Node) -> bool:
         return True
 
-    def make(
-        self,
-        node: Node,
-        family: str,
-        chain: str,
-        adopt: bool = True,
-        former: t.Sequence[str] = (),
-        position: str = "keep",
-    ) -> t.Optional[Memory]:
+    def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Memory]:
         return Memory(self, family)
 
     def notes(self, exemption: str) -> t.Iterator[str]:

@@ -11,6 +11,7 @@ import re
 import shlex
 import typing as t
 
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Managed
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Tool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import Iptables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_jump, render_rule
@@ -321,10 +322,8 @@ def backend(
     kernel = nat if nat.variant == "iptables_nft" else None
     return Iptables(
         iptables(nat.run, nat.variant, family, command, lock_timeout=lock_timeout),
-        CHAIN,
-        adopt,
+        Managed(CHAIN, position, adopt),
         kernel=kernel,
-        position=position,
     )
 
 

@@ -257,6 +257,19 @@ class Backend(t.Protocol):
         """Commands whose output stays the same, byte for byte, for as long as the observed state does."""
 
 
+class Managed(t.NamedTuple):
+    """What a backend is to keep, in the words of all of them; one that has no chain or no jump leaves that aside."""
+
+    #: name of the managed chain
+    chain: str
+    #: value of the option C(jump_position)
+    position: str = "keep"
+    #: whether chains of earlier agents are removed as well
+    adopt: bool = True
+    #: other names that the managed chain may have; such chains are removed as well
+    former: t.Sequence[str] = ()
+
+
 class BackendType(t.Protocol):
     """One type of backend. It keeps no state: what it knows of a node, it asks the node. Listed in :mod:`backends`."""
 
@@ -288,22 +301,8 @@ class BackendType(t.Protocol):
     def kernel_supports(self, node: Node) -> bool:
         """Whether the kernel has what its rules need; true where the kernel does not answer."""
 
-    def make(
-        self,
-        node: Node,
-        family: str,
-        chain: str,
-        adopt: bool = True,
-        former: t.Sequence[str] = (),
-        position: str = "keep",
-    ) -> t.Optional[Backend]:
-        """The backend for one family; none where the node has no program for it.
-
-        :param chain: name of the managed chain, in backends that have use for it.
-        :param adopt: whether chains of earlier agents are removed as well.
-        :param former: other names that the managed chain may have; such chains are removed as well.
-        :param position: value of the option C(jump_position).
-        """
+    def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Backend]:
+        """The backend for one family; none where the node has no program for it."""
 
     def notes(self, exemption: str) -> t.Iterator[str]:
         """What an operator should know about an exemption in this backend, on this node."""

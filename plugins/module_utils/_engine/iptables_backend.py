@@ -15,7 +15,18 @@ import typing as t
 
 from .._errors import NodeError
 from .._policy.values import PLACES, PLACES_BY_CHAIN, belongs_to_others
-from .backend import Action, ActionKind, CommitRefused, Counters, Generation, Plan, Transaction, View, listed
+from .backend import (
+    Action,
+    ActionKind,
+    CommitRefused,
+    Counters,
+    Generation,
+    Managed,
+    Plan,
+    Transaction,
+    View,
+    listed,
+)
 from .detect import Node, Tool
 from .iptables_jump import plan_jump
 from .iptables_syntax import (
@@ -103,29 +114,19 @@ class _Look(t.NamedTuple):
 class Iptables:
     """See :class:`~.backend.Backend`.
 
-    :param adopt: whether chains of earlier agents go with what is planned.
-    :param former: other names that our chain may have on this node; such chains go with what is planned.
+    :param managed: the chain; where its jump is in POSTROUTING, see :mod:`.iptables_jump`.
     :param kernel: what the kernel says of the table of iptables-nft; none for iptables-legacy, which prints everything.
-    :param position: where the jump is in POSTROUTING, see :mod:`.iptables_jump`.
     """
 
-    def __init__(
-        self,
-        tool: IptablesTool,
-        chain: str,
-        adopt: bool = True,
-        former: t.Sequence[str] = (),
-        kernel: t.Optional[NatTable] = None,
-        position: str = "keep",
-    ) -> None:
+    def __init__(self, tool: IptablesTool, managed: Managed, kernel: t.Optional[NatTable] = None) -> None:
         self.name = tool.variant
         self.family = tool.family
         self._tool = tool
-        self._chain = chain
-        self._adopt = adopt
-        self._former = [name for name in former if name != chain]
+        self._chain = managed.chain
+        self._adopt = managed.adopt
+        self._former = [name for name in managed.former if name != managed.chain]
         self._kernel = kernel
-        self._position = position
+        self._position = managed.position
 
     def observe(self) -> State:
         """See :meth:`~.backend.Backend.observe`."""

@@ -9,7 +9,7 @@ import typing as t
 
 from .._system.ip_families import FAMILIES
 from . import iptables_tool
-from .backend import Backend
+from .backend import Backend, Managed
 from .detect import Node
 from .iptables_backend import Iptables, IptablesType
 
@@ -36,18 +36,10 @@ class IptablesLegacy(IptablesType):
         """Not known beforehand; iptables-restore refuses what the kernel does not support."""
         return True
 
-    def make(
-        self,
-        node: Node,
-        family: str,
-        chain: str,
-        adopt: bool = True,
-        former: t.Sequence[str] = (),
-        position: str = "keep",
-    ) -> t.Optional[Backend]:
+    def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Backend]:
         """See :meth:`~.backend.BackendType.make`."""
         tool = iptables_tool.find(node, self.name, family)
-        return None if tool is None else Iptables(tool, chain, adopt, former, position=position)
+        return None if tool is None else Iptables(tool, managed)
 
 
 def _has_rules(node: Node, family: str) -> bool:

@@ -10,7 +10,7 @@ import typing as t
 from .._system.ip_families import FAMILIES, IPV4
 from .._system.nfnetlink import MATCH, TARGET
 from . import iptables_tool
-from .backend import Backend
+from .backend import Backend, Managed
 from .detect import Node
 from .iptables_backend import Iptables, IptablesType
 from .nat_table import NftNat
@@ -37,15 +37,7 @@ class IptablesNft(IptablesType):
         """See :meth:`~.backend.BackendType.kernel_supports`."""
         return all(node.has_extension(IPV4, *extension) is not False for extension in _EXTENSIONS)
 
-    def make(
-        self,
-        node: Node,
-        family: str,
-        chain: str,
-        adopt: bool = True,
-        former: t.Sequence[str] = (),
-        position: str = "keep",
-    ) -> t.Optional[Backend]:
+    def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Backend]:
         """See :meth:`~.backend.BackendType.make`."""
         tool = iptables_tool.find(node, self.name, family)
-        return None if tool is None else Iptables(tool, chain, adopt, former, kernel=NftNat(family), position=position)
+        return None if tool is None else Iptables(tool, managed, kernel=NftNat(family))

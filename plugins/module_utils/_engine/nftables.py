@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .backend import Backend
+from .backend import Backend, Managed
 from .detect import Node, Tool, which
 from .nftables_backend import NAME, Nftables
 from .nftables_syntax import PRIORITIES
@@ -42,18 +42,10 @@ class NftablesType:
         """Not known beforehand; nft refuses what the kernel does not support."""
         return True
 
-    def make(
-        self,
-        node: Node,
-        family: str,
-        chain: str,
-        adopt: bool = True,
-        former: t.Sequence[str] = (),
-        position: str = "keep",
-    ) -> t.Optional[Backend]:
+    def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Backend]:
         """See :meth:`~.backend.BackendType.make`. The table has one name, and earlier agents had none."""
         path = which("nft")
-        return None if path is None else Nftables(node.run, family, path, position=position)
+        return None if path is None else Nftables(node.run, family, path, position=managed.position)
 
     def notes(self, exemption: str) -> t.Iterator[str]:
         """See :meth:`~.backend.BackendType.notes`."""

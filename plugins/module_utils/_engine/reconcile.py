@@ -18,7 +18,7 @@ from .._errors import NodeError
 from .._policy.policy import Config
 from .._system.ip_families import FAMILIES, IPV4, IPV6, has_ipv6
 from . import backends
-from .backend import ActionKind, Backend, BackendType, CommitRefused, Counters, Plan, Repair
+from .backend import ActionKind, Backend, BackendType, CommitRefused, Counters, Managed, Plan, Repair
 from .detect import Node
 from .fixed_addresses import require_addresses, without_missing
 from .open_connections import Flushed, flush
@@ -167,7 +167,8 @@ class _Run:
                 self._failed.add(family)
 
     def _establish(self, family: str) -> Change:
-        backend = self._chosen.make(self._node, family, self._config.masq_chain, position=self._config.jump_position)
+        managed = Managed(self._config.masq_chain, self._config.jump_position)
+        backend = self._chosen.make(self._node, family, managed)
         tool = self._chosen.tool(self._node, family)
         if backend is None or tool is None:
             raise NodeError(
@@ -182,13 +183,14 @@ class _Run:
 
         :param adopt: whether chains of earlier agents are removed too: without a replacement they stay.
         """
+        managed = Managed(self._config.masq_chain, adopt=adopt, former=former)
         for kind in backends.BACKENDS:
             for family in FAMILIES:
                 established = family in self._families and kind is self._chosen
                 if established or family in self._failed or (family == IPV6 and not has_ipv6()):
                     continue
                 try:
-                    backend = kind.make(self._node, family, self._config.masq_chain, adopt, former)
+                    backend = kind.make(self._node, family, managed)
                     if backend is not None:
                         self._clear(backend)
                 except NodeError as exc:

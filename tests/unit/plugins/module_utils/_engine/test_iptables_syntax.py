@@ -9,7 +9,7 @@ import ipaddress
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters, Managed
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import Iptables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import (
     parse_postrouting,
@@ -208,7 +208,7 @@ def test_counters_separate_exempt_and_masqueraded_and_omit_the_rest() -> None:
     for number, rule in enumerate(rules):
         counted.append(render_rule("C", rule).replace(" -j ", " -c %d %d -j " % (10**number, 2 * 10**number)))
     listing = Outcome(0, "\n".join(counted) + "\n", "")
-    backend = Iptables(worlds.iptables(lambda argv, **_how: listing, "iptables_nft", "ipv4", "iptables"), "C")
+    backend = Iptables(worlds.iptables(lambda argv, **_how: listing, "iptables_nft", "ipv4", "iptables"), Managed("C"))
     kinds = [type(rule) for rule in rules]
     assert kinds == [Guard] * 2 + [Exempt] * 2 + [Masquerade] * 4
     assert backend.counters() == Counters(1100, 2200, 11110000, 22220000)
