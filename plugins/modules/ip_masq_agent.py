@@ -24,6 +24,8 @@ options:
       - V(absent) removes the rules in all variants and families, the units, and the files that the agent wrote or read,
         including the configuration. If an agent is installed, its own paths are used, not the other options.
       - A configuration directory that holds anything else stays, with a warning.
+      - With V(absent) it is an error if a package of the distribution owns the agent's files; the message has the
+        command that removes the package. Run this again after that command, to remove the configuration.
     type: str
     choices: [present, absent]
     default: present
@@ -192,7 +194,7 @@ def present(module: AnsibleModule, node: Node, where: Paths) -> t.Dict[str, t.An
     install.check_systemd()
     failed = systemd.last_failure(node.run, SERVICE)
     planned = dry_run(node, where, config, remembered, connections=check)
-    put = install.put_files(where, text, check)
+    put = install.name_package(node.run, install.put_files(where, text, check))
     result, errors, notes = planned, planned.errors, policy.notes
     if not check:
         synced = sync(node, where)

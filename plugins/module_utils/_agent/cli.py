@@ -132,6 +132,11 @@ def _parser(where: Paths) -> argparse.ArgumentParser:
     command.add_argument("--protocol", default="tcp", choices=_WITH_PORTS, help="(default: tcp)")
     command.set_defaults(command=_who, refuse=command.error)
     command = commands.add_parser("remove", help="remove the rules, the units and the files, including this program")
+    command.add_argument(
+        "--keep-files",
+        action="store_true",
+        help="keep the configuration, the units (stopped and disabled) and this program; packages use it",
+    )
     command.set_defaults(command=_remove)
     command = commands.add_parser("set-timer", help="set the timer to resyncInterval (used by a unit of the agent)")
     command.set_defaults(command=_set_timer)
@@ -212,10 +217,10 @@ def _checked(
         refuse(str(exc))
 
 
-def _remove(_arguments: argparse.Namespace, node: Node, where: Paths) -> int:
+def _remove(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
     from . import removal
 
-    done = removal.uninstall(node, where, check=False)
+    done = removal.uninstall(node, where, keep_files=arguments.keep_files)
     for line in done.lines:
         console.log(console.NOTICE, line)
     for line in done.notes:

@@ -20,8 +20,9 @@ from .._engine.reconcile import Result
 from .._errors import ConfigError, NodeError
 from .._policy.policy import build
 from .._policy.values import SHORTEST_INTERVAL_NS
-from .._system import files, systemd
+from .._system import files, packages, systemd
 from .._system.process import Runner
+from .._version import VERSION
 from . import bundle, snapshot
 from .paths import METRICS_NAME, Paths
 from .resync_script import resync_script
@@ -150,12 +151,12 @@ def put_files(where: Paths, config_text: t.Optional[str], check: bool = False) -
     """
     before = find_installed(where)
     made = []
-    for path in (where.config_dir, where.drop_ins):
+    for path in directories(where):
         if not os.path.isdir(path):
             made.append("directory created: " + path)
             if not check:
                 files.make_directory(path, 0o755)
-    wanted = _wanted_files(where, config_text)
+    wanted = node_files(where, config_text)
     changes = [change for path, (content, mode) in wanted.items() for change in _put(path, content, mode, check)]
     # node_exporter would still collect old metrics, and an old program would restore an old policy.
     for path in existing(path for old in before for path in (old.metrics_file, old.resync, old.program)):
@@ -173,7 +174,16 @@ def put_files(where: Paths, config_text: t.Optional[str], check: bool = False) -
     return InstallResult(tuple(changes), tuple(made), notes=tuple(notes))
 
 
-def _wanted_files(where: Paths, config_text: t.Optional[str]) -> t.Dict[str, t.Tuple[bytes, int]]:
+def directories(where: Paths) -> t.Tuple[str, ...]:
+    """The directories of the configuration, mode 0755, in the order in which they are made."""
+    return where.config_dir, where.drop_ins
+
+
+def node_files(where: Paths, config_text: t.Optional[str] = None) -> t.Dict[str, t.Tuple[bytes, int]]:
+    """What the agent consists of: content and mode by path. Packages (tools/dist) are made of the same files.
+
+    :param config_text: text of the config file; none leaves it out.
+    """
     wanted = {}
     if config_text is not None:
         wanted[where.config] = (config_text.encode("utf-8"), 0o644)
@@ -183,6 +193,20 @@ def _wanted_files(where: Paths, config_text: t.Optional[str]) -> t.Dict[str, t.T
     for name, text in unit_files(where).items():
         wanted[os.path.join(where.unit_dir, name)] = (text.encode("utf-8"), 0o644)
     return wanted
+
+
+def name_package(run: Runner, put: InstallResult) -> InstallResult:
+    """What :func:`put_files` did, with a note if it replaced files that belong to a package."""
+    replaced = [change.path for change in put.files if change.before is not None]
+    owned = [path for path in replaced if os.path.basename(path) != "config"]
+    package = packages.find_owner(run, owned[0]) if owned else None
+    if package is None:
+        return put
+    note = (
+        "files of the package %s are replaced, and its next upgrade replaces them again; install the package of "
+        "version %s instead" % (package.name, VERSION)
+    )
+    return put._replace(notes=(*put.notes, note))
 
 
 def _put(path: str, content: bytes, mode: int, check: bool) -> t.Iterator[FileChange]:

@@ -17,7 +17,7 @@ from .._engine.reconcile import Result, reconcile
 from .._errors import NodeError
 from .._policy.config_file import config_paths
 from .._policy.policy import Config, build
-from .._system import files, systemd
+from .._system import files, packages, systemd
 from .._system.process import Runner
 from .effective_policy import find_policy
 from .install import NAME, InstallResult, existing, file_removal, find_installed, run_steps
@@ -39,28 +39,33 @@ from .units import (
 _SERVICES = (SERVICE, EDIT_SERVICE, INTERVAL_SERVICE, LEGACY_SERVICE)
 
 
-def uninstall(node: Node, where: Paths, check: bool = False) -> InstallResult:
+def uninstall(node: Node, where: Paths, check: bool = False, keep_files: bool = False) -> InstallResult:
     """Remove everything: the timer first, then the rules in all variants and families, then the files.
 
     :param where: used if no agent is installed; otherwise the paths of the installed one are.
-    :raises NodeError: a step failed; run again to remove what is left.
+    :param keep_files: keep the configuration, and what was installed: a package that is being removed owns it.
+    :raises NodeError: a package owns the files, and nothing was touched; or a step failed: run again to remove what
+        is left.
     """
     found = find_installed(where)
     places = found or [where]
-    written = [os.path.join(where.unit_dir, name) for name in unit_files(where)]
-    written += [interval_drop_in(where), where.tmpfiles]
-    # The program last: the next run reads the paths from it.
-    written += [path for place in places for path in (place.resync, place.program)]
+    written = [interval_drop_in(where)]
+    if not keep_files:
+        _refuse_packaged(node.run, places)
+        written += [os.path.join(where.unit_dir, name) for name in unit_files(where)] + [where.tmpfiles]
+        # The program last: the next run reads the paths from it.
+        written += [path for place in places for path in (place.resync, place.program)]
     foreign = [path for path in existing(written) if not _is_marked(path)]
     paths = [place.metrics_file for place in [where, *places] if place.metrics_file]
-    paths += [path for place in places for path in _config_files(place)]
+    if not keep_files:
+        paths += [path for place in places for path in _config_files(place)]
     paths = existing(paths + [path for path in written if path not in foreign])
 
     has_systemd = systemd.is_running()
     services = _stop_units(node.run, where, foreign, check) if has_systemd else []
     result = _remove_rules(node, where, places, check)
     changes = tuple(file_removal(path) for path in paths)
-    folders, notes = _emptied(paths, where, places, bool(found))
+    folders, notes = _emptied(paths, where, [] if keep_files else places, bool(found))
     trees = [path for path in (where.state_dir, where.run_dir) if os.path.isdir(path)]
     services += ["directory removed: " + path for path in trees + folders]
     notes += ["%s kept: it is not a file of this collection" % path for path in foreign]
@@ -73,6 +78,16 @@ def uninstall(node: Node, where: Paths, check: bool = False) -> InstallResult:
             systemd.daemon_reload(node.run)
             systemd.reset_failed(node.run, *_SERVICES)
     return InstallResult(changes, tuple(services), result, tuple(notes))
+
+
+def _refuse_packaged(run: Runner, places: t.Sequence[Paths]) -> None:
+    for path in existing(place.program for place in places):
+        package = packages.find_owner(run, path)
+        if package:
+            raise NodeError(
+                "%s belongs to the package %s, which owns the agent's files; remove the package, rules included, with "
+                "'%s', and run this again to remove the configuration" % (path, package.name, package.removal)
+            )
 
 
 def _is_marked(path: str) -> bool:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import typing as t
 
+from .._policy.config_file import DROP_IN_SUFFIXES
 from .paths import MARK, Paths
 
 #: Units whose start, restart or reload may flush the nat table (all are ordered before network-pre.target).
@@ -53,7 +54,13 @@ def unit_files(where: Paths) -> t.Dict[str, str]:
     # "-": without it the service could not start while the directory does not exist.
     writable = "\nReadWritePaths=-%s" % where.metrics_dir if where.metrics_dir else ""
     units = {
-        SERVICE: _SERVICE.format(firewalls=firewalls, kubelets=kubelets, resync=where.resync, writable=writable),
+        SERVICE: _SERVICE.format(
+            firewalls=firewalls,
+            kubelets=kubelets,
+            conditions=_conditions(where),
+            resync=where.resync,
+            writable=writable,
+        ),
         TIMER: _TIMER,
         PATH: _PATH.format(config_dir=where.config_dir),
         EDIT_SERVICE: _EDIT_SERVICE,
@@ -64,6 +71,13 @@ def unit_files(where: Paths) -> t.Dict[str, str]:
         FIREWALL_TEMPLATE: _FIREWALL,
     }
     return {name: _HEADER + text for name, text in units.items()}
+
+
+def _conditions(where: Paths) -> str:
+    """There is a configuration, or the agent has run before, on a node whose policy is the default one."""
+    paths = [where.config, *(os.path.join(where.drop_ins, "*" + suffix) for suffix in DROP_IN_SUFFIXES)]
+    paths += [where.state_file, where.spare_state_file]
+    return "\n".join("ConditionPathExistsGlob=|" + path for path in paths)
 
 
 def tmpfiles_text() -> str:
@@ -87,6 +101,7 @@ def interval_text(interval: int) -> str:
 # ReadOnlyPaths: from 252 on (seen up to 257) ProtectSystem=strict with ProtectKernelTunables leaves /run writable.
 # Before= only orders: the kubelet also starts after a failed sync, and waits for at most TimeoutStartSec and
 # TimeoutStopSec.
+# Condition: an image may contain the agent before anybody has declared a policy; then it changes no rule.
 # LogLevelMax keeps "Starting" and "Finished" of every tick out of the journal; changes are logged above it. Output
 # without a priority (a traceback, the shell's error if the program is missing) must not be lost: SyslogLevel.
 # SuccessExitStatus: a restart may terminate the script before it has set its trap.
@@ -97,6 +112,7 @@ Documentation=https://github.com/kubenode/ansible-ip-masq
 After=network-pre.target {firewalls}
 Before={kubelets}
 StartLimitIntervalSec=0
+{conditions}
 
 [Service]
 Type=oneshot

@@ -23,6 +23,9 @@ from .values import KEY_LIMIT, parse_integer, show, split_entries, unique
 #: bytes; a list of 10,000 CIDRs takes about 300,000
 SIZE_LIMIT = 4 * 1024 * 1024
 
+#: How the names of drop-ins end.
+DROP_IN_SUFFIXES = (".json", ".yaml", ".yml")
+
 #: The option whose default is a list that is not empty.
 EXEMPT_RANGES = "non_masquerade_cidrs"
 
@@ -150,7 +153,7 @@ def config_paths(directory: str) -> t.List[str]:
     """
     drop_ins = os.path.join(directory, "config.d")
     try:
-        names = sorted(name for name in os.listdir(drop_ins) if name.endswith((".json", ".yaml", ".yml")))
+        names = sorted(name for name in os.listdir(drop_ins) if name.endswith(DROP_IN_SUFFIXES))
     except (FileNotFoundError, NotADirectoryError):
         names = []
     except OSError as exc:

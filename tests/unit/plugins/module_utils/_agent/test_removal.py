@@ -15,8 +15,9 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import ins
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import Memory, write_memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import systemd
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import packages, systemd
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from support.private_node import private_paths
 
@@ -107,6 +108,33 @@ def test_places_are_those_of_the_installed_program(world: World, options: t.Dict
     world.install()
     world.remove(world.where._replace(**options))
     assert world.files() == before
+
+
+class TestPackages:
+    """Files that a package owns."""
+
+    def test_removal_is_refused_before_anything_is_touched(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        world.install()
+        before = world.files()
+        owner = packages.Package("masq", "dpkg --remove masq")
+        monkeypatch.setattr(packages, "find_owner", lambda _run, path: owner if path == world.where.program else None)
+        with pytest.raises(NodeError) as error:
+            world.remove()
+        assert str(error.value).startswith("%s belongs to the package masq, " % world.where.program)
+        assert "with 'dpkg --remove masq'" in str(error.value)
+        assert world.files() == before and world.chains == []
+
+    def test_the_package_itself_keeps_files_and_configuration(
+        self, world: World, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(packages, "find_owner", lambda _run, _path: packages.Package("masq", "dpkg --remove masq"))
+        install.put_files(world.where, '{"masqChain": "OPS-MASQ"}\n')
+        kept = world.files()
+        world.install('{"masqChain": "OPS-MASQ"}\n')
+        node = Node(lambda *_arguments, **_more: Outcome(0, "", ""))
+        done = removal.uninstall(node, world.where, keep_files=True)
+        assert world.files() == kept
+        assert world.chains == ["OPS-MASQ"] and [change.path for change in done.files] == [str(world.metrics_file)]
 
 
 class TestConfigDir:

@@ -124,6 +124,20 @@ def test_service_runs_the_resync_script_after_the_firewalls() -> None:
     assert set(after.split()) == {"network-pre.target"} | {unit + ".service" for unit in units.FIREWALL_UNITS}
 
 
+def test_service_runs_once_there_is_a_configuration_or_the_agent_has_run() -> None:
+    unit = read_units(WHERE)[units.SERVICE]
+    assert [name for section, name in unit if "Condition" in name] == ["ConditionPathExistsGlob"]
+    # "|": one of them is enough
+    assert unit["Unit", "ConditionPathExistsGlob"] == [
+        "|/opt/masq/etc/config",
+        "|/opt/masq/etc/config.d/*.json",
+        "|/opt/masq/etc/config.d/*.yaml",
+        "|/opt/masq/etc/config.d/*.yml",
+        "|/var/lib/ip-masq-agent/state.json",
+        "|/run/ip-masq-agent/state.json",
+    ]
+
+
 def test_kubelet_starts_after_the_first_sync_whatever_came_of_it() -> None:
     service = read_units()[units.SERVICE]
     (before,) = service["Unit", "Before"]
