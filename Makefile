@@ -11,9 +11,12 @@ export BACKENDS
 # Jobs of tests that run at a time; default: one more than there are CPUs. JOBS=1 shows output as it comes.
 JOBS ?=
 export JOBS
+# The key of gpg that signs the checksums of `make dist`.
+SIGNING_KEY ?=
+export SIGNING_KEY
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-nodes demo test test-unit test-kernel test-molecule sanity lint bench clean
+.PHONY: help setup setup-nodes demo test test-unit test-kernel test-molecule sanity lint bench dist clean
 
 help: ## this list
 	@echo "On a Debian 12 or 13 machine, as root or with sudo. Every target sets up what it needs first."
@@ -36,7 +39,7 @@ demo: setup-nodes ## three systemd nodes, the module on each, real packets, who 
 test: setup-nodes ## everything below, side by side; what fails does not hide the rest
 	@$(PYTHON) tools/test kernel unit sanity lint molecule # the longest job first, the many short ones last
 
-lint: setup ## ruff, shellcheck, ansible-lint (production), changelog, galaxy-importer
+lint: setup ## ruff, shellcheck, ansible-lint (production), REUSE, changelog, galaxy-importer
 	@$(PYTHON) tools/test lint
 
 sanity: setup ## ansible-test sanity on the installed artefact, with every Python there is
@@ -53,6 +56,9 @@ test-molecule: setup-nodes ## scenarios on three systemd nodes: Debian 11, 12 (i
 
 bench: setup-nodes ## the figures, ours and others', in one table
 	@tools/bench
+
+dist: setup ## a release in dist/: collection, agent as tarball, .deb and .rpm, SBOM, checksums; see docs/releases.md
+	@$(PYTHON) tools/dist $(ARGS)
 
 clean: ## remove nodes, node images, .venv, .cache and all that was built
 	@tools/clean

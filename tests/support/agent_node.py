@@ -40,9 +40,12 @@ _RECORDER = '#!/bin/sh\nprintf \'%%s\\n\' "$*" >>%s\nexec %s "$@"\n'
 #: service it runs, without a sandbox.
 _SYSTEMCTL = """#!/bin/sh
 cd %s || exit 1
+while [ "${1#-}" != "$1" ]; do
+    shift
+done
 verb=$1
 shift
-[ "$verb" = show ] || echo "$verb $*" >>log
+case $verb in show | is-active) ;; *) echo "$verb $*" >>log ;; esac
 for unit; do
     case $verb,$unit in
     show,-*) ;;
@@ -60,6 +63,7 @@ for unit; do
         "$(sed -n 's/^ExecStart=//p' "/etc/systemd/system/$unit")" >journal 2>&1
         echo $? >"$unit.status"
         ;;
+    is-active,*) [ -e "$unit.active" ] || exit 3 ;;
     enable,*) touch "$unit.enabled" ;;
     disable,*) rm -f "$unit.enabled" ;;
     start,*) touch "$unit.active" ;;

@@ -1,0 +1,143 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A node that got the agent from a tarball or a package, and the role later.
+
+C(check.py unconfigured FILE): installs it; nothing happens. C(check.py configured): a config file makes it work.
+C(check.py adopted): the role has changed nothing. C(check.py package_removed), C(check.py gone): removal.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import sys
+import typing as t
+
+import traces
+from checks import (
+    AGENT,
+    CONFIG,
+    DAMAGE,
+    PLACES,
+    SERVICE,
+    TIMER,
+    check,
+    check_counters,
+    check_rules,
+    counters,
+    done,
+    equal,
+    eventually,
+    in_sync,
+    ours,
+    packets,
+    remembered,
+    run,
+    sh,
+    shown,
+)
+
+MEMORY = "/var/tmp/package.json"
+TARGETS = ("multi-user.target", "timers.target", "paths.target")
+
+
+def unconfigured(package: str) -> None:
+    """The units run, and no rule is changed."""
+    if package.endswith(".deb"):
+        sh("dpkg", "--install", package)
+    else:
+        sh("tar", "--extract", "--file", package, "--directory", "/")
+        sh("systemctl", "daemon-reload")
+        sh("systemctl", "start", *TARGETS)  # as a boot does
+    state = {name: shown(TIMER, name)[name] for name in ("ActiveState", "UnitFileState")}
+    equal("the timer is enabled and active", state, {"ActiveState": "active", "UnitFileState": "enabled"})
+    eventually("the timer has started the service", lambda: shown(SERVICE, "ConditionTimestamp")["ConditionTimestamp"])
+    equal("no rule of ours", [rule for place in PLACES for rule in ours(place=place)], [])
+    sh("systemctl", "restart", SERVICE)
+    equal("started by hand: skipped", shown(SERVICE, "ConditionResult"), {"ConditionResult": "no"})
+    check("the agent has not run", not glob.glob("/var/lib/ip-masq-agent/*"))
+    packets("without a configuration", {"10.99.0.1": "pod", "203.0.113.7": "pod"})
+    done()
+
+
+def configured() -> None:
+    """A file makes it work, at once and from then on."""
+    eventually("in sync after the file was written", in_sync)
+    check_rules("configured")
+    DAMAGE["the chain is flushed"]()
+    eventually("the timer repairs drift", in_sync, promised=2.0)
+    packets("configured")
+    equal("drift was counted", remembered()["drift_repaired"], 1)
+    with open(MEMORY, "w", encoding="utf-8") as memory:
+        json.dump({"files": files(), "counters": counters(), "last_change": remembered()["last_change"]}, memory)
+    done()
+
+
+def files() -> t.Dict[str, t.List[int]]:
+    """Inode and time of each file that an installation writes."""
+    found = [CONFIG, *glob.glob("/usr/local/sbin/ip-masq*"), *glob.glob("/etc/*/ip-masq*.conf")]
+    found += [path for path in glob.glob("/etc/systemd/system/**/ip-masq*", recursive=True) if not os.path.isdir(path)]
+    return {path: [os.lstat(path).st_ino, os.lstat(path).st_mtime_ns] for path in found}
+
+
+def adopted() -> None:
+    """The role found all as it would make it."""
+    with open(MEMORY, encoding="utf-8") as handle:
+        memory = json.load(handle)
+    equal("no file was written", files(), memory["files"])
+    check("there are files", len(memory["files"]) > 20, memory["files"])
+    check_counters("adopted", memory["counters"])
+    equal("no rule was changed", remembered()["last_change"], memory["last_change"])
+    packets("adopted")
+    done()
+
+
+def package_removed() -> None:
+    """The package takes rules and state with it, and leaves the configuration."""
+    check("the role has changed nothing", in_sync())
+    sh("dpkg", "--remove", "ip-masq-agent")
+    nothing_runs("removed")
+    check("the configuration is still there", os.path.exists(CONFIG))
+    sh("dpkg", "--install", *glob.glob("/var/tmp/ip-masq-agent_*.deb"))
+    eventually("installed again: in sync", in_sync)
+    sh("dpkg", "--install", *glob.glob("/var/tmp/ip-masq-agent_*.deb"))
+    check("upgraded: the rules stay", ours())
+    eventually("upgraded: in sync", in_sync)
+    equal("upgraded: the timer is active", shown(TIMER, "ActiveState"), {"ActiveState": "active"})
+    sh("dpkg", "--remove", "ip-masq-agent")
+    nothing_runs("removed again")
+    done()
+
+
+def nothing_runs(what: str) -> None:
+    """Neither rules, nor the program, nor units, nor state."""
+    equal(what + ": rules", [line for line in traces.rules() if "MASQ-AGENT" in line.upper().replace("_", "-")], [])
+    equal(what + ": the program", os.path.exists(AGENT), False)
+    equal(what + ": units", list(traces.units()), [])
+    equal(
+        what + ": state",
+        [path for path in ("/var/lib/ip-masq-agent", "/run/ip-masq-agent") if os.path.exists(path)],
+        [],
+    )
+
+
+def gone() -> None:
+    """Nothing is left on any node."""
+    nothing_runs("gone")
+    left = run("find", "/etc", "/run", "/usr", "/var/lib", "-name", "ip[-_]masq*").stdout.split()
+    equal("gone: files", [path for path in left if not path.startswith("/usr/local/lib")], [])
+    packets("nothing is masqueraded", {"10.99.0.1": "pod", "203.0.113.7": "pod"})
+    done()
+
+
+if __name__ == "__main__":
+    steps: t.Dict[str, t.Callable[..., None]] = {
+        "unconfigured": unconfigured,
+        "configured": configured,
+        "adopted": adopted,
+        "package_removed": package_removed,
+        "gone": gone,
+    }
+    steps[sys.argv[1]](*sys.argv[2:])

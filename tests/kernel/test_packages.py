@@ -1,0 +1,158 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A node that got the agent from what tools/dist builds, and the module later. The .deb with systemd: molecule."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import units
+from support.agent_node import AgentNode
+from support.import_collection import ROOT
+from support.namespaces import Namespace
+from support.variants import BACKENDS, pristine, snapshot
+
+NFT = BACKENDS["iptables_nft"]
+MODULE = "ip_masq_agent"
+CONFIG = {"nonMasqueradeCIDRs": ["10.1.0.0/16"], "backend": "iptables_nft"}
+CONFIG_TEXT = '{\n  "nonMasqueradeCIDRs": [\n    "10.1.0.0/16"\n  ],\n  "backend": "iptables_nft"\n}\n'
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What tools/dist builds."""
+    output = tmp_path_factory.mktemp("dist")
+    subprocess.run([sys.executable, ROOT / "tools/dist", "--output", output], stdout=subprocess.PIPE, check=True)
+    return output
+
+
+@pytest.fixture
+def node(ns: Namespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AgentNode:
+    """A node on which nothing is installed yet."""
+    made = AgentNode(ns, tmp_path, installed=False)
+    monkeypatch.setenv("HOME", str(made.root.parent))  # where rpm reads its settings, see below
+    return made
+
+
+def only(folder: Path, pattern: str) -> Path:
+    """The file of that name."""
+    (path,) = folder.glob(pattern)
+    return path
+
+
+def rpm(node: AgentNode, *arguments: t.Union[str, Path]) -> subprocess.CompletedProcess[str]:
+    """Run rpm on the node. Its scripts find the node's systemctl, and nothing is written elsewhere."""
+    home = node.root.parent
+    # The database is where it is on a node with rpm; Debian's rpm has it in the home directory.
+    (home / ".rpmmacros").write_text(
+        "%%_dbpath /var/lib/rpm\n%%_install_script_path %s:/usr/sbin:/usr/bin:/sbin:/bin\n" % node.path
+    )
+    return node.call("rpm", *arguments, HOME=str(home))
+
+
+def install(node: AgentNode, package: Path, how: str = "--install") -> None:
+    """Install the package; what it depends on comes from Debian's packages here."""
+    done = rpm(node, how, "--force-debian", "--nodeps", "--excludepath=/usr/share", package)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def log(node: AgentNode) -> t.List[str]:
+    """What systemctl was told, since the last time."""
+    path = node.systemd / "log"
+    lines = path.read_text().splitlines() if path.exists() else []
+    path.write_text("")
+    return lines
+
+
+def files(node: AgentNode) -> t.Set[str]:
+    """What came to the node since it was made, without rpm's database."""
+    return {path for path in node.files() - node.pristine if not path.startswith("var/lib/rpm")}
+
+
+def configure(node: AgentNode) -> None:
+    """Write what the module would, and let the timer start the service."""
+    (node.config_dir / "config").write_text(CONFIG_TEXT)
+    node.run_dir.mkdir(mode=0o700)  # by systemd
+    done = node.call(node.where.resync)
+    assert done.returncode == 0, done.stderr
+
+
+def test_module_adopts_the_tarball(node: AgentNode, built: Path) -> None:
+    done = node.call("tar", "-xf", only(built, "ip-masq-agent-*.tar.gz"), "-C", "/")
+    assert done.returncode == 0, done.stderr
+    assert pristine(snapshot(node.ns)) and not (node.config_dir / "config").exists()
+    configure(node)
+    before = snapshot(node.ns)
+    adopted = node.module(MODULE, {"config": CONFIG})
+    assert adopted["files"] == [] and not adopted["rules"]["actions"], adopted
+    assert snapshot(node.ns) == before
+    # The systemctl of this test does not read the links that enable units; molecule/package does it with a real one.
+    assert [line.split(":")[0] for line in adopted["services"]] == ["enable", "start"]
+
+
+class TestRpm:
+    """The .rpm, with a systemctl that records."""
+
+    @pytest.fixture
+    def package(self, built: Path) -> Path:
+        """The file."""
+        return only(built, "*.rpm")
+
+    def test_module_adopts_it_without_a_change(self, node: AgentNode, package: Path) -> None:
+        install(node, package)
+        assert pristine(snapshot(node.ns)) and not (node.config_dir / "config").exists()
+        assert {path.stem for path in node.systemd.glob("*.enabled")} == {*units.ENABLED_UNITS}
+        assert {path.stem for path in node.systemd.glob("*.active")} == {*units.STARTED_UNITS}
+        configure(node)
+        before = snapshot(node.ns), files(node)
+        adopted = node.ansible("kubenode.ip_masq." + MODULE, {"config": CONFIG})
+        assert not adopted["changed"] and adopted["files"] == adopted["services"] == [], adopted
+        assert (snapshot(node.ns), files(node)) == before
+
+    def test_removal_is_left_to_the_package(self, node: AgentNode, package: Path) -> None:
+        install(node, package)
+        configure(node)
+        before = snapshot(node.ns), files(node)
+        refused = node.module(MODULE, {"state": "absent"})
+        assert refused["failed"] and refused["msg"] == (
+            "/usr/local/sbin/ip-masq-agent belongs to the package ip-masq-agent, which owns the agent's files; remove "
+            "the package, rules included, with 'rpm --erase ip-masq-agent', and run this again to remove the "
+            "configuration"
+        )
+        assert node.call(node.where.program, "remove", HOME=str(node.root.parent)).returncode == 1
+        assert (snapshot(node.ns), files(node)) == before
+        done = rpm(node, "--erase", "ip-masq-agent")
+        assert done.returncode == 0, done.stderr
+        assert NFT.rules(node.ns, "ipv4") is None and NFT.listing(node.ns, "ipv4", "POSTROUTING") == []
+        assert not list(node.systemd.glob("*.enabled")) and not list(node.systemd.glob("*.active"))
+        assert files(node) == {"etc/ip-masq-agent", "etc/ip-masq-agent/config"}
+        removed = node.module(MODULE, {"state": "absent"})
+        assert removed["changed"] and not removed.get("failed"), removed
+        assert files(node) == set()
+
+    def test_an_upgrade_keeps_the_rules_and_what_was_disabled(self, node: AgentNode, package: Path) -> None:
+        install(node, package)
+        configure(node)
+        before = snapshot(node.ns)
+        assert node.expected()
+        (node.systemd / (units.PATH + ".enabled")).unlink()
+        log(node)
+        install(node, package, "--reinstall")
+        assert log(node) == ["daemon-reload ", "try-restart " + " ".join(units.STARTED_UNITS)]
+        assert not (node.systemd / (units.PATH + ".enabled")).exists()
+        assert snapshot(node.ns) == before and not node.expected()
+
+    def test_module_that_replaces_its_files_says_so(self, node: AgentNode, package: Path) -> None:
+        install(node, package)
+        configure(node)
+        node.at("/etc/systemd/system/" + units.TIMER).write_text("[Timer]\n")
+        done = node.module(MODULE, {"config": CONFIG})
+        assert done["files"] == ["/etc/systemd/system/" + units.TIMER]
+        assert "files of the package ip-masq-agent are replaced" in str(done["warnings"])
+        edited = node.module(MODULE, {"config": {**CONFIG, "masqLinkLocal": True}})
+        assert edited["files"] == ["/etc/ip-masq-agent/config"] and "package" not in str(edited.get("warnings"))

@@ -1,0 +1,259 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What tools/dist builds: the same bytes each time, and on a node what the module would install."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tarfile
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
+from support.import_collection import ROOT, location
+
+EPOCH = 1_700_000_000
+AGENT = "ip-masq-agent-%s" % VERSION
+PACKAGE = VERSION.replace("-", "~")
+DEB, RPM = "ip-masq-agent_%s_all.deb" % PACKAGE, "ip-masq-agent-%s-1.noarch.rpm" % PACKAGE
+COLLECTION = "kubenode-ip_masq-%s.tar.gz" % VERSION
+#: Licence texts, which a package has to have.
+ADDED = {"/usr/share/doc/ip-masq-agent/copyright", "/usr/share/licenses/ip-masq-agent/LICENSE"}
+
+#: By path: mode with the type, and content; of a link the target.
+Tree = t.Dict[str, t.Tuple[int, bytes]]
+
+
+def dist(output: Path, *arguments: str, umask: int = 0o022, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run tools/dist."""
+    command = [sys.executable, ROOT / "tools/dist", "--output", output, *arguments]
+    environment = dict(os.environ, SOURCE_DATE_EPOCH=str(EPOCH), **env)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, umask=umask)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One build."""
+    output = tmp_path_factory.mktemp("dist")
+    done = dist(output)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return output
+
+
+def tree(root: Path) -> Tree:
+    """All below a directory, but for directories that are not ours."""
+    found: Tree = {}
+    for path in root.rglob("*"):
+        about, name = path.lstat(), "/" + str(path.relative_to(root))
+        if stat.S_ISLNK(about.st_mode):
+            found[name] = (about.st_mode, os.readlink(path).encode())
+        elif stat.S_ISREG(about.st_mode):
+            found[name] = (about.st_mode, path.read_bytes())
+        elif "ip-masq-agent" in name and not name.endswith("share/doc/ip-masq-agent"):
+            found[name] = (about.st_mode, b"")
+    return found
+
+
+def expected() -> Tree:
+    """What L(install.put_files) writes on a node."""
+    found = {path: (stat.S_IFREG | mode, content) for path, (content, mode) in install.node_files(Paths()).items()}
+    return {**found, **dict.fromkeys(install.directories(Paths()), (stat.S_IFDIR | 0o755, b""))}
+
+
+def test_node_files_are_those_that_the_installer_writes(tmp_path: Path) -> None:
+    root = Paths(
+        config_dir="%s/etc/ip-masq-agent" % tmp_path, bin_dir="%s/usr/local/sbin" % tmp_path, root=str(tmp_path)
+    )
+    install.put_files(root, None)
+    assert set(tree(tmp_path)) == set(expected())
+    for path, (mode, content) in tree(tmp_path).items():
+        assert mode == expected()[path][0], path
+        # The root of this test is in some of the texts.
+        plain = content.replace(b"'root': '%s'" % str(tmp_path).encode(), b"'root': ''")
+        assert plain.replace(str(tmp_path).encode(), b"") == expected()[path][1], path
+
+
+def test_tarball_has_what_the_module_installs_and_enables(built: Path, tmp_path: Path) -> None:
+    with tarfile.open(built / (AGENT + ".tar.gz")) as archive:
+        assert {(about.uid, about.gid, about.mtime) for about in archive} == {(0, 0, EPOCH)}
+    unpacked = tmp_path / "tarball"
+    unpacked.mkdir()
+    subprocess.run(["tar", "-xpf", built / (AGENT + ".tar.gz"), "-C", unpacked], check=True)
+    found = tree(unpacked)
+    links = {path: about for path, about in found.items() if stat.S_ISLNK(about[0])}
+    assert {path: about for path, about in found.items() if path not in links} == expected()
+    # systemctl needs no systemd for this
+    for path, (mode, content) in expected().items():
+        place = tmp_path / "systemctl" / path.lstrip("/")
+        if stat.S_ISREG(mode):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+    subprocess.run(
+        ["systemctl", "--quiet", "--root=%s" % (tmp_path / "systemctl"), "enable", *units.ENABLED_UNITS], check=True
+    )
+    wanted = {path: about for path, about in tree(tmp_path / "systemctl").items() if stat.S_ISLNK(about[0])}
+    assert links and links.keys() == wanted.keys()
+    assert {path: os.path.basename(about[1]) for path, about in links.items()} == {
+        path: os.path.basename(about[1]) for path, about in wanted.items()
+    }
+
+
+def test_deb_has_what_the_module_installs(built: Path, tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "--extract", built / DEB, tmp_path], check=True)
+    found = tree(tmp_path)
+    assert {path: about for path, about in found.items() if path not in ADDED} == expected()
+    assert ADDED & set(found)
+    listed = subprocess.check_output(["dpkg-deb", "--contents", built / DEB], text=True)
+    assert {line.split()[1] for line in listed.splitlines()} == {"root/root"}
+    fields = ["dpkg-deb", "--field", built / DEB, "Version", "Architecture", "Depends"]
+    assert subprocess.check_output(fields, text=True).splitlines() == [
+        "Version: " + PACKAGE,
+        "Architecture: all",
+        "Depends: python3 (>= 3.8), iptables | nftables, systemd",
+    ]
+
+
+def test_scripts_of_the_packages_are_sound(built: Path, tmp_path: Path) -> None:
+    subprocess.run(["dpkg-deb", "--control", built / DEB, tmp_path], check=True)
+    scripts = [tmp_path / "postinst", tmp_path / "prerm"]
+    shellcheck = Path(sys.executable).with_name("shellcheck")
+    done = subprocess.run([shellcheck, *scripts], stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert {script.stat().st_mode & 0o777 for script in scripts} == {0o755}
+    # The same commands in both formats, after a line or two about their arguments.
+    rpm = subprocess.check_output(["rpm", "--dbpath", tmp_path, "-qp", "--scripts", built / RPM], text=True)
+    for script in scripts:
+        commands = script.read_text()
+        assert commands[commands.index("\nif ") :].strip() in rpm
+
+
+def test_rpm_has_what_the_module_installs(built: Path, tmp_path: Path) -> None:
+    query = ["rpm", "--dbpath", tmp_path, "-qp", "--dump", built / RPM]
+    lines = subprocess.check_output(query, text=True).splitlines()
+    found = {}
+    for line in lines:
+        path, _size, mtime, digest, mode, owner, group = line.split()[:7]
+        assert (int(mtime), owner, group) == (EPOCH, "root", "root"), line
+        found[path] = (int(mode, 8), digest.strip("0"))
+    wanted = {
+        path: (mode, hashlib.sha256(content).hexdigest().strip("0") if stat.S_ISREG(mode) else "")
+        for path, (mode, content) in expected().items()
+    }
+    license_files = {path for path in found if path.startswith("/usr/share/licenses/ip-masq-agent")}
+    assert {path: about for path, about in found.items() if path not in license_files} == wanted
+    assert ADDED & license_files
+
+
+def test_a_second_build_has_the_same_bytes(built: Path, tmp_path: Path) -> None:
+    again, home = tmp_path / "again", tmp_path / "home"
+    done = dist(again, umask=0o077, TZ="Asia/Tokyo", HOME=str(home), LC_ALL="C.UTF-8")
+    assert done.returncode == 0, done.stderr
+    assert not home.exists()
+    first, second = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in (built, again))
+    assert first.keys() == second.keys()
+    assert [name for name in first if first[name] != second[name]] == []
+
+
+def test_checksums_are_of_all_files(built: Path) -> None:
+    subprocess.run(["sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS"], cwd=built, check=True)
+    listed = {line.split()[1] for line in (built / "SHA256SUMS").read_text().splitlines()}
+    assert listed == {path.name for path in built.iterdir()} - {"SHA256SUMS"}
+    assert listed == {COLLECTION, AGENT + ".tar.gz", DEB, RPM, AGENT + ".cdx.json"}
+
+
+def test_collection_can_be_installed_and_verified(built: Path, tmp_path: Path) -> None:
+    galaxy = Path(sys.executable).with_name("ansible-galaxy")
+    env = dict(os.environ, ANSIBLE_HOME=str(tmp_path / "home"), LC_ALL="C.UTF-8")
+    into = ("--force", "--offline", "--no-deps", "--collections-path", str(tmp_path))
+    done = subprocess.run(
+        [galaxy, "collection", "install", *into, built / COLLECTION],
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    here = tmp_path / "ansible_collections/kubenode/ip_masq"
+    manifest = json.loads((here / "MANIFEST.json").read_text())["file_manifest_file"]
+    assert manifest["chksum_sha256"] == hashlib.sha256((here / "FILES.json").read_bytes()).hexdigest()
+    listed = json.loads((here / "FILES.json").read_text())["files"]
+    assert [file["name"] for file in listed] == sorted(file["name"] for file in listed)
+    for file in listed:
+        if file["ftype"] == "file":
+            assert hashlib.sha256((here / file["name"]).read_bytes()).hexdigest() == file["chksum_sha256"], file
+    plain = {path for path in tree(location()) if path not in ("/MANIFEST.json", "/FILES.json")}
+    assert set(tree(here)) - {"/MANIFEST.json", "/FILES.json"} == plain
+    assert not any(path.startswith(("/dist", "/tests", "/tools")) for path in plain)
+
+
+def test_sbom_names_every_file_and_nothing_from_elsewhere(built: Path) -> None:
+    document = json.loads((built / (AGENT + ".cdx.json")).read_text())
+    assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.5")
+    assert document["metadata"]["timestamp"] == "2023-11-14T22:13:20Z"
+    assert document["metadata"]["component"]["version"] == VERSION
+    assert {part["type"] for part in document["components"]} == {"file"}
+    digests = {part["name"]: part["hashes"][0]["content"] for part in document["components"]}
+    files = {path: content for path, (mode, content) in expected().items() if stat.S_ISREG(mode)}
+    assert digests == {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
+
+
+def test_paths_can_be_chosen(tmp_path: Path) -> None:
+    done = dist(tmp_path, "bin_dir=/opt/ip-masq-agent/sbin", "metrics_dir=/var/lib/node_exporter")
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(tmp_path / (AGENT + ".tar.gz")) as archive:
+        assert not any(name.startswith("usr") for name in archive.getnames())
+        program = archive.extractfile("opt/ip-masq-agent/sbin/ip-masq-agent")
+        assert program and b"'metrics_dir': '/var/lib/node_exporter'" in program.read(2000)
+
+
+@pytest.mark.parametrize(
+    "argument, message",
+    [
+        ("bin_dir", "bin_dir: must be NAME=PATH, with one of the names config_dir, bin_dir, metrics_dir, python"),
+        ("root=/x", "root=/x: must be NAME=PATH"),
+        ("bin_dir=sbin", "bin_dir: invalid path 'sbin'"),
+        ("bin_dir=/home/x", "bin_dir: /home/x is within /home"),
+    ],
+)
+def test_bad_paths_are_refused(tmp_path: Path, argument: str, message: str) -> None:
+    done = dist(tmp_path / "dist", argument)
+    assert done.returncode == 2 and message in done.stderr
+    assert not (tmp_path / "dist").exists()
+
+
+def test_signature_is_of_the_checksums(tmp_path: Path) -> None:
+    """In a clone: a signature of what is not committed is refused."""
+    clone, home = tmp_path / "clone", tmp_path / "gnupg"
+    subprocess.run(["git", "clone", "--quiet", "--depth=1", ROOT.as_uri(), clone], check=True)
+    shutil.copytree(ROOT / "tools", clone / "tools", dirs_exist_ok=True)
+    (clone / ".cache").symlink_to(ROOT / ".cache")
+    (clone / ".git/info/exclude").write_text("/.cache\n")
+    git = ["git", "-C", str(clone), "-c", "user.name=test", "-c", "user.email=test@example.com"]
+    subprocess.run([*git, "add", "--all", "tools"], check=True)
+    subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message=test"], check=True)
+    home.mkdir(mode=0o700)
+    env = dict(os.environ, GNUPGHOME=str(home), SIGNING_KEY="release@example.com")
+    gpg = ["gpg", "--batch", "--quiet", "--pinentry-mode=loopback", "--passphrase="]
+    try:
+        subprocess.run([*gpg, "--quick-generate-key", "release@example.com", "ed25519"], env=env, check=True)
+        output = tmp_path / "dist"
+        command = [sys.executable, clone / "tools/dist", "--output", output]
+        (clone / "README.md").write_text("edited")
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 1 and "has uncommitted changes" in done.stderr and not output.exists()
+        subprocess.run([*git, "checkout", "--quiet", "README.md"], check=True)
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        subprocess.run(["gpg", "--verify", output / "SHA256SUMS.asc", output / "SHA256SUMS"], env=env, check=True)
+    finally:
+        subprocess.run(["gpgconf", "--kill", "gpg-agent"], env=env, check=False)
