@@ -12,17 +12,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.last_verification import Verification
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.metrics import Sample, metrics_text
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.units import unit_files
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Statistics
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.fleet import STATES
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import ADDRESSES, PLUGINS
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import DEFAULTS as DEFAULTS_OF_KUBESPRAY
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import OF_PLAYBOOKS
+from support.agent_metrics import METRICS
 from support.import_collection import ROOT, location
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -32,7 +29,8 @@ KUBESPRAY = (ROOT / "docs" / "kubespray.md").read_text(encoding="utf-8")
 FLEETS = (ROOT / "docs" / "fleets.md").read_text(encoding="utf-8")
 WINDOWS = (ROOT / "docs" / "windows.md").read_text(encoding="utf-8")
 DOCUMENTS = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/support/README.md")),
+    *sorted(ROOT.glob("*.md")),
+    *(ROOT / name for name in ("tests/support/README.md",)),
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 SOURCES = [path.read_text(encoding="utf-8") for path in (location() / "plugins").rglob("*.py")]
@@ -64,14 +62,6 @@ def _texts(source: str) -> t.Iterator[str]:
 
 
 TEXTS = [text for source in SOURCES for text in _texts(source)]
-
-
-_SAMPLE = Sample(
-    True, 1.0, 0, 0, False, {"ipv4": 1}, {"ipv4": Counters()}, 0, "", {"version": "1"},
-    Verification(1.0, True, 1, 0, ""), Statistics(0, 0, 0, 0),
-    misplaced={"ipv4": "kube-proxy"}, flushed=0,
-)  # fmt: skip
-METRICS = set(re.findall(r"^# TYPE (\w+)", metrics_text(_SAMPLE), re.MULTILINE))
 
 
 @pytest.mark.parametrize("message", [row[0].strip("`") for row in rows(README, "## When something is wrong")])
