@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A node that got the agent from a tarball or a package, and the role later.
 
-C(check.py unconfigured FILE): installs it; nothing happens. C(check.py configured): a config file makes it work.
+C(check.py unconfigured FILE): installs it; nothing happens. With a tarball /usr is read-only from then on. C(check.py configured): a config file makes it work.
 C(check.py adopted): the role has changed nothing. C(check.py package_removed), C(check.py gone): removal.
 """
 
@@ -40,6 +40,7 @@ from checks import (
 )
 
 MEMORY = "/var/tmp/package.json"
+PACKAGES = "/var/tmp/ip-masq-agent_*.deb"
 TARGETS = ("multi-user.target", "timers.target", "paths.target")
 
 
@@ -49,6 +50,8 @@ def unconfigured(package: str) -> None:
         sh("dpkg", "--install", package)
     else:
         sh("tar", "--extract", "--file", package, "--directory", "/")
+        sh("mount", "--rbind", "/usr", "/usr")
+        sh("mount", "-o", "remount,bind,ro", "/usr")
         sh("systemctl", "daemon-reload")
         sh("systemctl", "start", *TARGETS)  # as a boot does
     state = {name: shown(TIMER, name)[name] for name in ("ActiveState", "UnitFileState")}
@@ -91,6 +94,9 @@ def adopted() -> None:
     check_counters("adopted", memory["counters"])
     equal("no rule was changed", remembered()["last_change"], memory["last_change"])
     packets("adopted")
+    if not glob.glob(PACKAGES):
+        check("/usr was read-only all the time", os.statvfs("/usr").f_flag & os.ST_RDONLY)
+        sh("mount", "-o", "remount,bind,rw", "/usr")
     done()
 
 
@@ -100,9 +106,9 @@ def package_removed() -> None:
     sh("dpkg", "--remove", "ip-masq-agent")
     nothing_runs("removed")
     check("the configuration is still there", os.path.exists(CONFIG))
-    sh("dpkg", "--install", *glob.glob("/var/tmp/ip-masq-agent_*.deb"))
+    sh("dpkg", "--install", *glob.glob(PACKAGES))
     eventually("installed again: in sync", in_sync)
-    sh("dpkg", "--install", *glob.glob("/var/tmp/ip-masq-agent_*.deb"))
+    sh("dpkg", "--install", *glob.glob(PACKAGES))
     check("upgraded: the rules stay", ours())
     eventually("upgraded: in sync", in_sync)
     equal("upgraded: the timer is active", shown(TIMER, "ActiveState"), {"ActiveState": "active"})

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import typing as t
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.agent_node import AgentNode
 from support.import_collection import ROOT
 from support.namespaces import Namespace
@@ -82,9 +84,14 @@ def configure(node: AgentNode) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_module_adopts_the_tarball(node: AgentNode, built: Path) -> None:
+def unpack(node: AgentNode, built: Path) -> None:
+    """Unpack the tarball on the node."""
     done = node.call("tar", "-xf", only(built, "ip-masq-agent-*.tar.gz"), "-C", "/")
     assert done.returncode == 0, done.stderr
+
+
+def test_module_adopts_the_tarball(node: AgentNode, built: Path) -> None:
+    unpack(node, built)
     assert pristine(snapshot(node.ns)) and not (node.config_dir / "config").exists()
     configure(node)
     before = snapshot(node.ns)
@@ -93,6 +100,65 @@ def test_module_adopts_the_tarball(node: AgentNode, built: Path) -> None:
     assert snapshot(node.ns) == before
     # The systemctl of this test does not read the links that enable units; molecule/package does it with a real one.
     assert [line.split(":")[0] for line in adopted["services"]] == ["enable", "start"]
+
+
+class TestReadOnly:
+    """C(/usr) is read-only, and has the agent."""
+
+    @pytest.fixture
+    def node(self, node: AgentNode, built: Path) -> AgentNode:
+        """A node of an image."""
+        unpack(node, built)
+        script = "mount --rbind /usr /usr; mount -o remount,bind,ro /usr; mount -o remount,bind,ro /usr/local/sbin"
+        node.ns.run("sh", "-ec", script)
+        configure(node)
+        return node
+
+    def test_agent_repairs_and_reports(self, node: AgentNode) -> None:
+        before = snapshot(node.ns)
+        node.ns.run("iptables", "-t", "nat", "-F", "IP-MASQ-AGENT")
+        done = node.call(node.where.resync)
+        assert (done.returncode, done.stderr) == (0, ""), done.stderr
+        assert snapshot(node.ns) == before
+        status = node.call(node.where.program, "status", "--json")
+        assert status.returncode == 0 and json.loads(status.stdout)["notes"] == []
+
+    def test_module_adopts_it_and_writes_elsewhere(self, node: AgentNode) -> None:
+        timer = "/etc/systemd/system/" + units.TIMER
+        node.at(timer).write_text("[Timer]\n")
+        adopted = node.module(MODULE, {"config": CONFIG})
+        assert adopted["files"] == [timer] and "warnings" not in adopted, adopted
+
+    @pytest.mark.parametrize("check", [True, False], ids=["check", "apply"])
+    def test_another_program_is_refused_before_anything_is_touched(self, node: AgentNode, check: bool) -> None:
+        before = snapshot(node.ns), files(node), node.files()
+        options = {"config": {**CONFIG, "masqLinkLocal": True}, "metrics_dir": "/var/lib/node_exporter"}
+        refused = node.module(MODULE, options, check=check)
+        assert refused["failed"] and refused["msg"] == (
+            "cannot write /usr/local/sbin/ip-masq-agent: its file system is read-only; files and rules left unchanged. "
+            "Use an image with version %s of the agent and the same paths, or set bin_dir to a directory that can be "
+            "written" % VERSION
+        )
+        assert (snapshot(node.ns), files(node), node.files()) == before
+        assert (node.config_dir / "config").read_text() == CONFIG_TEXT
+
+    def test_another_bin_dir_can_be_used(self, node: AgentNode) -> None:
+        moved = node.module(MODULE, {"config": CONFIG, "bin_dir": "/var/lib/sbin"})
+        assert not moved.get("failed") and "/var/lib/sbin/ip-masq-agent" in moved["files"], moved
+        kept = ["/usr/local/sbin/ip-masq-agent-resync", "/usr/local/sbin/ip-masq-agent"]
+        assert [line.split(" kept: ")[0].split(": ")[-1] for line in moved["warnings"]] == kept
+        again = node.module(MODULE, {"config": CONFIG, "bin_dir": "/var/lib/sbin"})
+        assert again["files"] == [] and "warnings" not in again, again
+
+    def test_removal_leaves_what_the_image_has(self, node: AgentNode) -> None:
+        removed = node.module(MODULE, {"state": "absent"})
+        assert removed["changed"] and not removed.get("failed"), removed
+        left = {"usr/local/sbin/ip-masq-agent", "usr/local/sbin/ip-masq-agent-resync"}
+        # The systemctl of this test does not remove the links that enable units.
+        assert NFT.rules(node.ns, "ipv4") is None and {name for name in files(node) if ".wants" not in name} == left
+        assert len(removed["warnings"]) == 2 and all("is read-only" in line for line in removed["warnings"])
+        again = node.module(MODULE, {"state": "absent"})
+        assert not again["changed"] and not again.get("failed"), again
 
 
 class TestRpm:

@@ -231,8 +231,8 @@ def test_bad_paths_are_refused(tmp_path: Path, argument: str, message: str) -> N
     assert not (tmp_path / "dist").exists()
 
 
-def test_signature_is_of_the_checksums(tmp_path: Path) -> None:
-    """In a clone: a signature of what is not committed is refused."""
+def test_signature_is_of_the_checksums(built: Path, tmp_path: Path) -> None:
+    """In a clone: a signature of what is not committed is refused. The clone has another path, and builds the same."""
     clone, home = tmp_path / "clone", tmp_path / "gnupg"
     subprocess.run(["git", "clone", "--quiet", "--depth=1", ROOT.as_uri(), clone], check=True)
     shutil.copytree(ROOT / "tools", clone / "tools", dirs_exist_ok=True)
@@ -242,7 +242,7 @@ def test_signature_is_of_the_checksums(tmp_path: Path) -> None:
     subprocess.run([*git, "add", "--all", "tools"], check=True)
     subprocess.run([*git, "commit", "--quiet", "--allow-empty", "--message=test"], check=True)
     home.mkdir(mode=0o700)
-    env = dict(os.environ, GNUPGHOME=str(home), SIGNING_KEY="release@example.com")
+    env = dict(os.environ, GNUPGHOME=str(home), SIGNING_KEY="release@example.com", SOURCE_DATE_EPOCH=str(EPOCH))
     gpg = ["gpg", "--batch", "--quiet", "--pinentry-mode=loopback", "--passphrase="]
     try:
         subprocess.run([*gpg, "--quick-generate-key", "release@example.com", "ed25519"], env=env, check=True)
@@ -254,6 +254,7 @@ def test_signature_is_of_the_checksums(tmp_path: Path) -> None:
         subprocess.run([*git, "checkout", "--quiet", "README.md"], check=True)
         done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+        assert (output / "SHA256SUMS").read_bytes() == (built / "SHA256SUMS").read_bytes()
         subprocess.run(["gpg", "--verify", output / "SHA256SUMS.asc", output / "SHA256SUMS"], env=env, check=True)
     finally:
         subprocess.run(["gpgconf", "--kill", "gpg-agent"], env=env, check=False)

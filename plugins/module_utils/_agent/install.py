@@ -147,31 +147,53 @@ def put_files(where: Paths, config_text: t.Optional[str], check: bool = False) -
     """Write the program, the configuration and the units.
 
     :param config_text: text of the config file; none keeps the one on the node.
-    :raises NodeError: a file cannot be written; the message names it.
+    :raises NodeError: a file system is read-only, and nothing was touched; or a file cannot be written. The message
+        names the file.
     """
     before = find_installed(where)
-    made = []
-    for path in directories(where):
-        if not os.path.isdir(path):
-            made.append("directory created: " + path)
-            if not check:
-                files.make_directory(path, 0o755)
     wanted = node_files(where, config_text)
-    changes = [change for path, (content, mode) in wanted.items() for change in _put(path, content, mode, check)]
+    changes = [change for path, (content, mode) in wanted.items() for change in _plan(path, content, mode)]
+    _refuse_read_only(where, changes)
+    made = [path for path in directories(where) if not os.path.isdir(path)]
     # node_exporter would still collect old metrics, and an old program would restore an old policy.
-    for path in existing(path for old in before for path in (old.metrics_file, old.resync, old.program)):
-        if path not in (where.metrics_file, where.resync, where.program):
-            changes.append(file_removal(path))
-            if not check:
-                files.remove(path)
+    old = existing(path for old in before for path in (old.metrics_file, old.resync, old.program))
+    obsolete, kept = removable([path for path in old if path not in (where.metrics_file, where.resync, where.program)])
+    if not check:
+        for path in made:
+            files.make_directory(path, 0o755)
+        for change in changes:
+            files.make_directory(os.path.dirname(change.path), 0o755)
+            files.write(change.path, *wanted[change.path])
+    changes += [file_removal(path) for path in obsolete]
     if changes and not check:
+        for path in obsolete:
+            files.remove(path)
         snapshot.discard(where)
     notes = [
         "config_dir was %s; its files are kept and no longer read" % old.config_dir
         for old in before
         if old.config_dir != where.config_dir
     ]
-    return InstallResult(tuple(changes), tuple(made), notes=tuple(notes))
+    return InstallResult(tuple(changes), tuple("directory created: " + path for path in made), notes=(*notes, *kept))
+
+
+def _refuse_read_only(where: Paths, changes: t.Iterable[FileChange]) -> None:
+    """An image may have all files already. What it lacks is found before the first one is written."""
+    for path in [change.path for change in changes if files.is_read_only(change.path)]:
+        remedy = "make it writable"
+        if os.path.dirname(path) == where.bin_dir:
+            remedy = "set bin_dir to a directory that can be written"
+        raise NodeError(
+            "cannot write %s: its file system is read-only; files and rules left unchanged. Use an image with version "
+            "%s of the agent and the same paths, or %s" % (path, VERSION, remedy)
+        )
+
+
+def removable(paths: t.Sequence[str]) -> t.Tuple[t.List[str], t.List[str]]:
+    """Those of some files that are not on a read-only file system; what to say about the others."""
+    kept = [path for path in paths if files.is_read_only(path)]
+    notes = ["%s kept: its file system is read-only; nothing starts it any more" % path for path in kept]
+    return [path for path in paths if path not in kept], notes
 
 
 def directories(where: Paths) -> t.Tuple[str, ...]:
@@ -209,14 +231,10 @@ def name_package(run: Runner, put: InstallResult) -> InstallResult:
     return put._replace(notes=(*put.notes, note))
 
 
-def _put(path: str, content: bytes, mode: int, check: bool) -> t.Iterator[FileChange]:
+def _plan(path: str, content: bytes, mode: int) -> t.Iterator[FileChange]:
     before = files.read(path)
-    if before == content and os.stat(path).st_mode & 0o7777 == mode:
-        return
-    if not check:
-        files.make_directory(os.path.dirname(path), 0o755)
-        files.write(path, content, mode)
-    yield FileChange(path, _diff_text(before), _diff_text(content))
+    if before != content or os.stat(path).st_mode & 0o7777 != mode:
+        yield FileChange(path, _diff_text(before), _diff_text(content))
 
 
 def existing(paths: t.Iterable[str]) -> t.List[str]:

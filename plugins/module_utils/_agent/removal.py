@@ -20,7 +20,7 @@ from .._policy.policy import Config, build
 from .._system import files, packages, systemd
 from .._system.process import Runner
 from .effective_policy import find_policy
-from .install import NAME, InstallResult, existing, file_removal, find_installed, run_steps
+from .install import NAME, InstallResult, existing, file_removal, find_installed, removable, run_steps
 from .memory import read_memory
 from .paths import MARK, Paths
 from .units import (
@@ -59,7 +59,7 @@ def uninstall(node: Node, where: Paths, check: bool = False, keep_files: bool = 
     paths = [place.metrics_file for place in [where, *places] if place.metrics_file]
     if not keep_files:
         paths += [path for place in places for path in _config_files(place)]
-    paths = existing(paths + [path for path in written if path not in foreign])
+    paths, kept = removable(existing(paths + [path for path in written if path not in foreign]))
 
     has_systemd = systemd.is_running()
     services = _stop_units(node.run, where, foreign, check) if has_systemd else []
@@ -68,7 +68,7 @@ def uninstall(node: Node, where: Paths, check: bool = False, keep_files: bool = 
     folders, notes = _emptied(paths, where, [] if keep_files else places, bool(found))
     trees = [path for path in (where.state_dir, where.run_dir) if os.path.isdir(path)]
     services += ["directory removed: " + path for path in trees + folders]
-    notes += ["%s kept: it is not a file of this collection" % path for path in foreign]
+    notes += kept + ["%s kept: it is not a file of this collection" % path for path in foreign]
     if not check:
         for path in paths:
             files.remove(path)

@@ -99,6 +99,14 @@ def flush_directory(path: str) -> None:
             os.close(descriptor)
 
 
+def is_read_only(path: str) -> bool:
+    """Whether a path is on a file system that is mounted read-only. The path need not exist."""
+    folder = os.path.dirname(path)
+    while not os.path.exists(folder):
+        folder = os.path.dirname(folder)
+    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+
+
 def remove(path: str) -> None:
     """Remove a file, or a symbolic link; one that does not exist is not an error.
 
