@@ -383,6 +383,18 @@ class TestExplain:
         )
         assert interface == "interface: eth0" and remedy.startswith("remedy: set natOutgoing: false")
 
+    def test_pods_on_a_bridge_whose_packets_pass_through_iptables(self, topology: Topology, tmp_path: Path) -> None:
+        """As Kubernetes asks for: net.bridge.bridge-nf-call-iptables is 1, where the kernel has it."""
+        node = AgentNode(topology.node, tmp_path)
+        node.ns.run("ip", *"link add cni0 type bridge".split())
+        node.ns.run("ip", *"address add 10.244.77.1/24 dev cni0".split())
+        node.ns.run("ip", *"link set cni0 up".split())
+        node.ns.run("sysctl", "-q", "net.bridge.bridge-nf-call-iptables=1", check=False)
+        node.configure(backend="iptables_nft")
+        node.sync()
+        said = node.command("explain", ADDRESSES["ipv4"].outside[0], "--source", "10.244.77.2").stdout
+        assert "decided by: ip-masq-agent" in said
+
     def test_it_explains_the_rules_in_force_and_not_those_declared(self, node: AgentNode) -> None:
         node.sync()
         assert "169.254.1.1 is in the exempt range" in node.call(*BARE, node.agent, "explain", "169.254.1.1").stdout

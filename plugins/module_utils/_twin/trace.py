@@ -142,15 +142,17 @@ class Trace:
         :param mine: whether a packet, from its IP header on, is the one; only its first bytes may be there.
         """
         found: t.List[Step] = []
-        wanted: t.Optional[bytes] = None
+        # More than one: where a bridge passes packets to iptables (bridge-nf-call-iptables), the packet goes on under
+        # another identity behind the bridge. Each chain names the packet again.
+        wanted: t.Set[t.Optional[bytes]] = set()
         for message in _pending(self._rules):
             if message.kind != _TRACE:
                 continue
             known = netlink.attributes(message.body[4:])
             identity = known.get(_TRACE_ID)
-            if wanted is None and mine(known.get(_TRACE_NETWORK, b"") + known.get(_TRACE_TRANSPORT, b"")):
-                wanted = identity
-            if identity == wanted and netlink.name(known.get(_TRACE_TABLE, b"")) != TABLE:
+            if identity not in wanted and mine(known.get(_TRACE_NETWORK, b"") + known.get(_TRACE_TRANSPORT, b"")):
+                wanted.add(identity)
+            if identity in wanted and netlink.name(known.get(_TRACE_TABLE, b"")) != TABLE:
                 found.append(_step(message.body[0], known))
         for message in _pending(self._log):
             known = netlink.attributes(message.body[4:])
