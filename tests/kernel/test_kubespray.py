@@ -13,6 +13,7 @@ from pathlib import Path
 from support import modules
 from support.agent_node import AgentNode
 from support.fleet import Fleet, Played
+from support.import_collection import ROOT
 from support.kubespray import site, write_checkout, write_collection
 from support.variants import BACKENDS
 
@@ -63,6 +64,22 @@ class Kubespray:
         text.write_text(site(name, ours))
         return self._fleet.play(str(text), *arguments, env=self._env)
 
+    def type(self, command: str, playbook: str, *more: str) -> Played:
+        """Run a command line of docs/kubespray.md with a playbook of that page, where the inventory is kubespray's."""
+        self._fleet.group_vars["all"]["ansible_become"] = False  # there may be no sudo
+        (self._folder / playbook).write_text(page_example(playbook))
+        inventory = self._folder / "inventory/mycluster/inventory.ini"
+        inventory.parent.mkdir(parents=True, exist_ok=True)
+        inventory.write_text("".join("[%s]\n%s\n" % (group, "\n".join(hosts)) for group, hosts in GROUPS.items()))
+        return self._fleet.type(" ".join([command, *more]))
+
+
+def page_example(name: str) -> str:
+    """A playbook of docs/kubespray.md, by the name in its first line."""
+    page = (ROOT / "docs/kubespray.md").read_text(encoding="utf-8")
+    (found,) = re.findall(r"(?ms)^```yaml\n(# %s,.*?)^```" % re.escape(name), page)
+    return t.cast(str, found)
+
 
 def exempt(node: AgentNode, family: str = "ipv4") -> t.List[str]:
     """The exempt ranges in force, without link-local."""
@@ -83,7 +100,11 @@ def test_a_round_with_kubespray(tmp_path: Path) -> None:
             fleet.hosts[name].update(ip="203.0.113.%d" % (2 * number), ip6="2001:db8::%d" % (2 * number))
         n1, n2, n3 = (fleet.nodes[name] for name in ("n1", "n2", "n3"))
 
-        made = kubespray.play("cluster", ["-", "kubespray"], "--limit", "n1,n2")
+        made = kubespray.type(
+            "ANSIBLE_CONFIG=kubespray/ansible.cfg ansible-playbook -b -i inventory/mycluster/inventory.ini site.yml",
+            "site.yml",
+            "--limit n1,n2",
+        )
         assert made.rc == 0 and "kubespray made 100.64.0.0/18,fd85:" in made.said, made.said
         assert "kubespray: pods 100.64.0.0/18, fd85:ee78:d8a6:8607::1:0/112; services 100.65.0.0/18, " in made.said
         assert "calico: masquerades what leaves its pools, exempt ranges too: set nat_outgoing: false and " in made.said
@@ -106,7 +127,12 @@ def test_a_round_with_kubespray(tmp_path: Path) -> None:
 
         refused = kubespray.play("reset", ["kubespray_reset", "-"])
         assert refused.rc != 0 and "The reset is not confirmed" in refused.said and exempt(n3), refused.said
-        reset = kubespray.play("reset", ["kubespray_reset", "-"], *CONFIRMED)
+        reset = kubespray.type(
+            "ANSIBLE_CONFIG=kubespray/ansible.cfg ansible-playbook -b -i inventory/mycluster/inventory.ini reset.yml "
+            "-e reset_confirmation=yes",
+            "reset.yml",
+            "-e flush_iptables=true",
+        )
         assert reset.rc == 0 and "PLAY [Reset cluster]" in reset.said, reset.said
         for node in (n1, n2, n3):
             assert node.files() == node.pristine and NFT.rules(node.ns, "ipv4") is None

@@ -238,7 +238,11 @@ def test_role_verifies_what_it_applied(tmp_path: Path) -> None:
             node.wire()
         predicted = fleet.play("apply", "-e", NODES, "--check")
         assert predicted.rc == 0 and "questions" not in predicted.said, "verified before there was anything"
-        clean = fleet.play("apply", "-e", NODES, "-e", "ip_masq_agent_verify=fail")
+        (tmp_path / "hosts.ini").write_text("[canary]\nn1\nn2\n")
+        clean = fleet.type(
+            "ansible-playbook kubenode.ip_masq.apply -i hosts.ini "
+            "-e ip_masq_agent_hosts=canary -e ip_masq_agent_verify=fail"
+        )
         assert clean.rc == 0 and "declared pod" not in clean.said, clean.said
 
         other = ("-t", "nat", "-I", "POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")

@@ -110,10 +110,12 @@ def test_packets_through_the_racks_look_as_the_example_says(tmp_path: Path) -> N
         assert {what for seen in lab.seen(destinations).values() for what in seen} == {"itself"}, "no rules yet"
         fleet.nodes["gateway-1"].ns.run("ip", "address", "add", FIXED + "/32", "dev", "eth0")
         lab.route(FIXED, "gateway-1")
-        where = ("-i", str(EXAMPLE / "inventory.yml"), "-e", "ip_masq_agent_hosts=kube_node")
+        command = (
+            "ansible-playbook -i examples/racks/inventory.yml kubenode.ip_masq.apply -e ip_masq_agent_hosts=kube_node"
+        )
         fleet.group_vars["all"]["ip_masq_agent_kubelet"] = False
         for backend, verify in (("iptables_nft", "fail"), ("nftables", "ignore")):
             options = {"ip_masq_agent_backend": backend, "ip_masq_agent_verify": verify}
-            played = fleet.play("apply", *where, "-e", json.dumps(options))
+            played = fleet.type("%s -e '%s'" % (command, json.dumps(options)), folder=ROOT)
             assert played.rc == 0 and sorted(played.recap) == names, played.said
             assert lab.seen(destinations) == expected, backend

@@ -39,20 +39,26 @@ def test_one_policy_for_linux_and_windows_nodes(tmp_path: Path) -> None:
         fleet.groups["windows"] = ["w1"]
         fleet.group_vars["all"].update(ansible_become=False, ip_masq_agent_verify="ignore")
         fleet.group_vars["kube_node"] = {"ip_masq_agent_non_masquerade_cidrs": ["10.8.0.0/16", "192.0.2.0/24"]}
+        (tmp_path / "hosts.ini").write_text("[kube_node]\nn1\nw1\n")
         env = {"ANSIBLE_COLLECTIONS_PATH": windows.collections_path()}
 
-        checked = fleet.play(str(play), "--check", "--diff", "-e", "ip_masq_windows_write=true", env=env)
+        checked = fleet.type("ansible-playbook nodes.yml -i hosts.ini -e ip_masq_windows_write=true -CD", env=env)
         assert checked.rc == 0, checked.said
         assert {host: counts["changed"] for host, counts in checked.recap.items()} == {"n1": 1, "w1": 1}
         assert "delegate.AdditionalArgs[0].Value.Settings.Exceptions: add 10.8.0.0/16, 192.0.2.0/24" in checked.said
         assert NFT.rules(node.ns, "ipv4") is None and node.files() == node.pristine
         assert list(windows.folders["w1"].iterdir()) == [conf] and conf.read_bytes() == before
 
-        applied = fleet.play(str(play), "-e", "ip_masq_windows_write=true", env=env)
+        # One Windows node is written; then Linux is applied, and Windows reported.
+        written = fleet.type(
+            "ansible-playbook nodes.yml -i hosts.ini -e ip_masq_windows_write=true --limit 'windows[0]'", env=env
+        )
+        assert written.rc == 0 and sorted(written.recap) == ["w1"], written.said
+        assert conf.read_bytes() == after and NFT.rules(node.ns, "ipv4") is None
+        applied = fleet.type("ansible-playbook nodes.yml -i hosts.ini", env=env)
         assert applied.rc == 0, applied.said
         exempt = [rule.split()[1] for rule in NFT.rules(node.ns, "ipv4") or [] if rule.startswith("-d ")]
         assert exempt[1:] == ["10.8.0.0/16", "192.0.2.0/24"]
-        assert conf.read_bytes() == after
         again = fleet.play(str(play), "-e", "ip_masq_windows_write=true", env=env)
         assert [counts["changed"] for counts in again.recap.values()] == [0, 0], again.said
 

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import re
+import shlex
+import subprocess
 import sys
 import typing as t
 from pathlib import Path
@@ -14,7 +16,7 @@ import yaml
 
 from .agent_node import AgentNode
 from .namespaces import Namespace
-from .playbook_run import ansible_playbook
+from .playbook_run import ansible_playbook, typed
 
 #: Ansible starts this in place of a shell, and is inside the node, which has a name of its own.
 _SHELL = """#!/bin/sh
@@ -99,14 +101,24 @@ class Fleet:
         :param playbook: C(apply), C(status) or C(remove) of the collection, or the path of another.
         :param env: settings of Ansible, beside its defaults.
         """
+        name = playbook if "/" in playbook else "kubenode.ip_masq." + playbook
+        inventory = ("-i", self._write_inventory())
+        return _played(ansible_playbook(self._root, *inventory, name, *arguments, **_settings(env)))
+
+    def type(
+        self, command: str, folder: t.Optional[Path] = None, env: t.Optional[t.Mapping[str, str]] = None
+    ) -> Played:
+        """Run a command line of Ansible as an operator types it, with the inventory beside the one that it names.
+
+        :param folder: the current directory; default: that of :meth:`play`.
+        """
+        command = "%s -i %s" % (command, shlex.quote(self._write_inventory()))
+        return _played(typed(command, folder or self._root, self._root, **_settings(env)))
+
+    def _write_inventory(self) -> str:
         where = self._root / "inventory.yml"
         where.write_text(yaml.safe_dump(self.inventory()))
-        settings = {"COLUMNS": "200", **(env or {})}
-        name = playbook if "/" in playbook else "kubenode.ip_masq." + playbook
-        done = ansible_playbook(self._root, "-i", str(where), name, *arguments, **settings)
-        lines = re.findall(r"(?m)^(\S+) +: (ok=\d+ .*)$", done.stdout)
-        counts = {host: {key: int(count) for key, count in re.findall(r"(\w+)=(\d+)", line)} for host, line in lines}
-        return Played(done.returncode, done.stdout + done.stderr, counts)
+        return str(where)
 
     def inventory(self) -> t.Dict[str, t.Any]:
         """The inventory as Ansible's YAML plugin reads it."""
@@ -117,3 +129,13 @@ class Fleet:
         for group, variables in self.group_vars.items():
             groups.setdefault(group, {})["vars"] = variables
         return groups
+
+
+def _settings(env: t.Optional[t.Mapping[str, str]]) -> t.Dict[str, str]:
+    return {"COLUMNS": "200", **(env or {})}
+
+
+def _played(done: subprocess.CompletedProcess[str]) -> Played:
+    lines = re.findall(r"(?m)^(\S+) +: (ok=\d+ .*)$", done.stdout)
+    counts = {host: {key: int(count) for key, count in re.findall(r"(\w+)=(\d+)", line)} for host, line in lines}
+    return Played(done.returncode, done.stdout + done.stderr, counts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import typing as t
 from pathlib import Path
 
 from .import_collection import KEEP_COMPILED, location
@@ -16,19 +17,38 @@ from .import_collection import KEEP_COMPILED, location
 def ansible_playbook(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
     """Run it to its end, whatever its exit status is.
 
-    The program is the one that IP_MASQ_ANSIBLE_PLAYBOOK names, else that of the Python that runs the tests.
-
     :param folder: the current directory and the home of the run.
     :param settings: variables of its environment, in which no other ANSIBLE_ ones are.
     """
-    program = os.environ.get("IP_MASQ_ANSIBLE_PLAYBOOK") or str(Path(sys.executable).with_name("ansible-playbook"))
+    return _run([str(_program()), *arguments], folder, folder, settings)
+
+
+def typed(command: str, folder: Path, home: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run a command line as if it was typed in a shell that finds the programs of Ansible.
+
+    :param folder: the current directory.
+    :param home: the home of the run.
+    """
+    path = "%s:%s" % (_program().parent, os.environ["PATH"])
+    return _run(["bash", "-euc", command], folder, home, {"PATH": path, **settings})
+
+
+def _program() -> Path:
+    """The one that IP_MASQ_ANSIBLE_PLAYBOOK names, else that of the Python that runs the tests."""
+    named = os.environ.get("IP_MASQ_ANSIBLE_PLAYBOOK")
+    return Path(named) if named else Path(sys.executable).with_name("ansible-playbook")
+
+
+def _run(
+    argv: t.Sequence[str], folder: Path, home: Path, settings: t.Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
-    env.update(HOME=str(folder), LC_ALL="C.UTF-8", ANSIBLE_COLLECTIONS_PATH=str(location().parents[2]))
+    env.update(HOME=str(home), LC_ALL="C.UTF-8", ANSIBLE_COLLECTIONS_PATH=str(location().parents[2]))
     # For speed alone.
     env.update(ANSIBLE_PIPELINING="1", PYTHONPATH=KEEP_COMPILED)
     env.update(settings)
     return subprocess.run(
-        [program, *arguments],
+        argv,
         cwd=folder,
         env=env,
         stdin=subprocess.DEVNULL,

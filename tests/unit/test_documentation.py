@@ -19,6 +19,7 @@ from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.fleet import STAT
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import ADDRESSES, PLUGINS
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import DEFAULTS as DEFAULTS_OF_KUBESPRAY
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import OF_PLAYBOOKS
+from support import documented
 from support.agent_metrics import METRICS
 from support.import_collection import ROOT, location
 
@@ -163,3 +164,41 @@ def test_examples_in_yaml_are_yaml(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     for example in re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
         assert yaml.safe_load(example)
+
+
+#: What commands of the pages begin with.
+PROGRAMS = (
+    r"(?:[A-Z_]+=\S+ )*(?:ansible(?:-\w+)?|make|tools/[\w-]+|nft|ip6?tables(?:-\w+)?|ip-masq-agent|kubectl|systemctl|"
+    r"jq|journalctl|conntrack|molecule|podman|git|python3?|pip|rpm|dpkg|apt|apt-get)\b"
+)
+
+
+def test_every_command_is_executed_by_a_test_or_there_is_a_reason() -> None:
+    """Those in neither map are executed by tests/kernel/test_documented_commands.py."""
+    texts = {command.text for command in documented.commands()}
+    assert texts >= {*documented.ELSEWHERE, *documented.NOT_HERE}, "commands that no page has"
+    assert not set(documented.ELSEWHERE) & set(documented.NOT_HERE)
+    for command, test in documented.ELSEWHERE.items():
+        tree = ast.parse((ROOT / test).read_text(encoding="utf-8"))
+        literals = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+        assert command in literals, "%s does not execute it: %s" % (test, command)
+
+
+@pytest.mark.parametrize("page", documented.PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_are_in_blocks_where_they_are_found(page: Path) -> None:
+    """Such as begin a line of another block would be executed by no test. (Dots stand for what a message fills in.)"""
+    text = re.sub(r"(?ms)^( *)```console\n.*?^\1```$", "", page.read_text(encoding="utf-8"))
+    blocks = re.findall(r"(?ms)^ *```(?!yaml|ini|json)\w*\n(.*?)^ *```$", text) + re.findall(r"(?m)^ {4,}\S.*$", text)
+    lines = [line.strip() for block in blocks for line in block.splitlines()]
+    assert [line for line in lines if re.match(r"(\$ )?%s [^.:]" % PROGRAMS, line)] == []
+
+
+@pytest.mark.parametrize("page", documented.PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_in_sentences_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    playbooks = {path.stem for path in (location() / "playbooks").glob("*.yml")}
+    assert set(re.findall(r"ansible-playbook (?:-\S+ \S+ )*kubenode\.ip_masq\.(\w+)", text)) <= playbooks
+    targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8")))
+    assert set(re.findall(r"`make ([a-z-]+)", text)) <= targets
+    words = set(re.findall(r"`ip-masq-agent ([a-z]+)", text))
+    assert words <= {"status", "explain", "verify", "who", "sync", "remove"}, words

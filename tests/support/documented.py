@@ -1,0 +1,98 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The commands of README and documents, and what executes each of them.
+
+A command is a line that begins with C($) in a C(console) block. Each is executed by
+C(tests/kernel/test_documented_commands.py), unless it is in :data:`ELSEWHERE` or :data:`NOT_HERE`.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from .import_collection import ROOT
+
+PAGES = sorted(
+    (
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/support/README.md")),
+        *(ROOT / "docs").glob("**/*.md"),
+        *(ROOT / "docs").glob("**/*.rst"),
+        *(ROOT / "examples").glob("**/*.md"),
+    ),
+    key=lambda path: (path.name != "README.md" or path.parent != ROOT, str(path)),
+)
+
+#: Another test that executes the command line as it is: its file, which has the line as text.
+ELSEWHERE = {
+    "ANSIBLE_CONFIG=kubespray/ansible.cfg ansible-playbook -b -i inventory/mycluster/inventory.ini site.yml": (
+        "tests/kernel/test_kubespray.py"
+    ),
+    "ANSIBLE_CONFIG=kubespray/ansible.cfg ansible-playbook -b -i inventory/mycluster/inventory.ini reset.yml "
+    "-e reset_confirmation=yes": "tests/kernel/test_kubespray.py",
+    "ansible-playbook kubenode.ip_masq.apply -i hosts.ini -e ip_masq_agent_hosts=canary -e ip_masq_agent_verify=fail": (
+        "tests/kernel/test_playbooks.py"
+    ),
+    "ansible-playbook nodes.yml -i hosts.ini": "tests/kernel/test_windows.py",
+    "ansible-playbook nodes.yml -i hosts.ini -e ip_masq_windows_write=true -CD": "tests/kernel/test_windows.py",
+    "ansible-playbook nodes.yml -i hosts.ini -e ip_masq_windows_write=true --limit 'windows[0]'": (
+        "tests/kernel/test_windows.py"
+    ),
+    "ansible-playbook -i examples/racks/inventory.yml kubenode.ip_masq.apply -e ip_masq_agent_hosts=kube_node": (
+        "tests/kernel/test_racks.py"
+    ),
+}
+
+_GALAXY = "needs Galaxy; tools/setup installs the built artefact by the same command with --offline"
+_NODES = "boots three nodes; `make test-molecule` goes through the same steps as `molecule test`"
+_CLUSTER = "needs an API server"
+#: Why a command is not executed by any test.
+NOT_HERE = {
+    "ansible-galaxy collection install kubenode.ip_masq": _GALAXY,
+    "ansible-galaxy collection install ansible.windows": _GALAXY,
+    "tools/with-cgroup2 molecule converge -s default": _NODES,
+    'tools/with-cgroup2 podman exec -it "$(tools/nodes prefix)-default-node-trixie" bash': _NODES,
+    "tools/with-cgroup2 molecule destroy -s default": _NODES,
+    "kubectl -n kube-system get configmap ip-masq-agent -o jsonpath='{.data.config}'": _CLUSTER,
+    "kubectl -n kube-system get daemonset ip-masq-agent -o jsonpath='{.spec.template.spec.containers[*].args}'": (
+        _CLUSTER
+    ),
+    "kubectl -n kube-system delete pod -l k8s-app=kube-proxy --field-selector spec.nodeName=NODE": _CLUSTER,
+}
+
+
+class Command(t.NamedTuple):
+    """A command line of a page."""
+
+    #: page and line, for messages
+    where: str
+    #: without the comment behind it
+    text: str
+    #: what the page prints below it
+    output: t.List[str]
+
+
+def commands() -> t.List[Command]:
+    """All commands in the order of the pages, the README first; each once."""
+    found: t.Dict[str, Command] = {}
+    for page in PAGES:
+        for command in _of_page(page.read_text(encoding="utf-8"), str(page.relative_to(ROOT))):
+            found.setdefault(command.text, command)
+    return list(found.values())
+
+
+def _of_page(text: str, name: str) -> t.Iterator[Command]:
+    for block in re.finditer(r"(?m)^( *)```console\n(.*?)^\1```$", text, re.DOTALL):
+        first = text.count("\n", 0, block.start(2)) + 1
+        command: t.Optional[Command] = None
+        lines = [line[len(block.group(1)) :] for line in block.group(2).splitlines()]
+        for number, line in enumerate(lines, first):
+            if line.startswith("$ "):
+                if command:
+                    yield command
+                command = Command("%s:%d" % (name, number), re.sub(r" +# .*", "", line[2:]).strip(), [])
+            elif command:
+                command.output.append(line)
+        if command:
+            yield command
