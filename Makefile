@@ -39,7 +39,7 @@ demo: setup-nodes ## three systemd nodes, the module on each, real packets, who 
 test: setup-nodes ## everything below, side by side; what fails does not hide the rest
 	@$(PYTHON) tools/test kernel unit sanity lint molecule # the longest job first, the many short ones last
 
-lint: setup ## ruff, shellcheck, ansible-lint (production), REUSE, changelog, galaxy-importer
+lint: setup ## ruff, shellcheck, ansible-lint (production), REUSE, changelog, docsite, galaxy-importer
 	@$(PYTHON) tools/test lint
 
 sanity: setup ## ansible-test sanity on the installed artefact, with every Python there is

@@ -102,6 +102,8 @@ class Operator:
             return _run(command + " --help", ROOT)
         if program == ".":
             return _run(command, ROOT)
+        if program == "journalctl":
+            return _run(command + " --no-pager", ROOT)
         if program == "jq":
             return _run(command, self._fleet.folder)
         if command == "nft monitor trace":

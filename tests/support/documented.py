@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The commands of README and documents, and what executes each of them.
 
-A command is a line that begins with C($) in a C(console) block. Each is executed by
+A command is a line that begins with C($) in a C(console) block of Markdown or reStructuredText. Each is executed by
 C(tests/kernel/test_documented_commands.py), unless it is in :data:`ELSEWHERE` or :data:`NOT_HERE`.
 """
 
@@ -82,11 +82,18 @@ def commands() -> t.List[Command]:
     return list(found.values())
 
 
+#: In Markdown, and in reStructuredText.
+_BLOCKS = (
+    re.compile(r"(?ms)^(?P<indent> *)```console\n(?P<lines>.*?)^ *```$"),
+    re.compile(r"(?m)^\.\. code-block:: console\n\n(?P<lines>(?:(?P<indent> {4}).*\n)+)"),
+)
+
+
 def _of_page(text: str, name: str) -> t.Iterator[Command]:
-    for block in re.finditer(r"(?m)^( *)```console\n(.*?)^\1```$", text, re.DOTALL):
-        first = text.count("\n", 0, block.start(2)) + 1
+    for block in (block for pattern in _BLOCKS for block in pattern.finditer(text)):
+        first = text.count("\n", 0, block.start("lines")) + 1
         command: t.Optional[Command] = None
-        lines = [line[len(block.group(1)) :] for line in block.group(2).splitlines()]
+        lines = [line[len(block.group("indent")) :] for line in block.group("lines").splitlines()]
         for number, line in enumerate(lines, first):
             if line.startswith("$ "):
                 if command:
@@ -96,3 +103,10 @@ def _of_page(text: str, name: str) -> t.Iterator[Command]:
                 command.output.append(line)
         if command:
             yield command
+
+
+def without_blocks(text: str) -> str:
+    """A page without its blocks of commands."""
+    for pattern in _BLOCKS:
+        text = pattern.sub("", text)
+    return text

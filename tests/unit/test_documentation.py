@@ -25,6 +25,7 @@ from support.import_collection import ROOT, location
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 VERIFICATION = (ROOT / "docs" / "verification.md").read_text(encoding="utf-8")
 KUBESPRAY = (ROOT / "docs" / "kubespray.md").read_text(encoding="utf-8")
 FLEETS = (ROOT / "docs" / "fleets.md").read_text(encoding="utf-8")
@@ -35,6 +36,12 @@ DOCUMENTS = [
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 SOURCES = [path.read_text(encoding="utf-8") for path in (location() / "plugins").rglob("*.py")]
+
+
+def anchors(page: Path) -> t.Set[str]:
+    """Of the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def rows(text: str, after: str) -> t.List[t.List[str]]:
@@ -65,13 +72,33 @@ def _texts(source: str) -> t.Iterator[str]:
 TEXTS = [text for source in SOURCES for text in _texts(source)]
 
 
-@pytest.mark.parametrize("message", [row[0].strip("`") for row in rows(README, "## When something is wrong")])
+#: What commands of the pages begin with.
+PROGRAMS = (
+    r"(?:[A-Z_]+=\S+ )*(?:ansible(?:-\w+)?|make|tools/[\w-]+|nft|ip6?tables(?:-\w+)?|ip-masq-agent|kubectl|systemctl|"
+    r"jq|journalctl|conntrack|molecule|podman|git|ip(?= address)|python3?|pip|rpm|dpkg|apt|apt-get)\b"
+)
+
+
+@pytest.mark.parametrize("message", [row[0].strip("`") for row in rows(TROUBLESHOOTING, "## By message")])
 def test_every_message_is_one_that_the_code_prints(message: str) -> None:
     """Dots, N and the value of cidrLimit stand for what the code fills in."""
     parts = [part.strip("; ") for part in re.split(r"\.\.\.|\bN\b|cidrLimit \(64\)", message)]
     assert max(map(len, parts)) >= 10, "too short to be told from other messages"
     for part in parts:
         assert any(part in text for text in TEXTS), part
+
+
+@pytest.mark.parametrize("row", rows(TROUBLESHOOTING, "## By symptom"), ids=lambda row: row[0][:40])
+def test_symptoms_are_told_in_words_that_are_printed(row: t.List[str]) -> None:
+    """What is in monospace is a command, a name, systemd's word for an exit status, or text that the code prints."""
+    names = {*METRICS, *STATES, *(option.name for option in POLICY_OPTIONS), "apply", "status", "program", "drift"}
+    for word in re.findall(r"`([^`]+)`", " ".join(row)):
+        exit_status = re.fullmatch(r"status=(\d+)/[A-Z]+", word)
+        if exit_status:
+            assert [exit_status.group(1)] in [one[:1] for one in rows(OPERATIONS, "| exit status | means |")]
+        elif word not in names and not re.match(r"%s |-CD$|[a-z-]+\.service$" % PROGRAMS, word):
+            for part in filter(None, re.split(r"\.\.\. ?|: |:$", word)):
+                assert any(part in text for text in TEXTS), part
 
 
 def test_policy_table_has_every_key_with_its_default() -> None:
@@ -87,7 +114,7 @@ def test_policy_table_has_every_key_with_its_default() -> None:
 def test_variables_are_those_of_the_role() -> None:
     spec = yaml.safe_load((location() / "roles/ip_masq_agent/meta/argument_specs.yml").read_text(encoding="utf-8"))
     known = {*spec["argument_specs"]["main"]["options"], *OF_PLAYBOOKS, *METRICS}
-    for text in (README, OPERATIONS, VERIFICATION, KUBESPRAY, FLEETS, WINDOWS):
+    for text in (README, OPERATIONS, TROUBLESHOOTING, VERIFICATION, KUBESPRAY, FLEETS, WINDOWS):
         for name in re.findall(r"\bip_masq_agent_[a-z0-9_]+\b", text):
             assert name in known or any(one.startswith(name) for one in known if name.endswith("_")), name
 
@@ -147,9 +174,17 @@ def test_links_lead_somewhere(document: Path) -> None:
         other = (document.parent / path).resolve() if path else document
         assert other.exists(), target
         if anchor:
-            headings = re.findall(r"^#+ (.*)$", other.read_text(encoding="utf-8"), re.MULTILINE)
-            anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-            assert anchor in anchors, target
+            assert anchor in anchors(other), target
+
+
+@pytest.mark.parametrize("guide", sorted((ROOT / "docs/docsite/rst").iterdir()), ids=lambda path: path.name)
+def test_guides_of_the_docsite_lead_to_the_pages(guide: Path) -> None:
+    """The text of a guide is in one place, its page: what is on the docsite is short, and links there."""
+    links = re.findall(r"ansible-ip-masq/(?:blob|tree)/main/([^>#]+)#?([^>]*)>", guide.read_text(encoding="utf-8"))
+    assert links
+    for path, anchor in links:
+        assert (ROOT / path).exists(), path
+        assert not anchor or anchor in anchors(ROOT / path), anchor
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -166,13 +201,6 @@ def test_examples_in_yaml_are_yaml(document: Path) -> None:
         assert yaml.safe_load(example)
 
 
-#: What commands of the pages begin with.
-PROGRAMS = (
-    r"(?:[A-Z_]+=\S+ )*(?:ansible(?:-\w+)?|make|tools/[\w-]+|nft|ip6?tables(?:-\w+)?|ip-masq-agent|kubectl|systemctl|"
-    r"jq|journalctl|conntrack|molecule|podman|git|python3?|pip|rpm|dpkg|apt|apt-get)\b"
-)
-
-
 def test_every_command_is_executed_by_a_test_or_there_is_a_reason() -> None:
     """Those in neither map are executed by tests/kernel/test_documented_commands.py."""
     texts = {command.text for command in documented.commands()}
@@ -187,7 +215,7 @@ def test_every_command_is_executed_by_a_test_or_there_is_a_reason() -> None:
 @pytest.mark.parametrize("page", documented.PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_are_in_blocks_where_they_are_found(page: Path) -> None:
     """Such as begin a line of another block would be executed by no test. (Dots stand for what a message fills in.)"""
-    text = re.sub(r"(?ms)^( *)```console\n.*?^\1```$", "", page.read_text(encoding="utf-8"))
+    text = documented.without_blocks(page.read_text(encoding="utf-8"))
     blocks = re.findall(r"(?ms)^ *```(?!yaml|ini|json)\w*\n(.*?)^ *```$", text) + re.findall(r"(?m)^ {4,}\S.*$", text)
     lines = [line.strip() for block in blocks for line in block.splitlines()]
     assert [line for line in lines if re.match(r"(\$ )?%s [^.:]" % PROGRAMS, line)] == []
