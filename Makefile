@@ -16,7 +16,7 @@ SIGNING_KEY ?=
 export SIGNING_KEY
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-nodes demo test test-unit test-kernel test-molecule sanity lint bench dist clean
+.PHONY: help setup setup-nodes demo test test-unit test-kernel test-molecule sanity lint bench release dist clean
 
 help: ## this list
 	@echo "On a Debian 12 or 13 machine, as root or with sudo. Every target sets up what it needs first."
@@ -56,6 +56,9 @@ test-molecule: setup-nodes ## scenarios on three systemd nodes: Debian 11, 12 (i
 
 bench: setup-nodes ## the figures, ours and others', in one table
 	@tools/bench
+
+release: setup ## the tree of a release: make release VERSION=1.1.0 sets the version and writes the changelog
+	@$(PYTHON) tools/release $(VERSION)
 
 dist: setup ## a release in dist/: collection, agent as tarball, .deb and .rpm, SBOM, checksums; see docs/releases.md
 	@$(PYTHON) tools/dist $(ARGS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -66,3 +67,62 @@ def test_workflow_calls_what_contributors_call() -> None:
     assert {".ci/run", "make dist"} <= set(commands)
     assert os.access(ROOT / ".ci/run", os.X_OK)
     assert workflow["permissions"] == {"contents": "read"}
+
+
+def test_version_added_names_a_release() -> None:
+    """An unreleased version number would stay in the documentation forever; tools/release replaces it."""
+    released = {*yaml.safe_load((ROOT / "changelogs/changelog.yaml").read_text())["releases"], VERSION}
+    sources = [*(ROOT / "plugins").rglob("*.py"), *(ROOT / "roles").rglob("argument_specs.yml")]
+    added = {
+        version
+        for source in sources
+        for version in re.findall(r"^ *version_added: (\S+)$", source.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert added and added <= {version.partition("-")[0] for version in released}
+
+
+def test_fragments_have_no_markup_of_plugins() -> None:
+    """The changelog would show it as it is."""
+    for fragment in sorted((ROOT / "changelogs/fragments").glob("*.yml")):
+        assert not re.findall(r"\b[A-Z]+\([^)]+\)", re.sub("``.*?``", "", fragment.read_text(encoding="utf-8")))
+
+
+def release(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run tools/release."""
+    command = [sys.executable, tree / "tools/release", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_release_sets_the_version_and_writes_the_changelog(tmp_path: Path) -> None:
+    """In a copy of what it reads and writes, before a first release, with one fragment."""
+    version_file = "plugins/module_utils/_version.py"
+    for name in ("tools/release", "tools/runner.py", "galaxy.yml", "README.md", "docs/fleets.md", version_file,
+                 "changelogs/config.yaml", "plugins/modules/ip_masq_agent.py"):  # fmt: skip
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    module = tmp_path / "plugins/modules/ip_masq_agent.py"
+    module.write_text(re.sub(r"(?m)^version_added: .*$", "version_added: " + VERSION, module.read_text()))
+    (tmp_path / "changelogs/changelog.yaml").write_text("---\nancestor: null\nreleases: {}\n")
+    fragment = tmp_path / "changelogs/fragments/one.yml"
+    fragment.parent.mkdir()
+    fragment.write_text("---\nminor_changes:\n  - role - is new.\n")
+    (tmp_path / ".venv").symlink_to(ROOT / ".venv")
+    done = release(tmp_path, "97.1.0-rc1")
+    assert done.returncode == 0, done.stdout + done.stderr
+    text = {path.name: path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+    assert yaml.safe_load(text["galaxy.yml"])["version"] == "97.1.0-rc1"
+    assert 'VERSION = "97.1.0-rc1"\n' in text["_version.py"]
+    assert "agent 97.1.0-rc1; iptables" in text["README.md"]
+    (row,) = [line for line in text["fleets.md"].splitlines() if "agent 97.1.0-rc1 " in line]
+    assert row.index("2,984") == 29, "columns stay aligned"
+    # what was new in a version that was never released is new in this one
+    assert "\nversion_added: 97.1.0\n" in text["ip_masq_agent.py"]
+    assert "role \\- is new\\." in text["CHANGELOG.md"] and "ip\\_masq\\_agent \\- " in text["CHANGELOG.md"]
+    assert sorted(path.name for path in (tmp_path / "changelogs").rglob("*.y*ml")) == ["changelog.yaml", "config.yaml"]
+    again = release(tmp_path, "97.1.0")
+    assert again.returncode == 1 and "there is nothing to release" in again.stderr
+
+
+def test_release_refuses_what_is_no_version() -> None:
+    for word in ("1.0", "1.0.0-rc10", "v1.0.0"):
+        assert "usage: tools/release VERSION" in release(ROOT, word).stderr
