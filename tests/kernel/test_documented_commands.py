@@ -63,8 +63,6 @@ class Operator:
             self._inventory("node1", "node2")  # the second has no agent yet
         elif " --limit @nodes" in command.text:
             assert (self._fleet.folder / "nodes").read_text() == "node2\n"
-        elif "ip_masq_agent_serial" in command.text:
-            self._inventory("node1")
         elif command.text == "nft list table ip ip_masq_agent":
             self._other.drop_in("backend.json", '{"backend": "nftables"}')
             assert self._other.sync().returncode == 0

@@ -248,7 +248,10 @@ def test_role_verifies_what_it_applied(tmp_path: Path) -> None:
         other = ("-t", "nat", "-I", "POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
         fleet.nodes["n1"].ns.run("iptables-nft", *other)
         text = "not all as declared: 10.8.0.0/16: declared pod, node seen"
-        warned = fleet.play("apply", "-e", NODES)
+        warned = fleet.type(
+            "ansible-playbook kubenode.ip_masq.apply -i hosts.ini -e ip_masq_agent_hosts=kube_node "
+            """-e '{"ip_masq_agent_serial": [1, "5%", "100%"]}'"""
+        )
         assert warned.rc == 0 and warned.said.count(text) == 1, warned.said
         assert [counts["changed"] for counts in warned.recap.values()] == [0, 0]
         failed = fleet.play("apply", "-e", NODES, "-e", "ip_masq_agent_verify=fail")

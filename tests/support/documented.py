@@ -16,12 +16,11 @@ from .import_collection import ROOT
 
 PAGES = sorted(
     (
-        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "tests/support/README.md")),
-        *(ROOT / "docs").glob("**/*.md"),
+        *ROOT.glob("*.md"),
+        *(path for folder in ("docs", "examples", "roles", "tests") for path in (ROOT / folder).glob("**/*.md")),
         *(ROOT / "docs").glob("**/*.rst"),
-        *(ROOT / "examples").glob("**/*.md"),
     ),
-    key=lambda path: (path.name != "README.md" or path.parent != ROOT, str(path)),
+    key=lambda path: (path != ROOT / "README.md", str(path)),
 )
 
 #: Another test that executes the command line as it is: its file, which has the line as text.
@@ -34,6 +33,8 @@ ELSEWHERE = {
     "ansible-playbook kubenode.ip_masq.apply -i hosts.ini -e ip_masq_agent_hosts=canary -e ip_masq_agent_verify=fail": (
         "tests/kernel/test_playbooks.py"
     ),
+    "ansible-playbook kubenode.ip_masq.apply -i hosts.ini -e ip_masq_agent_hosts=kube_node "
+    """-e '{"ip_masq_agent_serial": [1, "5%", "100%"]}'""": "tests/kernel/test_playbooks.py",
     "ansible-playbook nodes.yml -i hosts.ini": "tests/kernel/test_windows.py",
     "ansible-playbook nodes.yml -i hosts.ini -e ip_masq_windows_write=true -CD": "tests/kernel/test_windows.py",
     "ansible-playbook nodes.yml -i hosts.ini -e ip_masq_windows_write=true --limit 'windows[0]'": (
@@ -60,6 +61,13 @@ NOT_HERE = {
     ),
     "kubectl -n kube-system delete pod -l k8s-app=kube-proxy --field-selector spec.nodeName=NODE": _CLUSTER,
 }
+
+
+#: What commands of the pages begin with.
+PROGRAMS = (
+    r"(?:[A-Z_]+=\S+ )*(?:ansible(?:-\w+)?|make|tools/[\w-]+|nft|ip6?tables(?:-\w+)?|ip-masq-agent|kubectl|systemctl|"
+    r"jq|journalctl|conntrack|molecule|podman|git|ip(?= address)|python3?|pip|rpm|dpkg|apt|apt-get)\b"
+)
 
 
 class Command(t.NamedTuple):

@@ -8,15 +8,17 @@ from __future__ import annotations
 import ast
 import re
 import typing as t
+import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
 import yaml
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.units import unit_files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.actors import ACTORS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.fleet import STATES
-from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import ADDRESSES, PLUGINS
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import ADDRESSES, PLUGINS, derive
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import DEFAULTS as DEFAULTS_OF_KUBESPRAY
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import OF_PLAYBOOKS
 from support import documented
@@ -24,6 +26,7 @@ from support.agent_metrics import METRICS
 from support.import_collection import ROOT, location
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+OPTIONS = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 VERIFICATION = (ROOT / "docs" / "verification.md").read_text(encoding="utf-8")
@@ -72,13 +75,6 @@ def _texts(source: str) -> t.Iterator[str]:
 TEXTS = [text for source in SOURCES for text in _texts(source)]
 
 
-#: What commands of the pages begin with.
-PROGRAMS = (
-    r"(?:[A-Z_]+=\S+ )*(?:ansible(?:-\w+)?|make|tools/[\w-]+|nft|ip6?tables(?:-\w+)?|ip-masq-agent|kubectl|systemctl|"
-    r"jq|journalctl|conntrack|molecule|podman|git|ip(?= address)|python3?|pip|rpm|dpkg|apt|apt-get)\b"
-)
-
-
 @pytest.mark.parametrize("message", [row[0].strip("`") for row in rows(TROUBLESHOOTING, "## By message")])
 def test_every_message_is_one_that_the_code_prints(message: str) -> None:
     """Dots, N and the value of cidrLimit stand for what the code fills in."""
@@ -96,13 +92,13 @@ def test_symptoms_are_told_in_words_that_are_printed(row: t.List[str]) -> None:
         exit_status = re.fullmatch(r"status=(\d+)/[A-Z]+", word)
         if exit_status:
             assert [exit_status.group(1)] in [one[:1] for one in rows(OPERATIONS, "| exit status | means |")]
-        elif word not in names and not re.match(r"%s |-CD$|[a-z-]+\.service$" % PROGRAMS, word):
+        elif word not in names and not re.match(r"%s |-CD$|[a-z-]+\.service$" % documented.PROGRAMS, word):
             for part in filter(None, re.split(r"\.\.\. ?|: |:$", word)):
                 assert any(part in text for text in TEXTS), part
 
 
 def test_policy_table_has_every_key_with_its_default() -> None:
-    table = {row[1].strip("`"): row for row in rows(README, "## Policy")}
+    table = {row[1].strip("`"): row for row in rows(OPTIONS, "## Policy")}
     assert set(table) == {key.key for key in POLICY_OPTIONS}
     for key in POLICY_OPTIONS:
         option, _file_key, default = table[key.key][:3]
@@ -114,19 +110,48 @@ def test_policy_table_has_every_key_with_its_default() -> None:
 def test_variables_are_those_of_the_role() -> None:
     spec = yaml.safe_load((location() / "roles/ip_masq_agent/meta/argument_specs.yml").read_text(encoding="utf-8"))
     known = {*spec["argument_specs"]["main"]["options"], *OF_PLAYBOOKS, *METRICS}
-    for text in (README, OPERATIONS, TROUBLESHOOTING, VERIFICATION, KUBESPRAY, FLEETS, WINDOWS):
+    for text in (README, OPTIONS, OPERATIONS, TROUBLESHOOTING, VERIFICATION, KUBESPRAY, FLEETS, WINDOWS):
         for name in re.findall(r"\bip_masq_agent_[a-z0-9_]+\b", text):
             assert name in known or any(one.startswith(name) for one in known if name.endswith("_")), name
 
 
+#: What the README calls programs that rules belong to, if it is another name.
+NAMES = {"CNI plugin bridge or ptp": "bridge, ptp"}
+
+
 def test_variables_of_kubespray_are_those_that_are_read() -> None:
-    table = {row[0].strip("`") for row in rows(KUBESPRAY, "| `kube_network_plugin` | masquerades |")}
-    assert set(PLUGINS) <= table
-    named = set(re.findall(r"\b[a-z][a-z0-9]*_[a-z0-9_]+\b", KUBESPRAY))
+    table = rows(README, "| network plugin | masquerades itself |")
+    assert set(PLUGINS) <= {name for row in table for name in re.findall(r"`([^`]+)`", row[0])}
+    named = set(re.findall(r"\b[a-z][a-z0-9]*_[a-z0-9_]+\b", KUBESPRAY + " ".join(row[3] for row in table)))
     assert {*DEFAULTS_OF_KUBESPRAY, *ADDRESSES} - {"ip", "ip6", "ip_masq_agent_nomasq_all_reserved_ranges"} <= named
     for row in rows(KUBESPRAY, "| variable of kubespray |"):
         for default in re.findall(r"`([^`]+)`", row[1]):
             assert default in [str(value).lower() for value in DEFAULTS_OF_KUBESPRAY.values()]
+
+
+def test_the_table_of_network_plugins_says_what_the_programs_say() -> None:
+    """Each setting that ends masquerading is in the remedy of that program's rules, or in kubespray's remark."""
+    table = {
+        re.split(r" \(", row[0])[0].lower(): row for row in rows(README, "| network plugin | masquerades itself |")
+    }
+    remedies = {NAMES.get(actor.name, actor.name).lower(): actor.remedy for actor in ACTORS}
+    assert {"calico", "flannel", "cilium", "kube-router", "antrea", "kubenet", "bridge, ptp"} <= {*table, *remedies}
+    remarks = {name: " ".join(_remarks(name)) for name in PLUGINS}
+    for name, row in table.items():
+        for setting in re.findall(r"`([^`]+)`", row[2]):
+            said = remedies.get(name, "") + remarks.get(name, "")
+            assert re.sub(r'["\s]', "", setting) in re.sub(r'["\s]', "", said), setting
+        if name in remarks:
+            for variable in re.findall(r"`([a-z]\w+_\w+): ", row[3]):
+                assert variable in remarks[name], variable
+
+
+def _remarks(plugin: str) -> t.List[str]:
+    """What the playbook prints about a network plugin, with kubespray's defaults and IPv6."""
+    hosts: t.Dict[str, t.Dict[str, t.Any]] = {
+        "node": {"kube_network_plugin": plugin, "ipv6_stack": True, "nat_outgoing_ipv6": True}
+    }
+    return derive(["node"], ["node"], hosts).lines
 
 
 def test_variables_for_windows_are_those_of_its_role() -> None:
@@ -164,6 +189,25 @@ def test_units_are_those_that_are_installed() -> None:
             # "`name.path`, `.service`" are two units of one name.
             named.append(named[-1].rpartition(".")[0] + unit if unit.startswith(".") else unit.replace("@*.", "@."))
     assert sorted(named) == sorted(unit_files(Paths()))
+
+
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs/images").iterdir()), ids=lambda path: path.name)
+def test_pictures_are_readable_in_light_and_dark_and_name_what_there_is(picture: Path) -> None:
+    text = picture.read_text(encoding="utf-8")
+    svg = "{http://www.w3.org/2000/svg}"
+    tree = ElementTree.fromstring(text)
+    assert tree.findtext(svg + "title") and tree.findtext(svg + "desc") and picture.name in README
+    light, dark = text.split("prefers-color-scheme: dark")
+    classes = set(re.findall(r"\.([a-z-]+) \{[^}]*(?:fill|stroke): #", light))
+    assert classes and classes <= set(re.findall(r"\.([a-z-]+) \{", dark)), "colours for dark, too"
+    where = Paths()
+    names = {where.config, where.program, where.resync, *unit_files(where)}
+    found = {
+        name
+        for one in tree.iter(svg + "text")
+        for name in re.findall(r"/?[\w/.-]*ip-masq-agent[\w/.-]*", one.text or "")
+    }
+    assert all(any(name in one for one in [*names, where.state_file]) for name in found), found
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -218,7 +262,7 @@ def test_commands_are_in_blocks_where_they_are_found(page: Path) -> None:
     text = documented.without_blocks(page.read_text(encoding="utf-8"))
     blocks = re.findall(r"(?ms)^ *```(?!yaml|ini|json)\w*\n(.*?)^ *```$", text) + re.findall(r"(?m)^ {4,}\S.*$", text)
     lines = [line.strip() for block in blocks for line in block.splitlines()]
-    assert [line for line in lines if re.match(r"(\$ )?%s [^.:]" % PROGRAMS, line)] == []
+    assert [line for line in lines if re.match(r"(\$ )?%s [^.:]" % documented.PROGRAMS, line)] == []
 
 
 @pytest.mark.parametrize("page", documented.PAGES, ids=lambda path: str(path.relative_to(ROOT)))
