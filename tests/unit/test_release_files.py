@@ -61,6 +61,15 @@ def test_artefact_does_not_contain(name: str) -> None:
     assert not (location() / name).exists()
 
 
+def test_artefact_has_no_litter() -> None:
+    """Litter of a checkout would make two builds of a commit differ; so would an empty directory, which git has not."""
+    command = ["git", "-C", ROOT, "ls-files", "--cached", "--others", "--exclude-standard"]
+    tracked = {Path(name) for name in subprocess.check_output(command, text=True).splitlines()}
+    folders = {parent for path in tracked for parent in path.parents}
+    built = {path.relative_to(location()) for path in location().rglob("*") if "__pycache__" not in path.parts}
+    assert built - tracked - folders == {Path("MANIFEST.json"), Path("FILES.json")}
+
+
 def test_workflow_calls_what_contributors_call() -> None:
     workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
     commands = [step["run"].splitlines()[-1] for step in workflow["jobs"]["test"]["steps"] if "run" in step]
