@@ -5,13 +5,10 @@
 
 from __future__ import annotations
 
-import http.client
 import re
 import time
 import typing as t
-import urllib.error
 import urllib.parse
-import urllib.request
 
 from .._errors import ConfigError
 from .flags import last_value
@@ -79,6 +76,9 @@ def wait_healthy(url: str, timeout: float) -> str:
     :param timeout: seconds.
     :returns: nothing if it is healthy, else the last thing that went wrong.
     """
+    # Imported here: most nodes need no restart, and loading the HTTP client takes longer than all that is done there.
+    import urllib.request
+
     # The node's own address must not be asked for through a proxy.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     deadline = time.monotonic() + timeout
@@ -89,8 +89,14 @@ def wait_healthy(url: str, timeout: float) -> str:
         time.sleep(POLL)
 
 
-def _ask(opener: urllib.request.OpenerDirector, url: str, timeout: float) -> str:
-    """Ask once; see :func:`wait_healthy`."""
+def _ask(opener: t.Any, url: str, timeout: float) -> str:
+    """Ask once; see :func:`wait_healthy`.
+
+    :param opener: an C(OpenerDirector).
+    """
+    import http.client
+    import urllib.error
+
     try:
         with opener.open(url, timeout=timeout):
             return ""
