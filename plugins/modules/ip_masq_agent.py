@@ -75,6 +75,63 @@ options:
         seconds.
     type: int
     default: 5
+  verify:
+    description:
+      - Whether to test afterwards that all traffic leaves as declared, whichever program's rules decide. Runs
+        C(ip-masq-agent verify) on the node and returns its result in RV(verification). The module does not fail for
+        that result.
+      - Not done in check mode, after a failure, or with O(state=absent).
+    type: bool
+    default: false
+  kubelet:
+    description:
+      - If set, also returns in RV(kubelet) what M(kubenode.ip_masq.kubelet_masquerade) with these options would do,
+        which saves a call of that module on nodes that need no change. Nothing is done to a kubelet.
+      - Not asked after a failure, or with O(state=absent).
+    type: dict
+    suboptions:
+      policy:
+        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:policy).
+        type: str
+        choices: [auto, present, absent, report]
+        default: auto
+      unit:
+        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:unit).
+        type: str
+        default: ''
+      binary:
+        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:binary).
+        type: str
+        default: ''
+      distribution:
+        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:distribution).
+        type: str
+        choices: [auto, kubeadm, kubespray, plain, k3s, rke2, k0s, microk8s]
+        default: auto
+      args_file:
+        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:args_file).
+        type: str
+        default: ''
+      args_variable:
+        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:args_variable).
+        type: str
+        default: ''
+      restart:
+        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:restart).
+        type: bool
+        default: true
+      healthz_url:
+        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:healthz_url).
+        type: str
+        default: ''
+      healthz_timeout:
+        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:healthz_timeout).
+        type: float
+        default: 120
+      probe_timeout:
+        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:probe_timeout).
+        type: float
+        default: 10
 requirements:
   - iptables or nftables on the node
   - systemd on the node
@@ -114,6 +171,14 @@ EXAMPLES = r"""
       resyncInterval: 5m
     metrics_dir: /var/lib/node_exporter/textfile
 
+- name: Apply a policy, and see whether other programs' rules undo it
+  kubenode.ip_masq.ip_masq_agent:
+    config:
+      nonMasqueradeCIDRs: [10.0.0.0/8]
+    verify: true
+  register: applied
+  failed_when: applied.failed or applied.verification.verified is false
+
 - name: Remove the agent, its rules and its files
   kubenode.ip_masq.ip_masq_agent:
     state: absent
@@ -146,9 +211,58 @@ rules:
   description: The return values of M(kubenode.ip_masq.ip_masq) for the rules, without C(changed) and C(diff).
   returned: success
   type: dict
+verification:
+  description: What C(ip-masq-agent verify --json) prints, and how it ended.
+  returned: success, with O(verify=true), not in check mode
+  type: dict
+  contains:
+    exit_status:
+      description:
+        - V(0) if all traffic leaves as declared, V(5) if not, V(1) if that could not be tested. Negative is the number
+          of the signal that ended the program.
+        - None if the program could not be started, or was still running after an hour.
+      type: int
+      sample: 0
+    verified:
+      description: Whether all traffic leaves as declared, none if that could not be tested.
+      type: bool
+      sample: true
+    summary:
+      description: The result, or why there is none, in a sentence.
+      type: str
+      sample: 24 questions, all as declared
+    questions:
+      description: The number of questions that were asked. This and the following only if the program printed a result.
+      type: int
+      sample: 24
+    questions_left_out:
+      description: The number of questions that were not asked, because there were too many.
+      type: int
+      sample: 0
+    conflicts:
+      description: As RV(kubenode.ip_masq.ip_masq_info#module:conflicts).
+      type: list
+      elements: dict
+    limits:
+      description: As RV(kubenode.ip_masq.ip_masq_info#module:limits).
+      type: list
+      elements: dict
+    health:
+      description: As RV(kubenode.ip_masq.ip_masq_info#module:health).
+      type: list
+      elements: dict
+kubelet:
+  description:
+    - The return values of M(kubenode.ip_masq.kubelet_masquerade) in check mode, without C(changed) and C(diff).
+    - Its key C(failure) has the message with which that module would fail; empty if it would not.
+  returned: success, with O(kubelet)
+  type: dict
+  sample:
+    actions: []
+    decision: not_applicable
+    failure: ""
 """
 
-import os
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
@@ -157,19 +271,21 @@ from ansible.module_utils.basic import AnsibleModule
 from ..module_utils._agent import (  # pylint: disable=unused-import
     cli,  # noqa: F401
     install,
+    installed_program,
     module_options,
     removal,
 )
 from ..module_utils._agent.effective_policy import read_policy
 from ..module_utils._agent.memory import read_memory
+from ..module_utils._agent.module_result import as_return
 from ..module_utils._agent.paths import Paths
 from ..module_utils._agent.sync import dry_run, sync
 from ..module_utils._agent.units import SERVICE
 from ..module_utils._engine import restraint
 from ..module_utils._engine.detect import Node
-from ..module_utils._engine.module_result import rules_diff, rules_return
 from ..module_utils._engine.other_actors import find_other_actors
 from ..module_utils._errors import IpMasqError, NodeError, ProgramMissingError
+from ..module_utils._kubelet import module_options as kubelet_options
 from ..module_utils._policy.config_file import config_text
 from ..module_utils._system import systemd
 from ..module_utils._system.node_warning import named
@@ -179,6 +295,8 @@ from ..module_utils._version import VERSION
 ARGUMENT_SPEC = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     **module_options.ARGUMENT_SPEC,
+    "verify": {"type": "bool", "default": False},
+    "kubelet": {"type": "dict", "options": kubelet_options.ARGUMENT_SPEC},
 }
 
 
@@ -216,35 +334,28 @@ def present(module: AnsibleModule, node: Node, where: Paths) -> t.Dict[str, t.An
             errors = (str(exc),)
     if errors:
         module.fail_json(msg="; ".join(errors), **returned)
+    if params["verify"] and not check:
+        returned["verification"] = installed_program.verify(node.run, where, params["lock_timeout"])
+    if params["kubelet"] is not None:
+        returned["kubelet"] = preview_kubelets(module)
     return returned
 
 
-def as_return(done: install.InstallResult, present: bool) -> t.Dict[str, t.Any]:
-    """The module's return values."""
-    rules: t.Dict[str, t.Any] = {}
-    diffs: t.List[t.Dict[str, str]] = []
-    if done.result is not None:
-        rules = rules_return(done.result, present)
-        if done.result.changed:
-            diffs.append(dict(rules_diff(done.result), before_header="rules", after_header="rules"))
-    lines = []
-    for change in done.files:
-        # The text of the configuration and of changed files; of files that are created or removed only the names.
-        if None not in (change.before, change.after) or os.path.basename(change.path) == "config":
-            headers = {"before_header": change.path, "after_header": change.path}
-            diffs.append(dict(headers, before=change.before or "", after=change.after or ""))
-        else:
-            lines.append("file %s: %s" % ("removed" if change.after is None else "written", change.path))
-    lines += done.services
-    if lines:
-        diffs.append({"before": "", "after": "\n".join(lines) + "\n", "after_header": "files and services"})
-    return {
-        "changed": bool(done.lines),
-        "files": [change.path for change in done.files],
-        "services": list(done.services),
-        "rules": rules,
-        "diff": diffs,
-    }
+def preview_kubelets(module: AnsibleModule) -> t.Dict[str, t.Any]:
+    """What the module kubelet_masquerade would do."""
+    # Imported here: to load it takes time, and most callers do not ask.
+    from ..module_utils._kubelet.manage import manage_kubelets
+    from ..module_utils._kubelet.module_result import as_return as kubelet_return
+    from ..module_utils._kubelet.options import Options
+
+    try:
+        report = manage_kubelets(Options(**module.params["kubelet"]), run, check=True)
+    except IpMasqError as exc:
+        return {"failure": str(exc), "actions": []}
+    for warning in report.warnings:
+        module.warn(named(warning))
+    returned = kubelet_return(report)
+    return dict({name: returned[name] for name in returned if name not in ("changed", "diff")}, failure=report.failure)
 
 
 def main() -> None:

@@ -121,14 +121,17 @@ pending:
   sample: ["start: ip-masq-agent.timer"]
 """
 
-import json
 import os
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
 # Ansible sends along what a module imports; cli is here because it is in the installed program, which is compared.
-from ..module_utils._agent import cli, install  # noqa: F401  # pylint: disable=unused-import
+from ..module_utils._agent import (  # pylint: disable=unused-import
+    cli,  # noqa: F401
+    install,
+    installed_program,
+)
 from ..module_utils._agent.module_options import ARGUMENT_SPEC, find_paths
 from ..module_utils._agent.paths import Paths
 from ..module_utils._agent.units import SERVICE
@@ -144,11 +147,10 @@ def reported(run: Runner, where: Paths, lock_timeout: int) -> t.Any:
 
     :raises NodeError: it cannot be started, or cannot report.
     """
-    done = run([where.program, "--lock-timeout", str(lock_timeout), "status", "--json"])
-    try:
-        return json.loads(done.stdout)
-    except ValueError:
-        raise NodeError("%s status: %s" % (where.program, done.error_text)) from None
+    done, report = installed_program.ask(run, where, "status", lock_timeout)
+    if report is None:
+        raise NodeError("%s status: %s" % (where.program, done.error_text))
+    return report
 
 
 def differing_keys(where: Paths, text: str) -> t.List[str]:

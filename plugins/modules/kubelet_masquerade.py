@@ -263,65 +263,15 @@ restart_needed:
   sample: false
 """
 
-import typing as t
-
 from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._errors import IpMasqError
-from ..module_utils._kubelet.distributions import DISTRIBUTIONS
-from ..module_utils._kubelet.manage import Report, manage_kubelets
-from ..module_utils._kubelet.options import POLICIES, Options
+from ..module_utils._kubelet.manage import manage_kubelets
+from ..module_utils._kubelet.module_options import ARGUMENT_SPEC
+from ..module_utils._kubelet.module_result import as_return
+from ..module_utils._kubelet.options import Options
 from ..module_utils._system.node_warning import named
 from ..module_utils._system.process import run
-
-ARGUMENT_SPEC = {
-    "policy": {"type": "str", "choices": list(POLICIES), "default": "auto"},
-    "unit": {"type": "str", "default": ""},
-    "binary": {"type": "str", "default": ""},
-    "distribution": {"type": "str", "choices": ["auto"] + list(DISTRIBUTIONS), "default": "auto"},
-    "args_file": {"type": "str", "default": ""},
-    "args_variable": {"type": "str", "default": ""},
-    "restart": {"type": "bool", "default": True},
-    "healthz_url": {"type": "str", "default": ""},
-    "healthz_timeout": {"type": "float", "default": 120},
-    "probe_timeout": {"type": "float", "default": 10},
-}
-
-
-def as_return(report: Report) -> t.Dict[str, t.Any]:
-    """The module's return values for what a run found and did."""
-    kubelets = [
-        {
-            "unit": seen.unit.name + ".service",
-            "distributions": list(seen.kubelet.distributions),
-            "version": seen.probe.version or "",
-            "flag_supported": seen.probe.supported,
-            "kubenet": seen.kubenet,
-            "configured": [{"where": place.where, "value": value} for place, value in seen.configured],
-            "decision": decision.name,
-            "reason": decision.reason,
-        }
-        for seen, decision in report.kubelets
-    ]
-    first = kubelets[0] if kubelets else {"version": "", "flag_supported": None, "kubenet": False}
-    return {
-        "changed": report.changed,
-        "decision": report.decision,
-        "reason": report.reason,
-        "distributions": sorted({name for kubelet in kubelets for name in kubelet["distributions"]}),
-        "version": first["version"],
-        "flag_supported": first["flag_supported"],
-        "kubenet": first["kubenet"],
-        "kubelets": kubelets,
-        "actions": list(report.actions),
-        "files": list(report.files),
-        "leftover_rules": list(report.leftovers),
-        "restart_needed": report.restart_needed,
-        "diff": [
-            {"before_header": name, "after_header": name, "before": before, "after": after}
-            for name, before, after in report.diff
-        ],
-    }
 
 
 def main() -> None:

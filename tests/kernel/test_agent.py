@@ -546,6 +546,21 @@ class TestModule:
         assert NFT.rules(bare.ns, "ipv4") is None and NFT.listing(bare.ns, "ipv4", "POSTROUTING") == []
         assert self.run(bare, state="absent")["changed"] is False
 
+    def test_one_call_also_verifies_and_asks_about_the_kubelet(self, bare: AgentNode) -> None:
+        both: t.Dict[str, t.Any] = {"config": {}, "verify": True, "kubelet": {}}
+        first = bare.module("ip_masq_agent", both)
+        assert first["changed"] and first["verification"]["exit_status"] == 0, first
+        assert (first["kubelet"]["decision"], first["kubelet"]["failure"]) == ("no_kubelet", "")
+        bare.wire()
+        bare.ns.run("iptables-nft", "-t", "nat", "-I", "POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
+        again = bare.module("ip_masq_agent", {**both, "kubelet": {"binary": "x"}})
+        assert not again["changed"] and not again.get("failed"), "it only returns what it found"
+        assert (again["verification"]["exit_status"], again["verification"]["verified"]) == (5, False)
+        assert again["kubelet"] == {"failure": "binary 'x' must be an absolute path", "actions": []}
+        checked = bare.module("ip_masq_agent", both, check=True)
+        assert "verification" not in checked and checked["kubelet"]["actions"] == []
+        assert not {"verification", "kubelet"} & set(bare.module("ip_masq_agent", {"config": {}}))
+
     def test_what_ansible_sent_is_what_was_installed(self, bare: AgentNode) -> None:
         done = bare.ansible("kubenode.ip_masq.ip_masq_agent", {"config": {}}, "-D")
         assert done["changed"] and not done.get("failed"), done

@@ -8,14 +8,12 @@ from __future__ import annotations
 import re
 import typing as t
 
-from . import service_kubelet
 from .editors import DropInEditor, EnvironmentEditor, LinesEditor
 from .flags import search_yaml
 from .host import Host, Unit, unit_name
 from .kubelet import Kubelet, Place, Program, Reader, Target
+from .module_options import SERVICE_DISTRIBUTIONS
 from .service_kubelet import ServiceKubelet
-
-DISTRIBUTIONS = service_kubelet.DISTRIBUTIONS + ("k3s", "rke2", "k0s", "microk8s")
 
 #: The services that are looked for, and what each one's name says; nothing where the unit itself has to tell.
 _UNITS = {
@@ -196,7 +194,7 @@ def _kind(unit: Unit, distribution: str, chosen: bool) -> str:
     """
     usual = _UNITS.get(unit.name, "")
     # A unit that the operator names may be anything; of the others only the plain kubelet.service.
-    taken = distribution != "auto" and (chosen or (not usual and distribution in service_kubelet.DISTRIBUTIONS))
+    taken = distribution != "auto" and (chosen or (not usual and distribution in SERVICE_DISTRIBUTIONS))
     return distribution if taken else usual
 
 

@@ -10,11 +10,9 @@ import typing as t
 
 from .._errors import ConfigError
 from . import healthz
-from .distributions import DISTRIBUTIONS
 from .editors import EnvironmentEditor
+from .module_options import DISTRIBUTIONS, POLICIES
 from .service_kubelet import named_editor
-
-POLICIES = ("auto", "present", "absent", "report")
 
 _UNIT_NAME = re.compile(r"(?!-)[A-Za-z0-9:_.@\\-]+\Z")
 

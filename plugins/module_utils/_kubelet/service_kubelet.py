@@ -17,9 +17,6 @@ from .host import Host, Unit
 from .kubelet import Place, Program, Reader, Target
 from .words import chars_of, split_words
 
-#: The distributions that do so.
-DISTRIBUTIONS = ("kubeadm", "kubespray", "plain")
-
 #: Files in which kubeadm's packages let the operator put KUBELET_EXTRA_ARGS (deb, rpm).
 KUBEADM_FILES = ("/etc/default/kubelet", "/etc/sysconfig/kubelet")
 KUBEADM_VARIABLE = "KUBELET_EXTRA_ARGS"

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import datetime
 import json
+import os
 import re
+import subprocess
+import sys
 import typing as t
 from pathlib import Path
 
@@ -22,6 +25,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_fi
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS, RESERVED_CIDRS
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent as module
+from support.import_collection import location
 
 OPTIONS = yaml.safe_load(module.DOCUMENTATION)["options"]
 EXAMPLES = yaml.safe_load(module.EXAMPLES)
@@ -33,6 +37,17 @@ def test_documentation_is_what_is_accepted(option: str) -> None:
     documented, accepted = OPTIONS[option], module.ARGUMENT_SPEC[option]
     for about in ("type", "choices", "default", "elements"):
         assert documented.get(about) == accepted.get(about), about
+    inner = {name: dict(about) for name, about in documented.get("suboptions", {}).items()}
+    assert all(about.pop("description") for about in inner.values())
+    assert inner == accepted.get("options", {})
+
+
+def test_a_call_that_does_not_ask_about_the_kubelet_does_not_load_its_code() -> None:
+    """Most of what a call costs is compiling what it imports."""
+    loads = "import sys, %s; print(*(name for name in sys.modules if '._kubelet.' in name))" % module.__name__
+    env = {**os.environ, "PYTHONPATH": str(location().parents[2])}
+    loaded = subprocess.run([sys.executable, "-c", loads], capture_output=True, text=True, check=True, env=env).stdout
+    assert [name.rpartition(".")[2] for name in loaded.split()] == ["module_options"]
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["name"])
