@@ -232,7 +232,7 @@ class TestInfo:
         assert self.ask(node)["service_failure"] == "result exit-code, exit status 203"
 
 
-def test_role_verifies_what_it_applied(tmp_path: Path) -> None:
+def test_role_verifies_what_it_applied_in_one_remote_call(tmp_path: Path) -> None:
     with Fleet(tmp_path, {"kube_node": ["n1", "n2"]}) as fleet:
         for node in fleet.nodes.values():
             node.wire()
@@ -248,10 +248,12 @@ def test_role_verifies_what_it_applied(tmp_path: Path) -> None:
         other = ("-t", "nat", "-I", "POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
         fleet.nodes["n1"].ns.run("iptables-nft", *other)
         text = "not all as declared: 10.8.0.0/16: declared pod, node seen"
+        before = {name: fleet.calls(name) for name in fleet.nodes}
         warned = fleet.type(
             "ansible-playbook kubenode.ip_masq.apply -i hosts.ini -e ip_masq_agent_hosts=kube_node "
             """-e '{"ip_masq_agent_serial": [1, "5%", "100%"]}'"""
         )
+        assert {name: fleet.calls(name) - before[name] for name in fleet.nodes} == {"n1": 1, "n2": 1}
         assert warned.rc == 0 and warned.said.count(text) == 1, warned.said
         assert [counts["changed"] for counts in warned.recap.values()] == [0, 0]
         failed = fleet.play("apply", "-e", NODES, "-e", "ip_masq_agent_verify=fail")

@@ -20,6 +20,7 @@ from .playbook_run import ansible_playbook, typed
 
 #: Ansible starts this in place of a shell, and is inside the node, which has a name of its own.
 _SHELL = """#!/bin/sh
+echo >>%s
 PATH=%s:$PATH
 export PATH
 exec %s unshare --uts /bin/sh -c 'hostname %s && exec /bin/sh "$@"' sh "$@"
@@ -73,7 +74,7 @@ class Fleet:
         folder.mkdir()
         self.nodes[name] = node = AgentNode(self._namespaces[-1], folder, installed=False)
         shell = folder / "shell"
-        shell.write_text(_SHELL % (node.path, " ".join(node.ns.argv()), name))
+        shell.write_text(_SHELL % (folder / "calls", node.path, " ".join(node.ns.argv()), name))
         shell.chmod(0o755)
 
     @staticmethod
@@ -94,6 +95,10 @@ class Fleet:
 
     def __exit__(self, *_exc: object) -> None:
         self.delete()
+
+    def calls(self, name: str) -> int:
+        """How many commands Ansible has run on a node so far. With pipelining a module's call is one."""
+        return len((self._root / name / "calls").read_bytes())
 
     def play(self, playbook: str, *arguments: str, env: t.Optional[t.Mapping[str, str]] = None) -> Played:
         """Run ansible-playbook with the inventory as it is now.

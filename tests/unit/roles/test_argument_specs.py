@@ -95,7 +95,7 @@ def test_every_option_of_the_module_has_its_variable(option: str) -> None:
         assert "default" not in theirs
 
 
-@pytest.mark.parametrize("option", sorted(set(module_spec("ip_masq_agent")) - {"config"}))
+@pytest.mark.parametrize("option", sorted(set(module_spec("ip_masq_agent")) - {"config", "verify", "kubelet"}))
 def test_every_option_of_the_agent_s_module_has_its_variable(option: str) -> None:
     assert SPEC[PREFIX + option].get("default") == module_spec("ip_masq_agent")[option].get("default")
 
@@ -185,9 +185,10 @@ def test_the_package_is_the_one_that_the_module_names(
         assert "set backend to auto" in str(refused.value)
 
 
-def test_every_option_for_the_kubelet_has_a_variable_that_reaches_the_module() -> None:
+@pytest.mark.parametrize("question", [False, True], ids=["update", "question"])
+def test_every_option_for_the_kubelet_has_a_variable_that_reaches_the_module(question: bool) -> None:
     (task,) = read("tasks/kubelet.yml")
-    passed = task["kubenode.ip_masq.kubelet_masquerade"]
+    passed = VARS["ip_masq_agent__kubelet_options"] if question else task["kubenode.ip_masq.kubelet_masquerade"]
     assert set(passed) == set(module_spec("kubelet_masquerade"))
     for option, value in passed.items():
         assert PREFIX + "kubelet_" + option in SPEC
