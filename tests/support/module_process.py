@@ -33,21 +33,47 @@ class Run(t.NamedTuple):
 def run(one: Run) -> t.Dict[str, t.Any]:
     """What the module returns. A module that crashed returns its traceback as C(crashed)."""
     arguments = dict(one.options, _ansible_check_mode=one.check, _ansible_diff=one.diff)
+    return call(lambda: runpy.run_module(MODULES + one.module, run_name="__main__", alter_sys=True), arguments)
+
+
+def call(start: t.Callable[[], object], arguments: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
+    """What a module returns that is started like this; see :func:`run`.
+
+    :param arguments: its options, and settings of Ansible.
+    """
     basic._ANSIBLE_ARGS = json.dumps({"ANSIBLE_MODULE_ARGS": arguments}).encode()
-    if hasattr(basic, "_ANSIBLE_PROFILE"):  # ansible-core 2.19 and later
-        basic._ANSIBLE_PROFILE = "legacy"
     out = io.StringIO()
     try:
-        with contextlib.redirect_stdout(out):
-            runpy.run_module(MODULES + one.module, run_name="__main__", alter_sys=True)
+        with contextlib.redirect_stdout(out), _as_on_a_node():
+            start()
     except SystemExit:
         pass
     except BaseException:
         return {"failed": True, "crashed": traceback.format_exc()}
     try:
-        return t.cast(t.Dict[str, t.Any], json.loads(out.getvalue()))
+        result: t.Dict[str, t.Any] = json.loads(out.getvalue())
     except ValueError:
         return {"failed": True, "crashed": "not one JSON object on standard output: %r" % out.getvalue()}
+    if "warnings" in result:  # ansible-core 2.19 and later: objects, of which the controller takes the text
+        result["warnings"] = [one["event"]["msg"] if isinstance(one, dict) else one for one in result["warnings"]]
+    return result
+
+
+@contextlib.contextmanager
+def _as_on_a_node() -> t.Iterator[None]:
+    """Have ansible-core 2.19 and later return warnings, which it prints where the controller's code is imported."""
+    if not hasattr(basic, "_ANSIBLE_PROFILE"):
+        yield
+        return
+    from ansible.module_utils import _internal
+
+    basic._ANSIBLE_PROFILE = "legacy"
+    before = _internal.is_controller
+    _internal.is_controller = False
+    try:
+        yield
+    finally:
+        _internal.is_controller = before
 
 
 if __name__ == "__main__":

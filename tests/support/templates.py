@@ -11,12 +11,18 @@ from ansible.parsing.dataloader import DataLoader
 from ansible.template import Templar
 
 
-def template(value: t.Any, variables: t.Mapping[str, t.Any]) -> t.Any:
-    """A value as Ansible sees it, with variables that may be templates themselves."""
+def template(
+    value: t.Any, variables: t.Mapping[str, t.Any], results: t.Optional[t.Mapping[str, t.Any]] = None
+) -> t.Any:
+    """A value as Ansible sees it, with variables that may be templates themselves.
+
+    :param results: variables too, with what a plugin returned: their text is a template only where the plugin says so.
+    """
+    returned = dict(results or {})
     try:
         from ansible.template import trust_as_template  # ansible-core 2.19 and later
     except ImportError:
-        return Templar(loader=DataLoader(), variables=dict(variables)).template(value)
+        return Templar(loader=DataLoader(), variables={**variables, **returned}).template(value)
 
     def trusted(item: t.Any) -> t.Any:
         if isinstance(item, dict):
@@ -25,4 +31,4 @@ def template(value: t.Any, variables: t.Mapping[str, t.Any]) -> t.Any:
             return [trusted(inner) for inner in item]
         return trust_as_template(item) if isinstance(item, str) else item
 
-    return Templar(loader=DataLoader(), variables=trusted(dict(variables))).template(trusted(value))
+    return Templar(loader=DataLoader(), variables={**trusted(dict(variables)), **returned}).template(trusted(value))

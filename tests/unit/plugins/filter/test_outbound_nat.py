@@ -434,7 +434,7 @@ class TestPlan:
     def test_text_of_a_file_is_never_a_template(self) -> None:
         """Also in a fact of the play, which ansible-core 2.18 would read as one."""
         planned = self.plan(conf(nat("{{ 6 * 7 }}")).encode(), {})
-        assert "'{{ 6 * 7 }}' is not a CIDR" in template("{{ planned.error }}", {"planned": planned})
+        assert "'{{ 6 * 7 }}' is not a CIDR" in template("{{ planned.error }}", {}, {"planned": planned})
 
     def test_a_policy_that_a_node_would_refuse_is_refused(self) -> None:
         with pytest.raises(AnsibleFilterError, match="IPv6 is off"):

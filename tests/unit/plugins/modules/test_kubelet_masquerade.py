@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import re
@@ -16,7 +14,6 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible.module_utils import basic
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import decide, manage
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage import manage_kubelets
@@ -24,6 +21,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.options 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
 from ansible_collections.kubenode.ip_masq.plugins.modules import kubelet_masquerade as module
 from support import kubelet_distributions as made
+from support import module_process
 from support.kubelet_node import KubeletNode
 
 DOCUMENTATION = yaml.safe_load(module.DOCUMENTATION)
@@ -55,12 +53,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[KubeletN
 def run(monkeypatch: pytest.MonkeyPatch, **options: t.Any) -> t.Dict[str, t.Any]:
     """What the module prints."""
     monkeypatch.setattr(sys, "argv", ["kubelet_masquerade"])
-    monkeypatch.setattr(basic, "_ANSIBLE_ARGS", json.dumps({"ANSIBLE_MODULE_ARGS": options}).encode())
-    monkeypatch.setattr(basic, "_ANSIBLE_PROFILE", "legacy", raising=False)
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out), pytest.raises(SystemExit):
-        module.main()
-    return t.cast(t.Dict[str, t.Any], json.loads(out.getvalue()))
+    return module_process.call(module.main, options)
 
 
 def undocumented(value: t.Any, docs: t.Mapping[str, t.Any], where: str = "") -> t.List[str]:
