@@ -4,8 +4,8 @@
 """A node that got the agent from a tarball or a package, and the role later.
 
 C(check.py unconfigured FILE): installs it; nothing happens. With a tarball /usr is read-only from then on.
-C(check.py configured): a config file makes it work. C(check.py adopted): the role has changed nothing.
-C(check.py package_removed), C(check.py gone): removal.
+C(check.py configured): a config file makes it work.
+C(check.py adopted): the role has changed nothing. C(check.py package_removed), C(check.py gone): removal.
 """
 
 from __future__ import annotations

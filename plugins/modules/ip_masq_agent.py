@@ -312,7 +312,7 @@ def present(module: AnsibleModule, node: Node, where: Paths) -> t.Dict[str, t.An
     install.check_systemd()
     failed = systemd.last_failure(node.run, SERVICE)
     planned = dry_run(node, where, config, remembered, connections=check)
-    put = install.name_package(node.run, install.put_files(where, text, check))
+    put = install.update_files(node.run, where, text, check)
     result, errors, notes = planned, planned.errors, policy.notes
     if not check:
         synced = sync(node, where)

@@ -13,6 +13,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from support.agent_metrics import METRICS
 from support.agent_node import AgentNode
 from support.namespaces import Namespace, until
 from support.prometheus import parse
@@ -463,8 +464,14 @@ class TestVerify:
         assert (last["verified"], last["conflicts"]) == (False, 1) and "10.8.0.0/16" in last["summary"]
         assert re.search(r"^verified +20.*10\.8\.0\.0/16: declared pod", node.command("status").stdout, re.MULTILINE)
         node.sync()
-        values = parse((node.metrics_dir / "ip_masq_agent.prom").read_text()).values
-        assert values["ip_masq_agent_verification_conflicts", ()] == 1
+        metrics = parse((node.metrics_dir / "ip_masq_agent.prom").read_text())
+        assert metrics.values["ip_masq_agent_verification_conflicts", ()] == 1
+        # Of what docs/monitoring names, all but what other options of the policy are needed for.
+        assert METRICS - set(metrics.types) == {
+            "ip_masq_agent_jump_misplaced",
+            "ip_masq_agent_connections_flushed_total",
+        }
+        assert set(metrics.types) <= METRICS
 
         node.ns.run("iptables-nft", "-t", "nat", "-D", *rule)
         assert node.command("verify").returncode == 0

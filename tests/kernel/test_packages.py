@@ -146,6 +146,8 @@ class TestReadOnly:
             "written" % VERSION
         )
         assert (snapshot(node.ns), files(node), node.files()) == before
+        asked = node.module(MODULE + "_info", {"metrics_dir": "/var/lib/node_exporter"})
+        assert asked["problems"] == [] and "file written: /usr/local/sbin/ip-masq-agent" in asked["pending"], asked
         assert (node.config_dir / "config").read_text() == CONFIG_TEXT
 
     def test_another_bin_dir_can_be_used(self, node: AgentNode) -> None:

@@ -12,7 +12,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.metrics im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Statistics
 
-_SAMPLE = Sample(
+#: A resync that measured everything.
+SAMPLE = Sample(
     in_sync=True,
     last_success=1.0,
     drift_repaired=0,
@@ -24,12 +25,13 @@ _SAMPLE = Sample(
     other_program="unknown",
     info={"version": "1", "backend": "nftables", "policy_hash": "0"},
     verification=Verification(1.0, True, 1, 0, ""),
+    missing_addresses=1,
     connections=Statistics(0, 0, 0, 0),
     misplaced={"ipv4": "kube-proxy"},
     flushed=0,
 )
 #: All of them, as a file.
-TEXT = metrics_text(_SAMPLE)
+TEXT = metrics_text(SAMPLE)
 METRICS = set(re.findall(r"^# TYPE (\w+)", TEXT, re.MULTILINE))
 #: The labels that some of them have, and those that Prometheus adds.
 LABELS = set(re.findall(r'(\w+)="', TEXT)) | {"instance", "job"}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from support.agent_metrics import LABELS, METRICS
+from support.agent_metrics import LABELS, METRICS, SAMPLE
 from support.import_collection import ROOT
 
 FOLDER = ROOT / "docs" / "monitoring"
@@ -51,6 +51,10 @@ def test_every_metric_is_one_that_the_agent_writes() -> None:
     assert metrics_of(series["series"] for test in TESTS for series in test["input_series"]) <= METRICS
     variables = json.dumps(DASHBOARD["templating"])
     assert metrics_of([*EXPRESSIONS, variables]) == METRICS, "the dashboard shows all of them"
+
+
+def test_sample_of_the_metrics_is_complete() -> None:
+    assert [name for name, value in SAMPLE._asdict().items() if value is None or value in ({}, "")] == []
 
 
 def test_every_label_is_one_that_a_metric_has() -> None:

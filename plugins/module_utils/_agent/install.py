@@ -143,17 +143,46 @@ def check_systemd() -> None:
         )
 
 
+def update_files(run: Runner, where: Paths, config_text: t.Optional[str], check: bool = False) -> InstallResult:
+    """Do :func:`put_files`, if the file systems allow it; a note names the package whose files are replaced.
+
+    :raises NodeError: a file system is read-only, and nothing was touched; or as :func:`put_files`.
+    """
+    planned = put_files(where, config_text, check=True)
+    _refuse_read_only(where, planned.files)
+    put = planned if check or not planned.lines else put_files(where, config_text)
+    replaced = [change.path for change in planned.files if change.before is not None and change.path != where.config]
+    package = packages.find_owner(run, replaced[0]) if replaced else None
+    if package is None:
+        return put
+    note = (
+        "files of the package %s are replaced, and its next upgrade replaces them again; install the package of "
+        "version %s instead" % (package.name, VERSION)
+    )
+    return put._replace(notes=(*put.notes, note))
+
+
+def _refuse_read_only(where: Paths, changes: t.Iterable[FileChange]) -> None:
+    """An image may have all files already. What it lacks is found before the first one is written."""
+    for path in [change.path for change in changes if files.is_read_only(change.path)]:
+        remedy = "make it writable"
+        if os.path.dirname(path) == where.bin_dir:
+            remedy = "set bin_dir to a directory that can be written"
+        raise NodeError(
+            "cannot write %s: its file system is read-only; files and rules left unchanged. Use an image with version "
+            "%s of the agent and the same paths, or %s" % (path, VERSION, remedy)
+        )
+
+
 def put_files(where: Paths, config_text: t.Optional[str], check: bool = False) -> InstallResult:
     """Write the program, the configuration and the units.
 
     :param config_text: text of the config file; none keeps the one on the node.
-    :raises NodeError: a file system is read-only, and nothing was touched; or a file cannot be written. The message
-        names the file.
+    :raises NodeError: a file cannot be written; the message names it.
     """
     before = find_installed(where)
     wanted = node_files(where, config_text)
     changes = [change for path, (content, mode) in wanted.items() for change in _plan(path, content, mode)]
-    _refuse_read_only(where, changes)
     made = [path for path in directories(where) if not os.path.isdir(path)]
     # node_exporter would still collect old metrics, and an old program would restore an old policy.
     old = existing(path for old in before for path in (old.metrics_file, old.resync, old.program))
@@ -175,18 +204,6 @@ def put_files(where: Paths, config_text: t.Optional[str], check: bool = False) -
         if old.config_dir != where.config_dir
     ]
     return InstallResult(tuple(changes), tuple("directory created: " + path for path in made), notes=(*notes, *kept))
-
-
-def _refuse_read_only(where: Paths, changes: t.Iterable[FileChange]) -> None:
-    """An image may have all files already. What it lacks is found before the first one is written."""
-    for path in [change.path for change in changes if files.is_read_only(change.path)]:
-        remedy = "make it writable"
-        if os.path.dirname(path) == where.bin_dir:
-            remedy = "set bin_dir to a directory that can be written"
-        raise NodeError(
-            "cannot write %s: its file system is read-only; files and rules left unchanged. Use an image with version "
-            "%s of the agent and the same paths, or %s" % (path, VERSION, remedy)
-        )
 
 
 def removable(paths: t.Sequence[str]) -> t.Tuple[t.List[str], t.List[str]]:
@@ -215,20 +232,6 @@ def node_files(where: Paths, config_text: t.Optional[str] = None) -> t.Dict[str,
     for name, text in unit_files(where).items():
         wanted[os.path.join(where.unit_dir, name)] = (text.encode("utf-8"), 0o644)
     return wanted
-
-
-def name_package(run: Runner, put: InstallResult) -> InstallResult:
-    """What :func:`put_files` did, with a note if it replaced files that belong to a package."""
-    replaced = [change.path for change in put.files if change.before is not None]
-    owned = [path for path in replaced if os.path.basename(path) != "config"]
-    package = packages.find_owner(run, owned[0]) if owned else None
-    if package is None:
-        return put
-    note = (
-        "files of the package %s are replaced, and its next upgrade replaces them again; install the package of "
-        "version %s instead" % (package.name, VERSION)
-    )
-    return put._replace(notes=(*put.notes, note))
 
 
 def _plan(path: str, content: bytes, mode: int) -> t.Iterator[FileChange]:
