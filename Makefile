@@ -16,7 +16,7 @@ SIGNING_KEY ?=
 export SIGNING_KEY
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-nodes demo test test-unit test-kernel test-molecule sanity lint bench release dist clean
+.PHONY: help setup setup-nodes demo test test-unit test-kernel test-molecule versions sanity lint bench release dist clean
 
 help: ## this list
 	@echo "On a Debian 12 or 13 machine, as root or with sudo. Every target sets up what it needs first."
@@ -37,7 +37,7 @@ demo: setup-nodes ## three systemd nodes, the module on each, real packets, who 
 	@tools/demo
 
 test: setup-nodes ## everything below, side by side; what fails does not hide the rest
-	@$(PYTHON) tools/test kernel unit sanity lint molecule # the longest job first, the many short ones last
+	@$(PYTHON) tools/test kernel unit sanity lint versions molecule # the longest job first, the many short ones last
 
 lint: setup ## ruff, shellcheck, ansible-lint (production), REUSE, changelog, docsite, galaxy-importer
 	@$(PYTHON) tools/test lint
@@ -53,6 +53,9 @@ test-kernel: setup-nodes ## pytest: real rules and packets in network namespaces
 
 test-molecule: setup-nodes ## scenarios on three systemd nodes: Debian 11, 12 (iptables-legacy), 13; again with nftables
 	@$(PYTHON) tools/test molecule -- $(SCENARIOS)
+
+versions: setup ## every ansible-core, every Python on nodes: the table in README.md; ARGS="--missing" goes on
+	@$(PYTHON) tools/versions $(ARGS)
 
 bench: setup-nodes ## the figures, ours and others', in one table
 	@tools/bench

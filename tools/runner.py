@@ -37,7 +37,7 @@ ENV = dict(
 #: For pytest alone, which compiles what nobody else does: all tests, and the collection, once for each process.
 COMPILED = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(CACHE / "compiled")}
 #: What of the environment is kept where sudo is needed.
-KEPT = re.compile(r"(PATH|TERM)$|(ANSIBLE|HYPOTHESIS|MOLECULE|PYTHON)")
+KEPT = re.compile(r"(PATH|TERM)$|(ANSIBLE|HYPOTHESIS|IP_MASQ|MOLECULE|PYTHON)")
 
 #: Lines of a log that say what failed: of Ansible, of pytest, of Python. A task is named for what fails in it.
 TELLING = re.compile(
@@ -159,8 +159,11 @@ class Job:
         status = await self.run(*argv, **how)
         self.add(title, Tally(passed=int(status == 0), failed=int(status != 0)), "exit status %d" % status)
 
-    async def pytest(self, title: str, python: Word, *arguments: Word, root: bool = False, **env: str) -> None:
-        """Run pytest; its own count is ours."""
+    async def pytest(self, title: str, python: Word, *arguments: Word, root: bool = False, **env: str) -> Path:
+        """Run pytest; its own count is ours.
+
+        :returns: its report in the form of JUnit; without one, it crashed.
+        """
         name = _file_name(title)
         report = CACHE / "results" / (name + ".xml")
         report.parent.mkdir(parents=True, exist_ok=True)
@@ -177,6 +180,7 @@ class Job:
         if status != 0 and tally.failed == 0:  # nothing collected, or a crash
             tally += Tally(failed=1)
         self.add(title, tally, "pytest's exit status %d" % status)
+        return report
 
 
 def _file_name(title: str) -> str:
