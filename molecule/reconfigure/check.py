@@ -239,7 +239,7 @@ def check_metrics() -> None:
     with open(METRICS, encoding="utf-8") as handle:
         lines = handle.read().splitlines()
     comment = re.compile(r"# HELP ip_masq_agent_\w+ \S.*|# TYPE ip_masq_agent_\w+ (gauge|counter)")
-    value = re.compile(r'ip_masq_agent_\w+(\{\w+="[\w.]+"(,\w+="[\w.]+")*\})? [0-9.e+]+')
+    value = re.compile(r'ip_masq_agent_\w+(\{\w+="[\w.-]+"(,\w+="[\w.-]+")*\})? [0-9.e+]+')
     check("metrics: the text format", all(comment.fullmatch(line) or value.fullmatch(line) for line in lines), lines)
 
 
