@@ -143,15 +143,28 @@ def check_systemd() -> None:
         )
 
 
+class _FilePlan(t.NamedTuple):
+    """What is to be written and removed, before anything is touched."""
+
+    #: content and mode by path, of the files that change
+    wanted: t.Dict[str, t.Tuple[bytes, int]]
+    directories: t.Tuple[str, ...]
+    obsolete: t.Tuple[str, ...]
+    #: all of it, as it is reported
+    result: InstallResult
+
+
 def update_files(run: Runner, where: Paths, config_text: t.Optional[str], check: bool = False) -> InstallResult:
     """Do :func:`put_files`, if the file systems allow it; a note names the package whose files are replaced.
 
     :raises NodeError: a file system is read-only, and nothing was touched; or as :func:`put_files`.
     """
-    planned = put_files(where, config_text, check=True)
-    _refuse_read_only(where, planned.files)
-    put = planned if check or not planned.lines else put_files(where, config_text)
-    replaced = [change.path for change in planned.files if change.before is not None and change.path != where.config]
+    plan = _plan_files(where, config_text)
+    put = plan.result
+    _refuse_read_only(where, put.files)
+    if not check:
+        _carry_out(where, plan)
+    replaced = [change.path for change in put.files if change.before is not None and change.path != where.config]
     package = packages.find_owner(run, replaced[0]) if replaced else None
     if package is None:
         return put
@@ -180,30 +193,43 @@ def put_files(where: Paths, config_text: t.Optional[str], check: bool = False) -
     :param config_text: text of the config file; none keeps the one on the node.
     :raises NodeError: a file cannot be written; the message names it.
     """
+    plan = _plan_files(where, config_text)
+    if not check:
+        _carry_out(where, plan)
+    return plan.result
+
+
+def _plan_files(where: Paths, config_text: t.Optional[str]) -> _FilePlan:
     before = find_installed(where)
     wanted = node_files(where, config_text)
-    changes = [change for path, (content, mode) in wanted.items() for change in _plan(path, content, mode)]
-    made = [path for path in directories(where) if not os.path.isdir(path)]
+    changes = [change for path, (content, mode) in wanted.items() for change in _change(path, content, mode)]
+    made = tuple(path for path in directories(where) if not os.path.isdir(path))
     # node_exporter would still collect old metrics, and an old program would restore an old policy.
     old = existing(path for old in before for path in (old.metrics_file, old.resync, old.program))
     obsolete, kept = removable([path for path in old if path not in (where.metrics_file, where.resync, where.program)])
-    if not check:
-        for path in made:
-            files.make_directory(path, 0o755)
-        for change in changes:
-            files.make_directory(os.path.dirname(change.path), 0o755)
-            files.write(change.path, *wanted[change.path])
-    changes += [file_removal(path) for path in obsolete]
-    if changes and not check:
-        for path in obsolete:
-            files.remove(path)
-        snapshot.discard(where)
     notes = [
         "config_dir was %s; its files are kept and no longer read" % old.config_dir
         for old in before
         if old.config_dir != where.config_dir
     ]
-    return InstallResult(tuple(changes), tuple("directory created: " + path for path in made), notes=(*notes, *kept))
+    result = InstallResult(
+        (*changes, *map(file_removal, obsolete)),
+        tuple("directory created: " + path for path in made),
+        notes=(*notes, *kept),
+    )
+    return _FilePlan({change.path: wanted[change.path] for change in changes}, made, tuple(obsolete), result)
+
+
+def _carry_out(where: Paths, plan: _FilePlan) -> None:
+    for path in plan.directories:
+        files.make_directory(path, 0o755)
+    for path, (content, mode) in plan.wanted.items():
+        files.make_directory(os.path.dirname(path), 0o755)
+        files.write(path, content, mode)
+    for path in plan.obsolete:
+        files.remove(path)
+    if plan.result.files:
+        snapshot.discard(where)
 
 
 def removable(paths: t.Sequence[str]) -> t.Tuple[t.List[str], t.List[str]]:
@@ -234,7 +260,7 @@ def node_files(where: Paths, config_text: t.Optional[str] = None) -> t.Dict[str,
     return wanted
 
 
-def _plan(path: str, content: bytes, mode: int) -> t.Iterator[FileChange]:
+def _change(path: str, content: bytes, mode: int) -> t.Iterator[FileChange]:
     before = files.read(path)
     if before != content or os.stat(path).st_mode & 0o7777 != mode:
         yield FileChange(path, _diff_text(before), _diff_text(content))
