@@ -205,6 +205,14 @@ def _signal(group: int, number: int) -> None:
         subprocess.run(kill, stderr=subprocess.DEVNULL, check=False)
 
 
+def jobs_at_once(default: int) -> int:
+    """How many jobs to run at a time: JOBS of the environment, which make leaves empty where nobody sets it."""
+    given = os.environ.get("JOBS", "")
+    if given and not (given.isdigit() and int(given)):
+        sys.exit("JOBS=%s: not a number of jobs: write a whole number from 1 up" % given)
+    return int(given) if given else default
+
+
 async def perform(jobs: t.Sequence[Job], at_once: int) -> None:
     """Do all jobs, and print their output.
 

@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import subprocess
+import sys
 import typing as t
 
 import pytest
@@ -35,6 +38,14 @@ def results() -> t.Dict[str, t.Any]:
 def test_table_in_readme_is_that_of_the_file() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert version_table.table(version_table.load()) in readme, "run: tools/versions --table"
+
+
+@pytest.mark.parametrize("number, status", [("", 0), ("2", 0), ("0", 1), ("x", 1)])
+def test_number_of_jobs_is_that_of_make(number: str, status: int) -> None:
+    """`make versions` passes JOBS on also where it is empty."""
+    command = [sys.executable, ROOT / "tools/versions", "--list"]
+    done = subprocess.run(command, env={**os.environ, "JOBS": number}, capture_output=True, text=True, check=False)
+    assert (done.returncode, "JOBS=%s: not a number" % number in done.stderr) == (status, bool(status))
 
 
 def test_file_names_no_place_of_a_machine() -> None:
