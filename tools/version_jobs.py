@@ -69,13 +69,13 @@ def jobs(wanted: Wanted) -> t.List[Job]:
             ):
                 title = "unit tests with ansible-core %s, Python %s" % (series, dotted(version))
                 made.append(Job("units", title, functools.partial(_units, series, version)))
-    for part, work in (("nodes", _node), ("kernel", _kernel)):
-        key = {"nodes": "unit", "kernel": "kernel"}[part]
+    for part, key, title, work in (
+        ("nodes", "unit", "unit tests of the node side", _node),
+        ("kernel", "kernel", "kernel tests", _kernel),
+    ):
         for version in _ends_first(wanted.pythons):
             if part in wanted.parts and not (wanted.missing and key in known["nodes"].get(dotted(version), {})):
-                title = {"nodes": "unit tests of the node side", "kernel": "kernel tests"}[part]
-                title += ", Python %s" % dotted(version)
-                made.append(Job(part, title, functools.partial(work, version)))
+                made.append(Job(part, "%s, Python %s" % (title, dotted(version)), functools.partial(work, version)))
     return made
 
 
