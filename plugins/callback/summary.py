@@ -9,7 +9,7 @@ DOCUMENTATION = r"""
 name: summary
 type: stdout
 short_description: Print what differs, not a line for each host
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:

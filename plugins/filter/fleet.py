@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: fleet
 short_description: Summarize the IP masquerading of a fleet of nodes
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: kubespray
 short_description: What kubespray's variables say about the networks of a cluster
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:

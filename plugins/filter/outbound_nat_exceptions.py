@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: outbound_nat_exceptions
 short_description: Add ranges to the OutBoundNAT exceptions of a Windows node's CNI configuration
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:

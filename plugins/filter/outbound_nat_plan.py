@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: outbound_nat_plan
 short_description: What the policy changes in CNI configurations of a Windows node
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:

@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: config
 short_description: The config file that follows from the role's variables
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:

@@ -7,7 +7,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: hosts
 short_description: The hosts that a playbook of this collection is for
-version_added: 0.1.0
+version_added: 1.0.0
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:

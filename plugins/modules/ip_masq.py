@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: ip_masq
 short_description: Keep a node's IP masquerading as declared
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Masquerades the traffic of pods to the outside with the address of the node, and keeps their addresses inside the
     ranges that you declare. The rules are those of the Go daemon ip-masq-agent, so a chain that it built is kept.

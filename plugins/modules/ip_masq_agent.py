@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: ip_masq_agent
 short_description: Install the agent that keeps a node's IP masquerading as declared
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Installs an agent that keeps the masquerading of a node as declared. It consists of one program, its configuration,
     and systemd units that start a resync at an interval, after an edit of the configuration, and after a firewall was
@@ -194,7 +194,7 @@ version:
   description: The version of the agent that is installed.
   returned: with O(state=present)
   type: str
-  sample: 0.1.0
+  sample: 1.0.0-rc1
 files:
   description: The files that were written or removed, or in check mode would be.
   returned: success

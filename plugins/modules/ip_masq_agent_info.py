@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: ip_masq_agent_info
 short_description: Report the state of a node's IP masquerading
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Returns what the installed agent reports, as C(ip-masq-agent status --json) does, and what
     M(kubenode.ip_masq.ip_masq_agent) with the same options would change.
@@ -93,7 +93,7 @@ report:
   description: What C(ip-masq-agent status --json) prints.
   returned: when the agent is installed and can report
   type: dict
-  sample: {version: 0.1.0, in_sync: true}
+  sample: {version: 1.0.0-rc1, in_sync: true}
 problems:
   description: Why the agent cannot report, or the node cannot be compared.
   returned: when the agent is installed

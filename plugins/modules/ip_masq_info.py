@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: ip_masq_info
 short_description: Show a node's IP masquerading, and which address other hosts see
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Returns the active rules, whether they are in sync with the policy, and what is wrong on the node.
   - With O(destinations) it says which source address each destination sees, which rule decides that, and which program

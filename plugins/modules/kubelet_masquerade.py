@@ -8,7 +8,7 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 module: kubelet_masquerade
 short_description: Keep the kubelet from masquerading, on every version of Kubernetes
-version_added: 0.1.0
+version_added: 1.0.0
 description:
   - Up to Kubernetes 1.23 a kubelet with kubenet masquerades traffic to destinations outside its cluster range by a rule
     of its own, unless it is started with C(--non-masquerade-cidr=0.0.0.0/0). Kubernetes 1.24 removed that flag, and a

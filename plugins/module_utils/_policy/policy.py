@@ -78,7 +78,7 @@ class Option(t.NamedTuple):
     help: str
     choices: t.Optional[t.Tuple[str, ...]] = None
     #: release of this collection
-    since: str = "0.1.0"
+    since: str = "1.0.0"
     #: whether ip-masq-agent reads it from its config file
     in_reference_file: bool = False
     #: whether the module ip_masq, which does one run, has a use for it
