@@ -50,12 +50,14 @@ for unit; do
     case $verb,$unit in
     show,-*) ;;
     show,*)
-        load=not-found enabled= active=inactive
-        ls "/etc/systemd/system/${unit%%@*}"* >/dev/null 2>&1 && load=loaded enabled=disabled
+        load=not-found enabled= active=inactive status=0 result=exit-code
+        for file in "/etc/systemd/system/${unit%%@*}"*; do
+            [ ! -e "$file" ] || load=loaded enabled=disabled
+        done
         [ -e "$unit.enabled" ] && enabled=enabled
         [ -e "$unit.active" ] && active=active
-        status=$(cat "$unit.status" 2>/dev/null || echo 0)
-        [ "$status" = 0 ] && result=success || result=exit-code
+        [ ! -e "$unit.status" ] || read -r status <"$unit.status"
+        [ "$status" != 0 ] || result=success
         printf 'LoadState=%%s\nActiveState=%%s\nUnitFileState=%%s\n' "$load" "$active" "$enabled"
         printf 'Result=%%s\nExecMainStatus=%%s\n\n' "$result" "$status"
         ;;
