@@ -33,7 +33,8 @@ from runner import ROOT, Job, Tally
 
 #: Unit tests of what runs on the controller, and of the modules.
 _OF_CONTROLLER = [
-    Path("tests/unit") / name for name in ("plugins/filter", "plugins/modules", "plugins/plugin_utils", "roles")
+    Path("tests/unit") / name
+    for name in ("plugins/action", "plugins/filter", "plugins/modules", "plugins/plugin_utils", "roles")
 ]
 #: What holds for all examples is tried with all of them by the stages unit and kernel.
 _PROFILE = {"HYPOTHESIS_PROFILE": os.environ.get("HYPOTHESIS_PROFILE", "again")}

@@ -136,6 +136,12 @@ requirements:
   - iptables or nftables on the node
   - systemd on the node
 attributes:
+  action:
+    support: full
+    description:
+      - On a node that has the agent of exactly this collection, its program does the task, and the module is not sent.
+        That needs Ansible's pipelining. All options and return values are the same.
+      - Everywhere else the module is run, also if the program gives no answer.
   check_mode:
     support: full
     description: Reports what would change and writes nothing, also if nothing is installed yet.
@@ -263,117 +269,22 @@ kubelet:
     failure: ""
 """
 
-import typing as t
-
 from ansible.module_utils.basic import AnsibleModule
 
-# Ansible sends along what a module imports; cli is here because it is in the program that this module installs.
-from ..module_utils._agent import (  # pylint: disable=unused-import
-    cli,  # noqa: F401
-    install,
-    installed_program,
-    module_options,
-    removal,
-)
-from ..module_utils._agent.effective_policy import read_policy
-from ..module_utils._agent.memory import read_memory
-from ..module_utils._agent.module_result import as_return
-from ..module_utils._agent.paths import Paths
-from ..module_utils._agent.sync import dry_run, sync
-from ..module_utils._agent.units import SERVICE
-from ..module_utils._engine import restraint
-from ..module_utils._engine.detect import Node
-from ..module_utils._engine.other_actors import find_other_actors
-from ..module_utils._errors import IpMasqError, NodeError, ProgramMissingError
-from ..module_utils._kubelet import module_options as kubelet_options
-from ..module_utils._policy.config_file import config_text
-from ..module_utils._system import systemd
-from ..module_utils._system.node_warning import named
-from ..module_utils._system.process import run
-from ..module_utils._version import VERSION
-
-ARGUMENT_SPEC = {
-    "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
-    **module_options.ARGUMENT_SPEC,
-    "verify": {"type": "bool", "default": False},
-    "kubelet": {"type": "dict", "options": kubelet_options.ARGUMENT_SPEC},
-}
-
-
-def present(module: AnsibleModule, node: Node, where: Paths) -> t.Dict[str, t.Any]:
-    """Install, sync, and start the units.
-
-    :raises IpMasqError: bad input or an unfit node, before anything is touched; or a step that failed.
-    """
-    check, params = module.check_mode, module.params
-    text = None if params["config"] is None else config_text(params["config"])
-    remembered = read_memory(where)
-    policy, config = read_policy(where, remembered, text)
-    install.check_systemd()
-    failed = systemd.last_failure(node.run, SERVICE)
-    planned = dry_run(node, where, config, remembered, connections=check)
-    put = install.update_files(node.run, where, text, check)
-    result, errors, notes = planned, planned.errors, policy.notes
-    if not check:
-        synced = sync(node, where)
-        result, errors, notes = synced.result or planned, synced.errors, policy.notes + synced.unrecorded
-    services = put.services + tuple(install.update_units(node.run, where, put, params["enabled"], check))
-    if install.set_timer(node.run, where, config.resync_interval, check):
-        services += ("timer interval set to %gs" % (config.resync_interval / 1e9),)
-    warnings = notes + result.notes + put.notes + tuple(restraint.notes(result))
-    if check and failed:
-        warnings += ("the last run of %s failed: %s; a run without check mode runs it again" % (SERVICE, failed),)
-    for warning in (*warnings, *result.remarks):
-        module.warn(named(warning))
-    returned = dict(as_return(install.InstallResult(put.files, services, result), present=True), version=VERSION)
-    returned["rules"]["other_nat"] = find_other_actors(node, config.families)
-    if not errors and not check and (put.files or failed):
-        try:
-            install.try_service(node.run, where)
-        except NodeError as exc:
-            errors = (str(exc),)
-    if errors:
-        module.fail_json(msg="; ".join(errors), **returned)
-    if params["verify"] and not check:
-        returned["verification"] = installed_program.verify(node.run, where, params["lock_timeout"])
-    if params["kubelet"] is not None:
-        returned["kubelet"] = preview_kubelets(module)
-    return returned
-
-
-def preview_kubelets(module: AnsibleModule) -> t.Dict[str, t.Any]:
-    """What the module kubelet_masquerade would do."""
-    # Imported here: to load it takes time, and most callers do not ask.
-    from ..module_utils._kubelet.manage import manage_kubelets
-    from ..module_utils._kubelet.module_result import as_return as kubelet_return
-    from ..module_utils._kubelet.options import Options
-
-    try:
-        report = manage_kubelets(Options(**module.params["kubelet"]), run, check=True)
-    except IpMasqError as exc:
-        return {"failure": str(exc), "actions": []}
-    for warning in report.warnings:
-        module.warn(named(warning))
-    returned = kubelet_return(report)
-    return dict({name: returned[name] for name in returned if name not in ("changed", "diff")}, failure=report.failure)
+# Ansible sends along what a module imports; program is here because the program that this module installs begins there.
+from ..module_utils._entry import program  # noqa: F401  # pylint: disable=unused-import
+from ..module_utils._entry.agent_task import carry_out
+from ..module_utils._entry.task_options import ARGUMENT_SPEC
 
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    node = Node(run, module.params["lock_timeout"])
-    try:
-        if module.params["state"] == "present":
-            returned = present(module, node, module_options.find_paths(module.params))
-        else:
-            removed = removal.uninstall(node, module_options.named_paths(module.params), module.check_mode)
-            for note in removed.notes:
-                module.warn(named(note))
-            returned = as_return(removed, present=False)
-    except ProgramMissingError as exc:
-        module.fail_json(msg=str(exc), missing_package=exc.package)
-    except IpMasqError as exc:
-        module.fail_json(msg=str(exc))
-    module.exit_json(**returned)
+    done = carry_out(module.params, module.check_mode)
+    for warning in done.warnings:
+        module.warn(warning)
+    if done.failure:
+        module.fail_json(msg=done.failure, **done.returned)
+    module.exit_json(**done.returned)
 
 
 if __name__ == "__main__":

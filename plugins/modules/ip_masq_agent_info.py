@@ -126,15 +126,14 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-# Ansible sends along what a module imports; cli is here because it is in the installed program, which is compared.
-from ..module_utils._agent import (  # pylint: disable=unused-import
-    cli,  # noqa: F401
-    install,
-    installed_program,
-)
-from ..module_utils._agent.module_options import ARGUMENT_SPEC, find_paths
+from ..module_utils._agent import install, installed_program
+from ..module_utils._agent.chosen_paths import find_paths
+from ..module_utils._agent.module_options import ARGUMENT_SPEC
 from ..module_utils._agent.paths import Paths
 from ..module_utils._agent.units import SERVICE
+
+# Ansible sends along what a module imports; program is here because the installed program begins there and is compared.
+from ..module_utils._entry import program  # noqa: F401  # pylint: disable=unused-import
 from ..module_utils._errors import ConfigError, IpMasqError, NodeError
 from ..module_utils._policy.config_file import config_text, load, parse
 from ..module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS

@@ -25,10 +25,11 @@ USES: t.Dict[str, t.Set[str]] = {
     "_agent": {"_system", "_policy", "_engine", "_twin"},
     "_kubelet": {"_system", "_engine"},
     "_twin": {"_system", "_policy", "_engine"},
+    "_entry": {"_system", "_policy", "_engine", "_agent", "_kubelet"},
 }
-#: What runs on the controller: the policy, and the grammar of paths. It never reads a node.
-CONTROLLER = ("callback", "filter", "lookup", "plugin_utils")
-CONTROLLER_USES = re.compile(r"_errors\.py|_policy/\w+\.py|_agent/paths\.py")
+#: What runs on the controller: the policy, and what reads nothing of a node.
+CONTROLLER = ("action", "callback", "filter", "lookup", "plugin_utils")
+CONTROLLER_USES = re.compile(r"_errors\.py|_policy/\w+\.py|_agent/(paths|bundle)\.py|_entry/task_options\.py")
 #: Imports that break a rule and are known.
 KNOWN: t.Set[t.Tuple[str, str]] = set()
 

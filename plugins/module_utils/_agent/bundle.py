@@ -14,8 +14,8 @@ import typing as t
 
 from .paths import Paths
 
-#: The module of the agent's command line, and the name of the package that holds all modules in the program.
-ENTRY = "_agent.cli"
+#: The module in which the program begins, and the name of the package that holds all modules in the program.
+ENTRY = "_entry.program"
 PACKAGE = "ip_masq_agent"
 
 #: An import from this collection, on one line or in parentheses. A syntax tree of every module would take a quarter of
@@ -88,13 +88,21 @@ class Modules:
 
     @staticmethod
     def exec_module(module):
+        module.__file__ = __file__ + "/" + module.__name__.replace(".", "/") + ".py"
         if module.__name__ not in PACKAGES:
             exec(marshal.loads(Modules.code[module.__name__[len(PACKAGE) + 1 :]]), module.__dict__)
+
+    @staticmethod
+    def get_data(path):
+        name = path[len(__file__) + len(PACKAGE) + 2 : -len(".py")].replace("/", ".")
+        if name not in SOURCES:
+            raise OSError(2, "no such module", path)
+        return SOURCES[name].encode()
 
 
 sys.meta_path.insert(0, Modules)
 
-from ip_masq_agent._agent.cli import entry  # noqa: E402
+from ip_masq_agent._entry.program import entry  # noqa: E402
 
 entry(WHERE)
 """
@@ -102,10 +110,23 @@ entry(WHERE)
 
 def program(where: Paths) -> bytes:
     """The agent as one executable file. Its modules are read through their own loaders."""
-    texts = {name: content.decode("utf-8") for name, content in sorted(sources().items())}
-    release = hashlib.sha256(repr(texts).encode("utf-8")).hexdigest()
     places = dict(where._asdict())
-    return (_PROGRAM % (where.python, PACKAGE, places, texts, where.compiled, release)).encode("utf-8")
+    return (_PROGRAM % (where.python, PACKAGE, places, _texts(), where.compiled, release())).encode("utf-8")
+
+
+@functools.lru_cache(maxsize=None)
+def release() -> str:
+    """What two programs have in common if they hold the same modules, whatever their paths are: a checksum."""
+    return hashlib.sha256(repr(_texts()).encode("utf-8")).hexdigest()
+
+
+def release_line() -> str:
+    """The line of a program that tells its L(release)."""
+    return "RELEASE = %r" % release()
+
+
+def _texts() -> t.Dict[str, str]:
+    return {name: content.decode("utf-8") for name, content in sorted(sources().items())}
 
 
 def unpack(raw: bytes) -> t.Tuple[Paths, t.Dict[str, bytes]]:

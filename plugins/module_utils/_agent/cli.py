@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import sys
@@ -46,13 +47,14 @@ See also: systemctl status ip-masq-agent.timer, journalctl -u ip-masq-agent.
 """
 
 
-def main(argv: t.Sequence[str], where: Paths) -> int:
+def main(argv: t.Sequence[str], where: Paths, do_task: t.Callable[[str], str]) -> int:
     """Run one command.
 
     :param argv: the arguments after the program's name.
+    :param do_task: does a task of Ansible's, which may be about more than the agent; takes and returns JSON.
     :returns: the exit status, see C(--help).
     """
-    arguments = _parser(where).parse_args(argv)
+    arguments = _parser(where, do_task).parse_args(argv)
     if os.geteuid() != 0:
         console.log(console.ERROR, "%s requires root; use sudo" % arguments.name)
         return FAILED
@@ -73,7 +75,7 @@ def main(argv: t.Sequence[str], where: Paths) -> int:
         return 130
 
 
-def _parser(where: Paths) -> argparse.ArgumentParser:
+def _parser(where: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ip-masq-agent",
         description="Keeps the IP masquerading rules of this node in sync with the configuration: traffic to exempt\n"
@@ -140,6 +142,8 @@ def _parser(where: Paths) -> argparse.ArgumentParser:
     command.set_defaults(command=_remove)
     command = commands.add_parser("set-timer", help="set the timer to resyncInterval (used by a unit of the agent)")
     command.set_defaults(command=_set_timer)
+    command = commands.add_parser("task", help="do a task that is read as JSON (used by Ansible, see ip_masq_agent)")
+    command.set_defaults(command=functools.partial(_task, do_task))
     return parser
 
 
@@ -240,7 +244,6 @@ def _set_timer(_arguments: argparse.Namespace, node: Node, where: Paths) -> int:
     return OK
 
 
-def entry(where: t.Mapping[str, str]) -> None:
-    """The entry point of the installed program."""
-    console.tolerate_any_text()
-    raise SystemExit(main(sys.argv[1:], Paths(**where)))
+def _task(do_task: t.Callable[[str], str], _arguments: argparse.Namespace, _node: Node, _where: Paths) -> int:
+    console.print_line(do_task(sys.stdin.read()))
+    return OK

@@ -1,21 +1,11 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The options that the modules ip_masq_agent and ip_masq_agent_info have in common."""
+"""The options that the modules ip_masq_agent and ip_masq_agent_info have in common. It imports nothing of a node."""
 
 from __future__ import annotations
 
-import os
-import sys
 import typing as t
-
-from .._errors import ConfigError, NodeError
-from .._system.process import run
-from . import install
-from .paths import Paths, choose_paths
-
-#: Unlike the Python of a virtual environment, it is not removed while the node is in use.
-SYSTEM_PYTHON = "/usr/bin/python3"
 
 ARGUMENT_SPEC: t.Dict[str, t.Dict[str, t.Any]] = {
     "config": {"type": "dict"},
@@ -26,43 +16,3 @@ ARGUMENT_SPEC: t.Dict[str, t.Dict[str, t.Any]] = {
     "python": {"type": "path"},
     "lock_timeout": {"type": "int", "default": 5},
 }
-
-
-def named_paths(params: t.Mapping[str, t.Any]) -> Paths:
-    """The paths that the options name. Nothing on the node is read.
-
-    :raises ConfigError: one of them is not a valid path.
-    """
-    return choose_paths(
-        config_dir=params["config_dir"],
-        bin_dir=params["bin_dir"],
-        metrics_dir=params["metrics_dir"] or "",
-        python=params["python"] or SYSTEM_PYTHON,
-    )
-
-
-def find_paths(params: t.Mapping[str, t.Any]) -> Paths:
-    """The paths of an agent on this node.
-
-    :raises ConfigError: one of them cannot be used.
-    """
-    where = named_paths(params)
-    if params["python"] and not is_python(where.python):
-        raise ConfigError("python: %s is not Python 3.8 or later; use another interpreter" % where.python)
-    if not params["python"] and not is_python(where.python):
-        where = choose_paths(**dict(where.chosen(), python=sys.executable))
-    install.check_paths(where)
-    if where.metrics_dir and not os.path.isdir(where.metrics_dir):
-        raise ConfigError(
-            "metrics_dir: %s is not a directory on this node; install node_exporter first, or create it"
-            % where.metrics_dir
-        )
-    return where
-
-
-def is_python(path: str) -> bool:
-    """Whether a program is a Python interpreter that can run the agent."""
-    try:
-        return run([path, "-I", "-c", "import sys; raise SystemExit(sys.version_info < (3, 8))"]).rc == 0
-    except NodeError:
-        return False

@@ -18,10 +18,16 @@ import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.install import FileChange, InstallResult
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.module_result import as_return
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Action, ActionKind, Plan, View
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import merge, parse, read_directory
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import (
+    config_text,
+    merge,
+    parse,
+    read_directory,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS, RESERVED_CIDRS
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent as module
@@ -55,7 +61,7 @@ def test_every_example_is_accepted(example: t.Dict[str, t.Any]) -> None:
     validated = ArgumentSpecValidator(module.ARGUMENT_SPEC).validate(example["kubenode.ip_masq.ip_masq_agent"])
     assert validated.error_messages == []
     if validated.validated_parameters["config"] is not None:
-        assert json.loads(module.config_text(validated.validated_parameters["config"])) is not None
+        assert json.loads(config_text(validated.validated_parameters["config"])) is not None
 
 
 def test_keys_are_written_as_the_documentation_says() -> None:
@@ -68,11 +74,11 @@ def test_keys_are_written_as_the_documentation_says() -> None:
 
 
 class TestConfigText:
-    """module.config_text"""
+    """config_file.config_text"""
 
     def test_keys_go_to_the_file_as_they_are(self) -> None:
         config = {"nonMasqueradeCIDRs": ["10.0.0.0/8"], "resyncInterval": "5m", "enableIPv6": True}
-        text = module.config_text(config)
+        text = config_text(config)
         assert json.loads(text) == config
         assert text.endswith("}\n")
 
@@ -88,7 +94,7 @@ class TestConfigText:
     def test_the_default_list_is_named_so_that_a_drop_in_adds_to_it(
         self, config: t.Dict[str, t.Any], named: t.Any, tmp_path: Path
     ) -> None:
-        text = module.config_text(config)
+        text = config_text(config)
         written = {key.lower(): value for key, value in json.loads(text).items()}
         assert written["nonmasqueradecidrs"] == named
         assert parse(text, "config").values == dict(parse(json.dumps(config), "config").values, **{CIDRS: named or []})
@@ -109,11 +115,11 @@ class TestConfigText:
         ],
     )
     def test_text_is_split_and_the_file_has_a_list(self, given: t.Any) -> None:
-        text = module.config_text({"nonMasqueradeCIDRs": given, "enableIPv6": True})
+        text = config_text({"nonMasqueradeCIDRs": given, "enableIPv6": True})
         assert json.loads(text)["nonMasqueradeCIDRs"] == ["10.233.64.0/18", "fd85::/112"]
 
     def test_same_config_is_the_same_text(self) -> None:
-        assert module.config_text({"cidrLimit": 3}) == module.config_text({"cidrLimit": 3})
+        assert config_text({"cidrLimit": 3}) == config_text({"cidrLimit": 3})
 
     @pytest.mark.parametrize(
         "config, message",
@@ -135,15 +141,15 @@ class TestConfigText:
     )
     def test_bad_input_is_refused_with_the_remedy(self, config: t.Dict[str, t.Any], message: str) -> None:
         with pytest.raises(ConfigError) as error:
-            module.config_text(config)
+            config_text(config)
         assert message in str(error.value)
 
 
 class TestReturn:
-    """module.as_return"""
+    """module_result.as_return"""
 
     def test_nothing_done_is_no_change(self) -> None:
-        returned = module.as_return(InstallResult((), ()), present=True)
+        returned = as_return(InstallResult((), ()), present=True)
         assert returned["changed"] is False and returned["files"] == [] and returned["diff"] == []
 
     @pytest.mark.parametrize(
@@ -155,7 +161,7 @@ class TestReturn:
         ids=["a file", "a unit"],
     )
     def test_whatever_was_done_is_a_change(self, done: InstallResult) -> None:
-        returned = module.as_return(done, present=True)
+        returned = as_return(done, present=True)
         assert returned["changed"] is True and len(returned["diff"]) == 1
 
     def test_diff_begins_with_the_rules_and_has_a_line_for_each_unit_that_comes_or_goes(self) -> None:
@@ -168,7 +174,7 @@ class TestReturn:
             FileChange("/etc/systemd/system/ip-masq-agent.path", "[Path]\n", None),
             FileChange("/etc/systemd/system/ip-masq-agent.service", "[Service]\n", "[Unit]\n"),
         )
-        rules, config, service, rest = module.as_return(
+        rules, config, service, rest = as_return(
             InstallResult(files, ("start: ip-masq-agent.timer",), result), present=True
         )["diff"]
         assert rules["after_header"] == "rules" and "-A POSTROUTING -j C" in rules["after"]

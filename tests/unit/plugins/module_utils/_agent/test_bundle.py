@@ -32,7 +32,14 @@ class TestProgram:
     def test_its_modules_are_the_bytes_that_ansible_runs(self) -> None:
         here = location() / "plugins" / "module_utils"
         _where, found = bundle.unpack(bundle.program(PLAIN))
-        assert {"_agent.cli", "_policy.policy", "_engine.reconcile", "_system.process"} <= set(found)
+        assert {
+            "_entry.program",
+            "_agent.cli",
+            "_kubelet.manage",
+            "_policy.policy",
+            "_engine.reconcile",
+            "_system.process",
+        } <= set(found)
         for name, content in found.items():
             assert content == (here / (name.replace(".", "/") + ".py")).read_bytes(), name
 
@@ -41,6 +48,25 @@ class TestProgram:
         for name, content in found.items():
             for module in bundle.imported(name, content):
                 assert module in found, "%s imports %s" % (name, module)
+
+    def test_it_can_be_made_from_itself(self, tmp_path: Path) -> None:
+        """The installed program compares itself with what it would install."""
+        program = tmp_path / "ip-masq-agent"
+        again = (
+            b"from ip_masq_agent._agent import bundle, paths\n"
+            b"sys.stdout.buffer.write(bundle.program(paths.Paths(**WHERE)))\n"
+        )
+        program.write_bytes(bundle.program(PLAIN).replace(b"entry(WHERE)\n", again))
+        done = subprocess.run([sys.executable, "-I", str(program)], capture_output=True, check=False)
+        assert done.stdout == bundle.program(PLAIN), done.stderr.decode()
+
+    def test_programs_of_one_release_have_a_line_in_common(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        other = paths.choose_paths(bin_dir="/opt/bin", python="/opt/python3", metrics_dir="/opt/metrics")
+        lines = [set(bundle.program(where).decode().splitlines()) for where in (PLAIN, other)]
+        assert bundle.release_line() in lines[0] & lines[1]
+        changed = dict(bundle.sources(), _version=b'VERSION = "0.0.0"\n')
+        monkeypatch.setattr(bundle, "sources", lambda: changed)
+        assert bundle.release.__wrapped__() != bundle.release()
 
     def test_it_can_be_made_from_an_archive(self, tmp_path: Path) -> None:
         """As Ansible sends the modules to a node. An old Python imports from it in another way."""
@@ -227,6 +253,6 @@ class TestProgram:
         assert content.count(b"entry(WHERE)\n") == 1
         program.write_bytes(content.replace(b"entry(WHERE)\n", b"entry(None)\n"))
         done = subprocess.run([sys.executable, str(program), "status"], stderr=subprocess.PIPE, check=False)
-        lines = bundle.unpack(content)[1]["_agent.cli"].decode().splitlines()
+        lines = bundle.unpack(content)[1]["_entry.program"].decode().splitlines()
         number = 1 + next(number for number, line in enumerate(lines) if "Paths(**where)" in line)
-        assert 'File "ip_masq_agent._agent.cli", line %d, in entry' % number in done.stderr.decode()
+        assert 'File "ip_masq_agent._entry.program", line %d, in entry' % number in done.stderr.decode()

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
+import sys
 import typing as t
 from pathlib import Path
 
@@ -75,7 +77,7 @@ class Agent:
     def __call__(self, *argv: str) -> int:
         """Run a command; what it printed is in C(out) and C(err)."""
         try:
-            status = cli.main(argv, self.where)
+            status = cli.main(argv, self.where, str.upper)
         except SystemExit as exc:
             status = t.cast(int, exc.code)
         self.out, self.err = self._capsys.readouterr()
@@ -110,14 +112,23 @@ class TestUsage:
         assert run.where.config in run.out and run.where.drop_ins in run.out
         assert max(len(line) for line in run.out.splitlines() if run.where.config_dir not in line) <= 101
 
-    @pytest.mark.parametrize("command", ["sync", "status", "explain", "verify", "who", "remove", "set-timer"])
+    @pytest.mark.parametrize("command", ["sync", "status", "explain", "verify", "who", "remove", "set-timer", "task"])
     def test_every_command_has_a_help(self, run: Agent, command: str) -> None:
         assert run(command, "--help") == 0
         assert "usage: ip-masq-agent %s" % command in run.out
 
     @pytest.mark.parametrize(
         "command",
-        [["sync"], ["status"], ["explain", "10.1.2.3"], ["verify"], ["who", "192.0.2.1:1"], ["remove"], ["set-timer"]],
+        [
+            ["sync"],
+            ["status"],
+            ["explain", "10.1.2.3"],
+            ["verify"],
+            ["who", "192.0.2.1:1"],
+            ["remove"],
+            ["set-timer"],
+            ["task"],
+        ],
     )
     def test_a_command_without_root_says_so(
         self, run: Agent, monkeypatch: pytest.MonkeyPatch, command: t.List[str]
@@ -156,6 +167,15 @@ class TestUsage:
         assert run(*argv) == 2
         assert run.out == ""
         assert run.err.startswith("usage: ip-masq-agent")
+
+
+class TestTask:
+    """task"""
+
+    def test_a_task_is_read_and_its_result_is_one_line(self, run: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sys, "stdin", io.StringIO('{"é": 1}'))
+        assert run("task") == cli.OK
+        assert (run.out, run.err) == ('{"É": 1}\n', "")
 
 
 class TestStatus:

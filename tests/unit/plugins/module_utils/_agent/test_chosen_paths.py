@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The options that name the agent's places."""
+"""The paths that options of the modules choose."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import module_options
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import chosen_paths, module_options
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 
 
@@ -22,12 +22,12 @@ def params(**given: t.Any) -> t.Dict[str, t.Any]:
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of the places are in test_install."""
-    monkeypatch.setattr(module_options.install, "check_paths", lambda _where: None)
+    monkeypatch.setattr(chosen_paths.install, "check_paths", lambda _where: None)
 
 
 def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module_options, "is_python", lambda _path: True)
-    where = module_options.find_paths(params())
+    monkeypatch.setattr(chosen_paths, "is_python", lambda _path: True)
+    where = chosen_paths.find_paths(params())
     assert (where.program, where.python, where.metrics_file) == (
         "/usr/local/sbin/ip-masq-agent",
         "/usr/bin/python3",
@@ -39,29 +39,29 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_python_of_the_system_that_will_do_it_is_that_of_the_module(
     system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module_options, "SYSTEM_PYTHON", system)
-    assert module_options.find_paths(params()).python == sys.executable
+    monkeypatch.setattr(chosen_paths, "SYSTEM_PYTHON", system)
+    assert chosen_paths.find_paths(params()).python == sys.executable
 
 
 def test_places_are_checked_unless_all_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(where: t.Any) -> None:
         raise ConfigError("config_dir: %s" % where.config_dir)
 
-    monkeypatch.setattr(module_options.install, "check_paths", refuse)
+    monkeypatch.setattr(chosen_paths.install, "check_paths", refuse)
     with pytest.raises(ConfigError, match="config_dir: /tmp/x"):
-        module_options.find_paths(params(config_dir="/tmp/x"))
-    assert module_options.named_paths(params(config_dir="/tmp/x")).config_dir == "/tmp/x"
+        chosen_paths.find_paths(params(config_dir="/tmp/x"))
+    assert chosen_paths.named_paths(params(config_dir="/tmp/x")).config_dir == "/tmp/x"
 
 
 def test_metrics_need_their_directory_unless_all_goes(tmp_path: Path) -> None:
-    assert module_options.find_paths(params(metrics_dir=str(tmp_path))).metrics_file.startswith(str(tmp_path))
+    assert chosen_paths.find_paths(params(metrics_dir=str(tmp_path))).metrics_file.startswith(str(tmp_path))
     gone = str(tmp_path / "gone")
     with pytest.raises(ConfigError, match="metrics_dir: .*/gone is not a directory on this node"):
-        module_options.find_paths(params(metrics_dir=gone))
-    assert module_options.named_paths(params(metrics_dir=gone)).metrics_file
+        chosen_paths.find_paths(params(metrics_dir=gone))
+    assert chosen_paths.named_paths(params(metrics_dir=gone)).metrics_file
 
 
 def test_python_is_tried() -> None:
-    assert module_options.find_paths(params(python=sys.executable)).python == sys.executable
+    assert chosen_paths.find_paths(params(python=sys.executable)).python == sys.executable
     with pytest.raises(ConfigError, match="python: /bin/false is not Python 3.8 or later"):
-        module_options.find_paths(params(python="/bin/false"))
+        chosen_paths.find_paths(params(python="/bin/false"))

@@ -1,0 +1,117 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the module ip_masq_agent does on a node, whether Ansible has sent the code or the installed program has it."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._agent import install, installed_program, removal
+from .._agent.chosen_paths import find_paths, named_paths
+from .._agent.effective_policy import read_policy
+from .._agent.memory import read_memory
+from .._agent.module_result import as_return
+from .._agent.sync import dry_run, sync
+from .._agent.units import SERVICE
+from .._engine import restraint
+from .._engine.detect import Node
+from .._engine.other_actors import find_other_actors
+from .._errors import IpMasqError, NodeError, ProgramMissingError
+from .._policy.config_file import config_text
+from .._system import systemd
+from .._system.node_warning import named
+from .._system.process import run
+from .._version import VERSION
+
+Params = t.Mapping[str, t.Any]
+
+
+class Done(t.NamedTuple):
+    """What a task of Ansible returns: its values, its warnings, and its message if it failed, else an empty one."""
+
+    returned: t.Dict[str, t.Any]
+    warnings: t.Tuple[str, ...] = ()
+    failure: str = ""
+
+
+def carry_out(params: Params, check: bool) -> Done:
+    """Do what the options say.
+
+    :param params: a value for each of L(task_options.ARGUMENT_SPEC).
+    :param check: only say what would be done.
+    """
+    node = Node(run, params["lock_timeout"])
+    try:
+        done = _present(params, check, node) if params["state"] == "present" else _absent(params, check, node)
+    except ProgramMissingError as exc:
+        return Done({"missing_package": exc.package}, failure=str(exc))
+    except IpMasqError as exc:
+        return Done({}, failure=str(exc))
+    return done._replace(warnings=tuple(map(named, done.warnings)))
+
+
+def _present(params: Params, check: bool, node: Node) -> Done:
+    """Install, sync, and start the units.
+
+    :raises IpMasqError: bad input or an unfit node, before anything is touched; or a step that failed.
+    """
+    where = find_paths(params)
+    text = None if params["config"] is None else config_text(params["config"])
+    remembered = read_memory(where)
+    policy, config = read_policy(where, remembered, text)
+    install.check_systemd()
+    failed = systemd.last_failure(node.run, SERVICE)
+    planned = dry_run(node, where, config, remembered, connections=check)
+    put = install.update_files(node.run, where, text, check)
+    result, errors, notes = planned, planned.errors, policy.notes
+    if not check:
+        synced = sync(node, where)
+        result, errors, notes = synced.result or planned, synced.errors, policy.notes + synced.unrecorded
+    services = put.services + tuple(install.update_units(node.run, where, put, params["enabled"], check))
+    if install.set_timer(node.run, where, config.resync_interval, check):
+        services += ("timer interval set to %gs" % (config.resync_interval / 1e9),)
+    warnings = notes + result.notes + put.notes + tuple(restraint.notes(result))
+    if check and failed:
+        warnings += ("the last run of %s failed: %s; a run without check mode runs it again" % (SERVICE, failed),)
+    warnings += tuple(result.remarks)
+    returned = dict(as_return(install.InstallResult(put.files, services, result), present=True), version=VERSION)
+    returned["rules"]["other_nat"] = find_other_actors(node, config.families)
+    if not errors and not check and (put.files or failed):
+        try:
+            install.try_service(node.run, where)
+        except NodeError as exc:
+            errors = (str(exc),)
+    if errors:
+        return Done(returned, warnings, "; ".join(errors))
+    if params["verify"] and not check:
+        returned["verification"] = installed_program.verify(node.run, where, params["lock_timeout"])
+    if params["kubelet"] is not None:
+        returned["kubelet"], about_kubelets = _preview_kubelets(params["kubelet"])
+        warnings += about_kubelets
+    return Done(returned, warnings)
+
+
+def _absent(params: Params, check: bool, node: Node) -> Done:
+    """Remove the agent.
+
+    :raises IpMasqError: a step failed.
+    """
+    removed = removal.uninstall(node, named_paths(params), check)
+    return Done(as_return(removed, present=False), removed.notes)
+
+
+def _preview_kubelets(options: Params) -> t.Tuple[t.Dict[str, t.Any], t.Tuple[str, ...]]:
+    """What the module kubelet_masquerade would do, and its warnings."""
+    # Imported here: to load it takes time, and most callers do not ask.
+    from .._kubelet.manage import manage_kubelets
+    from .._kubelet.module_result import as_return as kubelet_return
+    from .._kubelet.options import Options
+
+    try:
+        report = manage_kubelets(Options(**options), run, check=True)
+    except IpMasqError as exc:
+        return {"failure": str(exc), "actions": []}, ()
+    returned = kubelet_return(report)
+    values = {name: returned[name] for name in returned if name not in ("changed", "diff")}
+    return dict(values, failure=report.failure), tuple(report.warnings)

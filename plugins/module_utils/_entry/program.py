@@ -1,0 +1,39 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The entry point of the installed program: the agent's command line, and tasks that Ansible hands to it.
+
+It loads nothing before it is called, so that the module ip_masq_agent can import it for Ansible to send it along.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+
+def entry(where: t.Mapping[str, str]) -> None:
+    """Run a command.
+
+    :param where: the paths that the program was installed with.
+    :raises SystemExit: always, with the exit status.
+    """
+    import sys
+
+    from .._agent import cli, console
+    from .._agent.paths import Paths
+
+    console.tolerate_any_text()
+    raise SystemExit(cli.main(sys.argv[1:], Paths(**where), _do_task))
+
+
+def _do_task(request: str) -> str:
+    """Do a task of Ansible's.
+
+    :param request: JSON: C(params), checked by the module's specification, and C(check).
+    :returns: JSON on one line: the values of L(agent_task.Done).
+    """
+    import json
+
+    from .agent_task import carry_out
+
+    return json.dumps(carry_out(**json.loads(request))._asdict())
