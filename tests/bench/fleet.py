@@ -55,6 +55,22 @@ times >cpu
 cat answer
 exit $status
 """
+#: In place of the shell on the real node: notes the tasks of the installed program in the same way.
+_SHELL_RECORDER = """#!/bin/sh
+case $* in
+*'/ip-masq-agent task'*) ;;
+*) exec %(shell)s "$@" ;;
+esac
+cd "$(mktemp -d %(calls)s/XXXXXX)" || exit 1
+echo task >module
+date +%%s.%%N >started
+%(shell)s "$@" >answer
+status=$?
+date +%%s.%%N >ended
+times >cpu
+cat answer
+exit $status
+"""
 #: In place of Python on hosts that do not exist. Its argument is the payload, if it does not come on standard input.
 _ANSWERER = """#!/bin/sh
 module=$(cat ${1:+"$1"} | grep -ao 'modules\\.[a-z_]*' | head -n 1)
@@ -63,8 +79,19 @@ cat %(answers)s/"$module"
 """
 
 
+#: In place of the shell on hosts that do not exist; it answers in place of the installed program.
+_SHELL_ANSWERER = """#!/bin/sh
+case $* in
+*'/ip-masq-agent task'*) ;;
+*) exec /bin/sh "$@" ;;
+esac
+. %(answers)s/task.sh
+cat %(answers)s/task
+"""
+
+
 class _Call(t.NamedTuple):
-    """One call of a module on the node; times in seconds."""
+    """One call of a module, or of the installed program, on the node; times in seconds."""
 
     module: str
     answer: str
@@ -93,9 +120,18 @@ class _Side:
         self._fleet = Fleet(self._root / "node", {"all": ["node"]})
         self._fleet.nodes["node"].wire()
         recorder = _RECORDER % {"calls": self._calls, "python": _PYTHON}
-        self._node = dict(self._fleet.hosts["node"], ansible_python_interpreter=self._program("recorder", recorder))
-        answerer = self._program("answerer", _ANSWERER % {"answers": self._root})
-        self._host = {"ansible_connection": "local", "ansible_python_interpreter": answerer}
+        node = self._fleet.hosts["node"]
+        shell = _SHELL_RECORDER % {"calls": self._calls, "shell": node["ansible_shell_executable"]}
+        self._node = dict(
+            node,
+            ansible_python_interpreter=self._program("recorder", recorder),
+            ansible_shell_executable=self._program("shell_recorder", shell),
+        )
+        self._host = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": self._program("answerer", _ANSWERER % {"answers": self._root}),
+            "ansible_shell_executable": self._program("shell_answerer", _SHELL_ANSWERER % {"answers": self._root}),
+        }
         self._seen: t.List[t.List[_Call]] = []
 
     def _program(self, name: str, text: str) -> str:
@@ -160,8 +196,9 @@ class _Side:
         return found
 
     def learn(self) -> None:
-        """Have the hosts that do not exist answer as the node did."""
-        for calls in zip(*self._seen):
+        """Have the hosts that do not exist answer as the node did, also where Ansible has no pipelining."""
+        self._play({"node": self._node}, ANSIBLE_PIPELINING="0")
+        for calls in (*zip(*self._seen), *zip(self._take_calls())):
             (self._root / calls[0].module).write_text(calls[0].answer)
             seconds = statistics.median(call.wall for call in calls)
             (self._root / (calls[0].module + ".sh")).write_text("sleep %.3f\n" % seconds)
