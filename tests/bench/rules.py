@@ -10,6 +10,8 @@ import itertools
 import shutil
 import typing as t
 
+from support.many_ranges import many_ranges
+
 CHAIN = "IP-MASQ-AGENT"
 TABLE = "ip_masq_agent"
 
@@ -25,8 +27,7 @@ def cidrs(count: int) -> t.List[str]:
     """So many ranges: RFC 1918 and RFC 6598 if they are few, else such that no two can be merged."""
     if count <= 4:
         return ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"][:count]
-    first = ipaddress.ip_address("10.0.0.0")
-    return ["%s/24" % (first + 512 * number) for number in range(count)]
+    return many_ranges(count)
 
 
 def policy(size: int) -> t.Dict[str, t.Any]:

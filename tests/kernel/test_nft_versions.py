@@ -10,6 +10,7 @@ import typing as t
 
 import pytest
 from support.flood import Flood
+from support.many_ranges import many_long_ranges, many_ranges
 from support.modules import apply, refused, run_module
 from support.namespaces import Namespace
 from support.program_versions import RELEASES, Nft
@@ -27,7 +28,11 @@ FULL: t.Dict[str, t.Any] = {
     "backend": "nftables",
     "exemption": "enforce",
     "to_ports": ["1024-29999", "32768-65535"],
-    "non_masquerade_cidrs": ["10.0.0.0/8", "11.0.0.0/9", "192.0.2.1/32", "fc00::/7", "2001:db8::1/128"],
+    "non_masquerade_cidrs": [
+        *("10.0.0.0/8", "11.0.0.0/9", "192.0.2.1/32", *many_ranges(octet=12)),
+        *("fd00::/9", "2001:db8::1/128", *many_long_ranges(octet=255)),
+    ],
+    "cidr_limit": 5000,
     "enable_ipv6": True,
     "masquerade_cidrs": ["10.9.0.0/16", "fd00:9::/32"],
     "source_cidrs": ["10.244.0.0/16", "10.7.0.1/32", "fd00:10:244::/48"],

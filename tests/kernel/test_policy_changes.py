@@ -9,6 +9,7 @@ import typing as t
 
 import pytest
 from support.flood import Flood
+from support.many_ranges import many_long_ranges, many_ranges
 from support.modules import apply, run_module, run_modules
 from support.programs import Programs
 from support.topology import ADDRESSES, Topology
@@ -20,6 +21,7 @@ REWRITES = 16
 #: of each family in ADDRESSES: two exempt destinations, two others
 FIRST_EXEMPT, SECOND_EXEMPT = ["10.99.0.1/32", "fd00:99::1/128"], ["172.20.0.1/32", "fc00:77::1/128"]
 FIRST_OUTSIDE = ["203.0.113.10/32", "2001:db8:99::1/128"]
+SOME, OTHERS = ([*many_ranges(octet=octet), *many_long_ranges(octet=octet)] for octet in (11, 12))
 
 #: Two policies, and what these destinations see with either.
 CHANGES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Dict[str, t.Any], str]] = {
@@ -64,6 +66,16 @@ CHANGES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Dict[str, t.Any], str]] = {
             "masquerade_cidrs": ["10.99.0.0/16", "172.20.0.0/16", "fd00:99::/32", "fc00:77::/32"],
         },
         "pod pod/node node node",
+    ),
+    "many ranges come and go": (
+        {},
+        {"non_masquerade_cidrs": [*EXEMPT_RANGES, *SOME], "cidr_limit": 5000},
+        "pod pod node node",
+    ),
+    "many ranges change": (
+        {"non_masquerade_cidrs": [*FIRST_EXEMPT, *SOME], "cidr_limit": 5000},
+        {"non_masquerade_cidrs": [*FIRST_EXEMPT, *FIRST_OUTSIDE, *OTHERS], "cidr_limit": 5000},
+        "pod node pod/node node",
     ),
     "fixed addresses come and go": (
         {"to_ports": ["1024-65535"]},

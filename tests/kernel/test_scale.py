@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
+from support.many_ranges import many_ranges
 from support.modules import apply
 from support.namespaces import Namespace
 from support.programs import Programs
@@ -26,9 +27,7 @@ READABLE = {CHAIN, "POSTROUTING", "KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"}
 def test_ten_thousand_ranges_are_one_transaction_and_then_none(
     ns: Namespace, variant: Variant, programs: Programs
 ) -> None:
-    first = int(ipaddress.ip_address("10.0.0.0"))
-    # Every second /24, so that none can be merged with its neighbour.
-    cidrs = ["%s/24" % ipaddress.ip_address(first + 512 * i) for i in range(RANGES)]
+    cidrs = many_ranges(RANGES)
     options = {"backend": variant.backend, "cidr_limit": RANGES, "non_masquerade_cidrs": cidrs, "path": programs.path}
     assert apply(ns, **options)["changed"] is True
     # The first of the two with which nft starts makes a set that no chain asks.

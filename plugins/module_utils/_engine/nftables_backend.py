@@ -268,6 +268,9 @@ def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t
         there, wanted = (table.spans if name == text.SET else table.sets.get(name, ()) for table in (before, after))
         removed = [text.render_element(name, span, after.family) for span in sorted(set(there) - set(wanted))]
         added = [text.render_element(name, span, after.family) for span in sorted(set(wanted) - set(there))]
+        if name == text.OUTLINE:  # its networks are not exempt as a whole
+            removed = ["%s from set %s" % (element, name) for element in removed]
+            added = ["%s to set %s" % (element, name) for element in added]
         actions += listed(ActionKind.RANGE_REMOVED, ActionKind.RANGES_REMOVED, removed, "ranges")
         actions += listed(ActionKind.RANGE_ADDED, ActionKind.RANGES_ADDED, added, "ranges")
     return actions

@@ -29,8 +29,8 @@ from .._policy.values import (
     Service,
     parse_address_range,
 )
-from .._system.ip_families import NFT_FAMILY
-from .nftables_syntax import CHAIN, ENFORCER, SET, SOURCES, VERSION, Span, Table, bare, render_span, snat_to
+from .._system.ip_families import IPV4, IPV6, NFT_FAMILY
+from .nftables_syntax import CHAIN, ENFORCER, OUTLINE, SET, SOURCES, VERSION, Span, Table, bare, render_span, snat_to
 from .rule_comments import (
     COMMENT_PREFIX,
     EXEMPT_COMMENT,
@@ -55,6 +55,11 @@ _LOCAL_COMMENT = COMMENT_PREFIX + " for the node itself"
 _ENTRY_COMMENT = COMMENT_PREFIX + " rules, entry %d"
 _TRANSLATED_COMMENT = COMMENT_PREFIX + " snat, entry %d"
 _DNAT_COMMENT = COMMENT_PREFIX + " left to the program that changed the destination"
+
+#: So many exempt ranges have an outline: one lookup among 10,000 takes 0.09 of what opening a connection takes.
+_MANY = 1000
+#: By family, the bits of an address and those of the networks of an outline.
+_OUTLINED = {IPV4: (32, 8), IPV6: (128, 16)}
 
 #: An address, or first and last of some, with or without ports, as C(snat to) has them.
 _TO_SOURCE = (
@@ -84,7 +89,8 @@ def from_ruleset(ruleset: Ruleset, family: str) -> Table:
     """The table that holds these rules.
 
     Its set of exempt ranges holds what is exempt in the end: however deep ranges are within each other, it is one
-    lookup. Each entry of C(rules) has sets of its own.
+    lookup. Where they are many, most packets need none: another set has the few networks around them. Each entry of
+    C(rules) has sets of its own.
     """
     nft = NFT_FAMILY[family]
     to_exempt = "%s daddr @%s" % (nft, SET)
@@ -98,6 +104,10 @@ def from_ruleset(ruleset: Ruleset, family: str) -> Table:
     entries = _Entries(ruleset, family)
     others = tuple(_rule(matches, "return", SKIPPED_COMMENT) for matches in _skipped(ruleset, scope, family))
     exempt = exempt_spans(deciding)
+    outline = _outline(exempt, family)
+    if outline:
+        to_exempt = "%s daddr @%s %s" % (nft, OUTLINE, to_exempt)
+        entries.sets[OUTLINE] = outline
     main = (_rule(to_exempt, verdict, EXEMPT_COMMENT), *entries.masqueraded("")) if deciding else ()
     chains = [(CHAIN, (local, *marked, *entries.rules(verdict), *others, *main))]
     # In the other chain the guards of the exemption would change nothing: packets that it accepts meet all others, too.
@@ -109,6 +119,16 @@ def from_ruleset(ruleset: Ruleset, family: str) -> Table:
         chains.append((ENFORCER, (*left, local, *marked, *entries.rules(keep, only_exempt=True), *others, *ends)))
     sources = intervals.of_networks(scope.sources) if scope.sources else None
     return Table(family, True, exempt, tuple(chains), sources=sources, more=tuple(sorted(entries.sets.items())))
+
+
+def _outline(exempt: intervals.Spans, family: str) -> intervals.Spans:
+    """Few networks around the exempt ranges; none where there are too few ranges, or where it would keep little out."""
+    if len(exempt) < _MANY:
+        return ()
+    bits, length = _OUTLINED[family]
+    outline = intervals.outline(exempt, 1 << (bits - length))
+    covered = sum(last - first + 1 for first, last in outline)
+    return outline if len(outline) * 16 <= len(exempt) and covered * 2 <= 1 << bits else ()
 
 
 class _Entries:

@@ -26,6 +26,8 @@ SET = "exempt_ranges"
 OLD_SET = "exempt"
 #: The sources whose connections meet the rules; it is there where not all do.
 SOURCES = "source_ranges"
+#: Networks around the exempt ranges, asked before them where they are many.
+OUTLINE = "exempt_outline"
 CHAIN = "postrouting"
 #: the base chain that decides before every other one, with exemption: enforce
 ENFORCER = "enforce"
@@ -37,7 +39,14 @@ INTERIM = "_interim"
 _NUMBERED = re.compile(r"(?:rule|snat)_[1-9][0-9]{0,3}_(?:(?:tcp|udp|sctp)_)?(sources|destinations|ports)\Z")
 
 #: What the elements of a set are, by its name.
-_ELEMENTS_OF = {SET: "daddr", SOURCES: "saddr", "destinations": "daddr", "sources": "saddr", "ports": "dport"}
+_ELEMENTS_OF = {
+    SET: "daddr",
+    OUTLINE: "daddr",
+    SOURCES: "saddr",
+    "destinations": "daddr",
+    "sources": "saddr",
+    "ports": "dport",
+}
 
 _ADDRESS_FAMILY = {IPV4: socket.AF_INET, IPV6: socket.AF_INET6}
 _BITS = {IPV4: 32, IPV6: 128}
@@ -245,7 +254,9 @@ def parse(text: str, family: str) -> Table:
     chains.sort(key=lambda chain: order.index(chain[0]))
     spans = intervals.of(sets.get(SET, sets.get(OLD_SET, [])))
     sources = intervals.of(sets[SOURCES]) if SOURCES in sets else None
-    more = tuple(sorted((name, intervals.of(found)) for name, found in sets.items() if _NUMBERED.match(name)))
+    more = tuple(
+        sorted((name, intervals.of(found)) for name, found in sets.items() if name == OUTLINE or _NUMBERED.match(name))
+    )
     return Table(family, SET in sets, spans, tuple(chains), tuple(foreign), OLD_SET in sets, sources, more, priority)
 
 

@@ -101,6 +101,11 @@ def of_network(network: t.Any) -> t.Tuple[int, int]:
     return first, first | ((1 << (network.max_prefixlen - network.prefixlen)) - 1)
 
 
+def outline(spans: Spans, size: int) -> Spans:
+    """What lies in the same blocks of so many numbers, counted from 0."""
+    return of((first // size * size, last // size * size + size - 1) for first, last in spans)
+
+
 def difference(one: Spans, other: Spans) -> Spans:
     """What lies in the first alone."""
     return intersection(one, complement(other, highest_of(one)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import typing as t
+from unittest import mock
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import (
@@ -27,10 +28,11 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import MASQUERADE
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import IPV4
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import IPV4, IPV6
 from hypothesis import given
 from hypothesis import strategies as st
 from support import worlds
+from support.many_ranges import many_long_ranges, many_ranges
 
 #: source, destination, interface, protocol, port
 Packet = t.Tuple[t.Any, t.Any, str, str, int]
@@ -157,8 +159,13 @@ def test_rules_are_read_back_from_how_iptables_prints_them(config: Config, famil
         assert ruleset.means(found) and found.means(ruleset)
 
 
-@given(worlds.narrow_configs, worlds.families)
-def test_a_table_is_read_back_from_how_nft_prints_it(config: Config, family: str) -> None:
+@given(worlds.narrow_configs, worlds.families, st.booleans())
+def test_a_table_is_read_back_from_how_nft_prints_it(config: Config, family: str, outlined: bool) -> None:
+    with mock.patch.object(nftables_ruleset, "_MANY", 1 if outlined else 1000):
+        _is_read_back(config, family)
+
+
+def _is_read_back(config: Config, family: str) -> None:
     wanted = from_config(config, family)
     table = nftables_ruleset.from_ruleset(wanted, family)
     read = nftables_syntax.parse(nftables_syntax.render(table), family)
@@ -325,6 +332,28 @@ def test_a_table_has_what_is_exempt_in_the_end() -> None:
         "ip daddr @exempt_ranges return",
         "masquerade",
     ]
+
+
+def outline(*cidrs: str, family: str = IPV4) -> t.List[t.Any]:
+    """The networks around these exempt ranges, where the table asks them first."""
+    config = build({"non_masquerade_cidrs": cidrs, "enable_ipv6": True, "cidr_limit": 2000})
+    table = nftables_ruleset.from_ruleset(from_config(config, family), family)
+    rule = "%s daddr @exempt_outline " % ("ip" if family == IPV4 else "ip6")
+    asked = [nftables_syntax.bare(one).startswith(rule) for one in table.rules("postrouting") or ()]
+    assert asked == [False, "exempt_outline" in table.sets, False]
+    spans = table.sets.get("exempt_outline", ())
+    return [nftables_syntax.render_span(span, family) for span in spans]
+
+
+def test_many_ranges_have_an_outline() -> None:
+    ranges = many_ranges()
+    assert outline(*ranges) == ["10.0.0.0/8", "169.0.0.0/8"]
+    assert outline(*ranges[2:]) == [], "link-local is the 999th"
+    assert outline(*ranges, "11.0.0.0/24", "203.0.113.0/24") == ["10.0.0.0/7", "169.0.0.0/8", "203.0.0.0/8"]
+    assert outline(*ranges, "0.0.0.0/2", "64.0.0.0/2") == [], "it would keep little out"
+    scattered = ["%d.%d.0.0/16" % (number, other) for number in range(1, 126, 2) for other in range(0, 32, 2)]
+    assert len(scattered) > 1000 and outline(*scattered) == [], "it would have many elements itself"
+    assert outline(*many_long_ranges(), family=IPV6) == ["fd00::/16", "fe80::/10"]
 
 
 def _without_covered(networks: t.Sequence[t.Any]) -> t.List[t.Any]:

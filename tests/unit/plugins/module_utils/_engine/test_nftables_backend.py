@@ -9,6 +9,7 @@ import re
 import typing as t
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_syntax as text
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import CommitRefused, Counters
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backends import choose
@@ -19,6 +20,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+from support.many_ranges import many_ranges
 
 DONE = Outcome(0, "", "")
 NOTHING = Outcome(1, "", "Error: No such file or directory\nlist table ip ip_masq_agent\n")
@@ -42,6 +44,12 @@ OLD_FORM = """table ip ip_masq_agent {
 	}
 }
 """  # noqa: E101
+
+
+@pytest.fixture(autouse=True)
+def forty_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To plan with thousands of ranges takes long."""
+    monkeypatch.setattr(nftables_ruleset, "_MANY", 40)
 
 
 class Nft:
@@ -305,6 +313,7 @@ class TestChoice:
             choose(node(), "auto")
 
 
+MANY = many_ranges(40)
 #: Policies of different forms: each leads to each.
 FORMS: t.Dict[str, t.Dict[str, t.Any]] = {
     "plain": {},
@@ -326,6 +335,9 @@ FORMS: t.Dict[str, t.Dict[str, t.Any]] = {
     },
     "enforce": {"exemption": "enforce", "source_cidrs": ["10.8.0.0/16"], "masquerade_cidrs": ["10.9.0.0/16"]},
     "snat": {"snat": [{"address": "192.0.2.7", "source_cidrs": ["10.244.0.0/24"]}]},
+    "many ranges": {"non_masquerade_cidrs": MANY},
+    "many ranges, others": {"non_masquerade_cidrs": [*MANY[1:], "11.0.0.0/24"]},
+    "many ranges, enforced": {"non_masquerade_cidrs": MANY, "exemption": "enforce"},
 }
 
 
@@ -396,6 +408,23 @@ def test_at_each_step_the_old_or_the_new_policy_is_in_force(old: str, new: str) 
         assert len(changed) + rules <= 1, step
     assert [meaning for meaning in in_force if meaning not in (in_force[0], after.meaning)] == []
     assert (steps.sets, steps.meaning) == (after.sets, after.meaning)
+
+
+def test_one_of_many_ranges_changes_without_what_is_around_them() -> None:
+    before = {"non_masquerade_cidrs": MANY}
+    other = {**before, "non_masquerade_cidrs": MANY[1:]}
+    (step,) = backend().plan(state(**before), wanted(**other)).transaction
+    assert "outline" not in step and "chain" not in step and "rule" not in step
+
+
+def test_networks_around_ranges_are_not_reported_as_exempt() -> None:
+    before = {"non_masquerade_cidrs": MANY}
+    other = {**before, "non_masquerade_cidrs": [*MANY, "11.0.0.0/24"]}
+    assert [action.rule for action in backend().plan(state(**before), wanted(**other)).actions] == [
+        "11.0.0.0/24",
+        "10.0.0.0/8 from set exempt_outline",
+        "10.0.0.0/7 to set exempt_outline",
+    ]
 
 
 def test_ranges_change_with_the_rules_of_a_plain_policy_in_one_step() -> None:

@@ -55,6 +55,13 @@ def test_cut(intervals: t.List[t.Tuple[int, int]], points: t.Set[int]) -> None:
     assert not any(first < point <= last for first, last in found for point in points)
 
 
+@given(INTERVALS, st.integers(1, 9))
+def test_outline(intervals: t.List[t.Tuple[int, int]], size: int) -> None:
+    found = spans.outline(spans.of(intervals), size)
+    blocks = {number // size for number in _numbers(intervals)}
+    assert _numbers(found) == {block * size + more for block in blocks for more in range(size)} and _is_proper(found)
+
+
 def test_networks() -> None:
     networks = [ipaddress.ip_network(one) for one in ("10.0.0.0/9", "10.128.0.0/9", "192.0.2.1/32")]
     found = spans.of_networks(networks)
