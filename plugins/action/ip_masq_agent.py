@@ -4,8 +4,8 @@
 """The module ip_masq_agent on a node that has this release: its installed program does the task, and nothing is sent.
 
 The module consists of about a hundred files, which Ansible packs, and Python compiles on the node each time. The
-installed program holds the same files, compiled. It is asked where Ansible's pipelining is on, and only if it holds
-exactly the files of this collection. In all other cases, and whenever it gives no answer, the module itself is run.
+installed program holds the same files, compiled. It is asked where Ansible's pipelining is on, and only if it names the
+checksum of the files of this collection. In all other cases, and whenever it gives no answer, the module itself is run.
 """
 
 from __future__ import annotations

@@ -139,8 +139,8 @@ attributes:
   action:
     support: full
     description:
-      - On a node that has the agent of exactly this collection, its program does the task, and the module is not sent.
-        That needs Ansible's pipelining. All options and return values are the same.
+      - On a node whose agent names the checksum of this collection's files, its program does the task, and the module
+        is not sent. That needs Ansible's pipelining. All options and return values are the same.
       - Everywhere else the module is run, also if the program gives no answer.
   check_mode:
     support: full
