@@ -19,17 +19,18 @@ from pathlib import Path
 
 import yaml
 
-from .import_collection import location
+from .import_collection import ROOT, location
 from .playbook_run import ansible_playbook
 
 MODULES = Path(__file__).with_name("windows_modules")
 
 
 def real_collection() -> Path:
-    """ansible.windows, of the package ansible on the controller."""
+    """ansible.windows, of the package ansible on the controller; beside ansible-core alone, that of `make setup`."""
     spec = importlib.util.find_spec("ansible")
     assert spec and spec.origin
-    return Path(spec.origin).parents[1] / "ansible_collections" / "ansible" / "windows"
+    folders = [Path(spec.origin).parents[1], *ROOT.glob(".venv/lib/python3*/site-packages")]
+    return next(found for found in (one / "ansible_collections/ansible/windows" for one in folders) if found.is_dir())
 
 
 def make_collection(root: Path) -> Path:
