@@ -87,7 +87,7 @@ def checked(args: t.Mapping[str, t.Any]) -> t.Optional[t.Dict[str, t.Any]]:
 
 
 def command(params: t.Mapping[str, t.Any]) -> str:
-    """A command line for a POSIX shell: start the program, if it holds the files of this collection.
+    """A command line for a POSIX shell: start the program, if it names the checksum of our files.
 
     :raises ConfigError: its path is invalid.
     """

@@ -30,7 +30,20 @@ from .._policy.values import (
     parse_address_range,
 )
 from .._system.ip_families import IPV4, IPV6, NFT_FAMILY
-from .nftables_syntax import CHAIN, ENFORCER, OUTLINE, SET, SOURCES, VERSION, Span, Table, bare, render_span, snat_to
+from .nftables_syntax import (
+    BITS,
+    CHAIN,
+    ENFORCER,
+    OUTLINE,
+    SET,
+    SOURCES,
+    VERSION,
+    Span,
+    Table,
+    bare,
+    render_span,
+    snat_to,
+)
 from .rule_comments import (
     COMMENT_PREFIX,
     EXEMPT_COMMENT,
@@ -58,8 +71,8 @@ _DNAT_COMMENT = COMMENT_PREFIX + " left to the program that changed the destinat
 
 #: So many exempt ranges have an outline: one lookup among 10,000 takes 0.09 of what opening a connection takes.
 _MANY = 1000
-#: By family, the bits of an address and those of the networks of an outline.
-_OUTLINED = {IPV4: (32, 8), IPV6: (128, 16)}
+#: By family, the prefix length of the networks of an outline.
+_OUTLINE_LENGTH = {IPV4: 8, IPV6: 16}
 
 #: An address, or first and last of some, with or without ports, as C(snat to) has them.
 _TO_SOURCE = (
@@ -125,10 +138,9 @@ def _outline(exempt: intervals.Spans, family: str) -> intervals.Spans:
     """Few networks around the exempt ranges; none where there are too few ranges, or where it would keep little out."""
     if len(exempt) < _MANY:
         return ()
-    bits, length = _OUTLINED[family]
-    outline = intervals.outline(exempt, 1 << (bits - length))
+    outline = intervals.outline(exempt, 1 << (BITS[family] - _OUTLINE_LENGTH[family]))
     covered = sum(last - first + 1 for first, last in outline)
-    return outline if len(outline) * 16 <= len(exempt) and covered * 2 <= 1 << bits else ()
+    return outline if len(outline) * 16 <= len(exempt) and covered * 2 <= 1 << BITS[family] else ()
 
 
 class _Entries:

@@ -49,7 +49,7 @@ _ELEMENTS_OF = {
 }
 
 _ADDRESS_FAMILY = {IPV4: socket.AF_INET, IPV6: socket.AF_INET6}
-_BITS = {IPV4: 32, IPV6: 128}
+BITS = {IPV4: 32, IPV6: 128}
 VERSION = {IPV4: 4, IPV6: 6}
 _TYPES = {IPV4: "ipv4_addr", IPV6: "ipv6_addr"}
 #: By value of the option jump_position, the priority of the chain; lower runs first. Source NAT of others is at 90 to
@@ -199,13 +199,13 @@ def render_span(span: Span, family: str) -> str:
     size = span[1] - span[0] + 1
     first = _address(span[0], family)
     if size & (size - 1) == 0 and span[0] % size == 0:
-        length = _BITS[family] - size.bit_length() + 1
+        length = BITS[family] - size.bit_length() + 1
         return first if size == 1 else "%s/%d" % (first, length)
     return "%s-%s" % (first, _address(span[1], family))
 
 
 def _address(number: int, family: str) -> str:
-    return socket.inet_ntop(_ADDRESS_FAMILY[family], number.to_bytes(_BITS[family] // 8, "big"))
+    return socket.inet_ntop(_ADDRESS_FAMILY[family], number.to_bytes(BITS[family] // 8, "big"))
 
 
 def _read_span(element: str, family: str) -> Span:
@@ -216,7 +216,7 @@ def _read_span(element: str, family: str) -> Span:
     start = int.from_bytes(socket.inet_pton(kind, address), "big")
     if dash:
         return start, int.from_bytes(socket.inet_pton(kind, last), "big")
-    return start, start | ((1 << (_BITS[family] - int(length))) - 1 if slash else 0)
+    return start, start | ((1 << (BITS[family] - int(length))) - 1 if slash else 0)
 
 
 def _read_ports(element: str) -> Span:
