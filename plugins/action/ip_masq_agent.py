@@ -14,6 +14,8 @@ import json
 import shlex
 import typing as t
 
+from ansible import constants
+from ansible.errors import AnsibleError
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import merge_hash
@@ -39,7 +41,7 @@ class ActionModule(ActionBase):
         """Do the task. Ansible's own documentation describes the parameters and the result."""
         result = super().run(tmp, task_vars)
         wrap_async = self._task.async_val
-        done = self._ask_installed_program(wrap_async)
+        done = self._ask_installed_program(wrap_async, task_vars)
         if done is None:
             done = self._execute_module(task_vars=task_vars, wrap_async=wrap_async)
         result = merge_hash(result, done)
@@ -47,7 +49,9 @@ class ActionModule(ActionBase):
             self._remove_tmp_path(self._connection._shell.tmpdir)
         return t.cast(t.Dict[str, t.Any], result)
 
-    def _ask_installed_program(self, wrap_async: int) -> t.Optional[t.Dict[str, t.Any]]:
+    def _ask_installed_program(
+        self, wrap_async: int, task_vars: t.Optional[t.Dict[str, t.Any]]
+    ) -> t.Optional[t.Dict[str, t.Any]]:
         """Have the program do the task.
 
         :returns: the result of the task; none if it was not or could not be asked.
@@ -61,11 +65,13 @@ class ActionModule(ActionBase):
         except (TypeError, ConfigError):
             return None
         told = self._low_level_execute_command(asked, in_data=request.encode("utf-8"))
-        done = answer(told["stdout"], params)
+        done = answer(told["stdout"])
         if done is None:
             self._display.vvv("The module is sent: no answer from an agent of this release (%(rc)d): %(stderr)s" % told)
         else:
             self._display.vvv("The installed agent has done the task; no module is sent.")
+            if _invocation_is_wanted(task_vars):
+                done["invocation"] = {"module_args": params}
         return done
 
 
@@ -96,7 +102,15 @@ def command(params: t.Mapping[str, t.Any]) -> str:
     return "test -f %s && grep -Fqxe %s -- %s && exec %s task" % (program, shlex.quote(_RELEASE_LINE), program, program)
 
 
-def answer(stdout: str, params: t.Mapping[str, t.Any]) -> t.Optional[t.Dict[str, t.Any]]:
+def _invocation_is_wanted(task_vars: t.Optional[t.Dict[str, t.Any]]) -> bool:
+    """ansible-core before 2.21 has every module return its options, and no setting for it."""
+    try:
+        return bool(constants.config.get_config_value("INJECT_INVOCATION", variables=task_vars))
+    except AnsibleError:
+        return True
+
+
+def answer(stdout: str) -> t.Optional[t.Dict[str, t.Any]]:
     """The result of a task, from what the program printed; none if that is something else."""
     for line in stdout.splitlines():
         try:
@@ -105,9 +119,7 @@ def answer(stdout: str, params: t.Mapping[str, t.Any]) -> t.Optional[t.Dict[str,
         except (KeyError, TypeError, ValueError):
             continue  # what a shell or sudo says before
         # A node decides about these values and no others: Ansible acts on some, as on add_host.
-        result = dict(
-            {name: returned[name] for name in RETURNED if name in returned}, invocation={"module_args": params}
-        )
+        result = {name: returned[name] for name in RETURNED if name in returned}
         if warnings:
             result["warnings"] = warnings
         return dict(result, failed=True, msg=failure) if failure else result

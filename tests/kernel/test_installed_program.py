@@ -48,8 +48,8 @@ def told(fleet: Fleet, *arguments: str, pipelining: bool = True, **options: t.An
     played = fleet.play(task(fleet.folder, **options), *arguments, env=env)
     assert played.rc == 0, played.said
     found: t.Dict[str, t.Any] = json.loads((fleet.folder / "told").read_text())
-    # What ansible-core 2.19 and later add is about the process that a module was.
-    return {name: found[name] for name in found if not name.startswith("failed_when_")}
+    # What newer ansible-core adds is about the process that a module was.
+    return {name: found[name] for name in found if not name.startswith(("failed_when_", "ansible_parsed"))}
 
 
 def forbid_modules(fleet: Fleet) -> None:

@@ -94,24 +94,23 @@ class TestAnswer:
 
     @pytest.mark.parametrize("before", ["", "Welcome to node1\n", '{"Welcome": 1}\n[]\n', "1\nnull\n"])
     def test_the_result_is_found_behind_what_others_print(self, before: str) -> None:
-        assert action.answer("%s%s\n" % (before, self.DONE), {"state": "present"}) == {
+        assert action.answer("%s%s\n" % (before, self.DONE)) == {
             "changed": False,
             "files": [],
             "warnings": ["node: x"],
-            "invocation": {"module_args": {"state": "present"}},
         }
 
     def test_a_node_decides_about_documented_values_only(self) -> None:
         """Ansible acts on others, such as add_host."""
         given = {"changed": True, "add_host": {"host_name": "x"}, "ansible_facts": {}, "_ansible_no_log": True}
         line = json.dumps({"returned": given, "warnings": [], "failure": ""})
-        assert action.answer(line, {}) == {"changed": True, "invocation": {"module_args": {}}}
+        assert action.answer(line) == {"changed": True}
         documented = set(yaml.safe_load(RETURN))
         assert set(action.RETURNED) == documented | {"changed", "diff"}
 
     def test_a_failure_fails_and_keeps_what_was_done(self) -> None:
         line = json.dumps({"returned": {"changed": True}, "warnings": [], "failure": "no such chain"})
-        found = action.answer(line, {})
+        found = action.answer(line)
         assert found is not None
         assert (found["failed"], found["msg"], found["changed"]) == (True, "no such chain", True)
 
@@ -119,7 +118,7 @@ class TestAnswer:
         "stdout", ["", "Killed\n", "{}\n", '{"returned": {}}\n', DONE[:-1], "usage: ip-masq-agent\n"]
     )
     def test_anything_else_is_no_answer(self, stdout: str) -> None:
-        assert action.answer(stdout, {}) is None
+        assert action.answer(stdout) is None
 
 
 def test_values_that_json_does_not_have_are_left_to_the_module() -> None:
