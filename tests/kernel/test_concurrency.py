@@ -10,6 +10,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import xtables_lock
 from support.marks import iptables_only
 from support.modules import ModuleRun, apply, refused, run_modules
 from support.namespaces import Namespace, until
@@ -151,6 +152,21 @@ class TestLock:
         assert [result.get("msg") for result in results] == [None] * len(results)
         assert all(result["changed"] for result in results)
 
+    def test_a_file_with_the_same_inode_number_elsewhere_is_another_one(self, ns: Namespace, tmp_path: Path) -> None:
+        ours, other = tmp_path / "ours/lock", tmp_path / "other/lock"
+        for file in (ours, other):
+            file.parent.mkdir()
+            ns.run("mount", "-t", "tmpfs", "none", str(file.parent))
+            ns.run("touch", str(file))
+        assert len({ns.run("stat", "--format=%i", str(file)) for file in (ours, other)}) == 1
+        process = ns.popen("flock", "--no-fork", str(other), "sleep", "infinity")
+        try:
+            until(lambda: str(process.pid) in ns.inside(xtables_lock.holder, str(other)), "the lock to be taken")
+            assert ns.inside(xtables_lock.holder, str(ours)) == "an unknown process"
+        finally:
+            process.kill()
+            process.communicate()
+
     def test_refused_for_the_lock_nothing_is_touched(self, ns: Namespace, installed: None, holder: t.Any) -> None:
         refused(ns, backend=LEGACY.backend, lock_timeout=1, masq_chain="NEW")
         holder.kill()
@@ -167,5 +183,4 @@ def _at_work(programs: Programs) -> bool:
 
 
 def _locked(ns: Namespace) -> bool:
-    inode = ns.run("stat", "--format=%i", "/run/xtables.lock", check=False).strip()
-    return bool(inode) and ":%s " % inode in Path("/proc/locks").read_text()
+    return ns.inside(xtables_lock.holder).startswith("process")

@@ -17,12 +17,14 @@ _HOLDER = re.compile(r"process [0-9]+ \(.*\)")
 def holder(path: str = "") -> str:
     """Name the process that holds the xtables lock, as far as /proc/locks (proc(5)) shows it; for an error message."""
     try:
-        inode = os.stat(path or os.environ.get("XTABLES_LOCKFILE") or PATH).st_ino
+        file = os.stat(path or os.environ.get("XTABLES_LOCKFILE") or PATH)
+        # The device too: files on two tmpfs easily have the same inode number.
+        wanted = "%02x:%02x:%d" % (os.major(file.st_dev), os.minor(file.st_dev), file.st_ino)
         with open("/proc/locks", encoding="ascii") as locks:
             for line in locks:
                 # 1: FLOCK  ADVISORY  WRITE 2345 00:19:1204 0 EOF
                 words = line.split()
-                if len(words) > 5 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode):
+                if len(words) > 5 and words[1] == "FLOCK" and words[5] == wanted:
                     return "process %s (%s)" % (words[4], _command(words[4]))
     except OSError:
         pass
