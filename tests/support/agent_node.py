@@ -24,10 +24,13 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import bun
 
 from .private_node import private_paths  # noqa: E402
 
-#: Gives the namespace directories of its own in place of the machine's, for as long as the namespace lives.
+#: Gives the namespace directories of its own in place of the machine's, for as long as the namespace lives. Of /etc it
+#: has what programs of nodes read; the rest is a thousand files, for each of hundreds of nodes.
 _MOUNT = """
-mkdir -p "$1/run/systemd/system" "$1/var/lib" "$1/usr/local/sbin"
-cp -a /etc "$1/etc"
+mkdir -p "$1/run/systemd/system" "$1/var/lib" "$1/usr/local/sbin" "$1/etc/alternatives"
+find /etc -mindepth 1 -maxdepth 1 '(' ! -type d -o -name apt -o -name iproute2 -o -name systemd ')' \
+    -exec cp -a -t "$1/etc" '{}' +
+cp -a /etc/alternatives/*awk /etc/alternatives/*tables* "$1/etc/alternatives"
 touch "$1/run/xtables.lock"
 mount --bind "$1/etc" /etc
 mount --bind "$1/var/lib" /var/lib

@@ -27,7 +27,7 @@ def keep(folder: str) -> None:
         kept = os.path.join(folder, source_hash(version, source).hex())
         try:
             with open(kept, "rb") as file:
-                return marshal.load(file)
+                return marshal.loads(file.read())  # load() would ask the file for each value
         except OSError:
             code = compile_source(path, source)
         own = "%s.%s" % (kept, os.urandom(8).hex())
