@@ -121,89 +121,20 @@ pending:
   sample: ["start: ip-masq-agent.timer"]
 """
 
-import os
-import typing as t
-
 from ansible.module_utils.basic import AnsibleModule
-
-from ..module_utils._agent import install, installed_program
-from ..module_utils._agent.chosen_paths import find_paths
-from ..module_utils._agent.module_options import ARGUMENT_SPEC
-from ..module_utils._agent.paths import Paths
-from ..module_utils._agent.units import SERVICE
 
 # Ansible sends along what a module imports; program is here because the installed program begins there and is compared.
 from ..module_utils._entry import program  # noqa: F401  # pylint: disable=unused-import
-from ..module_utils._errors import ConfigError, IpMasqError, NodeError
-from ..module_utils._policy.config_file import config_text, load, parse
-from ..module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS
-from ..module_utils._system import systemd
-from ..module_utils._system.process import Runner, run
-
-
-def reported(run: Runner, where: Paths, lock_timeout: int) -> t.Any:
-    """What the installed agent reports.
-
-    :raises NodeError: it cannot be started, or cannot report.
-    """
-    done, report = installed_program.ask(run, where, "status", lock_timeout)
-    if report is None:
-        raise NodeError("%s status: %s" % (where.program, done.error_text))
-    return report
-
-
-def differing_keys(where: Paths, text: str) -> t.List[str]:
-    """The keys in which the node's config file means something else than ``text``; all where it cannot be read."""
-    wanted = dict(DEFAULTS, **parse(text, "config").values)
-    try:
-        found = dict(DEFAULTS, **load(where.config).values)
-    except ConfigError:
-        found = {}
-    return [key.key for key in POLICY_OPTIONS if not key.same(found.get(key.name), wanted.get(key.name))]
-
-
-def pending(run: Runner, where: Paths, text: t.Optional[str], enabled: bool) -> t.List[str]:
-    """What an installation would do to files and units, a line each.
-
-    :param text: of the config file; none leaves it alone.
-    :raises NodeError: a file cannot be read, or systemd cannot be asked.
-    """
-    put = install.put_files(where, text, check=True)
-    services = put.services + tuple(install.update_units(run, where, put, enabled, check=True))
-    return list(install.InstallResult(put.files, services).lines)
-
-
-def asked(params: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
-    """The module's return values.
-
-    :raises ConfigError: bad input.
-    """
-    where = find_paths(params)
-    text = None if params["config"] is None else config_text(params["config"])
-    if not os.path.exists(where.program):
-        return {"installed": False}
-    found: t.Dict[str, t.Any] = {"installed": True, "problems": [], "pending": [], "service_failure": ""}
-    if text is not None:
-        found["differs"] = differing_keys(where, text)
-    try:
-        found["report"] = reported(run, where, params["lock_timeout"])
-    except NodeError as exc:
-        found["problems"].append(str(exc))
-    try:
-        found["service_failure"] = systemd.last_failure(run, SERVICE)
-        found["pending"] = pending(run, where, None if found.get("differs") else text, params["enabled"])
-    except NodeError as exc:
-        found["problems"].append(str(exc))
-    return found
+from ..module_utils._entry.info_task import carry_out
+from ..module_utils._entry.task_options import INFO as ARGUMENT_SPEC
 
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    try:
-        found = asked(module.params)
-    except IpMasqError as exc:
-        module.fail_json(msg=str(exc))
-    module.exit_json(changed=False, **found)
+    done = carry_out(module.params, module.check_mode)
+    if done.failure:
+        module.fail_json(msg=done.failure)
+    module.exit_json(**done.returned)
 
 
 if __name__ == "__main__":

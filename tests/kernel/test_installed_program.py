@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A task of ip_masq_agent that the installed program does, and the cases in which Ansible sends the module."""
+"""Tasks that the installed program does, and the cases in which Ansible sends the module."""
 
 from __future__ import annotations
 
@@ -26,12 +26,11 @@ def fleet(tmp_path: Path) -> t.Iterator[Fleet]:
         yield made
 
 
-def task(folder: Path, **options: t.Any) -> str:
-    """A playbook that calls the module."""
+def task(folder: Path, module: str, options: t.Mapping[str, t.Any]) -> str:
+    """A playbook that calls a module."""
     path = folder / "task.yml"
-    options = {"config": {}, "verify": True, "kubelet": {}, **options}
     tasks = [
-        {TASK: options, "register": "told", "failed_when": False},
+        {module: options, "register": "told", "failed_when": False},
         {
             "ansible.builtin.copy": {"content": "{{ told }}", "dest": str(folder / "told")},
             "delegate_to": "localhost",
@@ -43,9 +42,18 @@ def task(folder: Path, **options: t.Any) -> str:
 
 
 def told(fleet: Fleet, *arguments: str, pipelining: bool = True, **options: t.Any) -> t.Dict[str, t.Any]:
-    """What the task returns."""
+    """What a task of ip_masq_agent returns."""
+    return returned(
+        fleet, TASK, {"config": {}, "verify": True, "kubelet": {}, **options}, *arguments, pipelining=pipelining
+    )
+
+
+def returned(
+    fleet: Fleet, module: str, options: t.Mapping[str, t.Any], *arguments: str, pipelining: bool = True
+) -> t.Dict[str, t.Any]:
+    """What a task returns."""
     env = {"ANSIBLE_PIPELINING": str(pipelining)}
-    played = fleet.play(task(fleet.folder, **options), *arguments, env=env)
+    played = fleet.play(task(fleet.folder, module, options), *arguments, env=env)
     assert played.rc == 0, played.said
     found: t.Dict[str, t.Any] = json.loads((fleet.folder / "told").read_text())
     # What newer ansible-core adds is about the process that a module was.
@@ -119,6 +127,37 @@ def test_a_program_that_was_edited_is_replaced_although_it_does_the_task(fleet: 
     forbid_modules(fleet)
     assert told(fleet)["files"] == ["/usr/local/sbin/ip-masq-agent"]
     assert node.program.read_text() == good
+
+
+@pytest.mark.parametrize(
+    "options, seen",
+    [
+        ({"config": {}}, '"differs": []'),
+        ({"config": {"cidrLimit": 70}, "enabled": False}, '"differs": ["cidrLimit"]'),
+        ({"config": {"nonMasqueradeCIDRs": ["10.0.0.1/8"]}}, "the aligned network is 10.0.0.0/8"),
+    ],
+    ids=["unchanged", "another configuration", "bad input"],
+)
+def test_a_report_is_the_same_from_the_program_and_from_the_module(
+    options: t.Dict[str, t.Any], seen: str, fleet: Fleet
+) -> None:
+    node = fleet.nodes["n1"]
+    files = node.files()
+    sent = returned(fleet, TASK + "_info", options, pipelining=False)
+    calls = fleet.calls("n1")
+    forbid_modules(fleet)
+    asked = returned(fleet, TASK + "_info", options)
+    assert fleet.calls("n1") == calls + 1
+    assert seen in json.dumps(asked)
+    assert asked == sent
+    assert node.files() == files
+
+
+def test_the_state_of_a_node_with_another_program_is_told_by_the_module(fleet: Fleet) -> None:
+    node = fleet.nodes["n1"]
+    node.program.write_text(node.program.read_text().replace("RELEASE = '", "RELEASE = 'ff"))
+    found = returned(fleet, TASK + "_info", {"config": {}})
+    assert "/usr/local/sbin/ip-masq-agent" in " ".join(found["pending"])
 
 
 def test_removal_is_left_to_the_module(fleet: Fleet) -> None:

@@ -23,22 +23,13 @@ from .._system import systemd
 from .._system.node_warning import named
 from .._system.process import run
 from .._version import VERSION
-
-Params = t.Mapping[str, t.Any]
-
-
-class Done(t.NamedTuple):
-    """What a task of Ansible returns: its values, its warnings, and its message if it failed, else an empty one."""
-
-    returned: t.Dict[str, t.Any]
-    warnings: t.Tuple[str, ...] = ()
-    failure: str = ""
+from .task_result import Done, Params
 
 
 def carry_out(params: Params, check: bool) -> Done:
     """Do what the options say.
 
-    :param params: a value for each of L(task_options.ARGUMENT_SPEC).
+    :param params: a value for each of L(task_options.AGENT).
     :param check: only say what would be done.
     """
     node = Node(run, params["lock_timeout"])

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The entry point of the installed program: the agent's command line, and tasks that Ansible hands to it.
 
-It loads nothing before it is called, so that the module ip_masq_agent can import it for Ansible to send it along.
+It loads nothing before it is called, so that modules can import it for Ansible to send it along.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ def entry(where: t.Mapping[str, str]) -> None:
 def _do_task(request: str) -> str:
     """Do a task of Ansible's.
 
-    :param request: JSON: C(params), checked by the module's specification, and C(check).
-    :returns: JSON on one line: the values of L(agent_task.Done).
+    :param request: JSON: C(module), C(params), checked by the module's specification, and C(check).
+    :returns: JSON on one line: the values of L(task_result.Done).
     """
     import json
 
-    from .agent_task import carry_out
-
-    return json.dumps(carry_out(**json.loads(request))._asdict())
+    asked = json.loads(request)
+    if asked["module"] == "ip_masq_agent_info":
+        from .info_task import carry_out
+    else:
+        from .agent_task import carry_out
+    return json.dumps(carry_out(asked["params"], asked["check"])._asdict())

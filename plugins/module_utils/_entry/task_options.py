@@ -1,7 +1,8 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The options of the module ip_masq_agent. It imports nothing of a node: the controller reads them too."""
+"""The options of the modules whose tasks the installed program does. It imports nothing of a node: the controller reads
+them too."""
 
 from __future__ import annotations
 
@@ -10,9 +11,14 @@ import typing as t
 from .._agent import module_options
 from .._kubelet import module_options as kubelet_options
 
-ARGUMENT_SPEC: t.Dict[str, t.Dict[str, t.Any]] = {
+Spec = t.Dict[str, t.Dict[str, t.Any]]
+
+#: Of ip_masq_agent.
+AGENT: Spec = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     **module_options.ARGUMENT_SPEC,
     "verify": {"type": "bool", "default": False},
     "kubelet": {"type": "dict", "options": kubelet_options.ARGUMENT_SPEC},
 }
+#: Of ip_masq_agent_info.
+INFO: Spec = module_options.ARGUMENT_SPEC

@@ -14,7 +14,7 @@ import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import chosen_paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._entry import info_task
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import config_text
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent_info as module
@@ -65,12 +65,12 @@ def test_keys_that_differ(
 ) -> None:
     if on_the_node is not None:
         (tmp_path / "config").write_text(on_the_node)
-    assert module.differing_keys(Paths(config_dir=str(tmp_path)), config_text(declared)) == keys
+    assert info_task.differing_keys(Paths(config_dir=str(tmp_path)), config_text(declared)) == keys
 
 
 def test_of_a_file_that_cannot_be_read_all_keys_that_have_a_value_differ(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("{")
-    keys = module.differing_keys(Paths(config_dir=str(tmp_path)), config_text({}))
+    keys = info_task.differing_keys(Paths(config_dir=str(tmp_path)), config_text({}))
     assert keys[0] == "nonMasqueradeCIDRs" and "masqChain" in keys
 
 
@@ -78,6 +78,7 @@ def test_bad_input_is_refused_also_where_nothing_is_installed(tmp_path: Path, mo
     monkeypatch.setattr(chosen_paths.install, "check_paths", lambda _where: None)
     options = {name: spec.get("default") for name, spec in module.ARGUMENT_SPEC.items()}
     options.update(bin_dir=str(tmp_path), config={"nonMasqueradeCIDRs": "10.0.0.1/8"})
-    with pytest.raises(ConfigError, match="aligned network is 10"):
-        module.asked(options)
-    assert module.asked(dict(options, config=json.loads(config_text({})))) == {"installed": False}
+    refused = info_task.carry_out(options, False)
+    assert refused.returned == {} and "aligned network is 10" in refused.failure
+    options["config"] = json.loads(config_text({}))
+    assert info_task.carry_out(options, False).returned == {"installed": False, "changed": False}

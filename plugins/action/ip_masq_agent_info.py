@@ -1,0 +1,19 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Give a task of ip_masq_agent_info to the installed program, or send the module."""
+
+from __future__ import annotations
+
+from ..module_utils._entry.task_options import INFO
+from ..plugin_utils.handed_task import Handed, HandedTask
+
+
+class ActionModule(HandedTask):
+    """The action plugin; Ansible finds it by this name."""
+
+    handed = Handed(
+        "ip_masq_agent_info",
+        INFO,
+        ("changed", "differs", "installed", "pending", "problems", "report", "service_failure"),
+    )

@@ -1,0 +1,88 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What ip_masq_agent_info does on a node, whether Ansible has sent the code or the installed program has it."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+from .._agent import install, installed_program
+from .._agent.chosen_paths import find_paths
+from .._agent.paths import Paths
+from .._agent.units import SERVICE
+from .._errors import ConfigError, IpMasqError, NodeError
+from .._policy.config_file import config_text, load, parse
+from .._policy.policy import DEFAULTS, POLICY_OPTIONS
+from .._system import systemd
+from .._system.process import Runner, run
+from .task_result import Done, Params
+
+
+def carry_out(params: Params, check: bool) -> Done:
+    """Ask the node.
+
+    :param params: a value for each of L(task_options.INFO).
+    :param check: makes no difference; nothing is changed.
+    """
+    try:
+        return Done(dict(_found(params), changed=False))
+    except IpMasqError as exc:
+        return Done({}, failure=str(exc))
+
+
+def _found(params: Params) -> t.Dict[str, t.Any]:
+    """The return values.
+
+    :raises ConfigError: bad input.
+    """
+    where = find_paths(params)
+    text = None if params["config"] is None else config_text(params["config"])
+    if not os.path.exists(where.program):
+        return {"installed": False}
+    found: t.Dict[str, t.Any] = {"installed": True, "problems": [], "pending": [], "service_failure": ""}
+    if text is not None:
+        found["differs"] = differing_keys(where, text)
+    try:
+        found["report"] = _reported(run, where, params["lock_timeout"])
+    except NodeError as exc:
+        found["problems"].append(str(exc))
+    try:
+        found["service_failure"] = systemd.last_failure(run, SERVICE)
+        found["pending"] = _pending(run, where, None if found.get("differs") else text, params["enabled"])
+    except NodeError as exc:
+        found["problems"].append(str(exc))
+    return found
+
+
+def _reported(run: Runner, where: Paths, lock_timeout: int) -> t.Any:
+    """What the installed agent reports.
+
+    :raises NodeError: it cannot be started, or cannot report.
+    """
+    done, report = installed_program.ask(run, where, "status", lock_timeout)
+    if report is None:
+        raise NodeError("%s status: %s" % (where.program, done.error_text))
+    return report
+
+
+def differing_keys(where: Paths, text: str) -> t.List[str]:
+    """The keys in which the node's config file means something else than ``text``; all where it cannot be read."""
+    wanted = dict(DEFAULTS, **parse(text, "config").values)
+    try:
+        found = dict(DEFAULTS, **load(where.config).values)
+    except ConfigError:
+        found = {}
+    return [key.key for key in POLICY_OPTIONS if not key.same(found.get(key.name), wanted.get(key.name))]
+
+
+def _pending(run: Runner, where: Paths, text: t.Optional[str], enabled: bool) -> t.List[str]:
+    """What an installation would do to files and units, a line each.
+
+    :param text: of the config file; none leaves it alone.
+    :raises NodeError: a file cannot be read, or systemd cannot be asked.
+    """
+    put = install.put_files(where, text, check=True)
+    services = put.services + tuple(install.update_units(run, where, put, enabled, check=True))
+    return list(install.InstallResult(put.files, services).lines)
