@@ -52,7 +52,7 @@ def test_a_neighbour_that_rewrites_postrouting_all_the_time_costs_no_write(ns: N
     gone = dict(one, state="absent")
     results = run_modules(ns, [one, other, gone] * 20 + [one, one])
     rounds, errors = neighbour.communicate()[0].strip().split(" ", 1)
-    assert [result for result in results if result.get("failed")] == []
+    assert [result["msg"] for result in results if result.get("failed")] == []
     assert [result["changed"] for result in results] == [True] * 61 + [False]
     assert errors == "[]"
     assert int(rounds) > 0

@@ -68,6 +68,8 @@ class Nat:
         #: what every program says while somebody holds the lock; empty: nobody does
         self.lock_message = ""
         self._generation = 1
+        #: (chain, rule, how many of the same are before it) -> handle
+        self._handles: t.Dict[t.Tuple[str, str, int], int] = {}
         self._seen = copy.deepcopy(self.chains)
 
     def generation(self) -> int:
@@ -86,10 +88,20 @@ class Nat:
         self.interloper()
         if chain not in self.chains:
             return None
+        found = self.chains[chain]
         return [
-            KernelRule(number, tuple(_without_comment(printed(rule))), rule == printed(rule))
-            for number, rule in enumerate(self.chains[chain], 1)
+            KernelRule(
+                self._handle(chain, rule, found[:before].count(rule)),
+                tuple(_without_comment(printed(rule))),
+                rule == printed(rule),
+            )
+            for before, rule in enumerate(found)
         ]
+
+    def _handle(self, chain: str, rule: str, same_before: int) -> int:
+        """A rule keeps it as long as it is there; no other ever has it."""
+        given = sum(name == chain for name, _rule, _same in self._handles)
+        return self._handles.setdefault((chain, rule, same_before), given + 1)
 
     def run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
         """In place of the collection's runner."""

@@ -104,6 +104,10 @@ class State(t.NamedTuple):
         )
 
 
+class _TornRead(Exception):
+    """Another program wrote while a chain was read."""
+
+
 class _Look(t.NamedTuple):
     """A chain: what iptables printed, none where it could not; and what the kernel says of it, if it was asked."""
 
@@ -135,7 +139,10 @@ class Iptables:
         last = None
         for attempt in range(1, _READS + 1):
             generation = self._generation()
-            state = self._observe()
+            try:
+                state = self._observe()
+            except _TornRead:
+                continue
             if generation is not None and generation == self._generation():
                 return state._replace(generation=Generation(generation))
             if not state.is_possible(self._chain):
@@ -184,13 +191,26 @@ class Iptables:
         done = self._tool.list_chain(chain)
         if done.rc == 0:
             printed = printed_rules(done.stdout)
-            # iptables-nft 1.8.7 leaves out whole rules.
-            return _Look(None if held is not None and len(held) != len(printed) else printed, held)
+            if held is None or len(held) == len(printed):
+                return _Look(printed, held)
+            return self._reconciled(chain, printed, held)
         if held is not None and (done.crashed or any(said in done.stderr for said in _CANNOT_PRINT)):
             return _Look(None, held)
         if "No chain/target/match by that name" in done.stderr or "does not exist" in done.stderr:
             return None
         raise self._tool.error("cannot read the chain %s" % chain, done)
+
+    def _reconciled(self, chain: str, printed: t.Tuple[str, ...], held: t.List[KernelRule]) -> _Look:
+        """A chain of which the kernel held another number of rules before than iptables printed.
+
+        :raises _TornRead: another program wrote in between, and it cannot be told what the chain holds.
+        """
+        after = (self._kernel and self._kernel.rules(chain)) or []
+        if len(after) == len(printed):
+            return _Look(printed, after)
+        if len(printed) < len(held) and [rule.handle for rule in after] == [rule.handle for rule in held]:
+            return _Look(None, held)  # iptables-nft 1.8.7 leaves out whole rules
+        raise _TornRead
 
     def _read(self, chain: str) -> t.Optional[Chain]:
         look = self._look(chain)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import fcntl
+import itertools
 import os
 import subprocess
 import sys
@@ -152,6 +153,27 @@ def test_a_table_that_never_holds_still_ends_after_a_bounded_number_of_tries() -
     with pytest.raises(NodeError, match="refused the rules"):
         converge(worlds.backend(nat), WANTED)
     assert ATTEMPTS <= len(nat.tried) <= ATTEMPTS + 1
+
+
+@given(worlds.configs, st.integers(0, 30), st.integers(2, 4))
+def test_rules_of_others_that_come_and_go_do_not_keep_from_a_removal(config: t.Any, first: int, questions: int) -> None:
+    """Read between two of the kernel's answers, such a rule looks like one that iptables does not print."""
+    wanted = from_config(config, "ipv4")
+    nat = Nat("iptables_nft")
+    converge(worlds.backend(nat, "ipv4"), wanted)
+    calls = itertools.count(first)
+
+    def come_and_go() -> None:
+        number, rest = divmod(next(calls), questions)
+        if rest == 0:
+            nat.chains["POSTROUTING"] = [rule for rule in nat.chains["POSTROUTING"] if "round" not in rule]
+            if number % 2:
+                rule = '-m comment --comment "round %d" -j KUBE-POSTROUTING' % number
+                nat.chains["POSTROUTING"].insert(0, rule)
+
+    nat.interloper = come_and_go
+    converge(worlds.backend(nat, "ipv4"), None)
+    assert CHAIN not in nat.chains and not [rule for rule in nat.chains["POSTROUTING"] if CHAIN in rule]
 
 
 def test_a_refusal_that_nobody_else_caused_is_not_repeated() -> None:
