@@ -10,7 +10,9 @@ programs.
 
 from __future__ import annotations
 
+import collections
 import copy
+import itertools
 import re
 import shlex
 import typing as t
@@ -69,7 +71,7 @@ class Nat:
         self.lock_message = ""
         self._generation = 1
         #: (chain, rule, how many of the same are before it) -> handle
-        self._handles: t.Dict[t.Tuple[str, str, int], int] = {}
+        self._handles: t.DefaultDict[t.Tuple[str, str, int], int] = collections.defaultdict(itertools.count(1).__next__)
         self._seen = copy.deepcopy(self.chains)
 
     def generation(self) -> int:
@@ -91,17 +93,12 @@ class Nat:
         found = self.chains[chain]
         return [
             KernelRule(
-                self._handle(chain, rule, found[:before].count(rule)),
+                self._handles[chain, rule, found[:before].count(rule)],
                 tuple(_without_comment(printed(rule))),
                 rule == printed(rule),
             )
             for before, rule in enumerate(found)
         ]
-
-    def _handle(self, chain: str, rule: str, same_before: int) -> int:
-        """A rule keeps it as long as it is there; no other ever has it."""
-        given = sum(name == chain for name, _rule, _same in self._handles)
-        return self._handles.setdefault((chain, rule, same_before), given + 1)
 
     def run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
         """In place of the collection's runner."""
