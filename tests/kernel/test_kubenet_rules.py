@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import typing as t
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.import_collection import ROOT
+from support.kubelet_node import KubeletNode
 from support.marks import iptables_only
 from support.modules import apply
 from support.namespaces import Namespace
@@ -121,3 +123,17 @@ def test_rules_of_any_backend_and_kubenets_deletion_leave_each_other_alone(
 def test_a_kubelet_of_today_is_left_alone(ns: Namespace, variant: Variant, tmp_path: Path) -> None:
     first, second = go(ns, tmp_path, "1.30.4", "", variant.tool("ipv4"))
     assert first == second == [False, "", "not_applicable", []]
+
+
+@pytest.mark.parametrize("elsewhere, decision", [(False, "unknown"), (True, "no_kubelet")])
+def test_a_kubelet_whose_network_is_another_is_not_the_node_s(
+    ns: Namespace, tmp_path: Path, elsewhere: bool, decision: str
+) -> None:
+    with contextlib.ExitStack() as owned:
+        node = KubeletNode(tmp_path)
+        owned.callback(node.close)
+        node.program("/usr/bin/kubelet", "1.30.4")
+        its = owned.enter_context(Namespace()) if elsewhere else ns
+        its.inside(node.start_stray, "/usr/bin/kubelet")
+        (first, _second) = go(ns, tmp_path)
+    assert first[2:] == [decision, []]

@@ -22,6 +22,9 @@ _EXEC_START = re.compile(r"path=(?P<path>.*?) ; argv\[\]=(?P<argv>.*?) ; (?:igno
 _ENVIRONMENT_FILE = re.compile(r"(?P<path>/.*?) \(ignore_errors=(?:yes|no)\)\Z")
 _SUFFIX = ".service"
 
+#: network_namespaces(7)
+_OWN_NETWORK = "/proc/self/ns/net"
+
 
 class Unit(t.NamedTuple):
     """One loaded service, from C(systemctl show)."""
@@ -95,7 +98,7 @@ class Host:
             return []
 
     def processes(self, name: str) -> t.List[int]:
-        """The processes of that name."""
+        """The processes of that name whose network is the node's; not those of kind's nodes."""
         found = []
         for path in glob.glob(os.path.join(glob.escape(self.root), "proc/[0-9]*/comm")):
             try:
@@ -104,7 +107,14 @@ class Host:
                         found.append(int(path.split(os.sep)[-2]))
             except OSError:
                 continue  # it has exited
-        return sorted(found)
+        return sorted(pid for pid in found if not self._is_elsewhere(pid))
+
+    def _is_elsewhere(self, pid: int) -> bool:
+        """Whether the rules that a process writes are not those of this node; no, where that cannot be told."""
+        try:
+            return not os.path.samefile(self.path("/proc/%d/ns/net" % pid), _OWN_NETWORK)
+        except OSError:
+            return False
 
     def units(self, names: t.Sequence[str]) -> t.List[Unit]:
         """Those of the named services that systemd knows.
