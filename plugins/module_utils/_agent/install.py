@@ -306,37 +306,38 @@ def _diff_text(content: t.Optional[bytes]) -> t.Optional[str]:
 def update_units(
     run: Runner, where: Paths, put: InstallResult, enabled: bool = True, check: bool = False
 ) -> t.List[str]:
-    """Load the unit files, and enable and start the units, or disable and stop them.
+    """Enable the units, load their files and start them, or disable and stop them.
 
     :param put: what :func:`put_files` changed.
     :returns: what was done, a line each.
     :raises NodeError: systemd refused a step.
     """
     changed = {os.path.basename(change.path) for change in put.files if os.path.dirname(change.path) == where.unit_dir}
-    if changed and not check:
-        systemd.daemon_reload(run)
     firewalls = [unit + ".service" for unit in FIREWALL_UNITS]
     units = systemd.show_units(run, ("UnitFileState", "ActiveState"), [*ENABLED_UNITS, *firewalls])
     are_enabled = {unit for unit, about in units.items() if about.first("UnitFileState") == "enabled"}
     active = {unit for unit, about in units.items() if about.first("ActiveState") == "active"}
+    verb = "enable" if enabled else "disable"
+    differ = [unit for unit in ENABLED_UNITS if (unit in are_enabled) != enabled]
+    done = run_steps(run, [(verb, differ)], check=True)
+    if (changed or differ) and not check:
+        # Of a unit whose file changed, systemd answers what it read before: then none is left out.
+        run_steps(run, [(verb, ENABLED_UNITS if changed else differ)], check)
+        systemd.daemon_reload(run)
     if enabled:
         hooks = [hook for hook, firewall in zip(FIREWALL_HOOKS, firewalls) if firewall in active]
         to_start = [unit for unit in (*STARTED_UNITS, *hooks) if unit not in active]
         steps = [
-            ("enable", [unit for unit in ENABLED_UNITS if unit not in are_enabled]),
             ("start", to_start),
             ("restart", [unit for unit in STARTED_UNITS if unit in changed and unit not in to_start]),
         ]
     else:
-        steps = [
-            ("disable", [unit for unit in ENABLED_UNITS if unit in are_enabled]),
-            ("stop", [unit for unit in ENABLED_UNITS if unit in active]),
-        ]
-    return run_steps(run, steps, check)
+        steps = [("stop", [unit for unit in ENABLED_UNITS if unit in active])]
+    return done + run_steps(run, steps, check)
 
 
 def run_steps(run: Runner, steps: t.Iterable[t.Tuple[str, t.Sequence[str]]], check: bool) -> t.List[str]:
-    """Run systemctl once for each verb that has units.
+    """Run systemctl once for each verb that has units. After enable and disable, the caller has systemd reload once.
 
     :returns: what was done, a line each.
     :raises NodeError: systemd refused a step.
@@ -345,7 +346,8 @@ def run_steps(run: Runner, steps: t.Iterable[t.Tuple[str, t.Sequence[str]]], che
     for verb, units in steps:
         if units:
             if not check:
-                systemd.systemctl(run, verb, *units)
+                options = ["--no-reload"] if verb in ("enable", "disable") else []
+                systemd.systemctl(run, verb, *options, *units)
             done.append("%s: %s" % (verb, ", ".join(units)))
     return done
 

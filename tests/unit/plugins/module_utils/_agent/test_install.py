@@ -25,43 +25,9 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import sy
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.private_node import private_paths
+from support.units import Systemctl
 
 PLAIN = paths.choose_paths(python=sys.executable)
-
-
-class Systemctl:
-    """Simulates systemctl: records the verbs and keeps the state of the units."""
-
-    def __init__(self) -> None:
-        self.enabled: t.Set[str] = set()
-        self.active: t.Set[str] = set()
-        self.known: t.Set[str] = set(units.ENABLED_UNITS)
-        self.calls: t.List[t.List[str]] = []
-        self.refuse = ""
-
-    def __call__(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
-        program, verb, *names = argv
-        assert program == "systemctl"
-        if verb == "show":
-            assert names.pop(0) == "--property=UnitFileState,ActiveState"
-            assert names.pop(0) == "--"
-            return Outcome(0, "\n\n".join(self._show(name) for name in names) + "\n", "")
-        self.calls.append([verb, *names])
-        if verb == self.refuse:
-            return Outcome(1, "", "Failed to %s:\n  no\n" % verb)
-        if verb in ("enable", "disable"):
-            (self.enabled.update if verb == "enable" else self.enabled.difference_update)(names)
-        elif verb in ("start", "stop"):
-            (self.active.update if verb == "start" else self.active.difference_update)(names)
-        return Outcome(0, "", "")
-
-    def _show(self, name: str) -> str:
-        if name not in self.known:
-            return "LoadState=not-found\nActiveState=inactive\nUnitFileState="
-        return "LoadState=loaded\nActiveState=%s\nUnitFileState=%s" % (
-            "active" if name in self.active else "inactive",
-            "enabled" if name in self.enabled else "disabled",
-        )
 
 
 @pytest.fixture
@@ -350,7 +316,7 @@ class TestUpdateUnits:
         systemctl = Systemctl()
         put = install.put_files(where, "{}\n")
         done = install.update_units(systemctl, where, put)
-        assert systemctl.calls[0] == ["daemon-reload"]
+        assert [call[0] for call in systemctl.calls] == ["enable", "daemon-reload", "start"]
         assert systemctl.enabled == set(units.ENABLED_UNITS)
         assert systemctl.active == set(units.STARTED_UNITS)
         assert [line.split(":")[0] for line in done] == ["enable", "start"]
@@ -379,7 +345,11 @@ class TestUpdateUnits:
         systemctl.calls.clear()
         (Path(where.unit_dir) / units.TIMER).write_text("[Timer]\n")
         install.update_units(systemctl, where, install.put_files(where, "{}\n"))
-        assert systemctl.calls == [["daemon-reload"], ["restart", units.TIMER]]
+        assert systemctl.calls == [
+            ["enable", "--no-reload", *units.ENABLED_UNITS],  # their links may be gone, of which systemd knows nothing
+            ["daemon-reload"],
+            ["restart", units.TIMER],
+        ]
 
     def test_not_enabled_means_stopped_now_and_after_a_boot(self, where: paths.Paths) -> None:
         systemctl = Systemctl()
@@ -387,7 +357,7 @@ class TestUpdateUnits:
         install.update_units(systemctl, where, put)
         done = install.update_units(systemctl, where, install.InstallResult((), ()), enabled=False)
         assert [line.split(":")[0] for line in done] == ["disable", "stop"]
-        assert (systemctl.enabled, systemctl.active) == (set(), set())
+        assert (systemctl.enabled, systemctl.active, systemctl.is_stale) == (set(), set(), False)
         assert install.update_units(systemctl, where, install.InstallResult((), ()), enabled=False) == []
 
     def test_what_systemd_refuses_is_an_error(self, where: paths.Paths) -> None:

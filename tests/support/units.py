@@ -1,0 +1,56 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A simulated systemctl. Python 3.8."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+
+
+class Systemctl:
+    """Records the calls that change something, and keeps the state of the units."""
+
+    def __init__(self, enabled: t.Iterable[str] = (), active: t.Iterable[str] = ()) -> None:
+        self.enabled = set(enabled)
+        self.active = set(active)
+        #: the units of which there are files
+        self.known = set(units.ENABLED_UNITS)
+        self.calls: t.List[t.List[str]] = []
+        #: the verb that fails
+        self.refuse = ""
+        #: whether units were enabled or disabled that systemd was not told of
+        self.is_stale = False
+
+    def __call__(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+        program, verb, *names = argv
+        assert program == "systemctl"
+        if verb == "show":
+            option, wanted = names.pop(0).split("=")
+            assert option == "--property" and names.pop(0) == "--"
+            return Outcome(0, "\n\n".join(self._show(name, wanted.split(",")) for name in names) + "\n", "")
+        self.calls.append([verb, *names])
+        if verb == self.refuse:
+            return Outcome(1, "", "Failed to %s:\n  no\n" % verb)
+        if verb in ("enable", "disable"):
+            assert names.pop(0) == "--no-reload", "systemd would read all units again for each call"
+            (self.enabled.update if verb == "enable" else self.enabled.difference_update)(names)
+            self.is_stale = True
+        elif verb in ("start", "stop"):
+            (self.active.update if verb == "start" else self.active.difference_update)(names)
+        elif verb == "daemon-reload":
+            self.is_stale = False
+        return Outcome(0, "", "")
+
+    def _show(self, name: str, wanted: t.Sequence[str]) -> str:
+        is_known = name in self.known
+        values = {
+            "LoadState": "loaded" if is_known else "not-found",
+            "UnitFileState": ("enabled" if name in self.enabled else "disabled") if is_known else "",
+            "ActiveState": "active" if name in self.active else "inactive",
+        }
+        assert set(wanted) <= set(values), "properties that are not simulated"
+        return "\n".join("%s=%s" % (key, value) for key, value in values.items() if key in wanted)
