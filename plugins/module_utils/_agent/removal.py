@@ -74,7 +74,7 @@ def uninstall(node: Node, where: Paths, check: bool = False, keep_files: bool = 
             files.remove(path)
         for path in trees + folders:
             _remove_directory(path, shutil.rmtree if path in trees else os.rmdir)
-        if has_systemd and changes:
+        if has_systemd and (changes or services):
             systemd.daemon_reload(node.run)
             systemd.reset_failed(node.run, *_SERVICES)
     return InstallResult(changes, tuple(services), result, tuple(notes))
@@ -111,10 +111,15 @@ def _stop_units(run: Runner, where: Paths, foreign: t.Sequence[str], check: bool
         for unit in dict.fromkeys(ENABLED_UNITS + _SERVICES)
         if os.path.join(where.unit_dir, FIREWALL_TEMPLATE if unit in FIREWALL_HOOKS else unit) not in foreign
     ]
-    units = systemd.show_units(run, ("UnitFileState", "ActiveState"), names)
+    units = systemd.show_units(run, ("LoadState", "UnitFileState", "ActiveState"), names)
+    loaded = [unit for unit, about in units.items() if about.first("LoadState") == "loaded"]
     active = [unit for unit, about in units.items() if about.first("ActiveState") in ("active", "activating")]
     enabled = [unit for unit, about in units.items() if about.first("UnitFileState") == "enabled"]
-    return run_steps(run, [("stop", active), ("disable", enabled)], check)
+    # What was inactive may have been started since: what starts the service goes first, then the service.
+    triggers = [unit for unit in loaded if unit != SERVICE]
+    service = [unit for unit in loaded if unit == SERVICE]
+    run_steps(run, [("stop", triggers), ("stop", service), ("disable", enabled)], check)
+    return run_steps(run, [("stop", active), ("disable", enabled)], check=True)
 
 
 def _remove_rules(node: Node, where: Paths, places: t.Sequence[Paths], check: bool) -> Result:

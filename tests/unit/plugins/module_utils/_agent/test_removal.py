@@ -20,6 +20,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import packages, systemd
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from support.private_node import private_paths
+from support.units import Systemctl
 
 SECRET = "root:$6$salt$hash:20000:0:99999:7:::\n"
 
@@ -37,6 +38,18 @@ class World:
         self.config_dir = Path(self.where.config_dir)
         self.metrics_file = Path(self.where.metrics_file)
         self.chains: t.List[str] = []
+        self._systemctl: t.Callable[..., Outcome] = lambda *_arguments, **_more: Outcome(0, "", "")
+        self._monkeypatch = monkeypatch
+
+    def boot(self, enabled: t.Iterable[str] = (), active: t.Iterable[str] = ()) -> Systemctl:
+        """Have the node run systemd, with some units enabled and active."""
+        self._monkeypatch.setattr(systemd, "is_running", lambda: True)
+        self._systemctl = systemctl = Systemctl(enabled, active)
+        return systemctl
+
+    def run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+        """What the code under test starts programs with; no package owns anything."""
+        return self._systemctl(argv, stdin, timeout) if argv[0] == "systemctl" else Outcome(0, "", "")
 
     def _reconcile(
         self, _node: Node, config: Config, present: bool, check: bool, former: t.Sequence[str], lock_path: str
@@ -56,7 +69,7 @@ class World:
     def remove(self, where: t.Optional[paths.Paths] = None) -> install.InstallResult:
         """Predict a removal, and do it."""
         before = self.files()
-        node = Node(lambda *_arguments, **_more: Outcome(0, "", ""))
+        node = Node(self.run)
         predicted = removal.uninstall(node, where or self.where, check=True)
         assert self.files() == before
         done = removal.uninstall(node, where or self.where)
@@ -131,8 +144,7 @@ class TestPackages:
         install.put_files(world.where, '{"masqChain": "OPS-MASQ"}\n')
         kept = world.files()
         world.install('{"masqChain": "OPS-MASQ"}\n')
-        node = Node(lambda *_arguments, **_more: Outcome(0, "", ""))
-        done = removal.uninstall(node, world.where, keep_files=True)
+        done = removal.uninstall(Node(world.run), world.where, keep_files=True)
         assert world.files() == kept
         assert world.chains == ["OPS-MASQ"] and [change.path for change in done.files] == [str(world.metrics_file)]
 
@@ -259,17 +271,33 @@ class TestOthers:
         os.makedirs(world.where.unit_dir)
         unit = Path(world.where.unit_dir, units.SERVICE)
         unit.write_text("[Service]\nExecStart=/opt/ip-masq-agent\n")
-        asked: t.List[str] = []
-
-        def show_units(_run: object, _properties: object, units: t.Sequence[str]) -> t.Dict[str, t.Any]:
-            asked.extend(units)
-            return {}
-
-        monkeypatch.setattr(systemd, "show_units", show_units)
-        monkeypatch.setattr(systemd, "is_running", lambda: True)
+        systemctl = world.boot(enabled=units.ENABLED_UNITS, active=units.ENABLED_UNITS)
         world.remove()
         assert unit.exists()
-        assert units.TIMER in asked and units.SERVICE not in asked
+        assert systemctl.enabled == systemctl.active == {units.SERVICE}
+
+
+class TestUnits:
+    """Units end before the rules, and those that start the service before the service."""
+
+    def test_nothing_can_set_the_rules_again(self, world: World) -> None:
+        world.install()
+        systemctl = world.boot(enabled=units.ENABLED_UNITS, active=units.STARTED_UNITS)
+        done = world.remove()
+        assert [line.split(":")[0] for line in done.services][:2] == ["stop", "disable"]
+        # The timer may have started the service after it was seen to be inactive.
+        triggers, service, disabled, *rest = systemctl.calls
+        assert triggers[0] == service[0] == "stop" and set(triggers) >= set(units.STARTED_UNITS)
+        assert units.SERVICE not in triggers and service[1:] == [units.SERVICE]
+        assert disabled[0] == "disable"
+        assert [call[0] for call in rest] == ["daemon-reload", "reset-failed"]
+        assert (systemctl.enabled, systemctl.active, systemctl.is_stale) == (set(), set(), False)
+
+    def test_what_is_only_enabled_is_forgotten_by_systemd_too(self, world: World) -> None:
+        systemctl = world.boot(enabled=[units.TIMER])
+        done = world.remove()
+        assert done.services == ("disable: " + units.TIMER,)
+        assert not systemctl.enabled and not systemctl.is_stale
 
 
 class TestChains:
