@@ -8,6 +8,7 @@ Nothing is created by looking.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import typing as t
@@ -44,18 +45,20 @@ class Node:
         self.run = run
         self.lock_timeout = lock_timeout
         self.has_extension = has_extension
-        self._tools: t.Dict[str, Tool] = {}
+        self._reported: t.Dict[t.Tuple[str, str], t.Tuple[t.Tuple[int, ...], str]] = {}
 
     def tool(self, name: str) -> t.Optional[Tool]:
         """The program of this name; none where the node does not have it."""
         path = which(name)
         if path is None:
             return None
-        if path not in self._tools:
+        # ip6tables is iptables by another name: one file, which is asked once.
+        program = os.path.realpath(path), os.path.basename(path).replace("ip6tables", "iptables")
+        if program not in self._reported:
             found = _VERSION.search(self.run([path, "--version"]).stdout)
             version = tuple(int(part) for part in found.group(1).split(".")) if found else ()
-            self._tools[path] = Tool(path, version, (found.group(2) or "") if found else "")
-        return self._tools[path]
+            self._reported[program] = version, (found.group(2) or "") if found else ""
+        return Tool(path, *self._reported[program])
 
 
 def which(name: str) -> t.Optional[str]:

@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
+import os
+import typing as t
+
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backends
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Tool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_tool import find_tool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from support.machine import LEGACY, NFT, Machine
@@ -144,3 +148,29 @@ def test_places_beside_a_chain_need_iptables(machine: Machine) -> None:
     assert str(refused.value).startswith(
         "no backend is available on this node for jump_position before:X: install the package iptables (searched "
     )
+
+
+def test_one_file_under_two_names_is_asked_once(machine: Machine) -> None:
+    for name in ("iptables-nft", "ip6tables-nft"):
+        (machine.bin / name).unlink()
+        (machine.bin / name).symlink_to("xtables-nft-multi")
+    (machine.bin / "xtables-nft-multi").write_text("")
+    (machine.bin / "xtables-nft-multi").chmod(0o755)
+    node = machine.node()
+    found = [find_tool(node, NFT, family) for family in ("ipv4", "ipv6")]
+    assert [tool and os.path.basename(tool.path) for tool in found] == ["iptables-nft", "ip6tables-nft"]
+    assert len(machine.asked) == 1
+
+
+def test_one_file_that_is_several_programs_is_asked_for_each(machine: Machine) -> None:
+    """As a launcher is, to which all names of a directory lead."""
+    (machine.bin / "launcher").write_text("")
+    (machine.bin / "launcher").chmod(0o755)
+    for name in ("iptables-nft", "iptables-legacy"):
+        (machine.bin / name).unlink()
+        (machine.bin / name).symlink_to("launcher")
+    node = machine.node()
+    assert [t.cast(Tool, node.tool(name)).variant for name in ("iptables-nft", "iptables-legacy")] == [
+        "nf_tables",
+        "legacy",
+    ]
