@@ -136,12 +136,6 @@ requirements:
   - iptables or nftables on the node
   - systemd on the node
 attributes:
-  action:
-    support: full
-    description:
-      - On a node whose agent names the checksum of this collection's files, its program does the task, and the module
-        is not sent. That needs Ansible's pipelining. All options and return values are the same.
-      - Everywhere else the module is run, also if the program gives no answer.
   check_mode:
     support: full
     description: Reports what would change and writes nothing, also if nothing is installed yet.
@@ -159,6 +153,8 @@ attributes:
     description: Needs root and systemd on Linux.
 seealso:
   - module: kubenode.ip_masq.ip_masq
+extends_documentation_fragment:
+  - kubenode.ip_masq.handed
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 """

@@ -50,12 +50,6 @@ options:
 requirements:
   - systemd on the node
 attributes:
-  action:
-    support: full
-    description:
-      - On a node whose agent names the checksum of this collection's files, its program does the task, and the module
-        is not sent. That needs Ansible's pipelining. All options and return values are the same.
-      - Everywhere else the module is run, also if the program gives no answer.
   check_mode:
     support: full
     description: Changes nothing in any mode.
@@ -71,6 +65,8 @@ attributes:
     description: Needs root and systemd on Linux.
 seealso:
   - module: kubenode.ip_masq.ip_masq_agent
+extends_documentation_fragment:
+  - kubenode.ip_masq.handed
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 """

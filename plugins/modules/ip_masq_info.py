@@ -20,6 +20,8 @@ description:
     comes out. The node is not changed and no packet leaves it. The copy is removed at the end.
   - The policy is that of the options. Without policy options it is that of the agent on the node, and without an agent
     that of the active rules.
+  - The options of the policy mean the same as for M(kubenode.ip_masq.ip_masq). This module only compares the node with
+    them; it sets no rule and removes no connection.
 options:
   destinations:
     description:
@@ -64,104 +66,6 @@ options:
       - The directory of the agent's configuration, for a node whose agent was installed with another one.
     type: path
     default: /etc/ip-masq-agent
-  non_masquerade_cidrs:
-    description:
-      - Destinations to which traffic keeps the pod's address; as for M(kubenode.ip_masq.ip_masq), as are all options
-        below.
-    type: list
-    elements: raw
-  nomasq_all_reserved_ranges:
-    description:
-      - Make every reserved IPv4 range the default of O(non_masquerade_cidrs).
-    type: bool
-  cidr_limit:
-    description:
-      - Refuse a list of more entries than this.
-    type: int
-  masq_link_local:
-    description:
-      - Masquerade traffic to V(169.254.0.0/16) too.
-    type: bool
-  masq_link_local_ipv6:
-    description:
-      - Masquerade traffic to V(fe80::/10) too.
-    type: bool
-  enable_ipv6:
-    description:
-      - IPv6 is managed as well.
-    type: bool
-  masq_chain:
-    description:
-      - The name of the chain in the nat table.
-    type: str
-  random_fully:
-    description:
-      - Source ports are chosen fully at random.
-    type: bool
-  to_ports:
-    description:
-      - Source ports to masquerade to.
-    type: list
-    elements: raw
-  backend:
-    description:
-      - What holds the rules.
-    type: str
-    choices: [auto, iptables_nft, iptables_legacy, nftables]
-  exemption:
-    description:
-      - How strongly exempt traffic is protected from other NAT rules.
-    type: str
-    choices: [return, accept, enforce]
-  masquerade_cidrs:
-    description:
-      - Destinations that are masqueraded although an exempt range contains them.
-    type: list
-    elements: raw
-  source_cidrs:
-    description:
-      - The only sources whose connections are managed.
-    type: list
-    elements: raw
-  out_interfaces:
-    description:
-      - The only interfaces whose traffic is managed.
-    type: list
-    elements: raw
-  except_interfaces:
-    description:
-      - Interfaces whose traffic is not managed.
-    type: list
-    elements: raw
-  skip_marks:
-    description:
-      - Marks of packets that are not managed.
-    type: list
-    elements: raw
-  snat:
-    description:
-      - Fixed addresses for connections that are masqueraded.
-    type: list
-    elements: raw
-  snat_missing:
-    description:
-      - What is done while such an address is not on the node.
-    type: str
-    choices: [masquerade, keep]
-  rules:
-    description:
-      - What becomes of some connections, whatever the other lists say.
-    type: list
-    elements: raw
-  jump_position:
-    description:
-      - Where in C(POSTROUTING) the jump is.
-    type: str
-  flush_conntrack:
-    description:
-      - Which open connections are removed after a change of the rules. It says nothing about the rules.
-    type: str
-    choices: [none, changed]
 requirements:
   - iptables or nftables on the node
   - for O(destinations) and O(verify), permission to make network namespaces
@@ -184,6 +88,8 @@ notes:
     wrong where they decide.
 seealso:
   - module: kubenode.ip_masq.ip_masq
+extends_documentation_fragment:
+  - kubenode.ip_masq.policy.asked
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 """

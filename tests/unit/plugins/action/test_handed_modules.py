@@ -10,6 +10,7 @@ import typing as t
 
 import pytest
 import yaml
+from support.module_docs import documentation
 
 COLLECTION = "ansible_collections.kubenode.ip_masq.plugins"
 
@@ -22,5 +23,5 @@ def test_a_plugin_has_the_options_and_the_values_of_its_module(name: str, beside
     handed = importlib.import_module("%s.action.%s" % (COLLECTION, name)).ActionModule.handed
     module = importlib.import_module("%s.modules.%s" % (COLLECTION, name))
     assert handed.module == name
-    assert set(handed.spec) == set(yaml.safe_load(module.DOCUMENTATION)["options"])
+    assert set(handed.spec) == set(documentation(module)["options"])
     assert set(handed.returned) == set(yaml.safe_load(module.RETURN)) | beside

@@ -21,13 +21,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import module_process, worlds
 from support.machine import LEGACY, NFT, Machine
+from support.module_docs import documentation
 from support.nat import Nat
 from support.worlds import CHAIN
 
 # The module is imported here for its documentation, and run there as a program.
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
 
-OPTIONS: t.Dict[str, t.Any] = yaml.safe_load(ip_masq.DOCUMENTATION)["options"]
+OPTIONS: t.Dict[str, t.Any] = documentation(ip_masq)["options"]
 EXAMPLES: t.List[t.Dict[str, t.Any]] = yaml.safe_load(ip_masq.EXAMPLES)
 RETURN: t.Dict[str, t.Any] = yaml.safe_load(ip_masq.RETURN)
 #: What every module returns, so that no RETURN names it.
@@ -76,7 +77,7 @@ def test_documented_options_are_the_options(spec: t.Dict[str, t.Any]) -> None:
 
 
 def test_attributes_say_what_the_module_can(spec: t.Dict[str, t.Any]) -> None:
-    attributes = yaml.safe_load(ip_masq.DOCUMENTATION)["attributes"]
+    attributes = documentation(ip_masq)["attributes"]
     assert spec["supports_check_mode"] is True
     assert {name: about["support"] for name, about in attributes.items()} == dict.fromkeys(
         ("check_mode", "diff_mode", "idempotent", "platform"), "full"

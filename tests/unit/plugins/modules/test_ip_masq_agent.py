@@ -32,8 +32,9 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent as module
 from support.import_collection import location
+from support.module_docs import documentation
 
-OPTIONS = yaml.safe_load(module.DOCUMENTATION)["options"]
+OPTIONS = documentation(module)["options"]
 EXAMPLES = yaml.safe_load(module.EXAMPLES)
 CIDRS = "non_masquerade_cidrs"
 

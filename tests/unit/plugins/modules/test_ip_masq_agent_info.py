@@ -18,8 +18,9 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._entry import inf
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import config_text
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent_info as module
+from support.module_docs import documentation
 
-OPTIONS = yaml.safe_load(module.DOCUMENTATION)["options"]
+OPTIONS = documentation(module)["options"]
 EXAMPLES = yaml.safe_load(module.EXAMPLES)
 
 

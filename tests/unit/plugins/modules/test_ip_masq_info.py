@@ -16,8 +16,9 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import expl
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import NFTABLES, Answer, Question, Rule
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.verification import Conflict
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq, ip_masq_info
+from support.module_docs import documentation
 
-OPTIONS: t.Dict[str, t.Any] = yaml.safe_load(ip_masq_info.DOCUMENTATION)["options"]
+OPTIONS: t.Dict[str, t.Any] = documentation(ip_masq_info)["options"]
 EXAMPLES: t.List[t.Dict[str, t.Any]] = yaml.safe_load(ip_masq_info.EXAMPLES)
 RETURN: t.Dict[str, t.Any] = yaml.safe_load(ip_masq_info.RETURN)
 

@@ -1,0 +1,207 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The options of a policy. ASKED: without defaults, where an option that is not set asks for nothing."""
+
+from __future__ import annotations
+
+import re
+
+
+class ModuleDocFragment:
+    DOCUMENTATION = r"""
+options:
+  non_masquerade_cidrs:
+    description:
+      - Destinations to which traffic keeps the pod's address, in CIDR notation without host bits.
+      - Text is split at commas, in a list too, so that V(10.0.0.0/8,192.168.0.0/16) is a list of two.
+      - V([]) is an empty list, so that everything except link-local destinations is masqueraded.
+      - If not set, RFC 1918 (V(10.0.0.0/8), V(172.16.0.0/12), V(192.168.0.0/16)), or see
+        O(nomasq_all_reserved_ranges).
+    type: list
+    elements: raw
+  nomasq_all_reserved_ranges:
+    description:
+      - Make every reserved IPv4 range the default of O(non_masquerade_cidrs), not only RFC 1918.
+    type: bool
+    default: false
+  cidr_limit:
+    description:
+      - Refuse a list of more entries than this. An iptables chain is walked rule by rule for every new connection; the
+        backend V(nftables) uses a constant-time set lookup.
+    type: int
+    default: 64
+  masq_link_local:
+    description:
+      - Masquerade traffic to V(169.254.0.0/16) too.
+    type: bool
+    default: false
+  masq_link_local_ipv6:
+    description:
+      - Masquerade traffic to V(fe80::/10) too.
+    type: bool
+    default: false
+  enable_ipv6:
+    description:
+      - Manage IPv6 rules as well. Only then may O(non_masquerade_cidrs) hold IPv6 ranges.
+    type: bool
+    default: false
+  masq_chain:
+    description:
+      - The name of the chain in the nat table. At most 28 characters.
+      - With O(backend=nftables) it has no effect, except that a chain of that name is removed from iptables.
+    type: str
+    default: IP-MASQ-AGENT
+  random_fully:
+    description:
+      - Choose source ports fully at random, where the node's iptables supports it (1.6.2 and later). This avoids lost
+        packets when two connections get the same port at the same moment.
+    type: bool
+    default: true
+  to_ports:
+    description:
+      - Masquerade tcp, udp and sctp to these source ports only, each a port or C(FIRST-LAST). Ranges are used in
+        proportion to their size.
+      - If not set, the kernel chooses.
+    type: list
+    elements: raw
+  backend:
+    description:
+      - What holds the rules. V(iptables_nft) and V(iptables_legacy) are the variants of iptables. V(nftables) is a
+        table of its own, C(ip_masq_agent), with a set of the exempt ranges, and needs C(nft) 0.9.8 or later.
+      - V(auto) chooses the iptables variant that Kubernetes uses on this node, as kubernetes-sigs/iptables-wrappers
+        does. The kubelet's hint chains in the nft variant mean nft, otherwise rules in legacy tables mean legacy,
+        otherwise nft. If iptables is not installed, or the kernel lacks the xt modules that its rules need, it chooses
+        V(nftables).
+      - If the backend changes, rules are in force in the new one before those in the old one are removed.
+    type: str
+    choices: [auto, iptables_nft, iptables_legacy, nftables]
+    default: auto
+  exemption:
+    description:
+      - How strongly exempt traffic is protected from other NAT rules.
+      - With V(return), as in ip-masq-agent, other NAT rules can still masquerade it.
+      - With V(accept) no later rule of C(POSTROUTING) can. With O(backend=nftables) this is the same as V(return).
+      - With V(enforce) no other rule can, in iptables or in another nftables chain, earlier or later. It needs
+        nftables, and O(backend=auto) then means nftables.
+      - Traffic that is answered only if it leaves with the address of the node is left to other rules. With V(accept)
+        and V(enforce) these are packets that kube-proxy or the CNI plugin portmap has marked for masquerading
+        (C(0x4000), C(0x2000)) and packets from loopback addresses. With V(enforce) they are also connections whose
+        destination was changed (DNAT), as those to Services and host ports.
+      - V(enforce) does not work with kube-proxy in IPVS mode. A pod that reaches itself through a Service then gets no
+        answer if the pods' range is exempt.
+    type: str
+    choices: [return, accept, enforce]
+    default: return
+  masquerade_cidrs:
+    description:
+      - Destinations that are masqueraded although a range of O(non_masquerade_cidrs) contains them. Of both lists the
+        longest prefix decides. A range in both lists is refused.
+      - With V(0.0.0.0/0) in O(non_masquerade_cidrs), only these are masqueraded.
+    type: list
+    elements: raw
+  source_cidrs:
+    description:
+      - Manage connections from these sources only, as a rule those of pods. All others are left to later rules, in the
+        families of which no source is named too.
+      - If not set, the source does not matter.
+    type: list
+    elements: raw
+  out_interfaces:
+    description:
+      - Manage traffic that leaves by these interfaces only. C(+) or C(*) at the end of a name means all interfaces with
+        such a name.
+      - If not set, the interface does not matter.
+    type: list
+    elements: raw
+  except_interfaces:
+    description:
+      - Leave traffic that leaves by these interfaces to later rules. Names as in O(out_interfaces).
+    type: list
+    elements: raw
+  skip_marks:
+    description:
+      - Leave packets with one of these marks to later rules, that is, to the program that marks them.
+      - As with iptables, C(VALUE) is the whole mark, and C(VALUE/MASK) some of its bits. Programs share the mark, so
+        as a rule their bits are given, such as V(0x4000/0x4000).
+      - It is empty by default. What kube-proxy (C(0x4000)) and the CNI plugin portmap (C(0x2000)) mark is to be
+        masqueraded anyway, and with O(exemption=accept) and O(exemption=enforce) is never exempt. It is for programs
+        that give packets another address, such as an egress gateway, by rules after ours.
+    type: list
+    elements: raw
+  snat:
+    description:
+      - Fixed addresses for connections that are masqueraded, instead of that of the interface. The first entry that
+        matches counts; connections that none matches get the address of the interface.
+      - The addresses must be on the node when the policy is applied, otherwise it is refused. See also
+        O(snat_missing).
+      - An entry acts in the family of its address. O(to_ports) and O(random_fully) apply as well.
+      - "Keys of an entry: C(address) (an address, or C(FIRST-LAST), at most 256), and optionally C(out_interface) (a
+        name as in O(out_interfaces)) and C(source_cidrs)."
+    type: list
+    elements: raw
+  snat_missing:
+    description:
+      - What is done if an address of O(snat) or O(rules) goes away from the node later.
+      - With V(masquerade) an entry of O(snat) is left out until the address is back, so that the next entry that
+        matches, or the address of the interface, is used; an entry of O(rules) masquerades. With V(keep) the rules
+        stay, and nothing answers to the missing address.
+      - It is for the agent. M(kubenode.ip_masq.ip_masq) refuses a policy
+        with an address that is not on the node.
+    type: str
+    choices: [masquerade, keep]
+    default: masquerade
+  rules:
+    description:
+      - What becomes of connections, whatever the other lists, O(source_cidrs), O(out_interfaces) and
+        O(except_interfaces) say. The first entry that matches counts.
+      - "Keys of an entry: C(action), and as conditions C(sources), C(destinations) (both CIDRs), C(out_interfaces),
+        C(protocols) (C(tcp), C(udp), C(sctp), C(icmp), which in IPv6 is ICMPv6) and C(ports) (destination ports, each a
+        port or C(FIRST-LAST); without protocols those of tcp, udp and sctp). A condition that is not given matches
+        everything; of several values one must match."
+      - "Actions: C(exempt) keeps the source address, protected as O(exemption) says. C(masquerade) uses the address of
+        O(snat) or of the interface, C(snat) the key C(address). C(skip) leaves the connection to later rules."
+      - With an iptables backend each combination of values is a rule; more than 4096 are refused. With
+        O(backend=nftables) each entry is a rule or a few, however long its lists are.
+    type: list
+    elements: raw
+  jump_position:
+    description:
+      - Where in C(POSTROUTING) the jump is. What comes first decides about packets that several programs would
+        translate.
+      - With V(keep) a new jump is added at the end, and one that is there stays where it is.
+      - With V(first) no rule is in front of it. With V(last) only rules are behind it that no packet reaches.
+      - With C(before:CHAIN) and C(after:CHAIN) it is anywhere in front of, or behind, all rules that lead to a chain of
+        another program, and directly beside them when it has to be moved. If no rule leads to that chain, there is a
+        warning, and the jump stays where it is.
+      - The jump is never placed behind a rule that lets no packet pass.
+      - With O(backend=nftables) there is no jump. V(first) and V(last) set the priority of the chain to -199, the
+        lowest that a NAT chain can have, and 2147483647, the highest; V(keep) is 100, that of C(POSTROUTING). A place
+        beside a chain of iptables is refused.
+      - The agent on a node moves the jump three times within an hour if another program moves it away. After that the
+        jump stays where it is until an hour is over, and C(ip-masq-agent status) names the program. The module
+        M(kubenode.ip_masq.ip_masq) keeps no state, and moves it each time.
+    type: str
+    default: keep
+  flush_conntrack:
+    description:
+      - Whether open connections are removed from the kernel's connection tracking after a change of the rules, so that
+        the new rules decide about them too. With V(none) they keep their source address until they end.
+      - With V(changed) those are removed whose verdict is another one than before, and which do not have the address
+        yet that they would get now. A UDP connection goes on with the new address; a TCP connection breaks, because the
+        other side does not know it by that address.
+      - Rules that were missing, or that are not of this collection's form, count as rules that masqueraded nothing.
+      - The destination is that after DNAT, so connections through Services are judged by where they lead. Connections
+        of the node itself stay. With O(exemption=accept) and O(exemption=enforce) those stay whose destination was
+        changed, and with O(out_interfaces) and O(except_interfaces) those for which no route is found.
+      - The kernel does not keep the mark of a packet with its connection. With O(skip_marks) those stay whose
+        destination was changed; with other marks than C(0x4000) and C(0x2000) also those for which the mark would make
+        a difference. A warning has their number.
+      - At most 10000 connections are removed in each family, in at most 10 seconds. A warning says when a limit was
+        met.
+    type: str
+    choices: [none, changed]
+    default: none
+"""
+
+    ASKED: str = re.sub("^    default: .*\n", "", DOCUMENTATION, flags=re.MULTILINE)
