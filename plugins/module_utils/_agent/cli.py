@@ -68,7 +68,6 @@ def main(argv: t.Sequence[str], where: Paths, do_task: t.Callable[[str], str]) -
         console.log(console.ERROR, str(exc))
         return FAILED
     except BrokenPipeError:
-        console.discard_output()
         return OK
     except KeyboardInterrupt:
         console.log(console.ERROR, "interrupted; each IP family has either its old rules or its new ones")

@@ -11,19 +11,23 @@ from __future__ import annotations
 import typing as t
 
 
-def entry(where: t.Mapping[str, str]) -> None:
+def entry(where: t.Mapping[str, str]) -> t.NoReturn:
     """Run a command.
 
     :param where: the paths that the program was installed with.
-    :raises SystemExit: always, with the exit status.
+    :raises SystemExit: the command line is invalid, or asks for help.
     """
+    import gc
     import sys
+
+    # Loading makes many objects and no garbage, which Python would look for all the same.
+    gc.set_threshold(100000)
 
     from .._agent import cli, console
     from .._agent.paths import Paths
 
-    console.tolerate_any_text()
-    raise SystemExit(cli.main(sys.argv[1:], Paths(**where), _do_task))
+    console.prepare()
+    console.leave(cli.main(sys.argv[1:], Paths(**where), _do_task))
 
 
 def _do_task(request: str) -> str:

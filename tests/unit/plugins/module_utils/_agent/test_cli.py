@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 import typing as t
 from pathlib import Path
@@ -23,6 +24,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import inspection
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
+from support.import_collection import ROOT
 from support.private_node import in_force, private_paths, reconciled
 
 REASON = "packets were not tested: unshare: Operation not permitted"
@@ -88,6 +90,61 @@ class Agent:
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: t.Any) -> Agent:
     """The command line."""
     return Agent(monkeypatch, tmp_path, capsys)
+
+
+class TestEnd:
+    """console.leave, and output that cannot be written."""
+
+    PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from support.import_collection import make_importable
+make_importable()
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import console
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
+console.prepare()
+try:
+    console.print_line("x" * int(sys.argv[2]))
+except BrokenPipeError:
+    pass
+except NodeError as exc:
+    console.log(console.ERROR, str(exc))
+    console.leave(1)
+console.leave(int(sys.argv[3]))
+"""
+    #: characters: more than fits into the buffers, and less
+    SIZES = (10, 200000)
+
+    def run(self, size: int, status: int, stdout: int) -> subprocess.CompletedProcess[str]:
+        """Print so many characters, and leave with this status."""
+        argv = [sys.executable, "-c", self.PROGRAM, str(ROOT / "tests"), str(size), str(status)]
+        env = {name: value for name, value in os.environ.items() if name not in ("JOURNAL_STREAM", "PYTHONUNBUFFERED")}
+        return subprocess.run(argv, stdout=stdout, stderr=subprocess.PIPE, env=env, text=True, check=False)
+
+    @pytest.mark.parametrize("size", SIZES)
+    def test_what_was_printed_arrives(self, size: int) -> None:
+        done = self.run(size, cli.OUT_OF_SYNC, subprocess.PIPE)
+        assert (done.returncode, done.stdout, done.stderr) == (cli.OUT_OF_SYNC, "x" * size + "\n", "")
+
+    @pytest.mark.parametrize("size", SIZES)
+    def test_what_nobody_reads_is_dropped(self, size: int) -> None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        done = self.run(size, cli.OK, writer)
+        os.close(writer)
+        assert (done.returncode, done.stderr) == (cli.OK, "")
+
+    @pytest.mark.parametrize("size", SIZES)
+    def test_what_cannot_be_written_is_a_failure_and_said_once(self, size: int) -> None:
+        with open("/dev/full", "wb") as full:
+            done = self.run(size, cli.OK, full.fileno())
+        assert done.returncode == cli.FAILED
+        assert done.stderr == "ip-masq-agent: cannot write the output: No space left on device\n"
+
+    def test_output_may_be_closed(self) -> None:
+        argv = [sys.executable, "-c", self.PROGRAM, str(ROOT / "tests"), "10", "4"]
+        done = subprocess.run(["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *argv], check=False)
+        assert done.returncode == cli.OUT_OF_SYNC
 
 
 class TestUsage:
