@@ -15,28 +15,40 @@ import zipimport
 from _frozen_importlib_external import MAGIC_NUMBER
 from _imp import source_hash
 
+_VERSION = int.from_bytes(MAGIC_NUMBER, "little")
+
 
 def keep(folder: str) -> None:
     """Keep compiled code in this directory, which any number of Pythons of any versions may share."""
-    version = int.from_bytes(MAGIC_NUMBER, "little")
     compile_source = zipimport._compile_source
 
     def compiled(path: str, source: bytes) -> object:
         if "_payload" not in path:
             return compile_source(path, source)
-        kept = os.path.join(folder, source_hash(version, source).hex())
-        try:
-            with open(kept, "rb") as file:
-                return marshal.loads(file.read())  # load() would ask the file for each value
-        except OSError:
-            code = compile_source(path, source)
-        own = "%s.%s" % (kept, os.urandom(8).hex())
-        try:
-            with open(own, "xb") as file:
-                marshal.dump(code, file)
-            os.replace(own, kept)
-        except OSError:  # another user's directory
-            pass
-        return code
+        return once(folder, source, lambda: compile_source(path, source))
 
     zipimport._compile_source = compiled
+
+
+def once(folder, source, make):
+    """What a function returned when it was called before for the same source, else what it returns now.
+
+    :param folder: where it is kept.
+    :param source: bytes that determine the value.
+    :param make: called without arguments. What marshal cannot write is not kept.
+    """
+    kept = os.path.join(folder, source_hash(_VERSION, source).hex())
+    try:
+        with open(kept, "rb") as file:
+            return marshal.loads(file.read())  # load() would ask the file for each value
+    except OSError:
+        value = make()
+    own = "%s.%s" % (kept, os.urandom(8).hex())
+    try:
+        content = marshal.dumps(value)
+        with open(own, "xb") as file:
+            file.write(content)
+        os.replace(own, kept)
+    except (OSError, ValueError):  # another user's directory; other values than those of Python itself
+        pass
+    return value

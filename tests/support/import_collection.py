@@ -13,8 +13,8 @@ from pathlib import Path
 
 #: The checkout.
 ROOT = Path(__file__).resolve().parents[2]
-#: For PYTHONPATH: with it, modules that ansible-playbook runs on this machine are compiled once.
-KEEP_COMPILED = str(Path(__file__).resolve().with_name("site"))
+#: For PYTHONPATH: with it, programs of Ansible keep what each run does again, and the compiled code of modules.
+SITE = str(Path(__file__).resolve().with_name("site"))
 _INSIDE = Path("ansible_collections", "kubenode", "ip_masq")
 
 

@@ -12,4 +12,6 @@ _KEPT = os.path.join(_SUPPORT, "../../.cache/compiled/modules")
 os.makedirs(_KEPT, exist_ok=True)
 sys.path.append(_SUPPORT)
 __import__("compiled_modules").keep(_KEPT)
+if os.path.basename((getattr(sys, "argv", None) or [""])[0]).startswith("ansible"):
+    __import__("controller_work").keep(_KEPT)
 sys.path.pop()
