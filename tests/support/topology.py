@@ -6,18 +6,23 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import ipaddress
 import json
 import multiprocessing
+import re
 import socket
 import sys
 import typing as t
 from pathlib import Path
 
 from . import packets
-from .namespaces import Namespace
+from .namespaces import Namespace, until
 
 _FORK = multiprocessing.get_context("fork")
 _PORT = 8080
+#: linux/ipv6_route.h
+_RTF_LOCAL = 0x80000000
 
 
 class Addresses(t.NamedTuple):
@@ -109,6 +114,8 @@ class Topology:
             pod += ["route add default via %s" % a.gateway]
         for ns, lines in ((self.pod, pod), (self.outside, outside), (self.node, node)):
             ns.run("ip", "-batch", "-", stdin="\n".join(lines))
+            added = re.findall(r"^address add (\S*:\S*)/", "\n".join(lines), re.MULTILINE)
+            until(functools.partial(ns.inside, _are_local, added), "routes to the addresses of IPv6")
 
     def ask(self, *destinations: str, protocol: str = "tcp", client: t.Optional[Namespace] = None) -> t.Dict[str, str]:
         """The source address that each destination sees when the pod, or another client, opens a connection to it."""
@@ -127,6 +134,16 @@ def ask(ns: Namespace, protocol: str, port: int, *destinations: str) -> t.Dict[s
 def _sysctl(ns: Namespace, **values: int) -> None:
     for name, value in values.items():
         ns.inside(Path("/proc/sys/net", name).write_text, str(value))
+
+
+def _are_local(addresses: t.Iterable[str]) -> bool:
+    """Whether the kernel takes packets to these addresses of IPv6 for its own.
+
+    Without duplicate address detection too it adds the route later, under a lock that all namespaces share.
+    """
+    with open("/proc/thread-self/net/ipv6_route", encoding="ascii") as routes:
+        found = {words[0] for words in map(str.split, routes) if int(words[8], 16) & _RTF_LOCAL}
+    return found >= {ipaddress.IPv6Address(address).packed.hex() for address in addresses}
 
 
 def _cable(end: str, other_end: str, other: Namespace) -> t.List[str]:
