@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import typing as t
@@ -78,5 +79,6 @@ def leave(status: int) -> t.NoReturn:
         except OSError as exc:
             if status == 0:
                 status = 1
-                log(ERROR, _UNWRITTEN % (exc.strerror or exc))
+                with contextlib.suppress(OSError):  # both may be the same full disk
+                    log(ERROR, _UNWRITTEN % (exc.strerror or exc))
     os._exit(status)
