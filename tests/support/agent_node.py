@@ -51,7 +51,7 @@ shift
 case $verb in show | is-active) ;; *) echo "$verb $*" >>log ;; esac
 for unit; do
     case $verb,$unit in
-    show,-*) ;;
+    *,-*) ;;
     show,*)
         load=not-found enabled= active=inactive status=0 result=exit-code
         for file in "/etc/systemd/system/${unit%%@*}"*; do
