@@ -19,6 +19,8 @@ class Systemctl:
         self.active = set(active)
         #: the units of which there are files
         self.known = set(units.ENABLED_UNITS)
+        #: those of them that are linked to /dev/null
+        self.masked: t.Set[str] = set()
         self.calls: t.List[t.List[str]] = []
         #: the verb that fails
         self.refuse = ""
@@ -46,10 +48,14 @@ class Systemctl:
         return Outcome(0, "", "")
 
     def _show(self, name: str, wanted: t.Sequence[str]) -> str:
-        is_known = name in self.known
+        load, file = "loaded", "enabled" if name in self.enabled else "disabled"
+        if name in self.masked:
+            load = file = "masked"
+        elif name not in self.known:
+            load, file = "not-found", ""
         values = {
-            "LoadState": "loaded" if is_known else "not-found",
-            "UnitFileState": ("enabled" if name in self.enabled else "disabled") if is_known else "",
+            "LoadState": load,
+            "UnitFileState": file,
             "ActiveState": "active" if name in self.active else "inactive",
         }
         assert set(wanted) <= set(values), "properties that are not simulated"

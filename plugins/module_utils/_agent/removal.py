@@ -112,12 +112,12 @@ def _stop_units(run: Runner, where: Paths, foreign: t.Sequence[str], check: bool
         if os.path.join(where.unit_dir, FIREWALL_TEMPLATE if unit in FIREWALL_HOOKS else unit) not in foreign
     ]
     units = systemd.show_units(run, ("LoadState", "UnitFileState", "ActiveState"), names)
-    loaded = [unit for unit, about in units.items() if about.first("LoadState") == "loaded"]
     active = [unit for unit, about in units.items() if about.first("ActiveState") in ("active", "activating")]
     enabled = [unit for unit, about in units.items() if about.first("UnitFileState") == "enabled"]
     # What was inactive may have been started since: what starts the service goes first, then the service.
-    triggers = [unit for unit in loaded if unit != SERVICE]
-    service = [unit for unit in loaded if unit == SERVICE]
+    to_stop = [unit for unit, about in units.items() if about.first("LoadState") == "loaded" or unit in active]
+    service = [unit for unit in to_stop if unit == SERVICE]
+    triggers = [unit for unit in to_stop if unit != SERVICE]
     run_steps(run, [("stop", triggers), ("stop", service), ("disable", enabled)], check)
     return run_steps(run, [("stop", active), ("disable", enabled)], check=True)
 

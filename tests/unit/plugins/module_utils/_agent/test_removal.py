@@ -293,6 +293,12 @@ class TestUnits:
         assert [call[0] for call in rest] == ["daemon-reload", "reset-failed"]
         assert (systemctl.enabled, systemctl.active, systemctl.is_stale) == (set(), set(), False)
 
+    def test_what_was_masked_while_it_ran_is_stopped(self, world: World) -> None:
+        systemctl = world.boot(active=[units.TIMER])
+        systemctl.masked.add(units.TIMER)
+        assert world.remove().services == ("stop: " + units.TIMER,)
+        assert not systemctl.active
+
     def test_what_is_only_enabled_is_forgotten_by_systemd_too(self, world: World) -> None:
         systemctl = world.boot(enabled=[units.TIMER])
         done = world.remove()
