@@ -23,12 +23,15 @@ from pathlib import Path
 from ansible.executor import module_common
 from ansible.module_utils.common import yaml
 import ansible
+release = tuple(map(int, ansible.__version__.split(".")[:2]))
 read = getattr(module_common, "compile", compile)
 found = {}
 for path in sorted(Path(sys.argv[1], "plugins").rglob("*.py")):
     name = "ansible_collections.kubenode.ip_masq." + ".".join(path.relative_to(sys.argv[1]).with_suffix("").parts)
-    tree = read(path.read_bytes(), "<unknown>", "exec", ast.PyCF_ONLY_AST)
-    imports = module_common.ModuleDepFinder(name, tree, path.stem == "__init__")
+    source = path.read_bytes()
+    if release < (2, 21):  # later ones parse it themselves
+        source = read(source, "<unknown>", "exec", ast.PyCF_ONLY_AST)
+    imports = module_common.ModuleDepFinder(name, source, path.stem == "__init__")
     found[name] = [sorted(map(list, imports.submodules)), sorted(map(list, imports.optional_imports))]
 routing = Path(ansible.__file__).parent / "config" / "ansible_builtin_runtime.yml"
 with routing.open("rb") as stream:
