@@ -60,6 +60,9 @@ _SERVICE_TIMEOUT = 180.0
 _EXEC_START = re.compile(r"^ExecStart=(/\S+)/ip-masq-agent-resync$", re.MULTILINE)
 _VERSION = re.compile(r'^VERSION = "([^"]*)"', re.MULTILINE)
 
+#: A verb of systemctl, and units.
+Step = t.Tuple[str, t.Sequence[str]]
+
 
 class FileChange(t.NamedTuple):
     """A file that was changed, or would be. None means no such file; a program is described, not shown."""
@@ -319,10 +322,9 @@ def update_units(
     active = {unit for unit, about in units.items() if about.first("ActiveState") == "active"}
     verb = "enable" if enabled else "disable"
     differ = [unit for unit in ENABLED_UNITS if (unit in are_enabled) != enabled]
-    done = run_steps(run, [(verb, differ)], check=True)
     if (changed or differ) and not check:
         # Of a unit whose file changed, systemd answers what it read before: then none is left out.
-        run_steps(run, [(verb, ENABLED_UNITS if changed else differ)], check)
+        run_steps(run, [(verb, ENABLED_UNITS if changed else differ)])
         systemd.daemon_reload(run)
     if enabled:
         hooks = [hook for hook, firewall in zip(FIREWALL_HOOKS, firewalls) if firewall in active]
@@ -333,23 +335,25 @@ def update_units(
         ]
     else:
         steps = [("stop", [unit for unit in ENABLED_UNITS if unit in active])]
-    return done + run_steps(run, steps, check)
+    if not check:
+        run_steps(run, steps)
+    return step_lines([(verb, differ), *steps])
 
 
-def run_steps(run: Runner, steps: t.Iterable[t.Tuple[str, t.Sequence[str]]], check: bool) -> t.List[str]:
+def run_steps(run: Runner, steps: t.Iterable[Step]) -> None:
     """Run systemctl once for each verb that has units. After enable and disable, the caller has systemd reload once.
 
-    :returns: what was done, a line each.
     :raises NodeError: systemd refused a step.
     """
-    done = []
     for verb, units in steps:
         if units:
-            if not check:
-                options = ["--no-reload"] if verb in ("enable", "disable") else []
-                systemd.systemctl(run, verb, *options, *units)
-            done.append("%s: %s" % (verb, ", ".join(units)))
-    return done
+            options = ["--no-reload"] if verb in ("enable", "disable") else []
+            systemd.systemctl(run, verb, *options, *units)
+
+
+def step_lines(steps: t.Iterable[Step]) -> t.List[str]:
+    """How steps are reported: a line for each that has units."""
+    return ["%s: %s" % (verb, ", ".join(units)) for verb, units in steps if units]
 
 
 def parse_nanoseconds(raw: bytes) -> int:

@@ -20,7 +20,7 @@ from .._policy.policy import Config, build
 from .._system import files, packages, systemd
 from .._system.process import Runner
 from .effective_policy import find_policy
-from .install import NAME, InstallResult, existing, file_removal, find_installed, removable, run_steps
+from .install import NAME, InstallResult, existing, file_removal, find_installed, removable, run_steps, step_lines
 from .memory import read_memory
 from .paths import MARK, Paths
 from .units import (
@@ -118,8 +118,9 @@ def _stop_units(run: Runner, where: Paths, foreign: t.Sequence[str], check: bool
     to_stop = [unit for unit, about in units.items() if about.first("LoadState") == "loaded" or unit in active]
     service = [unit for unit in to_stop if unit == SERVICE]
     triggers = [unit for unit in to_stop if unit != SERVICE]
-    run_steps(run, [("stop", triggers), ("stop", service), ("disable", enabled)], check)
-    return run_steps(run, [("stop", active), ("disable", enabled)], check=True)
+    if not check:
+        run_steps(run, [("stop", triggers), ("stop", service), ("disable", enabled)])
+    return step_lines([("stop", active), ("disable", enabled)])
 
 
 def _remove_rules(node: Node, where: Paths, places: t.Sequence[Paths], check: bool) -> Result:
