@@ -14,7 +14,7 @@ from unittest import mock
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import links, nf_tables, node_state, unseen
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import legacy, links, nf_tables, node_state, unseen
 from support.lab import carry_out, inside
 from support.namespaces import Namespace
 from support.random_nodes import RandomNode
@@ -114,7 +114,7 @@ def test_table_without_its_tool(topology: Topology, monkeypatch: pytest.MonkeyPa
         found = node_state.read(run)
         return found.unseen, [one.name for one in found.sets]
 
-    monkeypatch.setattr("shutil.which", lambda name, path=None: None)
+    monkeypatch.setattr(legacy, "which", lambda name: None)
     missing, sets = inside(topology.node, look)
     assert [one.text for one in missing] == [
         "table ip nat of iptables-legacy: iptables-legacy-save is not on this node",

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import typing as t
 
 from .._system.nfnetlink import has_extension
-from .._system.process import Runner, search_path
+from .._system.process import Runner, which
 
 _VERSION = re.compile(r"v([0-9]+(?:\.[0-9]+)+)(?: \((\w+)\))?")
 
@@ -59,8 +58,3 @@ class Node:
             version = tuple(int(part) for part in found.group(1).split(".")) if found else ()
             self._reported[program] = version, (found.group(2) or "") if found else ""
         return Tool(path, *self._reported[program])
-
-
-def which(name: str) -> t.Optional[str]:
-    """The path of a program of this name or path; none where there is none."""
-    return shutil.which(name, path=search_path())

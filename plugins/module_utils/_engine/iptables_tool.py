@@ -10,9 +10,9 @@ import typing as t
 from .._errors import NodeError
 from .._system import xtables_lock
 from .._system.ip_families import IPV4, IPV6
-from .._system.process import Outcome, Runner
+from .._system.process import Outcome, Runner, which
 from .backend import LockHeld
-from .detect import Node, Tool, which
+from .detect import Node, Tool
 
 NFT = "iptables_nft"
 LEGACY = "iptables_legacy"

@@ -10,7 +10,6 @@ that L(config_file) read) and leave as one immutable :class:`Config`. A new opti
 from __future__ import annotations
 
 import functools
-import hashlib
 import typing as t
 
 from .._errors import ConfigError
@@ -36,6 +35,15 @@ from .values import (
     parse_sources,
     split_entries,
 )
+
+# hashlib loads OpenSSL, which takes time at each start. Python's own random spares itself that in the same way.
+try:
+    from _sha2 import sha256  # type: ignore[import-not-found]  # since Python 3.12
+except ImportError:
+    try:
+        from _sha256 import sha256  # type: ignore[import-not-found]
+    except ImportError:  # some builds of Python have no other hashes than OpenSSL's
+        from hashlib import sha256
 
 #: RFC 1918: what is not masqueraded unless the operator says otherwise.
 RFC1918_CIDRS = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
@@ -341,7 +349,7 @@ class Config(t.NamedTuple):
         # Policies without them have the digest that they had before there were such options.
         values += [(name, listed) for name, listed in narrowing.items() if listed]
         values += [(name, value) for name, value in added.items() if value != DEFAULTS[name]]
-        return hashlib.sha256(repr(values).encode("utf-8")).hexdigest()[:12]
+        return str(sha256(repr(values).encode("utf-8")).hexdigest())[:12]
 
 
 #: Options with which part of the traffic is treated otherwise.

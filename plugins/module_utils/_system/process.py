@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import typing as t
@@ -47,6 +48,11 @@ Runner = t.Callable[..., Outcome]
 def search_path() -> str:
     """The directories, colon-separated, in which programs are looked for."""
     return ":".join(part for part in (os.environ.get("PATH"), SYSTEM_PATH) if part)
+
+
+def which(name: str) -> t.Optional[str]:
+    """The path of a program of this name or path; none where there is none."""
+    return shutil.which(name, path=search_path())
 
 
 def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:

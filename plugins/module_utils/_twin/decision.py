@@ -6,12 +6,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 import typing as t
 
 from .._errors import NodeError
 from .._system import netlink, nfnetlink
-from .._system.process import Runner, search_path
+from .._system.process import Runner, which
 from . import nf_tables, trace
 from .legacy import LegacyTable
 from .values import HOOKS, IPTABLES_LEGACY, IPTABLES_NFT, NFTABLES, Rule
@@ -163,7 +162,7 @@ class Rules:
 
     def _print(self, names: t.Sequence[str], arguments: t.Sequence[str]) -> t.List[str]:
         for name in names:
-            path = shutil.which(name, path=search_path())
+            path = which(name)
             if path is None:
                 continue
             try:

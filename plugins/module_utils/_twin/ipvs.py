@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import typing as t
 
-from .._system.process import Runner, search_path
+from .._system.process import Runner, which
 
 #: Three lines of heading, then the services and their servers (net/netfilter/ipvs/ip_vs_ctl.c).
 _LIST = "/proc/net/ip_vs"
@@ -32,7 +31,7 @@ def read(run: Runner) -> t.Tuple[str, t.List[str]]:
     services = count()
     if not services:
         return "", []
-    tool = shutil.which("ipvsadm", path=search_path())
+    tool = which("ipvsadm")
     if tool is None:
         return "", ["%d services of IPVS: ipvsadm is not on this node" % services]
     done = run([tool, "--save", "--numeric"])
@@ -48,5 +47,5 @@ def write(run: Runner, saved: str) -> t.List[str]:
     """
     if not saved:
         return []
-    done = run([shutil.which("ipvsadm", path=search_path()) or "ipvsadm", "--restore"], stdin=saved)
+    done = run([which("ipvsadm") or "ipvsadm", "--restore"], stdin=saved)
     return ["services of IPVS: %s" % done.stderr.strip()[:300]] if done.rc else []

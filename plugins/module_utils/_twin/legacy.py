@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import typing as t
 
-from .._engine.detect import Node, which
+from .._engine.detect import Node
 from .._engine.iptables_tool import LEGACY, find_tool, legacy_tables
 from .._errors import NodeError
 from .._system.ip_families import IPV4, IPV6
-from .._system.process import Runner
+from .._system.process import Runner, which
 
 #: in the words of nft
 _FAMILIES = {"ip": IPV4, "ip6": IPV6}

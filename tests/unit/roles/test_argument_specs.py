@@ -26,6 +26,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
     build,
     file_key,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import config_file_keys
 from support.import_collection import location
@@ -175,7 +176,7 @@ def test_extra_variables_are_text_and_become_what_they_mean(text: str, value: bo
 def test_the_package_is_the_one_that_the_module_names(
     monkeypatch: pytest.MonkeyPatch, backend: str, exemption: str
 ) -> None:
-    monkeypatch.setattr(detect, "search_path", lambda: "")
+    monkeypatch.setattr(process, "search_path", lambda: "")
     asked = config(backend=backend, exemption=exemption)
     with pytest.raises(NodeError) as refused:
         backends.choose(detect.Node(run), backend, exemption)

@@ -270,7 +270,7 @@ class TestChoice:
             return Node(run, has_extension=lambda _family, _kind, name, _revision: has(name))
 
         monkeypatch.setattr(
-            "ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect.search_path",
+            "ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process.search_path",
             lambda: str(tmp_path),
         )
         return make

@@ -85,3 +85,18 @@ def test_a_program_that_cannot_be_started_is_named(tmp_path: Path, name: str) ->
     (tmp_path / "not-executable").write_text("")
     with pytest.raises(NodeError, match="cannot run .*%s: (No such file|Permission denied)" % name):
         runner.run([str(tmp_path / name)])
+
+
+def test_a_program_is_found_as_the_shell_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "nft").write_text("")
+    (first / "iptables").mkdir()  # a directory is no program
+    for path in (second / "nft", second / "iptables"):
+        path.write_text("")
+        path.chmod(0o755)
+    monkeypatch.setattr(runner, "search_path", lambda: "%s:%s" % (first, second))
+    assert [runner.which(name) for name in ("nft", "iptables")] == [str(second / "nft"), str(second / "iptables")]
+    assert runner.which(str(second / "nft")) == str(second / "nft")
+    assert runner.which(str(first / "nft")) is None

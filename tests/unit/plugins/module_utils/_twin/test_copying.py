@@ -10,6 +10,7 @@ import struct
 import typing as t
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import detect
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import (
@@ -151,9 +152,9 @@ def test_services_of_ipvs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     (tmp_path / "ip_vs").write_text("\n".join(_IP_VS.splitlines()[:3]) + "\n")
     assert ipvs.read(run) == ("", [])
     (tmp_path / "ip_vs").write_text(_IP_VS)
-    monkeypatch.setattr("shutil.which", lambda name, path=None: None)
+    monkeypatch.setattr(ipvs, "which", lambda name: None)
     assert ipvs.read(run) == ("", ["2 services of IPVS: ipvsadm is not on this node"])
-    monkeypatch.setattr("shutil.which", lambda name, path=None: "/sbin/" + name)
+    monkeypatch.setattr(ipvs, "which", lambda name: "/sbin/" + name)
     assert ipvs.read(run) == ("-A -t 10.96.0.1:443 -s rr\n", [])
     assert calls == [["/sbin/ipvsadm", "--save", "--numeric"]]
     assert ipvs.write(run, "") == [] and ipvs.write(run, "-A -t 10.96.0.1:443 -s rr\n") == []
@@ -163,7 +164,8 @@ def test_services_of_ipvs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_program_of_iptables_legacy(monkeypatch: pytest.MonkeyPatch) -> None:
     programs = {"iptables": "iptables v1.6.1", "ip6tables": "ip6tables v1.8.9 (nf_tables)"}
     there = {name + suffix: said for name, said in programs.items() for suffix in ("", "-save", "-restore")}
-    monkeypatch.setattr("shutil.which", lambda name, path=None: name if name in there else None)
+    for module in (detect, legacy):
+        monkeypatch.setattr(module, "which", lambda name: name if name in there else None)
 
     def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
         return Outcome(0, there[argv[0]], "")
