@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Have the programs of Ansible keep what each run of them does again.
+"""Have the programs of Ansible keep what each run of them does again, and ask their workers less often.
 
 A third of a short ansible-playbook is to read two large YAML files of ansible-core, and to parse every source of a
 module for what it imports. After :func:`keep`, what was found in the same text before is read from a directory.
