@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 import ast
+import binascii
+import contextlib
 import functools
 import hashlib
+import json
 import os
 import re
 import typing as t
+import zlib
 
 from .paths import Paths
 
@@ -25,7 +29,8 @@ _IMPORT = re.compile(r"^[ \t]*from (\.+)([\w.]*) import (\([^)]*\)|[^\n#]*)", re
 # Python reads a script once, as a whole; it would open an archive again for each module, and after an upgrade in
 # between load modules of two releases. -I: neither the environment nor the current directory decides what root imports.
 # Compiling takes longer than a sync, so the code is kept until the next boot, in a directory that only root may open:
-# for exactly this program and this Python, and with a checksum, because marshal may crash on damaged data.
+# for exactly this program and this Python, and with a checksum, because marshal may crash on damaged data. The sources
+# are compressed because Python parses the whole script at each start, and has no use for them then.
 _PROGRAM = """\
 #!%s -I
 # Managed by the Ansible collection kubenode.ip_masq, whose modules it holds.
@@ -39,9 +44,19 @@ from importlib.machinery import ModuleSpec
 PACKAGE = %r
 WHERE = %r
 SOURCES = %r
-PACKAGES = {PACKAGE} | {PACKAGE + "." + name.rpartition(".")[0] for name in SOURCES if "." in name}
 COMPILED = %r
 RELEASE = %r
+TEXTS = {}
+
+
+def texts():
+    import binascii
+    import json
+    import zlib
+
+    if not TEXTS:
+        TEXTS.update(json.loads(zlib.decompress(binascii.a2b_base64(SOURCES)).decode()))
+    return TEXTS
 
 
 def compiled():
@@ -55,7 +70,7 @@ def compiled():
                 return code
     except OSError:
         pass
-    code = {name: marshal.dumps(compile(source, PACKAGE + "." + name, "exec")) for name, source in SOURCES.items()}
+    code = {name: marshal.dumps(compile(source, PACKAGE + "." + name, "exec")) for name, source in texts().items()}
     keep(marshal.dumps((key, code)))
     return code
 
@@ -73,12 +88,14 @@ def keep(content):
             pass
 
 
-class Modules:
-    code = compiled()
+CODE = compiled()
+PACKAGES = {PACKAGE} | {PACKAGE + "." + name.rpartition(".")[0] for name in CODE if "." in name}
 
+
+class Modules:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name in PACKAGES or name.startswith(PACKAGE + ".") and name[len(PACKAGE) + 1 :] in SOURCES:
+        if name in PACKAGES or name.startswith(PACKAGE + ".") and name[len(PACKAGE) + 1 :] in CODE:
             return ModuleSpec(name, Modules, origin=__file__, is_package=name in PACKAGES)
         return None
 
@@ -90,14 +107,14 @@ class Modules:
     def exec_module(module):
         module.__file__ = __file__ + "/" + module.__name__.replace(".", "/") + ".py"
         if module.__name__ not in PACKAGES:
-            exec(marshal.loads(Modules.code[module.__name__[len(PACKAGE) + 1 :]]), module.__dict__)
+            exec(marshal.loads(CODE[module.__name__[len(PACKAGE) + 1 :]]), module.__dict__)
 
     @staticmethod
     def get_data(path):
         name = path[len(__file__) + len(PACKAGE) + 2 : -len(".py")].replace("/", ".")
-        if name not in SOURCES:
+        if name not in CODE:
             raise OSError(2, "no such module", path)
-        return SOURCES[name].encode()
+        return texts()[name].encode()
 
 
 sys.meta_path.insert(0, Modules)
@@ -108,10 +125,39 @@ entry(WHERE)
 """
 
 
-def program(where: Paths) -> bytes:
-    """The agent as one executable file. Its modules are read through their own loaders."""
+def program(where: Paths, installed: bytes = b"") -> bytes:
+    """The agent as one executable file. Its modules are read through their own loaders.
+
+    :param installed: the file that this one replaces. If both have the same modules, its compressed text is taken over,
+        since releases of zlib compress differently: then the two differ only if something else does.
+    """
     places = dict(where._asdict())
-    return (_PROGRAM % (where.python, PACKAGE, places, _texts(), where.compiled, release())).encode("utf-8")
+    packed = _packed(installed)
+    return (_PROGRAM % (where.python, PACKAGE, places, packed, where.compiled, release())).encode("utf-8")
+
+
+def _packed(installed: bytes) -> str:
+    with contextlib.suppress(ValueError):
+        packed = _assigned(installed).get("SOURCES")
+        if isinstance(packed, str) and _unpacked(packed) == _texts():
+            return packed
+    return _compressed()
+
+
+@functools.lru_cache(maxsize=None)
+def _compressed() -> str:
+    content = zlib.compress(json.dumps(_texts()).encode("ascii"), zlib.Z_BEST_SPEED)
+    return binascii.b2a_base64(content, newline=False).decode("ascii")
+
+
+def _unpacked(packed: str) -> t.Any:
+    """
+    :raises ValueError: it was packed otherwise.
+    """
+    try:
+        return json.loads(zlib.decompress(binascii.a2b_base64(packed)).decode("ascii"))
+    except zlib.error as exc:
+        raise ValueError(str(exc)) from None
 
 
 @functools.lru_cache(maxsize=None)
@@ -135,16 +181,31 @@ def unpack(raw: bytes) -> t.Tuple[Paths, t.Dict[str, bytes]]:
     :raises ValueError: it is not a program of this collection.
     """
     try:
-        found = {
-            statement.targets[0].id: ast.literal_eval(statement.value)
-            for statement in ast.parse(raw).body
-            if isinstance(statement, ast.Assign)
-            and isinstance(statement.targets[0], ast.Name)
-            and statement.targets[0].id in ("WHERE", "SOURCES")
-        }
-        return Paths(**found["WHERE"]), {name: text.encode("utf-8") for name, text in found["SOURCES"].items()}
-    except (AttributeError, KeyError, SyntaxError, TypeError) as exc:
+        found = _assigned(raw)
+        texts = found["SOURCES"]
+        if not isinstance(texts, dict):  # as it was up to 1.0.0-rc1
+            texts = _unpacked(texts)
+        return Paths(**found["WHERE"]), {name: text.encode("utf-8") for name, text in texts.items()}
+    except (AttributeError, KeyError, TypeError, ValueError) as exc:
         raise ValueError("not a program of this collection: %s" % exc) from None
+
+
+def _assigned(raw: bytes) -> t.Dict[str, t.Any]:
+    """The values that a program gives to its variables for paths and sources.
+
+    :raises ValueError: it is not Python, or computes them.
+    """
+    try:
+        statements = ast.parse(raw).body
+    except SyntaxError as exc:
+        raise ValueError(str(exc)) from None
+    return {
+        statement.targets[0].id: ast.literal_eval(statement.value)
+        for statement in statements
+        if isinstance(statement, ast.Assign)
+        and isinstance(statement.targets[0], ast.Name)
+        and statement.targets[0].id in ("WHERE", "SOURCES")
+    }
 
 
 @functools.lru_cache(maxsize=None)

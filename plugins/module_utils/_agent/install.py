@@ -204,7 +204,7 @@ def put_files(where: Paths, config_text: t.Optional[str], check: bool = False) -
 
 def _plan_files(where: Paths, config_text: t.Optional[str]) -> _FilePlan:
     before = find_installed(where)
-    wanted = node_files(where, config_text)
+    wanted = node_files(where, config_text, files.read(where.program) or b"")
     changes = [change for path, (content, mode) in wanted.items() for change in _change(path, content, mode)]
     made = tuple(path for path in directories(where) if not os.path.isdir(path))
     # node_exporter would still collect old metrics, and an old program would restore an old policy.
@@ -247,15 +247,18 @@ def directories(where: Paths) -> t.Tuple[str, ...]:
     return where.config_dir, where.drop_ins
 
 
-def node_files(where: Paths, config_text: t.Optional[str] = None) -> t.Dict[str, t.Tuple[bytes, int]]:
+def node_files(
+    where: Paths, config_text: t.Optional[str] = None, installed: bytes = b""
+) -> t.Dict[str, t.Tuple[bytes, int]]:
     """What the agent consists of: content and mode by path. Packages (tools/dist) are made of the same files.
 
     :param config_text: text of the config file; none leaves it out.
+    :param installed: the program that is there.
     """
     wanted = {}
     if config_text is not None:
         wanted[where.config] = (config_text.encode("utf-8"), 0o644)
-    wanted[where.program] = (bundle.program(where), 0o755)
+    wanted[where.program] = (bundle.program(where, installed), 0o755)
     wanted[where.resync] = (resync_script(where).encode("utf-8"), 0o755)
     wanted[where.tmpfiles] = (tmpfiles_text().encode("utf-8"), 0o644)
     for name, text in unit_files(where).items():

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import typing as t
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -230,11 +231,57 @@ class TestProgram:
         assert bundle.unpack(program)[0] == where
 
     @pytest.mark.parametrize(
-        "raw", [b"", b"#!/bin/sh\n", b"\x7fELF\x00", b"WHERE = {}", b"WHERE = {'a': 1}\nSOURCES = {}"]
+        "raw",
+        [
+            b"",
+            b"#!/bin/sh\n",
+            b"\x7fELF\x00",
+            b"WHERE = {}",
+            b"WHERE = {'a': 1}\nSOURCES = {}",
+            b"WHERE = {}\nSOURCES = 1",
+            b"WHERE = {}\nSOURCES = ''",
+            b"WHERE = {}\nSOURCES = 'eJw'",
+            b"WHERE = {}\nSOURCES = 'eJwDAAAAAAE='",
+            b"WHERE = {}\nSOURCES = 'eJwzBAAAMgAy'",
+            b"WHERE = {}\nSOURCES = open('/etc/passwd')",
+        ],
     )
     def test_another_program_is_not_taken_for_ours(self, raw: bytes) -> None:
         with pytest.raises(ValueError):
             bundle.unpack(raw)
+
+    def test_programs_of_the_release_candidate_are_ours(self) -> None:
+        """They have their sources as they are."""
+        raw = ("#!/usr/bin/python3 -I\nWHERE = %r\nSOURCES = {'_version': 'A = 1\\n'}\n" % PLAIN._asdict()).encode()
+        assert bundle.unpack(raw) == (PLAIN, {"_version": b"A = 1\n"})
+
+    def test_the_same_modules_are_not_compressed_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Another library of zlib is no reason to write the program."""
+        compress = zlib.compress
+        here = bundle.program(PLAIN)
+        monkeypatch.setattr(zlib, "compress", lambda data, _level: compress(data, zlib.Z_BEST_COMPRESSION))
+        monkeypatch.setattr(bundle, "_compressed", bundle._compressed.__wrapped__)
+        elsewhere = bundle.program(PLAIN)
+        monkeypatch.undo()
+        assert elsewhere != here and bundle.unpack(elsewhere) == bundle.unpack(here)
+        assert bundle.program(PLAIN, elsewhere) == elsewhere
+        moved = PLAIN._replace(bin_dir="/opt/bin")
+        assert bundle.unpack(bundle.program(moved, elsewhere)) == (moved, bundle.unpack(here)[1])
+        assert len(bundle.program(moved, elsewhere)) < len(bundle.program(moved)), "the compressed text is not kept"
+
+    @pytest.mark.parametrize("installed", [b"", b"\x7fELF\x00", b"#!/bin/sh\n", b"SOURCES = {}", b"SOURCES = 'eJw'"])
+    def test_another_file_in_its_place_is_replaced(self, installed: bytes) -> None:
+        assert bundle.program(PLAIN, installed) == bundle.program(PLAIN)
+
+    def test_other_modules_are_replaced(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        here = bundle.program(PLAIN)
+        texts = dict(bundle._texts(), _version="VERSION = '0.0.0'\n")
+        monkeypatch.setattr(bundle, "_texts", lambda: texts)
+        monkeypatch.setattr(bundle, "_compressed", bundle._compressed.__wrapped__)
+        other = bundle.program(PLAIN)
+        monkeypatch.undo()
+        assert bundle.unpack(other)[1]["_version"] == b"VERSION = '0.0.0'\n"
+        assert bundle.program(PLAIN, other) == here
 
     def test_a_run_ends_with_what_it_began_with(self, tmp_path: Path) -> None:
         # Replaced by an upgrade while it starts: here by the first thing that it does itself.

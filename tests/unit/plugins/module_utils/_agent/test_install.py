@@ -10,6 +10,7 @@ import re
 import stat
 import sys
 import typing as t
+import zlib
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,20 @@ class TestPutFiles:
         before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
         assert install.put_files(where, "{}\n") == install.InstallResult((), ())
         assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+    def test_a_program_that_was_compressed_elsewhere_stays(
+        self, where: paths.Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By a package that was made on another system, or before the system was upgraded."""
+        compress = zlib.compress
+        monkeypatch.setattr(zlib, "compress", lambda data, _level: compress(data, zlib.Z_BEST_COMPRESSION))
+        monkeypatch.setattr(bundle, "_compressed", bundle._compressed.__wrapped__)
+        install.put_files(where, "{}\n")
+        monkeypatch.undo()
+        before = tree(tmp_path)
+        assert before["sbin/ip-masq-agent"][1] != bundle.program(where)
+        assert install.put_files(where, "{}\n") == install.InstallResult((), ())
+        assert tree(tmp_path) == before
 
     def test_check_mode_reports_the_same_and_writes_nothing(self, where: paths.Paths, tmp_path: Path) -> None:
         predicted = install.put_files(where, "{}\n", check=True)
