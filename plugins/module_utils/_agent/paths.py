@@ -19,7 +19,7 @@ MARK = "Managed by the Ansible collection kubenode.ip_masq"
 #: The fields of L(Paths) that an operator may choose.
 CHOSEN = ("config_dir", "bin_dir", "metrics_dir", "python")
 
-_SAFE_PATH = re.compile(r"(?:/[A-Za-z0-9_.-]+)+\Z")
+_SAFE_PATH = r"(?:/[A-Za-z0-9_.-]+)+\Z"
 
 
 class Paths(t.NamedTuple):
@@ -150,7 +150,7 @@ def choose_paths(**chosen: str) -> Paths:
     for name, path in chosen.items():
         chosen[name] = path.rstrip("/") or path
         if (path or name != "metrics_dir") and (
-            not _SAFE_PATH.match(chosen[name]) or {".", ".."} & set(path.split("/"))
+            not re.match(_SAFE_PATH, chosen[name]) or {".", ".."} & set(path.split("/"))
         ):
             raise ConfigError(
                 "%s: invalid path %s: must be absolute and consist of letters, digits, '_', '.', '-' and '/', "

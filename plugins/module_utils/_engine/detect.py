@@ -15,7 +15,7 @@ import typing as t
 from .._system.nfnetlink import has_extension
 from .._system.process import Runner, which
 
-_VERSION = re.compile(r"v([0-9]+(?:\.[0-9]+)+)(?: \((\w+)\))?")
+_VERSION = r"v([0-9]+(?:\.[0-9]+)+)(?: \((\w+)\))?"
 
 
 class Tool(t.NamedTuple):
@@ -54,7 +54,7 @@ class Node:
         # ip6tables is iptables by another name: one file, which is asked once.
         program = os.path.realpath(path), os.path.basename(path).replace("ip6tables", "iptables")
         if program not in self._reported:
-            found = _VERSION.search(self.run([path, "--version"]).stdout)
+            found = re.search(_VERSION, self.run([path, "--version"]).stdout)
             version = tuple(int(part) for part in found.group(1).split(".")) if found else ()
             self._reported[program] = version, (found.group(2) or "") if found else ""
         return Tool(path, *self._reported[program])

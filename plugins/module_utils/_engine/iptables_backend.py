@@ -59,9 +59,9 @@ _READS = 20
 _COMBINED_RULES = 4096
 
 #: What can be a rule that leaves traffic to later rules: what that counts is neither exempt nor masqueraded.
-_GUARDED = re.compile(r"-A \S+ (?:-s|-o|-m mark) ")
-_COUNTED = re.compile(r" -c ([0-9]+) ([0-9]+) -j (\w+)")
-_FAILED_LINE = re.compile(r"line:? (\d+)")
+_GUARDED = r"-A \S+ (?:-s|-o|-m mark) "
+_COUNTED = r" -c ([0-9]+) ([0-9]+) -j (\w+)"
+_FAILED_LINE = r"line:? (\d+)"
 
 
 class Chain(t.NamedTuple):
@@ -453,7 +453,7 @@ class Iptables:
         if done.rc == 0:
             return
         lines = text.split("\n")
-        failed = [int(number) for number in _FAILED_LINE.findall(done.stderr) if 0 < int(number) <= len(lines)]
+        failed = [int(number) for number in re.findall(_FAILED_LINE, done.stderr) if 0 < int(number) <= len(lines)]
         what = "refused the rules" + (", at '%s'" % lines[failed[0] - 1] if failed else "")
         raise self._tool.error(what, done, CommitRefused)
 
@@ -462,7 +462,7 @@ class Iptables:
         done = self._tool.list_chain(self._chain, "-v")
         total = Counters()
         for line in printed_rules(done.stdout):
-            found = _COUNTED.search(line)
+            found = re.search(_COUNTED, line)
             if found and not self._is_skipped(line):
                 counted = (int(found.group(1)), int(found.group(2)))
                 masqueraded = found.group(3) in ("MASQUERADE", "SNAT")
@@ -471,7 +471,7 @@ class Iptables:
 
     def _is_skipped(self, line: str) -> bool:
         """Whether a rule leaves traffic to later rules, so that it is neither exempt nor masqueraded by ours."""
-        possible = SKIPPED_COMMENT in line or _GUARDED.match(line)
+        possible = SKIPPED_COMMENT in line or re.match(_GUARDED, line)
         return bool(possible) and isinstance(parse_rule(_uncounted(line), self.family), (Guard, Skip))
 
     def fingerprint(self) -> t.List[t.List[str]]:
@@ -503,7 +503,7 @@ class IptablesType:
 
 
 def _uncounted(line: str) -> str:
-    return _COUNTED.sub(r" -j \3", line)
+    return re.sub(_COUNTED, r" -j \3", line)
 
 
 def _transaction(lines: t.Sequence[str]) -> Transaction:

@@ -49,10 +49,10 @@ DESTINATION_PORT = "dport"
 #: Targets after which a packet meets no later rule of POSTROUTING.
 FINAL_TARGETS = ("ACCEPT", "RETURN", "MASQUERADE", "SNAT", "NETMAP")
 
-_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)')
-_BACKSLASHED = re.compile(r"\\.")
-_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
-_ESCAPED = re.compile(r"\\(.)")
+_TOKEN = r'"((?:[^"\\]|\\.)*)"|(\S+)'
+_BACKSLASHED = r"\\."
+_UNSAFE = r"[^A-Za-z0-9_-]"
+_ESCAPED = r"\\(.)"
 
 
 def printed_rules(listing: str) -> t.Tuple[str, ...]:
@@ -67,7 +67,7 @@ def printed_rules(listing: str) -> t.Tuple[str, ...]:
         else:
             continue
         if '"' in line:
-            quoted ^= _BACKSLASHED.sub("", line).count('"') % 2 == 1
+            quoted ^= re.sub(_BACKSLASHED, "", line).count('"') % 2 == 1
     return tuple(rules)
 
 
@@ -83,11 +83,11 @@ def shown_all(lines: t.Sequence[str]) -> t.Tuple[str, ...]:
 
 def tokenise(line: str) -> t.List[str]:
     """Split one printed rule into its words, quotes resolved as iptables writes them."""
-    return [_ESCAPED.sub(r"\1", quoted) if not bare else bare for quoted, bare in _TOKEN.findall(line)]
+    return [re.sub(_ESCAPED, r"\1", quoted) if not bare else bare for quoted, bare in re.findall(_TOKEN, line)]
 
 
 def _quote(text: str) -> str:
-    return '"%s"' % re.sub(r"([\"\\'])", r"\\\1", text) if _UNSAFE.search(text) or not text else text
+    return '"%s"' % re.sub(r"([\"\\'])", r"\\\1", text) if re.search(_UNSAFE, text) or not text else text
 
 
 def render_rule(chain: str, rule: Rule) -> str:

@@ -44,7 +44,7 @@ _VERDICTS = {0: "-j DROP", 1: "-j ACCEPT", 2**32 - 5: "-j RETURN", 2**32 - 4: "-
 _NOT_LOCAL = struct.pack("=HHI", 0, 1 << 2, 2)
 
 #: Expressions by letter: load, bitwise, compare, match, verdict, nothing to a packet.
-_WHOLE = re.compile(r"(?:LB?C|[MN])*V?N*\Z")
+_WHOLE = r"(?:LB?C|[MN])*V?N*\Z"
 
 
 class KernelRule(t.NamedTuple):
@@ -124,7 +124,7 @@ def _judge(expressions: t.Tuple[Expression, ...], family: str) -> t.Tuple[t.Tupl
         letter, text = judge(dict(expression.data), family)
         letters += letter
         words += " " + text
-    return tuple(words.split()), _WHOLE.match(letters) is not None
+    return tuple(words.split()), re.match(_WHOLE, letters) is not None
 
 
 _UNKNOWN = ("?", "")

@@ -36,7 +36,7 @@ _PATIENCE = 120.0
 #: Longest piece of an error message of nft that we pass on; it repeats the line that it refused.
 _SAID = 300
 
-_COUNTED = re.compile(r"\bcounter packets ([0-9]+) bytes ([0-9]+) (\w+(?: to ip6? saddr)?)")
+_COUNTED = r"\bcounter packets ([0-9]+) bytes ([0-9]+) (\w+(?: to ip6? saddr)?)"
 
 
 class State(t.NamedTuple):
@@ -219,7 +219,7 @@ class Nftables:
             raise self._failure("cannot list the table %s" % self._table, done)
         total = Counters()
         for line in done.stdout.splitlines():
-            found = _COUNTED.search(line)
+            found = re.search(_COUNTED, line)
             if found:
                 counted = (int(found.group(1)), int(found.group(2)))
                 if found.group(3) in ("masquerade", "snat"):

@@ -79,21 +79,21 @@ _TO_SOURCE = (
     r"(?P<address>[0-9.]+(?:-[0-9.]+)?|\[[0-9a-f:]+\](?:-\[[0-9a-f:]+\])?|[0-9a-f:]+(?:-[0-9a-f:]+)?(?= |\Z))"
     r"(?::(?P<snat_ports>[0-9]+(?:-[0-9]+)?))?"
 )
-_MASQUERADE = re.compile(
+_MASQUERADE = (
     r"(?:meta l4proto (?P<protocol>tcp|udp|sctp) )?(?:numgen random mod %d < (?P<share>[0-9]+) )?"
     r"(?:masquerade(?: to :(?P<ports>[0-9]+(?:-[0-9]+)?))?|snat to %s)(?P<random> fully-random)?\Z"
     % (SHARE_UNIT, _TO_SOURCE)
 )
-_ENTRY = re.compile(r' comment "%s rules, entry ([1-9][0-9]*)"\Z' % COMMENT_PREFIX)
-_CONDITIONS = re.compile(
+_ENTRY = r' comment "%s rules, entry ([1-9][0-9]*)"\Z' % COMMENT_PREFIX
+_CONDITIONS = (
     r'(?:oifname "(?P<interface>[^"]*)" )?(?:ip6? saddr @(?P<sources>\w+) )?(?:ip6? daddr @(?P<destinations>\w+) )?'
     r"(?:(?P<ported>tcp|udp|sctp) dport @(?P<ports>\w+) |"
     r"meta l4proto (?P<protocol>\S+) (?=return|accept|snat|masq|oifname|ip))?"
 )
-_TRANSLATED = re.compile(r' comment "%s snat, entry [1-9][0-9]*"\Z' % COMMENT_PREFIX)
-_MARKED = re.compile(r"meta mark (?:& (0x[0-9a-f]{8}) == )?(0x[0-9a-f]{8}) return\Z")
-_SKIPPED = re.compile(r"(?:oifname (?:!= )?\"|ip6? saddr != @)")
-_INTERFACE = re.compile(r'oifname (?:!= )?"([^"]*)"')
+_TRANSLATED = r' comment "%s snat, entry [1-9][0-9]*"\Z' % COMMENT_PREFIX
+_MARKED = r"meta mark (?:& (0x[0-9a-f]{8}) == )?(0x[0-9a-f]{8}) return\Z"
+_SKIPPED = r"(?:oifname (?:!= )?\"|ip6? saddr != @)"
+_INTERFACE = r'oifname (?:!= )?"([^"]*)"'
 #: That :class:`Service` has.
 _PROTOCOLS = (*PORTS_PROTOCOLS, "icmp", "ipv6-icmp")
 
@@ -294,12 +294,12 @@ class _Reader:
         """
         table = self._table
         written = list(table.rules(CHAIN) or ())[1:]
-        entries = [rule for rule in written if _ENTRY.search(rule)]
-        translated = [rule for rule in written if _TRANSLATED.search(rule)]
+        entries = [rule for rule in written if re.search(_ENTRY, rule)]
+        translated = [rule for rule in written if re.search(_TRANSLATED, rule)]
         rules = [bare(rule) for rule in written if rule not in entries and rule not in translated]
-        marked = [found for found in map(_MARKED.match, rules) if found]
+        marked = [found for found in (re.match(_MARKED, rule) for rule in rules) if found]
         rules = rules[len(marked) :]
-        skipped = list(itertools.takewhile(_SKIPPED.match, rules))
+        skipped = list(itertools.takewhile(lambda rule: re.match(_SKIPPED, rule), rules))
         rules = rules[len(skipped) :]
         accepts = any(bare(rule).endswith("accept") for rule in written)
         enforced = table.rules(ENFORCER) is not None
@@ -329,7 +329,7 @@ class _Reader:
 
     def _leading(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
         """The entries of C(rules)."""
-        for written in self._entries(rules):
+        for written in _by_comment(rules, _ENTRY):
             # What gives some packets an address of C(snat), or ports, comes before what is for all of them.
             lines = [line for line in written if "@snat_" not in line and not _has_ports(line)]
             fixed = [line for line in lines if "snat to " in line]
@@ -345,12 +345,6 @@ class _Reader:
             else:
                 yield Decision(SKIP, self._match(lines))
 
-    @staticmethod
-    def _entries(rules: t.Sequence[str]) -> t.Iterator[t.List[str]]:
-        """The rules of each entry of C(rules)."""
-        for _comment, group in itertools.groupby(rules, lambda rule: t.cast(t.Any, _ENTRY.search(rule)).group()):
-            yield [bare(rule) for rule in group]
-
     def _exempts(self, line: str) -> bool:
         """Whether an entry that ends with a verdict exempts; the other chain says so where there is one."""
         verdict = _verdict(line)
@@ -359,14 +353,14 @@ class _Reader:
             # With RETURN, to exempt and to skip are the same.
             return verdict == "accept"
         conditions = line[: -len(verdict)]
-        return any(_ENTRY.search(rule) and bare(rule).startswith(conditions + "snat to ip") for rule in enforcer)
+        return any(re.search(_ENTRY, rule) and bare(rule).startswith(conditions + "snat to ip") for rule in enforcer)
 
     def _match(self, lines: t.Sequence[str]) -> Match:
         interfaces: t.Dict[str, None] = {}
         services: t.Dict[Service, None] = {}
         found: t.Dict[str, t.Any] = {}
         for line in lines:
-            found = t.cast(t.Any, _CONDITIONS.match(line)).groupdict()
+            found = t.cast(t.Any, re.match(_CONDITIONS, line)).groupdict()
             if found["interface"] is not None:
                 interfaces.update(dict.fromkeys(_read_interfaces('oifname "%s"' % found["interface"])))
             if found["ported"]:
@@ -381,13 +375,12 @@ class _Reader:
 
     def _translations(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
         """The entries of C(snat)."""
-        for _comment, group in itertools.groupby(rules, lambda rule: t.cast(t.Any, _TRANSLATED.search(rule)).group()):
-            lines = [bare(rule) for rule in group]
+        for lines in _by_comment(rules, _TRANSLATED):
             yield Decision(MASQUERADE, self._match(lines[-1:]), _read_address(_verdict(lines[-1])))
 
     def _translations_of_entries(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
         """The same where no rule masquerades everything else: entries of C(rules) that masquerade begin with them."""
-        for written in self._entries(rules):
+        for written in _by_comment(rules, _ENTRY):
             lines = [line for line in written if not _has_ports(line)]
             last = next((line for line in lines if _verdict(line).startswith("masquerade")), None)
             if last is not None:
@@ -401,17 +394,23 @@ class _Reader:
         found: t.Dict[Masquerade, None] = {}
         for rule in map(bare, written):
             if re.search(r"\b(?:masquerade|snat to [0-9a-f\[])", rule):
-                conditions = t.cast(t.Any, _CONDITIONS.match(rule))
+                conditions = t.cast(t.Any, re.match(_CONDITIONS, rule))
                 protocol = conditions.group("ported") or conditions.group("protocol")
                 rest = rule[conditions.end() :]
                 while rest.startswith(("oifname", "ip saddr", "ip6 saddr")):
-                    more = t.cast(t.Any, _CONDITIONS.match(rest))
+                    more = t.cast(t.Any, re.match(_CONDITIONS, rest))
                     protocol = protocol or more.group("protocol")
                     rest = rest[more.end() :]
                 way = _read_masquerade(rest)
                 found[way._replace(protocol=protocol) if protocol and way.to_ports else way] = None
         ways = sorted(found, key=lambda way: way.protocol is None)
         return tuple(ways) or (Masquerade(),)
+
+
+def _by_comment(rules: t.Iterable[str], comment: str) -> t.Iterator[t.List[str]]:
+    """The rules of each entry of C(rules) or C(snat): those that have the same comment."""
+    for _comment, group in itertools.groupby(rules, lambda rule: t.cast(t.Any, re.search(comment, rule)).group()):
+        yield [bare(rule) for rule in group]
 
 
 def _verdict(line: str) -> str:
@@ -422,12 +421,12 @@ def _verdict(line: str) -> str:
 
 def _has_ports(line: str) -> bool:
     """Whether a rule masquerades with some ports only."""
-    found = _MASQUERADE.match(_verdict(line))
+    found = re.match(_MASQUERADE, _verdict(line))
     return found is not None and bool(found.group("ports") or found.group("snat_ports"))
 
 
 def _read_address(text: str) -> AddressRange:
-    found = _MASQUERADE.match(text)
+    found = re.match(_MASQUERADE, text)
     written = found.group("address") if found else None
     return parse_address_range((written or text).replace("[", "").replace("]", ""))
 
@@ -437,13 +436,13 @@ def _read_mark(mask: t.Optional[str], value: str) -> Mark:
 
 
 def _read_interfaces(rule: str) -> t.Iterator[str]:
-    for name in _INTERFACE.findall(rule):
+    for name in re.findall(_INTERFACE, rule):
         yield name[:-1] + "+" if name.endswith("*") else name
 
 
 def _read_masquerade(rule: str) -> Masquerade:
     """:raises ValueError: it is not a rule that masquerades."""
-    found = _MASQUERADE.match(rule)
+    found = re.match(_MASQUERADE, rule)
     if found is None:
         raise ValueError(rule)
     written = found.group("ports") or found.group("snat_ports")

@@ -36,7 +36,7 @@ ENFORCER = "enforce"
 INTERIM = "_interim"
 
 #: What else our sets are called: those of an entry of C(rules) or C(snat), by its number.
-_NUMBERED = re.compile(r"(?:rule|snat)_[1-9][0-9]{0,3}_(?:(?:tcp|udp|sctp)_)?(sources|destinations|ports)\Z")
+_NUMBERED = r"(?:rule|snat)_[1-9][0-9]{0,3}_(?:(?:tcp|udp|sctp)_)?(sources|destinations|ports)\Z"
 
 #: What the elements of a set are, by its name.
 _ELEMENTS_OF = {
@@ -59,30 +59,30 @@ _TYPES = {IPV4: "ipv4_addr", IPV6: "ipv6_addr"}
 PRIORITIES = {"keep": 100, "first": -199, "last": 2**31 - 1}
 #: what nft calls "security"
 _ENFORCER_PRIORITY = 50
-_HOOK = re.compile(r"type nat hook postrouting priority (srcnat|-?[0-9]+); policy accept;\Z")
+_HOOK = r"type nat hook postrouting priority (srcnat|-?[0-9]+); policy accept;\Z"
 _SRCNAT = 100
 _NO_PRIORITY = -(2**31)
 #: the priorities that our chains may have, in the order in which they are written
 _ALLOWED = {CHAIN: tuple(PRIORITIES.values()), ENFORCER: (_ENFORCER_PRIORITY,)}
 _INDENT = "    "
 
-_ANNOTATION = re.compile(r' comment "[^"]*"\Z')
-_COUNTER = re.compile(r" ?\bcounter(?: packets [0-9]+ bytes [0-9]+)?(?= |\Z)")
-_ELEMENTS = re.compile(r"elements = \{(.*)\}\Z")
-_PREFIXED = re.compile(r"\bsnat to ([0-9a-f.:]+/[0-9]+)(?::([0-9]+(?:-[0-9]+)?))?")
+_ANNOTATION = r' comment "[^"]*"\Z'
+_COUNTER = r" ?\bcounter(?: packets [0-9]+ bytes [0-9]+)?(?= |\Z)"
+_ELEMENTS = r"elements = \{(.*)\}\Z"
+_PREFIXED = r"\bsnat to ([0-9a-f.:]+/[0-9]+)(?::([0-9]+(?:-[0-9]+)?))?"
 #: Rules about interfaces and marks, and those of entries of C(rules) and C(snat).
-_NARROWING = re.compile(r'oifname |meta mark (?!& 0x[0-9a-f]{8} != )|.* entry [0-9]+"\Z')
-_CREATED = re.compile(r"^add set \S+ \S+ (\S+)", re.MULTILINE)
+_NARROWING = r'oifname |meta mark (?!& 0x[0-9a-f]{8} != )|.* entry [0-9]+"\Z'
+_CREATED = r"(?m)^add set \S+ \S+ (\S+)"
 #: numeric to symbolic; the marks keep the form in which nft prints them
 _NAMES = (
-    (re.compile(r"\bfib (daddr|saddr) type 2\b"), r"fib \1 type local"),
-    (re.compile(r"\bmeta l4proto 1\b"), "meta l4proto icmp"),
-    (re.compile(r"\bmeta l4proto 58\b"), "meta l4proto ipv6-icmp"),
-    (re.compile(r"\bmeta l4proto 6\b"), "meta l4proto tcp"),
-    (re.compile(r"\bmeta l4proto 17\b"), "meta l4proto udp"),
-    (re.compile(r"\bmeta l4proto 132\b"), "meta l4proto sctp"),
-    (re.compile(r"\bct status 0x20\b"), "ct status dnat"),
-    (re.compile(r"\bhook postrouting priority 100;"), "hook postrouting priority srcnat;"),
+    (r"\bfib (daddr|saddr) type 2\b", r"fib \1 type local"),
+    (r"\bmeta l4proto 1\b", "meta l4proto icmp"),
+    (r"\bmeta l4proto 58\b", "meta l4proto ipv6-icmp"),
+    (r"\bmeta l4proto 6\b", "meta l4proto tcp"),
+    (r"\bmeta l4proto 17\b", "meta l4proto udp"),
+    (r"\bmeta l4proto 132\b", "meta l4proto sctp"),
+    (r"\bct status 0x20\b", "ct status dnat"),
+    (r"\bhook postrouting priority 100;", "hook postrouting priority srcnat;"),
 )
 
 #: first and last address, as numbers
@@ -124,7 +124,7 @@ class Table(t.NamedTuple):
     def narrowed(self) -> bool:
         """Whether more decides than one set of destinations."""
         rules = (rule for _name, rules in self.chains for rule in rules)
-        return self.sources is not None or bool(self.more) or any(_NARROWING.match(rule) for rule in rules)
+        return self.sources is not None or bool(self.more) or any(re.match(_NARROWING, rule) for rule in rules)
 
     def asking_others(self, names: t.Collection[str]) -> Table:
         """The table whose rules ask sets of interim names in place of these."""
@@ -155,7 +155,7 @@ class Table(t.NamedTuple):
 
 def bare(rule: str) -> str:
     """A rule without its comment and its counter."""
-    return _COUNTER.sub("", _ANNOTATION.sub("", rule)).strip()
+    return re.sub(_COUNTER, "", re.sub(_ANNOTATION, "", rule)).strip()
 
 
 def _bare_chains(table: Table) -> t.Dict[str, t.List[str]]:
@@ -166,7 +166,7 @@ def _declared(name: str, family: str) -> t.Optional[t.Tuple[str, ...]]:
     """How a set of ours is declared, besides auto-merge; none where the name is not one of ours."""
     if name == OLD_SET:
         return ("type %s" % _TYPES[family], "flags interval")
-    numbered = _NUMBERED.match(name)
+    numbered = re.match(_NUMBERED, name)
     kind = _ELEMENTS_OF.get(numbered.group(1) if numbered else name)
     if kind is None:
         return None
@@ -191,7 +191,7 @@ def _as_range(found: t.Any) -> str:
 
 def readable(listed: str) -> str:
     """What C(nft list table) printed, as nft reads it."""
-    return _PREFIXED.sub(_as_range, listed)
+    return re.sub(_PREFIXED, _as_range, listed)
 
 
 def render_span(span: Span, family: str) -> str:
@@ -254,9 +254,8 @@ def parse(text: str, family: str) -> Table:
     chains.sort(key=lambda chain: order.index(chain[0]))
     spans = intervals.of(sets.get(SET, sets.get(OLD_SET, [])))
     sources = intervals.of(sets[SOURCES]) if SOURCES in sets else None
-    more = tuple(
-        sorted((name, intervals.of(found)) for name, found in sets.items() if name == OUTLINE or _NUMBERED.match(name))
-    )
+    others = [name for name in sets if name == OUTLINE or re.match(_NUMBERED, name)]
+    more = tuple((name, intervals.of(sets[name])) for name in sorted(others))
     return Table(family, SET in sets, spans, tuple(chains), tuple(foreign), OLD_SET in sets, sources, more, priority)
 
 
@@ -269,7 +268,7 @@ def _hook(name: str, table: Table) -> str:
 
 def _read_priority(lines: t.Sequence[str]) -> int:
     """The priority in the line that hooks a chain; one that no chain has where it is not such a line."""
-    found = _HOOK.match(lines[0]) if lines else None
+    found = re.match(_HOOK, lines[0]) if lines else None
     if found is None:
         return _NO_PRIORITY
     return _SRCNAT if found.group(1) == "srcnat" else int(found.group(1))
@@ -306,12 +305,12 @@ def _blocks(text: str) -> t.Iterator[t.Tuple[str, t.List[str]]]:
 
 def _named(line: str) -> str:
     for number, name in _NAMES:
-        line = number.sub(name, line)
+        line = re.sub(number, name, line)
     return readable(line)
 
 
 def _elements(line: str) -> t.List[str]:
-    found = _ELEMENTS.match(line)
+    found = re.match(_ELEMENTS, line)
     return [element.strip() for element in found.group(1).split(",") if element.strip()] if found else [line]
 
 
@@ -368,7 +367,7 @@ def change_set(table: Table, name: str, there: bool = False, called: str = "") -
 
 def created_sets(commands: str) -> t.List[str]:
     """The names of the sets that commands create."""
-    return _CREATED.findall(commands)
+    return re.findall(_CREATED, commands)
 
 
 def delete_set(family: str, name: str) -> str:

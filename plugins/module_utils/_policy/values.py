@@ -85,14 +85,14 @@ _NS = {
     "m": 60 * 10**9,
     "h": 3600 * 10**9,
 }
-_DURATION = re.compile(r"(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|\u00b5s|\u03bcs|ms|s|m|h))+\Z")
-_DURATION_PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|\u00b5s|\u03bcs|ms|s|m|h)")
-_CIDR = re.compile(r"([0-9A-Fa-f:.]{1,45})/(0|[1-9][0-9]{0,2})\Z")
-_ZERO_LED_OCTET = re.compile(r"(?:\A|[.:])0[0-9]+\.|\.0[0-9]+\Z")
-_CHAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
-_INTERFACE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\Z")
-_MARK = re.compile(r"(0[xX][0-9A-Fa-f]{1,8}|[0-9]{1,10})(?:/(0[xX][0-9A-Fa-f]{1,8}|[0-9]{1,10}))?\Z")
-_PORT_RANGE = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z")
+_DURATION = r"(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|\u00b5s|\u03bcs|ms|s|m|h))+\Z"
+_DURATION_PART = r"([0-9]*)(?:\.([0-9]*))?(ns|us|\u00b5s|\u03bcs|ms|s|m|h)"
+_CIDR = r"([0-9A-Fa-f:.]{1,45})/(0|[1-9][0-9]{0,2})\Z"
+_ZERO_LED_OCTET = r"(?:\A|[.:])0[0-9]+\.|\.0[0-9]+\Z"
+_CHAIN = r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z"
+_INTERFACE = r"[A-Za-z0-9_][A-Za-z0-9_.@-]*\Z"
+_MARK = r"(0[xX][0-9A-Fa-f]{1,8}|[0-9]{1,10})(?:/(0[xX][0-9A-Fa-f]{1,8}|[0-9]{1,10}))?\Z"
+_PORT_RANGE = r"([0-9]{1,9})(?:-([0-9]{1,9}))?\Z"
 
 
 class PortRange(t.NamedTuple):
@@ -221,8 +221,8 @@ def parse_cidr(text: t.Any) -> Network:
 # A resync reads the same ranges from the files and from its state.
 @functools.lru_cache(maxsize=65536)
 def _parse_cidr(text: str) -> Network:
-    found = _CIDR.match(text)
-    if not found or _ZERO_LED_OCTET.search(found.group(1)):
+    found = re.match(_CIDR, text)
+    if not found or re.search(_ZERO_LED_OCTET, found.group(1)):
         raise ConfigError("%s is not a CIDR: %s" % (show(text), _cidr_advice(text)))
     kind: t.Any = ipaddress.IPv6Network if ":" in text else ipaddress.IPv4Network
     try:
@@ -273,7 +273,7 @@ def parse_port_ranges(text: t.Any) -> t.Tuple[PortRange, ...]:
 
 
 def _parse_port_range(text: str) -> PortRange:
-    found = _PORT_RANGE.match(text)
+    found = re.match(_PORT_RANGE, text)
     if not found:
         raise ConfigError(
             "%s is not a port range: give PORT or FIRST-LAST without spaces, such as 1024-29999" % show(text)
@@ -297,12 +297,12 @@ def parse_duration(text: t.Any) -> int:
     if not isinstance(text, str):
         raise ConfigError('%s is not a duration: write text with a unit, such as "60s"' % show(text))
     body = text[1:] if text[:1] in ("-", "+") else text
-    if body != "0" and not _DURATION.match(body):
+    if body != "0" and not re.match(_DURATION, body):
         raise ConfigError(
             "%s is not a duration: write numbers with a unit (ns us ms s m h), such as 60s or 1h30m" % show(text)
         )
     total = 0
-    for whole, fraction, unit in _DURATION_PART.findall(body):
+    for whole, fraction, unit in re.findall(_DURATION_PART, body):
         # More digits than Go counts make it too long as well, and Python refuses to read thousands of them.
         total += int(whole.lstrip("0")[:20] or "0") * _NS[unit]
         # Go drops what is finer than a nanosecond.
@@ -320,7 +320,7 @@ def parse_jump_position(value: t.Any) -> str:
     :raises ConfigError: it is none, or nothing that a rule of POSTROUTING leads to has the name.
     """
     kind, colon, chain = value.partition(":") if isinstance(value, str) else ("", "", "")
-    if not (value in PLACES if not colon else kind in PLACES_BY_CHAIN and _CHAIN.match(chain)):
+    if not (value in PLACES if not colon else kind in PLACES_BY_CHAIN and re.match(_CHAIN, chain)):
         raise ConfigError(
             "%s is no place of the jump: give keep, first, last, before:CHAIN or after:CHAIN" % show(value)
         )
@@ -349,7 +349,7 @@ def check_chain_name(name: t.Any) -> str:
 
     :raises ConfigError: too long, unsafe characters, or the name is iptables' or another program's.
     """
-    if not isinstance(name, str) or not _CHAIN.match(name):
+    if not isinstance(name, str) or not re.match(_CHAIN, name):
         raise ConfigError(
             "%s cannot name a chain: use letters, digits, '_', '.' and '-', and begin with a letter or digit"
             % show(name)
@@ -398,7 +398,7 @@ def parse_interface(name: t.Any) -> str:
     text = name if isinstance(name, str) else ""
     several = text[-1:] in ("+", "*")
     stem = text[:-1] if several else text
-    if len(text) > INTERFACE_NAME_LIMIT or not _INTERFACE.match(stem):
+    if len(text) > INTERFACE_NAME_LIMIT or not re.match(_INTERFACE, stem):
         raise ConfigError(
             "%s is not the name of an interface: give at most %d characters, such as eth0, or bond+ for all that begin "
             "with bond" % (show(name), INTERFACE_NAME_LIMIT)
@@ -441,7 +441,7 @@ def parse_address_range(value: t.Any) -> AddressRange:
     """
     first, dash, last = value.partition("-") if isinstance(value, str) else ("", "", "")
     try:
-        if _ZERO_LED_OCTET.search(first) or _ZERO_LED_OCTET.search(last) or "%" in first + last:
+        if re.search(_ZERO_LED_OCTET, first) or re.search(_ZERO_LED_OCTET, last) or "%" in first + last:
             raise ValueError(value)
         found = AddressRange(ipaddress.ip_address(first), ipaddress.ip_address(last if dash else first))
     except ValueError:
@@ -467,7 +467,7 @@ def parse_mark(value: t.Any) -> Mark:
     """
     # YAML makes a number of 0x4000.
     text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    found = _MARK.match(text) if isinstance(text, str) else None
+    found = re.match(_MARK, text) if isinstance(text, str) else None
     numbers = [_parse_mark_number(number) for number in found.groups() if number] if found else []
     if not numbers or max(numbers) > ALL_BITS:
         raise ConfigError("%s is not a mark: give VALUE or VALUE/MASK, such as 0x4000/0x4000" % show(value))

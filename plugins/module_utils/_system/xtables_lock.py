@@ -11,7 +11,7 @@ import re
 #: Where iptables keeps its lock (iptables(8), XTABLES_LOCKFILE).
 PATH = "/run/xtables.lock"
 
-_HOLDER = re.compile(r"process [0-9]+ \(.*\)")
+_HOLDER = r"process [0-9]+ \(.*\)"
 
 
 def holder(path: str = "") -> str:
@@ -33,7 +33,7 @@ def holder(path: str = "") -> str:
 
 def without_holder(message: str) -> str:
     """A message without the process that :func:`holder` named, which differs from time to time."""
-    return _HOLDER.sub("a process", message)
+    return re.sub(_HOLDER, "a process", message)
 
 
 def _command(pid: str) -> str:

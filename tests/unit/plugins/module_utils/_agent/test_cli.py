@@ -15,6 +15,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+import support
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import chain_decision, cli, status, sync
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import Event, Memory, write_memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import View
@@ -442,3 +443,21 @@ class TestJournal:
         assert "x\\x1b[2Jy\\nz" in run.out and "a\\x07b" in run.out
         assert run("status", "--json") == cli.OK
         assert json.loads(run.out)["notes"] == ["a\x07b"]
+
+
+def test_loading_compiles_no_pattern() -> None:
+    """That would take a twentieth of the time of a sync; re compiles a pattern when it is first used, and keeps it."""
+    code = (
+        "import re, sys; sys.path[:0] = sys.argv[1:]\n"
+        "from support.import_collection import make_importable; make_importable()\n"
+        "compile, callers = re.compile, []\n"
+        "def noted(*arguments):\n"
+        "    callers.append(sys._getframe(1).f_globals['__name__'])\n"
+        "    return compile(*arguments)\n"
+        "re.compile = noted\n"
+        "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import cli\n"
+        "print(sorted({name for name in callers if name.startswith('ansible_collections.')}))\n"
+    )
+    folder = str(Path(support.__file__).parents[1])
+    done = subprocess.run([sys.executable, "-c", code, folder], stdout=subprocess.PIPE, check=True)
+    assert done.stdout == b"[]\n"
