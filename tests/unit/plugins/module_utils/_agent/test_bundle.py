@@ -25,6 +25,12 @@ from support.import_collection import location
 from support.private_node import private_paths
 
 PLAIN = paths.choose_paths(python=sys.executable)
+#: A module that tells the version as the agent does.
+ENTRY = """
+def entry(where):
+    from .._version import VERSION
+    print("ip-masq-agent", VERSION)
+"""
 
 
 class TestProgram:
@@ -165,7 +171,13 @@ class TestProgram:
             )
             assert done.stdout == bundle.program(PLAIN)
 
-    def test_its_code_is_compiled_once_and_kept_until_the_boot(self, tmp_path: Path) -> None:
+    def test_its_code_is_compiled_once_and_kept_until_the_boot(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """With two modules, because compiling all of them a dozen times takes long."""
+        monkeypatch.setattr(bundle, "_texts", lambda: {"_entry.program": ENTRY, "_version": "VERSION = %r" % VERSION})
+        monkeypatch.setattr(bundle, "_compressed", bundle._compressed.__wrapped__)
+        monkeypatch.setattr(bundle, "release", lambda: "this release")
         where = private_paths(tmp_path)
         program = tmp_path / "ip-masq-agent"
         program.write_bytes(bundle.program(where))
