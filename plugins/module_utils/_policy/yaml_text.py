@@ -34,8 +34,8 @@ VALUE_LIMIT = 4096
 _WORDS: t.Dict[str, t.Optional[bool]] = {"": None, "~": None, "null": None, "Null": None, "NULL": None}
 _WORDS.update((form, True) for word in ("true", "yes", "on") for form in (word, word.title(), word.upper()))
 _WORDS.update((form, False) for word in ("false", "no", "off") for form in (word, word.title(), word.upper()))
-_INTEGER = re.compile(r"[-+]?(?:0|[1-9][0-9_]*)\Z")
-_FLOAT = re.compile(r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*(?=[eE]))(?:[eE][-+]?[0-9]+)?\Z")
+_INTEGER = r"[-+]?(?:0|[1-9][0-9_]*)\Z"
+_FLOAT = r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*(?=[eE]))(?:[eE][-+]?[0-9]+)?\Z"
 
 
 def parse(text: str) -> t.Any:
@@ -102,6 +102,6 @@ def _key(event: t.Any) -> str:
 def _plain_scalar(text: str) -> t.Any:
     if text in _WORDS:
         return _WORDS[text]
-    if _INTEGER.match(text):
+    if re.match(_INTEGER, text):
         return parse_integer(text.replace("_", ""))
-    return float(text.replace("_", "")) if _FLOAT.match(text) else text
+    return float(text.replace("_", "")) if re.match(_FLOAT, text) else text
