@@ -26,6 +26,12 @@ PACKAGE = "ip_masq_agent"
 #: the time of a run that has nothing to do.
 _IMPORT = re.compile(r"^[ \t]*from (\.+)([\w.]*) import (\([^)]*\)|[^\n#]*)", re.MULTILINE)
 
+#: What reading a file raises that is not a program of this collection, or a damaged one.
+_BROKEN = (
+    *(ArithmeticError, AttributeError, KeyError, MemoryError),
+    *(RecursionError, SyntaxError, TypeError, ValueError, zlib.error),
+)
+
 # Python reads a script once, as a whole; it would open an archive again for each module, and after an upgrade in
 # between load modules of two releases. -I: neither the environment nor the current directory decides what root imports.
 # Compiling takes longer than a sync, so the code is kept until the next boot, in a directory that only root may open:
@@ -43,20 +49,20 @@ from importlib.machinery import ModuleSpec
 
 PACKAGE = %r
 WHERE = %r
-SOURCES = %r
+PACKED = %r
+SOURCES = {}
 COMPILED = %r
 RELEASE = %r
-TEXTS = {}
 
 
-def texts():
+def sources():
     import binascii
     import json
     import zlib
 
-    if not TEXTS:
-        TEXTS.update(json.loads(zlib.decompress(binascii.a2b_base64(SOURCES)).decode()))
-    return TEXTS
+    if not SOURCES:
+        SOURCES.update(json.loads(zlib.decompress(binascii.a2b_base64(PACKED)).decode()))
+    return SOURCES
 
 
 def compiled():
@@ -70,7 +76,7 @@ def compiled():
                 return code
     except OSError:
         pass
-    code = {name: marshal.dumps(compile(source, PACKAGE + "." + name, "exec")) for name, source in texts().items()}
+    code = {name: marshal.dumps(compile(source, PACKAGE + "." + name, "exec")) for name, source in sources().items()}
     keep(marshal.dumps((key, code)))
     return code
 
@@ -114,7 +120,7 @@ class Modules:
         name = path[len(__file__) + len(PACKAGE) + 2 : -len(".py")].replace("/", ".")
         if name not in CODE:
             raise OSError(2, "no such module", path)
-        return texts()[name].encode()
+        return sources()[name].encode()
 
 
 sys.meta_path.insert(0, Modules)
@@ -137,10 +143,10 @@ def program(where: Paths, installed: bytes = b"") -> bytes:
 
 
 def _packed(installed: bytes) -> str:
-    with contextlib.suppress(ValueError):
-        packed = _assigned(installed).get("SOURCES")
-        if isinstance(packed, str) and _unpacked(packed) == _texts():
-            return packed
+    with contextlib.suppress(*_BROKEN):
+        packed = _assigned(installed)["PACKED"]
+        if _unpacked(packed) == _texts():
+            return t.cast(str, packed)
     return _compressed()
 
 
@@ -151,13 +157,7 @@ def _compressed() -> str:
 
 
 def _unpacked(packed: str) -> t.Any:
-    """
-    :raises ValueError: it was packed otherwise.
-    """
-    try:
-        return json.loads(zlib.decompress(binascii.a2b_base64(packed)).decode("ascii"))
-    except zlib.error as exc:
-        raise ValueError(str(exc)) from None
+    return json.loads(zlib.decompress(binascii.a2b_base64(packed)).decode("ascii"))
 
 
 @functools.lru_cache(maxsize=None)
@@ -175,6 +175,17 @@ def _texts() -> t.Dict[str, str]:
     return {name: content.decode("utf-8") for name, content in sorted(sources().items())}
 
 
+def places(raw: bytes) -> Paths:
+    """The paths that an installed program was built for. Its sources may be damaged, or packed by another release.
+
+    :raises ValueError: it is not a program of this collection.
+    """
+    try:
+        return _places(_assigned(raw))
+    except _BROKEN as exc:
+        raise ValueError("not a program of this collection: %s" % exc) from None
+
+
 def unpack(raw: bytes) -> t.Tuple[Paths, t.Dict[str, bytes]]:
     """What an installed program was built from: its paths, and its modules.
 
@@ -182,29 +193,27 @@ def unpack(raw: bytes) -> t.Tuple[Paths, t.Dict[str, bytes]]:
     """
     try:
         found = _assigned(raw)
-        texts = found["SOURCES"]
-        if not isinstance(texts, dict):  # as it was up to 1.0.0-rc1
-            texts = _unpacked(texts)
-        return Paths(**found["WHERE"]), {name: text.encode("utf-8") for name, text in texts.items()}
-    except (AttributeError, KeyError, TypeError, ValueError) as exc:
+        # Up to 1.0.0-rc1 they were not packed.
+        texts = _unpacked(found["PACKED"]) if "PACKED" in found else found["SOURCES"]
+        return _places(found), {name: text.encode("utf-8") for name, text in texts.items()}
+    except _BROKEN as exc:
         raise ValueError("not a program of this collection: %s" % exc) from None
 
 
-def _assigned(raw: bytes) -> t.Dict[str, t.Any]:
-    """The values that a program gives to its variables for paths and sources.
+def _places(found: t.Mapping[str, t.Any]) -> Paths:
+    if "SOURCES" not in found:
+        raise ValueError("it has no sources")
+    return Paths(**found["WHERE"])
 
-    :raises ValueError: it is not Python, or computes them.
-    """
-    try:
-        statements = ast.parse(raw).body
-    except SyntaxError as exc:
-        raise ValueError(str(exc)) from None
+
+def _assigned(raw: bytes) -> t.Dict[str, t.Any]:
+    """The values that a program gives to its variables for paths and sources."""
     return {
         statement.targets[0].id: ast.literal_eval(statement.value)
-        for statement in statements
+        for statement in ast.parse(raw).body
         if isinstance(statement, ast.Assign)
         and isinstance(statement.targets[0], ast.Name)
-        and statement.targets[0].id in ("WHERE", "SOURCES")
+        and statement.targets[0].id in ("WHERE", "SOURCES", "PACKED")
     }
 
 

@@ -97,7 +97,7 @@ def find_installed(where: Paths) -> t.List[Paths]:
     found = []
     for bin_dir in dict.fromkeys(_EXEC_START.findall(unit.decode("utf-8", "replace")) + [where.bin_dir]):
         with contextlib.suppress(ValueError):
-            found.append(bundle.unpack(files.read(where._replace(bin_dir=bin_dir).program) or b"")[0])
+            found.append(bundle.places(files.read(where._replace(bin_dir=bin_dir).program) or b""))
     return list(dict.fromkeys(found))
 
 

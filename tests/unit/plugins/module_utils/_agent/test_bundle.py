@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _imp
 import ast
+import binascii
 import marshal
 import os
 import stat
@@ -31,6 +32,16 @@ def entry(where):
     from .._version import VERSION
     print("ip-masq-agent", VERSION)
 """
+
+
+#: Literals that are not what packs sources: other types, no base64, not zlib, no JSON, endless JSON, a number, a list.
+PACKED_OTHERWISE = (
+    *(b"1", b"None", b"{[]: 1}", b"''", b"'eJw'", b"'='", b"1" + 400 * b"0" + b"+1j", 5000 * b"-" + b"1"),
+    *(
+        repr(binascii.b2a_base64(zlib.compress(content), newline=False)).encode()
+        for content in (b"", b"{", b"\xff", 200000 * b"[", b"1", b"[]")
+    ),
+)
 
 
 class TestProgram:
@@ -251,16 +262,43 @@ class TestProgram:
             b"WHERE = {}",
             b"WHERE = {'a': 1}\nSOURCES = {}",
             b"WHERE = {}\nSOURCES = 1",
-            b"WHERE = {}\nSOURCES = ''",
-            b"WHERE = {}\nSOURCES = 'eJw'",
-            b"WHERE = {}\nSOURCES = 'eJwDAAAAAAE='",
-            b"WHERE = {}\nSOURCES = 'eJwzBAAAMgAy'",
+            b"WHERE = {{}}\nSOURCES = {}",
             b"WHERE = {}\nSOURCES = open('/etc/passwd')",
+            b"WHERE = {}\nPACKED = 'eJyrrgUAAXUA+Q=='",
+            *(b"WHERE = {}\nSOURCES = {}\nPACKED = " + packed for packed in PACKED_OTHERWISE),
         ],
     )
     def test_another_program_is_not_taken_for_ours(self, raw: bytes) -> None:
         with pytest.raises(ValueError):
             bundle.unpack(raw)
+
+    def test_the_paths_of_a_damaged_program_are_found(self) -> None:
+        content = bundle.program(PLAIN)
+        middle = len(content) // 2
+        damaged = content[:middle] + b"!" + content[middle + 2 :]
+        with pytest.raises(ValueError):
+            bundle.unpack(damaged)
+        assert bundle.places(damaged) == PLAIN
+        for other in (
+            b"",
+            b"\x7fELF\x00",
+            b"WHERE = {}",
+            b"WHERE = {'a': 1}\nSOURCES = {}",
+            b"WHERE = 1\nSOURCES = {}",
+        ):
+            with pytest.raises(ValueError):
+                bundle.places(other)
+
+    def test_the_release_candidate_finds_its_paths(self) -> None:
+        """It reads two values, and takes the second for a dictionary of texts: it removes files where they are."""
+        found = {
+            statement.targets[0].id: ast.literal_eval(statement.value)
+            for statement in ast.parse(bundle.program(PLAIN)).body
+            if isinstance(statement, ast.Assign)
+            and isinstance(statement.targets[0], ast.Name)
+            and statement.targets[0].id in ("WHERE", "SOURCES")
+        }
+        assert found == {"WHERE": PLAIN._asdict(), "SOURCES": {}}
 
     def test_programs_of_the_release_candidate_are_ours(self) -> None:
         """They have their sources as they are."""
@@ -281,7 +319,10 @@ class TestProgram:
         assert bundle.unpack(bundle.program(moved, elsewhere)) == (moved, bundle.unpack(here)[1])
         assert len(bundle.program(moved, elsewhere)) < len(bundle.program(moved)), "the compressed text is not kept"
 
-    @pytest.mark.parametrize("installed", [b"", b"\x7fELF\x00", b"#!/bin/sh\n", b"SOURCES = {}", b"SOURCES = 'eJw'"])
+    @pytest.mark.parametrize(
+        "installed",
+        [b"", b"\x7fELF\x00", b"#!/bin/sh\n", b"SOURCES = {}", *(b"PACKED = " + packed for packed in PACKED_OTHERWISE)],
+    )
     def test_another_file_in_its_place_is_replaced(self, installed: bytes) -> None:
         assert bundle.program(PLAIN, installed) == bundle.program(PLAIN)
 

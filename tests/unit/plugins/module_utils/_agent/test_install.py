@@ -81,6 +81,12 @@ class TestPutFiles:
         assert install.put_files(where, "{}\n") == install.InstallResult((), ())
         assert tree(tmp_path) == before
 
+    def test_a_damaged_program_does_not_hide_where_the_files_are(self, where: paths.Paths, tmp_path: Path) -> None:
+        install.put_files(where, "{}\n")
+        content = (tmp_path / "sbin/ip-masq-agent").read_bytes()
+        (tmp_path / "sbin/ip-masq-agent").write_bytes(content[: len(content) // 2] + content[len(content) // 2 + 1 :])
+        assert install.find_installed(where._replace(bin_dir=str(tmp_path / "bin"))) == [where]
+
     def test_check_mode_reports_the_same_and_writes_nothing(self, where: paths.Paths, tmp_path: Path) -> None:
         predicted = install.put_files(where, "{}\n", check=True)
         assert list(tmp_path.rglob("*")) == []
