@@ -206,7 +206,9 @@ def _places(found: t.Mapping[str, t.Any]) -> Paths:
     return Paths(**found["WHERE"])
 
 
-def _assigned(raw: bytes) -> t.Dict[str, t.Any]:
+# One task asks for the paths and for the sources of the same file, several times.
+@functools.lru_cache(maxsize=2)
+def _assigned(raw: bytes) -> t.Mapping[str, t.Any]:
     """The values that a program gives to its variables for paths and sources."""
     return {
         statement.targets[0].id: ast.literal_eval(statement.value)
