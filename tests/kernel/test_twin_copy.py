@@ -15,6 +15,7 @@ from unittest import mock
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import legacy, links, nf_tables, node_state, unseen
+from support.import_collection import PRELUDE
 from support.lab import carry_out, inside
 from support.namespaces import Namespace
 from support.random_nodes import RandomNode
@@ -170,11 +171,9 @@ def test_not_available(tmp_path: Path) -> None:
     program = ("setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-all")
     script = tmp_path / "ask.py"
     script.write_text(
-        "import sys; sys.path.insert(0, %r)\n"
-        "from support.import_collection import make_importable; make_importable()\n"
-        "from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state, twin\n"
+        PRELUDE + "from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state, twin\n"
         "from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run\n"
-        "print(twin.build(node_state.read(run), run))\n" % str(Path(__file__).resolve().parents[1])
+        "print(twin.build(node_state.read(run), run))\n"
     )
     done = subprocess.run([*program, sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert done.stdout.startswith("NotAvailable(reason='cannot make namespaces"), done.stdout + done.stderr

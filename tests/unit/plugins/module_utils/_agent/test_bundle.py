@@ -19,10 +19,9 @@ import zlib
 from pathlib import Path
 
 import pytest
-import support
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import bundle, paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
-from support.import_collection import location
+from support.import_collection import PRELUDE, location
 from support.private_node import private_paths
 
 PLAIN = paths.choose_paths(python=sys.executable)
@@ -120,14 +119,11 @@ class TestProgram:
 
     def test_making_it_runs_no_module(self) -> None:
         code = (
-            "import sys; sys.path[:0] = sys.argv[1:]\n"
-            "from support.import_collection import make_importable; make_importable()\n"
-            "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import bundle, paths\n"
+            PRELUDE + "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import bundle, paths\n"
             "before = set(sys.modules); bundle.program(paths.Paths())\n"
             "print([name for name in set(sys.modules) - before if not hasattr(sys.modules[name], '__path__')])\n"
         )
-        folder = str(Path(support.__file__).parents[1])
-        done = subprocess.run([sys.executable, "-c", code, folder], stdout=subprocess.PIPE, check=True)
+        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
         assert done.stdout == b"[]\n"
 
     def test_relative_imports_of_every_kind_are_found(self) -> None:
@@ -167,14 +163,12 @@ class TestProgram:
 
     def test_same_sources_make_the_same_bytes_in_another_process(self, tmp_path: Path) -> None:
         script = (
-            "import sys; sys.path[:0] = sys.argv[1:]\n"
-            "from support.import_collection import make_importable; make_importable()\n"
-            "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import bundle, paths\n"
+            PRELUDE + "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import bundle, paths\n"
             "sys.stdout.buffer.write(bundle.program(paths.choose_paths(python=sys.executable)))\n"
         )
         for seed in ("1", "2"):
             done = subprocess.run(
-                [sys.executable, "-c", script, str(Path(support.__file__).parents[1])],
+                [sys.executable, "-c", script],
                 stdout=subprocess.PIPE,
                 check=True,
                 cwd=str(tmp_path),

@@ -15,7 +15,6 @@ import typing as t
 from pathlib import Path
 
 import pytest
-import support
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import chain_decision, cli, status, sync
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import Event, Memory, write_memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import View
@@ -25,7 +24,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import inspection
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
-from support.import_collection import ROOT
+from support.import_collection import PRELUDE, ROOT
 from support.private_node import in_force, private_paths, reconciled
 
 REASON = "packets were not tested: unshare: Operation not permitted"
@@ -448,8 +447,7 @@ class TestJournal:
 def test_loading_compiles_no_pattern() -> None:
     """A run uses a few of them; re compiles a pattern when it is first used, and keeps it."""
     code = (
-        "import re, sys; sys.path[:0] = sys.argv[1:]\n"
-        "from support.import_collection import make_importable; make_importable()\n"
+        PRELUDE + "import re\n"
         "compile, callers = re.compile, []\n"
         "def noted(*arguments):\n"
         "    callers.append(sys._getframe(1).f_globals['__name__'])\n"
@@ -459,6 +457,5 @@ def test_loading_compiles_no_pattern() -> None:
         "from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import yaml_text\n"
         "print(sorted({name for name in callers if name.startswith('ansible_collections.')}))\n"
     )
-    folder = str(Path(support.__file__).parents[1])
-    done = subprocess.run([sys.executable, "-c", code, folder], stdout=subprocess.PIPE, check=True)
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
     assert done.stdout == b"[]\n"

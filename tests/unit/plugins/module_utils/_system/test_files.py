@@ -18,6 +18,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import No
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import files
 from hypothesis import given
 from hypothesis import strategies as st
+from support.import_collection import PRELUDE
 
 
 def entries(folder: Path) -> t.List[str]:
@@ -142,26 +143,23 @@ class TestWrite:
             assert files.read(path) in whole
 
 
-_WRITER = """
-import importlib.util, sys, types
-sys.path[:0] = sys.argv[4:]
-from support.import_collection import make_importable
-make_importable()
+_WRITER = (
+    PRELUDE
+    + """
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import files
 print("ready", flush=True)
 while True:
     for byte in sys.argv[2]:
         files.write(sys.argv[1], byte.encode() * int(sys.argv[3]))
 """
+)
 
 
 def writer(path: str, whole: t.Sequence[bytes]) -> subprocess.Popen:
     """A process that writes these contents to a file in turn, for ever."""
-    import support
-
     letters, size = "".join(content[:1].decode() for content in whole), len(whole[0])
     process = subprocess.Popen(
-        [sys.executable, "-c", _WRITER, path, letters, str(size), str(Path(support.__file__).parents[1])],
+        [sys.executable, "-c", _WRITER, path, letters, str(size)],
         stdout=subprocess.PIPE,
     )
     assert process.stdout is not None
