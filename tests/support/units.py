@@ -24,6 +24,8 @@ class Systemctl:
         self.calls: t.List[t.List[str]] = []
         #: the verb that fails
         self.refuse = ""
+        #: the units that cannot start, for want of resources
+        self.cannot_start: t.Set[str] = set()
         #: whether units were enabled or disabled that systemd was not told of
         self.is_stale = False
 
@@ -43,6 +45,9 @@ class Systemctl:
             self.is_stale = True
         elif verb in ("start", "stop"):
             (self.active.update if verb == "start" else self.active.difference_update)(names)
+            if self.active & self.cannot_start:
+                self.active -= self.cannot_start
+                return Outcome(1, "", "Job failed. See 'journalctl -xe' for details.\n")
         elif verb == "daemon-reload":
             self.is_stale = False
         return Outcome(0, "", "")
@@ -57,6 +62,7 @@ class Systemctl:
             "LoadState": load,
             "UnitFileState": file,
             "ActiveState": "active" if name in self.active else "inactive",
+            "Result": "resources" if name in self.cannot_start else "success",
         }
         assert set(wanted) <= set(values), "properties that are not simulated"
         return "\n".join("%s=%s" % (key, value) for key, value in values.items() if key in wanted)

@@ -235,12 +235,14 @@ def _set_timer(_arguments: argparse.Namespace, node: Node, where: Paths) -> int:
     from . import install
 
     done = None
-    # The file may change meanwhile, and the unit that watches it does not start a second run during the first.
-    while files.read(where.interval_file) != done:
-        done = files.read(where.interval_file)
-        if done is not None and install.set_timer(node.run, where, install.parse_nanoseconds(done)):
-            console.log(console.NOTICE, "timer interval set to %gs" % (int(done) / 1e9))
-    return OK
+    # It may be written anew meanwhile, and a unit that runs is not started again.
+    while True:
+        asked = files.read(where.interval_file)
+        if asked is None or asked == done:
+            return OK
+        done = asked
+        if install.set_timer(node.run, where, install.parse_nanoseconds(asked)):
+            console.log(console.NOTICE, "timer interval set to %gs" % (int(asked) / 1e9))
 
 
 def _task(do_task: t.Callable[[str], str], _arguments: argparse.Namespace, _node: Node, _where: Paths) -> int:

@@ -18,25 +18,26 @@ import typing as t
 
 from .._engine.reconcile import Result
 from .._errors import ConfigError, NodeError
-from .._policy.policy import build
 from .._policy.values import SHORTEST_INTERVAL_NS
 from .._system import files, packages, systemd
 from .._system.process import Runner
 from .._version import VERSION
 from . import bundle, snapshot
-from .paths import METRICS_NAME, Paths
+from .paths import MARK, METRICS_NAME, Paths
 from .resync_script import resync_script
 from .sync import describe
 from .units import (
     ENABLED_UNITS,
     FIREWALL_HOOKS,
     FIREWALL_UNITS,
+    PATH,
+    RETIRED_UNITS,
     SERVICE,
     STARTED_UNITS,
     TIMER,
     interval_drop_in,
     interval_text,
-    tmpfiles_text,
+    retired_files,
     unit_files,
 )
 
@@ -59,6 +60,11 @@ _SERVICE_TIMEOUT = 180.0
 #: Where the unit names the directory of the program.
 _EXEC_START = re.compile(r"^ExecStart=(/\S+)/ip-masq-agent-resync$", re.MULTILINE)
 _VERSION = re.compile(r'^VERSION = "([^"]*)"', re.MULTILINE)
+
+_WITHOUT_WATCH = (
+    "%s cannot start (result %s): edits of the configuration act at the next resync, not at once. If root has used up "
+    "its inotify instances, raise the sysctl fs.inotify.max_user_instances (now %s); each resync starts the unit again"
+)
 
 #: A verb of systemctl, and units.
 Step = t.Tuple[str, t.Sequence[str]]
@@ -209,7 +215,8 @@ def _plan_files(where: Paths, config_text: t.Optional[str]) -> _FilePlan:
     made = tuple(path for path in directories(where) if not os.path.isdir(path))
     # node_exporter would still collect old metrics, and an old program would restore an old policy.
     old = existing(path for old in before for path in (old.metrics_file, old.resync, old.program))
-    obsolete, kept = removable([path for path in old if path not in (where.metrics_file, where.resync, where.program)])
+    old = [path for path in old if path not in (where.metrics_file, where.resync, where.program)]
+    obsolete, kept = removable(old + [path for path in existing(retired_files(where)) if is_ours(path)])
     notes = [
         "config_dir was %s; its files are kept and no longer read" % old.config_dir
         for old in before
@@ -242,6 +249,14 @@ def removable(paths: t.Sequence[str]) -> t.Tuple[t.List[str], t.List[str]]:
     return [path for path in paths if path not in kept], notes
 
 
+def is_ours(path: str) -> bool:
+    """Whether :func:`put_files`, :func:`set_timer` or C(systemctl enable) wrote a file."""
+    try:
+        return os.path.islink(path) or MARK.encode("ascii") in (files.read(path) or b"")[:1000]
+    except NodeError:
+        return False
+
+
 def directories(where: Paths) -> t.Tuple[str, ...]:
     """The directories of the configuration, mode 0755, in the order in which they are made."""
     return where.config_dir, where.drop_ins
@@ -260,7 +275,6 @@ def node_files(
         wanted[where.config] = (config_text.encode("utf-8"), 0o644)
     wanted[where.program] = (bundle.program(where, installed), 0o755)
     wanted[where.resync] = (resync_script(where).encode("utf-8"), 0o755)
-    wanted[where.tmpfiles] = (tmpfiles_text().encode("utf-8"), 0o644)
     for name, text in unit_files(where).items():
         wanted[os.path.join(where.unit_dir, name)] = (text.encode("utf-8"), 0o644)
     return wanted
@@ -311,16 +325,17 @@ def _diff_text(content: t.Optional[bytes]) -> t.Optional[str]:
 
 def update_units(
     run: Runner, where: Paths, put: InstallResult, enabled: bool = True, check: bool = False
-) -> t.List[str]:
+) -> InstallResult:
     """Enable the units, load their files and start them, or disable and stop them.
 
     :param put: what :func:`put_files` changed.
-    :returns: what was done, a line each.
-    :raises NodeError: systemd refused a step.
+    :returns: the same, and what was done with units.
+    :raises NodeError: systemd refused a step; but the rules do not need the watch for edits, so that is a note.
     """
     changed = {os.path.basename(change.path) for change in put.files if os.path.dirname(change.path) == where.unit_dir}
     firewalls = [unit + ".service" for unit in FIREWALL_UNITS]
-    units = systemd.show_units(run, ("UnitFileState", "ActiveState"), [*ENABLED_UNITS, *firewalls])
+    retired = [unit for unit in RETIRED_UNITS if unit in changed]
+    units = systemd.show_units(run, ("UnitFileState", "ActiveState"), [*ENABLED_UNITS, *firewalls, *retired])
     are_enabled = {unit for unit, about in units.items() if about.first("UnitFileState") == "enabled"}
     active = {unit for unit, about in units.items() if about.first("ActiveState") == "active"}
     verb = "enable" if enabled else "disable"
@@ -329,18 +344,50 @@ def update_units(
         # Of a unit whose file changed, systemd answers what it read before: then none is left out.
         run_steps(run, [(verb, ENABLED_UNITS if changed else differ)])
         systemd.daemon_reload(run)
+    to_stop = [unit for unit in retired if unit in active]
+    starts: t.List[Step] = []
     if enabled:
         hooks = [hook for hook, firewall in zip(FIREWALL_HOOKS, firewalls) if firewall in active]
         to_start = [unit for unit in (*STARTED_UNITS, *hooks) if unit not in active]
-        steps = [
-            ("start", to_start),
-            ("restart", [unit for unit in STARTED_UNITS if unit in changed and unit not in to_start]),
-        ]
+        to_restart = [unit for unit in STARTED_UNITS if unit in changed and unit not in to_start]
+        starts = [("start", to_start), ("restart", to_restart)]
     else:
-        steps = [("stop", [unit for unit in ENABLED_UNITS if unit in active])]
+        to_stop = [unit for unit in ENABLED_UNITS if unit in active] + to_stop
+    notes: t.List[str] = []
     if not check:
-        run_steps(run, steps)
-    return step_lines([(verb, differ), *steps])
+        run_steps(run, [("stop", to_stop)])
+        starts, notes = _start_units(run, starts)
+    lines = step_lines([(verb, differ), ("stop", to_stop), *starts])
+    return put._replace(services=(*put.services, *lines), notes=(*put.notes, *notes))
+
+
+def _start_units(run: Runner, starts: t.Sequence[Step]) -> t.Tuple[t.List[Step], t.List[str]]:
+    """Start or restart units; without the watch for edits, if only that cannot start.
+
+    :returns: what was done, and notes.
+    :raises NodeError: another unit cannot start.
+    """
+    done: t.List[Step] = []
+    notes = []
+    for verb, units in starts:
+        try:
+            run_steps(run, [(verb, units)])
+        except NodeError:
+            about = systemd.show_units(run, ("ActiveState", "Result"), units)
+            if [unit for unit in units if about[unit].first("ActiveState") != "active"] != [PATH]:
+                raise
+            notes.append(_WITHOUT_WATCH % (PATH, about[PATH].first("Result"), _inotify_instances()))
+            done.append((verb, [unit for unit in units if unit != PATH]))
+        else:
+            done.append((verb, units))
+    return done, notes
+
+
+def _inotify_instances() -> str:
+    try:
+        return "%d" % int(files.read("/proc/sys/fs/inotify/max_user_instances") or b"")
+    except (NodeError, ValueError):
+        return "unknown"
 
 
 def run_steps(run: Runner, steps: t.Iterable[Step]) -> None:
@@ -379,19 +426,20 @@ def set_timer(run: Runner, where: Paths, interval: int, check: bool = False) -> 
     :returns: whether that changed anything.
     :raises NodeError: systemd refused.
     """
-    path = interval_drop_in(where)
-    wanted = None if interval == build({}).resync_interval else interval_text(interval).encode("utf-8")
-    if files.read(path) == wanted:
-        return False
+    path, wanted = interval_drop_in(where), interval_text(interval)
+    differs = files.read(path) != wanted
     if not check:
         if wanted is None:
             files.remove(path)
-        else:
+        elif differs:
             files.make_directory(os.path.dirname(path), 0o755)
             files.write(path, wanted, 0o644)
-        systemd.daemon_reload(run)
-        systemd.systemctl(run, "try-restart", TIMER)
-    return True
+        with contextlib.suppress(NodeError):
+            files.remove(where.interval_file)
+        if differs:
+            systemd.daemon_reload(run)
+            systemd.systemctl(run, "try-restart", TIMER)
+    return differs
 
 
 def try_service(run: Runner, where: Paths) -> None:

@@ -78,12 +78,12 @@ class Paths(t.NamedTuple):
 
     @property
     def tmpfiles(self) -> str:
-        """Creates the lock file of iptables-legacy, which the sandboxed service cannot (tmpfiles.d(5))."""
+        """A file of earlier releases (tmpfiles.d(5)), which an upgrade removes."""
         return self.fixed("/etc/tmpfiles.d/ip-masq-agent.conf")
 
     @property
     def state_dir(self) -> str:
-        """What outlives a boot; StateDirectory= of the service."""
+        """What outlives a boot. A unit creates it, best effort: the rules do not depend on it."""
         return self.fixed("/var/lib/ip-masq-agent")
 
     @property
@@ -98,7 +98,7 @@ class Paths(t.NamedTuple):
 
     @property
     def run_dir(self) -> str:
-        """What does not outlive the boot; RuntimeDirectory= of the service."""
+        """What does not outlive the boot. A unit creates it, best effort."""
         return self.fixed("/run/ip-masq-agent")
 
     @property
@@ -113,7 +113,7 @@ class Paths(t.NamedTuple):
 
     @property
     def interval_file(self) -> str:
-        """The interval of the timer that the configuration asks for (nanoseconds); a unit watches it."""
+        """The interval (nanoseconds) that the timer does not have yet; a unit sets it, and removes the file."""
         return os.path.join(self.run_dir, "interval")
 
     @property

@@ -20,23 +20,35 @@ from .._policy.policy import Config, build
 from .._system import files, packages, systemd
 from .._system.process import Runner
 from .effective_policy import find_policy
-from .install import NAME, InstallResult, existing, file_removal, find_installed, removable, run_steps, step_lines
+from .install import (
+    NAME,
+    InstallResult,
+    existing,
+    file_removal,
+    find_installed,
+    is_ours,
+    removable,
+    run_steps,
+    step_lines,
+)
 from .memory import read_memory
-from .paths import MARK, Paths
+from .paths import Paths
 from .units import (
     EDIT_SERVICE,
     ENABLED_UNITS,
     FIREWALL_HOOKS,
     FIREWALL_TEMPLATE,
     INTERVAL_SERVICE,
-    LEGACY_SERVICE,
+    PREPARE_SERVICE,
+    RETIRED_UNITS,
     SERVICE,
     interval_drop_in,
+    retired_files,
     unit_files,
 )
 
 #: Services that can be running or failed although they are not enabled.
-_SERVICES = (SERVICE, EDIT_SERVICE, INTERVAL_SERVICE, LEGACY_SERVICE)
+_SERVICES = (SERVICE, EDIT_SERVICE, INTERVAL_SERVICE, PREPARE_SERVICE)
 
 
 def uninstall(node: Node, where: Paths, check: bool = False, keep_files: bool = False) -> InstallResult:
@@ -52,10 +64,10 @@ def uninstall(node: Node, where: Paths, check: bool = False, keep_files: bool = 
     written = [interval_drop_in(where)]
     if not keep_files:
         _refuse_packaged(node.run, places)
-        written += [os.path.join(where.unit_dir, name) for name in unit_files(where)] + [where.tmpfiles]
+        written += [os.path.join(where.unit_dir, name) for name in unit_files(where)] + retired_files(where)
         # The program last: the next run reads the paths from it.
         written += [path for place in places for path in (place.resync, place.program)]
-    foreign = [path for path in existing(written) if not _is_marked(path)]
+    foreign = [path for path in existing(written) if not is_ours(path)]
     paths = [place.metrics_file for place in [where, *places] if place.metrics_file]
     if not keep_files:
         paths += [path for place in places for path in _config_files(place)]
@@ -90,14 +102,6 @@ def _refuse_packaged(run: Runner, places: t.Sequence[Paths]) -> None:
             )
 
 
-def _is_marked(path: str) -> bool:
-    """Whether :func:`~.install.put_files` or :func:`~.install.set_timer` wrote a file."""
-    try:
-        return MARK.encode("ascii") in (files.read(path) or b"")[:1000]
-    except NodeError:
-        return False
-
-
 def _config_files(where: Paths) -> t.List[str]:
     """The files that the agent reads; if a symbolic link leads to them, the link."""
     if os.path.islink(where.config_dir):
@@ -108,7 +112,7 @@ def _config_files(where: Paths) -> t.List[str]:
 def _stop_units(run: Runner, where: Paths, foreign: t.Sequence[str], check: bool) -> t.List[str]:
     names = [
         unit
-        for unit in dict.fromkeys(ENABLED_UNITS + _SERVICES)
+        for unit in dict.fromkeys(ENABLED_UNITS + _SERVICES + RETIRED_UNITS)
         if os.path.join(where.unit_dir, FIREWALL_TEMPLATE if unit in FIREWALL_HOOKS else unit) not in foreign
     ]
     units = systemd.show_units(run, ("LoadState", "UnitFileState", "ActiveState"), names)

@@ -29,6 +29,7 @@ from . import last_verification, metrics, snapshot
 from .effective_policy import EffectivePolicy, are_unchanged, find_policy
 from .memory import KEPT_ACTIONS, Event, Memory, read_memory, write_memory
 from .paths import Paths
+from .units import interval_drop_in, interval_text
 
 
 class SyncResult(t.NamedTuple):
@@ -198,7 +199,10 @@ def describe(result: Result) -> t.Iterator[str]:
 
 
 def _request_interval(where: Paths, config: Config) -> None:
-    """Write the interval for the timer; a unit outside of the sandbox watches this file."""
+    """Write the interval for the timer, if it has another one: a unit that may set the timer runs after this one."""
+    if files.read(interval_drop_in(where)) == interval_text(config.resync_interval):
+        files.remove(where.interval_file)
+        return
     text = b"%d\n" % config.resync_interval
     files.make_directory(where.run_dir, 0o700)
     if files.read(where.interval_file) != text:

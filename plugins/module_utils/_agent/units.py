@@ -12,6 +12,7 @@ import os
 import typing as t
 
 from .._policy.config_file import DROP_IN_SUFFIXES
+from .._policy.policy import build
 from .paths import MARK, Paths
 
 #: Units whose start, restart or reload may flush the nat table (all are ordered before network-pre.target).
@@ -35,15 +36,17 @@ TIMER = "ip-masq-agent.timer"
 PATH = "ip-masq-agent.path"
 EDIT_SERVICE = "ip-masq-agent-edit.service"
 INTERVAL_SERVICE = "ip-masq-agent-interval.service"
-INTERVAL_PATH = "ip-masq-agent-interval.path"
-LEGACY_SERVICE = "ip-masq-agent-legacy.service"
-LEGACY_PATH = "ip-masq-agent-legacy.path"
+PREPARE_SERVICE = "ip-masq-agent-prepare.service"
 FIREWALL_TEMPLATE = "ip-masq-agent-firewall@.service"
 FIREWALL_HOOKS = tuple(FIREWALL_TEMPLATE.replace("@", "@" + unit) for unit in FIREWALL_UNITS)
 
 #: The units that are enabled, and those of them that are started at once. Hooks start with their firewall.
-ENABLED_UNITS = (SERVICE, TIMER, PATH, INTERVAL_PATH, LEGACY_PATH, LEGACY_SERVICE) + FIREWALL_HOOKS
-STARTED_UNITS = (TIMER, PATH, INTERVAL_PATH, LEGACY_PATH)
+ENABLED_UNITS = (SERVICE, TIMER, PATH) + FIREWALL_HOOKS
+STARTED_UNITS = (TIMER, PATH)
+
+#: Units of earlier releases, and where enabling them made a link. An upgrade and a removal remove them.
+RETIRED_UNITS = ("ip-masq-agent-legacy.path", "ip-masq-agent-interval.path", "ip-masq-agent-legacy.service")
+_RETIRED_LINKS = ("paths.target.wants", "paths.target.wants", "multi-user.target.wants")
 
 _HEADER = "# %s; local changes belong in a drop-in.\n" % MARK
 
@@ -51,26 +54,40 @@ _HEADER = "# %s; local changes belong in a drop-in.\n" % MARK
 def unit_files(where: Paths) -> t.Dict[str, str]:
     """The unit files by name."""
     firewalls, kubelets = (" ".join(unit + ".service" for unit in units) for units in (FIREWALL_UNITS, KUBELET_UNITS))
-    # "-": without it the service could not start while the directory does not exist.
-    writable = "\nReadWritePaths=-%s" % where.metrics_dir if where.metrics_dir else ""
     units = {
         SERVICE: _SERVICE.format(
             firewalls=firewalls,
             kubelets=kubelets,
             conditions=_conditions(where),
             resync=where.resync,
-            writable=writable,
+            state=where.state_dir,
+            run=where.run_dir,
+            metrics=" -" + where.metrics_dir if where.metrics_dir else "",
+            walls=_WALLS,
         ),
         TIMER: _TIMER,
         PATH: _PATH.format(config_dir=where.config_dir),
-        EDIT_SERVICE: _EDIT_SERVICE,
-        INTERVAL_SERVICE: _INTERVAL_SERVICE.format(program=where.program),
-        INTERVAL_PATH: _INTERVAL_PATH.format(interval_file=where.interval_file),
-        LEGACY_SERVICE: _LEGACY_SERVICE.format(tmpfiles=where.tmpfiles, state=where.state_file),
-        LEGACY_PATH: _LEGACY_PATH,
-        FIREWALL_TEMPLATE: _FIREWALL,
+        EDIT_SERVICE: _EDIT_SERVICE.format(walls=_WALLS),
+        INTERVAL_SERVICE: _INTERVAL_SERVICE.format(
+            program=where.program,
+            interval_file=where.interval_file,
+            units=where.runtime_unit_dir,
+            run=where.run_dir,
+            walls=_WALLS,
+        ),
+        PREPARE_SERVICE: _PREPARE_SERVICE.format(
+            state=where.state_dir, file=where.state_file, run=where.run_dir, walls=_WALLS
+        ),
+        FIREWALL_TEMPLATE: _FIREWALL.format(walls=_WALLS),
     }
     return {name: _HEADER + text for name, text in units.items()}
+
+
+def retired_files(where: Paths) -> t.List[str]:
+    """What an earlier release installed and this one does not: units, the links that enabled them, and a file."""
+    links = zip(_RETIRED_LINKS, RETIRED_UNITS)
+    paths = [os.path.join(where.unit_dir, *link) for link in links]
+    return paths + [os.path.join(where.unit_dir, unit) for unit in RETIRED_UNITS] + [where.tmpfiles]
 
 
 def _conditions(where: Paths) -> str:
@@ -80,65 +97,29 @@ def _conditions(where: Paths) -> str:
     return "\n".join("ConditionPathExistsGlob=|" + path for path in paths)
 
 
-def tmpfiles_text() -> str:
-    """The text of the tmpfiles.d file."""
-    return _HEADER + "f /run/xtables.lock 0600 root root -\n"
-
-
 def interval_drop_in(where: Paths) -> str:
     """The path of the drop-in that sets the timer's interval."""
     return os.path.join(where.runtime_unit_dir, TIMER + ".d", "interval.conf")
 
 
-def interval_text(interval: int) -> str:
-    """The text of that drop-in for an interval in nanoseconds."""
-    return _HEADER + "[Timer]\nOnUnitInactiveSec=\nOnUnitInactiveSec=%dus\n" % max(interval // 1000, 1)
+def interval_text(interval: int) -> t.Optional[bytes]:
+    """The text of that drop-in for an interval in nanoseconds; none for the timer's own."""
+    if interval == build({}).resync_interval:
+        return None
+    lines = "[Timer]\nOnUnitInactiveSec=\nOnUnitInactiveSec=%dus\n" % max(interval // 1000, 1)
+    return (_HEADER + lines).encode("utf-8")
 
 
-# CAP_NET_RAW and AF_INET, AF_INET6 are for iptables-legacy, which talks to the kernel through a raw socket.
-# CAP_DAC_OVERRIDE is for files of other users: a configuration that is not world-readable, and the directory of
-# node_exporter, which commonly belongs to its user. Without it root in the sandbox can access less than root outside.
-# ReadOnlyPaths: from 252 on (seen up to 257) ProtectSystem=strict with ProtectKernelTunables leaves /run writable.
-# Before= only orders: the kubelet also starts after a failed sync, and waits for at most TimeoutStartSec and
-# TimeoutStopSec.
-# Condition: an image may contain the agent before anybody has declared a policy; then it changes no rule.
-# LogLevelMax keeps "Starting" and "Finished" of every tick out of the journal; changes are logged above it. Output
-# without a priority (a traceback, the shell's error if the program is missing) must not be lost: SyslogLevel.
-# SuccessExitStatus: a restart may terminate the script before it has set its trap.
-_SERVICE = """\
-[Unit]
-Description=Sync IP masquerading rules with the configuration
-Documentation=https://github.com/kubenode/ansible-ip-masq
-After=network-pre.target {firewalls}
-Before={kubelets}
-StartLimitIntervalSec=0
-{conditions}
-
-[Service]
-Type=oneshot
-ExecStart={resync}
-TimeoutStartSec=90
-TimeoutStopSec=30
-SuccessExitStatus=SIGTERM
-LogLevelMax=notice
-SyslogLevel=notice
-SyslogIdentifier=ip-masq-agent
-UMask=0077
-StateDirectory=ip-masq-agent
-StateDirectoryMode=0700
-RuntimeDirectory=ip-masq-agent
-RuntimeDirectoryMode=0700
-RuntimeDirectoryPreserve=yes
-ReadOnlyPaths=/run
-ReadWritePaths=-/run/xtables.lock{writable}
-CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW CAP_DAC_OVERRIDE
-RestrictAddressFamilies=AF_NETLINK AF_INET AF_INET6
+# What no unit of ours needs. Nothing in here or in a unit has systemd create or chmod anything on a disk, or fail where
+# a path is missing ("-"): a directory that is full, read-only, missing or a file would keep the service from starting.
+# So there is no PrivateDevices=, which up to 252 makes a directory in /tmp; no PrivateTmp=, which needs /tmp; and no
+# StateDirectory= or RuntimeDirectory=, which end a service with 238 and 233.
+_WALLS = """\
 NoNewPrivileges=yes
-ProtectSystem=strict
 ProtectHome=yes
+InaccessiblePaths=-/tmp -/var/tmp
 ProtectProc=default
-PrivateTmp=yes
-PrivateDevices=yes
+DevicePolicy=closed
 ProtectClock=yes
 ProtectControlGroups=yes
 ProtectHostname=yes
@@ -154,7 +135,46 @@ RestrictSUIDSGID=yes
 SystemCallArchitectures=native
 SystemCallFilter=@system-service
 SystemCallFilter=~@privileged @resources
-IPAddressDeny=any
+IPAddressDeny=any"""
+
+# CAP_NET_RAW and AF_INET, AF_INET6 are for iptables-legacy, which talks to the kernel through a raw socket.
+# CAP_DAC_OVERRIDE is for files of other users: a configuration that is not world-readable, and the directory of
+# node_exporter, which commonly belongs to its user. Without it root in the sandbox can access less than root outside.
+# ReadOnlyPaths: from 252 on (seen up to 257) ProtectSystem=strict with ProtectKernelTunables leaves /run writable.
+# Before= only orders: the kubelet also starts after a failed sync, and waits for at most TimeoutStartSec and
+# TimeoutStopSec.
+# Wants= starts two helpers with each run. systemd checks their conditions, which takes no process, and skips the one
+# that has nothing to do. There is no watch that could miss a change.
+# Condition: an image may contain the agent before anybody has declared a policy; then it changes no rule.
+# LogLevelMax keeps "Starting" and "Finished" of every tick out of the journal; changes are logged above it. Output
+# without a priority (a traceback, the shell's error if the program is missing) must not be lost: SyslogLevel.
+# SuccessExitStatus: a restart may terminate the script before it has set its trap.
+_SERVICE = """\
+[Unit]
+Description=Sync IP masquerading rules with the configuration
+Documentation=https://github.com/kubenode/ansible-ip-masq
+Wants=ip-masq-agent-prepare.service ip-masq-agent-interval.service
+After=ip-masq-agent-prepare.service network-pre.target {firewalls}
+Before={kubelets}
+StartLimitIntervalSec=0
+{conditions}
+
+[Service]
+Type=oneshot
+ExecStart={resync}
+TimeoutStartSec=90
+TimeoutStopSec=30
+SuccessExitStatus=SIGTERM
+LogLevelMax=notice
+SyslogLevel=notice
+SyslogIdentifier=ip-masq-agent
+UMask=0077
+ProtectSystem=strict
+ReadOnlyPaths=/run
+ReadWritePaths=-{state} -{run} -/run/xtables.lock{metrics}
+CapabilityBoundingSet=CAP_NET_ADMIN CAP_NET_RAW CAP_DAC_OVERRIDE
+RestrictAddressFamilies=AF_NETLINK AF_INET AF_INET6
+{walls}
 
 [Install]
 WantedBy=multi-user.target
@@ -175,6 +195,7 @@ AccuracySec=1s
 WantedBy=timers.target
 """
 
+# Wanted by the service: where root has no inotify instance left, each resync tries again to start the watch.
 _PATH = """\
 [Unit]
 Description=Resync IP masquerading when its configuration is edited
@@ -186,7 +207,7 @@ PathChanged={config_dir}/config.d
 Unit=ip-masq-agent-edit.service
 
 [Install]
-WantedBy=paths.target
+WantedBy=paths.target ip-masq-agent.service
 """
 
 # Not the sync itself: an edit made while a sync is running, which has already read the files, needs another one.
@@ -200,65 +221,63 @@ StartLimitIntervalSec=0
 Type=oneshot
 ExecStart=/bin/systemctl --no-block restart ip-masq-agent.service
 LogLevelMax=notice
+ProtectSystem=strict
+ReadOnlyPaths=/run
+CapabilityBoundingSet=
+RestrictAddressFamilies=AF_UNIX
+{walls}
 """
 
-# The sandboxed service can only write a number; this one, outside of the sandbox, checks it and sets the timer.
+# The service may only write a number; this one, which may write units, checks it and sets the timer.
 _INTERVAL_SERVICE = """\
 [Unit]
 Description=Set the timer of ip-masq-agent to resyncInterval
 Documentation=https://github.com/kubenode/ansible-ip-masq
+After=ip-masq-agent.service
 StartLimitIntervalSec=0
+ConditionPathExists={interval_file}
 
 [Service]
 Type=oneshot
 ExecStart={program} set-timer
+TimeoutStartSec=60
 SyslogIdentifier=ip-masq-agent
 LogLevelMax=notice
+ProtectSystem=strict
+ReadOnlyPaths=/run
+ReadWritePaths=-{units} -{run}
+CapabilityBoundingSet=CAP_DAC_OVERRIDE
+RestrictAddressFamilies=AF_UNIX
+{walls}
 """
 
-_INTERVAL_PATH = """\
+# What the service needs and cannot create: its directories, the lock file of iptables-legacy, and after a boot (there
+# is no directory in /run then) the kernel module ip_tables. iptables-legacy loads that module with modprobe
+# (libxtables, xtables_load_ko), which ProtectKernelModules forbids; the kernel itself requests all others. Each step
+# may fail: the service runs without it, and reports what it lacks. -C: nothing that is there is written to, and no link
+# is followed.
+_PREPARE_SERVICE = """\
 [Unit]
-Description=Watch for a new resyncInterval of ip-masq-agent
+Description=Prepare directories, lock file and kernel module for ip-masq-agent
 Documentation=https://github.com/kubenode/ansible-ip-masq
-
-[Path]
-PathChanged={interval_file}
-
-[Install]
-WantedBy=paths.target
-"""
-
-# What iptables-legacy needs and the sandboxed service cannot create: the lock file, which may be deleted while the node
-# is up, and the kernel module ip_tables after a boot. iptables-legacy loads that module with modprobe (libxtables,
-# xtables_load_ko), which ProtectKernelModules forbids; the kernel itself requests all others.
-_LEGACY_SERVICE = """\
-[Unit]
-Description=Prepare lock file and kernel module for iptables-legacy
-Documentation=https://github.com/kubenode/ansible-ip-masq
-Before=ip-masq-agent.service
 StartLimitIntervalSec=0
+ConditionPathIsDirectory=|!{run}
+ConditionPathIsDirectory=|!{state}
+ConditionPathExists=|!/run/xtables.lock
 
 [Service]
 Type=oneshot
-ExecStart=-/bin/systemd-tmpfiles --create {tmpfiles}
-ExecStart=-/bin/sh -c 'if grep -qs "backend.*iptables_legacy" {state}; then exec modprobe -aq ip_tables ip6_tables; fi'
+ExecStart=-/bin/sh -Cc 'mkdir -p -m 0700 {run}; mkdir -p -m 0700 {state}; umask 077; true >/run/xtables.lock'
+ExecStart=-/bin/sh -c 'if grep -qs "backend.*iptables_legacy" {file}; then exec modprobe -aq ip_tables ip6_tables; fi'
 TimeoutStartSec=30
+TimeoutStopSec=10
 LogLevelMax=notice
-
-[Install]
-WantedBy=multi-user.target
-"""
-
-_LEGACY_PATH = """\
-[Unit]
-Description=Watch for the removal of the lock file of iptables-legacy
-Documentation=https://github.com/kubenode/ansible-ip-masq
-
-[Path]
-PathChanged=/run/xtables.lock
-
-[Install]
-WantedBy=paths.target
+ProtectSystem=full
+CapabilityBoundingSet=CAP_DAC_OVERRIDE CAP_SYS_MODULE
+RestrictAddressFamilies=AF_UNIX
+{walls}
+ProtectKernelModules=no
+SystemCallFilter=@module
 """
 
 # One instance for each firewall unit, since each start, restart and reload must start a sync, also if one is running.
@@ -281,6 +300,11 @@ ExecReload=/bin/systemctl --no-block restart ip-masq-agent.service
 ExecReload=-/bin/sh -c 'test %i = firewalld && firewall-cmd --state && systemctl --no-block restart ip-masq-agent'
 TimeoutStartSec=60
 LogLevelMax=notice
+ProtectSystem=strict
+ReadOnlyPaths=/run
+CapabilityBoundingSet=
+RestrictAddressFamilies=AF_UNIX
+{walls}
 
 [Install]
 WantedBy=%i.service

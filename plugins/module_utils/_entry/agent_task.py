@@ -59,7 +59,8 @@ def _present(params: Params, check: bool, node: Node) -> Done:
     if not check:
         synced = sync(node, where)
         result, errors, notes = synced.result or planned, synced.errors, policy.notes + synced.unrecorded
-    services = put.services + tuple(install.update_units(node.run, where, put, params["enabled"], check))
+    put = install.update_units(node.run, where, put, params["enabled"], check)
+    services = put.services
     if install.set_timer(node.run, where, config.resync_interval, check):
         services += ("timer interval set to %gs" % (config.resync_interval / 1e9),)
     warnings = notes + result.notes + put.notes + tuple(restraint.notes(result))

@@ -84,5 +84,4 @@ def _pending(run: Runner, where: Paths, text: t.Optional[str], enabled: bool) ->
     :raises NodeError: a file cannot be read, or systemd cannot be asked.
     """
     put = install.put_files(where, text, check=True)
-    services = put.services + tuple(install.update_units(run, where, put, enabled, check=True))
-    return list(install.InstallResult(put.files, services).lines)
+    return list(install.update_units(run, where, put, enabled, check=True).lines)

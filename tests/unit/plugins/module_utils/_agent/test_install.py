@@ -56,7 +56,6 @@ class TestPutFiles:
         assert found["etc/ip-masq-agent/config"] == (0o644, b"{}\n")
         assert found["sbin/ip-masq-agent"] == (0o755, bundle.program(where))
         assert found["sbin/ip-masq-agent-resync"] == (0o755, resync_script.resync_script(where).encode())
-        assert found["etc/tmpfiles.d/ip-masq-agent.conf"][0] == 0o644
         for name, text in units.unit_files(where).items():
             assert found["etc/systemd/system/" + name] == (0o644, text.encode())
         assert (tmp_path / "etc/ip-masq-agent/config.d").is_dir()
@@ -336,13 +335,13 @@ class TestUpdateUnits:
     def test_first_time_all_are_enabled_and_the_timer_runs(self, where: paths.Paths) -> None:
         systemctl = Systemctl()
         put = install.put_files(where, "{}\n")
-        done = install.update_units(systemctl, where, put)
+        done = install.update_units(systemctl, where, put._replace(services=()))
         assert [call[0] for call in systemctl.calls] == ["enable", "daemon-reload", "start"]
         assert systemctl.enabled == set(units.ENABLED_UNITS)
         assert systemctl.active == set(units.STARTED_UNITS)
-        assert [line.split(":")[0] for line in done] == ["enable", "start"]
+        assert [line.split(":")[0] for line in done.services] == ["enable", "start"]
         systemctl.calls.clear()
-        assert install.update_units(systemctl, where, install.put_files(where, "{}\n")) == []
+        assert install.update_units(systemctl, where, install.put_files(where, "{}\n")).services == ()
         assert systemctl.calls == []
 
     def test_check_mode_reports_the_same_and_does_nothing(self, where: paths.Paths) -> None:
@@ -377,15 +376,60 @@ class TestUpdateUnits:
         put = install.put_files(where, "{}\n")
         install.update_units(systemctl, where, put)
         done = install.update_units(systemctl, where, install.InstallResult((), ()), enabled=False)
-        assert [line.split(":")[0] for line in done] == ["disable", "stop"]
+        assert [line.split(":")[0] for line in done.services] == ["disable", "stop"]
         assert (systemctl.enabled, systemctl.active, systemctl.is_stale) == (set(), set(), False)
-        assert install.update_units(systemctl, where, install.InstallResult((), ()), enabled=False) == []
+        assert install.update_units(systemctl, where, install.InstallResult((), ()), enabled=False).services == ()
 
     def test_what_systemd_refuses_is_an_error(self, where: paths.Paths) -> None:
         systemctl = Systemctl()
         systemctl.refuse = "enable"
         with pytest.raises(NodeError, match="systemctl enable .* failed: Failed to enable: no"):
             install.update_units(systemctl, where, install.put_files(where, "{}\n"))
+
+    def test_without_the_watch_for_edits_the_rest_is_there(self, where: paths.Paths) -> None:
+        systemctl = Systemctl()
+        systemctl.cannot_start = {units.PATH}
+        done = install.update_units(systemctl, where, install.put_files(where, "{}\n"))
+        assert systemctl.active == {units.TIMER}
+        assert "start: ip-masq-agent.timer" in done.services
+        (note,) = done.notes
+        assert note.startswith("ip-masq-agent.path cannot start (result resources): edits of the configuration act at ")
+        limit = Path("/proc/sys/fs/inotify/max_user_instances").read_text().strip()
+        assert "raise the sysctl fs.inotify.max_user_instances (now %s)" % limit in note
+        # Until it can: a note each time, and no change.
+        again = install.update_units(systemctl, where, install.put_files(where, "{}\n"))
+        assert (again.services, again.notes) == ((), done.notes)
+        systemctl.cannot_start = set()
+        assert install.update_units(systemctl, where, install.put_files(where, "{}\n")).services == (
+            "start: ip-masq-agent.path",
+        )
+
+    def test_without_the_timer_it_is_an_error(self, where: paths.Paths) -> None:
+        systemctl = Systemctl()
+        systemctl.cannot_start = {units.TIMER}
+        with pytest.raises(NodeError, match="systemctl start ip-masq-agent.timer ip-masq-agent.path failed"):
+            install.update_units(systemctl, where, install.put_files(where, "{}\n"))
+
+    def test_units_of_an_earlier_release_go(self, where: paths.Paths) -> None:
+        systemctl = Systemctl()
+        install.update_units(systemctl, where, install.put_files(where, "{}\n"))
+        old = [Path(path) for path in units.retired_files(where)]
+        for path in old:
+            path.parent.mkdir(exist_ok=True, parents=True)
+            if path.parent.name.endswith(".wants"):
+                path.symlink_to(Path(where.unit_dir) / path.name)
+            else:
+                path.write_text("# %s\n" % paths.MARK)
+        Path(where.unit_dir, units.RETIRED_UNITS[0]).write_text("of others")
+        systemctl.active |= set(units.RETIRED_UNITS[1:])
+        systemctl.calls.clear()
+        put = install.put_files(where, "{}\n")
+        done = install.update_units(systemctl, where, put)
+        assert [path for path in old if path.exists()] == [Path(where.unit_dir, units.RETIRED_UNITS[0])]
+        assert ["stop", *units.RETIRED_UNITS[1:]] in systemctl.calls
+        assert "stop: " + ", ".join(units.RETIRED_UNITS[1:]) in done.services
+        assert systemctl.active == set(units.STARTED_UNITS)
+        assert install.put_files(where, "{}\n").files == ()
 
 
 class TestTimer:
@@ -405,7 +449,11 @@ class TestTimer:
         assert "OnUnitInactiveSec=5000000us" in drop_in.read_text()
         assert systemctl.calls == [["daemon-reload"], ["try-restart", units.TIMER]]
         assert install.set_timer(systemctl, where, 5 * 10**9) is False
+        # The request of a sync is done with.
+        Path(where.run_dir).mkdir(parents=True, exist_ok=True)
+        Path(where.interval_file).write_text("60000000000\n")
         assert install.set_timer(systemctl, where, 60 * 10**9) is True
+        assert not os.path.exists(where.interval_file)
         assert not drop_in.exists()
 
     @pytest.mark.parametrize("raw, interval", [(b"1000000000\n", 10**9), (b"60000000000", 60 * 10**9)])

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
     effective_policy,
+    install,
     last_verification,
     snapshot,
     sync,
@@ -24,6 +25,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory imp
     Memory,
     read_memory,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.units import interval_drop_in
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
@@ -35,6 +37,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.private_node import private_paths, reconciled
 from support.prometheus import parse
+from support.units import Systemctl
 
 BROKEN = '{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}'
 
@@ -348,16 +351,23 @@ class TestEmptied:
         assert world.sync().policy.values == {}
 
 
-def test_interval_is_requested_when_it_changes_and_only_then(world: World) -> None:
-    world.sync()
+def test_interval_is_requested_until_the_timer_has_it(world: World) -> None:
     path = Path(world.where.interval_file)
-    assert path.read_text() == "60000000000\n"
-    before = path.stat().st_mtime_ns
     world.sync()
-    assert path.stat().st_mtime_ns == before
+    assert not path.exists()
     world.config.write_text('{"resyncInterval": "1m30s"}')
     world.sync()
     assert path.read_text() == "90000000000\n"
+    before = path.stat().st_mtime_ns
+    world.sync()
+    assert path.stat().st_mtime_ns == before
+    assert install.set_timer(Systemctl(), world.where, 90 * 10**9)
+    world.sync()
+    assert not path.exists()
+    # What the timer was given is lost.
+    os.unlink(interval_drop_in(world.where))
+    world.sync()
+    assert path.exists()
 
 
 class TestMetrics:

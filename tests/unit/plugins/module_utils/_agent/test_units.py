@@ -102,7 +102,7 @@ _OF_CHOSEN = {"program", "resync", "config", "drop_ins", "metrics_file", *paths.
 
 
 def test_no_placeholder_is_left_in_any_text() -> None:
-    for text in [*units.unit_files(WHERE).values(), units.tmpfiles_text()]:
+    for text in units.unit_files(WHERE).values():
         assert "{" not in text and "}" not in text
     script = resync_script.resync_script(WHERE)
     for name in ("config", "drop_ins", "expected", "commands", "due", "last_sync", "program"):
@@ -121,7 +121,8 @@ def test_service_runs_the_resync_script_after_the_firewalls() -> None:
     assert service["Service", "ExecStart"] == [WHERE.resync]
     assert service["Service", "Type"] == ["oneshot"]
     (after,) = service["Unit", "After"]
-    assert set(after.split()) == {"network-pre.target"} | {unit + ".service" for unit in units.FIREWALL_UNITS}
+    before = {"network-pre.target", units.PREPARE_SERVICE} | {unit + ".service" for unit in units.FIREWALL_UNITS}
+    assert set(after.split()) == before
 
 
 def test_service_runs_once_there_is_a_configuration_or_the_agent_has_run() -> None:
@@ -167,11 +168,79 @@ def test_a_restart_in_the_first_moment_is_no_failure() -> None:
 
 
 def test_service_may_write_where_it_must() -> None:
-    # None of them keeps it from starting where it is not there.
-    assert read_units()[units.SERVICE]["Service", "ReadWritePaths"] == ["-/run/xtables.lock", "-/var/lib/metrics"]
-    assert len(read_units(paths.choose_paths())[units.SERVICE]["Service", "ReadWritePaths"]) == 1
-    assert WHERE.state_dir == "/var/lib/" + read_units()[units.SERVICE]["Service", "StateDirectory"][0]
-    assert WHERE.run_dir == "/run/" + read_units()[units.SERVICE]["Service", "RuntimeDirectory"][0]
+    paths_ = ["-/var/lib/ip-masq-agent", "-/run/ip-masq-agent", "-/run/xtables.lock"]
+    assert read_units(paths.choose_paths())[units.SERVICE]["Service", "ReadWritePaths"] == [" ".join(paths_)]
+    assert read_units()[units.SERVICE]["Service", "ReadWritePaths"] == [" ".join([*paths_, "-/var/lib/metrics"])]
+
+
+#: Settings for which systemd makes, or changes the mode of, a directory on a disk. A full, read-only or missing one, or a
+#: file in its place, then ends the service before its program starts.
+_NEED_A_DISK = {
+    *("StateDirectory", "RuntimeDirectory", "CacheDirectory", "LogsDirectory", "ConfigurationDirectory"),
+    *("PrivateTmp", "PrivateDevices", "TemporaryFileSystem", "BindPaths", "BindReadOnlyPaths", "MountImages"),
+    *("WorkingDirectory", "RootDirectory", "EnvironmentFile", "LoadCredential", "StandardOutput", "StandardInput"),
+}
+
+
+@pytest.mark.parametrize("name", units.unit_files(WHERE))
+def test_no_disk_keeps_a_unit_from_starting(name: str) -> None:
+    unit = read_units()[name]
+    assert not {setting for _section, setting in unit} & _NEED_A_DISK
+    for setting in ("ReadWritePaths", "ReadOnlyPaths", "InaccessiblePaths"):
+        for path in " ".join(unit.get(("Service", setting), [])).split():
+            assert path.startswith("-") or path == "/run", (setting, path)
+
+
+@pytest.mark.parametrize("name", [name for name in units.unit_files(WHERE) if name.endswith(".service")])
+def test_every_service_has_its_walls(name: str) -> None:
+    unit = read_units()[name]
+    for line in units._WALLS.splitlines():
+        setting, _equals, value = line.partition("=")
+        assert value in unit["Service", setting]
+    assert unit["Service", "ProtectSystem"] == ["full" if name == units.PREPARE_SERVICE else "strict"]
+    capabilities = set(unit["Service", "CapabilityBoundingSet"][0].split())
+    assert capabilities <= {"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_DAC_OVERRIDE", "CAP_SYS_MODULE"}
+    # Modules are loaded by one of them, which has no network.
+    loads = name == units.PREPARE_SERVICE
+    assert ("CAP_SYS_MODULE" in capabilities) == loads
+    assert (unit["Service", "ProtectKernelModules"][-1] == "no") == loads
+    if name != units.SERVICE:
+        assert unit["Service", "RestrictAddressFamilies"] == ["AF_UNIX"]
+
+
+def test_each_run_has_what_is_missing_prepared_and_the_timer_set_without_a_watch() -> None:
+    found = read_units()
+    assert found[units.SERVICE]["Unit", "Wants"] == [units.PREPARE_SERVICE + " " + units.INTERVAL_SERVICE]
+    prepare, interval = found[units.PREPARE_SERVICE], found[units.INTERVAL_SERVICE]
+    # "|": one of them is enough
+    assert prepare["Unit", "ConditionPathIsDirectory"] == ["|!/run/ip-masq-agent", "|!/var/lib/ip-masq-agent"]
+    assert prepare["Unit", "ConditionPathExists"] == ["|!/run/xtables.lock"]
+    assert interval["Unit", "ConditionPathExists"] == [WHERE.interval_file]
+    assert interval["Unit", "After"] == [units.SERVICE]
+    for unit in (prepare, interval):
+        assert unit["Unit", "StartLimitIntervalSec"] == ["0"]
+        assert ("Install", "WantedBy") not in unit
+    assert all(line.startswith("-") for line in prepare["Service", "ExecStart"])
+    assert [name for name in found if name.endswith(".path")] == [units.PATH]
+
+
+def test_preparation_makes_what_is_missing_and_touches_nothing_else(tmp_path: t.Any) -> None:
+    lines = read_units(paths.Paths(root=str(tmp_path)))[units.PREPARE_SERVICE]["Service", "ExecStart"]
+    command = lines[0][1:].replace("/run/xtables.lock", str(tmp_path / "lock"))
+    for _again in range(2):
+        # The second time the lock is there, which is no error for the unit.
+        subprocess.run(["sh", "-c", "umask 0; " + command], check=False, stderr=subprocess.DEVNULL)
+        for folder in ("run/ip-masq-agent", "var/lib/ip-masq-agent"):
+            assert (tmp_path / folder).stat().st_mode & 0o7777 == 0o700
+        assert (tmp_path / "lock").stat().st_mode & 0o7777 == 0o600
+        assert (tmp_path / "lock").read_text() == ""
+    (tmp_path / "lock").write_text("of others")
+    subprocess.run(["sh", "-c", command], check=False, stderr=subprocess.DEVNULL)
+    assert (tmp_path / "lock").read_text() == "of others"
+    (tmp_path / "lock").unlink()
+    (tmp_path / "lock").symlink_to(tmp_path / "victim")
+    subprocess.run(["sh", "-c", command], check=False, stderr=subprocess.DEVNULL)
+    assert not (tmp_path / "victim").exists()
 
 
 def test_timer_fires_to_the_second_at_the_reference_agent_s_interval() -> None:
@@ -186,6 +255,8 @@ def test_an_edit_is_seen_in_the_config_and_in_the_drop_ins() -> None:
     assert path["Path", "Unit"] == [units.EDIT_SERVICE]
     # A start would be swallowed by a sync under way, which may have read the files before the edit.
     assert edit["Service", "ExecStart"] == ["/bin/systemctl --no-block restart " + units.SERVICE]
+    # Each resync starts the watch again where it could not start.
+    assert path["Install", "WantedBy"] == ["paths.target " + units.SERVICE]
     assert "trap '' TERM\n    exec /" in resync_script.resync_script(WHERE)
 
 
@@ -210,7 +281,6 @@ def test_there_is_a_hook_for_every_known_flusher() -> None:
 @pytest.mark.parametrize(
     "interval, microseconds",
     [
-        ("60s", 60_000_000),
         ("1s", 1_000_000),
         ("1500ms", 1_500_000),
         ("1h30m", 5_400_000_000),
@@ -220,16 +290,9 @@ def test_there_is_a_hook_for_every_known_flusher() -> None:
 def test_interval_is_set_in_a_drop_in_that_systemd_reads(interval: str, microseconds: int) -> None:
     assert units.interval_drop_in(WHERE) == "/run/systemd/system/ip-masq-agent.timer.d/interval.conf"
     # The empty value takes away the one in the timer itself.
-    text = units.interval_text(parse_duration(interval))
-    assert Unit(text)["Timer", "OnUnitInactiveSec"] == ["", "%dus" % microseconds]
-
-
-def test_lock_file_of_legacy_iptables_is_there_before_the_sandbox_is() -> None:
-    assert units.tmpfiles_text().splitlines()[-1].split()[:3] == ["f", "/run/xtables.lock", "0600"]
-    watch, prepare = read_units()[units.LEGACY_PATH], read_units()[units.LEGACY_SERVICE]
-    assert watch["Path", "PathChanged"] == ["/run/xtables.lock"]
-    assert prepare["Service", "ExecStart"][0].endswith("systemd-tmpfiles --create " + WHERE.tmpfiles)
-    assert prepare["Unit", "Before"] == [units.SERVICE]
+    text = units.interval_text(parse_duration(interval)) or b""
+    assert Unit(text.decode("utf-8"))["Timer", "OnUnitInactiveSec"] == ["", "%dus" % microseconds]
+    assert units.interval_text(parse_duration("60s")) is None
 
 
 @pytest.mark.parametrize("shell", ["sh", "bash --posix"])
