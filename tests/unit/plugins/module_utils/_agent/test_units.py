@@ -173,8 +173,8 @@ def test_service_may_write_where_it_must() -> None:
     assert read_units()[units.SERVICE]["Service", "ReadWritePaths"] == [" ".join([*paths_, "-/var/lib/metrics"])]
 
 
-#: Settings for which systemd makes, or changes the mode of, a directory on a disk. A full, read-only or missing one, or a
-#: file in its place, then ends the service before its program starts.
+#: Settings for which systemd makes, or changes the mode of, a directory on a disk. A full, read-only or missing one,
+#: or a file in its place, then ends the service before its program starts.
 _NEED_A_DISK = {
     *("StateDirectory", "RuntimeDirectory", "CacheDirectory", "LogsDirectory", "ConfigurationDirectory"),
     *("PrivateTmp", "PrivateDevices", "TemporaryFileSystem", "BindPaths", "BindReadOnlyPaths", "MountImages"),
