@@ -53,7 +53,7 @@ HOOKS = tuple(
 )
 #: How the journal tells of a rule that was put back.
 ADDED = ": rule added: " + ("" if NATIVE else "-A " + CHAIN)
-STARTED = (TIMER, "ip-masq-agent.path", "ip-masq-agent-interval.path", "ip-masq-agent-legacy.path")
+STARTED = (TIMER, "ip-masq-agent.path")
 
 
 def rules() -> None:
@@ -67,7 +67,7 @@ def rules() -> None:
 
 def units() -> None:
     """What systemd runs."""
-    for unit in (SERVICE, "ip-masq-agent-legacy.service") + STARTED + HOOKS:
+    for unit in (SERVICE,) + STARTED + HOOKS:
         equal("%s is enabled" % unit, run("systemctl", "is-enabled", unit).stdout, "enabled\n")
     for unit in STARTED:
         equal("%s is active" % unit, shown(unit, "ActiveState"), {"ActiveState": "active"})
@@ -75,9 +75,6 @@ def units() -> None:
     # Without this a timer of a minute may run two minutes apart.
     equal("the timer's accuracy", shown(TIMER, "AccuracyUSec"), {"AccuracyUSec": "1s"})
     eventually("a sync is due within the minute", sync_is_due)
-    exposure = sh("systemd-analyze", "security", "--no-pager", SERVICE).strip().splitlines()[-1]
-    level = re.search(r"([0-9]+\.[0-9]+) ", exposure)
-    check("exposure at most 2.5: %s" % exposure, level and float(level.group(1)) <= 2.5)
     about = shown(SERVICE, "After", "Wants", "Requires", "WantedBy", "RequiredBy")
     check("the kubelet does not need it, nor it the kubelet", "kubelet" not in " ".join(about.values()), about)
     check("the kubelet starts after it", "kubelet.service" in shown(SERVICE, "Before")["Before"].split())

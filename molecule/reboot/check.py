@@ -39,8 +39,8 @@ MEMORY = "/var/lib/before-the-boot.json"
 MARK = "/run/before-the-boot"
 #: One node has a broken configuration when it boots.
 BROKEN = socket.gethostname().endswith("trixie")
-UNITS = (TIMER, "ip-masq-agent.path", "ip-masq-agent-interval.path", "ip-masq-agent-legacy.path")
-LEGACY_SERVICE = "ip-masq-agent-legacy.service"
+UNITS = (TIMER, "ip-masq-agent.path")
+PREPARE_SERVICE = "ip-masq-agent-prepare.service"
 #: What the stand-ins of prepare.yml write.
 KUBELET_SAW = "/var/lib/kubelet-saw"
 MODPROBE_CALLS = "/var/lib/modprobe-calls"
@@ -96,7 +96,7 @@ def after() -> None:
 
     wanted = "-aq ip_tables ip6_tables\n" if LEGACY and not NATIVE else ""
     equal("modules are loaded where iptables-legacy is used, and there only", read(MODPROBE_CALLS), wanted)
-    check("before the first sync", SERVICE in shown(LEGACY_SERVICE, "Before")["Before"].split())
+    check("before the first sync", PREPARE_SERVICE in shown(SERVICE, "After")["After"].split())
     equal("no unit failed but for the broken configuration", failed_units(), [SERVICE] if BROKEN else [])
 
 

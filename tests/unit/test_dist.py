@@ -91,6 +91,8 @@ def test_tarball_has_what_the_module_installs_and_enables(built: Path, tmp_path:
     subprocess.run(["tar", "-xpf", built / (AGENT + ".tar.gz"), "-C", unpacked], check=True)
     found = tree(unpacked)
     links = {path: about for path, about in found.items() if stat.S_ISLNK(about[0])}
+    # Of the links that enable units, one is in a directory of our own.
+    del found["/etc/systemd/system/ip-masq-agent.service.wants"]
     assert {path: about for path, about in found.items() if path not in links} == expected()
     # systemctl needs no systemd for this
     for path, (mode, content) in expected().items():
