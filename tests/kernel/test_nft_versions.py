@@ -6,14 +6,17 @@
 from __future__ import annotations
 
 import json
+import sys
 import typing as t
+from pathlib import Path
 
 import pytest
 from support.flood import Flood
 from support.many_ranges import many_long_ranges, many_ranges
-from support.modules import apply, refused, run_module
+from support.modules import apply, refused, run_module, run_modules
 from support.namespaces import Namespace
 from support.program_versions import RELEASES, Nft
+from support.programs import Programs
 from support.topology import ADDRESSES, Topology
 from support.variants import EXEMPT_RANGES, NFT_FAMILIES, NFTABLES
 
@@ -179,6 +182,72 @@ def test_a_dormant_table_is_repaired(ns: Namespace, nfts: Nfts, release: str) ->
     assert apply(ns, path=nft.path, backend="nftables")["changed"] is True
     assert "dormant" not in nft.call(ns, "list", "table", "ip", "ip_masq_agent").stdout
     assert apply(ns, path=nft.path, backend="nftables")["changed"] is False
+
+
+#: Lists a table as nft 1.1.3 may while others change rules: chains again, empty, at the first, third, ... time.
+TORN = """
+real=%s
+case "$*" in *"list table"*) ;; *) exec "$real" "$@";; esac
+echo >>%s
+[ $(($(wc -l <%s) %% 2)) = 1 ] || exec "$real" "$@"
+"$real" "$@" | sed '$d'
+for chain in postrouting enforce; do
+    printf '\\n\\tchain %%s {\\n\\t\\ttype nat hook postrouting priority 100; policy accept;\\n\\t}\\n' $chain
+done
+echo '}'
+"""
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_chains_that_are_listed_twice_are_read_again(
+    ns: Namespace, nfts: Nfts, programs: Programs, tmp_path: Path, release: str
+) -> None:
+    log = tmp_path / "listings"
+    log.touch()
+    options = {"backend": "nftables", "exemption": "enforce"}
+    programs.misbehave(lambda name: name == "nft", TORN % (nfts[release].path / "nft", log, log))
+    assert apply(ns, path=programs.path, **options)["changed"] is True
+    before = nfts[release].call(ns, "list", "table", "ip", "ip_masq_agent").stdout
+    log.write_text("")
+    for _again in range(3):
+        done = apply(ns, path=programs.path, diff=True, **options)
+        assert (done["changed"], done["actions"]) == (False, [])
+    assert len(log.read_text()) == 6, "it was not listed in pieces"
+    assert nfts[release].call(ns, "list", "table", "ip", "ip_masq_agent").stdout == before
+
+
+#: Writes all the time, as kube-proxy does where many Services change, until told to stop; prints how often.
+_NEIGHBOUR = """
+import select, subprocess, sys
+def write(number):
+    chains = ["svc-%d-%d" % (number, each) for each in range(20)]
+    text = "".join("add chain ip kube-proxy %s\\nadd rule ip kube-proxy %s accept\\n" % (one, one) for one in chains)
+    subprocess.run([sys.argv[1], "-f", "-"], input="add table ip kube-proxy\\n" + text, text=True, check=True)
+    text = "".join("delete chain ip kube-proxy %s\\n" % one for one in chains)
+    subprocess.run([sys.argv[1], "-f", "-"], input=text, text=True, check=True)
+write(0)
+print("ready", flush=True)
+rounds = 0
+while not select.select([sys.stdin], [], [], 0)[0]:
+    rounds += 1
+    write(rounds)
+print(rounds)
+"""
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_a_table_beside_a_busy_writer_is_in_sync_each_time(ns: Namespace, nfts: Nfts, release: str) -> None:
+    path = nfts[release].path
+    options = {"backend": "nftables", "exemption": "enforce", "enable_ipv6": True}
+    apply(ns, path=path, **options)
+    before = nfts["trixie"].call(ns, "-a", "list", "table", "ip", "ip_masq_agent").stdout
+    neighbour = ns.popen(sys.executable, "-c", _NEIGHBOUR, str(nfts["trixie"].path / "nft"))
+    assert neighbour.stdout is not None and neighbour.stdout.readline() == "ready\n"
+    results = run_modules(ns, [options] * 60, path=path)
+    rounds = neighbour.communicate("stop\n")[0]
+    assert [result for result in results if result.get("failed") or result["changed"]] == []
+    assert int(rounds) > 0
+    assert nfts["trixie"].call(ns, "-a", "list", "table", "ip", "ip_masq_agent").stdout == before
 
 
 OLDER = ("bullseye", "bookworm")

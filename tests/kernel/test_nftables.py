@@ -9,6 +9,7 @@ import ipaddress
 import re
 import sys
 import typing as t
+from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import nfnetlink
@@ -197,6 +198,48 @@ def test_no_connection_of_a_flood_is_wrong_while_ranges_and_rules_change(topolog
     assert all(result["changed"] for result in results)
     assert flood.sources == {a.exempt[0]: {a.pod}, a.outside[0]: {a.node}}
     assert flood.least > 1000
+
+
+#: Another program flushes everything right before a step is written, so many times.
+FLUSHES = """
+case "$*" in "-f -") ;; *) exec "$real" "$@";; esac
+text=$(cat)
+case "$text" in *'%s'*) [ $(wc -l <%s) -ge %d ] || { echo >>%s; "$real" flush ruleset; } ;; esac
+printf '%%s\\n' "$text" | exec "$real" -f -
+"""
+
+
+@pytest.mark.parametrize("flushes", [1, 3])
+@pytest.mark.parametrize(
+    "there, step",
+    [(False, "add chain"), (True, "flush chain"), (True, "add set"), (True, "_interim")],
+    ids=["new table", "other rules", "new set", "sets of temporary names"],
+)
+def test_a_flush_between_two_transactions_is_no_reason_to_give_up(
+    topology: Topology, programs: Programs, tmp_path: Path, there: bool, step: str, flushes: int
+) -> None:
+    a, node, log = ADDRESSES["ipv4"], topology.node, tmp_path / "flushes"
+    log.touch()
+    options = {"backend": "nftables", "source_cidrs": ["10.244.0.0/16"]}
+    if there:
+        apply(node, **dict(options, source_cidrs=["10.7.0.0/16"] if step == "_interim" else []))
+        options["non_masquerade_cidrs"] = ["10.0.0.0/9", "172.16.0.0/12", "192.168.0.0/16"]
+    programs.misbehave(lambda name: name == "nft", FLUSHES % (step, log, flushes, log))
+    done = apply(node, path=programs.path, **options)
+    assert done["changed"] is True
+    assert log.read_text(), "nothing was flushed"
+    assert apply(node, **options)["changed"] is False
+    assert topology.ask(a.outside[0]) == {a.outside[0]: a.node}
+
+
+def test_flushes_without_end_are_named(ns: Namespace, programs: Programs, tmp_path: Path) -> None:
+    log = tmp_path / "flushes"
+    log.touch()
+    programs.misbehave(lambda name: name == "nft", FLUSHES % ("add chain", log, 1000, log))
+    message = modules.refused(ns, path=programs.path, backend="nftables")
+    assert "another program removed the table ip ip_masq_agent" in message and "Nothing was changed" in message
+    assert "kernel" not in message
+    assert NFTABLES.rules(ns, "ipv4") is None
 
 
 def test_from_one_backend_to_any_other_nothing_stays_and_nothing_is_missing(topology: Topology) -> None:

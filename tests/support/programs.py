@@ -48,7 +48,7 @@ class Programs:
     def misbehave_in_writes(self, body: str) -> None:
         """As :meth:`misbehave`, for every program that writes a transaction; whatever only reads does its job."""
         self.misbehave(is_restore, body)
-        self.misbehave(lambda name: name == "nft", 'case "$*" in *"-f -"*) ;; *) exec "$real" "$@";; esac; %s' % body)
+        self.misbehave(lambda name: name == "nft", 'case "$*" in "-f -") ;; *) exec "$real" "$@";; esac; %s' % body)
 
     def writes(self) -> t.List[str]:
         """The names of the programs that were told to write so far, in order."""
@@ -73,5 +73,5 @@ def is_write(call: t.Sequence[str]) -> bool:
     """Whether a command line changes rules."""
     options = {"-A", "-I", "-D", "-R", "-N", "-X", "-F", "-P", "-E", "-Z"}
     if call[0] == "nft":
-        return "-f" in call or not {"list", "--version", "-V"} & set(call)
+        return ("-f" in call and "-c" not in call) or not {"list", "--version", "-V"} & set(call)
     return is_restore(call[0]) or bool(options & set(call))

@@ -201,6 +201,11 @@ class CommitRefused(NodeError):
     """The kernel or its tool refused a transaction as a whole; the node is as it was."""
 
 
+class Overtaken(CommitRefused):
+    """Another program removed what a transaction needs while it was committed. What is there is not as it was planned
+    for, even if it is as it was observed: plan again."""
+
+
 class LockHeld(NodeError):
     """Another process held a lock for longer than we may wait; the node is as it was."""
 
@@ -244,7 +249,7 @@ class Backend(t.Protocol):
     def commit(self, transaction: Transaction) -> None:
         """Hand a transaction to the kernel.
 
-        :raises CommitRefused: nothing was changed. LockHeld: nor tried.
+        :raises CommitRefused: nothing was changed. Overtaken: by us. LockHeld: nor tried.
         """
 
     def counters(self) -> Counters:

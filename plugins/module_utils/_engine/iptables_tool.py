@@ -107,7 +107,9 @@ class IptablesTool:
                 "lock_timeout" % (self.path, what, xtables_lock.holder())
             )
         advice = ""
-        if "missing kernel module" in said or "Couldn't load" in said or "can't initialize" in said:
+        if "Permission denied" in said:
+            advice = ". It lacks CAP_NET_ADMIN: run it as root of the host, or in a privileged container"
+        elif "missing kernel module" in said or "Couldn't load" in said or "can't initialize" in said:
             advice = (
                 ". The kernel lacks a module that iptables needs: install the kernel's extra modules (RHEL-likes: "
                 "kernel-modules-extra), or set backend to nftables"

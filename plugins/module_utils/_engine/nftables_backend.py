@@ -20,11 +20,11 @@ import re
 import typing as t
 
 from .._errors import NodeError
-from .._system.ip_families import NFT_FAMILY
+from .._system.ip_families import IPV4, IPV6, NFT_FAMILY
 from .._system.nfnetlink import generation, has_nft_table
 from .._system.process import Outcome, Runner
 from . import nftables_syntax as text
-from .backend import Action, ActionKind, CommitRefused, Counters, Generation, Plan, Transaction, View, listed
+from .backend import Action, ActionKind, CommitRefused, Counters, Generation, Overtaken, Plan, Transaction, View, listed
 from .nftables_ruleset import from_ruleset, to_ruleset
 from .ruleset import Ruleset
 
@@ -35,6 +35,26 @@ _PATIENCE = 120.0
 
 #: Longest piece of an error message of nft that we pass on; it repeats the line that it refused.
 _SAID = 300
+
+#: How often the table is listed until the kernel's rules did not change meanwhile, and until, where others write all
+#: the time, it can at least be a table.
+_SAME_GENERATION = 4
+_READS = 20
+
+#: What a kernel may lack, by the module that has it: what rules that need it contain, and such a rule.
+_PARTS = {
+    "nft_masq": ("masquerade", "masquerade"),
+    "nft_nat": ("snat to ", "snat to {address}"),
+    "nft_ct": ("ct status ", "ct status dnat return"),
+    "nft_fib": ("fib daddr ", "fib daddr type local return"),
+    "nft_numgen": ("numgen ", "numgen random mod 2 < 1 return"),
+}
+_ADDRESS = {IPV4: "192.0.2.1", IPV6: "2001:db8::1"}
+#: A table that is never made: nft only asks the kernel whether it could be.
+_TRIAL = """add table {nft} ip_masq_agent_trial
+add chain {nft} ip_masq_agent_trial trial {{ type nat hook postrouting priority 100; }}
+"""
+_TRIAL_RULE = "add rule {nft} ip_masq_agent_trial trial {rule}\n"
 
 _COUNTED = r"\bcounter packets ([0-9]+) bytes ([0-9]+) (\w+(?: to ip6? saddr)?)"
 
@@ -77,20 +97,33 @@ class Nftables:
 
     def observe(self) -> State:
         """See :meth:`~.backend.Backend.observe`."""
-        before = self._generation()
-        state = self._observe()
-        return state._replace(generation=Generation(before)) if before == self._generation() else state
+        for attempt in range(1, _READS + 1):
+            before = self._generation()
+            # Asked before nft is started: where the table is only looked for as a left-over, nothing else is done.
+            absent = self._has_table(self.family, text.TABLE) is False
+            listed = None if absent else self._listed("-s")
+            if listed is not None and text.is_torn(listed):
+                continue
+            if before == self._generation():
+                return State(listed, Generation(before))
+            if attempt >= _SAME_GENERATION:
+                return State(listed)
+        raise self._torn()
 
-    def _observe(self) -> State:
-        # Asked before nft is started: where the table is only looked for as a left-over, nothing else is done.
-        if self._has_table(self.family, text.TABLE) is False:
-            return State(None)
-        done = self._run(self._list("-s"), timeout=_PATIENCE)
+    def _listed(self, *flags: str) -> t.Optional[str]:
+        """What nft prints of the table; none where it is not there."""
+        done = self._run(self._list(*flags), timeout=_PATIENCE)
         if done.rc == 0:
-            return State(done.stdout)
+            return done.stdout
         if "No such file or directory" in done.stderr:
-            return State(None)
+            return None
         raise self._failure("cannot list the table %s" % self._table, done)
+
+    def _torn(self) -> NodeError:
+        return NodeError(
+            "%s printed the table %s in pieces %d times (a part twice, or without its end), as it does while other "
+            "programs change the rules; run again" % (self._nft, self._table, _READS)
+        )
 
     def _list(self, *flags: str) -> t.List[str]:
         return [self._nft, "-n"] + list(flags) + ["list", "table"] + self._table.split()
@@ -175,6 +208,8 @@ class Nftables:
         try:
             for step in rest[:1]:
                 self._write(step)
+        except Overtaken:
+            raise
         except CommitRefused:
             # What is refused must not have changed anything: the first step created sets that no rule uses.
             created = [text.delete_set(self.family, name) for name in text.created_sets(first)]
@@ -183,15 +218,23 @@ class Nftables:
         try:
             for step in rest[1:]:
                 self._write(step)
+        except Overtaken:
+            raise
         except CommitRefused as exc:
             raise NodeError("%s. The new rules are active, with sets of temporary names; run again" % exc) from None
 
     def _write(self, commands: str) -> None:
         done = self._run([self._nft, "-f", "-"], stdin=commands, timeout=_PATIENCE)
-        if done.rc != 0:
-            raise self._failure("refused the rules", done, CommitRefused)
+        if done.rc == 0:
+            return
+        if not commands.startswith(("add table ", "table ")) and self._has_table(self.family, text.TABLE) is False:
+            raise Overtaken(
+                "%s refused the rules, because another program removed the table %s meanwhile (nft flush ruleset does)"
+                % (self._nft, self._table)
+            )
+        raise self._failure("refused the rules", done, CommitRefused, commands)
 
-    def _failure(self, what: str, done: Outcome, error: t.Type[NodeError] = NodeError) -> NodeError:
+    def _failure(self, what: str, done: Outcome, error: t.Type[NodeError] = NodeError, commands: str = "") -> NodeError:
         said = done.error_text
         advice = ""
         if done.crashed:
@@ -203,34 +246,62 @@ class Nftables:
             )
         elif "Operation not permitted" in said:
             advice = ". Another program owns the table, or this one lacks CAP_NET_ADMIN"
-        elif "not supported" in said or "No such file or directory" in said:
-            advice = (
-                ". The kernel lacks a part of nf_tables that this needs (nft_masq, nft_nat, nft_ct, nft_fib, "
-                "nft_numgen): install the kernel's modules, or set backend to an iptables variant"
-            )
+        elif commands and ("not supported" in said or "No such file or directory" in said):
+            advice = self._refused_parts(commands)
         if len(said) > _SAID:
             said = said[:_SAID] + "..."
         return error("%s %s: %s%s" % (self._nft, what, said, advice))
 
+    def _refused_parts(self, commands: str) -> str:
+        """Of what commands consist of, what the kernel refuses also where nothing else is in the way; and advice."""
+        if not self._accepts(""):
+            refused = ["nft_chain_nat"]
+        else:
+            used = [(name, rule) for name, (mark, rule) in _PARTS.items() if mark in commands]
+            refused = [name for name, rule in used if not self._accepts(rule)]
+        if refused:
+            return (
+                ". The kernel lacks a part of nf_tables that this needs (%s): install the kernel's modules, or set "
+                "backend to an iptables variant" % ", ".join(refused)
+            )
+        return (
+            ". The kernel accepts such rules in a table of their own, so most likely another program changed the table "
+            "%s meanwhile; run again" % self._table
+        )
+
+    def _accepts(self, rule: str) -> bool:
+        """Whether the kernel accepts a chain as ours with this rule; nothing is written."""
+        nft = NFT_FAMILY[self.family]
+        trial = _TRIAL + (_TRIAL_RULE if rule else "")
+        rule = rule.format(address=_ADDRESS[self.family])
+        return self._run([self._nft, "-c", "-f", "-"], stdin=trial.format(nft=nft, rule=rule)).rc == 0
+
     def counters(self) -> Counters:
         """See :meth:`~.backend.Backend.counters`."""
-        done = self._run(self._list("-t"), timeout=_PATIENCE)
-        if done.rc != 0:
-            raise self._failure("cannot list the table %s" % self._table, done)
-        total = Counters()
-        for line in done.stdout.splitlines():
-            found = re.search(_COUNTED, line)
-            if found:
-                counted = (int(found.group(1)), int(found.group(2)))
-                if found.group(3) in ("masquerade", "snat"):
-                    total = total.plus(Counters(0, 0, *counted))
-                elif "@" + text.SET in line or found.group(3) != "return":
-                    total = total.plus(Counters(*counted))
-        return total
+        for _attempt in range(_READS):
+            listed = self._listed("-t")
+            if listed is None:
+                raise NodeError("%s: the table %s is gone, and what it counted with it" % (self._nft, self._table))
+            if not text.is_torn(listed):
+                return _counted(listed)
+        raise self._torn()
 
     def fingerprint(self) -> t.List[t.List[str]]:
         """See :meth:`~.backend.Backend.fingerprint`."""
         return [self._list("-s")]
+
+
+def _counted(listed: str) -> Counters:
+    total = Counters()
+    for line in listed.splitlines():
+        found = re.search(_COUNTED, line)
+        if found:
+            counted = (int(found.group(1)), int(found.group(2)))
+            if found.group(3) in ("masquerade", "snat"):
+                total = total.plus(Counters(0, 0, *counted))
+            elif "@" + text.SET in line or found.group(3) != "return":
+                total = total.plus(Counters(*counted))
+    return total
 
 
 def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t.List[Action]:

@@ -73,6 +73,8 @@ _PREFIXED = r"\bsnat to ([0-9a-f.:]+/[0-9]+)(?::([0-9]+(?:-[0-9]+)?))?"
 #: Rules about interfaces and marks, and those of entries of C(rules) and C(snat).
 _NARROWING = r'oifname |meta mark (?!& 0x[0-9a-f]{8} != )|.* entry [0-9]+"\Z'
 _CREATED = r"(?m)^add set \S+ \S+ (\S+)"
+#: The table, and the sets, chains and others in it.
+_HEADER = r"(?m)^\t?([^\t\n].*) \{$"
 #: numeric to symbolic; the marks keep the form in which nft prints them
 _NAMES = (
     (r"\bfib (daddr|saddr) type 2\b", r"fib \1 type local"),
@@ -222,6 +224,15 @@ def _read_span(element: str, family: str) -> Span:
 def _read_ports(element: str) -> Span:
     first, _dash, last = element.partition("-")
     return int(first), int(last or first)
+
+
+def is_torn(listed: str) -> bool:
+    """Whether what C(nft list table) printed cannot be a table: a part comes twice, or the end is missing.
+
+    nft 1.1.3 prints parts again, without their content, and reports success, if the ruleset changes while it reads.
+    """
+    headers = re.findall(_HEADER, listed)
+    return len(headers) != len(set(headers)) or not listed.endswith("\n}\n")
 
 
 def parse(text: str, family: str) -> Table:

@@ -18,7 +18,7 @@ from .._errors import NodeError
 from .._policy.policy import Config
 from .._system.ip_families import FAMILIES, IPV4, IPV6, has_ipv6
 from . import backends
-from .backend import ActionKind, Backend, BackendType, CommitRefused, Counters, Managed, Plan, Repair
+from .backend import ActionKind, Backend, BackendType, CommitRefused, Counters, Managed, Overtaken, Plan, Repair
 from .detect import Node
 from .fixed_addresses import require_addresses, without_missing
 from .open_connections import Flushed, flush
@@ -273,7 +273,8 @@ def converge(
             if written:
                 raise NodeError("%s. Rules were written but could not be verified; run again" % exc) from None
             raise
-        if refusal and now == before:
+        # A refusal that another program caused says nothing about the next attempt.
+        if refusal and now == before and not isinstance(refusal, Overtaken):
             break
         # Others may have flushed what we wrote; only where no other program wrote did the kernel not keep it.
         lost += bool(plan.actions and not refusal and backend.is_alone(before, tried, now))

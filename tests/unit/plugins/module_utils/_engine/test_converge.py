@@ -201,6 +201,16 @@ def test_a_kernel_without_the_modules_is_distinguished_from_other_failures(said:
         converge(backend, WANTED)
 
 
+def test_a_missing_capability_is_no_missing_module() -> None:
+    nat = Nat()
+    backend = worlds.backend(nat)
+    said = "iptables v1.8.9 (legacy): can't initialize iptables table `nat': Permission denied (you must be root)"
+    backend._tool.run = lambda argv, **how: Outcome(3, "", said)
+    with pytest.raises(NodeError, match="lacks CAP_NET_ADMIN") as raised:
+        converge(backend, WANTED)
+    assert "module" not in str(raised.value)
+
+
 @given(worlds.worlds(), st.sampled_from(["MASQUERADE", "RETURN", "addrtype"]))
 def test_a_kernel_that_does_not_keep_a_rule_gets_its_previous_state_back(world: World, lost: str) -> None:
     nat = Nat(chains=world.chains)

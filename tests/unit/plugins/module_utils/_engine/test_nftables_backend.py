@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_syntax as text
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import CommitRefused, Counters
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import CommitRefused, Counters, Overtaken
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backends import choose
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_backend import Nftables, State
@@ -55,9 +56,16 @@ def forty_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 class Nft:
     """A program that answers as it is told and keeps what it was given to write."""
 
-    def __init__(self, listed: Outcome = NOTHING, wrote: t.Callable[[str], Outcome] = lambda _step: DONE) -> None:
-        self.listed = listed
+    def __init__(
+        self,
+        *listed: Outcome,
+        wrote: t.Callable[[str], Outcome] = lambda _step: DONE,
+        accepts: t.Callable[[str], bool] = lambda _trial: True,
+    ) -> None:
+        #: one after the other; the last one again and again
+        self.listed = list(listed or [NOTHING])
         self.wrote = wrote
+        self.accepts = accepts
         self.argv: t.List[t.List[str]] = []
         self.written: t.List[str] = []
 
@@ -65,7 +73,9 @@ class Nft:
         """In place of the collection's runner."""
         self.argv.append(list(argv))
         if "-f" not in argv:
-            return self.listed
+            return self.listed.pop(0) if len(self.listed) > 1 else self.listed[0]
+        if "-c" in argv:
+            return DONE if self.accepts(stdin or "") else Outcome(1, "", "no")
         self.written.append(stdin or "")
         return self.wrote(stdin or "")
 
@@ -167,8 +177,101 @@ def test_a_refusal_is_passed_on_in_short() -> None:
         it.commit(it.plan(State(None), wanted()).transaction)
     assert len(nft.written) == 1
     assert "Operation not supported" in str(refusal.value)
-    assert "nft_masq" in str(refusal.value)
     assert len(str(refusal.value)) < 700
+
+
+@pytest.mark.parametrize(
+    "refused, missing",
+    [
+        ("masquerade", "nft_masq"),
+        ("fib", "nft_fib"),
+        ("add chain", "nft_chain_nat"),
+        ("numgen", ""),
+        ("snat", ""),
+        ("nothing", ""),
+    ],
+)
+@pytest.mark.parametrize("said", ["No such file or directory", "Operation not supported"])
+def test_what_the_kernel_lacks_is_named_once_it_was_tried(refused: str, missing: str, said: str) -> None:
+    """What the rules do not need is not tried; where all is accepted, the kernel is not blamed."""
+    refusal = Outcome(1, "", "Error: Could not process rule: %s\n" % said)
+    it = backend(
+        Nft(wrote=lambda step: refusal if "rule" in step else DONE, accepts=lambda trial: refused not in trial)
+    )
+    with pytest.raises(CommitRefused) as raised:
+        it.commit(it.plan(State(None), wanted()).transaction)
+    assert ("lacks a part of nf_tables that this needs (%s)" % missing in str(raised.value)) is bool(missing)
+    assert ("most likely another program changed the table" in str(raised.value)) is not bool(missing)
+
+
+@pytest.mark.parametrize("form", ["plain", "sources", "many ranges, enforced"])
+@pytest.mark.parametrize("refused", [1, 2, 3])
+def test_a_step_that_lost_its_table_is_no_refusal_of_the_kernel(form: str, refused: int) -> None:
+    """Whatever the step is; nothing else is written, since nothing of ours is left."""
+    there = True
+    nft = Nft()
+
+    def write(_step: str) -> Outcome:
+        nonlocal there
+        if len(nft.written) == refused:
+            there = False
+            return Outcome(1, "", "Error: Could not process rule: No such file or directory\n")
+        return DONE
+
+    nft.wrote = write
+    it = Nftables(nft.run, "ipv4", "nft", has_table=lambda _family, _name: there)
+    transaction = it.plan(state(**FORMS["other sources and ranges"]), wanted(**FORMS[form])).transaction
+    if len(transaction) < refused:
+        pytest.skip("this policy takes fewer steps")
+    with pytest.raises(Overtaken, match="another program removed the table ip ip_masq_agent"):
+        it.commit(transaction)
+    assert len(nft.written) == refused
+    assert not [argv for argv in nft.argv if "-c" in argv]
+
+
+def test_a_new_table_that_is_gone_before_its_chains_is_no_refusal_of_the_kernel() -> None:
+    nft = Nft(wrote=lambda step: DONE if step.startswith("add table") else NOTHING)
+    it = backend(nft, has_table=False)
+    with pytest.raises(Overtaken):
+        it.commit(it.plan(State(None), wanted()).transaction)
+    assert len(nft.written) == 2
+
+
+TORN = "chain postrouting {\ntype nat hook postrouting priority srcnat; policy accept;\n}\n}\n"
+
+
+@pytest.mark.parametrize("torn", [1, 5])
+def test_a_table_that_is_listed_in_pieces_is_listed_again(torn: int) -> None:
+    whole = t.cast(str, state().listed)
+    pieces = Outcome(0, whole[: -len("}\n")] + TORN, "")
+    nft = Nft(*[pieces] * torn, Outcome(0, whole, ""))
+    assert backend(nft).observe() == State(whole)
+    assert len(nft.argv) >= torn + 1
+    counted = "table ip ip_masq_agent {\nchain postrouting {\ncounter packets 5 bytes 300 masquerade\n}\n}\n"
+    assert backend(Nft(*[pieces] * torn, Outcome(0, counted, ""))).counters() == Counters(0, 0, 5, 300)
+
+
+def test_one_that_never_is_anything_else_is_an_error() -> None:
+    for pieces in (OLD_FORM[: -len("}\n")] + TORN, OLD_FORM[: -len("}\n")], OLD_FORM + OLD_FORM, ""):
+        nft = Nft(Outcome(0, pieces, ""))
+        for reads in (backend(nft).observe, backend(nft).counters):
+            with pytest.raises(NodeError, match="in pieces 20 times"):
+                reads()
+        assert len(nft.argv) == 40
+
+
+def test_counters_of_a_table_that_is_gone_are_an_error() -> None:
+    with pytest.raises(NodeError, match="the table ip ip_masq_agent is gone"):
+        backend().counters()
+
+
+def test_while_others_write_all_the_time_a_whole_table_is_taken_in_the_end() -> None:
+    numbers = itertools.count()
+    listed = Outcome(0, t.cast(str, state().listed), "")
+    nft = Nft(listed)
+    it = Nftables(nft.run, "ipv4", "nft", has_table=lambda _family, _name: True, generation=lambda: next(numbers))
+    found = it.observe()
+    assert (found.listed, found.generation.number, len(nft.argv)) == (listed.stdout, None, 4)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +281,7 @@ def test_a_refusal_is_passed_on_in_short() -> None:
 )
 def test_a_second_step_that_is_refused_takes_the_first_with_it(before: t.Optional[str], undone: str) -> None:
     nft = Nft(wrote=lambda step: Outcome(1, "", "no") if "@exempt_ranges" in step else DONE)
-    it = backend(nft, has_table=before is not None)
+    it = Nftables(nft.run, "ipv4", "nft", has_table=lambda _family, _name: before is not None or bool(nft.written))
     with pytest.raises(CommitRefused):
         it.commit(it.plan(State(before), wanted()).transaction)
     assert nft.written[2:] == [undone]
