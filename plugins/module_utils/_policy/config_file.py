@@ -4,15 +4,17 @@
 """Config files on the node, with the keys and the semantics of ip-masq-agent's own file.
 
 JSON needs nothing but Python; YAML is read where PyYAML is installed. Text that begins with C({) or C([) is JSON and
-nothing else: YAML would give damaged JSON another meaning. What the reference agent accepts silently is reported here:
-an unknown key is a note, a duplicate one an error. A file that is damaged or huge costs seconds at most: sizes, numbers
-and nesting are limited.
+nothing else: YAML would give damaged JSON another meaning. For the same reason a comment that ends with JSON, in a file
+of comments, and a key of YAML that looks like JSON are errors. What the reference agent accepts silently is reported
+here: an unknown key is a note, a duplicate one an error. A file that is damaged or huge costs seconds at most: sizes,
+numbers and nesting are limited.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import typing as t
 
 from .._errors import ConfigError
@@ -25,6 +27,9 @@ SIZE_LIMIT = 4 * 1024 * 1024
 
 #: How the names of drop-ins end.
 DROP_IN_SUFFIXES = (".json", ".yaml", ".yml")
+
+#: How a JSON object begins that has a key.
+_JSON_OBJECT = r"\{[ \t]*\""
 
 #: The option whose default is a list that is not empty.
 EXEMPT_RANGES = "non_masquerade_cidrs"
@@ -268,14 +273,19 @@ def _content(text: str) -> str:
 def _is_blank(text: str) -> bool:
     """Whether a file says nothing: empty lines and comments, as YAML has them.
 
-    :raises ConfigError: it is a JSON document that one C(#), before its brace or in the place of it, makes a comment.
+    :raises ConfigError: one of the comments ends with a JSON document: a C(#) before its brace or in the place of it,
+        or the end of the line before it is missing.
     """
-    lines = (line.strip(" \r") for line in text.split("\n"))
+    lines = [line.strip(" \r") for line in text.split("\n")]
     if not all(not line or line.startswith("#") for line in lines):
         return False
-    behind = text.lstrip(" \r\n")[1:]
-    if _is_json_object(behind) or _is_json_object("{" + behind):
-        raise ConfigError("a '#' makes a comment of a JSON document: remove it, or write {} for the defaults")
+    for number, line in enumerate(lines, 1):
+        braced, quoted = re.search(_JSON_OBJECT, line), line.find('"')
+        found = (line[braced.start() :] if braced else "", "{" + line[quoted:] if quoted > 0 else "")
+        if any(map(_is_json_object, found)):
+            raise ConfigError(
+                "line %d: a '#' makes a comment of a JSON document: remove it, or write {} for the defaults" % number
+            )
     return True
 
 

@@ -37,6 +37,9 @@ _WORDS.update((form, False) for word in ("false", "no", "off") for form in (word
 _INTEGER = r"[-+]?(?:0|[1-9][0-9_]*)\Z"
 _FLOAT = r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*(?=[eE]))(?:[eE][-+]?[0-9]+)?\Z"
 
+#: What a key of YAML without quotation marks does not have.
+_OF_JSON = r"[\[\]{}\"]"
+
 
 def parse(text: str) -> t.Any:
     """The value of a file with one YAML document; none for one without.
@@ -96,6 +99,12 @@ def _key(event: t.Any) -> str:
         raise ConfigError("line %d: a key must be text" % line)
     if event.value == "<<":
         raise ConfigError("line %d: merge keys (<<) are not supported; write the keys" % line)
+    if event.style is None and re.search(_OF_JSON, event.value):
+        # One character in front of {"key": true} makes YAML of it, with a key that no policy has.
+        raise ConfigError(
+            "line %d: %s is not a key, because it has a brace, a bracket or a quotation mark: if the file is JSON, "
+            "remove what is before its first brace" % (line, show(event.value))
+        )
     return event.value
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import string
 import typing as t
@@ -64,6 +65,10 @@ class Expected(t.NamedTuple):
         ('{"resyncInterval": "\\u0035\\u006d"}', Expected(seconds=300)),
         ("--- {resyncInterval: 5m} # flow YAML", Expected(seconds=300)),
         ("cidrLimit: 1_000\nmasqLinkLocal: Yes\n", Expected(masq_link_local=True)),
+        ('"masqLinkLocal": true\n', Expected(masq_link_local=True)),
+        ('# write {} for the defaults, or a list: {"nonMasqueradeCIDRs": [...]}\n', Expected()),
+        ('# {\n#   "masqLinkLocal": true\n# }\n', Expected()),
+        ('# {"nonMasqueradeCIDRs": []}\nmasqLinkLocal: true\n', Expected(masq_link_local=True)),
     ],
 )
 def test_what_a_file_says_and_defaults_for_the_rest(text: str, expected: Expected) -> None:
@@ -147,8 +152,17 @@ def test_ipv6_mixed_in_with_ipv6_on(text: str) -> None:
         ('\n \t{"cidrLimit": 3,}\n', "cfg: invalid JSON, line 2"),
         ('\u00a0{"cidrLimit": 3}', "cfg: invalid JSON, line 1"),
         ('\ufeff\ufeff {"nonMasqueradeCIDRs": }', "cfg: invalid JSON, line 1"),
-        ('#{"cidrLimit": 3}\n', "cfg: a '#' makes a comment of a JSON document: remove it, or write {}"),
-        ('#"cidrLimit": 3}\n', "cfg: a '#' makes a comment of a JSON document: remove it, or write {}"),
+        ('#{"cidrLimit": 3}\n', "cfg: line 1: a '#' makes a comment of a JSON document: remove it, or write {}"),
+        ('#"cidrLimit": 3}\n', "cfg: line 1: a '#' makes a comment of a JSON document: remove it, or write {}"),
+        ('# a\n\n  # {"cidrLimit": 3}\n# b\n', "cfg: line 3: a '#' makes a comment of a JSON document"),
+        ('# a template wrote this{"cidrLimit": 3}\r\n', "cfg: line 1: a '#' makes a comment of a JSON document"),
+        ('# a\n#"cidrLimit": 3}\n', "cfg: line 2: a '#' makes a comment of a JSON document"),
+        ("#" * 100_000 + '{"cidrLimit": 3}', "cfg: line 1: a '#' makes a comment of a JSON document"),
+        ('x{"masqLinkLocal": true}\n', "cfg: line 1: 'x{.*' is not a key, because it has a brace"),
+        ('-{"masqLinkLocal": true}\n', "cfg: line 1: '-{"),
+        ('# a\n// {"masqLinkLocal": true}\n', "cfg: line 2: '// {"),
+        ('x"masqLinkLocal": true}\n', "cfg: line 1: 'x.masqLinkLocal"),
+        ("masqLinkLocal: true\nnonMasqueradeCIDRs]: [10.0.0.0/8]\n", "cfg: line 2: 'nonMasqueradeCIDRs]'"),
     ],
 )
 def test_a_broken_file_is_refused_with_its_name(text: str, problem: str) -> None:
@@ -233,13 +247,15 @@ JSON_FILES = {
     ),
     "on one line": '{"nonMasqueradeCIDRs": ["198.18.0.0/15"], "masqLinkLocal": false}\n',
     "an empty list": '{"nonMasqueradeCIDRs": []}\n',
+    "one key": '{"masqLinkLocal": true}\n',
+    "one key behind comments": '# a template of {{ }} wrote this\n#\n{"cidrLimit": 640, "enableIPv6": true}\n',
 }
 
 
 @pytest.mark.parametrize("name", JSON_FILES)
 def test_no_damage_by_one_character_gives_json_another_meaning(name: str) -> None:
     """What may come of it: an error; the same policy; one value that is another valid one of the same kind (8 for 64);
-    or one key that is not known, and then a note says so."""
+    or, where it still is JSON, one key that is not known, and then a note says so."""
     text = JSON_FILES[name]
     good = _shape(config_file.parse(text, "cfg").values)
     refused = same = other_value = unknown = 0
@@ -256,6 +272,7 @@ def test_no_damage_by_one_character_gives_json_another_meaning(name: str) -> Non
             lost = {option for option, _place in good} - {option for option, _place in found}
             assert len(document.notes) == 1 and len(lost) == 1 and "is not known" in document.notes[0], damaged
             assert found.items() <= good.items(), damaged
+            json.loads(re.sub("^ *#.*\n", "", damaged, flags=re.MULTILINE))
             continue
         assert found.keys() == good.keys(), damaged
         changed = [place for place in good if found[place] != good[place]]
@@ -263,7 +280,7 @@ def test_no_damage_by_one_character_gives_json_another_meaning(name: str) -> Non
         assert all(type(found[place]) is type(good[place]) for place in changed), damaged
         same, other_value = same + (not changed), other_value + bool(changed)
     # Spaces and the case of a key change nothing; damage to what is no key's name is refused, nearly all of it.
-    assert same > 20 and unknown > 1000 and refused > 1000 and refused > 10 * other_value
+    assert same > 20 and unknown > 500 and refused > 500 and refused > 5 * other_value
 
 
 @pytest.mark.parametrize("depth", [10, 100, 500, 700, 900, 950, 980, 990, 3000])
