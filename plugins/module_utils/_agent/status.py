@@ -13,6 +13,7 @@ from .._engine.backend import Action
 from .._engine.detect import Node
 from .._engine.other_actors import find_other_actors
 from .._engine.reconcile import Change, Result
+from .._policy.entries import as_written
 from .._policy.policy import Config
 from .._version import VERSION
 from . import last_verification, snapshot
@@ -92,7 +93,7 @@ def _policy_data(where: Paths, policy: EffectivePolicy, config: Config) -> t.Dic
     return {
         "sources": list(policy.sources) or ["defaults (%s does not exist)" % where.config],
         "problem": policy.problem,
-        **{name: [str(one) for one in value] if isinstance(value, tuple) else value for name, value in values.items()},
+        **{name: list(map(as_written, value)) if isinstance(value, tuple) else value for name, value in values.items()},
         "resync_interval_seconds": interval / 1e9,
     }
 

@@ -19,6 +19,7 @@ from .values import (
     SKIP,
     SNAT,
     AddressRange,
+    Interface,
     Network,
     PortRange,
     Service,
@@ -79,6 +80,15 @@ class PolicyRule(t.NamedTuple):
             if values:
                 words.append("%s %s" % (title, ", ".join(map(str, values))))
         return " ".join(words)
+
+
+def as_written(value: t.Any) -> str:
+    """Return a value of a policy as text, with interfaces as the operator wrote them."""
+    if isinstance(value, Snat) and value.out_interface:
+        value = value._replace(out_interface=as_written(value.out_interface))
+    elif isinstance(value, PolicyRule):
+        value = value._replace(out_interfaces=tuple(map(as_written, value.out_interfaces)))
+    return value.written if isinstance(value, Interface) else str(value)
 
 
 def parse_snat(value: t.Any) -> t.Tuple[Snat, ...]:

@@ -14,7 +14,7 @@ import typing as t
 
 from .._errors import ConfigError
 from .._system.ip_families import FAMILIES, IPV4, IPV6
-from .entries import PolicyRule, Snat, parse_rules, parse_snat
+from .entries import PolicyRule, Snat, as_written, parse_rules, parse_snat
 from .values import (
     LINK_LOCAL,
     PLACES_BY_CHAIN,
@@ -520,7 +520,7 @@ def _check_twice(
     for value in values:
         if value in known:
             raise ConfigError(
-                "%s: %s is in %s as well: remove it from one of them" % (label(name), value, label(other))
+                "%s: %s is in %s as well: remove it from one of them" % (label(name), as_written(value), label(other))
             )
 
 

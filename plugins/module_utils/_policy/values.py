@@ -387,10 +387,22 @@ def parse_networks(value: t.Any) -> t.Tuple[Network, ...]:
     return tuple(parse_cidr(entry) for entry in value)
 
 
-def parse_interface(name: t.Any) -> str:
+class Interface(str):
+    """The name of an interface, or of all that begin so; the latter ends with C(+), however the operator wrote it."""
+
+    written: str
+
+    @classmethod
+    def of(cls, name: str, written: str) -> Interface:
+        """Make one of its name and what the operator wrote."""
+        interface = cls(name)
+        interface.written = written
+        return interface
+
+
+def parse_interface(name: t.Any) -> Interface:
     """Read the name of an interface, or of all that begin so: C(+) at the end as in iptables, or C(*) as in nft.
 
-    :returns: the name, with C(+) if it is one of several.
     :raises ConfigError: no interface can have this name.
     """
     if name in ("+", "*"):
@@ -403,10 +415,10 @@ def parse_interface(name: t.Any) -> str:
             "%s is not the name of an interface: give at most %d characters, such as eth0, or bond+ for all that begin "
             "with bond" % (show(name), INTERFACE_NAME_LIMIT)
         )
-    return stem + "+" if several else stem
+    return Interface.of(stem + "+" if several else stem, text)
 
 
-def parse_interfaces(value: t.Any) -> t.Tuple[str, ...]:
+def parse_interfaces(value: t.Any) -> t.Tuple[Interface, ...]:
     """Names of interfaces, in order, without those that another entry matches.
 
     :raises ConfigError: not a list, too long, or as :func:`parse_interface`.

@@ -400,6 +400,20 @@ class TestVerify:
         assert run("status") == cli.OK
         assert re.search(r"^verified +never; run ip-masq-agent verify$", run.out, re.MULTILINE)
 
+    def test_status_shows_interfaces_as_they_are_written(self, run: Agent) -> None:
+        policy = {
+            "outInterfaces": ["eth0", "bond*"],
+            "exceptInterfaces": ["wg+"],
+            "snat": [{"address": "192.0.2.2", "outInterface": "bond*"}],
+            "rules": [{"action": "skip", "outInterfaces": ["eth*"]}],
+        }
+        run.config.write_text(json.dumps(policy))
+        assert run("status") == cli.OK, run.err
+        assert re.search(r"^interfaces +eth0, bond\*$", run.out, re.MULTILINE)
+        assert re.search(r"^skipped +wg\+$", run.out, re.MULTILINE)
+        assert re.search(r"^snat +192\.0\.2\.2 by bond\*$", run.out, re.MULTILINE)
+        assert re.search(r"^policy rules +skip by eth\*$", run.out, re.MULTILINE)
+
     def test_result_that_cannot_be_stored_is_reported(self, run: Agent) -> None:
         folder = Path(run.where.state_dir)
         folder.parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import json
 import sys
 import typing as t
 
@@ -66,6 +67,10 @@ def test_what_no_interface_is_called_is_refused(name: t.Any) -> None:
             {"out_interfaces": ["eth0", "eth1"], "except_interfaces": ["eth1"]},
             "exceptInterfaces: eth1 is in outInterfaces as well: remove it from one of them",
         ),
+        (
+            {"out_interfaces": ["eth+"], "except_interfaces": ["eth*"]},
+            "exceptInterfaces: eth\\* is in outInterfaces as well",
+        ),
         ({"out_interfaces": ["*"]}, "outInterfaces: '\\*' matches every interface: leave the entry out"),
         ({"out_interfaces": "eth0"}, "outInterfaces: 'eth0' is not a list: give a list of interfaces"),
         ({"skip_marks": ["%d" % n for n in range(17)]}, "skipMarks: 17 marks are more than the limit of 16"),
@@ -124,6 +129,16 @@ def test_digests_are_those_of_before_as_long_as_the_options_are_not_used() -> No
     one = build({"out_interfaces": ["eth0", "eth1"]})
     assert one.digest == build({"out_interfaces": ["eth1", "eth0"]}).digest != build({}).digest
     assert one.digest != build({"except_interfaces": ["eth0", "eth1"]}).digest
+
+
+def test_policies_are_the_same_however_interfaces_are_written() -> None:
+    for key, value in (
+        ("except_interfaces", ["eth%s"]),
+        ("snat", [{"address": "192.0.2.7", "out_interface": "eth%s"}]),
+        ("rules", [{"action": "skip", "out_interfaces": ["eth%s"]}]),
+    ):
+        one, other = (build(json.loads(json.dumps({key: value}) % sign)) for sign in "+*")
+        assert one == other and one.digest == other.digest and repr(one) == repr(other)
 
 
 def test_lists_of_several_files_are_united() -> None:
