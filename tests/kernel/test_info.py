@@ -166,6 +166,26 @@ def test_both_families_in_one_table(topology: Topology) -> None:
     assert any(":" in one for one in ranges) and any("." in one for one in ranges)
 
 
+def test_without_a_policy_it_says_what_it_looked_at(topology: Topology) -> None:
+    node = topology.node
+    place = "in iptables_nft with masq_chain IP-MASQ-AGENT"
+    (finding,) = _info(node, backend="iptables_nft")["health"]
+    assert finding["text"] == "no policy is given, and there are no active rules " + place
+    apply(node, backend="iptables_nft", **_POLICY)
+    for family in ("iptables", "ip6tables"):
+        node.run(family + "-nft", *"-t nat -I IP-MASQ-AGENT -m length --length 99 -j RETURN".split())
+    result = _info(node, backend="iptables_nft", destinations=[_V4.outside[0]])
+    assert (result["policy"]["origin"], result["verified"]) == ("none", None)
+    assert result["explanations"][0]["decided_by"]["owner"] == "ip-masq-agent"
+    (finding,) = result["health"]
+    assert finding["code"] == "not_configured"
+    assert finding["text"] == "no policy is given, and the active rules %s are not of this agent's form" % place
+    result = _info(node, backend="iptables_nft", masq_chain="OTHER", destinations=[_V4.outside[0]])
+    assert result["explanations"][0]["decided_by"]["owner"] == "ip-masq-agent"
+    (finding,) = result["health"]
+    assert finding["text"] == "no policy is given, and there are no active rules in iptables_nft with masq_chain OTHER"
+
+
 def test_rule_that_kubenet_left(ns: Namespace) -> None:
     rule = (
         '-A POSTROUTING ! -d 10.0.0.0/8 -m comment --comment "kubenet: SNAT for outbound traffic from cluster" '

@@ -49,12 +49,7 @@ def _lines(one: Data, found: Data) -> t.Iterator[str]:
         translated = one["declared"] != one["seen"] and one["agrees"]
         yield "declared: %s%s" % (WHOSE[one["declared"]], "; the translation is intended" if translated else "")
     elif one["source"] is not None and one["outcome"] == "sent":
-        managed = found["policy"]["exempt"]
-        # Of another source, interface or mark than the policy's, or from an address of the node.
-        unmanaged = "the policy is not about this connection"
-        yield "declared: nothing: " + (
-            unmanaged if _family(one) in managed else "IPv6 is not managed (enableIPv6 is off)"
-        )
+        yield "declared: nothing: " + _why_nothing(one, found["policy"])
     rule = one["decided_by"]
     if rule:
         yield "decided by: %(owner)s, %(backend)s, table %(table)s, chain %(chain)s: %(rule)s" % rule
@@ -66,8 +61,15 @@ def _lines(one: Data, found: Data) -> t.Iterator[str]:
         yield "remedy: " + one["remedy"]
 
 
-def _family(one: Data) -> str:
-    return IPV6 if ":" in one["destination"] else IPV4
+def _why_nothing(one: Data, policy: Data) -> str:
+    """Why a policy declares nothing about a packet that left."""
+    family = IPV6 if ":" in one["destination"] else IPV4
+    if family in policy["exempt"]:
+        # Of another source, interface or mark than the policy's, or from an address of the node.
+        return "the policy is not about this connection"
+    if policy["origin"] not in (inspection.FROM_OPTIONS, inspection.FROM_AGENT):
+        return "no policy is given, and no rules of this agent's form were found for IPv%s" % family[-1]
+    return "IPv6 is not managed (enableIPv6 is off)"
 
 
 def _answer(one: Data) -> str:

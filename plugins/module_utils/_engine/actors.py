@@ -220,7 +220,7 @@ UNKNOWN = Actor(
     "unknown",
     r".*",
     r".*",
-    "a rule that an administrator or an unknown program made: delete it, or declare the range as one to masquerade",
+    "a rule that an administrator or an unknown program made: delete it",
 )
 
 

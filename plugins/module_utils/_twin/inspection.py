@@ -201,9 +201,7 @@ def _health(node: Node, policy: ComparedPolicy, result: Result) -> t.Iterator[He
             "correct the file, then ip-masq-agent sync",
         )
     if policy.origin == NOWHERE:
-        yield Health(
-            "not_configured", WARNING, "no policy is declared and no chain of the agent is active", "give a policy"
-        )
+        yield Health("not_configured", WARNING, "no policy is given, and " + _no_rules(config, result), "give a policy")
         return
     if policy.origin == FROM_RULES:
         return
@@ -225,6 +223,16 @@ def _health(node: Node, policy: ComparedPolicy, result: Result) -> t.Iterator[He
         )
     for remark in result.remarks:
         yield Health("foreign_nat_rule", WARNING, remark, "run with verify: true to see whether packets meet it")
+
+
+def _no_rules(config: Config, result: Result) -> str:
+    """Why the active rules give no policy."""
+    if result.errors:
+        return "the active rules cannot be read"
+    place = "in %s with masq_chain %s" % (result.backend, config.masq_chain)
+    if any(change.plan.found.rules for change in result.managed):
+        return "the active rules %s are not of this agent's form" % place
+    return "there are no active rules %s" % place
 
 
 def _ask(

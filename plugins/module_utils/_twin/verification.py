@@ -255,7 +255,17 @@ def blame(verdict: Verdict, rule: t.Optional[Rule]) -> t.Optional[Blame]:
         if verdict.seen != POD:
             return None
         actor = None  # it only let the packet pass; the rule that is missing is another one
-    return Blame(actor.name, actor.remedy) if actor is not None else Blame("none", _NO_RULE)
+    if actor is None:
+        return Blame("none", _NO_RULE)
+    other = _OTHER_POLICY.get((verdict.declared, verdict.seen), "") if actor is actors.UNKNOWN else ""
+    return Blame(actor.name, actor.remedy + other)
+
+
+#: What an operator may do who wants to keep a rule, by what was declared and what was seen.
+_OTHER_POLICY: t.Dict[t.Tuple[t.Optional[str], str], str] = {
+    (POD, NODE): ", or masquerade the range in the policy",
+    (NODE, POD): ", or exempt the range in the policy",
+}
 
 
 def _broken(declaration: Declaration, mine: t.Container[str], answer: Answer) -> t.Optional[t.Tuple[str, str]]:

@@ -49,7 +49,7 @@ _CONFLICT = {
     "sources": [],
 }
 _FOUND: t.Dict[str, t.Any] = {
-    "policy": {"exempt": {"ipv4": ["10.0.0.0/8"]}},
+    "policy": {"origin": "agent", "exempt": {"ipv4": ["10.0.0.0/8"]}},
     "explanations": [],
     "conflicts": [],
     "questions": 9,
@@ -131,6 +131,24 @@ def test_explanation_names_rule_and_remedy(agent: Agent) -> None:
 def test_explanation_says_what_was_declared(agent: Agent, changes: t.Dict[str, t.Any], said: str) -> None:
     agent.finds(explanations=[dict(_EXPLAINED, **changes)])
     assert agent.explain()[1].startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("origin", "managed", "destination", "named"),
+    [
+        ("active rules", ["ipv6"], "10.9.9.9", "IPv4"),
+        ("active rules", ["ipv4"], "fd00::1", "IPv6"),
+        ("none", [], "10.9.9.9", "IPv4"),
+        ("none", [], "fd00::1", "IPv6"),
+    ],
+)
+def test_explanation_without_a_policy_names_the_family_that_was_asked_about(
+    agent: Agent, origin: str, managed: t.List[str], destination: str, named: str
+) -> None:
+    policy = {"origin": origin, "exempt": {family: [] for family in managed}}
+    agent.finds(policy=policy, explanations=[dict(_EXPLAINED, declared=None, destination=destination)])
+    said = "declared: nothing: no policy is given, and no rules of this agent's form were found for " + named
+    assert agent.explain()[1] == said
 
 
 @pytest.mark.parametrize(

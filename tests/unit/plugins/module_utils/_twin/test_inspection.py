@@ -92,7 +92,9 @@ def _explained(destination: str, source: str, chain: str) -> t.Dict[str, t.Any]:
         (_EXEMPT, _NODE, "cali-nat-outgoing", "node", False, "Calico", "natOutgoing"),
         (_EXEMPT, _NODE, "KUBE-POSTROUTING", "node", True, "kube-proxy", None),
         (_OUTSIDE, _POD, "KUBE-POSTROUTING", "pod", False, "kube-proxy", "sync"),
-        (_OUTSIDE, "192.0.2.7", "mine", "192.0.2.7", False, "unknown", "delete it"),
+        (_OUTSIDE, "192.0.2.7", "mine", "192.0.2.7", False, "unknown", "made: delete it"),
+        (_OUTSIDE, _POD, "mine", "pod", False, "unknown", "delete it, or exempt the range in the policy"),
+        (_EXEMPT, _NODE, "mine", "node", False, "unknown", "delete it, or masquerade the range in the policy"),
     ],
 )
 def test_explanation(
@@ -102,6 +104,7 @@ def test_explanation(
     assert (found["seen"], found["seen_address"], found["agrees"]) == (seen, source, agrees)
     assert found["decided_by"]["owner"] == owner
     assert found["remedy"] is None if remedy is None else remedy in found["remedy"]
+    assert source != "192.0.2.7" or found["remedy"].endswith("delete it")
 
 
 def test_packet_that_does_not_leave_neither_agrees_nor_disagrees() -> None:
