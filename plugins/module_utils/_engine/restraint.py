@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import typing as t
 
+from .._system import reference_agents
 from . import actors
 from .backend import Action, ActionKind, Repair
 from .iptables_syntax import shown
@@ -24,9 +25,6 @@ PERIOD = 3600.0
 
 #: How many repairs are remembered.
 KEPT = 64
-
-#: Names of the reference agent's program and of its successor on Azure.
-_AGENTS = ("ip-masq-agent", "ip-masq-agent-v2")
 
 
 class Done(t.NamedTuple):
@@ -107,21 +105,10 @@ def _left_repairs(result: Result) -> t.List[str]:
 
 
 def other_agents(proc: str = "/proc") -> t.List[str]:
-    """Command lines of running reference agents, in containers too (proc(5)). Ours is a script of Python's."""
-    return [shown(" ".join(words).strip()) for words in _agents(proc)]
+    """Command lines of running reference agents."""
+    return [shown(" ".join(words).strip()) for words in reference_agents.running(proc)]
 
 
 def other_program(proc: str = "/proc") -> str:
     """The name of a running reference agent's program; C(unknown) if none was found."""
-    return next((os.path.basename(words[0]) for words in _agents(proc)), "unknown")
-
-
-def _agents(proc: str) -> t.Iterator[t.List[str]]:
-    for pid in sorted(filter(str.isdigit, os.listdir(proc)), key=int):
-        try:
-            with open(os.path.join(proc, pid, "cmdline"), "rb") as cmdline:
-                words = cmdline.read(4096).decode("utf-8", "replace").split("\0")
-        except OSError:
-            continue
-        if os.path.basename(words[0]) in _AGENTS:
-            yield words
+    return next((os.path.basename(words[0]) for words in reference_agents.running(proc)), "unknown")
