@@ -22,7 +22,9 @@ options:
     elements: raw
   nomasq_all_reserved_ranges:
     description:
-      - Make every reserved IPv4 range the default of O(non_masquerade_cidrs), not only RFC 1918.
+      - Make every reserved IPv4 range the default of O(non_masquerade_cidrs), not only RFC 1918. These are
+        V(10.0.0.0/8), V(172.16.0.0/12), V(192.168.0.0/16), V(100.64.0.0/10), V(192.0.0.0/24), V(192.0.2.0/24),
+        V(192.88.99.0/24), V(198.18.0.0/15), V(198.51.100.0/24), V(203.0.113.0/24) and V(240.0.0.0/4).
     type: bool
     default: false
   cidr_limit:
@@ -34,11 +36,14 @@ options:
   masq_link_local:
     description:
       - Masquerade traffic to V(169.254.0.0/16) too.
+      - A range of O(non_masquerade_cidrs) that contains it, such as V(0.0.0.0/0), still exempts it. To masquerade it
+        inside of such a range, name it in O(masquerade_cidrs) as well.
     type: bool
     default: false
   masq_link_local_ipv6:
     description:
-      - Masquerade traffic to V(fe80::/10) too.
+      - Masquerade traffic to V(fe80::/10) too. For a range of O(non_masquerade_cidrs) that contains it, see
+        O(masq_link_local).
     type: bool
     default: false
   enable_ipv6:
@@ -62,7 +67,9 @@ options:
     description:
       - Masquerade tcp, udp and sctp to these source ports only, each a port or C(FIRST-LAST). Ranges are used in
         proportion to their size.
-      - If not set, the kernel chooses.
+      - If not set, or with V([]), the kernel chooses.
+      - A connection for which no port is free gets no answer, because the kernel drops its packets. A port is free if
+        no other connection to the same destination and port uses it.
     type: list
     elements: raw
   backend:
@@ -98,35 +105,41 @@ options:
       - Destinations that are masqueraded although a range of O(non_masquerade_cidrs) contains them. Of both lists the
         longest prefix decides. A range in both lists is refused.
       - With V(0.0.0.0/0) in O(non_masquerade_cidrs), only these are masqueraded.
+      - If not set, or with V([]), there are no such ranges.
     type: list
     elements: raw
   source_cidrs:
     description:
       - Manage connections from these sources only, as a rule those of pods. All others are left to later rules, in the
         families of which no source is named too.
-      - If not set, the source does not matter.
+      - If not set, or with V([]), connections from all sources are managed. An empty list means all here, and none in
+        O(non_masquerade_cidrs).
     type: list
     elements: raw
   out_interfaces:
     description:
       - Manage traffic that leaves by these interfaces only. C(+) or C(*) at the end of a name means all interfaces with
         such a name.
-      - If not set, the interface does not matter.
+      - If not set, or with V([]), traffic by all interfaces is managed. An empty list means all here, and none in
+        O(non_masquerade_cidrs).
     type: list
     elements: raw
   except_interfaces:
     description:
       - Leave traffic that leaves by these interfaces to later rules. Names as in O(out_interfaces).
+      - If not set, or with V([]), there are no such interfaces.
     type: list
     elements: raw
   skip_marks:
     description:
       - Leave packets with one of these marks to later rules, that is, to the program that marks them.
       - As with iptables, C(VALUE) is the whole mark, and C(VALUE/MASK) some of its bits. Programs share the mark, so
-        as a rule their bits are given, such as V(0x4000/0x4000).
-      - It is empty by default. What kube-proxy (C(0x4000)) and the CNI plugin portmap (C(0x2000)) mark is to be
-        masqueraded anyway, and with O(exemption=accept) and O(exemption=enforce) is never exempt. It is for programs
-        that give packets another address, such as an egress gateway, by rules after ours.
+        as a rule their bits are given, such as V(0x4000/0x4000). V(0) is a packet without a mark, which most packets
+        are.
+      - If not set, or with V([]), there are no such marks. What kube-proxy (C(0x4000)) and the CNI plugin portmap
+        (C(0x2000)) mark is to be masqueraded anyway, and with O(exemption=accept) and O(exemption=enforce) is never
+        exempt. The option is for programs that give packets another address, such as an egress gateway, by rules after
+        ours.
     type: list
     elements: raw
   snat:
@@ -135,6 +148,7 @@ options:
         matches counts; connections that none matches get the address of the interface.
       - The addresses must be on the node when the policy is applied, otherwise it is refused. See also
         O(snat_missing).
+      - If not set, or with V([]), there are none. In an entry an empty C(source_cidrs) means all sources.
       - An entry acts in the family of its address. O(to_ports) and O(random_fully) apply as well.
       - "Keys of an entry: C(address) (an address, or C(FIRST-LAST), at most 256), and optionally C(out_interface) (a
         name as in O(out_interfaces)) and C(source_cidrs)."
@@ -154,11 +168,14 @@ options:
   rules:
     description:
       - What becomes of connections, whatever the other lists, O(source_cidrs), O(out_interfaces) and
-        O(except_interfaces) say. The first entry that matches counts.
+        O(except_interfaces) say. The first entry that matches counts. If not set, or with V([]), there are none.
       - "Keys of an entry: C(action), and as conditions C(sources), C(destinations) (both CIDRs), C(out_interfaces),
         C(protocols) (C(tcp), C(udp), C(sctp), C(icmp), which in IPv6 is ICMPv6) and C(ports) (destination ports, each a
-        port or C(FIRST-LAST); without protocols those of tcp, udp and sctp). A condition that is not given matches
-        everything; of several values one must match."
+        port or C(FIRST-LAST); without protocols those of tcp, udp and sctp). A condition that is not given, or
+        that is an empty list, matches everything; of several values one must match."
+      - An entry acts in the families of its addresses. With sources, destinations or an C(address) of IPv4 alone it
+        decides about no IPv6 connection, and one with sources of one family and destinations of the other decides about
+        none at all.
       - "Actions: C(exempt) keeps the source address, protected as O(exemption) says. C(masquerade) uses the address of
         O(snat) or of the interface, C(snat) the key C(address). C(skip) leaves the connection to later rules."
       - With an iptables backend each combination of values is a rule; more than 4096 are refused. With

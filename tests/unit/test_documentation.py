@@ -13,10 +13,15 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.kubenode.ip_masq.plugins.doc_fragments.policy import ModuleDocFragment
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.units import unit_files
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.actors import ACTORS
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import (
+    DEFAULTS,
+    POLICY_OPTIONS,
+    RESERVED_CIDRS,
+)
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.fleet import STATES
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import ADDRESSES, PLUGINS, derive
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import DEFAULTS as DEFAULTS_OF_KUBESPRAY
@@ -105,6 +110,23 @@ def test_policy_table_has_every_key_with_its_default() -> None:
         assert option.split()[0] == "`%s`" % key.name
         if key.name in DEFAULTS and DEFAULTS[key.name] != ():
             assert yaml.safe_load(default.strip("`")) == DEFAULTS[key.name]
+
+
+@pytest.mark.parametrize("name", [option.name for option in POLICY_OPTIONS if option.type == "list"])
+def test_what_an_empty_list_means_is_said_of_each(name: str) -> None:
+    fragment = yaml.safe_load(ModuleDocFragment.DOCUMENTATION)["options"][name]["description"]
+    spec = yaml.safe_load((location() / "roles/ip_masq_agent/meta/argument_specs.yml").read_text(encoding="utf-8"))
+    variable = spec["argument_specs"]["main"]["options"]["ip_masq_agent_" + name]["description"]
+    assert "V([])" in " ".join(fragment) and "V([])" in variable
+    (row,) = [row for row in rows(OPTIONS, "## Policy") if row[0].startswith("`%s`" % name)]
+    assert "`[]`" in row[3] or row[2] == "none"
+
+
+def test_every_reserved_range_is_listed() -> None:
+    fragment = yaml.safe_load(ModuleDocFragment.DOCUMENTATION)["options"]["nomasq_all_reserved_ranges"]["description"]
+    assert re.findall(r"V\(([0-9./]+)\)", " ".join(fragment)) == list(RESERVED_CIDRS)
+    (row,) = [row for row in rows(OPTIONS, "## Policy") if row[0].startswith("`nomasq_all_reserved_ranges`")]
+    assert re.findall(r"[0-9.]+/[0-9]+", row[3]) == list(RESERVED_CIDRS[3:])
 
 
 def test_variables_are_those_of_the_role() -> None:

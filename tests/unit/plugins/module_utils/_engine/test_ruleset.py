@@ -206,3 +206,56 @@ def test_rules_give_back_the_ruleset(config: t.Any, family: str) -> None:
 )
 def test_rules_of_another_shape_are_no_ruleset(rules: t.List[t.Any]) -> None:
     assert from_rules(rules) is None
+
+
+def _rules(family: str = "ipv4", **options: t.Any) -> t.List[t.Any]:
+    """The rules of a policy in one family."""
+    return list(from_config(build(options), family).rules)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "to_ports",
+        "masquerade_cidrs",
+        "source_cidrs",
+        "out_interfaces",
+        "except_interfaces",
+        "skip_marks",
+        "snat",
+        "rules",
+    ],
+)
+def test_an_empty_list_narrows_nothing(option: str) -> None:
+    assert _rules(**{option: []}) == _rules()
+    assert _rules(non_masquerade_cidrs=[]) != _rules()
+
+
+def test_an_exempt_range_exempts_link_local_too_that_is_to_be_masqueraded() -> None:
+    options: t.Dict[str, t.Any] = {"non_masquerade_cidrs": ["0.0.0.0/0"], "masq_link_local": True}
+    assert [type(rule) for rule in _rules(**options)] == [Exempt, Masquerade]
+    first, *_rest = _rules(masquerade_cidrs=["169.254.0.0/16"], **options)
+    assert isinstance(first, Masquerade) and str(first.network) == "169.254.0.0/16"
+
+
+def test_the_mark_zero_is_a_packet_without_a_mark() -> None:
+    assert str(t.cast(Guard, _rules(skip_marks=["0"])[0]).mark) == "0x0"
+
+
+@pytest.mark.parametrize(
+    ("entry", "families"),
+    [
+        ({"action": "snat", "address": "192.0.2.7"}, ["ipv4"]),
+        ({"action": "exempt", "destinations": ["10.9.0.0/16"]}, ["ipv4"]),
+        ({"action": "exempt", "sources": ["fd00::/8"]}, ["ipv6"]),
+        ({"action": "exempt", "sources": ["fd00::/8"], "destinations": ["10.9.0.0/16"]}, []),
+        ({"action": "exempt", "sources": [], "destinations": [], "out_interfaces": [], "protocols": ["tcp"]}, FAMILIES),
+    ],
+)
+def test_an_entry_acts_in_the_families_of_its_addresses(entry: t.Dict[str, t.Any], families: t.Sequence[str]) -> None:
+    acts = [
+        family
+        for family in FAMILIES
+        if _rules(family, enable_ipv6=True, rules=[entry]) != _rules(family, enable_ipv6=True)
+    ]
+    assert acts == list(families)
