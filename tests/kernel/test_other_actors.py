@@ -78,12 +78,31 @@ def test_nat_chains_of_other_tables_are_named(node: AgentNode) -> None:
     node.sync()
     notes = [note for note in node.status()["notes"] if "of nftables has the nat chain" in note]
     assert [note.partition(",")[0] for note in notes] == ["table inet firewalld of nftables has the nat chain nat_POST"]
+    assert not any("policy" in note for note in notes)
     node.configure(backend="nftables", enableIPv6=True)
     notes = [note for note in node.status()["notes"] if "of nftables has the nat chain" in note]
     assert {note.partition(",")[0] for note in notes} == {
         "table inet firewalld of nftables has the nat chain nat_POST",
         "table ip6 other of nftables has the nat chain six",
     }
+
+
+def test_a_policy_of_drop_is_named(node: AgentNode) -> None:
+    node.ns.run(
+        "nft",
+        "add table inet theirs;"
+        "add chain inet theirs post { type nat hook postrouting priority 110; policy drop; };"
+        "add table ip nat; add chain ip nat POSTROUTING { type nat hook postrouting priority 100; policy drop; };",
+    )
+    node.configure(backend="iptables_nft")
+    node.sync()
+    notes = [note for note in node.status()["notes"] if "policy" in note]
+    assert [note.partition(",")[0].partition(":")[0] for note in notes] == [
+        "the policy of POSTROUTING is DROP",
+        "table inet theirs of nftables has the nat chain post",
+    ]
+    VARIANTS["iptables_legacy"].load(node.ns, "ipv4", ":POSTROUTING DROP [0:0]")
+    assert any("POSTROUTING of iptables_legacy is DROP" in note for note in node.status()["notes"])
 
 
 def test_nothing_is_named_and_no_table_created_where_there_is_nothing(node: AgentNode) -> None:

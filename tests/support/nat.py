@@ -67,6 +67,8 @@ class Nat:
         self.interloper: t.Callable[[], None] = lambda: None
         #: whether the kernel asks none of the chains
         self.dormant = False
+        #: of POSTROUTING
+        self.policy = "ACCEPT"
         #: what every program says while somebody holds the lock; empty: nobody does
         self.lock_message = ""
         self._generation = 1
@@ -119,7 +121,8 @@ class Nat:
         if any(UNREADABLE in rule for rule in self.chains.get(chain, ())):
             return Outcome(3, "", "iptables v1.8.9 (nf_tables): Parsing nftables rule failed\n")
         if chain in self.chains:
-            head = "-P %s ACCEPT" % chain if chain in BUILTIN_CHAINS else "-N %s" % chain
+            policy = self.policy if chain == "POSTROUTING" else "ACCEPT"
+            head = "-P %s %s" % (chain, policy) if chain in BUILTIN_CHAINS else "-N %s" % chain
             return Outcome(
                 0, "\n".join([head] + ["-A %s %s" % (chain, printed(r)) for r in self.chains[chain]]) + "\n", ""
             )

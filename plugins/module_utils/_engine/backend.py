@@ -123,6 +123,8 @@ class OtherRule(t.NamedTuple):
     before: bool
     #: whether it has conditions that its tool does not print
     partial: bool = False
+    #: whether it is the policy of the chain, and drops what no rule decides about
+    drops: bool = False
 
 
 class Misplaced(t.NamedTuple):

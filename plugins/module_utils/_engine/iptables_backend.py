@@ -62,6 +62,7 @@ _COMBINED_RULES = 4096
 _GUARDED = r"-A \S+ (?:-s|-o|-m mark) "
 _COUNTED = r" -c ([0-9]+) ([0-9]+) -j (\w+)"
 _FAILED_LINE = r"line:? (\d+)"
+_POLICY = r"-P POSTROUTING (\w+)"
 
 
 class Chain(t.NamedTuple):
@@ -83,6 +84,8 @@ class State(t.NamedTuple):
     dormant: bool = False
     #: of the kernel's rules; none where it was not the same from beginning to end, or the kernel does not count
     generation: Generation = Generation()
+    #: of POSTROUTING
+    policy: str = "ACCEPT"
 
     def jumps(self, chain: str) -> t.List[PostroutingRule]:
         """The rules of POSTROUTING that lead to a chain."""
@@ -113,6 +116,8 @@ class _Look(t.NamedTuple):
 
     printed: t.Optional[t.Tuple[str, ...]]
     held: t.Optional[t.List[KernelRule]]
+    #: of the chain, where iptables printed one
+    policy: str = "ACCEPT"
 
 
 class Iptables:
@@ -162,14 +167,14 @@ class Iptables:
         return None if self._kernel is None else self._kernel.generation()
 
     def _observe(self) -> State:
-        postrouting = self._postrouting()
+        postrouting, policy = self._postrouting()
         names = dict.fromkeys([rule.target for rule in postrouting if self._is_predecessor(rule)] + self._former)
         # A jump that iptables-restore cannot delete keeps its chain, and would have the transaction refused.
         stuck = [rule.target for rule in postrouting if rule.deletion]
         read = [(name, self._read(name)) for name in names if name not in stuck]
         predecessors = tuple((name, chain) for name, chain in read if chain is not None)
         dormant = self._kernel is not None and self._kernel.is_dormant()
-        return State(self._read(self._chain), postrouting, predecessors, dormant)
+        return State(self._read(self._chain), postrouting, predecessors, dormant, policy=policy)
 
     def _is_predecessor(self, rule: PostroutingRule) -> bool:
         """Whether this is the jump of an earlier agent, or of ours under an earlier name of the chain."""
@@ -191,9 +196,11 @@ class Iptables:
         done = self._tool.list_chain(chain)
         if done.rc == 0:
             printed = printed_rules(done.stdout)
-            if held is None or len(held) == len(printed):
-                return _Look(printed, held)
-            return self._reconciled(chain, printed, held)
+            look = _Look(printed, held)
+            if held is not None and len(held) != len(printed):
+                look = self._reconciled(chain, printed, held)
+            policy = re.match(_POLICY, done.stdout)
+            return look._replace(policy=policy.group(1)) if policy else look
         if held is not None and (done.crashed or any(said in done.stderr for said in _CANNOT_PRINT)):
             return _Look(None, held)
         if "No chain/target/match by that name" in done.stderr or "does not exist" in done.stderr:
@@ -224,15 +231,15 @@ class Iptables:
         )
         return Chain(look.printed, whole)
 
-    def _postrouting(self) -> t.Tuple[PostroutingRule, ...]:
+    def _postrouting(self) -> t.Tuple[t.Tuple[PostroutingRule, ...], str]:
+        """Read the rules of POSTROUTING and its policy."""
         look = self._look("POSTROUTING")
         if look is None:
-            return ()
+            return (), "ACCEPT"
         if look.printed is None:
-            return tuple(self._unprintable(rule) for rule in look.held or ())
-        return tuple(
-            self._printed(number, rule, look.held) for number, rule in enumerate(parse_postrouting(look.printed), 1)
-        )
+            return tuple(self._unprintable(rule) for rule in look.held or ()), look.policy
+        printed = enumerate(parse_postrouting(look.printed), 1)
+        return tuple(self._printed(number, rule, look.held) for number, rule in printed), look.policy
 
     def _printed(self, number: int, rule: PostroutingRule, held: t.Optional[t.Sequence[KernelRule]]) -> PostroutingRule:
         """A rule of POSTROUTING that iptables printed, with what the kernel adds."""
@@ -382,7 +389,7 @@ class Iptables:
             self._listing(after),
             self._view(after, wanted),
             self._view(before, found),
-            others=other_rules(after.postrouting, self._jump(after)),
+            others=other_rules(after.postrouting, self._jump(after), before.policy),
         )
 
     def _jump(self, state: State) -> int:

@@ -25,6 +25,7 @@ from .nftables_syntax import TABLE as MANAGED_TABLE
 #: an unknown chain does other checks look at.
 _NOT_NAMED = ("kube-proxy", "ip-masq-agent", actors.UNKNOWN.name)
 _EFFECT = "which may masquerade exempt traffic (its rules were not evaluated)"
+_DROPS = "; its policy drops traffic that they do not translate or accept"
 
 
 def find_other_actors(node: Node, families: t.Iterable[str]) -> t.List[str]:
@@ -45,10 +46,12 @@ def find_other_actors(node: Node, families: t.Iterable[str]) -> t.List[str]:
             base_chains = nfnetlink.nat_postrouting_chains(family)
         except NodeError:
             continue
-        for nft_family, table, chain in base_chains:
-            if table != MANAGED_TABLE and (nft_family == "inet" or (table, chain) != (IPTABLES_TABLE, "POSTROUTING")):
-                place = "table %s %s of nftables has the nat chain %s" % (nft_family, shown(table), shown(chain))
-                found["%s, %s" % (place, _EFFECT)] = None
+        for base in base_chains:
+            of_iptables = base.family != "inet" and (base.table, base.name) == (IPTABLES_TABLE, "POSTROUTING")
+            if base.table != MANAGED_TABLE and not of_iptables:
+                names = (base.family, shown(base.table), shown(base.name))
+                place = "table %s %s of nftables has the nat chain %s" % names
+                found["%s, %s%s" % (place, _EFFECT, _DROPS if base.drops else "")] = None
     return list(found)
 
 

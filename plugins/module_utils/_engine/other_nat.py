@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Rules of other programs in POSTROUTING that match exempt traffic too. Reads, never writes.
+"""Rules of other programs in POSTROUTING that match exempt traffic too, and its policy. Reads, never writes.
 
 Looked at are the POSTROUTING chains of iptables, in both variants, whichever backend holds the managed rules. Chains
 that these rules jump to, and native tables that other programs made with nft, are not looked at.
@@ -16,17 +16,23 @@ from .iptables_syntax import PostroutingRule, conditions, shown
 
 _NAT_TARGETS = ("MASQUERADE", "SNAT")
 _VERDICTS = ("ACCEPT", "RETURN")
+_DROPS = (
+    "the policy of %s is DROP: traffic that no rule translates or accepts is dropped there. Set the policy to ACCEPT "
+    "unless it is intended"
+)
 
 
-def other_rules(postrouting: t.Sequence[PostroutingRule], jump: int) -> t.Tuple[OtherRule, ...]:
-    """The rules of one POSTROUTING that decide about traffic which the managed chain decides about as well.
+def other_rules(postrouting: t.Sequence[PostroutingRule], jump: int, policy: str = "ACCEPT") -> t.Tuple[OtherRule, ...]:
+    """Return the rules of one POSTROUTING that decide about traffic which the managed chain decides about as well.
 
     Rules for marked traffic (kube-proxy, portmap) and for a source of their own (container bridges) are left out: they
-    are needed, or do not match the pods' traffic.
+    are needed, or do not match the pods' traffic. Rules for all other marks or sources do match it.
 
     :param jump: index of the jump to the managed chain; negative where there is none.
+    :param policy: of POSTROUTING, as iptables prints it.
     """
-    return tuple(
+    end = OtherRule("-P POSTROUTING " + policy, masquerades=False, before=False, drops=True)
+    return (end,) * (policy == "DROP") + tuple(
         OtherRule(
             shown(rule.line),
             masquerades=rule.target in _NAT_TARGETS,
@@ -39,7 +45,20 @@ def other_rules(postrouting: t.Sequence[PostroutingRule], jump: int) -> t.Tuple[
 
 
 def _is_general(rule: PostroutingRule) -> bool:
-    return "--mark" not in rule.words and not {"-m mark", "-s"} & set(conditions(rule.words))
+    words = rule.words
+    for before, word, value in zip(("",) + words, words, words[1:]):
+        if (word == "-s" and before != "!") or (word == "--mark" and _needs_mark(value, before == "!")):
+            return False
+    # What iptables does not print may be anything.
+    return "--mark" in words or "-m mark" not in conditions(words)
+
+
+def _needs_mark(mark: str, inverted: bool) -> bool:
+    """Return whether the condition excludes packets without a mark."""
+    try:
+        return (int(mark.partition("/")[0], 0) == 0) == inverted
+    except ValueError:
+        return True
 
 
 def remarks(rules: t.Iterable[OtherRule], exemption: str) -> t.Iterator[str]:
@@ -49,16 +68,20 @@ def remarks(rules: t.Iterable[OtherRule], exemption: str) -> t.Iterator[str]:
     """
     for rule in rules:
         where = "before" if rule.before else "after"
-        if rule.masquerades and (rule.before or exemption == "return"):
+        if rule.drops:
+            yield _DROPS % "POSTROUTING"
+        elif rule.masquerades and (rule.before or exemption == "return"):
             yield _remark("a POSTROUTING rule %s the jump" % where, rule, "it can masquerade exempt traffic")
         elif rule.before and not rule.masquerades:
             yield _remark("a POSTROUTING rule before the jump", rule, "matching traffic bypasses the managed chain")
 
 
 def remarks_elsewhere(rules: t.Iterable[OtherRule], backend: str, exemption: str) -> t.Iterator[str]:
-    """What rules in POSTROUTING of another backend do to exempt traffic: it meets them too, unless enforced."""
+    """Describe what rules in POSTROUTING of another backend do to exempt traffic: it meets them, unless enforced."""
     for rule in rules:
-        if rule.masquerades and exemption != "enforce":
+        if rule.drops:
+            yield _DROPS % ("POSTROUTING of " + backend)
+        elif rule.masquerades and exemption != "enforce":
             yield _remark("a POSTROUTING rule of %s" % backend, rule, "it can masquerade exempt traffic")
 
 

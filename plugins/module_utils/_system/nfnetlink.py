@@ -29,7 +29,9 @@ _FAMILIES = {IPV4: socket.AF_INET, IPV6: socket.AF_INET6}
 #: NFTA_TABLE_NAME, NFTA_TABLE_FLAGS and NFT_TABLE_F_DORMANT
 _TABLE_NAME, _TABLE_FLAGS, _DORMANT = 1, 2, 1
 #: NFTA_CHAIN_*
-_CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_TYPE = 1, 3, 4, 7
+_CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY, _CHAIN_TYPE = 1, 3, 4, 5, 7
+#: NF_DROP
+_DROP = 0
 #: NFTA_HOOK_HOOKNUM and NF_INET_POST_ROUTING
 _HOOK_NUMBER, _POSTROUTING = 1, 4
 #: NFPROTO_INET
@@ -103,10 +105,19 @@ def has_chain(family: str, table: str, name: str) -> bool:
     return _get(_GET_CHAIN, family, text(_CHAIN_TABLE, table) + text(_CHAIN_NAME, name)) is not None
 
 
-def nat_postrouting_chains(family: str) -> t.List[t.Tuple[str, str, str]]:
-    """All chains of type nat at the hook postrouting that traffic of a family meets.
+class BaseChain(t.NamedTuple):
+    """A chain with a hook. The family is what nft calls it."""
 
-    :returns: family (as nft calls it), table and name of each.
+    family: str
+    table: str
+    name: str
+    #: whether its policy drops what its rules do not decide about
+    drops: bool
+
+
+def nat_postrouting_chains(family: str) -> t.List[BaseChain]:
+    """List all chains of type nat at the hook postrouting that traffic of a family meets.
+
     :raises NodeError: the kernel does not answer.
     """
     found = []
@@ -115,7 +126,9 @@ def nat_postrouting_chains(family: str) -> t.List[t.Tuple[str, str, str]]:
             chain = attributes(message.body[4:])
             hook = attributes(chain.get(_CHAIN_HOOK, b""))
             if string(chain.get(_CHAIN_TYPE, b"")) == "nat" and _number(hook.get(_HOOK_NUMBER, b"")) == _POSTROUTING:
-                found.append((nft_family, string(chain[_CHAIN_TABLE]), string(chain[_CHAIN_NAME])))
+                drops = _CHAIN_POLICY in chain and _number(chain[_CHAIN_POLICY]) == _DROP
+                table, name = string(chain[_CHAIN_TABLE]), string(chain[_CHAIN_NAME])
+                found.append(BaseChain(nft_family, table, name, drops))
     return found
 
 

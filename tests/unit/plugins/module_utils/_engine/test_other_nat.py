@@ -20,10 +20,14 @@ MASQUERADES = "it can masquerade exempt traffic"
 TAKES = "matching traffic bypasses the managed chain"
 
 
-def remarks(before: t.Sequence[str], behind: t.Sequence[str], exemption: str = "return") -> t.List[str]:
+def remarks(
+    before: t.Sequence[str], behind: t.Sequence[str], exemption: str = "return", policy: str = "ACCEPT"
+) -> t.List[str]:
     wanted = from_config(build({"exemption": exemption}), "ipv4")
     chains = {CHAIN: worlds.healthy(wanted), "POSTROUTING": [*before, JUMP, *behind], "KUBE-POSTROUTING": [], "X": []}
-    plan = converge(worlds.backend(Nat(chains=chains)), wanted).plan
+    nat = Nat(chains=chains)
+    nat.policy = policy
+    plan = converge(worlds.backend(nat), wanted).plan
     assert not plan.actions
     return list(remarks_on(plan.others, exemption))
 
@@ -53,11 +57,36 @@ def test_a_verdict_before_us_takes_traffic_and_one_behind_us_does_not(verdict: s
     [
         "-j KUBE-POSTROUTING",
         "-m mark --mark 0x4000/0x4000 -j MASQUERADE",
-        "-m mark ! --mark 0x4000/0x4000 -j RETURN",
         "-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
         "-s 192.0.2.1/32 -j ACCEPT",
+        "-m mark ! --mark 0x0/0x6000 -j MASQUERADE",
         '-m comment --comment "-j MASQUERADE" -j X',
     ],
 )
 def test_marked_and_source_limited_traffic_is_not_reported(benign: str) -> None:
     assert remarks([benign], [benign]) == []
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "! -s 192.0.2.1/32 -j MASQUERADE",
+        "! -s 192.0.2.0/24 -o eth0 -j SNAT --to-source 192.0.2.1",
+        "-m mark ! --mark 0x1/0x1 -j MASQUERADE",
+        "-m mark --mark 0x0/0x4000 -j MASQUERADE",
+    ],
+)
+def test_all_but_one_source_or_mark_is_reported(rule: str) -> None:
+    (early,) = remarks([rule], [], "accept")
+    assert rule in early and "before the jump" in early and MASQUERADES in early
+
+
+def test_a_return_of_all_unmarked_traffic_takes_it() -> None:
+    (early,) = remarks(["-m mark ! --mark 0x4000/0x4000 -j RETURN"], [])
+    assert TAKES in early
+
+
+@pytest.mark.parametrize("exemption", ["return", "accept"])
+def test_a_policy_of_drop_is_reported(exemption: str) -> None:
+    (remark,) = remarks([], [], exemption, policy="DROP")
+    assert remark.startswith("the policy of POSTROUTING is DROP: ")
