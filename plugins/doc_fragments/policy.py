@@ -93,8 +93,8 @@ options:
         nftables, and O(backend=auto) then means nftables.
       - Traffic that is answered only if it leaves with the address of the node is left to other rules. With V(accept)
         and V(enforce) these are packets that kube-proxy or the CNI plugin portmap has marked for masquerading
-        (C(0x4000), C(0x2000)) and packets from loopback addresses. With V(enforce) they are also connections whose
-        destination was changed (DNAT), as those to Services and host ports.
+        (C(0x4000), C(0x2000)), packets from loopback addresses, and connections whose destination was changed (DNAT),
+        as those to Services and host ports.
       - V(enforce) does not work with kube-proxy in IPVS mode. A pod that reaches itself through a Service then gets no
         answer if the pods' range is exempt.
     type: str

@@ -13,7 +13,7 @@ import pytest
 from support.modules import apply, refused
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology, ask, serving
-from support.variants import EXEMPT_RANGES, NFT_FAMILIES, VARIANTS, meaning
+from support.variants import EXEMPT_RANGES, NFT_FAMILIES, VARIANTS, Variant, meaning
 
 NFT, LEGACY = VARIANTS["iptables_nft"], VARIANTS["iptables_legacy"]
 PORT = 8080
@@ -174,7 +174,7 @@ def test_packets_from_loopback_are_left_to_a_later_rule(protected: Topology) -> 
 
 
 def test_connections_with_another_destination_than_they_were_opened_to(topology: Topology, family: str) -> None:
-    """C(enforce) leaves them to the program that changed the destination, C(accept) and C(return) do not look."""
+    """Whatever C(exemption) says, they are left to the program that changed the destination."""
     a = ADDRESSES[family]
     virtual = {"ipv4": "10.96.0.10", "ipv6": "fd00:96::10"}[family]
     endpoint = ("[%s]:%d" if family == "ipv6" else "%s:%d") % (a.exempt[0], PORT)
@@ -185,22 +185,88 @@ def test_connections_with_another_destination_than_they_were_opened_to(topology:
         NFT.load(topology.node, family, "-A POSTROUTING -j MASQUERADE")
         found[backend, exemption] = topology.ask(virtual)[virtual]
         NFT.load(topology.node, family, "-D POSTROUTING -j MASQUERADE")
-    assert found == {ours: a.pod if ours == ("iptables_nft", "accept") else a.node for ours in OURS}
+    assert set(found.values()) == {a.node}
+
+
+@pytest.fixture(params=[("iptables_nft", "accept"), ("iptables_legacy", "accept"), *OURS[2:]], ids=" ".join)
+def accepting(request: pytest.FixtureRequest, topology: Topology) -> Topology:
+    """A node with a rule behind the jump that masquerades pods which reach themselves, as kube-proxy 1.36 does."""
+    backend, exemption = request.param
+    exempt = [*EXEMPT_RANGES, *(a.pods for a in ADDRESSES.values())]
+    options = {"backend": backend, "exemption": exemption, "enable_ipv6": True, "non_masquerade_cidrs": exempt}
+    host = LEGACY if backend == "iptables_legacy" else NFT
+    apply(topology.node, **options)
+    for family, a in ADDRESSES.items():
+        for address in (a.pod, a.exempt[0], a.outside[0]):
+            virtual = _virtual(family, address)
+            endpoint = ("[%s]:%d" if family == "ipv6" else "%s:%d") % (address, PORT)
+            rule = "-A PREROUTING -p tcp -d %s -j DNAT --to-destination %s" % (virtual, endpoint)
+            host.load(topology.node, family, rule)
+        hairpin = "-A POSTROUTING -s %s -d %s -m conntrack --ctstate DNAT -j MASQUERADE" % (a.pod, a.pod)
+        host.load(topology.node, family, hairpin)
+    assert not apply(topology.node, **options)["changed"]
+    return topology
+
+
+def _virtual(family: str, endpoint: str) -> str:
+    """The address of the Service that leads to an endpoint."""
+    a = ADDRESSES[family]
+    return {"ipv4": "10.96.0.%d", "ipv6": "fd00:96::%d"}[family] % [a.outside[0], a.exempt[0], a.pod].index(endpoint)
+
+
+def test_a_pod_reaches_itself_without_a_mark(accepting: Topology, family: str) -> None:
+    """And a Service with an endpoint outside is masqueraded as a connection to that endpoint is."""
+    a = ADDRESSES[family]
+    accepting.node.run("sysctl", "-qw", "net.ipv4.conf.all.send_redirects=0")
+    with serving(accepting.pod, PORT, [a.pod]):
+        assert _ask(accepting.pod, _virtual(family, a.pod)) == a.gateway
+        for endpoint, seen in ((a.exempt[0], a.pod), (a.outside[0], a.node)):
+            assert _ask(accepting.pod, _virtual(family, endpoint)) == seen
+            assert _ask(accepting.pod, endpoint) == seen
+
+
+@pytest.mark.parametrize("backend", sorted(VARIANTS))
+def test_marked_packets_of_a_family_that_exempts_nothing_go_on(ns: Namespace, backend: str, family: str) -> None:
+    apply(
+        ns,
+        backend=backend,
+        exemption="accept",
+        enable_ipv6=True,
+        non_masquerade_cidrs=[],
+        masq_link_local=True,
+        masq_link_local_ipv6=True,
+    )
+    loopback = {"ipv4": "127.0.0.0/8", "ipv6": "::1/128"}[family]
+    rules = VARIANTS[backend].rules(ns, family) or []
+    assert rules[:2] == ["-m mark ! --mark 0x0/0x6000 -j RETURN", "-s %s -j RETURN" % loopback]
 
 
 @pytest.mark.parametrize("backend", sorted(VARIANTS))
 def test_a_chain_of_an_earlier_release_is_completed_once(ns: Namespace, backend: str, family: str) -> None:
-    """C(accept) did not leave marked and loopback traffic to later rules."""
+    """C(accept) did not leave marked and loopback traffic to later rules, nor connections through Services."""
     options = {"backend": backend, "exemption": "accept", "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT_RANGES}
     apply(ns, **options)
     variant = VARIANTS[backend]
+    written = variant.rules(ns, family) or []
     for _guard in range(2):
         ns.run(variant.tool(family), "-w", "-t", "nat", "-D", "IP-MASQ-AGENT", "1")
+    redirected = [rule for rule in written if "--ctstate DNAT" in rule]
+    assert len(redirected) == len([rule for rule in written if rule.endswith("-j ACCEPT")]) > 0
+    for rule in redirected:
+        variant.load(ns, family, "-D IP-MASQ-AGENT " + _commented(ns, variant, family, rule))
     done = apply(ns, **options)
     loopback = {"ipv4": "127.0.0.0/8", "ipv6": "::1/128"}[family]
     assert [(action["action"], meaning(action["rule"])) for action in done["actions"]] == [
         ("rule added", "-m mark ! --mark 0x0/0x6000 -j RETURN"),
         ("rule added", "-s %s -j RETURN" % loopback),
+        *(("rule added", rule) for rule in redirected),
     ]
-    assert (variant.rules(ns, family) or [])[:2] == [meaning(action["rule"]) for action in done["actions"]]
+    assert variant.rules(ns, family) == written
     assert apply(ns, **options)["changed"] is False
+
+
+def _commented(ns: Namespace, variant: Variant, family: str, rule: str) -> str:
+    """A rule of our chain as iptables prints it, without its chain."""
+    listed = ns.run(variant.tool(family), "-w", "-t", "nat", "-S", "IP-MASQ-AGENT").splitlines()
+    (line,) = [line for line in listed if line.startswith("-A ") and meaning(line) == rule]
+    return line[len("-A IP-MASQ-AGENT ") :]

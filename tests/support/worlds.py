@@ -37,6 +37,8 @@ GOOD_JUMP = ["-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", CHAIN]
 #: What comes before the exemptions that end the walk through POSTROUTING, by IP version, in alphabetical order.
 _MARKED = "-m mark ! --mark 0x0/0x6000 -j RETURN"
 GUARDS = {4: [_MARKED, "-s 127.0.0.0/8 -j RETURN"], 6: [_MARKED, "-s ::1/128 -j RETURN"]}
+#: What stands in front of each range that is accepted: connections whose destination was changed go on.
+REDIRECTED = ["-m", "conntrack", "--ctstate", "DNAT", "-j", "RETURN"]
 #: Targets behind which no packet gets, where nothing limits them.
 FINAL = ("ACCEPT", "RETURN", "MASQUERADE", "SNAT")
 #: Chains of earlier agents, which may be in the table and jumped to.
@@ -335,14 +337,26 @@ def others(chains: Chains) -> Chains:
     }
 
 
+def guards(wanted: Ruleset) -> t.List[str]:
+    """What the chain of a policy begins with."""
+    networks = (*wanted.exempt, *(guard.source for guard in wanted.guards if guard.source))
+    version = next((network.version for network in networks), 4)
+    return GUARDS[version] if wanted.verdict == "ACCEPT" else []
+
+
 def assert_holds(chains: Chains, wanted: Ruleset) -> None:
     """The table does what the policy says, judged without the code under test."""
     rules = [without_comment(rule) for rule in chains[CHAIN]]
-    guards = GUARDS[wanted.exempt[0].version] if wanted.verdict == "ACCEPT" and wanted.exempt else []
-    leading = list(itertools.takewhile(guards.__contains__, (" ".join(rule) for rule in rules)))
+    expected = guards(wanted)
+    leading = list(itertools.takewhile(expected.__contains__, (" ".join(rule) for rule in rules)))
     # What stands there twice says the same twice.
-    assert sorted(set(leading)) == guards
+    assert sorted(set(leading)) == expected
     rules = rules[len(leading) :]
+    if wanted.verdict == "ACCEPT":
+        accepting = [i for i, rule in enumerate(rules) if rule[-1] == "ACCEPT"]
+        assert all(i and rules[i - 1] == rules[i][:-2] + REDIRECTED for i in accepting)
+        assert sum(rule[-len(REDIRECTED) :] == REDIRECTED for rule in rules) == len(accepting)
+        rules = [rule for rule in rules if rule[-len(REDIRECTED) :] != REDIRECTED]
     count = sum(1 for rule in rules if rule[-2:] in (["-j", "RETURN"], ["-j", "ACCEPT"]))
     exempt = [ipaddress.ip_network(_destination(rule[:-2], wanted)) for rule in rules[:count]]
     assert {rule[-1] for rule in rules[:count]} <= {wanted.verdict}

@@ -59,7 +59,7 @@ _READS = 20
 _COMBINED_RULES = 4096
 
 #: What can be a rule that leaves traffic to later rules: what that counts is neither exempt nor masqueraded.
-_GUARDED = r"-A \S+ (?:-s|-o|-m mark) "
+_GUARDED = r"-A \S+ (?:-s|-o|-m mark|.*-m conntrack) "
 _COUNTED = r" -c ([0-9]+) ([0-9]+) -j (\w+)"
 _FAILED_LINE = r"line:? (\d+)"
 _POLICY = r"-P POSTROUTING (\w+)"
@@ -264,12 +264,15 @@ class Iptables:
         if wanted is None:
             return self._plan_removal(state, withheld)
         rules_wanted = wanted.rules
-        if wanted.combinations > 1 and len(rules_wanted) > _COMBINED_RULES:
-            raise NodeError(
-                "%s: the policy takes %d rules, more than %d, because an iptables rule has one source, destination, "
-                "interface and range of ports: shorten the lists, or set backend to nftables"
-                % (self._tool.path, len(rules_wanted), _COMBINED_RULES)
-            )
+        if wanted.combinations > 1:
+            # With accept, each rule that exempts has one in front of it.
+            count = sum(1 for rule in rules_wanted if not (isinstance(rule, Skip) and rule.redirected))
+            if count > _COMBINED_RULES:
+                raise NodeError(
+                    "%s: the policy takes %d rules, more than %d, because an iptables rule has one source, "
+                    "destination, interface and range of ports: shorten the lists, or set backend to nftables"
+                    % (self._tool.path, count, _COMBINED_RULES)
+                )
         rendered = tuple(render_rule(self._chain, rule) for rule in rules_wanted)
         # Reading ten thousand rules takes a while, and most of the time they are the very text that we wrote.
         as_written = state.chain == Chain(rendered)

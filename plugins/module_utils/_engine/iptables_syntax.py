@@ -24,6 +24,7 @@ from .._policy.values import (
     parse_mark,
 )
 from .rule_comments import (
+    DNAT_COMMENT,
     EXEMPT_COMMENT,
     JUMP_COMMENT,
     MARKS_COMMENT,
@@ -36,6 +37,9 @@ from .ruleset import EVERYTHING, PORT_PROTOCOLS, SHARE_UNIT, Exempt, Guard, Masq
 
 #: What our jump matches, and what releases of ip-masq-agent before 2.0.1 repeat on every rule.
 NOT_LOCAL = ("-m", "addrtype", "!", "--dst-type", "LOCAL")
+
+#: What matches connections whose destination was changed.
+_REDIRECTED = ("-m", "conntrack", "--ctstate", "DNAT")
 
 #: Chains that earlier agents of this kind built (v0.2-0.3 of ip-masq-agent, its later default, GCE's scripts).
 PREDECESSOR_CHAINS = ("NON-MASQUERADE-DAEMON", "IP-MASQ-AGENT", "IP-MASQ")
@@ -107,6 +111,9 @@ def render_rule(chain: str, rule: Rule) -> str:
         words += _service(rule.service)
     if isinstance(rule, (Skip, Exempt)):
         comment, target = (SKIPPED_COMMENT, "RETURN") if isinstance(rule, Skip) else (EXEMPT_COMMENT, rule.verdict)
+        if isinstance(rule, Skip) and rule.redirected:
+            comment = DNAT_COMMENT
+            words += _REDIRECTED
         return " ".join([*words, *_comment(comment), "-j", target])
     if rule.protocol and not rule.service:
         words += ["-p", rule.protocol]
@@ -155,12 +162,15 @@ def parse_rule(line: str, family: str) -> t.Optional[Rule]:
     Comments say nothing, and a match on "not local" says nothing that the jump did not say before.
     """
     words, comment = _split_comment(tokenise(line)[2:])
-    words, port = _split_port(_without_not_local(words))
+    words, port = _split_port(_without(NOT_LOCAL, words))
     for guard in guards("ACCEPT", family):
-        if words == _guarded(guard) + ["-j", "RETURN"]:
+        if not guard.dnat and words == _guarded(guard) + ["-j", "RETURN"]:
             return guard
     if words[:3] == ["-m", "mark", "--mark"] and words[4:] == ["-j", "RETURN"]:
         return _parse_skipped(words[3])
+    conditional = words
+    words = _without(_REDIRECTED, conditional)
+    redirected = words != conditional
     options: t.Dict[str, str] = {}
     position = 0
     while position < len(words):
@@ -181,12 +191,14 @@ def parse_rule(line: str, family: str) -> t.Optional[Rule]:
         if target in ("RETURN", "ACCEPT"):
             if options:
                 return None
+            if redirected:
+                return Skip(network, source, interface, service, redirected=True) if target == "RETURN" else None
             # An exemption of all destinations is the same to packets.
             nothing_else = interface and not source and not network and not service
             if target == "RETURN" and (comment == SKIPPED_COMMENT or nothing_else):
                 return Skip(network, source, interface, service)
             return Exempt(network or EVERYTHING[family], target, source, interface, service)
-        if target not in ("MASQUERADE", "SNAT"):
+        if redirected or target not in ("MASQUERADE", "SNAT"):
             return None
         rule = _parse_masquerade(options, target, service)
         return rule and rule._replace(network=network, source=source, interface=interface, service=service)
@@ -289,10 +301,10 @@ def _split_comment(words: t.Sequence[str]) -> t.Tuple[t.List[str], str]:
     return kept, comment
 
 
-def _without_not_local(words: t.List[str]) -> t.List[str]:
-    size = len(NOT_LOCAL)
+def _without(condition: t.Tuple[str, ...], words: t.List[str]) -> t.List[str]:
+    size = len(condition)
     for position in range(len(words) - size, -1, -1):
-        if tuple(words[position : position + size]) == NOT_LOCAL:
+        if tuple(words[position : position + size]) == condition:
             words = words[:position] + words[position + size :]
     return words
 

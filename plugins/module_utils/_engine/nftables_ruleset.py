@@ -46,6 +46,7 @@ from .nftables_syntax import (
 )
 from .rule_comments import (
     COMMENT_PREFIX,
+    DNAT_COMMENT,
     EXEMPT_COMMENT,
     MARKS_COMMENT,
     MASQUERADE_COMMENT,
@@ -61,13 +62,12 @@ from .ruleset import (
     Match,
     Ruleset,
     exempt_spans,
-    guards,
+    guards_of,
 )
 
 _LOCAL_COMMENT = COMMENT_PREFIX + " for the node itself"
 _ENTRY_COMMENT = COMMENT_PREFIX + " rules, entry %d"
 _TRANSLATED_COMMENT = COMMENT_PREFIX + " snat, entry %d"
-_DNAT_COMMENT = COMMENT_PREFIX + " left to the program that changed the destination"
 
 #: So many exempt ranges have an outline: one lookup among 10,000 takes 0.09 of what opening a connection takes.
 _MANY = 1000
@@ -243,7 +243,7 @@ def _rule(matches: str, verdict: str, comment: str) -> str:
 
 def _guard(guard: Guard, family: str) -> t.Tuple[str, str, str]:
     if guard.dnat:
-        matches, comment = "ct status dnat", _DNAT_COMMENT
+        matches, comment = "ct status dnat", DNAT_COMMENT
     elif guard.marks:
         matches, comment = "meta mark & 0x%08x != 0x00000000" % guard.marks, MARKS_COMMENT
     elif guard.mark:
@@ -311,13 +311,12 @@ class _Reader:
         decisions += [Decision(EXEMPT, scope._replace(destinations=self._networks(SET)))] if table.spans else []
         decisions += [Decision(MASQUERADE, scope)] if rules else []
         leading = tuple(self._leading(entries))
-        exempts = table.spans or any(decision.action == EXEMPT for decision in leading)
         marks = tuple(Guard(mark=_read_mark(*found.groups())) for found in marked)
         return Ruleset(
             decisions=tuple(decisions),
             verdict=verdict,
             masquerade=tuple(map(_read_masquerade, rules[1:])) or self._ways_of_entries(entries),
-            guards=(guards(verdict, table.family) if exempts else ()) + marks,
+            guards=guards_of(verdict, table.family, (*decisions, *leading)) + marks,
             leading=leading,
             translations=tuple(
                 self._translations(translated) if translated else self._translations_of_entries(entries)

@@ -88,12 +88,14 @@ class Guard(t.NamedTuple):
 
 
 class Skip(t.NamedTuple):
-    """Traffic that is left to later rules, as if there were none of ours. A field that is none matches all."""
+    """Traffic that is left to later rules, as if there were none of ours. A field that is None matches all."""
 
     network: t.Optional[Network] = None
     source: t.Optional[Network] = None
     interface: t.Optional[str] = None
     service: t.Optional[Service] = None
+    #: whether it is about connections alone whose destination was changed (DNAT)
+    redirected: bool = False
 
 
 class Exempt(t.NamedTuple):
@@ -181,8 +183,10 @@ class Ruleset(t.NamedTuple):
     def rules(self) -> t.Tuple[Rule, ...]:
         """All rules, in the order in which a packet meets them: a decision is one rule for each of its combinations."""
         rules = (rule for decision in self.expanded for rule in self._rules(decision))
+        # Of redirected connections, ACCEPT spares those to exempt destinations alone; see _rules.
+        guards = tuple(guard for guard in self.guards if not (guard.dnat and self.verdict == "ACCEPT"))
         # No packet gets to what an earlier entry has said of all the same packets.
-        return self.guards + tuple(dict.fromkeys(rules) if self.leading or self.translations else rules)
+        return guards + tuple(dict.fromkeys(rules) if self.leading or self.translations else rules)
 
     @property
     def combinations(self) -> int:
@@ -194,6 +198,7 @@ class Ruleset(t.NamedTuple):
 
     def _rules(self, decision: Decision) -> t.Iterator[Rule]:
         match = decision.match
+        leaves_redirected = self.verdict == "ACCEPT" and any(guard.dnat for guard in self.guards)
         combinations = itertools.product(
             match.sources or (None,), match.interfaces or (None,), match.services or (None,)
         )
@@ -201,6 +206,8 @@ class Ruleset(t.NamedTuple):
             if decision.action == SKIP:
                 yield Skip(network, source, interface, service)
             elif decision.action == EXEMPT:
+                if leaves_redirected:
+                    yield Skip(_narrow(network), source, interface, service, redirected=True)
                 yield Exempt(t.cast(Network, network), self.verdict, source, interface, service)
             else:
                 for rule in self.ways(decision):
@@ -233,11 +240,14 @@ def applies(
 ) -> bool:
     """Whether a rule matches a connection as far as it is known; what is not known is as the rule wants it.
 
-    Guards ask for more and do not match; nor does what skips traffic of an interface that is not known.
+    Guards ask for more and do not match; nor does what skips redirected connections, or traffic of an interface that is
+    not known.
 
     :param service: protocol and port, as :func:`service_number` gives them.
     """
-    if isinstance(rule, Guard) or (isinstance(rule, Skip) and rule.interface and interface is None):
+    if isinstance(rule, Guard):
+        return False
+    if isinstance(rule, Skip) and (rule.redirected or (rule.interface and interface is None)):
         return False
     return (
         (rule.network is None or destination in rule.network)
@@ -414,8 +424,18 @@ def guards(verdict: str, family: str) -> t.Tuple[Guard, ...]:
     the kubelet masquerades by source. DNAT: kube-proxy in nftables mode and portmap recognise pods that reach
     themselves by their addresses, without a mark. RETURN needs no guards, because later rules see all packets.
     """
-    common = (Guard(marks=SERVICE_MARKS), Guard(source=LOOPBACK[family]))
-    return {"RETURN": (), "ACCEPT": common, "ENFORCE": (Guard(dnat=True),) + common}[verdict]
+    if verdict == "RETURN":
+        return ()
+    return (Guard(dnat=True), Guard(marks=SERVICE_MARKS), Guard(source=LOOPBACK[family]))
+
+
+def guards_of(verdict: str, family: str, every: t.Sequence[Decision]) -> t.Tuple[Guard, ...]:
+    """Return the guards of a verdict that a family with these decisions needs."""
+    found = guards(verdict, family) if every else ()
+    if any(decision.action == EXEMPT for decision in every):
+        return found
+    # Marked traffic is left to later rules in each family.
+    return tuple(guard for guard in found if verdict == "ACCEPT" and not guard.dnat)
 
 
 def from_config(config: Config, family: str, random_fully: bool = True) -> Ruleset:
@@ -442,7 +462,7 @@ def from_config(config: Config, family: str, random_fully: bool = True) -> Rules
         decisions=decisions,
         verdict=verdict,
         masquerade=tuple(_port_rules(config.to_ports, random_fully)) + (Masquerade(random_fully=random_fully),),
-        guards=(guards(verdict, family) if any(one.action == EXEMPT for one in every) else ())
+        guards=guards_of(verdict, family, every)
         + (tuple(Guard(mark=mark) for mark in config.skip_marks) if every else ()),
         leading=leading,
         translations=tuple(_translations(config, family)) if any(map(_is_translated, every)) else (),
@@ -521,6 +541,11 @@ def from_rules(rules: t.Sequence[Rule]) -> t.Optional[Ruleset]:
     """
     leading = tuple(itertools.takewhile(lambda rule: isinstance(rule, Guard), rules))
     rest = rules[len(leading) :]
+    if any(isinstance(rule, Skip) and rule.redirected for rule in rest):
+        accepted = _without_redirected(rest)
+        if accepted is None:
+            return None
+        leading, rest = (Guard(dnat=True), *leading), accepted
     verdicts = {rule.verdict for rule in rest if isinstance(rule, Exempt)}
     if len(verdicts) > 1:
         return None
@@ -548,6 +573,30 @@ def from_rules(rules: t.Sequence[Rule]) -> t.Optional[Ruleset]:
         masquerade=ways.pop() if len(ways) == 1 else (),
         guards=t.cast(t.Tuple[Guard, ...], leading),
     )
+
+
+def _without_redirected(rules: t.Sequence[Rule]) -> t.Optional[t.List[Rule]]:
+    """Return the rules without those that leave redirected connections to later rules.
+
+    Return None unless one is directly in front of each rule that accepts, for the same traffic, and nowhere else.
+    """
+    kept: t.List[Rule] = []
+    left: t.Optional[Skip] = None
+    for rule in rules:
+        accepts = isinstance(rule, Exempt) and rule.verdict == "ACCEPT"
+        if accepts != (left is not None):
+            return None
+        if isinstance(rule, Exempt) and left is not None:
+            if left != Skip(_narrow(rule.network), rule.source, rule.interface, rule.service, redirected=True):
+                return None
+        left = rule if isinstance(rule, Skip) and rule.redirected else None
+        kept += [] if left is not None else [rule]
+    return kept if left is None else None
+
+
+def _narrow(network: t.Optional[Network]) -> t.Optional[Network]:
+    """Return None for a network that has all addresses."""
+    return network if network is not None and network.prefixlen else None
 
 
 def _takes_all(ways: t.Sequence[Masquerade]) -> bool:

@@ -371,11 +371,17 @@ def test_policies_without_these_options_have_the_rules_that_they_had(config: Con
     exempt = _without_covered(listed)
     ruleset = from_config(config, family)
     guards = ruleset.guards
-    assert len(guards) == (2 if exempt and config.exemption == "accept" else 0)
-    target = {"return": "RETURN", "accept": "ACCEPT"}[config.exemption]
+    accepts = config.exemption == "accept"
+    assert len(guards) == (0 if not accepts else 3 if exempt else 2)
+    target = "ACCEPT" if accepts else "RETURN"
     comment = '-m comment --comment "ip-masq-agent: exempt, keeps its source address"'
-    expected = [iptables_syntax.render_rule("C", guard) for guard in guards]
-    expected += ["-A C %s%s -j %s" % ("-d %s " % one if one.prefixlen else "", comment, target) for one in exempt]
+    left = "-m conntrack --ctstate DNAT "
+    left += '-m comment --comment "ip-masq-agent: left to the program that changed the destination"'
+    expected = [iptables_syntax.render_rule("C", guard) for guard in guards if not guard.dnat]
+    for one in exempt:
+        destination = "-d %s " % one if one.prefixlen else ""
+        expected += ["-A C %s%s -j RETURN" % (destination, left)] if accepts else []
+        expected.append("-A C %s%s -j %s" % (destination, comment, target))
     expected += [iptables_syntax.render_rule("C", rule) for rule in ruleset.masquerade]
     assert [iptables_syntax.render_rule("C", rule) for rule in ruleset.rules] == expected
     assert nftables_syntax.render(nftables_ruleset.from_ruleset(ruleset, family)) == nft_text(config, exempt, family)

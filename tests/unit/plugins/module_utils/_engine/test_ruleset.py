@@ -21,6 +21,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     Masquerade,
     Match,
     Ruleset,
+    Skip,
     from_config,
     from_rules,
 )
@@ -89,7 +90,7 @@ MARKED = Guard(marks=SERVICE_MARKS)
     "exemption, expected",
     [
         ("return", []),
-        ("accept", [MARKED, "loopback"]),
+        ("accept", [Guard(dnat=True), MARKED, "loopback"]),
         ("enforce", [Guard(dnat=True), MARKED, "loopback"]),
     ],
 )
@@ -100,12 +101,46 @@ def test_what_must_leave_as_the_node_is_left_to_later_rules(
     config = build(dict(MIXED, exemption=exemption))
     guards = [Guard(source=LOOPBACK[family]) if guard == "loopback" else guard for guard in expected]
     assert list(from_config(config, family).guards) == guards
+    if exemption == "accept":  # which spares redirected connections to exempt destinations alone
+        guards = guards[1:]
     assert from_config(config, family).rules[: len(guards)] == tuple(guards)
 
 
-def test_where_nothing_is_exempt_nothing_is_guarded() -> None:
-    config = build({"exemption": "accept", "non_masquerade_cidrs": [], "masq_link_local": True})
-    assert from_config(config, "ipv4").rules == (Masquerade(random_fully=True),)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_where_nothing_is_exempt_accept_leaves_marked_traffic_alone_as_well(family: str) -> None:
+    config = build(
+        {
+            "exemption": "accept",
+            "enable_ipv6": True,
+            "non_masquerade_cidrs": [],
+            "masq_link_local": True,
+            "masq_link_local_ipv6": True,
+        }
+    )
+    expected = (MARKED, Guard(source=LOOPBACK[family]), Masquerade(random_fully=True))
+    assert from_config(config, family).rules == expected
+    assert from_config(config._replace(exemption="enforce"), family).guards == ()
+
+
+def test_accept_spares_no_connection_whose_destination_was_changed() -> None:
+    """One to a destination that is not exempt is masqueraded all the same."""
+    config = build(
+        {"exemption": "accept", "non_masquerade_cidrs": ["10.0.0.0/8", "0.0.0.0/0"], "masq_link_local": True}
+    )
+    ten, everything = (ipaddress.ip_network(cidr) for cidr in ("10.0.0.0/8", "0.0.0.0/0"))
+    wanted = from_config(config, "ipv4")
+    rules = wanted.rules[2:]
+    assert rules == (Skip(redirected=True), Exempt(everything, "ACCEPT"), Masquerade(random_fully=True))
+    narrow = from_config(config._replace(non_masquerade_cidrs=(ten,)), "ipv4")
+    assert narrow.rules[2:4] == (Skip(ten, redirected=True), Exempt(ten, "ACCEPT"))
+    assert narrow.means(from_rules(narrow.rules))
+    guards = narrow.rules[:2]
+    pair, last = narrow.rules[2:4], narrow.rules[4]
+    earlier = from_rules((*guards, pair[1], last))
+    assert earlier is not None and earlier.exempt == (ten,), "a chain of an earlier release is read"
+    assert not narrow.means(earlier)
+    for other in ([*pair[::-1]], [pair[0]], [*pair, pair[1]], [Skip(redirected=True), pair[1]]):
+        assert from_rules((*guards, *other, last)) is None
 
 
 @pytest.mark.parametrize(
