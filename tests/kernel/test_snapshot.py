@@ -459,6 +459,47 @@ def test_a_legacy_table_that_appears_is_looked_at(node_nft: AgentNode, program: 
     node_nft.settle()
 
 
+#: Has the namespace see, in place of /usr/sbin, a directory of links to what is there.
+_OWN_SBIN = """
+mkdir "$1/real" "$1/sbin"
+mount --bind /usr/sbin "$1/real"
+ln -s "$1"/real/* "$1/sbin"
+mount --bind "$1/sbin" /usr/sbin
+"""
+
+
+def test_iptables_that_was_gone_for_a_while_is_used_at_once(ns: Namespace, tmp_path: Path) -> None:
+    """Without it C(backend: auto) is nftables, and what iptables left cannot be looked for."""
+    made = AgentNode(ns, tmp_path)
+    made.configure(nonMasqueradeCIDRs=CIDRS)
+    ns.run("sh", "-euc", _OWN_SBIN, "sh", str(tmp_path))
+    made.resync()
+    made.settle()
+    programs = {path: os.readlink(path) for path in (tmp_path / "sbin").glob("ip*tables*")}
+    for path in programs:
+        path.unlink()
+    assert made.resync() == ["sync"], "what was used is gone"
+    made.settle()
+    assert made.status()["backend"]["name"] == "nftables"
+    for path, real in programs.items():
+        path.symlink_to(real)
+    assert made.resync() == ["sync"], "it is back"
+    assert made.status()["backend"]["name"] == "iptables_nft"
+    assert made.status()["in_sync"]
+    made.settle()
+    assert_in_force(made, BACKENDS["iptables_nft"])
+    assert not BACKENDS["nftables"].present(ns, "ipv4"), "what was used meanwhile is left over"
+
+
+@pytest.mark.parametrize("program", ["nft", "iptables-legacy", "ip6tables-nft"])
+def test_a_program_that_is_installed_is_looked_at(node_nft: AgentNode, program: str) -> None:
+    wrapper = node_nft.path / program
+    wrapper.write_text('#!/bin/sh\nexec /usr/sbin/%s "$@"\n' % program)
+    wrapper.chmod(0o755)
+    assert node_nft.resync() == ["sync"]
+    node_nft.settle()
+
+
 def test_rules_that_only_nft_can_express_are_seen(node_nft: AgentNode) -> None:
     node_nft.ns.run("nft", "insert rule ip nat %s ip daddr { 203.0.113.7, 203.0.113.9 } return" % CHAIN)
     assert node_nft.resync() == ["sync"]

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from .._engine.backends import PROGRAMS
+from .._system.process import SYSTEM_PATH
 from .paths import Paths
 
 
@@ -18,6 +20,8 @@ def resync_script(where: Paths) -> str:
         due=where.due,
         last_sync=where.last_sync,
         program=where.program,
+        path=SYSTEM_PATH,
+        programs=" ".join(PROGRAMS),
     )
 
 
@@ -27,7 +31,8 @@ _RESYNC = """\
 # Compares the configuration and the active rules with what the agent verified last, and starts the agent only if they
 # differ. Any error here starts the agent, too.
 LC_ALL=C
-export LC_ALL
+PATH=${{PATH:+$PATH:}}{path}
+export LC_ALL PATH
 # SIGTERM, from a restart of the service or at its time limit, ends the comparison, and the agent starts.
 trap : TERM
 
@@ -46,9 +51,18 @@ for file in {config} \\
 done
 set -f
 
-# The output of the commands, after the number of files: an additional file has no checksum.
+# What the choice of the backend depends on: where each program is. After it the number of files: an additional file has
+# no checksum.
+programs() {{
+    for name in {programs}; do
+        command -v "$name"
+    done
+    echo "$1 files"
+}}
+
+# The same, and the output of the commands.
 observe() {{
-    echo "$1"
+    programs "$1"
     while read -r command; do
         $command </dev/null
         echo "status $?"
@@ -60,7 +74,7 @@ checksums)
     # For the agent, which passes the output of the commands on standard input.
     [ ! "$irregular" ] || exit 1
     {{
-        echo $#
+        programs $#
         cat
     }} | b2sum -- "$@" -
     ;;

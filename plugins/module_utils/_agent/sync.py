@@ -14,6 +14,7 @@ import time
 import typing as t
 
 from .._engine import restraint
+from .._engine.backends import installed_programs
 from .._engine.detect import Node
 from .._engine.iptables_tool import legacy_tables
 from .._engine.reconcile import Result, reconcile
@@ -107,6 +108,8 @@ class _Round(t.NamedTuple):
     recorded: snapshot.RecordingRunner
     #: the legacy tables that existed before it
     legacy: t.List[t.List[str]]
+    #: where the programs were
+    programs: t.List[t.Optional[str]]
 
 
 def dry_run(node: Node, where: Paths, config: Config, remembered: Memory, connections: bool = False) -> Result:
@@ -121,7 +124,7 @@ def dry_run(node: Node, where: Paths, config: Config, remembered: Memory, connec
 
 
 def _reconcile(node: Node, where: Paths, config: Config, remembered: Memory, check: bool = False) -> _Round:
-    recorded, legacy = snapshot.RecordingRunner(node.run), _legacy_tables()
+    recorded, legacy, programs = snapshot.RecordingRunner(node.run), _legacy_tables(), installed_programs()
     recorded_node = copy.copy(node)
     recorded_node.run = recorded
     result = reconcile(
@@ -132,7 +135,7 @@ def _reconcile(node: Node, where: Paths, config: Config, remembered: Memory, che
         withheld=remembered.withheld(config.jump_position),
         lock_path=where.run_lock,
     )
-    return _Round(result, recorded, legacy)
+    return _Round(result, recorded, legacy, programs)
 
 
 def _legacy_tables() -> t.List[t.List[str]]:
@@ -177,7 +180,8 @@ def _take_snapshot(node: Node, where: Paths, policy: EffectivePolicy, before: Me
 
     def is_current() -> bool:
         # An edit made after the files were read is not in effect yet.
-        return last.legacy == _legacy_tables() and are_unchanged(sources, where)
+        seen = (last.legacy, last.programs)
+        return seen == (_legacy_tables(), installed_programs()) and are_unchanged(sources, where)
 
     snapshot.take(node.run, where, commands, last.recorded.output_of(commands), is_current)
 

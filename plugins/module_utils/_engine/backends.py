@@ -14,7 +14,8 @@ import typing as t
 
 from .._errors import NodeError, ProgramMissingError
 from .._system.ip_families import IPV4
-from .._system.process import search_path
+from .._system.process import search_path, which
+from . import iptables_tool
 from .backend import BackendType
 from .detect import Node
 from .iptables_legacy import IptablesLegacy
@@ -23,6 +24,14 @@ from .nftables import NftablesType
 
 #: In order of preference. The names after C(auto) in the policy's option C(backend) are these.
 BACKENDS: t.Tuple[BackendType, ...] = (IptablesNft(), IptablesLegacy(), NftablesType())
+
+#: The programs that they look for. Which of them a node has decides what is chosen, and what can be looked through.
+PROGRAMS = (*iptables_tool.PROGRAMS, "nft")
+
+
+def installed_programs() -> t.List[t.Optional[str]]:
+    """Return the path of each of the programs; None for one that the node does not have."""
+    return [which(name) for name in PROGRAMS]
 
 
 def choose(

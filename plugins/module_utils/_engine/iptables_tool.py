@@ -20,6 +20,13 @@ VARIANTS = (NFT, LEGACY)
 
 _COMMANDS = {IPV4: "iptables", IPV6: "ip6tables"}
 _SUFFIXES = {NFT: "-nft", LEGACY: "-legacy"}
+#: All names under which one may be found; none is of use without its iptables-restore.
+PROGRAMS = tuple(
+    command + suffix + action
+    for command in _COMMANDS.values()
+    for suffix in (*_SUFFIXES.values(), "")
+    for action in ("", "-restore")
+)
 #: What a program calls its variant behind its version. Before 1.8 there was one variant, and no word for it.
 _REPORTED = {NFT: ("nf_tables",), LEGACY: ("legacy", "")}
 _LEGACY_TABLES = {IPV4: "/proc/net/ip_tables_names", IPV6: "/proc/net/ip6_tables_names"}
