@@ -557,6 +557,16 @@ def test_every_damage_to_the_snapshot_leads_to_the_agent(node_nft: AgentNode, na
     assert node_nft.resync() == ["sync"]
 
 
+def test_a_pipe_in_the_place_of_the_time_stamp_is_replaced(node_nft: AgentNode) -> None:
+    path = node_nft.run_dir / "last-sync"
+    path.unlink()
+    os.mkfifo(path)
+    done = node_nft.call("timeout", "--signal=KILL", "20", node_nft.where.resync)
+    assert done.returncode == 0, "the script waited"
+    assert path.is_file()
+    assert node_nft.resync() == []
+
+
 def test_a_snapshot_that_is_older_than_an_hour_leads_to_the_agent(node_nft: AgentNode) -> None:
     uptime = float(Path("/proc/uptime").read_text().split()[0])
     due = node_nft.run_dir / "due"

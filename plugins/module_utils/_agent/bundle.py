@@ -46,6 +46,7 @@ import marshal
 import os
 import sys
 from importlib.machinery import ModuleSpec
+from stat import S_ISREG
 
 PACKAGE = %r
 WHERE = %r
@@ -68,9 +69,10 @@ def sources():
 def compiled():
     key = (RELEASE, sys.version)
     try:
-        with open(COMPILED, "rb") as kept:
-            checksum, content = kept.read(8), kept.read()
-        if checksum == _imp.source_hash(0, content):
+        with open(COMPILED, "rb", opener=without_waiting) as kept:
+            regular = S_ISREG(os.fstat(kept.fileno()).st_mode)
+            checksum, content = (kept.read(8), kept.read()) if regular else (b"", b"")
+        if regular and checksum == _imp.source_hash(0, content):
             made_by, code = marshal.loads(content)
             if made_by == key:
                 return code
@@ -79,6 +81,10 @@ def compiled():
     code = {name: marshal.dumps(compile(source, PACKAGE + "." + name, "exec")) for name, source in sources().items()}
     keep(marshal.dumps((key, code)))
     return code
+
+
+def without_waiting(path, flags):
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def keep(content):

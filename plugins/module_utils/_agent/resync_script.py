@@ -81,7 +81,7 @@ checksums)
 '')
     # Now and then the agent checks everything, also what this comparison does not cover.
     if [ ! "$irregular" ] && [ -f {expected} ] && [ -f {commands} ] && [ -f {due} ] &&
-        read -r due <{due} && read -r now _ </proc/uptime && [ "${{now%.*}}" -lt "$due" ] &&
+        [ -f {last_sync} ] && read -r due <{due} && read -r now _ </proc/uptime && [ "${{now%.*}}" -lt "$due" ] &&
         {{ observe $# | b2sum --check --strict --status {expected}; }} 2>/dev/null &&
         printf '' >{last_sync}; then
         exit 0

@@ -39,10 +39,15 @@ def without_holder(message: str) -> str:
 def _command(pid: str) -> str:
     try:
         with open("/proc/%s/cmdline" % pid, "rb") as cmdline:
-            words = cmdline.read(4096).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            words = _on_one_line(cmdline.read(4096).replace(b"\0", b" "))
         if words:
             return words[:120]
-        with open("/proc/%s/comm" % pid, encoding="utf-8", errors="replace") as comm:
-            return comm.read().strip()
+        with open("/proc/%s/comm" % pid, "rb") as comm:
+            return _on_one_line(comm.read())
     except OSError:
         return "unknown command"
+
+
+def _on_one_line(raw: bytes) -> str:
+    """Text that a process chose: with a line end in it, L(without_holder) would not find it in a message."""
+    return " ".join(raw.decode("utf-8", "replace").split())

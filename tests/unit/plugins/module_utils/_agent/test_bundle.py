@@ -190,7 +190,9 @@ class TestProgram:
         kept = Path(where.compiled)
 
         def version() -> str:
-            done = subprocess.run([str(program), "--version"], stdout=subprocess.PIPE, check=True)
+            # A watchdog: a pipe that is opened is waited for without end.
+            argv = ["timeout", "--signal=KILL", "60", str(program), "--version"]
+            done = subprocess.run(argv, stdout=subprocess.PIPE, check=True)
             return done.stdout.decode().split()[1]
 
         assert version() == VERSION, "without the directory"
@@ -219,6 +221,15 @@ class TestProgram:
             kept.write_bytes(damaged)
             assert version() == VERSION
             assert marshal.loads(kept.read_bytes()[8:])[0] == (release, python)
+        for place in (lambda: os.mkfifo(kept), lambda: kept.symlink_to("/dev/zero"), lambda: kept.symlink_to("none")):
+            kept.unlink()
+            place()
+            assert version() == VERSION and kept.is_file() and not kept.is_symlink()
+        kept.unlink()
+        os.mkfifo(kept)
+        writer = os.open(kept, os.O_RDWR)
+        assert version() == VERSION and kept.is_file()
+        os.close(writer)
         kept.unlink()
         kept.mkdir()
         assert version() == VERSION and [*kept.parent.iterdir()] == [kept]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
 import tempfile
 import typing as t
 from pathlib import Path
@@ -25,6 +26,17 @@ def lock() -> t.Iterator[t.Any]:
 def test_the_process_that_holds_it_is_named(lock: t.Any) -> None:
     fcntl.flock(lock, fcntl.LOCK_EX)
     assert xtables_lock.holder(lock.name).startswith("process %d (" % os.getpid())
+
+
+def test_a_command_line_of_several_lines_is_shown_on_one(lock: t.Any) -> None:
+    """Else the message would differ in each run: it is remembered without its holder."""
+    argv = ["flock", lock.name, "sh", "-c", "echo; read line", "a\nb) \r\x1c c"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"\n"
+        told = "the lock is held by %s. Wait" % xtables_lock.holder(lock.name)
+        process.communicate(b"\n")
+    assert "a b) c" in told
+    assert xtables_lock.without_holder(told) == "the lock is held by a process. Wait"
 
 
 def test_the_place_of_the_lock_follows_iptables(lock: t.Any, monkeypatch: pytest.MonkeyPatch) -> None:
