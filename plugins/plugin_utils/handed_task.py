@@ -29,6 +29,9 @@ from ..module_utils._errors import ConfigError
 #: Read once, in the process that those of all hosts are forked from.
 _RELEASE_LINE = bundle.release_line()
 
+#: More than a result has; Ansible works through it recursively.
+_LEVELS = 50
+
 
 class Handed(t.NamedTuple):
     """A module whose tasks the installed program does."""
@@ -123,17 +126,42 @@ def answer(stdout: str, names: t.Collection[str]) -> t.Optional[t.Dict[str, t.An
     """The result of a task, from what the program printed.
 
     :param names: of the values that a task returns.
-    :returns: none if the program printed something else.
+    :returns: none if the program printed something else, of whatever shape.
     """
     for line in stdout.splitlines():
         try:
             done = json.loads(line)
             returned, warnings, failure = done["returned"], done["warnings"], done["failure"]
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, RecursionError, TypeError, ValueError):
             continue  # what a shell or sudo says before
+        if not _is_result(returned, warnings, failure):
+            continue
         # A node decides about these values and no others: Ansible acts on some, as on add_host.
         result = {name: returned[name] for name in names if name in returned}
         if warnings:
             result["warnings"] = warnings
         return dict(result, failed=True, msg=failure) if failure else result
     return None
+
+
+def _is_result(returned: t.Any, warnings: t.Any, failure: t.Any) -> bool:
+    """Whether what was read as JSON has the shape of a result. Ansible relies on these types in any result."""
+    return (
+        isinstance(returned, dict)
+        and isinstance(returned.get("changed", False if failure else None), bool)
+        and isinstance(returned.get("diff", []), list)
+        and all(isinstance(one, dict) for one in returned.get("diff", []))
+        and isinstance(warnings, list)
+        and all(isinstance(one, str) for one in warnings)
+        and isinstance(failure, str)
+        and not _is_deeper(returned, _LEVELS)
+    )
+
+
+def _is_deeper(value: t.Any, levels: int) -> bool:
+    """Whether dictionaries and lists are nested deeper than this."""
+    level = [value]
+    for _level in range(levels):
+        level = [part for one in level for part in (one.values() if isinstance(one, dict) else one)]
+        level = [one for one in level if isinstance(one, (dict, list))]
+    return bool(level)

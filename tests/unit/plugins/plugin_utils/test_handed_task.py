@@ -21,6 +21,10 @@ from ansible_collections.kubenode.ip_masq.plugins.plugin_utils import handed_tas
 #: A program with the line of a release, which prints what it is told.
 PROGRAM = "#!/bin/sh\n: <<'END'\n%s\nEND\necho \"$@\"\ncat\n"
 
+#: Lists in lists: as deep as the parser allows, and deeper.
+DEEP = 200 * "[" + 200 * "]"
+DEEPER = 200000 * "[" + 200000 * "]"
+
 
 class TestChecked:
     """checked"""
@@ -118,6 +122,35 @@ class TestAnswer:
     )
     def test_anything_else_is_no_answer(self, stdout: str) -> None:
         assert handed_task.answer(stdout, ("changed",)) is None
+
+    @pytest.mark.parametrize("name", ["returned", "warnings", "failure", "changed", "diff"])
+    @pytest.mark.parametrize(
+        "value", ["1", "1.5", "true", "null", '"text"', "[1]", '{"a": 1}', '[["a"]]', DEEP, DEEPER]
+    )
+    def test_an_answer_of_another_shape_is_none(self, name: str, value: str) -> None:
+        """The module is sent then: a crash of the plugin would fail the host."""
+        values = {"returned": '{"changed": %s, "diff": %s}', "changed": "false", "diff": "[]"}
+        values.update(warnings="[]", failure='""')
+        if (name, value) in (("failure", '"text"'), ("changed", "true")):
+            return
+        values[name] = value
+        if name != "returned":
+            values["returned"] %= (values["changed"], values["diff"])
+        line = '{"returned": %(returned)s, "warnings": %(warnings)s, "failure": %(failure)s}' % values
+        names = ("changed", "diff")
+        assert handed_task.answer(line + "\n", names) is None
+        assert handed_task.answer("%s\n%s\n" % (line, self.DONE), names) == {"changed": False, "warnings": ["node: x"]}
+
+    @pytest.mark.parametrize(
+        "line", [DEEP, DEEPER, "1", "null", "[]", '"returned"', '{"returned": {"a": %s}}' % DEEPER]
+    )
+    def test_a_line_that_is_no_object_is_none(self, line: str) -> None:
+        assert handed_task.answer(line, ("changed",)) is None
+
+    def test_a_result_that_is_nested_as_ours_are_is_read(self) -> None:
+        rules = {"a": [{"b": [{"c": [{"d": ["e"]}]}]}]}
+        line = json.dumps({"returned": {"changed": True, "rules": rules}, "warnings": [], "failure": ""})
+        assert handed_task.answer(line, ("changed", "rules")) == {"changed": True, "rules": rules}
 
 
 def test_values_that_json_does_not_have_are_left_to_the_module() -> None:
