@@ -265,6 +265,8 @@ restart_needed:
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ..module_utils._agent import last_verification
+from ..module_utils._agent.paths import Paths
 from ..module_utils._errors import IpMasqError
 from ..module_utils._kubelet.manage import manage_kubelets
 from ..module_utils._kubelet.module_options import ARGUMENT_SPEC
@@ -282,9 +284,12 @@ def main() -> None:
         module.fail_json(msg=str(exc))
     for warning in report.warnings:
         module.warn(named(warning))
+    returned = as_return(report)
+    if returned["changed"] and not module.check_mode:
+        last_verification.discard(Paths())
     if report.failure:
-        module.fail_json(msg=report.failure, **as_return(report))
-    module.exit_json(**as_return(report))
+        module.fail_json(msg=report.failure, **returned)
+    module.exit_json(**returned)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import typing as t
@@ -32,6 +33,12 @@ def write(where: Paths, result: Verification) -> None:
     """
     files.make_directory(where.state_dir, 0o700)
     files.write(where.verification_file, json.dumps(result._asdict()).encode("utf-8"))
+
+
+def discard(where: Paths) -> None:
+    """Drop the stored result, because the node is not what it was then. A failure leaves it, with its time."""
+    with contextlib.suppress(NodeError):
+        files.remove(where.verification_file)
 
 
 def read(where: Paths) -> t.Optional[Verification]:

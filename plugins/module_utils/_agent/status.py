@@ -143,7 +143,7 @@ def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
             yield title, config[name]
     yield "resync", "every %gs" % config["resync_interval_seconds"]
     yield "last sync", _local_time(report["last_sync"]) if report["last_sync"] else "never since boot"
-    yield "verified", _verification_text(report["last_verification"])
+    yield "verified", _verification_text(report["last_verification"], report["last_change"])
     yield "last change", _event_text(report["last_change"])
     resolved = " (resolved)" if report["last_error"] and not report["failing"] else ""
     yield "last error", _event_text(report["last_error"]) + resolved
@@ -185,10 +185,11 @@ def _local_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(seconds))
 
 
-def _verification_text(last: t.Optional[t.Dict[str, t.Any]]) -> str:
+def _verification_text(last: t.Optional[t.Dict[str, t.Any]], change: t.Optional[t.Dict[str, t.Any]]) -> str:
     if last is None:
-        return "never; run ip-masq-agent verify"
-    return "%s (%s ago): %s" % (_local_time(last["time"]), _age(time.time() - last["time"]), last["summary"])
+        return "no result; run ip-masq-agent verify"
+    since = "; rules have changed since" if change and change["time"] > last["time"] else ""
+    return "%s (%s ago%s): %s" % (_local_time(last["time"]), _age(time.time() - last["time"]), since, last["summary"])
 
 
 def _age(seconds: float) -> str:

@@ -188,7 +188,7 @@ def test_the_package_is_the_one_that_the_module_names(
 
 @pytest.mark.parametrize("question", [False, True], ids=["update", "question"])
 def test_every_option_for_the_kubelet_has_a_variable_that_reaches_the_module(question: bool) -> None:
-    (task,) = read("tasks/kubelet.yml")
+    task, *_verification = read("tasks/kubelet.yml")
     passed = VARS["ip_masq_agent__kubelet_options"] if question else task["kubenode.ip_masq.kubelet_masquerade"]
     assert set(passed) == set(module_spec("kubelet_masquerade"))
     for option, value in passed.items():

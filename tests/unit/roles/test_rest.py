@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 import typing as t
 
 import pytest
+from support.import_collection import location
 from support.playbook_run import ansible_playbook
 
 PLAY = """
@@ -94,3 +96,63 @@ def test_a_kubelet_is_left_alone_or_fails_or_is_updated_later(output: str, name:
     kubelet, said = KUBELETS[name]
     assert failed(output, "kubelet_" + name) == bool(kubelet["failure"]), output
     assert said in "".join(re.findall(r"(?m)^(?:ok|fatal): \[kubelet_%s\].*(?:\n.*)?" % name, output)), output
+
+
+#: Whether the kubelet was changed, what the verification says after that (none: it is not done again), and whether the
+#: role, which was asked to fail, fails.
+UPDATES: t.Dict[str, t.Tuple[bool, t.Optional[int], bool]] = {
+    "repaired": (True, 0, False),
+    "still": (True, 5, True),
+    "unchanged": (False, None, True),
+}
+#: Takes the place of a module: returns what one of its options says.
+MODULE = """
+from ansible.module_utils.basic import AnsibleModule
+
+def main():
+    told = {"kubelet_masquerade": "unit", "ip_masq_agent": "python"}["%s"]
+    module = AnsibleModule(argument_spec={told: {"type": "json"}, **{name: {"type": "raw"} for name in OTHERS}})
+    module.exit_json(**module.from_json(module.params[told]))
+
+OTHERS = "policy binary distribution args_file args_variable restart healthz_url healthz_timeout probe_timeout".split()
+OTHERS += "state config enabled config_dir bin_dir metrics_dir lock_timeout verify kubelet".split()
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture(scope="module")
+def updated(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """As C(output), of nodes that are not as declared before their kubelet is updated."""
+    root = tmp_path_factory.mktemp("updates")
+    here = root / "ansible_collections/kubenode/ip_masq"
+    shutil.copytree(location(), here)
+    for path in (here / "plugins/action").glob("*.py"):
+        path.unlink()
+    for name in ("kubelet_masquerade", "ip_masq_agent"):
+        (here / "plugins/modules" / (name + ".py")).write_text(MODULE % name)
+    hosts = {}
+    for name, (changed, after, _fails) in UPDATES.items():
+        hosts[name] = {
+            "ip_masq_agent__applied": {
+                "verification": {"exit_status": 5, "summary": "before"},
+                "kubelet": {"actions": ["kubenet's rule deleted"], "failure": ""},
+            },
+            "ip_masq_agent__manage_kubelet": True,
+            "ip_masq_agent_verify": "fail",
+            # The stand-ins are told by an option of theirs that is passed on as it is.
+            "ip_masq_agent_kubelet_unit": json.dumps({"changed": changed}),
+            "ip_masq_agent_python": json.dumps({"verification": {"exit_status": after, "summary": "after"}}),
+        }
+    reached = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+    (root / "inventory.json").write_text(json.dumps({"all": {"hosts": hosts, "vars": reached}}))
+    (root / "play.yml").write_text(PLAY.replace("ip_masq_agent__manage_kubelet: false", "{}"))
+    return ansible_playbook(root, "-i", "inventory.json", "play.yml", ANSIBLE_COLLECTIONS_PATH=str(root)).stdout
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_what_counts_is_the_verification_after_the_update_of_the_kubelet(updated: str, name: str) -> None:
+    _changed, after, fails = UPDATES[name]
+    assert failed(updated, name) == fails, updated
+    assert messages(updated, name) == ([] if after == 0 else ["after" if after else "before"]), updated

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import last_verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import decide, manage
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage import manage_kubelets
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.options import Options
@@ -23,6 +24,7 @@ from ansible_collections.kubenode.ip_masq.plugins.modules import kubelet_masquer
 from support import kubelet_distributions as made
 from support import module_process
 from support.kubelet_node import KubeletNode
+from support.private_node import private_paths
 
 DOCUMENTATION = yaml.safe_load(module.DOCUMENTATION)
 RETURN = yaml.safe_load(module.RETURN)
@@ -46,6 +48,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[KubeletN
         return manage_kubelets(options, fresh.run, check, str(fresh.root))
 
     monkeypatch.setattr(module, "manage_kubelets", here)
+    monkeypatch.setattr(module, "Paths", lambda: private_paths(tmp_path))
     yield fresh
     fresh.close()
 
@@ -100,6 +103,24 @@ def test_a_change_is_reported_as_documented(node: KubeletNode, monkeypatch: pyte
     assert done["kubelets"][0]["configured"] == [{"where": path + ", KUBELET_EXTRA_ARGS", "value": "0.0.0.0/0"}]
     ours = {name: value for name, value in done.items() if name not in ("changed", "diff", "invocation", "warnings")}
     assert undocumented(ours, RETURN) == [] and set(ours) == set(RETURN)
+
+
+def test_what_was_verified_before_a_change_is_dropped(
+    node: KubeletNode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The status would show kubenet's rule as a conflict although it is gone."""
+    where = private_paths(tmp_path)
+    found = last_verification.Verification(1e9, False, 9, 1, "9 questions, not all as declared: kubenet")
+    last_verification.write(where, found)
+    made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=--v=2 %s\n" % SET)
+    node.start("kubelet")
+    run(monkeypatch, healthz_url=node.healthz, _ansible_check_mode=True)
+    assert last_verification.read(where) == found
+    assert run(monkeypatch, healthz_url=node.healthz)["changed"]
+    assert last_verification.read(where) is None
+    last_verification.write(where, found)
+    assert not run(monkeypatch, healthz_url=node.healthz)["changed"]
+    assert last_verification.read(where) == found
 
 
 def test_a_failure_keeps_its_reasons(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:

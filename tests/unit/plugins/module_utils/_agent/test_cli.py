@@ -15,7 +15,13 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import chain_decision, cli, status, sync
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
+    chain_decision,
+    cli,
+    last_verification,
+    status,
+    sync,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import Event, Memory, write_memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import View
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
@@ -398,7 +404,16 @@ class TestVerify:
 
     def test_status_says_that_it_was_never_verified(self, run: Agent) -> None:
         assert run("status") == cli.OK
-        assert re.search(r"^verified +never; run ip-masq-agent verify$", run.out, re.MULTILINE)
+        assert re.search(r"^verified +no result; run ip-masq-agent verify$", run.out, re.MULTILINE)
+
+    def test_status_says_that_rules_have_changed_since(self, run: Agent) -> None:
+        last_verification.write(run.where, last_verification.Verification(1e9, False, 9, 1, "9 questions, 1 conflict"))
+        run.remember(Memory(last_change=Event(1e9 - 1, ("x",))))
+        assert run("status") == cli.OK
+        assert re.search(r"^verified +2001-.* \(\d+ d ago\): 9 questions, 1 conflict$", run.out, re.MULTILINE)
+        run.remember(Memory(last_change=Event(1e9 + 1, ("x",))))
+        assert run("status") == cli.OK
+        assert re.search(r"^verified +2001-.* ago; rules have changed since\): 9 questions", run.out, re.MULTILINE)
 
     def test_status_shows_interfaces_as_they_are_written(self, run: Agent) -> None:
         policy = {
