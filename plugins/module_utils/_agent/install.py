@@ -124,15 +124,17 @@ def check_paths(where: Paths) -> None:
 
 
 def _check_dedicated(where: Paths) -> None:
-    folder = where.config_dir
-    if os.path.basename(folder) == NAME or folder in [there.config_dir for there in find_installed(where)]:
+    # What counts is the directory itself: anything can have a link of our name.
+    folder = os.path.realpath(where.config_dir)
+    if os.path.basename(folder) == NAME or where.config_dir in [there.config_dir for there in find_installed(where)]:
         return
     others = sorted(set(os.listdir(folder)) - {"config", "config.d"}) if os.path.isdir(folder) else []
     if others or os.path.dirname(folder) == "/":
+        link = "" if folder == where.config_dir else ", a symbolic link to %s," % folder
         contains = " (it contains %s)" % ", ".join(map(ascii, others[:3])) if others else ""
         raise ConfigError(
-            "config_dir: %s is not dedicated to the agent%s; use a directory that does not exist yet, or one named %s"
-            % (folder, contains, NAME)
+            "config_dir: %s%s is not dedicated to the agent%s; use a directory that does not exist yet, or one named %s"
+            % (where.config_dir, link, contains, NAME)
         )
 
 

@@ -155,7 +155,9 @@ def _emptied(
     folders = [(os.path.dirname(interval_drop_in(where)), True)]
     for place in places:
         alone = are_installed or os.path.basename(place.config_dir) == NAME
-        folders += [(place.drop_ins, alone), (place.config_dir, alone)]
+        if not os.path.islink(place.config_dir):
+            # Of what a link leads to, nothing goes.
+            folders += [(place.drop_ins, alone), (place.config_dir, alone)]
     notes = []
     for folder, alone in dict(folders).items():
         if os.path.islink(folder) or not os.path.isdir(folder):

@@ -234,9 +234,31 @@ class TestCheckPaths:
         ):
             install.check_paths(where._replace(config_dir=str(others)))
 
+    def test_a_link_of_our_name_does_not_make_it_one_of_its_own(self, where: paths.Paths, tmp_path: Path) -> None:
+        link, others = tmp_path / "srv" / "ip-masq-agent", tmp_path / "kubernetes"
+        (others / "pki").mkdir(parents=True)
+        link.parent.mkdir()
+        link.symlink_to(others)
+        with pytest.raises(ConfigError) as refused:
+            install.check_paths(where._replace(config_dir=str(link)))
+        assert str(refused.value).startswith(
+            "config_dir: %s, a symbolic link to %s, is not dedicated to the agent (it contains 'pki');" % (link, others)
+        )
+        (others / "pki").rmdir()
+        install.check_paths(where._replace(config_dir=str(link)))
+
+    def test_a_link_to_one_of_its_own_will_do(self, where: paths.Paths, tmp_path: Path) -> None:
+        link, own = tmp_path / "policy", tmp_path / "shared" / "ip-masq-agent"
+        own.mkdir(parents=True)
+        (own / "README").touch()
+        link.symlink_to(own)
+        install.check_paths(where._replace(config_dir=str(link)))
+
     @pytest.mark.parametrize("well_known", ["/etc", "/usr", "/var", "/opt", "/srv", "/etc/systemd/system", "/var/lib"])
     def test_a_well_known_config_dir_is_refused(self, where: paths.Paths, well_known: str) -> None:
-        with pytest.raises(ConfigError, match="^config_dir: %s is not dedicated to the agent" % well_known):
+        with pytest.raises(
+            ConfigError, match="^config_dir: %s(, a .* to .*,)? is not dedicated to the agent" % well_known
+        ):
             install.check_paths(where._replace(config_dir=well_known))
 
     def test_one_of_its_own_will_do(self, where: paths.Paths, tmp_path: Path) -> None:

@@ -201,9 +201,11 @@ class TestConfigDir:
         world.config_dir.parent.mkdir(parents=True, exist_ok=True)
         world.config_dir.symlink_to(world.root / "elsewhere")
         world.install()
-        world.remove()
+        done = world.remove()
         assert not world.config_dir.is_symlink()
         assert (world.root / "elsewhere" / "config").read_text() == "{}\n"
+        assert (world.root / "elsewhere" / "config.d").is_dir()
+        assert not [line for line in done.services if str(world.config_dir) in line], "a directory that is still there"
 
     def test_a_directory_in_a_file_s_place_stays(self, world: World) -> None:
         world.install()
