@@ -21,6 +21,10 @@ class Systemctl:
         self.known = set(units.ENABLED_UNITS)
         #: those of them that are linked to /dev/null
         self.masked: t.Set[str] = set()
+        #: the exit status of those that failed
+        self.failed: t.Dict[str, int] = {}
+        #: those whose file systemd has not read since it changed
+        self.changed: t.Set[str] = set()
         self.calls: t.List[t.List[str]] = []
         #: the verb that fails
         self.refuse = ""
@@ -50,6 +54,7 @@ class Systemctl:
                 return Outcome(1, "", "Job failed. See 'journalctl -xe' for details.\n")
         elif verb == "daemon-reload":
             self.is_stale = False
+            self.changed.clear()
         return Outcome(0, "", "")
 
     def _show(self, name: str, wanted: t.Sequence[str]) -> str:
@@ -61,8 +66,10 @@ class Systemctl:
         values = {
             "LoadState": load,
             "UnitFileState": file,
-            "ActiveState": "active" if name in self.active else "inactive",
-            "Result": "resources" if name in self.cannot_start else "success",
+            "ActiveState": "active" if name in self.active else "failed" if name in self.failed else "inactive",
+            "Result": "exit-code" if name in self.failed else "success",
+            "ExecMainStatus": str(self.failed.get(name, 0)),
+            "NeedDaemonReload": "yes" if name in self.changed else "no",
         }
         assert set(wanted) <= set(values), "properties that are not simulated"
         return "\n".join("%s=%s" % (key, value) for key, value in values.items() if key in wanted)

@@ -34,21 +34,15 @@ from .install import (
 from .memory import read_memory
 from .paths import Paths
 from .units import (
-    EDIT_SERVICE,
     ENABLED_UNITS,
     FIREWALL_HOOKS,
     FIREWALL_TEMPLATE,
-    INTERVAL_SERVICE,
-    PREPARE_SERVICE,
-    RETIRED_UNITS,
     SERVICE,
+    SERVICES,
     interval_drop_in,
     retired_files,
     unit_files,
 )
-
-#: Services that can be running or failed although they are not enabled.
-_SERVICES = (SERVICE, EDIT_SERVICE, INTERVAL_SERVICE, PREPARE_SERVICE)
 
 
 def uninstall(node: Node, where: Paths, check: bool = False, keep_files: bool = False) -> InstallResult:
@@ -88,7 +82,7 @@ def uninstall(node: Node, where: Paths, check: bool = False, keep_files: bool = 
             _remove_directory(path, shutil.rmtree if path in trees else os.rmdir)
         if has_systemd and (changes or services):
             systemd.daemon_reload(node.run)
-            systemd.reset_failed(node.run, *_SERVICES)
+            systemd.reset_failed(node.run, *SERVICES)
     return InstallResult(changes, tuple(services), result, tuple(notes))
 
 
@@ -112,7 +106,7 @@ def _config_files(where: Paths) -> t.List[str]:
 def _stop_units(run: Runner, where: Paths, foreign: t.Sequence[str], check: bool) -> t.List[str]:
     names = [
         unit
-        for unit in dict.fromkeys(ENABLED_UNITS + _SERVICES + RETIRED_UNITS)
+        for unit in dict.fromkeys(ENABLED_UNITS + SERVICES)
         if os.path.join(where.unit_dir, FIREWALL_TEMPLATE if unit in FIREWALL_HOOKS else unit) not in foreign
     ]
     units = systemd.show_units(run, ("LoadState", "UnitFileState", "ActiveState"), names)

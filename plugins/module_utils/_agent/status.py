@@ -13,14 +13,15 @@ from .._engine.backend import Action
 from .._engine.detect import Node
 from .._engine.other_actors import find_other_actors
 from .._engine.reconcile import Change, Result
-from .._policy.entries import as_written
+from .._errors import NodeError
 from .._policy.policy import Config
 from .._version import VERSION
-from . import last_verification, snapshot
+from . import last_verification, snapshot, unit_states
 from .effective_policy import EffectivePolicy, require_policy
 from .memory import read_memory
 from .paths import Paths
 from .sync import dry_run
+from .units import TIMER
 
 #: Entries of a list, and rules of a family, that the table shows.
 _SHOWN_CIDRS = 8
@@ -71,6 +72,7 @@ def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
         "policy_hash": config.digest,
         "backend": {"name": result.backend, "version": result.version},
         "families": _family_data(result),
+        "units": _unit_data(node),
         "last_sync": snapshot.last_sync(where),
         "last_verification": verification._asdict() if verification else None,
         "last_change": remembered.last_change._asdict() if remembered.last_change else None,
@@ -96,6 +98,15 @@ def _policy_data(where: Paths, policy: EffectivePolicy, config: Config) -> t.Dic
         **{name: list(map(as_written, value)) if isinstance(value, tuple) else value for name, value in values.items()},
         "resync_interval_seconds": interval / 1e9,
     }
+
+
+def _unit_data(node: Node) -> t.Dict[str, t.Any]:
+    """The units that are not as installed; none, and the reason, where that is not known."""
+    try:
+        found = unit_states.find_deviations(node.run)
+    except NodeError as exc:
+        return {"differ": None, "problem": str(exc)}
+    return {"differ": {one.unit: list(one.states) for one in found}, "problem": None}
 
 
 def _family_data(result: Result) -> t.Dict[str, t.Dict[str, t.Any]]:
@@ -141,13 +152,35 @@ def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
     for title, name, default in _PARTICULAR:
         if config[name] != default:
             yield title, config[name]
-    yield "resync", "every %gs" % config["resync_interval_seconds"]
+    yield from _unit_rows(report["units"])
+    yield "resync", _resync_text(config["resync_interval_seconds"], report["units"]["differ"])
     yield "last sync", _local_time(report["last_sync"]) if report["last_sync"] else "never since boot"
     yield "verified", _verification_text(report["last_verification"], report["last_change"])
     yield "last change", _event_text(report["last_change"])
     resolved = " (resolved)" if report["last_error"] and not report["failing"] else ""
     yield "last error", _event_text(report["last_error"]) + resolved
     yield "drift", "repaired %d time%s" % (report["drift_repaired"], _plural(report["drift_repaired"]))
+
+
+def _unit_rows(units: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
+    if units["differ"] is None:
+        yield "units", "unknown: " + units["problem"]
+        return
+    yield "units", "NOT AS INSTALLED; see systemctl status UNIT" if units["differ"] else "as installed"
+    alike: t.Dict[str, t.List[str]] = {}
+    for unit, states in units["differ"].items():
+        alike.setdefault(", ".join(states), []).append(unit)
+    for states, names in alike.items():
+        yield "", "%s: %s" % (states, ", ".join(names))
+
+
+def _resync_text(seconds: float, differ: t.Optional[t.Dict[str, t.List[str]]]) -> str:
+    if differ is None:
+        return "every %gs, if %s is active" % (seconds, TIMER)
+    states = differ.get(TIMER, [])
+    if "missing" in states or "stopped" in states or any(state.startswith("failed") for state in states):
+        return "NEVER: %s is %s" % (TIMER, ", ".join(states))
+    return "every %gs%s" % (seconds, "; not after a boot: %s is %s" % (TIMER, ", ".join(states)) if states else "")
 
 
 def _verdict(report: t.Dict[str, t.Any]) -> str:

@@ -21,17 +21,20 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
     last_verification,
     status,
     sync,
+    units,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import Event, Memory, write_memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import View
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS, Config, build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import systemd
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import inspection
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.import_collection import PRELUDE, ROOT
 from support.private_node import in_force, private_paths, reconciled
+from support.units import Systemctl
 
 REASON = "packets were not tested: unshare: Operation not permitted"
 BROKEN = '{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}'
@@ -53,6 +56,10 @@ class Agent:
         self._capsys = capsys
         self.asked = inspection.Request()
         self.met: t.Dict[str, t.Any] = {}
+        self.systemctl = Systemctl(units.ENABLED_UNITS, units.STARTED_UNITS)
+        self.systemctl.known.update(units.SERVICES)
+        monkeypatch.setattr(systemd, "is_running", lambda: self.is_booted)
+        self.is_booted = True
         self.route = "203.0.113.7 via 198.51.100.2 dev eth0 src 198.51.100.1 uid 0 \\    cache \n"
 
     def _reconcile(self, _node: t.Any, config: Config, check: bool, **_more: t.Any) -> Result:
@@ -73,6 +80,8 @@ class Agent:
         }  # fmt: skip
 
     def _run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+        if argv[0] == "systemctl":
+            return self.systemctl(argv)
         assert argv[:4] == ["ip", "-o", "route", "get"]
         if not self.route:
             raise NodeError("cannot run ip: No such file or directory")
@@ -287,6 +296,38 @@ class TestStatus:
             "action": "rule added",
             "rule": "-A IP-MASQ-AGENT -j X",
         }
+
+    def test_units_that_are_as_installed(self, run: Agent) -> None:
+        assert run("status") == cli.OK
+        assert re.search(r"^units +as installed\nresync +every 60s$", run.out, re.MULTILINE)
+        assert run("status", "--json") == cli.OK
+        assert json.loads(run.out)["units"] == {"differ": {}, "problem": None}
+
+    def test_a_timer_that_does_not_run_is_no_resync(self, run: Agent) -> None:
+        run.systemctl.active.discard(units.TIMER)
+        assert run("status") == cli.OK, "the rules are in sync"
+        assert re.search(
+            r"^units +NOT AS INSTALLED; see systemctl status UNIT\n"
+            r" +stopped: ip-masq-agent.timer\n"
+            r"resync +NEVER: ip-masq-agent.timer is stopped$",
+            run.out,
+            re.MULTILINE,
+        )
+        assert run("status", "--json") == cli.OK
+        assert json.loads(run.out)["units"]["differ"] == {units.TIMER: ["stopped"]}
+
+    def test_a_timer_that_runs_until_the_boot(self, run: Agent) -> None:
+        run.systemctl.masked.add(units.TIMER)
+        assert run("status") == cli.OK
+        assert re.search(r"^resync +every 60s; not after a boot: \S+ is masked$", run.out, re.MULTILINE)
+
+    def test_units_are_unknown_without_systemd(self, run: Agent) -> None:
+        run.is_booted = False
+        assert run("status") == cli.OK
+        assert re.search(r"^units +unknown: this node was not booted with systemd$", run.out, re.MULTILINE)
+        assert re.search(r"^resync +every 60s, if ip-masq-agent.timer is active$", run.out, re.MULTILINE)
+        assert run("status", "--json") == cli.OK
+        assert json.loads(run.out)["units"]["differ"] is None
 
     def test_broken_config_is_reported_and_the_last_valid_one_shown(self, run: Agent) -> None:
         run.remember(Memory(values={"non_masquerade_cidrs": ["10.9.0.0/16"]}, sources=("/was/here",)))
