@@ -10,7 +10,7 @@ import typing as t
 
 from .._engine.fixed_addresses import require_addresses
 from .._errors import ConfigError
-from .._policy.config_file import Source, merge, read_directory
+from .._policy.config_file import Source, merge, name_culprit, read_directory
 from .._policy.policy import Config, build, file_key
 from .._policy.values import show
 from .memory import Memory
@@ -85,7 +85,15 @@ def _require_addresses(policy: EffectivePolicy, remembered: Memory) -> None:
         try:
             require_addresses(policy.config)
         except ConfigError as exc:
-            raise ConfigError("%s: %s" % (", ".join(policy.sources), exc)) from None
+            raise ConfigError(name_culprit(policy.files or (), _require_addresses_of, exc)) from None
+
+
+def _require_addresses_of(values: t.Dict[str, t.Any]) -> None:
+    require_addresses(_build(values))
+
+
+def _build(values: t.Dict[str, t.Any]) -> Config:
+    return build(values, label=file_key)
 
 
 def are_unchanged(sources: t.Sequence[Source], where: Paths) -> bool:
@@ -113,9 +121,9 @@ def _read(where: Paths, main: t.Optional[str] = None) -> t.Tuple[EffectivePolicy
         document = merge(sources)
         paths = tuple(source.path for source in sources)
         try:
-            config = build(document.values, label=file_key)
+            config = _build(document.values)
         except ConfigError as exc:
-            raise ConfigError("%s: %s" % (", ".join(paths), exc)) from None
+            raise ConfigError(name_culprit(sources, _build, exc)) from None
     except ConfigError:
         raise
     except Exception as exc:

@@ -120,6 +120,27 @@ def merge(sources: t.Iterable[Source]) -> Document:
     return Document(values, tuple(notes), tuple(empty))
 
 
+def name_culprit(
+    sources: t.Sequence[Source], check: t.Callable[[t.Dict[str, t.Any]], t.Any], error: ConfigError
+) -> str:
+    """Return the message of an error with the file that has the bad value.
+
+    :param sources: files of which :func:`merge` made the values that ``check`` refused with ``error``.
+    :returns: the message that ``check`` has for the values of one file alone, if that is about the same option; if it
+        is about values of several files, the message of ``error`` with all of them.
+    """
+    documents = [(source.path, parse(source.text, source.path).values) for source in sources]
+    last = {option: path for path, values in documents for option in values}
+    for path, values in documents:
+        effective = {option: value for option, value in values.items() if option in UNITED or last[option] == path}
+        try:
+            check(effective)
+        except ConfigError as exc:
+            if str(exc).partition(":")[0] == str(error).partition(":")[0]:
+                return "%s: %s" % (path, exc)
+    return "%s: %s" % (", ".join(path for path, _values in documents), error)
+
+
 def config_text(config: t.Mapping[str, t.Any]) -> str:
     """The text of a file C(config) with these keys.
 

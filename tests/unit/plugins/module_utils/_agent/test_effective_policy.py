@@ -79,6 +79,51 @@ def test_error_names_all_files_that_went_into_it(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "bad, message",
+    [
+        ('{"masqLinkLocal": 3}', "masqLinkLocal: 3 is not a boolean"),
+        ('{"nonMasqueradeCIDRs": ["10.4.0.0/16", "10.0.0.1/8"]}', "nonMasqueradeCIDRs: "),
+        ('{"rules": [{"action": "skip", "destinations": ["10.0.0.1/8"]}]}', "rules: "),
+        ('{"exemption": "enforce", "backend": "iptables_nft"}', "exemption: enforce needs the nftables backend"),
+    ],
+)
+def test_error_names_the_file_that_has_the_bad_value(tmp_path: Path, bad: str, message: str) -> None:
+    (tmp_path / "config.d").mkdir()
+    good = '{"nonMasqueradeCIDRs": ["11.0.0.0/8"], "rules": [{"action": "skip", "destinations": ["10.5.0.0/16"]}]}'
+    (tmp_path / "config").write_text(good)
+    (tmp_path / "config.d" / "a.json").write_text(good.replace("10.5", "10.6"))
+    (tmp_path / "config.d" / "b.json").write_text(bad)
+    (tmp_path / "config.d" / "c.json").write_text('{"nonMasqueradeCIDRs": ["12.0.0.0/8"]}')
+    with pytest.raises(ConfigError) as error:
+        read_policy(read_from(tmp_path), Memory())
+    assert str(error.value).startswith("%s/config.d/b.json: %s" % (tmp_path, message))
+
+
+def test_a_bad_value_that_another_file_overrides_is_not_blamed(tmp_path: Path) -> None:
+    (tmp_path / "config.d").mkdir()
+    (tmp_path / "config").write_text('{"masqLinkLocal": 3, "enableIPv6": 4}')
+    (tmp_path / "config.d" / "a.json").write_text('{"masqLinkLocal": true}')
+    with pytest.raises(ConfigError) as error:
+        read_policy(read_from(tmp_path), Memory())
+    assert str(error.value).startswith("%s/config: enableIPv6: 4 is not" % tmp_path)
+    (tmp_path / "config.d" / "a.json").write_text('{"masqLinkLocal": true, "enableIPv6": 5}')
+    with pytest.raises(ConfigError) as error:
+        read_policy(read_from(tmp_path), Memory())
+    assert str(error.value).startswith("%s/config.d/a.json: enableIPv6: 5 is not" % tmp_path)
+
+
+def test_an_address_that_the_node_lacks_is_found_in_its_file(tmp_path: Path) -> None:
+    (tmp_path / "config.d").mkdir()
+    (tmp_path / "config").write_text('{"masqLinkLocal": true}')
+    (tmp_path / "config.d" / "a.json").write_text(
+        '{"snat": [{"sourceCIDRs": ["10.5.0.0/16"], "address": "192.0.2.99"}]}'
+    )
+    with pytest.raises(ConfigError) as error:
+        read_policy(read_from(tmp_path), Memory())
+    assert str(error.value).startswith("%s/config.d/a.json: " % tmp_path) and "192.0.2.99" in str(error.value)
+
+
 def test_an_unexpected_exception_counts_as_an_invalid_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever happens to a parser, repairs go on."""
 
