@@ -13,9 +13,10 @@ author:
 description:
   - Checks on the controller the variables C(ip_masq_agent_...) of several hosts at once. The role
     P(kubenode.ip_masq.ip_masq_agent#role) and the playbooks use it before they touch a node.
-  - Errors are unknown names, with the nearest known one; values that the argument specification refuses; values that
-    the grammar of the policy refuses, by the name of the variable; and networks of C(ip_masq_agent_cluster_cidrs) that
-    would be masqueraded. Hosts with C(ip_masq_agent_state=absent) need no policy.
+  - Errors are unknown names, with the nearest known one, also of variables C(ip_masq_windows_...); values that the
+    argument specification refuses; values that the grammar of the policy refuses, by the name of the variable; and
+    networks of C(ip_masq_agent_cluster_cidrs) that would be masqueraded. Hosts with C(ip_masq_agent_state=absent) need
+    no policy.
   - Remarks are ranges that another range covers, or that could be one; networks of the cluster that overlap; and
     hosts that do not agree about which destinations see pod addresses.
   - A value of the play or the role applies to every host, otherwise the value that the inventory has for the host.
@@ -82,10 +83,9 @@ class LookupModule(LookupBase):
             values, errors = self._templated(views.given(view), view)
             key = repr(sorted(values.items()))
             if key not in seen:
-                checked = check_values(values)
-                seen[key] = checked._replace(errors=(*unknown_names(values), *checked.errors))
+                seen[key] = check_values(values)
             policies[host] = seen[key]
-            for error in (*errors, *seen[key].errors):
+            for error in (*errors, *unknown_names(view), *seen[key].errors):
                 concerned.setdefault(error, []).append(host)
         remarks = self.get_option("remarks")
         failed = bool(concerned)

@@ -24,17 +24,19 @@ from ..module_utils._policy.values import Network
 from .networks import read_networks, uncovered
 
 PREFIX = "ip_masq_agent_"
+#: Of the role ip_masq_windows, whose variables are beside those of the policy.
+WINDOWS_PREFIX = "ip_masq_windows_"
 
 #: What the playbooks read beside the role's variables.
 OF_PLAYBOOKS = tuple(PREFIX + name for name in ("become", "hosts", "max_fail_percentage", "report_dir", "serial"))
 
-_SPECS = Path(__file__).resolve().parents[2] / "roles" / "ip_masq_agent" / "meta" / "argument_specs.yml"
+_ROLES = Path(__file__).resolve().parents[2] / "roles"
 
 
-@functools.lru_cache(maxsize=1)
-def role_options() -> t.Dict[str, t.Dict[str, t.Any]]:
-    """The role's variables and what the documentation says of each."""
-    specs = yaml.safe_load(_SPECS.read_text(encoding="utf-8"))
+@functools.lru_cache(maxsize=2)
+def role_options(role: str = "ip_masq_agent") -> t.Dict[str, t.Dict[str, t.Any]]:
+    """The variables of a role and what the documentation says of each."""
+    specs = yaml.safe_load((_ROLES / role / "meta" / "argument_specs.yml").read_text(encoding="utf-8"))
     return t.cast(t.Dict[str, t.Dict[str, t.Any]], specs["argument_specs"]["main"]["options"])
 
 
@@ -61,20 +63,23 @@ def config_file_keys(values: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
     return keys
 
 
-def is_public(name: str) -> bool:
+def is_public(name: str, prefixes: t.Sequence[str] = (PREFIX,)) -> bool:
     """Whether a variable is one that operators set: with our prefix, and not the role's own (two underscores)."""
-    return name.startswith(PREFIX) and not name.startswith(PREFIX + "_")
+    return any(name.startswith(prefix) and not name.startswith(prefix + "_") for prefix in prefixes)
 
 
 def unknown_names(names: t.Iterable[str]) -> t.List[str]:
-    """A message for each of the names that has our prefix and that neither the role nor a playbook knows."""
-    known = [name[len(PREFIX) :] for name in (*role_options(), *OF_PLAYBOOKS)]
-    unknown = [name[len(PREFIX) :] for name in sorted(names) if is_public(name) and name[len(PREFIX) :] not in known]
-    nearest = [difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0] for name in unknown]
-    return [
-        "%s%s is not a variable of kubenode.ip_masq; the nearest is %s%s" % (PREFIX, name, PREFIX, near)
-        for name, near in zip(unknown, nearest)
-    ]
+    """A message for each of the names that has a prefix of ours and that neither a role nor a playbook knows."""
+    known = {PREFIX: (*role_options(), *OF_PLAYBOOKS), WINDOWS_PREFIX: tuple(role_options("ip_masq_windows"))}
+    prefixes = tuple(known)
+    messages = []
+    for name in sorted(name for name in names if is_public(name, prefixes)):
+        (prefix,) = (prefix for prefix in known if name.startswith(prefix))
+        if name not in known[prefix]:
+            endings = [one[len(prefix) :] for one in known[prefix]]
+            (near,) = difflib.get_close_matches(name[len(prefix) :], endings, n=1, cutoff=0.0)
+            messages.append("%s is not a variable of kubenode.ip_masq; the nearest is %s%s" % (name, prefix, near))
+    return messages
 
 
 class Checked(t.NamedTuple):

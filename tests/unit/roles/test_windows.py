@@ -125,6 +125,16 @@ def test_every_shape_reaches_the_file_unharmed(tmp_path: Path) -> None:
         assert made.files(shape) == {"10-cni.conf": golden(shape, "after")}
 
 
+def test_a_misspelled_variable_is_refused_before_a_node_is_touched(nodes: Nodes) -> None:
+    before = {host: nodes.files(host) for host in nodes.folders}
+    nodes.hosts["w2"]["ip_masq_windows_remove_cidr"] = ["10.8.0.0/16"]
+    status, said = nodes.play(PLAY, *WRITE)
+    assert status == 2
+    assert "ip_masq_windows_remove_cidr is not a variable of kubenode.ip_masq; the nearest is " in said
+    assert "ip_masq_windows_remove_cidrs (w2)" in said
+    assert {host: nodes.files(host) for host in nodes.folders} == before
+
+
 def test_check_mode_with_a_diff_writes_nothing_and_says_what_it_would(nodes: Nodes) -> None:
     before = {host: nodes.files(host) for host in nodes.folders}
     said = nodes.play_role(*WRITE, "--check", "--diff")

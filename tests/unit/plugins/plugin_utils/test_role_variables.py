@@ -45,6 +45,9 @@ def test_every_variable_of_the_role_and_the_playbooks_is_known() -> None:
         ("ip_masq_agent_nonMasqueradeCIDRs", "ip_masq_agent_non_masquerade_cidrs"),
         ("ip_masq_agent_cidrs", "ip_masq_agent_source_cidrs"),
         ("ip_masq_agent_become_user", "ip_masq_agent_become"),
+        ("ip_masq_windows_wirte", "ip_masq_windows_write"),
+        ("ip_masq_windows_remove_cidr", "ip_masq_windows_remove_cidrs"),
+        ("ip_masq_windows_hosts", "ip_masq_windows_paths"),
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, nearest: str) -> None:
@@ -57,6 +60,7 @@ def test_names_of_others_and_the_role_s_own_are_left_alone() -> None:
     assert (
         unknown_names(["kube_pods_subnet", "ip_masq", "ip_masq_agents", "ip_masq_agent__found", "ansible_host"]) == []
     )
+    assert unknown_names(["ip_masq_windows", "ip_masq_windows__found", "ip_masq_windows_write"]) == []
 
 
 def test_defaults_are_accepted() -> None:
