@@ -86,34 +86,78 @@ def _written(path: str) -> float:
         return 0.0
 
 
-def _parse(data: t.Dict[str, t.Any]) -> Memory:
-    """Accept only what :func:`write_memory` can have written; its users rely on that."""
-    for name in ("last_change", "last_error"):
-        if data.get(name) is not None:
-            event = Event(float(data[name]["time"]), tuple(str(line) for line in data[name]["lines"]))
-            time.localtime(event.time)
-            if not event.lines:
-                raise ValueError(name)
-            data[name] = event
-    for name in ("sources", "notes", "unrecorded", "restrained"):
-        data[name] = tuple(str(line) for line in data.get(name, ()))
-    for name in ("harmless", "moves"):
-        data[name] = tuple(_parse_done(*one) for one in data.get(name, ()))
-    memory = Memory(**data)
-    if not isinstance(memory.failing, bool):
-        raise TypeError("failing")
-    if memory.backend is not None and not isinstance(memory.backend, str):
-        raise TypeError("backend")
-    for count in (memory.drift_repaired, memory.config_errors, memory.flushed):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise TypeError("a count")
-    if memory.values is not None:
-        build(memory.values)
-    return memory
+def _parse(data: t.Any) -> Memory:
+    """Accept only what :func:`write_memory` can have written; its users rely on that.
+
+    Each field by itself: one of another release, or damaged, must not take the last valid policy with it.
+    """
+    if not isinstance(data, dict):
+        raise TypeError("state")
+    found = {}
+    for name, parse in _FIELDS.items():
+        with contextlib.suppress(Exception):
+            found[name] = parse(data[name])
+    return Memory(**found)
 
 
-def _parse_done(seconds: t.Any, repair: t.Sequence[t.Any]) -> restraint.Done:
-    return restraint.Done(float(seconds), Repair(*(str(word) for word in repair)))
+def _values(data: t.Any) -> t.Optional[t.Dict[str, t.Any]]:
+    if data is not None:
+        build(data)
+    return t.cast(t.Optional[t.Dict[str, t.Any]], data)
+
+
+def _event(data: t.Any) -> t.Optional[Event]:
+    if data is None:
+        return None
+    event = Event(float(data["time"]), _lines(data["lines"]))
+    time.localtime(event.time)
+    if not event.lines:
+        raise ValueError("no lines")
+    return event
+
+
+def _lines(data: t.Iterable[t.Any]) -> t.Tuple[str, ...]:
+    return tuple(str(line) for line in data)
+
+
+def _flag(data: t.Any) -> bool:
+    if not isinstance(data, bool):
+        raise TypeError("no boolean")
+    return data
+
+
+def _count(data: t.Any) -> int:
+    if isinstance(data, bool) or not isinstance(data, int) or data < 0:
+        raise TypeError("no count")
+    return data
+
+
+def _name(data: t.Any) -> t.Optional[str]:
+    if data is not None and not isinstance(data, str):
+        raise TypeError("no name")
+    return data
+
+
+def _repairs(data: t.Iterable[t.Any]) -> t.Tuple[restraint.Done, ...]:
+    return tuple(restraint.Done(float(seconds), Repair(*(str(word) for word in repair))) for seconds, repair in data)
+
+
+_FIELDS: t.Dict[str, t.Callable[[t.Any], t.Any]] = {
+    "values": _values,
+    "sources": _lines,
+    "last_change": _event,
+    "last_error": _event,
+    "failing": _flag,
+    "drift_repaired": _count,
+    "config_errors": _count,
+    "backend": _name,
+    "notes": _lines,
+    "unrecorded": _lines,
+    "harmless": _repairs,
+    "restrained": _lines,
+    "moves": _repairs,
+    "flushed": _count,
+}
 
 
 def write_memory(where: Paths, memory: Memory) -> None:

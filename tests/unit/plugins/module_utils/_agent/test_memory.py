@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import stat
+import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.effective_policy import find_policy
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import (
     Event,
@@ -19,6 +21,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory imp
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import restraint
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.private_node import private_paths
@@ -56,9 +59,9 @@ remembered = st.builds(
 
 @one_node
 @given(remembered)
-def test_what_is_saved_is_loaded(where: Paths, memory: Memory) -> None:
-    write_memory(where, memory)
-    assert read_memory(where) == memory
+def test_what_is_saved_is_loaded(where: Paths, saved: Memory) -> None:
+    write_memory(where, saved)
+    assert read_memory(where) == saved
 
 
 def test_nothing_is_remembered_before_the_first_run(where: Paths) -> None:
@@ -85,13 +88,13 @@ any_field = st.dictionaries(st.sampled_from([*Memory._fields, "strange"]), json_
 @given(st.binary(max_size=60) | (json_values | any_field).map(lambda value: json.dumps(value).encode()))
 def test_no_damage_to_the_file_prevents_the_agent_from_working(where: Paths, content: bytes) -> None:
     Path(where.state_file).write_bytes(content)
-    memory = read_memory(where)
-    find_policy(where, memory)
+    loaded = read_memory(where)
+    find_policy(where, loaded)
     # What was read can be used and written again.
     write_memory(
-        where, memory._replace(drift_repaired=memory.drift_repaired + 1, config_errors=memory.config_errors + 1)
+        where, loaded._replace(drift_repaired=loaded.drift_repaired + 1, config_errors=loaded.config_errors + 1)
     )
-    assert read_memory(where).drift_repaired == memory.drift_repaired + 1
+    assert read_memory(where).drift_repaired == loaded.drift_repaired + 1
 
 
 DAMAGED = [
@@ -124,3 +127,24 @@ def test_damaged_state_counts_as_none(where: Paths, content: bytes) -> None:
 def test_a_directory_in_place_of_the_state_file_counts_as_none(where: Paths) -> None:
     Path(where.state_file).mkdir()
     assert read_memory(where) == Memory()
+
+
+def test_every_field_is_read() -> None:
+    assert set(memory._FIELDS) == set(Memory._fields)
+
+
+@pytest.mark.parametrize("other", [{"of a later version": 1}, {"failing": "no"}, {"harmless": [[1]]}, {"moves": 7}])
+def test_a_field_of_another_release_does_not_take_the_policy_with_it(where: Paths, other: t.Dict[str, t.Any]) -> None:
+    """After a downgrade with a broken config file, the node would have no policy."""
+    write_memory(where, Memory(values=GOOD, drift_repaired=7))
+    path = Path(where.state_file)
+    path.write_text(json.dumps(dict(json.loads(path.read_text()), **other)))
+    assert read_memory(where) == Memory(values=GOOD, drift_repaired=7)
+
+
+def test_an_option_of_a_later_release_does_not_take_the_policy_with_it(where: Paths) -> None:
+    """As in the config file, where a key that is not known has no effect."""
+    write_memory(where, Memory(values=dict(GOOD, of_a_later_version=[1])))
+    policy = find_policy(where, read_memory(where))
+    assert build(read_memory(where).values or {}) == build(GOOD)
+    assert policy.problem is None
