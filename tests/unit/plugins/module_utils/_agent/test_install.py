@@ -393,6 +393,19 @@ class TestUpdateUnits:
             ["restart", units.TIMER],
         ]
 
+    def test_what_an_interrupted_run_has_changed_is_read(self, where: paths.Paths) -> None:
+        """It was ended between the files and systemd: no file changes any more."""
+        systemctl = Systemctl()
+        install.update_units(systemctl, where, install.put_files(where, "{}\n"))
+        systemctl.calls.clear()
+        systemctl.changed.update((units.SERVICE, units.TIMER))
+        put = install.put_files(where, "{}\n")
+        expected = ["daemon-reload: %s, %s" % (units.SERVICE, units.TIMER), "restart: " + units.TIMER]
+        assert install.update_units(systemctl, where, put, check=True) == expected
+        assert install.update_units(systemctl, where, put) == expected
+        assert [call[0] for call in systemctl.calls] == ["enable", "daemon-reload", "restart"]
+        assert install.update_units(systemctl, where, put) == []
+
     def test_not_enabled_means_stopped_now_and_after_a_boot(self, where: paths.Paths) -> None:
         systemctl = Systemctl()
         put = install.put_files(where, "{}\n")
