@@ -20,8 +20,9 @@ def entry(where: t.Mapping[str, str]) -> t.NoReturn:
     import gc
     import sys
 
-    # Loading makes many objects and no garbage, which Python would look for all the same.
-    gc.set_threshold(100000)
+    # Loading makes many objects and no garbage, which CPython would look for all the same. PyPy has no such function.
+    if hasattr(gc, "set_threshold"):
+        gc.set_threshold(100000)
 
     from .._agent import cli, console
     from .._agent.paths import Paths

@@ -14,6 +14,10 @@ import typing as t
 from .._errors import NodeError
 
 
+#: ST_RDONLY of statvfs(3), for which PyPy has no name.
+_READ_ONLY = 1
+
+
 class NotRegularFile(OSError):
     """There is something else than a regular file, such as a named pipe or a directory."""
 
@@ -104,7 +108,7 @@ def is_read_only(path: str) -> bool:
     folder = os.path.dirname(path)
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)
-    return bool(os.statvfs(folder).f_flag & os.ST_RDONLY)
+    return bool(os.statvfs(folder).f_flag & _READ_ONLY)
 
 
 def remove(path: str) -> None:

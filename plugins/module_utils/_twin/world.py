@@ -58,7 +58,8 @@ class World:
         self._links = {links.far_end(index): index for index in indices}
         self._asked = False
         # The queue that a frame takes is that of the CPU on which it was sent.
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        if hasattr(os, "sched_setaffinity"):  # not in PyPy
+            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
         with within(network):
             links.make_loop(_LOOP, _LOOP_END)
             ends = [link.index for link in links.read() if link.name in self._links]
