@@ -1,0 +1,165 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rules as values: one form for those of nft, of iptables-nft and of iptables-legacy.
+
+A condition is one of three things: a span of a field or a test of a tracked value (packets are divided by it), nothing
+(proven irrelevant: see :mod:`conditions`), or an entry of :attr:`Rule.unknown`. What a reader does not know is unknown.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._policy.spans import Spans
+
+#: protocols whose packets are asked: ICMP, TCP, UDP, ICMPv6, SCTP
+PROTOCOLS = (1, 6, 17, 58, 132)
+WITH_PORTS = (6, 17, 132)
+MAX_PORT = 0xFFFF
+MAX_PROTOCOL = 0xFF
+#: the highest value of a service: C(protocol << 16 | port)
+MAX_SERVICE = MAX_PROTOCOL << 16 | MAX_PORT
+ALL_BITS = 0xFFFFFFFF
+
+#: Values that are tracked along a packet's way. All are 0 of a packet that comes in, but for DIRECTION, which is not
+#: tracked: only packets that open a connection are asked.
+MARK = "mark"
+CT_MARK = "ct mark"
+CT_ZONE = "ct zone"
+#: 1 where the destination was translated
+DNAT = "dnat"
+#: 1 where conntrack does not see the packet
+UNTRACKED = "untracked"
+
+
+def highest(version: int) -> int:
+    """Return the last address of an IP version."""
+    return (1 << (32 if version == 4 else 128)) - 1
+
+
+class Names(t.NamedTuple):
+    """A condition about the name of a link. A ``+`` at the end of a pattern stands for any rest."""
+
+    patterns: t.Tuple[str, ...]
+    inverted: bool = False
+
+    def match(self, name: str) -> bool:
+        """Return whether a link is meant."""
+        found = any(name.startswith(one[:-1]) if one.endswith("+") else name == one for one in self.patterns)
+        return found != self.inverted
+
+
+class Test(t.NamedTuple):
+    """A condition about a tracked value: C(value & mask) lies in ``allowed``."""
+
+    subject: str
+    mask: int
+    allowed: Spans
+
+
+class Match(t.NamedTuple):
+    """Packets that fulfil all of these conditions; None: any.
+
+    ``destination`` and ``service`` are those that the packet has at that place, after a translation of its
+    destination; ``original_destination`` and ``original_service`` those with which it came in. A service is
+    C(protocol << 16 | destination port); the port of a protocol without ports is 0.
+    """
+
+    source: t.Optional[Spans] = None
+    destination: t.Optional[Spans] = None
+    service: t.Optional[Spans] = None
+    source_port: t.Optional[Spans] = None
+    original_destination: t.Optional[Spans] = None
+    original_service: t.Optional[Spans] = None
+    #: links over which the packet comes in, and over which it leaves; all of the conditions hold
+    incoming: t.Tuple[Names, ...] = ()
+    outgoing: t.Tuple[Names, ...] = ()
+    tests: t.Tuple[Test, ...] = ()
+
+
+#: Kinds of actions. What only counts, logs or annotates is CONTINUE.
+CONTINUE = "continue"
+ACCEPT = "accept"
+#: also what answers with an error
+DROP = "drop"
+RETURN = "return"
+JUMP = "jump"
+GOTO = "goto"
+#: a new source address: MASQUERADE, SNAT; ends a chain of type nat
+SOURCE = "source"
+#: a new destination: DNAT, or (``addresses`` None, ``local``) REDIRECT
+DESTINATION = "destination"
+#: a tracked value is set
+SET = "set"
+
+
+class Action(t.NamedTuple):
+    """What a rule does with the packets that it matches.
+
+    JUMP, GOTO: ``chain``. DESTINATION: ``addresses`` and ``ports`` (None: unchanged), one of which is chosen where they
+    are several. SET: C(subject = (origin & keep) ^ flip); an ``origin`` of None is a value that is not known.
+    """
+
+    kind: str
+    chain: str = ""
+    addresses: t.Optional[Spans] = None
+    ports: t.Optional[Spans] = None
+    local: bool = False
+    subject: str = ""
+    origin: t.Optional[str] = None
+    keep: int = 0
+    flip: int = 0
+
+
+class Branch(t.NamedTuple):
+    """Some of the packets that a rule matches, and what it does with them; packets of two branches take the first."""
+
+    match: Match
+    action: Action
+
+
+class Rule(t.NamedTuple):
+    """One step of a rule. A rule of nft that acts before its last condition is several steps with the same handle.
+
+    A packet that matches no branch goes on behind the rule. With ``chance`` a packet that matches takes one of the
+    branches by chance (or by a hash), or, unless ``exhaustive``, goes on. ``unknown`` says what of the rule is not
+    understood, each as an object of "because of": the rule may or may not match what its branches match.
+    """
+
+    #: from 1, in its chain
+    number: int
+    #: of nf_tables; 0 of iptables-legacy
+    handle: int
+    branches: t.Tuple[Branch, ...]
+    unknown: t.Tuple[str, ...] = ()
+    chance: bool = False
+    exhaustive: bool = False
+
+
+#: hooks of netfilter (linux/netfilter.h)
+PREROUTING, INPUT, FORWARD, OUTPUT, POSTROUTING = range(5)
+
+
+class BaseChain(t.NamedTuple):
+    """A chain that the kernel asks: type (C(filter), C(nat), C(route)), hook, priority, and whether its policy drops."""
+
+    kind: str
+    hook: int
+    priority: int
+    drops: bool = False
+
+
+class RuleTable(t.NamedTuple):
+    """One table as it treats packets of one IP version. ``chains`` has every chain, also empty ones.
+
+    ``unknown`` is what is not understood of the table as a whole, as Rule.unknown.
+    """
+
+    #: one of C(iptables_nft), C(iptables_legacy), C(nftables)
+    backend: str
+    #: with the family in front (C(ip nat))
+    title: str
+    base: t.Mapping[str, BaseChain]
+    chains: t.Mapping[str, t.Tuple[Rule, ...]]
+    unknown: t.Tuple[str, ...] = ()
