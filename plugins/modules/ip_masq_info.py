@@ -357,9 +357,9 @@ from ..module_utils._errors import IpMasqError, NodeError
 from ..module_utils._kubelet.kubenet_rules import find_leftovers
 from ..module_utils._policy.policy import POLICY_OPTIONS, split_lists
 from ..module_utils._system.process import run
-from ..module_utils._twin.health import WARNING, Health
-from ..module_utils._twin.inspection import Request, inspect, request
-from ..module_utils._twin.verification import LIMIT
+from ..module_utils._verify.health import WARNING, Health
+from ..module_utils._verify.inspection import Request, inspect, request
+from ..module_utils._verify.verification import LIMIT
 
 #: Without defaults: what is not given is not compared.
 POLICY_SPEC = {

@@ -9,8 +9,8 @@ import ipaddress
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Answer, Question
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import verification
 from support.actor_rules import IPTABLES, NFT, Shape, shapes
 from support.lab import inside
 from support.topology import ADDRESSES, Topology

@@ -13,7 +13,7 @@ import os
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import verification
 from netaddr import IPSet
 from support.lab import carry_out
 from support.planted import PODS, Plant, make_node

@@ -22,9 +22,10 @@ USES: t.Dict[str, t.Set[str]] = {
     "_system": set(),
     "_policy": {"_system"},
     "_engine": {"_system", "_policy"},
-    "_agent": {"_system", "_policy", "_engine", "_twin"},
+    "_agent": {"_system", "_policy", "_engine", "_twin", "_verify"},
     "_kubelet": {"_system", "_engine"},
     "_twin": {"_system", "_policy", "_engine"},
+    "_verify": {"_system", "_policy", "_engine", "_twin"},
     "_entry": {"_system", "_policy", "_engine", "_agent", "_kubelet"},
 }
 #: What runs on the controller: the policy, and what reads nothing of a node.

@@ -175,7 +175,7 @@ def _status(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
 
 
 def _explain(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
-    from .._twin.inspection import request
+    from .._verify.inspection import request
     from .explain import explain
 
     given = (arguments.source, arguments.protocol, arguments.port)
@@ -186,7 +186,7 @@ def _explain(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
 
 
 def _verify(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
-    from .._twin.inspection import request
+    from .._verify.inspection import request
     from .verify import verify
 
     wanted = _checked(arguments.refuse, request, [], verify=True, max_questions=arguments.max_questions)

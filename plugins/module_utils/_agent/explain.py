@@ -13,7 +13,7 @@ import typing as t
 
 from .._engine.detect import Node
 from .._system.ip_families import IPV4, IPV6
-from .._twin import inspection
+from .._verify import inspection
 from .chain_decision import decision_lines
 from .compared_policy import choose_policy
 from .paths import Paths

@@ -11,7 +11,7 @@ import typing as t
 
 from .._engine.detect import Node
 from .._errors import NodeError
-from .._twin import explanations, inspection, verification
+from .._verify import explanations, inspection, verification
 from . import last_verification
 from .compared_policy import choose_policy
 from .explain import Data, warnings

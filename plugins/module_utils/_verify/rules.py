@@ -22,8 +22,7 @@ MAX_PROTOCOL = 0xFF
 MAX_SERVICE = MAX_PROTOCOL << 16 | MAX_PORT
 ALL_BITS = 0xFFFFFFFF
 
-#: Values that are tracked along a packet's way. All are 0 of a packet that comes in, but for DIRECTION, which is not
-#: tracked: only packets that open a connection are asked.
+#: Values that are tracked along a packet's way. All are 0 of a packet that comes in.
 MARK = "mark"
 CT_MARK = "ct mark"
 CT_ZONE = "ct zone"
@@ -142,7 +141,7 @@ PREROUTING, INPUT, FORWARD, OUTPUT, POSTROUTING = range(5)
 
 
 class BaseChain(t.NamedTuple):
-    """A chain that the kernel asks: type (C(filter), C(nat), C(route)), hook, priority, and whether its policy drops."""
+    """A chain that the kernel asks: type (filter, nat, route), hook, priority, and whether its policy drops."""
 
     kind: str
     hook: int

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import explanations, health, inspection
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import NFTABLES, Answer, Question, Rule
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.verification import Conflict
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import explanations, health, inspection
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.verification import Conflict
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq, ip_masq_info
 from support.module_docs import documentation
 

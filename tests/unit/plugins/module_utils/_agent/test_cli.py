@@ -30,7 +30,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import No
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS, Config, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import systemd
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import inspection
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import inspection
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.import_collection import PRELUDE, ROOT
 from support.private_node import in_force, private_paths, reconciled

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import explain, last_verification, verify
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import inspection
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import inspection
 from support.private_node import private_paths
 
 _RULE = {

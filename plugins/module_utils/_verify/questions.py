@@ -16,12 +16,12 @@ import typing as t
 
 from .._policy import spans
 from .._policy.spans import Spans
-from . import routing
+from .._twin import routing
+from .._twin.node_state import State
+from .._twin.routing import Route
+from .._twin.values import PROTOCOLS, Question
 from .matches import ASKED, MAX_PORT, MAX_PROTOCOL, highest, matches_name
-from .node_state import State
-from .routing import Route
 from .survey import Named, Survey
-from .values import PROTOCOLS, Question
 
 #: Of these a packet of a pod is never forwarded, whatever the rules say.
 _NOT_FORWARDED = {

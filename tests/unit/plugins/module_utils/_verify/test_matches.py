@@ -11,15 +11,15 @@ import typing as t
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import spans
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import (
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import ipsets
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.legacy import LegacyTable
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import (
     ipset_matches,
-    ipsets,
     legacy_matches,
     nft_matches,
     xt_matches,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.legacy import LegacyTable
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.matches import (
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.matches import (
     Branch,
     Match,
     Rule,

@@ -13,8 +13,8 @@ import typing as t
 
 from .._policy import spans
 from .._policy.spans import Spans
+from .._twin.ipsets import IpSet
 from . import ipset_matches
-from .ipsets import IpSet
 from .matches import MAX_PORT, Match, any_of, top
 
 #: These say nothing that a question varies, or what they say is true of every packet that opens a connection.

@@ -13,9 +13,10 @@ import typing as t
 
 from .._policy import spans
 from .._policy.spans import Spans
-from . import legacy_matches, nft_matches, routing
+from .._twin import routing
+from .._twin.node_state import State
+from . import legacy_matches, nft_matches
 from .matches import RANDOM, Rule, RuleTable, highest
-from .node_state import State
 
 
 class Named(t.NamedTuple):

@@ -13,11 +13,11 @@ from .._engine.ruleset import Decision, Ruleset, matches_interface, service_numb
 from .._policy import spans
 from .._policy.values import EXEMPT, MASQUERADE, SKIP
 from .._system.ip_families import IPV4, IPV6
-from . import routing
-from .node_state import State
+from .._twin import routing
+from .._twin.node_state import State
+from .._twin.twin import Twin
+from .._twin.values import Answer, Question, Rule
 from .questions import Boundaries, example_pod
-from .twin import Twin
-from .values import Answer, Question, Rule
 from .verification import ERROR, NODE, POD, Addresses, Conflict, Declaration, blame, judge, owner
 
 Data = t.Dict[str, t.Any]

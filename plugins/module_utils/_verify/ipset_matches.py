@@ -9,9 +9,9 @@ import struct
 import typing as t
 
 from .._system import netlink
-from .ipsets import IpSet
+from .._twin.ipsets import IpSet
+from .._twin.values import PROTOCOLS
 from .matches import Match
-from .values import PROTOCOLS
 
 _DATA = 7
 _NETMASK = 20

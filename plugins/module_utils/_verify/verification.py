@@ -11,12 +11,12 @@ import typing as t
 from .._engine import actors
 from .._policy import spans
 from .._policy.spans import Spans
-from . import routing
+from .._twin import routing
+from .._twin.twin import Twin
+from .._twin.values import DROPPED, REJECTED, SENT, Answer, Question, Rule, Unseen
 from .matches import ALIKE, BEYOND
 from .questions import Boundaries, Cell, Choice
 from .survey import Survey, survey
-from .twin import Twin
-from .values import DROPPED, REJECTED, SENT, Answer, Question, Rule, Unseen
 
 #: What a policy declares of a packet that leaves: it shows the address of the pod, or one of the node.
 POD = "pod"

@@ -11,11 +11,11 @@ import typing as t
 
 from .._policy import spans
 from .._policy.spans import Spans
+from .._twin.ipsets import IpSet
+from .._twin.legacy import LegacyTable, priority
+from .._twin.values import HOOKS, PROTOCOLS
 from . import ipset_matches
-from .ipsets import IpSet
-from .legacy import LegacyTable, priority
 from .matches import MAX_PORT, Branch, Chain, Match, Rule, RuleTable, any_of, both
-from .values import HOOKS, PROTOCOLS
 from .xt_matches import NEUTRAL
 
 _VERSIONS = {"ip": 4, "ip6": 6}

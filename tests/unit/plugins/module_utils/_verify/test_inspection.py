@@ -12,7 +12,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import IPV4, IPV6
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import explanations, health, inspection
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import (
     DROPPED,
     IPTABLES_NFT,
@@ -21,6 +20,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values impo
     Question,
     Rule,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import explanations, health, inspection
 
 _POD, _NODE, _EXEMPT, _OUTSIDE = "10.244.1.2", "198.51.100.1", "10.9.9.9", "203.0.113.1"
 _POLICY = explanations.declaration_of({IPV4: from_config(build({}), IPV4)})

@@ -12,13 +12,11 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import (
-    node_state,
-    questions,
-)
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.questions import Boundaries, Cell, Choice
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Route
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.survey import survey
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import questions
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import Boundaries, Cell, Choice
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.survey import survey
 from hypothesis import given
 from hypothesis import strategies as st
 from support.node_states import route, state

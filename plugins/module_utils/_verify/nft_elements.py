@@ -9,7 +9,7 @@ import struct
 import typing as t
 
 from .._system import netlink
-from . import nf_tables
+from .._twin import nf_tables
 
 _KEY, _DATA, _FLAGS, _KEY_END = 1, 2, 3, 10
 _VALUE, _VERDICT = 1, 2

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import health
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import health
 
 
 def _run(state: str) -> t.Any:

@@ -11,8 +11,6 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import actors
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import verification
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.questions import Cell
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import (
     DELIVERED,
     DROPPED,
@@ -24,6 +22,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values impo
     Rule,
     Unseen,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import Cell
 from support.node_states import route
 from support.node_states import state as _state
 

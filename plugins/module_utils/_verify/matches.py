@@ -9,7 +9,7 @@ import typing as t
 
 from .._policy import spans
 from .._policy.spans import Spans
-from .values import PROTOCOLS
+from .._twin.values import PROTOCOLS
 
 #: protocols that a question can have
 ASKED = tuple(sorted(set(PROTOCOLS.values())))

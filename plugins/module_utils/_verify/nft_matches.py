@@ -17,8 +17,9 @@ import typing as t
 from .._policy import spans
 from .._policy.spans import Spans
 from .._system import netlink
-from . import nf_tables, xt_matches
-from .ipsets import IpSet
+from .._twin import nf_tables
+from .._twin.ipsets import IpSet
+from . import xt_matches
 from .matches import WITH_PORTS, Branch, Chain, Match, Rule, RuleTable, any_of, both, top
 from .nft_elements import Element, Elements, chain_of
 

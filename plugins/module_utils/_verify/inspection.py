@@ -16,9 +16,10 @@ from .._engine.ruleset import Ruleset, exempt_in_the_end, from_config
 from .._errors import ConfigError, NodeError
 from .._policy.policy import Config
 from .._system.ip_families import FAMILIES, IPV4, IPV6
-from . import explanations, health, ipvs, node_state, questions, twin, verification
+from .._twin import ipvs, node_state, twin
+from .._twin.values import PROTOCOLS, NotAvailable, Question, Unseen
+from . import explanations, health, questions, verification
 from .health import ERROR, INFO, WARNING, Health
-from .values import PROTOCOLS, NotAvailable, Question, Unseen
 
 Data = t.Dict[str, t.Any]
 
