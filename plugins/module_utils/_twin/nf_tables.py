@@ -43,6 +43,13 @@ _SET_KEEPS = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 17, 18))
 _OBJECT_KEEPS = frozenset((1, 2, 3, 4, 8))
 _FLOWTABLE_KEEPS = frozenset((1, 2, 3))
 _TABLE_DORMANT = 0x1
+#: Attributes of expressions that the kernel reports as 0 and does not accept: NFTA_DYNSET_TIMEOUT for a set without
+#: timeouts, NFTA_OSF_FLAGS, NFTA_EXTHDR_FLAGS where an option is written (the *_init() and *_dump() functions in
+#: net/netfilter/nft_dynset.c, nft_osf.c, nft_exthdr.c).
+_REPORTED_ONLY = {"dynset": (6,), "osf": (3,), "exthdr": (5,)}
+_REPORTED_ONLY_MARKS = tuple(name.encode() + b"\0" for name in _REPORTED_ONLY)
+#: NFTA_EXTHDR_DREG, NFTA_EXTHDR_SREG; NFTA_EXTHDR_OFFSET, NFTA_EXTHDR_LEN
+_EXTHDR_REGISTERS, _EXTHDR_PLACE = {1, 7}, {3, 4}
 
 #: Above this the rules are read chain by chain.
 _MANY_RULES = 20000
@@ -213,7 +220,27 @@ def _chain(body: bytes) -> bytes:
 
 
 def _rule(body: bytes) -> bytes:
-    return netlink.only(body, _RULE_KEEPS) + _compat(body)
+    kept = netlink.only(body, _RULE_KEEPS)
+    if any(name in kept for name in _REPORTED_ONLY_MARKS):
+        kept = netlink.replace(kept, {RULE_EXPRESSIONS: _accepted(kept)}, netlink.NESTED)
+    return kept + _compat(body)
+
+
+def _accepted(rule: bytes) -> bytes:
+    """Return the expressions of a rule as the kernel accepts them: without what it only reports."""
+    parts = []
+    for _kind, element, whole in netlink.pieces(netlink.attributes(rule)[RULE_EXPRESSIONS]):
+        known = netlink.attributes(element)
+        expression = netlink.name(known.get(1, b""))
+        if expression in _REPORTED_ONLY:
+            data = netlink.attributes(known[2])
+            refused = {kind for kind in _REPORTED_ONLY[expression] if not any(data.get(kind, b""))}
+            if expression == "exthdr" and not _EXTHDR_REGISTERS & set(data):  # "reset tcp option": it has no place
+                refused |= _EXTHDR_PLACE
+            changed = netlink.replace(known[2], dict.fromkeys(refused))
+            whole = netlink.nest(1, netlink.replace(element, {2: changed}, netlink.NESTED))
+        parts.append(whole)
+    return b"".join(parts)
 
 
 def _compat(rule: bytes) -> bytes:
