@@ -31,6 +31,7 @@ _LISTINGS = (
     ("ip", "rule"),
     ("ip", "-6", "rule"),
     ("ip", "nexthop"),
+    ("ip", "addrlabel"),
     ("ip", "route", "show", "table", "all"),
     ("ip", "-6", "route", "show", "table", "all"),
     ("ip", "-o", "-4", "address"),
@@ -383,6 +384,14 @@ def test_every_expression_is_copied(ns: Namespace) -> None:
         return _differences()
 
     assert inside(ns, compare) == []
+
+
+def test_labels_of_addresses_are_copied(ns: Namespace) -> None:
+    ns.run("ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1")
+    ns.run("ip", "addrlabel", "add", "prefix", "2001:db8:5::/48", "label", "77")
+    ns.run("ip", "addrlabel", "add", "prefix", "2001:db8:6::/48", "dev", "v0", "label", "78")
+    ns.run("ip", "addrlabel", "del", "prefix", "2002::/16", "label", "2")
+    assert inside(ns, _differences) == []
 
 
 def _read_both_ways(seed: int) -> t.Tuple[t.Any, t.Any]:

@@ -24,6 +24,10 @@ _ICMP_ERRORS, _ICMPV6_ERRORS = (3, 4, 5, 11, 12), (1, 2, 3, 4)
 _NEIGHBOUR_SOLICITATION, _NEIGHBOUR_ADVERTISEMENT = 135, 136
 _MAGIC = b"kubenode.ip_masq"
 _SYN, _ACK = 0x02, 0x10
+#: As Linux opens a connection over Ethernet (tcp_syn_options() in net/ipv4/tcp_output.c): maximum segment size 1460,
+#: selective acknowledgements, a timestamp, and a window scale of 7.
+_SYN_OPTIONS = struct.pack("!BBH", 2, 4, 1460) + b"\4\2" + struct.pack("!BBII", 8, 10, 1, 0) + b"\1\3\3\7"
+_SYN_WORDS = (20 + len(_SYN_OPTIONS)) // 4
 
 
 class Packet(t.NamedTuple):
@@ -48,8 +52,8 @@ def transport(protocol: int, source: bytes, destination: bytes, source_port: int
     """
     token = _MAGIC + struct.pack("!I", number)
     if protocol == TCP:
-        # no options: window 64240, offset of the data 5 words
-        body = struct.pack("!HHIIBBHHH", source_port, port, number, 0, 5 << 4, _SYN, 64240, 0, 0)
+        header = struct.pack("!HHIIBBHHH", source_port, port, number, 0, _SYN_WORDS << 4, _SYN, 64240, 0, 0)
+        body = header + _SYN_OPTIONS
         place = 16
     elif protocol == UDP:
         body = struct.pack("!HHHH", source_port, port, 8 + len(token), 0) + token

@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Addresses, nexthops, routes and routing rules of all tables, read and written as the kernel's own messages.
+"""Addresses and their labels, nexthops, routes and routing rules, read and written as the kernel's own messages.
 
-Message layout: linux/rtnetlink.h, linux/if_addr.h, linux/fib_rules.h, linux/nexthop.h.
+Message layout: linux/rtnetlink.h, linux/if_addr.h, linux/if_addrlabel.h, linux/fib_rules.h, linux/nexthop.h.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ _NEW_ADDRESS, _GET_ADDRESS = 20, 22
 _NEW_ROUTE, _DELETE_ROUTE, _GET_ROUTE = 24, 25, 26
 _NEW_RULE, _DELETE_RULE, _GET_RULE = 32, 33, 34
 _NEW_NEXTHOP, _GET_NEXTHOP = 104, 106
+_NEW_LABEL, _DELETE_LABEL, _GET_LABEL = 72, 73, 74
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
@@ -29,6 +30,9 @@ _IFA = struct.Struct("=BBBBI")
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
 #: IFA_F_NODAD; IFA_F_DADFAILED and IFA_F_TENTATIVE
 _NO_DAD, _UNSETTLED = 0x02, 0x48
+
+#: family, reserved, length of the prefix, flags, link, sequence number
+_IFAL = struct.Struct("=BBBBII")
 
 #: of routes, and of routing rules
 _RTM = struct.Struct("=BBBBBBBBI")
@@ -63,6 +67,8 @@ class Routing(t.NamedTuple):
     nexthops: t.Tuple[bytes, ...]
     rules: t.Tuple[bytes, ...]
     routes: t.Tuple[bytes, ...]
+    #: of addresses of IPv6, for the choice of a source (RFC 6724)
+    labels: t.Tuple[bytes, ...] = ()
 
 
 class Route(t.NamedTuple):
@@ -87,7 +93,20 @@ def read() -> Routing:
             _nexthops(kernel),
             _read_rules(kernel),
             _read_routes(kernel),
+            _read_labels(kernel),
         )
+
+
+def _read_labels(kernel: Netlink) -> t.Tuple[bytes, ...]:
+    try:
+        request = _IFAL.pack(socket.AF_INET6, 0, 0, 0, 0, 0)
+        bodies = [message.body for message in kernel.dump(_GET_LABEL, request, "address labels")]
+    except netlink.KernelError as exc:
+        if exc.code in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):  # a kernel without IPv6
+            return ()
+        raise
+    # The sequence number changes with each label that is set.
+    return tuple(_IFAL.pack(*_IFAL.unpack_from(body)[:5], 0) + body[_IFAL.size :] for body in bodies)
 
 
 def _read_rules(kernel: Netlink) -> t.Tuple[bytes, ...]:
@@ -227,8 +246,22 @@ def write_addresses(routing: Routing, number: t.Mapping[int, int]) -> t.List[str
     bodies += [_address(body, number) for body in routing.addresses[::-1] if body[0] == socket.AF_INET6]
     with Netlink(netlink.ROUTE, buffer=netlink.LARGE) as kernel:
         codes = kernel.change([Message(_NEW_ADDRESS, body) for body in bodies])
+        labels = _write_labels(kernel, routing, number)
     refused = sum(code not in (0, errno.EEXIST) for code in codes)
-    return ["%d addresses" % refused] if refused else []
+    return (["%d addresses" % refused] if refused else []) + labels
+
+
+def _write_labels(kernel: Netlink, routing: Routing, number: t.Mapping[int, int]) -> t.List[str]:
+    wanted = {_label(body, number) for body in routing.labels}
+    present = set(_read_labels(kernel))
+    kernel.change([Message(_DELETE_LABEL, body) for body in sorted(present - wanted)], 0)
+    kernel.change([Message(_NEW_LABEL, body) for body in sorted(wanted - present)])
+    return [] if set(_read_labels(kernel)) == wanted else ["some address labels of IPv6"]
+
+
+def _label(body: bytes, number: t.Mapping[int, int]) -> bytes:
+    family, reserved, bits, flags, index, sequence = _IFAL.unpack_from(body)
+    return _IFAL.pack(family, reserved, bits, flags, number.get(index, index), sequence) + body[_IFAL.size :]
 
 
 def _address(body: bytes, number: t.Mapping[int, int]) -> bytes:
