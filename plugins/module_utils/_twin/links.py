@@ -23,6 +23,7 @@ _PORT_INFO, _PORT_FLAGS = 12, (4, 33)
 _AF_BRIDGE = 7
 _VETH_PEER = 1
 _XDP_ATTACHED = 2
+_VRF_TABLE = 1
 _STATE_UP = b"\6"
 #: How often, and with how many seconds in between, it is looked whether links are ready.
 _ATTEMPTS, _PAUSE = 1000, 0.002
@@ -52,6 +53,8 @@ class Link(t.NamedTuple):
     ready: bool
     #: attributes of a bridge's port
     port: bytes = b""
+    #: the table of a VRF
+    vrf_table: int = 0
 
     @property
     def up(self) -> bool:
@@ -82,11 +85,13 @@ def _link(body: bytes) -> Link:
     _family, _type, index, flags, _change = _HEADER.unpack_from(body)
     known = netlink.attributes(body[_HEADER.size :])
     info = netlink.attributes(known.get(_INFO, b""))
+    kind = netlink.name(info.get(_INFO_KIND, b""))
+    data = netlink.attributes(info.get(_INFO_DATA, b"")) if kind == "vrf" else {}
     xdp = netlink.attributes(known.get(_XDP, b"")).get(_XDP_ATTACHED, b"\0")
     return Link(
         index=index,
         name=netlink.name(known[_NAME]),
-        kind=netlink.name(info.get(_INFO_KIND, b"")),
+        kind=kind,
         flags=flags,
         mtu=_word(known.get(_MTU)),
         address=known.get(_ADDRESS, b""),
@@ -95,6 +100,7 @@ def _link(body: bytes) -> Link:
         xdp=xdp != b"\0",
         ready=known.get(_STATE) == _STATE_UP,
         port=netlink.only(info.get(_INFO_PORT, b""), _PORT_FLAGS),
+        vrf_table=_word(data.get(_VRF_TABLE)),
     )
 
 

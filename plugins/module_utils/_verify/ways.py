@@ -1,0 +1,1338 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""All ways that packets of pods can take through a node: its rules and routes, run forward over regions of packets.
+
+A region is divided where a rule that can be reached tells its packets apart, and nowhere else. Packets that met the
+same rules, with the same effects and the same outcome, are one way.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import itertools
+import shlex
+import time
+import typing as t
+
+from .._policy import spans
+from .._policy.spans import Spans
+from . import regions, rules
+from .lookups import LEAVES, TO_NODE, Lookups, Outcome, Unknown
+from .regions import Packet, Partition, Region
+from .rules import (
+    ACCEPT,
+    ALL_BITS,
+    CONTINUE,
+    CT_MARK,
+    CT_ZONE,
+    DESTINATION,
+    DNAT,
+    DROP,
+    FORWARD,
+    GOTO,
+    INPUT,
+    JUMP,
+    MARK,
+    MAX_PORT,
+    OUTPUT,
+    POSTROUTING,
+    PREROUTING,
+    RETURN,
+    SET,
+    SOURCE,
+    UNTRACKED,
+    WITH_PORTS,
+    Match,
+)
+
+#: Where a way ends, besides the kinds of an outcome that lead nowhere.
+DELIVERED = "delivered"
+DROPPED = "dropped"
+
+#: Of conntrack, and of chains of type nat, whatever their own priority (linux/netfilter_ipv4.h).
+_CONNTRACK = -200
+_NAT = {PREROUTING: -100, POSTROUTING: 100}
+#: IPVS takes packets in the hook INPUT with this priority.
+_IPVS = 98
+#: The table of rules that services of IPVS are.
+IPVS_TABLE = -1
+
+#: How deep chains may lead into each other. Each takes some calls of Python's stack.
+_DEPTH = 100
+#: From so many rules or branches on they are looked up instead of tried.
+_MANY = 10
+#: How many rules without a condition on a field may be between others that are looked up by it.
+_GAP = 4
+#: How many chains of one priority are tried in all orders.
+_TIED = 3
+#: How many of the ways that chance can take are listed where no destination tells them apart.
+_SUBJECTS = {MARK: 0, CT_MARK: 1, CT_ZONE: 2, DNAT: 3, UNTRACKED: 4}
+_COUNT = len(_SUBJECTS)
+_OF_CONNTRACK = (CT_MARK, CT_ZONE)
+_NAMES = {
+    MARK: "a mark that is not known",
+    CT_MARK: "a mark of a connection that is not known",
+    CT_ZONE: "a zone of conntrack that is not known",
+}
+
+
+class Ref(t.NamedTuple):
+    """A rule: the place of its table in the list of tables, its chain, and its number in it."""
+
+    table: int
+    chain: str
+    number: int
+
+
+class Start(t.NamedTuple):
+    """Packets that come in over a link."""
+
+    link: str
+    source: Spans
+    destination: Spans
+    service: Spans
+    source_port: Spans = ((1, MAX_PORT),)
+
+
+class StartClass(t.NamedTuple):
+    """Links that nothing tells apart, with the packets that come in over all of them."""
+
+    links: t.Tuple[str, ...]
+    region: Region
+
+
+class Target(t.NamedTuple):
+    """A translated destination; of the service None: unchanged. ``met`` are the rules by which chance leads there."""
+
+    destination: t.Optional[Spans]
+    service: t.Optional[Spans]
+    met: t.Tuple[Ref, ...]
+
+
+class Way(t.NamedTuple):
+    """Packets that take the same way.
+
+    ``met`` are the rules that all of them match, in order, without those that only count; ``source`` that which gives
+    them another source address. With ``chance`` some of the packets, or some connections of the same, may take another
+    way; ``tied`` says that it is so with one of the orders of chains of the same priority. ``unknown`` is what may make
+    all of this wrong: packets of such a way are not tested.
+    """
+
+    start: int
+    regions: t.Tuple[Region, ...]
+    met: t.Tuple[Ref, ...]
+    end: str
+    outcome: t.Optional[Outcome]
+    declared: t.Any
+    source: t.Optional[Ref]
+    targets: t.Tuple[Target, ...] = ()
+    unknown: t.Tuple[Unknown, ...] = ()
+    chance: bool = False
+    tied: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many packets there are."""
+        return sum(map(regions.size, self.regions))
+
+
+class Ways(t.NamedTuple):
+    """All of them. ``rest`` is what was left when the time was over, and ``share`` how much of all packets that is."""
+
+    starts: t.Tuple[StartClass, ...]
+    ways: t.Tuple[Way, ...]
+    rest: t.Tuple[Region, ...] = ()
+    share: float = 0.0
+
+
+class Declared(t.NamedTuple):
+    """What a policy says of packets that leave. Of several that match the first counts."""
+
+    match: Match
+    value: t.Any
+
+
+class Node(t.NamedTuple):
+    """What decides about packets. ``services`` is text of C(ipvsadm --save --numeric)."""
+
+    tables: t.Sequence[rules.RuleTable]
+    lookups: Lookups
+    services: str = ""
+    #: net.ipv4.vs.conntrack
+    ipvs_conntrack: bool = False
+
+
+#: source, destination, service, source port; destination and service after a translation, or None; state
+_Flow = t.Tuple[t.Any, ...]
+_SOURCE, _DESTINATION, _SERVICE, _PORT, _NEW_DESTINATION, _NEW_SERVICE, _STATE = range(7)
+#: A destination or service that was not translated is the one with which the packet came in.
+_BEFORE = _NEW_DESTINATION - _DESTINATION
+
+#: a way through the rules that chance opens: destination, service, rules
+_Choice = t.Tuple[t.Optional[Spans], t.Optional[Spans], t.Tuple[int, ...]]
+
+
+class _State(t.NamedTuple):
+    """What packets of a flow have in common besides their fields. Equal ones are the same object."""
+
+    values: t.Tuple[int, ...]
+    #: the rules that were met: a place in the engine's list
+    met: int = 0
+    #: the same at the place where chance, or what is unknown, decided first; -1: it did not
+    fork: int = -1
+    #: whether it was chance
+    chance: bool = False
+    unknown: t.Tuple[Unknown, ...] = ()
+    outcome: t.Optional[Outcome] = None
+    source: t.Optional[Ref] = None
+    choices: t.Tuple[_Choice, ...] = ()
+    tied: bool = False
+    end: str = ""
+    declared: int = -1
+
+
+class _Branch:
+    """One branch of a rule, ready to be used."""
+
+    __slots__ = ("action", "conditions", "declares", "effect", "incoming", "kind", "outgoing", "tests")
+
+    def __init__(self, match: Match, action: rules.Action, effect: int, declares: int = -1) -> None:
+        self.conditions: t.List[t.Tuple[int, Spans]] = []
+        for place, allowed in (
+            (_NEW_DESTINATION, match.destination),
+            (_NEW_SERVICE, match.service),
+            (_SOURCE, match.source),
+            (_PORT, match.source_port),
+            (_DESTINATION, match.original_destination),
+            (_SERVICE, match.original_service),
+        ):
+            if allowed is not None:
+                self.conditions.append((place, allowed))
+        self.incoming = match.incoming
+        self.outgoing = match.outgoing
+        self.tests = match.tests
+        self.kind = action.kind
+        self.action = action
+        self.effect = effect
+        self.declares = declares
+
+    def allowed(self, place: int) -> t.Optional[Spans]:
+        """Return the condition on a field."""
+        for field, allowed in self.conditions:
+            if field == place:
+                return allowed
+        return None
+
+
+class _Rule:
+    """One rule, ready to be used. ``index`` looks branches up where there are many."""
+
+    __slots__ = ("branches", "chance", "exhaustive", "index", "number", "ref", "unknown")
+
+    def __init__(self, number: int, ref: Ref, branches: t.List[_Branch], rule: rules.Rule) -> None:
+        self.number = number
+        self.ref = ref
+        self.branches = branches
+        self.chance = rule.chance
+        self.exhaustive = rule.exhaustive
+        self.unknown = tuple(Unknown(ref, reason) for reason in rule.unknown)
+        self.index: t.Optional[t.Tuple[int, Partition[t.Tuple[int, ...]]]] = None
+        if len(branches) >= _MANY and not rule.chance:
+            for place in (_NEW_DESTINATION, _NEW_SERVICE, _SOURCE):
+                allowed = [branch.allowed(place) for branch in branches]
+                if sum(one is None for one in allowed) <= _GAP:
+                    self.index = (place, regions.partition(allowed))
+                    break
+
+    def allowed(self, place: int) -> t.Optional[Spans]:
+        """Return all values of a field that a branch lets match; None where one lets any."""
+        if len(self.branches) == 1:
+            return self.branches[0].allowed(place)
+        found: t.List[t.Tuple[int, int]] = []
+        for branch in self.branches:
+            allowed = branch.allowed(place)
+            if allowed is None:
+                return None
+            found.extend(allowed)
+        return spans.of(found)
+
+
+class _Block:
+    """Rules that follow each other: those that can match a packet are looked up by one of its fields, or all tried."""
+
+    __slots__ = ("children", "index", "place", "rules", "used")
+
+    def __init__(self, members: t.Sequence[_Rule], place: int = -1, used: t.FrozenSet[int] = frozenset()) -> None:
+        self.rules = members
+        self.place = place
+        self.used = used | {place}
+        self.children: t.Dict[t.Tuple[int, ...], t.List[_Block]] = {}
+        self.index: t.Optional[Partition[t.Tuple[int, ...]]] = None
+        if place >= 0:
+            self.index = regions.partition([rule.allowed(place) for rule in members])
+
+    def child(self, places: t.Tuple[int, ...]) -> t.List[_Block]:
+        """Return some of the rules, as blocks."""
+        if places not in self.children:
+            self.children[places] = _blocks([self.rules[place] for place in places], self.used)
+        return self.children[places]
+
+
+def _blocks(members: t.Sequence[_Rule], used: t.FrozenSet[int] = frozenset()) -> t.List[_Block]:
+    """Divide a list of rules into runs of those that a field tells apart."""
+    if len(members) < _MANY:
+        return [_Block(members)] if members else []
+    fields = [place for place in (_NEW_DESTINATION, _NEW_SERVICE, _SOURCE, _PORT) if place not in used]
+    has = {place: [rule.allowed(place) is not None for rule in members] for place in fields}
+    found: t.List[_Block] = []
+    plain: t.List[_Rule] = []
+    start = 0
+    while start < len(members):
+        best, until, chosen = 0, start, -1
+        for place in fields:
+            hits, gaps, last = 0, 0, start
+            for number in range(start, len(members)):
+                if has[place][number]:
+                    hits, gaps, last = hits + 1, 0, number + 1
+                else:
+                    gaps += 1
+                    if gaps > _GAP or not hits:
+                        break
+            if hits > best:
+                best, until, chosen = hits, last, place
+        if best >= _MANY:
+            if plain:
+                found.append(_Block(plain))
+                plain = []
+            found.append(_Block(members[start:until], chosen, used))
+            start = until
+        else:
+            plain.append(members[start])
+            start += 1
+    if plain:
+        found.append(_Block(plain))
+    return found
+
+
+class _Tree(t.NamedTuple):
+    """A base chain with all chains that it leads to."""
+
+    table: int
+    name: str
+    base: rules.BaseChain
+    chains: t.Tuple[str, ...]
+    tested: t.Mapping[str, int]
+    #: what is set, and from which values
+    sets: t.Tuple[t.Tuple[str, int, t.Optional[str]], ...]
+    anything: bool
+
+
+def ways(
+    node: Node,
+    starts: t.Sequence[Start],
+    policy: t.Sequence[Declared] = (),
+    seconds: t.Optional[float] = None,
+    filters: bool = False,
+) -> Ways:
+    """Return all ways of packets.
+
+    :param seconds: how long this may take; what is not done then is the rest.
+    :param filters: whether packets are also divided by what only lets them pass or not.
+    """
+    return _Engine(node, policy, seconds, filters).ways(starts)
+
+
+def divided_by_filters(
+    node: Node,
+    known: Ways,
+    way: Way,
+    policy: t.Sequence[Declared] = (),
+    seconds: t.Optional[float] = None,
+) -> Ways:
+    """Return the ways into which those rules divide a way that only let packets pass or not.
+
+    It is for a way of whose packet nothing came out: those parts are to be asked that do not end with DROPPED.
+    """
+    links = known.starts[way.start].links
+    starts = [Start(link, *region[1:]) for link in links for region in way.regions]
+    return _Engine(node, policy, seconds, True).ways(starts)
+
+
+class _Engine:
+    """Runs rules over flows. A flow is a product of spans with a state; it is never changed, only replaced."""
+
+    def __init__(self, node: Node, policy: t.Sequence[Declared], seconds: t.Optional[float], filters: bool) -> None:
+        self._node = node
+        self._lookups = node.lookups
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+        self._late = False
+        self._checks = 0
+        self._refs: t.List[Ref] = []
+        #: of each sequence of met rules: the one before, and the last rule
+        self._met: t.List[t.Tuple[int, int]] = [(-1, -1)]
+        self._next: t.Dict[t.Tuple[int, int, int], int] = {}
+        self._states: t.Dict[_State, _State] = {}
+        self._compiled: t.Dict[t.Tuple[int, str], t.List[_Block]] = {}
+        self._tables: t.List[rules.RuleTable] = list(node.tables)
+        self._services = _services(node.services, node.lookups.version)
+        self._trees = self._deciding(filters)
+        self._values = [declared.value for declared in policy]
+        self._policy = self._policy_blocks(policy)
+        self._link = ""
+        self._tracked = False
+        self._accepted: t.List[_Flow] = []
+        self._translated: t.List[_Flow] = []
+        self._ended: t.List[_Flow] = []
+        self._left: t.List[Region] = []
+        self._start = 0
+
+    # what is run
+
+    def _deciding(self, filters: bool) -> t.List[_Tree]:
+        """The trees that can change an address: of type nat, or setting what such a one, or a routing rule, tests."""
+        trees = [tree for number, table in enumerate(self._tables) for tree in _trees(number, table)]
+        hooks = {PREROUTING, FORWARD, POSTROUTING} | ({INPUT, OUTPUT} if self._services else set())
+        trees = [
+            tree
+            for tree in trees
+            if tree.base.hook in hooks and (tree.base.kind != "nat" or tree.base.hook in (PREROUTING, POSTROUTING))
+        ]
+        self._tested = {MARK: self._lookups.marks_tested}
+        if any(service.mark is not None for service in self._services):
+            self._tested[MARK] = ALL_BITS
+        chosen: t.List[_Tree] = []
+        waiting = trees
+        while True:
+            found = [tree for tree in waiting if filters or tree.base.kind == "nat" or self._decides(tree)]
+            if not found:
+                break
+            waiting = [tree for tree in waiting if tree not in found]
+            chosen += found
+            for tree in found:
+                for subject, bits in tree.tested.items():
+                    self._tested[subject] = self._tested.get(subject, 0) | bits
+                # What is copied from another value depends on that.
+                for subject, bits, origin in tree.sets:
+                    if origin is not None and origin != subject and bits & self._tested.get(subject, 0):
+                        self._tested[origin] = ALL_BITS
+        return [tree for tree in trees if tree in chosen]
+
+    def _decides(self, tree: _Tree) -> bool:
+        return tree.anything or any(
+            subject == UNTRACKED or bits & self._tested.get(subject, 0) for subject, bits, _origin in tree.sets
+        )
+
+    def _blocks_of(self, table: int, chain: str) -> t.Optional[t.List[_Block]]:
+        key = (table, chain)
+        if key not in self._compiled:
+            listed = self._tables[table].chains.get(chain)
+            if listed is None:
+                return None
+            members = [self._rule(Ref(table, chain, rule.number), rule) for rule in listed if self._matters(rule)]
+            self._compiled[key] = _blocks(members)
+        return self._compiled[key]
+
+    def _matters(self, rule: rules.Rule) -> bool:
+        return bool(rule.unknown) or any(self._has_effect(branch.action) for branch in rule.branches)
+
+    def _has_effect(self, action: rules.Action) -> bool:
+        if action.kind == SET and action.subject != UNTRACKED:
+            return bool(_changed(action) & self._tested.get(action.subject, 0))
+        return action.kind != CONTINUE
+
+    def _rule(self, ref: Ref, rule: rules.Rule) -> _Rule:
+        effects: t.Dict[rules.Action, int] = {}
+        branches = []
+        nothing = rules.Action(CONTINUE)
+        for branch in rule.branches:
+            action = branch.action if self._has_effect(branch.action) else nothing
+            branches.append(_Branch(branch.match, action, effects.setdefault(action, len(effects))))
+        self._refs.append(ref)
+        return _Rule(len(self._refs) - 1, ref, branches, rule)
+
+    def _policy_blocks(self, policy: t.Sequence[Declared]) -> t.List[_Block]:
+        members = []
+        for number, declared in enumerate(policy):
+            same = next(place for place in range(number + 1) if self._values[place] == declared.value)
+            branch = _Branch(declared.match, rules.Action(ACCEPT), 0, same)
+            members.append(_Rule(-1, Ref(0, "", number), [branch], rules.Rule(number, 0, ())))
+        return _blocks(members)
+
+    # the course of packets
+
+    def ways(self, starts: t.Sequence[Start]) -> Ways:
+        """Run all rules."""
+        classes = self._classes(starts)
+        merged: t.Dict[t.Any, _Merged] = {}
+        for number, one in enumerate(classes):
+            self._start = number
+            self._link = one.links[0]
+            for flow in self._run(one.region):
+                self._add(merged, flow)
+        found = tuple(self._way(key, members) for key, members in merged.items())
+        left = tuple(dict.fromkeys(self._left))
+        share = 0.0
+        if left:
+            everything = sum(regions.size(one.region) for one in classes)
+            share = min(sum(map(regions.size, left)) / everything, 1.0)
+        return Ways(tuple(classes), found, left, share)
+
+    def _classes(self, starts: t.Sequence[Start]) -> t.List[StartClass]:
+        """Links that no rule tells apart are one class: a packet of any of them takes the same way."""
+        patterns = self._incoming_patterns()
+        found: t.Dict[t.Any, t.Tuple[t.List[str], t.List[Start]]] = {}
+        for start in starts:
+            key = (
+                tuple(names.match(start.link) for names in patterns),
+                self._lookups.signature(start.link),
+                self._local_key(start.link),
+                start.destination,
+                start.service,
+                start.source_port,
+            )
+            links, members = found.setdefault(key, ([], []))
+            if start.link not in links:
+                links.append(start.link)
+            members.append(start)
+        result = []
+        for number, (links, members) in enumerate(found.values()):
+            source = spans.of(span for start in members for span in start.source)
+            first = members[0]
+            region = Region(number, source, first.destination, first.service, first.source_port)
+            if all(region[1:]):
+                result.append(StartClass(tuple(links), region))
+        return [one._replace(region=one.region._replace(start=number)) for number, one in enumerate(result)]
+
+    def _incoming_patterns(self) -> t.List[rules.Names]:
+        found: t.Dict[rules.Names, None] = {}
+        for tree in self._trees:
+            for chain in tree.chains:
+                for rule in self._tables[tree.table].chains.get(chain, ()):
+                    for branch in rule.branches:
+                        found.update(dict.fromkeys(branch.match.incoming))
+        for block in self._policy:
+            for member in block.rules:
+                found.update(dict.fromkeys(member.branches[0].incoming))
+        return list(found)
+
+    def _local_key(self, link: str) -> t.Any:
+        """What a rule that redirects to the node makes of a link."""
+        for tree in self._trees:
+            for chain in tree.chains:
+                for rule in self._tables[tree.table].chains.get(chain, ()):
+                    if any(branch.action.local for branch in rule.branches):
+                        return self._lookups.addresses_of(link)
+        return None
+
+    def _run(self, region: Region) -> t.Iterator[_Flow]:
+        state = self._state(_State((0,) * (2 * _COUNT)))
+        unknown = tuple(
+            Unknown(Ref(number, "", 0), reason) for number, table in enumerate(self._tables) for reason in table.unknown
+        )
+        if unknown:
+            state = self._state(state._replace(unknown=unknown))
+        flows: t.List[_Flow] = [(*region[1:], None, None, state)]
+        flows, ended = self._hook(PREROUTING, flows)
+        yield from ended
+        forwarded: t.List[_Flow] = []
+        local: t.List[_Flow] = []
+        for flow in flows:
+            for routed in self._route(flow):
+                kind = routed[_STATE].outcome.kind
+                if kind == LEAVES:
+                    forwarded.append(routed)
+                elif kind == TO_NODE:
+                    local.append(routed)
+                else:
+                    yield self._end(routed, kind)
+        if local and self._services:
+            local, served, ended = self._serve(self._join(local))
+            yield from ended
+            flows, ended = self._hook(OUTPUT, served)
+            yield from ended
+            forwarded_late = flows
+        else:
+            forwarded_late = []
+        for flow in local:
+            yield self._end(flow, DELIVERED)
+        flows, ended = self._hook(FORWARD, self._join(forwarded))
+        yield from ended
+        flows, ended = self._hook(POSTROUTING, flows + forwarded_late)
+        yield from ended
+        for flow in self._declare(flows):
+            yield self._end(flow, LEAVES)
+
+    def _end(self, flow: _Flow, end: str) -> _Flow:
+        return self._with(flow, self._state(flow[_STATE]._replace(end=end)))
+
+    def _state(self, state: _State) -> _State:
+        return self._states.setdefault(state, state)
+
+    @staticmethod
+    def _with(flow: _Flow, state: _State) -> _Flow:
+        return (*flow[:_STATE], state)
+
+    # hooks
+
+    def _hook(self, hook: int, flows: t.List[_Flow]) -> t.Tuple[t.List[_Flow], t.List[_Flow]]:
+        """Run the chains of a hook in their order. Returns what goes on, and what was dropped."""
+        units: t.Dict[int, t.List[t.Tuple[_Tree, ...]]] = {}
+        nat = tuple(tree for tree in self._trees if tree.base.hook == hook and tree.base.kind == "nat")
+        for tree in self._trees:
+            if tree.base.hook == hook and tree.base.kind != "nat":
+                # What comes behind the last translation finds nothing more to decide.
+                if hook == POSTROUTING and tree.base.priority > _NAT[hook] and nat:
+                    continue
+                if hook == INPUT and tree.base.priority >= _IPVS:
+                    continue
+                units.setdefault(tree.base.priority, []).append((tree,))
+        if nat and hook in _NAT:
+            units.setdefault(_NAT[hook], []).append(nat)
+        ended: t.List[_Flow] = []
+        for priority in sorted(units):
+            self._tracked = hook != PREROUTING or priority > _CONNTRACK
+            results = []
+            for order in _orders(units[priority]):
+                live = flows
+                gone: t.List[_Flow] = []
+                for unit in order:
+                    if unit is nat:
+                        live, dropped = self._nat(unit, live)
+                    else:
+                        live, _translated, dropped = self._base(unit[0], live)
+                    gone = gone + dropped
+                results.append((live, gone))
+            flows = self._combined([live for live, _gone in results])
+            ended += self._combined([gone for _live, gone in results])
+        return flows, ended
+
+    def _nat(self, trees: t.Sequence[_Tree], flows: t.List[_Flow]) -> t.Tuple[t.List[_Flow], t.List[_Flow]]:
+        """Chains of type nat, in the order of their own priority: the first that translates ends them all."""
+        place = _SUBJECTS[UNTRACKED]
+        by_priority: t.Dict[int, t.List[_Tree]] = {}
+        for tree in trees:
+            by_priority.setdefault(tree.base.priority, []).append(tree)
+        live: t.List[_Flow] = []
+        done: t.List[_Flow] = []
+        ended: t.List[_Flow] = []
+        for flow in flows:
+            values = flow[_STATE].values
+            (done if values[place] and not values[place + _COUNT] else live).append(flow)
+        for priority in sorted(by_priority):
+            results = []
+            for order in _orders(by_priority[priority]):
+                now = live
+                translated: t.List[_Flow] = []
+                dropped: t.List[_Flow] = []
+                for tree in order:
+                    now, more, gone = self._base(tree, now)
+                    translated = translated + more
+                    dropped = dropped + gone
+                results.append((now, translated, dropped))
+            live = self._combined([one[0] for one in results])
+            done += self._combined([one[1] for one in results])
+            ended += self._combined([one[2] for one in results])
+        return self._join(live + done), ended
+
+    def _base(self, tree: _Tree, flows: t.List[_Flow]) -> t.Tuple[t.List[_Flow], t.List[_Flow], t.List[_Flow]]:
+        """Run one base chain. Returns what goes on, what was translated, and what was dropped."""
+        self._accepted, self._translated, self._ended = [], [], []
+        through = self._chain(tree.table, tree.name, flows, ())
+        accepted, translated, ended = self._accepted, self._translated, self._ended
+        if tree.base.drops:
+            ended = ended + [self._end(flow, DROPPED) for flow in through]
+            through = []
+        return self._join(through + accepted), self._join(translated), self._join(ended)
+
+    def _combined(self, results: t.List[t.List[_Flow]]) -> t.List[_Flow]:
+        """What came out of several orders: what is the same in all of them is certain, the rest is tied."""
+        if len(results) == 1:
+            return results[0]
+        common = set(results[0]).intersection(*results[1:])
+        found = dict.fromkeys(flow for flow in results[0] if flow in common)
+        for flow in (flow for result in results for flow in result if flow not in common):
+            found[self._with(flow, self._state(flow[_STATE]._replace(tied=True)))] = None
+        return list(found)
+
+    # rules
+
+    def _over(self) -> bool:
+        """Whether the time is over."""
+        if self._deadline is not None and not self._late:
+            self._checks += 1
+            if self._checks % 64 == 0:
+                self._late = time.monotonic() >= self._deadline
+        return self._late
+
+    def _leave(self, flows: t.Iterable[_Flow]) -> None:
+        self._left.extend(Region(self._start, *flow[:_NEW_DESTINATION]) for flow in flows)
+
+    def _chain(self, table: int, chain: str, flows: t.List[_Flow], stack: t.Tuple[str, ...]) -> t.List[_Flow]:
+        """Run a chain, and return the flows that come to its end or return from it."""
+        blocks = self._blocks_of(table, chain)
+        doubt = ""
+        if blocks is None:
+            doubt = "the chain %s, which is not there" % chain
+        elif chain in stack:
+            doubt = "the chain %s, which leads to itself" % chain
+        elif len(stack) >= _DEPTH:
+            doubt = "chains that lead to each other more than %d times" % _DEPTH
+        if blocks is None or doubt:
+            return [self._doubted(flow, (Unknown(Ref(table, chain, 0), doubt),)) for flow in flows]
+        returned: t.List[_Flow] = []
+        flows = self._blocks(blocks, flows, returned, (table, (*stack, chain)))
+        return self._join(flows + returned) if returned else flows
+
+    def _blocks(
+        self, blocks: t.List[_Block], flows: t.List[_Flow], returned: t.List[_Flow], context: t.Any
+    ) -> t.List[_Flow]:
+        for block in blocks:
+            if not flows:
+                break
+            if block.index is None:
+                flows = self._tried(block.rules, flows, returned, context)
+            else:
+                flows = self._looked_up(block, flows, returned, context)
+        return flows
+
+    def _tried(
+        self, members: t.Sequence[_Rule], flows: t.List[_Flow], returned: t.List[_Flow], context: t.Any
+    ) -> t.List[_Flow]:
+        for rule in members:
+            if not flows:
+                break
+            if self._over():
+                self._leave(flows)
+                return []
+            out: t.List[_Flow] = []
+            for flow in flows:
+                self._apply(rule, flow, out, returned, context)
+            forked = rule.chance or rule.unknown
+            flows = self._join(out) if len(out) > 1 and (forked or len(out) > len(flows) + 3) else out
+        return flows
+
+    def _looked_up(self, block: _Block, flows: t.List[_Flow], returned: t.List[_Flow], context: t.Any) -> t.List[_Flow]:
+        index = t.cast("Partition[t.Tuple[int, ...]]", block.index)
+        out: t.List[_Flow] = []
+        for flow in flows:
+            place = block.place
+            if place >= _NEW_DESTINATION and flow[place] is None:
+                place -= _BEFORE
+            for places, part in index.divide(flow[place]):
+                some = flow if part is flow[place] else (*flow[:place], part, *flow[place + 1 :])
+                if self._over():
+                    self._leave([some])
+                elif places:
+                    out += self._blocks(block.child(places), [some], returned, context)
+                else:
+                    out.append(some)
+        return self._join(out)
+
+    def _match(self, branch: _Branch, flow: _Flow) -> t.Tuple[t.Optional[_Flow], t.List[_Flow], t.Tuple[str, ...]]:
+        """Divide a flow: the packets that match, those that do not, and why the first may not match after all."""
+        doubt: t.Tuple[str, ...] = ()
+        if branch.tests or branch.incoming or branch.outgoing:
+            fits, doubt = self._fits(branch, flow[_STATE])
+            if not fits:
+                return None, [flow], ()
+        parts = []
+        for field, allowed in branch.conditions:
+            place = field - _BEFORE if field >= _NEW_DESTINATION and flow[field] is None else field
+            have = flow[place]
+            both = regions.meet(have, allowed)
+            if not both:
+                return None, [flow], ()
+            if both is not have:
+                parts.append((place, both))
+        if not parts:
+            return flow, [], doubt
+        fields = list(flow)
+        pieces: t.List[_Flow] = []
+        for place, both in parts:
+            # Two conditions may be about the same field: the destination before and after a translation.
+            inside = regions.meet(fields[place], both)
+            if not inside:
+                return None, [flow], ()
+            outside = regions.minus(fields[place], inside)
+            if outside:
+                pieces.append((*fields[:place], outside, *fields[place + 1 :]))
+                fields[place] = inside
+        return tuple(fields), pieces, doubt
+
+    def _fits(self, branch: _Branch, state: _State) -> t.Tuple[bool, t.Tuple[str, ...]]:
+        """Whether what a flow has in common matches, and what is not known of that."""
+        if not all(names.match(self._link) for names in branch.incoming):
+            return False, ()
+        if branch.outgoing:
+            # Before a route is known a condition on its link never matches.
+            if state.outcome is None or not all(names.match(state.outcome.link) for names in branch.outgoing):
+                return False, ()
+        doubt: t.Tuple[str, ...] = ()
+        for test in branch.tests:
+            place = _SUBJECTS[test.subject]
+            value, unknown = state.values[place], state.values[place + _COUNT]
+            if test.subject in _OF_CONNTRACK:
+                # Without a connection there is nothing to compare, whatever is asked.
+                without = _SUBJECTS[UNTRACKED]
+                if not self._tracked or (state.values[without] and not state.values[without + _COUNT]):
+                    return False, ()
+            unknown &= test.mask
+            if not unknown:
+                if not spans.contains(test.allowed, value & test.mask):
+                    return False, ()
+            elif not _possible(test, value, unknown):
+                return False, ()
+            else:
+                doubt += (_NAMES.get(test.subject, "%s that is not known" % test.subject),)
+        return True, doubt
+
+    def _apply(self, rule: _Rule, flow: _Flow, out: t.List[_Flow], returned: t.List[_Flow], context: t.Any) -> None:
+        if rule.chance:
+            self._apply_by_chance(rule, flow, out, returned, context)
+            return
+        if rule.index is not None:
+            place, index = rule.index
+            if place >= _NEW_DESTINATION and flow[place] is None:
+                place -= _BEFORE
+            for places, part in index.divide(flow[place]):
+                some = flow if part is flow[place] else (*flow[:place], part, *flow[place + 1 :])
+                if places:
+                    self._try_branches(rule, [rule.branches[one] for one in places], some, out, returned, context)
+                else:
+                    out.append(some)
+        else:
+            self._try_branches(rule, rule.branches, flow, out, returned, context)
+
+    def _try_branches(
+        self,
+        rule: _Rule,
+        branches: t.Iterable[_Branch],
+        flow: _Flow,
+        out: t.List[_Flow],
+        returned: t.List[_Flow],
+        context: t.Any,
+    ) -> None:
+        rest = [flow]
+        for branch in branches:
+            others: t.List[_Flow] = []
+            for one in rest:
+                matched, pieces, doubt = self._match(branch, one)
+                others += pieces
+                if matched is not None:
+                    unknown = rule.unknown
+                    if doubt:
+                        unknown += tuple(Unknown(rule.ref, text) for text in doubt)
+                    if unknown:
+                        matched = self._doubted(matched, unknown)
+                        if branch.kind != CONTINUE:
+                            out.append(matched)
+                    self._act(rule, branch, matched, out, returned, context)
+            rest = others
+            if not rest:
+                break
+        out += rest
+
+    def _apply_by_chance(
+        self, rule: _Rule, flow: _Flow, out: t.List[_Flow], returned: t.List[_Flow], context: t.Any
+    ) -> None:
+        rest = [flow]
+        for branch in rule.branches:
+            matched, _pieces, doubt = self._match(branch, flow)
+            if matched is None:
+                continue
+            unknown = rule.unknown + tuple(Unknown(rule.ref, text) for text in doubt)
+            matched = self._by_chance(self._doubted(matched, unknown))
+            self._act(rule, branch, matched, out, returned, context)
+            others: t.List[_Flow] = []
+            for one in rest:
+                same, pieces, _doubt = self._match(branch, one)
+                others += pieces
+                if same is not None and (unknown or not rule.exhaustive):
+                    out.append(self._by_chance(self._doubted(same, unknown)))
+            rest = others
+        out += rest
+
+    def _doubted(self, flow: _Flow, unknown: t.Tuple[Unknown, ...]) -> _Flow:
+        """A flow that may be wrong from here on."""
+        if not unknown:
+            return flow
+        state = flow[_STATE]
+        known = tuple(sorted({*state.unknown, *unknown}, key=repr))
+        fork = state.met if state.fork < 0 else state.fork
+        return self._with(flow, self._state(state._replace(unknown=known, fork=fork)))
+
+    def _by_chance(self, flow: _Flow) -> _Flow:
+        state = flow[_STATE]
+        fork = state.met if state.fork < 0 else state.fork
+        return self._with(flow, self._state(state._replace(chance=True, fork=fork)))
+
+    def _act(
+        self,
+        rule: _Rule,
+        branch: _Branch,
+        flow: _Flow,
+        out: t.List[_Flow],
+        returned: t.List[_Flow],
+        context: t.Any,
+    ) -> None:
+        kind = branch.kind
+        if kind == CONTINUE:
+            out.append(flow)
+            return
+        state = flow[_STATE]
+        if branch.declares >= 0:
+            self._accepted.append(self._with(flow, self._state(state._replace(declared=branch.declares))))
+            return
+        key = (state.met, rule.number, branch.effect)
+        met = self._next.get(key)
+        if met is None:
+            met = self._next[key] = len(self._met)
+            self._met.append((state.met, rule.number))
+        values = _set(state.values, branch.action) if kind == SET else state.values
+        source = rule.ref if kind == SOURCE else state.source
+        flow = self._with(flow, self._state(state._replace(met=met, values=values, source=source)))
+        if kind == SET:
+            if branch.action.subject == UNTRACKED and self._tracked:
+                # Conntrack has seen the packet already.
+                flow = self._with(flow, self._state(flow[_STATE]._replace(values=state.values)))
+            out.append(flow)
+        elif kind == JUMP:
+            out += self._chain(context[0], branch.action.chain, [flow], context[1])
+        elif kind == GOTO:
+            returned += self._chain(context[0], branch.action.chain, [flow], context[1])
+        elif kind == RETURN:
+            returned.append(flow)
+        elif kind == ACCEPT:
+            self._accepted.append(flow)
+        elif kind == DROP:
+            self._ended.append(self._end(flow, DROPPED))
+        elif kind == SOURCE:
+            self._translated.append(flow)
+        elif kind == DESTINATION:
+            self._translate(branch.action, flow)
+
+    def _translate(self, action: rules.Action, flow: _Flow) -> None:
+        """Give a flow another destination."""
+        state = flow[_STATE]
+        values = list(state.values)
+        values[_SUBJECTS[DNAT]] = 1
+        state = self._state(state._replace(values=tuple(values)))
+        destination = flow[_NEW_DESTINATION]
+        several = False
+        if action.addresses is not None:
+            destination = action.addresses
+        elif action.local:
+            # The first address of the link for IPv4; of IPv6 the kernel chooses one.
+            listed = self._lookups.addresses_of(self._link)
+            listed = listed[:1] if self._lookups.version == 4 else listed
+            if not listed:
+                self._ended.append(self._end(self._with(flow, state), DROPPED))
+                return
+            destination = spans.of((one, one) for one in listed)
+        several = destination is not None and destination is not flow[_NEW_DESTINATION] and _many(destination)
+        if action.ports is None:
+            pieces: t.List[t.Tuple[t.Any, t.Any]] = [(flow[_SERVICE], flow[_NEW_SERVICE])]
+        else:
+            several = several or _many(action.ports)
+            pieces = []
+            rest = flow[_SERVICE]
+            for protocol in WITH_PORTS:
+                whole: Spans = ((protocol << 16, protocol << 16 | MAX_PORT),)
+                mine = regions.meet(rest, whole)
+                if mine:
+                    ports = tuple((protocol << 16 | first, protocol << 16 | last) for first, last in action.ports)
+                    pieces.append((mine, ports))
+                    rest = regions.minus(rest, whole)
+            if rest:
+                pieces.append((rest, None))
+        for service, new in pieces:
+            one: _Flow = (flow[_SOURCE], flow[_DESTINATION], service, flow[_PORT], destination, new, state)
+            if several:
+                one = self._by_chance(one)
+            self._translated.append(one)
+
+    # routing, IPVS, the policy
+
+    def _route(self, flow: _Flow) -> t.Iterator[_Flow]:
+        state = flow[_STATE]
+        destination = _DESTINATION if flow[_NEW_DESTINATION] is None else _NEW_DESTINATION
+        service = _SERVICE if flow[_NEW_SERVICE] is None else _NEW_SERVICE
+        if self._over():
+            self._leave([flow])
+            return
+        mark = _SUBJECTS[MARK]
+        box = (flow[_SOURCE], flow[destination], flow[service], flow[_PORT])
+        for part in self._lookups.forward(box, state.values[mark], state.values[mark + _COUNT], self._link):
+            fields = list(flow)
+            fields[_SOURCE], fields[_PORT] = part.source, part.source_port
+            fields[destination], fields[service] = part.destination, part.service
+            fields[_STATE] = self._state(state._replace(outcome=part.outcome))
+            one = self._doubted(tuple(fields), part.unknown)
+            yield self._by_chance(one) if part.chance else one
+
+    def _serve(self, flows: t.List[_Flow]) -> t.Tuple[t.List[_Flow], t.List[_Flow], t.List[_Flow]]:
+        """Services of IPVS. Returns what the node itself receives, what goes on to a server, and what is dropped."""
+        flows, ended = self._hook(INPUT, flows)
+        self._accepted, self._translated, self._ended = [], [], []
+        members = []
+        for number, service in enumerate(self._services, 1):
+            ref = Ref(IPVS_TABLE, "", number)
+            rule = service.rule(number)
+            branches = [_Branch(one.match, one.action, place) for place, one in enumerate(rule.branches)]
+            self._refs.append(ref)
+            members.append(_Rule(len(self._refs) - 1, ref, branches, rule))
+        local = self._blocks(_blocks(members), flows, [], (IPVS_TABLE, ()))
+        ended = ended + self._ended
+        translated = self._join(self._translated)
+        served: t.List[_Flow] = []
+        for flow in translated:
+            state = flow[_STATE]
+            values = list(state.values)
+            # It is IPVS that translates, not conntrack.
+            values[_SUBJECTS[DNAT]] = 0
+            if not self._node.ipvs_conntrack:
+                values[_SUBJECTS[UNTRACKED]] = 1
+                values[_SUBJECTS[UNTRACKED] + _COUNT] = 0
+            for part in self._lookups.output(flow[_NEW_DESTINATION]):
+                routed = state._replace(values=tuple(values), outcome=part.outcome)
+                one: _Flow = (*flow[:_NEW_DESTINATION], part.destination, flow[_NEW_SERVICE], self._state(routed))
+                one = self._doubted(one, part.unknown)
+                if part.outcome.kind == LEAVES:
+                    served.append(self._by_chance(one) if part.chance else one)
+                elif part.outcome.kind == TO_NODE:
+                    local.append(one)
+                else:
+                    ended.append(self._end(one, part.outcome.kind))
+        return local, served, ended
+
+    def _declare(self, flows: t.List[_Flow]) -> t.List[_Flow]:
+        """Divide what leaves by the policy."""
+        if not self._policy:
+            return flows
+        self._accepted = []
+        rest = self._blocks(self._policy, flows, [], (0, ()))
+        return self._accepted + rest
+
+    # merging
+
+    def _join(self, flows: t.List[_Flow]) -> t.List[_Flow]:
+        """As few flows as that takes: ways that chance opened and that meet again, and parts that differ in one field.
+
+        Two flows of the same packets, in the same state, that differ only in the rules by which chance led to it
+        behave alike from here on, but for the translated destination: that becomes the union of theirs, and is divided
+        again where a rule or route tells it apart. Two flows in the same state that differ in one field alone are one
+        product, because the union of that field with the same other fields is one.
+        """
+        if len(flows) < 2:
+            return flows
+        forked = [flow for flow in flows if flow[_STATE].fork >= 0]
+        if len(forked) > 1:
+            flows = [flow for flow in flows if flow[_STATE].fork < 0] + self._join_forks(forked)
+        for place in (_DESTINATION, _SERVICE, _SOURCE):
+            if len(flows) < 2:
+                break
+            groups: t.Dict[t.Any, t.List[_Flow]] = {}
+            for flow in flows:
+                key = (*flow[:place], *flow[place + 1 : _STATE], id(flow[_STATE]))
+                groups.setdefault(key, []).append(flow)
+            if len(groups) < len(flows):
+                flows = [
+                    members[0]
+                    if len(members) == 1
+                    else (
+                        *members[0][:place],
+                        spans.of(span for member in members for span in member[place]),
+                        *members[0][place + 1 :],
+                    )
+                    for members in groups.values()
+                ]
+        return flows
+
+    def _join_forks(self, flows: t.List[_Flow]) -> t.List[_Flow]:
+        groups: t.Dict[t.Any, t.List[_Flow]] = {}
+        for flow in flows:
+            state = flow[_STATE]
+            common = state._replace(met=0, choices=(), unknown=())
+            key = (
+                flow[:_NEW_DESTINATION],
+                flow[_NEW_DESTINATION] is None,
+                flow[_NEW_SERVICE],
+                id(self._state(common)),
+                state.unknown,
+            )
+            groups.setdefault(key, []).append(flow)
+        found = []
+        for members in groups.values():
+            first = members[0]
+            if len(members) == 1:
+                found.append(first)
+                continue
+            choices: t.Dict[t.Tuple[t.Any, t.Any], _Choice] = {}
+            for flow in members:
+                for choice in self._choices(flow):
+                    choices.setdefault(choice[:2], choice)
+            destination = first[_NEW_DESTINATION]
+            if destination is not None:
+                destination = spans.of(span for flow in members for span in flow[_NEW_DESTINATION])
+            state = first[_STATE]
+            state = self._state(state._replace(met=state.fork, choices=tuple(choices.values())))
+            found.append((*first[:_NEW_DESTINATION], destination, first[_NEW_SERVICE], state))
+        return found
+
+    def _choices(self, flow: _Flow) -> t.List[_Choice]:
+        """The ways by which chance led a flow to where it is."""
+        state = flow[_STATE]
+        late = self._path(state.met, state.fork)
+        if not state.choices:
+            return [(flow[_NEW_DESTINATION], flow[_NEW_SERVICE], late)]
+        found = []
+        for destination, service, path in state.choices:
+            if destination is None:
+                found.append((flow[_NEW_DESTINATION], flow[_NEW_SERVICE], path + late))
+            else:
+                mine = regions.meet(destination, flow[_NEW_DESTINATION])
+                if mine:
+                    found.append((mine, service, path + late))
+        return found
+
+    def _targets(self, choices: t.Iterable[_Choice], flow: _Flow) -> t.Iterator[Target]:
+        """The choices that are left of those by which a flow came to be: some went another way since."""
+        for destination, service, path in choices:
+            left = destination
+            if destination is not None and flow[_NEW_DESTINATION] is not None:
+                left = regions.meet(destination, flow[_NEW_DESTINATION])
+                if not left:
+                    continue
+            yield Target(left, service, tuple(self._refs[rule] for rule in path))
+
+    def _path(self, met: int, until: int) -> t.Tuple[int, ...]:
+        """The rules that were met, from a place on."""
+        found = []
+        while met > 0 and met != until:
+            met, rule = self._met[met]
+            found.append(rule)
+        return tuple(found[::-1])
+
+    def _add(self, merged: t.Dict[t.Any, _Merged], flow: _Flow) -> None:
+        """Put a flow that came to its end to those of the same way.
+
+        That is sound: what a packet is given on its way, and where it ends, follows from the rules that it matches,
+        their effects and their order, and from nothing else; rules that it does not match do nothing. All of that is
+        in the key. What a packet is compared with on its way is in the regions.
+        """
+        state = flow[_STATE]
+        key = (self._start, self._state(state._replace(choices=())))
+        known = merged.get(key)
+        if known is None:
+            known = merged[key] = _Merged({}, {})
+        region = Region(self._start, *flow[:_NEW_DESTINATION])
+        if flow[_NEW_DESTINATION] is not None or flow[_NEW_SERVICE] is not None or state.choices:
+            choices = state.choices or ((flow[_NEW_DESTINATION], flow[_NEW_SERVICE], ()),)
+            for target in self._targets(choices, flow):
+                known.targets[target] = None
+        known.regions[region] = None
+
+    def _way(self, key: t.Any, members: _Merged) -> Way:
+        start, state = key
+        found = list(members.regions)
+        if state.tied and len(found) > 1:
+            # Two orders may divide the same packets differently.
+            apart: t.List[Region] = []
+            for region in found:
+                apart += regions.subtract_all(region, list(apart))
+            found = apart
+        return Way(
+            start=start,
+            regions=tuple(found),
+            met=tuple(self._refs[rule] for rule in self._path(state.met, 0)),
+            end=state.end,
+            outcome=state.outcome,
+            declared=self._values[state.declared] if state.declared >= 0 else None,
+            source=state.source,
+            targets=tuple(members.targets),
+            unknown=state.unknown,
+            chance=state.chance,
+            tied=state.tied,
+        )
+
+
+class _Merged(t.NamedTuple):
+    """The parts of a way; the keys of both are in order, their values mean nothing."""
+
+    regions: t.Dict[Region, None]
+    targets: t.Dict[Target, None]
+
+
+def _many(one: Spans) -> bool:
+    return len(one) > 1 or one[0][0] != one[0][1]
+
+
+def _changed(action: rules.Action) -> int:
+    """The bits of a value that an action may change."""
+    if action.origin == action.subject:
+        return (ALL_BITS & ~action.keep) | action.flip
+    return ALL_BITS
+
+
+def _set(values: t.Tuple[int, ...], action: rules.Action) -> t.Tuple[int, ...]:
+    place = _SUBJECTS[action.subject]
+    changed = list(values)
+    if action.origin is None:
+        value, unknown = 0, ALL_BITS
+    else:
+        origin = _SUBJECTS[action.origin]
+        value, unknown = values[origin], values[origin + _COUNT]
+    unknown &= action.keep
+    changed[place] = ((value & action.keep) ^ action.flip) & ~unknown
+    changed[place + _COUNT] = unknown
+    return tuple(changed)
+
+
+def _possible(test: rules.Test, value: int, unknown: int) -> bool:
+    """Whether a value of which some bits are not known can be one of those that are allowed."""
+    known = value & test.mask & ~unknown
+    # Between the lowest and the highest of them; where the bits in between are too many to be tried, that is enough.
+    if not spans.intersection(test.allowed, ((known, known | unknown),)):
+        return False
+    bits = [1 << bit for bit in range(32) if unknown >> bit & 1]
+    if len(bits) > 8:
+        return True
+    return any(
+        spans.contains(test.allowed, known | sum(chosen))
+        for number in range(len(bits) + 1)
+        for chosen in itertools.combinations(bits, number)
+    )
+
+
+def _orders(units: t.Sequence[t.Any]) -> t.Iterable[t.Sequence[t.Any]]:
+    """The orders in which the kernel may ask chains of the same priority."""
+    if len(units) < 2:
+        return [units]
+    if len(units) <= _TIED:
+        return list(itertools.permutations(units))
+    # Which of them comes first is what matters most.
+    return [[*units[number:], *units[:number]] for number in range(len(units))] + [list(units)[::-1]]
+
+
+def _trees(number: int, table: rules.RuleTable) -> t.Iterator[_Tree]:
+    for name, base in table.base.items():
+        chains = [name]
+        tested: t.Dict[str, int] = {}
+        sets: t.Dict[t.Tuple[str, int, t.Optional[str]], None] = {}
+        anything = False
+        effect = False
+        for chain in chains:
+            for rule in table.chains.get(chain, ()):
+                for branch in rule.branches:
+                    for test in branch.match.tests:
+                        tested[test.subject] = tested.get(test.subject, 0) | test.mask
+                    action = branch.action
+                    if action.kind == SET:
+                        sets[(action.subject, _changed(action), action.origin)] = None
+                    elif action.kind in (JUMP, GOTO) and action.chain not in chains:
+                        chains.append(action.chain)
+                    effect = effect or action.kind != CONTINUE
+                    anything = anything or bool(rule.unknown and action.kind == CONTINUE)
+                effect = effect or bool(rule.unknown)
+        if effect or base.drops:
+            yield _Tree(number, name, base, tuple(chains), tested, tuple(sets), anything)
+
+
+class _Service(t.NamedTuple):
+    """A service of IPVS, with the addresses, services and ways of its servers."""
+
+    service: t.Optional[t.Tuple[int, int]]
+    mark: t.Optional[int]
+    servers: t.Tuple[t.Tuple[int, int], ...]
+    unknown: t.Tuple[str, ...]
+
+    def rule(self, number: int) -> rules.Rule:
+        """Return it as a rule."""
+        match = Match()
+        if self.service is not None:
+            address, service = self.service
+            match = Match(destination=((address, address),), service=((service, service),))
+        elif self.mark is not None:
+            match = Match(tests=(rules.Test(MARK, ALL_BITS, ((self.mark, self.mark),)),))
+        branches = [
+            rules.Branch(
+                match,
+                rules.Action(DESTINATION, addresses=((address, address),), ports=((port, port),) if port else None),
+            )
+            for address, port in self.servers
+        ]
+        if not branches:
+            return rules.Rule(number, 0, (rules.Branch(match, rules.Action(DROP)),), self.unknown)
+        several = len(branches) > 1
+        return rules.Rule(number, 0, tuple(branches), self.unknown, chance=several, exhaustive=several)
+
+
+_FLAGS = {"-t": 6, "--tcp-service": 6, "-u": 17, "--udp-service": 17, "--sctp-service": 132}
+
+
+def _services(saved: str, version: int) -> t.List[_Service]:
+    """Read what C(ipvsadm --save --numeric) prints, as far as it is about an IP version."""
+    found: t.Dict[t.Any, t.List[t.Any]] = {}
+    unknown: t.Dict[t.Any, t.Dict[str, None]] = {}
+    for line in saved.splitlines():
+        words = shlex.split(line)
+        if len(words) < 3:
+            continue
+        key: t.Any = None
+        if words[1] in _FLAGS:
+            address = _endpoint(words[2], version)
+            if address is not None:
+                key = (address[0], _FLAGS[words[1]] << 16 | address[1])
+        elif words[1] in ("-f", "--fwmark-service") and ("-6" in words or "--ipv6" in words) == (version == 6):
+            key = int(words[2])
+        if key is None:
+            # A server of a service by mark does not say its version again.
+            if words[0] not in ("-a", "--add-server") or words[1] not in ("-f", "--fwmark-service"):
+                continue
+            key = int(words[2])
+            if key not in found:
+                continue
+        servers = found.setdefault(key, [])
+        if words[0] in ("-a", "--add-server"):
+            weight = words[words.index("-w") + 1] if "-w" in words else "1"
+            server = _endpoint(words[words.index("-r") + 1], version) if "-r" in words else None
+            if server is None:
+                unknown.setdefault(key, {})["a server of another IP version"] = None
+            elif weight != "0":
+                servers.append(server)
+            if "-m" not in words:
+                unknown.setdefault(key, {})["a server that IPVS does not masquerade to"] = None
+    return [
+        _Service(
+            key if isinstance(key, tuple) else None,
+            None if isinstance(key, tuple) else key,
+            tuple(servers),
+            tuple(unknown.get(key, ())),
+        )
+        for key, servers in found.items()
+    ]
+
+
+def _endpoint(text: str, version: int) -> t.Optional[t.Tuple[int, int]]:
+    """Return address and port, if it is of that version."""
+    host, _colon, port = text.rpartition(":")
+    if text.endswith("]") or not _colon:
+        host, port = text, "0"
+    address = ipaddress.ip_address(host.strip("[]"))
+    return (int(address), int(port)) if address.version == version else None
+
+
+__all__ = [
+    "Declared",
+    "Node",
+    "Packet",
+    "Ref",
+    "Start",
+    "StartClass",
+    "Target",
+    "Way",
+    "Ways",
+    "divided_by_filters",
+    "ways",
+]
