@@ -379,10 +379,10 @@ class Lookups:
                 found.append(Part(*now, self._outcome(NO_ROUTE), False, unknown))
                 continue
             selector = self._selectors[place]
-            meant, others, doubt = self._divide(selector, now, mark, mark_unknown, link, vrf)
+            meant, others = self._divide(selector, now, mark, mark_unknown, link, vrf)
             for one in others:
                 work.append((place + 1, one, unknown))
-            for one in meant:
+            for one, doubt in meant:
                 if doubt:
                     work.append((place + 1, one, unknown + doubt))
                 self._act(selector, place, one, unknown + doubt, vrf, found, work)
@@ -396,8 +396,8 @@ class Lookups:
         mark_unknown: int,
         link: str,
         vrf: t.Optional[Link],
-    ) -> t.Tuple[t.List[_Box], t.List[_Box], t.Tuple[Unknown, ...]]:
-        """Return the packets that a rule means, those that it does not, and what is not understood of the first."""
+    ) -> t.Tuple[t.List[t.Tuple[_Box, t.Tuple[Unknown, ...]]], t.List[_Box]]:
+        """Return the packets that a rule means, each with why it may not mean them after all, and the others."""
         doubt = selector.unknown
         may = not selector.never
         if (mark ^ selector.mark) & selector.mask & ~mark_unknown:
@@ -428,13 +428,11 @@ class Lookups:
             else:
                 meant = [t.cast(_Box, tuple(fields))]
                 others = t.cast(t.List[_Box], pieces)
-        if selector.inverted:
-            # Where a part of it is not understood, it may be either way.
-            if doubt and meant:
-                return [*others, *meant], [], doubt
-            meant, others = others, meant
-            doubt = ()
-        return meant, others, doubt if meant else ()
+        if not selector.inverted:
+            return [(one, doubt) for one in meant], others
+        # What fails a condition that is understood is meant for certain by the inversion.
+        certain: t.List[t.Tuple[_Box, t.Tuple[Unknown, ...]]] = [(one, ()) for one in others]
+        return (certain + [(one, doubt) for one in meant], []) if doubt else (certain, meant)
 
     def _act(
         self,

@@ -93,6 +93,8 @@ class Start(t.NamedTuple):
     destination: Spans
     service: Spans
     source_port: Spans = ((1, MAX_PORT),)
+    #: what conntrack makes of them, as rules.UNTRACKED has it
+    untracked: int = 0
 
 
 class StartClass(t.NamedTuple):
@@ -100,6 +102,7 @@ class StartClass(t.NamedTuple):
 
     links: t.Tuple[str, ...]
     region: Region
+    untracked: int = 0
 
 
 class Target(t.NamedTuple):
@@ -354,8 +357,8 @@ def divided_by_filters(
 
     It is for a way of whose packet nothing came out: those parts are to be asked that do not end with DROPPED.
     """
-    links = known.starts[way.start].links
-    starts = [Start(link, *region[1:]) for link in links for region in way.regions]
+    first = known.starts[way.start]
+    starts = [Start(link, *region[1:], first.untracked) for link in first.links for region in way.regions]
     return _Engine(node, policy, seconds, True).ways(starts)
 
 
@@ -468,7 +471,7 @@ class _Engine:
         for number, one in enumerate(classes):
             self._start = number
             self._link = one.links[0]
-            for flow in self._run(one.region):
+            for flow in self._run(one):
                 self._add(merged, flow)
         found = tuple(self._way(key, members) for key, members in merged.items())
         left = tuple(dict.fromkeys(self._left))
@@ -490,6 +493,7 @@ class _Engine:
                 start.destination,
                 start.service,
                 start.source_port,
+                start.untracked,
             )
             links, members = found.setdefault(key, ([], []))
             if start.link not in links:
@@ -501,7 +505,7 @@ class _Engine:
             first = members[0]
             region = Region(number, source, first.destination, first.service, first.source_port)
             if all(region[1:]):
-                result.append(StartClass(tuple(links), region))
+                result.append(StartClass(tuple(links), region, first.untracked))
         return [one._replace(region=one.region._replace(start=number)) for number, one in enumerate(result)]
 
     def _incoming_patterns(self) -> t.List[rules.Names]:
@@ -525,14 +529,16 @@ class _Engine:
                         return self._lookups.addresses_of(link)
         return None
 
-    def _run(self, region: Region) -> t.Iterator[_Flow]:
-        state = self._state(_State((0,) * (2 * _COUNT)))
+    def _run(self, start: StartClass) -> t.Iterator[_Flow]:
+        values = [0] * (2 * _COUNT)
+        values[_SUBJECTS[UNTRACKED]] = start.untracked
+        state = self._state(_State(tuple(values)))
         unknown = tuple(
             Unknown(Ref(number, "", 0), reason) for number, table in enumerate(self._tables) for reason in table.unknown
         )
         if unknown:
             state = self._state(state._replace(unknown=unknown))
-        flows: t.List[_Flow] = [(*region[1:], None, None, state)]
+        flows: t.List[_Flow] = [(*start.region[1:], None, None, state)]
         flows, ended = self._hook(PREROUTING, flows)
         yield from ended
         forwarded: t.List[_Flow] = []
@@ -591,7 +597,7 @@ class _Engine:
             units.setdefault(_NAT[hook], []).append(nat)
         ended: t.List[_Flow] = []
         for priority in sorted(units):
-            self._tracked = hook != PREROUTING or priority > _CONNTRACK
+            self._tracked = hook != PREROUTING or priority >= _CONNTRACK
             results = []
             for order in _orders(units[priority]):
                 live = flows
@@ -774,8 +780,7 @@ class _Engine:
             value, unknown = state.values[place], state.values[place + _COUNT]
             if test.subject in _OF_CONNTRACK:
                 # Without a connection there is nothing to compare, whatever is asked.
-                without = _SUBJECTS[UNTRACKED]
-                if not self._tracked or (state.values[without] and not state.values[without + _COUNT]):
+                if not self._has_connection(state):
                     return False, ()
             unknown &= test.mask
             if not unknown:
@@ -893,8 +898,7 @@ class _Engine:
         source = rule.ref if kind == SOURCE else state.source
         flow = self._with(flow, self._state(state._replace(met=met, values=values, source=source)))
         if kind == SET:
-            if branch.action.subject == UNTRACKED and self._tracked:
-                # Conntrack has seen the packet already.
+            if not self._can_set(branch.action.subject, state):
                 flow = self._with(flow, self._state(flow[_STATE]._replace(values=state.values)))
             out.append(flow)
         elif kind == JUMP:
@@ -911,6 +915,16 @@ class _Engine:
             self._translated.append(flow)
         elif kind == DESTINATION:
             self._translate(branch.action, flow)
+
+    def _can_set(self, subject: str, state: _State) -> bool:
+        """Whether there is what a rule sets: a decision that conntrack has not made yet, or a connection."""
+        if subject in (UNTRACKED, CT_ZONE):
+            return not self._tracked
+        return subject != CT_MARK or self._has_connection(state)
+
+    def _has_connection(self, state: _State) -> bool:
+        place = _SUBJECTS[UNTRACKED]
+        return self._tracked and (not state.values[place] or bool(state.values[place + _COUNT]))
 
     def _translate(self, action: rules.Action, flow: _Flow) -> None:
         """Give a flow another destination."""

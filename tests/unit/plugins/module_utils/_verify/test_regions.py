@@ -1,0 +1,79 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Regions, held against sets of single packets."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import typing as t
+
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import regions
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.regions import Packet, Region
+from hypothesis import given
+from hypothesis import strategies as st
+
+HIGHEST = 5
+SPANS = st.lists(st.tuples(st.integers(0, HIGHEST), st.integers(0, HIGHEST)), min_size=1, max_size=3).map(spans.of)
+SOME = SPANS.filter(bool)
+REGIONS = st.builds(Region, st.integers(0, 1), SOME, SOME, SOME, SOME)
+
+
+def packets(region: Region) -> t.Set[t.Tuple[int, ...]]:
+    """Return every packet of a region."""
+    fields = [[number for first, last in field for number in range(first, last + 1)] for field in region[1:]]
+    return {(region.start, *packet) for packet in itertools.product(*fields)}
+
+
+@given(REGIONS, REGIONS)
+def test_intersection(one: Region, other: Region) -> None:
+    found = regions.intersect(one, other)
+    assert (packets(found) if found else set()) == packets(one) & packets(other)
+
+
+@given(REGIONS, REGIONS)
+def test_difference_is_disjoint(one: Region, other: Region) -> None:
+    parts = regions.subtract(one, other)
+    assert sum(len(packets(part)) for part in parts) == len(packets(one) - packets(other))
+    assert set().union(*map(packets, parts)) == packets(one) - packets(other)
+
+
+@given(REGIONS, st.lists(REGIONS, max_size=3))
+def test_difference_of_several(one: Region, others: t.List[Region]) -> None:
+    parts = regions.subtract_all(one, others)
+    left = packets(one).difference(*map(packets, others))
+    assert set().union(*map(packets, parts)) == left
+    assert sum(map(regions.size, parts)) == len(left)
+
+
+@given(REGIONS, st.integers(0, 99))
+def test_size_and_examples(region: Region, seed: int) -> None:
+    mine = packets(region)
+    assert regions.size(region) == len(mine)
+    for chosen in (None, random.Random(seed)):
+        assert (region.start, *regions.packet(region, chosen)) in mine
+    low, high = regions.edges(region)
+    assert (region.start, *low) == min(mine) and (region.start, *high) == max(mine)
+    for packet in itertools.product(range(HIGHEST + 1), repeat=2):
+        assert regions.contains(region, Packet(*packet, *packet)) == ((region.start, *packet, *packet) in mine)
+
+
+@given(SPANS, SPANS)
+def test_spans(one: spans.Spans, other: spans.Spans) -> None:
+    assert regions.meet(one, other) == spans.intersection(one, other)
+    assert regions.minus(one, other) == spans.difference(one, other)
+    assert regions.count(one) == sum(last - first + 1 for first, last in one)
+
+
+@given(st.lists(st.none() | SPANS, max_size=6), SOME)
+def test_partition(members: t.List[t.Optional[spans.Spans]], whole: spans.Spans) -> None:
+    found = regions.partition(members)
+    for number in range(HIGHEST + 2):
+        expected = tuple(place for place, one in enumerate(members) if one is None or spans.contains(one, number))
+        assert found.of(number) == expected
+    parts = found.divide(whole)
+    assert spans.of(span for _value, part in parts for span in part) == whole
+    for value, part in parts:
+        assert all(found.of(number) == value for first, last in part for number in range(first, last + 1))

@@ -1,0 +1,697 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ways, held against an interpreter of single packets that knows nothing of regions."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import lookups, regions, rules, ways
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.lookups import Lookups
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.regions import Packet
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import (
+    Action,
+    BaseChain,
+    Branch,
+    Match,
+    Names,
+    Rule,
+    RuleTable,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways import Declared, Node, Ref, Start
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import rule_shapes as shapes
+
+# A small world: addresses 0 to 15, services of UDP with port 0 to 3 and ICMP, source ports 1 and 2.
+TOP = 15
+UDP, ICMP = 17, 1
+SERVICES = ((ICMP << 16, ICMP << 16), (UDP << 16, UDP << 16 | 3))
+EVERYTHING = ((0, TOP),)
+PORTS = ((1, 2),)
+LINKS = (shapes.link(1, "lo"), shapes.link(2, "eth0"), shapes.link(3, "cbr0"), shapes.link(4, "eth1"))
+
+
+# an interpreter of single packets
+
+
+class Route(t.NamedTuple):
+    """A route of the small world."""
+
+    first: int
+    bits: int  # of 4
+    table: int
+    kind: int
+    links: t.Tuple[int, ...]
+
+
+class Selector(t.NamedTuple):
+    """A routing rule of the small world."""
+
+    priority: int
+    table: int
+    source: t.Optional[t.Tuple[int, int]] = None
+    to: t.Optional[t.Tuple[int, int]] = None
+    mark: t.Optional[t.Tuple[int, int]] = None
+    protocol: int = 0
+    ports: t.Optional[t.Tuple[int, int]] = None
+    source_ports: t.Optional[t.Tuple[int, int]] = None
+    incoming: str = ""
+    outgoing: str = ""
+    inverted: bool = False
+    suppress: int = -1
+    action: int = 1
+    goto: int = 0
+    unknown: bool = False
+
+
+class World(t.NamedTuple):
+    """A node of the small world."""
+
+    tables: t.Tuple[RuleTable, ...]
+    routes: t.Tuple[Route, ...]
+    selectors: t.Tuple[Selector, ...]
+    policy: t.Tuple[Declared, ...] = ()
+
+
+class Seen(t.NamedTuple):
+    """What became of a packet."""
+
+    met: t.Tuple[Ref, ...]
+    end: str
+    link: str
+    declared: t.Any
+    source: t.Optional[Ref]
+    unknown: t.FrozenSet[t.Any]
+    values: t.Tuple[t.Tuple[str, int], ...]
+
+
+class P(t.NamedTuple):
+    """A packet on its way."""
+
+    packet: Packet
+    link: str
+    destination: int
+    service: int
+    out: str = ""
+    values: t.Tuple[t.Tuple[str, int], ...] = ()
+    met: t.Tuple[Ref, ...] = ()
+    unknown: t.FrozenSet[t.Any] = frozenset()
+    source: t.Optional[Ref] = None
+
+    def value(self, subject: str) -> int:
+        return dict(self.values).get(subject, 0)
+
+    def with_value(self, subject: str, value: int) -> P:
+        known = dict(self.values)
+        known[subject] = value
+        return self._replace(values=tuple(sorted((one, number) for one, number in known.items() if number)))
+
+
+def is_in(allowed: t.Optional[t.Any], number: int) -> bool:
+    return allowed is None or any(first <= number <= last for first, last in allowed)
+
+
+def fits(match: Match, p: P, tracked: bool) -> bool:
+    for names in match.incoming:
+        if not names.match(p.link):
+            return False
+    for names in match.outgoing:
+        if not p.out or not names.match(p.out):
+            return False
+    for test in match.tests:
+        if test.subject == rules.CT_MARK and (not tracked or p.value(rules.UNTRACKED)):
+            return False
+        if not is_in(test.allowed, p.value(test.subject) & test.mask):
+            return False
+    return (
+        is_in(match.source, p.packet.source)
+        and is_in(match.destination, p.destination)
+        and is_in(match.service, p.service)
+        and is_in(match.source_port, p.packet.source_port)
+        and is_in(match.original_destination, p.packet.destination)
+        and is_in(match.original_service, p.packet.service)
+    )
+
+
+#: what a chain comes to: C(end), C(accept), C(drop), C(translated), each with the packet
+Verdicts = t.Iterator[t.Tuple[str, P]]
+
+
+class Walker:
+    """Follows one packet through all that can become of it."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+
+    def chain(self, table: int, name: str, p: P, tracked: bool) -> Verdicts:
+        yield from self.rules(table, name, 0, p, tracked)
+
+    def rules(self, table: int, name: str, start: int, p: P, tracked: bool) -> Verdicts:
+        listed = self.world.tables[table].chains[name]
+        if start == len(listed):
+            yield "end", p
+            return
+        rule = listed[start]
+        ref = Ref(table, name, rule.number)
+        matching = [branch for branch in rule.branches if fits(branch.match, p, tracked)]
+        taken: t.List[t.Tuple[t.Optional[Branch], P]] = []
+        if not matching:
+            taken = [(None, p)]
+        else:
+            if rule.unknown:
+                p = p._replace(unknown=p.unknown | {(ref, reason) for reason in rule.unknown})
+            if rule.chance:
+                taken = [(branch, p) for branch in matching]
+                if not rule.exhaustive or rule.unknown:
+                    taken.append((None, p))
+            else:
+                taken = [(matching[0], p)]
+                if rule.unknown:
+                    taken.append((None, p))
+        for branch, one in taken:
+            if branch is None or branch.action.kind == rules.CONTINUE:
+                yield from self.rules(table, name, start + 1, one, tracked)
+                continue
+            action = branch.action
+            one = one._replace(met=(*one.met, ref))
+            if action.kind == rules.SET:
+                origin = one.value(action.origin or "")
+                ok = tracked != (action.subject == rules.UNTRACKED)
+                if action.subject == rules.CT_MARK:
+                    ok = tracked and not one.value(rules.UNTRACKED)
+                if action.subject == rules.MARK or ok:
+                    one = one.with_value(action.subject, (origin & action.keep) ^ action.flip)
+                yield from self.rules(table, name, start + 1, one, tracked)
+            elif action.kind == rules.JUMP:
+                for verdict, other in self.chain(table, action.chain, one, tracked):
+                    if verdict == "end":
+                        yield from self.rules(table, name, start + 1, other, tracked)
+                    else:
+                        yield verdict, other
+            elif action.kind == rules.GOTO:
+                yield from self.chain(table, action.chain, one, tracked)
+            elif action.kind == rules.RETURN:
+                yield "end", one
+            elif action.kind == rules.ACCEPT:
+                yield "accept", one
+            elif action.kind == rules.DROP:
+                yield "drop", one
+            elif action.kind == rules.SOURCE:
+                yield "translated", one._replace(source=ref)
+            else:
+                assert action.kind == rules.DESTINATION
+                numbers = [None] if action.addresses is None else _numbers(action.addresses)
+                ports = [None] if action.ports is None or one.service >> 16 != UDP else _numbers(action.ports)
+                for number, port in itertools.product(numbers, ports):
+                    yield (
+                        "translated",
+                        one._replace(
+                            destination=one.destination if number is None else number,
+                            service=one.service if port is None else UDP << 16 | port,
+                        ).with_value(rules.DNAT, 1),
+                    )
+
+    def base(self, table: int, name: str, p: P, tracked: bool) -> Verdicts:
+        drops = self.world.tables[table].base[name].drops
+        for verdict, one in self.chain(table, name, p, tracked):
+            if verdict == "end":
+                yield ("drop" if drops else "accept"), one
+            else:
+                yield verdict, one
+
+    def units(self, units: t.Sequence[t.Any], p: P, tracked: bool) -> Verdicts:
+        """Chains after each other; a tuple is all chains of type nat."""
+        if not units:
+            yield "accept", p
+            return
+        first = units[0]
+        found = self.nat(first, p) if isinstance(first, list) else self.base(*first, p, tracked)
+        for verdict, one in found:
+            if verdict == "drop":
+                yield verdict, one
+            else:
+                yield from self.units(units[1:], one, tracked)
+
+    def nat(self, bases: t.Sequence[t.Tuple[int, str]], p: P) -> Verdicts:
+        if p.value(rules.UNTRACKED):
+            yield "accept", p
+            return
+        groups: t.Dict[int, t.List[t.Tuple[int, str]]] = {}
+        for table, name in bases:
+            groups.setdefault(self.world.tables[table].base[name].priority, []).append((table, name))
+        for orders in itertools.product(*(itertools.permutations(groups[one]) for one in sorted(groups))):
+            yield from self.first_of([one for order in orders for one in order], p)
+
+    def first_of(self, bases: t.Sequence[t.Tuple[int, str]], p: P) -> Verdicts:
+        if not bases:
+            yield "accept", p
+            return
+        for verdict, one in self.base(*bases[0], p, True):
+            if verdict == "accept":
+                yield from self.first_of(bases[1:], one)
+            else:
+                yield verdict, one
+
+    def hook(self, hook: int, p: P, bases: t.Sequence[t.Tuple[int, str]]) -> Verdicts:
+        mine = [one for one in bases if self.world.tables[one[0]].base[one[1]].hook == hook]
+        nat = [one for one in mine if self.world.tables[one[0]].base[one[1]].kind == "nat"]
+        places: t.Dict[int, t.List[t.Any]] = {}
+        at = {rules.PREROUTING: -100, rules.POSTROUTING: 100}.get(hook, 0)
+        for table, name in mine:
+            base = self.world.tables[table].base[name]
+            if base.kind == "nat" or (nat and hook == rules.POSTROUTING and base.priority > at):
+                continue
+            places.setdefault(base.priority, []).append((table, name))
+        if nat and hook != rules.FORWARD:
+            places.setdefault(at, []).append(nat)
+        ordered = sorted(places)
+        early = [one for one in ordered if hook == rules.PREROUTING and one < -200]
+        late = [one for one in ordered if one not in early]
+        for orders in itertools.product(*(itertools.permutations(places[one]) for one in early)):
+            for verdict, one in self.units([unit for order in orders for unit in order], p, False):
+                if verdict == "drop":
+                    yield verdict, one
+                    continue
+                for others in itertools.product(*(itertools.permutations(places[place]) for place in late)):
+                    yield from self.units([unit for order in others for unit in order], one, True)
+
+    def run(self, p: P, bases: t.Sequence[t.Tuple[int, str]]) -> t.Iterator[Seen]:
+        for verdict, one in self.hook(rules.PREROUTING, p, bases):
+            if verdict == "drop":
+                yield self.seen(one, "dropped")
+                continue
+            for kind, link, unknown in self.route(one):
+                routed = one._replace(out=link, unknown=one.unknown | unknown)
+                if kind != "leaves":
+                    yield self.seen(routed, "delivered" if kind == "local" else kind)
+                    continue
+                for verdict2, two in self.hook(rules.FORWARD, routed, bases):
+                    if verdict2 == "drop":
+                        yield self.seen(two, "dropped")
+                        continue
+                    for verdict3, three in self.hook(rules.POSTROUTING, two, bases):
+                        yield self.seen(three, "dropped" if verdict3 == "drop" else "leaves")
+
+    def seen(self, p: P, end: str) -> Seen:
+        declared = None
+        if end == "leaves":
+            for one in self.world.policy:
+                if fits(one.match, p, True):
+                    declared = one.value
+                    break
+        return Seen(p.met, end, p.out, declared, p.source, p.unknown, p.values)
+
+    def route(self, p: P) -> t.Iterator[t.Tuple[str, str, t.FrozenSet[t.Any]]]:
+        yield from self.select(0, p, frozenset())
+
+    def select(
+        self, place: int, p: P, unknown: t.FrozenSet[t.Any]
+    ) -> t.Iterator[t.Tuple[str, str, t.FrozenSet[t.Any]]]:
+        known = self.world.selectors
+        if place == len(known):
+            yield "none", "", unknown
+            return
+        one = known[place]
+        plain = (
+            (one.source is None or _inside(one.source, p.packet.source))
+            and (one.to is None or _inside(one.to, p.destination))
+            and (one.mark is None or (p.value(rules.MARK) ^ one.mark[0]) & one.mark[1] == 0)
+            and (not one.protocol or p.service >> 16 == one.protocol)
+            and (not one.incoming or one.incoming == p.link)
+            and not one.outgoing
+        )
+        if one.ports is not None or one.source_ports is not None:
+            plain = plain and p.service >> 16 == UDP
+        if one.ports is not None:
+            plain = plain and one.ports[0] <= p.service & 0xFFFF <= one.ports[1]
+        if one.source_ports is not None:
+            plain = plain and one.source_ports[0] <= p.packet.source_port <= one.source_ports[1]
+        if one.unknown and plain:
+            # It may or may not match, inverted or not.
+            unknown = unknown | {"the routing rule %d" % one.priority}
+            yield from self.select(place + 1, p, unknown)
+        elif plain == one.inverted:
+            yield from self.select(place + 1, p, unknown)
+            return
+        if one.action == 2:
+            targets = [number for number, other in enumerate(known) if number > place and other.priority == one.goto]
+            yield from self.select(targets[0] if targets else place + 1, p, unknown)
+        elif one.action == 3:
+            yield from self.select(place + 1, p, unknown)
+        elif one.action != 1:
+            yield {6: "blackhole", 7: "unreachable", 8: "prohibit"}[one.action], "", unknown
+        else:
+            found = [
+                route
+                for route in self.world.routes
+                if route.table == one.table and _inside((route.first, route.bits), p.destination)
+            ]
+            best = max(found, key=lambda route: route.bits, default=None)
+            if best is None or best.kind == 9 or (best.kind < 6 and best.bits + 28 <= one.suppress):
+                yield from self.select(place + 1, p, unknown)
+            elif best.kind == 1:
+                for number in best.links:
+                    yield "leaves", LINKS[number - 1].name, unknown
+            else:
+                kinds = {2: "local", 3: "local", 6: "blackhole", 7: "unreachable", 8: "prohibit"}
+                yield kinds[best.kind], "", unknown
+
+
+def _numbers(allowed: t.Any) -> t.List[t.Any]:
+    return [number for first, last in allowed for number in range(first, last + 1)]
+
+
+def _inside(prefix: t.Tuple[int, int], number: int) -> bool:
+    first, bits = prefix
+    return first >> (4 - bits) == number >> (4 - bits)
+
+
+# random worlds
+
+_ADDRESSES = st.lists(st.tuples(st.integers(0, TOP), st.integers(0, TOP)), min_size=1, max_size=2).map(spans.of)
+_ALLOWED = _ADDRESSES.filter(bool)
+_SERVICES = st.sampled_from(
+    [
+        ((UDP << 16 | 1, UDP << 16 | 1),),
+        ((UDP << 16 | 1, UDP << 16 | 2),),
+        ((ICMP << 16, ICMP << 16 | 0xFFFF),),
+        ((UDP << 16, UDP << 16 | 0xFFFF),),
+        ((ICMP << 16, ICMP << 16), (UDP << 16 | 3, UDP << 16 | 3)),
+    ]
+)
+_TESTS = st.builds(
+    lambda subject, mask, inverted: rules.Test(subject, mask, ((0, 0),) if inverted else ((1, mask),)),
+    st.sampled_from([rules.MARK, rules.MARK, rules.CT_MARK, rules.DNAT, rules.UNTRACKED]),
+    st.sampled_from([1, 2, 3]),
+    st.booleans(),
+)
+_NAMES = st.builds(Names, st.sampled_from([("eth0",), ("eth+",), ("cbr0",)]), st.booleans())
+
+
+def _maybe(strategy: t.Any, weight: int = 3) -> t.Any:
+    return st.one_of(*[st.none()] * weight, strategy)
+
+
+MATCHES = st.builds(
+    lambda **fields: Match(**fields),
+    source=_maybe(_ALLOWED),
+    destination=_maybe(_ALLOWED, 1),
+    service=_maybe(_SERVICES),
+    source_port=_maybe(st.just(((1, 1),)), 6),
+    original_destination=_maybe(_ALLOWED, 6),
+    original_service=_maybe(_SERVICES, 6),
+    incoming=st.one_of(st.just(()), st.just(()), st.just(()), st.tuples(_NAMES)),
+    outgoing=st.one_of(st.just(()), st.just(()), st.just(()), st.tuples(_NAMES)),
+    tests=st.one_of(st.just(()), st.just(()), st.tuples(_TESTS)),
+)
+_SETS = st.builds(
+    lambda subject, origin, keep, flip: Action(rules.SET, subject=subject, origin=origin, keep=keep, flip=flip),
+    st.sampled_from([rules.MARK, rules.MARK, rules.CT_MARK]),
+    st.sampled_from([rules.MARK, rules.CT_MARK]),
+    st.sampled_from([0, 1, rules.ALL_BITS]),
+    st.sampled_from([0, 1, 2]),
+)
+_NOTRACK = Action(rules.SET, subject=rules.UNTRACKED, origin=rules.UNTRACKED, flip=1)
+_NEW = st.builds(
+    lambda addresses, ports: Action(rules.DESTINATION, addresses=addresses, ports=ports),
+    st.sampled_from([((3, 3),), ((9, 9),), ((4, 5),)]),
+    st.sampled_from([None, None, ((2, 2),), ((1, 2),)]),
+)
+
+
+def _actions(later: t.Sequence[str], hook: int, nat: bool) -> t.Any:
+    plain = [Action(rules.RETURN), Action(rules.ACCEPT), Action(rules.CONTINUE), Action(rules.DROP)]
+    strategies = [st.sampled_from(plain), _SETS]
+    if later:
+        leads = [Action(kind, chain=name) for kind in (rules.JUMP, rules.GOTO) for name in later]
+        strategies += [st.sampled_from(leads)] * 2
+    if nat:
+        strategies += [_NEW if hook == rules.PREROUTING else st.just(Action(rules.SOURCE))] * 2
+    elif hook == rules.PREROUTING:
+        strategies.append(st.just(_NOTRACK))
+    return st.one_of(*strategies)
+
+
+_BASES = st.sampled_from(
+    [
+        BaseChain("nat", rules.PREROUTING, -100),
+        BaseChain("nat", rules.PREROUTING, -90),
+        BaseChain("nat", rules.POSTROUTING, 100),
+        BaseChain("nat", rules.POSTROUTING, 50),
+        BaseChain("filter", rules.PREROUTING, -300),
+        BaseChain("filter", rules.PREROUTING, -150),
+        BaseChain("filter", rules.FORWARD, 0),
+        BaseChain("filter", rules.FORWARD, 0, True),
+        BaseChain("filter", rules.POSTROUTING, -150),
+    ]
+)
+
+
+@st.composite
+def tables(draw: t.Any, chance: bool, unknown: bool) -> RuleTable:
+    """A table with one base chain and chains behind it."""
+    base = draw(_BASES)
+    names = ["A", "B", "C"]
+    chains = {}
+    for place, name in enumerate(names):
+        actions = _actions(names[place + 1 :], base.hook, base.kind == "nat")
+        listed = []
+        for number in range(1, draw(st.integers(0, 4)) + 1):
+            branches = draw(st.lists(st.builds(Branch, MATCHES, actions), min_size=1, max_size=3))
+            listed.append(
+                Rule(
+                    number,
+                    0,
+                    tuple(branches),
+                    unknown=("x",) if unknown and draw(st.integers(0, 5)) == 0 else (),
+                    chance=chance and draw(st.integers(0, 3)) == 0,
+                    exhaustive=draw(st.booleans()),
+                )
+            )
+        chains[name] = tuple(listed)
+    return RuleTable("nftables", "ip x", {"A": base}, chains)
+
+
+_PREFIXES = st.integers(0, 4).flatmap(
+    lambda bits: st.integers(0, (1 << bits) - 1).map(lambda number: (number << (4 - bits), bits))
+)
+_ROUTES = st.lists(
+    st.builds(
+        lambda prefix, table, kind, links: Route(*prefix, table, kind, links),
+        _PREFIXES,
+        st.sampled_from([254, 254, 100]),
+        st.sampled_from([1, 1, 1, 1, 2, 6, 9]),
+        st.sampled_from([(2,), (2,), (3,), (4,)]),
+    ),
+    max_size=6,
+    unique_by=lambda route: (route.first, route.bits, route.table),
+)
+_SELECTORS = st.lists(
+    st.builds(
+        lambda **fields: Selector(**fields),
+        priority=st.just(0),
+        table=st.sampled_from([254, 100]),
+        source=_maybe(_PREFIXES, 2),
+        to=_maybe(_PREFIXES, 4),
+        mark=_maybe(st.sampled_from([(1, 1), (0, 2), (2, 3)])),
+        protocol=st.sampled_from([0, 0, 0, UDP, ICMP]),
+        ports=_maybe(st.sampled_from([(1, 1), (1, 3)]), 4),
+        source_ports=_maybe(st.just((1, 1)), 6),
+        incoming=st.sampled_from(["", "", "cbr0", "eth1"]),
+        outgoing=st.sampled_from(["", "", "", "", "eth0"]),
+        inverted=st.booleans(),
+        suppress=st.sampled_from([-1, -1, 28, 30]),
+        action=st.sampled_from([1, 1, 1, 2, 3, 6, 7]),
+        goto=st.integers(1, 4),
+    ),
+    max_size=3,
+)
+_POLICY = st.lists(
+    st.builds(
+        Declared,
+        st.builds(
+            lambda **fields: Match(**fields),
+            source=_maybe(_ALLOWED),
+            destination=_maybe(_ALLOWED, 1),
+            service=_maybe(_SERVICES),
+            outgoing=st.one_of(st.just(()), st.tuples(_NAMES)),
+        ),
+        st.sampled_from(["pod", "node"]),
+    ),
+    max_size=3,
+)
+
+
+def worlds(chance: bool = False, unknown: bool = False, several: int = 3) -> t.Any:
+    """Random nodes."""
+
+    def make(found: t.Any, routes: t.Any, selectors: t.Any, policy: t.Any, doubted: t.Any) -> World:
+        numbered = [one._replace(priority=place) for place, one in enumerate(selectors, 1)]
+        if unknown and numbered and doubted:
+            numbered[0] = numbered[0]._replace(unknown=True)
+        usual = [Selector(32766, 254), Selector(32767, 100)]
+        routed = (*routes, Route(0, 0, 253, 1, (2,)))
+        return World(tuple(found), routed, (*numbered, *usual, Selector(32768, 253)), tuple(policy))
+
+    return st.builds(
+        make,
+        st.lists(tables(chance, unknown), max_size=several),
+        _ROUTES,
+        _SELECTORS,
+        _POLICY,
+        st.booleans(),
+    )
+
+
+def _net(prefix: t.Tuple[int, int]) -> str:
+    return "0.0.0.%d/%d" % (prefix[0], prefix[1] + 28)
+
+
+def node_of(world: World) -> Node:
+    """Return the same as the kernel would list it."""
+    routes = tuple(
+        shapes.route(
+            _net((one.first, one.bits)),
+            0 if one.kind != 1 or len(one.links) > 1 else one.links[0],
+            table=one.table,
+            kind=one.kind,
+            **({"paths": [(link, "") for link in one.links]} if len(one.links) > 1 else {}),
+        )
+        for one in world.routes
+    )
+    selectors = []
+    for one in world.selectors:
+        more: t.Dict[str, t.Any] = {}
+        for name in ("source", "to"):
+            if getattr(one, name) is not None:
+                more[name] = _net(getattr(one, name))
+        for name in ("mark", "ports", "source_ports", "protocol", "incoming", "outgoing"):
+            if getattr(one, name):
+                more[name] = getattr(one, name)
+        if one.action == 2:
+            more["goto"] = one.goto
+        if one.unknown:
+            more["extra"] = shapes.netlink.attribute(20, b"\0" * 8)
+        flags = 2 if one.inverted else 0
+        selectors.append(
+            shapes.selector(one.priority, one.table, one.action, suppress=one.suppress, flags=flags, **more)
+        )
+    known = Lookups(Routing((), (), tuple(selectors), routes), LINKS, 4)
+    return Node(world.tables, known)
+
+
+STARTS = (Start("cbr0", EVERYTHING, EVERYTHING, SERVICES, PORTS), Start("eth1", ((0, 3),), EVERYTHING, SERVICES, PORTS))
+
+
+def deciding(node: Node) -> t.List[t.Tuple[int, str]]:
+    """The base chains that are run: the choice itself has a test of its own."""
+    engine = ways._Engine(node, (), None, False)
+    return [(tree.table, tree.name) for tree in engine._trees]
+
+
+def relevant(met: t.Iterable[Ref], node: Node) -> t.List[Ref]:
+    """Without what sets values of which nobody asks."""
+    engine = ways._Engine(node, (), None, False)
+    found = []
+    for ref in met:
+        (rule,) = [one for one in node.tables[ref.table].chains[ref.chain] if one.number == ref.number]
+        if all(engine._has_effect(branch.action) for branch in rule.branches):
+            found.append(ref)
+    return sorted(found)
+
+
+def compare(world: World, seed: int, exact: bool, count: int = 12) -> None:
+    """Hold the ways of a world against single packets."""
+    node = node_of(world)
+    found = ways.ways(node, STARTS, world.policy)
+    assert not found.rest and not found.share
+    bases = deciding(node)
+    walker = Walker(world)
+    chosen = random.Random(seed)
+    if exact:
+        everything = sum(regions.size(start.region) for start in found.starts)
+        assert sum(way.size for way in found.ways) == everything
+    for _number in range(count):
+        start = chosen.choice(found.starts)
+        packet = regions.packet(start.region, chosen)
+        link = chosen.choice(start.links)
+        place = found.starts.index(start)
+        mine = [
+            way
+            for way in found.ways
+            if way.start == place and any(regions.contains(region, packet) for region in way.regions)
+        ]
+        seen = list(walker.run(P(packet, link, packet.destination, packet.service), bases))
+        if exact:
+            assert len(mine) == 1 and len(seen) == 1
+            assert sum(regions.contains(region, packet) for region in mine[0].regions) == 1
+        assert {_short_of(way) for way in mine} == {_short_of_seen(one) for one in seen}
+        doubted = {
+            one.place if isinstance(one.place, str) else (one.place, one.reason) for way in mine for one in way.unknown
+        }
+        assert doubted == {one for each in seen for one in each.unknown}
+        for way in mine:
+            like = [one for one in seen if _short_of_seen(one) == _short_of(way)]
+            if way.chance or way.unknown:
+                sure = set(relevant(way.met, node))
+                assert any(sure <= set(one.met) for one in like)
+            else:
+                assert any(relevant(way.met, node) == relevant(one.met, node) for one in like)
+
+
+def _short_of(way: ways.Way) -> t.Tuple[t.Any, ...]:
+    link = way.outcome.link if way.outcome is not None else ""
+    return way.end, link, way.declared, way.source, bool(way.unknown)
+
+
+def _short_of_seen(one: Seen) -> t.Tuple[t.Any, ...]:
+    return one.end, one.link, one.declared, one.source, bool(one.unknown)
+
+
+def _no_ties(world: World) -> bool:
+    places = []
+    for table in world.tables:
+        (base,) = table.base.values()
+        places.append((base.hook, base.priority))
+    return len(set(places)) == len(places)
+
+
+@settings(deadline=None, max_examples=250)
+@given(worlds().filter(_no_ties), st.integers(0, 999))
+def test_each_packet_has_one_way(world: World, seed: int) -> None:
+    if any(
+        branch.action.kind == rules.DESTINATION
+        and (regions.count(branch.action.addresses) > 1 or regions.count(branch.action.ports or ((0, 0),)) > 1)
+        for table in world.tables
+        for chain in table.chains.values()
+        for rule in chain
+        for branch in rule.branches
+    ):
+        compare(world, seed, False)
+    else:
+        compare(world, seed, True)
+
+
+@settings(deadline=None, max_examples=150)
+@given(worlds(chance=True, several=2).filter(_no_ties), st.integers(0, 999))
+def test_what_chance_can_do(world: World, seed: int) -> None:
+    compare(world, seed, False)
+
+
+@settings(deadline=None, max_examples=150)
+@given(worlds(several=3), st.integers(0, 999))
+def test_both_orders_of_ties(world: World, seed: int) -> None:
+    compare(world, seed, False)
+
+
+@settings(deadline=None, max_examples=200)
+@given(worlds(unknown=True, several=2).filter(_no_ties), st.integers(0, 999))
+def test_unknown_is_what_reaches_an_unknown_rule(world: World, seed: int) -> None:
+    compare(world, seed, False)
