@@ -201,17 +201,18 @@ class _Branch:
     __slots__ = ("action", "conditions", "declares", "effect", "incoming", "kind", "outgoing", "tests")
 
     def __init__(self, match: Match, action: rules.Action, effect: int, declares: int = -1) -> None:
-        self.conditions: t.List[t.Tuple[int, Spans]] = []
-        for place, allowed in (
-            (_NEW_DESTINATION, match.destination),
-            (_NEW_SERVICE, match.service),
-            (_SOURCE, match.source),
-            (_PORT, match.source_port),
-            (_DESTINATION, match.original_destination),
-            (_SERVICE, match.original_service),
-        ):
-            if allowed is not None:
-                self.conditions.append((place, allowed))
+        self.conditions = tuple(
+            (place, allowed)
+            for place, allowed in (
+                (_NEW_DESTINATION, match.destination),
+                (_NEW_SERVICE, match.service),
+                (_SOURCE, match.source),
+                (_PORT, match.source_port),
+                (_DESTINATION, match.original_destination),
+                (_SERVICE, match.original_service),
+            )
+            if allowed is not None
+        )
         self.incoming = match.incoming
         self.outgoing = match.outgoing
         self.tests = match.tests
@@ -269,17 +270,20 @@ class _Block:
     def __init__(self, members: t.Sequence[_Rule], place: int = -1, used: t.FrozenSet[int] = frozenset()) -> None:
         self.rules = members
         self.place = place
-        self.used = used | {place}
-        self.children: t.Dict[t.Tuple[int, ...], t.List[_Block]] = {}
+        self.used = used
+        self.children: t.Optional[t.Dict[t.Tuple[int, ...], t.List[_Block]]] = None
         self.index: t.Optional[Partition[t.Tuple[int, ...]]] = None
         if place >= 0:
+            self.used = used | {place}
+            self.children = {}
             self.index = regions.partition([rule.allowed(place) for rule in members])
 
     def child(self, places: t.Tuple[int, ...]) -> t.List[_Block]:
         """Return some of the rules, as blocks."""
-        if places not in self.children:
-            self.children[places] = _blocks([self.rules[place] for place in places], self.used)
-        return self.children[places]
+        children = t.cast("t.Dict[t.Tuple[int, ...], t.List[_Block]]", self.children)
+        if places not in children:
+            children[places] = _blocks([self.rules[place] for place in places], self.used)
+        return children[places]
 
 
 def _blocks(members: t.Sequence[_Rule], used: t.FrozenSet[int] = frozenset()) -> t.List[_Block]:
@@ -1232,6 +1236,7 @@ def _orders(units: t.Sequence[t.Any]) -> t.Iterable[t.Sequence[t.Any]]:
 def _trees(number: int, table: rules.RuleTable) -> t.Iterator[_Tree]:
     for name, base in table.base.items():
         chains = [name]
+        seen = {name}
         tested: t.Dict[str, int] = {}
         sets: t.Dict[t.Tuple[str, int, t.Optional[str]], None] = {}
         anything = False
@@ -1244,7 +1249,8 @@ def _trees(number: int, table: rules.RuleTable) -> t.Iterator[_Tree]:
                     action = branch.action
                     if action.kind == SET:
                         sets[(action.subject, _changed(action), action.origin)] = None
-                    elif action.kind in (JUMP, GOTO) and action.chain not in chains:
+                    elif action.kind in (JUMP, GOTO) and action.chain not in seen:
+                        seen.add(action.chain)
                         chains.append(action.chain)
                     effect = effect or action.kind != CONTINUE
                     anything = anything or bool(rule.unknown and action.kind == CONTINUE)

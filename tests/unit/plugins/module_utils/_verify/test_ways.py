@@ -12,7 +12,7 @@ import typing as t
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import spans
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import lookups, regions, rules, ways
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import regions, rules, ways
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.lookups import Lookups
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.regions import Packet
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import (
@@ -175,20 +175,20 @@ class Walker:
                 taken = [(matching[0], p)]
                 if rule.unknown:
                     taken.append((None, p))
-        for branch, one in taken:
+        for branch, before in taken:
             if branch is None or branch.action.kind == rules.CONTINUE:
-                yield from self.rules(table, name, start + 1, one, tracked)
+                yield from self.rules(table, name, start + 1, before, tracked)
                 continue
             action = branch.action
-            one = one._replace(met=(*one.met, ref))
+            one = before._replace(met=(*before.met, ref))
             if action.kind == rules.SET:
                 origin = one.value(action.origin or "")
                 ok = tracked != (action.subject == rules.UNTRACKED)
                 if action.subject == rules.CT_MARK:
                     ok = tracked and not one.value(rules.UNTRACKED)
-                if action.subject == rules.MARK or ok:
-                    one = one.with_value(action.subject, (origin & action.keep) ^ action.flip)
-                yield from self.rules(table, name, start + 1, one, tracked)
+                ok = ok or action.subject == rules.MARK
+                after = one.with_value(action.subject, (origin & action.keep) ^ action.flip) if ok else one
+                yield from self.rules(table, name, start + 1, after, tracked)
             elif action.kind == rules.JUMP:
                 for verdict, other in self.chain(table, action.chain, one, tracked):
                     if verdict == "end":
@@ -399,8 +399,17 @@ def _maybe(strategy: t.Any, weight: int = 3) -> t.Any:
     return st.one_of(*[st.none()] * weight, strategy)
 
 
+def _match(**fields: t.Any) -> Match:
+    # Of a named tuple itself hypothesis would choose the fields that are not given, too.
+    return Match(**fields)
+
+
+def _selector(**fields: t.Any) -> Selector:
+    return Selector(**fields)
+
+
 MATCHES = st.builds(
-    lambda **fields: Match(**fields),
+    _match,
     source=_maybe(_ALLOWED),
     destination=_maybe(_ALLOWED, 1),
     service=_maybe(_SERVICES),
@@ -495,7 +504,7 @@ _ROUTES = st.lists(
 )
 _SELECTORS = st.lists(
     st.builds(
-        lambda **fields: Selector(**fields),
+        _selector,
         priority=st.just(0),
         table=st.sampled_from([254, 100]),
         source=_maybe(_PREFIXES, 2),
@@ -517,7 +526,7 @@ _POLICY = st.lists(
     st.builds(
         Declared,
         st.builds(
-            lambda **fields: Match(**fields),
+            _match,
             source=_maybe(_ALLOWED),
             destination=_maybe(_ALLOWED, 1),
             service=_maybe(_SERVICES),
@@ -695,3 +704,268 @@ def test_both_orders_of_ties(world: World, seed: int) -> None:
 @given(worlds(unknown=True, several=2).filter(_no_ties), st.integers(0, 999))
 def test_unknown_is_what_reaches_an_unknown_rule(world: World, seed: int) -> None:
     compare(world, seed, False)
+
+
+# shapes of kube-proxy
+
+UNIVERSE = spans.complement(
+    spans.of(span for text in ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3") for span in shapes.net(text)),
+    rules.highest(4),
+)
+ALL_SERVICES = spans.of(
+    (one << 16, one << 16 | (rules.MAX_PORT if one in rules.WITH_PORTS else 0)) for one in (1, 6, 17, 132)
+)
+POD = Start("cbr0", spans.difference(shapes.net(shapes.PODS), shapes.net("10.244.1.1/32")), UNIVERSE, ALL_SERVICES)
+EXEMPT = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
+PRIVATE = spans.of(span for text in EXEMPT for span in shapes.net(text))
+SAYS = (Declared(Match(destination=PRIVATE), "pod"), Declared(Match(), "node"))
+SHAPES = [pytest.param(shapes.iptables, id="iptables"), pytest.param(shapes.nftables, id="nftables")]
+
+
+def node(*known: RuleTable, services: str = "", **more: t.Any) -> Node:
+    """Return a node with the routing of one whose pods are behind a bridge."""
+    return Node(known, Lookups(shapes.routing(), shapes.LINKS, 4), services, **more)
+
+
+def covered(found: ways.Ways) -> int:
+    """Return the number of packets that have a way, each counted once."""
+    apart: t.Dict[regions.Region, None] = {}
+    sure = 0
+    for way in found.ways:
+        if way.chance:
+            for region in way.regions:
+                left = [region]
+                for other in apart:
+                    if regions.meet(region.destination, other.destination):
+                        left = [part for one in left for part in regions.subtract(one, other)]
+                apart.update(dict.fromkeys(left))
+        else:
+            sure += way.size
+    return sure + sum(map(regions.size, apart))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_ways_through_kube_proxy_cover_everything(shape: t.Callable[..., RuleTable]) -> None:
+    known = shapes.services(60, 12, nodes=4)
+    found = ways.ways(node(shape(known), shapes.agent(EXEMPT)), [POD], SAYS)
+    assert covered(found) == regions.size(found.starts[0].region)
+    assert len(found.ways) < 300
+    assert not any(way.unknown or way.tied for way in found.ways)
+    for number, service in enumerate(known):
+        packet = Packet(POD.source[0][0], int(shapes.net(service.address)[0][0]), 6 << 16 | service.port, 4000)
+        mine = [way for way in found.ways if any(regions.contains(region, packet) for region in way.regions)]
+        reached = {number for way in mine for target in way.targets for number in _numbers(target.destination)}
+        assert reached == {int(shapes.net(pod)[0][0]) for pod in service.pods}, number
+        assert all(way.declared == "pod" and way.end == "leaves" and way.source is None for way in mine)
+        if service.node_port:
+            packet = packet._replace(destination=shapes.net(shapes.NODE)[0][0], service=6 << 16 | service.node_port)
+            mine = [way for way in found.ways if any(regions.contains(region, packet) for region in way.regions)]
+            assert mine and all(way.source is not None and way.source.table == 0 for way in mine)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_endpoints_with_the_same_course_are_one_way(shape: t.Callable[..., RuleTable]) -> None:
+    service = shapes.Service("10.96.0.10", 53, ("10.244.2.2", "10.244.3.3", "10.244.1.7"))
+    found = ways.ways(node(shape([service]), shapes.agent(EXEMPT)), [POD], SAYS)
+    packet = Packet(shapes.net("10.244.1.9/32")[0][0], shapes.net("10.96.0.10/32")[0][0], 6 << 16 | 53, 4000)
+    mine = [way for way in found.ways if any(regions.contains(region, packet) for region in way.regions)]
+    outcome = {
+        way.outcome.link: [str(shapes.ipaddress.ip_address(target.destination[0][0])) for target in way.targets]
+        for way in mine
+        if way.outcome
+    }
+    assert outcome == {"eth0": ["10.244.2.2", "10.244.3.3"], "cbr0": ["10.244.1.7"]}
+    assert len(mine) == 2 and all(way.chance for way in mine)
+
+
+def test_many_rules_are_looked_up_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of comparisons grows with the number of Services, not with its square."""
+    matched = []
+    match = ways._Engine._match
+    monkeypatch.setattr(ways._Engine, "_match", lambda self, *args: (matched.append(1), match(self, *args))[1])
+    counts = []
+    for count in (200, 400):
+        del matched[:]
+        for shape in (shapes.iptables, shapes.nftables):
+            ways.ways(node(shape(shapes.services(count, count // 10)), shapes.agent(EXEMPT)), [POD], SAYS)
+        counts.append(len(matched))
+    assert counts[1] < counts[0] * 2.2
+
+
+def test_what_time_leaves_over_is_said() -> None:
+    tables = (shapes.iptables(shapes.services(300, 30)), shapes.agent(EXEMPT))
+    found = ways.ways(node(*tables), [POD], SAYS, seconds=0.0)
+    assert found.rest and 0 < found.share <= 1
+    whole = found.starts[0].region
+    for _number in range(200):
+        packet = regions.packet(whole, random.Random(_number))
+        assert any(
+            regions.contains(region, packet)
+            for region in (*found.rest, *(region for way in found.ways for region in way.regions))
+        )
+    assert not ways.ways(node(*tables), [POD], SAYS, seconds=600).rest
+
+
+# what is run, and what is not
+
+
+def _table(kind: str, hook: int, priority: int, *pairs: t.Tuple[Match, Action], drops: bool = False) -> RuleTable:
+    return RuleTable("nftables", "ip x", {"A": BaseChain(kind, hook, priority, drops)}, {"A": shapes.chain(*pairs)})
+
+
+MASQUERADE = _table("nat", rules.POSTROUTING, 100, (Match(tests=shapes.IS_MARKED), Action(rules.SOURCE)))
+MARKS = _table("filter", rules.FORWARD, 0, (Match(destination=PRIVATE), shapes.MARKED))
+CT_FROM_MARK = _table(
+    "filter",
+    rules.PREROUTING,
+    -150,
+    (Match(), Action(rules.SET, subject=rules.CT_MARK, origin=rules.MARK, keep=rules.ALL_BITS)),
+)
+BY_CT_MARK = _table(
+    "nat", rules.POSTROUTING, 90, (Match(tests=(rules.Test(rules.CT_MARK, 1, ((1, 1),)),)), Action(rules.SOURCE))
+)
+MARKS_EARLY = _table(
+    "filter",
+    rules.PREROUTING,
+    -200,
+    (Match(source_port=((5, 5),)), Action(rules.SET, subject=rules.MARK, origin=rules.MARK, keep=0, flip=1)),
+)
+FILTER = _table("filter", rules.FORWARD, 5, (Match(destination=shapes.net("8.0.0.0/8")), Action(rules.DROP)))
+COUNTS = _table("filter", rules.FORWARD, 5, (Match(destination=shapes.net("8.0.0.0/8")), Action(rules.CONTINUE)))
+
+
+def test_only_what_can_decide_is_run() -> None:
+    def run(*tables: RuleTable) -> t.List[int]:
+        return [tree.table for tree in ways._Engine(node(*tables), (), None, False)._trees]
+
+    assert run(MASQUERADE, MARKS, FILTER) == [0, 1]
+    assert run(MARKS, FILTER) == []
+    assert run(BY_CT_MARK, CT_FROM_MARK, MARKS_EARLY, FILTER, COUNTS) == [0, 1, 2]
+    strange = FILTER._replace(chains={"A": (Rule(1, 0, (Branch(Match(), Action(rules.CONTINUE)),), ("a target",)),)})
+    assert run(strange) == [0]
+    doubtful = FILTER._replace(chains={"A": (Rule(1, 0, (Branch(Match(), Action(rules.DROP)),), ("the time",)),)})
+    assert run(doubtful) == []
+
+
+def test_marks_of_other_chains_decide() -> None:
+    found = ways.ways(node(MASQUERADE, MARKS), [POD])
+    assert {(way.source is not None) for way in found.ways if way.end == "leaves"} == {True, False}
+    for way in found.ways:
+        if way.end == "leaves":
+            inside = [bool(regions.meet(region.destination, PRIVATE)) for region in way.regions]
+            assert all(one == (way.source is not None) for one in inside)
+
+
+def test_a_way_is_divided_by_filters_when_asked() -> None:
+    known = node(FILTER)
+    found = ways.ways(known, [POD], SAYS)
+    inside = Packet(POD.source[0][0], shapes.net("8.8.8.8/32")[0][0], 6 << 16 | 443, 4000)
+    (way,) = [way for way in found.ways if any(regions.contains(region, inside) for region in way.regions)]
+    parts = ways.divided_by_filters(known, found, way, SAYS).ways
+    assert sum(part.size for part in parts) == way.size
+    assert {part.end for part in parts} == {"leaves", "dropped"}
+    for part in parts:
+        for region in part.regions:
+            assert bool(regions.meet(region.destination, shapes.net("8.0.0.0/8"))) == (part.end == "dropped")
+
+
+def test_a_mark_that_is_not_known_makes_its_test_unknown() -> None:
+    unknown = Action(rules.SET, subject=rules.MARK, origin=None, keep=shapes.MASQUERADE)
+    marks = _table("filter", rules.FORWARD, 0, (Match(destination=PRIVATE), unknown))
+    found = ways.ways(node(MASQUERADE, marks), [POD])
+    for way in found.ways:
+        if way.end == "leaves":
+            inside = [bool(regions.meet(region.destination, PRIVATE)) for region in way.regions]
+            assert all(one == bool(way.unknown) for one in inside)
+    assert {one for way in found.ways for one in way.unknown} == {
+        ways.Unknown(Ref(0, "A", 1), "a mark that is not known")
+    }
+
+
+def test_a_table_that_is_not_understood_leaves_nothing_tested() -> None:
+    found = ways.ways(node(MASQUERADE._replace(unknown=("its flags",))), [POD])
+    assert found.ways and all(way.unknown == (ways.Unknown(Ref(0, "", 0), "its flags"),) for way in found.ways)
+
+
+@pytest.mark.parametrize("target", ["A", "gone"])
+def test_loops_and_missing_chains_are_unknown(target: str) -> None:
+    looped = _table("nat", rules.POSTROUTING, 100, (Match(destination=PRIVATE), shapes.jump(target)))
+    found = ways.ways(node(looped), [POD])
+    for way in found.ways:
+        if way.end == "leaves":
+            assert bool(way.unknown) == all(
+                regions.meet(region.destination, PRIVATE) == region.destination for region in way.regions
+            )
+
+
+def test_chains_may_lead_deep() -> None:
+    chains = {str(depth): shapes.chain((Match(), shapes.jump(str(depth + 1)))) for depth in range(1000)}
+    chains["1000"] = ()
+    table = RuleTable("iptables_legacy", "ip nat", {"0": BaseChain("nat", rules.POSTROUTING, 100)}, chains)
+    assert any(way.unknown for way in ways.ways(node(table), [POD]).ways)
+
+
+def test_unknown_rules_do_not_multiply() -> None:
+    """Forty rules of which nothing is known, each with a jump, are still a few ways."""
+    chains = {"A": tuple(shapes.rule(one, Match(), shapes.jump("B"), unknown=("x",)) for one in range(1, 41))}
+    chains["B"] = shapes.chain((Match(service=shapes.tcp(80)), Action(rules.RETURN)))
+    table = RuleTable("iptables_legacy", "ip nat", {"A": BaseChain("nat", rules.POSTROUTING, 100)}, chains)
+    found = ways.ways(node(table), [POD])
+    assert len(found.ways) < 20
+    assert max(len(way.unknown) for way in found.ways) == 40
+
+
+# links and IPVS
+
+
+def test_links_that_nothing_tells_apart_are_one_class() -> None:
+    links = (*shapes.LINKS, *(shapes.link(10 + one, "veth%d" % one) for one in range(4)), shapes.link(20, "tap0"))
+    by_link = shapes.selector(5, 254, incoming="veth3")
+    known = Node(
+        (_table("nat", rules.POSTROUTING, 100, (Match(incoming=(Names(("tap+",)),)), Action(rules.SOURCE))),),
+        Lookups(shapes.routing()._replace(rules=(by_link, *shapes.selectors())), links, 4),
+    )
+    names = ("veth0", "veth1", "veth2", "veth3", "tap0")
+    starts = [Start(name, ((place, place),), UNIVERSE, ALL_SERVICES) for place, name in enumerate(names, 100)]
+    found = ways.ways(known, starts)
+    assert [one.links for one in found.starts] == [("veth0", "veth1", "veth2"), ("veth3",), ("tap0",)]
+    assert found.starts[0].region.source == ((100, 102),)
+    assert {way.start for way in found.ways if way.source is not None} == {2}
+
+
+IPVS = """\
+-A -t 198.51.100.1:30080 -s rr
+-a -t 198.51.100.1:30080 -r 10.244.2.2:8080 -m -w 1
+-a -t 198.51.100.1:30080 -r 10.244.1.7:8080 -m -w 1
+-a -t 198.51.100.1:30080 -r 10.244.3.3:8080 -m -w 0
+-A -t 10.244.1.1:443 -s sh -p 300
+-a -t 10.244.1.1:443 -r 10.244.4.4:443 -g -w 1
+-A -u 198.51.100.1:53 -s rr
+-A -t [2001:db8::1]:80 -s rr
+-a -t [2001:db8::1]:80 -r [2001:db8::2]:80 -m -w 1
+"""
+
+
+@pytest.mark.parametrize("tracked", [True, False])
+def test_services_of_ipvs_lead_on(tracked: bool) -> None:
+    known = node(shapes.agent(EXEMPT), services=IPVS, ipvs_conntrack=tracked)
+    found = ways.ways(known, [POD], SAYS)
+
+    def reached(address: str, service: int) -> t.Set[t.Tuple[t.Any, ...]]:
+        packet = Packet(POD.source[0][0], shapes.net(address)[0][0], service, 4000)
+        mine = [way for way in found.ways if any(regions.contains(region, packet) for region in way.regions)]
+        return {(way.end, way.outcome.link if way.outcome else "", bool(way.unknown), bool(way.met)) for way in mine}
+
+    assert reached("198.51.100.1/32", 6 << 16 | 30080) == {
+        ("leaves", "eth0", False, tracked),
+        ("leaves", "cbr0", False, tracked),
+    }
+    assert {one[2] for one in reached("10.244.1.1/32", 6 << 16 | 443)} == {True}
+    assert {one[0] for one in reached("198.51.100.1/32", 17 << 16 | 53)} == {"dropped"}
+    assert {one[0] for one in reached("198.51.100.1/32", 6 << 16 | 22)} == {"delivered"}
+
+
+def test_untracked_packets_meet_no_translation() -> None:
+    invalid = POD._replace(untracked=2)
+    found = ways.ways(node(shapes.agent(EXEMPT)), [invalid], SAYS)
+    assert found.ways and not any(way.source for way in found.ways)

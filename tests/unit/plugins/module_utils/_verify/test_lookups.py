@@ -1,0 +1,179 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Routing as values. What random rules and routes of IPv4 lead to is in test_ways."""
+
+from __future__ import annotations
+
+import ipaddress
+import struct
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import links
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import routing as kernel
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import lookups, rules
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.lookups import Lookups, Outcome, Part
+from support import rule_shapes as shapes
+
+ANY_PORT = ((1, rules.MAX_PORT),)
+TCP = ((6 << 16 | 80, 6 << 16 | 80),)
+
+
+def ask(
+    known: Lookups, source: str, destination: str, mark: int = 0, link: str = "cbr0", service: spans.Spans = TCP
+) -> t.List[Part]:
+    """Look one packet up."""
+    here, there = int(ipaddress.ip_address(source)), int(ipaddress.ip_address(destination))
+    return known.forward((((here, here),), ((there, there),), service, ANY_PORT), mark, 0, link)
+
+
+def outcome(parts: t.List[Part]) -> Outcome:
+    """Return the only outcome."""
+    (part,) = parts
+    assert not part.unknown
+    return part.outcome
+
+
+def made(
+    *routes: bytes, selectors: t.Sequence[bytes] = (), nexthops: t.Sequence[bytes] = (), version: int = 4, **more: t.Any
+) -> Lookups:
+    """Return the lookups of a node with these routes."""
+    listed = tuple(selectors) + shapes.selectors(version)
+    return Lookups(Routing((), tuple(nexthops), listed, routes), more.pop("links", shapes.LINKS), version, **more)
+
+
+def test_a_usual_node() -> None:
+    known = Lookups(shapes.routing(), shapes.LINKS, 4)
+    assert outcome(ask(known, "10.244.1.9", "198.51.100.1")).kind == lookups.TO_NODE
+    far = outcome(ask(known, "10.244.1.9", "1.1.1.1"))
+    assert (far.kind, far.link, far.preferred) == ("leaves", "eth0", None)
+    assert far.gateway == int(ipaddress.ip_address("198.51.100.254"))
+    assert far.selected == int(ipaddress.ip_address("198.51.100.1"))
+    near = outcome(ask(known, "10.244.1.9", "198.51.100.7"))
+    assert near.preferred == int(ipaddress.ip_address("198.51.100.1")) and near.gateway is None
+    assert known.addresses_of("eth0") == (int(ipaddress.ip_address("198.51.100.1")),)
+
+
+def test_routes_that_differ_in_their_gateway_alone_are_one_outcome() -> None:
+    known = Lookups(shapes.routing(nodes=40), shapes.LINKS, 4)
+    box = (shapes.net("10.244.1.9/32"), shapes.net("10.244.0.0/16"), TCP, ANY_PORT)
+    assert len(known.forward(box, 0, 0, "cbr0")) == 4  # the node, its pods, all others, and their networks' rest
+
+
+def test_paths_of_a_route_are_chosen_by_chance() -> None:
+    paths = [(2, "198.51.100.2"), (3, "10.244.1.2")]
+    parts = ask(made(shapes.route(paths=paths)), "10.244.1.9", "1.1.1.1")
+    assert {part.outcome.link for part in parts} == {"eth0", "cbr0"} and all(part.chance for part in parts)
+
+
+def _nexthop(number: int, *attributes: bytes) -> bytes:
+    return struct.pack("=BBBBI", 2, 0, 0, 0, 0) + netlink.word(1, number) + b"".join(attributes)
+
+
+def test_nexthops_of_their_own() -> None:
+    group = _nexthop(3, netlink.attribute(2, struct.pack("=IBBHIBBH", 1, 0, 0, 0, 2, 0, 0, 0)))
+    nexthops = (_nexthop(1, netlink.word(5, 2)), _nexthop(2, netlink.word(5, 3)), group, _nexthop(4, b"\4\0\4\0"))
+    by = {number: netlink.word(30, number) for number in (3, 4, 5)}
+    known = made(
+        shapes.route("1.0.0.0/8", extra=by[3]),
+        shapes.route("2.0.0.0/8", extra=by[4]),
+        shapes.route("3.0.0.0/8", extra=by[5]),
+        nexthops=nexthops,
+    )
+    assert {part.outcome.link for part in ask(known, "10.244.1.9", "1.1.1.1")} == {"eth0", "cbr0"}
+    assert outcome(ask(known, "10.244.1.9", "2.1.1.1")).kind == "blackhole"
+    assert all(part.unknown for part in ask(known, "10.244.1.9", "3.1.1.1"))
+
+
+def test_what_is_dead_is_passed_over() -> None:
+    routes = (shapes.route("1.0.0.0/8", 2, flags=1), shapes.route("0.0.0.0/0", 3))
+    assert outcome(ask(made(*routes), "10.244.1.9", "1.1.1.1")).link == "cbr0"
+    down = (shapes.route("1.0.0.0/8", 2, flags=16), shapes.route("0.0.0.0/0", 3))
+    assert outcome(ask(made(*down), "10.244.1.9", "1.1.1.1")).link == "eth0"
+    ignores = {"ipv4/conf/eth0/ignore_routes_with_linkdown": "1"}
+    assert outcome(ask(made(*down, settings=ignores), "10.244.1.9", "1.1.1.1")).link == "cbr0"
+
+
+def test_the_lowest_metric_counts() -> None:
+    routes = (shapes.route("0.0.0.0/0", 3, metric=200), shapes.route("0.0.0.0/0", 2, metric=100))
+    assert outcome(ask(made(*routes), "10.244.1.9", "1.1.1.1")).link == "eth0"
+
+
+@pytest.mark.parametrize("number", [13, 3, 19, 22, 99])
+def test_an_attribute_of_a_route_that_is_not_listed_is_unknown(number: int) -> None:
+    known = made(shapes.route("0.0.0.0/0", 2, extra=netlink.word(number, 1)), shapes.route("9.0.0.0/8", 2))
+    assert all(part.unknown for part in ask(known, "10.244.1.9", "1.1.1.1"))
+    assert not any(part.unknown for part in ask(known, "10.244.1.9", "9.1.1.1"))
+
+
+@pytest.mark.parametrize("number", [12, 13, 20, 25, 99])
+def test_an_attribute_of_a_rule_that_is_not_listed_is_unknown(number: int) -> None:
+    strange = shapes.selector(5, 100, source="10.244.1.0/25", extra=netlink.word(number, 1) + netlink.word(7, 1)[:0])
+    known = made(shapes.route("0.0.0.0/0", 2), shapes.route("0.0.0.0/0", 3, table=100), selectors=[strange])
+    parts = ask(known, "10.244.1.9", "1.1.1.1")
+    assert {part.outcome.link for part in parts} == {"eth0", "cbr0"} and all(part.unknown for part in parts)
+    assert not ask(known, "10.244.1.200", "1.1.1.1")[0].unknown
+
+
+def test_tos_is_unknown() -> None:
+    known = made(shapes.route("0.0.0.0/0", 2), shapes.route("9.0.0.0/8", 3, tos=16))
+    assert any(part.unknown for part in ask(known, "10.244.1.9", "9.1.1.1"))
+    by_rule = made(shapes.route("0.0.0.0/0", 2), selectors=[shapes.selector(5, 100, tos=16)])
+    assert all(part.unknown for part in ask(by_rule, "10.244.1.9", "9.1.1.1"))
+
+
+def test_vrf() -> None:
+    links = (*shapes.LINKS[:2], shapes.link(3, "cbr0", "bridge", master=9), shapes.link(9, "red", "vrf", vrf_table=77))
+    routes = (shapes.route("0.0.0.0/0", 2), shapes.route("10.0.0.0/8", 3, table=77))
+    by_vrf = shapes.selector(1000, 0, l3mdev=True)
+    known = made(*routes, selectors=[by_vrf], links=links)
+    assert outcome(ask(known, "10.244.1.9", "10.1.1.1")).link == "cbr0"
+    assert outcome(ask(known, "10.244.1.9", "10.1.1.1", link="eth0")).link == "eth0"
+    named = made(*routes, selectors=[shapes.selector(5, 254, incoming="red")], links=links)
+    assert all(part.unknown for part in ask(named, "10.244.1.9", "10.1.1.1"))
+
+
+def test_routes_of_ipv6_by_source() -> None:
+    routes = (
+        shapes.route("::/0", 2),
+        shapes.route("2001:db8::/32", 3, source="2001:db8:1::/48"),
+        shapes.route("2001:db8::/32", 2, source="2001:db8:1:1::/64"),
+    )
+    known = made(*routes, version=6)
+    everything: spans.Spans = ((0, rules.highest(6)),)
+    box = (everything, shapes.net("2001:db8::/32"), TCP, ANY_PORT)
+    parts = known.forward(box, 0, 0, "cbr0")
+    by_link = {
+        link: spans.of(span for part in parts if part.outcome.link == link for span in part.source)
+        for link in ("eth0", "cbr0")
+    }
+    narrow = spans.difference(shapes.net("2001:db8:1::/48"), shapes.net("2001:db8:1:1::/64"))
+    assert by_link["cbr0"] == narrow
+    assert by_link["eth0"] == spans.complement(narrow, rules.highest(6))
+
+
+def test_types_of_addresses() -> None:
+    types = lookups.address_types(shapes.routing(), 4)
+    at = {kind: sorted(one) for kind, one in types.items()}
+    assert spans.contains(types[lookups.LOCAL], shapes.net(shapes.NODE)[0][0])
+    assert spans.contains(types[lookups.LOCAL], shapes.net("127.3.4.5/32")[0][0])
+    assert spans.contains(types[lookups.BROADCAST], shapes.net("198.51.100.255/32")[0][0])
+    assert spans.contains(types[lookups.BROADCAST], rules.highest(4))
+    assert types[lookups.MULTICAST] == shapes.net("224.0.0.0/4")
+    assert spans.of(span for one in at.values() for span in one) == ((0, rules.highest(4)),)
+    assert sum(last - first + 1 for one in at.values() for first, last in one) == 1 << 32
+
+
+def test_this_machine_is_understood() -> None:
+    """Whatever routing the machine of the tests has, the kernel and the values agree about some addresses."""
+    found = kernel.read()
+    known = Lookups(found, links.read(), 4)
+    for text in ("127.0.0.1", "192.0.2.1", "10.1.2.3"):
+        index = kernel.link_towards(text)
+        (part,) = known.output(shapes.net(text + "/32"))
+        if part.outcome.kind == lookups.LEAVES:
+            assert index in [link.index for link in links.read() if link.name == part.outcome.link]
