@@ -28,8 +28,9 @@ CT_MARK = "ct mark"
 CT_ZONE = "ct zone"
 #: 1 where the destination was translated
 DNAT = "dnat"
-#: 1 where conntrack does not see the packet
+#: 1 where rules keep the packet from conntrack; INVALID where conntrack makes no connection of it (0: it is tracked, NEW)
 UNTRACKED = "untracked"
+INVALID = 2
 
 
 def highest(version: int) -> int:
@@ -85,7 +86,7 @@ DROP = "drop"
 RETURN = "return"
 JUMP = "jump"
 GOTO = "goto"
-#: a new source address: MASQUERADE, SNAT; ends a chain of type nat
+#: a new source address: MASQUERADE (``addresses`` None), SNAT; ends a chain of type nat
 SOURCE = "source"
 #: a new destination: DNAT, or (``addresses`` None, ``local``) REDIRECT
 DESTINATION = "destination"
@@ -121,9 +122,11 @@ class Branch(t.NamedTuple):
 class Rule(t.NamedTuple):
     """One step of a rule. A rule of nft that acts before its last condition is several steps with the same handle.
 
-    A packet that matches no branch goes on behind the rule. With ``chance`` a packet that matches takes one of the
+    A packet that matches no branch goes on behind the rule; a rule without branches only counts or logs. With ``chance`` a packet that matches takes one of the
     branches by chance (or by a hash), or, unless ``exhaustive``, goes on. ``unknown`` says what of the rule is not
-    understood, each as an object of "because of": the rule may or may not match what its branches match.
+    understood, each as an object of "because of": the rule may or may not match what its branches match. A branch of
+    CONTINUE in such a rule stands for something that is done to the packet and is not understood: what becomes of the
+    packet from there on is not known. So does the one branch of a rule that cannot be read; it matches every packet.
     """
 
     #: from 1, in its chain
@@ -152,6 +155,9 @@ class BaseChain(t.NamedTuple):
 class RuleTable(t.NamedTuple):
     """One table as it treats packets of one IP version. ``chains`` has every chain, also empty ones.
 
+    Where a rule of nft tests a value and then changes it, what it does behind the test is a chain of its own, which only
+    that rule leads to: :func:`chain_of` tells the chain in which the rule is. Its rules have the rule's number and handle.
+
     ``unknown`` is what is not understood of the table as a whole, as Rule.unknown.
     """
 
@@ -162,3 +168,18 @@ class RuleTable(t.NamedTuple):
     base: t.Mapping[str, BaseChain]
     chains: t.Mapping[str, t.Tuple[Rule, ...]]
     unknown: t.Tuple[str, ...] = ()
+
+
+def behind(chain: str, number: int) -> str:
+    """Return the name of the chain that holds the rest of a rule."""
+    return "%s\0%d" % (chain, number)
+
+
+def chain_of(name: str) -> str:
+    """Return the chain of the node that a chain of a RuleTable is, or belongs to."""
+    return name.partition("\0")[0]
+
+
+def does_unknown(rule: Rule) -> bool:
+    """Return whether a rule does something that is not understood."""
+    return bool(rule.unknown) and any(branch.action.kind == CONTINUE for branch in rule.branches)

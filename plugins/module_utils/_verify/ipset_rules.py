@@ -1,0 +1,162 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which packets a set of ipset means. Attribute numbers: linux/netfilter/ipset/ip_set.h."""
+
+from __future__ import annotations
+
+import struct
+import typing as t
+
+from .._policy import spans
+from .._system import netlink
+from .._twin.ipsets import IpSet
+from . import conditions
+from .known import Known
+from .reading import Conditions, UnknownError, both
+from .rules import ALL_BITS, MARK, MAX_PORT, Names
+
+_FAMILY, _DATA = 5, 7
+_NETMASK, _MARKMASK, _BITMASK = 20, 11, 12
+_PORT, _PORT_TO, _TIMEOUT, _PROTOCOL, _FLAGS, _MARK, _NAME, _IFACE = 4, 5, 6, 7, 8, 10, 18, 23
+_PHYSDEV, _NOMATCH, _WILDCARD = 0x2, 0x4, 0x80
+#: first and last address and length of the prefix, of the first and the second address in an entry
+_ADDRESSES = ((1, 2, 3), (20, 22, 21))
+_FAMILIES = {4: 2, 6: 10}
+_TCP, _UDP = 6, 17
+_WITH_PORTS = (6, 17, 132, 136)
+
+
+def read(one: IpSet, sources: t.Sequence[bool], known: Known) -> t.List[Conditions]:
+    """Return conditions of which a packet fulfils one where the set has an entry for it.
+
+    :param sources: for each part of an entry, whether it is looked up by where a packet comes from.
+    :raises UnknownError: it is not understood.
+    """
+    found = conditions.treatment(conditions.IPSET, one.kind)
+    if found.kind == conditions.UNKNOWN:
+        raise UnknownError(found.text)
+    if one.name in known.filled:
+        raise UnknownError("entries that rules add to the set %s of ipset" % one.name)
+    try:
+        return _entries(one, sources, known)
+    except (IndexError, KeyError, ValueError, struct.error):
+        raise UnknownError("the set %s of ipset, which cannot be read" % one.name) from None
+
+
+def _entries(one: IpSet, sources: t.Sequence[bool], known: Known) -> t.List[Conditions]:
+    header = netlink.attributes(one.header)
+    data = netlink.attributes(header.get(_DATA, b""))
+    if _TIMEOUT in data:
+        raise UnknownError("entries of the set %s of ipset that end by themselves" % one.name)
+    if one.kind == "list:set":
+        by_name = {other.name: other for other in known.ipsets}
+        names = [netlink.name(netlink.attributes(entry).get(_NAME, b"")) for entry in one.entries]
+        return [found for name in names for found in _member(by_name.get(name), name, sources, known)]
+    family = header.get(_FAMILY, b"\0")[0]
+    if family not in (0, _FAMILIES[known.version]) and not one.kind.startswith("bitmap:port"):
+        return []  # the kernel finds nothing in a set of the other family
+    parts = one.kind.split(":", 1)[-1].split(",")
+    if len(sources) < len(parts):
+        return []
+    if _BITMASK in data:
+        raise UnknownError("a mask of the set %s of ipset" % one.name)
+    netmask = data[_NETMASK][0] if _NETMASK in data else None
+    entries = [netlink.attributes(entry) for entry in one.entries]
+    if any(_flags(entry) & _NOMATCH for entry in entries):
+        return _with_holes(entries, parts, sources, known)
+    found = [_entry(entry, parts, sources, netmask, known, data) for entry in entries]
+    return [match for match in found if match is not None]
+
+
+def _member(one: t.Optional[IpSet], name: str, sources: t.Sequence[bool], known: Known) -> t.List[Conditions]:
+    if one is None or one.kind == "list:set":
+        raise UnknownError("the set %s of ipset, which cannot be read" % name)
+    return read(one, sources, known)
+
+
+def _flags(entry: t.Mapping[int, bytes]) -> int:
+    return int.from_bytes(entry.get(_FLAGS, b""), "big")
+
+
+def _with_holes(
+    entries: t.Sequence[t.Mapping[int, bytes]], parts: t.Sequence[str], sources: t.Sequence[bool], known: Known
+) -> t.List[Conditions]:
+    """A set of networks of which some are exempt: the longest prefix counts."""
+    if list(parts) != ["net"]:
+        raise UnknownError("entries of a set of ipset that are no match")
+    listed = []
+    for entry in entries:
+        first, last = _addresses(entry, 1, 2, 3, None, known.version)
+        listed.append((last - first, first, last, bool(_flags(entry) & _NOMATCH)))
+    found: spans.Spans = ()
+    for _size, first, last, exempt in sorted(listed, reverse=True):
+        span = ((first, last),)
+        found = spans.difference(found, span) if exempt else spans.of((*found, *span))
+    return [{"source" if sources[0] else "destination": found}] if found else []
+
+
+def _entry(
+    entry: t.Mapping[int, bytes],
+    parts: t.Sequence[str],
+    sources: t.Sequence[bool],
+    netmask: t.Optional[int],
+    known: Known,
+    data: t.Mapping[int, bytes],
+) -> t.Optional[Conditions]:
+    if _TIMEOUT in entry:
+        raise UnknownError("entries of a set of ipset that end by themselves")
+    match: t.Optional[Conditions] = {}
+    addresses = iter(_ADDRESSES)
+    for part, source in zip(parts, sources):
+        made: Conditions = {}
+        if part in ("ip", "net"):
+            first, last, prefix = next(addresses)
+            bits = netmask if part == "ip" else None
+            made["source" if source else "destination"] = (_addresses(entry, first, last, prefix, bits, known.version),)
+        elif part == "port":
+            made = _ports(entry, source)
+        elif part == "mark":
+            mask = int.from_bytes(data[_MARKMASK], "big") if _MARKMASK in data else ALL_BITS
+            value = int.from_bytes(entry[_MARK], "big")
+            made[(MARK, mask)] = ((value, value),)
+        elif part == "iface":
+            if _flags(entry) & _PHYSDEV:
+                raise UnknownError(conditions.because(conditions.MATCH, "physdev"))
+            name = netlink.name(entry[_IFACE]) + ("+" if _flags(entry) & _WILDCARD else "")
+            made["incoming" if source else "outgoing"] = (Names((name,)),)
+        else:
+            raise UnknownError("the part %s of a set of ipset" % part)
+        match = None if match is None else both(match, made)
+    return match
+
+
+def _ports(entry: t.Mapping[int, bytes], source: bool) -> Conditions:
+    low = struct.unpack("!H", entry[_PORT])[0]
+    high = struct.unpack("!H", entry[_PORT_TO])[0] if _PORT_TO in entry else low
+    key = "source_port" if source else "port"
+    if _PROTOCOL not in entry:  # bitmap:port
+        return {"protocol": ((_TCP, _TCP), (_UDP, _UDP)), key: ((low, high),)}
+    protocol = entry[_PROTOCOL][0]
+    if protocol in _WITH_PORTS:
+        return {"protocol": ((protocol, protocol),), key: ((low, high),)}
+    if protocol in (1, 58):  # type and code stand in place of the port
+        raise UnknownError("the type of an ICMP message")
+    return {"protocol": ((protocol, protocol),)} if (low, high) in ((0, 0), (0, MAX_PORT)) else {"protocol": ()}
+
+
+def _addresses(
+    entry: t.Mapping[int, bytes], first: int, last: int, prefix: int, netmask: t.Optional[int], version: int
+) -> t.Tuple[int, int]:
+    """First and last address of a part; everything where it has none."""
+    bits = 32 if version == 4 else 128
+    if first not in entry:
+        return (0, (1 << bits) - 1)
+    value = next(iter(netlink.attributes(entry[first]).values()))
+    if len(value) * 8 != bits:
+        raise UnknownError("an entry of a set of ipset of the other family")
+    length = entry[prefix][0] if prefix in entry else bits if netmask is None else netmask
+    low = int.from_bytes(value, "big") >> (bits - length) << (bits - length)
+    if last in entry:
+        return low, int.from_bytes(next(iter(netlink.attributes(entry[last]).values())), "big")
+    return low, low | ((1 << (bits - length)) - 1)

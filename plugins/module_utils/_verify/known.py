@@ -1,0 +1,38 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What rules refer to and do not hold themselves: links by index, group or kind, types of addresses, sets of ipset."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._policy.spans import Spans
+from .._twin.ipsets import IpSet
+
+#: rtm_type (linux/rtnetlink.h)
+UNICAST, LOCAL, BROADCAST, ANYCAST, MULTICAST = 1, 2, 3, 4, 5
+
+
+class KnownLink(t.NamedTuple):
+    """One link. ``master`` is the index of the link that it is a port of, or 0."""
+
+    name: str
+    kind: str = ""
+    group: int = 0
+    master: int = 0
+
+
+class Known(t.NamedTuple):
+    """A node as the readers need it, for one IP version.
+
+    ``types`` has the addresses of each type (RTN_*) over all links; what rules ask of a type that is absent is unknown.
+    ``filled`` names sets of ipset that rules fill. ``tos_routed`` is set where a routing rule asks for the TOS.
+    """
+
+    version: int
+    types: t.Mapping[int, Spans] = {}
+    links: t.Mapping[int, KnownLink] = {}
+    ipsets: t.Tuple[IpSet, ...] = ()
+    filled: t.FrozenSet[str] = frozenset()
+    tos_routed: bool = False

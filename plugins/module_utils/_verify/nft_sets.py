@@ -1,0 +1,165 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Sets and maps of nf_tables with their elements. Attribute numbers: linux/netfilter/nf_tables.h."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._system import netlink
+from .._twin import nf_tables
+from .rules import ACCEPT, CONTINUE, DROP, GOTO, JUMP, RETURN, Action
+
+_SET_FLAGS, _SET_DATA_TYPE, _SET_OBJECT = 3, 6, 15
+_INTERVAL, _MAP, _TIMEOUT, _OBJECTS = 0x4, 0x8, 0x10, 0x40
+_CONCAT = 0x80
+_KEY, _DATA, _ELEMENT_FLAGS, _ELEMENT_TIMEOUT, _EXPIRATION, _EXPRESSION, _OBJECT, _KEY_END, _EXPRESSIONS = (
+    1, 2, 3, 4, 5, 7, 9, 10, 11,
+)  # fmt: skip
+_VALUE, _VERDICT, _CODE, _CHAIN = 1, 2, 1, 2
+_INTERVAL_END, _CATCHALL = 1, 2
+_VERDICT_DATA = 0xFFFFFF00
+#: NF_DROP, NF_ACCEPT, NFT_CONTINUE, NFT_BREAK, NFT_JUMP, NFT_GOTO, NFT_RETURN
+_VERDICTS = {0: DROP, 1: ACCEPT, -1: CONTINUE, -2: CONTINUE, -3: JUMP, -4: GOTO, -5: RETURN}
+
+
+class Element(t.NamedTuple):
+    """One element: its first and last key, None where it stands for all others; and what a map says."""
+
+    first: t.Optional[bytes]
+    last: bytes
+    data: bytes = b""
+    verdict: t.Optional[Action] = None
+
+
+class Set(t.NamedTuple):
+    """One set or map. ``unknown`` says why its elements are not those that a packet meets."""
+
+    elements: t.Tuple[Element, ...]
+    is_map: bool = False
+    objects: int = 0
+    unknown: t.Tuple[str, ...] = ()
+
+
+def number(value: t.Optional[bytes]) -> int:
+    """Return a number in network byte order; 0 where there is none."""
+    return int.from_bytes(value, "big") if value else 0
+
+
+def verdict(data: bytes) -> t.Optional[Action]:
+    """Return the verdict that data holds, if it does.
+
+    :raises KeyError: there is no such verdict.
+    """
+    known = netlink.attributes(data)
+    if _VERDICT not in known:
+        return None
+    inner = netlink.attributes(known[_VERDICT])
+    code = number(inner.get(_CODE))
+    kind = _VERDICTS[code - (1 << 32) if code >> 31 else code]
+    return Action(kind, netlink.name(inner[_CHAIN]) if kind in (JUMP, GOTO) else "")
+
+
+def value(data: t.Optional[bytes]) -> bytes:
+    """Return the bytes that data holds."""
+    return netlink.attributes(data or b"").get(_VALUE, b"")
+
+
+class Sets:
+    """The sets of a table, taken apart when they are asked for."""
+
+    def __init__(self, table: nf_tables.Table) -> None:
+        self._headers: t.Dict[str, netlink.Attributes] = {}
+        for body in table.sets:
+            known = netlink.attributes(body)
+            self._headers[netlink.name(known.get(nf_tables.SET_NAME, b""))] = known
+        self._bodies: t.Dict[str, t.List[bytes]] = {}
+        for body in table.elements:
+            known = netlink.attributes(body)
+            name = netlink.name(known.get(nf_tables.ELEMENTS_SET, b""))
+            self._bodies.setdefault(name, []).append(known.get(nf_tables.ELEMENTS, b""))
+        self._read: t.Dict[str, Set] = {}
+        #: sets that rules fill
+        self.filled: t.Set[str] = set()
+
+    def of(self, name: str) -> Set:
+        """Return one set."""
+        found = self._read.get(name)
+        if found is None:
+            found = self._read[name] = self._one(name)
+        if name in self.filled:
+            found = found._replace(unknown=("elements that rules add to the set %s" % name,))
+        return found
+
+    def _one(self, name: str) -> Set:
+        header = self._headers.get(name)
+        bodies = self._bodies.get(name, [])
+        if header is None and not bodies:
+            return Set((), unknown=("the set %s, which cannot be read" % name,))
+        flags = number(header.get(_SET_FLAGS)) if header else 0
+        try:
+            elements, marks = _elements(bodies, flags, header is None)
+        except (IndexError, KeyError, ValueError, OverflowError):
+            return Set((), unknown=("the set %s, which cannot be read" % name,))
+        unknown = []
+        if flags & _TIMEOUT or "timeout" in marks:
+            unknown.append("elements of the set %s that end by themselves" % name)
+        if "expression" in marks:
+            unknown.append("an expression at the elements of the set %s" % name)
+        objects = number(header.get(_SET_OBJECT)) if header and flags & _OBJECTS else 0
+        return Set(tuple(elements), bool(flags & _MAP), objects, tuple(unknown))
+
+
+#: NFT_OBJECT: expressions at elements that only count
+_COUNTERS = (b"counter\0", b"last\0")
+
+
+def _elements(bodies: t.Sequence[bytes], flags: int, guess: bool) -> t.Tuple[t.List[Element], t.Set[str]]:
+    whole: t.List[Element] = []
+    edges: t.List[t.Tuple[bytes, bool, bytes, t.Optional[Action]]] = []
+    rest: t.List[Element] = []
+    marks: t.Set[str] = set()
+    attributes = netlink.attributes
+    ends = False
+    for body in bodies:
+        for _kind, element in netlink.split(body):
+            known = attributes(element)
+            data, act = b"", None
+            if _DATA in known:
+                inner = attributes(known[_DATA])
+                if _VERDICT in inner:
+                    act = verdict(known[_DATA])
+                else:
+                    data = inner.get(_VALUE, b"")
+            if _ELEMENT_TIMEOUT in known or _EXPIRATION in known:
+                marks.add("timeout")
+            for place in (_EXPRESSION, _EXPRESSIONS):
+                if place in known and not any(name in known[place] for name in _COUNTERS):
+                    marks.add("expression")
+            flag = number(known[_ELEMENT_FLAGS]) if _ELEMENT_FLAGS in known else 0
+            if _KEY not in known or flag & _CATCHALL:
+                rest.append(Element(None, b"", data, act))
+                continue
+            key = attributes(known[_KEY])[_VALUE]
+            if _KEY_END in known:
+                whole.append(Element(key, attributes(known[_KEY_END])[_VALUE], data, act))
+            else:
+                end = bool(flag & _INTERVAL_END)
+                ends = ends or end
+                edges.append((key, end, data, act))
+    # An interval is two elements: one with which it begins, and one that says it is over before. In sets of several
+    # fields each element has both keys.
+    if (flags & _INTERVAL and not flags & _CONCAT) or (guess and ends):
+        edges.sort(key=lambda edge: (edge[0], not edge[1]))
+        for place, (key, end, data, act) in enumerate(edges):
+            if not end:
+                after = edges[place + 1][0] if place + 1 < len(edges) else None
+                whole.append(Element(key, _before(after, len(key)), data, act))
+    else:
+        whole += [Element(key, key, data, act) for key, _end, data, act in edges]
+    return whole + rest, marks
+
+
+def _before(key: t.Optional[bytes], length: int) -> bytes:
+    return b"\xff" * length if key is None else (int.from_bytes(key, "big") - 1).to_bytes(length, "big")

@@ -1,0 +1,468 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One rule while it is read, whichever tool wrote it: conditions one after the other, and what it does."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._policy import spans
+from .._policy.spans import Spans
+from .rules import (
+    ACCEPT,
+    ALL_BITS,
+    CONTINUE,
+    CT_ZONE,
+    DESTINATION,
+    DROP,
+    GOTO,
+    JUMP,
+    MAX_PORT,
+    MAX_PROTOCOL,
+    OUTPUT,
+    POSTROUTING,
+    PREROUTING,
+    RETURN,
+    SET,
+    SOURCE,
+    UNTRACKED,
+    WITH_PORTS,
+    Action,
+    BaseChain,
+    Branch,
+    Match,
+    Names,
+    Rule,
+    RuleTable,
+    Test,
+    behind,
+    highest,
+)
+
+#: Conditions that all hold: spans by the name of a field, or by (tracked value, mask) for tests; tuples of Names by
+#: C(incoming) and C(outgoing). What a map says for these packets has a key that begins with C(@).
+Conditions = t.Dict[t.Any, t.Any]
+#: What a statement does: the same for all packets, or, in a map, what it does with those of some conditions.
+Acts = t.Union[Action, t.Callable[[Conditions], Action]]
+
+LINKS = ("incoming", "outgoing")
+#: in chains of type nat: translates the source or the destination, by the hook (NETMAP)
+NETMAP = "netmap"
+UNREADABLE = "it cannot be read"
+#: type, hook and priority at which conntrack sees packets
+_CONNTRACK = -200
+_SOURCE_NAT = 100
+_ENDS = frozenset((ACCEPT, DROP, RETURN, GOTO, SOURCE, DESTINATION, NETMAP))
+_LATE = "a rule that acts on conntrack, in a chain that is asked before and after it"
+_EARLY = "what conntrack knows, asked before it sees the packet"
+_TESTED_AND_CHANGED = "a value that the rule tests and changes"
+#: echo requests of ICMP
+_WITHOUT_PORTS = {4: 1, 6: 58}
+_NO_PORTS = "bytes of a packet that has no ports"
+
+
+class UnknownError(Exception):
+    """What is read is not understood; the text is an object of "because of"."""
+
+
+class Statement(t.NamedTuple):
+    """Something that a rule does, and for which packets."""
+
+    alternatives: t.List[Conditions]
+    exclusions: t.Tuple[Conditions, ...]
+    unknown: t.Tuple[str, ...]
+    chance: bool
+    exhaustive: bool
+    acts: Acts
+
+
+def both(one: Conditions, other: Conditions) -> t.Optional[Conditions]:
+    """Return the conditions of both; None: no packet fulfils them."""
+    found = dict(one)
+    for key, value in other.items():
+        before = found.get(key)
+        if key in LINKS:
+            found[key] = value if before is None else before + tuple(one for one in value if one not in before)
+            continue
+        if key[0] != "@":
+            if before is not None:
+                value = spans.intersection(before, value)
+            if not value:
+                return None
+        found[key] = value
+    return found
+
+
+class Reading:
+    """Conditions of a rule, and what it does.
+
+    ``alternatives`` are the conditions of which a packet fulfils one, and ``exclusions`` those of which it fulfils none.
+    """
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.alternatives: t.List[Conditions] = [{}]
+        self.exclusions: t.Tuple[Conditions, ...] = ()
+        self.unknown: t.Tuple[str, ...] = ()
+        self.chance = False
+        self.exhaustive = False
+        self.statements: t.List[Statement] = []
+        self.over = False
+
+    # conditions
+
+    def top(self, key: t.Any) -> int:
+        """Return the highest value of a field or of a tracked value."""
+        if isinstance(key, tuple):
+            return ALL_BITS
+        if key == "protocol":
+            return MAX_PROTOCOL
+        return MAX_PORT if key.endswith("port") else highest(self.version)
+
+    def narrow(self, key: t.Any, value: t.Any, inverted: bool = False) -> None:
+        """Add a condition about one field: spans."""
+        if inverted:
+            value = spans.complement(value, self.top(key))
+        found = []
+        for one in self.alternatives:
+            before = one.get(key)
+            allowed = value if before is None else spans.intersection(before, value)
+            if allowed:
+                one = dict(one)
+                one[key] = allowed
+                found.append(one)
+        self.alternatives = found
+
+    def test(self, subject: str, mask: int, allowed: Spans, inverted: bool = False) -> None:
+        """Add a condition about a tracked value."""
+        self.narrow((subject, mask), allowed, inverted)
+
+    def link(self, key: str, patterns: t.Sequence[str], inverted: bool = False) -> None:
+        """Add a condition about a link."""
+        self.all_of({key: (Names(tuple(patterns), inverted),)})
+
+    def all_of(self, conditions: Conditions) -> None:
+        """Add conditions that all hold."""
+        merged = (both(one, conditions) for one in self.alternatives)
+        self.alternatives = [one for one in merged if one is not None]
+
+    def any_of(self, alternatives: t.Sequence[Conditions], inverted: bool = False) -> None:
+        """Add conditions of which one holds, or, inverted, none."""
+        if inverted:
+            self._none_of(alternatives)
+            return
+        keys = {key for one in alternatives for key in one}
+        if len(keys) == 1 and len(alternatives) > 1 and all(alternatives):
+            (key,) = keys
+            joined = self._joined(key, alternatives)
+            if joined is not None:
+                self.all_of({key: joined})
+                return
+        if len(self.alternatives) == 1 and not self.alternatives[0]:
+            self.alternatives = [one for one in alternatives if all(one.values())]
+            return
+        merged = (both(one, other) for one in self.alternatives for other in alternatives)
+        self.alternatives = [one for one in merged if one is not None]
+
+    @staticmethod
+    def _joined(key: t.Any, alternatives: t.Sequence[Conditions]) -> t.Any:
+        """Return one condition that stands for several about the same; None: there is none."""
+        if key in LINKS:
+            return joined_names([one[key] for one in alternatives])
+        if key[0] == "@":
+            return None
+        return spans.of(span for one in alternatives for span in one[key])
+
+    def _none_of(self, alternatives: t.Sequence[Conditions]) -> None:
+        alternatives = [one for one in alternatives if all(one.values())]
+        if not alternatives:
+            return
+        keys = {key for one in alternatives for key in one}
+        if not all(alternatives):
+            self.alternatives = []
+        elif len(keys) == 1:
+            (key,) = keys
+            if key in LINKS:
+                joined = joined_names([one[key] for one in alternatives])
+                if joined is None:
+                    self.exclusions += tuple(alternatives)
+                else:
+                    self.all_of({key: (joined[0]._replace(inverted=not joined[0].inverted),)})
+            else:
+                union = spans.of(span for one in alternatives for span in one[key])
+                self.narrow(key, union, True)
+        elif len(alternatives) == 1:
+            found, passed = [], {}  # type: t.List[Conditions], Conditions
+            for key, value in alternatives[0].items():
+                found.append(dict(passed, **{key: self._inverse(key, value)}) if isinstance(key, str) else dict(passed))
+                found[-1][key] = self._inverse(key, value)
+                passed = dict(passed)
+                passed[key] = value
+            self.any_of(found)
+        else:
+            self.exclusions += tuple(alternatives)
+
+    def _inverse(self, key: t.Any, value: t.Any) -> t.Any:
+        if key in LINKS:
+            if len(value) > 1:
+                raise UnknownError("several conditions about one link, inverted")
+            return (value[0]._replace(inverted=not value[0].inverted),)
+        return spans.complement(value, self.top(key))
+
+    def never(self) -> None:
+        """No packet matches."""
+        self.alternatives = []
+
+    def not_known(self, reason: str) -> None:
+        """Add a condition that is not understood."""
+        if reason not in self.unknown:
+            self.unknown += (reason,)
+
+    # what it does
+
+    def act(self, acts: Acts) -> None:
+        """Do something with the packets that fulfil the conditions so far."""
+        self.statements.append(
+            Statement(self.alternatives, self.exclusions, self.unknown, self.chance, self.exhaustive, acts)
+        )
+
+    def act_unknown(self, reason: str) -> None:
+        """Do something that is not understood."""
+        before = self.unknown
+        self.not_known(reason)
+        self.act(Action(CONTINUE))
+        self.unknown = before
+
+    def rules(self, chain: str, number: int, handle: int) -> t.Tuple[t.List[Rule], t.Dict[str, t.Tuple[Rule, ...]]]:
+        """Return what was read as rules, and chains that only they lead to."""
+        statements = self.statements
+        if not statements:
+            return [Rule(number, handle, ())], {}
+        if len(statements) > 1 and _conflict(statements):
+            rest = self._rest(statements)
+            if rest is not None:
+                name = behind(chain, number)
+                steps = tuple(Rule(number, handle, (Branch(Match(), action),)) for action in rest)
+                kind = GOTO if rest[-1].kind in (RETURN, GOTO) else JUMP
+                first = statements[0]._replace(acts=Action(kind, chain=name))
+                return self._rule(first, number, handle), {name: steps}
+            unknown = (*statements[0].unknown, _TESTED_AND_CHANGED)
+            statements = [one._replace(unknown=unknown, chance=False, exhaustive=False) for one in statements]
+        return [rule for one in statements for rule in self._rule(one, number, handle)], {}
+
+    @staticmethod
+    def _rest(statements: t.Sequence[Statement]) -> t.Optional[t.List[Action]]:
+        first = statements[0]
+        if any(one.alternatives is not first.alternatives or one[1:5] != first[1:5] for one in statements):
+            return None
+        acts = [one.acts for one in statements]
+        return t.cast(t.List[Action], acts) if all(isinstance(one, Action) for one in acts) else None
+
+    def _rule(self, one: Statement, number: int, handle: int) -> t.List[Rule]:
+        if one.chance and one.exclusions:
+            one = one._replace(unknown=(*one.unknown, "a choice by chance among packets outside of a set"))
+        branches: t.List[Branch] = []
+        for excluded in one.exclusions:
+            match = match_of(excluded)
+            if match is not None:
+                branches.append(Branch(match, _NOTHING))
+        first = len(branches)
+        without = []
+        fixed = one.acts if isinstance(one.acts, Action) else None
+        ported = False
+        for conditions in one.alternatives:
+            match = match_of(conditions)
+            action = fixed or t.cast(t.Callable[[Conditions], Action], one.acts)(conditions)
+            if match is not None:
+                branches.append(Branch(match, action))
+            if "port" in conditions or "source_port" in conditions:
+                ported = True
+                rest = self._without_ports(conditions)
+                if rest is not None:
+                    without.append(Branch(rest, action))
+        if len(branches) == first and not without:
+            return [Rule(number, handle, ())]
+        does_unknown = fixed is not None and fixed.kind == CONTINUE
+        if not does_unknown and all(branch.action == _NOTHING for branch in branches):
+            branches = []
+        found = [Rule(number, handle, tuple(branches), one.unknown if branches else (), one.chance, one.exhaustive)]
+        if ported and without:
+            found.append(Rule(number, handle, tuple(without), (*one.unknown, _NO_PORTS)))
+        return found
+
+    def _without_ports(self, conditions: Conditions) -> t.Optional[Match]:
+        """Return what a condition about ports means for a packet that has none there."""
+        protocol = _WITHOUT_PORTS[self.version]
+        allowed = conditions.get("protocol")
+        if allowed is not None and not spans.contains(allowed, protocol):
+            return None
+        rest = {key: value for key, value in conditions.items() if key not in ("port", "source_port")}
+        rest["protocol"] = ((protocol, protocol),)
+        return match_of(rest)
+
+
+def joined_names(values: t.Sequence[t.Tuple[Names, ...]]) -> t.Optional[t.Tuple[Names, ...]]:
+    """Return one condition about names of which each is an alternative; None: there is none."""
+    if all(len(one) == 1 and not one[0].inverted for one in values):
+        return (Names(tuple(dict.fromkeys(pattern for one in values for pattern in one[0].patterns))),)
+    return values[0] if len(values) == 1 and len(values[0]) == 1 else None
+
+
+def _conflict(statements: t.Sequence[Statement]) -> bool:
+    """Whether a statement changes what a later one tests again, or a choice by chance would be made twice."""
+    if statements[0].chance:
+        return True
+    for one in statements[:-1]:
+        if isinstance(one.acts, Action) and one.acts.kind != SET:
+            continue
+        subject = one.acts.subject if isinstance(one.acts, Action) else None
+        for conditions in (*one.alternatives, *one.exclusions):
+            if any(isinstance(key, tuple) and subject in (None, key[0]) for key in conditions):
+                return True
+    return False
+
+
+_NOTHING = Action(CONTINUE)
+_services: t.Dict[t.Tuple[t.Optional[Spans], Spans], Spans] = {}
+
+
+def service_of(protocol: t.Optional[Spans], port: t.Optional[Spans], ported: bool) -> t.Optional[Spans]:
+    """Return protocols and ports as services; None: any.
+
+    :param ported: only protocols with ports are meant.
+    """
+    if port is None and not ported:
+        return None if protocol is None else tuple((first << 16, last << 16 | MAX_PORT) for first, last in protocol)
+    ports = ((0, MAX_PORT),) if port is None else port
+    known = _services.get((protocol, ports))
+    if known is None:
+        meant = [one for one in WITH_PORTS if protocol is None or spans.contains(protocol, one)]
+        known = spans.of((one << 16 | first, one << 16 | last) for one in meant for first, last in ports)
+        if len(_services) > 20000:
+            _services.clear()
+        _services[(protocol, ports)] = known
+    return known
+
+
+_MEMBERS = ("source", "destination", "source_port", "original_destination")
+_EMPTY = Match()
+
+
+def match_of(conditions: Conditions) -> t.Optional[Match]:
+    """Return conditions as a Match; None: no packet that is asked fulfils them."""
+    if not conditions:
+        return _EMPTY
+    get = conditions.get
+    protocol, port, original_port = get("protocol"), get("port"), get("original_port")
+    source_port = get("source_port")
+    service = original = None
+    if protocol is not None or port is not None or source_port is not None or original_port is not None:
+        service = service_of(protocol, port, source_port is not None or original_port is not None)
+        if service == ():
+            return None
+        if original_port is not None:
+            original = service_of(protocol, original_port, True)
+    tests: t.List[Test] = []
+    for key, value in conditions.items():
+        if isinstance(key, tuple) and value != _ANY:
+            tests.append(Test(key[0], key[1], value))
+    if len(tests) > 1:
+        tests.sort()
+    return Match(
+        get("source"),
+        get("destination"),
+        service,
+        source_port,
+        get("original_destination"),
+        original,
+        get("incoming", ()),
+        get("outgoing", ()),
+        tuple(tests),
+    )
+
+
+_ANY = ((0, ALL_BITS),)
+
+
+def unreadable(number: int, handle: int) -> Rule:
+    """Return a rule that cannot be read: it may do anything."""
+    return Rule(number, handle, (Branch(_EMPTY, _NOTHING),), (UNREADABLE,))
+
+
+# tables
+
+
+def finished(
+    backend: str,
+    title: str,
+    base: t.Mapping[str, BaseChain],
+    chains: t.Dict[str, t.Tuple[Rule, ...]],
+    unknown: t.Sequence[str] = (),
+    aware: bool = False,
+) -> RuleTable:
+    """Return a table of the rules that were read.
+
+    :param aware: whether a rule does or asks something whose meaning depends on the hook.
+    """
+    if aware:
+        reach = _reach(base, chains)
+        chains = {name: _placed(rules, reach.get(name, frozenset())) for name, rules in chains.items()}
+    return RuleTable(backend, title, base, chains, tuple(dict.fromkeys(unknown)))
+
+
+def _reach(
+    base: t.Mapping[str, BaseChain], chains: t.Mapping[str, t.Sequence[Rule]]
+) -> t.Dict[str, t.FrozenSet[BaseChain]]:
+    """From which base chains each chain is reached."""
+    found: t.Dict[str, t.Set[BaseChain]] = {}
+    for start, known in base.items():
+        work = [start]
+        seen = set()
+        while work:
+            name = work.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            found.setdefault(name, set()).add(known)
+            for rule in chains.get(name, ()):
+                work += {branch.action.chain for branch in rule.branches if branch.action.chain}
+    return {name: frozenset(bases) for name, bases in found.items()}
+
+
+_CONNTRACK_VALUES = frozenset((UNTRACKED, "ct mark", CT_ZONE, "dnat"))
+
+
+def _is_early(chain: BaseChain) -> bool:
+    return chain.hook in (PREROUTING, OUTPUT) and chain.priority < _CONNTRACK
+
+
+def _placed(rules: t.Sequence[Rule], bases: t.FrozenSet[BaseChain]) -> t.Tuple[Rule, ...]:
+    early = {_is_early(one) for one in bases}
+    return tuple(_place(rule, bases, early) for rule in rules)
+
+
+def _place(rule: Rule, bases: t.FrozenSet[BaseChain], early: t.Set[bool]) -> Rule:
+    """A rule as it is at the hooks from which its chain is reached."""
+    branches = []
+    unknown = rule.unknown
+    for branch in rule.branches:
+        match, action = branch
+        if action.kind == NETMAP:
+            kinds = {SOURCE if one.hook in (POSTROUTING, 1) else DESTINATION for one in bases} or {DESTINATION}
+            if len(kinds) > 1:
+                unknown += ("a translation of whole networks in a chain of several hooks",)
+            action = action._replace(kind=sorted(kinds)[0])
+        elif action.kind == SET and action.subject in (UNTRACKED, CT_ZONE):
+            if early == {False}:
+                action = _NOTHING  # conntrack has seen the packet
+            elif len(early) > 1:
+                unknown += (_LATE,)
+        elif action.kind == SET and action.subject == "ct mark" and early == {True}:
+            action = _NOTHING  # there is no connection yet
+        if True in early and any(one.subject in _CONNTRACK_VALUES for one in match.tests):
+            unknown += (_EARLY,)
+        branches.append(Branch(match, action))
+    if all(branch.action == _NOTHING for branch in branches) and not (rule.unknown and branches == list(rule.branches)):
+        branches, unknown = [], ()
+    return rule._replace(branches=tuple(branches), unknown=tuple(dict.fromkeys(unknown)))
