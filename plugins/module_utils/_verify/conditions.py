@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """All that rules, routing rules, routes and links can ask and do, and what the verification makes of each.
 
-What is not listed is unknown. The names are those of the kernel's headers and of the manual pages, in lower case; a test
-compares them with the headers. docs/conditions.md is made of this table.
+What is not listed is unknown. The names are those of the kernel's headers and of the manual pages, in lower case; a
+test compares them with the headers. docs/conditions.md is made of this table.
 """
 
 from __future__ import annotations

@@ -15,8 +15,10 @@ from .rules import (
     CONTINUE,
     CT_ZONE,
     DESTINATION,
+    DNAT,
     DROP,
     GOTO,
+    INVALID,
     JUMP,
     MAX_PORT,
     MAX_PROTOCOL,
@@ -77,6 +79,15 @@ class Statement(t.NamedTuple):
     acts: Acts
 
 
+#: the highest of values that are no numbers of 32 bits
+_TOPS = {UNTRACKED: INVALID, DNAT: 1, CT_ZONE: 0xFFFF}
+
+
+def top_of(subject: str, mask: int) -> int:
+    """Return the highest value that a tracked value can have under a mask."""
+    return min(mask, _TOPS.get(subject, ALL_BITS))
+
+
 def both(one: Conditions, other: Conditions) -> t.Optional[Conditions]:
     """Return the conditions of both; None: no packet fulfils them."""
     found = dict(one)
@@ -85,19 +96,19 @@ def both(one: Conditions, other: Conditions) -> t.Optional[Conditions]:
         if key in LINKS:
             found[key] = value if before is None else before + tuple(one for one in value if one not in before)
             continue
-        if key[0] != "@":
-            if before is not None:
-                value = spans.intersection(before, value)
-            if not value:
-                return None
-        found[key] = value
+        if key[0] == "@":
+            found[key] = value
+            continue
+        found[key] = value if before is None else spans.intersection(before, value)
+        if not found[key]:
+            return None
     return found
 
 
 class Reading:
     """Conditions of a rule, and what it does.
 
-    ``alternatives`` are the conditions of which a packet fulfils one, and ``exclusions`` those of which it fulfils none.
+    A packet fulfils one of the ``alternatives``, and none of the ``exclusions``.
     """
 
     def __init__(self, version: int) -> None:
@@ -115,7 +126,7 @@ class Reading:
     def top(self, key: t.Any) -> int:
         """Return the highest value of a field or of a tracked value."""
         if isinstance(key, tuple):
-            return ALL_BITS
+            return top_of(*key)
         if key == "protocol":
             return MAX_PROTOCOL
         return MAX_PORT if key.endswith("port") else highest(self.version)
@@ -129,9 +140,9 @@ class Reading:
             before = one.get(key)
             allowed = value if before is None else spans.intersection(before, value)
             if allowed:
-                one = dict(one)
-                one[key] = allowed
-                found.append(one)
+                narrowed = dict(one)
+                narrowed[key] = allowed
+                found.append(narrowed)
         self.alternatives = found
 
     def test(self, subject: str, mask: int, allowed: Spans, inverted: bool = False) -> None:
@@ -195,7 +206,7 @@ class Reading:
         elif len(alternatives) == 1:
             found, passed = [], {}  # type: t.List[Conditions], Conditions
             for key, value in alternatives[0].items():
-                found.append(dict(passed, **{key: self._inverse(key, value)}) if isinstance(key, str) else dict(passed))
+                found.append(dict(passed))
                 found[-1][key] = self._inverse(key, value)
                 passed = dict(passed)
                 passed[key] = value
@@ -365,7 +376,7 @@ def match_of(conditions: Conditions) -> t.Optional[Match]:
             original = service_of(protocol, original_port, True)
     tests: t.List[Test] = []
     for key, value in conditions.items():
-        if isinstance(key, tuple) and value != _ANY:
+        if isinstance(key, tuple) and value != ((0, top_of(*key)),):
             tests.append(Test(key[0], key[1], value))
     if len(tests) > 1:
         tests.sort()
@@ -380,9 +391,6 @@ def match_of(conditions: Conditions) -> t.Optional[Match]:
         get("outgoing", ()),
         tuple(tests),
     )
-
-
-_ANY = ((0, ALL_BITS),)
 
 
 def unreadable(number: int, handle: int) -> Rule:

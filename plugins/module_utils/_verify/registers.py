@@ -14,7 +14,7 @@ from .known import Known
 from .reading import Conditions, UnknownError
 from .rules import ALL_BITS, CT_MARK, CT_ZONE, DNAT, INVALID, MARK, UNTRACKED, Names, highest
 
-#: One byte: C((byte of the field & bits) ^ flips). ``place`` counts from the lowest byte of the field. A field of "" is a
+#: One byte: C((byte of the field & bits) ^ flips). ``place`` counts from the lowest byte. A field of "" is a
 #: constant; one that begins with "?" is not known, and the rest says what it is; one with "@" is what a map said.
 Cell = t.Tuple[str, int, int, int]
 
@@ -31,8 +31,8 @@ _NAME_LENGTH = 16
 #: What tells of tracked values: the number that a rule sees for each of them.
 #: NF_CT_STATE_BIT(IP_CT_NEW), NF_CT_STATE_UNTRACKED_BIT, NF_CT_STATE_INVALID_BIT
 STATES = {0: 8, 1: 64, INVALID: 1}
-#: IPS_DST_NAT; the rest that is known of a connection's first packet is 0: IPS_EXPECTED, SEEN_REPLY, ASSURED, CONFIRMED,
-#: SRC_NAT, SEQ_ADJUST, DYING, TEMPLATE, UNTRACKED, OFFLOAD, HW_OFFLOAD
+#: IPS_DST_NAT; the rest that is known of a connection's first packet is 0: IPS_EXPECTED, SEEN_REPLY, ASSURED,
+#: CONFIRMED, SRC_NAT, SEQ_ADJUST, DYING, TEMPLATE, UNTRACKED, OFFLOAD, HW_OFFLOAD
 STATUS = {0: 0, 1: 32}
 STATUS_KNOWN = 0x1 | 0x2 | 0x4 | 0x8 | 0x10 | 0x20 | 0x40 | 0x200 | 0x800 | 0x1000 | 0x4000 | 0x8000
 _TRACKED = {"ct state": (UNTRACKED, STATES, ALL_BITS), "ct status": (DNAT, STATUS, STATUS_KNOWN)}
@@ -164,7 +164,9 @@ class Values:
     @staticmethod
     def _pattern(piece: Piece, low: bytes, high: bytes) -> str:
         """A name of a link, or its beginning with a plus."""
-        if piece.shift or piece.flip or piece.mask != (1 << 8 * (piece.end - piece.start)) - 1 << piece.shift:
+        length = piece.end - piece.start
+        whole = ((1 << 8 * length) - 1) << piece.shift
+        if piece.flip or piece.mask != whole or piece.shift + 8 * length != 8 * _NAME_LENGTH:
             raise UnknownError("a part of the name of a link")
         text = low.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
         if low == high:

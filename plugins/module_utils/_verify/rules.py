@@ -28,7 +28,7 @@ CT_MARK = "ct mark"
 CT_ZONE = "ct zone"
 #: 1 where the destination was translated
 DNAT = "dnat"
-#: 1 where rules keep the packet from conntrack; INVALID where conntrack makes no connection of it (0: it is tracked, NEW)
+#: 1 where rules keep the packet from conntrack; INVALID where conntrack makes no connection of it (0: it is NEW)
 UNTRACKED = "untracked"
 INVALID = 2
 
@@ -122,11 +122,12 @@ class Branch(t.NamedTuple):
 class Rule(t.NamedTuple):
     """One step of a rule. A rule of nft that acts before its last condition is several steps with the same handle.
 
-    A packet that matches no branch goes on behind the rule; a rule without branches only counts or logs. With ``chance`` a packet that matches takes one of the
-    branches by chance (or by a hash), or, unless ``exhaustive``, goes on. ``unknown`` says what of the rule is not
-    understood, each as an object of "because of": the rule may or may not match what its branches match. A branch of
-    CONTINUE in such a rule stands for something that is done to the packet and is not understood: what becomes of the
-    packet from there on is not known. So does the one branch of a rule that cannot be read; it matches every packet.
+    A packet that matches no branch goes on behind the rule; a rule without branches only counts or logs. With
+    ``chance`` a packet that matches takes one of the branches by chance (or by a hash), or, unless ``exhaustive``, goes
+    on. ``unknown`` says what of the rule is not understood, each as an object of "because of": the rule may or may not
+    match what its branches match. Where the last branch of such a rule is CONTINUE, something is done to the packet
+    that is not understood: what becomes of it from there on is not known. So it is with a rule that cannot be read; its
+    branch matches every packet.
     """
 
     #: from 1, in its chain
@@ -155,8 +156,9 @@ class BaseChain(t.NamedTuple):
 class RuleTable(t.NamedTuple):
     """One table as it treats packets of one IP version. ``chains`` has every chain, also empty ones.
 
-    Where a rule of nft tests a value and then changes it, what it does behind the test is a chain of its own, which only
-    that rule leads to: :func:`chain_of` tells the chain in which the rule is. Its rules have the rule's number and handle.
+    Where a rule of nft tests a value and then changes it, what it does behind the test is a chain of its own, which
+    only that rule leads to: :func:`chain_of` tells the chain in which the rule is. Its rules have the rule's number and
+    handle.
 
     ``unknown`` is what is not understood of the table as a whole, as Rule.unknown.
     """
@@ -182,4 +184,4 @@ def chain_of(name: str) -> str:
 
 def does_unknown(rule: Rule) -> bool:
     """Return whether a rule does something that is not understood."""
-    return bool(rule.unknown) and any(branch.action.kind == CONTINUE for branch in rule.branches)
+    return bool(rule.unknown) and bool(rule.branches) and rule.branches[-1].action.kind == CONTINUE
