@@ -68,6 +68,7 @@ _NETWORK = {
 _TRANSPORT = ((0, 2, "source_port"), (2, 2, "port"))
 _BASES = ("ll_header", "network_header", "transport_header", "inner_header", "tun_header")
 _BYTES = "bytes of a packet"
+_TCP_FLAGS = "?flags of TCP"
 
 _META = (
     "len protocol priority mark iif oif iifname oifname iiftype oiftype skuid skgid nftrace rtclassid secmark nfproto "
@@ -236,7 +237,7 @@ class _Reader:
         else:  # an expression that is not known may do anything
             self.reading.act_unknown(found.text)
             self.reading.not_known(found.text)
-            self.held = [("?" + found.text, 0, 0, 0)] * SIZE
+            self.held = [("?" + found.text, 0, 0xFF, 0)] * SIZE
 
     # registers
 
@@ -264,7 +265,7 @@ class _Reader:
 
     def forget(self, subject: str) -> None:
         """A tracked value is changed: registers hold what it was."""
-        self.held = [("?a value that has changed since", 0, 0, 0) if one[0] == subject else one for one in self.held]
+        self.held = [("?a value that has changed since", 0, 0xFF, 0) if one[0] == subject else one for one in self.held]
 
     # what is loaded
 
@@ -284,15 +285,20 @@ class _Reader:
         for start, size, field in fields:
             for place in range(max(start, offset), min(start + size, offset + length)):
                 cells[place - offset] = (field, size - 1 - (place - start), 0xFF, 0)
+        if base == 2 and offset <= 13 < offset + length and self._only(6):
+            cells[13 - offset] = (_TCP_FLAGS, 0, 0xFF, 0)
         if base == 1 and self.version == 4 and offset == 0 and length:
             cells[0] = ("", 0, 0, 0x45)  # packets that are asked have no options
         if base == 2 and any(cell[0] in ("port", "source_port") for cell in cells):
-            protocols = [one.get("protocol") for one in self.reading.alternatives]
-            icmp = 1 if self.version == 4 else 58
-            if protocols and all(one == ((icmp, icmp),) for one in protocols):
+            if self._only(1 if self.version == 4 else 58):
                 text = "the type of an ICMP message" if offset < 2 else _BYTES
                 cells = not_known(text, length)
         self.load(data.get(1), cells)
+
+    def _only(self, protocol: int) -> bool:
+        """Whether packets of no other protocol come this far."""
+        protocols = [one.get("protocol") for one in self.reading.alternatives]
+        return bool(protocols) and all(one == ((protocol, protocol),) for one in protocols)
 
     def _bytes(self, base: int, offset: int) -> str:
         """What bytes of a packet are that are not read."""
@@ -478,7 +484,8 @@ class _Reader:
                 (field, place, bits & mask[index], (old & mask[index]) ^ flips[index])
                 for index, (field, place, bits, old) in enumerate(source)
             ]
-            cells = [("", 0, 0, one[3]) if one[2] == 0 and one[0][:1] not in ("@",) else one for one in cells]
+            # What the mask leaves nothing of need not be known.
+            cells = [("", 0, 0, one[3]) if not one[2] and one[0][:1] == "?" else _flags(one) for one in cells]
         self.load(data.get(2), cells)
 
     def byteorder(self, data: t.Dict[int, bytes]) -> None:
@@ -808,6 +815,14 @@ class _Reader:
         name = netlink.name(data.get(1, b""))
         if xt_rules.target(self.reading, name, number(data.get(2)), data.get(3, b""), self.table.known):
             self.table.aware = True
+
+
+def _flags(cell: Cell) -> Cell:
+    """Flags of TCP: of those that do not speak of congestion, a packet that opens a connection has SYN alone."""
+    field, _place, bits, flips = cell
+    if field == _TCP_FLAGS and not bits & ~0x3F:
+        return ("", 0, 0, bits & 0x02 ^ flips)
+    return cell
 
 
 def _constant(cells: t.Sequence[Cell], of: Conditions) -> bytes:

@@ -19,7 +19,7 @@ from .rules import ALL_BITS, CT_MARK, CT_ZONE, DNAT, INVALID, MARK, UNTRACKED, N
 Cell = t.Tuple[str, int, int, int]
 
 LITTLE = sys.byteorder == "little"
-NOTHING: Cell = ("?a value that no rule has loaded", 0, 0, 0)
+NOTHING: Cell = ("?a value that no rule has loaded", 0, 0xFF, 0)
 SIZE = 16 * 4
 ZERO: Cell = ("", 0, 0, 0)
 #: a number that is chosen at random, or from a hash
@@ -75,7 +75,7 @@ def host_constant(number: int, size: int) -> t.List[Cell]:
 
 def not_known(reason: str, size: int) -> t.List[Cell]:
     """Return bytes that are not understood."""
-    return [("?" + reason, 0, 0, 0)] * size
+    return [("?" + reason, 0, 0xFF, 0)] * size
 
 
 def pieces(cells: t.Sequence[Cell]) -> t.List[Piece]:

@@ -1,0 +1,451 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Whether rules mean to the readers what they mean to the kernel: real packets, and the counter of each rule."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import rules
+from support.actor_rules import IPTABLES, SHAPES
+from support.namespaces import Namespace
+from support.probes import ICMP, ICMPV6, NOT_TRACKED, REFUSED, SCTP, TCP, UDP, Judge, Probe
+
+_A, _B, _C = "10.244.1.5", "10.244.1.77", "192.0.2.9"
+_SERVICE, _POD, _OUT, _LOCAL = "10.96.0.10", "10.244.9.9", "203.0.113.7", "10.244.1.1"
+
+PACKETS = [
+    Probe(_A, _SERVICE, TCP, 1025, 80),
+    Probe(_A, _SERVICE, TCP, 40000, 443),
+    Probe(_B, _SERVICE, UDP, 1026, 53),
+    Probe(_B, _POD, TCP, 1027, 8080),
+    Probe(_C, _POD, UDP, 53, 4789),
+    Probe(_A, _OUT, SCTP, 1028, 132),
+    Probe(_A, _OUT, TCP, 2001, 80),
+    Probe(_A, _OUT, TCP, 2002, 80),
+    Probe(_A, _OUT, UDP, 2003, 53),
+    Probe(_A, _OUT, TCP, 2011, 443),
+    Probe(_B, _OUT, TCP, 2012, 443),
+    Probe(_A, _OUT, TCP, NOT_TRACKED, 80),
+    Probe(_A, _OUT, TCP, REFUSED, 80),
+    Probe(_A, _OUT, TCP, 2031, 80),
+    Probe(_A, _LOCAL, TCP, 1030, 30080),
+    Probe(_C, "198.51.100.1", UDP, 1031, 53),
+    Probe(_A, _OUT, ICMP, 9, 0),
+    Probe(_A, "224.0.0.251", UDP, 5353, 5353),
+    Probe("10.244.1.8", _OUT, TCP, 1032, 8443, "vx1"),
+    Probe("10.244.1.9", _SERVICE, TCP, 1033, 80, "vx1"),
+]
+PACKETS6 = [
+    Probe("fd00:1::5", "fd00:96::10", TCP, 1025, 80),
+    Probe("fd00:1::5", "fd00:96::10", UDP, 1026, 53),
+    Probe("fd00:1::77", "2001:db8::1", TCP, 2001, 443),
+    Probe("fd00:1::77", "2001:db8::1", ICMPV6, 9, 0),
+    Probe("fd00:1::5", "fd00:1::1", TCP, 1027, 30080),
+    Probe("fd00:2::5", "fd00:7::9", SCTP, 1028, 132),
+    Probe("fd00:2::5", "fd00:7::9", TCP, 1029, 8080, "vx1"),
+    Probe("fd00:1::5", "2001:db8::1", TCP, NOT_TRACKED, 80),
+]
+
+IPTABLES_RULES = """
+-s 10.244.1.5
+! -s 10.244.1.0/24
+-d 10.96.0.0/12
+! -d 0.0.0.0/1
+-s 10.244.1.0/26 ! -d 10.0.0.0/8
+-s 10.244.0.5/255.255.0.255
+-p tcp
+! -p tcp
+-p udp --dport 53
+-p tcp --dport 80:443
+-p tcp ! --dport 80
+-p tcp --sport 1024:2000
+-p tcp ! --sport 2001:2100 --dport 80
+-p sctp --dport 132
+-p sctp ! --dport 1:131
+-p tcp --syn
+-p tcp ! --syn
+-p tcp --tcp-flags SYN,ACK SYN,ACK
+-p tcp -m multiport --dports 80,8080,30000:32767
+-p tcp -m multiport ! --dports 80,443
+-p udp -m multiport --sports 53,1026
+-p tcp -m multiport --ports 80,2011
+-p tcp -m multiport ! --ports 80,2011
+-m iprange --src-range 10.244.1.4-10.244.1.8
+-m iprange ! --dst-range 10.96.0.0-203.0.113.6
+-m iprange ! --src-range 10.244.1.4-10.244.1.8 --dst-range 10.0.0.0-10.255.255.255
+-m mark --mark 0x4000/0x4000
+-m mark ! --mark 0x4000/0x4000
+-m mark --mark 0x8005
+-m mark --mark 0x0
+-m mark --mark 0x5/0xf
+-m connmark --mark 0x80/0x80
+-m connmark ! --mark 0x80/0x80
+-m connmark --mark 0
+-i cali1
+-i cali+
+! -i cali+
+-m conntrack --ctstate NEW
+-m conntrack ! --ctstate NEW
+-m conntrack --ctstate RELATED,ESTABLISHED
+-m conntrack ! --ctstate RELATED,ESTABLISHED
+-m conntrack --ctstate INVALID
+-m conntrack --ctstate UNTRACKED
+-m conntrack --ctstate NEW,UNTRACKED
+-m conntrack --ctstate DNAT
+-m conntrack ! --ctstate DNAT
+-m conntrack --ctstate INVALID,DNAT
+-m conntrack --ctproto tcp
+-m conntrack ! --ctproto 6
+-m conntrack --ctorigsrc 10.244.1.0/26
+-m conntrack ! --ctorigdst 10.0.0.0/8
+-m conntrack --ctorigdst 203.0.113.7 --ctorigdstport 80
+-m conntrack --ctorigsrcport 1024:1031
+-m conntrack --ctdir ORIGINAL
+-m conntrack --ctdir REPLY
+-m conntrack --ctstatus NONE
+-m conntrack --ctstatus ASSURED,CONFIRMED
+-m conntrack ! --ctstatus SEEN_REPLY
+-m conntrack --ctstate NEW --ctproto 17
+-m conntrack --ctstate NEW,INVALID --ctorigdst 10.0.0.0/8
+-m state --state NEW
+-m state --state ESTABLISHED,UNTRACKED
+-m addrtype --dst-type LOCAL
+-m addrtype ! --dst-type LOCAL
+-m addrtype --dst-type LOCAL,MULTICAST
+-m addrtype --src-type LOCAL
+-m devgroup --src-group 7
+-m devgroup ! --src-group 7
+-m devgroup --src-group 0x7/0xf
+-m set --match-set nets src
+-m set ! --match-set nets dst
+-m set --match-set services dst,dst
+-m set ! --match-set services dst,dst
+-m set --match-set ports dst
+-m set --match-set holes dst
+-m set --match-set three dst,dst,src
+-m set --match-set both src
+-m set --match-set ifaces src,src
+-m comment --comment "a rule -d 1.2.3.4 -j DROP" -p udp
+""".strip().splitlines()
+IP6TABLES_RULES = """
+-s fd00:1::/64
+! -d fd00::/8
+-p tcp --dport 80
+-p udp
+! -p ipv6-icmp
+-m mark --mark 0x4000/0x4000
+-m conntrack --ctstate NEW --ctorigdst fd00:96::/32
+-m conntrack --ctstate UNTRACKED
+-m addrtype --dst-type LOCAL
+-m addrtype ! --dst-type LOCAL
+-m addrtype --dst-type UNICAST
+-m iprange --dst-range fd00:1::-fd00:8::
+-i vx+
+-p tcp -m multiport --dports 443,8080
+""".strip().splitlines()
+_IPSETS = """create nets hash:net
+add nets 10.244.1.0/26
+add nets 10.96.0.0/12
+create services hash:ip,port
+add services 10.96.0.10,tcp:80
+add services 10.96.0.10,udp:53
+create ports bitmap:port range 0-65535
+add ports 80
+add ports 53
+create holes hash:net
+add holes 10.0.0.0/8
+add holes 10.244.0.0/16 nomatch
+add holes 10.244.9.0/24
+create three hash:ip,port,ip
+add three 203.0.113.7,tcp:80,10.244.1.5
+add three 10.96.0.10,tcp:443,10.244.1.5
+create other hash:ip
+add other 192.0.2.9
+create both list:set
+add both nets
+add both other
+create ifaces hash:net,iface
+add ifaces 10.244.0.0/16,cali1
+"""
+
+NFT_RULES = """
+ip saddr 10.244.1.5
+ip saddr != 10.244.1.0/24
+ip daddr 10.96.0.0/12
+ip daddr 10.0.0.0/8 ip saddr 10.244.1.0/26
+ip daddr 10.96.0.5-10.96.0.20
+ip daddr != 10.96.0.5-10.96.0.20
+ip daddr { 10.96.0.10, 203.0.113.7 }
+ip daddr != { 10.96.0.10, 203.0.113.7 }
+ip daddr { 10.96.0.0/16, 203.0.113.0-203.0.113.9 }
+ip daddr != { 10.96.0.0/16, 224.0.0.0/4 }
+ip daddr @nets
+ip saddr != @nets
+ip daddr . tcp dport { 10.96.0.10 . 80, 203.0.113.7 . 443 }
+ip daddr . tcp dport != { 10.96.0.10 . 80, 203.0.113.7 . 443 }
+ip saddr . ip daddr . meta l4proto { 10.244.1.5 . 10.96.0.10 . tcp, 192.0.2.9 . 10.244.9.9 . udp }
+ip saddr . tcp dport @ranges
+ip saddr . tcp dport != @ranges
+ip saddr . ip daddr != { 10.244.1.5 . 203.0.113.7 }
+ip saddr < 10.244.1.50
+ip saddr >= 10.244.1.50
+ip protocol tcp
+ip protocol != { tcp, udp }
+meta l4proto { tcp, udp } th dport { 53, 80 }
+tcp dport 80
+tcp dport != 80
+tcp dport { 80, 443 }
+tcp dport 1-442
+tcp dport != 1-442
+tcp dport > 443
+tcp dport <= 80
+tcp sport 2001-2099 tcp dport 80
+udp dport 53
+udp sport 53
+sctp dport 132
+meta mark 0x4000
+meta mark != 0
+meta mark & 0x4000 == 0x4000
+meta mark and 0x4000 != 0
+meta mark { 0x4000, 0x10 }
+meta mark != { 0x4000, 0x10 }
+meta mark 0x1000-0x7000
+meta mark != 0x1000-0x7000
+meta mark { 0x1000-0x7000, 0x10 }
+meta mark & 0xf > 4
+meta mark & 0xff00 < 0x5000
+meta mark & 0xf { 5, 7 }
+ct mark 0x80
+ct mark & 0x80 == 0
+ct mark { 7, 0x80 }
+ct zone 5
+ct zone != 5
+ct state new
+ct state != new
+ct state established,related
+ct state { new, untracked }
+ct state invalid
+ct state untracked
+ct state invalid,untracked
+ct state & (new | untracked) != 0
+ct direction original
+ct direction reply
+ct status dnat
+ct status & dnat == 0
+ct status seen-reply
+ct protocol tcp
+ct l3proto ipv4
+ct original ip saddr 10.244.1.0/26
+ct original ip daddr 203.0.113.7
+iifname "cali1"
+iifname "cali*"
+iifname != "cali*"
+iifname { "vx1", "eth9" }
+iifname { "cali*", "eth*" }
+iif cali1
+iif != cali1
+iif { cali1, vx1 }
+iifgroup 7
+iifgroup != 7
+iifname . ip daddr { "cali1" . 10.96.0.10 }
+fib daddr type local
+fib daddr type != local
+fib daddr type { local, multicast }
+fib saddr type local
+meta nfproto ipv4
+meta nfproto ipv6
+meta protocol ip
+tcp flags & (syn|ack) == syn
+ip daddr 10.96.0.10 tcp dport { 80, 443 } ip saddr != 10.244.1.77
+th dport 80 meta l4proto tcp
+@nh,128,8 10
+@nh,96,32 0x0af40105
+ip version 4
+ip daddr vmap { 10.96.0.0/12 : hit, 203.0.113.7 : hit }
+ip daddr . meta l4proto . th dport vmap { 10.96.0.10 . tcp . 80 : hit, 10.96.0.10 . udp . 53 : hit }
+tcp dport vmap { 80 : continue, 443 : hit, 8000-9000 : hit }
+tcp dport vmap { 80 : continue, 443 : return, * : hit }
+meta mark vmap { 0x4000 : hit, 0x8005 : continue }
+ct state vmap { new : hit, invalid : hit }
+fib daddr type vmap { local : hit }
+iifname vmap { "cali1" : hit }
+iifname vmap { "cali*" : hit, "vx*" : continue }
+meta l4proto icmp
+""".strip().splitlines()
+_NFT_SETS = """
+    set nets { type ipv4_addr; flags interval; elements = { 10.244.1.0/26, 10.96.0.0/12 }; }
+    set ranges { type ipv4_addr . inet_service; flags interval;
+                 elements = { 10.244.1.0/26 . 80-443, 10.244.0.0/16 . 8000-9000 }; }
+"""
+NFT_RULES6 = """
+ip6 saddr fd00:1::/64
+ip6 daddr != fd00::/8
+ip6 daddr { fd00:96::/32, 2001:db8::1 }
+ip6 daddr . tcp dport { fd00:96::10 . 80 }
+tcp dport 80
+udp dport 53
+meta l4proto ipv6-icmp
+ip6 nexthdr tcp
+ct state new
+ct original ip6 daddr 2001:db8::1
+ct original saddr fd00:1::5
+meta nfproto ipv4
+meta nfproto ipv6
+meta protocol ip6
+ip saddr 10.244.1.5
+ct l3proto ipv6
+fib daddr type local
+""".strip().splitlines()
+#: rules that no packet here matches, or that all do
+SAME = {
+    "ct direction original",
+    "meta nfproto ipv4",
+    "meta nfproto ipv6",
+    "meta protocol ip",
+    "meta protocol ip6",
+    "ip version 4",
+    "iif { cali1, vx1 }",
+    "ip saddr 10.244.1.5",
+    "ct l3proto ipv6",
+    "ct l3proto ipv4",
+    "ct state established,related",
+    "ct direction reply",
+    "ct status dnat",
+    "ct status seen-reply",
+    "fib saddr type local",
+}
+
+
+def _probe_table(family: str, listed: t.Sequence[str], sets: str = "") -> str:
+    """Each rule with a chain of its own; a map leads to another, which counts."""
+    chains = ""
+    for number, text in enumerate(listed):
+        if "vmap" in text:
+            text = text.replace(": hit", ": jump h%d" % number)
+            chains += "    chain h%d { counter; }\n    chain p%d { %s; }\n" % (number, number, text)
+        else:
+            chains += "    chain p%d { %s counter return; }\n" % (number, text)
+    jumps = "".join("        jump p%d\n" % number for number in range(len(listed)))
+    return (
+        "table %s probe {\n%s%s"
+        "    chain seen { counter; }\n"
+        "    chain base {\n        type filter hook prerouting priority -100;\n%s        jump seen\n    }\n}\n"
+    ) % (family, sets, chains, jumps)
+
+
+def _compare(
+    judge: Judge,
+    table: rules.RuleTable,
+    listed: t.Sequence[str],
+    packets: t.Sequence[Probe],
+    count: t.Callable[[], t.Dict[str, int]],
+) -> None:
+    """Send each packet, and compare which rules matched."""
+    wrong = []
+    matched: t.Dict[int, int] = dict.fromkeys(range(len(listed)), 0)
+    judge.known()
+    for number, text in enumerate(listed):
+        unknown = [rule.unknown for rule in table.chains["p%d" % number] if rule.unknown]
+        if unknown:
+            wrong.append("%s: unknown: %s" % (text, unknown))
+    for packet in packets:
+        real = judge.send(packet, count)
+        for number, text in enumerate(listed):
+            name = "p%d" % number
+            taken = [packet.branch(rule) for rule in table.chains[name]]
+            read = any(one is not None and one.action.kind in (rules.RETURN, rules.JUMP) for one in taken)
+            if "vmap" in text:
+                name = "h%d" % number
+                read = any(one is not None and one.action.chain == name for one in taken)
+            matched[number] += name in real
+            if read != (name in real):
+                branches = [str(branch) for rule in table.chains["p%d" % number] for branch in rule.branches]
+                wrong.append("%s: %s: kernel %s, read %s" % (text, tuple(packet), name in real, branches))
+    for number, times in matched.items():
+        if times in (0, len(packets)) and listed[number] not in SAME and " REPLY" not in listed[number]:
+            wrong.append("%s: matched %d of %d packets" % (listed[number], times, len(packets)))
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.fixture
+def judge(ns: Namespace, version: int) -> t.Iterator[Judge]:
+    made = Judge(ns, version)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(
+    ("version", "family", "listed"),
+    [(4, "ip", NFT_RULES), (4, "inet", NFT_RULES), (6, "ip6", NFT_RULES6), (6, "inet", NFT_RULES6)],
+    ids=["ip", "inet", "ip6", "inet6"],
+)
+def test_nft(judge: Judge, version: int, family: str, listed: t.Sequence[str]) -> None:
+    if family != "inet":  # nft refuses what is always so
+        listed = [one for one in listed if not one.startswith(("meta nfproto", "meta protocol"))]
+    if family == "ip6":
+        listed = [one for one in listed if not one.startswith("ip ")]
+    judge.node.run("nft", "-f", "-", stdin=_probe_table(family, listed, _NFT_SETS if version == 4 else ""))
+    (table,) = judge.tables()
+    packets = PACKETS if version == 4 else PACKETS6
+    _compare(judge, table, listed, packets, lambda: judge.nft_counts(family))
+
+
+def _iptables_lines(listed: t.Sequence[str]) -> str:
+    lines = ["*mangle"]
+    lines += [":p%d - [0:0]" % number for number in range(len(listed))]
+    lines += ["-A PREROUTING -j p%d" % number for number in range(len(listed))]
+    lines += ["-A PREROUTING -m comment --comment seen"]
+    lines += ["-A p%d %s -j RETURN" % one for one in enumerate(listed)]
+    return "\n".join([*lines, "COMMIT", ""])
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_iptables(judge: Judge, version: int) -> None:
+    """Both variants mean the same, and what the kernel does."""
+    listed = IPTABLES_RULES if version == 4 else IP6TABLES_RULES
+    packets = PACKETS if version == 4 else PACKETS6
+    command = "iptables" if version == 4 else "ip6tables"
+    judge.node.run("ipset", "restore", stdin=_IPSETS)
+    judge.node.run(command + "-nft-restore", "-w", stdin=_iptables_lines(listed))
+    (table,) = judge.tables()
+    _compare(judge, table, listed, packets, lambda: judge.iptables_counts("-nft"))
+    judge.node.run("nft", "delete", "table", "ip" if version == 4 else "ip6", "mangle")
+    judge.node.run(command + "-legacy-restore", "-w", stdin=_iptables_lines(listed))
+    old = judge.legacy_table("mangle")
+    for number, text in enumerate(listed):
+        name = "p%d" % number
+        assert [one.branches for one in old.chains[name]] == [one.branches for one in table.chains[name]], text
+        assert [one.unknown for one in old.chains[name]] == [one.unknown for one in table.chains[name]], text
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["%s-%s" % (one[0], one[1]) for one in SHAPES])
+def test_what_programs_of_kubernetes_write_is_understood(ns: Namespace, shape: t.Any) -> None:
+    _name, backend, _owner, text, sets = shape
+    version = 4
+    judge = Judge(ns, version)
+    if sets:
+        ns.run("ipset", "restore", stdin=sets)
+    if backend == IPTABLES:
+        ns.run("iptables-nft-restore", "-w", "--noflush", stdin=text)
+        ns.run("iptables-legacy-restore", "-w", "--noflush", stdin=text)
+        new = [one for one in judge.tables() if one.title == "ip nat"]
+        old = [judge.legacy_table("nat")] if new else []
+        for one, other in zip(new, old):
+            filled = {name: rules for name, rules in one.chains.items() if rules}
+            for name, members in filled.items():
+                told = [rule[2:] for rule in members]
+                assert told == [rule[2:] for rule in other.chains[name]], name
+        tables = [*judge.tables(), *old]
+    else:
+        ns.run("nft", "-f", "-", stdin=text)
+        tables = judge.tables()
+    judge.close()
+    assert tables
+    for table in tables:
+        assert not table.unknown
+        for chain, members in table.chains.items():
+            for rule in members:
+                assert not rule.unknown, (table.title, chain, rule)
