@@ -109,6 +109,7 @@ ip link add cali1 address 02:00:00:00:00:01 type veth peer name far1 address 02:
 ip link add vx1 address 02:00:00:00:00:01 type veth peer name far2 address 02:00:00:00:00:02
 ip link set cali1 group 7
 ip link add eth0 type veth peer name far0
+sysctl -qw net.ipv6.conf.far0.disable_ipv6=1 net.ipv6.conf.far1.disable_ipv6=1 net.ipv6.conf.far2.disable_ipv6=1
 ip address add 10.244.1.1/24 dev cali1
 ip address add fd00:1::1/64 dev cali1 nodad
 ip address add 198.51.100.1/24 dev eth0

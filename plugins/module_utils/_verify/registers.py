@@ -191,7 +191,7 @@ class Values:
         free = top ^ mask
         if not free & (free + 1):
             return field, ((wanted, wanted | free),)
-        return field, _scattered(wanted, free)
+        return field, scattered(wanted, free)
 
     def _between(self, piece: Piece, low: int, high: int) -> t.Optional[t.Tuple[t.Any, t.Any]]:
         field, mask, flip = piece.field, piece.mask, piece.flip
@@ -256,8 +256,12 @@ _LOOKED_UP = {
 }
 
 
-def _scattered(wanted: int, free: int) -> spans.Spans:
-    """The numbers with certain bits, where those that do not matter are not all at the end."""
+def scattered(wanted: int, free: int) -> spans.Spans:
+    """Return the numbers with certain bits.
+
+    :param free: the bits that do not matter.
+    :raises UnknownError: they are too many to list what they make.
+    """
     tail = (free + 1) & ~free  # the lowest bit that matters
     low = tail - 1
     bits = [1 << place for place in range(free.bit_length()) if free >> place & 1 and 1 << place > low]

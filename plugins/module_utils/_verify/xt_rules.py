@@ -16,7 +16,7 @@ from .._policy.spans import Spans
 from . import conditions, ipset_rules
 from .known import Known
 from .reading import NETMAP, Conditions, Reading, UnknownError
-from .registers import STATUS, STATUS_KNOWN
+from .registers import STATUS, STATUS_KNOWN, scattered
 from .rules import (
     ACCEPT,
     ALL_BITS,
@@ -310,7 +310,8 @@ def _udp(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:
 
 def _sctp(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:
     first, last, low, high = struct.unpack_from("=HHHH", info)
-    asked, inverted = struct.unpack_from("=II", info, 60)
+    # The bits of chunks take four times the room that they need (256 / sizeof(__u32) words).
+    asked, inverted = struct.unpack_from("=II", info, 284)
     if asked & 1:
         ports(reading, "source_port", low, high, bool(inverted & 1))
     if asked & 2:
@@ -373,11 +374,7 @@ def masked(address: int, mask: int, bits: int) -> Spans:
     :raises UnknownError: the bits of the mask lie apart.
     """
     free = (1 << bits) - 1 & ~mask
-    if free & (free + 1):
-        raise UnknownError("a mask of bits that lie apart")
-    if address & free:
-        return ()  # the kernel compares it as it is
-    return ((address, address | free),)
+    return () if address & free else scattered(address, free)  # the kernel compares the address as it is
 
 
 def _conntrack(reading: Reading, revision: int, info: bytes, known: Known) -> None:
