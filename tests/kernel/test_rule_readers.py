@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import typing as t
 
 import pytest
@@ -567,8 +568,113 @@ def test_actions_of_both_variants(ns: Namespace) -> None:
 
 
 def _loads(ns: Namespace, command: str, block: str) -> bool:
+    argv = ("nft", "-f", "-") if command == "nft-probe" else (command,)
     try:
-        ns.run(command, stdin=block)
+        ns.run(*argv, stdin=block)
     except AssertionError:
         return False
     return True
+
+
+#: what a rule of nft in a chain of type nat at postrouting or prerouting is read as: unknown, chance, and its actions
+_NFT_ACTIONS: t.Tuple[t.Tuple[str, str, t.Tuple[str, ...], str, t.List[t.Tuple[t.Any, ...]]], ...] = (
+    ("post", "masquerade random", (), "", [("source", None, None)]),
+    ("post", "snat to 198.51.100.1", (), "", [("source", "198.51.100.1", None)]),
+    ("post", "snat to 198.51.100.1-198.51.100.3", (), "", [("source", "198.51.100.1-198.51.100.3", None)]),
+    ("post", "snat ip to ip saddr map { 10.0.0.1 : 198.51.100.1, 10.0.0.2 : 198.51.100.2 }", (), "",
+     [("source", "198.51.100.1", None), ("source", "198.51.100.2", None)]),
+    ("pre", "tcp dport 80 dnat to 10.0.0.5:8080", (), "", [("destination", "10.0.0.5", 8080)]),
+    ("pre", "tcp dport 80 redirect to :8080", (), "", [("destination", None, 8080)]),
+    ("pre", "dnat ip to tcp dport map { 80 : 10.0.0.5, 81 : 10.0.0.6 }", (), "",
+     [("destination", "10.0.0.5", None), ("destination", "10.0.0.6", None)]),
+    ("pre", "dnat ip to ip daddr . tcp dport map { 10.9.0.1 . 80 : 10.0.0.5 . 8080 }", (), "",
+     [("destination", "10.0.0.5", 8080)]),
+    ("pre", "dnat to numgen random mod 2 map { 0 : 10.0.0.5, 1 : 10.0.0.6 }", (), "all",
+     [("destination", "10.0.0.5", None), ("destination", "10.0.0.6", None)]),
+    ("pre", "dnat to jhash ip saddr mod 2 map { 0 : 10.0.0.5, 1 : 10.0.0.6 }", (), "all",
+     [("destination", "10.0.0.5", None), ("destination", "10.0.0.6", None)]),
+    ("pre", "numgen random mod 10 vmap { 0-4 : accept, 5-9 : drop }", (), "all", [("accept",), ("drop",)]),
+    ("pre", "numgen inc mod 3 vmap { 0 : accept, 1 : drop }", (), "some", [("accept",), ("drop",)]),
+    ("pre", "numgen random mod 100 < 20 accept", (), "some", [("accept",)]),
+    ("pre", "numgen random mod 100 < 100 accept", (), "", [("accept",)]),
+    ("pre", "symhash mod 2 0 accept", (), "some", [("accept",)]),
+    ("pre", "dnat ip prefix to ip daddr map { 10.1.0.0/24 : 10.2.0.0/24 }", (), "",
+     [("destination", "10.2.0.0-10.2.0.255", None)]),
+    ("pre", "ip daddr 10.1.2.0/24 counter", (), "", []),
+    ("pre", "limit rate 1/second counter log", (), "", []),
+    ("pre", "limit rate 1/second accept", ("how many packets there were before (limit)",), "", [("accept",)]),
+    ("pre", "meta skuid 0 accept", ("the user or group of the program that sends",), "", [("accept",)]),
+    ("pre", "fib saddr . iif oif missing drop", ("the route back to the sender (fib)",), "", [("drop",)]),
+    ("pre", "icmp type echo-request accept", ("the type of an ICMP message",), "", [("accept",)]),
+    ("pre", "ip ttl 1 accept", ("the TTL of a packet",), "", [("accept",)]),
+    ("pre", "meta length 100 accept", ("the length of a packet",), "", [("accept",)]),
+    ("pre", "ip daddr @fed accept", ("elements that rules add to the set fed",), "", [("accept",)]),
+    ("pre", "ip daddr @timed accept", ("elements of the set timed that end by themselves",), "", [("accept",)]),
+    ("pre", "ip saddr 10.0.0.1 add @fed { ip daddr }", (), "", []),
+    ("pre", "queue num 1", ("a program that is asked about each packet (queue)",), "", [("continue",)]),
+    ("pre", "ip daddr set 10.0.0.9", ("a rule that writes addresses without conntrack",), "", [("continue",)]),
+    ("pre", "ip dscp set cs1", (), "", []),
+    ("pre", "meta mark set 0x5", (), "", [("set", "mark", "mark", 0, 5)]),
+    ("pre", "meta mark set meta mark or 0x4000", (), "", [("set", "mark", "mark", 0xFFFFBFFF, 0x4000)]),
+    ("pre", "meta mark set meta mark xor 0x4000", (), "", [("set", "mark", "mark", 0xFFFFFFFF, 0x4000)]),
+    ("pre", "meta mark set meta mark and 0xff", (), "", [("set", "mark", "mark", 0xFF, 0)]),
+    ("pre", "ct mark set meta mark", (), "", [("set", "ct mark", "mark", 0xFFFFFFFF, 0)]),
+    ("pre", "meta mark set ct mark and 0xff", (), "", [("set", "mark", "ct mark", 0xFF, 0)]),
+    ("pre", "meta mark set ip daddr map { 10.0.0.1 : 1, 10.0.0.2 : 2 }", (), "",
+     [("set", "mark", "mark", 0, 1), ("set", "mark", "mark", 0, 2)]),
+    ("pre", "meta mark set numgen random mod 2 map { 0 : 1, 1 : 2 }", (), "all",
+     [("set", "mark", "mark", 0, 1), ("set", "mark", "mark", 0, 2)]),
+    ("pre", "meta mark set tcp dport", (), "", [("set", "mark", None, 0, 0)]),
+    ("pre", "notrack", (), "", []),
+    ("pre", "ct zone set 7", (), "", []),
+    ("pre", "meta mark 1 meta mark set 2 accept", (), "", [("jump",)]),
+    ("pre", "ip daddr 10.0.0.1 meta mark set 2 accept", (), "", [("set", "mark", "mark", 0, 2), ("accept",)]),
+    ("pre", "reject", (), "", [("drop",)]),
+    ("pre", "meta priority set 1:2", (), "", []),
+    ("pre", "th dport 53 accept", ("bytes of a packet that has no ports",), "", [("accept",), ("accept",)]),
+)  # fmt: skip
+
+
+def _plain(action: rules.Action) -> t.Tuple[t.Any, ...]:
+    if action.kind == rules.SET:
+        return (action.kind, action.subject, action.origin, action.keep, action.flip)
+    if action.kind not in (rules.SOURCE, rules.DESTINATION):
+        return (action.kind,)
+    addresses = None
+    if action.addresses is not None:
+        ((first, last),) = ([str(ipaddress.IPv4Address(one)) for one in span] for span in action.addresses)
+        addresses = first if first == last else "%s-%s" % (first, last)
+    return (action.kind, addresses, action.ports and action.ports[0][0])
+
+
+def test_actions_of_nft(ns: Namespace) -> None:
+    """What rules of nft do, chances, and what is not understood."""
+    judge = Judge(ns, 4)
+    header = """
+    table ip probe {
+        set fed { type ipv4_addr; flags dynamic; size 100; }
+        set timed { type ipv4_addr; flags timeout; elements = { 10.0.0.1 timeout 1h }; }
+        chain pre { type nat hook prerouting priority -100; }
+        chain post { type nat hook postrouting priority 100; }
+    """
+    wrong = []
+    refused = []
+    for number, (chain, text, unknown, chance, actions) in enumerate(_NFT_ACTIONS):
+        body = "    chain p%d { %s; }\n" % (number, text)
+        fed = "    chain feed { add @fed { ip saddr }; }\n"
+        jump = "add rule ip probe %s jump p%d\n" % (chain, number)
+        if not _loads(ns, "nft-probe", header + fed + body + "}\n" + jump):
+            refused.append(text)
+            continue
+        (table,) = judge.tables()
+        found = table.chains["p%d" % number]
+        ns.run("nft", "delete", "table", "ip", "probe")
+        told = tuple(reason for rule in found for reason in rule.unknown)
+        drawn = {(False, False): "", (True, True): "all", (True, False): "some"}[found[0].chance, found[0].exhaustive]
+        done = [_plain(branch.action) for rule in found for branch in rule.branches]
+        if (told, drawn, sorted(map(repr, done))) != (unknown, chance, sorted(map(repr, actions))):
+            wrong.append("%s: %s %s %s" % (text, told, drawn, done))
+    judge.close()
+    assert not wrong, "\n".join(wrong)
+    print(refused)
+    assert len(refused) < 8, refused

@@ -624,6 +624,8 @@ class _Reader:
         plan = None if chance else self.plan(cells)
         drawn: t.List[t.Tuple[int, int]] = []
         try:
+            if known.unknown and (inverted or name in self.table.sets.filled or not known.elements):
+                raise UnknownError(known.unknown[0])
             for one in known.elements:
                 if one.first is None:
                     made: t.Optional[Conditions] = {}
