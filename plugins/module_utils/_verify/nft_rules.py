@@ -88,6 +88,7 @@ _ADDRESS_TYPE = 3
 _EQUAL, _NOT_EQUAL, _LESS, _LESS_OR_EQUAL, _GREATER, _GREATER_OR_EQUAL = range(6)
 _NAT_PORTS, _NAT_NETMAP = 0x2, 0x40
 _VERDICT_REGISTER = 0
+_LENGTH = struct.Struct("=H")
 _CHANCE_CELLS: t.List[Cell] = [(CHANCE, place, 0xFF, 0) for place in range(4)]
 
 
@@ -114,7 +115,7 @@ class _Table:
         self.aware = False
         self.parsed: t.Dict[bytes, t.Tuple[str, t.Dict[int, bytes]]] = {}
         self.plans: t.Dict[t.Tuple[Cell, ...], t.List[Piece]] = {}
-        self.matches: t.Dict[t.Tuple[str, int, bytes], t.Any] = {}
+        self.loads: t.Dict[t.Tuple[int, int], t.List[Cell]] = {}
         self.objects: t.Dict[bytes, int] = {}
         for body in table.objects:
             found = netlink.attributes(body)
@@ -178,13 +179,20 @@ class _Table:
     ) -> t.Tuple[t.List[Rule], t.Dict[str, t.Tuple[Rule, ...]]]:
         reader = _Reader(self)
         parsed = self.parsed
-        for _kind, element in netlink.split(expressions):
+        position, end = 0, len(expressions)
+        while position + 4 <= end:
+            length = _LENGTH.unpack_from(expressions, position)[0]
+            if length < 4:
+                break
+            element = expressions[position + 4 : position + length]
+            position += (length + 3) & ~3
+            # Counters differ from rule to rule; the name of the expression comes first.
+            if element[4:12] == b"counter\0":
+                continue
             found = parsed.get(element)
             if found is None:
                 parts = netlink.attributes(element)
                 name = netlink.name(parts.get(1, b""))
-                if name == "counter":
-                    continue
                 found = (name, netlink.attributes(parts.get(2, b"")))
                 if name not in _VARIED:
                     parsed[element] = found
@@ -275,6 +283,17 @@ class _Reader:
         if 5 in data:
             self.write(base, offset, length)
             return
+        if base == 1:  # most rules load addresses
+            key = (offset, length)
+            known = self.table.loads.get(key)
+            if known is None:
+                known = self.table.loads[key] = self._header(base, offset, length)
+            self.load(data.get(1), known)
+            return
+        self.load(data.get(1), self._header(base, offset, length))
+
+    def _header(self, base: int, offset: int, length: int) -> t.List[Cell]:
+        """Part of a header."""
         fields = _NETWORK[self.version] if base == 1 else _TRANSPORT if base == 2 else ()
         if length > SIZE:
             raise ValueError(length)
@@ -293,7 +312,7 @@ class _Reader:
             if self._only(1 if self.version == 4 else 58):
                 text = "the type of an ICMP message" if offset < 2 else _BYTES
                 cells = not_known(text, length)
-        self.load(data.get(1), cells)
+        return cells
 
     def _only(self, protocol: int) -> bool:
         """Whether packets of no other protocol come this far."""

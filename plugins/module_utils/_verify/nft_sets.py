@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import struct
 import typing as t
 
 from .._system import netlink
@@ -19,7 +20,9 @@ _KEY, _DATA, _ELEMENT_FLAGS, _ELEMENT_TIMEOUT, _EXPIRATION, _EXPRESSION, _OBJECT
 )  # fmt: skip
 _VALUE, _VERDICT, _CODE, _CHAIN = 1, 2, 1, 2
 _INTERVAL_END, _CATCHALL = 1, 2
-_VERDICT_DATA = 0xFFFFFF00
+#: the type of an attribute with a value
+_FIRST = struct.pack("=H", _VALUE)
+_LENGTH = struct.Struct("=H")
 #: NF_DROP, NF_ACCEPT, NFT_CONTINUE, NFT_BREAK, NFT_JUMP, NFT_GOTO, NFT_RETURN
 _VERDICTS = {0: DROP, 1: ACCEPT, -1: CONTINUE, -2: CONTINUE, -3: JUMP, -4: GOTO, -5: RETURN}
 
@@ -63,7 +66,11 @@ def verdict(data: bytes) -> t.Optional[Action]:
 
 def value(data: t.Optional[bytes]) -> bytes:
     """Return the bytes that data holds."""
-    return netlink.attributes(data or b"").get(_VALUE, b"")
+    if not data:
+        return b""
+    if data[2:4] == _FIRST:  # as the kernel writes it; done for each comparison
+        return data[4 : _LENGTH.unpack_from(data)[0]]
+    return netlink.attributes(data).get(_VALUE, b"")
 
 
 class Sets:
