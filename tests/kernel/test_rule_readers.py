@@ -9,10 +9,13 @@ import ipaddress
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import rules
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import ipsets, legacy, nf_tables
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import rules, xt_rules
+from support import services
 from support.actor_rules import IPTABLES, SHAPES
 from support.namespaces import Namespace
 from support.probes import ICMP, ICMPV6, NOT_TRACKED, REFUSED, SCTP, TCP, UDP, Judge, Probe
+from support.variants import VARIANTS
 
 _A, _B, _C = "10.244.1.5", "10.244.1.77", "192.0.2.9"
 _SERVICE, _POD, _OUT, _LOCAL = "10.96.0.10", "10.244.9.9", "203.0.113.7", "10.244.1.1"
@@ -464,6 +467,34 @@ def test_what_programs_of_kubernetes_write_is_understood(ns: Namespace, shape: t
                 assert not rule.unknown, (table.title, chain, rule)
 
 
+@pytest.mark.parametrize(("family", "version"), [("ipv4", 4), ("ipv6", 6)])
+def test_services_are_understood(ns: Namespace, family: str, version: int) -> None:
+    """kube-proxy in each mode, old and new, portmap, and the kubelet's host ports."""
+    judge = Judge(ns, version)
+    s = services.SERVICES[family]
+    for text in (
+        services.kube_proxy_nftables(s, True),
+        services.kube_proxy_nftables(s, False).replace("kube-proxy", "kube-proxy-new"),
+        services.portmap_nftables(s),
+    ):
+        ns.run("nft", "-f", "-", stdin=text)
+    for shape in (
+        services.kube_proxy_iptables,
+        services.portmap_iptables,
+        services.kubelet_host_port,
+        services.kube_proxy_ipvs,
+    ):
+        for variant in VARIANTS.values():
+            variant.load(ns, family, *shape(s, "-A POSTROUTING"))
+    tables = [*judge.tables(), judge.legacy_table("nat")]
+    judge.close()
+    assert len(tables) == 5
+    for table in tables:
+        for chain, members in table.chains.items():
+            for rule in members:
+                assert not rule.unknown, (table.title, chain, rule)
+
+
 _ACTIONS = {
     "nat": """
 -A PREROUTING -p tcp -j DNAT --to-destination 10.244.1.2:8080
@@ -563,6 +594,10 @@ def test_actions_of_both_variants(ns: Namespace) -> None:
             assert len(members) == len(others)
             for one, other in zip(members, others):
                 assert one._replace(handle=0) == other._replace(handle=0), (table, chain, one, other)
+    sets = ns.inside(ipsets.read)
+    assert xt_rules.filled(ns.inside(nf_tables.read), (), sets) == {"nets"}
+    listing = ns.run("iptables-legacy-save", "-t", "mangle")
+    assert xt_rules.filled((), [legacy.LegacyTable("ip", "mangle", listing)], sets) == {"nets"}
     judge.close()
     assert len(refused) < 12, refused
 
@@ -676,5 +711,4 @@ def test_actions_of_nft(ns: Namespace) -> None:
             wrong.append("%s: %s %s %s" % (text, told, drawn, done))
     judge.close()
     assert not wrong, "\n".join(wrong)
-    print(refused)
     assert len(refused) < 8, refused

@@ -27,7 +27,8 @@ class Known(t.NamedTuple):
     """A node as the readers need it, for one IP version.
 
     ``types`` has the addresses of each type (RTN_*) over all links; what rules ask of a type that is absent is unknown.
-    ``filled`` names sets of ipset that rules fill. ``tos_routed`` is set where a routing rule asks for the TOS.
+    ``filled`` names sets of ipset that rules fill (xt_rules.filled). ``tos_routed`` is set where a routing rule asks for
+    the TOS.
     """
 
     version: int

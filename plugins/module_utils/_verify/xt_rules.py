@@ -8,11 +8,16 @@ The layout of the bytes is that of linux/netfilter/xt_*.h and linux/netfilter/nf
 
 from __future__ import annotations
 
+import re
 import struct
 import typing as t
 
 from .._policy import spans
 from .._policy.spans import Spans
+from .._system import netlink
+from .._twin import nf_tables
+from .._twin.ipsets import IpSet
+from .._twin.legacy import LegacyTable
 from . import conditions, ipset_rules
 from .known import Known
 from .reading import NETMAP, Conditions, Reading, UnknownError
@@ -40,6 +45,7 @@ STATE_INVALID, STATE_NEW, STATE_SNAT, STATE_DNAT, STATE_UNTRACKED = 0x1, 0x8, 0x
 #: xt_state
 _OLD_UNTRACKED = 0x40
 _TYPES = 12
+_FILLS = re.compile(r"--(?:add|del)-set (\S+)")
 #: a copy of a mark of so many bits is followed value by value
 _FEW_BITS = 5
 _TCP_FLAGS, _TCP_OPTION = 0x4, 0x8
@@ -637,6 +643,21 @@ _TARGETS: t.Mapping[str, _Handler] = {
 }
 
 
-def fills(info: bytes) -> t.Set[int]:
-    """Return the indices of the sets that a target SET fills."""
-    return {struct.unpack_from("=H", info, place)[0] for place in (0, 4) if len(info) >= place + 2}
+def filled(
+    tables: t.Iterable[nf_tables.Table], legacy: t.Iterable[LegacyTable], sets: t.Iterable[IpSet]
+) -> t.FrozenSet[str]:
+    """Return the names of the sets of ipset that rules fill or empty."""
+    names = {one.index: one.name for one in sets}
+    found = {name for table in legacy for name in _FILLS.findall(table.listing)}
+    for table in tables:
+        for body in table.rules:
+            if b"SET\0" not in body:  # asked of every rule
+                continue
+            expressions = netlink.attributes(body).get(nf_tables.RULE_EXPRESSIONS, b"")
+            for kind, data in nf_tables.parse_expressions(expressions):
+                known = netlink.attributes(data)
+                if kind == "target" and netlink.name(known.get(1, b"")) == "SET":
+                    info = known.get(3, b"")
+                    indices = [struct.unpack_from("=H", info, place)[0] for place in (0, 4) if len(info) >= place + 2]
+                    found.update(names[one] for one in indices if one in names)
+    return frozenset(found)

@@ -1,0 +1,393 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rules as values, from hand-made messages and printed lines; tests/kernel/test_rule_readers.py has the rest."""
+
+from __future__ import annotations
+
+import struct
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.ipsets import IpSet
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.legacy import LegacyTable
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import (
+    ipset_rules,
+    legacy_rules,
+    nft_rules,
+    rules,
+    xt_rules,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.known import Known, KnownLink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.reading import Reading, UnknownError, match_of
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import (
+    ACCEPT,
+    CONTINUE,
+    GOTO,
+    JUMP,
+    RETURN,
+    SET,
+    SOURCE,
+    UNTRACKED,
+    Action,
+    Branch,
+    Match,
+    Names,
+    Rule,
+    RuleTable,
+    chain_of,
+    does_unknown,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from support import nft_messages as nft
+from support.nft_messages import address, span
+
+KNOWN = Known(
+    4,
+    {2: (span("127.0.0.0/8"), span("198.51.100.1/32"))},
+    {1: KnownLink("lo"), 2: KnownLink("eth0", "", 0), 3: KnownLink("cali1", "veth", 7)},
+)
+MASQ = nft.expression("masq")
+DADDR, SADDR = nft.payload(nft.NETWORK, 16, 4), nft.payload(nft.NETWORK, 12, 4)
+DPORT = nft.payload(nft.TRANSPORT, 2, 2)
+TCP = (nft.meta(nft.L4PROTO), nft.compare(b"\x06"))
+_WORD = netlink.network_word
+
+
+def _table(
+    *expressions: bytes, base: t.Tuple[str, int, int] = ("nat", 4, 100), family: int = nft.IP, **sets: t.Sequence[bytes]
+) -> RuleTable:
+    made = nft.table(family, "t", {"c": base}, [("c", expressions)], t.cast(t.Any, sets) or None)
+    found = nft_rules.read(made, KNOWN)
+    assert found is not None
+    return found
+
+
+def _rules(*expressions: bytes, **options: t.Any) -> t.Tuple[Rule, ...]:
+    return _table(*expressions, **options).chains["c"]
+
+
+def _match(*expressions: bytes, **options: t.Any) -> Match:
+    (rule,) = _rules(*expressions, MASQ, **options)
+    assert not rule.unknown
+    ((match, action),) = rule.branches
+    assert action == Action(SOURCE)
+    return match
+
+
+def _unknown(*expressions: bytes, **options: t.Any) -> t.Tuple[str, ...]:
+    (rule,) = _rules(*expressions, MASQ, **options)
+    assert rule.branches
+    return rule.unknown
+
+
+def _lookup(name: str, register: int, into: int) -> bytes:
+    return nft.expression("lookup", netlink.text(1, name), _WORD(2, register), _WORD(3, into))
+
+
+# conditions of nft
+
+
+def test_a_field_may_be_loaded_in_part() -> None:
+    assert _match(nft.payload(nft.NETWORK, 16, 2), nft.compare(b"\x0a\x01")) == Match(
+        destination=(span("10.1.0.0/16"),)
+    )
+    # source and destination in one load
+    both = nft.payload(nft.NETWORK, 12, 8)
+    assert _match(both, nft.compare(address("10.0.0.1") + address("10.0.0.2"))) == Match(
+        source=(span("10.0.0.1/32"),), destination=(span("10.0.0.2/32"),)
+    )
+
+
+def test_one_of_two_fields_differs() -> None:
+    both = nft.payload(nft.NETWORK, 12, 8)
+    (rule,) = _rules(both, nft.compare(address("10.0.0.1") + address("10.0.0.2"), nft.NOT_EQUAL), MASQ)
+    one, other = span("10.0.0.1/32"), span("10.0.0.2/32")
+    assert [branch.match for branch in rule.branches] == [
+        Match(source=spans.complement((one,), (1 << 32) - 1)),
+        Match(source=(one,), destination=spans.complement((other,), (1 << 32) - 1)),
+    ]
+
+
+def test_links_by_number_group_and_kind() -> None:
+    def number(value: int) -> bytes:
+        return nft.compare(struct.pack("=I", value))
+
+    assert _match(nft.meta(4), number(3)).incoming == (Names(("cali1",)),)
+    assert _match(nft.meta(5), number(2)).outgoing == (Names(("eth0",)),)
+    assert _match(nft.meta(5), number(99)).outgoing == (Names(()),)
+    assert _match(nft.meta(21), number(7)).incoming == (Names(("cali1",)),)
+    assert _match(nft.meta(26), nft.compare(b"veth".ljust(16, b"\0"))).incoming == (Names(("cali1",)),)
+    assert _match(nft.meta(6), nft.compare(b"cali")).incoming == (Names(("cali+",)),)
+    # no link is a VRF
+    assert _match(nft.meta(33), number(0)) == Match()
+    vrf = KNOWN._replace(links={9: KnownLink("blue", "vrf")})
+    made = nft.table(nft.IP, "t", {"c": ("nat", 4, 100)}, [("c", [nft.meta(33), number(0), MASQ])])
+    read = nft_rules.read(made, vrf)
+    assert read is not None and read.chains["c"][0].unknown == ("a link that is a VRF",)
+
+
+def test_conntrack_knows_where_a_packet_was_going() -> None:
+    def ct(key: int, direction: int = 0) -> bytes:
+        return nft.expression("ct", _WORD(1, 1), _WORD(2, key), netlink.attribute(3, bytes((direction,))))
+
+    tracked = (rules.Test(UNTRACKED, 0xFFFFFFFF, ((0, 0),)),)
+    assert _match(*TCP, ct(12), nft.compare(b"\0\x50")) == Match(
+        service=((6 << 16, 6 << 16 | 0xFFFF),), original_service=((6 << 16 | 80, 6 << 16 | 80),), tests=tracked
+    )
+    assert _match(*TCP, ct(11), nft.compare(b"\x04\0")).source_port == ((1024, 1024),)
+    assert _match(ct(9), nft.compare(address("10.96.0.1"))) == Match(
+        original_destination=(span("10.96.0.1/32"),), tests=tracked
+    )
+    assert _unknown(ct(9, 1), nft.compare(address("10.96.0.1"))) == ("the addresses and ports with which answers come",)
+    assert _unknown(ct(6), nft.compare(b"ftp\0")) == ("a helper of conntrack",)
+
+
+def test_conntrack_before_it_sees_a_packet() -> None:
+    state = nft.expression("ct", _WORD(1, 1), _WORD(2, 0))
+    new = [state, nft.bitwise(struct.pack("=I", 8), bytes(4)), nft.compare(bytes(4), nft.NOT_EQUAL)]
+    jump = nft.jump("c")
+    (rule,) = _rules(*new, jump, base=("filter", 0, -300))
+    assert rule.unknown == ("what conntrack knows, asked before it sees the packet",)
+    (rule,) = _rules(*new, jump, base=("filter", 0, -150))
+    assert not rule.unknown
+
+
+def test_untracked_only_in_front_of_conntrack() -> None:
+    (rule,) = _rules(nft.expression("notrack"), base=("filter", 0, -300))
+    assert rule.branches == (Branch(Match(), Action(SET, subject=UNTRACKED, origin=UNTRACKED, flip=1)),)
+    (rule,) = _rules(nft.expression("notrack"), base=("filter", 0, -150))
+    assert rule.branches == ()
+
+
+def test_map_of_services_with_a_rest() -> None:
+    key = [
+        nft.payload(nft.NETWORK, 16, 4, nft.small(0)),
+        nft.meta(nft.L4PROTO, nft.small(1)),
+        nft.payload(nft.TRANSPORT, 2, 2, nft.small(2)),
+        _lookup("m", nft.small(0), 0),
+    ]
+    members = [
+        nft.element(b"", chain="rest"),
+        nft.element(address("10.96.0.1") + b"\x06\0\0\0" + b"\x01\xbb\0\0", chain="one"),
+    ]
+    (rule,) = _rules(*key, m=members)
+    service = Match(destination=(span("10.96.0.1/32"),), service=((6 << 16 | 443, 6 << 16 | 443),))
+    assert rule.branches == (Branch(service, Action(GOTO, "one")), Branch(Match(), Action(GOTO, "rest")))
+
+
+def test_outside_of_several_fields_stands_in_front() -> None:
+    key = [nft.payload(nft.NETWORK, 12, 4, nft.small(0)), nft.payload(nft.NETWORK, 16, 4, nft.small(1))]
+    members = [nft.element(address("10.0.0.%d" % number) + address("10.0.1.%d" % number)) for number in (1, 2)]
+    (rule,) = _rules(*key, nft.lookup("s", True, nft.small(0)), MASQ, s=members)
+    assert [branch.action.kind for branch in rule.branches] == [CONTINUE, CONTINUE, SOURCE]
+    assert rule.branches[0].match == Match(source=(span("10.0.0.1/32"),), destination=(span("10.0.1.1/32"),))
+    assert rule.branches[2].match == Match()
+    assert not does_unknown(rule)
+
+
+def test_ports_of_packets_that_have_none() -> None:
+    """Without a protocol the same bytes of a message of ICMP are its checksum."""
+    known, unknown = _rules(DPORT, nft.compare(b"\0\x50"), MASQ)
+    assert known.branches[0].match.service == tuple((one << 16 | 80, one << 16 | 80) for one in (6, 17, 132))
+    assert not known.unknown
+    assert unknown.branches[0].match.service == ((1 << 16, 1 << 16 | 0xFFFF),) and unknown.unknown
+
+
+# what rules of nft do
+
+
+def test_tested_and_changed() -> None:
+    """What a rule does behind a test of a value that it changes does not ask again."""
+    mask = struct.pack("=I", 0x4000)
+    table = _table(
+        nft.meta(nft.MARK),
+        nft.bitwise(mask, bytes(4)),
+        nft.compare(bytes(4), nft.NOT_EQUAL),
+        nft.meta(nft.MARK),
+        nft.bitwise(b"\xff" * 4, mask),
+        nft.set_meta(nft.MARK),
+        MASQ,
+    )
+    (rule,) = table.chains["c"]
+    ((match, action),) = rule.branches
+    assert match.tests == (rules.Test("mark", 0x4000, ((1, 0x4000),)),)
+    assert action.kind == JUMP and chain_of(action.chain) == "c"
+    assert [one.branches[0].action for one in table.chains[action.chain]] == [
+        Action(SET, subject="mark", origin="mark", keep=0xFFFFFFFF, flip=0x4000),
+        Action(SOURCE),
+    ]
+
+
+def test_tested_and_changed_before_it_returns() -> None:
+    verdict = nft.expression("immediate", _WORD(1, 0), netlink.nest(2, netlink.nest(2, _WORD(1, 0xFFFFFFFB))))
+    table = _table(nft.meta(nft.MARK), nft.compare(bytes(4)), nft.set_meta(nft.MARK), verdict)
+    (rule,) = table.chains["c"]
+    assert rule.branches[0].action.kind == GOTO
+    assert [one.branches[0].action.kind for one in table.chains[rule.branches[0].action.chain]] == [SET, RETURN]
+
+
+def test_what_is_not_known_may_do_anything() -> None:
+    (rule,) = _rules(nft.expression("mystery"))
+    assert does_unknown(rule) and rule.unknown == ("expression mystery, which is not known here",)
+    first, second = _rules(nft.expression("mystery"), MASQ)
+    assert does_unknown(first) and second.unknown
+    (rule,) = _rules(nft.expression("meta", b"\0"))
+    assert rule.branches == ()  # loads something that nothing asks
+    (rule,) = _rules(nft.expression("match", netlink.text(1, "conntrack"), netlink.attribute(3, b"")), MASQ)
+    assert does_unknown(rule) and rule.unknown == ("it cannot be read",)
+
+
+def test_what_does_nothing_is_no_condition() -> None:
+    (rule,) = _rules(nft.expression("limit"), nft.expression("counter"), nft.expression("log"))
+    assert rule.branches == () and rule.unknown == ()
+
+
+def test_tables_that_see_packets_elsewhere() -> None:
+    netdev = nft.table(5, "t", {}, [("c", [nft.jump("d")])])
+    read = nft_rules.read(netdev, KNOWN)
+    assert read is not None and read.unknown == ("a table that sees packets before any other (netdev)",)
+    assert nft_rules.read(nft.table(nft.IP6, "t", {}), KNOWN) is None
+    assert nft_rules.read(nft.table(3, "t", {}), KNOWN) is None
+    dormant = nft_rules.read(nft.table(nft.IP, "t", {"c": ("nat", 4, 100)}, dormant=True), KNOWN)
+    assert dormant is not None and dormant.base == {} and "c" in dormant.chains
+    ingress = nft_rules.read(nft.table(nft.INET, "t", {"c": ("filter", 5, 0)}), KNOWN)
+    assert ingress is not None and ingress.base == {} and ingress.unknown == ("a chain at the hook ingress",)
+
+
+_NAMES = ("payload", "meta", "ct", "fib", "cmp", "range", "bitwise", "byteorder", "lookup", "immediate", "nat", "redir",
+          "match", "target", "numgen", "hash", "objref", "exthdr", "dynset", "masq", "notrack")  # fmt: skip
+_EXPRESSIONS = st.tuples(
+    st.sampled_from(_NAMES), st.lists(st.tuples(st.integers(0, 8), st.binary(max_size=24)), max_size=5)
+).map(lambda one: nft.expression(one[0], *(netlink.attribute(kind, value) for kind, value in one[1])))
+
+
+@given(st.lists(_EXPRESSIONS, max_size=4))
+def test_damage_is_read_as_unknown(expressions: t.List[bytes]) -> None:
+    table = _table(*expressions, nft.jump("c"), s=[nft.element(address("10.0.0.1"))])
+    assert len(table.chains["c"]) >= 1
+
+
+@given(st.sampled_from(sorted([*xt_rules._MATCHES, *xt_rules._TARGETS])), st.integers(0, 4), st.binary(max_size=200))
+def test_damaged_extensions(name: str, revision: int, info: bytes) -> None:
+    body = (netlink.text(1, name), _WORD(2, revision), netlink.attribute(3, info))
+    kind = "target" if name in xt_rules._TARGETS else "match"
+    assert _rules(nft.expression(kind, *body), nft.jump("c"))
+
+
+# iptables-legacy
+
+
+def _legacy(*lines: str, name: str = "nat", family: str = "ip", known: Known = KNOWN) -> t.List[Rule]:
+    chains = sorted({line.split()[1] for line in lines} | {"POSTROUTING"})
+    listing = "\n".join(["*" + name, *(":%s - [0:0]" % chain for chain in chains), *lines, "COMMIT"])
+    table = legacy_rules.read(LegacyTable(family, name, listing), known)
+    assert table is not None
+    return [rule for chain in table.chains.values() for rule in chain]
+
+
+def test_words_in_quotes_are_no_options() -> None:
+    (rule,) = _legacy('-A POSTROUTING -m comment --comment "not -d 1.2.3.4/32 -j DROP \\"at all\\"" -j MASQUERADE')
+    assert rule.branches == (Branch(Match(), Action(SOURCE)),) and not rule.unknown
+
+
+def test_options_belong_to_their_match() -> None:
+    (rule,) = _legacy("-A POSTROUTING -m connmark --mark 0x1/0x1 -m mark --mark 0x2/0x2 -j MASQUERADE")
+    assert {one.subject: one.mask for one in rule.branches[0].match.tests} == {
+        "ct mark": 1,
+        "mark": 2,
+        UNTRACKED: 0xFFFFFFFF,
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "unknown"),
+    [
+        ("-m mystery --with -5 things -d 10.0.0.1/32 -j ACCEPT", "match mystery, which is not known here"),
+        ("-j MYSTERY --to 5", "target MYSTERY, which is not known here"),
+        ("-p mystery -j ACCEPT", "it cannot be read"),
+        ("-m tcp --mystery 5 -j ACCEPT", "the option --mystery of the match tcp"),
+        ('-m u32 --u32 "0x0=0x1" -j ACCEPT', "bytes of a packet"),
+        ("--mystery -j ACCEPT", "it cannot be read"),
+    ],
+)
+def test_words_that_are_not_known(words: str, unknown: str) -> None:
+    (rule,) = _legacy("-A POSTROUTING " + words)
+    assert rule.unknown == (unknown,) and rule.branches
+
+
+@given(st.text(alphabet='-!adjmpsx/.,:0159 "', max_size=60))
+def test_damaged_lines(text: str) -> None:
+    assert _legacy("-A POSTROUTING " + text + " -j ACCEPT")
+
+
+# sets of ipset
+
+
+def _set(kind: str, *entries: bytes, name: str = "s", header: bytes = b"", family: int = 2) -> IpSet:
+    body = netlink.attribute(5, bytes((family,))) + netlink.nest(7, header)
+    return IpSet(name, kind, 0, body, tuple(entries))
+
+
+def _ip(kind: int, text: str) -> bytes:
+    return netlink.nest(kind, netlink.attribute(1, address(text)))
+
+
+def test_sets_of_ipset() -> None:
+    net = _set("hash:net", _ip(1, "10.0.0.0") + netlink.attribute(3, b"\x08"), name="nets")
+    assert ipset_rules.read(net, [False], KNOWN) == [{"destination": (span("10.0.0.0/8"),)}]
+    assert ipset_rules.read(net, [True], KNOWN) == [{"source": (span("10.0.0.0/8"),)}]
+    assert ipset_rules.read(net._replace(header=netlink.attribute(5, b"\x0a")), [True], KNOWN) == []
+    timed = _set("hash:ip", header=_WORD(6, 300))
+    with pytest.raises(UnknownError):
+        ipset_rules.read(timed, [True], KNOWN)
+    with pytest.raises(UnknownError):
+        ipset_rules.read(_set("hash:mac"), [True], KNOWN)
+    with pytest.raises(UnknownError):
+        ipset_rules.read(net, [True], KNOWN._replace(filled=frozenset(("nets",))))
+    (rule,) = _legacy("-A POSTROUTING -m set --match-set missing dst -j MASQUERADE")
+    assert rule.unknown == ("the set missing of ipset, which cannot be read",)
+
+
+# conditions that are joined
+
+
+_SPANS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=2).map(spans.of)
+_CONDITIONS = st.fixed_dictionaries({}, optional={"source": _SPANS, "destination": _SPANS})
+
+
+def _means(conditions: t.Mapping[t.Any, t.Any], source: int, destination: int) -> bool:
+    values = {"source": source, "destination": destination}
+    return all(spans.contains(allowed, values[key]) for key, allowed in conditions.items())
+
+
+def _reads(reading: Reading, source: int, destination: int) -> bool:
+    reading.statements.clear()
+    reading.act(Action(ACCEPT))
+    (rule,) = reading.rules("c", 1, 1)[0]
+    for match, action in rule.branches:
+        fields = {key: getattr(match, key) for key in ("source", "destination") if getattr(match, key) is not None}
+        if _means(fields, source, destination):
+            return action.kind == ACCEPT
+    return False
+
+
+@given(st.lists(st.tuples(st.lists(_CONDITIONS, max_size=3), st.booleans()), max_size=3))
+def test_conditions_that_all_hold(groups: t.List[t.Tuple[t.List[t.Any], bool]]) -> None:
+    reading = Reading(4)
+    for alternatives, inverted in groups:
+        reading.any_of(alternatives, inverted)
+    for source in range(10):
+        for destination in range(10):
+            wanted = all(
+                any(_means(one, source, destination) for one in alternatives) != inverted
+                for alternatives, inverted in groups
+            )
+            assert _reads(reading, source, destination) == wanted
+
+
+def test_no_condition_is_every_packet() -> None:
+    assert match_of({}) == Match()
