@@ -387,7 +387,7 @@ _MATCHES: t.Dict[str, Treatment] = {
     "rt": _unknown(_HEADER),
     "sctp": _PORTS,
     "set": _divided("unknown where rules fill the set, its entries end by themselves, or counters are asked"),
-    "socket": _SOCKET,
+    "socket": _divided("never where no socket is bound to the destination; else unknown: a socket of the node"),
     "srh": _unknown(_HEADER),
     "state": _divided("NEW, or by the tracked value untracked"),
     "statistic": _divided("by chance: each choice is followed"),

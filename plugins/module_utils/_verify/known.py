@@ -27,8 +27,8 @@ class Known(t.NamedTuple):
     """A node as the readers need it, for one IP version.
 
     ``types`` has the addresses of each type (RTN_*) over all links; what rules ask of a type that is absent is unknown.
-    ``filled`` names sets of ipset that rules fill (xt_rules.filled). ``tos_routed`` is set where a routing rule asks for
-    the TOS.
+    ``filled`` names sets of ipset that rules fill (xt_rules.filled). ``tos_routed`` is set where a routing rule asks
+    for the TOS. ``bound`` has the addresses, other than any, that sockets of the node are bound to; None: not known.
     """
 
     version: int
@@ -37,3 +37,4 @@ class Known(t.NamedTuple):
     ipsets: t.Tuple[IpSet, ...] = ()
     filled: t.FrozenSet[str] = frozenset()
     tos_routed: bool = False
+    bound: t.Optional[Spans] = None

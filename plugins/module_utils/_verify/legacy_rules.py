@@ -364,6 +364,12 @@ class _Line:
             self.reading.not_known("counters of a set of ipset")
         xt_rules.match_set(self.reading, name, sources, inverted, self.known)
 
+    def socket(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
+        """socket"""
+        options.pop("--transparent", None)
+        wildcard = options.pop("--nowildcard", None) is not None
+        xt_rules.socket(self.reading, wildcard, options.pop("--restore-skmark", None) is not None, self.known)
+
     # targets
 
     def _act(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
@@ -497,6 +503,7 @@ _MATCHES: t.Mapping[str, t.Callable[[_Line, _Options], None]] = {
     "statistic": _Line.statistic,
     "cluster": _Line.cluster,
     "set": _Line.set,
+    "socket": _Line.socket,
 }
 _TARGETS: t.Mapping[str, t.Callable[[_Line, _Options], None]] = {
     "MARK": _Line.set_mark,

@@ -24,6 +24,7 @@ from .reading import Conditions, Reading, UnknownError, finished, unreadable
 from .registers import (
     CHANCE,
     NOTHING,
+    PART_OF_CHANCE,
     SIZE,
     ZERO,
     Cell,
@@ -568,7 +569,10 @@ class _Reader:
         cells = self.holding(register, len(first))
         name = cells[0][0]
         if name == CHANCE:
-            self._chance(first, last, inverted)
+            if _is_whole(cells):
+                self._chance(first, last, inverted)
+            else:
+                self.reading.not_known(PART_OF_CHANCE)
             return
         if name in _KINDS:
             self.reading.link(_KINDS[name], self.values.of_kind(netlink.name(first)), inverted)
@@ -637,7 +641,7 @@ class _Reader:
                 key = "@%d" % self.maps
             else:
                 key = "@verdict"
-        chance = bool(cells) and cells[0][0] == CHANCE
+        chance = bool(cells) and cells[0][0] == CHANCE and _is_whole(cells)
         alternatives: t.List[Conditions] = []
         last: t.Optional[Conditions] = None
         plan = None if chance else self.plan(cells)
@@ -836,6 +840,11 @@ class _Reader:
         name = netlink.name(data.get(1, b""))
         if xt_rules.target(self.reading, name, number(data.get(2)), data.get(3, b""), self.table.known):
             self.table.aware = True
+
+
+def _is_whole(cells: t.Sequence[Cell]) -> bool:
+    """Whether registers hold a number by chance as it was drawn, and nothing else."""
+    return all(field == CHANCE and bits == 0xFF and not flips for field, _place, bits, flips in cells)
 
 
 def _flags(cell: Cell) -> Cell:

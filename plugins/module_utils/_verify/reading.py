@@ -273,6 +273,10 @@ class Reading:
     def _rule(self, one: Statement, number: int, handle: int) -> t.List[Rule]:
         if one.chance and one.exclusions:
             one = one._replace(unknown=(*one.unknown, "a choice by chance among packets outside of a set"))
+        if any("port" in each or "source_port" in each for each in one.exclusions):
+            open_to = (self._without_ports(dict(each, port=())) for each in one.alternatives)
+            if any(each is not None for each in open_to) and not all("protocol" in each for each in one.exclusions):
+                one = one._replace(unknown=(*one.unknown, _NO_PORTS))
         branches: t.List[Branch] = []
         for excluded in one.exclusions:
             match = match_of(excluded)

@@ -24,6 +24,7 @@ SIZE = 16 * 4
 ZERO: Cell = ("", 0, 0, 0)
 #: a number that is chosen at random, or from a hash
 CHANCE = "chance"
+PART_OF_CHANCE = "a number by chance together with other values"
 
 #: bytes of each field
 _SIZES = {"protocol": 1, "port": 2, "source_port": 2, "original_port": 2}
@@ -138,6 +139,8 @@ class Values:
                 continue
             if field[0] in "?@":
                 raise UnknownError(field[1:] if field[0] == "?" else "a value that a map gave")
+            if field == CHANCE:
+                raise UnknownError(PART_OF_CHANCE)
             if field in ("iifname", "oifname"):
                 key: t.Any = "incoming" if field[0] == "i" else "outgoing"
                 found[key] = (Names((self._pattern(piece, low_bytes, high_bytes),)),)

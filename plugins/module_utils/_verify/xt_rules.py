@@ -208,6 +208,20 @@ def match_set(reading: Reading, name: str, sources: t.Sequence[bool], inverted: 
 # targets
 
 
+def socket(reading: Reading, wildcard: bool, restores: bool, known: Known) -> None:
+    """A socket that would take the packet.
+
+    The first packet of a connection is of no other socket than one that listens; the match looks at one that listens on
+    any address only if it is told to.
+    """
+    if not wildcard and known.bound is not None:
+        reading.narrow("destination", known.bound)
+    if reading.alternatives:
+        reading.not_known(because(conditions.EXPRESSION, "socket"))
+        if restores:  # the mark of the socket
+            reading.act(Action(SET, subject=MARK))
+
+
 def set_mark(reading: Reading, subject: str, value: int, mask: int) -> None:
     """C(--set-xmark): bits of the mask become 0, then those of the value are turned over."""
     reading.act(Action(SET, subject=subject, origin=subject, keep=ALL_BITS & ~mask, flip=value))
@@ -476,6 +490,11 @@ def group(reading: Reading, key: str, value: int, mask: int, inverted: bool, kno
     reading.link(key, names, inverted)
 
 
+def _socket(reading: Reading, revision: int, info: bytes, known: Known) -> None:
+    flags_of = 2 if revision == 0 else info[0]
+    socket(reading, bool(flags_of & 2), bool(flags_of & 4), known)
+
+
 def _statistic(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:
     mode, inverted, value = struct.unpack_from("=HHI", info)
     if mode == 0:
@@ -525,6 +544,7 @@ _MATCHES: t.Mapping[str, _Handler] = {
     "statistic": _statistic,
     "cluster": _cluster,
     "set": _ipset,
+    "socket": _socket,
 }
 
 

@@ -324,6 +324,19 @@ def test_damaged_lines(text: str) -> None:
     assert _legacy("-A POSTROUTING " + text + " -j ACCEPT")
 
 
+def test_sockets() -> None:
+    """A match for sockets is false where none is bound to the destination."""
+    line = "-A PREROUTING -m socket --transparent -j MARK --set-xmark 0x200/0xffffffff"
+    (rule,) = _legacy(line, name="mangle")
+    assert rule.unknown == ("a socket that is open on the node",)
+    (rule,) = _legacy(line, name="mangle", known=KNOWN._replace(bound=()))
+    assert rule.branches == () and not rule.unknown
+    (rule,) = _legacy(line, name="mangle", known=KNOWN._replace(bound=(span("198.51.100.1/32"),)))
+    assert rule.branches[0].match.destination == (span("198.51.100.1/32"),) and rule.unknown
+    (rule,) = _legacy(line.replace("-j", "--nowildcard -j"), name="mangle", known=KNOWN._replace(bound=()))
+    assert rule.unknown
+
+
 # sets of ipset
 
 
