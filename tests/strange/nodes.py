@@ -81,7 +81,7 @@ class Uplink:
         self.gateway = "198.51.%d.254" % (100 + number)
         self.gateway6 = "2001:db8:%d::fe" % number
         self.four = ["198.51.%d.1" % (100 + number)] if numbered else []
-        self.six = ["2001:db8:%d::1" % number] if numbered else []
+        self.six = [str(ipaddress.ip_address("2001:db8:%d::1" % number))] if numbered else []
         self.preferred: t.List[str] = []
 
     def mac(self) -> str:
@@ -219,7 +219,7 @@ class Node:
                 first.preferred.append(OWN[0])
             lines.append("route add default %s%s" % (first.via(), source))
         if self.six:
-            lines.append("-6 route add default " + first.via(True))
+            lines.append("route add ::/0 " + first.via(True))
         for up in ups[1:]:
             for destination in r.sample(DESTINATIONS, r.randint(1, 4)):
                 source = ""
@@ -229,7 +229,7 @@ class Node:
                 lines.append("route replace %s %s%s" % (destination, up.via(), source))
                 self.interest(dst=destination)
             if self.six and r.random() < 0.5:
-                lines.append("-6 route add %s %s" % (r.choice(DESTINATIONS6), up.via(True)))
+                lines.append("route add %s %s" % (r.choice(DESTINATIONS6), up.via(True)))
         if r.random() < 0.1:
             kind = r.choice(["blackhole", "unreachable", "prohibit"])
             lines.append("route replace %s %s metric 5" % (kind, r.choice(DESTINATIONS)))
@@ -303,13 +303,13 @@ class Node:
         six = 1 if self.six else 0
         lines = ["link set lo up", *("addr add %s/32 dev lo" % address for address in OWN)]
         if six:
-            lines.append("-6 addr add 2001:db8:ff::7/128 dev lo nodad")
+            lines.append("addr add 2001:db8:ff::7/128 dev lo nodad")
         for up, outside in zip(self.uplinks, self.outsides):
             lines += self._uplink(up, outside)
         if self.shape == "bridge":
             lines += ["link add cni0 type bridge", "addr add 10.244.1.1/24 dev cni0"]
             if six:
-                lines.append("-6 addr add fd44::1/64 dev cni0 nodad")
+                lines.append("addr add fd44::1/64 dev cni0 nodad")
         for number, (pod, space) in enumerate(zip(self.pods, self.pod_spaces)):
             lines += self._pod(number, pod, space)
         if self.shape == "bridge":
@@ -370,7 +370,7 @@ class Node:
         if up.numbered:
             lines += ["addr add %s/24 dev %s" % (address, name) for address in up.four]
             if self.six:
-                lines += ["-6 addr add %s/64 dev %s nodad" % (address, name) for address in up.six]
+                lines += ["addr add %s/64 dev %s nodad" % (address, name) for address in up.six]
         else:
             lines.append("link set %s arp off" % name)
         lines.append("link set %s up" % name)
@@ -394,7 +394,7 @@ class Node:
         if self.shape != "bridge":
             lines.append("route add %s/32 dev %s" % (pod.four, device))
             if self.six:
-                lines.append("-6 route add %s/128 dev %s" % (pod.six, device))
+                lines.append("route add %s/128 dev %s" % (pod.six, device))
         lines.append("neigh add %s lladdr %s dev %s nud permanent" % (pod.four, mac, device))
         if self.six:
             lines.append("neigh add %s lladdr %s dev %s nud permanent" % (pod.six, mac, device))
@@ -410,9 +410,9 @@ class Node:
         if self.six:
             gateway = "fd44::1" if self.shape == "bridge" else "fe80::1"
             space.sysctl({"ipv6/conf/default/accept_dad": 0, "ipv6/conf/all/accept_dad": 0})
-            lines.append("-6 addr add %s/%d dev eth0 nodad" % (pod.six, 64 if length == 24 else 128))
+            lines.append("addr add %s/%d dev eth0 nodad" % (pod.six, 64 if length == 24 else 128))
             lines.append("neigh add %s lladdr %s dev eth0 nud permanent" % (gateway, mac))
-            lines.append("-6 route add default via %s dev eth0 onlink" % gateway)
+            lines.append("route add ::/0 via %s dev eth0 onlink" % gateway)
         else:
             space.sysctl({"ipv6/conf/default/disable_ipv6": 1, "ipv6/conf/all/disable_ipv6": 1})
         space.ip(lines)
@@ -426,6 +426,16 @@ class Node:
                 self.space.run(TOOLS[step.tool], step.text, private=step.tool.endswith("legacy"))
             except Failed as exc:
                 self.skipped.append("%s: %s" % (step.name, str(exc)[:300]))
+
+    def addresses(self, link: str) -> t.Set[str]:
+        """Return what counts as the node's address on a link: those of the link, and the preferred ones of its routes."""
+        found: t.Set[str] = set()
+        for up in self.uplinks:
+            if up.name == link:
+                found.update(up.four, up.six if self.six else (), up.preferred)
+        if link == "cni0":
+            found.update(["10.244.1.1", "fd44::1"])
+        return found
 
     def close(self) -> None:
         if hasattr(self, "watch"):

@@ -12,7 +12,7 @@ import typing as t
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWNET = 0x40000000
-MS_REC, MS_PRIVATE = 0x4000, 1 << 18
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 1 << 18
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -38,7 +38,10 @@ def private_files() -> None:
     _mount("none", "/", "none", MS_REC | MS_PRIVATE)
     _mount("tmpfs", "/run", "tmpfs")
     _mount("tmpfs", "/var/lib", "tmpfs")
+    os.mkdir("/run/cgroup")
+    _mount("/sys/fs/cgroup", "/run/cgroup", "none", MS_BIND | MS_REC)
     _mount("sysfs", "/sys", "sysfs")
+    _mount("/run/cgroup", "/sys/fs/cgroup", "none", MS_BIND | MS_REC)
 
 
 class Failed(Exception):
