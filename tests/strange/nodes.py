@@ -143,9 +143,9 @@ class Node:
             kind = r.choice(["veth", "veth", "veth", "vlan", "bond", "macvlan", "bridge", "vrf"])
             if kind != "veth" and kind not in kinds():
                 kind = "veth"
-            numbered = number == 0 or r.random() < 0.85
+            numbered = number == 0 or r.random() < 0.93
             self.uplinks.append(Uplink("up%d" % number, kind, number, numbered))
-        if r.random() < 0.08:
+        if r.random() < 0.04:
             first = self.uplinks[0]
             self.uplinks[0] = Uplink(first.name, "veth", 0, False)
         self.lines: t.List[str] = []
@@ -296,7 +296,7 @@ class Node:
     # The real thing
 
     def make(self) -> None:
-        """Bring the node up, without anybody's rules."""
+        """Bring the node up, without rules."""
         self.space = self._space()
         self.pod_spaces = [self._space() for _ in self.pods]
         self.outsides = [self._space() for _ in self.uplinks]
@@ -333,13 +333,10 @@ class Node:
         ends = {up.name: (outside, "e%d" % up.number) for up, outside in zip(self.uplinks, self.outsides)}
         for number, space in enumerate(self.pod_spaces):
             ends["pod%d" % number] = (space, "eth0")
-        good = []
-        for line in self.lines:
-            good.append(line)
         try:
-            self.space.ip(good)
+            self.space.ip(self.lines)
         except Failed:
-            for line in good:
+            for line in self.lines:
                 try:
                     self.space.ip([line])
                 except Failed as exc:
@@ -428,7 +425,7 @@ class Node:
                 self.skipped.append("%s: %s" % (step.name, str(exc)[:300]))
 
     def addresses(self, link: str) -> t.Set[str]:
-        """Return what counts as the node's address on a link: those of the link, and the preferred ones of its routes."""
+        """Return the addresses of a link, and the preferred ones of its routes: all that is the node's there."""
         found: t.Set[str] = set()
         for up in self.uplinks:
             if up.name == link:

@@ -65,10 +65,11 @@ def _sum16(data: bytes) -> int:
 
 def _crc32c_table() -> t.List[int]:
     table = []
-    for number in range(256):
+    for byte in range(256):
+        crc = byte
         for _ in range(8):
-            number = (number >> 1) ^ (0x82F63B78 if number & 1 else 0)
-        table.append(number)
+            crc = (crc >> 1) ^ (0x82F63B78 if crc & 1 else 0)
+        table.append(crc)
     return table
 
 

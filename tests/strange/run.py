@@ -207,6 +207,9 @@ def run(node: nodes.Node, name: str) -> Outcome:
             if any(one.kept is None and one.seen is not None for one in extra) and not any(one.kept for one in extra):
                 notes.append("unclear: %s" % _told(conflict))
                 continue
+            if not any(one.seen for one in extra):
+                notes.append("nothing arrived: %s" % _told(conflict))
+                continue
             seen = sum(one.seen is not None for one in extra)
             false_errors.append("%s [%d sent, %d seen]" % (_told(conflict), len(more), seen))
         lap()

@@ -350,7 +350,8 @@ def nft_conn_limit(n: Node) -> None:
 @strange
 def nft_filter_conn_limit(n: Node) -> None:
     found = n.dst()
-    head = " set many {\n  type ipv4_addr\n  size 1000\n  flags dynamic\n }\n chain p {\n  type nat hook postrouting priority 90;\n"
+    head = " set many {\n  type ipv4_addr\n  size 1000\n  flags dynamic\n }\n"
+    head += " chain p {\n  type nat hook postrouting priority 90;\n"
     head += "  ip daddr %s %s\n }" % (found, verdict(n))
     nat_chain(
         n, ["ct state new add @many { ip saddr ct count over 500 } drop"], head, "type filter hook forward priority 0"
@@ -637,9 +638,7 @@ def in_mark(n: Node) -> None:
 
 @strange
 def input_snat(n: Node) -> None:
-    nat_chain(n, ["masquerade"], hook="type nat hook input priority 100") if False else nat_chain(
-        n, ["snat to 192.0.2.25"], hook="type nat hook input priority 100"
-    )
+    nat_chain(n, ["snat to 192.0.2.25"], hook="type nat hook input priority 100")
 
 
 @strange

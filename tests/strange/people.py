@@ -1,0 +1,311 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Nodes as people have them: network plugins, kube-proxy and firewalls by their public documentation."""
+
+from __future__ import annotations
+
+import random
+import typing as t
+
+from . import nodes, policies
+
+SERVICES = 16
+
+
+def _services(n: nodes.Node) -> t.Iterator[t.Tuple[int, str, int, t.List[str]]]:
+    """Yield number, cluster address, NodePort (0 without) and endpoints, one on this node and one on another."""
+    for number in range(SERVICES):
+        ends = [n.pods[number % len(n.pods)].four, "10.244.2.%d" % (10 + number)]
+        yield number, "10.96.0.%d" % (10 + number), 30000 + number if number % 8 == 0 else 0, ends
+
+
+def _reach_services(n: nodes.Node) -> None:
+    n.interest(dst="10.96.0.10/32", proto="tcp", dport=80)
+    n.interest(dst="10.96.0.25/32", proto="tcp", dport=80)
+    n.interest(dst="198.51.100.1/32", proto="tcp", dport=30000)
+
+
+def kube_proxy_iptables(n: nodes.Node) -> None:
+    _reach_services(n)
+    chains = ["KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-POSTROUTING", "KUBE-MARK-MASQ"]
+    rules = [
+        "-A PREROUTING -j KUBE-SERVICES",
+        "-A OUTPUT -j KUBE-SERVICES",
+        "-I POSTROUTING 1 -j KUBE-POSTROUTING",
+        "-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000",
+        "-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN",
+        "-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0",
+        "-A KUBE-POSTROUTING -j MASQUERADE --random-fully",
+    ]
+    for number, address, port, ends in _services(n):
+        service, external = "KUBE-SVC-%04d" % number, "KUBE-EXT-%04d" % number
+        chains.append(service)
+        rules.append("-A KUBE-SERVICES -d %s/32 -p tcp -m tcp --dport 80 -j %s" % (address, service))
+        rules.append(
+            "-A %s ! -s 10.244.0.0/16 -d %s/32 -p tcp -m tcp --dport 80 -j KUBE-MARK-MASQ" % (service, address)
+        )
+        if port:
+            chains.append(external)
+            rules.append("-A KUBE-NODEPORTS -p tcp -m tcp --dport %d -j %s" % (port, external))
+            rules += ["-A %s -j KUBE-MARK-MASQ" % external, "-A %s -j %s" % (external, service)]
+        for place, end in enumerate(ends):
+            chain = "KUBE-SEP-%04d-%d" % (number, place)
+            chains.append(chain)
+            chance = "-m statistic --mode random --probability 0.5 " if place == 0 else ""
+            rules.append("-A %s %s-j %s" % (service, chance, chain))
+            rules.append("-A %s -s %s/32 -j KUBE-MARK-MASQ" % (chain, end))
+            rules.append("-A %s -p tcp -m tcp -j DNAT --to-destination %s:8080" % (chain, end))
+    rules.append("-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS")
+    n.ipt("nat", *rules, chains=chains)
+    n.ipt("mangle", chains=["KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT", "KUBE-PROXY-CANARY"])
+    n.ipt(
+        "filter",
+        "-A FORWARD -j KUBE-FORWARD",
+        "-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP",
+        "-A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT",
+        "-A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+        chains=["KUBE-FORWARD"],
+    )
+
+
+def kube_proxy_nftables(n: nodes.Node) -> None:
+    _reach_services(n)
+    ips, ports, chains = [], [], []
+    for number, address, port, ends in _services(n):
+        service, external = "service-%04d" % number, "external-%04d" % number
+        ips.append("%s . tcp . 80 : goto %s" % (address, service))
+        hashed = ", ".join("%d : goto endpoint-%04d-%d" % (place, number, place) for place in range(len(ends)))
+        guard = "ip daddr %s tcp dport 80 ip saddr != 10.244.0.0/16 jump mark-for-masquerade" % address
+        if port:
+            ports.append("tcp . %d : goto %s" % (port, external))
+            chains.append(" chain %s {\n  jump mark-for-masquerade\n  goto %s\n }" % (external, service))
+        for place, end in enumerate(ends):
+            body = "ip saddr %s jump mark-for-masquerade\n  meta l4proto tcp dnat to %s:8080" % (end, end)
+            chains.insert(0, " chain endpoint-%04d-%d {\n  %s\n }" % (number, place, body))
+        chains.append(" chain %s {\n  %s\n  numgen random mod 2 vmap { %s }\n }" % (service, guard, hashed))
+    chains.sort(key=lambda text: "external" in text)
+    key = "typeof ip daddr . meta l4proto . th dport : verdict"
+    n.nft(
+        "table ip kube-proxy {\n chain mark-for-masquerade {\n  meta mark set meta mark or 0x4000\n }\n"
+        + "\n".join(chains)
+        + "\n map service-ips {\n  %s\n  elements = { %s }\n }\n" % (key, ", ".join(ips))
+        + " map service-nodeports {\n  typeof meta l4proto . th dport : verdict\n  elements = { %s }\n }\n"
+        % ", ".join(ports)
+        + " chain services {\n  ip daddr . meta l4proto . th dport vmap @service-ips\n"
+        + "  fib daddr type local ip daddr != 127.0.0.0/8 meta l4proto . th dport vmap @service-nodeports\n }\n"
+        + " chain nat-prerouting {\n  type nat hook prerouting priority dstnat;\n  jump services\n }\n"
+        + " chain nat-output {\n  type nat hook output priority -100;\n  jump services\n }\n"
+        + " chain nat-postrouting {\n  type nat hook postrouting priority srcnat;\n  jump masquerading\n }\n"
+        + " chain masquerading {\n  meta mark & 0x4000 == 0 return\n  meta mark set meta mark ^ 0x4000\n"
+        + "  masquerade fully-random\n }\n"
+        + " chain filter-forward {\n  type filter hook forward priority -110;\n  ct state invalid drop\n }\n}\n"
+    )
+
+
+def _calico(n: nodes.Node, outgoing: bool) -> None:
+    pools = "create %s hash:net family inet maxelem 1048576 -exist\n"
+    names = ("cali40masq-ipam-pools", "cali40all-ipam-pools")
+    n.step("ipset", "".join(pools % name for name in names) + "add cali40all-ipam-pools 10.244.0.0/16 -exist\n")
+    if outgoing:
+        n.step("ipset", "add cali40masq-ipam-pools 10.244.0.0/16 -exist\n")
+    chains = [
+        "cali-POSTROUTING",
+        "cali-PREROUTING",
+        "cali-OUTPUT",
+        "cali-fip-dnat",
+        "cali-fip-snat",
+        "cali-nat-outgoing",
+    ]
+    rules = ["-I PREROUTING 1 -j cali-PREROUTING", "-I POSTROUTING 1 -j cali-POSTROUTING", "-I OUTPUT 1 -j cali-OUTPUT"]
+    rules += ["-A cali-PREROUTING -j cali-fip-dnat", "-A cali-OUTPUT -j cali-fip-dnat"]
+    rules += ["-A cali-POSTROUTING -j cali-fip-snat", "-A cali-POSTROUTING -j cali-nat-outgoing"]
+    if outgoing:
+        rules.append(
+            "-A cali-nat-outgoing -m set --match-set cali40masq-ipam-pools src"
+            " -m set ! --match-set cali40all-ipam-pools dst -j MASQUERADE --random-fully"
+        )
+    n.ipt("nat", *rules, chains=chains)
+    marks = ["-A cali-FORWARD -j MARK --set-xmark 0x0/0xe0000", "-A cali-FORWARD -i cali+ -j cali-from-wl-dispatch"]
+    marks += ["-A cali-from-wl-dispatch -i %s -g cali-fw-%s" % (pod.link, pod.link) for pod in n.pods]
+    for pod in n.pods:
+        chain = "-A cali-fw-%s " % pod.link
+        marks.append(chain + "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT")
+        marks.append(chain + "-m conntrack --ctstate INVALID -j DROP")
+        marks.append(chain + "-p udp -m multiport --dports 4789 -j DROP")
+        marks.append(chain + "-j MARK --set-xmark 0x10000/0x10000")
+        marks.append(chain + "-m mark --mark 0x10000/0x10000 -j RETURN")
+    marks.append("-A FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT")
+    own = ["cali-fw-%s" % pod.link for pod in n.pods]
+    n.ipt("filter", "-I FORWARD 1 -j cali-FORWARD", *marks, chains=["cali-FORWARD", "cali-from-wl-dispatch", *own])
+    n.ipt(
+        "raw",
+        "-A PREROUTING -j cali-raw",
+        "-A cali-raw -j MARK --set-xmark 0x0/0xf0000",
+        "-A cali-raw -i cali+ -j MARK --set-xmark 0x40000/0x40000",
+        "-A cali-raw -m mark --mark 0x40000/0x40000 -m rpfilter --validmark --invert -j DROP",
+        chains=["cali-raw"],
+    )
+
+
+def calico(n: nodes.Node) -> None:
+    _calico(n, False)
+
+
+def calico_nat_outgoing(n: nodes.Node) -> None:
+    _calico(n, True)
+
+
+def flannel(n: nodes.Node) -> None:
+    own, net, chain = "10.244.1.0/24", "10.244.0.0/16", "-A FLANNEL-POSTRTG "
+    n.ipt(
+        "nat",
+        "-A POSTROUTING -j FLANNEL-POSTRTG",
+        chain + "-m mark --mark 0x4000/0x4000 -j RETURN",
+        chain + "-s %s -d %s -j RETURN" % (own, net),
+        chain + "-s %s -d %s -j RETURN" % (net, own),
+        chain + "! -s %s -d %s -j RETURN" % (net, own),
+        chain + "-s %s ! -d 224.0.0.0/4 -j MASQUERADE --random-fully" % net,
+        chain + "! -s %s -d %s -j MASQUERADE --random-fully" % (net, net),
+        chains=["FLANNEL-POSTRTG"],
+    )
+    rules = [
+        "-A FORWARD -j FLANNEL-FWD",
+        "-A FLANNEL-FWD -s %s -j ACCEPT" % net,
+        "-A FLANNEL-FWD -d %s -j ACCEPT" % net,
+    ]
+    n.ipt("filter", *rules, chains=["FLANNEL-FWD"])
+
+
+def cilium(n: nodes.Node) -> None:
+    chain = "-A CILIUM_POST_nat "
+    n.ipt(
+        "nat",
+        "-I POSTROUTING 1 -j CILIUM_POST_nat",
+        chain + "-s 10.244.1.0/24 ! -d 10.244.0.0/16 ! -o cilium_+ -j MASQUERADE",
+        chain + "-m mark --mark 0xa00/0xe00 -j ACCEPT",
+        chain + "-s 127.0.0.1/32 -o cilium_host -j SNAT --to-source 10.244.1.1",
+        chains=["CILIUM_POST_nat"],
+    )
+    n.step("ip", "rule add priority 9 fwmark 0x200/0xf00 lookup 2004\n")
+
+
+def kube_router(n: nodes.Node) -> None:
+    text = (
+        "create kube-router-pod-subnets hash:net timeout 0 -exist\nadd kube-router-pod-subnets 10.244.0.0/16 -exist\n"
+    )
+    text += "create kube-router-node-ips hash:ip timeout 0 -exist\nadd kube-router-node-ips 198.51.100.1 -exist\n"
+    n.step("ipset", text)
+    n.ipt(
+        "nat",
+        "-A POSTROUTING -m set --match-set kube-router-pod-subnets src -m set ! --match-set kube-router-pod-subnets dst"
+        " -m set ! --match-set kube-router-node-ips dst -j MASQUERADE --random-fully",
+    )
+
+
+def docker(n: nodes.Node) -> None:
+    n.step("ip", "link add docker0 type bridge\naddr add 172.17.0.1/16 dev docker0\nlink set docker0 up\n")
+    n.ipt(
+        "nat",
+        "-A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER",
+        "-A OUTPUT ! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -j DOCKER",
+        "-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
+        "-A DOCKER -i docker0 -j RETURN",
+        "-A DOCKER ! -i docker0 -p tcp -m tcp --dport 8088 -j DNAT --to-destination 172.17.0.2:80",
+        chains=["DOCKER"],
+    )
+    n.ipt(
+        "filter",
+        ":FORWARD DROP [0:0]",
+        "-A FORWARD -j DOCKER-USER",
+        "-A FORWARD -o docker0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+        "-A FORWARD -i docker0 -j ACCEPT",
+        "-A DOCKER-USER -s 10.244.0.0/16 -j ACCEPT",
+        chains=["DOCKER-USER"],
+    )
+
+
+def firewalld(n: nodes.Node) -> None:
+    n.nft(
+        "table inet firewalld {\n chain nat_POST_public {\n }\n chain nat_POST_trusted {\n }\n"
+        ' chain nat_POSTROUTING_ZONES {\n  oifname "up0" goto nat_POST_public\n'
+        "  goto nat_POST_trusted\n }\n"
+        " chain nat_POSTROUTING {\n  type nat hook postrouting priority srcnat + 10;\n  jump nat_POSTROUTING_ZONES\n }\n"
+        " chain filter_FORWARD {\n  type filter hook forward priority filter + 10;\n"
+        "  ct state { established, related } accept\n  ct status dnat accept\n"
+        "  ct state invalid drop\n  ip saddr 10.244.0.0/16 accept\n  reject with icmpx admin-prohibited\n }\n}\n"
+    )
+
+
+def portmap(n: nodes.Node) -> None:
+    n.interest(dst="198.51.100.1/32", proto="tcp", dport=8080)
+    pod = n.pods[0].four
+    own = "-A CNI-DN-1 -s %s/32 -p tcp --dport 8080 -j CNI-HOSTPORT-SETMARK" % pod
+    n.ipt(
+        "nat",
+        "-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT",
+        "-A OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT",
+        "-A POSTROUTING -j CNI-HOSTPORT-MASQ",
+        "-A CNI-HOSTPORT-DNAT -p tcp -m multiport --dports 8080 -j CNI-DN-1",
+        own,
+        "-A CNI-DN-1 -p tcp --dport 8080 -j DNAT --to-destination %s:80" % pod,
+        "-A CNI-HOSTPORT-SETMARK -j MARK --set-xmark 0x2000/0x2000",
+        "-A CNI-HOSTPORT-MASQ -m mark --mark 0x2000/0x2000 -j MASQUERADE",
+        chains=["CNI-HOSTPORT-DNAT", "CNI-HOSTPORT-SETMARK", "CNI-HOSTPORT-MASQ", "CNI-DN-1"],
+    )
+
+
+def bare(n: nodes.Node) -> None:
+    """A bridge and no program at all."""
+
+
+Part = t.Callable[[nodes.Node], None]
+#: name: kind of pods' links, parts
+PEOPLE: t.Dict[str, t.Tuple[str, t.Sequence[Part]]] = {
+    "bridge": ("bridge", [bare]),
+    "bridge+portmap": ("bridge", [portmap]),
+    "kube-proxy-iptables": ("bridge", [kube_proxy_iptables]),
+    "kube-proxy-nftables": ("bridge", [kube_proxy_nftables]),
+    "calico": ("routed", [calico]),
+    "calico-natOutgoing": ("routed", [calico_nat_outgoing]),
+    "flannel": ("bridge", [flannel]),
+    "cilium": ("routed", [cilium]),
+    "kube-router": ("bridge", [kube_router]),
+    "docker": ("bridge", [docker]),
+    "firewalld": ("bridge", [firewalld]),
+    "calico+kube-proxy-iptables": ("routed", [calico, kube_proxy_iptables, portmap]),
+    "calico-natOutgoing+kube-proxy-iptables": ("routed", [calico_nat_outgoing, kube_proxy_iptables, portmap]),
+    "calico+kube-proxy-nftables": ("routed", [calico, kube_proxy_nftables]),
+    "flannel+kube-proxy-iptables+portmap": ("bridge", [flannel, kube_proxy_iptables, portmap]),
+    "kube-router+docker+firewalld": ("bridge", [kube_router, docker, firewalld]),
+    "bridge+portmap+kube-proxy-nftables+docker": ("bridge", [portmap, kube_proxy_nftables, docker]),
+    "bridge+portmap+kube-proxy-iptables+firewalld": ("bridge", [portmap, kube_proxy_iptables, firewalld]),
+}
+NAMES = [
+    "%s/%s/%s" % (name, backend, exemption)
+    for name in PEOPLE
+    for backend, exemption in (("iptables_nft", "return"), ("nftables", "return"), ("nftables", "enforce"))
+]
+
+
+def build(name: str) -> nodes.Node:
+    """Return the node of a name of NAMES."""
+    kind, backend, exemption = name.split("/")
+    shape, parts = PEOPLE[kind]
+    n = nodes.Node(NAMES.index(name), 0)
+    n.r = random.Random(7)
+    n.six, n.shape, n.variant = False, shape, ""
+    n.pods = [
+        nodes.Pod(
+            "10.244.1.%d" % (2 + number), "fd44::%d" % (2 + number), "cni0" if shape == "bridge" else "cali%d" % number
+        )
+        for number in range(2)
+    ]
+    n.uplinks = [nodes.Uplink("up0", "veth", 0, True)]
+    n.lines = ["route add default " + n.uplinks[0].via(), "route add 10.244.2.0/24 " + n.uplinks[0].via()]
+    n.steps, n.interests, n.used, n.marks = [], [{"dst": "10.244.2.0/24"}], set(), []
+    n.policy = policies.Policy({"non_masquerade_cidrs": ["10.0.0.0/8"], "backend": backend, "exemption": exemption})
+    for part in parts:
+        n.begin(part.__name__.replace("_", "-"), False)
+        part(n)
+    return n
