@@ -230,7 +230,8 @@ def firewalld(n: nodes.Node) -> None:
         "table inet firewalld {\n chain nat_POST_public {\n }\n chain nat_POST_trusted {\n }\n"
         ' chain nat_POSTROUTING_ZONES {\n  oifname "up0" goto nat_POST_public\n'
         "  goto nat_POST_trusted\n }\n"
-        " chain nat_POSTROUTING {\n  type nat hook postrouting priority srcnat + 10;\n  jump nat_POSTROUTING_ZONES\n }\n"
+        " chain nat_POSTROUTING {\n  type nat hook postrouting priority srcnat + 10;\n"
+        "  jump nat_POSTROUTING_ZONES\n }\n"
         " chain filter_FORWARD {\n  type filter hook forward priority filter + 10;\n"
         "  ct state { established, related } accept\n  ct status dnat accept\n"
         "  ct state invalid drop\n  ip saddr 10.244.0.0/16 accept\n  reject with icmpx admin-prohibited\n }\n}\n"

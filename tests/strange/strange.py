@@ -102,8 +102,6 @@ NFT: t.Dict[str, t.Tuple[str, t.Dict[str, t.Any]]] = {
     "bytes": ("ct bytes < 100000", {}),
     "ct-count": ("ct count 3", {}),
     "fib-type": ("fib daddr type unicast", {}),
-    "fib-oif": ("fib daddr oif {up}", {}),
-    "fib-saddr": ("fib saddr . iif oif exists", {}),
     "numgen-inc": ("numgen inc mod 2 0", {}),
     "numgen-random": ("numgen random mod 2 0", {}),
     "jhash": ("jhash ip saddr . ip daddr mod 2 0", {}),
@@ -415,6 +413,13 @@ def nft_mark_map(n: Node) -> None:
     head = " chain pre {\n  type filter hook prerouting priority mangle;\n"
     head += "  meta mark set ip saddr map { %s : 0x11 }\n }" % n.pod()
     nat_chain(n, ["meta mark 0x11 ip daddr %s %s" % (n.dst(), verdict(n))], head)
+
+
+@strange
+def nft_fib_mark(n: Node) -> None:
+    head = " chain pre {\n  type filter hook prerouting priority mangle;\n"
+    head += "  fib daddr oifname %s fib saddr . iif oif exists meta mark set 0x12\n }" % n.r.choice(n.uplinks).name
+    nat_chain(n, ["meta mark 0x12 ip daddr %s %s" % (n.dst(), verdict(n))], head)
 
 
 @strange
