@@ -297,6 +297,7 @@ class Node:
 
     def make(self) -> None:
         """Bring the node up, without rules."""
+        self.skipped = []
         self.space = self._space()
         self.pod_spaces = [self._space() for _ in self.pods]
         self.outsides = [self._space() for _ in self.uplinks]
@@ -318,7 +319,7 @@ class Node:
             "ipv4/ip_forward": 1,
             "ipv4/conf/all/rp_filter": 0,
             "ipv4/conf/default/rp_filter": 0,
-            "ipv4/fib_multipath_hash_policy": self.r.choice([0, 1]),
+            "ipv4/fib_multipath_hash_policy": self.seed % 2,
         }
         values.update({"ipv6/conf/%s/disable_ipv6" % one: 1 - six for one in ("all", "default")})
         if six:
