@@ -129,6 +129,8 @@ class Node:
         self.steps: t.List[Step] = []
         self.skipped: t.List[str] = []
         self.late = False
+        #: whether constructions masquerade, instead of a random target
+        self.plain = False
         self.name = ""
         self.pods = [
             Pod(
@@ -489,9 +491,9 @@ class Node:
             address = network[0] if size <= 2 else network[1]
         elif kind < 0.4:
             address = network[size - 2]
-        elif kind < 0.5 and not text.startswith("169"):
+        elif kind < 0.5 and int(network[0]):
             address = network[0] - 1
-        elif kind < 0.55:
+        elif kind < 0.55 and int(network[size - 1]) + 1 < 1 << network.max_prefixlen:
             address = network[size - 1] + 1
         else:
             address = network[r.randrange(1, size - 1)]

@@ -337,6 +337,7 @@ def main(argv: t.Optional[t.Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m strange.run", description=__doc__)
     parser.add_argument("--seeds", default="", help="such as 1-200,333")
     parser.add_argument("--people", action="store_true", help="nodes as people have them")
+    parser.add_argument("--alone", action="store_true", help="each strange construction alone, everything exempt")
     parser.add_argument("--only", default="", help="one of the people's nodes")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first that is wrong")
@@ -345,10 +346,12 @@ def main(argv: t.Optional[t.Sequence[str]] = None) -> int:
     if os.geteuid() != 0:
         parser.error("needs root")
     work: t.List[t.Union[int, str]] = list(seeds(chosen.seeds)) if chosen.seeds else []
-    if chosen.people or chosen.only:
+    if chosen.people or chosen.alone or chosen.only:
         from . import people
 
-        work += [chosen.only] if chosen.only else people.NAMES
+        work += people.NAMES if chosen.people else []
+        work += people.ALONE if chosen.alone else []
+        work += [chosen.only] if chosen.only else []
     counts: t.Dict[str, int] = collections.Counter()
     causes: t.Dict[str, t.Dict[str, int]] = {GREEN: collections.Counter(), ERROR: collections.Counter()}
     broken = 0
