@@ -67,7 +67,7 @@ class Systemctl:
             "LoadState": load,
             "UnitFileState": file,
             "ActiveState": "active" if name in self.active else "failed" if name in self.failed else "inactive",
-            "Result": "exit-code" if name in self.failed else "success",
+            "Result": "resources" if name in self.cannot_start else "exit-code" if name in self.failed else "success",
             "ExecMainStatus": str(self.failed.get(name, 0)),
             "NeedDaemonReload": "yes" if name in self.changed else "no",
         }

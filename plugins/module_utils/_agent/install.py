@@ -336,8 +336,9 @@ def update_units(
     """
     changed = {os.path.basename(change.path) for change in put.files if os.path.dirname(change.path) == where.unit_dir}
     firewalls = [unit + ".service" for unit in FIREWALL_UNITS]
+    retired = [unit for unit in RETIRED_UNITS if unit in changed]
     properties = ("UnitFileState", "ActiveState", "NeedDaemonReload")
-    units = systemd.show_units(run, properties, [*ENABLED_UNITS, *firewalls])
+    units = systemd.show_units(run, properties, [*ENABLED_UNITS, *firewalls, *retired])
     # A run that was interrupted may have changed files that systemd has not read since.
     unread = [unit for unit in ENABLED_UNITS if units[unit].first("NeedDaemonReload") == "yes"]
     changed.update(unread)
@@ -360,9 +361,40 @@ def update_units(
         to_stop = [unit for unit in ENABLED_UNITS if unit in active] + to_stop
     notes: t.List[str] = []
     if not check:
-        run_steps(run, steps)
-    reloaded = [] if put.files else [("daemon-reload", unread)]
-    return step_lines([(verb, differ), *reloaded, *steps])
+        run_steps(run, [("stop", to_stop)])
+        starts, notes = _start_units(run, starts)
+    reloaded: t.List[Step] = [] if put.files else [("daemon-reload", unread)]
+    lines = step_lines([(verb, differ), *reloaded, ("stop", to_stop), *starts])
+    return put._replace(services=(*put.services, *lines), notes=(*put.notes, *notes))
+
+
+def _start_units(run: Runner, starts: t.Sequence[Step]) -> t.Tuple[t.List[Step], t.List[str]]:
+    """Start or restart units; without the watch for edits, if only that cannot start.
+
+    :returns: what was done, and notes.
+    :raises NodeError: another unit cannot start.
+    """
+    done: t.List[Step] = []
+    notes = []
+    for verb, units in starts:
+        try:
+            run_steps(run, [(verb, units)])
+        except NodeError:
+            about = systemd.show_units(run, ("ActiveState", "Result"), units)
+            if [unit for unit in units if about[unit].first("ActiveState") != "active"] != [PATH]:
+                raise
+            notes.append(_WITHOUT_WATCH % (PATH, about[PATH].first("Result"), _inotify_instances()))
+            done.append((verb, [unit for unit in units if unit != PATH]))
+        else:
+            done.append((verb, units))
+    return done, notes
+
+
+def _inotify_instances() -> str:
+    try:
+        return "%d" % int(files.read("/proc/sys/fs/inotify/max_user_instances") or b"")
+    except (NodeError, ValueError):
+        return "unknown"
 
 
 def run_steps(run: Runner, steps: t.Iterable[Step]) -> None:

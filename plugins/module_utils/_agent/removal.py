@@ -37,6 +37,7 @@ from .units import (
     ENABLED_UNITS,
     FIREWALL_HOOKS,
     FIREWALL_TEMPLATE,
+    RETIRED_UNITS,
     SERVICE,
     SERVICES,
     interval_drop_in,
@@ -106,7 +107,7 @@ def _config_files(where: Paths) -> t.List[str]:
 def _stop_units(run: Runner, where: Paths, foreign: t.Sequence[str], check: bool) -> t.List[str]:
     names = [
         unit
-        for unit in dict.fromkeys(ENABLED_UNITS + SERVICES)
+        for unit in dict.fromkeys(ENABLED_UNITS + SERVICES + RETIRED_UNITS)
         if os.path.join(where.unit_dir, FIREWALL_TEMPLATE if unit in FIREWALL_HOOKS else unit) not in foreign
     ]
     units = systemd.show_units(run, ("LoadState", "UnitFileState", "ActiveState"), names)

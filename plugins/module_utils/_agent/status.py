@@ -14,6 +14,7 @@ from .._engine.detect import Node
 from .._engine.other_actors import find_other_actors
 from .._engine.reconcile import Change, Result
 from .._errors import NodeError
+from .._policy.entries import as_written
 from .._policy.policy import Config
 from .._version import VERSION
 from . import last_verification, snapshot, unit_states

@@ -49,7 +49,7 @@ RETIRED_UNITS = ("ip-masq-agent-legacy.path", "ip-masq-agent-interval.path", "ip
 _RETIRED_LINKS = ("paths.target.wants", "paths.target.wants", "multi-user.target.wants")
 
 #: Services that can be running or failed although they are not enabled.
-SERVICES = (SERVICE, EDIT_SERVICE, INTERVAL_SERVICE, LEGACY_SERVICE)
+SERVICES = (SERVICE, EDIT_SERVICE, INTERVAL_SERVICE, PREPARE_SERVICE)
 
 _HEADER = "# %s; local changes belong in a drop-in.\n" % MARK
 

@@ -13,7 +13,6 @@ import typing as t
 
 from .._errors import NodeError
 
-
 #: ST_RDONLY of statvfs(3), for which PyPy has no name.
 _READ_ONLY = 1
 

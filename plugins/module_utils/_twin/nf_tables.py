@@ -229,8 +229,8 @@ def _rule(body: bytes) -> bytes:
 def _accepted(rule: bytes) -> bytes:
     """Return the expressions of a rule as the kernel accepts them: without what it only reports."""
     parts = []
-    for _kind, element, whole in netlink.pieces(netlink.attributes(rule)[RULE_EXPRESSIONS]):
-        known = netlink.attributes(element)
+    for _kind, element, reported in netlink.pieces(netlink.attributes(rule)[RULE_EXPRESSIONS]):
+        whole, known = reported, netlink.attributes(element)
         expression = netlink.name(known.get(1, b""))
         if expression in _REPORTED_ONLY:
             data = netlink.attributes(known[2])

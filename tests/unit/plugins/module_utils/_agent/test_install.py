@@ -400,11 +400,11 @@ class TestUpdateUnits:
         systemctl.calls.clear()
         systemctl.changed.update((units.SERVICE, units.TIMER))
         put = install.put_files(where, "{}\n")
-        expected = ["daemon-reload: %s, %s" % (units.SERVICE, units.TIMER), "restart: " + units.TIMER]
-        assert install.update_units(systemctl, where, put, check=True) == expected
-        assert install.update_units(systemctl, where, put) == expected
+        expected = ("daemon-reload: %s, %s" % (units.SERVICE, units.TIMER), "restart: " + units.TIMER)
+        assert install.update_units(systemctl, where, put, check=True).services == expected
+        assert install.update_units(systemctl, where, put).services == expected
         assert [call[0] for call in systemctl.calls] == ["enable", "daemon-reload", "restart"]
-        assert install.update_units(systemctl, where, put) == []
+        assert install.update_units(systemctl, where, put).services == ()
 
     def test_not_enabled_means_stopped_now_and_after_a_boot(self, where: paths.Paths) -> None:
         systemctl = Systemctl()
