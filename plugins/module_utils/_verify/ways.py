@@ -1233,10 +1233,23 @@ def _orders(units: t.Sequence[t.Any]) -> t.Iterable[t.Sequence[t.Any]]:
     return [[*units[number:], *units[:number]] for number in range(len(units))] + [list(units)[::-1]]
 
 
+def _reachable(table: rules.RuleTable, start: str) -> t.Tuple[str, ...]:
+    """Return a chain and all chains that it leads to."""
+    found = {start: None}
+    work = [start]
+    while work:
+        for rule in table.chains.get(work.pop(), ()):
+            for branch in rule.branches:
+                target = branch.action.chain
+                if branch.action.kind in (JUMP, GOTO) and target not in found:
+                    found[target] = None
+                    work.append(target)
+    return tuple(found)
+
+
 def _trees(number: int, table: rules.RuleTable) -> t.Iterator[_Tree]:
     for name, base in table.base.items():
-        chains = [name]
-        seen = {name}
+        chains = _reachable(table, name)
         tested: t.Dict[str, int] = {}
         sets: t.Dict[t.Tuple[str, int, t.Optional[str]], None] = {}
         anything = False
@@ -1249,14 +1262,11 @@ def _trees(number: int, table: rules.RuleTable) -> t.Iterator[_Tree]:
                     action = branch.action
                     if action.kind == SET:
                         sets[(action.subject, _changed(action), action.origin)] = None
-                    elif action.kind in (JUMP, GOTO) and action.chain not in seen:
-                        seen.add(action.chain)
-                        chains.append(action.chain)
                     effect = effect or action.kind != CONTINUE
                     anything = anything or bool(rule.unknown and action.kind == CONTINUE)
                 effect = effect or bool(rule.unknown)
         if effect or base.drops:
-            yield _Tree(number, name, base, tuple(chains), tested, tuple(sets), anything)
+            yield _Tree(number, name, base, chains, tested, tuple(sets), anything)
 
 
 class _Service(t.NamedTuple):
