@@ -91,7 +91,7 @@ def adopted() -> None:
     with open(MEMORY, encoding="utf-8") as handle:
         memory = json.load(handle)
     equal("no file was written", files(), memory["files"])
-    check("there are files", len(memory["files"]) > 20, memory["files"])
+    check("there are files", len(memory["files"]) > 15, memory["files"])
     check_counters("adopted", memory["counters"])
     equal("no rule was changed", remembered()["last_change"], memory["last_change"])
     packets("adopted")

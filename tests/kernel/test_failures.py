@@ -77,7 +77,7 @@ def test_a_missing_kernel_module_is_reported_with_the_remedy(
         apply(ns, backend=variant.backend, non_masquerade_cidrs=["192.168.0.0/16"])
     all_before = snapshot(ns)
     before = [variant.listing(ns, "ipv4", chain) for chain in (CHAIN, "POSTROUTING")]
-    programs.misbehave_in_writes(NO_MODULE)
+    programs.misbehave_in_writes(NO_MODULE, checks=True)
     # Another way to masquerade, so that each backend has to write it.
     message = refused(ns, backend=variant.backend, random_fully=False, path=programs.path)
     assert [words for words in SAID.get(variant.backend, SAID_BY_IPTABLES) if words not in message] == []

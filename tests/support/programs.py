@@ -45,10 +45,16 @@ class Programs:
         for name in filter(chosen, self._real):
             self._write(name, body)
 
-    def misbehave_in_writes(self, body: str) -> None:
-        """As :meth:`misbehave`, for every program that writes a transaction; whatever only reads does its job."""
+    def misbehave_in_writes(self, body: str, checks: bool = False) -> None:
+        """As :meth:`misbehave`, for every program that writes a transaction; whatever only reads does its job.
+
+        :param checks: also if the program is only to check what it would write.
+        """
         self.misbehave(is_restore, body)
-        self.misbehave(lambda name: name == "nft", 'case "$*" in "-f -") ;; *) exec "$real" "$@";; esac; %s' % body)
+        wrong = '"-f -" | "-c -f -"' if checks else '"-f -"'
+        self.misbehave(
+            lambda name: name == "nft", 'case "$*" in %s) ;; *) exec "$real" "$@";; esac; %s' % (wrong, body)
+        )
 
     def writes(self) -> t.List[str]:
         """The names of the programs that were told to write so far, in order."""
