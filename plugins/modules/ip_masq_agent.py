@@ -220,13 +220,13 @@ verification:
   contains:
     exit_status:
       description:
-        - V(0) if all traffic leaves as declared, V(5) if not, V(1) if that could not be tested. Negative is the number
+        - V(0) if all traffic leaves as declared, V(5) if not, V(6) if not all could be tested. Negative is the number
           of the signal that ended the program.
         - None if the program could not be started, or was still running after an hour.
       type: int
       sample: 0
     verified:
-      description: Whether all traffic leaves as declared, none if that could not be tested.
+      description: Whether all traffic leaves as declared, none if not all could be tested.
       type: bool
       sample: true
     summary:

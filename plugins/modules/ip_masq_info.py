@@ -47,16 +47,26 @@ options:
     default: 80
   verify:
     description:
-      - Test all traffic of pods against the policy. This takes seconds on a node with thousands of rules.
+      - Test all traffic of pods against the policy. What cannot be tested is in RV(untested), and RV(verified) is none.
     type: bool
     default: false
   max_questions:
     description:
-      - How many packets O(verify=true) sends for each IP version, at most. A node with thousands of Services has more
-        groups of packets than the default; RV(questions_left_out) tells how many were left out.
-      - With V(0) it sends one for every group. That can take minutes.
+      - How many packets O(verify=true) sends for each IP version, at most; V(0) is no limit. It sends some for each way
+        that packets of pods can take through rules and routes. RV(questions_left_out) tells how many were left out.
     type: int
-    default: 5000
+    default: 100000
+  max_seconds:
+    description:
+      - How long O(verify=true) may take, in seconds; V(0) is no limit. What is not tested then is in RV(untested).
+    type: int
+    default: 60
+  pod_cidrs:
+    description:
+      - Networks in which all pods of the node lie, for a node whose routes do not show them.
+    type: list
+    elements: str
+    default: []
   config_file:
     description:
       - Take the policy from this file on the node; as for M(kubenode.ip_masq.ip_masq).
@@ -183,9 +193,9 @@ health:
     code:
       description:
         - One of C(out_of_sync), C(unreadable), C(invalid_configuration), C(not_configured), C(agent_failing),
-          C(conflict), C(incomplete), C(no_copy), C(foreign_nat_rule), C(ipv6_not_managed), C(enforce_with_ipvs),
-          C(everything_exempt), C(nothing_exempt), C(overlapping_ranges), C(flushes_at_boot), C(other_agent),
-          C(kubenet_leftover), C(note). Codes do not change.
+          C(conflict), C(not_tested), C(leaks), C(no_copy), C(foreign_nat_rule), C(ipv6_not_managed),
+          C(enforce_with_ipvs), C(everything_exempt), C(nothing_exempt), C(overlapping_ranges), C(flushes_at_boot),
+          C(other_agent), C(kubenet_leftover), C(note). Codes do not change.
       type: str
       sample: out_of_sync
     severity:
@@ -227,7 +237,9 @@ explanations:
       type: str
       sample: sent
     declared:
-      description: What the policy declares that the destination sees. C(pod), C(node), or none where it says nothing.
+      description: >-
+        What the policy declares that the destination sees. C(pod), C(node), a fixed address, or none where it says
+        nothing.
       type: str
       sample: pod
     seen:
@@ -287,7 +299,7 @@ conflicts:
       type: str
       sample: 10.0.0.0/8
     declared:
-      description: C(pod) or C(node).
+      description: C(pod), C(node), or a fixed address.
       type: str
       sample: pod
     seen:
@@ -315,6 +327,23 @@ conflicts:
       sample: [tcp/443]
     sources:
       description: Examples of pods, where it concerns only some.
+      type: list
+      elements: str
+untested:
+  description: With O(verify=true), why not all traffic was tested; empty where all was.
+  returned: always
+  type: list
+  elements: dict
+  contains:
+    code:
+      description: The kind of reason, such as C(unknown_rule), C(no_pods), C(time), C(limit). Codes do not change.
+      type: str
+      sample: unknown_rule
+    text:
+      description: The reason.
+      type: str
+    ranges:
+      description: The destinations that are affected; empty for all.
       type: list
       elements: str
 verified:
@@ -359,7 +388,7 @@ from ..module_utils._policy.policy import POLICY_OPTIONS, split_lists
 from ..module_utils._system.process import run
 from ..module_utils._verify.health import WARNING, Health
 from ..module_utils._verify.inspection import Request, inspect, request
-from ..module_utils._verify.verification import LIMIT
+from ..module_utils._verify.verification import QUESTIONS, SECONDS
 
 #: Without defaults: what is not given is not compared.
 POLICY_SPEC = {
@@ -378,7 +407,9 @@ ARGUMENT_SPEC = dict(
     protocol={"type": "str", "choices": ["tcp", "udp", "sctp", "icmp"], "default": "tcp"},
     port={"type": "int", "default": 80},
     verify={"type": "bool", "default": False},
-    max_questions={"type": "int", "default": LIMIT},
+    max_questions={"type": "int", "default": QUESTIONS},
+    max_seconds={"type": "int", "default": SECONDS},
+    pod_cidrs={"type": "list", "elements": "str", "default": []},
     config_file={"type": "path"},
     config_dir={"type": "path", "default": "/etc/ip-masq-agent"},
 )

@@ -99,7 +99,7 @@ def _verification(report: _Report) -> str:
         return "never"
     if last["conflicts"]:
         return CONFLICTS
-    return "as declared" if last["verified"] else "not possible"
+    return "as declared" if last["verified"] else "not fully tested"
 
 
 #: What nodes are grouped by beside their state: a node may have one value, several or none.

@@ -114,7 +114,7 @@ def test_policy_with_every_kind_of_decision(topology: Topology, backend: str) ->
         "snat": [{"address": _V4.node, "out_interface": "eth+"}],
     }
     result = _apply_and_inspect(topology, backend, policy, [spared, excepted, outside, exempt], 8080)
-    assert [one["declared"] for one in result["explanations"]] == ["pod", "node", "node", "pod"]
+    assert [one["declared"] for one in result["explanations"]] == ["pod", _V4.node, _V4.node, "pod"]
     result = _info(topology.node, backend=backend, destinations=[spared], protocol="udp", port=53, **policy)
     assert [(one["declared"], one["seen"]) for one in result["explanations"]] == [(None, "pod")]
 

@@ -10,11 +10,11 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Answer, Question
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import promises, verification
 from support.actor_rules import IPTABLES, NFT, Shape, shapes
 from support.lab import inside
 from support.topology import ADDRESSES, Topology
-from support.twins import build
+from support.twins import build, exempt
 
 _OURS = """*nat
 :IP-MASQ-AGENT - [0:0]
@@ -70,7 +70,7 @@ def _load(node: Topology, shape: Shape, variant: str) -> None:
 def _verify() -> t.Tuple[verification.Report, t.List[Answer]]:
     with build() as made:
         questions = [Question(destination, _POD, port=8080) for destination in _ASKED]
-        return verification.verify(made, verification.exempt(_EXEMPT, [_PODS])), made.ask(questions, explain=True)
+        return verification.verify(made, exempt(_EXEMPT, [_PODS])), made.ask(questions, explain=True)
 
 
 @pytest.mark.parametrize(("shape", "variant"), _CASES)
@@ -87,8 +87,8 @@ def test_owner(node: Topology, shape: Shape, variant: str, show_table: t.Callabl
     assert {conflict.owner for conflict in report.conflicts} == ({shape.owner} if shape.owner else set())
     for conflict in report.conflicts:
         assert (conflict.declared, conflict.seen, conflict.severity) == (
-            verification.POD,
-            verification.NODE,
+            promises.POD,
+            promises.NODE,
             verification.ERROR,
         )
         assert conflict.decided_by is not None and conflict.decided_by.text and conflict.remedy

@@ -5,9 +5,14 @@
 
 from __future__ import annotations
 
+import typing as t
+
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import spans
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Runner, run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state, twin
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import NotAvailable
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.promises import NODE, POD, Entry, Policy, Promise
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import Match
 
 
 def build(runner: Runner = run) -> twin.Twin:
@@ -19,3 +24,21 @@ def build(runner: Runner = run) -> twin.Twin:
     made = twin.build(node_state.read(runner), runner)
     assert not isinstance(made, NotAvailable), made
     return made
+
+
+def exempt(networks: t.Sequence[t.Any], sources: t.Sequence[t.Any] = (), others: t.Optional[str] = NODE) -> Policy:
+    """The usual policy: what goes to some ranges shows the pod, all else shows the node.
+
+    :param sources: networks of pods that are meant; none: all.
+    :param others: what is said of all else.
+    """
+    entries = {}
+    for version in (4, 6):
+        own = [one for one in sources if one.version == version]
+        source = spans.of_networks(own) if own else None
+        ranges = spans.of_networks(one for one in networks if one.version == version)
+        entries[version] = (
+            Entry(Match(source=source, destination=ranges), Promise(POD)),
+            Entry(Match(source=source), Promise(others) if others else None),
+        )
+    return Policy(entries, pods=tuple(sources))

@@ -70,7 +70,7 @@ def test_every_label_is_one_that_a_metric_has() -> None:
 
 def test_every_alert_says_where_and_what_to_look_at() -> None:
     for rule in RULES:
-        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["labels"]["severity"] in ("info", "warning", "critical")
         assert rule["annotations"]["summary"].startswith("{{ $labels.instance }}: ")
     named = re.findall(r"^\| `(\w+)` \|", OPERATIONS[OPERATIONS.index("| alert |") :], re.MULTILINE)
     assert named[: len(RULES)] == [rule["alert"] for rule in RULES]

@@ -27,6 +27,7 @@ FAILED = 1
 CONFIG_BROKEN = 78
 OUT_OF_SYNC = 4
 CONFLICT = 5
+NOT_TESTED = 6
 
 _WITH_PORTS = ("tcp", "udp", "sctp")
 
@@ -38,7 +39,8 @@ exit status:
   1  the rules could not be read or synced, or there is no such connection
   2  invalid usage
   4  status: the active rules differ from the configuration
-  5  verify: traffic leaves otherwise than declared
+  5  verify: traffic does not match the policy
+  6  verify: not all traffic could be tested; what was tested matches the policy
  78  the configuration is broken; the last valid one stays in force
 
 The configuration is {config} with drop-ins in {drop_ins}
@@ -113,17 +115,26 @@ def _parser(where: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
     command.set_defaults(command=_explain, refuse=command.error)
     command = commands.add_parser(
         "verify",
-        help="test whether all traffic leaves as declared, whichever program's rules decide",
-        description="Sends packets through a copy of the node's network state, which is gone afterwards: one for each "
-        "group of packets that a rule, a set or a route tells apart. No packet leaves the node. The result is stored "
-        "for status and metrics.",
+        help="test whether all traffic matches the policy, whichever program's rules decide",
+        description="Sends packets through a copy of the node's network state, which is gone afterwards: for each way "
+        "that packets of pods can take through rules, sets and routes. No packet leaves the node. The result is stored "
+        "for status and metrics. What could not be tested is listed.",
     )
     command.add_argument(
         "--max-questions",
         type=int,
-        default=5000,
+        default=100000,
         metavar="N",
-        help="packets to send for each IP version, at most; 0: as many as there are groups (default: 5000)",
+        help="packets to send for each IP version, at most; 0: no limit (default: 100000)",
+    )
+    command.add_argument(
+        "--max-seconds", type=int, default=60, metavar="S", help="end after this time; 0: no limit (default: 60)"
+    )
+    command.add_argument(
+        "--pod-cidrs",
+        default="",
+        metavar="CIDR,...",
+        help="networks in which all pods of the node lie (default: by the routes of the node)",
     )
     command.add_argument("--json", action="store_true", help="machine-readable output")
     command.set_defaults(command=_verify, refuse=command.error)
@@ -189,13 +200,21 @@ def _verify(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
     from .._verify.inspection import request
     from .verify import verify
 
-    wanted = _checked(arguments.refuse, request, [], verify=True, max_questions=arguments.max_questions)
+    wanted = _checked(
+        arguments.refuse,
+        request,
+        [],
+        verify=True,
+        max_questions=arguments.max_questions,
+        max_seconds=arguments.max_seconds,
+        pod_cidrs=[one for one in arguments.pod_cidrs.split(",") if one],
+    )
     done = verify(node, where, wanted, arguments.json, console.progress("%d of %d questions asked"))
     for line in done.lines:
         console.print_line(line)
     if done.not_stored:
         console.log(console.WARNING, done.not_stored)
-    return FAILED if done.verified is None else OK if done.verified else CONFLICT
+    return NOT_TESTED if done.verified is None else OK if done.verified else CONFLICT
 
 
 def _who(arguments: argparse.Namespace, _node: Node, _where: Paths) -> int:

@@ -24,6 +24,11 @@ Data = t.Dict[str, t.Any]
 WHOSE = {"pod": "the pod's own address", "node": "the node's address"}
 
 
+def whose(seen: str) -> str:
+    """Return the words for what an explanation or a conflict says of an address."""
+    return WHOSE.get(seen, "the address %s" % seen)
+
+
 def explain(node: Node, where: Paths, wanted: inspection.Request, as_json: bool) -> t.List[str]:
     """The answer about one destination, a line each.
 
@@ -47,7 +52,10 @@ def _lines(one: Data, found: Data) -> t.Iterator[str]:
     yield "%s %s, for %s from %s" % (one["destination"], _answer(one), service, who)
     if one["declared"]:
         translated = one["declared"] != one["seen"] and one["agrees"]
-        yield "declared: %s%s" % (WHOSE[one["declared"]], "; the translation is intended" if translated else "")
+        yield "declared: %s%s" % (
+            whose(one["declared"]),
+            "; the translation is intended" if translated else "",
+        )
     elif one["source"] is not None and one["outcome"] == "sent":
         yield "declared: nothing: " + _why_nothing(one, found["policy"])
     rule = one["decided_by"]
@@ -86,7 +94,7 @@ def _answer(one: Data) -> str:
 def warnings(found: Data) -> t.Iterator[str]:
     """Findings about the node that other lines do not contain, and what the copy lacks."""
     for one in found["health"]:
-        if one["severity"] != "info" and one["code"] not in ("conflict", "foreign_nat_rule"):
+        if one["severity"] != "info" and one["code"] not in ("conflict", "foreign_nat_rule", "not_tested"):
             yield "%(severity)s: %(text)s" % one + ("; remedy: %s" % one["remedy"] if one["remedy"] else "")
     for one in found["limits"]:
         yield "not in the copy: %(text)s" % one

@@ -16,14 +16,17 @@ from .paths import Paths
 
 
 class Verification(t.NamedTuple):
-    """A result. ``time`` is in seconds since the epoch; ``conflicts`` counts causes, not ranges."""
+    """A result. ``time`` is in seconds since the epoch; ``conflicts`` counts causes, not ranges.
+
+    ``verified`` is None if some or all packets could not be tested; ``untested`` counts the reasons.
+    """
 
     time: float
-    #: none where packets could not be tested
     verified: t.Optional[bool]
     questions: int
     conflicts: int
     summary: str
+    untested: int = 0
 
 
 def write(where: Paths, result: Verification) -> None:
@@ -49,6 +52,7 @@ def read(where: Paths) -> t.Optional[Verification]:
         time.localtime(last.time)
         if last.verified not in (True, False, None):
             return None
-        return last._replace(questions=int(last.questions), conflicts=int(last.conflicts), summary=str(last.summary))
+        last = last._replace(questions=int(last.questions), conflicts=int(last.conflicts), summary=str(last.summary))
+        return last._replace(untested=int(last.untested))
     except (NodeError, ValueError, TypeError, OverflowError, OSError):
         return None

@@ -118,9 +118,10 @@ def _verification_lines(last: Verification) -> t.Iterator[str]:
     yield from _metric(
         "last_verification_timestamp_seconds", "gauge", "Time of the last verification.", [("", "%.3f" % last.time)]
     )
-    if last.verified is not None:
-        title = "Causes for which traffic left otherwise than declared in the last verification."
-        yield from _metric("verification_conflicts", "gauge", title, [("", last.conflicts)])
+    title = "Causes for which traffic did not match the policy in the last verification."
+    yield from _metric("verification_conflicts", "gauge", title, [("", last.conflicts)])
+    title = "Reasons for which the last verification could not test all traffic; 0: it tested all."
+    yield from _metric("verification_untested", "gauge", title, [("", last.untested)])
 
 
 def _connection_lines(connections: Statistics) -> t.Iterator[str]:

@@ -18,7 +18,11 @@ from .explain import Data, warnings
 from .paths import Paths
 
 #: What C(--json) prints.
-_RESULT = ("verified", "summary", "questions", "questions_left_out", "conflicts", "limits", "health")
+_RESULT = ("verified", "summary", "questions", "questions_left_out", "conflicts", "untested", "limits", "health")
+
+
+#: How many destinations a line names.
+_SHOWN = 3
 
 
 class Output(t.NamedTuple):
@@ -40,7 +44,13 @@ def verify(
     found = inspection.inspect(node, choose_policy({}, None, where), wanted, progress)
     causes = explanations.causes(found["conflicts"])
     result = last_verification.Verification(
-        time.time(), found["verified"], found["questions"], len(causes), found["summary"]
+        time.time(),
+        found["verified"],
+        found["questions"],
+        len(causes),
+        found["summary"],
+        # Without a copy of the node nothing is tested, and there is no list of it.
+        max(len(found["untested"]), int(found["verified"] is None)),
     )
     not_stored = None
     try:
@@ -67,4 +77,12 @@ def _lines(found: Data, causes: t.Sequence[t.Tuple[Data, str]]) -> t.Iterator[st
         for title, names in (("only", one["services"]), ("only from", one["sources"])):
             if names:
                 yield "  %s: %s" % (title, ", ".join(names))
+    for one in found["untested"]:
+        yield "not tested: %s%s" % (one["text"], _where(one["ranges"]))
     yield from warnings(found)
+
+
+def _where(ranges: t.Sequence[str]) -> str:
+    """Return destinations for people; nothing where they are unknown or too many to be read."""
+    more = " and %d more" % (len(ranges) - _SHOWN) if len(ranges) > _SHOWN else ""
+    return " (to %s%s)" % (", ".join(ranges[:_SHOWN]), more) if ranges else ""

@@ -136,7 +136,8 @@ class Asker:
         if index is None:
             return Answer(question, NOT_ASKED, where="the node has no route to the source %s" % question.source)
         link = self._links[index]
-        data = packets.packet(protocol, question.source, question.destination, source_port, port, number)
+        ports = (source_port, port)
+        data = packets.packet(protocol, question.source, question.destination, *ports, number, question.stray)
         if link.kind != links.BRIDGE:
             bridge = self._links.get(link.master)
             behind_bridge = bridge is not None and bridge.kind == links.BRIDGE

@@ -117,6 +117,16 @@ class Rules:
             return "policy of the chain %s in table %s (%s)" % (rule.chain, rule.table, rule.backend)
         return "rule in table %s (%s): %s" % (rule.table, rule.backend, rule.text)
 
+    def placed(self, step: trace.Step) -> Rule:
+        """Return a rule of the node in the words of its tool; ``number`` of the step is its place in the chain, from 1.
+
+        The copy has the rules of the node in their order, with handles of its own.
+        """
+        handles = [] if step.legacy else list(self._chain(step))
+        if 0 < step.number <= len(handles):
+            step = step._replace(number=handles[step.number - 1])
+        return self.rule(step)
+
     def rule(self, step: trace.Step) -> Rule:
         """A step as a rule, in the words of the tool that made it where that is to be had."""
         table = "%s %s" % (_family(step), step.table)

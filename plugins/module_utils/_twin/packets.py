@@ -23,11 +23,10 @@ _ICMP_ECHO, _ICMPV6_ECHO = 8, 128
 _ICMP_ERRORS, _ICMPV6_ERRORS = (3, 4, 5, 11, 12), (1, 2, 3, 4)
 _NEIGHBOUR_SOLICITATION, _NEIGHBOUR_ADVERTISEMENT = 135, 136
 _MAGIC = b"kubenode.ip_masq"
-_SYN, _ACK = 0x02, 0x10
+_SYN, _RST, _ACK = 0x02, 0x04, 0x10
 #: As Linux opens a connection over Ethernet (tcp_syn_options() in net/ipv4/tcp_output.c): maximum segment size 1460,
 #: selective acknowledgements, a timestamp, and a window scale of 7.
 _SYN_OPTIONS = struct.pack("!BBH", 2, 4, 1460) + b"\4\2" + struct.pack("!BBII", 8, 10, 1, 0) + b"\1\3\3\7"
-_SYN_WORDS = (20 + len(_SYN_OPTIONS)) // 4
 
 
 class Packet(t.NamedTuple):
@@ -45,15 +44,19 @@ class Packet(t.NamedTuple):
     error: bool = False
 
 
-def transport(protocol: int, source: bytes, destination: bytes, source_port: int, port: int, number: int) -> bytes:
-    """What follows the header of IP.
+def transport(
+    protocol: int, source: bytes, destination: bytes, source_port: int, port: int, number: int, stray: bool = False
+) -> bytes:
+    """Return what follows the header of IP.
 
     :param source: packed; together with C(destination) it is part of the checksum.
+    :param stray: of TCP a reset instead of what opens a connection.
     """
     token = _MAGIC + struct.pack("!I", number)
     if protocol == TCP:
-        header = struct.pack("!HHIIBBHHH", source_port, port, number, 0, _SYN_WORDS << 4, _SYN, 64240, 0, 0)
-        body = header + _SYN_OPTIONS
+        options, flags = (b"", _RST) if stray else (_SYN_OPTIONS, _SYN)
+        words = (20 + len(options)) // 4
+        body = struct.pack("!HHIIBBHHH", source_port, port, number, 0, words << 4, flags, 64240, 0, 0) + options
         place = 16
     elif protocol == UDP:
         body = struct.pack("!HHHH", source_port, port, 8 + len(token), 0) + token
@@ -70,11 +73,13 @@ def transport(protocol: int, source: bytes, destination: bytes, source_port: int
     return body[:place] + checksum + body[place + 2 :]
 
 
-def packet(protocol: int, source: str, destination: str, source_port: int, port: int, number: int) -> bytes:
-    """A whole packet of IPv4 or IPv6."""
+def packet(
+    protocol: int, source: str, destination: str, source_port: int, port: int, number: int, stray: bool = False
+) -> bytes:
+    """Return a whole packet of IPv4 or IPv6; see :func:`transport`."""
     family = socket.AF_INET6 if ":" in source else socket.AF_INET
     sender, receiver = socket.inet_pton(family, source), socket.inet_pton(family, destination)
-    body = transport(protocol, sender, receiver, source_port, port, number)
+    body = transport(protocol, sender, receiver, source_port, port, number, stray)
     if family == socket.AF_INET6:
         return struct.pack("!IHBB", 6 << 28, len(body), protocol, 64) + sender + receiver + body
     head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(body), 0, 0x4000, 64, protocol, 0) + sender + receiver
@@ -124,7 +129,7 @@ def read_transport(protocol: int, body: bytes, source: str, destination: str) ->
     number: t.Optional[int] = None
     if protocol == TCP:
         # What an error quotes may end after the sequence number.
-        if len(body) < 14 or body[13] & (_SYN | _ACK) == _SYN:
+        if len(body) < 14 or body[13] & (_SYN | _ACK) == _SYN or body[13] == _RST:
             number = struct.unpack_from("!I", body, 4)[0]
     elif protocol == SCTP:
         if len(body) >= 20 and body[12] == 1:

@@ -14,7 +14,7 @@ from . import ipsets, ipvs, legacy, links, namespaces, neighbours, nf_tables, ro
 from .ask import Asker
 from .decision import Rules
 from .node_state import State
-from .values import Answer, Question, Unseen
+from .values import Answer, Question, Rule, Unseen
 from .world import World
 
 #: The name of the port that every bridge of the twin has besides its own: of a pod that does not exist.
@@ -37,6 +37,10 @@ class Replicas:
     def unseen(self) -> t.List[Unseen]:
         """What could not be copied."""
         return self._main.unseen
+
+    def rules(self, steps: t.Sequence[trace.Step]) -> t.List[Rule]:
+        """Return rules in the words of their tools."""
+        return self._main.rules(steps)
 
     def ask(self, questions: t.Sequence[Question], explain: bool) -> t.List[Answer]:
         """The answers, in order.
@@ -79,8 +83,8 @@ class Replica:
         self._miss("route", routing.write_routes(state.routing, number))
         known = neighbours.write(state.neighbours, number)
         families = sorted({_LEGACY_FAMILIES[table.family] for table in state.legacy})
-        rules = Rules(run, state.tables, state.legacy)
-        self._asker = Asker(world, rules, copied, known, families)
+        self._rules = Rules(run, state.tables, state.legacy)
+        self._asker = Asker(world, self._rules, copied, known, families)
         self._trace()
 
     def _copy_links(self, state: State, network: int) -> t.Tuple[t.Dict[int, int], t.Dict[int, links.Link], World]:
@@ -127,7 +131,7 @@ class Replica:
             self._miss("trace", ["the rules that decide: %s" % exc])
 
     def _miss(self, code: str, texts: t.Iterable[str]) -> None:
-        self.unseen += [Unseen(code, "not in the twin: " + text) for text in texts]
+        self.unseen += [Unseen(code, text) for text in texts]
 
     def put_first(self, table: nf_tables.Table) -> None:
         """Let the kernel ask a table's chains before others of the same priority."""
@@ -136,6 +140,11 @@ class Replica:
             nf_tables.put_first(table)
         except netlink.KernelError:  # it is not in the twin, which has been said
             pass
+
+    def rules(self, steps: t.Sequence[trace.Step]) -> t.List[Rule]:
+        """Return rules in the words of their tools."""
+        namespaces.enter(self._network)
+        return list(map(self._rules.placed, steps))
 
     def ask(self, questions: t.Sequence[Question], explain: bool) -> t.List[Answer]:
         """The answers, in order."""

@@ -55,6 +55,8 @@ _NHA_KEEPS = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 11, 12))
 
 #: How often routes are looked at until all are there, and seconds in between.
 _SETTLE_ATTEMPTS, _FEW, _SETTLE_PAUSE = 200, 20, 0.005
+#: How many routes a message names.
+_SHOWN = 3
 
 #: rtm_type
 UNICAST = 1
@@ -138,15 +140,34 @@ def _nexthops(kernel: Netlink) -> t.Tuple[bytes, ...]:
         raise
 
 
-def local_addresses(routing: Routing) -> t.FrozenSet[str]:
-    """Every address of the node."""
-    found = set()
+def addresses(routing: Routing) -> t.Iterator[t.Tuple[str, int]]:
+    """Return each address of the node with the index of its link."""
     for body in routing.addresses:
         known = netlink.attributes(body[_IFA.size :])
         value = known.get(_IFA_LOCAL, known.get(_IFA_ADDRESS))
         if value:
-            found.add(str(ipaddress.ip_address(value)))
-    return frozenset(found)
+            yield str(ipaddress.ip_address(value)), _IFA.unpack_from(body)[4]
+
+
+def local_addresses(routing: Routing) -> t.FrozenSet[str]:
+    """Every address of the node."""
+    return frozenset(address for address, _link in addresses(routing))
+
+
+def preferred_sources(routing: Routing) -> t.Iterator[t.Tuple[t.Any, int, str]]:
+    """Return the destination, the link and the preferred source of each route that has one, once for each path."""
+    for body in routing.routes:
+        family, bits = body[0], body[1]
+        known = netlink.attributes(body[_ROUTE_HEADER:])
+        if _RTA_SOURCE not in known:
+            continue
+        everything = b"\0" * (4 if family == socket.AF_INET else 16)
+        destination = ipaddress.ip_network((known.get(_RTA_DST, everything), bits), strict=False)
+        paths = [link for _flags, _weight, link, _rest in _paths(known.get(_RTA_MULTIPATH, b""))]
+        if _RTA_OIF in known:
+            paths.append(struct.unpack("=i", known[_RTA_OIF])[0])
+        for link in paths:
+            yield destination, link, str(ipaddress.ip_address(known[_RTA_SOURCE]))
 
 
 def networks_of(routing: Routing, link: int) -> t.List[t.Any]:
@@ -291,14 +312,20 @@ def write_routes(routing: Routing, number: t.Mapping[int, int]) -> t.List[str]:
         kernel.change([Message(_DELETE_RULE, body) for body in map(_rule, _read_rules(kernel))], 0)
         kernel.change([Message(_NEW_RULE, body) for body in rules], netlink.CREATE | netlink.EXCLUSIVE)
         missing = missing and _settle(kernel, wanted, same, _SETTLE_ATTEMPTS)
-        texts = ["%d routes" % missing] if missing else []
+        texts = [_named_routes(missing)] if missing else []
         if sorted(map(_rule, _read_rules(kernel))) != sorted(rules):
             texts.append("some routing rules")
     return texts
 
 
-def _settle(kernel: Netlink, wanted: t.Iterable[bytes], same: t.Mapping[int, int], attempts: int) -> int:
-    """Add and delete routes until those are there that are wanted. Returns how many are not.
+def _named_routes(bodies: t.Sequence[bytes]) -> str:
+    found = [str(route.destination) for route in routes(Routing((), (), (), tuple(bodies)))]
+    more = " and %d more" % (len(found) - _SHOWN) if found[_SHOWN:] else ""
+    return "%s %s%s" % ("route" if len(found) == 1 else "routes", ", ".join(found[:_SHOWN]), more)
+
+
+def _settle(kernel: Netlink, wanted: t.Iterable[bytes], same: t.Mapping[int, int], attempts: int) -> t.List[bytes]:
+    """Add and delete routes until those are there that are wanted. Return those that are not.
 
     The kernel adds routes for addresses of IPv6 by itself, a moment after the address, and while it does, a list of
     them may lack some. And a route over a gateway may come before the one that leads to the gateway.
@@ -313,7 +340,7 @@ def _settle(kernel: Netlink, wanted: t.Iterable[bytes], same: t.Mapping[int, int
         missing = [body for body in wanted if body not in present]
         if not missing:
             break
-    return len(missing)
+    return missing
 
 
 def _route(body: bytes, number: t.Mapping[int, int]) -> bytes:

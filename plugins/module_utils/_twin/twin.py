@@ -11,7 +11,8 @@ from .._system.process import Runner
 from . import namespaces, sysctls
 from .node_state import State
 from .replica import Replicas
-from .values import Answer, NotAvailable, Question, Unseen
+from .trace import Step
+from .values import Answer, NotAvailable, Question, Rule, Unseen
 
 #: Seconds that one question may take, on a machine that is very busy.
 _PER_QUESTION = 1.0
@@ -41,6 +42,13 @@ class Twin:
         """
         patience = max(_MINIMUM, _PER_QUESTION * len(questions))
         return t.cast(t.List[Answer], self._worker.call("ask", list(questions), explain, timeout=patience))
+
+    def rules(self, steps: t.Sequence[Step]) -> t.List[Rule]:
+        """Return rules of the node in the words of their tools.
+
+        :raises NodeError: the twin is gone, or does not answer.
+        """
+        return t.cast(t.List[Rule], self._worker.call("rules", list(steps), timeout=_MINIMUM))
 
 
 def build(state: State, run: Runner, timeout: float = 60.0) -> t.Union[Twin, NotAvailable]:

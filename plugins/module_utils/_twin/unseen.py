@@ -51,9 +51,9 @@ def read(found: t.Sequence[Link], tables: t.Sequence[nf_tables.Table]) -> t.List
         Unseen("ebpf", "link %s: an XDP program sees packets before any rule" % link.name) for link in found if link.xdp
     ]
     unseen += [
-        Unseen("link", "link %s: the twin has a plain link in place of one of kind %s" % (link.name, link.kind))
+        Unseen("link", "link %s: the copy has a plain link in place of one of kind %s" % (link.name, link.kind))
         for link in found
-        if link.kind in links.UNLIKE_A_CABLE
+        if link.kind not in links.LIKE_A_CABLE
     ]
     for what in (_filters, _tcx, lambda _found: _cgroup(), lambda _found: _ipsec()):
         try:

@@ -66,6 +66,8 @@ class Question(t.NamedTuple):
     protocol: str = "tcp"
     port: int = 80
     source_port: t.Optional[int] = None
+    #: of TCP a reset of no connection, which conntrack calls invalid
+    stray: bool = False
 
 
 class Rule(t.NamedTuple):

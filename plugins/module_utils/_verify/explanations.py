@@ -8,79 +8,15 @@ from __future__ import annotations
 import typing as t
 
 from .._engine import actors
-from .._engine.rule_comments import SKIPPED_COMMENT
-from .._engine.ruleset import Decision, Ruleset, matches_interface, service_number
-from .._policy import spans
-from .._policy.values import EXEMPT, MASQUERADE, SKIP
-from .._system.ip_families import IPV4, IPV6
-from .._twin import routing
 from .._twin.node_state import State
 from .._twin.twin import Twin
 from .._twin.values import Answer, Question, Rule
-from .questions import Boundaries, example_pod
-from .verification import ERROR, NODE, POD, Addresses, Conflict, Declaration, blame, judge, owner
+from .judge import Addresses, blame, judge, owner
+from .promises import Policy
+from .senders import example_pod
+from .verification import ERROR, Conflict
 
 Data = t.Dict[str, t.Any]
-
-
-def declaration_of(rulesets: t.Mapping[str, Ruleset]) -> Declaration:
-    """What rulesets declare about packets of pods; a family that has none declares nothing.
-
-    :param rulesets: by family.
-    """
-    decided = {family: list(map(_Decided, ruleset.leading + ruleset.decisions)) for family, ruleset in rulesets.items()}
-    declared = {
-        family: {EXEMPT: POD, MASQUERADE: NODE if ruleset.masquerade else None} for family, ruleset in rulesets.items()
-    }
-
-    def declares(
-        source: str, destination: str, protocol: str, port: int, interface: t.Optional[str] = None
-    ) -> t.Optional[str]:
-        family = IPV6 if ":" in destination else IPV4
-        for one in decided.get(family, ()):
-            if one.matches(source, destination, interface, service_number(protocol, port, family)):
-                return declared[family].get(one.action)
-        return None
-
-    matches = [decision.match for ruleset in rulesets.values() for decision in ruleset.leading + ruleset.decisions]
-    return Declaration(
-        declares,
-        Boundaries(
-            [network for match in matches for network in match.destinations],
-            list(dict.fromkeys(network for match in matches for network in match.sources)),
-            list(dict.fromkeys(spans.of(one.span for one in match.services) for match in matches if match.services)),
-        ),
-        leaves=_leaves,
-    )
-
-
-def _leaves(rule: Rule) -> bool:
-    """Whether a rule is one of ours that leaves packets to other programs."""
-    return SKIPPED_COMMENT in rule.text
-
-
-class _Decided:
-    """A decision, with its ranges in a form in which an address is found fast."""
-
-    def __init__(self, decision: Decision) -> None:
-        self.action = decision.action
-        self._sources, self._destinations = Addresses(decision.match.sources), Addresses(decision.match.destinations)
-        self._match = decision.match
-        self._services = spans.of(service.span for service in decision.match.services)
-
-    def matches(self, source: str, destination: str, interface: t.Optional[str], service: int) -> bool:
-        """Whether packets are meant; an interface that is not known is the one that is meant."""
-        match = self._match
-        return (
-            (not match.destinations or destination in self._destinations)
-            and (not match.sources or source in self._sources)
-            and (not match.services or spans.contains(self._services, service))
-            and (
-                not match.interfaces
-                or (interface is None and self.action != SKIP)
-                or any(matches_interface(name, interface or "") for name in match.interfaces)
-            )
-        )
 
 
 def question(state: State, destination: str, source: t.Optional[str], protocol: str, port: int) -> Question:
@@ -95,20 +31,21 @@ def question(state: State, destination: str, source: t.Optional[str], protocol: 
     return Question(destination, pod[0], pod[1], protocol, port)
 
 
-def explain(twin: Twin, declaration: Declaration, questions: t.Sequence[Question]) -> t.List[Data]:
+def explain(twin: Twin, policy: Policy, questions: t.Sequence[Question]) -> t.List[Data]:
     """What becomes of packets, and why; as C(explanations) of the module ip_masq_info.
 
     :raises NodeError: the twin does not answer.
     """
-    mine = routing.local_addresses(twin.state.routing)
-    return [explanation(declaration, mine, answer) for answer in twin.ask(questions, explain=True)]
+    addresses = Addresses(twin.state)
+    return [explanation(policy, addresses, answer) for answer in twin.ask(questions, explain=True)]
 
 
-def declared_only(declaration: Declaration, one: Question) -> Data:
+def declared_only(policy: Policy, one: Question) -> Data:
     """The same where there is no twin: what is declared, and nothing about what happens."""
     verdict = None
     if one.source is not None:
-        verdict = declaration.declares(one.source, one.destination, one.protocol, one.port)
+        promise = policy.promise(one.source, one.destination, one.protocol, one.port)
+        verdict = None if promise is None else str(promise)
     return _blank(one, verdict)
 
 
@@ -130,23 +67,23 @@ def _blank(one: Question, declared: t.Optional[str]) -> Data:
     }
 
 
-def explanation(declaration: Declaration, mine: t.Container[str], answer: Answer) -> Data:
-    """What one answer says.
+def explanation(policy: Policy, addresses: Addresses, answer: Answer) -> Data:
+    """Return what one answer says.
 
-    :param mine: the addresses of the node.
+    :param addresses: of the node.
     """
-    found = declared_only(declaration, answer.question)
+    found = declared_only(policy, answer.question)
     found.update(outcome=answer.outcome, decided_by=_rule(answer.decided_by), dropped_by=answer.where or None)
-    verdict = judge(declaration, mine, answer)
+    verdict = judge(policy, addresses, answer)
     if verdict is None:  # it did not leave
         return found
-    cause = None if verdict.agrees else blame(verdict, answer.decided_by)
+    cause = None if verdict.agrees else blame(verdict, answer)
     found.update(
-        declared=verdict.declared,
+        declared=None if verdict.promise is None else str(verdict.promise),
         seen=verdict.seen,
         seen_address=answer.source,
         interface=answer.interface,
-        agrees=None if verdict.declared is None else cause is None,
+        agrees=None if verdict.promise is None else cause is None,
         remedy=cause and cause.remedy,
     )
     return found

@@ -11,14 +11,16 @@ import typing as t
 from .._engine import backends, restraint
 from .._engine.backend import Repair
 from .._engine.detect import Node
+from .._engine.fixed_addresses import without_missing
 from .._engine.reconcile import Result, reconcile
 from .._engine.ruleset import Ruleset, exempt_in_the_end, from_config
 from .._errors import ConfigError, NodeError
 from .._policy.policy import Config
+from .._policy.values import Network, parse_cidr
 from .._system.ip_families import FAMILIES, IPV4, IPV6
 from .._twin import ipvs, node_state, twin
-from .._twin.values import PROTOCOLS, NotAvailable, Question, Unseen
-from . import explanations, health, questions, verification
+from .._twin.values import PROTOCOLS, NotAvailable, Question
+from . import explanations, health, promises, senders, verification
 from .health import ERROR, INFO, WARNING, Health
 
 Data = t.Dict[str, t.Any]
@@ -56,8 +58,12 @@ class Request(t.NamedTuple):
     protocol: str = "tcp"
     port: int = 80
     verify: bool = False
-    #: of the questions of a verification, for each version of IP; 0: no limit
-    max_questions: int = verification.LIMIT
+    #: of the questions of a verification, for each IP version; 0: no limit
+    max_questions: int = verification.QUESTIONS
+    #: of a verification, in seconds; 0: no limit
+    max_seconds: int = verification.SECONDS
+    #: networks in which all pods of the node lie; empty: by the routes of the node
+    pod_cidrs: t.Tuple[Network, ...] = ()
 
 
 def request(
@@ -66,14 +72,18 @@ def request(
     protocol: str = "tcp",
     port: int = 80,
     verify: bool = False,
-    max_questions: int = verification.LIMIT,
+    max_questions: int = verification.QUESTIONS,
+    max_seconds: int = verification.SECONDS,
+    pod_cidrs: t.Sequence[str] = (),
 ) -> Request:
     """Check what is asked for.
 
     :param verify: whether to verify the node.
     :param max_questions: of the verification.
-    :raises ConfigError: not an address, two IP versions in one question, a port outside of 1-65535, or a negative
-        number of questions.
+    :param max_seconds: of the verification.
+    :param pod_cidrs: networks in which all pods of the node lie.
+    :raises ConfigError: not an address or network, two IP versions in one question, a port outside of 1-65535, or a
+        negative limit.
     """
     sender = None if source is None else _address("source", source)
     receivers = [_address("destinations", one) for one in destinations]
@@ -87,10 +97,13 @@ def request(
         raise ConfigError("protocol: %s is unknown: use %s" % (protocol, ", ".join(sorted(PROTOCOLS))))
     if not 1 <= port <= 65535:
         raise ConfigError("port: %d is outside 1-65535" % port)
-    if max_questions < 0:
-        raise ConfigError("max_questions: %d is negative: give how many may be asked, or 0 for all" % max_questions)
+    for name, value in (("max_questions", max_questions), ("max_seconds", max_seconds)):
+        if value < 0:
+            raise ConfigError("%s: %d is negative: give a limit, or 0 for none" % (name, value))
+    networks = tuple(map(parse_cidr, pod_cidrs))
     source = None if sender is None else str(sender)
-    return Request(tuple(map(str, receivers)), source, protocol, port, verify, max_questions)
+    addresses = tuple(map(str, receivers))
+    return Request(addresses, source, protocol, port, verify, max_questions, max_seconds, networks)
 
 
 def _address(option: str, value: t.Any) -> t.Any:
@@ -130,6 +143,7 @@ def inspect(
         "conflicts": [],
         "questions": 0,
         "questions_left_out": 0,
+        "untested": [],
         "limits": [],
         "verified": None,
         "summary": "",
@@ -138,26 +152,32 @@ def inspect(
         findings += _ask(node, policy, rulesets, wanted, progress, found)
     found["health"] = [one._asdict() for one in findings]
     if wanted.verify:
-        found["verified"], found["summary"] = _verdict(policy, findings, found)
+        found["verified"], found["summary"] = _verdict(policy, rulesets, findings, found)
     return found
 
 
-def _verdict(policy: ComparedPolicy, findings: t.Sequence[Health], found: Data) -> t.Tuple[t.Optional[bool], str]:
-    """Whether traffic leaves as declared, none where that is not known; and the same in one line."""
-    untested = [one.text for one in findings if one.code == "no_copy"]
-    if untested:
-        return None, "not verified: %s" % untested[0]
-    if policy.origin == NOWHERE:
-        return None, "not verified: no policy is declared"
-    left_out = found["questions_left_out"]
+def _verdict(
+    policy: ComparedPolicy, rulesets: t.Mapping[str, Ruleset], findings: t.Sequence[Health], found: Data
+) -> t.Tuple[t.Optional[bool], str]:
+    """Return whether all traffic matches the policy, None if not all could be tested; and the same in one line."""
+    problems = [one.text for one in findings if one.code == "no_copy"]
+    if policy.origin == NOWHERE or not rulesets:
+        problems = ["there is no policy"]
+    if problems:
+        return None, "not verified: %s" % problems[0]
     asked = "%d questions" % found["questions"]
-    if left_out:
-        asked = "%d of %d questions" % (found["questions"], found["questions"] + left_out)
     causes = explanations.causes(found["conflicts"])
-    if not causes:
-        return True, "%s, all as declared" % asked
-    more = " (and %d more)" % (len(causes) - 1) if causes[1:] else ""
-    return False, "%s, not all as declared: %s%s" % (asked, causes[0][1], more)
+    if causes:
+        return False, "%s, not all as declared: %s%s" % (asked, causes[0][1], _more(causes))
+    missed = found["untested"]
+    if missed:
+        tested = "%s, as declared; " % asked if found["questions"] else ""
+        return None, "%snot tested: %s%s" % (tested, missed[0]["text"], _more(missed))
+    return True, "%s, all as declared" % asked
+
+
+def _more(found: t.Sequence[t.Any]) -> str:
+    return " (and %d more)" % (len(found) - 1) if found[1:] else ""
 
 
 def _rulesets(node: Node, policy: ComparedPolicy, result: Result) -> t.Dict[str, Ruleset]:
@@ -165,13 +185,14 @@ def _rulesets(node: Node, policy: ComparedPolicy, result: Result) -> t.Dict[str,
     if policy.origin == FROM_RULES:
         found = {change.family: change.plan.found.ruleset for change in result.managed}
         return {family: ruleset for family, ruleset in found.items() if ruleset is not None}
-    families = FAMILIES if policy.config.enable_ipv6 else (IPV4,)
+    config, _missing = without_missing(policy.config)
+    families = FAMILIES if config.enable_ipv6 else (IPV4,)
     kind = next(kind for kind in backends.BACKENDS if kind.name == result.backend)
     wanted = {}
     for family in families:
         tool = kind.tool(node, family)
         random_fully = tool is not None and tool.version >= kind.random_fully_since
-        wanted[family] = from_config(policy.config, family, random_fully)
+        wanted[family] = from_config(config, family, random_fully)
     return wanted
 
 
@@ -245,7 +266,7 @@ def _ask(
     found: Data,
 ) -> t.Iterator[Health]:
     """Put the questions to a copy of the node, and write the answers to ``found``."""
-    declared = explanations.declaration_of(rulesets)
+    declared = promises.policy_of(rulesets, wanted.pod_cidrs)
     try:
         copy = twin.build(node_state.read(node.run), node.run)
     except NodeError as exc:
@@ -268,15 +289,15 @@ def _ask(
             for one in wanted.destinations
         ]
         found["explanations"] = explanations.explain(copy, declared, asked)
-        unseen: t.Sequence[Unseen] = copy.unseen
         if wanted.verify:
-            report = verification.verify(copy, declared, wanted.max_questions, progress)
-            unseen = report.unseen
+            limits = verification.Limits(wanted.max_questions, wanted.max_seconds)
+            report = verification.verify(copy, declared, limits, progress)
             found["questions"], found["questions_left_out"] = report.questions, report.left_out
             found["conflicts"] = [data for one in report.conflicts for data in explanations.conflict(one)]
+            found["untested"] = [dict(one._asdict(), ranges=list(one.ranges)) for one in report.untested]
             yield from _report_health(report)
-    found["limits"] = [one._asdict() for one in unseen]
-    if IPV6 not in rulesets and policy.origin != NOWHERE and questions.example_pod(copy.state, 6):
+    found["limits"] = [one._asdict() for one in copy.unseen]
+    if IPV6 not in rulesets and policy.origin != NOWHERE and senders.example_pod(copy.state, 6):
         yield Health(
             "ipv6_not_managed",
             WARNING,
@@ -290,14 +311,17 @@ def _report_health(report: verification.Report) -> t.Iterator[Health]:
         yield Health(
             "conflict",
             ERROR if one.severity == verification.ERROR else WARNING,
-            "%s: declared to show the address of the %s, but the other side sees %s (rule of: %s)"
+            "%s: by the policy the other side sees %s, but it sees %s (rule of: %s)"
             % (", ".join(one.ranges[:3]) + (" ..." if one.ranges[3:] else ""), one.declared, one.seen, one.owner),
             one.remedy,
         )
-    if report.left_out:
+    for missed in report.untested:
+        yield Health("not_tested", WARNING, "not tested: %s" % missed.text, "")
+    if report.leaked:
         yield Health(
-            "incomplete",
-            WARNING,
-            "%d questions beyond the limit were not asked" % report.left_out,
-            "ip-masq-agent verify --max-questions 0 asks all (max_questions of the module ip_masq_info)",
+            "leaks",
+            INFO,
+            "packets that conntrack calls invalid leave with the pod's address (%d of %d sent): no NAT rule sees them"
+            % (report.leaked, report.stray),
+            "",
         )

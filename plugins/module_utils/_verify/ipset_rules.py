@@ -47,8 +47,6 @@ def read(one: IpSet, sources: t.Sequence[bool], known: Known) -> t.List[Conditio
 def _entries(one: IpSet, sources: t.Sequence[bool], known: Known) -> t.List[Conditions]:
     header = netlink.attributes(one.header)
     data = netlink.attributes(header.get(_DATA, b""))
-    if _TIMEOUT in data:
-        raise UnknownError("entries of the set %s of ipset that end by themselves" % one.name)
     if one.kind == "list:set":
         by_name = {other.name: other for other in known.ipsets}
         names = [netlink.name(netlink.attributes(entry).get(_NAME, b"")) for entry in one.entries]
@@ -104,7 +102,8 @@ def _entry(
     known: Known,
     data: t.Mapping[int, bytes],
 ) -> t.Optional[Conditions]:
-    if _TIMEOUT in entry:
+    # Of a set with timeouts, 0 is an entry without one.
+    if any(entry.get(_TIMEOUT, b"")):
         raise UnknownError("entries of a set of ipset that end by themselves")
     match: t.Optional[Conditions] = {}
     addresses = iter(_ADDRESSES)

@@ -296,7 +296,8 @@ class Lookups:
         self._addresses = self._read_addresses(routing)
         self._outcomes: t.Dict[t.Tuple[t.Any, ...], Outcome] = {}
         self._routes = self._read_routes(routing)
-        self._selectors = [self._selector(body) for body in routing.rules if body[0] == self._family]
+        self._rules = [body for body in routing.rules if body[0] == self._family]
+        self._selectors = list(map(self._selector, self._rules))
         self._partitions: t.Dict[int, Partition[t.Tuple[_Entry, ...]]] = {}
 
     # what others need to know
@@ -308,6 +309,11 @@ class Lookups:
         for selector in self._selectors:
             found |= selector.mask
         return found
+
+    @property
+    def tos_tested(self) -> bool:
+        """Whether a routing rule asks for the TOS or DSCP of packets."""
+        return any(body[3] or _FRA_DSCP in netlink.attributes(body[_HEADER.size :]) for body in self._rules)
 
     def signature(self, link: str) -> t.Tuple[t.Any, ...]:
         """Return what the routing rules tell a link from others by."""

@@ -779,6 +779,9 @@ class _Reader:
             for one in reading.alternatives if varied else [{}]:
                 action(one)
         except UnknownError as exc:
+            if kind == SOURCE:  # which address it is, the kernel tells
+                self._end(Action(SOURCE))
+                return
             reading.act_unknown(str(exc))
             reading.over = True
             return

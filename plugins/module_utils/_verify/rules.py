@@ -86,7 +86,7 @@ DROP = "drop"
 RETURN = "return"
 JUMP = "jump"
 GOTO = "goto"
-#: a new source address: MASQUERADE (``addresses`` None), SNAT; ends a chain of type nat
+#: a new source address: MASQUERADE, SNAT (``addresses``: where they are known); ends a chain of type nat
 SOURCE = "source"
 #: a new destination: DNAT, or (``addresses`` None, ``local``) REDIRECT
 DESTINATION = "destination"

@@ -1,95 +1,58 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whether a node does what its policy declares: every group of packets is tested, and each answer compared."""
+"""Send a packet for each way that packets of pods can take through a node, and compare the answers with the policy.
+
+What is not understood, not copied or not asked is returned as :class:`Untested`, never as something that agrees.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import random
+import time
 import typing as t
 
-from .._engine import actors
 from .._policy import spans
 from .._policy.spans import Spans
-from .._twin import routing
 from .._twin.twin import Twin
-from .._twin.values import DROPPED, REJECTED, SENT, Answer, Question, Rule, Unseen
-from .matches import ALIKE, BEYOND
-from .questions import Boundaries, Cell, Choice
-from .survey import Survey, survey
+from .._twin.values import DELIVERED, NOT_ASKED, PROTOCOLS, SENT, Answer, Question, Rule, Unseen
+from . import regions
+from .judge import Addresses, Verdict, blame, is_silent, judge, owner
+from .lookups import LEAVES, Unknown
+from .model import Model
+from .promises import NODE, Policy
+from .regions import Region
+from .rules import WITH_PORTS
+from .ways import DELIVERED as TO_NODE
+from .ways import DROPPED as BY_FILTER
+from .ways import Target, Way, Ways
 
-#: What a policy declares of a packet that leaves: it shows the address of the pod, or one of the node.
-POD = "pod"
-NODE = "node"
-
-#: A packet leaves otherwise than declared: always; or sometimes, by chance, or by an order that the node does not tell.
+#: A packet leaves with another address than the policy says: always; or sometimes, by chance.
 ERROR = "error"
 WARNING = "warning"
 
-#: How many questions are put at most, where no other number is asked for; that takes some seconds.
-LIMIT = 5000
-#: How many are put at a time: after each of these parts the progress is told.
-_AT_A_TIME = 1000
-#: How often a question is put again until a rule that chance left out decides once more.
-_RETRIES = 32
-#: Into how many parts an interval is divided of which nothing came out, and how many such intervals are.
-_PARTS = 64
+#: Limits of a verification: questions for each IP version, and seconds.
+QUESTIONS = 100000
+SECONDS = 60
+#: How many questions are put at a time: after each part the progress is told, and the time looked at.
+_AT_A_TIME = 500
+#: How often a question is put until chance has chosen the way that it is about.
+_TRIES = 64
+#: How often another random packet is taken, if it is one that is asked already.
+_ATTEMPTS = 4
+#: Two verifications of one node ask the same.
+_SEED = 20240229
 
-
-class Declaration(t.NamedTuple):
-    """What was declared.
-
-    ``declares`` says of source, destination, protocol, port and interface of a packet that leaves the node: POD, NODE,
-    or none where nothing was declared. The interface may be left out. ``pods`` are networks in which all pods of this
-    node lie; none where that is not known. ``leaves`` says of a rule that let a packet pass whether it leaves the
-    packet to other programs, so that nothing is declared of it.
-    """
-
-    declares: t.Callable[..., t.Optional[str]]
-    boundaries: Boundaries = Boundaries()
-    pods: t.Tuple[t.Any, ...] = ()
-    leaves: t.Callable[[Rule], bool] = lambda _rule: False
-
-
-def exempt(networks: t.Sequence[t.Any], sources: t.Sequence[t.Any] = (), others: t.Optional[str] = NODE) -> Declaration:
-    """The usual policy: what goes to some ranges shows the pod, all else shows the node.
-
-    :param networks: the ranges.
-    :param sources: networks of pods that are meant; none: all.
-    :param others: what is declared outside of the ranges.
-    """
-    exempted, meant = Addresses(networks), Addresses(sources)
-
-    def declares(
-        source: str, destination: str, _protocol: str, _port: int, _interface: t.Optional[str] = None
-    ) -> t.Optional[str]:
-        if sources and source not in meant:
-            return None
-        return POD if destination in exempted else others
-
-    return Declaration(declares, Boundaries(tuple(networks), tuple(sources)), tuple(sources))
-
-
-class Addresses:
-    """The addresses of networks of both families; to look one up takes no longer where there are thousands of them."""
-
-    def __init__(self, networks: t.Iterable[t.Any]) -> None:
-        listed = list(networks)
-        self._spans = {
-            version: spans.of_networks(network for network in listed if network.version == version)
-            for version in (4, 6)
-        }
-
-    def __contains__(self, address: str) -> bool:
-        value = ipaddress.ip_address(address)
-        return spans.contains(self._spans[value.version], int(value))
+_NAMES = {number: name for name, number in PROTOCOLS.items()}
+_ALL_PORTS: Spans = ((1, 0xFFFF),)
 
 
 class Conflict(t.NamedTuple):
-    """Packets that leave otherwise than declared.
+    """Packets that leave otherwise than the policy says.
 
     ``ranges`` are the destinations, as networks; ``services`` and ``sources`` the protocols with their ports, and the
-    pods, where it concerns only some: examples of each. ``seen`` is what the other side saw.
+    pods, if it concerns only some of them. ``seen`` is what the other side sees.
     """
 
     ranges: t.Tuple[str, ...]
@@ -104,23 +67,37 @@ class Conflict(t.NamedTuple):
     example: Answer
 
 
+class Untested(t.NamedTuple):
+    """Why not all packets are tested. ``code`` is stable; ``ranges`` are the destinations, empty for all."""
+
+    code: str
+    text: str
+    ranges: t.Tuple[str, ...] = ()
+
+
 class Report(t.NamedTuple):
-    """The outcome. ``left_out`` is the number of questions beyond the limit; ``unseen`` what makes it less certain."""
+    """The outcome. ``left_out`` counts questions beyond a limit.
+
+    ``stray`` and ``leaked`` count packets that conntrack calls invalid of groups that are masqueraded: those that left
+    the node, and those of them with the address of the pod.
+    """
 
     questions: int
     left_out: int
     conflicts: t.Tuple[Conflict, ...]
-    unseen: t.Tuple[Unseen, ...]
+    untested: t.Tuple[Untested, ...]
+    stray: int = 0
+    leaked: int = 0
 
 
-class _Finding(t.NamedTuple):
-    """One answer that is not as declared."""
+class Limits(t.NamedTuple):
+    """Of a verification: questions for each IP version, and seconds; 0: no limit."""
 
-    cell: Cell
-    answer: Answer
-    declared: str
-    seen: str
-    always: bool
+    questions: int = QUESTIONS
+    seconds: float = SECONDS
+
+
+DEFAULT = Limits()
 
 
 #: Called with the number of questions that were put, and of those that will be.
@@ -131,254 +108,358 @@ def no_progress(_asked: int, _all: int) -> None:
     """Tell nobody."""
 
 
-def verify(twin: Twin, declaration: Declaration, limit: int = LIMIT, progress: Progress = no_progress) -> Report:
-    """Ask the twin of a node all questions that matter.
+def verify(twin: Twin, policy: Policy, limits: Limits = DEFAULT, progress: Progress = no_progress) -> Report:
+    """Ask the copy of a node all that matters, as far as the limits allow.
 
-    :param limit: of questions, for each version of IP; 0: no limit.
-    :raises NodeError: the twin does not answer.
+    :param progress: told how far it is.
+    :raises NodeError: the copy does not answer.
     """
-    mine = routing.local_addresses(twin.state.routing)
-    asked = left_out = 0
-    findings: t.List[_Finding] = []
-    unseen = list(twin.unseen)
-    for version in (4, 6):
-        surveyed = survey(twin.state, version)
-        choice = Choice(twin.state, surveyed, declaration.boundaries, declaration.pods)
-        checker = _Checker(twin, declaration, mine, choice, progress)
-        findings += checker.findings(limit)
-        asked += checker.asked
-        left_out += checker.left_out
-        unseen += _limits(surveyed)
-    return Report(asked, left_out, tuple(_conflicts(twin, declaration, findings)), tuple(dict.fromkeys(unseen)))
+    until = time.monotonic() + limits.seconds if limits.seconds else None
+    runs = [_Run(twin, policy, version, limits.questions, until, progress) for version in sorted(policy.entries)]
+    untested = [_not_copied(unseen) for unseen in twin.unseen if unseen.code not in HARMLESS]
+    for run in runs:
+        run.ask()
+        untested += run.untested()
+    return Report(
+        sum(run.asked for run in runs),
+        sum(run.left_out for run in runs),
+        tuple(one for run in runs for one in run.conflicts()),
+        tuple(dict.fromkeys(untested)),
+        sum(run.stray for run in runs),
+        sum(run.leaked for run in runs),
+    )
 
 
-class _Checker:
-    """Asks about one version of IP."""
-
-    def __init__(
-        self, twin: Twin, declaration: Declaration, mine: t.Container[str], choice: Choice, progress: Progress
-    ) -> None:
-        self.asked = self.left_out = 0
-        self._progress = progress
-        self._twin = twin
-        self._declaration = declaration
-        self._mine = mine
-        self._choice = choice
-
-    def findings(self, limit: int) -> t.List[_Finding]:
-        """All answers that are not as declared."""
-        cells = self._choice.cells()
-        chosen = _spread(cells, limit)
-        found, silent = self._ask(chosen)
-        self.left_out += sum(len(cell.questions) for cell in cells) - self.asked
-        # Of these nothing came out: something may be let through beside what was asked.
-        parts = [part for cell in silent for _number, part in zip(range(_PARTS), self._choice.refined(cell))]
-        more, _silent = self._ask(_spread(parts, limit))
-        return found + more
-
-    def _ask(self, cells: t.Sequence[Cell]) -> t.Tuple[t.List[_Finding], t.List[Cell]]:
-        """The findings, and the cells of which nothing came out."""
-        answers = self._answers([question for cell in cells for question in cell.questions])
-        found: t.List[_Finding] = []
-        silent: t.List[Cell] = []
-        for cell in cells:
-            given = [next(answers) for _question in cell.questions]
-            mine = [possible for answer in given for possible in (answer, *answer.alternatives)]
-            judged = [(answer, _broken(self._declaration, self._mine, answer)) for answer in mine]
-            broken = [(answer, verdict) for answer, verdict in judged if verdict is not None]
-            if broken:
-                (answer, (declared, seen)) = broken[0]
-                found.append(_Finding(cell, answer, declared, seen, len(broken) == len(mine)))
-            elif all(answer.outcome in (DROPPED, REJECTED) for answer in mine):
-                silent.append(cell)
-        return found, silent
-
-    def _answers(self, questions: t.Sequence[Question]) -> t.Iterator[Answer]:
-        for start in range(0, len(questions), _AT_A_TIME):
-            part = questions[start : start + _AT_A_TIME]
-            answers = self._twin.ask(part)
-            self.asked += len(part)
-            self._progress(start + len(part), len(questions))
-            yield from answers
-
-
-class Verdict(t.NamedTuple):
-    """What a policy declares of a packet, and what the other side saw: POD, NODE, or another address."""
-
-    declared: t.Optional[str]
-    seen: str
-
-    @property
-    def agrees(self) -> bool:
-        """Whether nothing else was declared."""
-        return self.declared in (None, self.seen)
-
-
-def judge(declaration: Declaration, mine: t.Container[str], answer: Answer) -> t.Optional[Verdict]:
-    """Hold an answer against a policy; none where the packet did not leave the node.
-
-    :param mine: the addresses of the node.
-    """
-    if answer.outcome != SENT or answer.source is None or answer.destination is None:
-        return None
-    question = answer.question
-    seen = answer.source
-    if seen in mine:
-        seen = NODE
-    elif seen == question.source:
-        seen = POD
-    if question.source is None or question.source in mine:  # a policy is about pods
-        return Verdict(None, seen)
-    if any(map(declaration.leaves, answer.passed)):
-        return Verdict(None, seen)
-    port = question.port if answer.destination_port is None else answer.destination_port
-    declared = declaration.declares(question.source, answer.destination, question.protocol, port, answer.interface)
-    return Verdict(declared, seen)
-
-
-class Blame(t.NamedTuple):
-    """Who made the rule that decided against a policy, and what ends its effect."""
-
-    owner: str
-    remedy: str
-
-
-def owner(rule: Rule) -> actors.Actor:
-    """Who made a rule."""
-    return actors.owner(rule.table.partition(" ")[2], rule.chain, rule.text)
-
-
-def blame(verdict: Verdict, rule: t.Optional[Rule]) -> t.Optional[Blame]:
-    """The cause of a verdict that does not agree; none where a rule translates only what has to be translated."""
-    actor = owner(rule) if rule is not None else None
-    if actor is not None and actor.benign:
-        if verdict.seen != POD:
-            return None
-        actor = None  # it only let the packet pass; the rule that is missing is another one
-    if actor is None:
-        return Blame("none", _NO_RULE)
-    other = _OTHER_POLICY.get((verdict.declared, verdict.seen), "") if actor is actors.UNKNOWN else ""
-    return Blame(actor.name, actor.remedy + other)
-
-
-#: What an operator may do who wants to keep a rule, by what was declared and what was seen.
-_OTHER_POLICY: t.Dict[t.Tuple[t.Optional[str], str], str] = {
-    (POD, NODE): ", or masquerade the range in the policy",
-    (NODE, POD): ", or exempt the range in the policy",
+#: What a copy may lack without a wrong source address, and why.
+HARMLESS = {
+    "trace": "only the rule that decides is not told",
+    "offload": "a connection is offloaded once its first packet has passed the rules",
 }
 
 
-def _broken(declaration: Declaration, mine: t.Container[str], answer: Answer) -> t.Optional[t.Tuple[str, str]]:
-    """What was declared and what was seen, where they differ."""
-    verdict = judge(declaration, mine, answer)
-    if verdict is None or verdict.declared is None or verdict.agrees:
-        return None
-    return verdict.declared, verdict.seen
+def _not_copied(unseen: Unseen) -> Untested:
+    return Untested(unseen.code, "not in the copy: %s" % unseen.text)
 
 
-def _spread(cells: t.Sequence[Cell], limit: int) -> t.List[Cell]:
-    """As many cells as the limit allows: all, or some from everywhere."""
-    total = sum(len(cell.questions) for cell in cells)
-    if total <= (limit or total):
-        return list(cells)
-    chosen, used = [], 0
-    plain = [cell for cell in cells if not cell.service and not cell.sender]
-    others = [cell for cell in cells if cell.service or cell.sender]
-    for part in (plain, others):
-        room = limit - used
-        weight = sum(len(cell.questions) for cell in part)
-        taken = 0
-        for number, cell in enumerate(part, 1):
-            if weight and taken + len(cell.questions) <= min(room, room * number // max(len(part), 1) + 1, weight):
-                chosen.append(cell)
-                taken += len(cell.questions)
-        used += taken
-    return chosen
+class _Finding(t.NamedTuple):
+    """An answer about a way that does not agree with the policy."""
+
+    way: Way
+    answer: Answer
+    verdict: Verdict
 
 
-def _limits(surveyed: Survey) -> t.Iterator[Unseen]:
-    """What rules ask for that questions do not vary, or that the twin cannot know."""
-    for feature, place in sorted(surveyed.features.items()):
-        if feature in BEYOND:
-            yield Unseen(
-                feature, "a rule in table %s asks for %s: the twin does not know that" % (place, BEYOND[feature])
-            )
-        elif feature in ALIKE:
-            yield Unseen(feature, "a rule in table %s asks for %s: only one kind was asked" % (place, ALIKE[feature]))
-    if surveyed.foreign_marks:
-        yield Unseen(
-            "mark",
-            "rules test bits 0x%x of marks that no rule sets: a running program may" % surveyed.foreign_marks,
-        )
+class _Reason(t.NamedTuple):
+    """Why packets are not tested: a stable code, and what is not understood of a rule or route."""
+
+    code: str
+    unknown: t.Optional[Unknown] = None
 
 
-def _conflicts(twin: Twin, declaration: Declaration, findings: t.Sequence[_Finding]) -> t.Iterator[Conflict]:
-    """Findings with the same cause, and of one version of IP, in one."""
-    groups: t.Dict[t.Tuple[str, str, t.Optional[Rule], str, bool], t.List[t.Tuple[_Finding, Answer]]] = {}
-    for finding, answer in zip(findings, _explain(twin, findings)):
-        if any(map(declaration.leaves, answer.passed)):
-            continue
-        key = (
-            finding.declared,
-            finding.seen,
-            answer.decided_by,
-            ERROR if finding.always else WARNING,
-            ":" in answer.question.destination,
-        )
-        groups.setdefault(key, []).append((finding, answer))
-    for (declared, seen, rule, severity, _ipv6), members in groups.items():
-        cause = blame(Verdict(declared, seen), rule)
-        if cause is None:
-            continue
-        cells = [finding.cell for finding, _answer in members]
-        yield Conflict(
-            ranges=_ranges(cells),
-            declared=declared,
-            seen=seen,
-            decided_by=rule,
-            owner=cause.owner,
-            severity=severity,
-            remedy=cause.remedy,
-            services=_named(cells, lambda cell: cell.service, lambda one: "%s/%d" % (one.protocol, one.port)),
-            sources=_named(cells, lambda cell: cell.sender, lambda one: str(one.source)),
-            example=members[0][1],
-        )
+class _Run:
+    """Asks about one IP version."""
 
+    def __init__(
+        self, twin: Twin, policy: Policy, version: int, limit: int, until: t.Optional[float], progress: Progress
+    ) -> None:
+        self.asked = self.left_out = self.stray = self.leaked = 0
+        self._twin = twin
+        self._policy = policy
+        self._version = version
+        self._limit = limit
+        self._until = until
+        self._progress = progress
+        self._addresses = Addresses(twin.state)
+        self._random = random.Random(_SEED)
+        self._model = Model(twin.state, version, policy, self._seconds())
+        self._findings: t.List[_Finding] = []
+        #: ways of which the policy holds in one order of chains of the same priority, and not in another
+        self._tied: t.Dict[t.Any, t.List[t.Tuple[Way, Answer]]] = {}
+        self._untested: t.Dict[_Reason, t.List[Region]] = {}
+        #: an answer for each promise and link of what is masqueraded
+        self._masqueraded: t.Dict[t.Tuple[str, t.Optional[str]], Answer] = {}
 
-_NO_RULE = "no rule translates the source address: ip-masq-agent sync; a rule that exempts more may come before it"
+    def _seconds(self) -> t.Optional[float]:
+        return None if self._until is None else max(self._until - time.monotonic(), 0.0)
 
+    def _miss(self, code: str, missed: t.Iterable[Region], unknown: t.Optional[Unknown] = None) -> None:
+        self._untested.setdefault(_Reason(code, unknown), []).extend(missed)
 
-def _explain(twin: Twin, findings: t.Sequence[_Finding]) -> t.List[Answer]:
-    """The answers once more, with the rules that decided."""
-    answers = twin.ask([finding.answer.question for finding in findings], explain=True)
-    for number, finding in enumerate(findings):
-        for _attempt in range(_RETRIES):
-            same = _like(finding.answer, answers[number])
-            if same is not None:
-                answers[number] = same
+    def ask(self) -> None:
+        """Ask about every way that packets can take."""
+        silent = self._about(self._model.found)
+        if silent:
+            # Of these nothing came out: something may be let through beside what was asked.
+            self._about(self._model.divided(silent, self._seconds()))
+        self._compare_orders()
+        self._ask_strays()
+
+    def _about(self, found: Ways) -> t.List[Way]:
+        """Ask about ways. Return those of which nothing came out, although no rule that was run drops them."""
+        if found.rest:
+            self._miss("time", found.rest)
+        for way in found.ways:
+            for unknown in way.unknown:
+                self._miss("unknown_rule", way.regions, unknown)
+        silent = []
+        waiting = [way for way in found.ways if way.end != BY_FILTER]
+        for attempt in range(_TRIES):
+            again = []
+            for way, answers in self._put(waiting, found):
+                fitting = [answer for answer in answers if way.unknown or _fits(way, answer)]
+                self._judge(way, answers)
+                if not fitting and way.chance:
+                    again.append(way)
+                elif len(fitting) < len(answers) and not way.chance:
+                    self._miss("unpredicted", way.regions)
+                elif all(map(is_silent, fitting)):
+                    silent.append(way)
+            waiting = again
+            if not waiting or attempt == _TRIES - 1:
                 break
-            (answers[number],) = twin.ask([finding.answer.question], explain=True)
-    return answers
+        for way in waiting:
+            self._miss("chance", way.regions)
+        return silent
+
+    # questions
+
+    def _put(self, some: t.Sequence[Way], found: Ways) -> t.Iterator[t.Tuple[Way, t.List[Answer]]]:
+        """Put the questions of ways, as far as the limits allow, and return the answers."""
+        pairs = [(way, questions) for way in some for questions in [self._questions(way, found)] if questions]
+        total = self.asked + sum(len(questions) for _way, questions in pairs)
+        for start in range(0, len(pairs), _AT_A_TIME):
+            part = []
+            room = self._limit - self.asked if self._limit else total
+            late = self._until is not None and time.monotonic() >= self._until
+            for way, questions in pairs[start : start + _AT_A_TIME]:
+                room -= len(questions)
+                if late or room < 0:
+                    self.left_out += len(questions)
+                    self._miss("time" if late else "limit", way.regions)
+                else:
+                    part.append((way, questions))
+            answers = self._twin.ask([question for _way, questions in part for question in questions])
+            place = 0
+            for way, questions in part:
+                self.asked += len(questions)
+                yield way, answers[place : place + len(questions)]
+                place += len(questions)
+            self._progress(self.asked, total)
+
+    def _questions(self, way: Way, found: Ways) -> t.List[Question]:
+        """Return a packet from the middle of a way's largest region, and a random one of any region."""
+        packets = [regions.packet(max(way.regions, key=regions.size))]
+        for _attempt in range(_ATTEMPTS):
+            another = self._random.choice(way.regions)
+            packet = regions.packet(another, self._random)
+            if packet not in packets:
+                packets.append(packet)
+                break
+        any_port = way.regions[0].source_port == _ALL_PORTS
+        questions = [
+            self._question(packet, self._model.link_of(found, way, packet.source), any_port) for packet in packets
+        ]
+        # A packet of a pod to itself passes the node only if a Service translates it.
+        return [one for one in questions if way.targets or one.source != one.destination]
+
+    def _question(self, packet: regions.Packet, link: str, any_port: bool) -> Question:
+        protocol, port = packet.service >> 16, packet.service & 0xFFFF
+        name = _NAMES[protocol] if protocol in WITH_PORTS else "icmp"
+        return Question(
+            destination=str(self._address(packet.destination)),
+            source=str(self._address(packet.source)),
+            interface=link,
+            protocol=name,
+            port=port,
+            source_port=None if any_port else packet.source_port,
+        )
+
+    def _address(self, number: int) -> t.Any:
+        return ipaddress.IPv4Address(number) if self._version == 4 else ipaddress.IPv6Address(number)
+
+    # answers
+
+    def _judge(self, way: Way, answers: t.Sequence[Answer]) -> None:
+        """Compare answers about a way with the policy."""
+        for answer in answers:
+            if answer.outcome == NOT_ASKED:
+                self._miss("not_asked", way.regions)
+                continue
+            possible = (answer, *answer.alternatives)
+            verdicts = [(one, judge(self._policy, self._addresses, one)) for one in possible]
+            broken = [(one, verdict) for one, verdict in verdicts if verdict is not None and not verdict.agrees]
+            if broken and len(broken) < len(possible):
+                key = (tuple(verdict for _one, verdict in verdicts), self._model.late(way))
+                self._tied.setdefault(key, []).append((way, answer))
+            elif broken:
+                self._findings.append(_Finding(way, *broken[0]))
+            for one, verdict in verdicts:
+                if verdict is not None and verdict.promise is not None and verdict.promise.kind == NODE:
+                    self._masqueraded.setdefault((str(verdict.promise), one.interface), one)
+
+    def _ask_strays(self) -> None:
+        """Send a packet that conntrack calls invalid for each group that is masqueraded."""
+        questions = [
+            answer.question._replace(protocol="tcp", port=answer.question.port or 80, stray=True)
+            for answer in self._masqueraded.values()
+            if answer.destination == answer.question.destination
+        ]
+        for answer in self._twin.ask(questions) if questions else ():
+            if answer.outcome == SENT:
+                self.stray += 1
+                self.leaked += answer.source == answer.question.source
+
+    def _compare_orders(self) -> None:
+        """Note ways whose source address depends on an order of chains that the kernel does not tell."""
+        for members in self._tied.values():
+            (answer,) = self._twin.ask([members[0][1].question], explain=True)
+            for one in (answer, *answer.alternatives):
+                verdict = judge(self._policy, self._addresses, one)
+                if verdict is not None and not verdict.agrees and blame(verdict, one) is not None:
+                    self._miss("order", [region for way, _answer in members for region in way.regions])
+                    break
+
+    def conflicts(self) -> t.Iterator[Conflict]:
+        """Return what does not agree with the policy, in one for each cause."""
+        groups: t.Dict[t.Any, t.List[_Finding]] = {}
+        for finding in self._findings:
+            certain = not finding.way.chance and not finding.way.unknown
+            groups.setdefault((finding.verdict, self._model.late(finding.way), certain), []).append(finding)
+        causes: t.Dict[t.Any, t.Tuple[t.List[Region], Answer]] = {}
+        for (verdict, _late, certain), members in groups.items():
+            answer = self._explained(members[0].answer)
+            cause = blame(verdict, answer)
+            if cause is None or any(map(self._policy.leaves, answer.passed)):
+                continue
+            key = (verdict, certain, answer.decided_by, cause)
+            affected, _example = causes.setdefault(key, ([], answer))
+            affected += [region for finding in members for region in finding.way.regions]
+        for (verdict, certain, rule, cause), (affected, example) in causes.items():
+            yield Conflict(
+                ranges=self._ranges(affected),
+                declared=str(verdict.promise),
+                seen=verdict.seen,
+                decided_by=rule,
+                owner=cause.owner,
+                severity=ERROR if certain else WARNING,
+                remedy=cause.remedy,
+                services=self._services(affected),
+                sources=self._sources(affected),
+                example=example,
+            )
+
+    def _explained(self, wanted: Answer) -> Answer:
+        """Return an answer once more, with the rules that decided."""
+        for _attempt in range(_TRIES):
+            (answer,) = self._twin.ask([wanted.question], explain=True)
+            for possible in (answer, *answer.alternatives):
+                if possible.outside == wanted.outside:
+                    return possible
+        return wanted
+
+    def _ranges(self, affected: t.Iterable[Region]) -> t.Tuple[str, ...]:
+        union = spans.of(span for region in affected for span in region.destination)
+        return tuple(map(str, spans.networks(union, self._version)))
+
+    def _services(self, affected: t.Sequence[Region]) -> t.Tuple[str, ...]:
+        """Return the protocols and ports that are affected; empty: all."""
+        union = spans.of(span for region in affected for span in region.service)
+        if union == self._model.services:
+            return ()
+        return tuple(_service_text(first, last) for first, last in _by_protocol(union))
+
+    def _sources(self, affected: t.Sequence[Region]) -> t.Tuple[str, ...]:
+        """Return the pods that are affected; empty: all."""
+        everything = spans.of(span for sender in self._model.senders for span in sender.addresses)
+        union = spans.of(span for region in affected for span in region.source)
+        return () if union == everything else tuple(map(str, spans.networks(union, self._version)))
+
+    def untested(self) -> t.Iterator[Untested]:
+        """Return why not all packets are tested."""
+        if not self._model.senders and (self._version == 4 or self._addresses.has_global_ipv6):
+            yield Untested("no_pods", _NO_PODS % self._version)
+        for reason, missed in self._untested.items():
+            text = _TEXTS[reason.code]
+            if reason.unknown is not None:
+                text %= (self._place(reason.unknown.place), reason.unknown.reason)
+            yield Untested(reason.code, text, self._ranges(missed))
+
+    def _place(self, place: t.Any) -> str:
+        if isinstance(place, str):
+            return place
+        step = self._model.step(place)
+        if step is None:
+            return "table %s" % self._model.tables[place.table].title if place.table >= 0 else "a service of IPVS"
+        (rule,) = self._twin.rules([step])
+        return "rule of %s (%s, table %s, chain %s: %s)" % (
+            owner(rule).name,
+            rule.backend,
+            rule.table,
+            rule.chain,
+            rule.text,
+        )
 
 
-def _like(wanted: Answer, answer: Answer) -> t.Optional[Answer]:
-    """That of several possible answers which is the one that was found before; none where it is not among them."""
-    for possible in (answer, *answer.alternatives):
-        if possible.outside == wanted.outside:
-            return possible
-    return None
+_NO_PODS = (
+    "IPv%d: no route of the node shows where its pods are: name their networks (--pod-cidrs, pod_cidrs), or verify "
+    "again when a pod runs"
+)
+_TEXTS = {
+    "unknown_rule": "%s, because of %s",
+    "time": "the time was over: raise --max-seconds (max_seconds)",
+    "limit": "there are more questions than the limit: raise --max-questions (max_questions)",
+    "chance": "a way that is taken by chance was not taken by %d packets" % (2 * _TRIES),
+    "unpredicted": "packets took another way than the rules and routes that were read say",
+    "not_asked": "the copy cannot send such packets",
+    "order": "two chains have the same priority: in one order the policy holds, in the other it does not, and the "
+    "kernel does not tell which it has",
+}
 
 
-def _ranges(cells: t.Sequence[Cell]) -> t.Tuple[str, ...]:
-    version = ipaddress.ip_address(cells[0].questions[0].destination).version
-    union: Spans = spans.of((cell.first, cell.last) for cell in cells)
-    return tuple(str(network) for network in spans.networks(union, version))
+def _fits(way: Way, answer: Answer) -> bool:
+    """Return whether an answer is what a way leads to, as far as the rules tell."""
+    return any(_is_end(way, one) for one in ((answer, *answer.alternatives) if way.tied else (answer,)))
 
 
-def _named(
-    cells: t.Sequence[Cell], special: t.Callable[[Cell], bool], text: t.Callable[[t.Any], str]
-) -> t.Tuple[str, ...]:
-    """What the cells were chosen for; nothing where one of them stands for all."""
-    if not all(map(special, cells)):
-        return ()
-    return tuple(sorted({text(cell.questions[0]) for cell in cells}))
+def _is_end(way: Way, answer: Answer) -> bool:
+    if is_silent(answer):
+        return True  # rules that only let pass or not are looked at if nothing comes out
+    if way.end == TO_NODE:
+        return answer.outcome == DELIVERED
+    if way.end != LEAVES or answer.outcome != SENT or way.outcome is None:
+        return False
+    if answer.interface != way.outcome.link or (way.source is None and answer.source != answer.question.source):
+        return False
+    return any(_is_target(one, answer) for one in way.targets or (Target(None, None, ()),))
+
+
+def _is_target(target: Target, answer: Answer) -> bool:
+    question = answer.question
+    destination = ipaddress.ip_address(t.cast(str, answer.destination))
+    if target.destination is None:
+        same = str(destination) == question.destination
+    else:
+        same = spans.contains(target.destination, int(destination))
+    port = answer.destination_port
+    if port is None:
+        return same
+    if target.service is None:
+        return same and port == question.port
+    return same and any(first & 0xFFFF <= port <= last & 0xFFFF for first, last in target.service)
+
+
+def _by_protocol(services: Spans) -> t.Iterator[t.Tuple[int, int]]:
+    for start, last in services:
+        first = start
+        while first >> 16 != last >> 16:
+            yield first, first | 0xFFFF
+            first = ((first >> 16) + 1) << 16
+        yield first, last
+
+
+def _service_text(first: int, last: int) -> str:
+    name = _NAMES.get(first >> 16, str(first >> 16))
+    low, high = first & 0xFFFF, last & 0xFFFF
+    if first >> 16 not in WITH_PORTS or (low <= 1 and high == 0xFFFF):
+        return name
+    return "%s/%d" % (name, low) if low == high else "%s/%d-%d" % (name, low, high)

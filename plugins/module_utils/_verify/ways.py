@@ -95,6 +95,8 @@ class Start(t.NamedTuple):
     source_port: Spans = ((1, MAX_PORT),)
     #: what conntrack makes of them, as rules.UNTRACKED has it
     untracked: int = 0
+    #: what else treats packets of the link differently; links whose traits differ are no class
+    traits: t.Any = None
 
 
 class StartClass(t.NamedTuple):
@@ -498,6 +500,7 @@ class _Engine:
                 start.service,
                 start.source_port,
                 start.untracked,
+                start.traits,
             )
             links, members = found.setdefault(key, ([], []))
             if start.link not in links:

@@ -34,7 +34,7 @@ PLAY = """
 ENDINGS: t.Dict[str, t.Tuple[t.Optional[int], str, bool]] = {
     "declared": (0, "", False),
     "differs": (5, "31 questions, not all", True),
-    "no_copy": (1, "not verified: no namespaces", False),
+    "no_copy": (6, "not verified: no namespaces", False),
     "broken": (1, "not verified: exit status 1: it broke", False),
     "killed": (-9, "not verified: exit status -9: ", True),
     "missing": (None, "not verified: cannot run", True),

@@ -13,10 +13,17 @@ import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import NFTABLES, Answer, Question, Rule
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import explanations, health, inspection
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import (
+    explanations,
+    health,
+    inspection,
+    judge,
+    promises,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.verification import Conflict
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq, ip_masq_info
 from support.module_docs import documentation
+from support.node_states import state
 
 OPTIONS: t.Dict[str, t.Any] = documentation(ip_masq_info)["options"]
 EXAMPLES: t.List[t.Dict[str, t.Any]] = yaml.safe_load(ip_masq_info.EXAMPLES)
@@ -58,8 +65,8 @@ def test_documented_codes_are_the_codes() -> None:
 def test_documented_explanations_are_the_explanations() -> None:
     rule = Rule(NFTABLES, "ip t", "c", "masquerade")
     answer = Answer(Question("10.0.0.1", "10.244.1.2"), "sent", "192.0.2.1", 1, "10.0.0.1", 80, "eth0", decided_by=rule)
-    policy = explanations.declaration_of({})
-    found = explanations.explanation(policy, ("192.0.2.1",), answer)
+    policy = promises.policy_of({})
+    found = explanations.explanation(policy, judge.Addresses(state()), answer)
     documented = RETURN["explanations"]["contains"]
     assert set(found) == set(documented) == set(explanations.declared_only(policy, answer.question))
     assert set(found["decided_by"]) == set(documented["decided_by"]["contains"])

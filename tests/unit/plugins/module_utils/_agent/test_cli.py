@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import ipaddress
 import json
 import os
 import re
@@ -75,6 +76,7 @@ class Agent:
         explanations = [{"destination": one, "outcome": "not asked"} for one in wanted.destinations]
         return {
             "verified": None, "summary": "not verified: " + REASON, "questions": 0, "questions_left_out": 0,
+            "untested": [],
             "conflicts": [], "limits": [],
             "health": health, "explanations": explanations,
         }  # fmt: skip
@@ -179,7 +181,7 @@ class TestUsage:
         ):
             assert word in run.out
         statuses = re.findall(r"^ +([0-9]+)  ", run.out, re.MULTILINE)
-        statuses_of_code = (cli.OK, cli.FAILED, 2, cli.OUT_OF_SYNC, cli.CONFLICT, cli.CONFIG_BROKEN)
+        statuses_of_code = (cli.OK, cli.FAILED, 2, cli.OUT_OF_SYNC, cli.CONFLICT, cli.NOT_TESTED, cli.CONFIG_BROKEN)
         assert [int(status) for status in statuses] == list(statuses_of_code)
         assert run.where.config in run.out and run.where.drop_ins in run.out
         assert max(len(line) for line in run.out.splitlines() if run.where.config_dir not in line) <= 101
@@ -430,7 +432,7 @@ class TestVerify:
     """verify, on a node of which no copy can be made"""
 
     def test_a_node_that_cannot_be_copied_is_not_verified(self, run: Agent) -> None:
-        assert run("verify") == cli.FAILED
+        assert run("verify") == cli.NOT_TESTED
         assert run.out.splitlines()[0] == "not verified: " + REASON
         assert run("status") == cli.OK
         assert re.search(r"^verified +20.* \(\d+ s ago\): not verified: packets were not", run.out, re.MULTILINE)
@@ -442,6 +444,13 @@ class TestVerify:
         assert run.asked == inspection.Request(verify=True)
         assert run("verify", "--max-questions", "-1") == 2
         assert "max_questions: -1 is negative" in run.err
+
+    def test_limit_of_time_and_networks_of_pods(self, run: Agent) -> None:
+        run("verify", "--max-seconds", "7", "--pod-cidrs", "10.244.0.0/16,fd00:10::/32")
+        networks = tuple(map(ipaddress.ip_network, ("10.244.0.0/16", "fd00:10::/32")))
+        assert run.asked == inspection.Request(verify=True, max_seconds=7, pod_cidrs=networks)
+        assert run("verify", "--pod-cidrs", "10.244.0.1/16") == 2
+        assert "10.244.0.0/16" in run.err
 
     def test_status_says_that_it_was_never_verified(self, run: Agent) -> None:
         assert run("status") == cli.OK
@@ -474,7 +483,7 @@ class TestVerify:
         folder = Path(run.where.state_dir)
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.write_text("not a directory")
-        assert run("verify", "--json") == cli.FAILED
+        assert run("verify", "--json") == cli.NOT_TESTED
         assert json.loads(run.out)["verified"] is None
         assert "result not stored: " in run.err
 

@@ -54,6 +54,7 @@ _FOUND: t.Dict[str, t.Any] = {
     "conflicts": [],
     "questions": 9,
     "questions_left_out": 0,
+    "untested": [],
     "limits": [],
     "health": [],
     "verified": True,

@@ -33,7 +33,7 @@ samples = st.builds(
         st.sampled_from(["version", "backend", "policy_hash"]), st.from_regex(r"[a-z0-9._-]+", fullmatch=True)
     ),
     verification=st.none()
-    | st.builds(Verification, st.floats(0, 4e9), st.none() | st.booleans(), counts, counts, st.text()),
+    | st.builds(Verification, st.floats(0, 4e9), st.none() | st.booleans(), counts, counts, st.text(), counts),
     connections=st.none() | st.builds(Statistics, counts, counts, counts, counts),
     misplaced=st.dictionaries(families, st.sampled_from(["", "unknown", "CNI plugin bridge or ptp"])),
     flushed=st.none() | counts,
@@ -73,7 +73,9 @@ def test_any_sample_is_valid_and_complete(sample: Sample) -> None:
     assert infos == ([tuple(sorted(sample.info.items()))] if sample.info else [])
     last = sample.verification
     conflicts = values.get(("ip_masq_agent_verification_conflicts", ()))
-    assert conflicts == (None if last is None or last.verified is None else float(last.conflicts))
+    assert conflicts == (None if last is None else float(last.conflicts))
+    untested = values.get(("ip_masq_agent_verification_untested", ()))
+    assert untested == (None if last is None else float(last.untested))
     assert (("ip_masq_agent_last_verification_timestamp_seconds", ()) in values) == (last is not None)
     for name, field in (
         ("conntrack_entries", "tracked"),

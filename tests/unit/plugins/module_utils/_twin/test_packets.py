@@ -81,9 +81,15 @@ def test_other_packets(data: bytes) -> None:
 
 def test_answers_to_connections_are_not_ours() -> None:
     data = packets.packet(6, *ADDRESSES[4], 12345, 80, 77)
-    for flags in (0x12, 0x04, 0x14, 0x10):  # SYN and ACK, RST, RST and ACK, ACK
+    for flags in (0x12, 0x14, 0x10):  # SYN and ACK, RST and ACK, ACK
         seen = packets.read(data[:33] + bytes((flags,)) + data[34:])
         assert seen is not None and seen.number is None
+
+
+def test_a_stray_packet_is_a_reset_of_ours() -> None:
+    data = packets.packet(6, *ADDRESSES[4], 12345, 80, 77, stray=True)
+    seen = packets.read(data)
+    assert data[33] == 0x04 and seen is not None and seen.number == 77
 
 
 def _question(version: int) -> t.Tuple[bytes, int]:

@@ -20,15 +20,22 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values impo
     Question,
     Rule,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import explanations, health, inspection
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import (
+    explanations,
+    health,
+    inspection,
+    judge,
+    promises,
+)
+from support.node_states import state
 
 _POD, _NODE, _EXEMPT, _OUTSIDE = "10.244.1.2", "198.51.100.1", "10.9.9.9", "203.0.113.1"
-_POLICY = explanations.declaration_of({IPV4: from_config(build({}), IPV4)})
+_POLICY = promises.policy_of({IPV4: from_config(build({}), IPV4)})
 
 
 def test_request_in_one_form() -> None:
     asked = inspection.request(["FD00::0:1"], "fd00:0::2", "udp", 53, True, 7)
-    assert asked == (("fd00::1",), "fd00::2", "udp", 53, True, 7)
+    assert asked == (("fd00::1",), "fd00::2", "udp", 53, True, 7, 60, ())
 
 
 @pytest.mark.parametrize(
@@ -39,7 +46,7 @@ def test_request_in_one_form() -> None:
         ((["10.0.0.1"], "fd00::1", "tcp", 80, False), "10.0.0.1 is not of the IP version of the source fd00::1"),
         (([], None, "gre", 80, False), "protocol: gre is unknown: use icmp"),
         (([], None, "tcp", 65536, False), "port: 65536 is outside 1-65535"),
-        (([], None, "tcp", 80, True, -1), "max_questions: -1 is negative: .*, or 0 for all"),
+        (([], None, "tcp", 80, True, -1), "max_questions: -1 is negative: .*, or 0 for none"),
     ],
 )
 def test_request_refused(arguments: t.Any, message: str) -> None:
@@ -48,16 +55,15 @@ def test_request_refused(arguments: t.Any, message: str) -> None:
 
 
 def test_policy_of_a_family_that_is_not_managed_declares_nothing() -> None:
-    assert _POLICY.declares(_POD, _EXEMPT, "tcp", 80) == "pod"
-    assert _POLICY.declares(_POD, "169.254.1.1", "tcp", 80) == "pod"
-    assert _POLICY.declares(_POD, _OUTSIDE, "udp", 53) == "node"
-    assert _POLICY.declares("fd00::1", "2001:db8::1", "tcp", 80) is None
+    assert str(_POLICY.promise(_POD, _EXEMPT, "tcp", 80)) == "pod"
+    assert str(_POLICY.promise(_POD, "169.254.1.1", "tcp", 80)) == "pod"
+    assert str(_POLICY.promise(_POD, _OUTSIDE, "udp", 53)) == "node"
+    assert _POLICY.promise("fd00::1", "2001:db8::1", "tcp", 80) is None
     both = build({"enable_ipv6": True, "non_masquerade_cidrs": ["fd00::/8"], "masq_link_local": True})
-    policy = explanations.declaration_of({family: from_config(both, family) for family in (IPV4, IPV6)})
-    assert policy.declares("fd00::1", "fd00:1::1", "tcp", 80) == "pod"
-    assert policy.declares("fd00::1", "2001:db8::1", "tcp", 80) == "node"
-    assert policy.declares(_POD, "169.254.1.1", "tcp", 80) == "node"
-    assert sorted(map(str, policy.boundaries.destinations)) == ["fd00::/8", "fe80::/10"]
+    policy = promises.policy_of({family: from_config(both, family) for family in (IPV4, IPV6)})
+    assert str(policy.promise("fd00::1", "fd00:1::1", "tcp", 80)) == "pod"
+    assert str(policy.promise("fd00::1", "2001:db8::1", "tcp", 80)) == "node"
+    assert str(policy.promise(_POD, "169.254.1.1", "tcp", 80)) == "node"
 
 
 def test_policy_of_some_sources_and_interfaces_declares_nothing_about_others() -> None:
@@ -67,21 +73,20 @@ def test_policy_of_some_sources_and_interfaces_declares_nothing_about_others() -
         "except_interfaces": ["cni+"],
         "out_interfaces": ["eth0", "cni0"],
     }
-    policy = explanations.declaration_of({IPV4: from_config(build(options), IPV4)})
-    assert policy.declares(_POD, _EXEMPT, "tcp", 80, "eth0") == "pod"
-    assert policy.declares(_POD, _EXEMPT, "tcp", 80) == "pod"
-    assert policy.declares(_POD, "10.1.2.3", "tcp", 80, "eth0") == "node"
-    assert policy.declares(_POD, _OUTSIDE, "tcp", 80, "eth0") == "node"
+    policy = promises.policy_of({IPV4: from_config(build(options), IPV4)})
+    assert str(policy.promise(_POD, _EXEMPT, "tcp", 80, "eth0")) == "pod"
+    assert str(policy.promise(_POD, _EXEMPT, "tcp", 80)) == "pod"
+    assert str(policy.promise(_POD, "10.1.2.3", "tcp", 80, "eth0")) == "node"
+    assert str(policy.promise(_POD, _OUTSIDE, "tcp", 80, "eth0")) == "node"
     for source, interface in (("10.9.1.1", "eth0"), (_POD, "eth1"), (_POD, "cni0")):
-        assert policy.declares(source, _OUTSIDE, "tcp", 80, interface) is None
-    assert "10.1.0.0/16" in map(str, policy.boundaries.destinations)
-    assert list(map(str, policy.boundaries.sources)) == ["10.244.0.0/16"]
+        assert policy.promise(source, _OUTSIDE, "tcp", 80, interface) is None
 
 
 def _explained(destination: str, source: str, chain: str) -> t.Dict[str, t.Any]:
     rule = Rule(IPTABLES_NFT, "ip nat", chain, "-A %s -j MASQUERADE" % chain)
-    answer = Answer(Question(destination, _POD), SENT, source, 1, destination, 80, "eth0", decided_by=rule)
-    return explanations.explanation(_POLICY, (_NODE,), answer)
+    service = "10.244.9.9" if chain.startswith("KUBE") and source == _NODE else destination
+    answer = Answer(Question(destination, _POD), SENT, source, 1, service, 80, "eth0", decided_by=rule)
+    return explanations.explanation(_POLICY, judge.Addresses(state()), answer)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +114,7 @@ def test_explanation(
 
 def test_packet_that_does_not_leave_neither_agrees_nor_disagrees() -> None:
     answer = Answer(Question(_EXEMPT, _POD), DROPPED, where="rule in table ip filter")
-    found = explanations.explanation(_POLICY, (_NODE,), answer)
+    found = explanations.explanation(_POLICY, judge.Addresses(state()), answer)
     assert (found["outcome"], found["declared"], found["seen"], found["agrees"]) == (DROPPED, "pod", None, None)
     assert found["dropped_by"] == "rule in table ip filter"
 
@@ -128,10 +133,27 @@ def test_ranges(cidrs: t.List[str], codes: t.List[str]) -> None:
     assert [one.code for one in health.range_health(config.non_masquerade_cidrs)] == codes
 
 
+_RULESETS = {IPV4: from_config(build({}), IPV4)}
+_CONFLICT = {
+    "range": "10.8.0.0/16", "declared": "pod", "seen": "node", "decided_by": None, "owner": "none", "severity": "error",
+    "remedy": "sync", "services": [], "sources": [],
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("left_out", "summary"), [(0, "10 questions, all as declared"), (5, "10 of 15 questions, all as declared")]
+    ("changes", "verified", "summary"),
+    [
+        ({}, True, "10 questions, all as declared"),
+        ({"untested": [{"text": "x"}]}, None, "10 questions, as declared; not tested: x"),
+        ({"untested": [{"text": "x"}, {"text": "y"}]}, None, "10 questions, as declared; not tested: x (and 1 more)"),
+        ({"conflicts": [_CONFLICT], "untested": [{"text": "x"}]}, False, "10 questions, not all as declared: 10.8"),
+    ],
 )
-def test_summary_says_how_many_questions_were_not_asked(left_out: int, summary: str) -> None:
+def test_summary_never_says_more_than_was_tested(
+    changes: t.Dict[str, t.Any], verified: t.Optional[bool], summary: str
+) -> None:
     policy = inspection.ComparedPolicy(inspection.FROM_AGENT, build({}))
-    found = {"questions": 10, "questions_left_out": left_out, "conflicts": []}
-    assert inspection._verdict(policy, [], found) == (True, summary)
+    found = dict({"questions": 10, "conflicts": [], "untested": []}, **changes)
+    said = inspection._verdict(policy, _RULESETS, [], found)
+    assert said[0] is verified and said[1].startswith(summary)
+    assert inspection._verdict(policy, {}, [], found) == (None, "not verified: there is no policy")

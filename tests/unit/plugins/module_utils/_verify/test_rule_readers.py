@@ -354,9 +354,10 @@ def test_sets_of_ipset() -> None:
     assert ipset_rules.read(net, [False], KNOWN) == [{"destination": (span("10.0.0.0/8"),)}]
     assert ipset_rules.read(net, [True], KNOWN) == [{"source": (span("10.0.0.0/8"),)}]
     assert ipset_rules.read(net._replace(header=netlink.attribute(5, b"\x0a")), [True], KNOWN) == []
-    timed = _set("hash:ip", header=_WORD(6, 300))
+    timed = _set("hash:ip", _ip(1, "10.0.0.1") + _WORD(6, 0), header=_WORD(6, 300))
+    assert ipset_rules.read(timed, [True], KNOWN) == [{"source": (span("10.0.0.1/32"),)}]
     with pytest.raises(UnknownError):
-        ipset_rules.read(timed, [True], KNOWN)
+        ipset_rules.read(timed._replace(entries=(_ip(1, "10.0.0.1") + _WORD(6, 7),)), [True], KNOWN)
     with pytest.raises(UnknownError):
         ipset_rules.read(_set("hash:mac"), [True], KNOWN)
     with pytest.raises(UnknownError):

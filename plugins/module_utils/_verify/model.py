@@ -1,0 +1,136 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The rules and routes of a node as values, and the ways that packets of its pods can take through them."""
+
+from __future__ import annotations
+
+import ipaddress
+import typing as t
+
+from .._policy import spans
+from .._policy.spans import Spans
+from .._twin import nf_tables
+from .._twin.node_state import State
+from .._twin.trace import RULE, Step
+from .._twin.values import IPTABLES_LEGACY
+from . import known, legacy_rules, nft_rules, regions, senders, ways, xt_rules
+from .known import BROADCAST
+from .lookups import Lookups
+from .promises import Policy
+from .rules import MAX_PORT, POSTROUTING, WITH_PORTS, RuleTable, chain_of, highest
+from .senders import Sender
+from .ways import Declared, Ref, Start, Way, Ways
+
+#: To these a packet of a pod is never forwarded, whatever the rules say.
+_NOT_FORWARDED = {
+    4: ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32"),
+    6: ("::/64", "fe80::/10", "ff00::/8"),
+}
+_ICMP = {4: 1, 6: 58}
+_VERSIONS = {"ip": 4, "ip6": 6}
+
+
+class Model:
+    """A node for one IP version.
+
+    ``senders`` are its pods; ``found`` are the ways of their packets.
+    """
+
+    def __init__(self, state: State, version: int, policy: Policy, seconds: t.Optional[float] = None) -> None:
+        """:param seconds: how long it may take to find the ways."""
+        self.version = version
+        self.lookups = Lookups(state.routing, state.links, version, state.settings)
+        self.tables = _tables(state, version, self.lookups)
+        self._node = ways.Node(
+            self.tables, self.lookups, state.services, state.settings.get("ipv4/vs/conntrack", "0") != "0"
+        )
+        self._policy = [Declared(entry.match, entry.promise) for entry in policy.entries.get(version, ())]
+        self.senders = _senders(state, version, policy)
+        traits = senders.traits(state)
+        destinations = regions.minus(_destinations(version), self.lookups.types()[BROADCAST])
+        services = _services(version)
+        starts = [
+            Start(sender.link, sender.addresses, destinations, services, traits=traits[sender.link])
+            for sender in self.senders
+        ]
+        self.services = services
+        self.found: Ways = ways.ways(self._node, starts, self._policy, seconds)
+        self._late = _late_chains(self.tables)
+
+    def link_of(self, found: Ways, way: Way, source: int) -> str:
+        """Return the link over which a packet of a way comes in."""
+        links = found.starts[way.start].links
+        return senders.link_of([sender for sender in self.senders if sender.link in links], source)
+
+    def divided(self, silent: t.Sequence[Way], seconds: t.Optional[float]) -> Ways:
+        """Return ways divided by what only lets packets pass or not.
+
+        :param silent: of which no packet came out.
+        """
+        starts = []
+        for number, way in enumerate(silent):
+            links = self.found.starts[way.start].links
+            for region in way.regions:
+                for sender in self.senders:
+                    source = regions.meet(region.source, sender.addresses)
+                    if sender.link in links and source:
+                        starts.append(Start(sender.link, source, *region[2:], traits=number))
+        return ways.ways(self._node, starts, self._policy, seconds, filters=True)
+
+    def step(self, ref: Ref) -> t.Optional[Step]:
+        """Return a rule by its place on the node; None if it is no rule of a table."""
+        if not ref.chain or not 0 <= ref.table < len(self.tables):
+            return None
+        table = self.tables[ref.table]
+        family, _space, name = table.title.partition(" ")
+        codes = {title: code for code, title in nf_tables.FAMILIES.items()}
+        legacy = table.backend == IPTABLES_LEGACY
+        return Step(legacy, codes[family], name, chain_of(ref.chain), RULE, ref.number)
+
+    def late(self, way: Way) -> t.Tuple[Ref, ...]:
+        """Return the rules of a way that decide about the source address: those behind the hook postrouting."""
+        return tuple(ref for ref in way.met if (ref.table, ref.chain) in self._late)
+
+
+def _tables(state: State, version: int, lookups: Lookups) -> t.List[RuleTable]:
+    links = {link.index: known.KnownLink(link.name, link.kind, link.group, link.master) for link in state.links}
+    filled = xt_rules.filled(state.tables, state.legacy, state.sets)
+    about = known.Known(version, lookups.types(), links, state.sets, filled, lookups.tos_tested)
+    read = [nft_rules.read(table, about) for table in state.tables if not nf_tables.is_dormant(table)]
+    read += [legacy_rules.read(table, about) for table in state.legacy if _VERSIONS[table.family] == version]
+    return [table for table in read if table is not None]
+
+
+def _senders(state: State, version: int, policy: Policy) -> t.List[Sender]:
+    found = senders.senders(state, version, policy.pods)
+    if found or policy.pods:
+        return found
+    # A link of other use may be that of the pods after all, if the policy names their networks.
+    sources = [entry.match.source for entry in policy.entries.get(version, ()) if entry.match.source]
+    named = spans.networks(spans.of(span for one in sources for span in one), version)
+    return senders.senders(state, version, named) if named else []
+
+
+def _destinations(version: int) -> Spans:
+    closed = spans.of_networks(map(ipaddress.ip_network, _NOT_FORWARDED[version]))
+    return spans.complement(closed, highest(version))
+
+
+def _services(version: int) -> Spans:
+    icmp = _ICMP[version] << 16
+    return spans.of([(icmp, icmp), *((number << 16 | 1, number << 16 | MAX_PORT) for number in WITH_PORTS)])
+
+
+def _late_chains(tables: t.Sequence[RuleTable]) -> t.FrozenSet[t.Tuple[int, str]]:
+    """Return the chains that base chains of type nat at postrouting lead to, with the place of their table."""
+    found = set()
+    for number, table in enumerate(tables):
+        work = [name for name, base in table.base.items() if base.kind == "nat" and base.hook == POSTROUTING]
+        while work:
+            chain = work.pop()
+            if (number, chain) not in found:
+                found.add((number, chain))
+                for rule in table.chains.get(chain, ()):
+                    work += [branch.action.chain for branch in rule.branches if branch.action.chain]
+    return frozenset(found)

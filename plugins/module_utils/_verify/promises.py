@@ -1,0 +1,132 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a policy says of packets as they leave the node, in the form in which rules say what they match."""
+
+from __future__ import annotations
+
+import ipaddress
+import typing as t
+
+from .._engine.rule_comments import SKIPPED_COMMENT
+from .._engine.ruleset import Decision, Ruleset
+from .._policy import spans
+from .._policy.values import EXEMPT, SKIP, AddressRange, Network
+from .._system.ip_families import IPV4
+from .._twin.values import Rule
+from .rules import Match, Names
+
+#: What a destination sees: the address of the pod, or one of the node.
+POD = "pod"
+NODE = "node"
+
+#: Numbers of ICMP in a service (protocol << 16 | port), by IP version.
+_ICMP = {4: 1, 6: 58}
+_PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132}
+
+_VRF = "vrf"
+
+
+class Promise(t.NamedTuple):
+    """What a policy says of packets that leave: POD or NODE; ``address`` is the fixed one of the node, if any."""
+
+    kind: str
+    address: t.Optional[AddressRange] = None
+
+    def __str__(self) -> str:
+        return self.kind if self.address is None else str(self.address)
+
+
+class Entry(t.NamedTuple):
+    """One decision of a policy. ``promise`` None: the policy says nothing of these packets."""
+
+    match: Match
+    promise: t.Optional[Promise]
+
+
+class Policy(t.NamedTuple):
+    """What a policy says, by IP version; a version that is not managed is absent. The first entry that matches counts.
+
+    ``leaves`` says of a rule that let a packet pass whether the policy leaves that packet to other programs.
+    ``pods`` are networks in which all pods of the node lie; empty where that is not known.
+    """
+
+    entries: t.Mapping[int, t.Tuple[Entry, ...]]
+    leaves: t.Callable[[Rule], bool] = lambda _rule: False
+    pods: t.Tuple[t.Any, ...] = ()
+
+    def promise(
+        self, source: str, destination: str, protocol: str, port: int, interface: t.Optional[str] = None
+    ) -> t.Optional[Promise]:
+        """Return what the policy says of a packet of a pod as it leaves.
+
+        :param interface: over which it leaves; None: the one that the policy is about.
+        """
+        version = 6 if ":" in destination else 4
+        service = service_number(protocol, port, version)
+        numbers = int(ipaddress.ip_address(source)), int(ipaddress.ip_address(destination))
+        for match, promise in self.entries.get(version, ()):
+            if (
+                _contains(match.source, numbers[0])
+                and _contains(match.destination, numbers[1])
+                and _contains(match.service, service)
+                and _leaves_over(match, promise, interface)
+            ):
+                return promise
+        return None
+
+
+def service_number(protocol: str, port: int, version: int) -> int:
+    """Return a protocol and port as one number, as rules count them."""
+    number = _PROTOCOLS.get(protocol)
+    return _ICMP[version] << 16 if number is None else number << 16 | port
+
+
+def _contains(allowed: t.Optional[spans.Spans], number: int) -> bool:
+    return allowed is None or spans.contains(allowed, number)
+
+
+def _leaves_over(match: Match, promise: t.Optional[Promise], interface: t.Optional[str]) -> bool:
+    if interface is None:
+        return not match.outgoing or promise is not None
+    return all(names.match(interface) for names in match.outgoing)
+
+
+def policy_of(rulesets: t.Mapping[str, Ruleset], pods: t.Sequence[Network] = ()) -> Policy:
+    """Return what rulesets say about packets of pods.
+
+    :param rulesets: by family; a family that has none says nothing.
+    :param pods: networks in which all pods of the node lie; empty where that is not known.
+    """
+    return Policy(
+        {4 if family == IPV4 else 6: tuple(_entries(ruleset)) for family, ruleset in rulesets.items()},
+        _leaves,
+        tuple(pods),
+    )
+
+
+def _entries(ruleset: Ruleset) -> t.Iterator[Entry]:
+    for decision in ruleset.expanded:
+        match = decision.match
+        yield Entry(
+            Match(
+                source=spans.of_networks(match.sources) if match.sources else None,
+                destination=spans.of_networks(match.destinations) if match.destinations else None,
+                service=spans.of(one.span for one in match.services) if match.services else None,
+                outgoing=(Names(match.interfaces),) if match.interfaces else (),
+            ),
+            _promise(ruleset, decision),
+        )
+
+
+def _promise(ruleset: Ruleset, decision: Decision) -> t.Optional[Promise]:
+    if decision.action == SKIP:
+        return None
+    if decision.action == EXEMPT:
+        return Promise(POD)
+    return Promise(NODE, decision.address) if ruleset.ways(decision) else None
+
+
+def _leaves(rule: Rule) -> bool:
+    """Return whether a rule is one of ours that leaves packets to other programs."""
+    return SKIPPED_COMMENT in rule.text

@@ -1,0 +1,94 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where the pods of a node are: their addresses, and the links behind which they are, by the routes of the node."""
+
+from __future__ import annotations
+
+import ipaddress
+import typing as t
+
+from .._policy import spans
+from .._policy.spans import Spans
+from .._twin import routing
+from .._twin.node_state import State
+from .rules import Names, highest
+
+#: Kinds of links behind which pods are.
+_POD_LINKS = ("veth", "bridge", "netkit")
+#: Bridges of others who keep machines or containers on a node.
+_OTHERS_BRIDGES = Names(
+    ("docker+", "br-+", "virbr+", "lxdbr+", "lxcbr+", "incusbr+", "podman+", "cni-podman+", "nerdctl+")
+)
+
+
+class Sender(t.NamedTuple):
+    """Pods: their addresses, and the link behind which they are."""
+
+    addresses: Spans
+    link: str
+
+
+def senders(state: State, version: int, pods: t.Sequence[t.Any] = ()) -> t.List[Sender]:
+    """Return the pods of a node.
+
+    :param pods: networks in which all of them lie; empty where that is not known.
+    """
+    by_index = {link.index: link for link in state.links}
+    known = [route for route in routing.routes(state.routing) if route.destination.version == version]
+    uplinks = {route.link for route in known if route.gateway}
+    mine = spans.of(
+        (int(ipaddress.ip_address(address)),) * 2
+        for address in routing.local_addresses(state.routing)
+        if ipaddress.ip_address(address).version == version
+    )
+    others = spans.complement(mine, highest(version))
+    wanted = spans.of_networks(network for network in pods if network.version == version)
+    found: t.Dict[str, t.List[t.Tuple[int, int]]] = {}
+    for route in known:
+        link = by_index.get(route.link)
+        if link is None or link.kind not in _POD_LINKS or route.kind != routing.UNICAST or route.gateway:
+            continue
+        if not route.destination.prefixlen or route.destination.is_link_local or route.destination.is_multicast:
+            continue
+        if pods or (link.index not in uplinks and not _OTHERS_BRIDGES.match(link.name)):
+            found.setdefault(link.name, []).extend(spans.of_networks([route.destination]))
+    result = []
+    for name, parts in found.items():
+        addresses = spans.intersection(spans.of(parts), others)
+        addresses = spans.intersection(addresses, wanted) if pods else addresses
+        if addresses:
+            result.append(Sender(addresses, name))
+    return result
+
+
+def traits(state: State) -> t.Dict[str, t.Any]:
+    """Return by the name of each link what treats its packets differently besides rules and routing rules."""
+    settings: t.Dict[str, t.List[t.Tuple[str, str]]] = {}
+    for path, value in state.settings.items():
+        family, _conf, rest = path.partition("/conf/")
+        name, _slash, key = rest.rpartition("/")
+        settings.setdefault(name, []).append((family + key, value))
+    return {
+        link.name: (link.kind, link.master, link.port, tuple(sorted(settings.get(link.name, ()))))
+        for link in state.links
+    }
+
+
+def link_of(found: t.Sequence[Sender], address: int) -> str:
+    """Return the link behind which an address is: of several the one with the fewest addresses."""
+    behind = [sender for sender in found if spans.contains(sender.addresses, address)]
+    return min(behind, key=lambda one: sum(last - first for first, last in one.addresses)).link
+
+
+def example_pod(state: State, version: int, pods: t.Sequence[t.Any] = ()) -> t.Optional[t.Tuple[str, str]]:
+    """Return an address that a pod of the node could have and its link, or None if no route shows pods.
+
+    :param pods: as for :func:`senders`.
+    """
+    found = senders(state, version, pods)
+    if not found:
+        return None
+    length, first, link = max((last - first, first, one.link) for one in found for first, last in one.addresses)
+    address = ipaddress.IPv4Address if version == 4 else ipaddress.IPv6Address
+    return str(address(first + (length + 1) // 2)), link
