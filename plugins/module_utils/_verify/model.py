@@ -124,13 +124,10 @@ def _services(version: int) -> Spans:
 
 def _late_chains(tables: t.Sequence[RuleTable]) -> t.FrozenSet[t.Tuple[int, str]]:
     """Return the chains that base chains of type nat at postrouting lead to, with the place of their table."""
-    found = set()
-    for number, table in enumerate(tables):
-        work = [name for name, base in table.base.items() if base.kind == "nat" and base.hook == POSTROUTING]
-        while work:
-            chain = work.pop()
-            if (number, chain) not in found:
-                found.add((number, chain))
-                for rule in table.chains.get(chain, ()):
-                    work += [branch.action.chain for branch in rule.branches if branch.action.chain]
-    return frozenset(found)
+    return frozenset(
+        (number, chain)
+        for number, table in enumerate(tables)
+        for name, base in table.base.items()
+        if base.kind == "nat" and base.hook == POSTROUTING
+        for chain in ways.reachable(table, name)
+    )

@@ -9,22 +9,16 @@ import ipaddress
 import typing as t
 
 from .._engine.rule_comments import SKIPPED_COMMENT
-from .._engine.ruleset import Decision, Ruleset
+from .._engine.ruleset import Decision, Ruleset, service_number
 from .._policy import spans
 from .._policy.values import EXEMPT, SKIP, AddressRange, Network
-from .._system.ip_families import IPV4
+from .._system.ip_families import IPV4, IPV6
 from .._twin.values import Rule
 from .rules import Match, Names
 
 #: What a destination sees: the address of the pod, or one of the node.
 POD = "pod"
 NODE = "node"
-
-#: Numbers of ICMP in a service (protocol << 16 | port), by IP version.
-_ICMP = {4: 1, 6: 58}
-_PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132}
-
-_VRF = "vrf"
 
 
 class Promise(t.NamedTuple):
@@ -63,7 +57,7 @@ class Policy(t.NamedTuple):
         :param interface: over which it leaves; None: the one that the policy is about.
         """
         version = 6 if ":" in destination else 4
-        service = service_number(protocol, port, version)
+        service = service_number(protocol, port, IPV6 if version == 6 else IPV4)
         numbers = int(ipaddress.ip_address(source)), int(ipaddress.ip_address(destination))
         for match, promise in self.entries.get(version, ()):
             if (
@@ -74,12 +68,6 @@ class Policy(t.NamedTuple):
             ):
                 return promise
         return None
-
-
-def service_number(protocol: str, port: int, version: int) -> int:
-    """Return a protocol and port as one number, as rules count them."""
-    number = _PROTOCOLS.get(protocol)
-    return _ICMP[version] << 16 if number is None else number << 16 | port
 
 
 def _contains(allowed: t.Optional[spans.Spans], number: int) -> bool:

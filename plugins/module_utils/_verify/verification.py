@@ -248,16 +248,17 @@ class _Run:
 
     def _questions(self, way: Way, found: Ways) -> t.List[Question]:
         """Return a packet from the middle of a way's largest region, and a random one of any region."""
-        packets = [regions.packet(max(way.regions, key=regions.size))]
+        largest = max(way.regions, key=regions.size)
+        chosen = [(largest, regions.packet(largest))]
         for _attempt in range(_ATTEMPTS):
             another = self._random.choice(way.regions)
             packet = regions.packet(another, self._random)
-            if packet not in packets:
-                packets.append(packet)
+            if packet != chosen[0][1]:
+                chosen.append((another, packet))
                 break
-        any_port = way.regions[0].source_port == _ALL_PORTS
         questions = [
-            self._question(packet, self._model.link_of(found, way, packet.source), any_port) for packet in packets
+            self._question(packet, self._model.link_of(found, way, packet.source), region.source_port == _ALL_PORTS)
+            for region, packet in chosen
         ]
         # A packet of a pod to itself passes the node only if a Service translates it.
         return [one for one in questions if way.targets or one.source != one.destination]

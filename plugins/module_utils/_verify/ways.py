@@ -1236,7 +1236,7 @@ def _orders(units: t.Sequence[t.Any]) -> t.Iterable[t.Sequence[t.Any]]:
     return [[*units[number:], *units[:number]] for number in range(len(units))] + [list(units)[::-1]]
 
 
-def _reachable(table: rules.RuleTable, start: str) -> t.Tuple[str, ...]:
+def reachable(table: rules.RuleTable, start: str) -> t.Tuple[str, ...]:
     """Return a chain and all chains that it leads to."""
     found = {start: None}
     work = [start]
@@ -1252,7 +1252,7 @@ def _reachable(table: rules.RuleTable, start: str) -> t.Tuple[str, ...]:
 
 def _trees(number: int, table: rules.RuleTable) -> t.Iterator[_Tree]:
     for name, base in table.base.items():
-        chains = _reachable(table, name)
+        chains = reachable(table, name)
         tested: t.Dict[str, int] = {}
         sets: t.Dict[t.Tuple[str, int, t.Optional[str]], None] = {}
         anything = False
