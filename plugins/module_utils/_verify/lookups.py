@@ -321,11 +321,6 @@ class Lookups:
         named = tuple(self._comes_over(selector.incoming, link) for selector in self._selectors if selector.incoming)
         return (*named, vrf.index if vrf else 0)
 
-    def vrf_of(self, link: str) -> str:
-        """Return the name of the VRF of which a link is a port; empty where it is none."""
-        vrf = self._vrf(link)
-        return vrf.name if vrf else ""
-
     def addresses_of(self, link: str) -> t.Tuple[int, ...]:
         """Return the addresses of a link, in their order."""
         known = self._by_name.get(link)

@@ -12,7 +12,7 @@ from .._policy import spans
 from . import conditions
 from .known import Known
 from .reading import Conditions, UnknownError
-from .rules import ALL_BITS, CT_MARK, CT_ZONE, DNAT, INVALID, MARK, UNTRACKED, Names, highest
+from .rules import ALL_BITS, CT_MARK, CT_ZONE, DNAT, INVALID, MARK, UNTRACKED, Names
 
 #: One byte: C((byte of the field & bits) ^ flips). ``place`` counts from the lowest byte. A field of "" is a
 #: constant; one that begins with "?" is not known, and the rest says what it is; one with "@" is what a map said.
@@ -67,11 +67,6 @@ def host(field: str, size: int) -> t.List[Cell]:
 def constant(value: bytes) -> t.List[Cell]:
     """Return bytes that are the same for every packet."""
     return [("", 0, 0, byte) for byte in value]
-
-
-def host_constant(number: int, size: int) -> t.List[Cell]:
-    """Return a number in the byte order of the machine."""
-    return constant(number.to_bytes(size, "little" if LITTLE else "big"))
 
 
 def not_known(reason: str, size: int) -> t.List[Cell]:
@@ -274,11 +269,6 @@ def scattered(wanted: int, free: int) -> spans.Spans:
     for bit in bits:
         found += [one | bit for one in found]
     return spans.of((one, one | low) for one in found)
-
-
-def address_size(version: int) -> int:
-    """Return the bytes of an address."""
-    return 4 if highest(version) == ALL_BITS else 16
 
 
 def reason(area: str, name: str) -> str:
