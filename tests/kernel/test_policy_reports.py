@@ -94,8 +94,8 @@ def test_status_and_explain_name_what_decides(topology: Topology, variant: Varia
         for_pods = "snat, entry" if native else "-s %s" % PODS[family]
         for source, destination, port, seen, declared, decided in (
             (a.pod, a.outside[0], "9090", a.pod, "the pod's own", [entries[0]]),
-            (a.pod, a.exempt[1], "80", fixed, "the node's", [entries[1], to_fixed]),
-            (a.pod, a.outside[0], "80", fixed, "the node's", [for_pods, to_fixed]),
+            (a.pod, a.exempt[1], "80", fixed, "the address " + fixed, [entries[1], to_fixed]),
+            (a.pod, a.outside[0], "80", fixed, "the address " + fixed, [for_pods, to_fixed]),
             (client, a.outside[0], "80", client, "nothing: the policy is not about", ["@source_ranges"] * native),
         ):
             said = node.command("explain", destination, "--source", source, "--port", port).stdout
