@@ -39,9 +39,10 @@ COMPILED = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(CACHE / "c
 #: What of the environment is kept where sudo is needed.
 KEPT = re.compile(r"(PATH|TERM)$|(ANSIBLE|HYPOTHESIS|IP_MASQ|MOLECULE|PYTHON)")
 
-#: Lines of a log that say what failed: of Ansible, of pytest, of Python. A task is named for what fails in it.
+#: Lines of a log that say what failed: of Ansible, of molecule, of pytest, of Python. A task is named for what fails in
+#: it; molecule lists the tasks of a second run that changed something with asterisks.
 TELLING = re.compile(
-    r"TASK \[|fatal: |failed: |FAILED |ERROR (?!.*(Ansible return code|Executed: Failed|1 failed\)))"
+    r"TASK \[|fatal: |failed: |FAILED |CRITICAL |\* \[|ERROR (?!.*(Ansible return code|Executed: Failed|1 failed\)))"
     r"|\s*(NOT SO: |E   |[\w.]*(Error|Exception): |assertion: |msg: (?!All assertions|non-zero|\|)|stderr: [^'|])"
 )
 #: How many of them are repeated at the end, for each job, and how much of each.
