@@ -65,6 +65,25 @@ def mounted(path: str, how: str, inside: t.Callable[[], object] = bool) -> t.Ite
 
 
 @contextlib.contextmanager
+def full(path: str) -> t.Iterator[None]:
+    """The file system that is mounted there, which is in memory, has no room left."""
+    about = os.statvfs(path)
+    limit, used = about.f_blocks * about.f_frsize, (about.f_blocks - about.f_bfree) * about.f_frsize
+    filler = os.path.join(path, "filler")
+    sh("mount", "-o", "remount,size=%d" % (used + 65536), path)
+    try:
+        with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as handle:
+            for _block in range(64):
+                handle.write(b"x" * 4096)
+        equal("%s has no room left" % path, os.statvfs(path).f_bfree, 0)
+        yield
+    finally:
+        sh("mount", "-o", "remount,size=%d" % limit, path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(filler)
+
+
+@contextlib.contextmanager
 def replaced(path: str, by: t.Callable[[str], object] = bool) -> t.Iterator[None]:
     """Something else is there, or nothing."""
     aside = path + ".aside"
@@ -145,6 +164,8 @@ def disks() -> None:
         heals("%s is read-only" % STATE)
     with mounted(RUN, "without inodes"):
         heals("%s is without inodes" % RUN)
+    with full("/run"):
+        heals("/run is full")
     heals("as before")
     packets("after all that")
 
