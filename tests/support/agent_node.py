@@ -96,9 +96,12 @@ class AgentNode:
     """The agent in a namespace. Its /etc, /run, /var/lib and /usr/local/sbin lie below ``root`` for the test to see.
 
     :param installed: whether the agent is there already, as files without units.
+    :param python: its interpreter.
     """
 
-    def __init__(self, ns: Namespace, root: Path, metrics: bool = False, installed: bool = True) -> None:
+    def __init__(
+        self, ns: Namespace, root: Path, metrics: bool = False, installed: bool = True, python: str = sys.executable
+    ) -> None:
         self.ns = ns
         self.root = root / "node"
         self.systemd = root / "systemd"
@@ -114,7 +117,7 @@ class AgentNode:
         self.state_file = self.root / "var/lib/ip-masq-agent/state.json"
         self.metrics_dir = self.root / "var/lib/node_exporter"
         self.metrics_dir.mkdir()
-        self.where = paths.choose_paths(python=sys.executable, metrics_dir="/var/lib/node_exporter" if metrics else "")
+        self.where = paths.choose_paths(python=python, metrics_dir="/var/lib/node_exporter" if metrics else "")
         self._log = root / "agent.log"
         self._log.touch()
         self.agent = self.program = self.at(self.where.program)

@@ -37,6 +37,8 @@ _BROKEN = (
 # Compiling takes longer than a sync, so the code is kept until the next boot, in a directory that only root may open:
 # for exactly this program and this Python, and with a checksum, because marshal may crash on damaged data. The sources
 # are compressed because Python parses the whole script at each start, and has no use for them then.
+# PyPy's JIT aborts the process where memory cannot be made executable, as in the units (MemoryDenyWriteExecute=), and
+# has hardly warmed up when a run ends.
 _PROGRAM = """\
 #!%s -I
 # Managed by the Ansible collection kubenode.ip_masq, whose modules it holds.
@@ -47,6 +49,11 @@ import os
 import sys
 from importlib.machinery import ModuleSpec
 from stat import S_ISREG
+
+if "pypyjit" in sys.builtin_module_names:
+    import pypyjit
+
+    pypyjit.set_param("off")
 
 PACKAGE = %r
 WHERE = %r

@@ -15,10 +15,12 @@ from .netlink import KernelError, Netlink
 #: rtm_type
 UNICAST, LOCAL = 1, 2
 
-_GET_ROUTE = 26
+_GET_LINK, _GET_ROUTE = 18, 26
 _RTM = struct.Struct("=BBBBBBBBI")
 #: RTA_*
 _TO, _FROM, _IN, _OUT, _PREFERRED = 1, 2, 3, 4, 7
+_IFINFO = struct.Struct("=BxHiII")
+_IFLA_IFNAME = 3
 _AF = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
@@ -39,6 +41,7 @@ class Routes:
         self._kernel = Netlink(netlink.ROUTE)
         self._kinds: t.Dict[int, _Route] = {}
         self._interfaces: t.Dict[t.Tuple[int, int], t.Optional[str]] = {}
+        self._names: t.Dict[int, t.Optional[str]] = {}
 
     def __enter__(self) -> Routes:
         return self
@@ -70,10 +73,19 @@ class Routes:
             return None
         attributes = self._address(_FROM, source) + netlink.word(_IN, incoming)
         link = self._ask(destination, attributes).link
-        try:
-            return None if link is None else socket.if_indextoname(link)
-        except OSError:
+        if link is None:
             return None
+        if link not in self._names:
+            self._names[link] = self._name(link)
+        return self._names[link]
+
+    def _name(self, link: int) -> t.Optional[str]:
+        """Return the name of a link; None if it is gone. PyPy has no socket.if_indextoname."""
+        try:
+            answer = self._kernel.ask(_GET_LINK, _IFINFO.pack(0, 0, link, 0, 0), "a link")
+        except KernelError:
+            return None
+        return netlink.name(netlink.attributes(answer.body[_IFINFO.size :])[_IFLA_IFNAME])
 
     def _towards(self, address: int) -> _Route:
         if address not in self._kinds:

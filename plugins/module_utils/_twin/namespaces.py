@@ -35,6 +35,14 @@ def _system(name: str, *arguments: t.Any) -> None:
         raise OSError(code, os.strerror(code))
 
 
+def stay_on_this_cpu() -> None:
+    """Keep this process on the CPU that it runs on. Not every Python has os.sched_setaffinity: PyPy does not."""
+    cpu, bits = ctypes.CDLL(None).sched_getcpu(), 8 * ctypes.sizeof(ctypes.c_ulong)
+    mask = (ctypes.c_ulong * (cpu // bits + 1))()
+    mask[cpu // bits] = 1 << cpu % bits
+    _system("sched_setaffinity", 0, ctypes.sizeof(mask), mask)
+
+
 def new_network() -> int:
     """Move this process into a new network namespace.
 

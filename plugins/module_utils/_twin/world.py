@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import socket
 import struct
 import typing as t
 
 from .._errors import NodeError
 from . import links, packets
-from .namespaces import within
+from .namespaces import stay_on_this_cpu, within
 
 _ALL_PROTOCOLS = 3
 _SOL_PACKET, _PACKET_IGNORE_OUTGOING = 263, 23
@@ -58,8 +57,7 @@ class World:
         self._links = {links.far_end(index): index for index in indices}
         self._asked = False
         # The queue that a frame takes is that of the CPU on which it was sent.
-        if hasattr(os, "sched_setaffinity"):  # not in PyPy
-            os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+        stay_on_this_cpu()
         with within(network):
             links.make_loop(_LOOP, _LOOP_END)
             ends = [link.index for link in links.read() if link.name in self._links]
