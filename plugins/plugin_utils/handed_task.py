@@ -22,7 +22,7 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.vars import merge_hash
 
 from ..module_utils._agent import bundle
-from ..module_utils._agent.paths import choose_paths
+from ..module_utils._agent.paths import PACKAGED, Paths, choose_paths
 from ..module_utils._entry.task_options import Spec
 from ..module_utils._errors import ConfigError
 
@@ -107,11 +107,17 @@ def checked(args: t.Mapping[str, t.Any], spec: Spec) -> t.Optional[t.Dict[str, t
 def command(params: t.Mapping[str, t.Any]) -> str:
     """A command line for a POSIX shell: start the program, if it names the checksum of our files.
 
+    If C(bin_dir) is at its default, the program may also be where packages have it.
+
     :raises ConfigError: its path is invalid.
     """
-    program = shlex.quote(choose_paths(bin_dir=params["bin_dir"]).program)
+    where = choose_paths(bin_dir=params["bin_dir"])
+    places = [where, PACKAGED] if where.bin_dir == Paths().bin_dir else [where]
     # -f: to read a FIFO would wait for a writer.
-    return "test -f %s && grep -Fqxe %s -- %s && exec %s task" % (program, shlex.quote(_RELEASE_LINE), program, program)
+    return "for program in %s; do test -f $program && grep -Fqxe %s -- $program && exec $program task; done; exit 1" % (
+        " ".join(shlex.quote(place.program) for place in places),
+        shlex.quote(_RELEASE_LINE),
+    )
 
 
 def _invocation_is_wanted(task_vars: t.Optional[t.Dict[str, t.Any]]) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import PACKAGED, Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.agent_node import AgentNode
 from support.import_collection import ROOT
@@ -22,6 +23,7 @@ from support.variants import BACKENDS, pristine, snapshot
 
 NFT = BACKENDS["iptables_nft"]
 MODULE = "ip_masq_agent"
+TARBALL = Paths()
 CONFIG = {"nonMasqueradeCIDRs": ["10.1.0.0/16"], "backend": "iptables_nft"}
 CONFIG_TEXT = '{\n  "nonMasqueradeCIDRs": [\n    "10.1.0.0/16"\n  ],\n  "backend": "iptables_nft"\n}\n'
 
@@ -60,7 +62,7 @@ def rpm(node: AgentNode, *arguments: t.Union[str, Path]) -> subprocess.Completed
 
 def install(node: AgentNode, package: Path, how: str = "--install") -> None:
     """Install the package; what it depends on comes from Debian's packages here."""
-    done = rpm(node, how, "--force-debian", "--nodeps", "--excludepath=/usr/share", package)
+    done = rpm(node, how, "--force-debian", "--nodeps", package)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -73,15 +75,16 @@ def log(node: AgentNode) -> t.List[str]:
 
 
 def files(node: AgentNode) -> t.Set[str]:
-    """What came to the node since it was made, without rpm's database."""
-    return {path for path in node.files() - node.pristine if not path.startswith("var/lib/rpm")}
+    """What came to the node since it was made, without rpm's database, and without the licence."""
+    ignored = ("var/lib/rpm", "usr/share/licenses")
+    return {path for path in node.files() - node.pristine if not path.startswith(ignored)}
 
 
-def configure(node: AgentNode) -> None:
+def configure(node: AgentNode, where: Paths = TARBALL) -> None:
     """Write what the module would, and let the timer start the service."""
     (node.config_dir / "config").write_text(CONFIG_TEXT)
     node.run_dir.mkdir(mode=0o700)  # by systemd
-    done = node.call(node.where.resync)
+    done = node.call(where.resync)
     assert done.returncode == 0, done.stderr
 
 
@@ -168,6 +171,43 @@ class TestReadOnly:
         assert not again["changed"] and not again.get("failed"), again
 
 
+#: Puts a layer over the node's /usr that takes what packages write.
+_LAYER = """
+mkdir -p "$1/usr" "$1/../layer"
+mount -t overlay -o "lowerdir=/usr,upperdir=$1/usr,workdir=$1/../layer" node /usr
+mount --bind "$1/usr/local/sbin" /usr/local/sbin
+"""
+UNIT_DIR = PACKAGED.unit_dir
+UNITS_LIST = "/usr/share/ip-masq-agent/units"
+#: As packages were that had files in /usr/local and /etc, and no list of their units.
+_OLD_SPEC = """
+%global __os_install_post %{{nil}}
+Name: ip-masq-agent
+Version: 0.9
+Release: 1
+Summary: test
+License: GPL
+BuildArch: noarch
+AutoReqProv: no
+%description
+test
+%install
+mkdir -p %{{buildroot}}
+tar -xf {tarball} -C %{{buildroot}}
+rm -r %{{buildroot}}/etc/systemd/system/*.wants
+%post
+systemctl enable {enabled}
+systemctl start {started}
+%preun
+[ "$1" = 0 ] || exit 0
+touch /run/removed-by-an-upgrade
+%files
+/usr/local/sbin/*
+/etc/systemd/system/*
+/etc/ip-masq-agent
+"""
+
+
 class TestRpm:
     """The .rpm, with a systemctl that records."""
 
@@ -176,28 +216,37 @@ class TestRpm:
         """The file."""
         return only(built, "*.rpm")
 
+    @pytest.fixture
+    def node(self, node: AgentNode) -> AgentNode:
+        """A node on which a package can write to /usr."""
+        node.ns.run("sh", "-euc", _LAYER, "sh", str(node.root))
+        return node
+
     def test_module_adopts_it_without_a_change(self, node: AgentNode, package: Path) -> None:
         install(node, package)
         assert pristine(snapshot(node.ns)) and not (node.config_dir / "config").exists()
         assert {path.stem for path in node.systemd.glob("*.enabled")} == {*units.ENABLED_UNITS}
         assert {path.stem for path in node.systemd.glob("*.active")} == {*units.STARTED_UNITS}
-        configure(node)
+        configure(node, PACKAGED)
         before = snapshot(node.ns), files(node)
         adopted = node.ansible("kubenode.ip_masq." + MODULE, {"config": CONFIG})
         assert not adopted["changed"] and adopted["files"] == adopted["services"] == [], adopted
         assert (snapshot(node.ns), files(node)) == before
+        assert not [name for name in files(node) if name.startswith(("usr/local", "etc/systemd"))]
+        asked = node.module(MODULE + "_info", {"config": CONFIG})
+        assert (asked["installed"], asked["pending"], asked["problems"]) == (True, [], []), asked
 
     def test_removal_is_left_to_the_package(self, node: AgentNode, package: Path) -> None:
         install(node, package)
-        configure(node)
+        configure(node, PACKAGED)
         before = snapshot(node.ns), files(node)
         refused = node.module(MODULE, {"state": "absent"})
         assert refused["failed"] and refused["msg"] == (
-            "/usr/local/sbin/ip-masq-agent belongs to the package ip-masq-agent, which owns the agent's files; remove "
+            "/usr/sbin/ip-masq-agent belongs to the package ip-masq-agent, which owns the agent's files; remove "
             "the package, rules included, with 'rpm --erase ip-masq-agent', and run this again to remove the "
             "configuration"
         )
-        assert node.call(node.where.program, "remove", HOME=str(node.root.parent)).returncode == 1
+        assert node.call(PACKAGED.program, "remove", HOME=str(node.root.parent)).returncode == 1
         assert (snapshot(node.ns), files(node)) == before
         done = rpm(node, "--erase", "ip-masq-agent")
         assert done.returncode == 0, done.stderr
@@ -208,24 +257,121 @@ class TestRpm:
         assert removed["changed"] and not removed.get("failed"), removed
         assert files(node) == set()
 
+    def test_without_its_interpreter_it_stays_until_the_rules_can_be_removed(
+        self, node: AgentNode, package: Path
+    ) -> None:
+        install(node, package)
+        configure(node, PACKAGED)
+        before = snapshot(node.ns)
+        node.ns.run("mv", "/usr/bin/python3", "/usr/bin/python3.away")
+        log(node)
+        done = rpm(node, "--erase", "ip-masq-agent")
+        assert done.returncode != 0
+        assert "rules are still active" in done.stderr and "the interpreter is /usr/bin/python3" in done.stderr
+        assert [line.split()[0] for line in log(node)] == ["stop", "stop"]
+        assert not list(node.systemd.glob("*.active")) and snapshot(node.ns) == before
+        assert rpm(node, "--query", "ip-masq-agent").returncode == 0 and node.at(PACKAGED.program).exists()
+        node.ns.run("mv", "/usr/bin/python3.away", "/usr/bin/python3")
+        assert rpm(node, "--erase", "ip-masq-agent").returncode == 0
+        assert NFT.rules(node.ns, "ipv4") is None and not node.at(PACKAGED.program).exists()
+
+    def test_one_that_never_had_rules_can_always_be_removed(self, node: AgentNode, package: Path) -> None:
+        install(node, package)
+        node.ns.run("mv", "/usr/bin/python3", "/usr/bin/python3.away")
+        done = rpm(node, "--erase", "ip-masq-agent")
+        node.ns.run("mv", "/usr/bin/python3.away", "/usr/bin/python3")
+        assert done.returncode == 0 and not node.at(PACKAGED.program).exists(), done.stderr
+
     def test_an_upgrade_keeps_the_rules_and_what_was_disabled(self, node: AgentNode, package: Path) -> None:
         install(node, package)
-        configure(node)
+        configure(node, PACKAGED)
         before = snapshot(node.ns)
         assert node.expected()
         (node.systemd / (units.PATH + ".enabled")).unlink()
         log(node)
         install(node, package, "--reinstall")
-        assert log(node) == ["daemon-reload ", "try-restart " + " ".join(units.STARTED_UNITS)]
+        # Of those that stay enabled, a newer version may have new links.
+        kept = [unit for unit in units.ENABLED_UNITS if unit != units.PATH]
+        restarted = ["try-restart " + unit for unit in units.STARTED_UNITS]
+        assert log(node) == ["enable " + " ".join(kept), "daemon-reload ", *restarted]
         assert not (node.systemd / (units.PATH + ".enabled")).exists()
         assert snapshot(node.ns) == before and not node.expected()
 
+    def test_an_upgrade_enables_the_units_that_are_new(self, node: AgentNode, package: Path) -> None:
+        install(node, package)
+        hook, other = units.FIREWALL_HOOKS[1:3]
+        for unit in (units.PATH, hook, other):
+            (node.systemd / (unit + ".enabled")).unlink()
+        (node.systemd / (units.PATH + ".active")).unlink()
+        (node.systemd / "nftables.service.active").touch()
+        known = node.at(UNITS_LIST).read_text().replace(units.PATH + "\n", "").replace(hook + "\n", "")
+        node.at(UNITS_LIST).write_text(known)
+        install(node, package, "--reinstall")
+        enabled = {path.stem for path in node.systemd.glob("*.enabled")}
+        assert enabled == {*units.ENABLED_UNITS} - {other}
+        active = {path.stem for path in node.systemd.glob("*.active")}
+        assert active == {*units.STARTED_UNITS, hook, "nftables.service"}
+
+    def test_an_upgrade_moves_what_was_in_places_of_the_administrator(
+        self, node: AgentNode, built: Path, package: Path, tmp_path: Path
+    ) -> None:
+        (tmp_path / "old.spec").write_text(
+            _OLD_SPEC.format(
+                tarball=only(built, "ip-masq-agent-*.tar.gz"),
+                enabled=" ".join(units.ENABLED_UNITS),
+                started=" ".join(units.STARTED_UNITS),
+            )
+        )
+        build = ["rpmbuild", "-bb", "--quiet", "--define", "_topdir %s/old" % tmp_path, "--dbpath", tmp_path / "db"]
+        subprocess.run([*build, tmp_path / "old.spec"], check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        install(node, only(tmp_path, "old/RPMS/noarch/*.rpm"))
+        configure(node)
+        before = snapshot(node.ns)
+        log(node)
+        install(node, package, "--upgrade")
+        assert log(node)[0] == "enable " + " ".join(units.ENABLED_UNITS)
+        assert not [name for name in files(node) if name.startswith(("usr/local", "etc/systemd"))]
+        assert node.at("%s/%s" % (UNIT_DIR, units.TIMER)).exists() and snapshot(node.ns) == before
+        adopted = node.ansible("kubenode.ip_masq." + MODULE, {"config": CONFIG})
+        assert not adopted["changed"], adopted
+
+    def test_an_agent_of_the_role_stays_in_force_until_the_role_is_applied(
+        self, node: AgentNode, package: Path
+    ) -> None:
+        node.module(MODULE, {"config": CONFIG})
+        before = snapshot(node.ns), {path.name for path in node.systemd.iterdir()}
+        done = rpm(node, "--install", "--force-debian", "--nodeps", package)
+        assert done.returncode == 0 and "units and rules left unchanged" in done.stderr, done
+        assert (snapshot(node.ns), {path.name for path in node.systemd.iterdir()}) == before
+        adopted = node.module(MODULE, {"config": CONFIG})
+        assert adopted["changed"] and not adopted["rules"]["actions"], adopted
+        assert not [name for name in files(node) if name.startswith(("usr/local", "etc/systemd"))]
+        assert not node.module(MODULE, {"config": CONFIG})["changed"]
+        assert snapshot(node.ns) == before[0]
+
+    def test_it_does_not_remove_rules_of_another_installation(self, node: AgentNode, package: Path) -> None:
+        node.module(MODULE, {"config": CONFIG})
+        before = snapshot(node.ns), files(node), {path.name for path in node.systemd.iterdir()}
+        rpm(node, "--install", "--force-debian", "--nodeps", package)
+        done = rpm(node, "--erase", "ip-masq-agent")
+        assert done.returncode == 0 and "units and rules left unchanged" in done.stderr, done
+        assert (snapshot(node.ns), files(node), {path.name for path in node.systemd.iterdir()}) == before
+
     def test_module_that_replaces_its_files_says_so(self, node: AgentNode, package: Path) -> None:
         install(node, package)
-        configure(node)
-        node.at("/etc/systemd/system/" + units.TIMER).write_text("[Timer]\n")
+        configure(node, PACKAGED)
+        timer = "%s/%s" % (UNIT_DIR, units.TIMER)
+        node.at(timer).write_text("[Timer]\n")
         done = node.module(MODULE, {"config": CONFIG})
-        assert done["files"] == ["/etc/systemd/system/" + units.TIMER]
+        assert done["files"] == [timer]
         assert "files of the package ip-masq-agent are replaced" in str(done["warnings"])
         edited = node.module(MODULE, {"config": {**CONFIG, "masqLinkLocal": True}})
         assert edited["files"] == ["/etc/ip-masq-agent/config"] and "package" not in str(edited.get("warnings"))
+
+    def test_a_chosen_bin_dir_takes_the_place_of_the_package(self, node: AgentNode, package: Path) -> None:
+        install(node, package)
+        configure(node, PACKAGED)
+        moved = node.module(MODULE, {"config": CONFIG, "bin_dir": "/var/lib/sbin"})
+        assert "files of the package ip-masq-agent are replaced" in str(moved["warnings"]), moved
+        assert not [name for name in files(node) if name.startswith(("usr/sbin", "usr/lib"))]
+        assert not node.module(MODULE, {"config": CONFIG, "bin_dir": "/var/lib/sbin"})["changed"]

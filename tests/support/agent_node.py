@@ -48,15 +48,19 @@ while [ "${1#-}" != "$1" ]; do
 done
 verb=$1
 shift
-case $verb in show | is-active) ;; *) echo "$verb $*" >>log ;; esac
+unit_file() {
+    for place in /etc /usr/lib; do
+        [ ! -e "$place/systemd/system/$1" ] || echo "$place/systemd/system/$1"
+    done | head -n 1
+}
+case $verb in show | is-active | is-enabled) ;; *) echo "$verb $*" >>log ;; esac
 for unit; do
     case $verb,$unit in
     *,-*) ;;
     show,*)
         load=not-found enabled= active=inactive status=0 result=exit-code
-        for file in "/etc/systemd/system/${unit%%@*}"*; do
-            [ ! -e "$file" ] || load=loaded enabled=disabled
-        done
+        case $unit in *@*) file=${unit%%@*}@.${unit##*.} ;; *) file=$unit ;; esac
+        [ -z "$(unit_file "$file")" ] || load=loaded enabled=disabled
         [ -e "$unit.enabled" ] && enabled=enabled
         [ -e "$unit.active" ] && active=active
         [ ! -e "$unit.status" ] || read -r status <"$unit.status"
@@ -65,10 +69,11 @@ for unit; do
         printf 'Result=%%s\nExecMainStatus=%%s\n\n' "$result" "$status"
         ;;
     restart,ip-masq-agent.service)
-        "$(sed -n 's/^ExecStart=//p' "/etc/systemd/system/$unit")" >journal 2>&1
+        "$(sed -n 's/^ExecStart=//p' "$(unit_file "$unit")")" >journal 2>&1
         echo $? >"$unit.status"
         ;;
     is-active,*) [ -e "$unit.active" ] || exit 3 ;;
+    is-enabled,*) if [ -e "$unit.enabled" ]; then echo enabled; else echo disabled; fi ;;
     enable,*) touch "$unit.enabled" ;;
     disable,*) rm -f "$unit.enabled" ;;
     start,*) touch "$unit.active" ;;

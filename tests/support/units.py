@@ -45,6 +45,7 @@ class Systemctl:
             return Outcome(1, "", "Failed to %s:\n  no\n" % verb)
         if verb in ("enable", "disable"):
             assert names.pop(0) == "--no-reload", "systemd would read all units again for each call"
+            assert verb == "disable" or names.pop(0) == "--force", "a link to where the unit was would be in the way"
             (self.enabled.update if verb == "enable" else self.enabled.difference_update)(names)
             self.is_stale = True
         elif verb in ("start", "stop"):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, units
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import PACKAGED, Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.import_collection import ROOT, location
 
@@ -28,10 +29,14 @@ PACKAGE = VERSION.replace("-", "~")
 DEB, RPM = "ip-masq-agent_%s_all.deb" % PACKAGE, "ip-masq-agent-%s-1.noarch.rpm" % PACKAGE
 COLLECTION = "kubenode-ip_masq-%s.tar.gz" % VERSION
 #: Licence texts, which a package has to have.
-ADDED = {"/usr/share/doc/ip-masq-agent/copyright", "/usr/share/licenses/ip-masq-agent/LICENSE"}
+LICENSES = {"/usr/share/doc/ip-masq-agent/copyright", "/usr/share/licenses/ip-masq-agent/LICENSE"}
+#: What else only packages have: the units that they enable.
+UNITS_LIST = "/usr/share/ip-masq-agent/units"
 
 #: By path: mode with the type, and content; of a link the target.
 Tree = t.Dict[str, t.Tuple[int, bytes]]
+FOLDER = (stat.S_IFDIR | 0o755, b"")
+TARBALL = Paths()
 
 
 def dist(output: Path, *arguments: str, umask: int = 0o022, **env: str) -> subprocess.CompletedProcess[str]:
@@ -59,15 +64,21 @@ def tree(root: Path) -> Tree:
             found[name] = (about.st_mode, os.readlink(path).encode())
         elif stat.S_ISREG(about.st_mode):
             found[name] = (about.st_mode, path.read_bytes())
-        elif "ip-masq-agent" in name and not name.endswith("share/doc/ip-masq-agent"):
+        elif "ip-masq-agent" in name and "/usr/share/" not in name:
             found[name] = (about.st_mode, b"")
     return found
 
 
-def expected() -> Tree:
+def expected(where: Paths = TARBALL) -> Tree:
     """What L(install.put_files) writes on a node."""
-    found = {path: (stat.S_IFREG | mode, content) for path, (content, mode) in install.node_files(Paths()).items()}
-    return {**found, **dict.fromkeys(install.directories(Paths()), (stat.S_IFDIR | 0o755, b""))}
+    found = {path: (stat.S_IFREG | mode, content) for path, (content, mode) in install.node_files(where).items()}
+    return {**found, **dict.fromkeys(install.directories(where), (stat.S_IFDIR | 0o755, b""))}
+
+
+def expected_in_package() -> Tree:
+    """The same of a package, and what else it has."""
+    listed = "".join(unit + "\n" for unit in units.ENABLED_UNITS).encode()
+    return {**expected(PACKAGED), UNITS_LIST: (stat.S_IFREG | 0o644, listed)}
 
 
 def test_node_files_are_those_that_the_installer_writes(tmp_path: Path) -> None:
@@ -113,10 +124,12 @@ def test_tarball_has_what_the_module_installs_and_enables(built: Path, tmp_path:
 def test_deb_has_what_the_module_installs(built: Path, tmp_path: Path) -> None:
     subprocess.run(["dpkg-deb", "--extract", built / DEB, tmp_path], check=True)
     found = tree(tmp_path)
-    assert {path: about for path, about in found.items() if path not in ADDED} == expected()
-    assert ADDED & set(found)
+    assert {path: about for path, about in found.items() if path not in LICENSES} == expected_in_package()
+    assert LICENSES & set(found)
     listed = subprocess.check_output(["dpkg-deb", "--contents", built / DEB], text=True)
     assert {line.split()[1] for line in listed.splitlines()} == {"root/root"}
+    # dpkg removes empty directories of a package, also those that an administrator made.
+    assert not re.findall(r"\./(?:usr/local|etc/systemd).*", listed)
     fields = ["dpkg-deb", "--field", built / DEB, "Version", "Architecture", "Depends"]
     assert subprocess.check_output(fields, text=True).splitlines() == [
         "Version: " + PACKAGE,
@@ -127,7 +140,7 @@ def test_deb_has_what_the_module_installs(built: Path, tmp_path: Path) -> None:
 
 def test_scripts_of_the_packages_are_sound(built: Path, tmp_path: Path) -> None:
     subprocess.run(["dpkg-deb", "--control", built / DEB, tmp_path], check=True)
-    scripts = [tmp_path / "postinst", tmp_path / "prerm"]
+    scripts = [tmp_path / "preinst", tmp_path / "postinst", tmp_path / "prerm"]
     shellcheck = Path(sys.executable).with_name("shellcheck")
     done = subprocess.run([shellcheck, *scripts], stdout=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 0, done.stdout
@@ -136,7 +149,7 @@ def test_scripts_of_the_packages_are_sound(built: Path, tmp_path: Path) -> None:
     rpm = subprocess.check_output(["rpm", "--dbpath", tmp_path, "-qp", "--scripts", built / RPM], text=True)
     for script in scripts:
         commands = script.read_text()
-        assert commands[commands.index("\nif ") :].strip() in rpm
+        assert commands[re.search(r"(?m)^(mkdir -p|if \[ -e )", commands).start() :].strip() in rpm
 
 
 def test_rpm_has_what_the_module_installs(built: Path, tmp_path: Path) -> None:
@@ -149,11 +162,11 @@ def test_rpm_has_what_the_module_installs(built: Path, tmp_path: Path) -> None:
         found[path] = (int(mode, 8), digest.strip("0"))
     wanted = {
         path: (mode, hashlib.sha256(content).hexdigest().strip("0") if stat.S_ISREG(mode) else "")
-        for path, (mode, content) in expected().items()
+        for path, (mode, content) in {**expected_in_package(), os.path.dirname(UNITS_LIST): FOLDER}.items()
     }
     license_files = {path for path in found if path.startswith("/usr/share/licenses/ip-masq-agent")}
     assert {path: about for path, about in found.items() if path not in license_files} == wanted
-    assert ADDED & license_files
+    assert LICENSES & license_files
 
 
 def test_a_second_build_has_the_same_bytes(built: Path, tmp_path: Path) -> None:
@@ -205,7 +218,8 @@ def test_sbom_names_every_file_and_nothing_from_elsewhere(built: Path) -> None:
     assert document["metadata"]["component"]["version"] == VERSION
     assert {part["type"] for part in document["components"]} == {"file"}
     digests = {part["name"]: part["hashes"][0]["content"] for part in document["components"]}
-    files = {path: content for path, (mode, content) in expected().items() if stat.S_ISREG(mode)}
+    files = {**expected(), **expected_in_package()}
+    files = {path: content for path, (mode, content) in files.items() if stat.S_ISREG(mode)}
     assert digests == {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
 
 
@@ -216,6 +230,9 @@ def test_paths_can_be_chosen(tmp_path: Path) -> None:
         assert not any(name.startswith("usr") for name in archive.getnames())
         program = archive.extractfile("opt/ip-masq-agent/sbin/ip-masq-agent")
         assert program and b"'metrics_dir': '/var/lib/node_exporter'" in program.read(2000)
+    listed = subprocess.check_output(["dpkg-deb", "--contents", tmp_path / DEB], text=True)
+    assert "./opt/ip-masq-agent/sbin/ip-masq-agent\n" in listed and "./usr/sbin" not in listed
+    assert "./usr/lib/systemd/system/ip-masq-agent.timer\n" in listed
 
 
 @pytest.mark.parametrize(

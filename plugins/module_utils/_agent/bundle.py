@@ -151,6 +151,8 @@ def program(where: Paths, installed: bytes = b"") -> bytes:
         since releases of zlib compress differently: then the two differ only if something else does.
     """
     places = dict(where._asdict())
+    if where.units == Paths().units:
+        del places["units"]  # earlier releases do not know it
     packed = _packed(installed)
     return (_PROGRAM % (where.python, PACKAGE, places, packed, where.compiled, release())).encode("utf-8")
 

@@ -36,7 +36,7 @@ def find_paths(params: t.Mapping[str, t.Any]) -> Paths:
 
     :raises ConfigError: one of them cannot be used.
     """
-    where = named_paths(params)
+    where = install.adopt_package(named_paths(params))
     if params["python"] and not is_python(where.python):
         raise ConfigError("python: %s is not Python 3.8 or later; use another interpreter" % where.python)
     if not params["python"] and not is_python(where.python):

@@ -23,7 +23,7 @@ from .._system import files, packages, systemd
 from .._system.process import Runner
 from .._version import VERSION
 from . import bundle, snapshot
-from .paths import MARK, METRICS_NAME, Paths
+from .paths import MARK, METRICS_NAME, PACKAGED, Paths
 from .resync_script import resync_script
 from .sync import describe
 from .units import (
@@ -98,13 +98,28 @@ class InstallResult(t.NamedTuple):
 
 
 def find_installed(where: Paths) -> t.List[Paths]:
-    """The paths of the installed agents: the one that the unit starts, and the one in C(bin_dir)."""
-    unit = files.read(os.path.join(where.unit_dir, SERVICE)) or b""
+    """The paths of the installed agents: those that units start, and the one in C(bin_dir)."""
+    started = [bin_dir for unit_dir in where.unit_dirs() for bin_dir in _started(unit_dir)]
     found = []
-    for bin_dir in dict.fromkeys(_EXEC_START.findall(unit.decode("utf-8", "replace")) + [where.bin_dir]):
+    for bin_dir in dict.fromkeys([*started, where.bin_dir]):
         with contextlib.suppress(ValueError):
             found.append(bundle.places(files.read(where._replace(bin_dir=bin_dir).program) or b""))
     return list(dict.fromkeys(found))
+
+
+def _started(unit_dir: str) -> t.List[str]:
+    """Return the directory of the program that the unit file in a directory starts, if there is one."""
+    text = files.read(os.path.join(unit_dir, SERVICE)) or b""
+    return _EXEC_START.findall(text.decode("utf-8", "replace"))
+
+
+def adopt_package(where: Paths) -> Paths:
+    """Return the paths of the packaged agent, if there is one and C(bin_dir) does not choose another place."""
+    packaged = where._replace(units=PACKAGED.units)
+    bin_dirs = _started(where.packaged_unit_dir) if is_ours(os.path.join(where.packaged_unit_dir, SERVICE)) else []
+    if bin_dirs and where.bin_dir in (Paths().bin_dir, bin_dirs[0]):
+        return packaged._replace(bin_dir=bin_dirs[0])
+    return where
 
 
 def check_paths(where: Paths) -> None:
@@ -176,7 +191,9 @@ def update_files(run: Runner, where: Paths, config_text: t.Optional[str], check:
     if not check:
         _carry_out(where, plan)
     replaced = [change.path for change in put.files if change.before is not None and change.path != where.config]
-    package = packages.find_owner(run, replaced[0]) if replaced else None
+    # The files of a directory have one owner.
+    owners = (packages.find_owner(run, path) for path in {os.path.dirname(path): path for path in replaced}.values())
+    package = next(filter(None, owners), None)
     if package is None:
         return put
     note = (
@@ -190,7 +207,7 @@ def _refuse_read_only(where: Paths, changes: t.Iterable[FileChange]) -> None:
     """An image may have all files already. What it lacks is found before the first one is written."""
     for path in [change.path for change in changes if files.is_read_only(change.path)]:
         remedy = "make it writable"
-        if os.path.dirname(path) == where.bin_dir:
+        if os.path.dirname(path) in (where.bin_dir, where.packaged_unit_dir):
             remedy = "set bin_dir to a directory that can be written"
         raise NodeError(
             "cannot write %s: its file system is read-only; files and rules left unchanged. Use an image with version "
@@ -218,6 +235,10 @@ def _plan_files(where: Paths, config_text: t.Optional[str]) -> _FilePlan:
     # node_exporter would still collect old metrics, and an old program would restore an old policy.
     old = existing(path for old in before for path in (old.metrics_file, old.resync, old.program))
     old = [path for path in old if path not in (where.metrics_file, where.resync, where.program)]
+    # Of two units of one name systemd reads one. A link is not ours, it may mask a unit.
+    folders = [folder for folder in where.unit_dirs() if folder != where.unit_dir]
+    others = [os.path.join(folder, name) for folder in folders for name in unit_files(where)]
+    old += [path for path in existing(others) if is_ours(path) and not os.path.islink(path)]
     obsolete, kept = removable(old + [path for path in existing(retired_files(where)) if is_ours(path)])
     notes = [
         "config_dir was %s; its files are kept and no longer read" % old.config_dir
@@ -334,7 +355,8 @@ def update_units(
     :returns: the same, and what was done with units.
     :raises NodeError: systemd refused a step; but the rules do not need the watch for edits, so that is a note.
     """
-    changed = {os.path.basename(change.path) for change in put.files if os.path.dirname(change.path) == where.unit_dir}
+    written = [change.path for change in put.files if os.path.dirname(change.path) in where.unit_dirs()]
+    changed = set(map(os.path.basename, written))
     firewalls = [unit + ".service" for unit in FIREWALL_UNITS]
     retired = [unit for unit in RETIRED_UNITS if unit in changed]
     properties = ("UnitFileState", "ActiveState", "NeedDaemonReload")
@@ -404,7 +426,8 @@ def run_steps(run: Runner, steps: t.Iterable[Step]) -> None:
     """
     for verb, units in steps:
         if units:
-            options = ["--no-reload"] if verb in ("enable", "disable") else []
+            # --force: a link that leads to where the unit was before is replaced.
+            options = {"enable": ["--no-reload", "--force"], "disable": ["--no-reload"]}.get(verb, [])
             systemd.systemctl(run, verb, *options, *units)
 
 

@@ -16,6 +16,10 @@ METRICS_NAME = "ip_masq_agent.prom"
 #: In every file of ours other than the configuration.
 MARK = "Managed by the Ansible collection kubenode.ip_masq"
 
+#: Where units are (systemd.unit(5)): those of an administrator, or of Ansible, and those of a package. A unit in the
+#: first directory replaces the one of the same name in the second.
+ADMIN_UNITS, PACKAGED_UNITS = "/etc/systemd/system", "/usr/lib/systemd/system"
+
 #: The fields of L(Paths) that an operator may choose.
 CHOSEN = ("config_dir", "bin_dir", "metrics_dir", "python")
 
@@ -32,6 +36,8 @@ class Paths(t.NamedTuple):
     python: str = "/usr/bin/python3"
     #: the directory below which the fixed paths are; empty on a node. The chosen paths are not below it.
     root: str = ""
+    #: the directory of the unit files: one of the two above
+    units: str = ADMIN_UNITS
 
     def chosen(self) -> t.Dict[str, str]:
         """The chosen paths by name."""
@@ -68,8 +74,22 @@ class Paths(t.NamedTuple):
 
     @property
     def unit_dir(self) -> str:
-        """The units that an administrator installs (systemd.unit(5))."""
-        return self.fixed("/etc/systemd/system")
+        """The unit files of this agent."""
+        return self.fixed(self.units)
+
+    @property
+    def admin_unit_dir(self) -> str:
+        """The units of an administrator, and the links that enable units, wherever those are."""
+        return self.fixed(ADMIN_UNITS)
+
+    @property
+    def packaged_unit_dir(self) -> str:
+        """The units of packages."""
+        return self.fixed(PACKAGED_UNITS)
+
+    def unit_dirs(self) -> t.Tuple[str, ...]:
+        """Return the directories that can have unit files of an agent, the one that prevails first."""
+        return self.admin_unit_dir, self.packaged_unit_dir
 
     @property
     def runtime_unit_dir(self) -> str:
@@ -140,6 +160,10 @@ class Paths(t.NamedTuple):
     def compiled(self) -> str:
         """The compiled code of the program."""
         return os.path.join(self.run_dir, "compiled")
+
+
+#: Where packages (tools/dist) have the agent: nothing in them is in /usr/local or /etc.
+PACKAGED = Paths(bin_dir="/usr/sbin", units=PACKAGED_UNITS)
 
 
 def choose_paths(**chosen: str) -> Paths:

@@ -58,8 +58,9 @@ def uninstall(node: Node, where: Paths, check: bool = False, keep_files: bool = 
     places = found or [where]
     written = [interval_drop_in(where)]
     if not keep_files:
-        _refuse_packaged(node.run, places)
-        written += [os.path.join(where.unit_dir, name) for name in unit_files(where)] + retired_files(where)
+        _refuse_packaged(node.run, where, places)
+        written += [os.path.join(folder, name) for folder in where.unit_dirs() for name in unit_files(where)]
+        written += retired_files(where)
         # The program last: the next run reads the paths from it.
         written += [path for place in places for path in (place.resync, place.program)]
     foreign = [path for path in existing(written) if not is_ours(path)]
@@ -87,8 +88,9 @@ def uninstall(node: Node, where: Paths, check: bool = False, keep_files: bool = 
     return InstallResult(changes, tuple(services), result, tuple(notes))
 
 
-def _refuse_packaged(run: Runner, places: t.Sequence[Paths]) -> None:
-    for path in existing(place.program for place in places):
+def _refuse_packaged(run: Runner, where: Paths, places: t.Sequence[Paths]) -> None:
+    programs = [place.program for place in places]
+    for path in existing([*programs, *(os.path.join(folder, SERVICE) for folder in where.unit_dirs())]):
         package = packages.find_owner(run, path)
         if package:
             raise NodeError(
@@ -108,7 +110,7 @@ def _stop_units(run: Runner, where: Paths, foreign: t.Sequence[str], check: bool
     names = [
         unit
         for unit in dict.fromkeys(ENABLED_UNITS + SERVICES + RETIRED_UNITS)
-        if os.path.join(where.unit_dir, FIREWALL_TEMPLATE if unit in FIREWALL_HOOKS else unit) not in foreign
+        if _file_in_force(where, FIREWALL_TEMPLATE if unit in FIREWALL_HOOKS else unit) not in foreign
     ]
     units = systemd.show_units(run, ("LoadState", "UnitFileState", "ActiveState"), names)
     active = [unit for unit, about in units.items() if about.first("ActiveState") in ("active", "activating")]
@@ -120,6 +122,11 @@ def _stop_units(run: Runner, where: Paths, foreign: t.Sequence[str], check: bool
     if not check:
         run_steps(run, [("stop", triggers), ("stop", service), ("disable", enabled)])
     return step_lines([("stop", active), ("disable", enabled)])
+
+
+def _file_in_force(where: Paths, name: str) -> str:
+    """Return the path of the unit file that systemd reads, if there is one."""
+    return next(iter(existing(os.path.join(folder, name) for folder in where.unit_dirs())), "")
 
 
 def _remove_rules(node: Node, where: Paths, places: t.Sequence[Paths], check: bool) -> Result:

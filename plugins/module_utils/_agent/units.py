@@ -89,8 +89,8 @@ def unit_files(where: Paths) -> t.Dict[str, str]:
 def retired_files(where: Paths) -> t.List[str]:
     """What an earlier release installed and this one does not: units, the links that enabled them, and a file."""
     links = zip(_RETIRED_LINKS, RETIRED_UNITS)
-    paths = [os.path.join(where.unit_dir, *link) for link in links]
-    return paths + [os.path.join(where.unit_dir, unit) for unit in RETIRED_UNITS] + [where.tmpfiles]
+    paths = [os.path.join(where.admin_unit_dir, *link) for link in links]
+    return paths + [os.path.join(where.admin_unit_dir, unit) for unit in RETIRED_UNITS] + [where.tmpfiles]
 
 
 def _conditions(where: Paths) -> str:

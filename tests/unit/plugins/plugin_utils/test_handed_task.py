@@ -72,6 +72,20 @@ class TestCommand:
         done = self.run(tmp_path, PROGRAM % bundle.release_line())
         assert (done.returncode, done.stdout) == (0, "task\n{}")
 
+    @pytest.mark.parametrize("newer", ["usr/local/sbin", "usr/sbin"])
+    def test_one_of_a_package_gets_it_too(self, newer: str, tmp_path: Path) -> None:
+        """The command runs with both places below a directory."""
+        asked = handed_task.command({"bin_dir": "/usr/local/sbin"})
+        for place in ("usr/local/sbin", "usr/sbin"):
+            program = tmp_path / place / "ip-masq-agent"
+            program.parent.mkdir(parents=True)
+            program.write_text(PROGRAM % (bundle.release_line() if place == newer else "RELEASE = 'other'"))
+            program.chmod(0o755)
+        assert " /usr/local/sbin/ip-masq-agent /usr/sbin/ip-masq-agent;" in asked
+        argv = ["sh", "-c", asked.replace(" /usr/", " %s/usr/" % tmp_path)]
+        done = subprocess.run(argv, input="{}", capture_output=True, text=True, check=False, timeout=60)
+        assert (done.returncode, done.stdout) == (0, "task\n{}")
+
     @pytest.mark.parametrize(
         "line", ["RELEASE = 'other'", "#" + bundle.release_line(), bundle.release_line() + " ", "%s"]
     )

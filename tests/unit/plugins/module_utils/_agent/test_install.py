@@ -388,7 +388,12 @@ class TestUpdateUnits:
         (Path(where.unit_dir) / units.TIMER).write_text("[Timer]\n")
         install.update_units(systemctl, where, install.put_files(where, "{}\n"))
         assert systemctl.calls == [
-            ["enable", "--no-reload", *units.ENABLED_UNITS],  # their links may be gone, of which systemd knows nothing
+            [
+                "enable",
+                "--no-reload",
+                "--force",
+                *units.ENABLED_UNITS,
+            ],  # their links may be gone, of which systemd knows nothing
             ["daemon-reload"],
             ["restart", units.TIMER],
         ]
@@ -465,6 +470,75 @@ class TestUpdateUnits:
         assert "stop: " + ", ".join(units.RETIRED_UNITS[1:]) in done.services
         assert systemctl.active == set(units.STARTED_UNITS)
         assert install.put_files(where, "{}\n").files == ()
+
+
+class TestPackages:
+    """install.adopt_package, and units in the directories of a package and of an administrator"""
+
+    @pytest.fixture
+    def packaged(self, where: paths.Paths, tmp_path: Path) -> paths.Paths:
+        """Where a package has the agent, on a node that has the package."""
+        made = where._replace(bin_dir=str(tmp_path / "usr/sbin"), units=paths.PACKAGED.units)
+        install.put_files(made, None)
+        return made
+
+    @pytest.fixture
+    def default(self, where: paths.Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> paths.Paths:
+        """What the role asks for if nothing is chosen."""
+        monkeypatch.setattr(install, "Paths", lambda: where)
+        return where
+
+    def test_the_package_is_adopted(self, default: paths.Paths, packaged: paths.Paths, tmp_path: Path) -> None:
+        assert install.adopt_package(default) == packaged
+        assert install.adopt_package(packaged._replace(units=default.units)) == packaged
+        assert install.find_installed(default) == [packaged]
+        assert install.put_files(packaged, None) == install.InstallResult((), ())
+        assert not (tmp_path / "etc/systemd").exists()
+
+    def test_another_place_can_be_chosen_and_one_set_of_units_is_left(
+        self, default: paths.Paths, packaged: paths.Paths, tmp_path: Path
+    ) -> None:
+        chosen = default._replace(bin_dir=str(tmp_path / "opt"))
+        assert install.adopt_package(chosen) == chosen
+        put = install.put_files(chosen, None)
+        assert os.listdir(packaged.unit_dir) == [] and not os.path.exists(packaged.program)
+        systemctl = Systemctl(enabled=units.ENABLED_UNITS, active=units.STARTED_UNITS)
+        done = install.update_units(systemctl, chosen, put)
+        assert [call[0] for call in systemctl.calls] == ["enable", "daemon-reload", "restart"]
+        assert "file removed: %s/%s" % (packaged.unit_dir, units.TIMER) in done.lines
+
+    def test_what_the_role_installed_before_the_package_goes(self, default: paths.Paths, tmp_path: Path) -> None:
+        install.put_files(default, "{}\n")
+        packaged = default._replace(bin_dir=str(tmp_path / "usr/sbin"), units=paths.PACKAGED.units)
+        elsewhere = tmp_path / "package"
+        made = packaged._replace(root=str(elsewhere), bin_dir=str(elsewhere / "usr/sbin"))
+        install.put_files(made, None)
+        for folder in ("usr/sbin", "usr/lib"):
+            (tmp_path / folder).parent.mkdir(exist_ok=True)
+            (elsewhere / folder).rename(tmp_path / folder)
+        unit = Path(packaged.unit_dir, units.SERVICE)
+        unit.write_text(unit.read_text().replace(str(elsewhere), str(tmp_path)))
+        mask = Path(default.unit_dir, units.PATH)
+        mask.unlink()
+        mask.symlink_to("/dev/null")
+        assert install.adopt_package(default) == packaged
+        install.put_files(packaged, None)
+        assert os.listdir(default.unit_dir) == [units.PATH] and not os.path.exists(default.program)
+        assert Path(default.config).read_text() == "{}\n"
+        assert install.put_files(packaged, None) == install.InstallResult((), ())
+
+    def test_a_unit_of_others_in_that_place_is_no_package(self, default: paths.Paths) -> None:
+        unit = Path(default._replace(units=paths.PACKAGED.units).unit_dir, units.SERVICE)
+        unit.parent.mkdir(parents=True)
+        unit.write_text("[Service]\nExecStart=/usr/sbin/ip-masq-agent-resync\n")
+        assert install.adopt_package(default) == default
+        install.put_files(default, None)
+        assert unit.exists()
+
+    def test_programs_elsewhere_are_as_earlier_releases_know_them(self, where: paths.Paths) -> None:
+        assert b"'units'" not in bundle.program(where)
+        packaged = where._replace(units=paths.PACKAGED.units)
+        assert bundle.places(bundle.program(packaged)) == packaged
 
 
 class TestTimer:

@@ -137,6 +137,28 @@ class TestPackages:
         assert "with 'dpkg --remove masq'" in str(error.value)
         assert world.files() == before and world.chains == []
 
+    def test_a_package_without_its_program_is_a_package(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+        packaged = world.where._replace(units=paths.PACKAGED.units)
+        install.put_files(packaged, "{}\n")
+        os.unlink(packaged.program)
+        before = world.files()
+        unit = os.path.join(packaged.unit_dir, units.SERVICE)
+        owner = packages.Package("masq", "dpkg --remove masq")
+        monkeypatch.setattr(packages, "find_owner", lambda _run, path: owner if path == unit else None)
+        with pytest.raises(NodeError, match="%s belongs to the package masq" % unit):
+            world.remove()
+        assert world.files() == before
+
+    def test_units_in_both_places_go(self, world: World) -> None:
+        before = world.files()
+        world.install()
+        other = world.where._replace(units=paths.PACKAGED.units)
+        for name, text in units.unit_files(other).items():
+            Path(other.unit_dir, name).parent.mkdir(exist_ok=True, parents=True)
+            Path(other.unit_dir, name).write_text(text)
+        world.remove()
+        assert world.files() == before
+
     def test_the_package_itself_keeps_files_and_configuration(
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
