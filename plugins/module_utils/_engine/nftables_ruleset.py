@@ -4,9 +4,6 @@
 """A ruleset as our nftables table, and our table as a ruleset.
 
 What is read out of a table is written again and compared with it, so what is not of our shape is never taken for ours.
-Where only entries of C(rules) masquerade, some of our own tables are not read back. Then reports do not say what is
-exempt there, and to C(flush_conntrack) the rules before a change are unknown; rules are changed by a comparison of
-tables.
 """
 
 from __future__ import annotations
@@ -55,6 +52,7 @@ from .rule_comments import (
 )
 from .ruleset import (
     EVERYTHING,
+    PORT_PROTOCOLS,
     SHARE_UNIT,
     Decision,
     Guard,
@@ -402,7 +400,9 @@ class _Reader:
                     rest = rest[more.end() :]
                 way = _read_masquerade(rest)
                 found[way._replace(protocol=protocol) if protocol and way.to_ports else way] = None
-        ways = sorted(found, key=lambda way: way.protocol is None)
+        # An entry lists its own protocols only, in its own order.
+        protocols = (*PORT_PROTOCOLS, None)
+        ways = sorted(found, key=lambda way: protocols.index(way.protocol))
         return tuple(ways) or (Masquerade(),)
 
 

@@ -495,10 +495,10 @@ def _is_about_everything(decision: Decision) -> bool:
 
 def _one_family(networks: t.Sequence[Network], family: str) -> t.Optional[t.Tuple[Network, ...]]:
     """Those of networks that are of a family, nothing where they are all of it; none where none of them is."""
-    found = _of_family(networks, family)
+    found = _collapse(_of_family(networks, family))
     if networks and not found:
         return None
-    return () if any(network.prefixlen == 0 for network in found) else tuple(_collapse(found))
+    return () if any(network.prefixlen == 0 for network in found) else tuple(found)
 
 
 def _is_translated(decision: Decision) -> bool:
@@ -537,7 +537,8 @@ def from_rules(rules: t.Sequence[Rule]) -> t.Optional[Ruleset]:
     """The ruleset that these rules are; none where they are not of our shape: such a chain is replaced.
 
     Our shape is guards, then what is skipped, exempt (with one verdict) or masqueraded. Behind rules that masquerade
-    everything there are no others.
+    everything there are only others that masquerade: no packet meets these, as where an entry of C(snat) without
+    conditions comes before others.
     """
     leading = tuple(itertools.takewhile(lambda rule: isinstance(rule, Guard), rules))
     rest = rules[len(leading) :]
@@ -550,10 +551,10 @@ def from_rules(rules: t.Sequence[Rule]) -> t.Optional[Ruleset]:
     if len(verdicts) > 1:
         return None
     decisions: t.List[Decision] = []
+    over = False
     for (kind, source, interface, service, network, address), group in itertools.groupby(rest, _place):
-        everything = (source, interface, service, network) == (None,) * 4
-        over = decisions and decisions[-1].match == Match() and _takes_all(decisions[-1].how or ())
-        if kind is Guard or (over and not (kind is Masquerade and everything)):
+        over = over or bool(decisions and decisions[-1].match == Match() and _takes_all(decisions[-1].how or ()))
+        if kind is Guard or (over and kind is not Masquerade):
             return None
         members = list(group)
         match = Match(_listed(source), (), _listed(interface), _listed(service))
