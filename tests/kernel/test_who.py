@@ -48,3 +48,31 @@ def test_pod_behind_a_masqueraded_connection(topology: Topology, family: str) ->
     other = "1" if ports[3] != "1" else "2"
     assert _who(topology, _written(a.node, other), remote).startswith("no tracked udp connection from ")
     assert _who(topology, _written(a.node, other)).startswith("no tracked udp connection from ")
+
+
+@pytest.mark.parametrize("family", ("ipv4", "ipv6"))
+@pytest.mark.parametrize(
+    ("zone", "shown"),
+    [("zone", "zone 5"), ("original zone", "zone of the opener's packets 5"), ("reply zone", "zone of the answers 5")],
+)
+def test_connection_in_a_zone(topology: Topology, family: str, zone: str, shown: str) -> None:
+    a = ADDRESSES[family]
+    node = topology.node
+    device = node.run("ip", "-o", "route", "get", a.pod).split(" dev ")[1].split()[0]
+    # Packets are looked for in the zone of their own direction.
+    rules = {
+        "zone": "ct zone set 5",
+        "original zone": "iifname %s ct original zone set 5",
+        "reply zone": "iifname %s ct reply zone set 5; iifname != %s ct zone set 5",
+    }
+    rule = rules[zone].replace("%s", device)
+    node.run("nft", "table inet zones { chain pre { type filter hook prerouting priority -300; %s; }; }" % rule)
+    apply(node, enable_ipv6=True)
+    assert topology.ask(a.outside[0], protocol="udp") == {a.outside[0]: a.node}
+    listed = node.run("conntrack", "-L", "-f", family, "-p", "udp", "--orig-src", a.pod)
+    assert re.search(r" zone(-orig|-reply)?=5 ", listed), listed
+    ports: t.List[str] = re.findall(r"[sd]port=([0-9]+)", listed)
+    seen, remote = _written(a.node, ports[3]), _written(a.outside[0], ports[1])
+    answer = "udp %s -> %s, seen as %s, conntrack %s" % (_written(a.pod, ports[0]), remote, seen, shown)
+    assert _who(topology, seen, remote) == answer
+    assert _who(topology, seen) == answer

@@ -47,7 +47,7 @@ def who(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[s
     """Who opened the connections, a line each.
 
     :param seen: address and port of the node, as the other side reports them.
-    :param remote: address and port of the other side; without it all connections of the node are searched.
+    :param remote: address and port of the other side; None: any.
     :raises NodeError: there is no such connection, or the kernel does not tell.
     """
     found = conntrack.find(seen, remote, protocol)
@@ -62,4 +62,6 @@ def line(one: Connection) -> str:
     text = "%s %s -> %s" % (one.protocol, one.source, one.destination)
     if one.destination != one.remote:
         text += ", translated to %s" % (one.remote,)
-    return text + (", seen as %s" % (one.seen,) if one.seen != one.source else ", seen with its own address")
+    text += ", seen as %s" % (one.seen,) if one.seen != one.source else ", seen with its own address"
+    zones = zip(("zone", "zone of the opener's packets", "zone of the answers"), one.zones)
+    return text + "".join(", conntrack %s %d" % (name, zone) for name, zone in zones if zone)

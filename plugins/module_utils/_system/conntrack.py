@@ -8,20 +8,19 @@ Message layout: linux/netfilter/nfnetlink_conntrack.h.
 
 from __future__ import annotations
 
-import errno
 import ipaddress
 import struct
 import typing as t
 
 from . import netlink
-from .netlink import KernelError, Message, Netlink
+from .netlink import Message, Netlink
 
 PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132}
 
 _GET = 1 << 8 | 1
 _DELETE = 1 << 8 | 2
 #: CTA_*
-_ORIGINAL, _REPLY, _ADDRESSES, _PROTOCOL = 1, 2, 1, 2
+_ORIGINAL, _REPLY, _ADDRESSES, _PROTOCOL, _TUPLE_ZONE = 1, 2, 1, 2, 3
 _ID, _MASTER, _ZONE = 12, 14, 18
 #: CTA_IP_V4_SRC, _DST, and those of IPv6; CTA_PROTO_NUM, _SRC_PORT, _DST_PORT
 _SOURCE = {4: 1, 6: 3}
@@ -44,6 +43,14 @@ class Endpoint(t.NamedTuple):
         return ("[%s]:%d" if ":" in self.address else "%s:%d") % self
 
 
+class Zones(t.NamedTuple):
+    """Where a connection is tracked: in a zone of both directions, or of one of them; 0 is the zone of all others."""
+
+    both: int = 0
+    original: int = 0
+    reply: int = 0
+
+
 class Connection(t.NamedTuple):
     """A tracked connection: who opened it to whom, and as whom the other side sees the opener."""
 
@@ -53,6 +60,7 @@ class Connection(t.NamedTuple):
     #: the opener as the other side sees it, and the other side as it sees itself
     seen: Endpoint
     remote: Endpoint
+    zones: Zones = Zones()
 
 
 class Statistics(t.NamedTuple):
@@ -91,27 +99,26 @@ class _Tuple(t.NamedTuple):
 
 
 def find(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[Connection]:
-    """The connections whose opener the other side sees as an endpoint.
+    """Return the connections whose opener the other side sees as an endpoint, in whatever zone they are.
 
-    :param remote: the other side; with it the kernel looks the connection up, without it all are read.
+    :param remote: the other side; None: any.
     :param protocol: a key of PROTOCOLS.
     :raises NodeError: the kernel does not tell.
     """
     number = PROTOCOLS[protocol]
-    version = ipaddress.ip_address(seen.address).version
-    head = _head(version)
+
+    def is_meant(message: Message) -> bool:
+        reply = _tuple(netlink.attributes(message.body[4:]).get(_REPLY, b""))
+        return (
+            reply is not None
+            and (reply.protocol, reply.destination) == (number, seen)
+            and remote in (None, reply.source)
+        )
+
+    # Asked for one connection by its addresses, the kernel looks into one zone only.
+    head = _head(ipaddress.ip_address(seen.address).version)
     with Netlink(netlink.NETFILTER) as kernel:
-        if remote is None:
-            messages = kernel.dump(
-                _GET, head, "tracked connections", wanted=lambda message: _is_seen(message, number, seen)
-            )
-        else:
-            messages = []
-            try:
-                messages.append(kernel.ask(_GET, head + _reply(version, number, remote, seen), "a tracked connection"))
-            except KernelError as exc:
-                if exc.code != errno.ENOENT:
-                    raise
+        messages = kernel.dump(_GET, head, "tracked connections", wanted=is_meant)
     return [_connection(protocol, message) for message in messages]
 
 
@@ -187,32 +194,19 @@ def _flow(message: Message, version: int) -> t.Optional[Flow]:
     )
 
 
-def _reply(version: int, protocol: int, source: Endpoint, destination: Endpoint) -> bytes:
-    """The attribute that names a connection by the packets that come back."""
-    addresses = netlink.nest(
-        _ADDRESSES,
-        netlink.attribute(_SOURCE[version], ipaddress.ip_address(source.address).packed),
-        netlink.attribute(_DESTINATION[version], ipaddress.ip_address(destination.address).packed),
-    )
-    ports = netlink.nest(
-        _PROTOCOL,
-        netlink.attribute(_NUMBER, bytes((protocol,))),
-        netlink.attribute(_SOURCE_PORT, struct.pack("!H", source.port)),
-        netlink.attribute(_DESTINATION_PORT, struct.pack("!H", destination.port)),
-    )
-    return netlink.nest(_REPLY, addresses, ports)
-
-
-def _is_seen(message: Message, protocol: int, seen: Endpoint) -> bool:
-    reply = _tuple(netlink.attributes(message.body[4:]).get(_REPLY, b""))
-    return reply is not None and (reply.protocol, reply.destination) == (protocol, seen)
-
-
 def _connection(protocol: str, message: Message) -> Connection:
     known = netlink.attributes(message.body[4:])
     opened = t.cast(_Tuple, _tuple(known[_ORIGINAL]))
     reply = t.cast(_Tuple, _tuple(known[_REPLY]))
-    return Connection(protocol, opened.source, opened.destination, reply.destination, reply.source)
+    zones = [known.get(_ZONE)] + [netlink.attributes(known[side]).get(_TUPLE_ZONE) for side in (_ORIGINAL, _REPLY)]
+    return Connection(
+        protocol,
+        opened.source,
+        opened.destination,
+        reply.destination,
+        reply.source,
+        Zones(*(int.from_bytes(zone or b"", "big") for zone in zones)),
+    )
 
 
 def _tuple(data: bytes) -> t.Optional[_Tuple]:

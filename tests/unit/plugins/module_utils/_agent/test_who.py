@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.who import line, parse_endpoint, parse_endpoints
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Connection, Endpoint
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Connection, Endpoint, Zones
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,18 @@ def test_line_says_what_was_translated() -> None:
     assert line(Connection("tcp", pod, service, pod, backend)) == (
         "tcp 10.244.1.2:4000 -> 10.96.0.1:443, translated to 192.0.2.9:6443, seen with its own address"
     )
+
+
+@pytest.mark.parametrize(
+    ("zones", "end"),
+    [
+        (Zones(), ""),
+        (Zones(both=5), ", conntrack zone 5"),
+        (Zones(original=5), ", conntrack zone of the opener's packets 5"),
+        (Zones(reply=7), ", conntrack zone of the answers 7"),
+    ],
+)
+def test_line_names_zones(zones: Zones, end: str) -> None:
+    pod, remote = Endpoint("10.244.1.2", 4000), Endpoint("203.0.113.10", 443)
+    shown = line(Connection("tcp", pod, remote, Endpoint("198.51.100.1", 4000), remote, zones))
+    assert shown == "tcp 10.244.1.2:4000 -> 203.0.113.10:443, seen as 198.51.100.1:4000" + end
