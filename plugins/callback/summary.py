@@ -14,7 +14,8 @@ author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:
   - Prints messages of C(ansible.builtin.debug), failures (equal ones of several hosts once), and one line with the
-    counts of all hosts. With the playbook C(kubenode.ip_masq.status) this is the summary alone.
+    counts of all hosts. A host that is unreachable is not counted as failed. With the playbook
+    C(kubenode.ip_masq.status) this is the summary alone.
 requirements:
   - set as stdout callback in the configuration of Ansible, or with C(ANSIBLE_STDOUT_CALLBACK)
 """
@@ -42,6 +43,8 @@ class CallbackModule(CallbackBase):
         super().__init__()
         #: message -> hosts that it is about
         self._failures: t.Dict[str, t.List[str]] = {}
+        #: hosts without which a task went on, which Ansible counts nowhere
+        self._unreachable: t.Set[str] = set()
 
     def v2_runner_on_ok(self, result: t.Any) -> None:
         """Print what a debug task shows."""
@@ -51,13 +54,15 @@ class CallbackModule(CallbackBase):
                 self._display.display(str(line))
 
     def v2_runner_on_failed(self, result: t.Any, ignore_errors: bool = False) -> None:
-        """Keep it for the end."""
-        if not ignore_errors:
+        """Keep it for the end, unless the summary of the playbook has it."""
+        if not ignore_errors and "ip_masq_agent__in_summary" not in result._task.vars:
             self._keep("failed", result)
 
     def v2_runner_on_unreachable(self, result: t.Any) -> None:
         """Keep it for the end, unless the task goes on without the host."""
-        if not result._task.ignore_unreachable:
+        if result._task.ignore_unreachable:
+            self._unreachable.add(result._host.get_name())
+        else:
             self._keep("unreachable", result)
 
     def _keep(self, what: str, result: t.Any) -> None:
@@ -73,13 +78,14 @@ class CallbackModule(CallbackBase):
         """Print the failures and the counts."""
         for message, hosts in self._failures.items():
             self._display.display("%s (%s)" % (message, some_of(hosts)), color="red")
-        counts = [stats.summarize(host) for host in stats.processed]
+        counts = {host: stats.summarize(host) for host in stats.processed}
+        unreachable = self._unreachable | {host for host, one in counts.items() if one["unreachable"]}
         self._display.display(
             "%d hosts: %d changed, %d failed, %d unreachable"
             % (
                 len(counts),
-                sum(1 for one in counts if one["changed"]),
-                sum(1 for one in counts if one["failures"]),
-                sum(1 for one in counts if one["unreachable"]),
+                sum(1 for one in counts.values() if one["changed"]),
+                sum(1 for host, one in counts.items() if one["failures"] and host not in unreachable),
+                len(unreachable),
             )
         )
