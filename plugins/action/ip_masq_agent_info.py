@@ -15,5 +15,5 @@ class ActionModule(HandedTask):
     handed = Handed(
         "ip_masq_agent_info",
         INFO,
-        ("changed", "differs", "installed", "pending", "problems", "report", "service_failure"),
+        ("changed", "differences", "differs", "installed", "pending", "problems", "report", "service_failure"),
     )

@@ -24,6 +24,11 @@ options:
     description: The variable C(hostvars), in which each host has its result as C(ip_masq_agent__asked).
     type: dict
     required: true
+  playbook:
+    description:
+      - The playbook that applies the policy of this run, if it is known. Advice for nodes without an agent names it.
+    type: str
+    default: ''
   generated:
     description: When the nodes were queried, for the files. Without it RV(_value) has no C(files).
     type: str
@@ -46,7 +51,8 @@ _value:
     - C(lines) are what the nodes have in common, a line for each thing that is wrong with the nodes that have it, and
       one with the counts. If that is long, C(table) is in place of it.
     - C(table) are at most 28 lines of at most 120 characters, with a row for each state and for what nodes differ in.
-    - C(off) are the names of the nodes that were queried and are not as declared.
+    - C(off) are the names of the nodes that were queried and are not as declared, C(reasons) what is wrong with each of
+      them, by name. C(shown_by) are the same names, or one of a node that was queried if there are none.
     - C(files) are the contents of C(report.json), C(report.csv) and C(report.html), by these names.
   type: dict
 """
@@ -55,7 +61,7 @@ import typing as t
 
 from ansible.utils.unsafe_proxy import wrap_var
 
-from ..plugin_utils.fleet import ASKED, judge, off
+from ..plugin_utils.fleet import ASKED, advise, judge, off
 from ..plugin_utils.fleet_files import as_csv, as_json
 from ..plugin_utils.fleet_html import as_html
 from ..plugin_utils.fleet_text import summary, table
@@ -63,12 +69,22 @@ from ..plugin_utils.role_variables import PREFIX
 
 
 def fleet(
-    hosts: t.Sequence[str], hostvars: t.Mapping[str, t.Any], generated: t.Optional[str] = None
+    hosts: t.Sequence[str], hostvars: t.Mapping[str, t.Any], generated: t.Optional[str] = None, playbook: str = ""
 ) -> t.Dict[str, t.Any]:
     """See above."""
     views = {host: hostvars[host] for host in hosts if host in hostvars}
-    nodes = [judge(host, view.get(ASKED), view.get(PREFIX + "state")) for host, view in views.items()]
-    found: t.Dict[str, t.Any] = {"lines": summary(nodes), "table": table(nodes), "off": off(nodes)}
+    answers = {host: view.get(ASKED) for host, view in views.items()}
+    advice = advise(answers.values(), playbook)
+    nodes = [judge(host, answers[host], view.get(PREFIX + "state"), advice) for host, view in views.items()]
+    wrong = off(nodes)
+    found: t.Dict[str, t.Any] = {
+        "lines": summary(nodes),
+        "table": table(nodes),
+        "off": wrong,
+        # Tasks that run once need a node.
+        "shown_by": wrong or [node.host for node in nodes if node.queried][:1],
+        "reasons": {node.host: node.line for node in nodes if node.host in set(wrong)},
+    }
     if generated is not None:
         found["files"] = {
             "report.json": as_json(nodes, generated),

@@ -39,6 +39,12 @@ options:
       - C(nonMasqueradeCIDRs) may be text, as in V(10.0.0.0/8,fd00::/8). Text is split at commas, in a list too.
       - If not set, the file on the node is kept.
     type: dict
+  applied_by:
+    description:
+      - What applies O(config), for people, such as the name of a playbook. It is kept on the node with the time, and
+        C(ip-masq-agent status) shows it.
+      - Ignored without O(config) and in check mode. If not set, what the node has is kept.
+    type: str
   enabled:
     description:
       - Whether the units run, now and after a boot. If not, everything is installed, the rules are set once, and the

@@ -108,6 +108,14 @@ differs:
   type: list
   elements: str
   sample: [nonMasqueradeCIDRs]
+differences:
+  description:
+    - For each key of RV(differs) two texts for people, with the value of the node's file as C(node) and that of
+      O(config) as C(config). Long values are shortened.
+    - Of lists without an order, such as C(nonMasqueradeCIDRs), each has the entries that the other one lacks.
+  returned: when the agent is installed and O(config) is given
+  type: dict
+  sample: {nonMasqueradeCIDRs: {node: 100.64.0.0/10, config: "172.16.0.0/12, 192.168.0.0/16"}}
 service_failure:
   description: How the last run of C(ip-masq-agent.service) failed, as systemd reports it. Empty if it did not.
   returned: when the agent is installed

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 import typing as t
@@ -16,8 +17,11 @@ from .role_variables import PREFIX
 #: Where the playbooks keep what a node answered.
 ASKED = PREFIX + "_asked"
 
-_APPLY = "run kubenode.ip_masq.apply"
-_VARIABLES = {key.key: PREFIX + key.name for key in POLICY_OPTIONS}
+#: The playbooks that apply a policy: that of the inventory, and one that is derived from kubespray's variables.
+_APPLY, _KUBESPRAY = "kubenode.ip_masq.apply", "kubenode.ip_masq.kubespray"
+_OPTIONS = {key.key: key for key in POLICY_OPTIONS}
+#: Origins of policies that advice names.
+_NAMED = 3
 
 #: Traffic left otherwise than declared when the node was last verified, because of rules of other programs. By now they
 #: may be gone.
@@ -70,6 +74,11 @@ class Node(t.NamedTuple):
         return one_line(self.host)
 
     @property
+    def line(self) -> str:
+        """Everything that is wrong with it, the state first; empty if nothing is."""
+        return "%s: %s" % (self.state, self.why) if self.findings else ""
+
+    @property
     def why(self) -> str:
         """All reasons on one line, without the state."""
         if not self.findings:
@@ -108,13 +117,55 @@ TRAITS: t.Mapping[str, t.Callable[[_Report], t.List[str]]] = {
     "backend": lambda report: ["%(name)s %(version)s" % report["backend"]],
     # Earlier builds do not report it.
     "policy": lambda report: [report["policy_hash"]] if report.get("policy_hash") else [],
+    "applied by": lambda report: [_origin(report)] if _origin(report) else [],
     "verification": lambda report: [_verification(report)],
     "drop-in": lambda report: [one.rpartition("/")[2] for one in report["config"]["sources"] if "/config.d/" in one],
     "note": lambda report: list(report["notes"]),
 }
 
 
-def judge(host: str, asked: t.Optional[t.Mapping[str, t.Any]], wanted: t.Optional[str] = None) -> Node:
+class Advice(t.NamedTuple):
+    """What a run of status or report can advise.
+
+    ``playbook`` applies the policy that nodes are compared with, if the run knows it. ``origins`` are what the nodes
+    remember as having applied theirs.
+    """
+
+    playbook: str = ""
+    origins: t.Tuple[str, ...] = ()
+
+    @property
+    def apply(self) -> str:
+        """How to apply the policy to a node that has none, or to repair its files and units."""
+        if self.playbook:
+            return "run " + self.playbook
+        if not set(self.origins) - {_APPLY}:
+            return "run " + _APPLY
+        # With another playbook the policy may be another one.
+        left = len(self.origins) - _NAMED
+        named = ", ".join(self.origins[:_NAMED]) + (" and %d more" % left if left > 0 else "")
+        return "run what applied the policy to the other nodes: " + named
+
+
+_NO_ADVICE = Advice()
+
+
+def advise(answers: t.Iterable[t.Any], playbook: str = "") -> Advice:
+    """Read from the answers of nodes what applied their policies.
+
+    :param answers: what ip_masq_agent_info returned.
+    :param playbook: that applies the policy of this run.
+    """
+    origins: t.Dict[str, None] = {}
+    for asked in answers:
+        with contextlib.suppress(AttributeError, KeyError, TypeError):
+            origins[one_line(_origin(asked["report"]))] = None
+    return Advice(playbook, tuple(sorted(origin for origin in origins if origin)))
+
+
+def judge(
+    host: str, asked: t.Optional[t.Mapping[str, t.Any]], wanted: t.Optional[str] = None, advice: Advice = _NO_ADVICE
+) -> Node:
     """The state of a node is the first thing that is wrong with it; the findings are all of them.
 
     :param asked: what ip_masq_agent_info returned; none if the node was not queried.
@@ -123,7 +174,7 @@ def judge(host: str, asked: t.Optional[t.Mapping[str, t.Any]], wanted: t.Optiona
     if asked is None:
         return _off(host, Finding("not checked", "the query did not run; Ansible's output has the error"), False)
     try:
-        return _judged(host, asked, wanted)
+        return _judged(host, asked, wanted, advice)
     except (AttributeError, IndexError, KeyError, OSError, OverflowError, TypeError, ValueError) as exc:
         # One node with another release, or with a damaged answer, must not hide the others.
         return _off(host, Finding("no report", "the answer is not understood: %s" % one_line(repr(exc))))
@@ -133,9 +184,9 @@ def _off(host: str, finding: Finding, queried: bool = True) -> Node:
     return Node(host, finding.state, [finding], queried=queried)
 
 
-def _judged(host: str, asked: t.Mapping[str, t.Any], wanted: t.Optional[str]) -> Node:
+def _judged(host: str, asked: t.Mapping[str, t.Any], wanted: t.Optional[str], advice: Advice) -> Node:
     report = asked.get("report") or {}
-    findings = [Finding(state, one_line(reason)) for state, reason in _findings(asked, report, wanted)]
+    findings = [Finding(state, one_line(reason)) for state, reason in _findings(asked, report, wanted, advice)]
     findings.sort(key=lambda one: STATES.index(one.state))
     good = "absent" if wanted == "absent" else "in sync"
     node = Node(host, findings[0].state if findings else good, findings)
@@ -149,7 +200,9 @@ def _judged(host: str, asked: t.Mapping[str, t.Any], wanted: t.Optional[str]) ->
     )
 
 
-def _findings(asked: t.Mapping[str, t.Any], report: _Report, wanted: t.Optional[str]) -> t.Iterator[t.Tuple[str, str]]:
+def _findings(
+    asked: t.Mapping[str, t.Any], report: _Report, wanted: t.Optional[str], advice: Advice
+) -> t.Iterator[t.Tuple[str, str]]:
     """What is wrong with a node: a state and the reason."""
     if asked.get("unreachable"):
         yield "unreachable", asked.get("msg", "")
@@ -159,18 +212,18 @@ def _findings(asked: t.Mapping[str, t.Any], report: _Report, wanted: t.Optional[
         return
     if not asked["installed"]:
         if wanted != "absent":
-            yield "not installed", _APPLY
+            yield "not installed", advice.apply
         return
     if wanted == "absent":
-        yield "not removed", "%sstate is absent; %s" % (PREFIX, _APPLY)
+        yield "not removed", "%sstate is absent; run %s" % (PREFIX, _APPLY)
         return
     if asked["problems"]:
         yield "no report", "; ".join(asked["problems"])
     if report:
-        yield from _of_report(report, asked["service_failure"])
+        # Where the policy differs, to apply would change it, and which of the two is right is not known here.
+        yield from _of_report(report, asked["service_failure"], "" if asked.get("differs") else "; " + advice.apply)
     if asked.get("differs") and not report.get("config", {}).get("problem"):
-        names = [_VARIABLES.get(key, key) for key in asked["differs"]]
-        yield "policy differs from inventory", "%s; %s" % (", ".join(names), _APPLY)
+        yield "policy differs from inventory", "; ".join([*_differences(asked), *_applied(report, advice)])
     if asked["pending"]:
         yield "to be applied", _first(asked["pending"])
     last = report.get("last_verification")
@@ -178,7 +231,40 @@ def _findings(asked: t.Mapping[str, t.Any], report: _Report, wanted: t.Optional[
         yield CONFLICTS, "verification of %s: %s" % (_utc(last["time"]), last["summary"])
 
 
-def _of_report(report: _Report, service_failure: str) -> t.Iterator[t.Tuple[str, str]]:
+def _differences(asked: t.Mapping[str, t.Any]) -> t.Iterator[str]:
+    """The variables that differ, each with what the node and what the inventory has."""
+    values = asked.get("differences") or {}
+    for key in asked["differs"]:
+        option = _OPTIONS.get(key)
+        name = PREFIX + option.name if option else key
+        both = values.get(key)
+        if not both:
+            yield name
+        elif option and option.united:
+            only = [("only on the node", both["node"]), ("only in the inventory", both["config"])]
+            yield "%s: %s" % (name, ", ".join("%s %s" % one for one in only if one[1] != "none"))
+        else:
+            yield "%s: %s on the node, %s in the inventory" % (name, both["node"], both["config"])
+
+
+def _applied(report: _Report, advice: Advice) -> t.Iterator[str]:
+    """What applied the policy of a node last, if that is known."""
+    origin = _origin(report)
+    if origin:
+        edited = "; the file was edited on the node since" if report["last_applied"]["edited"] else ""
+        # Its policy is not in the inventory.
+        derived = origin == _KUBESPRAY != advice.playbook
+        yield "last applied by %s%s" % (origin, edited)
+        if derived:
+            yield "compare with %s_status" % _KUBESPRAY
+
+
+def _origin(report: _Report) -> str:
+    """What applied the policy of a node last. Earlier releases do not report it."""
+    return str((report.get("last_applied") or {}).get("by", ""))
+
+
+def _of_report(report: _Report, service_failure: str, remedy: str) -> t.Iterator[t.Tuple[str, str]]:
     problem = report["config"]["problem"]
     if problem:
         yield "broken config", "%s; the last valid configuration stays in force" % problem
@@ -191,7 +277,7 @@ def _of_report(report: _Report, service_failure: str) -> t.Iterator[t.Tuple[str,
         if report["failing"]:
             yield "failing", "last resync: " + _first((report["last_error"] or {}).get("lines") or ["no message"])
         elif service_failure:
-            yield "failing", "ip-masq-agent.service: %s; %s" % (service_failure, _APPLY)
+            yield "failing", "ip-masq-agent.service: %s%s" % (service_failure, remedy)
 
 
 def _action(action: t.Mapping[str, str]) -> str:

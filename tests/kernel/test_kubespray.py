@@ -124,6 +124,19 @@ def test_a_round_with_kubespray(tmp_path: Path) -> None:
         # Without kubespray's plays before it, the group k8s_cluster is not there until the playbook makes it.
         status = kubespray.play("cluster", ["kubespray_status"])
         assert status.rc == 0 and "3 nodes: 3 in sync" in status.said, status.said
+        report = kubespray.play("cluster", ["kubespray_report"])
+        assert report.rc == 0 and "3 nodes: 3 in sync" in report.said, report.said
+        assert (tmp_path / "ip-masq-report" / "report.html").exists()
+        # The inventory alone has another policy: to apply that would masquerade the networks of the cluster.
+        inventory = fleet.play("status", "-e", "ip_masq_agent_hosts=kube_node")
+        assert inventory.failed == ["n2", "n3"], inventory.said
+        for words in (
+            "ip_masq_agent_source_cidrs: only on the node 100.64.0.0/18, fd85:ee78:d8a6:8607::1:0/112",
+            "ip_masq_agent_enable_ipv6: true on the node, false in the inventory",
+            "last applied by kubenode.ip_masq.kubespray; compare with kubenode.ip_masq.kubespray_status",
+        ):
+            assert words in inventory.said, inventory.said
+        assert "run kubenode.ip_masq.apply" not in inventory.said
 
         refused = kubespray.play("reset", ["kubespray_reset", "-"])
         assert refused.rc != 0 and "The reset is not confirmed" in refused.said and exempt(n3), refused.said

@@ -30,7 +30,8 @@ rm -f "$@"
 def summary(played: Played) -> t.List[str]:
     """The lines that sum up the fleet."""
     (block,) = re.findall(r'"msg": (\[\n.*?\n    \])', played.said, re.DOTALL)
-    return t.cast(t.List[str], json.loads(block))
+    lines = t.cast(t.List[str], json.loads(block))
+    return lines[1:] if "ANSIBLE_STDOUT_CALLBACK" in lines[0] else lines
 
 
 def exempt(node: AgentNode, family: str = "ipv4") -> t.List[str]:
@@ -80,9 +81,12 @@ def test_a_round_with_an_inventory_of_kubespray(tmp_path: Path) -> None:
         assert third == "n3: to be applied: start: ip-masq-agent.timer"
         assert "drop-ins: 20-lab.json (n3)" in common
         assert count == "3 nodes: 1 broken config (n2), 1 drifted (n1), 1 to be applied (n3)"
-        # With results that are well hidden, a failure still says what it is about.
-        hidden = fleet.play("status", "-e", NODES, env={"ANSIBLE_DISPLAY_OK_HOSTS": "no"})
-        assert count in hidden.said
+        # Each failure has the reason of its host, and the summary is behind all of them.
+        failures = dict(re.findall(r'(?m)^fatal: \[(n\d)\]: FAILED! => .*"msg": (".*")\}?$', off.said))
+        assert {name: json.loads(text) for name, text in failures.items()} == {
+            name: line.partition(": ")[2] for name, line in zip(("n1", "n2", "n3"), (first, second, third))
+        }
+        assert off.said.rindex("fatal: ") < off.said.index(json.dumps(count)) < off.said.index("PLAY RECAP")
 
         # A policy that would be refused does not keep anybody from removing it.
         removed = fleet.play("remove", "-e", NODES, "-e", '{"ip_masq_agent_non_masquerade_cidrs": ["10.0.0.1/8"]}')
@@ -107,18 +111,26 @@ def test_status_of_thirty_nodes_fits_on_the_screen(tmp_path: Path) -> None:
         lines = summary(played)
         assert len(lines) <= 15
         assert [line.partition(":")[0] for line in lines[1:-1]] == ["node28", "node07", "node19"], "worst first"
-        assert "policy differs from inventory: ip_masq_agent_non_masquerade_cidrs; run " in lines[3]
+        assert lines[3].endswith(
+            "policy differs from inventory: ip_masq_agent_non_masquerade_cidrs: only on the node 100.64.0.0/10, only "
+            "in the inventory 172.16.0.0/12, 192.168.0.0/16; last applied by kubenode.ip_masq.apply; the file was "
+            "edited on the node since"
+        )
         assert lines[-1] == (
             "30 nodes: 27 in sync, 1 not installed (node28), 1 drifted (node07), "
             "1 policy differs from inventory (node19)"
         )
+        hint = "for this alone, without lines for each node: ANSIBLE_STDOUT_CALLBACK=kubenode.ip_masq.summary"
+        assert played.said.count(hint) == 1
         # Beside them Ansible prints a line for each node twice: when it answered, and in the recap.
         total = [line for line in played.said.splitlines() if line and not re.match(r"ok: \[\S+\]$|\S+ +: ok=", line)]
         assert len(total) <= len(lines) + 25, played.said
         # The collection's own output leaves these out.
         short = fleet.play("status", "-e", NODES, env={"ANSIBLE_STDOUT_CALLBACK": "kubenode.ip_masq.summary"})
         printed = [line for line in short.said.splitlines() if line]
-        assert short.rc == 2 and len(printed) <= 15, short.said
+        assert short.rc == 2 and len(printed) <= 15 and hint not in short.said, short.said
+        assert printed[-1] == "30 hosts: 0 changed, 3 failed, 0 unreachable"
+        assert short.said.count("not installed: run kubenode.ip_masq.apply") == 1, "in the summary, and not once more"
         assert lines[-1] in printed and all(any(name in line for line in printed) for name in off)
 
 
@@ -129,6 +141,8 @@ def test_a_node_that_cannot_be_reached_is_a_line_of_the_summary(tmp_path: Path) 
         played = fleet.play("status", "-e", NODES)
         assert played.rc == 2 and played.failed == ["n1"], played.said
         assert summary(played)[-1] == "2 nodes: 1 in sync, 1 unreachable (n1)"
+        short = fleet.play("status", "-e", NODES, env={"ANSIBLE_STDOUT_CALLBACK": "kubenode.ip_masq.summary"})
+        assert short.said.splitlines()[-1] == "2 hosts: 0 changed, 0 failed, 1 unreachable", short.said
 
 
 IPTABLES, NFT_ALONE, NEITHER = ["iptables", "ip6tables"], ["nft"], ["iptables", "ip6tables", "nft"]
@@ -225,6 +239,28 @@ class TestInfo:
         node.program.write_text("#!/bin/sh\necho it is broken >&2\nexit 1\n")
         assert self.ask(node)["problems"] == ["%s status: it is broken" % node.where.program]
         assert found["pending"] == ["file written: %s" % node.where.program]
+
+    def test_what_applied_the_policy_is_remembered(self, node: AgentNode) -> None:
+        kept = node.state_file.with_name("applied.json")
+        done = node.module("ip_masq_agent", {"config": {}, "applied_by": "a\nplaybook"}, check=True)
+        assert done["changed"] and not kept.exists()
+        node.module("ip_masq_agent", {"config": {}, "applied_by": "a\nplaybook"})
+        first = self.ask(node, config={})["report"]["last_applied"]
+        assert (first["by"], first["edited"]) == ("a playbook", False)
+        assert re.search(r"(?m)^applied +\d{4}-.* by a playbook$", node.call(node.where.program, "status").stdout)
+        # The time is that of the first of several equal ones: nothing is written.
+        node.module("ip_masq_agent", {"config": {}, "applied_by": "a playbook"})
+        node.module("ip_masq_agent", {"config": {}})
+        assert self.ask(node, config={})["report"]["last_applied"] == first
+        (node.config_dir / "config").write_text('{"resyncInterval": "5m"}')
+        assert self.ask(node, config={})["report"]["last_applied"] == {**first, "edited": True}
+        assert re.search(
+            r"(?m)^applied .* by a playbook; the file was edited since$", node.call(node.where.program, "status").stdout
+        )
+        node.module("ip_masq_agent", {"config": {}, "applied_by": "another"})
+        assert self.ask(node, config={})["report"]["last_applied"]["by"] == "another"
+        kept.write_text("{")
+        assert self.ask(node, config={})["report"]["last_applied"] is None
 
     def test_a_service_that_failed_is_named(self, node: AgentNode) -> None:
         self.install(node)

@@ -117,6 +117,11 @@ class Paths(t.NamedTuple):
         return os.path.join(self.state_dir, "verification.json")
 
     @property
+    def applied_file(self) -> str:
+        """What applied the policy of the config file last."""
+        return os.path.join(self.state_dir, "applied.json")
+
+    @property
     def run_dir(self) -> str:
         """What does not outlive the boot. A unit creates it, best effort."""
         return self.fixed("/run/ip-masq-agent")

@@ -17,7 +17,7 @@ from .._errors import NodeError
 from .._policy.entries import as_written
 from .._policy.policy import Config
 from .._version import VERSION
-from . import last_verification, snapshot, unit_states
+from . import last_applied, last_verification, snapshot, unit_states
 from .effective_policy import EffectivePolicy, require_policy
 from .memory import read_memory
 from .paths import Paths
@@ -76,6 +76,7 @@ def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
         "units": _unit_data(node),
         "last_sync": snapshot.last_sync(where),
         "last_verification": verification._asdict() if verification else None,
+        "last_applied": last_applied.as_data(where),
         "last_change": remembered.last_change._asdict() if remembered.last_change else None,
         "last_error": remembered.last_error._asdict() if remembered.last_error else None,
         "failing": remembered.failing,
@@ -141,6 +142,8 @@ def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
     config = report["config"]
     yield "rules", _verdict(report)
     yield "config", ", ".join(config["sources"])
+    if report["last_applied"]:
+        yield "applied", _applied_text(report["last_applied"])
     if config["problem"]:
         yield "", "BROKEN, the last valid configuration stays in force: " + config["problem"]
     yield "backend", "%(name)s %(version)s" % report["backend"]
@@ -232,6 +235,11 @@ def _age(seconds: float) -> str:
         if seconds >= length:
             return "%d %s" % (seconds // length, unit)
     return "%d s" % max(seconds, 0)
+
+
+def _applied_text(applied: t.Dict[str, t.Any]) -> str:
+    edited = "; the file was edited since" if applied["edited"] else ""
+    return "%s by %s%s" % (_local_time(applied["time"]), applied["by"], edited)
 
 
 def _event_text(event: t.Optional[t.Dict[str, t.Any]]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .._agent import install, installed_program, removal
+from .._agent import install, installed_program, last_applied, removal
 from .._agent.chosen_paths import find_paths, named_paths
 from .._agent.effective_policy import read_policy
 from .._agent.memory import read_memory
@@ -59,6 +59,8 @@ def _present(params: Params, check: bool, node: Node) -> Done:
     if not check:
         synced = sync(node, where)
         result, errors, notes = synced.result or planned, synced.errors, policy.notes + synced.unrecorded
+        if text is not None and params["applied_by"]:
+            notes += last_applied.record(where, params["applied_by"], text)
     put = install.update_units(node.run, where, put, params["enabled"], check)
     services = put.services
     if install.set_timer(node.run, where, config.resync_interval, check):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import typing as t
 
@@ -14,10 +15,14 @@ from .._agent.paths import Paths
 from .._agent.units import SERVICE
 from .._errors import ConfigError, IpMasqError, NodeError
 from .._policy.config_file import config_text, load, parse
-from .._policy.policy import DEFAULTS, POLICY_OPTIONS
+from .._policy.policy import DEFAULTS, POLICY_OPTIONS, Option
+from .._policy.values import show
 from .._system import systemd
 from .._system.process import Runner, run
 from .task_result import Done, Params
+
+#: Entries of a list that a difference shows.
+_SHOWN = 5
 
 
 def carry_out(params: Params, check: bool) -> Done:
@@ -43,7 +48,8 @@ def _found(params: Params) -> t.Dict[str, t.Any]:
         return {"installed": False}
     found: t.Dict[str, t.Any] = {"installed": True, "problems": [], "pending": [], "service_failure": ""}
     if text is not None:
-        found["differs"] = differing_keys(where, text)
+        found["differences"] = differences(where, text)
+        found["differs"] = list(found["differences"])
     try:
         found["report"] = _reported(run, where, params["lock_timeout"])
     except NodeError as exc:
@@ -67,14 +73,45 @@ def _reported(run: Runner, where: Paths, lock_timeout: int) -> t.Any:
     return report
 
 
-def differing_keys(where: Paths, text: str) -> t.List[str]:
-    """The keys in which the node's config file means something else than ``text``; all where it cannot be read."""
+def differences(where: Paths, text: str) -> t.Dict[str, t.Dict[str, str]]:
+    """Return both values of each key in which the node's config file means something else than ``text``.
+
+    If the file cannot be read, all keys that ``text`` has a value for.
+    """
     wanted = dict(DEFAULTS, **parse(text, "config").values)
     try:
         found = dict(DEFAULTS, **load(where.config).values)
     except ConfigError:
         found = {}
-    return [key.key for key in POLICY_OPTIONS if not key.same(found.get(key.name), wanted.get(key.name))]
+    different = [key for key in POLICY_OPTIONS if not key.same(found.get(key.name), wanted.get(key.name))]
+    return {key.key: _both(key, found.get(key.name), wanted.get(key.name)) for key in different}
+
+
+def _both(key: Option, node: t.Any, config: t.Any) -> t.Dict[str, str]:
+    """Show two values; of lists without an order the entries that the other one lacks."""
+    if key.united and isinstance(node, (list, tuple)) and isinstance(config, (list, tuple)):
+        here, there = ({_entry(key, entry): None for entry in entries} for entries in (node, config))
+        node, config = ([one for one in here if one not in there], [one for one in there if one not in here])
+    return {"node": _shown(node), "config": _shown(config)}
+
+
+def _entry(key: Option, entry: t.Any) -> str:
+    """One entry in the notation of the policy, or as it is written if it is invalid."""
+    try:
+        return ", ".join(map(str, key.parse([entry])))
+    except ConfigError:
+        return show(entry)
+
+
+def _shown(value: t.Any) -> str:
+    """A value for people, shortened."""
+    if isinstance(value, (list, tuple)):
+        left = len(value) - _SHOWN
+        entries = [one if isinstance(one, str) else json.dumps(one) for one in value[:_SHOWN]]
+        return (", ".join(entries) or "none") + (" and %d more" % left if left > 0 else "")
+    if value is None:
+        return "not set"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _pending(run: Runner, where: Paths, text: t.Optional[str], enabled: bool) -> t.List[str]:

@@ -17,6 +17,7 @@ Spec = t.Dict[str, t.Dict[str, t.Any]]
 AGENT: Spec = {
     "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
     **module_options.ARGUMENT_SPEC,
+    "applied_by": {"type": "str"},
     "verify": {"type": "bool", "default": False},
     "kubelet": {"type": "dict", "options": kubelet_options.ARGUMENT_SPEC},
 }

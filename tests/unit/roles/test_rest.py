@@ -115,7 +115,7 @@ def main():
     module.exit_json(**module.from_json(module.params[told]))
 
 OTHERS = "policy binary distribution args_file args_variable restart healthz_url healthz_timeout probe_timeout".split()
-OTHERS += "state config enabled config_dir bin_dir metrics_dir lock_timeout verify kubelet".split()
+OTHERS += "state config applied_by enabled config_dir bin_dir metrics_dir lock_timeout verify kubelet".split()
 
 if __name__ == "__main__":
     main()

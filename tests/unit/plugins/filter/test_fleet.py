@@ -21,6 +21,11 @@ def summed_up(nodes: t.Mapping[str, t.Mapping[str, t.Any]], **variables: t.Any) 
     return t.cast(t.Dict[str, t.Any], fleet([*nodes, "nowhere"], hostvars))
 
 
+def applied(by: str, edited: bool = False) -> t.Dict[str, t.Any]:
+    """The part of a report that says what applied the policy."""
+    return {"last_applied": {"by": by, "time": 1795233600.0, "edited": edited}}
+
+
 BROKEN = {"config": {"sources": [], "problem": PROBLEM}}
 
 #: what a node answers -> its line, without its name; none where it is well
@@ -68,9 +73,37 @@ LINES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Optional[str]]] = {
         "broken config: %s; the last valid configuration stays in force" % PROBLEM,
     ),
     "another policy": (
+        asked(
+            applied("kubenode.ip_masq.apply"),
+            differs=["nonMasqueradeCIDRs", "sourceCIDRs", "resyncInterval"],
+            differences={
+                "nonMasqueradeCIDRs": {"node": "100.64.0.0/10", "config": "172.16.0.0/12, 192.168.0.0/16"},
+                "sourceCIDRs": {"node": "10.244.0.0/16", "config": "none"},
+                "resyncInterval": {"node": "5m", "config": "60s"},
+            },
+        ),
+        "policy differs from inventory: ip_masq_agent_non_masquerade_cidrs: only on the node 100.64.0.0/10, only in "
+        "the inventory 172.16.0.0/12, 192.168.0.0/16; ip_masq_agent_source_cidrs: only on the node 10.244.0.0/16; "
+        "ip_masq_agent_resync_interval: 5m on the node, 60s in the inventory; last applied by kubenode.ip_masq.apply",
+    ),
+    "another policy, edited on the node": (
+        asked(applied("the play 'Masquerade pods' in /home/operator", edited=True), differs=["cidrLimit"]),
+        "policy differs from inventory: ip_masq_agent_cidr_limit; last applied by the play 'Masquerade pods' in "
+        "/home/operator; the file was edited on the node since",
+    ),
+    "another policy, which is derived": (
+        asked(applied("kubenode.ip_masq.kubespray"), differs=["nonMasqueradeCIDRs"]),
+        "policy differs from inventory: ip_masq_agent_non_masquerade_cidrs; last applied by "
+        "kubenode.ip_masq.kubespray; compare with kubenode.ip_masq.kubespray_status",
+    ),
+    "another policy, of an agent that remembers no origin": (
         asked(differs=["nonMasqueradeCIDRs", "resyncInterval"]),
-        "policy differs from inventory: ip_masq_agent_non_masquerade_cidrs, ip_masq_agent_resync_interval; "
-        "run kubenode.ip_masq.apply",
+        "policy differs from inventory: ip_masq_agent_non_masquerade_cidrs; ip_masq_agent_resync_interval",
+    ),
+    "another policy, and a service that cannot run": (
+        asked(differs=["cidrLimit"], service_failure="result exit-code, exit status 203"),
+        "failing: ip-masq-agent.service: result exit-code, exit status 203; policy differs from inventory: "
+        "ip_masq_agent_cidr_limit",
     ),
     "failing and drifted": (
         asked({"failing": True, "last_error": {"lines": ["no lock"]}, "in_sync": False, "differs": [MISSING]}),
@@ -96,8 +129,36 @@ def test_a_node_that_is_off_has_one_line(case: str) -> None:
     lines = [text for text in found["lines"] if text.startswith("n1: ")]
     assert lines == ([] if line is None else ["n1: " + line])
     assert found["off"] == ([] if line is None else ["n1"])
+    assert found["reasons"] == ({} if line is None else {"n1": line}) and found["shown_by"] == ["n1"]
     state = "in sync" if line is None else line.partition(":")[0] + " (n1)"
     assert found["lines"][-1] == "1 node: 1 " + state
+
+
+PLAY = "the play 'Masquerade pods' in /home/operator"
+
+#: what applied the policy of other nodes, the playbook of the run -> the advice for a node without an agent
+ADVICE: t.Dict[t.Tuple[t.Tuple[str, ...], str], str] = {
+    ((), ""): "run kubenode.ip_masq.apply",
+    (("kubenode.ip_masq.apply",), ""): "run kubenode.ip_masq.apply",
+    (("kubenode.ip_masq.kubespray",), ""): (
+        "run what applied the policy to the other nodes: kubenode.ip_masq.kubespray"
+    ),
+    (("kubenode.ip_masq.kubespray",), "kubenode.ip_masq.kubespray"): "run kubenode.ip_masq.kubespray",
+    ((PLAY, "a", "b", "c", "d"), ""): "run what applied the policy to the other nodes: a, b, c and 2 more",
+}
+
+
+@pytest.mark.parametrize("origins, playbook", ADVICE)
+def test_advice_to_apply_names_what_applied_the_policy_elsewhere(origins: t.Tuple[str, ...], playbook: str) -> None:
+    nodes = {"n%d" % number: asked(applied(origin)) for number, origin in enumerate(origins, 2)}
+    nodes.update(n1={"installed": False}, broken={"report": 7})
+    found = fleet(list(nodes), {name: {ASKED: answer} for name, answer in nodes.items()}, playbook=playbook)
+    assert "n1: not installed: " + ADVICE[origins, playbook] in found["lines"]
+    assert found["reasons"]["n1"] == "not installed: " + ADVICE[origins, playbook]
+    # A derived policy is what these nodes are compared with.
+    derived = asked(applied("kubenode.ip_masq.kubespray"), differs=["cidrLimit"])
+    found = fleet(["n1"], {"n1": {ASKED: derived}}, playbook=playbook)
+    assert ("compare with" in found["reasons"]["n1"]) == (playbook == "")
 
 
 def test_conflicts_are_reported_and_are_no_failure_of_the_node() -> None:

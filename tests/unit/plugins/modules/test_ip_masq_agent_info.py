@@ -38,7 +38,7 @@ def test_every_example_is_accepted(example: t.Dict[str, t.Any]) -> None:
 
 
 def test_options_are_those_of_the_module_that_installs() -> None:
-    other = {"state", "verify", "kubelet"}
+    other = {"state", "applied_by", "verify", "kubelet"}
     installs = {name: spec for name, spec in ip_masq_agent.ARGUMENT_SPEC.items() if name not in other}
     assert installs == module.ARGUMENT_SPEC
 
@@ -66,12 +66,46 @@ def test_keys_that_differ(
 ) -> None:
     if on_the_node is not None:
         (tmp_path / "config").write_text(on_the_node)
-    assert info_task.differing_keys(Paths(config_dir=str(tmp_path)), config_text(declared)) == keys
+    assert list(info_task.differences(Paths(config_dir=str(tmp_path)), config_text(declared))) == keys
+
+
+def test_both_values_of_what_differs_are_shown(tmp_path: Path) -> None:
+    node: t.Dict[str, t.Any] = {
+        "nonMasqueradeCIDRs": ["10.0.0.0/8", "FD00::/8", "100.64.0.0/10", "10.0.0.1/8"],
+        "resyncInterval": "5m",
+        "exemption": "enforce",
+        "toPorts": ["1024-2048"],
+        "rules": [{"destinations": ["10.9.0.0/16"], "action": "masquerade"}],
+        "enableIPv6": True,
+    }
+    (tmp_path / "config").write_text(json.dumps(node))
+    declared = {
+        "nonMasqueradeCIDRs": "fd00::/8,10.0.0.0/8,172.16.0.0/12," + ",".join("192.168.%d.0/24" % n for n in range(9)),
+        "sourceCIDRs": ["10.244.0.0/16"],
+        "enableIPv6": True,
+    }
+    found = info_task.differences(Paths(config_dir=str(tmp_path)), config_text(declared))
+    shown = ", ".join(["172.16.0.0/12"] + ["192.168.%d.0/24" % number for number in range(4)])
+    assert {key: (both["node"], both["config"]) for key, both in found.items()} == {
+        # In the notation of the policy: fd00::/8 is in both. What is invalid is quoted.
+        "nonMasqueradeCIDRs": ("100.64.0.0/10, '10.0.0.1/8'", shown + " and 5 more"),
+        "toPorts": ("1024-2048", "none"),
+        "exemption": ("enforce", "return"),
+        "sourceCIDRs": ("none", "10.244.0.0/16"),
+        "rules": ('{"destinations": ["10.9.0.0/16"], "action": "masquerade"}', "none"),
+        "resyncInterval": ("5m", "60s"),
+    }
+
+
+def test_a_file_without_the_list_has_it_not_set(tmp_path: Path) -> None:
+    (tmp_path / "config").write_text("{}")
+    found = info_task.differences(Paths(config_dir=str(tmp_path)), config_text({}))
+    assert found["nonMasqueradeCIDRs"] == {"node": "not set", "config": "10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16"}
 
 
 def test_of_a_file_that_cannot_be_read_all_keys_that_have_a_value_differ(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("{")
-    keys = info_task.differing_keys(Paths(config_dir=str(tmp_path)), config_text({}))
+    keys = list(info_task.differences(Paths(config_dir=str(tmp_path)), config_text({})))
     assert keys[0] == "nonMasqueradeCIDRs" and "masqChain" in keys
 
 
