@@ -50,7 +50,7 @@ DEFAULTS: t.Dict[str, t.Any] = {
 #: policy must be the same in each run.
 ADDRESSES = ("ip", "access_ip", "ip6", "access_ip6")
 
-_ENFORCE = "or set ip_masq_agent_exemption: enforce"
+_ENFORCE = "set ip_masq_agent_exemption: enforce"
 
 
 class Cluster(t.NamedTuple):
@@ -179,21 +179,28 @@ def _masquerading(values: _Values, ipv6: bool) -> t.Iterator[str]:
         yield from ("%s: %s" % (plugin, text) for text in about(values, ipv6))
 
 
+def _enforce(values: _Values) -> str:
+    """The variables with which exempt traffic is protected from the plugin's rules."""
+    if values.get("kube_proxy_mode") == "ipvs":
+        return _ENFORCE + " and kube_proxy_mode: nftables or iptables"
+    return _ENFORCE
+
+
 def _calico(values: _Values, ipv6: bool) -> t.Iterator[str]:
     names = [name for name in ("nat_outgoing", *(["nat_outgoing_ipv6"] if ipv6 else [])) if values.flag(name)]
     if names:
         settings = " and ".join("%s: false" % name for name in names)
         yield (
-            "masquerades what leaves its pools, exempt ranges too: set %s and run cluster.yml again, %s"
-            % (settings, _ENFORCE)
+            "masquerades what leaves its pools, exempt ranges too: set %s and run cluster.yml again, or %s"
+            % (settings, _enforce(values))
         )
 
 
 def _flannel(values: _Values, ipv6: bool) -> t.Iterator[str]:
     yield (
         "masquerades what leaves its network, exempt ranges too. kubespray starts flanneld with --ip-masq and has no "
-        "variable for it: set ip_masq_agent_exemption: enforce"
-    ) + (" and kube_proxy_mode: nftables or iptables" if values.get("kube_proxy_mode") == "ipvs" else "")
+        "variable for it: %s" % _enforce(values)
+    )
 
 
 def _cilium(values: _Values, ipv6: bool) -> t.Iterator[str]:
@@ -220,20 +227,20 @@ def _kube_router(values: _Values, ipv6: bool) -> t.Iterator[str]:
     if "--enable-pod-egress=false" not in values.get("kube_router_extra_args"):
         yield (
             "masquerades what leaves the pods' network, exempt ranges too: add --enable-pod-egress=false to "
-            "kube_router_extra_args, %s" % _ENFORCE
+            "kube_router_extra_args, or %s" % _enforce(values)
         )
 
 
 def _kube_ovn(values: _Values, ipv6: bool) -> t.Iterator[str]:
     yield (
         "masquerades what leaves its default subnet, exempt ranges too, and kubespray has no variable for it: run "
-        'kubectl patch subnet ovn-default --type merge -p \'{"spec":{"natOutgoing":false}}\', %s' % _ENFORCE
+        'kubectl patch subnet ovn-default --type merge -p \'{"spec":{"natOutgoing":false}}\', or %s' % _enforce(values)
     )
 
 
 def _macvlan(values: _Values, ipv6: bool) -> t.Iterator[str]:
     if values.flag("enable_nat_default_gateway"):
-        yield "masquerades pods: set enable_nat_default_gateway: false, %s" % _ENFORCE
+        yield "masquerades pods: set enable_nat_default_gateway: false, or %s" % _enforce(values)
 
 
 #: kube_network_plugin -> remarks

@@ -147,6 +147,7 @@ def test_a_round_with_kubespray(tmp_path: Path) -> None:
             "-e flush_iptables=true",
         )
         assert reset.rc == 0 and "PLAY [Reset cluster]" in reset.said, reset.said
+        assert "and apply the policy" not in reset.said and "Remove the agent and its rules] " in reset.said
         for node in (n1, n2, n3):
             assert node.files() == node.pristine and NFT.rules(node.ns, "ipv4") is None
 
@@ -155,6 +156,13 @@ def test_kubespray_as_a_collection(tmp_path: Path) -> None:
     with Fleet(tmp_path, GROUPS, {"n2": "n1", "n3": "n1", "e1": "n1"}) as fleet:
         kubespray = Kubespray(tmp_path, fleet, "collection")
         node = fleet.nodes["n1"]
+        shown = kubespray.play("cluster", ["kubespray_variables"])
+        assert shown.rc == 0 and "kubespray: pods 100.64.0.0/18, " in shown.said, "without the option for hosts"
+        # Of a large playbook, this part alone.
+        for tag in ("network", "ip_masq"):
+            part = kubespray.play("cluster", ["-", "kubespray"], "--limit", "n1", "--tags", tag)
+            assert part.rc == 0 and "kubespray made" not in part.said, part.said
+            assert exempt(node) == [*RFC1918, "100.64.0.0/18", "100.65.0.0/18"]
         made = kubespray.play("cluster", ["-", "kubespray"], "--limit", "n1")
         assert made.rc == 0 and "kubespray made 100.64.0.0/18,fd85:" in made.said, made.said
         assert exempt(node) == [*RFC1918, "100.64.0.0/18", "100.65.0.0/18"]
