@@ -643,7 +643,8 @@ _NFT_ACTIONS: t.Tuple[t.Tuple[str, str, t.Tuple[str, ...], str, t.List[t.Tuple[t
     ("pre", "icmp type echo-request accept", ("the type of an ICMP message",), "", [("accept",)]),
     ("pre", "ip ttl 1 accept", ("the TTL of a packet",), "", [("accept",)]),
     ("pre", "meta length 100 accept", ("the length of a packet",), "", [("accept",)]),
-    ("pre", "ip daddr @fed accept", ("elements that rules add to the set fed",), "", [("accept",)]),
+    ("pre", "ip daddr @fed accept", ("elements that rules add to the set fed",), "some", [("accept",)]),
+    ("pre", "add @fed { ip saddr } accept", ("how full the set fed is",), "some", [("accept",)]),
     ("pre", "ip daddr @timed accept", ("elements of the set timed that end by themselves",), "", [("accept",)]),
     ("pre", "ip saddr 10.0.0.1 add @fed { ip daddr }", (), "", []),
     ("pre", "queue num 1", ("a program that is asked about each packet (queue)",), "", [("continue",)]),
@@ -704,7 +705,7 @@ def test_actions_of_nft(ns: Namespace) -> None:
         (table,) = judge.tables()
         found = table.chains["p%d" % number]
         ns.run("nft", "delete", "table", "ip", "probe")
-        told = tuple(reason for rule in found for reason in rule.unknown)
+        told = tuple(reason for rule in found for reason in (*rule.history, *rule.unknown))
         drawn = {(False, False): "", (True, True): "all", (True, False): "some"}[found[0].chance, found[0].exhaustive]
         done = [_plain(branch.action) for rule in found for branch in rule.branches]
         if (told, drawn, sorted(map(repr, done))) != (unknown, chance, sorted(map(repr, actions))):

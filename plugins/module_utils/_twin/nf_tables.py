@@ -181,6 +181,17 @@ def is_dormant(table: Table) -> bool:
     return bool(struct.unpack("!I", flags)[0] & _TABLE_DORMANT)
 
 
+def filled_sets(table: Table) -> t.Set[str]:
+    """Return the sets of a table that its rules fill."""
+    found = set()
+    for body in table.rules:
+        if b"dynset\0" in body:
+            for name, data in parse_expressions(netlink.attributes(body).get(RULE_EXPRESSIONS, b"")):
+                if name == "dynset":
+                    found.add(netlink.name(netlink.attributes(data).get(1, b"")))
+    return found
+
+
 def put_first(table: Table) -> None:
     """Let the kernel ask the chains of a table in this network namespace before others of the same priority.
 

@@ -10,7 +10,7 @@ import typing as t
 from .._errors import NodeError
 from .._system import netlink
 from .._system.process import Runner
-from . import ipsets, ipvs, legacy, links, namespaces, neighbours, nf_tables, routing, sysctls, ties, trace
+from . import history, ipsets, ipvs, legacy, links, namespaces, neighbours, nf_tables, routing, sysctls, ties, trace
 from .ask import Asker
 from .decision import Rules
 from .node_state import State
@@ -41,6 +41,12 @@ class Replicas:
     def rules(self, steps: t.Sequence[trace.Step]) -> t.List[Rule]:
         """Return rules in the words of their tools."""
         return self._main.rules(steps)
+
+    def forget(self) -> None:
+        """Forget what rules have seen."""
+        for copy in (self._main, self._other):
+            if copy is not None:
+                copy.forget()
 
     def ask(self, questions: t.Sequence[Question], explain: bool) -> t.List[Answer]:
         """The answers, in order.
@@ -84,6 +90,7 @@ class Replica:
         known = neighbours.write(state.neighbours, number)
         families = sorted({_LEGACY_FAMILIES[table.family] for table in state.legacy})
         self._rules = Rules(run, state.tables, state.legacy)
+        self._tables = state.tables
         self._asker = Asker(world, self._rules, copied, known, families)
         self._trace()
 
@@ -145,6 +152,11 @@ class Replica:
         """Return rules in the words of their tools."""
         namespaces.enter(self._network)
         return list(map(self._rules.placed, steps))
+
+    def forget(self) -> None:
+        """Forget what rules have seen."""
+        namespaces.enter(self._network)
+        history.forget(self._tables)
 
     def ask(self, questions: t.Sequence[Question], explain: bool) -> t.List[Answer]:
         """The answers, in order."""

@@ -43,6 +43,13 @@ class Twin:
         patience = max(_MINIMUM, _PER_QUESTION * len(questions))
         return t.cast(t.List[Answer], self._worker.call("ask", list(questions), explain, timeout=patience))
 
+    def forget(self) -> None:
+        """Forget what rules of the copy have seen: the next packets are the first ones.
+
+        :raises NodeError: the twin is gone, or does not answer.
+        """
+        self._worker.call("forget", timeout=_MINIMUM)
+
     def rules(self, steps: t.Sequence[Step]) -> t.List[Rule]:
         """Return rules of the node in the words of their tools.
 

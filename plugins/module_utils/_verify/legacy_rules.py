@@ -344,10 +344,17 @@ class _Line:
             value, inverted = options.pop("--every")
             xt_rules.statistic(self.reading, 1.0 if int(value) < 2 else None, inverted)
 
+    def recent(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
+        """recent"""
+        asked = [word for word in ("--set", "--rcheck", "--update", "--remove") if word in options]
+        xt_rules.recent(self.reading, asked == ["--set"], options[asked[0]][1])
+        options.clear()
+
     def cluster(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
         """cluster"""
         options.clear()
         xt_rules.tracked(self.reading)
+        self.reading.chance = True
         self.reading.chance = True
 
     def set(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
@@ -454,7 +461,7 @@ class _Line:
 
     def masquerade(self, _options: t.Dict[str, t.Tuple[str, bool]]) -> None:
         """MASQUERADE"""
-        xt_rules.translate(self.reading, SOURCE, None, None)
+        xt_rules.translate(self.reading, SOURCE, None, None, True)
 
     def redirect(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
         """REDIRECT"""
@@ -501,6 +508,7 @@ _MATCHES: t.Mapping[str, t.Callable[[_Line, _Options], None]] = {
     "connmark": _Line.connmark,
     "devgroup": _Line.devgroup,
     "statistic": _Line.statistic,
+    "recent": _Line.recent,
     "cluster": _Line.cluster,
     "set": _Line.set,
     "socket": _Line.socket,

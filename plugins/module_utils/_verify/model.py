@@ -18,7 +18,7 @@ from . import known, legacy_rules, nft_rules, regions, senders, ways, xt_rules
 from .known import BROADCAST
 from .lookups import Lookups
 from .promises import Policy
-from .rules import MAX_PORT, POSTROUTING, WITH_PORTS, RuleTable, chain_of, highest
+from .rules import MAX_PORT, POSTROUTING, SOURCE, WITH_PORTS, RuleTable, chain_of, highest
 from .senders import Sender
 from .ways import Declared, Ref, Start, Way, Ways
 
@@ -87,6 +87,15 @@ class Model:
         codes = {title: code for code, title in nf_tables.FAMILIES.items()}
         legacy = table.backend == IPTABLES_LEGACY
         return Step(legacy, codes[family], name, chain_of(ref.chain), RULE, ref.number)
+
+    def fixed(self) -> Spans:
+        """Return the addresses that rules give as source without asking for those of a link."""
+        found: t.List[t.Tuple[int, int]] = []
+        for rule in (rule for table in self.tables for chain in table.chains.values() for rule in chain):
+            for _match, action in rule.branches:
+                if action.kind == SOURCE and not action.local and action.origin is None:
+                    found += ((0, highest(self.version)),) if action.addresses is None else action.addresses
+        return spans.of(found)
 
     def late(self, way: Way) -> t.Tuple[Ref, ...]:
         """Return the rules of a way that decide about the source address: those behind the hook postrouting."""

@@ -88,6 +88,9 @@ _ADDRESS_TYPE = 3
 
 _EQUAL, _NOT_EQUAL, _LESS, _LESS_OR_EQUAL, _GREATER, _GREATER_OR_EQUAL = range(6)
 _NAT_PORTS, _NAT_NETMAP = 0x2, 0x40
+#: NFT_DYNSET_OP_DELETE
+_DELETE = 2
+_LIMITED = "packets seen before (an expression at the elements of a set)"
 _VERDICT_REGISTER = 0
 _LENGTH = struct.Struct("=H")
 _CHANCE_CELLS: t.List[Cell] = [(CHANCE, place, 0xFF, 0) for place in range(4)]
@@ -148,10 +151,7 @@ class _Table:
             base = {}
         self.after_nat = any(one.hook in (1, 4) and one.kind != "nat" and one.priority >= 100 for one in base.values())
         rules = [netlink.attributes(body) for body in self.table.rules]
-        for known in rules:
-            expressions = known.get(nf_tables.RULE_EXPRESSIONS, b"")
-            if b"dynset\0" in expressions:
-                self._note_filled(expressions)
+        self.sets.filled = nf_tables.filled_sets(self.table)
         counts: t.Dict[str, int] = {}
         extra: t.Dict[str, t.Tuple[Rule, ...]] = {}
         for known in rules:
@@ -169,11 +169,6 @@ class _Table:
         if self.table.family != 1 and self.table.name in _TABLES_OF_IPTABLES:
             backend = IPTABLES_NFT
         return finished(backend, self.table.title, base, extra, unknown, self.aware)
-
-    def _note_filled(self, expressions: bytes) -> None:
-        for name, data in nf_tables.parse_expressions(expressions):
-            if name == "dynset":
-                self.sets.filled.add(netlink.name(netlink.attributes(data).get(1, b"")))
 
     def _rule(
         self, expressions: bytes, chain: str, place: int, handle: int
@@ -628,6 +623,9 @@ class _Reader:
         """A register looked up in a set or map."""
         name = netlink.name(data.get(1, b""))
         known = self.table.sets.of(name)
+        if name in self.table.sets.filled and 3 not in data:
+            self.reading.by_history(known.unknown[0])
+            return
         inverted = bool(number(data.get(5)) & 1)
         for reason in known.unknown:
             self.reading.not_known(reason)
@@ -689,6 +687,13 @@ class _Reader:
         elif key is not None:
             size = max((len(one.data) for one in known.elements), default=0)
             self.load(target, [(key, place, 0xFF, 0) for place in range(size)])
+
+    def dynset(self, data: t.Dict[int, bytes]) -> None:
+        """An element into a set, or out of it: the packet goes on, unless the set is full."""
+        if 7 in data or 10 in data:  # an expression of the element decides
+            self.reading.not_known(_LIMITED)
+        elif number(data.get(3)) != _DELETE:
+            self.reading.by_history("how full the set %s is" % netlink.name(data.get(1, b"")))
 
     def _kind(self, field: str, value: bytes) -> Conditions:
         reading = Reading(self.version)
@@ -753,7 +758,7 @@ class _Reader:
 
     def masq(self, _data: t.Dict[int, bytes]) -> None:
         """The address of the link."""
-        self._end(Action(SOURCE))
+        self._end(Action(SOURCE, local=True))
 
     def nat(self, data: t.Dict[int, bytes]) -> None:
         """A new source or destination."""
@@ -780,7 +785,8 @@ class _Reader:
                 action(one)
         except UnknownError as exc:
             if kind == SOURCE:  # which address it is, the kernel tells
-                self._end(Action(SOURCE))
+                own = cells[0] == packet("source", size) and cells[1] in (None, cells[0])
+                self._end(Action(SOURCE, origin=SOURCE if own else None))
                 return
             reading.act_unknown(str(exc))
             reading.over = True
@@ -927,6 +933,7 @@ _HANDLERS: t.Mapping[str, t.Callable[[_Reader, t.Dict[int, bytes]], None]] = {
     "cmp": _Reader.cmp,
     "range": _Reader.range,
     "lookup": _Reader.lookup,
+    "dynset": _Reader.dynset,
     "masq": _Reader.masq,
     "nat": _Reader.nat,
     "redir": _Reader.redir,
@@ -938,5 +945,5 @@ _HANDLERS: t.Mapping[str, t.Callable[[_Reader, t.Dict[int, bytes]], None]] = {
 }
 #: what is not understood and acts, asks, or loads a register (by its attribute)
 _ACTING = frozenset(("tproxy", "queue", "fwd", "synproxy"))
-_ASKING = frozenset(("limit", "quota", "connlimit", "dynset"))
+_ASKING = frozenset(("limit", "quota", "connlimit"))
 _LOADING = {"socket": 2, "osf": 1, "xfrm": 1, "tunnel": 2, "inner": 5}

@@ -76,6 +76,7 @@ class Statement(t.NamedTuple):
     unknown: t.Tuple[str, ...]
     chance: bool
     exhaustive: bool
+    history: t.Tuple[str, ...]
     acts: Acts
 
 
@@ -118,6 +119,7 @@ class Reading:
         self.unknown: t.Tuple[str, ...] = ()
         self.chance = False
         self.exhaustive = False
+        self.history: t.Tuple[str, ...] = ()
         self.statements: t.List[Statement] = []
         self.over = False
 
@@ -230,12 +232,19 @@ class Reading:
         if reason not in self.unknown:
             self.unknown += (reason,)
 
+    def by_history(self, reason: str) -> None:
+        """Add a condition that a packet fulfils or not by what came before."""
+        self.chance = True
+        if reason not in self.history:
+            self.history += (reason,)
+
     # what it does
 
     def act(self, acts: Acts) -> None:
         """Do something with the packets that fulfil the conditions so far."""
+        exhaustive = self.exhaustive and not self.history
         self.statements.append(
-            Statement(self.alternatives, self.exclusions, self.unknown, self.chance, self.exhaustive, acts)
+            Statement(self.alternatives, self.exclusions, self.unknown, self.chance, exhaustive, self.history, acts)
         )
 
     def act_unknown(self, reason: str) -> None:
@@ -259,13 +268,15 @@ class Reading:
                 first = statements[0]._replace(acts=Action(kind, chain=name))
                 return self._rule(first, number, handle), {name: steps}
             unknown = (*statements[0].unknown, _TESTED_AND_CHANGED)
-            statements = [one._replace(unknown=unknown, chance=False, exhaustive=False) for one in statements]
+            statements = [
+                one._replace(unknown=unknown, chance=False, exhaustive=False, history=()) for one in statements
+            ]
         return [rule for one in statements for rule in self._rule(one, number, handle)], {}
 
     @staticmethod
     def _rest(statements: t.Sequence[Statement]) -> t.Optional[t.List[Action]]:
         first = statements[0]
-        if any(one.alternatives is not first.alternatives or one[1:5] != first[1:5] for one in statements):
+        if any(one.alternatives is not first.alternatives or one[1:6] != first[1:6] for one in statements):
             return None
         acts = [one.acts for one in statements]
         return t.cast(t.List[Action], acts) if all(isinstance(one, Action) for one in acts) else None
@@ -301,7 +312,8 @@ class Reading:
         does_unknown = fixed is not None and fixed.kind == CONTINUE
         if not does_unknown and all(branch.action == _NOTHING for branch in branches):
             branches = []
-        found = [Rule(number, handle, tuple(branches), one.unknown if branches else (), one.chance, one.exhaustive)]
+        unknown = one.unknown if branches else ()
+        found = [Rule(number, handle, tuple(branches), unknown, one.chance, one.exhaustive, one.history)]
         if ported and without:
             found.append(Rule(number, handle, tuple(without), (*one.unknown, _NO_PORTS)))
         return found

@@ -86,7 +86,8 @@ DROP = "drop"
 RETURN = "return"
 JUMP = "jump"
 GOTO = "goto"
-#: a new source address: MASQUERADE, SNAT (``addresses``: where they are known); ends a chain of type nat
+#: a new source address: MASQUERADE (``local``), SNAT (``addresses``: where they are known; ``origin`` SOURCE: that of
+#: the packet); ends a chain of type nat
 SOURCE = "source"
 #: a new destination: DNAT, or (``addresses`` None, ``local``) REDIRECT
 DESTINATION = "destination"
@@ -124,7 +125,8 @@ class Rule(t.NamedTuple):
 
     A packet that matches no branch goes on behind the rule; a rule without branches only counts or logs. With
     ``chance`` a packet that matches takes one of the branches by chance (or by a hash), or, unless ``exhaustive``, goes
-    on. ``unknown`` says what of the rule is not understood, each as an object of "because of": the rule may or may not
+    on; ``history`` says why, where it is no chance but what came before, each as an object of "because of". ``unknown``
+    says what of the rule is not understood, each as an object of "because of": the rule may or may not
     match what its branches match. Where the last branch of such a rule is CONTINUE, something is done to the packet
     that is not understood: what becomes of it from there on is not known. So it is with a rule that cannot be read; its
     branch matches every packet.
@@ -138,6 +140,7 @@ class Rule(t.NamedTuple):
     unknown: t.Tuple[str, ...] = ()
     chance: bool = False
     exhaustive: bool = False
+    history: t.Tuple[str, ...] = ()
 
 
 #: hooks of netfilter (linux/netfilter.h)

@@ -23,10 +23,10 @@ from .lookups import LEAVES, Unknown
 from .model import Model
 from .promises import NODE, Policy
 from .regions import Region
-from .rules import WITH_PORTS
+from .rules import SOURCE, WITH_PORTS
 from .ways import DELIVERED as TO_NODE
 from .ways import DROPPED as BY_FILTER
-from .ways import Target, Way, Ways
+from .ways import Ref, Target, Way, Ways
 
 #: A packet leaves with another address than the policy says: always; or sometimes, by chance.
 ERROR = "error"
@@ -172,6 +172,13 @@ class _Run:
         self._addresses = Addresses(twin.state)
         self._random = random.Random(_SEED)
         self._model = Model(twin.state, version, policy, self._seconds())
+        #: addresses of the node that rules give without asking for those of a link
+        self._fixed = self._model.fixed()
+        #: rules whose answers look like those of other rules: only the trace tells
+        self._alike: t.Set[Ref] = set()
+        self._rules: t.Dict[Ref, t.Optional[Rule]] = {}
+        #: whether packets that were sent before decide about a finding
+        self._remembers = False
         self._findings: t.List[_Finding] = []
         #: ways of which the policy holds in one order of chains of the same priority, and not in another
         self._tied: t.Dict[t.Any, t.List[t.Tuple[Way, Answer]]] = {}
@@ -206,7 +213,7 @@ class _Run:
         for attempt in range(_TRIES):
             again = []
             for way, answers in self._put(waiting, found):
-                fitting = [answer for answer in answers if way.unknown or _fits(way, answer)]
+                fitting = [answer for answer in answers if way.unknown or self._fits(way, answer)]
                 self._judge(way, answers)
                 if not fitting and way.chance:
                     again.append(way)
@@ -218,7 +225,10 @@ class _Run:
             if not waiting or attempt == _TRIES - 1:
                 break
         for way in waiting:
-            self._miss("chance", way.regions)
+            for unknown in way.history:
+                self._miss("unknown_rule", way.regions, unknown)
+            if not way.history:
+                self._miss("chance", way.regions)
         return silent
 
     # questions
@@ -238,7 +248,10 @@ class _Run:
                     self._miss("time" if late else "limit", way.regions)
                 else:
                     part.append((way, questions))
-            answers = self._twin.ask([question for _way, questions in part for question in questions])
+            if any(way.history for way, _questions in part):
+                self._twin.forget()
+            explain = any(way.source in self._alike for way, _questions in part)
+            answers = self._twin.ask([question for _way, questions in part for question in questions], explain)
             place = 0
             for way, questions in part:
                 self.asked += len(questions)
@@ -279,6 +292,32 @@ class _Run:
         return ipaddress.IPv4Address(number) if self._version == 4 else ipaddress.IPv6Address(number)
 
     # answers
+
+    def _fits(self, way: Way, answer: Answer) -> bool:
+        """Return whether an answer is what a way leads to, as far as the rules tell."""
+        possible = (answer, *answer.alternatives) if way.tied else (answer,)
+        return any(_is_end(way, one) and self._is_given(way, one) for one in possible)
+
+    def _is_given(self, way: Way, answer: Answer) -> bool:
+        """Return whether a packet has the source that a way gives it, and not the same by chance of another way."""
+        if answer.outcome != SENT or answer.source is None:
+            return True
+        kept = answer.source == answer.question.source
+        if way.source is None or way.given is None:
+            return kept
+        given = way.given
+        number = int(ipaddress.ip_address(answer.source))
+        if given.addresses is not None:
+            return spans.contains(given.addresses, number)
+        if given.origin == SOURCE:
+            return kept
+        if given.local and kept:
+            return False
+        if not way.chance or (given.local and not spans.contains(self._fixed, number)):
+            return True
+        # Another rule may have given that address.
+        self._alike.add(way.source)
+        return answer.decided_by is not None and answer.decided_by == self._rule(way.source)
 
     def _judge(self, way: Way, answers: t.Sequence[Answer]) -> None:
         """Compare answers about a way with the policy."""
@@ -326,6 +365,7 @@ class _Run:
         for finding in self._findings:
             certain = not finding.way.chance and not finding.way.unknown
             groups.setdefault((finding.verdict, self._model.late(finding.way), certain), []).append(finding)
+            self._remembers = self._remembers or bool(finding.way.history)
         causes: t.Dict[t.Any, t.Tuple[t.List[Region], Answer]] = {}
         for (verdict, _late, certain), members in groups.items():
             answer = self._explained(members[0].answer)
@@ -352,6 +392,8 @@ class _Run:
     def _explained(self, wanted: Answer) -> Answer:
         """Return an answer once more, with the rules that decided."""
         for _attempt in range(_TRIES):
+            if self._remembers:
+                self._twin.forget()
             (answer,) = self._twin.ask([wanted.question], explain=True)
             for possible in (answer, *answer.alternatives):
                 if possible.outside == wanted.outside:
@@ -385,13 +427,19 @@ class _Run:
                 text %= (self._place(reason.unknown.place), reason.unknown.reason)
             yield Untested(reason.code, text, self._ranges(missed))
 
+    def _rule(self, ref: Ref) -> t.Optional[Rule]:
+        """Return a rule in the words of its tool; None if it is no rule of a table."""
+        if ref not in self._rules:
+            step = self._model.step(ref)
+            self._rules[ref] = None if step is None else self._twin.rules([step])[0]
+        return self._rules[ref]
+
     def _place(self, place: t.Any) -> str:
         if isinstance(place, str):
             return place
-        step = self._model.step(place)
-        if step is None:
+        rule = self._rule(place)
+        if rule is None:
             return "table %s" % self._model.tables[place.table].title if place.table >= 0 else "a service of IPVS"
-        (rule,) = self._twin.rules([step])
         return "rule of %s (%s, table %s, chain %s: %s)" % (
             owner(rule).name,
             rule.backend,
@@ -417,11 +465,6 @@ _TEXTS = {
 }
 
 
-def _fits(way: Way, answer: Answer) -> bool:
-    """Return whether an answer is what a way leads to, as far as the rules tell."""
-    return any(_is_end(way, one) for one in ((answer, *answer.alternatives) if way.tied else (answer,)))
-
-
 def _is_end(way: Way, answer: Answer) -> bool:
     if is_silent(answer):
         return True  # rules that only let pass or not are looked at if nothing comes out
@@ -429,7 +472,7 @@ def _is_end(way: Way, answer: Answer) -> bool:
         return answer.outcome == DELIVERED
     if way.end != LEAVES or answer.outcome != SENT or way.outcome is None:
         return False
-    if answer.interface != way.outcome.link or (way.source is None and answer.source != answer.question.source):
+    if answer.interface != way.outcome.link:
         return False
     return any(_is_target(one, answer) for one in way.targets or (Target(None, None, ()),))
 

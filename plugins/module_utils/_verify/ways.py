@@ -119,9 +119,10 @@ class Way(t.NamedTuple):
     """Packets that take the same way.
 
     ``met`` are the rules that all of them match, in order, without those that only count; ``source`` that which gives
-    them another source address. With ``chance`` some of the packets, or some connections of the same, may take another
-    way; ``tied`` says that it is so with one of the orders of chains of the same priority. ``unknown`` is what may make
-    all of this wrong: packets of such a way are not tested.
+    them another source address, ``given`` how it does. With ``chance`` some of the packets, or some connections of the
+    same, may take another way; ``history`` has the rules of which what came before decides it. ``tied`` says that it is
+    so with one of the orders of chains of the same priority. ``unknown`` is what may make all of this wrong: packets of
+    such a way are not tested.
     """
 
     start: int
@@ -135,6 +136,8 @@ class Way(t.NamedTuple):
     unknown: t.Tuple[Unknown, ...] = ()
     chance: bool = False
     tied: bool = False
+    given: t.Optional[rules.Action] = None
+    history: t.Tuple[Unknown, ...] = ()
 
     @property
     def size(self) -> int:
@@ -195,6 +198,8 @@ class _State(t.NamedTuple):
     tied: bool = False
     end: str = ""
     declared: int = -1
+    given: t.Optional[rules.Action] = None
+    history: t.Tuple[Unknown, ...] = ()
 
 
 class _Branch:
@@ -234,7 +239,7 @@ class _Branch:
 class _Rule:
     """One rule, ready to be used. ``index`` looks branches up where there are many."""
 
-    __slots__ = ("branches", "chance", "exhaustive", "index", "number", "ref", "unknown")
+    __slots__ = ("branches", "chance", "exhaustive", "history", "index", "number", "ref", "unknown")
 
     def __init__(self, number: int, ref: Ref, branches: t.List[_Branch], rule: rules.Rule) -> None:
         self.number = number
@@ -243,6 +248,7 @@ class _Rule:
         self.chance = rule.chance
         self.exhaustive = rule.exhaustive
         self.unknown = tuple(Unknown(ref, reason) for reason in rule.unknown)
+        self.history = tuple(Unknown(ref, reason) for reason in rule.history)
         self.index: t.Optional[t.Tuple[int, Partition[t.Tuple[int, ...]]]] = None
         if len(branches) >= _MANY and not rule.chance:
             for place in (_NEW_DESTINATION, _NEW_SERVICE, _SOURCE):
@@ -532,7 +538,7 @@ class _Engine:
         for tree in self._trees:
             for chain in tree.chains:
                 for rule in self._tables[tree.table].chains.get(chain, ()):
-                    if any(branch.action.local for branch in rule.branches):
+                    if any(branch.action.local and branch.action.kind == DESTINATION for branch in rule.branches):
                         return self._lookups.addresses_of(link)
         return None
 
@@ -854,14 +860,14 @@ class _Engine:
             if matched is None:
                 continue
             unknown = rule.unknown + tuple(Unknown(rule.ref, text) for text in doubt)
-            matched = self._by_chance(self._doubted(matched, unknown))
+            matched = self._by_chance(self._doubted(matched, unknown), rule.history)
             self._act(rule, branch, matched, out, returned, context)
             others: t.List[_Flow] = []
             for one in rest:
                 same, pieces, _doubt = self._match(branch, one)
                 others += pieces
                 if same is not None and (unknown or not rule.exhaustive):
-                    out.append(self._by_chance(self._doubted(same, unknown)))
+                    out.append(self._by_chance(self._doubted(same, unknown), rule.history))
             rest = others
         out += rest
 
@@ -870,14 +876,15 @@ class _Engine:
         if not unknown:
             return flow
         state = flow[_STATE]
-        known = tuple(sorted({*state.unknown, *unknown}, key=repr))
+        known = _union(state.unknown, unknown)
         fork = state.met if state.fork < 0 else state.fork
         return self._with(flow, self._state(state._replace(unknown=known, fork=fork)))
 
-    def _by_chance(self, flow: _Flow) -> _Flow:
+    def _by_chance(self, flow: _Flow, history: t.Tuple[Unknown, ...] = ()) -> _Flow:
         state = flow[_STATE]
         fork = state.met if state.fork < 0 else state.fork
-        return self._with(flow, self._state(state._replace(chance=True, fork=fork)))
+        history = _union(state.history, history)
+        return self._with(flow, self._state(state._replace(chance=True, fork=fork, history=history)))
 
     def _act(
         self,
@@ -902,8 +909,8 @@ class _Engine:
             met = self._next[key] = len(self._met)
             self._met.append((state.met, rule.number))
         values = _set(state.values, branch.action) if kind == SET else state.values
-        source = rule.ref if kind == SOURCE else state.source
-        flow = self._with(flow, self._state(state._replace(met=met, values=values, source=source)))
+        source, given = (rule.ref, branch.action) if kind == SOURCE else (state.source, state.given)
+        flow = self._with(flow, self._state(state._replace(met=met, values=values, source=source, given=given)))
         if kind == SET:
             if not self._can_set(branch.action.subject, state):
                 flow = self._with(flow, self._state(flow[_STATE]._replace(values=state.values)))
@@ -1074,7 +1081,7 @@ class _Engine:
         groups: t.Dict[t.Any, t.List[_Flow]] = {}
         for flow in flows:
             state = flow[_STATE]
-            common = state._replace(met=0, choices=(), unknown=())
+            common = state._replace(met=0, choices=(), unknown=(), history=())
             key = (
                 flow[:_NEW_DESTINATION],
                 flow[_NEW_DESTINATION] is None,
@@ -1097,7 +1104,8 @@ class _Engine:
             if destination is not None:
                 destination = spans.of(span for flow in members for span in flow[_NEW_DESTINATION])
             state = first[_STATE]
-            state = self._state(state._replace(met=state.fork, choices=tuple(choices.values())))
+            history = _union(*(flow[_STATE].history for flow in members))
+            state = self._state(state._replace(met=state.fork, choices=tuple(choices.values()), history=history))
             found.append((*first[:_NEW_DESTINATION], destination, first[_NEW_SERVICE], state))
         return found
 
@@ -1175,6 +1183,8 @@ class _Engine:
             unknown=state.unknown,
             chance=state.chance,
             tied=state.tied,
+            given=state.given,
+            history=state.history,
         )
 
 
@@ -1183,6 +1193,11 @@ class _Merged(t.NamedTuple):
 
     regions: t.Dict[Region, None]
     targets: t.Dict[Target, None]
+
+
+def _union(*some: t.Tuple[Unknown, ...]) -> t.Tuple[Unknown, ...]:
+    found = {one for each in some for one in each}
+    return tuple(sorted(found, key=repr)) if found else ()
 
 
 def _many(one: Spans) -> bool:

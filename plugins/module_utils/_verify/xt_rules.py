@@ -45,6 +45,9 @@ STATE_INVALID, STATE_NEW, STATE_SNAT, STATE_DNAT, STATE_UNTRACKED = 0x1, 0x8, 0x
 #: xt_state
 _OLD_UNTRACKED = 0x40
 _TYPES = 12
+_SEEN = "packets seen before (recent)"
+#: XT_RECENT_SET
+_RECENT_SET = 0x2
 _FILLS = re.compile(r"--(?:add|del)-set (\S+)")
 #: a copy of a mark of so many bits is followed value by value
 _FEW_BITS = 5
@@ -191,6 +194,17 @@ def statistic(reading: Reading, share: t.Optional[float], inverted: bool) -> Non
         if share >= 1:
             return
     reading.chance = True
+
+
+def recent(reading: Reading, fills: bool, inverted: bool) -> None:
+    """A list of addresses seen before.
+
+    :param fills: C(--set), which fits every packet.
+    """
+    if not fills:
+        reading.by_history(_SEEN)
+    elif inverted:
+        reading.never()
 
 
 def match_set(reading: Reading, name: str, sources: t.Sequence[bool], inverted: bool, known: Known) -> None:
@@ -503,6 +517,11 @@ def _statistic(reading: Reading, _revision: int, info: bytes, _known: Known) -> 
         statistic(reading, 1.0 if value == 0 else None, bool(inverted & 1))
 
 
+def _recent(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:
+    asked, inverted = struct.unpack_from("=8xBB", info)
+    recent(reading, bool(asked & _RECENT_SET), bool(inverted))
+
+
 def _cluster(reading: Reading, _revision: int, _info: bytes, _known: Known) -> None:
     tracked(reading)
     reading.chance = True
@@ -542,6 +561,7 @@ _MATCHES: t.Mapping[str, _Handler] = {
     "connmark": _connmark,
     "devgroup": _devgroup,
     "statistic": _statistic,
+    "recent": _recent,
     "cluster": _cluster,
     "set": _ipset,
     "socket": _socket,
@@ -628,7 +648,7 @@ def _nat(kind: str, name: str) -> _Handler:
 
 
 def _masquerade(reading: Reading, _revision: int, _info: bytes, _known: Known) -> None:
-    translate(reading, SOURCE, None, None)
+    translate(reading, SOURCE, None, None, True)
 
 
 def _redirect(reading: Reading, revision: int, info: bytes, known: Known) -> None:

@@ -74,7 +74,7 @@ def _match(*expressions: bytes, **options: t.Any) -> Match:
     (rule,) = _rules(*expressions, MASQ, **options)
     assert not rule.unknown
     ((match, action),) = rule.branches
-    assert action == Action(SOURCE)
+    assert action == Action(SOURCE, local=True)
     return match
 
 
@@ -218,7 +218,7 @@ def test_tested_and_changed() -> None:
     assert action.kind == JUMP and chain_of(action.chain) == "c"
     assert [one.branches[0].action for one in table.chains[action.chain]] == [
         Action(SET, subject="mark", origin="mark", keep=0xFFFFFFFF, flip=0x4000),
-        Action(SOURCE),
+        Action(SOURCE, local=True),
     ]
 
 
@@ -291,7 +291,7 @@ def _legacy(*lines: str, name: str = "nat", family: str = "ip", known: Known = K
 
 def test_words_in_quotes_are_no_options() -> None:
     (rule,) = _legacy('-A POSTROUTING -m comment --comment "not -d 1.2.3.4/32 -j DROP \\"at all\\"" -j MASQUERADE')
-    assert rule.branches == (Branch(Match(), Action(SOURCE)),) and not rule.unknown
+    assert rule.branches == (Branch(Match(), Action(SOURCE, local=True)),) and not rule.unknown
 
 
 def test_options_belong_to_their_match() -> None:

@@ -1,0 +1,136 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where more than one answer is possible: which backend, which path, which chain first, which source port."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from support.modules import apply, run_modules
+from support.namespaces import Namespace
+from support.topology import ADDRESSES, Topology
+
+_A = ADDRESSES["ipv4"]
+_SERVICE = "10.96.0.10"
+_OTHER_POD = "10.244.1.9"
+_TEN: t.Dict[str, t.Any] = {"backend": "iptables_nft", "non_masquerade_cidrs": ["10.0.0.0/8"]}
+
+
+def _look(node: Namespace, **options: t.Any) -> t.Dict[str, t.Any]:
+    (found,) = run_modules(node, [dict({"backend": "iptables_nft"}, **options)], module="ip_masq_info")
+    assert "crashed" not in found, found["crashed"]
+    return found
+
+
+def _iptables(node: Namespace, program: str, lines: t.Sequence[str]) -> None:
+    chains = dict.fromkeys(line.split()[1] for line in lines)
+    text = ["*nat", *(":%s - [0:0]" % one for one in chains if not one.isupper() or "-" in one), *lines, "COMMIT", ""]
+    node.run(program, "--noflush", stdin="\n".join(text))
+
+
+def _affinity_iptables(endpoints: t.Sequence[str]) -> t.List[str]:
+    """A Service with session affinity, as kube-proxy writes it in iptables mode."""
+    lines = [
+        "-A PREROUTING -j KUBE-SERVICES",
+        "-I POSTROUTING 1 -j KUBE-POSTROUTING",
+        "-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000",
+        "-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN",
+        "-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0",
+        "-A KUBE-POSTROUTING -j MASQUERADE --random-fully",
+        "-A KUBE-SERVICES -d %s -p tcp --dport 80 -j KUBE-SVC-A" % _SERVICE,
+        "-A KUBE-SVC-A ! -s %s -d %s -p tcp --dport 80 -j KUBE-MARK-MASQ" % (_A.pods, _SERVICE),
+    ]
+    names = ["KUBE-SEP-%d" % number for number in range(len(endpoints))]
+    recent = "-m recent --name %s --%s --mask 255.255.255.255 --rsource"
+    lines += [
+        "-A KUBE-SVC-A -m recent --name %s --rcheck --seconds 10800 --reap --rsource -j %s" % (one, one)
+        for one in names
+    ]
+    for number, one in enumerate(names[:-1]):
+        share = "-m statistic --mode random --probability %.5f" % (1 / (len(names) - number))
+        lines.append("-A KUBE-SVC-A %s -j %s" % (share, one))
+    lines.append("-A KUBE-SVC-A -j %s" % names[-1])
+    for one, endpoint in zip(names, endpoints):
+        lines += [
+            "-A %s -s %s -j KUBE-MARK-MASQ" % (one, endpoint),
+            "-A %s -p tcp %s -j DNAT --to-destination %s:8080" % (one, recent % (one, "set"), endpoint),
+        ]
+    return lines
+
+
+def _affinity_nftables(endpoints: t.Sequence[str]) -> str:
+    """The same in nftables mode."""
+    lines = [
+        "table ip kube-proxy {",
+        "chain mark-for-masquerade {\nmeta mark set mark or 0x4000\n}",
+        "chain masquerading {\nmeta mark & 0x4000 == 0 return\nmeta mark set mark xor 0x4000",
+        "masquerade fully-random\n}",
+        "chain nat-prerouting {\ntype nat hook prerouting priority -100;\njump services\n}",
+        "chain nat-postrouting {\ntype nat hook postrouting priority 100;\njump masquerading\n}",
+    ]
+    names = ["endpoint-%d" % number for number in range(len(endpoints))]
+    for one, endpoint in zip(names, endpoints):
+        lines += [
+            "set affinity-%s {\ntype ipv4_addr\nflags dynamic,timeout\ntimeout 10800s\n}" % one,
+            "chain %s {\nip saddr %s jump mark-for-masquerade\nupdate @affinity-%s { ip saddr }" % (one, endpoint, one),
+            "meta l4proto tcp dnat to %s:8080\n}" % endpoint,
+        ]
+    outside = "ip daddr %s tcp dport 80 ip saddr != %s" % (_SERVICE, _A.pods)
+    lines += ["chain service {", outside + " jump mark-for-masquerade"]
+    lines += ["ip saddr @affinity-%s goto %s" % (one, one) for one in names]
+    pairs = ", ".join("%d : goto %s" % pair for pair in enumerate(names))
+    lines += ["numgen random mod %d vmap { %s }\n}" % (len(names), pairs)]
+    lines += ["map service-ips {\ntype ipv4_addr . inet_proto . inet_service : verdict"]
+    lines += ["elements = { %s . tcp . 80 : goto service }\n}" % _SERVICE]
+    lines += ["chain services {\nip daddr . meta l4proto . th dport vmap @service-ips\n}\n}"]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("mode", ("iptables-nft-restore", "iptables-legacy-restore", "nft"))
+def test_session_affinity_leaves_nothing_untested(topology: Topology, mode: str) -> None:
+    """The backend that a pod had before is one of those that it may have now; the pod itself is one of them."""
+    endpoints = [_A.pod, _OTHER_POD, _A.exempt[0]]
+    backend = "iptables_legacy" if "legacy" in mode else "iptables_nft"
+    apply(topology.node, backend=backend)
+    if mode == "nft":
+        topology.node.run("nft", "-f", "-", stdin=_affinity_nftables(endpoints))
+    else:
+        _iptables(topology.node, mode, _affinity_iptables(endpoints))
+    found = _look(topology.node, backend=backend, verify=True)
+    assert found["untested"] == []
+    assert found["verified"] is True, found["summary"]
+
+
+def test_what_only_chance_masquerades_is_a_conflict(topology: Topology) -> None:
+    """Two packets of a hundred: an answer of the other way is none of this one."""
+    apply(topology.node, **_TEN)
+    rule = ("POSTROUTING", "-d", _A.exempt[0], "-m", "statistic", "--mode", "random", "--probability", "0.05")
+    topology.node.run("iptables-nft", "-t", "nat", "-I", *rule, "-j", "MASQUERADE")
+    found = _look(topology.node, verify=True, **_TEN)
+    assert [(one["range"], one["severity"]) for one in found["conflicts"]] == [(_A.exempt[0] + "/32", "warning")]
+
+
+def test_each_address_that_chance_gives_is_looked_at(topology: Topology) -> None:
+    wanted = {"snat": [{"address": _A.node}], "backend": "iptables_nft"}
+    apply(topology.node, **wanted)
+    topology.node.run("ip", "address", "add", "198.51.100.77/24", "dev", "eth0")
+    addresses = ", ".join("%d : %s" % (n, _A.node if n else "198.51.100.77") for n in range(20))
+    rule = "ip daddr %s snat to numgen random mod 20 map { %s }" % (_A.outside[0], addresses)
+    table = "table ip other {\nchain c {\ntype nat hook postrouting priority 90;\n%s\n}\n}\n" % rule
+    topology.node.run("nft", "-f", "-", stdin=table)
+    found = _look(topology.node, verify=True, **wanted)
+    # The link has both addresses; the policy names one of them.
+    assert [(one["seen"], one["severity"]) for one in found["conflicts"]] == [("node", "warning")]
+
+
+def test_what_only_packets_seen_before_meet_is_named(topology: Topology) -> None:
+    apply(topology.node, **_TEN)
+    rule = ("POSTROUTING", "-d", _A.exempt[0], "-m", "recent", "--name", "x", "--rcheck", "-j", "MASQUERADE")
+    topology.node.run("iptables-nft", "-t", "nat", "-I", *rule)
+    found = _look(topology.node, verify=True, **_TEN)
+    assert found["verified"] is None
+    (one,) = found["untested"]
+    assert (one["code"], one["ranges"]) == ("unknown_rule", [_A.exempt[0] + "/32"])
+    assert "--rcheck" in one["text"] and "because of packets seen before (recent)" in one["text"]
