@@ -256,8 +256,9 @@ explanations:
       sample: eth0
     agrees:
       description:
-        - Whether this is as declared, or a program such as kube-proxy has to translate the address. None where nothing
-          is declared or nothing leaves.
+        - Whether this is as the policy says, or a program such as kube-proxy has to translate the address. None if the
+          policy says nothing or nothing leaves, if only some of the RV(explanations[].alternatives) agree, or if
+          RV(explanations[].not_understood) is not empty.
       type: bool
       sample: false
     decided_by:
@@ -288,6 +289,22 @@ explanations:
     remedy:
       description: How to make it as declared.
       type: str
+    alternatives:
+      description:
+        - Other answers that are possible for the same question. Each has C(outcome), C(seen), C(seen_address),
+          C(interface), C(agrees), C(decided_by) and C(dropped_by).
+      type: list
+      elements: dict
+    depends_on:
+      description:
+        - What decides between RV(explanations[].alternatives), such as the source port, chance, or the order of two
+          chains of the same priority, which the kernel does not tell.
+      type: list
+      elements: str
+    not_understood:
+      description: Rules and routes that may change the answer by a condition that is not understood.
+      type: list
+      elements: str
 conflicts:
   description: With O(verify=true), the ranges whose traffic leaves otherwise than declared.
   returned: always

@@ -134,3 +134,110 @@ def test_what_only_packets_seen_before_meet_is_named(topology: Topology) -> None
     (one,) = found["untested"]
     assert (one["code"], one["ranges"]) == ("unknown_rule", [_A.exempt[0] + "/32"])
     assert "--rcheck" in one["text"] and "because of packets seen before (recent)" in one["text"]
+
+
+def _explain(node: Namespace, destination: str, **options: t.Any) -> t.Dict[str, t.Any]:
+    (one,) = _look(node, destinations=[destination], **dict({"source": _A.pod}, **options))["explanations"]
+    return t.cast(t.Dict[str, t.Any], one)
+
+
+def _seen(one: t.Mapping[str, t.Any]) -> t.Set[str]:
+    return {each["seen_address"] for each in (one, *one["alternatives"])}
+
+
+def test_one_answer_has_no_alternatives(topology: Topology) -> None:
+    apply(topology.node, **_TEN)
+    one = _explain(topology.node, _A.exempt[0], **_TEN)
+    assert (one["agrees"], one["alternatives"], one["depends_on"], one["not_understood"]) == (True, [], [], [])
+
+
+def test_both_orders_of_chains_of_the_same_priority_are_told(topology: Topology) -> None:
+    apply(topology.node, **_TEN)
+    for name, address in (("one", "192.0.2.1"), ("two", "192.0.2.3")):
+        chain = "type nat hook postrouting priority 90;\nip daddr %s snat to %s" % (_A.outside[0], address)
+        topology.node.run("nft", "-f", "-", stdin="table ip %s {\nchain c {\n%s\n}\n}\n" % (name, chain))
+    one = _explain(topology.node, _A.outside[0], **_TEN)
+    assert _seen(one) == {"192.0.2.1", "192.0.2.3"}
+    (depends,) = one["depends_on"]
+    assert "table ip one and the table ip two have the same priority" in depends and "does not tell" in depends
+    assert {each["decided_by"]["table"] for each in (one, *one["alternatives"])} == {"ip one", "ip two"}
+
+
+def test_agreement_that_depends_on_an_order_is_not_told_as_certain(topology: Topology) -> None:
+    """In one order the pod's address is kept, in the other it is masqueraded."""
+    apply(topology.node, **_TEN)
+    for name, verdict in (("one", "snat to ip saddr"), ("two", "masquerade")):
+        chain = "type nat hook postrouting priority 90;\nip daddr %s %s" % (_A.exempt[0], verdict)
+        topology.node.run("nft", "-f", "-", stdin="table ip %s {\nchain c {\n%s\n}\n}\n" % (name, chain))
+    one = _explain(topology.node, _A.exempt[0], **_TEN)
+    assert one["agrees"] is None and {each["agrees"] for each in one["alternatives"]} <= {True, False}
+    assert _seen(one) == {_A.pod, _A.node}
+
+
+@pytest.mark.parametrize(
+    ("rule", "depends"),
+    [
+        (("-p", "tcp", "--sport", "2000:2015"), "the source port, by the rule of unknown"),
+        (("-m", "statistic", "--mode", "random", "--probability", "0.1"), "chance, by the rule of unknown"),
+        (("-m", "statistic", "--mode", "nth", "--every", "7", "--packet", "0"), "chance, by the rule of unknown"),
+    ],
+)
+def test_what_the_source_port_or_chance_decides_has_two_answers(
+    topology: Topology, rule: t.Sequence[str], depends: str
+) -> None:
+    apply(topology.node, **_TEN)
+    topology.node.run("iptables-nft", "-t", "nat", "-I", "POSTROUTING", "-d", _A.exempt[0], *rule, "-j", "MASQUERADE")
+    one = _explain(topology.node, _A.exempt[0], **_TEN)
+    assert _seen(one) == {_A.pod, _A.node} and one["agrees"] is None and one["remedy"]
+    assert [text.partition(" (")[0] for text in one["depends_on"]] == [depends]
+
+
+def test_a_route_of_several_paths_has_several_answers(topology: Topology) -> None:
+    apply(topology.node, **_TEN)
+    node = topology.node
+    node.run("ip", "link", "add", "eth1", "type", "veth", "peer", "name", "far")
+    for words in ("address add 192.0.2.129/25 dev eth1", "link set eth1 up", "link set far up"):
+        node.run("ip", *words.split())
+    paths = "nexthop via %s dev eth0 nexthop via 192.0.2.130 dev eth1" % _A.peer
+    node.run("ip", "route", "add", _A.outside[0], *paths.split())
+    node.run("sysctl", "-qw", "net.ipv4.fib_multipath_hash_policy=1")
+    one = _explain(node, _A.outside[0], **_TEN)
+    assert _seen(one) == {_A.node, "192.0.2.129"}
+    assert one["depends_on"] == ["the path that the kernel chooses, of a route with several"]
+
+
+def test_a_routing_rule_that_asks_for_the_source_port_has_two_answers(topology: Topology) -> None:
+    apply(topology.node, **_TEN)
+    node = topology.node
+    node.run("ip", "link", "add", "eth1", "type", "veth", "peer", "name", "far")
+    for words in ("address add 192.0.2.129/25 dev eth1", "link set eth1 up", "link set far up"):
+        node.run("ip", *words.split())
+    node.run("ip", "route", "add", "default", "via", "192.0.2.130", "dev", "eth1", "table", "77")
+    node.run("ip", "rule", "add", "ipproto", "tcp", "sport", "2000-2010", "table", "77")
+    one = _explain(node, _A.outside[0], **_TEN)
+    assert _seen(one) == {_A.node, "192.0.2.129"}
+    assert one["depends_on"] == ["the source port, by a routing rule"]
+
+
+def test_what_is_not_understood_is_named_by_explain(topology: Topology) -> None:
+    apply(topology.node, **_TEN)
+    rule = ("POSTROUTING", "-d", _A.exempt[0], "-m", "ttl", "--ttl-eq", "5", "-j", "MASQUERADE")
+    topology.node.run("iptables-nft", "-t", "nat", "-I", *rule)
+    one = _explain(topology.node, _A.exempt[0], **_TEN)
+    (text,) = one["not_understood"]
+    assert one["agrees"] is None and "--ttl-eq 5" in text and "because of the TTL of a packet" in text
+
+
+def test_connections_of_the_node_itself_are_tried(topology: Topology) -> None:
+    apply(topology.node, **_TEN)
+    rule = "-m statistic --mode nth --every 2 --packet 0 -j SNAT --to-source 192.0.2.1"
+    topology.node.run("iptables-nft", "-t", "nat", "-I", "POSTROUTING", "-d", _A.outside[0], *rule.split())
+    one = _explain(topology.node, _A.outside[0], source=_A.node)
+    assert _seen(one) == {_A.node, "192.0.2.1"} and "source port, or chance" in one["depends_on"][0]
+
+
+def test_either_backend_of_a_service_is_one_answer(topology: Topology) -> None:
+    apply(topology.node, **_TEN)
+    _iptables(topology.node, "iptables-nft-restore", _affinity_iptables([_A.exempt[0], "10.99.0.7"]))
+    one = _explain(topology.node, _SERVICE, **_TEN)
+    assert (one["agrees"], one["alternatives"], one["depends_on"], one["not_understood"]) == (True, [], [], [])

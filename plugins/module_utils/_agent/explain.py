@@ -65,6 +65,15 @@ def _lines(one: Data, found: Data) -> t.Iterator[str]:
         yield "reason: " + one["dropped_by"]
     if one["interface"]:
         yield "interface: " + one["interface"]
+    for other in one["alternatives"]:
+        rule = other["decided_by"]
+        by = "; decided by: %(owner)s, %(backend)s, table %(table)s, chain %(chain)s: %(rule)s" % rule if rule else ""
+        over = ", over %s" % other["interface"] if other["interface"] != one["interface"] and other["interface"] else ""
+        yield "also possible: %s%s%s" % (_answer(other), over, by)
+    for reason in one["depends_on"]:
+        yield "depends on: " + reason
+    for reason in one["not_understood"]:
+        yield "not understood: " + reason
     if one["remedy"]:
         yield "remedy: " + one["remedy"]
 

@@ -12,6 +12,7 @@ from .._twin.node_state import State
 from .._twin.twin import Twin
 from .._twin.values import Answer, Question, Rule
 from .judge import Addresses, blame, judge, owner
+from .possibilities import Possibilities, Possible
 from .promises import Policy
 from .senders import example_pod
 from .verification import ERROR, Conflict
@@ -37,7 +38,9 @@ def explain(twin: Twin, policy: Policy, questions: t.Sequence[Question]) -> t.Li
     :raises NodeError: the twin does not answer.
     """
     addresses = Addresses(twin.state)
-    return [explanation(policy, addresses, answer) for answer in twin.ask(questions, explain=True)]
+    possibilities = Possibilities(twin)
+    answers = twin.ask(questions, explain=True)
+    return [explanation(policy, addresses, answer, possibilities.of(answer)) for answer in answers]
 
 
 def declared_only(policy: Policy, one: Question) -> Data:
@@ -64,14 +67,37 @@ def _blank(one: Question, declared: t.Optional[str]) -> Data:
         "decided_by": None,
         "dropped_by": None,
         "remedy": None,
+        "alternatives": [],
+        "depends_on": [],
+        "not_understood": [],
     }
 
 
-def explanation(policy: Policy, addresses: Addresses, answer: Answer) -> Data:
+def explanation(policy: Policy, addresses: Addresses, answer: Answer, possible: t.Optional[Possible] = None) -> Data:
     """Return what one answer says.
 
     :param addresses: of the node.
+    :param possible: what else is possible; None: nothing.
     """
+    found = _explanation(policy, addresses, answer)
+    if possible is None:
+        return found
+    others = [_explanation(policy, addresses, one) for one in possible.others]
+    found["alternatives"] = [{key: one[key] for key in _OF_ALTERNATIVES} for one in others]
+    found["depends_on"], found["not_understood"] = list(possible.depends), list(possible.unknown)
+    agree = {one["agrees"] for one in (found, *others)} - {None}
+    if len(agree) > 1 or possible.unknown:
+        # Some of the packets agree, or that is not known.
+        found["agrees"] = None
+    found["remedy"] = next((one["remedy"] for one in (found, *others) if one["remedy"]), None)
+    return found
+
+
+#: What is told of an answer that is also possible.
+_OF_ALTERNATIVES = ("outcome", "seen", "seen_address", "interface", "agrees", "decided_by", "dropped_by")
+
+
+def _explanation(policy: Policy, addresses: Addresses, answer: Answer) -> Data:
     found = declared_only(policy, answer.question)
     found.update(outcome=answer.outcome, decided_by=_rule(answer.decided_by), dropped_by=answer.where or None)
     verdict = judge(policy, addresses, answer)

@@ -31,7 +31,43 @@ _ICMP = {4: 1, 6: 58}
 _VERSIONS = {"ip": 4, "ip6": 6}
 
 
-class Model:
+class NodeModel:
+    """The rules and routes of a node for one IP version."""
+
+    def __init__(self, state: State, version: int) -> None:
+        self.version = version
+        self.lookups = Lookups(state.routing, state.links, version, state.settings)
+        self.types = self.lookups.types()
+        self.tables = _tables(state, version, self.lookups, self.types)
+        self._node = ways.Node(
+            self.tables, self.lookups, state.services, state.settings.get("ipv4/vs/conntrack", "0") != "0"
+        )
+
+    def ways_of(self, starts: t.Sequence[Start], seconds: t.Optional[float] = None) -> Ways:
+        """Return the ways of some packets, whatever a policy says of them."""
+        return ways.ways(self._node, starts, (), seconds)
+
+    def step(self, ref: Ref) -> t.Optional[Step]:
+        """Return a rule by its place on the node; None if it is no rule of a table."""
+        if not ref.chain or not 0 <= ref.table < len(self.tables):
+            return None
+        table = self.tables[ref.table]
+        family, _space, name = table.title.partition(" ")
+        codes = {title: code for code, title in nf_tables.FAMILIES.items()}
+        legacy = table.backend == IPTABLES_LEGACY
+        return Step(legacy, codes[family], name, chain_of(ref.chain), RULE, ref.number)
+
+    def fixed(self) -> Spans:
+        """Return the addresses that rules give as source without asking for those of a link."""
+        found: t.List[t.Tuple[int, int]] = []
+        for rule in (rule for table in self.tables for chain in table.chains.values() for rule in chain):
+            for _match, action in rule.branches:
+                if action.kind == SOURCE and not action.local and action.origin is None:
+                    found += ((0, highest(self.version)),) if action.addresses is None else action.addresses
+        return spans.of(found)
+
+
+class Model(NodeModel):
     """A node for one IP version.
 
     ``senders`` are its pods; ``found`` are the ways of their packets.
@@ -39,16 +75,11 @@ class Model:
 
     def __init__(self, state: State, version: int, policy: Policy, seconds: t.Optional[float] = None) -> None:
         """:param seconds: how long it may take to find the ways."""
-        self.version = version
-        self.lookups = Lookups(state.routing, state.links, version, state.settings)
-        self.tables = _tables(state, version, self.lookups)
-        self._node = ways.Node(
-            self.tables, self.lookups, state.services, state.settings.get("ipv4/vs/conntrack", "0") != "0"
-        )
+        super().__init__(state, version)
         self._policy = [Declared(entry.match, entry.promise) for entry in policy.entries.get(version, ())]
         self.senders = _senders(state, version, policy)
         traits = senders.traits(state)
-        destinations = regions.minus(_destinations(version), self.lookups.types()[BROADCAST])
+        destinations = regions.minus(_destinations(version), self.types[BROADCAST])
         services = _services(version)
         starts = [
             Start(sender.link, sender.addresses, destinations, services, traits=traits[sender.link])
@@ -78,34 +109,15 @@ class Model:
                         starts.append(Start(sender.link, source, *region[2:], traits=number))
         return ways.ways(self._node, starts, self._policy, seconds, filters=True)
 
-    def step(self, ref: Ref) -> t.Optional[Step]:
-        """Return a rule by its place on the node; None if it is no rule of a table."""
-        if not ref.chain or not 0 <= ref.table < len(self.tables):
-            return None
-        table = self.tables[ref.table]
-        family, _space, name = table.title.partition(" ")
-        codes = {title: code for code, title in nf_tables.FAMILIES.items()}
-        legacy = table.backend == IPTABLES_LEGACY
-        return Step(legacy, codes[family], name, chain_of(ref.chain), RULE, ref.number)
-
-    def fixed(self) -> Spans:
-        """Return the addresses that rules give as source without asking for those of a link."""
-        found: t.List[t.Tuple[int, int]] = []
-        for rule in (rule for table in self.tables for chain in table.chains.values() for rule in chain):
-            for _match, action in rule.branches:
-                if action.kind == SOURCE and not action.local and action.origin is None:
-                    found += ((0, highest(self.version)),) if action.addresses is None else action.addresses
-        return spans.of(found)
-
     def late(self, way: Way) -> t.Tuple[Ref, ...]:
         """Return the rules of a way that decide about the source address: those behind the hook postrouting."""
         return tuple(ref for ref in way.met if (ref.table, ref.chain) in self._late)
 
 
-def _tables(state: State, version: int, lookups: Lookups) -> t.List[RuleTable]:
+def _tables(state: State, version: int, lookups: Lookups, types: t.Mapping[int, Spans]) -> t.List[RuleTable]:
     links = {link.index: known.KnownLink(link.name, link.kind, link.group, link.master) for link in state.links}
     filled = xt_rules.filled(state.tables, state.legacy, state.sets)
-    about = known.Known(version, lookups.types(), links, state.sets, filled, lookups.tos_tested)
+    about = known.Known(version, types, links, state.sets, filled, lookups.tos_tested)
     read = [nft_rules.read(table, about) for table in state.tables if not nf_tables.is_dormant(table)]
     read += [legacy_rules.read(table, about) for table in state.legacy if _VERSIONS[table.family] == version]
     return [table for table in read if table is not None]

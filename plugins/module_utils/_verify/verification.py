@@ -16,17 +16,17 @@ import typing as t
 from .._policy import spans
 from .._policy.spans import Spans
 from .._twin.twin import Twin
-from .._twin.values import DELIVERED, NOT_ASKED, PROTOCOLS, SENT, Answer, Question, Rule, Unseen
+from .._twin.values import NOT_ASKED, PROTOCOLS, SENT, Answer, Question, Rule, Unseen
 from . import regions
-from .judge import Addresses, Verdict, blame, is_silent, judge, owner
-from .lookups import LEAVES, Unknown
+from .expected import Expected
+from .judge import Addresses, Verdict, blame, is_silent, judge
+from .lookups import Unknown
 from .model import Model
 from .promises import NODE, Policy
 from .regions import Region
-from .rules import SOURCE, WITH_PORTS
-from .ways import DELIVERED as TO_NODE
+from .rules import WITH_PORTS
 from .ways import DROPPED as BY_FILTER
-from .ways import Ref, Target, Way, Ways
+from .ways import Way, Ways
 
 #: A packet leaves with another address than the policy says: always; or sometimes, by chance.
 ERROR = "error"
@@ -172,11 +172,7 @@ class _Run:
         self._addresses = Addresses(twin.state)
         self._random = random.Random(_SEED)
         self._model = Model(twin.state, version, policy, self._seconds())
-        #: addresses of the node that rules give without asking for those of a link
-        self._fixed = self._model.fixed()
-        #: rules whose answers look like those of other rules: only the trace tells
-        self._alike: t.Set[Ref] = set()
-        self._rules: t.Dict[Ref, t.Optional[Rule]] = {}
+        self._expected = Expected(twin, self._model)
         #: whether packets that were sent before decide about a finding
         self._remembers = False
         self._findings: t.List[_Finding] = []
@@ -213,7 +209,7 @@ class _Run:
         for attempt in range(_TRIES):
             again = []
             for way, answers in self._put(waiting, found):
-                fitting = [answer for answer in answers if way.unknown or self._fits(way, answer)]
+                fitting = [answer for answer in answers if way.unknown or self._expected.fits(way, answer)]
                 self._judge(way, answers)
                 if not fitting and way.chance:
                     again.append(way)
@@ -250,7 +246,7 @@ class _Run:
                     part.append((way, questions))
             if any(way.history for way, _questions in part):
                 self._twin.forget()
-            explain = any(way.source in self._alike for way, _questions in part)
+            explain = self._expected.needs_trace(way for way, _questions in part)
             answers = self._twin.ask([question for _way, questions in part for question in questions], explain)
             place = 0
             for way, questions in part:
@@ -292,32 +288,6 @@ class _Run:
         return ipaddress.IPv4Address(number) if self._version == 4 else ipaddress.IPv6Address(number)
 
     # answers
-
-    def _fits(self, way: Way, answer: Answer) -> bool:
-        """Return whether an answer is what a way leads to, as far as the rules tell."""
-        possible = (answer, *answer.alternatives) if way.tied else (answer,)
-        return any(_is_end(way, one) and self._is_given(way, one) for one in possible)
-
-    def _is_given(self, way: Way, answer: Answer) -> bool:
-        """Return whether a packet has the source that a way gives it, and not the same by chance of another way."""
-        if answer.outcome != SENT or answer.source is None:
-            return True
-        kept = answer.source == answer.question.source
-        if way.source is None or way.given is None:
-            return kept
-        given = way.given
-        number = int(ipaddress.ip_address(answer.source))
-        if given.addresses is not None:
-            return spans.contains(given.addresses, number)
-        if given.origin == SOURCE:
-            return kept
-        if given.local and kept:
-            return False
-        if not way.chance or (given.local and not spans.contains(self._fixed, number)):
-            return True
-        # Another rule may have given that address.
-        self._alike.add(way.source)
-        return answer.decided_by is not None and answer.decided_by == self._rule(way.source)
 
     def _judge(self, way: Way, answers: t.Sequence[Answer]) -> None:
         """Compare answers about a way with the policy."""
@@ -424,29 +394,8 @@ class _Run:
         for reason, missed in self._untested.items():
             text = _TEXTS[reason.code]
             if reason.unknown is not None:
-                text %= (self._place(reason.unknown.place), reason.unknown.reason)
+                text %= (self._expected.place(reason.unknown.place), reason.unknown.reason)
             yield Untested(reason.code, text, self._ranges(missed))
-
-    def _rule(self, ref: Ref) -> t.Optional[Rule]:
-        """Return a rule in the words of its tool; None if it is no rule of a table."""
-        if ref not in self._rules:
-            step = self._model.step(ref)
-            self._rules[ref] = None if step is None else self._twin.rules([step])[0]
-        return self._rules[ref]
-
-    def _place(self, place: t.Any) -> str:
-        if isinstance(place, str):
-            return place
-        rule = self._rule(place)
-        if rule is None:
-            return "table %s" % self._model.tables[place.table].title if place.table >= 0 else "a service of IPVS"
-        return "rule of %s (%s, table %s, chain %s: %s)" % (
-            owner(rule).name,
-            rule.backend,
-            rule.table,
-            rule.chain,
-            rule.text,
-        )
 
 
 _NO_PODS = (
@@ -463,33 +412,6 @@ _TEXTS = {
     "order": "two chains have the same priority: in one order the policy holds, in the other it does not, and the "
     "kernel does not tell which it has",
 }
-
-
-def _is_end(way: Way, answer: Answer) -> bool:
-    if is_silent(answer):
-        return True  # rules that only let pass or not are looked at if nothing comes out
-    if way.end == TO_NODE:
-        return answer.outcome == DELIVERED
-    if way.end != LEAVES or answer.outcome != SENT or way.outcome is None:
-        return False
-    if answer.interface != way.outcome.link:
-        return False
-    return any(_is_target(one, answer) for one in way.targets or (Target(None, None, ()),))
-
-
-def _is_target(target: Target, answer: Answer) -> bool:
-    question = answer.question
-    destination = ipaddress.ip_address(t.cast(str, answer.destination))
-    if target.destination is None:
-        same = str(destination) == question.destination
-    else:
-        same = spans.contains(target.destination, int(destination))
-    port = answer.destination_port
-    if port is None:
-        return same
-    if target.service is None:
-        return same and port == question.port
-    return same and any(first & 0xFFFF <= port <= last & 0xFFFF for first, last in target.service)
 
 
 def _by_protocol(services: Spans) -> t.Iterator[t.Tuple[int, int]]:

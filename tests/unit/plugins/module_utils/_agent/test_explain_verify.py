@@ -36,6 +36,9 @@ _EXPLAINED = {
     "decided_by": _RULE,
     "dropped_by": None,
     "remedy": "set natOutgoing to false",
+    "alternatives": [],
+    "depends_on": [],
+    "not_understood": [],
 }
 _CONFLICT = {
     "range": "10.0.0.0/8",
@@ -118,6 +121,16 @@ def test_explanation_names_rule_and_remedy(agent: Agent) -> None:
         "remedy: set natOutgoing to false",
     ]
     assert json.loads("\n".join(agent.explain(True))) == dict(_EXPLAINED, health=[], limits=[])
+
+
+def test_explanation_lists_all_answers_and_what_decides(agent: Agent) -> None:
+    other = dict(_EXPLAINED, seen="pod", seen_address="10.244.1.2", interface="eth1", decided_by=None)
+    agent.finds(explanations=[dict(_EXPLAINED, alternatives=[other], depends_on=["x"], not_understood=["y"])])
+    assert agent.explain()[4:7] == [
+        "also possible: sees the pod's own address (10.244.1.2), over eth1",
+        "depends on: x",
+        "not understood: y",
+    ]
 
 
 @pytest.mark.parametrize(
