@@ -241,3 +241,32 @@ def test_either_backend_of_a_service_is_one_answer(topology: Topology) -> None:
     _iptables(topology.node, "iptables-nft-restore", _affinity_iptables([_A.exempt[0], "10.99.0.7"]))
     one = _explain(topology.node, _SERVICE, **_TEN)
     assert (one["agrees"], one["alternatives"], one["depends_on"], one["not_understood"]) == (True, [], [], [])
+
+
+def _narrow_way_back(node: Namespace, mode: int) -> None:
+    """Most addresses behind the link of the pods have their route over the uplink; few are routed back to the link."""
+    for network in ("10.244.0.0/17", "10.244.128.0/17"):
+        node.run("ip", "route", "add", network, "via", _A.peer)
+    node.run("ip", "route", "add", "10.244.0.0/16", "dev", "pods")
+    node.run("ip", "route", "replace", _A.pod + "/32", "dev", "pods")
+    node.run("ip", "route", "del", _A.pods, "dev", "pods")
+    node.run("sysctl", "-qw", "net.ipv4.conf.pods.rp_filter=%d" % mode, "net.ipv4.conf.all.rp_filter=0")
+
+
+def test_sources_that_the_reverse_path_filter_lets_pass_are_asked(topology: Topology) -> None:
+    """Of 65,536 addresses only the pod's own passes: a packet of any other one says nothing about it."""
+    apply(topology.node, **_TEN)
+    _narrow_way_back(topology.node, 1)
+    rule = ("POSTROUTING", "-s", "10.244.0.0/16", "-d", _A.exempt[0], "-j", "MASQUERADE")
+    topology.node.run("iptables-nft", "-t", "nat", "-I", *rule)
+    assert topology.ask(_A.exempt[0]) == {_A.exempt[0]: _A.node}
+    found = _look(topology.node, verify=True, **_TEN)
+    assert found["verified"] is False and found["conflicts"][0]["range"] == _A.exempt[0] + "/32", found["summary"]
+    assert found["conflicts"][0]["sources"] == [_A.pod + "/32"]
+
+
+def test_packets_that_the_reverse_path_filter_drops_are_no_conflict(topology: Topology) -> None:
+    apply(topology.node, **_TEN)
+    _narrow_way_back(topology.node, 1)
+    found = _look(topology.node, verify=True, **_TEN)
+    assert (found["verified"], found["conflicts"], found["untested"]) == (True, [], []), found["summary"]

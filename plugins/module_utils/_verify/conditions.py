@@ -616,6 +616,23 @@ _LINKS: t.Dict[str, Treatment] = {
     "xfrm": _IPSEC,
 }
 
+_COPIED = _irrelevant("the copy has it, and it is the same for all packets of a way")
+_SETTINGS: t.Dict[str, Treatment] = {
+    "accept_local": _irrelevant("pods do not send from addresses of the node"),
+    "accept_source_route": _irrelevant("packets that are asked have no options"),
+    "disable_policy": _irrelevant("policies of IPsec are named, if there are any"),
+    "disable_xfrm": _irrelevant("policies of IPsec are named, if there are any"),
+    "forwarding": _COPIED,
+    "ignore_routes_with_linkdown": _divided("routes over links without a carrier"),
+    "route_localnet": _irrelevant("packets to 127.0.0.0/8 and ::1 are not asked"),
+    "rp_filter": _divided(
+        "by the route back to the source: whether there is one, and whether it leads over the link; a packet that is "
+        "dropped breaks no promise; unknown where the route back depends on ports or a VRF"
+    ),
+    "src_valid_mark": _divided("whether the route back to the source depends on the mark"),
+    "disable_ipv6": _COPIED,
+}
+
 EXPRESSION = "expression"
 META, META_SET, CT, CT_SET, PAYLOAD, FIELD = "meta", "meta set", "ct", "ct set", "payload", "payload set"
 FIB, FIB_FLAG, RT, SOCKET, EXTHDR, OBJECT, SET_FLAG = "fib", "fib flag", "rt", "socket", "exthdr", "object", "set flag"
@@ -656,6 +673,7 @@ AREAS: t.Mapping[str, Area] = {
     ROUTE: Area("Attributes of routes", "linux/rtnetlink.h: enum rtattr_type_t RTA_", _ROUTES),
     ROUTE_TYPE: Area("Types of routes", "linux/rtnetlink.h: RTN_", _ROUTE_TYPES),
     LINK: Area("Kinds of links", "ip-link(8)", _LINKS),
+    "setting": Area("Settings of links in net.ipv4.conf and net.ipv6.conf", "Documentation/networking", _SETTINGS),
 }
 
 

@@ -21,7 +21,7 @@ from .._twin.links import Link
 from .._twin.routing import Routing
 from . import regions
 from .regions import Partition
-from .rules import ALL_BITS, MAX_PORT, PROTOCOLS, WITH_PORTS, highest
+from .rules import ALL_BITS, MAX_PORT, MAX_SERVICE, PROTOCOLS, WITH_PORTS, highest
 
 #: How an attribute, an action or a kind is treated. What is not listed is unknown.
 DIVIDED = "divided"
@@ -199,6 +199,7 @@ _KINDS = {
     _RTN_UNREACHABLE: "unreachable",
     _RTN_PROHIBIT: "prohibit",
 }
+_FILTER = "the reverse path filter (rp_filter)"
 _ACTIONS = {_BLACKHOLE: "blackhole", _UNREACHABLE: "unreachable", _PROHIBIT: "prohibit"}
 
 
@@ -232,6 +233,15 @@ class Part(t.NamedTuple):
     source_port: Spans
     outcome: Outcome
     chance: bool = False
+    unknown: t.Tuple[Unknown, ...] = ()
+
+
+class Back(t.NamedTuple):
+    """Some packets, and what the route back to their source is like."""
+
+    source: Spans
+    destination: Spans
+    like: t.Tuple[t.Any, ...]
     unknown: t.Tuple[Unknown, ...] = ()
 
 
@@ -369,6 +379,39 @@ class Lookups:
         """Look up packets that the node itself sends on, without a source of their own: those of IPVS."""
         nothing: Spans = ((0, 0),)
         return self._look_up((nothing, destination, nothing, nothing), 0, 0, "lo")
+
+    def filters_sources(self, link: str) -> bool:
+        """Return whether packets that come in over a link are dropped by the route back to their source (rp_filter)."""
+        if self.version != 4:
+            return False
+        # The higher value of both counts (IN_DEV_RPFILTER in linux/inetdevice.h).
+        return any(self._settings.get("ipv4/conf/%s/rp_filter" % one, "0") != "0" for one in (link, "all"))
+
+    def back(self, source: Spans, destination: Spans, mark: int, mark_unknown: int, link: str) -> t.List[Back]:
+        """Divide packets by the route back to their source, as fib_validate_source() asks for it.
+
+        Packets of one part are treated alike, whatever the filter is told. Ports and protocols are asked only where a
+        routing rule asks for them; a packet may then be treated one way or the other.
+        """
+        if self._settings.get("ipv4/conf/%s/src_valid_mark" % link, "0") == "0":
+            if self._settings.get("ipv4/conf/all/src_valid_mark", "0") == "0":
+                mark = mark_unknown = 0
+        everything: Spans = ((0, MAX_SERVICE),)
+        found: t.Dict[t.Tuple[Spans, Spans], t.List[Part]] = {}
+        for part in self._look_up((destination, source, everything, ((0, MAX_PORT),)), mark, mark_unknown, "lo"):
+            found.setdefault((part.destination, part.source), []).append(part)
+        result = []
+        for (mine, receivers), parts in found.items():
+            unknown = tuple(one for part in parts for one in part.unknown)
+            by_path = all(part.chance for part in parts)
+            kinds = {part.outcome.kind for part in parts}
+            links = {part.outcome.link for part in parts}
+            if self._vrf(link) is not None:
+                unknown += (Unknown(_FILTER, "a VRF"),)
+            elif len(parts) > 1 and not by_path:
+                unknown += (Unknown(_FILTER, "a routing rule that asks for ports or protocols"),)
+            result.append(Back(mine, receivers, (tuple(sorted(kinds)), link in links), unknown))
+        return result
 
     def _look_up(self, box: _Box, mark: int, mark_unknown: int, link: str) -> t.List[Part]:
         found: t.List[Part] = []

@@ -200,6 +200,8 @@ class _State(t.NamedTuple):
     declared: int = -1
     given: t.Optional[rules.Action] = None
     history: t.Tuple[Unknown, ...] = ()
+    #: what the route back to the source is like
+    back: t.Tuple[t.Any, ...] = ()
 
 
 class _Branch:
@@ -395,6 +397,7 @@ class _Engine:
         self._values = [declared.value for declared in policy]
         self._policy = self._policy_blocks(policy)
         self._link = ""
+        self._divides_back = False
         self._tracked = False
         self._accepted: t.List[_Flow] = []
         self._translated: t.List[_Flow] = []
@@ -507,6 +510,7 @@ class _Engine:
                 start.source_port,
                 start.untracked,
                 start.traits,
+                self._way_back(start.link, start.source),
             )
             links, members = found.setdefault(key, ([], []))
             if start.link not in links:
@@ -556,6 +560,7 @@ class _Engine:
         yield from ended
         forwarded: t.List[_Flow] = []
         local: t.List[_Flow] = []
+        self._divides_back = self._way_back(self._link, start.region.source) == self._link
         for flow in flows:
             for routed in self._route(flow):
                 kind = routed[_STATE].outcome.kind
@@ -982,7 +987,29 @@ class _Engine:
 
     # routing, IPVS, the policy
 
+    def _way_back(self, link: str, source: Spans) -> t.Any:
+        """What the routes back to sources are like, if it matters; the link if they differ."""
+        if not self._lookups.filters_sources(link):
+            return None
+        everything: Spans = ((0, rules.highest(self._lookups.version)),)
+        found = self._lookups.back(source, everything, 0, ALL_BITS, link)
+        return link if any(one.unknown or one.like != found[0].like for one in found) else found[0].like
+
     def _route(self, flow: _Flow) -> t.Iterator[_Flow]:
+        if not self._divides_back:
+            yield from self._forward(flow)
+            return
+        state = flow[_STATE]
+        mark = _SUBJECTS[MARK]
+        place = _DESTINATION if flow[_NEW_DESTINATION] is None else _NEW_DESTINATION
+        known = state.values[mark], state.values[mark + _COUNT]
+        for source, destination, like, unknown in self._lookups.back(flow[_SOURCE], flow[place], *known, self._link):
+            fields = list(flow)
+            fields[_SOURCE], fields[place] = source, destination
+            fields[_STATE] = self._state(state._replace(back=like))
+            yield from self._forward(self._doubted(tuple(fields), unknown))
+
+    def _forward(self, flow: _Flow) -> t.Iterator[_Flow]:
         state = flow[_STATE]
         destination = _DESTINATION if flow[_NEW_DESTINATION] is None else _NEW_DESTINATION
         service = _SERVICE if flow[_NEW_SERVICE] is None else _NEW_SERVICE

@@ -11,6 +11,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import sysctls
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import conditions, nft_rules
 from support.import_collection import ROOT
 
@@ -119,6 +120,10 @@ def test_what_the_manual_page_of_links_lists() -> None:
     listed = set(re.findall(r"^\.BR? \"?(\w+)\"?\n-", text.partition(".in -8")[0], re.MULTILINE))
     assert len(listed) > 20
     assert listed <= set(conditions.AREAS["link"].entries)
+
+
+def test_settings_of_links_that_are_copied_are_listed() -> None:
+    assert set(conditions.AREAS["setting"].entries) == {one for each in sysctls._PER_LINK.values() for one in each}
 
 
 def test_every_entry_says_why() -> None:
