@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 import typing as t
 
 import pytest
@@ -270,3 +271,29 @@ def test_packets_that_the_reverse_path_filter_drops_are_no_conflict(topology: To
     _narrow_way_back(topology.node, 1)
     found = _look(topology.node, verify=True, **_TEN)
     assert (found["verified"], found["conflicts"], found["untested"]) == (True, [], []), found["summary"]
+
+
+def test_one_cause_is_told_in_few_networks(topology: Topology) -> None:
+    """Without our jump nothing is masqueraded: that is everything but what is exempt."""
+    apply(topology.node, **_TEN)
+    (jump,) = (
+        line
+        for line in topology.node.run("iptables-nft", "-t", "nat", "-S", "POSTROUTING").splitlines()
+        if "-j IP-MASQ-AGENT" in line
+    )
+    topology.node.run("iptables-nft", "-t", "nat", *shlex.split(jump.replace("-A", "-D", 1)))
+    found = _look(topology.node, verify=True, **_TEN)
+    assert "not all as declared: 0.0.0.0/0 except 10.0.0.0/8, 169.254.0.0/16: declared node" in found["summary"]
+    assert len(found["conflicts"]) < 25
+
+
+def test_the_source_port_is_that_of_the_packets_region(topology: Topology) -> None:
+    """One way has a large region with any source port, and small ones with a single source port each."""
+    apply(topology.node, **_TEN)
+    pairs = ["10.65.0.0/16 . 0-65535"] + ["10.99.0.%d . %d" % (number, 7000 + number) for number in range(1, 20, 2)]
+    rule = "ip daddr . tcp sport { %s } masquerade" % ", ".join(pairs)
+    table = "table ip other {\nchain c {\ntype nat hook postrouting priority 90;\n%s\n}\n}\n" % rule
+    topology.node.run("nft", "-f", "-", stdin=table)
+    found = _look(topology.node, verify=True, **_TEN)
+    assert found["untested"] == []
+    assert {"10.65.0.0/16", "10.99.0.1/32"} <= {one["range"] for one in found["conflicts"]}

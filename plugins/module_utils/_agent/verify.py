@@ -21,10 +21,6 @@ from .paths import Paths
 _RESULT = ("verified", "summary", "questions", "questions_left_out", "conflicts", "untested", "limits", "health")
 
 
-#: How many destinations a line names.
-_SHOWN = 3
-
-
 class Output(t.NamedTuple):
     """What the command prints, its result, and why that could not be stored."""
 
@@ -83,6 +79,5 @@ def _lines(found: Data, causes: t.Sequence[t.Tuple[Data, str]]) -> t.Iterator[st
 
 
 def _where(ranges: t.Sequence[str]) -> str:
-    """Return destinations for people; nothing where they are unknown or too many to be read."""
-    more = " and %d more" % (len(ranges) - _SHOWN) if len(ranges) > _SHOWN else ""
-    return " (to %s%s)" % (", ".join(ranges[:_SHOWN]), more) if ranges else ""
+    """Return destinations for people; nothing if they are not known."""
+    return " (to %s)" % explanations.in_words(ranges) if ranges else ""

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import typing as t
 
 from .._engine import actors
+from .._policy import spans
 from .._twin.node_state import State
 from .._twin.twin import Twin
 from .._twin.values import Answer, Question, Rule
@@ -18,6 +20,9 @@ from .senders import example_pod
 from .verification import ERROR, Conflict
 
 Data = t.Dict[str, t.Any]
+
+#: So many networks are listed for people.
+_SHOWN = 5
 
 
 def question(state: State, destination: str, source: t.Optional[str], protocol: str, port: int) -> Question:
@@ -158,15 +163,45 @@ def causes(conflicts: t.Sequence[Data]) -> t.List[t.Tuple[Data, str]]:
     return [(group[0], _cause(group)) for group in grouped.values()]
 
 
+def in_words(ranges: t.Sequence[str]) -> str:
+    """Return destinations for people, in as few networks as that takes, and the first of them if they are many."""
+    networks = [ipaddress.ip_network(one) for one in ranges]
+    parts = []
+    for version in (4, 6):
+        mine = spans.of_networks(one for one in networks if one.version == version)
+        if mine:
+            around = _around(mine, version)
+            inside = spans.networks(mine, version)
+            outside = spans.networks(spans.difference(spans.of_networks([around]), mine), version)
+            if len(outside) + 1 < len(inside):
+                parts.append("%s except %s" % (around, _some(outside)))
+            else:
+                parts.append(_some(inside))
+    return ", ".join(parts)
+
+
+def _around(some: spans.Spans, version: int) -> t.Any:
+    """Return the smallest network that contains all of it."""
+    width = 32 if version == 4 else 128
+    length = width - (some[0][0] ^ some[-1][1]).bit_length()
+    kind = ipaddress.IPv4Network if version == 4 else ipaddress.IPv6Network
+    return kind((some[0][0] >> (width - length) << (width - length), length))
+
+
+def _some(networks: t.Sequence[t.Any]) -> str:
+    """Return the largest of some networks, and how many there are besides."""
+    listed = sorted(networks, key=lambda one: one.prefixlen)
+    more = " and %d more" % (len(listed) - _SHOWN) if len(listed) > _SHOWN else ""
+    return ", ".join(map(str, listed[:_SHOWN])) + more
+
+
 def _cause(conflicts: t.Sequence[Data]) -> str:
-    ranges = sorted((one["range"] for one in conflicts), key=lambda one: int(one.partition("/")[2]))
     one = conflicts[0]
     rule = "no rule" if one["decided_by"] is None else "rule of: %s" % one["owner"]
     if one["owner"] == actors.UNKNOWN.name:
         rule += ": " + one["decided_by"]["rule"]
-    return "%s%s: declared %s, %s seen%s (%s); remedy: %s" % (
-        ranges[0],
-        " and %d more range%s" % (len(ranges) - 1, "" if len(ranges) == 2 else "s") if ranges[1:] else "",
+    return "%s: declared %s, %s seen%s (%s); remedy: %s" % (
+        in_words([each["range"] for each in conflicts]),
         one["declared"],
         one["seen"],
         "" if one["severity"] == ERROR else " sometimes",

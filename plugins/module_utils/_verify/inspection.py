@@ -312,7 +312,7 @@ def _report_health(report: verification.Report) -> t.Iterator[Health]:
             "conflict",
             ERROR if one.severity == verification.ERROR else WARNING,
             "%s: by the policy the other side sees %s, but it sees %s (rule of: %s)"
-            % (", ".join(one.ranges[:3]) + (" ..." if one.ranges[3:] else ""), one.declared, one.seen, one.owner),
+            % (explanations.in_words(one.ranges), one.declared, one.seen, one.owner),
             one.remedy,
         )
     for missed in report.untested:

@@ -15,7 +15,7 @@ from .._twin.node_state import State
 from .._twin.trace import RULE, Step
 from .._twin.values import IPTABLES_LEGACY
 from . import known, legacy_rules, nft_rules, regions, senders, ways, xt_rules
-from .known import BROADCAST
+from .known import BROADCAST, LOCAL
 from .lookups import Lookups
 from .promises import Policy
 from .rules import MAX_PORT, POSTROUTING, SOURCE, WITH_PORTS, RuleTable, chain_of, highest
@@ -80,6 +80,8 @@ class Model(NodeModel):
         self.senders = _senders(state, version, policy)
         traits = senders.traits(state)
         destinations = regions.minus(_destinations(version), self.types[BROADCAST])
+        #: destinations to which no packet of a pod is sent on
+        self.nowhere = spans.complement(regions.minus(destinations, self.types[LOCAL]), highest(version))
         services = _services(version)
         starts = [
             Start(sender.link, sender.addresses, destinations, services, traits=traits[sender.link])

@@ -372,7 +372,11 @@ class _Run:
 
     def _ranges(self, affected: t.Iterable[Region]) -> t.Tuple[str, ...]:
         union = spans.of(span for region in affected for span in region.destination)
-        return tuple(map(str, spans.networks(union, self._version)))
+        found = spans.networks(union, self._version)
+        # Addresses to which nothing is sent on may be in it if it is shorter then.
+        wide = spans.networks(spans.of((*union, *self._model.nowhere)), self._version)
+        wide = [network for network in wide if spans.intersection((spans.of_network(network),), union)]
+        return tuple(map(str, wide if len(wide) < len(found) else found))
 
     def _services(self, affected: t.Sequence[Region]) -> t.Tuple[str, ...]:
         """Return the protocols and ports that are affected; empty: all."""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import typing as t
 
 import pytest
@@ -110,6 +111,24 @@ def test_explanation(
     assert found["decided_by"]["owner"] == owner
     assert found["remedy"] is None if remedy is None else remedy in found["remedy"]
     assert source != "192.0.2.7" or found["remedy"].endswith("delete it")
+
+
+@pytest.mark.parametrize(
+    ("ranges", "text"),
+    [
+        (["10.0.0.0/8"], "10.0.0.0/8"),
+        (["10.0.0.0/9", "10.128.0.0/9", "10.3.0.0/16"], "10.0.0.0/8"),
+        (["192.0.2.1/32", "10.0.0.0/8", "fd00::/8"], "10.0.0.0/8, 192.0.2.1/32, fd00::/8"),
+        (list(map(str, ipaddress.ip_network("10.0.0.0/8").address_exclude(ipaddress.ip_network("10.9.0.0/16")))),
+         "10.0.0.0/8 except 10.9.0.0/16"),
+        (["10.%d.0.0/16" % number for number in (1, 5, 9)], "10.1.0.0/16, 10.5.0.0/16, 10.9.0.0/16"),
+        (["%d.0.0.0/16" % number for number in (1, 5, 9, 13, 17, 21, 25)],
+         "1.0.0.0/16, 5.0.0.0/16, 9.0.0.0/16, 13.0.0.0/16, 17.0.0.0/16 and 2 more"),
+        (["::/0"], "::/0"),
+    ],
+)  # fmt: skip
+def test_ranges_are_told_in_few_networks(ranges: t.List[str], text: str) -> None:
+    assert explanations.in_words(ranges) == text
 
 
 def test_packet_that_does_not_leave_neither_agrees_nor_disagrees() -> None:
