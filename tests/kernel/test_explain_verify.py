@@ -297,3 +297,77 @@ def test_the_source_port_is_that_of_the_packets_region(topology: Topology) -> No
     found = _look(topology.node, verify=True, **_TEN)
     assert found["untested"] == []
     assert {"10.65.0.0/16", "10.99.0.1/32"} <= {one["range"] for one in found["conflicts"]}
+
+
+def _iptables_rule(node: Namespace, *words: str) -> None:
+    node.run("iptables-nft", "-t", "nat", "-I", "POSTROUTING", *words)
+
+
+@pytest.mark.parametrize("address", (_A.pod, _OTHER_POD))
+def test_a_rule_for_a_pod_that_reaches_itself_is_no_conflict(topology: Topology, address: str) -> None:
+    """As dockershim and others write it for host ports: without it a pod could not reach itself through a Service."""
+    apply(topology.node, **_TEN)
+    _iptables(topology.node, "iptables-nft-restore", _affinity_iptables([address, _A.exempt[0]]))
+    _iptables_rule(topology.node, "-s", address, "-d", address, "-p", "tcp", "--dport", "8080", "-j", "MASQUERADE")
+    found = _look(topology.node, verify=True, **_TEN)
+    assert (found["verified"], found["conflicts"], found["untested"]) == (True, [], []), found["summary"]
+
+
+def test_pods_of_one_bridge_that_routing_rules_treat_differently(topology: Topology) -> None:
+    apply(topology.node, **_TEN)
+    node = topology.node
+    lines = (
+        "link add name cbr0 type bridge",
+        "link set cbr0 up",
+        "address flush dev pods",
+        "address add %s/24 dev cbr0" % _A.gateway,
+        "link set pods master cbr0",
+        "link add eth1 type veth peer name far",
+        "address add 192.0.2.129/25 dev eth1",
+        "link set eth1 up",
+        "link set far up",
+        "route add default via 192.0.2.130 dev eth1 table 77",
+        "rule add from %s table 77" % _OTHER_POD,
+    )
+    node.run("ip", "-batch", "-", stdin="\n".join(lines))
+    before = _look(node, verify=True, **_TEN)
+    assert (before["verified"], before["untested"]) == (True, []), before["summary"]
+    _iptables_rule(node, "-o", "eth1", "-d", _A.outside[0], "-j", "ACCEPT")
+    found = _look(node, verify=True, **_TEN)
+    assert [(one["range"], one["sources"]) for one in found["conflicts"]] == [
+        (_A.outside[0] + "/32", [_OTHER_POD + "/32"])
+    ]
+
+
+def test_rules_of_ebtables_are_copied_and_named(topology: Topology) -> None:
+    apply(topology.node, **_TEN)
+    topology.node.run("ebtables-nft", "-t", "nat", "-A", "PREROUTING", "-p", "IPv4", "-j", "mark", "--mark-set", "7")
+    found = _look(topology.node, verify=True, **_TEN)
+    assert found["verified"] is None and found["limits"] == []
+    (one,) = found["untested"]
+    assert one["code"] == "unknown_rule" and "table bridge nat, because of" in one["text"]
+
+
+def test_an_unnumbered_link_with_a_fixed_address(topology: Topology) -> None:
+    """The conflict names the address, its link and the remedy, and with the remedy all is as the policy says."""
+    node = topology.node
+    apply(node, **_TEN)
+    lines = (
+        "address flush dev eth0",
+        "link add lo1 type veth peer name lo2",
+        "link set lo1 up",
+        "address add %s/32 dev lo" % _A.node,
+        "route add default via %s dev eth0 onlink" % _A.peer,
+    )
+    node.run("ip", "-4", "-batch", "-", stdin="\n".join(lines))
+    found = _look(node, verify=True, **_TEN)
+    seen = {one["seen"] for one in found["conflicts"]}
+    assert found["verified"] is False and seen <= {_A.node, _A.gateway} and seen
+    (remedy,) = {one["remedy"] for one in found["conflicts"]}
+    link = "pods" if seen == {_A.gateway} else "lo"
+    assert remedy.startswith("the link eth0 has no address") and "%s of %s: set snat" % (*seen, link) in remedy
+    wanted = dict(_TEN, snat=[{"address": _A.node}])
+    apply(node, **wanted)
+    found = _look(node, verify=True, **wanted)
+    assert (found["verified"], found["untested"]) == (True, []), found["summary"]
+    assert topology.ask(_A.outside[0]) == {_A.outside[0]: _A.node}

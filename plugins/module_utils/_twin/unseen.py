@@ -39,6 +39,9 @@ _PROG_QUERY = 16
 _TCX = {46: "that come in", 47: "that leave"}
 _CGROUP = {1: "packets that programs send", 8: "bind", 10: "connect", 11: "connect", 14: "sendmsg", 15: "sendmsg"}
 _MOUNTS = "/proc/self/mounts"
+_MODULE = "/sys/module/%s"
+#: the tables of ebtables-legacy, which are modules; ebtables-nft has tables of nf_tables
+_EBTABLES = ("ebtable_broute", "ebtable_filter", "ebtable_nat")
 
 
 def read(found: t.Sequence[Link], tables: t.Sequence[nf_tables.Table]) -> t.List[Unseen]:
@@ -60,12 +63,24 @@ def read(found: t.Sequence[Link], tables: t.Sequence[nf_tables.Table]) -> t.List
             unseen += what(found)
         except (NodeError, OSError) as exc:
             unseen.append(Unseen("unreadable", "it is not known whether there is more: %s" % exc))
+    unseen += _ebtables()
     unseen += [
         Unseen("offload", "table %s: packets of established connections bypass the rules (flowtable)" % table.title)
         for table in tables
         if table.flowtables
     ]
     return unseen
+
+
+def _ebtables() -> t.Iterator[Unseen]:
+    """Tables of ebtables-legacy. To ask the kernel whether one has rules would make it, so it is named if it may."""
+    for name in _EBTABLES:
+        if os.path.exists(_MODULE % name):
+            table = name.partition("_")[2]
+            text = (
+                "rules of ebtables-legacy (table %s, kernel module %s): move them to ebtables-nft, or unload the module"
+            )
+            yield Unseen("ebtables", text % (table, name))
 
 
 def _filters(found: t.Sequence[Link]) -> t.Iterator[Unseen]:

@@ -329,7 +329,7 @@ _FAMILIES: t.Dict[str, Treatment] = {
     "ipv4": _divided(),
     "arp": _irrelevant("it sees no packet of IP"),
     "netdev": _unknown("a table that sees packets before any other (netdev)"),
-    "bridge": _unknown("a table that sees packets inside of a bridge (bridge)"),
+    "bridge": _unknown("a table that sees packets inside of a bridge (bridge, ebtables)"),
     "ipv6": _divided(),
     "decnet": _irrelevant("it sees no packet of IP"),
 }
@@ -607,7 +607,7 @@ _LINKS: t.Dict[str, Treatment] = {
     "veth": _PLAIN,
     "virt_wifi": _PLAIN,
     "vlan": _PLAIN,
-    "vrf": _DECIDES,
+    "vrf": _unknown("a VRF: rules see its packets twice"),
     "vti": _IPSEC,
     "vxcan": _irrelevant("it carries no packet of IP"),
     "vxlan": _WRAPS,
