@@ -64,3 +64,25 @@ def test_an_address_of_a_link_that_has_none_is_a_conflict(topology: Topology) ->
     found = _verify(topology.node, backend="iptables_nft")
     assert found["verified"] is False
     assert any(uplink in one["remedy"] and "snat" in one["remedy"] for one in found["conflicts"]), found["conflicts"]
+
+
+def test_a_rule_that_writes_addresses_behind_the_translation_is_named(topology: Topology) -> None:
+    apply(topology.node, backend="iptables_nft")
+    rule = "ip daddr %s ip saddr set 192.0.2.200" % _EXEMPT
+    topology.node.run("nft", "add table ip late { chain c { type filter hook postrouting priority 300; %s; }; }" % rule)
+    found = _verify(topology.node, backend="iptables_nft")
+    assert found["verified"] is not True, found["summary"]
+    assert ["unknown_rule", [_EXEMPT + "/32"]] in [[one["code"], one["ranges"]] for one in found["untested"]]
+
+
+def test_a_conflict_says_no_more_than_was_seen(topology: Topology) -> None:
+    """One rule that hits one service of one range, and all services of another, is two conflicts."""
+    apply(topology.node, backend="iptables_nft")
+    other = ADDRESSES["ipv4"].exempt[1]
+    elements = "%s . 443, %s . 0-65535" % (_EXEMPT, other)
+    rule = "ip daddr . tcp dport { %s } masquerade" % elements
+    topology.node.run("nft", "add table ip other { chain c { type nat hook postrouting priority 90; %s; }; }" % rule)
+    found = _verify(topology.node, backend="iptables_nft")
+    assert sorted((one["range"], one["services"]) for one in found["conflicts"]) == sorted(
+        [(_EXEMPT + "/32", ["tcp/443"]), (other + "/32", ["tcp"])]
+    )

@@ -31,6 +31,7 @@ DESTINATIONS = (
     "9.9.9.9/32",
 )
 DESTINATIONS6 = ("fd00:99::/32", "fd10:7::/64", "2001:db8:beef::/48", "2606:4700::/32")
+EVERYWHERE = "0.0.0.0/0"
 #: Addresses of the node's own that no link to the outside has.
 OWN = ("192.0.2.7", "192.0.2.25")
 PORTS = (25, 53, 80, 443, 5353, 8443, 9090, 9105, 30080, 31000)
@@ -62,6 +63,11 @@ def kinds() -> t.FrozenSet[str]:
     return frozenset(found)
 
 
+def unnumbered() -> str:
+    """Return the kind of an uplink without addresses: none behind which pods are, as a veth without a gateway is."""
+    return next((kind for kind in ("vlan", "bond") if kind in kinds()), "veth")
+
+
 class Pod(t.NamedTuple):
     """One pod; *link* is what its packets come in by."""
 
@@ -82,7 +88,8 @@ class Uplink:
         self.gateway6 = "2001:db8:%d::fe" % number
         self.four = ["198.51.%d.1" % (100 + number)] if numbered else []
         self.six = [str(ipaddress.ip_address("2001:db8:%d::1" % number))] if numbered else []
-        self.preferred: t.List[str] = []
+        #: networks to which a route over it prefers a source, and that
+        self.preferred: t.List[t.Tuple[str, str]] = []
 
     def mac(self) -> str:
         return "02:00:00:00:0a:%02x" % self.number
@@ -146,10 +153,9 @@ class Node:
             if kind != "veth" and kind not in kinds():
                 kind = "veth"
             numbered = number == 0 or r.random() < 0.93
-            self.uplinks.append(Uplink("up%d" % number, kind, number, numbered))
+            self.uplinks.append(Uplink("up%d" % number, kind if numbered else unnumbered(), number, numbered))
         if r.random() < 0.04:
-            first = self.uplinks[0]
-            self.uplinks[0] = Uplink(first.name, "veth", 0, False)
+            self.uplinks[0] = Uplink(self.uplinks[0].name, unnumbered(), 0, False)
         self.lines: t.List[str] = []
         self.sysctls: t.Dict[str, t.Any] = {}
         #: what probes try, as constructions name it
@@ -218,7 +224,7 @@ class Node:
             source = ""
             if r.random() < 0.15:
                 source = " src " + OWN[0]
-                first.preferred.append(OWN[0])
+                first.preferred.append((EVERYWHERE, OWN[0]))
             lines.append("route add default %s%s" % (first.via(), source))
         if self.six:
             lines.append("route add ::/0 " + first.via(True))
@@ -227,7 +233,7 @@ class Node:
                 source = ""
                 if r.random() < 0.15:
                     source = " src " + OWN[1]
-                    up.preferred.append(OWN[1])
+                    up.preferred.append((destination, OWN[1]))
                 lines.append("route replace %s %s%s" % (destination, up.via(), source))
                 self.interest(dst=destination)
             if self.six and r.random() < 0.5:
@@ -247,7 +253,7 @@ class Node:
         source = ""
         if up.numbered and r.random() < 0.2:
             source = " src " + OWN[0]
-            up.preferred.append(OWN[0])
+            up.preferred.append((EVERYWHERE, OWN[0]))
         self.lines.append("route add default %s table %d%s" % (up.via(), table, source))
         kind = r.choice(
             ["from", "to", "iif", "fwmark", "tos", "ipproto", "sport", "dport", "not", "suppress", "goto", "both"]
@@ -344,7 +350,7 @@ class Node:
                     self.space.ip([line])
                 except Failed as exc:
                     if "File exists" not in str(exc):
-                        self.skipped.append("route: " + line)
+                        self.skipped.append("route: %s: %s" % (line, str(exc)[:300]))
         self.watch = oracle.Watch(self.pod_spaces, ends)
 
     def _space(self) -> Namespace:
@@ -403,14 +409,14 @@ class Node:
     def _inside(self, number: int, pod: Pod, space: Namespace) -> None:
         gateway = "10.244.1.1" if self.shape == "bridge" else "169.254.1.1"
         mac = "02:00:00:00:0c:%02x" % (0 if self.shape == "bridge" else number + 1)
-        length = 24 if self.shape == "bridge" else 32
-        lines = ["link set lo up", "addr add %s/%d dev eth0" % (pod.four, length), "link set eth0 up"]
+        # Also to pods on the same bridge over the node: what a bridge passes on by itself meets no rule of it.
+        lines = ["link set lo up", "addr add %s/32 dev eth0" % pod.four, "link set eth0 up"]
         lines.append("neigh add %s lladdr %s dev eth0 nud permanent" % (gateway, mac))
         lines.append("route add default via %s dev eth0 onlink" % gateway)
         if self.six:
             gateway = "fd44::1" if self.shape == "bridge" else "fe80::1"
             space.sysctl({"ipv6/conf/default/accept_dad": 0, "ipv6/conf/all/accept_dad": 0})
-            lines.append("addr add %s/%d dev eth0 nodad" % (pod.six, 64 if length == 24 else 128))
+            lines.append("addr add %s/128 dev eth0 nodad" % pod.six)
             lines.append("neigh add %s lladdr %s dev eth0 nud permanent" % (gateway, mac))
             lines.append("route add ::/0 via %s dev eth0 onlink" % gateway)
         else:
@@ -427,12 +433,13 @@ class Node:
             except Failed as exc:
                 self.skipped.append("%s: %s" % (step.name, str(exc)[:300]))
 
-    def addresses(self, link: str) -> t.Set[str]:
-        """Return the addresses of a link, and the preferred ones of its routes: all that is the node's there."""
+    def addresses(self, link: str, destination: str) -> t.Set[str]:
+        """Return the addresses of a link, and those that its routes to a destination prefer: the node's there."""
         found: t.Set[str] = set()
         for up in self.uplinks:
             if up.name == link:
-                found.update(up.four, up.six if self.six else (), up.preferred)
+                found.update(up.four, up.six if self.six else ())
+                found.update(source for network, source in up.preferred if policies.within(destination, [network]) >= 0)
         if link == "cni0":
             found.update(["10.244.1.1", "fd44::1"])
         return found

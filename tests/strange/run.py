@@ -18,14 +18,17 @@ import time
 import traceback
 import typing as t
 
-from . import nodes, oracle, policies
+from . import nodes, oracle, policies, programs
 from .spaces import Failed
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COLLECTIONS = ROOT / ".cache" / "collections"
 MODULE = "ansible_collections.kubenode.ip_masq.plugins.modules."
 
-GREEN, ERROR, UNTESTED, RIGHT, REFUSED = "FALSE GREEN", "FALSE ERROR", "NOT TESTED", "RIGHT", "REFUSED"
+GREEN, ERROR, UNNAMED = "FALSE GREEN", "FALSE ERROR", "NOT NAMED"
+UNTESTED, RIGHT, REFUSED = "NOT TESTED", "RIGHT", "REFUSED"
+#: what must never be
+WRONG = (GREEN, ERROR, UNNAMED)
 
 
 def call(node: nodes.Node, module: str, options: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
@@ -81,7 +84,7 @@ def _judged(node: nodes.Node, probe: oracle.Probe, seen: t.Optional[oracle.Seen]
     packet = policies.Packet(probe.source, seen.destination, probe.protocol, seen.dport, link, mark)
     promise = node.policy.promise(packet)
     translated = seen.destination != probe.destination or (seen.dport or probe.dport) != probe.dport
-    own = node.addresses(link)
+    own = node.addresses(link, seen.destination)
     if promise.kind == "none":
         return Verdict(probe, promise, seen, None)
     if promise.kind == "pod":
@@ -130,7 +133,7 @@ def asked(node: nodes.Node, conflict: t.Mapping[str, t.Any], r: random.Random) -
         if not sources or address in sources or policies.within(address, [n for n in nets if "/" in n]) >= 0:
             chosen.append((number, address))
     if not chosen:
-        chosen = [(number, pod.six if six else pod.four) for number, pod in enumerate(node.pods)]
+        return None  # no pod of the node has one of these addresses
     sports = [what["sport"] for what in node.interests if "sport" in what][:1]
     toses = sorted({what["tos"] for what in node.interests if "tos" in what})[:2]
     found = []
@@ -152,6 +155,28 @@ def asked(node: nodes.Node, conflict: t.Mapping[str, t.Any], r: random.Random) -
                         found.append(probe)
     r.shuffle(found)
     return found[:150]
+
+
+def named(checked: t.Mapping[str, t.Any], verdict: Verdict) -> bool:
+    """Return whether a result says of a packet that breaks the promise that it does so, or that it is not tested."""
+    probe = verdict.probe
+    for missed in checked.get("untested") or []:
+        if not missed.get("ranges") or policies.within(probe.destination, missed["ranges"]) >= 0:
+            return True
+    for conflict in checked.get("conflicts") or []:
+        if policies.within(probe.destination, [conflict["range"]]) < 0:
+            continue
+        if conflict["sources"] and policies.within(probe.source, conflict["sources"]) < 0:
+            continue
+        if not conflict["services"] or any(_is_service(text, probe) for text in conflict["services"]):
+            return True
+    return False
+
+
+def _is_service(text: str, probe: oracle.Probe) -> bool:
+    proto, _, ports = text.partition("/")
+    first, _, last = ports.partition("-")
+    return proto == probe.protocol and (not ports or int(first) <= probe.dport <= int(last or first))
 
 
 def _again(
@@ -216,7 +241,7 @@ def run(node: nodes.Node, name: str) -> Outcome:
         for conflict in errors[:12]:
             more = asked(node, conflict, r)
             if more is None:
-                notes.append("cannot read the range %s" % conflict.get("range"))
+                notes.append("nobody can send: %s" % _told(conflict))
                 continue
             extra = judge(node, more)
             verdicts += [one for one in extra if one.kept is False][:3]
@@ -244,6 +269,9 @@ def run(node: nodes.Node, name: str) -> Outcome:
         kind = GREEN
     elif false_errors:
         kind = ERROR
+    elif not checked.get("failed") and not all(named(checked, one) for one in broken):
+        kind = UNNAMED
+        broken.sort(key=lambda one: named(checked, one))
     elif verified is None and not errors:
         kind = UNTESTED
     else:
@@ -280,6 +308,9 @@ def _one(what: t.Union[int, str]) -> t.Union[Outcome, str]:
     try:
         if isinstance(what, int):
             return run(nodes.Node(what), "seed %d" % what)
+        kind, _, rest = what.partition(":")
+        if kind == "program":
+            return run(programs.build(int(rest)), what)
         from . import people
 
         return run(people.build(what), what)
@@ -297,13 +328,13 @@ def seeds(text: str) -> t.List[int]:
 
 
 def show(outcome: Outcome, full: bool) -> None:
-    bad = outcome.kind in (GREEN, ERROR)
+    bad = outcome.kind in WRONG
     counts = "%d sent, %d with a promise, %d broken" % (outcome.sent, outcome.said, len(outcome.broken))
     print("%s: %s (%s) %s %s" % (outcome.name, outcome.kind, outcome.summary, counts, outcome.seconds))
     if bad or full:
         print("    constructions: %s" % ", ".join(outcome.constructions))
         print("    policy: %s" % outcome.policy)
-        for line in (outcome.broken if full or outcome.kind == GREEN else ())[:6]:
+        for line in (outcome.broken if full or outcome.kind in (GREEN, UNNAMED) else ())[:6]:
             print("    broken: %s" % line)
         for line in outcome.false_errors:
             print("    false error: %s" % line)
@@ -324,10 +355,11 @@ def outcomes(work: t.Sequence[t.Union[int, str]], jobs: int) -> t.Iterator[t.Uni
 
 
 def totals(counts: t.Mapping[str, int]) -> str:
-    return "%d nodes: %d false green, %d false errors, %d not fully tested, %d right" % (
-        sum(counts[kind] for kind in (GREEN, ERROR, UNTESTED, RIGHT)),
+    return "%d nodes: %d false green, %d false errors, %d with a packet not named, %d not fully tested, %d right" % (
+        sum(counts[kind] for kind in (*WRONG, UNTESTED, RIGHT)),
         counts[GREEN],
         counts[ERROR],
+        counts[UNNAMED],
         counts[UNTESTED],
         counts[RIGHT],
     )
@@ -336,6 +368,7 @@ def totals(counts: t.Mapping[str, int]) -> str:
 def main(argv: t.Optional[t.Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m strange.run", description=__doc__)
     parser.add_argument("--seeds", default="", help="such as 1-200,333")
+    parser.add_argument("--programs", default="", help="such as 1-200: random programs of rules and routes")
     parser.add_argument("--people", action="store_true", help="nodes as people have them")
     parser.add_argument("--alone", action="store_true", help="each strange construction alone, everything exempt")
     parser.add_argument("--only", default="", help="one of the people's nodes")
@@ -346,6 +379,7 @@ def main(argv: t.Optional[t.Sequence[str]] = None) -> int:
     if os.geteuid() != 0:
         parser.error("needs root")
     work: t.List[t.Union[int, str]] = list(seeds(chosen.seeds)) if chosen.seeds else []
+    work += ["program:%d" % number for number in seeds(chosen.programs)] if chosen.programs else []
     if chosen.people or chosen.alone or chosen.only:
         from . import people
 
@@ -353,7 +387,7 @@ def main(argv: t.Optional[t.Sequence[str]] = None) -> int:
         work += people.ALONE if chosen.alone else []
         work += [chosen.only] if chosen.only else []
     counts: t.Dict[str, int] = collections.Counter()
-    causes: t.Dict[str, t.Dict[str, int]] = {GREEN: collections.Counter(), ERROR: collections.Counter()}
+    causes: t.Dict[str, t.Dict[str, int]] = {kind: collections.Counter() for kind in WRONG}
     broken = 0
     for outcome in outcomes(work, chosen.jobs):
         if isinstance(outcome, str):
@@ -378,7 +412,7 @@ def main(argv: t.Optional[t.Sequence[str]] = None) -> int:
         % (broken, counts[REFUSED], counts["CRASH"])
     )
     print(totals(counts))
-    return 1 if counts[GREEN] or counts[ERROR] or counts["CRASH"] else 0
+    return 1 if any(counts[kind] for kind in (*WRONG, "CRASH")) else 0
 
 
 if __name__ == "__main__":

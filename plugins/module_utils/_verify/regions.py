@@ -11,6 +11,7 @@ import typing as t
 
 from .._policy import spans
 from .._policy.spans import Spans
+from .rules import MAX_PORT
 
 T = t.TypeVar("T")
 
@@ -106,6 +107,23 @@ def subtract_all(one: Region, others: t.Iterable[Region]) -> t.List[Region]:
     for other in others:
         left = [part for region in left for part in subtract(region, other)]
     return left
+
+
+def joined(some: t.Iterable[Region]) -> t.List[Region]:
+    """Return the same packets in fewer products, without regard to links and source ports.
+
+    Those that differ in one field alone become one product. No packet is in it that was in none of them.
+    """
+    found = list(dict.fromkeys((region.source, region.destination, region.service) for region in some))
+    for place in (1, 2, 0, 1):
+        groups: t.Dict[t.Any, t.List[Spans]] = {}
+        for product in found:
+            groups.setdefault((product[:place], product[place + 1 :]), []).append(product[place])
+        found = [
+            (*before, spans.of(span for part in parts for span in part), *behind)
+            for (before, behind), parts in groups.items()
+        ]
+    return [Region(0, *product, ((0, MAX_PORT),)) for product in found]
 
 
 def contains(region: Region, packet: Packet) -> bool:

@@ -322,15 +322,25 @@ class _Run:
     def _compare_orders(self) -> None:
         """Note ways whose source address depends on an order of chains that the kernel does not tell."""
         for members in self._tied.values():
-            (answer,) = self._twin.ask([members[0][1].question], explain=True)
-            for one in (answer, *answer.alternatives):
-                verdict = judge(self._policy, self._addresses, one)
-                if verdict is not None and not verdict.agrees and blame(verdict, one) is not None:
-                    self._miss("order", [region for way, _answer in members for region in way.regions])
-                    break
+            if self._depends_on_order(members[0][1]):
+                self._miss("order", [region for way, _answer in members for region in way.regions])
+
+    def _depends_on_order(self, known: Answer) -> bool:
+        """Return whether the policy does not hold in an order, and not because of a translation that has to be."""
+        for _attempt in range(_TRIES):
+            (answer,) = self._twin.ask([known.question], explain=True)
+            broken = [
+                (verdict, one)
+                for one in (answer, *answer.alternatives)
+                for verdict in [judge(self._policy, self._addresses, one)]
+                if verdict is not None and not verdict.agrees
+            ]
+            if broken:
+                return any(blame(verdict, one) is not None for verdict, one in broken)
+        return True  # chance does not show it again
 
     def conflicts(self) -> t.Iterator[Conflict]:
-        """Return what does not agree with the policy, in one for each cause."""
+        """Return what does not agree with the policy: for each cause, and for each group of pods and services."""
         groups: t.Dict[t.Any, t.List[_Finding]] = {}
         for finding in self._findings:
             certain = not finding.way.chance and not finding.way.unknown
@@ -346,18 +356,19 @@ class _Run:
             affected, _example = causes.setdefault(key, ([], answer))
             affected += [region for finding in members for region in finding.way.regions]
         for (verdict, certain, rule, cause), (affected, example) in causes.items():
-            yield Conflict(
-                ranges=self._ranges(affected),
-                declared=str(verdict.promise),
-                seen=verdict.seen,
-                decided_by=rule,
-                owner=cause.owner,
-                severity=ERROR if certain else WARNING,
-                remedy=cause.remedy,
-                services=self._services(affected),
-                sources=self._sources(affected),
-                example=example,
-            )
+            for part in regions.joined(affected):
+                yield Conflict(
+                    ranges=self._ranges([part]),
+                    declared=str(verdict.promise),
+                    seen=verdict.seen,
+                    decided_by=rule,
+                    owner=cause.owner,
+                    severity=ERROR if certain else WARNING,
+                    remedy=cause.remedy,
+                    services=self._services([part]),
+                    sources=self._sources([part]),
+                    example=example,
+                )
 
     def _explained(self, wanted: Answer) -> Answer:
         """Return an answer once more, with the rules that decided."""

@@ -605,8 +605,8 @@ class _Engine:
         nat = tuple(tree for tree in self._trees if tree.base.hook == hook and tree.base.kind == "nat")
         for tree in self._trees:
             if tree.base.hook == hook and tree.base.kind != "nat":
-                # What comes behind the last translation finds nothing more to decide.
-                if hook == POSTROUTING and tree.base.priority > _NAT[hook] and nat:
+                # What comes behind the last translation finds nothing more to decide, unless it may do anything.
+                if hook == POSTROUTING and tree.base.priority > _NAT[hook] and nat and not tree.anything:
                     continue
                 if hook == INPUT and tree.base.priority >= _IPVS:
                     continue
@@ -670,13 +670,27 @@ class _Engine:
         return self._join(through + accepted), self._join(translated), self._join(ended)
 
     def _combined(self, results: t.List[t.List[_Flow]]) -> t.List[_Flow]:
-        """What came out of several orders: what is the same in all of them is certain, the rest is tied."""
+        """What came out of several orders: packets of which all say the same are certain, the others are tied."""
         if len(results) == 1:
             return results[0]
-        common = set(results[0]).intersection(*results[1:])
-        found = dict.fromkeys(flow for flow in results[0] if flow in common)
-        for flow in (flow for result in results for flow in result if flow not in common):
-            found[self._with(flow, self._state(flow[_STATE]._replace(tied=True)))] = None
+        alike: t.List[t.Dict[t.Any, t.List[_Flow]]] = []
+        for result in results:
+            groups: t.Dict[t.Any, t.List[_Flow]] = {}
+            for flow in result:
+                groups.setdefault(flow[_NEW_DESTINATION:], []).append(flow)
+            alike.append(groups)
+        found: t.Dict[_Flow, None] = {}
+        for number, result in enumerate(results):
+            others = alike[:number] + alike[number + 1 :]
+            for flow in result:
+                certain = [flow]
+                for groups in others:
+                    same = groups.get(flow[_NEW_DESTINATION:], ())
+                    certain = [both for one in certain for other in same for both in [_meet(one, other)] if both]
+                if number == 0:
+                    found.update(dict.fromkeys(certain))
+                tied = self._with(flow, self._state(flow[_STATE]._replace(tied=True)))
+                found.update(dict.fromkeys(_minus(tied, certain)))
         return list(found)
 
     # rules
@@ -1225,6 +1239,19 @@ class _Merged(t.NamedTuple):
 def _union(*some: t.Tuple[Unknown, ...]) -> t.Tuple[Unknown, ...]:
     found = {one for each in some for one in each}
     return tuple(sorted(found, key=repr)) if found else ()
+
+
+def _meet(one: _Flow, other: _Flow) -> t.Optional[_Flow]:
+    """Return the packets of the first, as they came in, that are also in the second."""
+    parts = [regions.meet(mine, yours) for mine, yours in zip(one[:_NEW_DESTINATION], other)]
+    return (*parts, *one[_NEW_DESTINATION:]) if all(parts) else None
+
+
+def _minus(one: _Flow, others: t.Iterable[_Flow]) -> t.List[_Flow]:
+    """Return the packets of the first, as they came in, that are in none of the others."""
+    cut = [Region(0, *other[:_NEW_DESTINATION]) for other in others]
+    left = regions.subtract_all(Region(0, *one[:_NEW_DESTINATION]), cut)
+    return [(*region[1:], *one[_NEW_DESTINATION:]) for region in left]
 
 
 def _many(one: Spans) -> bool:

@@ -993,6 +993,20 @@ def test_ties_have_both_answers() -> None:
     assert [way.tied for way in mine] == [False]
 
 
+def test_only_packets_of_which_the_order_decides_are_tied() -> None:
+    """Two chains translate; those packets that only one of them means have one answer."""
+    pod = shapes.net("10.244.1.2/32")
+    one = _table("nat", rules.POSTROUTING, 0, (Match(destination=PRIVATE), Action(rules.SOURCE)))
+    other = _table("nat", rules.POSTROUTING, 0, (Match(source=pod), Action(rules.SOURCE)))
+    found = ways.ways(node(one, other), [POD])
+    leaving = [(way.tied, region) for way in found.ways if way.end == "leaves" for region in way.regions]
+    assert {tied for tied, _region in leaving} == {False, True}
+    for tied, region in leaving:
+        both = regions.meet(region.source, pod) and regions.meet(region.destination, PRIVATE)
+        assert bool(both) == tied
+        assert not tied or (region.source == pod and not regions.minus(region.destination, PRIVATE))
+
+
 def test_untracked_packets_meet_no_translation() -> None:
     invalid = POD._replace(untracked=2)
     found = ways.ways(node(shapes.agent(EXEMPT)), [invalid], SAYS)
