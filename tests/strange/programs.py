@@ -181,7 +181,9 @@ class Tables:
             no, network = self._not(), n.network()
             if r.random() < 0.08:
                 network = "%s/255.0.255.0" % r.choice(n.hosts)
-                network = str(ipaddress.IPv4Address(int(ipaddress.IPv4Address(network[:-12])) & 0xFF00FF00)) + network[-12:]
+                network = (
+                    str(ipaddress.IPv4Address(int(ipaddress.IPv4Address(network[:-12])) & 0xFF00FF00)) + network[-12:]
+                )
             found.append("%s-d %s" % (no, network))
             if not no and "255." not in network:
                 what["dst"] = network
@@ -202,7 +204,9 @@ class Tables:
             if not no:
                 what.setdefault("dst", first + "/32")
         if r.random() < 0.08:
-            found.append("-m addrtype %s--dst-type %s" % (self._not(), r.choice(["LOCAL", "UNICAST", "LOCAL,BROADCAST"])))
+            found.append(
+                "-m addrtype %s--dst-type %s" % (self._not(), r.choice(["LOCAL", "UNICAST", "LOCAL,BROADCAST"]))
+            )
         if n.sets and r.random() < 0.25:
             found.append(self._set(hook))
         if r.random() < 0.25:
@@ -244,7 +248,9 @@ class Tables:
         parts = []
         kinds = r.sample(["state", "dst", "src", "proto", "dport", "status"], r.randint(1, 2))
         if "state" in kinds:
-            states = r.choice(["NEW", "NEW,UNTRACKED", "DNAT", "INVALID", "RELATED,ESTABLISHED", "UNTRACKED", "NEW,DNAT"])
+            states = r.choice(
+                ["NEW", "NEW,UNTRACKED", "DNAT", "INVALID", "RELATED,ESTABLISHED", "UNTRACKED", "NEW,DNAT"]
+            )
             parts.append("%s--ctstate %s" % (self._not(), states))
         if "dst" in kinds:
             network = n.network()
@@ -261,7 +267,9 @@ class Tables:
             parts.append("%s--ctorigdstport %d" % (self._not(), port))
             what.setdefault("dport", port)
         if "status" in kinds:
-            parts.append("%s--ctstatus %s" % (self._not(), r.choice(["NONE", "CONFIRMED", "SEEN_REPLY", "ASSURED,EXPECTED"])))
+            parts.append(
+                "%s--ctstatus %s" % (self._not(), r.choice(["NONE", "CONFIRMED", "SEEN_REPLY", "ASSURED,EXPECTED"]))
+            )
         return "-m conntrack " + " ".join(parts)
 
     def _set(self, hook: str) -> str:
@@ -366,7 +374,9 @@ class Chains:
 
     def _rule(self, hook: str, kind: str, priority: int, below: t.Sequence[str]) -> str:
         what: What = {}
-        text = " ".join([*self._matches(hook, kind, priority, what), self._statement(hook, kind, priority, below, what)])
+        text = " ".join(
+            [*self._matches(hook, kind, priority, what), self._statement(hook, kind, priority, below, what)]
+        )
         if what:
             self.n.interest(**what)
         return text
@@ -618,7 +628,9 @@ class Routes:
                 number += 1
                 n.lines.append("nexthop add id %d %s" % (number, up.via()))
             if number > 1:
-                n.lines.append("nexthop add id 50 group %s" % "/".join("%d,%d" % (one + 1, one + 1) for one in range(number)))
+                n.lines.append(
+                    "nexthop add id 50 group %s" % "/".join("%d,%d" % (one + 1, one + 1) for one in range(number))
+                )
             n.lines.append("nexthop add id 60 blackhole")
         for table in tables:
             self._table(table, number)
@@ -671,7 +683,10 @@ class Routes:
                 )  # fmt: skip
                 continue
             else:
-                n.lines.append("route append %s %s table %d metric 900" % (network, self._via(network).partition(" metric")[0], table))
+                n.lines.append(
+                    "route append %s %s table %d metric 900"
+                    % (network, self._via(network).partition(" metric")[0], table)
+                )
                 continue
             n.lines.append("route replace %s %s table %d" % (network, rest, table))
 
