@@ -338,12 +338,14 @@ conflicts:
       description: How to end it, in the owner's own configuration.
       type: str
     services:
-      description: Examples of protocol and port, where it concerns only some.
+      description:
+        - Protocols and ports, where it concerns only some.
+        - C(udp/53 from port 4000-4010) where it concerns only some source ports.
       type: list
       elements: str
       sample: [tcp/443]
     sources:
-      description: Examples of pods, where it concerns only some.
+      description: Networks of pods, where it concerns only some.
       type: list
       elements: str
 untested:

@@ -86,3 +86,11 @@ def test_a_conflict_says_no_more_than_was_seen(topology: Topology) -> None:
     assert sorted((one["range"], one["services"]) for one in found["conflicts"]) == sorted(
         [(_EXEMPT + "/32", ["tcp/443"]), (other + "/32", ["tcp"])]
     )
+
+
+def test_a_conflict_of_some_source_ports_says_which(topology: Topology) -> None:
+    apply(topology.node, backend="iptables_nft")
+    rule = ("POSTROUTING", "-d", _EXEMPT, "-p", "udp", "--sport", "4000:4010", "-j", "MASQUERADE")
+    topology.node.run("iptables-nft", "-t", "nat", "-I", *rule)
+    (found,) = _verify(topology.node, backend="iptables_nft")["conflicts"]
+    assert (found["range"], found["services"]) == (_EXEMPT + "/32", ["udp from port 4000-4010"])

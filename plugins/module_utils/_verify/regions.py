@@ -11,7 +11,6 @@ import typing as t
 
 from .._policy import spans
 from .._policy.spans import Spans
-from .rules import MAX_PORT
 
 T = t.TypeVar("T")
 
@@ -110,12 +109,12 @@ def subtract_all(one: Region, others: t.Iterable[Region]) -> t.List[Region]:
 
 
 def joined(some: t.Iterable[Region]) -> t.List[Region]:
-    """Return the same packets in fewer products, without regard to links and source ports.
+    """Return the same packets in fewer products, without regard to the link over which they come in.
 
     Those that differ in one field alone become one product. No packet is in it that was in none of them.
     """
-    found = list(dict.fromkeys((region.source, region.destination, region.service) for region in some))
-    for place in (1, 2, 0, 1):
+    found = list(dict.fromkeys(region[1:] for region in some))
+    for place in (1, 2, 0, 3, 1):  # destination, service, source, source port
         groups: t.Dict[t.Any, t.List[Spans]] = {}
         for product in found:
             groups.setdefault((product[:place], product[place + 1 :]), []).append(product[place])
@@ -123,7 +122,7 @@ def joined(some: t.Iterable[Region]) -> t.List[Region]:
             (*before, spans.of(span for part in parts for span in part), *behind)
             for (before, behind), parts in groups.items()
         ]
-    return [Region(0, *product, ((0, MAX_PORT),)) for product in found]
+    return [Region(0, *product) for product in found]
 
 
 def contains(region: Region, packet: Packet) -> bool:

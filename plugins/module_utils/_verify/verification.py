@@ -365,7 +365,7 @@ class _Run:
                     owner=cause.owner,
                     severity=ERROR if certain else WARNING,
                     remedy=cause.remedy,
-                    services=self._services([part]),
+                    services=self._services(part),
                     sources=self._sources([part]),
                     example=example,
                 )
@@ -389,12 +389,14 @@ class _Run:
         wide = [network for network in wide if spans.intersection((spans.of_network(network),), union)]
         return tuple(map(str, wide if len(wide) < len(found) else found))
 
-    def _services(self, affected: t.Sequence[Region]) -> t.Tuple[str, ...]:
+    def _services(self, part: Region) -> t.Tuple[str, ...]:
         """Return the protocols and ports that are affected; empty: all."""
-        union = spans.of(span for region in affected for span in region.service)
-        if union == self._model.services:
+        suffix = ""
+        if part.source_port != _ALL_PORTS:
+            suffix = " from port %s" % ",".join(_span_text(first, last) for first, last in part.source_port)
+        elif part.service == self._model.services:
             return ()
-        return tuple(_service_text(first, last) for first, last in _by_protocol(union))
+        return tuple(_service_text(first, last) + suffix for first, last in _by_protocol(part.service))
 
     def _sources(self, affected: t.Sequence[Region]) -> t.Tuple[str, ...]:
         """Return the pods that are affected; empty: all."""
@@ -443,4 +445,8 @@ def _service_text(first: int, last: int) -> str:
     low, high = first & 0xFFFF, last & 0xFFFF
     if first >> 16 not in WITH_PORTS or (low <= 1 and high == 0xFFFF):
         return name
-    return "%s/%d" % (name, low) if low == high else "%s/%d-%d" % (name, low, high)
+    return "%s/%s" % (name, _span_text(low, high))
+
+
+def _span_text(first: int, last: int) -> str:
+    return str(first) if first == last else "%d-%d" % (first, last)
