@@ -116,8 +116,12 @@ def asked(node: nodes.Node, conflict: t.Mapping[str, t.Any], r: random.Random) -
         if network.version == start.version:
             addresses.update(int(one) for one in (network[0], network[-1]) if start <= one <= end)
     services = []
+    sports = [what["sport"] for what in node.interests if "sport" in what][:1]
     for text in conflict.get("services") or []:
-        proto, _, port = str(text).partition("/")
+        service, _, port_from = str(text).partition(" from port ")
+        if port_from:
+            sports = [int(port_from.partition(",")[0].partition("-")[0])]
+        proto, _, port = service.partition("/")
         if proto in oracle.PROTOCOLS:
             services.append((proto, int(port.partition("-")[0]) if port.partition("-")[0].isdigit() else 80))
     if not services:
@@ -134,7 +138,6 @@ def asked(node: nodes.Node, conflict: t.Mapping[str, t.Any], r: random.Random) -
             chosen.append((number, address))
     if not chosen:
         return None  # no pod of the node has one of these addresses
-    sports = [what["sport"] for what in node.interests if "sport" in what][:1]
     toses = sorted({what["tos"] for what in node.interests if "tos" in what})[:2]
     found = []
     for number in sorted(addresses)[:20]:
@@ -174,9 +177,17 @@ def named(checked: t.Mapping[str, t.Any], verdict: Verdict) -> bool:
 
 
 def _is_service(text: str, probe: oracle.Probe) -> bool:
-    proto, _, ports = text.partition("/")
-    first, _, last = ports.partition("-")
-    return proto == probe.protocol and (not ports or int(first) <= probe.dport <= int(last or first))
+    """Return whether `udp/53-60 from port 4000-4010,5000` means a packet."""
+    service, _, sources = text.partition(" from port ")
+    proto, _, ports = service.partition("/")
+    if proto != probe.protocol or (ports and not _in_span(ports, probe.dport)):
+        return False
+    return not sources or any(_in_span(one, probe.sport) for one in sources.split(","))
+
+
+def _in_span(text: str, number: int) -> bool:
+    first, _, last = text.partition("-")
+    return int(first) <= number <= int(last or first)
 
 
 def _again(
