@@ -8,6 +8,8 @@ PYTHON := .venv/bin/python
 ARGS ?=
 SCENARIOS ?=
 export BACKENDS
+# Of make test-strange: which random nodes.
+SEEDS ?= 1-100
 # Jobs of tests that run at a time; default: one more than there are CPUs. JOBS=1 shows output as it comes.
 JOBS ?=
 export JOBS
@@ -16,7 +18,7 @@ SIGNING_KEY ?=
 export SIGNING_KEY
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-nodes demo test test-unit test-kernel test-molecule versions sanity lint bench release dist clean
+.PHONY: help setup setup-nodes demo test test-unit test-kernel test-strange test-molecule versions sanity lint bench release dist clean
 
 help: ## this list
 	@echo "On a Debian 12 or 13 machine, as root or with sudo. Every target sets up what it needs first."
@@ -50,6 +52,9 @@ test-unit: setup ## pytest; node-side code also on the oldest and newest Python 
 
 test-kernel: setup-nodes ## pytest: real rules and packets in network namespaces
 	@$(PYTHON) tools/test kernel -- $(ARGS)
+
+test-strange: setup ## random nodes, real packets beside verify: make test-strange SEEDS=1-2000
+	@cd tests && $(if $(filter 0,$(shell id -u)),,sudo )../$(PYTHON) -m strange.run --seeds $(SEEDS) --programs $(SEEDS) --people --jobs $(or $(JOBS),2) --keep-going
 
 test-molecule: setup-nodes ## scenarios on three systemd nodes: Debian 11, 12 (iptables-legacy), 13; again with nftables
 	@$(PYTHON) tools/test molecule -- $(SCENARIOS)

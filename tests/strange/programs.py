@@ -736,8 +736,3 @@ class Routes:
         elif kind < 0.3:
             action = r.choice(["blackhole", "unreachable", "prohibit", "nop"])
         n.lines.append("rule add %s%s priority %d %s" % (no, " ".join(parts), priority, action))
-
-
-def build(seed: int) -> Program:
-    """Return the node of a seed."""
-    return Program(seed)

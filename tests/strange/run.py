@@ -18,7 +18,7 @@ import time
 import traceback
 import typing as t
 
-from . import nodes, oracle, policies, programs
+from . import nodes, oracle, people, policies, programs
 from .spaces import Failed
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -315,16 +315,19 @@ def _told(conflict: t.Mapping[str, t.Any]) -> str:
     )
 
 
-def _one(what: t.Union[int, str]) -> t.Union[Outcome, str]:
-    try:
-        if isinstance(what, int):
-            return run(nodes.Node(what), "seed %d" % what)
-        kind, _, rest = what.partition(":")
-        if kind == "program":
-            return run(programs.build(int(rest)), what)
-        from . import people
+def node(what: str) -> nodes.Node:
+    """Return a node by its name: a seed, `program:SEED`, or one of :mod:`strange.people`."""
+    kind, _, rest = what.partition(":")
+    if kind.isdigit():
+        return nodes.Node(int(kind))
+    if kind == "program":
+        return programs.Program(int(rest))
+    return people.build(what)
 
-        return run(people.build(what), what)
+
+def _one(what: str) -> t.Union[Outcome, str]:
+    try:
+        return run(node(what), what)
     except Exception:
         return "%s: %s" % (what, traceback.format_exc())
 
@@ -356,7 +359,7 @@ def show(outcome: Outcome, full: bool) -> None:
     sys.stdout.flush()
 
 
-def outcomes(work: t.Sequence[t.Union[int, str]], jobs: int) -> t.Iterator[t.Union[Outcome, str]]:
+def outcomes(work: t.Sequence[str], jobs: int) -> t.Iterator[t.Union[Outcome, str]]:
     """Yield what each node showed, in order."""
     if jobs <= 1:
         yield from map(_one, work)
@@ -389,11 +392,9 @@ def main(argv: t.Optional[t.Sequence[str]] = None) -> int:
     chosen = parser.parse_args(argv)
     if os.geteuid() != 0:
         parser.error("needs root")
-    work: t.List[t.Union[int, str]] = list(seeds(chosen.seeds)) if chosen.seeds else []
+    work = [str(number) for number in seeds(chosen.seeds)] if chosen.seeds else []
     work += ["program:%d" % number for number in seeds(chosen.programs)] if chosen.programs else []
     if chosen.people or chosen.alone or chosen.only:
-        from . import people
-
         work += people.NAMES if chosen.people else []
         work += people.ALONE if chosen.alone else []
         work += [chosen.only] if chosen.only else []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 import typing as t
 from pathlib import Path
 
@@ -181,3 +182,14 @@ def test_the_map_has_every_file_and_no_other() -> None:
     listed = mapped()
     assert len(listed) == len(set(listed)), "a file is listed twice"
     assert sorted(listed) == sorted(name_of(path) for path in sources() if MODULE_UTILS in path.parents)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "tests" / "strange").glob("*.py")), ids=lambda path: path.stem)
+def test_the_generator_of_strange_nodes_is_independent(path: Path) -> None:
+    """It shares no idea with the code that it judges: it imports Python's own library and itself, by relative names."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            assert {alias.name.partition(".")[0] for alias in node.names} <= sys.stdlib_module_names
+        if isinstance(node, ast.ImportFrom):
+            inside = node.level == 1
+            assert inside or (not node.level and (node.module or "").partition(".")[0] in sys.stdlib_module_names)

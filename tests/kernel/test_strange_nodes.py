@@ -1,0 +1,62 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Random nodes that share no code with the product: what verify says is held against real packets.
+
+A few of each sort, and each one that was wrong once. `make test-strange` runs as many as are asked for.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from strange import nodes, people, programs, run
+
+#: Nodes on which verify was wrong once.
+WRONG_ONCE = {
+    "84": "a rule that writes addresses behind the translation was not looked at",
+    "177": "a conflict named services and source ports that the rule does not hit",
+    "277": "the same with pods",
+    "283": "the same with an entry of a map",
+    "334": "the same with a zone of conntrack",
+    "416": "which of two chains is asked first decides about a choice by chance",
+    "431": "packets of which no order decides were judged together with others",
+    "program:6": "a conflict named destinations that a mark does not mean",
+    "program:89": "a conflict was said to hit all source ports",
+}
+RANDOM = [str(seed) for seed in range(1, 13)] + ["program:%d" % seed for seed in range(10, 22)]
+#: Every sort of node that people have, the backends in turn.
+PEOPLE = [name for place, name in enumerate(people.NAMES) if place % 3 == place // 3 % 3]
+
+
+def _hold(what: str) -> run.Outcome:
+    outcome = run.run(run.node(what), what)
+    assert outcome.kind not in run.WRONG, "\n".join(
+        [outcome.summary, outcome.policy, *outcome.constructions, *outcome.broken[:5], *outcome.false_errors]
+    )
+    return outcome
+
+
+@pytest.mark.parametrize("what", WRONG_ONCE)
+def test_node_that_was_wrong_once(what: str) -> None:
+    _hold(what)
+
+
+@pytest.mark.parametrize("what", RANDOM)
+def test_random_node(what: str) -> None:
+    _hold(what)
+
+
+@pytest.mark.parametrize("what", PEOPLE)
+def test_node_as_people_have_it_is_tested_completely(what: str) -> None:
+    outcome = _hold(what)
+    assert outcome.kind == run.RIGHT, (outcome.summary, outcome.note)
+
+
+@pytest.mark.parametrize("make", [nodes.Node, programs.Program])
+def test_a_seed_means_one_node(make: t.Callable[[int], nodes.Node]) -> None:
+    def words(node: nodes.Node) -> t.List[t.Any]:
+        return [node.steps, node.lines, node.policy.options, node.pods, [str(probe) for probe in node.probes()]]
+
+    assert words(make(5)) == words(make(5))
