@@ -89,9 +89,7 @@ def test_answers(topology: Topology, backend: str, family: str) -> None:
     assert hidden.decided_by == (backend, table, "OURS", "-A OURS -j MASQUERADE --random-fully")
 
     assert (redirected.destination, redirected.destination_port) == (outside, 8080)
-    assert redirected.redirected_by is not None and redirected.source == a.node
-    assert redirected.redirected_by.chain == "PREROUTING" and "DNAT" in redirected.redirected_by.text
-    assert redirected.decided_by == hidden.decided_by
+    assert redirected.source == a.node and redirected.decided_by == hidden.decided_by
 
     assert dropped.outcome == DROPPED and "-j DROP" in dropped.where and backend in dropped.where
     assert rejected.outcome == REJECTED and "-j REJECT" in rejected.where

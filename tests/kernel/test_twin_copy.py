@@ -13,13 +13,23 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.netlink import KernelError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import legacy, links, nf_tables, node_state, unseen
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import (
+    legacy,
+    links,
+    namespaces,
+    nf_tables,
+    node_state,
+    unseen,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.twin import Twin
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Question
 from support.import_collection import PRELUDE
 from support.lab import carry_out, inside
 from support.namespaces import Namespace
 from support.random_nodes import RandomNode
-from support.topology import Topology
+from support.topology import ADDRESSES, Topology
 from support.twins import build
 
 #: How each part of the state is listed, and what a listing has that says nothing: counters, times, numbers of handles.
@@ -62,9 +72,7 @@ def _compare_listings(seed: int) -> t.List[str]:
 
 def _differences() -> t.List[str]:
     with build() as copy:
-        holder = copy._worker._pid
-        (child,) = Path("/proc/%d/task/%d/children" % (holder, holder)).read_text().split()
-        there = ("nsenter", "--target", child, "--net")
+        there = _way_into(copy)
         ours = ("nft", "delete", "table", "inet", "kubenode_ip_masq_twin")
         subprocess.run([*there, *ours], check=True)
         return [
@@ -73,6 +81,13 @@ def _differences() -> t.List[str]:
             for here, copied in [(_listed(argv), _without_spare_ports(_listed(argv, there)))]
             if _bare(here) != _bare(copied)
         ]
+
+
+def _way_into(copy: Twin) -> t.Tuple[str, ...]:
+    """The command line in front of a program that is to run in a copy."""
+    holder = copy._worker._pid
+    (child,) = Path("/proc/%d/task/%d/children" % (holder, holder)).read_text().split()
+    return ("nsenter", "--target", child, "--net")
 
 
 def _without_spare_ports(lines: t.Sequence[str]) -> t.List[str]:
@@ -483,3 +498,62 @@ def test_not_available(tmp_path: Path) -> None:
     done = subprocess.run([*program, sys.executable, str(script)], capture_output=True, text=True, check=False)
     assert done.stdout.startswith("NotAvailable(reason='cannot make namespaces"), done.stdout + done.stderr
     assert "CAP_SYS_ADMIN" in done.stdout
+
+
+def _many_rules() -> str:
+    """More rules than one transaction makes, each with a set without name, in chains that lead to each other."""
+    chains = "".join(
+        "chain c%d { %s; jump d; }\n"
+        % (number, "; ".join("ip daddr { 10.%d.%d.1, 10.%d.%d.2 } counter" % ((number, one) * 2) for one in range(250)))
+        for number in range(5)
+    )
+    base = "chain b { type nat hook postrouting priority 0; ip daddr vmap @m; }\n"
+    elements = ", ".join("192.0.2.%d : goto c%d" % (number, number) for number in range(5))
+    named = "map m { type ipv4_addr : verdict; elements = { %s }; }" % elements
+    return "table ip many {\n%s\nchain d { }\n%s%s }" % (named, chains, base)
+
+
+def test_table_of_several_transactions_is_copied(ns: Namespace) -> None:
+    ns.run("nft", "-f", "-", stdin=_many_rules())
+    assert inside(ns, _differences) == []
+
+
+def test_table_that_the_kernel_refuses_leaves_nothing(ns: Namespace) -> None:
+    ns.run("nft", "-f", "-", stdin=_many_rules())
+
+    def write() -> bytes:
+        (table,) = nf_tables.read()
+        broken = [rule.replace(b"lookup\0", b"lookpu\0") if n == 1200 else rule for n, rule in enumerate(table.rules)]
+        with namespaces.within(_new_network()):
+            with pytest.raises(KernelError):
+                nf_tables.write(table._replace(rules=tuple(broken)))
+            return subprocess.run(["nft", "list", "tables"], capture_output=True, check=True).stdout
+
+    assert inside(ns, write) == b""
+
+
+def _new_network() -> int:
+    here = namespaces.this_network()
+    there = namespaces.new_network()
+    namespaces.enter(here)
+    return there
+
+
+def test_packets_are_traced_only_while_somebody_listens(topology: Topology) -> None:
+    """iptables-legacy walks through its whole table for each rule that a traced packet matches."""
+    question = Question("203.0.113.7", ADDRESSES["ipv4"].pod, port=80)
+
+    def is_asleep(copy: Twin) -> bool:
+        argv = [*_way_into(copy), "nft", "list", "table", "inet", "kubenode_ip_masq_twin"]
+        return "flags dormant" in subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+    def ask() -> t.Tuple[bool, ...]:
+        with build() as copy:
+            before = is_asleep(copy)
+            (plain,) = copy.ask([question])
+            (explained,) = copy.ask([question], explain=True)
+            return before, plain.decided_by is None, explained.decided_by is not None, is_asleep(copy)
+
+    topology.node.run("nft", "add table ip one; add chain ip one c { type nat hook postrouting priority 100; }")
+    topology.node.run("nft", "add rule ip one c counter masquerade")
+    assert inside(topology.node, ask) == (True, True, True, True)

@@ -117,9 +117,7 @@ class Asker:
         where = answer.where
         if answer.outcome in (DROPPED, REJECTED):
             where = decision.lost or where
-        return answer._replace(
-            decided_by=decision.source, passed=decision.passed, redirected_by=decision.destination, where=where
-        )
+        return answer._replace(decided_by=decision.source, passed=decision.passed, where=where)
 
     def _port(self) -> int:
         port = next(self._ports)

@@ -15,8 +15,8 @@ from . import nf_tables, trace
 from .legacy import LegacyTable
 from .values import HOOKS, IPTABLES_LEGACY, IPTABLES_NFT, NFTABLES, Rule
 
-#: where a packet gets another source, and where another destination
-_SOURCE_HOOKS, _DESTINATION_HOOKS = (1, 4), (0, 3)
+#: where a packet gets another source
+_SOURCE_HOOKS = (1, 4)
 
 _NAT_EXPRESSIONS = ("masq", "nat", "redir")
 _NAT_TARGETS = ("MASQUERADE", "SNAT", "DNAT", "REDIRECT", "NETMAP")
@@ -36,7 +36,6 @@ class Decision(t.NamedTuple):
 
     source: t.Optional[Rule]
     passed: t.Tuple[Rule, ...]
-    destination: t.Optional[Rule]
     lost: str
 
 
@@ -55,6 +54,7 @@ class Rules:
             if nf_tables.CHAIN_HOOK in known
         }
         self._legacy = {(table.family, table.name): table for table in legacy}
+        self._lines: t.Dict[t.Tuple[str, str], t.Dict[str, t.List[str]]] = {}
         self._chains: t.Dict[t.Tuple[int, str, str], t.Dict[int, bool]] = {}
         self._listed: t.Dict[t.Tuple[int, str, str], t.List[str]] = {}
 
@@ -62,7 +62,6 @@ class Rules:
         """Which of the rules that a packet met decided about it."""
         source: t.Optional[trace.Step] = None
         passed: t.List[trace.Step] = []
-        destination: t.Optional[trace.Step] = None
         lost = ""
         hooks: t.Dict[t.Tuple[bool, int, str], t.Tuple[int, str]] = {}
         for step in steps:
@@ -73,20 +72,16 @@ class Rules:
             hook, kind = hooks.get(table, (-1, ""))
             if self._ends(step):
                 lost = self._place(step)
-            if step.kind != trace.RULE or kind != "nat":
+            if step.kind != trace.RULE or kind != "nat" or hook not in _SOURCE_HOOKS:
                 continue
-            translates = self._translates(step)
-            if hook in _DESTINATION_HOOKS and translates:
-                destination = step
-            elif hook in _SOURCE_HOOKS and translates:
+            if self._translates(step):
                 source = step
-            elif hook in _SOURCE_HOOKS and step.verdict not in trace.CALLS:
+            elif step.verdict not in trace.CALLS:
                 passed.append(step)
         rules = tuple(map(self.rule, passed))
         return Decision(
             self.rule(source) if source else rules[-1] if rules else None,
             rules,
-            self.rule(destination) if destination else None,
             lost,
         )
 
@@ -141,7 +136,10 @@ class Rules:
         return step.family in _IPTABLES and step.table in _IPTABLES_TABLES and all(name in HOOKS for name in names)
 
     def _line(self, step: trace.Step) -> str:
-        lines = self._legacy[_family(step), step.table].rules().get(step.chain, [])
+        key = (_family(step), step.table)
+        if key not in self._lines:
+            self._lines[key] = self._legacy[key].rules()
+        lines = self._lines[key].get(step.chain, [])
         return lines[step.number - 1] if 0 < step.number <= len(lines) else ""
 
     def _text(self, step: trace.Step, backend: str) -> str:

@@ -25,6 +25,7 @@ FAMILIES = {1: "inet", 2: "ip", 3: "arp", 5: "netdev", 7: "bridge", 10: "ip6"}
 
 _SUBSYSTEM = 10 << 8
 _BATCH_BEGIN, _BATCH_END = 16, 17
+_DELETE_TABLE = 2
 _NEW_TABLE, _NEW_CHAIN, _NEW_RULE, _NEW_SET, _NEW_ELEMENT, _NEW_OBJECT, _NEW_FLOWTABLE = 0, 3, 6, 9, 12, 18, 22
 _GET_TABLE, _GET_CHAIN, _GET_RULE, _GET_SET, _GET_ELEMENT, _GET_OBJECT, _GET_FLOWTABLE = 1, 4, 7, 10, 13, 19, 23
 
@@ -32,7 +33,7 @@ _GET_TABLE, _GET_CHAIN, _GET_RULE, _GET_SET, _GET_ELEMENT, _GET_OBJECT, _GET_FLO
 TABLE = 1
 TABLE_FLAGS, CHAIN_NAME, CHAIN_HOOK, CHAIN_USE, CHAIN_TYPE = 2, 3, 4, 6, 7
 RULE_CHAIN, RULE_HANDLE, RULE_EXPRESSIONS, RULE_COMPAT = 2, 3, 4, 5
-SET_NAME, SET_ID = 2, 10
+SET_NAME, _SET_FLAGS, SET_ID = 2, 3, 10
 ELEMENTS_SET, ELEMENTS = 2, 3
 
 #: The attributes that are sent again. The kernel also reports some that it does not accept: handles, use counts.
@@ -42,7 +43,8 @@ _RULE_KEEPS = frozenset((1, 2, 4, 7))
 _SET_KEEPS = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 17, 18))
 _OBJECT_KEEPS = frozenset((1, 2, 3, 4, 8))
 _FLOWTABLE_KEEPS = frozenset((1, 2, 3))
-_TABLE_DORMANT = 0x1
+#: NFT_TABLE_F_DORMANT: the kernel does not ask the chains of a table
+DORMANT = 0x1
 #: Attributes of expressions that the kernel reports as 0 and does not accept: NFTA_DYNSET_TIMEOUT for a set without
 #: timeouts, NFTA_OSF_FLAGS, NFTA_EXTHDR_FLAGS where an option is written (the *_init() and *_dump() functions in
 #: net/netfilter/nft_dynset.c, nft_osf.c, nft_exthdr.c).
@@ -51,6 +53,11 @@ _REPORTED_ONLY_MARKS = tuple(name.encode() + b"\0" for name in _REPORTED_ONLY)
 #: NFTA_EXTHDR_DREG, NFTA_EXTHDR_SREG; NFTA_EXTHDR_OFFSET, NFTA_EXTHDR_LEN
 _EXTHDR_REGISTERS, _EXTHDR_PLACE = {1, 7}, {3, 4}
 
+#: NFT_SET_ANONYMOUS, and the names that the kernel gives such sets
+_ANONYMOUS = 0x1
+_UNNAMED = re.compile(rb"__(?:set|map)[0-9]+\0")
+#: How many rules one transaction makes.
+_RULES_AT_A_TIME = 500
 #: Above this the rules are read chain by chain.
 _MANY_RULES = 20000
 
@@ -152,33 +159,97 @@ def _rule_requests(chains: t.Sequence[t.Tuple[int, bytes]]) -> t.Iterator[t.Tupl
 
 
 def write(table: Table) -> None:
-    """Make a table like one that was read, in one transaction.
+    """Make a table like one that was read.
 
     :raises KernelError: the kernel refuses; nothing was made.
     """
+    parts = _parts(table)
+    for number, part in enumerate(parts):
+        try:
+            transact(part, "table " + table.title)
+        except netlink.KernelError:
+            if number:
+                _delete(table)
+            raise
+
+
+def _delete(table: Table) -> None:
+    body = _head(table.family) + netlink.text(TABLE, table.name)
+    transact([Message(_SUBSYSTEM | _DELETE_TABLE, body)], "table " + table.title)
+
+
+def _parts(table: Table) -> t.Iterator[t.List[Message]]:
+    """Return the transactions that make a table: rules with the sets without name that are theirs come last.
+
+    Several, because for each set without name the kernel walks through all of its transaction to find where the set was
+    made (__nft_set_trans_bind() in net/netfilter/nf_tables_api.c).
+    """
     family = _head(table.family)
-    messages: t.List[Message] = []
-    flags = _TABLE_DORMANT if is_dormant(table) else 0
+    flags = DORMANT if is_dormant(table) else 0
 
-    def add(kind: int, *bodies: bytes) -> None:
-        messages.extend(Message(_SUBSYSTEM | kind, family + body) for body in bodies)
+    def add(kind: int, *bodies: bytes) -> t.List[Message]:
+        return [Message(_SUBSYSTEM | kind, family + body) for body in bodies]
 
-    add(_NEW_TABLE, netlink.only(table.table, _TABLE_KEEPS) + netlink.network_word(TABLE_FLAGS, flags))
-    add(_NEW_CHAIN, *map(_chain, table.chains))
-    add(_NEW_OBJECT, *(netlink.only(body, _OBJECT_KEEPS) for body in table.objects))
+    bodies = {_set_name(body): body for body in table.sets}
+    places = {name: place for place, name in enumerate(bodies, 1)}
+    elements: t.Dict[bytes, t.List[bytes]] = {}
+    for body in table.elements:
+        known = netlink.attributes(body)
+        if known.get(ELEMENTS):
+            elements.setdefault(known[ELEMENTS_SET], []).append(body)
+
+    def add_set(name: bytes) -> t.List[Message]:
+        made = netlink.only(bodies[name], _SET_KEEPS) + netlink.network_word(SET_ID, places[name])
+        return add(_NEW_SET, made)
+
+    def fill_set(name: bytes) -> t.List[Message]:
+        return add(_NEW_ELEMENT, *elements.get(name, ()))
+
+    users = _users(table)
+    whole = not users  # a set without name has to be made with the rule that has it
+    named = [name for name in bodies if name not in users]
+    part = add(_NEW_TABLE, netlink.only(table.table, _TABLE_KEEPS) + netlink.network_word(TABLE_FLAGS, flags))
+    part += add(_NEW_CHAIN, *map(_chain, table.chains))
+    part += add(_NEW_OBJECT, *(netlink.only(body, _OBJECT_KEEPS) for body in table.objects))
     # In the twin there is no hardware to which a flow could be offloaded.
-    add(_NEW_FLOWTABLE, *(netlink.only(body, _FLOWTABLE_KEEPS) for body in table.flowtables))
-    for number, body in enumerate(table.sets, 1):
-        add(_NEW_SET, netlink.only(body, _SET_KEEPS) + netlink.network_word(SET_ID, number))
-    add(_NEW_ELEMENT, *table.elements)
-    add(_NEW_RULE, *map(_rule, table.rules))
-    transact(messages, "table " + table.title)
+    part += add(_NEW_FLOWTABLE, *(netlink.only(body, _FLOWTABLE_KEEPS) for body in table.flowtables))
+    part += [message for name in named for message in add_set(name)]
+    part += [message for name in named for message in fill_set(name)]
+    of_rule: t.Dict[int, t.List[bytes]] = {}
+    for name, number in users.items():
+        of_rule.setdefault(number, []).append(name)
+    for number, rule in enumerate(table.rules):
+        if number and number % _RULES_AT_A_TIME == 0 and not whole:
+            yield part
+            part = []
+        for name in of_rule.get(number, ()):
+            part += add_set(name) + fill_set(name)
+        part += add(_NEW_RULE, _rule(rule))
+    yield part
+
+
+def _set_name(body: bytes) -> bytes:
+    return netlink.attributes(body)[SET_NAME]
+
+
+def _users(table: Table) -> t.Dict[bytes, int]:
+    """Return the place of the rule that has a set without name, for each such set; empty if not all are found."""
+    anonymous = set()
+    for body in table.sets:
+        known = netlink.attributes(body)
+        if struct.unpack("!I", known.get(_SET_FLAGS, b"\0\0\0\0"))[0] & _ANONYMOUS:
+            anonymous.add(known[SET_NAME])
+    found: t.Dict[bytes, int] = {}
+    if anonymous:
+        for number, rule in enumerate(table.rules):
+            found.update((name, number) for name in _UNNAMED.findall(rule) if name in anonymous)
+    return found if len(found) == len(anonymous) else {}
 
 
 def is_dormant(table: Table) -> bool:
     """Whether the kernel does not ask its chains."""
     flags = netlink.attributes(table.table).get(TABLE_FLAGS, b"\0\0\0\0")
-    return bool(struct.unpack("!I", flags)[0] & _TABLE_DORMANT)
+    return bool(struct.unpack("!I", flags)[0] & DORMANT)
 
 
 def filled_sets(table: Table) -> t.Set[str]:
@@ -198,7 +269,7 @@ def put_first(table: Table) -> None:
     :raises KernelError: the kernel refuses.
     """
     named = _head(table.family) + netlink.text(TABLE, table.name)
-    for flags in (_TABLE_DORMANT, 0):  # off, and on again: what was registered last comes first
+    for flags in (DORMANT, 0):  # off, and on again: what was registered last comes first
         message = Message(_SUBSYSTEM | _NEW_TABLE, named + netlink.network_word(TABLE_FLAGS, flags))
         transact([message], "table " + table.title)
 

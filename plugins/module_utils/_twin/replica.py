@@ -133,7 +133,7 @@ class Replica:
 
     def _trace(self) -> None:
         try:
-            trace.mark_all()
+            trace.prepare()
         except NodeError as exc:
             self._miss("trace", ["the rules that decide: %s" % exc])
 

@@ -10,6 +10,7 @@ Message layout: linux/netfilter/nf_tables.h, linux/netfilter/nfnetlink_log.h.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import struct
@@ -46,6 +47,7 @@ _LEGACY = re.compile(r"TRACE: ([^:]*):([^:]*):(rule|return|policy):([0-9]+)")
 TABLE = "kubenode_ip_masq_twin"
 #: Earlier than any rule of others: NFT_PRIORITY has 32 bits with a sign.
 _FIRST = -(1 << 31)
+_INET = struct.pack("!BBH", 1, 0, 0)
 
 POLICY = "policy"
 RULE = "rule"
@@ -68,17 +70,19 @@ class Step(t.NamedTuple):
     verdict: t.Optional[int] = None
 
 
-def mark_all() -> None:
-    """Put the trace flag on every packet of this network namespace, which must be one of our own.
+def prepare() -> None:
+    """Make the table that puts the trace flag on every packet of this network namespace, which must be one of our own.
+
+    It is asleep until somebody listens: for each rule that a packet with the flag matches, iptables-legacy walks
+    through its whole table to find the rule's number.
 
     :raises NodeError: the kernel has no nf_tables, or not with tables for both families.
     """
-    inet = struct.pack("!BBH", 1, 0, 0)
 
     def table(*more: bytes) -> bytes:
-        return inet + netlink.text(1, TABLE) + b"".join(more)
+        return _INET + netlink.text(1, TABLE) + b"".join(more)
 
-    messages = [Message(10 << 8 | 0, table())]
+    messages = [Message(10 << 8 | 0, table(netlink.network_word(nf_tables.TABLE_FLAGS, nf_tables.DORMANT)))]
     for chain, hook in (("prerouting", 0), ("output", 3)):
         where = netlink.nest(
             nf_tables.CHAIN_HOOK,
@@ -98,6 +102,12 @@ def mark_all() -> None:
     nf_tables.transact(messages, "a table that traces packets")
 
 
+def _switch(flags: int) -> None:
+    message = Message(10 << 8 | 0, _INET + netlink.text(1, TABLE) + netlink.network_word(nf_tables.TABLE_FLAGS, flags))
+    with contextlib.suppress(netlink.KernelError):  # the table could not be made, which has been reported
+        nf_tables.transact([message], "a table that traces packets")
+
+
 def _expression(name: str, *attributes: bytes) -> bytes:
     return netlink.nest(1, netlink.text(1, name), netlink.nest(2, *attributes))
 
@@ -115,11 +125,13 @@ class Trace:
         if families:
             self._listen(families)
         self._log.socket.setblocking(False)
+        _switch(0)
 
     def __enter__(self) -> Trace:
         return self
 
     def __exit__(self, *_exc: object) -> None:
+        _switch(nf_tables.DORMANT)
         self._rules.socket.close()
         self._log.socket.close()
 

@@ -84,8 +84,7 @@ class Answer(t.NamedTuple):
 
     ``interface`` is the link over which it left. ``decided_by`` is the rule that gave it its source address, or, where
     it kept its own, the last rule in a chain of type nat that let it pass; ``passed`` are all of these.
-    ``redirected_by`` is the rule that gave it another destination. Rules are there only if they were asked for.
-    ``where`` says in which place it was lost.
+    Rules are there only if they were asked for. ``where`` says in which place it was lost.
     ``alternatives`` are other answers that are possible, because the node does not tell in which order its kernel asks
     chains of the same priority.
     """
@@ -100,7 +99,6 @@ class Answer(t.NamedTuple):
     where: str = ""
     decided_by: t.Optional[Rule] = None
     passed: t.Tuple[Rule, ...] = ()
-    redirected_by: t.Optional[Rule] = None
     alternatives: t.Tuple[Answer, ...] = ()
 
     @property
