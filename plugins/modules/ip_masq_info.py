@@ -316,11 +316,12 @@ conflicts:
       type: str
       sample: 10.0.0.0/8
     declared:
-      description: C(pod), C(node), or a fixed address.
+      description:
+        - C(pod), C(node), a fixed address, or C(own) for connections of the node itself, which keep their address.
       type: str
       sample: pod
     seen:
-      description: C(pod), C(node), or another address.
+      description: C(pod), C(node), C(own), or another address.
       type: str
       sample: node
     decided_by:

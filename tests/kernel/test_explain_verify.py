@@ -123,7 +123,9 @@ def test_each_address_that_chance_gives_is_looked_at(topology: Topology) -> None
     topology.node.run("nft", "-f", "-", stdin=table)
     found = _look(topology.node, verify=True, **wanted)
     # The link has both addresses; the policy names one of them.
-    assert [(one["seen"], one["severity"]) for one in found["conflicts"]] == [("node", "warning")]
+    # What the node itself sends from the other address keeps it.
+    seen = {(one["seen"], one["severity"]) for one in found["conflicts"]}
+    assert ("node", "warning") in seen and seen <= {("node", "warning"), ("own", "warning")}
 
 
 def test_what_only_packets_seen_before_meet_is_named(topology: Topology) -> None:
@@ -371,3 +373,77 @@ def test_an_unnumbered_link_with_a_fixed_address(topology: Topology) -> None:
     found = _look(node, verify=True, **wanted)
     assert (found["verified"], found["untested"]) == (True, []), found["summary"]
     assert topology.ask(_A.outside[0]) == {_A.outside[0]: _A.node}
+
+
+_LOOPBACK = "192.0.2.200"
+
+
+def _speaker(node: Namespace) -> None:
+    """An address to which a BGP speaker of the node is bound."""
+    node.run("ip", "address", "add", _LOOPBACK + "/32", "dev", "lo")
+
+
+def test_connections_of_the_node_itself_are_judged(topology: Topology) -> None:
+    apply(topology.node, **_TEN)
+    _speaker(topology.node)
+    found = _look(topology.node, verify=True, **_TEN)
+    assert (found["verified"], found["untested"]) == (True, []), found["summary"]
+    _iptables_rule(topology.node, "-s", _LOOPBACK, "-d", _A.exempt[0], "-o", "eth0", "-j", "MASQUERADE")
+    one = _explain(topology.node, _A.exempt[0], **_TEN, source=_LOOPBACK)
+    assert (one["declared"], one["seen"], one["seen_address"], one["agrees"]) == ("own", "node", _A.node, False)
+    one = _explain(topology.node, _A.exempt[0], **_TEN, source=_A.node)
+    assert (one["declared"], one["seen"], one["seen_address"], one["agrees"]) == ("own", "own", _A.node, True)
+    found = _look(topology.node, verify=True, **_TEN)
+    (one,) = found["conflicts"]
+    assert (one["range"], one["declared"], one["seen"], one["sources"]) == (
+        _A.exempt[0] + "/32",
+        "own",
+        "node",
+        [_LOOPBACK + "/32"],
+    )
+
+
+def test_a_policy_of_other_sources_says_nothing_of_the_node_itself(topology: Topology) -> None:
+    wanted = dict(_TEN, source_cidrs=[_A.pods])
+    apply(topology.node, **wanted)
+    _speaker(topology.node)
+    _iptables_rule(topology.node, "-s", _LOOPBACK, "-d", _A.exempt[0], "-j", "MASQUERADE")
+    found = _look(topology.node, verify=True, **wanted)
+    assert (found["verified"], found["conflicts"], found["untested"]) == (True, [], []), found["summary"]
+
+
+def test_a_fixed_address_of_connections_of_the_node_itself(topology: Topology) -> None:
+    _speaker(topology.node)
+    wanted = dict(_TEN, snat=[{"address": _LOOPBACK}])
+    apply(topology.node, **wanted)
+    assert _look(topology.node, verify=True, **wanted)["verified"] is True
+    _iptables_rule(topology.node, "-s", _A.node, "-d", _A.outside[0], "-p", "tcp", "-j", "ACCEPT")
+    (one,) = _look(topology.node, verify=True, **wanted)["conflicts"]
+    assert (one["range"], one["declared"], one["seen"], one["sources"]) == (
+        _A.outside[0] + "/32",
+        _LOOPBACK,
+        "own",
+        [_A.node + "/32"],
+    )
+
+
+def test_a_condition_about_the_program_that_sends_is_named(topology: Topology) -> None:
+    apply(topology.node, **_TEN)
+    _speaker(topology.node)
+    topology.node.run("iptables-nft", "-t", "mangle", "-A", "OUTPUT", "-m", "owner", "--uid-owner", "0", "-j", "ACCEPT")
+    assert _look(topology.node, verify=True, **_TEN)["untested"] == []
+    rule = ("-m", "owner", "--uid-owner", "7", "-d", _A.exempt[0], "-j", "SNAT", "--to-source", "192.0.2.9")
+    _iptables_rule(topology.node, *rule)
+    found = _look(topology.node, verify=True, **_TEN)
+    assert found["verified"] is None
+    assert any("the user or group of the program that sends" in one["text"] for one in found["untested"])
+
+
+def test_connections_of_the_node_to_services_are_not_asked(topology: Topology) -> None:
+    apply(topology.node, **_TEN)
+    _speaker(topology.node)
+    _iptables(topology.node, "iptables-nft-restore", _affinity_iptables([_A.pod, _A.exempt[0]]))
+    mark = "-A OUTPUT -m addrtype --src-type LOCAL -j KUBE-SERVICES"
+    topology.node.run("iptables-nft", "-t", "nat", *mark.split())
+    found = _look(topology.node, verify=True, **_TEN)
+    assert (found["verified"], found["untested"]) == (True, []), found["summary"]

@@ -21,7 +21,11 @@ from .paths import Paths
 Data = t.Dict[str, t.Any]
 
 #: As an explanation and a conflict name what the other side sees.
-WHOSE = {"pod": "the pod's own address", "node": "the node's address"}
+WHOSE = {
+    "pod": "the pod's own address",
+    "node": "the node's address",
+    "own": "the address that a program of the node uses",
+}
 
 
 def whose(seen: str) -> str:

@@ -200,6 +200,17 @@ def routes(routing: Routing) -> t.Iterator[Route]:
         )
 
 
+def uplinks(routing: Routing) -> t.FrozenSet[int]:
+    """Return the links over which routes lead to a gateway."""
+    found = {route.link for route in routes(routing) if route.gateway}
+    for body in routing.routes:
+        known = netlink.attributes(body[_ROUTE_HEADER:])
+        for _flags, _weight, link, rest in _paths(known.get(_RTA_MULTIPATH, b"")):
+            if {_RTA_GATEWAY, _RTA_VIA} & set(netlink.attributes(rest)):
+                found.add(link)
+    return frozenset(found)
+
+
 def marks_tested(routing: Routing) -> int:
     """The bits of packets' marks for which there are routing rules."""
     found = 0

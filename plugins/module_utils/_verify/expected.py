@@ -9,6 +9,7 @@ import ipaddress
 import typing as t
 
 from .._policy import spans
+from .._twin import routing
 from .._twin.twin import Twin
 from .._twin.values import DELIVERED, SENT, Answer, Rule
 from .judge import is_silent, owner
@@ -25,6 +26,7 @@ class Expected:
     def __init__(self, twin: Twin, model: NodeModel) -> None:
         self._twin = twin
         self._model = model
+        self._own = routing.local_addresses(twin.state.routing)
         #: addresses that rules give without asking for those of a link
         self._fixed = model.fixed()
         #: rules whose answers look like those of other rules: only the trace tells
@@ -54,7 +56,8 @@ class Expected:
         if given.origin == SOURCE:
             return kept
         if given.local and kept:
-            return False
+            # The node's own address may be the one that the link has.
+            return answer.source in self._own
         if not way.chance or (given.local and not spans.contains(self._fixed, number)):
             return True
         # Another rule may have given that address.

@@ -13,7 +13,7 @@ from .._policy import spans
 from .._twin.node_state import State
 from .._twin.twin import Twin
 from .._twin.values import Answer, Question, Rule
-from .judge import Addresses, blame, judge, owner
+from .judge import Addresses, blame, judge, judge_own, owner
 from .possibilities import Possibilities, Possible
 from .promises import Policy
 from .senders import example_pod
@@ -105,7 +105,8 @@ _OF_ALTERNATIVES = ("outcome", "seen", "seen_address", "interface", "agrees", "d
 def _explanation(policy: Policy, addresses: Addresses, answer: Answer) -> Data:
     found = declared_only(policy, answer.question)
     found.update(outcome=answer.outcome, decided_by=_rule(answer.decided_by), dropped_by=answer.where or None)
-    verdict = judge(policy, addresses, answer)
+    own = answer.question.source is not None and answer.question.source in addresses
+    verdict = judge_own(policy, addresses, answer) if own else judge(policy, addresses, answer)
     if verdict is None:  # it did not leave
         return found
     cause = None if verdict.agrees else blame(verdict, answer)

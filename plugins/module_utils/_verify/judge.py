@@ -12,7 +12,7 @@ from .._engine import actors
 from .._twin import routing
 from .._twin.node_state import State
 from .._twin.values import DROPPED, REJECTED, SENT, Answer, Rule
-from .promises import NODE, POD, Policy, Promise
+from .promises import NODE, OWN, POD, Policy, Promise
 
 _VRF = "vrf"
 
@@ -119,6 +119,27 @@ def _seen(promise: t.Optional[Promise], addresses: Addresses, answer: Answer, of
     return source, addresses.link_of(source)
 
 
+def judge_own(policy: Policy, addresses: Addresses, answer: Answer) -> t.Optional[Verdict]:
+    """Compare an answer about a packet of the node itself with a policy, as :func:`judge` does.
+
+    It keeps its address where that of a pod is kept; else any address of the node will do, or the fixed one.
+    """
+    verdict = judge(policy, addresses, answer)
+    question = answer.question
+    if verdict is None or question.source is None or verdict.translated or any(map(policy.leaves, answer.passed)):
+        return verdict
+    destination, source = t.cast(str, answer.destination), t.cast(str, answer.source)
+    promise = policy.promise(question.source, destination, question.protocol, question.port, answer.interface)
+    if promise is None:
+        return verdict
+    seen, link = _seen(promise, addresses, answer, True)
+    if promise.kind == POD:
+        promise = Promise(OWN)
+    if source == question.source and promise != Promise(NODE) and seen != str(promise):
+        seen = OWN
+    return Verdict(promise, seen, link)
+
+
 def is_silent(answer: Answer) -> bool:
     """Return whether nothing of a packet left the node, although it was sent."""
     return answer.outcome in (DROPPED, REJECTED)
@@ -151,7 +172,7 @@ def blame(verdict: Verdict, answer: Answer) -> t.Optional[Blame]:
     if actor is not None and actor.benign:
         if verdict.translated and verdict.seen != POD:
             return None
-        if verdict.seen == POD:
+        if verdict.seen in (POD, OWN):
             actor = None  # it only let the packet pass; the rule that is missing is another one
         else:
             return Blame(actor.name, _MARKED % actor.name)

@@ -89,22 +89,38 @@ class Model(NodeModel):
         ]
         self.services = services
         self.found: Ways = ways.ways(self._node, starts, self._policy, seconds)
+        self.of_node = senders.of_node(state, version)
+        self.own = self._own_ways(regions.minus(destinations, self.types[LOCAL]), seconds)
         self._late = _late_chains(self.tables)
 
-    def link_of(self, found: Ways, way: Way, source: int) -> str:
-        """Return the link over which a packet of a way comes in."""
+    def _own_ways(self, destinations: Spans, seconds: t.Optional[float]) -> Ways:
+        """Return the ways of packets that the node itself sends, if the policy is about them."""
+        sources = [entry.match.source for entry in self._policy if entry.value is not None]
+        meant = any(source is None or regions.meet(self.of_node, source) for source in sources)
+        if not self.of_node or not meant:
+            return Ways((), ())
+        start = Start("", self.of_node, destinations, self.services, own=True)
+        return ways.ways(self._node, [start], self._policy, seconds)
+
+    def link_of(self, found: Ways, way: Way, source: int) -> t.Optional[str]:
+        """Return the link over which a packet of a way comes in; None if the node itself sends it."""
+        if found.starts[way.start].own:
+            return None
         links = found.starts[way.start].links
         return senders.link_of([sender for sender in self.senders if sender.link in links], source)
 
-    def divided(self, silent: t.Sequence[Way], seconds: t.Optional[float]) -> Ways:
+    def divided(self, found: Ways, silent: t.Sequence[Way], seconds: t.Optional[float]) -> Ways:
         """Return ways divided by what only lets packets pass or not.
 
-        :param silent: of which no packet came out.
+        :param silent: those of which no packet came out.
         """
         starts = []
         for number, way in enumerate(silent):
-            links = self.found.starts[way.start].links
+            links = found.starts[way.start].links
             for region in way.regions:
+                if found.starts[way.start].own:
+                    starts.append(Start("", *region[1:], traits=number, own=True))
+                    continue
                 for sender in self.senders:
                     source = regions.meet(region.source, sender.addresses)
                     if sender.link in links and source:

@@ -19,6 +19,8 @@ from .rules import Match, Names
 #: What a destination sees: the address of the pod, or one of the node.
 POD = "pod"
 NODE = "node"
+#: of a packet that the node itself sends: the address of the node that it has
+OWN = "own"
 
 
 class Promise(t.NamedTuple):

@@ -22,6 +22,10 @@ _OTHERS_BRIDGES = Names(
 )
 
 
+#: Links that have the addresses of Services, or of a resolver for pods.
+_OF_SERVICES = ("kube-ipvs0", "nodelocaldns")
+
+
 class Sender(t.NamedTuple):
     """Pods: their addresses, and the link behind which they are."""
 
@@ -36,7 +40,7 @@ def senders(state: State, version: int, pods: t.Sequence[t.Any] = ()) -> t.List[
     """
     by_index = {link.index: link for link in state.links}
     known = [route for route in routing.routes(state.routing) if route.destination.version == version]
-    uplinks = {route.link for route in known if route.gateway}
+    uplinks = routing.uplinks(state.routing)
     mine = spans.of(
         (int(ipaddress.ip_address(address)),) * 2
         for address in routing.local_addresses(state.routing)
@@ -60,6 +64,26 @@ def senders(state: State, version: int, pods: t.Sequence[t.Any] = ()) -> t.List[
         if addresses:
             result.append(Sender(addresses, name))
     return result
+
+
+def of_node(state: State, version: int) -> Spans:
+    """Return the addresses that programs of the node itself send from.
+
+    These are the addresses of links over which a gateway is reached, those that routes prefer, and those of loopback
+    and dummy links, to which BGP speakers are bound. Others, such as the gateway of pods, are not meant for that.
+    """
+    uplinks = routing.uplinks(state.routing)
+    meant = {
+        link.index
+        for link in state.links
+        if link.index in uplinks or link.loopback or (link.kind == "dummy" and link.name not in _OF_SERVICES)
+    }
+    found = [address for address, index in routing.addresses(state.routing) if index in meant]
+    found += [source for _destination, index, source in routing.preferred_sources(state.routing) if index in uplinks]
+    numbers = (ipaddress.ip_address(address) for address in found)
+    return spans.of(
+        (int(one), int(one)) for one in numbers if one.version == version and not (one.is_loopback or one.is_link_local)
+    )
 
 
 def traits(state: State) -> t.Dict[str, t.Any]:

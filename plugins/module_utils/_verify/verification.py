@@ -19,14 +19,14 @@ from .._twin.twin import Twin
 from .._twin.values import NOT_ASKED, PROTOCOLS, SENT, Answer, Question, Rule, Unseen
 from . import regions
 from .expected import Expected
-from .judge import Addresses, Verdict, blame, is_silent, judge
+from .judge import Addresses, Verdict, blame, is_silent, judge, judge_own
 from .lookups import Unknown
 from .model import Model
 from .promises import NODE, Policy
 from .regions import Region
 from .rules import WITH_PORTS
 from .ways import DROPPED as BY_FILTER
-from .ways import Way, Ways
+from .ways import TRANSLATED, Way, Ways
 
 #: A packet leaves with another address than the policy says: always; or sometimes, by chance.
 ERROR = "error"
@@ -39,6 +39,8 @@ SECONDS = 60
 _AT_A_TIME = 500
 #: How often a question is put until chance has chosen the way that it is about.
 _TRIES = 64
+#: How many times a question is put at once, if its first answer was another one.
+_AT_ONCE = 16
 #: How often another random packet is taken, if it is one that is asked already.
 _ATTEMPTS = 4
 #: Two verifications of one node ask the same.
@@ -190,10 +192,11 @@ class _Run:
 
     def ask(self) -> None:
         """Ask about every way that packets can take."""
-        silent = self._about(self._model.found)
-        if silent:
-            # Of these nothing came out: something may be let through beside what was asked.
-            self._about(self._model.divided(silent, self._seconds()))
+        for found in (self._model.found, self._model.own):
+            silent = self._about(found)
+            if silent:
+                # Of these nothing came out: something may be let through beside what was asked.
+                self._about(self._model.divided(found, silent, self._seconds()))
         self._compare_orders()
         self._ask_strays()
 
@@ -205,7 +208,7 @@ class _Run:
             for unknown in way.unknown:
                 self._miss("unknown_rule", way.regions, unknown)
         silent = []
-        waiting = [way for way in found.ways if way.end != BY_FILTER]
+        waiting = [way for way in found.ways if way.end not in (BY_FILTER, TRANSLATED)]
         for attempt in range(_TRIES):
             again = []
             for way, answers in self._put(waiting, found):
@@ -272,7 +275,7 @@ class _Run:
         # A packet of a pod to itself passes the node only if a Service translates it.
         return [one for one in questions if way.targets or one.source != one.destination]
 
-    def _question(self, packet: regions.Packet, link: str, any_port: bool) -> Question:
+    def _question(self, packet: regions.Packet, link: t.Optional[str], any_port: bool) -> Question:
         protocol, port = packet.service >> 16, packet.service & 0xFFFF
         name = _NAMES[protocol] if protocol in WITH_PORTS else "icmp"
         return Question(
@@ -289,6 +292,13 @@ class _Run:
 
     # answers
 
+    def _verdict(self, answer: Answer) -> t.Optional[Verdict]:
+        compare = judge_own if self._is_own(answer.question) else judge
+        return compare(self._policy, self._addresses, answer)
+
+    def _is_own(self, question: Question) -> bool:
+        return question.source is not None and question.source in self._addresses
+
     def _judge(self, way: Way, answers: t.Sequence[Answer]) -> None:
         """Compare answers about a way with the policy."""
         for answer in answers:
@@ -296,7 +306,7 @@ class _Run:
                 self._miss("not_asked", way.regions)
                 continue
             possible = (answer, *answer.alternatives)
-            verdicts = [(one, judge(self._policy, self._addresses, one)) for one in possible]
+            verdicts = [(one, self._verdict(one)) for one in possible]
             broken = [(one, verdict) for one, verdict in verdicts if verdict is not None and not verdict.agrees]
             if broken and len(broken) < len(possible):
                 key = (tuple(verdict for _one, verdict in verdicts), self._model.late(way))
@@ -312,7 +322,7 @@ class _Run:
         questions = [
             answer.question._replace(protocol="tcp", port=answer.question.port or 80, stray=True)
             for answer in self._masqueraded.values()
-            if answer.destination == answer.question.destination
+            if answer.destination == answer.question.destination and not self._is_own(answer.question)
         ]
         for answer in self._twin.ask(questions) if questions else ():
             if answer.outcome == SENT:
@@ -332,7 +342,7 @@ class _Run:
             broken = [
                 (verdict, one)
                 for one in (answer, *answer.alternatives)
-                for verdict in [judge(self._policy, self._addresses, one)]
+                for verdict in [self._verdict(one)]
                 if verdict is not None and not verdict.agrees
             ]
             if broken:
@@ -372,11 +382,12 @@ class _Run:
 
     def _explained(self, wanted: Answer) -> Answer:
         """Return an answer once more, with the rules that decided."""
-        for _attempt in range(_TRIES):
+        for attempt in range(_TRIES):
             if self._remembers:
                 self._twin.forget()
-            (answer,) = self._twin.ask([wanted.question], explain=True)
-            for possible in (answer, *answer.alternatives):
+            # Chance may show it seldom.
+            answers = self._twin.ask([wanted.question] * (_AT_ONCE if attempt else 1), explain=True)
+            for possible in (one for answer in answers for one in (answer, *answer.alternatives)):
                 if possible.outside == wanted.outside:
                     return possible
         return wanted

@@ -49,10 +49,12 @@ from .rules import (
 #: Where a way ends, besides the kinds of an outcome that lead nowhere.
 DELIVERED = "delivered"
 DROPPED = "dropped"
+#: of packets that the node itself sends
+TRANSLATED = "translated"
 
 #: Of conntrack, and of chains of type nat, whatever their own priority (linux/netfilter_ipv4.h).
 _CONNTRACK = -200
-_NAT = {PREROUTING: -100, POSTROUTING: 100}
+_NAT = {PREROUTING: -100, OUTPUT: -100, POSTROUTING: 100}
 #: IPVS takes packets in the hook INPUT with this priority.
 _IPVS = 98
 #: The table of rules that services of IPVS are.
@@ -86,7 +88,7 @@ class Ref(t.NamedTuple):
 
 
 class Start(t.NamedTuple):
-    """Packets that come in over a link."""
+    """Packets that come in over a link, or (``own``) that the node itself sends."""
 
     link: str
     source: Spans
@@ -97,6 +99,7 @@ class Start(t.NamedTuple):
     untracked: int = 0
     #: what else treats packets of the link differently; links whose traits differ are no class
     traits: t.Any = None
+    own: bool = False
 
 
 class StartClass(t.NamedTuple):
@@ -105,6 +108,7 @@ class StartClass(t.NamedTuple):
     links: t.Tuple[str, ...]
     region: Region
     untracked: int = 0
+    own: bool = False
 
 
 class Target(t.NamedTuple):
@@ -357,7 +361,7 @@ def ways(
     :param seconds: how long this may take; what is not done then is the rest.
     :param filters: whether packets are also divided by what only lets them pass or not.
     """
-    return _Engine(node, policy, seconds, filters).ways(starts)
+    return _Engine(node, policy, seconds, filters, any(start.own for start in starts)).ways(starts)
 
 
 def divided_by_filters(
@@ -379,7 +383,11 @@ def divided_by_filters(
 class _Engine:
     """Runs rules over flows. A flow is a product of spans with a state; it is never changed, only replaced."""
 
-    def __init__(self, node: Node, policy: t.Sequence[Declared], seconds: t.Optional[float], filters: bool) -> None:
+    def __init__(
+        self, node: Node, policy: t.Sequence[Declared], seconds: t.Optional[float], filters: bool, own: bool = False
+    ) -> None:
+        """:param own: whether it is about packets that the node itself sends."""
+        self._own = own
         self._node = node
         self._lookups = node.lookups
         self._deadline = None if seconds is None else time.monotonic() + seconds
@@ -411,10 +419,13 @@ class _Engine:
         """The trees that can change an address: of type nat, or setting what such a one, or a routing rule, tests."""
         trees = [tree for number, table in enumerate(self._tables) for tree in _trees(number, table)]
         hooks = {PREROUTING, FORWARD, POSTROUTING} | ({INPUT, OUTPUT} if self._services else set())
+        translating = {PREROUTING, POSTROUTING}
+        if self._own:
+            hooks = translating = {OUTPUT, POSTROUTING}
         trees = [
             tree
             for tree in trees
-            if tree.base.hook in hooks and (tree.base.kind != "nat" or tree.base.hook in (PREROUTING, POSTROUTING))
+            if tree.base.hook in hooks and (tree.base.kind != "nat" or tree.base.hook in translating)
         ]
         self._tested = {MARK: self._lookups.marks_tested}
         if any(service.mark is not None for service in self._services):
@@ -486,7 +497,7 @@ class _Engine:
         for number, one in enumerate(classes):
             self._start = number
             self._link = one.links[0]
-            for flow in self._run(one):
+            for flow in self._run_own(one) if one.own else self._run(one):
                 self._add(merged, flow)
         found = tuple(self._way(key, members) for key, members in merged.items())
         left = tuple(dict.fromkeys(self._left))
@@ -511,6 +522,7 @@ class _Engine:
                 start.untracked,
                 start.traits,
                 self._way_back(start.link, start.source),
+                start.own,
             )
             links, members = found.setdefault(key, ([], []))
             if start.link not in links:
@@ -522,7 +534,7 @@ class _Engine:
             first = members[0]
             region = Region(number, source, first.destination, first.service, first.source_port)
             if all(region[1:]):
-                result.append(StartClass(tuple(links), region, first.untracked))
+                result.append(StartClass(tuple(links), region, first.untracked, first.own))
         return [one._replace(region=one.region._replace(start=number)) for number, one in enumerate(result)]
 
     def _incoming_patterns(self) -> t.List[rules.Names]:
@@ -546,7 +558,8 @@ class _Engine:
                         return self._lookups.addresses_of(link)
         return None
 
-    def _run(self, start: StartClass) -> t.Iterator[_Flow]:
+    def _first(self, start: StartClass) -> t.List[_Flow]:
+        """All packets of a class as they come in."""
         values = [0] * (2 * _COUNT)
         values[_SUBJECTS[UNTRACKED]] = start.untracked
         state = self._state(_State(tuple(values)))
@@ -555,8 +568,44 @@ class _Engine:
         )
         if unknown:
             state = self._state(state._replace(unknown=unknown))
-        flows: t.List[_Flow] = [(*start.region[1:], None, None, state)]
-        flows, ended = self._hook(PREROUTING, flows)
+        return [(*start.region[1:], None, None, state)]
+
+    def _run_own(self, start: StartClass) -> t.Iterator[_Flow]:
+        """Packets of the node itself. Those to a destination that is translated are not followed."""
+        flows: t.List[_Flow] = []
+        for flow in self._routed(self._first(start)):
+            kind = flow[_STATE].outcome.kind
+            if kind == LEAVES:
+                flows.append(flow)
+            else:
+                yield self._end(flow, DELIVERED if kind == TO_NODE else kind)
+        flows, ended = self._hook(OUTPUT, self._join(flows))
+        yield from ended
+        marked = _SUBJECTS[MARK]
+        again: t.List[_Flow] = []
+        for flow in flows:
+            values = flow[_STATE].values
+            if not values[marked] and not values[marked + _COUNT]:
+                again.append(flow)
+                continue
+            # A mark that is set leads to another lookup.
+            for routed in self._forward(flow):
+                kind = routed[_STATE].outcome.kind
+                if kind == LEAVES:
+                    again.append(routed)
+                else:
+                    yield self._end(routed, DELIVERED if kind == TO_NODE else kind)
+        flows, ended = self._hook(POSTROUTING, again)
+        yield from ended
+        for flow in self._declare(flows):
+            yield self._end(flow, LEAVES)
+
+    def _routed(self, flows: t.Iterable[_Flow]) -> t.Iterator[_Flow]:
+        for flow in flows:
+            yield from self._forward(flow)
+
+    def _run(self, start: StartClass) -> t.Iterator[_Flow]:
+        flows, ended = self._hook(PREROUTING, self._first(start))
         yield from ended
         forwarded: t.List[_Flow] = []
         local: t.List[_Flow] = []
@@ -615,7 +664,8 @@ class _Engine:
             units.setdefault(_NAT[hook], []).append(nat)
         ended: t.List[_Flow] = []
         for priority in sorted(units):
-            self._tracked = hook != PREROUTING or priority >= _CONNTRACK
+            early = hook == PREROUTING or (hook == OUTPUT and self._own)
+            self._tracked = not early or priority >= _CONNTRACK
             results = []
             for order in _orders(units[priority]):
                 live = flows
@@ -962,6 +1012,10 @@ class _Engine:
     def _translate(self, action: rules.Action, flow: _Flow) -> None:
         """Give a flow another destination."""
         state = flow[_STATE]
+        if self._own:
+            apart = self._state(_State((0,) * len(state.values), unknown=state.unknown, end=TRANSLATED))
+            self._ended.append(self._with(flow, apart))
+            return
         values = list(state.values)
         values[_SUBJECTS[DNAT]] = 1
         state = self._state(state._replace(values=tuple(values)))
@@ -1003,7 +1057,7 @@ class _Engine:
 
     def _way_back(self, link: str, source: Spans) -> t.Any:
         """What the routes back to sources are like, if it matters; the link if they differ."""
-        if not self._lookups.filters_sources(link):
+        if self._own or not self._lookups.filters_sources(link):
             return None
         everything: Spans = ((0, rules.highest(self._lookups.version)),)
         found = self._lookups.back(source, everything, 0, ALL_BITS, link)
@@ -1032,7 +1086,8 @@ class _Engine:
             return
         mark = _SUBJECTS[MARK]
         box = (flow[_SOURCE], flow[destination], flow[service], flow[_PORT])
-        for part in self._lookups.forward(box, state.values[mark], state.values[mark + _COUNT], self._link):
+        link = "lo" if self._own else self._link
+        for part in self._lookups.forward(box, state.values[mark], state.values[mark + _COUNT], link):
             fields = list(flow)
             fields[_SOURCE], fields[_PORT] = part.source, part.source_port
             fields[destination], fields[service] = part.destination, part.service
