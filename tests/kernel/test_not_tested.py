@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
+import pytest
 from support.modules import apply, run_modules
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
@@ -94,3 +95,23 @@ def test_a_conflict_of_some_source_ports_says_which(topology: Topology) -> None:
     topology.node.run("iptables-nft", "-t", "nat", "-I", *rule)
     (found,) = _verify(topology.node, backend="iptables_nft")["conflicts"]
     assert (found["range"], found["services"]) == (_EXEMPT + "/32", ["udp from port 4000-4010"])
+
+
+@pytest.mark.parametrize("hashed", ["iptables", "nft"])
+def test_a_mark_from_a_hash_is_not_known(topology: Topology, hashed: str) -> None:
+    """One of many packets has the mark for which a rule masquerades."""
+    apply(topology.node, backend="iptables_nft")
+    if hashed == "nft":
+        rule = "ip daddr %s meta mark set jhash ip saddr . tcp dport mod 4000" % _EXEMPT
+        topology.node.run(
+            "nft", "add table ip m { chain c { type filter hook prerouting priority -150; %s; }; }" % rule
+        )
+    else:
+        target = "HMARK --hmark-tuple src,dst,dport --hmark-mod 4000 --hmark-offset 1 --hmark-rnd 7"
+        topology.node.run("iptables-nft", *("-t mangle -A PREROUTING -d %s -p tcp -j %s" % (_EXEMPT, target)).split())
+    topology.node.run("iptables-nft", *"-t nat -I POSTROUTING -m mark --mark 0x5 -j MASQUERADE".split())
+    found = _verify(topology.node, backend="iptables_nft")
+    assert found["verified"] is not True, found["summary"]
+    assert [_EXEMPT + "/32"] in [one["ranges"] for one in found["untested"] if "a mark" in one["text"]], found[
+        "untested"
+    ]

@@ -1324,12 +1324,11 @@ def _set(values: t.Tuple[int, ...], action: rules.Action) -> t.Tuple[int, ...]:
     place = _SUBJECTS[action.subject]
     changed = list(values)
     if action.origin is None:
-        value, unknown = 0, ALL_BITS
-    else:
-        origin = _SUBJECTS[action.origin]
-        value, unknown = values[origin], values[origin + _COUNT]
-    unknown &= action.keep
-    changed[place] = ((value & action.keep) ^ action.flip) & ~unknown
+        changed[place], changed[place + _COUNT] = 0, ALL_BITS
+        return tuple(changed)
+    origin = _SUBJECTS[action.origin]
+    unknown = values[origin + _COUNT] & action.keep
+    changed[place] = ((values[origin] & action.keep) ^ action.flip) & ~unknown
     changed[place + _COUNT] = unknown
     return tuple(changed)
 

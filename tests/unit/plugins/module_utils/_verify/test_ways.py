@@ -872,7 +872,7 @@ def test_a_way_is_divided_by_filters_when_asked() -> None:
 
 
 def test_a_mark_that_is_not_known_makes_its_test_unknown() -> None:
-    unknown = Action(rules.SET, subject=rules.MARK, origin=None, keep=shapes.MASQUERADE)
+    unknown = Action(rules.SET, subject=rules.MARK)
     marks = _table("filter", rules.FORWARD, 0, (Match(destination=PRIVATE), unknown))
     found = ways.ways(node(MASQUERADE, marks), [POD])
     for way in found.ways:
