@@ -54,7 +54,7 @@ test-kernel: setup-nodes ## pytest: real rules and packets in network namespaces
 	@$(PYTHON) tools/test kernel -- $(ARGS)
 
 test-strange: setup ## random nodes, real packets beside verify: make test-strange SEEDS=1-2000
-	@cd tests && $(if $(filter 0,$(shell id -u)),,sudo )../$(PYTHON) -m strange.run --seeds $(SEEDS) --programs $(SEEDS) --people --jobs $(or $(JOBS),2) --keep-going
+	@cd tests && $(if $(filter 0,$(shell id -u)),,sudo )../$(PYTHON) -m strange.run --seeds $(SEEDS) --program $(SEEDS) --six $(SEEDS) --people --jobs $(or $(JOBS),2) --keep-going
 
 test-molecule: setup-nodes ## scenarios on three systemd nodes: Debian 11, 12 (iptables-legacy), 13; again with nftables
 	@$(PYTHON) tools/test molecule -- $(SCENARIOS)

@@ -118,6 +118,7 @@ TOOLS: t.Dict[str, t.List[str]] = {
     "ip6tables-legacy": ["ip6tables-legacy-restore", "--noflush"],
     "ipset": ["ipset", "restore"],
     "ip": ["ip", "-batch", "-"],
+    "ip6": ["ip", "-6", "-force", "-batch", "-"],
     "ebtables": ["sh"],
     "tc": ["tc", "-batch", "-"],
 }

@@ -198,7 +198,7 @@ class Watch:
         while True:
             try:
                 frame, sender = one.recvfrom(2048)
-            except BlockingIOError:
+            except OSError:  # nothing there, or the link is down
                 return
             if sender[2] == PACKET_OUTGOING:
                 continue

@@ -18,7 +18,7 @@ import time
 import traceback
 import typing as t
 
-from . import nodes, oracle, people, policies, programs
+from . import nodes, oracle, people, policies, programs, six, wide
 from .spaces import Failed
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -121,7 +121,7 @@ def asked(node: nodes.Node, conflict: t.Mapping[str, t.Any], r: random.Random) -
         service, _, port_from = str(text).partition(" from port ")
         if port_from:
             sports = [int(port_from.partition(",")[0].partition("-")[0])]
-        proto, _, port = service.partition("/")
+        proto, _, port = service.replace("icmpv6", "icmp").partition("/")
         if proto in oracle.PROTOCOLS:
             services.append((proto, int(port.partition("-")[0]) if port.partition("-")[0].isdigit() else 80))
     if not services:
@@ -180,7 +180,7 @@ def _is_service(text: str, probe: oracle.Probe) -> bool:
     """Return whether `udp/53-60 from port 4000-4010,5000` means a packet."""
     service, _, sources = text.partition(" from port ")
     proto, _, ports = service.partition("/")
-    if proto != probe.protocol or (ports and not _in_span(ports, probe.dport)):
+    if proto.replace("icmpv6", "icmp") != probe.protocol or (ports and not _in_span(ports, probe.dport)):
         return False
     return not sources or any(_in_span(one, probe.sport) for one in sources.split(","))
 
@@ -315,13 +315,16 @@ def _told(conflict: t.Mapping[str, t.Any]) -> str:
     )
 
 
+SORTS: t.Dict[str, t.Callable[[int], nodes.Node]] = {"program": programs.Program, "six": six.Six, "wide": wide.Wide}
+
+
 def node(what: str) -> nodes.Node:
-    """Return a node by its name: a seed, `program:SEED`, or one of :mod:`strange.people`."""
+    """Return a node by its name: a seed, one of SORTS with a seed, or one of :mod:`strange.people`."""
     kind, _, rest = what.partition(":")
     if kind.isdigit():
         return nodes.Node(int(kind))
-    if kind == "program":
-        return programs.Program(int(rest))
+    if kind in SORTS:
+        return SORTS[kind](int(rest))
     return people.build(what)
 
 
@@ -382,7 +385,11 @@ def totals(counts: t.Mapping[str, int]) -> str:
 def main(argv: t.Optional[t.Sequence[str]] = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m strange.run", description=__doc__)
     parser.add_argument("--seeds", default="", help="such as 1-200,333")
-    parser.add_argument("--programs", default="", help="such as 1-200: random programs of rules and routes")
+    parser.add_argument("--program", default="", help="such as 1-200: random programs of rules and routes")
+    parser.add_argument(
+        "--wide", default="", help="such as 1-200: the same with settings, addresses and routes that few use"
+    )
+    parser.add_argument("--six", default="", help="such as 1-200: the same for IPv6")
     parser.add_argument("--people", action="store_true", help="nodes as people have them")
     parser.add_argument("--alone", action="store_true", help="each strange construction alone, everything exempt")
     parser.add_argument("--only", default="", help="one of the people's nodes")
@@ -393,7 +400,9 @@ def main(argv: t.Optional[t.Sequence[str]] = None) -> int:
     if os.geteuid() != 0:
         parser.error("needs root")
     work = [str(number) for number in seeds(chosen.seeds)] if chosen.seeds else []
-    work += ["program:%d" % number for number in seeds(chosen.programs)] if chosen.programs else []
+    for sort in SORTS:
+        given = getattr(chosen, sort)
+        work += ["%s:%d" % (sort, number) for number in seeds(given)] if given else []
     if chosen.people or chosen.alone or chosen.only:
         work += people.NAMES if chosen.people else []
         work += people.ALONE if chosen.alone else []
