@@ -136,6 +136,12 @@ def _parser(where: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
         metavar="CIDR,...",
         help="networks in which all pods of the node lie (default: by the routes of the node)",
     )
+    command.add_argument(
+        "--if-changed",
+        action="store_true",
+        help="show the last result instead if it was complete, traffic matched the policy, and nothing that it depends "
+        "on has changed since (used by Ansible)",
+    )
     command.add_argument("--json", action="store_true", help="machine-readable output")
     command.set_defaults(command=_verify, refuse=command.error)
     command = commands.add_parser("who", help="show the pod behind a connection that another host reports")
@@ -209,7 +215,8 @@ def _verify(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
         max_seconds=arguments.max_seconds,
         pod_cidrs=[one for one in arguments.pod_cidrs.split(",") if one],
     )
-    done = verify(node, where, wanted, arguments.json, console.progress("%d of %d questions asked"))
+    progress = console.progress("%d of %d questions asked")
+    done = verify(node, where, wanted, arguments.json, progress, arguments.if_changed)
     for line in done.lines:
         console.print_line(line)
     if done.not_stored:

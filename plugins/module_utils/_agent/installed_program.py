@@ -17,16 +17,17 @@ _VERIFICATION_TIMEOUT = 3600.0
 
 
 def ask(
-    run: Runner, where: Paths, command: str, lock_timeout: int, timeout: float = 60.0
+    run: Runner, where: Paths, command: t.Sequence[str], lock_timeout: int, timeout: float = 60.0
 ) -> t.Tuple[Outcome, t.Optional[t.Dict[str, t.Any]]]:
     """Run a command of the program that has C(--json).
 
+    :param command: its name, and options.
     :param lock_timeout: seconds.
     :param timeout: seconds.
     :returns: how it ended, and what it printed; none where that is not JSON.
     :raises NodeError: it cannot be started, or took too long.
     """
-    done = run([where.program, "--lock-timeout", str(lock_timeout), command, "--json"], timeout=timeout)
+    done = run([where.program, "--lock-timeout", str(lock_timeout), *command, "--json"], timeout=timeout)
     try:
         data = json.loads(done.stdout)
     except ValueError:
@@ -35,13 +36,15 @@ def ask(
 
 
 def verify(run: Runner, where: Paths, lock_timeout: int) -> t.Dict[str, t.Any]:
-    """Have it verify the node. It does so in a process of its own, and keeps its code compiled.
+    """Have it verify the node, unless nothing has changed since it last did.
+
+    It does so in a process of its own, and keeps its code compiled.
 
     :param lock_timeout: seconds.
     :returns: what it printed, if anything, with C(exit_status), C(verified) and C(summary) in any case.
     """
     try:
-        done, data = ask(run, where, "verify", lock_timeout, _VERIFICATION_TIMEOUT)
+        done, data = ask(run, where, ("verify", "--if-changed"), lock_timeout, _VERIFICATION_TIMEOUT)
     except NodeError as exc:
         return {"exit_status": None, "verified": None, "summary": "not verified: %s" % exc}
     if data is None:

@@ -19,6 +19,7 @@ class Verification(t.NamedTuple):
     """A result. ``time`` is in seconds since the epoch; ``conflicts`` counts causes, not ranges.
 
     ``verified`` is None if some or all packets could not be tested; ``untested`` counts the reasons.
+    ``fingerprint`` is that of all that the result depends on; empty if the result must not be used again.
     """
 
     time: float
@@ -27,6 +28,7 @@ class Verification(t.NamedTuple):
     conflicts: int
     summary: str
     untested: int = 0
+    fingerprint: str = ""
 
 
 def write(where: Paths, result: Verification) -> None:
@@ -53,6 +55,6 @@ def read(where: Paths) -> t.Optional[Verification]:
         if last.verified not in (True, False, None):
             return None
         last = last._replace(questions=int(last.questions), conflicts=int(last.conflicts), summary=str(last.summary))
-        return last._replace(untested=int(last.untested))
+        return last._replace(untested=int(last.untested), fingerprint=str(last.fingerprint))
     except (NodeError, ValueError, TypeError, OverflowError, OSError):
         return None

@@ -75,7 +75,7 @@ def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
         "families": _family_data(result),
         "units": _unit_data(node),
         "last_sync": snapshot.last_sync(where),
-        "last_verification": verification._asdict() if verification else None,
+        "last_verification": _verification_data(verification) if verification else None,
         "last_applied": last_applied.as_data(where),
         "last_change": remembered.last_change._asdict() if remembered.last_change else None,
         "last_error": remembered.last_error._asdict() if remembered.last_error else None,
@@ -220,6 +220,10 @@ def _plural(count: int) -> str:
 
 def _local_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(seconds))
+
+
+def _verification_data(last: last_verification.Verification) -> t.Dict[str, t.Any]:
+    return {name: value for name, value in last._asdict().items() if name != "fingerprint"}
 
 
 def _verification_text(last: t.Optional[t.Dict[str, t.Any]], change: t.Optional[t.Dict[str, t.Any]]) -> str:

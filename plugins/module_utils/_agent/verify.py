@@ -5,20 +5,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 import typing as t
 
 from .._engine.detect import Node
 from .._errors import NodeError
+from .._system import files
 from .._verify import explanations, inspection, verification
+from .._version import VERSION
 from . import last_verification
 from .compared_policy import choose_policy
 from .explain import Data, warnings
 from .paths import Paths
 
 #: What C(--json) prints.
-_RESULT = ("verified", "summary", "questions", "questions_left_out", "conflicts", "untested", "limits", "health")
+_RESULT = (
+    "verified", "summary", "asked_at", "questions", "questions_left_out", "conflicts", "untested", "limits", "health"
+)  # fmt: skip
 
 
 class Output(t.NamedTuple):
@@ -30,27 +35,39 @@ class Output(t.NamedTuple):
 
 
 def verify(
-    node: Node, where: Paths, wanted: inspection.Request, as_json: bool, progress: verification.Progress
+    node: Node,
+    where: Paths,
+    wanted: inspection.Request,
+    as_json: bool,
+    progress: verification.Progress,
+    if_changed: bool = False,
 ) -> Output:
     """Send packets through a copy of the node, and store the result for status and metrics.
 
     :param progress: told how far it is.
+    :param if_changed: use the stored result if it is complete and nothing that it depends on has changed since.
     :raises ConfigError: there is no valid configuration. NodeError: the node cannot be read.
     """
-    found = inspection.inspect(node, choose_policy({}, None, where), wanted, progress)
+    earlier = _earlier(where) if if_changed else None
+    storage = inspection.Storage(_program(where), earlier)
+    found = inspection.inspect(node, choose_policy({}, None, where), wanted, progress, storage)
     causes = explanations.causes(found["conflicts"])
+    used_again = "asked_at" in found
+    asked_at = found.setdefault("asked_at", time.time())
     result = last_verification.Verification(
-        time.time(),
+        asked_at,
         found["verified"],
         found["questions"],
         len(causes),
         found["summary"],
         # Without a copy of the node nothing is tested, and there is no list of it.
         max(len(found["untested"]), int(found["verified"] is None)),
+        found.get("fingerprint") or "",
     )
     not_stored = None
     try:
-        last_verification.write(where, result)
+        if not used_again:
+            last_verification.write(where, result)
     except NodeError as exc:
         not_stored = "result not stored: %s" % exc
     if as_json:
@@ -58,6 +75,20 @@ def verify(
     else:
         lines = list(_lines(found, causes))
     return Output(lines, result.verified, not_stored)
+
+
+def _earlier(where: Paths) -> t.Optional[inspection.Earlier]:
+    """Return the stored result if it can be used again: everything was tested, and all traffic matches the policy."""
+    last = last_verification.read(where)
+    if last is None or last.verified is not True or last.untested or last.conflicts or not last.fingerprint:
+        return None
+    return inspection.Earlier(last.fingerprint, last.questions, last.time)
+
+
+def _program(where: Paths) -> str:
+    """Return what identifies this program."""
+    content = files.read(where.program) or b""
+    return "%s %s" % (VERSION, hashlib.sha256(content).hexdigest())
 
 
 def _lines(found: Data, causes: t.Sequence[t.Tuple[Data, str]]) -> t.Iterator[str]:

@@ -67,7 +67,7 @@ def _reported(run: Runner, where: Paths, lock_timeout: int) -> t.Any:
 
     :raises NodeError: it cannot be started, or cannot report.
     """
-    done, report = installed_program.ask(run, where, "status", lock_timeout)
+    done, report = installed_program.ask(run, where, ("status",), lock_timeout)
     if report is None:
         raise NodeError("%s status: %s" % (where.program, done.error_text))
     return report

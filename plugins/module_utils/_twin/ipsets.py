@@ -23,6 +23,9 @@ _PROTOCOLS = (7, 6)
 _PROTOCOL, _NAME, _TYPE, _REVISION, _FAMILY, _DATA, _ENTRIES, _LINE, _INDEX = 1, 2, 3, 4, 5, 7, 8, 9, 11
 #: within the data of a set: what the kernel counts
 _COUNTED = (24, 25, 26)  # elements, references, memory
+#: within an entry: bytes, packets
+_ENTRY_COUNTED = (24, 25)
+_TIMEOUT = 6
 _ADDRESSES = (1, 2, 20, 22)
 #: nfgen_family is not looked at
 _HEAD = struct.pack("!BBH", 2, 0, 0)
@@ -65,6 +68,19 @@ def _read(kernel: Netlink, protocol: int) -> t.Tuple[IpSet, ...]:
         index = struct.unpack("!H", known[_INDEX])[0] if _INDEX in known else None
         found[name] = IpSet(name, netlink.name(known[_TYPE]), index, message.body[4:], entries)
     return tuple(found.values())
+
+
+def is_timed(one: IpSet) -> bool:
+    """Return whether entries of a set end by themselves."""
+    return _TIMEOUT in netlink.attributes(netlink.attributes(one.header)[_DATA])
+
+
+def lasting(one: IpSet) -> t.Iterator[bytes]:
+    """Return what a set says, without what packets change."""
+    yield repr((one.name, one.kind, one.index)).encode("utf-8", "surrogateescape")
+    yield netlink.only(one.header, (_TYPE, _REVISION, _FAMILY))
+    yield netlink.replace(netlink.attributes(one.header)[_DATA], dict.fromkeys(_COUNTED))
+    yield from sorted(netlink.replace(entry, dict.fromkeys(_ENTRY_COUNTED)) for entry in one.entries)
 
 
 def write(sets: t.Sequence[IpSet]) -> t.List[str]:

@@ -55,6 +55,11 @@ _EXTHDR_REGISTERS, _EXTHDR_PLACE = {1, 7}, {3, 4}
 
 #: NFT_SET_ANONYMOUS, and the names that the kernel gives such sets
 _ANONYMOUS = 0x1
+#: NFT_SET_TIMEOUT, NFT_SET_EVAL
+_TIMEOUT, _EVALUATED = 0x10, 0x20
+#: NFTA_CHAIN_COUNTERS; NFTA_OBJ_TYPE, NFTA_OBJ_DATA, NFT_OBJECT_COUNTER
+_CHAIN_COUNTERS = 8
+_OBJECT_TYPE, _OBJECT_DATA, _COUNTER_OBJECT = 3, 4, b"\0\0\0\1"
 _UNNAMED = re.compile(rb"__(?:set|map)[0-9]+\0")
 #: How many rules one transaction makes.
 _RULES_AT_A_TIME = 500
@@ -232,12 +237,17 @@ def _set_name(body: bytes) -> bytes:
     return netlink.attributes(body)[SET_NAME]
 
 
+def _set_flags(body: bytes) -> int:
+    flags: int = struct.unpack("!I", netlink.attributes(body).get(_SET_FLAGS, b"\0\0\0\0"))[0]
+    return flags
+
+
 def _users(table: Table) -> t.Dict[bytes, int]:
     """Return the place of the rule that has a set without name, for each such set; empty if not all are found."""
     anonymous = set()
     for body in table.sets:
         known = netlink.attributes(body)
-        if struct.unpack("!I", known.get(_SET_FLAGS, b"\0\0\0\0"))[0] & _ANONYMOUS:
+        if _set_flags(body) & _ANONYMOUS:
             anonymous.add(known[SET_NAME])
     found: t.Dict[bytes, int] = {}
     if anonymous:
@@ -261,6 +271,40 @@ def filled_sets(table: Table) -> t.Set[str]:
                 if name == "dynset":
                     found.add(netlink.name(netlink.attributes(data).get(1, b"")))
     return found
+
+
+def is_timed(table: Table) -> bool:
+    """Return whether a table changes with time alone: elements that end by themselves, rules that ask for the time."""
+    return any(_set_flags(body) & _TIMEOUT for body in table.sets) or any(map(_TIMED.search, table.rules))
+
+
+def lasting(table: Table) -> t.Iterator[bytes]:
+    """Return what a table says, without what packets change: counters, and the elements of sets that rules fill."""
+    yield b"%d" % table.family
+    yield netlink.only(table.table, _TABLE_KEEPS | {TABLE_FLAGS})
+    for body in table.chains:
+        yield netlink.only(body, _CHAIN_KEEPS - {_CHAIN_COUNTERS})
+    for body in table.objects:
+        counts = netlink.attributes(body)[_OBJECT_TYPE] == _COUNTER_OBJECT
+        yield netlink.only(body, _OBJECT_KEEPS - {_OBJECT_DATA} if counts else _OBJECT_KEEPS)
+    for body in table.flowtables:
+        yield netlink.only(body, _FLOWTABLE_KEEPS)
+    filled = set()
+    for body in table.sets:
+        yield netlink.only(body, _SET_KEEPS)
+        if _set_flags(body) & _EVALUATED:
+            filled.add(netlink.attributes(body)[SET_NAME])
+    elements: t.Dict[bytes, t.List[bytes]] = {}
+    for body in table.elements:
+        known = netlink.attributes(body)
+        if known[ELEMENTS_SET] not in filled:
+            listed = (_COUNTED.sub(b"", whole) for _kind, _value, whole in netlink.pieces(known.get(ELEMENTS, b"")))
+            elements.setdefault(known[ELEMENTS_SET], []).extend(listed)
+    for name, members in elements.items():
+        yield name
+        yield from sorted(members)  # in no order
+    for body in table.rules:
+        yield _COUNTED.sub(b"", netlink.only(body, _RULE_KEEPS))
 
 
 def put_first(table: Table) -> None:
@@ -363,6 +407,24 @@ def _protocol_pattern() -> t.Pattern[bytes]:
 
 
 _PROTOCOL = _protocol_pattern()
+
+
+def _counted_pattern() -> t.Pattern[bytes]:
+    """Matches what the expression "counter" has counted."""
+    number = b"[\\s\\S]{8}"
+    exact = [re.escape(struct.pack("=HH", 12, kind)) for kind in (1, 2)]
+    data = b"(?:" + b"|".join(re.escape(struct.pack("=HH", 28, 2 | flag)) for flag in (0, netlink.NESTED)) + b")"
+    return re.compile(re.escape(netlink.text(1, "counter")) + data + exact[0] + number + exact[1] + number)
+
+
+def _timed_pattern() -> t.Pattern[bytes]:
+    """Matches the keys of the expression "meta" that are times (NFT_META_TIME_NS and the next two), and xt_time."""
+    keys = b"|".join(re.escape(netlink.network_word(2, key)) for key in (30, 31, 32))
+    by_meta = re.escape(netlink.text(1, "meta")) + b"[\\s\\S]{4}(?:" + keys + b")"
+    return re.compile(by_meta + b"|" + re.escape(netlink.text(1, "time")))
+
+
+_COUNTED, _TIMED = _counted_pattern(), _timed_pattern()
 
 
 def parse_expressions(data: bytes) -> t.Iterator[t.Tuple[str, bytes]]:

@@ -27,7 +27,7 @@ _NEW_LABEL, _DELETE_LABEL, _GET_LABEL = 72, 73, 74
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 _IFA = struct.Struct("=BBBBI")
-_IFA_ADDRESS, _IFA_LOCAL, _IFA_FLAGS = 1, 2, 8
+_IFA_ADDRESS, _IFA_LOCAL, _IFA_CACHEINFO, _IFA_FLAGS = 1, 2, 6, 8
 #: IFA_F_NODAD; IFA_F_DADFAILED and IFA_F_TENTATIVE
 _NO_DAD, _UNSETTLED = 0x02, 0x48
 
@@ -265,6 +265,17 @@ def _route_towards(address: str, wanted: bytes = b"") -> t.Dict[int, bytes]:
         except netlink.KernelError:
             return {}
     return netlink.attributes(answer.body[_ROUTE_HEADER:])
+
+
+def lasting(routing: Routing) -> t.Iterator[bytes]:
+    """Return the messages without what time and use alone change."""
+    for body in routing.addresses:
+        yield body[: _IFA.size] + netlink.replace(body[_IFA.size :], {_IFA_CACHEINFO: None})
+    yield from routing.nexthops
+    yield from routing.rules
+    for body in routing.routes:
+        yield body[:_ROUTE_HEADER] + netlink.replace(body[_ROUTE_HEADER:], {_RTA_CACHEINFO: None})
+    yield from routing.labels
 
 
 def write_addresses(routing: Routing, number: t.Mapping[int, int]) -> t.List[str]:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ipaddress
+import time
 import typing as t
 
 from .._engine import backends, restraint
@@ -21,6 +22,7 @@ from .._system.ip_families import FAMILIES, IPV4, IPV6
 from .._twin import ipvs, node_state, twin
 from .._twin.values import PROTOCOLS, NotAvailable, Question
 from . import explanations, health, promises, senders, verification
+from .fingerprint import fingerprint
 from .health import ERROR, INFO, WARNING, Health
 
 Data = t.Dict[str, t.Any]
@@ -48,6 +50,21 @@ class ComparedPolicy(t.NamedTuple):
     failure: t.Optional[str] = None
     #: repairs that the agent does not make any more
     withheld: t.FrozenSet[Repair] = frozenset()
+
+
+class Earlier(t.NamedTuple):
+    """A verification that tested everything and found all traffic to match the policy; ``time`` since the epoch."""
+
+    fingerprint: str
+    questions: int
+    time: float
+
+
+class Storage(t.NamedTuple):
+    """For a caller that stores results: what identifies its program, and the result to use again if nothing changed."""
+
+    program: str
+    earlier: t.Optional[Earlier] = None
 
 
 class Request(t.NamedTuple):
@@ -114,11 +131,16 @@ def _address(option: str, value: t.Any) -> t.Any:
 
 
 def inspect(
-    node: Node, policy: ComparedPolicy, wanted: Request, progress: verification.Progress = verification.no_progress
+    node: Node,
+    policy: ComparedPolicy,
+    wanted: Request,
+    progress: verification.Progress = verification.no_progress,
+    storage: t.Optional[Storage] = None,
 ) -> Data:
     """All that is known about a node; as RETURN of the module ip_masq_info.
 
     :param progress: told how far a verification is.
+    :param storage: with it, the result of a verification has a C(fingerprint), and C(asked_at) if it is an earlier one.
     :raises NodeError: the node cannot be read.
     """
     # Open connections are not looked at: what a change would do to them is not asked.
@@ -149,7 +171,7 @@ def inspect(
         "summary": "",
     }
     if wanted.destinations or wanted.verify:
-        findings += _ask(node, policy, rulesets, wanted, progress, found)
+        findings += _ask(node, policy, rulesets, wanted, progress, storage, found)
     found["health"] = [one._asdict() for one in findings]
     if wanted.verify:
         found["verified"], found["summary"] = _verdict(policy, rulesets, findings, found)
@@ -173,7 +195,14 @@ def _verdict(
     if missed:
         tested = "%s, as declared; " % asked if found["questions"] else ""
         return None, "%snot tested: %s%s" % (tested, missed[0]["text"], _more(missed))
-    return True, "%s, all as declared" % asked
+    return True, "%s, all as declared%s" % (asked, _since(found.get("asked_at")))
+
+
+def _since(asked_at: t.Optional[float]) -> str:
+    if asked_at is None:
+        return ""
+    text = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(asked_at))
+    return " (asked at %s; nothing that they depend on has changed since)" % text
 
 
 def _more(found: t.Sequence[t.Any]) -> str:
@@ -263,12 +292,23 @@ def _ask(
     rulesets: t.Mapping[str, Ruleset],
     wanted: Request,
     progress: verification.Progress,
+    storage: t.Optional[Storage],
     found: Data,
 ) -> t.Iterator[Health]:
     """Put the questions to a copy of the node, and write the answers to ``found``."""
     declared = promises.policy_of(rulesets, wanted.pod_cidrs)
+    mark: t.Optional[str] = None
     try:
-        copy = twin.build(node_state.read(node.run), node.run)
+        state = node_state.read(node.run)
+        earlier = storage.earlier if storage else None
+        if storage and wanted.verify:
+            mark = fingerprint(state, declared, storage.program)
+        if earlier and earlier.fingerprint == mark and not wanted.destinations:
+            found["questions"], found["asked_at"] = earlier.questions, earlier.time
+            found["limits"] = [one._asdict() for one in state.unseen]
+            yield from _ipv6_health(policy, rulesets, state)
+            return
+        copy = twin.build(state, node.run)
     except NodeError as exc:
         copy = NotAvailable(str(exc))
     if isinstance(copy, NotAvailable):
@@ -295,9 +335,17 @@ def _ask(
             found["questions"], found["questions_left_out"] = report.questions, report.left_out
             found["conflicts"] = [data for one in report.conflicts for data in explanations.conflict(one)]
             found["untested"] = [dict(one._asdict(), ranges=list(one.ranges)) for one in report.untested]
+            # What only the copy lacks is not known without one.
+            found["fingerprint"] = mark if copy.unseen == state.unseen else None
             yield from _report_health(report)
     found["limits"] = [one._asdict() for one in copy.unseen]
-    if IPV6 not in rulesets and policy.origin != NOWHERE and senders.example_pod(copy.state, 6):
+    yield from _ipv6_health(policy, rulesets, copy.state)
+
+
+def _ipv6_health(
+    policy: ComparedPolicy, rulesets: t.Mapping[str, Ruleset], state: node_state.State
+) -> t.Iterator[Health]:
+    if IPV6 not in rulesets and policy.origin != NOWHERE and senders.example_pod(state, 6):
         yield Health(
             "ipv6_not_managed",
             WARNING,

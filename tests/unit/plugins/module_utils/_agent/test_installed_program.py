@@ -30,7 +30,7 @@ def test_every_ending_of_a_verification_is_a_result(tmp_path: Path, name: str) -
     where = private_paths(tmp_path)
     program = Path(where.program)
     program.parent.mkdir(parents=True, exist_ok=True)
-    program.write_text('#!/bin/sh\n[ "$*" = "--lock-timeout 7 verify --json" ] || exit 2\n%s\n' % ending)
+    program.write_text('#!/bin/sh\n[ "$*" = "--lock-timeout 7 verify --if-changed --json" ] || exit 2\n%s\n' % ending)
     program.chmod(0o755)
     found = installed_program.verify(run, where, 7)
     assert (found["exit_status"], found["verified"], found["summary"]) == (status, verified, summary)

@@ -1,0 +1,74 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A short text that differs if anything differs that the result of a verification depends on.
+
+All that a verification looks at is in the state that was read and in the policy. What packets and time alone change is
+left out: counters, lifetimes, elements that rules add to sets. A result that depends on these is never complete, as
+conditions about them are unknown.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import typing as t
+
+from .._twin import ipsets, nf_tables, routing
+from .._twin.legacy import LegacyTable
+from .._twin.node_state import State
+from .promises import Policy
+
+_BOOT = "/proc/sys/kernel/random/boot_id"
+_NETWORK = "/proc/self/ns/net"
+_TIMED = " -m time "
+_CHAIN_COUNTERS = re.compile(r"^(:.*) \[[0-9]+:[0-9]+\]$", re.MULTILINE)
+
+
+def fingerprint(state: State, policy: Policy, program: str) -> t.Optional[str]:
+    """Return the text; None if the state changes with time alone, or if the node does not tell.
+
+    :param program: what the result depends on besides: the program that makes it.
+    """
+    if _is_timed(state):
+        return None
+    try:
+        with open(_BOOT, encoding="ascii") as boot:
+            place = (boot.read(), os.stat(_NETWORK))
+    except OSError:
+        return None
+    made = hashlib.sha256()
+    for part in _parts(state):
+        made.update(b"%d:" % len(part))
+        made.update(part)
+    namespace = (place[1].st_dev, place[1].st_ino)
+    made.update(repr((program, place[0], namespace, sorted(policy.entries.items()), policy.pods)).encode())
+    return made.hexdigest()
+
+
+def _is_timed(state: State) -> bool:
+    return (
+        any(map(nf_tables.is_timed, state.tables))
+        or any(map(ipsets.is_timed, state.sets))
+        or any(_TIMED in table.listing for table in state.legacy)
+    )
+
+
+def _parts(state: State) -> t.Iterator[bytes]:
+    for table in state.tables:
+        yield from nf_tables.lasting(table)
+    for one in state.sets:
+        yield from ipsets.lasting(one)
+    for legacy in state.legacy:
+        yield repr((legacy.family, legacy.name, _listing(legacy))).encode()
+    yield from routing.lasting(state.routing)
+    yield repr((state.links, state.services, state.unseen)).encode("utf-8", "surrogateescape")
+    known = state.neighbours
+    listed = [sorted(state.settings.items()), sorted(known.hardware.items()), sorted(known.ports.items())]
+    yield repr(listed).encode("utf-8", "surrogateescape")
+
+
+def _listing(table: LegacyTable) -> str:
+    lines = [line for line in table.listing.splitlines() if not line.startswith("#")]  # these have the time
+    return _CHAIN_COUNTERS.sub(r"\1", "\n".join(lines))
