@@ -207,15 +207,16 @@ options:
       - With V(changed) those are removed whose verdict is another one than before, and which do not have the address
         yet that they would get now. A UDP connection goes on with the new address; a TCP connection breaks, because the
         other side does not know it by that address.
-      - Rules that were missing, or that are not of this collection's form, count as rules that masqueraded nothing.
+      - Rules that were missing, or that are not of this collection's form, count as rules that masqueraded nothing; for
+        the latter there is a warning. Connections that a rule in front of the jump decides about stay.
       - The destination is that after DNAT, so connections through Services are judged by where they lead. Connections
         of the node itself stay. With O(exemption=accept) and O(exemption=enforce) those stay whose destination was
         changed, and with O(out_interfaces) and O(except_interfaces) those for which no route is found.
       - The kernel does not keep the mark of a packet with its connection. With O(skip_marks) those stay whose
         destination was changed; with other marks than C(0x4000) and C(0x2000) also those for which the mark would make
         a difference. A warning has their number.
-      - At most 10000 connections are removed in each family, in at most 10 seconds. A warning says when a limit was
-        met.
+      - It takes at most 10 seconds in each family. If that is not enough, a warning has the numbers of connections that
+        were read, removed and are still tracked.
     type: str
     choices: [none, changed]
     default: none

@@ -127,6 +127,17 @@ class OtherRule(t.NamedTuple):
     drops: bool = False
 
 
+class Former(t.NamedTuple):
+    """What decides about connections before a plan is carried out, in the order in which packets meet it."""
+
+    #: rules of other programs, which are there before and afterwards
+    front: t.Tuple[Ruleset, ...] = ()
+    #: managed rules, and those of earlier agents that are removed; None: not of our shape
+    rulesets: t.Tuple[t.Optional[Ruleset], ...] = ()
+    #: rules of other programs in front whose conditions cannot be evaluated
+    unread: t.Tuple[str, ...] = ()
+
+
 class Misplaced(t.NamedTuple):
     """Why the jump is not where the policy wants it: a rule, and the program that made it, or C(unknown)."""
 
@@ -184,6 +195,8 @@ class Plan(t.NamedTuple):
     others: t.Tuple[OtherRule, ...] = ()
     #: set if the jump is not at its position after it, because the caller withheld the move
     misplaced: t.Optional[Misplaced] = None
+    #: known where there are actions
+    former: Former = Former()
 
 
 class Counters(t.NamedTuple):

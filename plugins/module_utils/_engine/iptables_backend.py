@@ -20,6 +20,7 @@ from .backend import (
     ActionKind,
     CommitRefused,
     Counters,
+    Former,
     Generation,
     Managed,
     Plan,
@@ -28,6 +29,7 @@ from .backend import (
     listed,
 )
 from .detect import Node, Tool
+from .iptables_front import front
 from .iptables_jump import plan_jump
 from .iptables_syntax import (
     PREDECESSOR_CHAINS,
@@ -276,7 +278,7 @@ class Iptables:
         rendered = tuple(render_rule(self._chain, rule) for rule in rules_wanted)
         # Reading ten thousand rules takes a while, and most of the time they are the very text that we wrote.
         as_written = state.chain == Chain(rendered)
-        rules = [] if as_written else self._parse(state)
+        rules = [] if as_written else self._parse(state.chain)
         found = wanted if as_written else _as_ruleset(rules)
         if state.chain is not None and wanted.means(found):
             chain, lines, actions = state.chain, [], []
@@ -325,10 +327,10 @@ class Iptables:
             "with: %s" % (self._tool.path, self._chain, place(self.family)),
         )
 
-    def _parse(self, state: State) -> t.List[t.Optional[Rule]]:
-        if state.chain is None:
+    def _parse(self, chain: t.Optional[Chain]) -> t.List[t.Optional[Rule]]:
+        if chain is None:
             return []
-        return [parse_rule(line, self.family) for line in state.chain.rules] if state.chain.whole else [None]
+        return [parse_rule(line, self.family) for line in chain.rules] if chain.whole else [None]
 
     def _chain_actions(
         self, state: State, rules: t.Sequence[t.Optional[Rule]], wanted: Ruleset, rendered: t.Sequence[str]
@@ -367,7 +369,7 @@ class Iptables:
                 actions.append(Action(ActionKind.CHAIN_REMOVED, "-N " + name, harmless=not jumps))
             else:
                 actions.append(Action(ActionKind.EARLIER_CHAIN_REMOVED, "-N " + name))
-        found = _as_ruleset(self._parse(state))
+        found = _as_ruleset(self._parse(state.chain))
         left = tuple(action for action in actions if action.harmless and action.kind in withheld)
         if left:
             return self._as_plan(state, state, [], [], found, None)._replace(withheld=left, view=View((), None))
@@ -393,7 +395,34 @@ class Iptables:
             self._view(after, wanted),
             self._view(before, found),
             others=other_rules(after.postrouting, self._jump(after), before.policy),
+            former=self._former_rules(before, after, found) if actions else Former(),
         )
+
+    def _former_rules(self, before: State, after: State, found: t.Optional[Ruleset]) -> Former:
+        """Return what decides about connections before a plan is carried out.
+
+        :param found: what our chain means; None: it is not of our shape, or not there.
+        """
+        chains = dict(before.predecessors)
+        if before.chain is not None:
+            chains[self._chain] = before.chain
+        jumps = [] if before.dormant else [rule for rule in before.postrouting if rule.target in chains]
+        rulesets = []
+        for name in dict.fromkeys(rule.target for rule in jumps):
+            chain = chains[name]
+            if chain.whole and not chain.rules:
+                continue
+            ruleset = found if name == self._chain else _as_ruleset(self._parse(chain))
+            rulesets.append(ruleset if any(rule.leads_all_to(name) for rule in jumps) else None)
+        first, last = (self._in_front(state, (self._chain, *chains)) for state in (before, after))
+        reached = not any(rule.shuts_out_the_rest for rule in first)
+        return front(first, last, self.family)._replace(rulesets=tuple(rulesets) if reached else ())
+
+    @staticmethod
+    def _in_front(state: State, chains: t.Container[str]) -> t.Tuple[PostroutingRule, ...]:
+        """Return the rules of POSTROUTING before those that lead to one of some chains; all of them if none does."""
+        end = next((i for i, rule in enumerate(state.postrouting) if rule.target in chains), None)
+        return state.postrouting[:end]
 
     def _jump(self, state: State) -> int:
         """The number of our jump in POSTROUTING, a good one if there is one; -1 where there is none."""

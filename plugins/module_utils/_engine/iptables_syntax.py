@@ -336,6 +336,10 @@ class PostroutingRule(t.NamedTuple):
         """Whether this is the jump that we want: the right match, the right target, nothing else."""
         return self.whole and self.words == NOT_LOCAL + ("-j", chain)
 
+    def leads_all_to(self, chain: str) -> bool:
+        """Return whether all packets that are not for the node meet the rules of a chain because of this rule."""
+        return self.whole and self.words in (("-j", chain), NOT_LOCAL + ("-j", chain))
+
     @property
     def shuts_out_the_rest(self) -> bool:
         """Whether no packet reaches the rules behind this one."""

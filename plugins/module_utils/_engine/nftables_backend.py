@@ -24,7 +24,19 @@ from .._system.ip_families import IPV4, IPV6, NFT_FAMILY
 from .._system.nfnetlink import generation, has_nft_table
 from .._system.process import Outcome, Runner
 from . import nftables_syntax as text
-from .backend import Action, ActionKind, CommitRefused, Counters, Generation, Overtaken, Plan, Transaction, View, listed
+from .backend import (
+    Action,
+    ActionKind,
+    CommitRefused,
+    Counters,
+    Former,
+    Generation,
+    Overtaken,
+    Plan,
+    Transaction,
+    View,
+    listed,
+)
 from .nftables_ruleset import from_ruleset, to_ruleset
 from .ruleset import Ruleset
 
@@ -155,7 +167,9 @@ class Nftables:
     ) -> Plan:
         lines = () if state.listed is None else text.listing(state.listed, self.family)
         found = View(lines, None, None if before is None else to_ruleset(before))
-        return Plan(tuple(actions), transaction, lines, led_to, view, found)
+        # A chain without rules decides nothing.
+        former = Former(rulesets=(found.ruleset,)) if before is not None and before.rules(text.CHAIN) else Former()
+        return Plan(tuple(actions), transaction, lines, led_to, view, found, former=former)
 
     def _deletion(self) -> str:
         return "delete table %s\n" % self._table

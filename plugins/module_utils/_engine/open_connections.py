@@ -23,8 +23,7 @@ from .._system.ip_families import IPV4
 from .._system.routes import LOCAL, UNICAST, Routes
 from .ruleset import SERVICE_MARKS, Decision, Masquerade, Ruleset, matches_interface
 
-#: Limits of one run in one family: connections, and seconds.
-MOST = 10000
+#: seconds that one run may take in one family
 PATIENCE = 10.0
 
 #: A name, or the end of one, that no interface has.
@@ -32,7 +31,7 @@ _NO_NAME = "\0"
 _ALL_PROTOCOLS: t.Dict[t.Optional[int], bool] = {None: True}
 _ALL: Spans = ((0, 2**128 - 1),)
 
-#: How often, in connections, the clock is looked at.
+#: After so many connections the clock is looked at, and so many are removed at a time.
 _OFTEN = 256
 
 #: Addresses with a port of which the verdict is kept, since most have several connections.
@@ -49,33 +48,31 @@ class Flushed(t.NamedTuple):
 
 
 class _LimitMet(Exception):
-    """Enough was read."""
+    """The time is over."""
 
 
-def flush(family: str, before: t.Sequence[Ruleset], after: t.Optional[Ruleset], check: bool) -> Flushed:
+def flush(
+    family: str,
+    before: t.Sequence[Ruleset],
+    after: t.Optional[Ruleset],
+    check: bool,
+    front: t.Sequence[Ruleset] = (),
+) -> Flushed:
     """Remove the open connections about which other rules have decided.
 
     :param before: the rules that were active, of each backend that had any. Where there were none, or none that we can
         read, nothing was masqueraded by us.
     :param after: the rules that are active now, if there are any.
     :param check: count only.
+    :param front: rules of other programs, which packets meet before ours.
     :raises NodeError: the kernel does not answer.
     """
     if _same(before, after):
         return Flushed(family, 0)
-    version = 4 if family == IPV4 else 6
-    deadline = time.monotonic() + PATIENCE
-    with Routes(version) as routes:
-        search = _Search(_Judge(family, before, after, routes), deadline)
-        search.run(version)
-    found = list(search.found.values())
-    removed = len(found) if check else 0
-    for start in range(0, 0 if check else len(found), _OFTEN):
-        if time.monotonic() > deadline:
-            search.limit = "%d seconds" % PATIENCE
-            break
-        removed += conntrack.remove(version, found[start : start + _OFTEN])
-    return Flushed(family, removed, tuple(search.notes()))
+    with Routes(4 if family == IPV4 else 6) as routes:
+        search = _Search(family, _Judge(family, before, after, routes, front), check)
+        search.run()
+    return Flushed(family, search.removed, tuple(search.notes()))
 
 
 def _same(before: t.Sequence[Ruleset], after: t.Optional[Ruleset]) -> bool:
@@ -109,42 +106,66 @@ def _who(ways: t.Sequence[Masquerade]) -> t.Tuple[Masquerade, ...]:
 
 
 class _Search:
-    """Goes through the table of connections, for as long as the limits allow."""
+    """Goes through the table of connections, for as long as there is time, and removes some on the way.
 
-    def __init__(self, judge: _Judge, deadline: float) -> None:
+    What is removed does not disturb the reading: the kernel begins that part of its table again.
+    """
+
+    def __init__(self, family: str, judge: _Judge, check: bool) -> None:
+        self._family = family
+        self._version = 4 if family == IPV4 else 6
         self._judge = judge
-        self._deadline = deadline
+        self._check = check
+        self._deadline = time.monotonic() + PATIENCE
         self._read = 0
         self._unknown = 0
-        self.found: t.Dict[bytes, Flow] = {}
-        #: the limit that was met, in words
-        self.limit = ""
+        self._limit_met = False
+        self._found: t.Dict[bytes, Flow] = {}
+        #: how many were, or would be in check mode
+        self.removed = 0
 
-    def run(self, version: int) -> None:
+    def run(self) -> None:
+        """Read, and remove."""
         try:
-            conntrack.read(version, self._collect)
+            conntrack.read(self._version, self._collect)
+            self._remove()
         except _LimitMet:
-            pass
+            self._limit_met = True
+            self._remove()
 
     def _collect(self, flow: Flow) -> None:
-        self._read += 1
         if self._read % _OFTEN == 0 and time.monotonic() > self._deadline:
-            self.limit = "%d seconds" % PATIENCE
             raise _LimitMet
+        self._read += 1
         goes = self._judge.goes(flow)
         self._unknown += goes is None
         if goes:
-            if len(self.found) == MOST:
-                self.limit = "%d connections" % MOST
-                raise _LimitMet
-            self.found[flow.key] = flow
+            self._found[flow.key] = flow
+            if len(self._found) == _OFTEN and not self._check:
+                self._remove()
+
+    def _remove(self) -> None:
+        if self._check:
+            self.removed = len(self._found)
+        elif self._found:
+            self.removed += conntrack.remove(self._version, list(self._found.values()))
+            self._found.clear()
 
     def notes(self) -> t.Iterator[str]:
-        if self.limit:
+        """Return what was not done, for the operator."""
+        if self._limit_met:
+            statistics = conntrack.statistics()
             yield (
-                "flush_conntrack: the limit of %s was met (%d connections read); other connections whose verdict "
-                "changed keep their source address until they end, or until conntrack -D removes them"
-                % (self.limit, self._read)
+                "flush_conntrack: the limit of %d seconds was met: %d connections read, %d %s%s. The rest keeps its "
+                "source address until it ends. To remove the connections of a pod: conntrack -D -f %s -s POD_ADDRESS"
+                % (
+                    PATIENCE,
+                    self._read,
+                    self.removed,
+                    "would be removed" if self._check else "removed",
+                    "" if statistics is None else ", %d still tracked (of all families)" % statistics.tracked,
+                    self._family,
+                )
             )
         if self._unknown:
             yield (
@@ -158,13 +179,38 @@ class _Search:
             )
 
 
+def unread(family: str) -> str:
+    """Return the note that the rules before a change are not known."""
+    return (
+        "flush_conntrack: the rules before the change are not of this collection's form and count as rules that "
+        "masqueraded nothing: connections that they masqueraded keep the address that they have. To remove the "
+        "connections of a pod: conntrack -D -f %s -s POD_ADDRESS" % family
+    )
+
+
+def not_considered(rules: t.Sequence[str]) -> str:
+    """Return the note that rules of other programs may have decided about connections, too."""
+    return (
+        "flush_conntrack: POSTROUTING rules in front of the jump may have decided about the same connections, and were "
+        "not considered, because of their conditions: %s" % "; ".join(rules)
+    )
+
+
 class _Judge:
     """Whether a connection goes."""
 
-    def __init__(self, family: str, before: t.Sequence[Ruleset], after: t.Optional[Ruleset], routes: Routes) -> None:
-        rulesets = [*before, *([after] if after else [])]
+    def __init__(
+        self,
+        family: str,
+        before: t.Sequence[Ruleset],
+        after: t.Optional[Ruleset],
+        routes: Routes,
+        front: t.Sequence[Ruleset],
+    ) -> None:
+        rulesets = [*front, *before, *([after] if after else [])]
         decisions = [_Decisions(ruleset) for ruleset in rulesets]
-        self._before, self._after = decisions[: len(before)], decisions[len(before) :]
+        first, last = len(front), len(front) + len(before)
+        self._before, self._after = decisions[:last], decisions[:first] + decisions[last:]
         self._routes = routes
         self._guarded = any(ruleset.guards for ruleset in rulesets)
         self._marked = _marked(decisions)

@@ -46,11 +46,21 @@ def other_rules(postrouting: t.Sequence[PostroutingRule], jump: int, policy: str
 
 def _is_general(rule: PostroutingRule) -> bool:
     words = rule.words
-    for before, word, value in zip(("",) + words, words, words[1:]):
-        if (word == "-s" and before != "!") or (word == "--mark" and _needs_mark(value, before == "!")):
-            return False
-    # What iptables does not print may be anything.
-    return "--mark" in words or "-m mark" not in conditions(words)
+    return not is_for_marked(rule) and not any(
+        word == "-s" and before != "!" for before, word in zip(("",) + words, words)
+    )
+
+
+def is_for_marked(rule: PostroutingRule) -> bool:
+    """Return whether a rule matches marked traffic only, or no one can tell which marks it asks for."""
+    words = rule.words
+    if "--mark" not in words:
+        # What iptables does not print may be anything.
+        return "-m mark" in conditions(words)
+    return any(
+        word == "--mark" and _needs_mark(value, before == "!")
+        for before, word, value in zip(("",) + words, words, words[1:])
+    )
 
 
 def _needs_mark(mark: str, inverted: bool) -> bool:

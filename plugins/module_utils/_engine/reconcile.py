@@ -21,7 +21,7 @@ from . import backends
 from .backend import ActionKind, Backend, BackendType, CommitRefused, Counters, Managed, Overtaken, Plan, Repair
 from .detect import Node
 from .fixed_addresses import require_addresses, without_missing
-from .open_connections import Flushed, flush
+from .open_connections import Flushed, flush, not_considered, unread
 from .other_nat import remarks, remarks_elsewhere
 from .ruleset import Ruleset, from_config
 from .run_lock import lock
@@ -210,15 +210,21 @@ class _Run:
             changes = [change for change in self._changes if change.family == family]
             if family in self._failed or not any(change.plan.actions for change in changes):
                 continue
-            before = [change.plan.found.ruleset for change in changes if change.plan.found.ruleset]
+            former = [change.plan.former for change in changes]
+            rulesets = [ruleset for each in former for ruleset in each.rulesets]
+            before = [ruleset for ruleset in rulesets if ruleset is not None]
+            front = [ruleset for each in former for ruleset in each.front]
+            unread_front = [rule for each in former for rule in each.unread]
             after = [change.plan.view.ruleset for change in changes if change.backend == self._chosen.name]
             try:
-                done = flush(family, before, after[0] if family in self._families else None, self._check)
+                done = flush(family, before, after[0] if family in self._families else None, self._check, front)
             except NodeError as exc:
                 self._errors.append("%s: flush_conntrack: open connections were not examined: %s" % (family, exc))
                 continue
             self._flushed.append(done)
-            self._plan_notes += ["%s: %s" % (family, note) for note in done.notes]
+            notes = [unread(family)] if None in rulesets else []
+            notes += [not_considered(unread_front)] if unread_front else []
+            self._plan_notes += ["%s: %s" % (family, note) for note in (*notes, *done.notes)]
 
     def _converge(self, backend: Backend, wanted: t.Optional[Ruleset]) -> Change:
         place = (backend.family, backend.name)

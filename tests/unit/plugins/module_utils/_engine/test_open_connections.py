@@ -10,7 +10,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import open_connections
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import iptables_front, open_connections
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import parse_postrouting
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.open_connections import flush
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
@@ -25,7 +26,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PROTOCOL_NUMBERS
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Flow
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Flow, Statistics
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.routes import LOCAL, UNICAST
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,6 +60,7 @@ class Kernel:
         self.clock = 0.0
         monkeypatch.setattr(open_connections.conntrack, "read", self.read)
         monkeypatch.setattr(open_connections.conntrack, "remove", self.remove)
+        monkeypatch.setattr(open_connections.conntrack, "statistics", lambda: self.statistics)
         monkeypatch.setattr(open_connections, "Routes", lambda _version: self)
         monkeypatch.setattr(open_connections.time, "monotonic", lambda: self.clock)
 
@@ -75,6 +77,10 @@ class Kernel:
     def remove(self, _version: int, flows: t.Sequence[Flow]) -> int:
         self.removed += flows
         return len(flows)
+
+    @property
+    def statistics(self) -> Statistics:
+        return Statistics(232, 262144, 0, 0)
 
     def kind(self, address: int) -> int:
         return LOCAL if address == number(NODE) else UNICAST
@@ -306,35 +312,52 @@ def test_rules_that_masquerade_some_protocols_only(monkeypatch: pytest.MonkeyPat
         assert kernel.removed == [udp]
 
 
-def test_time_limit_while_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("check", [True, False])
+def test_time_limit_while_reading(monkeypatch: pytest.MonkeyPatch, check: bool) -> None:
+    """What was found until then is removed, and the note has the figures and a command."""
     kernel = Kernel(monkeypatch, [flow(EXEMPT, key=b"%d" % n) for n in range(1000)])
     look = kernel.read
 
     def slow(version: int, each: t.Callable[[Flow], None]) -> None:
         def one(found: Flow) -> None:
-            kernel.clock += 0.02
+            kernel.clock += 0.015
             each(found)
 
         look(version, one)
 
     monkeypatch.setattr(open_connections.conntrack, "read", slow)
-    done = flush("ipv4", [PLAIN], NARROW, check=True)
-    assert 500 <= done.removed < 1000
-    assert "the limit of 10 seconds was met (512 connections read)" in done.notes[0]
+    done = flush("ipv4", [PLAIN], NARROW, check=check)
+    assert (done.removed, len(kernel.removed)) == (768, 0 if check else 768)
+    assert done.notes == (
+        "flush_conntrack: the limit of 10 seconds was met: 768 connections read, 768 %s, 232 still tracked (of all "
+        "families). The rest keeps its source address until it ends. To remove the connections of a pod: conntrack -D "
+        "-f ipv4 -s POD_ADDRESS" % ("would be removed" if check else "removed"),
+    )
 
 
-def test_time_limit_while_removing(monkeypatch: pytest.MonkeyPatch) -> None:
-    kernel = Kernel(monkeypatch, [flow(EXEMPT, key=b"%d" % n) for n in range(1000)])
-    remove = kernel.remove
+def test_connections_are_removed_while_others_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as there are, and the kernel may show some twice, also those that were removed."""
+    keys = [*range(30000), *range(29990, 30005)]
+    kernel = Kernel(monkeypatch, [flow(EXEMPT, key=b"%d" % n) for n in keys])
+    reads: t.List[int] = []
+    look, remove = kernel.read, kernel.remove
 
-    def slow(version: int, flows: t.Sequence[Flow]) -> int:
-        kernel.clock += 6
-        return remove(version, flows)
+    def counting(version: int, each: t.Callable[[Flow], None]) -> None:
+        def one(found: Flow) -> None:
+            reads.append(len(kernel.removed))
+            each(found)
 
-    monkeypatch.setattr(open_connections.conntrack, "remove", slow)
-    done = flush("ipv4", [PLAIN], NARROW, check=False)
-    assert done.removed == len(kernel.removed) == 512
-    assert "the limit of 10 seconds was met (1000 connections read)" in done.notes[0]
+        look(version, one)
+
+    def once(version: int, flows: t.Sequence[Flow]) -> int:
+        return remove(version, [one for one in flows if one not in kernel.removed[-300:]])
+
+    monkeypatch.setattr(open_connections.conntrack, "read", counting)
+    monkeypatch.setattr(open_connections.conntrack, "remove", once)
+    assert flush("ipv4", [PLAIN], NARROW, check=True) == ("ipv4", 30005, ())
+    assert flush("ipv4", [PLAIN], NARROW, check=False) == ("ipv4", 30005, ())
+    assert reads[-1] >= 29000, "nothing was removed while connections were read"
+    assert len(set(kernel.removed)) == len(kernel.removed) == 30005
 
 
 def test_rules_that_decide_the_same_read_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,6 +387,117 @@ def test_rules_are_applied_where_connections_cannot_be_read(monkeypatch: pytest.
     assert done.changed and machine.nat["iptables_nft", "ipv4"].chains["POSTROUTING"]
     again = reconcile(machine.node(), build({"flush_conntrack": "changed"}))
     assert not again.errors and not again.changed and not again.flushed
+
+
+def test_what_rules_in_front_decide_ours_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranges, sources and interfaces, also inverted ones."""
+    lines = {
+        "-s 10.244.0.0/16 -j MASQUERADE": True,
+        "! -s 10.244.0.0/16 -j MASQUERADE": False,
+        "-s 10.244.0.0/16 ! -d 10.0.0.0/8 -j MASQUERADE": False,
+        "! -d 192.168.0.0/16 ! -o cni0 -j MASQUERADE --random-fully": True,
+        "! -o eth0 -j SNAT --to-source 192.0.2.1": False,
+        "-o eth0 -j ACCEPT": True,
+        "-d 10.99.0.0/16 -j RETURN": True,
+        "-p tcp -m tcp --dport 443 -j RETURN": True,
+        "-p udp -j RETURN": False,
+        "-d 10.99.0.1/32 ! -s 192.0.2.0/24 -j ACCEPT": True,
+        "-m addrtype ! --dst-type LOCAL -j RETURN": True,
+    }
+    for line, decides in lines.items():
+        rules_in_front = parse_postrouting(["-A POSTROUTING " + line])
+        known = iptables_front.front(rules_in_front, rules_in_front, "ipv4")
+        assert not known.unread and len(known.front) == 1, line
+        kernel = Kernel(monkeypatch, [flow(EXEMPT)])
+        done = flush("ipv4", [PLAIN], NARROW, check=False, front=known.front)
+        assert (done.removed, bool(kernel.removed)) == ((0, False) if decides else (1, True)), line
+
+
+def test_rules_in_front_that_cannot_be_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named are those that can decide about unmarked traffic; chains are not followed."""
+    lines = (
+        "-m set --match-set pods src -j MASQUERADE",
+        "-m conntrack --ctstate DNAT -j MASQUERADE",
+        "-j NETMAP --to 192.0.2.0/24",
+        "-m mark --mark 0x4000/0x4000 -j MASQUERADE",
+        "-j KUBE-POSTROUTING",
+        "-m conntrack --ctstate DNAT -j RETURN",
+    )
+    rules_in_front = parse_postrouting(["-A POSTROUTING " + line for line in lines])
+    known = iptables_front.front(rules_in_front, rules_in_front, "ipv4")
+    assert not known.front
+    assert known.unread == tuple("-A POSTROUTING " + lines[number] for number in (0, 1, 2, 5))
+    # What is not there before and afterwards is not common.
+    assert not iptables_front.front(rules_in_front, rules_in_front[3:5], "ipv4").unread
+
+
+def _flushed(machine: Machine, monkeypatch: pytest.MonkeyPatch, flows: t.Sequence[Flow], **options: t.Any) -> t.Any:
+    """Have a policy with C(flush_conntrack), and return the result and the destinations of what was removed."""
+    kernel = Kernel(monkeypatch, flows)
+    done = reconcile(machine.node(), build({"flush_conntrack": "changed", **options}))
+    assert done.changed and not done.errors
+    return done, [str(ipaddress.ip_address(one.destination)) for one in kernel.removed]
+
+
+@pytest.mark.parametrize("backend", ["iptables_nft", "iptables_legacy"])
+def test_chain_of_another_name_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str) -> None:
+    """Renamed by the policy, or left by an earlier agent."""
+    machine = Machine(tmp_path)
+    machine.install(monkeypatch)
+    opened = [flow(EXEMPT, seen=NODE), flow(OUTSIDE, seen=NODE), flow("10.1.1.1")]
+    cases = {"backend": backend, "masquerade_cidrs": ["10.99.0.0/16"]}
+    for former in ("IP-MASQ-AGENT-OLD", "IP-MASQ", "NON-MASQUERADE-DAEMON"):
+        reconcile(machine.node(), build({**cases, "masq_chain": former}))
+        done, removed = _flushed(machine, monkeypatch, opened, backend=backend)
+        assert removed == [EXEMPT], former
+        assert former not in machine.nat[backend, "ipv4"].chains
+        assert not any("flush_conntrack" in note for note in done.notes)
+
+
+@pytest.mark.parametrize("backend", ["iptables_nft", "iptables_legacy"])
+def test_rules_that_cannot_be_read_are_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, backend: str) -> None:
+    machine = Machine(tmp_path)
+    machine.install(monkeypatch)
+    reconcile(machine.node(), build({"backend": backend}))
+    nat = machine.nat[backend, "ipv4"]
+    opened = [flow(EXEMPT, seen=NODE), flow(OUTSIDE), flow("10.1.1.1")]
+    note = (
+        "ipv4: flush_conntrack: the rules before the change are not of this collection's form and count as rules that "
+        "masqueraded nothing: connections that they masqueraded keep the address that they have. To remove the "
+        "connections of a pod: conntrack -D -f ipv4 -s POD_ADDRESS"
+    )
+    nat.chains[worlds.CHAIN].insert(0, "-p tcp -m tcp --tcp-flags SYN SYN -j RETURN")
+    done, removed = _flushed(machine, monkeypatch, opened, backend=backend)
+    assert removed == [OUTSIDE] and note in done.notes
+    # A chain that only some packets meet is not known, either.
+    nat.chains["POSTROUTING"] = ["-p tcp -j " + worlds.CHAIN]
+    done, removed = _flushed(machine, monkeypatch, opened, backend=backend)
+    assert removed == [OUTSIDE] and note in done.notes
+    # What decided nothing is known.
+    for rules_before in ([], ["-j " + worlds.CHAIN]):
+        nat.chains["POSTROUTING"] = list(rules_before)
+        nat.chains[worlds.CHAIN] = []
+        done, removed = _flushed(machine, monkeypatch, opened, backend=backend)
+        assert removed == [OUTSIDE] and note not in done.notes
+
+
+def test_rules_in_front_of_the_jump_are_considered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """If they are there before and afterwards."""
+    machine = Machine(tmp_path)
+    machine.install(monkeypatch)
+    options: t.Dict[str, t.Any] = {"backend": "iptables_nft", "jump_position": "last"}
+    reconcile(machine.node(), build(options))
+    postrouting = machine.nat["iptables_nft", "ipv4"].chains["POSTROUTING"]
+    postrouting.insert(0, "-d 10.99.0.0/24 -j ACCEPT")
+    postrouting.insert(1, "-m set --match-set pods src -j ACCEPT")
+    opened = [flow("10.99.0.1"), flow("10.99.1.1")]
+    done, removed = _flushed(machine, monkeypatch, opened, masquerade_cidrs=["10.99.0.0/16"], **options)
+    assert removed == ["10.99.1.1"]
+    (note,) = [note for note in done.notes if "flush_conntrack" in note]
+    assert note == (
+        "ipv4: flush_conntrack: POSTROUTING rules in front of the jump may have decided about the same connections, "
+        "and were not considered, because of their conditions: -A POSTROUTING -m set --match-set pods src -j ACCEPT"
+    )
 
 
 def test_rules_of_two_backends_count_together(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,75 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Rules of other programs in front of the jump, as rulesets: what they decide, our rules do not.
+
+Evaluated are rules of POSTROUTING itself that end the walk of a packet. Rules for marked traffic (kube-proxy, portmap)
+and the chains that rules lead to are left out.
+"""
+
+from __future__ import annotations
+
+import typing as t
+
+from .backend import Former
+from .iptables_syntax import FINAL_TARGETS, PostroutingRule, parse_rule, shown
+from .other_nat import is_for_marked
+from .ruleset import EVERYTHING, Exempt, Guard, Rule, Ruleset, Skip, from_rules
+
+#: Conditions that are evaluated when they are inverted.
+_INVERTED = ("-s", "-d", "-o")
+
+
+def front(before: t.Sequence[PostroutingRule], after: t.Sequence[PostroutingRule], family: str) -> Former:
+    """Return what is in front of the jump before a change and still is afterwards.
+
+    :param before: the rules in front of it before the change. :param after: after it.
+    """
+    there = [rule.line for rule in after]
+    rulesets, unread = [], []
+    for rule in before:
+        if rule.target not in FINAL_TARGETS or rule.line not in there or is_for_marked(rule):
+            continue
+        ruleset = _as_ruleset(rule, family)
+        if ruleset is None:
+            unread.append(shown(rule.line))
+        else:
+            rulesets.append(ruleset)
+    return Former(front=tuple(rulesets), unread=tuple(unread))
+
+
+def _as_ruleset(rule: PostroutingRule, family: str) -> t.Optional[Ruleset]:
+    """Return the ruleset of one rule. Return None if it has conditions that a ruleset does not have."""
+    if not rule.whole or rule.unprintable:
+        return None
+    plain: t.List[str] = []
+    skipped: t.List[t.Optional[Rule]] = []
+    words = list(rule.words)
+    while words:
+        if words[0] == "!" and len(words) > 2 and words[1] in _INVERTED:
+            skipped.append(_skip(parse_rule(_line(words[1:3] + ["-j", "RETURN"]), family), family))
+            del words[:3]
+        else:
+            plain.append(words.pop(0))
+    main = parse_rule(_line(plain), family)
+    if isinstance(main, (Skip, Exempt)):
+        # What POSTROUTING returns from meets no rule behind.
+        accepted = not (isinstance(main, Skip) and main.redirected)
+        network = main.network or EVERYTHING[family]
+        main = Exempt(network, "ACCEPT", main.source, main.interface, main.service) if accepted else None
+    if main is None or isinstance(main, Guard) or None in skipped:
+        return None
+    return from_rules([*(one for one in skipped if one is not None), main])
+
+
+def _line(words: t.Sequence[str]) -> str:
+    return " ".join(("-A", "POSTROUTING", *words))
+
+
+def _skip(rule: t.Optional[Rule], family: str) -> t.Optional[Rule]:
+    """Return the rule that leaves the same traffic to later rules."""
+    if isinstance(rule, Guard):
+        return Skip(source=rule.source)
+    if isinstance(rule, Exempt):
+        return Skip(None if rule.network == EVERYTHING[family] else rule.network, rule.source, rule.interface)
+    return rule
