@@ -100,13 +100,14 @@ def _decide_set(policy: str, seen: Observation) -> Decision:
 
 
 def decide_node(
-    policy: str, decisions: t.Sequence[Decision], cri_dockerd: bool, strays: t.Sequence[int], wanted: str
+    policy: str, decisions: t.Sequence[Decision], cri_dockerd: bool, strays: t.Sequence[int], wanted: str, named: bool
 ) -> Decision:
     """One decision for the node: the gravest of its kubelets', or what there is to say without any.
 
     :param cri_dockerd: whether cri-dockerd runs kubenet.
     :param strays: kubelets that run; asked for where no service was found.
     :param wanted: what was looked for, for the message.
+    :param named: whether the operator named it. If not, the node may be one before the cluster is installed.
     """
     severity = "fail" if policy == "present" else "warn"
     if cri_dockerd:
@@ -120,6 +121,8 @@ def decide_node(
             "container. The kubelet was not changed. If a service starts it, set the option unit" % strays[0]
         )
         return Decision("unknown", "none", severity, reason)
+    if severity == "warn" and not named:
+        severity = "ok"
     return Decision("no_kubelet", "none", severity, "%s was not found on this node" % wanted)
 
 

@@ -114,7 +114,8 @@ def _take_survey(options: Options, host: Host, node: Node, observed: t.Sequence[
     strays = [] if kubelets else host.processes("kubelet")
     wanted = "the service %s" % options.unit if options.unit else "a kubelet service"
     wanted += "" if options.distribution == "auto" else " of the distribution %s" % options.distribution
-    overall = decide_node(options.policy, decisions, cri_dockerd, strays, wanted)
+    named = bool(options.unit) or options.distribution != "auto"
+    overall = decide_node(options.policy, decisions, cri_dockerd, strays, wanted, named)
     warnings = list(dict.fromkeys(one.reason for one in decisions + [overall] if one.severity == "warn"))
     leftovers: t.List[Leftover] = []
     try:

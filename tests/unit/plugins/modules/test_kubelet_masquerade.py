@@ -131,7 +131,7 @@ def test_a_failure_keeps_its_reasons(node: KubeletNode, monkeypatch: pytest.Monk
 
 
 def test_a_warning_reaches_the_operator(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = run(monkeypatch)
+    done = run(monkeypatch, distribution="k3s")
     assert done["decision"] == "no_kubelet" and done["flag_supported"] is None
     assert all(warning.startswith(os.uname().nodename + ": ") for warning in done["warnings"])
     assert "was not found on this node" in json.dumps(done["warnings"])

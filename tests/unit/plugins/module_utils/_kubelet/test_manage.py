@@ -245,7 +245,15 @@ def test_no_kubelet(node: KubeletNode, policy: str, failed: bool) -> None:
     report = untouched(node, policy=policy)
     assert report.decision == "no_kubelet" and bool(report.failure) is failed
     assert "a kubelet service was not found on this node" in report.reason
-    assert report.warnings == (() if failed else (report.reason,))
+    # As before the cluster is installed.
+    assert report.warnings == ()
+
+
+@pytest.mark.parametrize("named", [{"unit": "kubelet-2"}, {"distribution": "rke2"}])
+def test_a_kubelet_that_was_named_and_is_not_there_is_a_warning(node: KubeletNode, named: t.Dict[str, str]) -> None:
+    report = untouched(node, **named)
+    assert report.decision == "no_kubelet" and report.warnings == (report.reason,)
+    assert list(named.values())[0] in report.reason
 
 
 @pytest.mark.parametrize("policy, failed", [("auto", False), ("present", True), ("absent", True)])
