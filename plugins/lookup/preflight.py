@@ -18,7 +18,8 @@ description:
     networks of C(ip_masq_agent_cluster_cidrs) that would be masqueraded. Hosts with C(ip_masq_agent_state=absent) need
     no policy.
   - Remarks are ranges that another range covers, or that could be one; networks of the cluster that overlap; and
-    hosts that do not agree about which destinations see pod addresses.
+    hosts that do not agree about which destinations see pod addresses. A group whose own value the inventory sets
+    may differ from other groups.
   - A value of the play or the role applies to every host, otherwise the value that the inventory has for the host.
     Equal policies of many hosts are checked once.
 options:
@@ -80,7 +81,7 @@ class LookupModule(LookupBase):
         views = _Views(variables)
         for host in hosts:
             view = views.of(host)
-            values, errors = self._templated(views.given(view), view)
+            values, errors = self._templated(views.given(host, view), view)
             key = repr(sorted(values.items()))
             if key not in seen:
                 seen[key] = check_values(values)
@@ -138,10 +139,7 @@ class _Views:
         """One host's variables, not templated."""
         return {**self._defaults, **self._hostvars.raw_get(host), **self._of_play}
 
-    def given(self, view: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
-        """The role's variables of one host that are not at their defaults: templating all takes seconds for a fleet."""
-        return {
-            name: value
-            for name, value in view.items()
-            if is_public(name) and not (name in self._defaults and value == self._defaults[name])
-        }
+    def given(self, host: str, view: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
+        """The role's variables that are set for one host: templating all takes seconds for a fleet."""
+        names = {*self._hostvars.raw_get(host), *self._of_play}
+        return {name: view[name] for name in names if is_public(name)}

@@ -19,6 +19,10 @@ _CIDRS = PREFIX + "non_masquerade_cidrs"
 _SEEN = ("enable_ipv6", "masq_link_local", "masq_link_local_ipv6")
 
 
+#: Options that say which destinations are exempt.
+_RANGES = ("non_masquerade_cidrs", "nomasq_all_reserved_ranges", "masquerade_cidrs")
+
+
 class _Compared(t.NamedTuple):
     """What is compared of the policy of a host."""
 
@@ -59,7 +63,11 @@ def advice(
     most_first = sorted(alike, key=lambda compared: -len(alike[compared]))
     names = {compared: _name(hosts, groups) for compared, hosts in alike.items()}
     for other in most_first[1:]:
-        for remark in _differences(most_first[0], names[most_first[0]], other, names[other]):
+        # What the inventory sets for whole groups is intended, such as the policy of a rack.
+        intended: t.FrozenSet[str] = frozenset()
+        if _consists_of_groups(alike[other], checked, groups):
+            intended = frozenset.intersection(*(checked[host].given for host in alike[other]))
+        for remark in _differences(most_first[0], names[most_first[0]], other, names[other], intended):
             yield remark, list(checked)
 
 
@@ -81,16 +89,33 @@ def _repeated(compared: _Compared) -> t.Iterator[str]:
         yield text % (PREFIX, inside, wide)
 
 
-def _differences(one: _Compared, here: str, other: _Compared, there: str) -> t.Iterator[str]:
+def _consists_of_groups(
+    hosts: t.Sequence[str], checked: t.Collection[str], groups: t.Mapping[str, t.Sequence[str]]
+) -> bool:
+    """Whether some hosts are all hosts of one or several groups, of those that are checked."""
+    left = set(hosts)
+    for group, members in groups.items():
+        concerned = set(members) & set(checked)
+        if group not in ("all", "ungrouped") and concerned <= set(hosts):
+            left -= concerned
+    return not left
+
+
+def _differences(
+    one: _Compared, here: str, other: _Compared, there: str, intended: t.FrozenSet[str]
+) -> t.Iterator[str]:
     """What two policies disagree about.
 
     :param here: the hosts that have the first.
     :param there: the hosts that have the second.
+    :param intended: options of the second that differ on purpose.
     """
     for option, ours, theirs in zip(_SEEN, one.seen, other.seen):
-        if ours != theirs:
+        if ours != theirs and option not in intended:
             values = (str(ours).lower(), here, str(theirs).lower(), there)
             yield "%s%s differs: %s on %s, %s on %s" % (PREFIX, option, *values)
+    if intended.intersection(_RANGES):
+        return
     for more, inside, less, outside in ((one, here, other, there), (other, there, one, here)):
         only = uncovered(more.exempt, less.exempt)
         if only:

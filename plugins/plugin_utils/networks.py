@@ -42,6 +42,21 @@ def uncovered(networks: t.Any, covering: t.Any) -> t.List[str]:
     return [str(network) for network in (ours - theirs).iter_cidrs()]
 
 
+def uncovered_entries(networks: t.Sequence[str], covering: t.Sequence[str]) -> t.Iterator[t.Tuple[str, t.List[str]]]:
+    """Each network that others do not cover, and the parts of it that they do not.
+
+    :param networks: as :func:`read_networks` returns them.
+    :raises ConfigError: netaddr is missing.
+    """
+    if MISSING:
+        raise ConfigError(MISSING)
+    theirs = netaddr.IPSet(covering)
+    for network in networks:
+        left = [str(part) for part in (netaddr.IPSet([network]) - theirs).iter_cidrs()]
+        if left:
+            yield network, left
+
+
 def said_twice(networks: t.Sequence[str]) -> t.Iterator[t.Tuple[t.List[str], str]]:
     """Entries that one network would do for, and that network, which may be an entry too.
 

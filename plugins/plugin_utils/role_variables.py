@@ -21,7 +21,8 @@ from ..module_utils._errors import ConfigError
 from ..module_utils._policy import spans
 from ..module_utils._policy.policy import POLICY_OPTIONS, Config, build, split_lists
 from ..module_utils._policy.values import Network
-from .networks import read_networks, uncovered
+from .names import first_of
+from .networks import read_networks, uncovered, uncovered_entries
 
 PREFIX = "ip_masq_agent_"
 #: Of the role ip_masq_windows, whose variables are beside those of the policy.
@@ -91,6 +92,8 @@ class Checked(t.NamedTuple):
     policy: t.Optional[Config] = None
     #: ip_masq_agent_cluster_cidrs
     cluster: t.Tuple[str, ...] = ()
+    #: the options that are set, without the prefix
+    given: t.FrozenSet[str] = frozenset()
 
 
 def check_values(values: t.Mapping[str, t.Any]) -> Checked:
@@ -117,7 +120,7 @@ def check_values(values: t.Mapping[str, t.Any]) -> Checked:
         cluster = tuple(_exempt_cluster(options["cluster_cidrs"], policy))
     except ConfigError as exc:
         return Checked((str(exc),))
-    return Checked(policy=policy, cluster=cluster)
+    return Checked(policy=policy, cluster=cluster, given=frozenset(name[len(PREFIX) :] for name in given))
 
 
 def _exempt_cluster(networks: t.Any, policy: Config) -> t.List[str]:
@@ -128,14 +131,18 @@ def _exempt_cluster(networks: t.Any, policy: Config) -> t.List[str]:
     try:
         cluster = read_networks(networks)
         # Without any, netaddr is not needed.
-        left = uncovered(cluster, exempt(policy.non_masquerade_cidrs, policy.masquerade_cidrs)) if cluster else []
+        covering = exempt(policy.non_masquerade_cidrs, policy.masquerade_cidrs) if cluster else []
+        # As they are written: merged, they would be networks that are in no inventory.
+        left = list(uncovered_entries(cluster, covering)) if cluster and uncovered(cluster, covering) else []
     except ConfigError as exc:
         raise ConfigError("%scluster_cidrs: %s" % (PREFIX, exc)) from None
     if left:
-        remedy = "add it to %snon_masquerade_cidrs" % PREFIX
+        it = "it" if len(left) == 1 else "them"
+        remedy = "add %s to %snon_masquerade_cidrs" % (it, PREFIX)
         if policy.masquerade_cidrs:
-            remedy += ", or remove it from %smasquerade_cidrs" % PREFIX
-        raise ConfigError("%s of %scluster_cidrs would be masqueraded: %s" % (", ".join(left), PREFIX, remedy))
+            remedy += ", or remove %s from %smasquerade_cidrs" % (it, PREFIX)
+        named = [entry if parts == [entry] else "%s (part of %s)" % (first_of(parts), entry) for entry, parts in left]
+        raise ConfigError("%s of %scluster_cidrs would be masqueraded: %s" % (first_of(named), PREFIX, remedy))
     return cluster
 
 

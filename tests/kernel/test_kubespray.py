@@ -178,7 +178,7 @@ def test_the_inventory_comes_before_what_is_derived(tmp_path: Path) -> None:
         fleet.group_vars["kube_node"] = {"ip_masq_agent_non_masquerade_cidrs": ["100.64.0.0/18"]}
         refused = kubespray.play("cluster", ["kubespray"])
         assert refused.rc == 2 and not exempt(fleet.nodes["n1"])
-        assert "100.65.0.0/18, fd85:ee78:d8a6:8607::1000/116, fd85:ee78:d8a6:8607::1:0/112 of ip_masq_" in refused.said
+        assert "fd85:ee78:d8a6:8607::1:0/112, 100.65.0.0/18, fd85:ee78:d8a6:8607::1000/116 of ip_masq_" in refused.said
 
         fleet.group_vars["all"].update(ip_masq_agent_enable_ipv6=False, ip_masq_agent_cluster_cidrs=["100.64.0.0/18"])
         fleet.group_vars["all"]["ip_masq_agent_non_masquerade_cidrs"] = ["100.64.0.0/10", "100.64.0.0/18"]

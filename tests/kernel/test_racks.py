@@ -118,4 +118,5 @@ def test_packets_through_the_racks_look_as_the_example_says(tmp_path: Path) -> N
             options = {"ip_masq_agent_backend": backend, "ip_masq_agent_verify": verify}
             played = fleet.type("%s -e '%s'" % (command, json.dumps(options)), folder=ROOT)
             assert played.rc == 0 and sorted(played.recap) == names, played.said
+            assert " differs: " not in played.said, "what a rack has of its own is intended"
             assert lab.seen(destinations) == expected, backend

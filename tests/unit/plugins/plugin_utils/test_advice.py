@@ -19,13 +19,13 @@ CIDRS = "ip_masq_agent_non_masquerade_cidrs"
 GROUPS = {"all": ["n1", "n2", "n3", "n4"], "kube_control_plane": ["n1"], "kube_node": ["n2", "n3"]}
 
 
-def advice(*hosts: t.Mapping[str, t.Any]) -> t.List[str]:
+def advice(*hosts: t.Mapping[str, t.Any], groups: t.Mapping[str, t.Sequence[str]] = GROUPS) -> t.List[str]:
     """The remarks about n1, n2, ..., with these variables, named without the prefix."""
     checked = {}
     for number, options in enumerate(hosts, 1):
         checked["n%d" % number] = check_values({PREFIX + name: value for name, value in options.items()})
         assert not checked["n%d" % number].errors
-    return ["%s (%s)" % (remark, " ".join(names)) for remark, names in module.advice(checked, GROUPS)]
+    return ["%s (%s)" % (remark, " ".join(names)) for remark, names in module.advice(checked, groups)]
 
 
 def cidrs(*ranges: str, **options: t.Any) -> t.Dict[str, t.Any]:
@@ -75,22 +75,40 @@ def test_networks_of_a_cluster_that_overlap_are_named(inside: str) -> None:
 
 
 def test_what_hosts_and_groups_disagree_about_is_named() -> None:
+    groups = {"all": ["n1", "n2", "n3", "n4"], "kube_node": ["n2", "n3"]}
     most, other = cidrs("10.0.0.0/8", "100.64.0.0/10"), cidrs("10.0.0.0/9", "192.168.0.0/16", masq_link_local=True)
-    found = [line.replace(" (n1 n2 n3)", "") for line in advice(other, most, most)]
+    found = [line.replace(" (n1 n2 n3)", "") for line in advice(other, most, most, groups=groups)]
     assert found == [
-        "ip_masq_agent_masq_link_local differs: false on kube_node, true on kube_control_plane",
-        CIDRS + " differs: 10.128.0.0/9, 100.64.0.0/10 is exempt on kube_node, and not on kube_control_plane",
-        CIDRS + " differs: 192.168.0.0/16 is exempt on kube_control_plane, and not on kube_node",
+        "ip_masq_agent_masq_link_local differs: false on kube_node, true on n1",
+        CIDRS + " differs: 10.128.0.0/9, 100.64.0.0/10 is exempt on kube_node, and not on n1",
+        CIDRS + " differs: 192.168.0.0/16 is exempt on n1, and not on kube_node",
     ]
     excepted = cidrs("10.0.0.0/8", masquerade_cidrs=["10.20.0.0/16"])
-    assert advice(excepted, cidrs("10.0.0.0/8"), cidrs("10.0.0.0/8")) == [
-        CIDRS + " differs: 10.20.0.0/16 is exempt on kube_node, and not on kube_control_plane (n1 n2 n3)",
+    assert advice(excepted, cidrs("10.0.0.0/8"), cidrs("10.0.0.0/8"), groups=groups) == [
+        CIDRS + " differs: 10.20.0.0/16 is exempt on kube_node, and not on n1 (n1 n2 n3)",
     ]
     # The same addresses in other words are no difference; hosts that are no group have their names.
     same = cidrs("10.0.0.0/9", "10.128.0.0/9")
     assert [line for line in advice(cidrs("10.0.0.0/8"), same, same, {}) if "differs" in line] == [
         CIDRS + " differs: 172.16.0.0/12, 192.168.0.0/16 is exempt on n4, and not on kube_node (n1 n2 n3 n4)",
     ]
+
+
+#: Two racks of two nodes, and two of one.
+RACKS = {"kube_node": ["n1", "n2", "n3", "n4"], "rack_a": ["n1", "n2"], "rack_b": ["n3"], "rack_c": ["n4", "n9"]}
+
+
+def test_what_the_inventory_sets_for_whole_groups_is_intended() -> None:
+    own = cidrs("10.0.0.0/8", "192.0.2.0/24", enable_ipv6=True)
+    for others in ([own, own], [own, cidrs("10.9.0.0/16")]):
+        assert advice({}, {}, *others, groups=RACKS) == [], others
+    # An option that is not set for the group may have been forgotten there.
+    most = cidrs("10.0.0.0/8", enable_ipv6=True)
+    (found,) = advice(most, most, cidrs("10.9.0.0/16"), groups=RACKS)
+    assert found == "ip_masq_agent_enable_ipv6 differs: true on rack_a, false on rack_b (n1 n2 n3)"
+    # So may the whole policy, and a host that differs from its group is no rack.
+    assert [line for line in advice(most, most, {}, groups=RACKS) if CIDRS in line]
+    assert [line for line in advice(most, own, most, most, groups=RACKS) if CIDRS in line]
 
 
 def test_without_netaddr_a_list_is_not_compared_and_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

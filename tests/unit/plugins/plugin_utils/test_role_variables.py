@@ -125,12 +125,18 @@ def test_good_values_are_accepted(options: t.Dict[str, t.Any]) -> None:
                 "masquerade_cidrs": ["10.1.0.0/16"],
                 "non_masquerade_cidrs": ["10.0.0.0/8", "10.1.128.0/17"],
             },
-            "10.1.0.0/17 of ip_masq_agent_cluster_cidrs would be masqueraded: add it to "
+            "10.1.0.0/17 (part of 10.1.0.0/16) of ip_masq_agent_cluster_cidrs would be masqueraded: add it to "
             "ip_masq_agent_non_masquerade_cidrs, or remove it from ip_masq_agent_masquerade_cidrs",
         ),
         (
             {"cluster_cidrs": ["10.233.64.0/18", "100.64.0.0/10"]},
             "100.64.0.0/10 of ip_masq_agent_cluster_cidrs would be masqueraded: add it to ip_masq_agent_non_masquerade",
+        ),
+        # 192.0.2.2/31 is in no inventory.
+        (
+            {"cluster_cidrs": ["192.0.2.3/32", "192.0.2.2/32", *("203.0.113.%d/32" % (2 * n) for n in range(9))]},
+            "192.0.2.3/32, 192.0.2.2/32, 203.0.113.0/32, 203.0.113.2/32, 203.0.113.4/32 and 6 more of ip_masq_agent_"
+            "cluster_cidrs would be masqueraded: add them to ip_masq_agent_non_masquerade_cidrs",
         ),
         (
             {"cluster_cidrs": ["10.1.0.0/8"]},
