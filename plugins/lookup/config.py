@@ -36,7 +36,7 @@ import typing as t
 from ansible.plugins.lookup import LookupBase
 
 from ..module_utils._policy.policy import POLICY_OPTIONS
-from ..plugin_utils.role_variables import PREFIX, config_file_keys
+from ..plugin_utils.role_variables import PREFIX, config_file_keys, decrypted
 
 
 class LookupModule(LookupBase):
@@ -52,5 +52,5 @@ class LookupModule(LookupBase):
         templated: t.Dict[str, t.Any] = {}
         for name in names:
             if name in variables:
-                templated.update(self._templar.template({name: variables[name]}))
+                templated.update(decrypted(self._templar.template({name: variables[name]})))
         return [config_file_keys({name: value for name, value in templated.items() if value != variables.get("omit")})]

@@ -62,7 +62,7 @@ from ansible.plugins.lookup import LookupBase
 
 from ..plugin_utils.advice import advice
 from ..plugin_utils.names import some_of
-from ..plugin_utils.role_variables import Checked, check_values, is_public, role_defaults, unknown_names
+from ..plugin_utils.role_variables import Checked, check_values, decrypted, is_public, role_defaults, unknown_names
 
 
 class LookupModule(LookupBase):
@@ -110,9 +110,10 @@ class LookupModule(LookupBase):
         for name, value in values.items():
             try:
                 # In a mapping, because ansible-core 2.19 and later refuse `omit` on its own.
-                templated.update(templar.template({name: value}))
+                templated.update(decrypted(templar.template({name: value})))
             except AnsibleError as exc:
-                errors.append("%s: %s" % (name, exc))
+                # Behind the first line Ansible shows the place in its own files where the value is used.
+                errors.append("%s: %s" % (name, str(exc).partition("\n")[0]))
         return {name: value for name, value in templated.items() if value != view.get("omit")}, errors
 
 
@@ -132,7 +133,7 @@ class _Views:
         self._of_play = {
             name: value
             for name, value in variables.items()
-            if name != "vars" and not (name in explained and value == explained[name])
+            if name != "vars" and not (name in explained and _equal(value, explained[name]))
         }
 
     def of(self, host: str) -> t.Dict[str, t.Any]:
@@ -143,3 +144,11 @@ class _Views:
         """The role's variables that are set for one host: templating all takes seconds for a fleet."""
         names = {*self._hostvars.raw_get(host), *self._of_play}
         return {name: view[name] for name in names if is_public(name)}
+
+
+def _equal(one: t.Any, other: t.Any) -> bool:
+    """Whether two values are the same. Text of a vault without its password cannot be compared, and counts as such."""
+    try:
+        return bool(one is other or one == other)
+    except AnsibleError:
+        return True

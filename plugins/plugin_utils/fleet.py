@@ -20,6 +20,7 @@ ASKED = PREFIX + "_asked"
 #: The playbooks that apply a policy: that of the inventory, and one that is derived from kubespray's variables.
 _APPLY, _KUBESPRAY = "kubenode.ip_masq.apply", "kubenode.ip_masq.kubespray"
 _OPTIONS = {key.key: key for key in POLICY_OPTIONS}
+_CLOSED = re.compile(r"Shared connection to \S+ closed")
 #: Origins of policies that advice names.
 _NAMED = 3
 
@@ -208,7 +209,7 @@ def _findings(
         yield "unreachable", asked.get("msg", "")
         return
     if "installed" not in asked:
-        yield "not checked", asked.get("msg", "the module returned nothing")
+        yield "not checked", _module_failure(asked)
         return
     if not asked["installed"]:
         if wanted != "absent":
@@ -229,6 +230,19 @@ def _findings(
     last = report.get("last_verification")
     if last and last["conflicts"]:
         yield CONFLICTS, "verification of %s: %s" % (_utc(last["time"]), last["summary"])
+
+
+def _module_failure(asked: t.Mapping[str, t.Any]) -> str:
+    """Why the module did not run: the words of the shell or of Python, which Ansible keeps beside its message."""
+    message = str(asked.get("msg", "the module returned nothing"))
+    for name in ("module_stderr", "module_stdout"):
+        # ssh -tt adds a line of its own.
+        lines = [line for line in str(asked.get(name, "")).splitlines() if line.strip() and not _CLOSED.match(line)]
+        if lines:
+            # A traceback ends with its error; what a shell says begins with it.
+            words = lines[-1] if any(line.startswith("Traceback") for line in lines) else lines[0]
+            return "%s (%s)" % (words.strip(), message)
+    return message
 
 
 def _differences(asked: t.Mapping[str, t.Any]) -> t.Iterator[str]:

@@ -46,6 +46,20 @@ def role_defaults() -> t.Dict[str, t.Any]:
     return {name: about["default"] for name, about in role_options().items() if "default" in about}
 
 
+def decrypted(value: t.Any) -> t.Any:
+    """A value with text in place of what ansible-core before 2.19 has for text of a vault: a sequence of its own.
+
+    :raises AnsibleError: it cannot be decrypted.
+    """
+    if isinstance(value, (str, bytes)):
+        return value
+    if isinstance(value, t.Mapping):
+        return {key: decrypted(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [decrypted(one) for one in value]
+    return str(value) if isinstance(value, t.Sequence) else value
+
+
 def config_file_keys(values: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
     """The keys of the agent's config file for a host, as the role's variables set them.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible.parsing.vault import VaultLib, VaultSecret
 from support.playbook_run import ansible_playbook
 
 #: An attempt to reach one of the hosts is UNREACHABLE.
@@ -96,6 +97,47 @@ def test_an_unknown_variable_is_refused_once(inventory: Inventory, playbook: str
     assert status == 2 and said.count("fatal: ") == 1
     assert "the nearest is ip_masq_agent_non_masquerade_cidrs" in said
     assert "(n1" not in said, "all of them have it"
+
+
+#: Shows the config file that follows from the variables of each host.
+CONFIG = """
+- hosts: kube_node
+  gather_facts: false
+  tasks:
+    - debug:
+        msg: "{{ lookup('kubenode.ip_masq.config').nonMasqueradeCIDRs | to_json }}"
+"""
+
+
+def write_vaulted(inventory: Inventory, text: str) -> t.Tuple[str, str]:
+    """Have all hosts take their ranges from a vault, one of a list for the first host; the option with the password."""
+    (inventory.folder / "password").write_text("secret\n")
+    for folder, name, before in (("group_vars", "kube_node", ""), ("host_vars", "n1", "- 10.9.0.0/16\n  - ")):
+        vault = VaultLib([("default", VaultSecret(b"secret"))]).encrypt(text).decode("ascii")
+        lines = "%s:%s!vault |\n" % (CIDRS, "\n  " + before if before else " ")
+        lines += "".join("          %s\n" % line for line in vault.splitlines())
+        (inventory.folder / folder).mkdir(exist_ok=True)
+        (inventory.folder / folder / (name + ".yml")).write_text(lines)
+    return "--vault-password-file", str(inventory.folder / "password")
+
+
+def test_ranges_from_a_vault_are_read_as_others(inventory: Inventory) -> None:
+    option = write_vaulted(inventory, "10.0.0.0/8,100.64.0.0/10")
+    status, said = inventory.play(CONFIG, *option)
+    shown = [json.loads(json.loads(text)) for text in re.findall(r'"msg": (".*")', said)]
+    assert status == 0 and shown.count(["10.0.0.0/8", "100.64.0.0/10"]) == 3, said
+    assert ["10.9.0.0/16", "10.0.0.0/8,100.64.0.0/10"] in shown
+    option = write_vaulted(inventory, "10.0.0.1/8,100.64.0.0/10")
+    status, said = inventory.play("apply", "-e", NAMES, *option)
+    assert status == 2 and CIDRS + ": '10.0.0.1/8' has host bits set" in said, said
+
+
+def test_a_missing_password_of_a_vault_is_one_line_with_the_variable(inventory: Inventory) -> None:
+    write_vaulted(inventory, "10.0.0.0/8")
+    (inventory.folder / "group_vars/kube_node.yml").unlink()
+    status, said = inventory.play("apply", "-e", NAMES)
+    (line,) = re.findall(r'(?m)^ +"(ip_masq_.*)"$', said)
+    assert status == 2 and re.fullmatch(CIDRS + r": .*no vault secrets found\.? \(n1\)", line), said
 
 
 @pytest.mark.parametrize("playbook", ["apply", "status"])

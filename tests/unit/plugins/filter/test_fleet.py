@@ -36,6 +36,31 @@ LINES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Optional[str]]] = {
         "unreachable: Failed to connect via ssh",
     ),
     "no Python": ({"failed": False, "msg": "python3: not found"}, "not checked: python3: not found"),
+    "no Python, in the words of the shell": (
+        {
+            "failed": False,
+            "module_stderr": "/bin/sh: 1: /usr/bin/python3: not found\n",
+            "module_stdout": "",
+            "msg": "The module failed to execute correctly, you probably need to set the interpreter.",
+        },
+        "not checked: /bin/sh: 1: /usr/bin/python3: not found (The module failed to execute correctly, you probably "
+        "need to set the interpreter.)",
+    ),
+    "no Python, through a terminal": (
+        {
+            "module_stderr": "Shared connection to 192.0.2.1 closed.\r\n",
+            "module_stdout": "/bin/sh: 1: /usr/bin/python3: not found\r\nmore\r\n",
+            "msg": "MODULE FAILURE",
+        },
+        "not checked: /bin/sh: 1: /usr/bin/python3: not found (MODULE FAILURE)",
+    ),
+    "a Python that fails": (
+        {
+            "module_stderr": "Traceback (most recent call last):\n  File x\nImportError: no zlib\n",
+            "msg": "MODULE FAILURE",
+        },
+        "not checked: ImportError: no zlib (MODULE FAILURE)",
+    ),
     "not installed": ({"installed": False}, "not installed: run kubenode.ip_masq.apply"),
     "no report": (
         {"installed": True, "problems": ["ip-masq-agent status: requires root"], "pending": [], "differs": []},
