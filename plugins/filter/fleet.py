@@ -61,9 +61,10 @@ import typing as t
 
 from ansible.utils.unsafe_proxy import wrap_var
 
-from ..plugin_utils.fleet import ASKED, advise, judge, off
+from ..plugin_utils.fleet import ASKED, advise, judge, off, reported_policy
 from ..plugin_utils.fleet_files import as_csv, as_json
 from ..plugin_utils.fleet_html import as_html
+from ..plugin_utils.fleet_policies import name_policies
 from ..plugin_utils.fleet_text import summary, table
 from ..plugin_utils.role_variables import PREFIX
 
@@ -76,6 +77,8 @@ def fleet(
     answers = {host: view.get(ASKED) for host, view in views.items()}
     advice = advise(answers.values(), playbook)
     nodes = [judge(host, answers[host], view.get(PREFIX + "state"), advice) for host, view in views.items()]
+    policies = {host: reported_policy(asked) for host, asked in answers.items()}
+    nodes = name_policies(nodes, {host: view.get("group_names") or () for host, view in views.items()}, policies)
     wrong = off(nodes)
     found: t.Dict[str, t.Any] = {
         "lines": summary(nodes),

@@ -68,6 +68,8 @@ class Node(t.NamedTuple):
     verified_at: str = ""
     #: whether the node was queried
     queried: bool = True
+    #: its policy for people, with the hash; empty if none is reported
+    policy_name: str = ""
 
     @property
     def name(self) -> str:
@@ -310,6 +312,14 @@ def _utc(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
+def reported_policy(asked: t.Any) -> t.Any:
+    """The policy that the agent of a node reports, by option; None if there is none."""
+    try:
+        return asked["report"]["config"]
+    except (KeyError, TypeError):
+        return None
+
+
 def by_state(nodes: t.Iterable[Node]) -> t.List[Group]:
     """Every node in one group, worst first."""
     found: t.Dict[str, t.List[Node]] = {}
@@ -337,6 +347,11 @@ def _with_example(nodes: t.Sequence[Node]) -> Group:
 def by_trait(nodes: t.Iterable[Node], trait: str) -> t.List[Group]:
     """The nodes that report one of :data:`TRAITS` by its values, most nodes first."""
     return _most_first((value, node) for node in nodes for value in dict.fromkeys(node.traits.get(trait, ())))
+
+
+def named(trait: str, group: Group) -> str:
+    """A value that nodes report, for people."""
+    return (group.nodes[0].policy_name if trait == "policy" else "") or group.value
 
 
 def _most_first(pairs: t.Iterable[t.Tuple[str, Node]]) -> t.List[Group]:

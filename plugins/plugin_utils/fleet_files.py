@@ -47,6 +47,7 @@ def _as_data(node: Node) -> t.Dict[str, t.Any]:
         "state": node.state,
         "findings": [finding._asdict() for finding in node.findings],
         "traits": {trait: list(values) for trait, values in node.traits.items()},
+        "policy_name": node.policy_name or None,
         "verified_at": node.verified_at or None,
         "drift_repaired": node.repaired,
     }

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import typing as t
 
-from .fleet import CONFLICTS, GOOD, STATES, TRAITS, Node, as_declared, by_kind, by_state, by_trait
+from .fleet import CONFLICTS, GOOD, STATES, TRAITS, Node, as_declared, by_kind, by_state, by_trait, named
 from .names import cut, some_of, thousands
 
 #: Characters of a list of hosts, and of a reason in the list of groups.
@@ -193,7 +193,7 @@ def _traits(nodes: t.Sequence[Node]) -> _Markup:
     for trait in TRAITS:
         groups = by_trait(nodes, trait)
         for number, group in enumerate(groups[:_LISTED]):
-            rows.append(_trait_row("" if number else trait, cut(group.value, _REASON), group.hosts))
+            rows.append(_trait_row("" if number else trait, cut(named(trait, group), _REASON), group.hosts))
         left = list(dict.fromkeys(name for group in groups[_LISTED:] for name in group.hosts))
         if left:
             rows.append(_trait_row("", "%s other values" % thousands(len(groups) - _LISTED), left))
@@ -223,6 +223,7 @@ def _node_row(node: Node) -> _Markup:
     agent, backend, policy, verification = (
         ", ".join(node.traits.get(trait, ())) for trait in ("agent", "backend", "policy", "verification")
     )
+    policy = node.policy_name or policy
     return _row(
         _tag("th", _tag("code", node.name), scope="row"),
         _tag("td", node.state, class_="state " + _tone(node.state)),

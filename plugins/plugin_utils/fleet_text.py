@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .fleet import Group, Node, as_declared, by_kind, by_reason, by_state, by_trait
+from .fleet import Group, Node, as_declared, by_kind, by_reason, by_state, by_trait, named
 from .names import cut, some_of, thousands
 
 #: Characters of a line.
@@ -66,7 +66,7 @@ def _rows(nodes: t.Sequence[Node], trait: str, values: int) -> t.Iterator[t.Tupl
     groups = by_trait(nodes, trait)
     shown = groups if len(groups) <= values else groups[: values - 1]
     for group in shown:
-        yield cut("%s %s" % (trait, group.value), _FIRST), group.hosts
+        yield cut("%s %s" % (trait, named(trait, group)), _FIRST), group.hosts
     left = groups[len(shown) :]
     if left:
         others = dict.fromkeys(host for group in left for host in group.hosts)

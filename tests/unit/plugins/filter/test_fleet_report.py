@@ -238,5 +238,46 @@ def test_one_answer_that_is_not_understood_hides_no_other() -> None:
     ]
 
 
+def with_policy(digest: str, **policy: t.Any) -> t.Dict[str, t.Any]:
+    """The answer of a node with this policy."""
+    ranges = {"sources": ["/etc/x"], "problem": None, "non_masquerade_cidrs": ["10.0.0.0/8"], "exemption": "return"}
+    return asked({"policy_hash": digest, "config": {**ranges, **policy}})
+
+
+def test_policies_have_names_that_people_know() -> None:
+    answers = {"n%d" % number: with_policy("a" * 12) for number in range(1, 6)}
+    answers.update(
+        n6=with_policy("b" * 12, exemption="enforce"),
+        n7=with_policy("b" * 12, exemption="enforce"),
+        n8=with_policy("c" * 12, non_masquerade_cidrs=["192.0.2.0/24", "10.9.0.0/16", "10.7.0.0/16"], enable_ipv6=True),
+        n9=asked({"policy_hash": "d" * 12}),
+        n10={"installed": False},
+    )
+    # n10 has no policy, and so does not keep rack_b from being a name.
+    groups = {"rack_a": [1, 2, 3], "gateways": [4, 5], "rack_b": [6, 7, 10], "rack_c": [8, 9]}
+    hostvars = {
+        host: {
+            ASKED: answer,
+            "group_names": ["all", *(name for name, members in groups.items() if int(host[1:]) in members)],
+        }
+        for host, answer in answers.items()
+    }
+    found = fleet(list(answers), hostvars, NOW)
+    names = {
+        "rack_a, gateways (aaaaaaaaaaaa)": "n[1-5]",
+        "rack_b (bbbbbbbbbbbb)": "n[6-7]",
+        "with 192.0.2.0/24, 10.9.0.0/16 and 1 more, without 10.0.0.0/8, enable_ipv6 true (cccccccccccc)": "n8",
+        "dddddddddddd": "n9",
+    }
+    rows = [line for line in found["table"] if line.startswith("policy ")]
+    assert [line.split()[-1] for line in rows] == list(names.values())
+    for line, name in zip(rows, names):
+        assert line.startswith("policy " + (name if len(name) < 38 else name[:34].rstrip() + "...")), line
+    page = "".join(Page(found["files"]["report.html"]).text)
+    assert all(name in page for name in names)
+    data = {one["host"]: one["policy_name"] for one in json.loads(found["files"]["report.json"])["hosts"]}
+    assert data["n1"] == next(iter(names)) and data["n10"] is None
+
+
 def test_files_are_made_only_when_asked_for() -> None:
     assert "files" not in fleet(["n1"], {"n1": {ASKED: asked()}})

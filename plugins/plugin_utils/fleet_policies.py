@@ -1,0 +1,73 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Names for the policies of a fleet: the groups of the inventory that have one, or what differs from most nodes."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .fleet import Group, Node, by_trait
+from .names import cut, one_line
+
+#: Groups of a name, entries of a list, characters of what differs.
+_GROUPS, _ENTRIES, _DIFFERENCE = 3, 2, 80
+#: What an agent reports beside its policy.
+_NO_OPTIONS = ("sources", "problem")
+
+
+def name_policies(
+    nodes: t.Sequence[Node], groups: t.Mapping[str, t.Sequence[str]], policies: t.Mapping[str, t.Any]
+) -> t.List[Node]:
+    """Return the nodes with names for their policies.
+
+    :param groups: host -> the groups that it is in.
+    :param policies: host -> the policy that its agent reports, by option.
+    """
+    found = by_trait(nodes, "policy")
+    reporting = {node.host for group in found for node in group.nodes}
+    members: t.Dict[str, t.Set[str]] = {}
+    for host in reporting:
+        for name in groups.get(host, ()):
+            members.setdefault(str(name), set()).add(host)
+    names: t.Dict[str, str] = {}
+    for group in found:
+        name = _groups(group, members) or _difference(policies, found[0], group)
+        names.update((node.host, "%s (%s)" % (name, group.value) if name else group.value) for node in group.nodes)
+    return [node._replace(policy_name=names.get(node.host, "")) for node in nodes]
+
+
+def _groups(group: Group, members: t.Mapping[str, t.Set[str]]) -> str:
+    """The groups of the inventory that are all nodes with a policy, the largest first; empty if there are none."""
+    left = {node.host for node in group.nodes}
+    names = []
+    for name, hosts in sorted(members.items(), key=lambda pair: (-len(pair[1]), pair[0])):
+        if name not in ("all", "ungrouped") and left >= hosts:
+            names.append(one_line(name))
+            left -= hosts
+    return ", ".join(names) if not left and len(names) <= _GROUPS else ""
+
+
+def _difference(policies: t.Mapping[str, t.Any], most: Group, other: Group) -> str:
+    """What a policy has that the most frequent one has not; empty if that is not known."""
+    here, there = (policies.get(group.nodes[0].host) for group in (other, most))
+    if other is most or not isinstance(here, dict) or not isinstance(there, dict):
+        return ""
+    parts = []
+    for option in here:
+        ours, theirs = here[option], there.get(option)
+        if option in _NO_OPTIONS or ours == theirs:
+            continue
+        if isinstance(ours, list) and isinstance(theirs, list):
+            for word, entries in (("with", _without(ours, theirs)), ("without", _without(theirs, ours))):
+                if entries:
+                    parts.append("%s %s" % (word, entries))
+        else:
+            parts.append("%s %s" % (option, str(ours).lower() if isinstance(ours, bool) else ours))
+    return cut(one_line(", ".join(parts)), _DIFFERENCE)
+
+
+def _without(ours: t.Sequence[t.Any], theirs: t.Sequence[t.Any]) -> str:
+    entries = [str(entry) for entry in ours if entry not in theirs]
+    left = len(entries) - _ENTRIES
+    return ", ".join(entries[:_ENTRIES]) + (" and %d more" % left if left > 0 else "")
