@@ -14,6 +14,8 @@ import typing as t
 
 from .import_collection import ROOT
 
+VERSION = re.findall(r'(?m)^VERSION = "(.*)"$', (ROOT / "plugins/module_utils/_version.py").read_text())[0]
+
 PAGES = sorted(
     (
         *ROOT.glob("*.md"),
@@ -45,12 +47,15 @@ ELSEWHERE = {
     ),
 }
 
+#: What ansible-galaxy needs to install this version.
+_PRE_RELEASE = ":==" + VERSION if "-" in VERSION else ""
+
 _GALAXY = "needs Galaxy; tools/setup installs the built artefact by the same command with --offline"
 _NODES = "boots three nodes; `make test-molecule` goes through the same steps as `molecule test`"
 _CLUSTER = "needs an API server"
 #: Why a command is not executed by any test.
 NOT_HERE = {
-    "ansible-galaxy collection install kubenode.ip_masq": _GALAXY,
+    "ansible-galaxy collection install kubenode.ip_masq" + _PRE_RELEASE: _GALAXY,
     "ansible-galaxy collection install ansible.windows": _GALAXY,
     "tools/with-cgroup2 molecule converge -s default": _NODES,
     'tools/with-cgroup2 podman exec -it "$(tools/nodes prefix)-default-node-trixie" bash': _NODES,

@@ -124,13 +124,25 @@ def test_release_sets_the_version_and_writes_the_changelog(tmp_path: Path) -> No
     assert 'VERSION = "97.1.0-rc1"\n' in text["_version.py"]
     assert "agent 97.1.0-rc1; iptables" in text["README.md"]
     (row,) = [line for line in text["fleets.md"].splitlines() if "agent 97.1.0-rc1 " in line]
-    assert row.index("2,984") == 29, "columns stay aligned"
+    (head,) = [line for line in text["fleets.md"].splitlines() if line.startswith("state ")]
+    assert row.index("2,984") == head.index("nodes"), "columns stay aligned"
     # what was new in a version that was never released is new in this one
     assert "\nversion_added: 97.1.0\n" in text["ip_masq_agent.py"]
     assert "role \\- is new\\." in text["CHANGELOG.md"] and "ip\\_masq\\_agent \\- " in text["CHANGELOG.md"]
     assert sorted(path.name for path in (tmp_path / "changelogs").rglob("*.y*ml")) == ["changelog.yaml", "config.yaml"]
     again = release(tmp_path, "97.1.0")
     assert again.returncode == 1 and "there is nothing to release" in again.stderr
+    # A pre-release is installed only if it is named, and what is named is no later one.
+    assert "\n$ ansible-galaxy collection install kubenode.ip_masq:==97.1.0-rc1\n" in text["README.md"]
+    fragment.write_text("---\nbugfixes:\n  - role - is repaired.\n")
+    final = release(tmp_path, "97.1.0")
+    assert final.returncode == 0, final.stdout + final.stderr
+    assert "\n$ ansible-galaxy collection install kubenode.ip_masq\n" in (tmp_path / "README.md").read_text()
+
+
+def test_the_readme_installs_this_version() -> None:
+    name = ":==" + VERSION if "-" in VERSION else ""
+    assert "\n$ ansible-galaxy collection install kubenode.ip_masq%s\n" % name in (ROOT / "README.md").read_text()
 
 
 def test_release_refuses_what_is_no_version() -> None:
