@@ -195,9 +195,8 @@ options:
       - With O(backend=nftables) there is no jump. V(first) and V(last) set the priority of the chain to -199, the
         lowest that a NAT chain can have, and 2147483647, the highest; V(keep) is 100, that of C(POSTROUTING). A place
         beside a chain of iptables is refused.
-      - The agent on a node moves the jump three times within an hour if another program moves it away. After that the
-        jump stays where it is until an hour is over, and C(ip-masq-agent status) names the program. The module
-        M(kubenode.ip_masq.ip_masq) keeps no state, and moves it each time.
+      - If another program moves the jump away, each resync of the agent moves it back, and C(ip-masq-agent status)
+        names the program from the second time on.
     type: str
     default: keep
   flush_conntrack:

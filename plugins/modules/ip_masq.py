@@ -201,8 +201,8 @@ actions:
     action:
       description:
         - One of C(chain created), C(chain removed), C(rule added), C(rule removed), C(rules added), C(rules removed),
-          C(rules reordered), C(unreadable chain rewritten), C(jump added), C(jump moved), C(jump replaced),
-          C(jump moved to its position), C(jump removed), C(duplicate jump removed),
+          C(rules reordered), C(unreadable chain rewritten), C(chain emptied), C(jump added), C(jump moved),
+          C(jump replaced), C(jump moved to its position), C(jump removed), C(duplicate jump removed),
           C(jump of an earlier agent removed), C(chain of an earlier agent removed).
         - With nftables also C(table created), C(table removed), C(set created), C(range added), C(range removed),
           C(ranges added), C(ranges removed), C(set removed), C(foreign part removed),

@@ -278,8 +278,8 @@ def objects_of_nft(n: Wide) -> None:
         ' ct helper h {\n  type "ftp" protocol tcp;\n }\n'
         " ct timeout o {\n  protocol tcp;\n  policy = { established : 100 };\n }\n"
         ' map m {\n  type ipv4_addr : counter\n  elements = { %s : "c" }\n }\n'
-        ' chain c {\n  type filter hook forward priority 0;\n  counter name ip daddr map @m\n  limit name "l" accept\n }\n}\n'
-        % n.r.choice(n.hosts)
+        " chain c {\n  type filter hook forward priority 0;\n"
+        '  counter name ip daddr map @m\n  limit name "l" accept\n }\n}\n' % n.r.choice(n.hosts)
     )
 
 

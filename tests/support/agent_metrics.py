@@ -21,13 +21,11 @@ SAMPLE = Sample(
     config_broken=False,
     exempt_cidrs={"ipv4": 1},
     counters={"ipv4": Counters()},
-    repairs_withheld=1,
-    other_program="unknown",
+    repairs_undone={"unknown": 1},
     info={"version": "1", "backend": "nftables", "policy_hash": "0"},
     verification=Verification(1.0, True, 1, 0, ""),
     missing_addresses=1,
     connections=Statistics(0, 0, 0, 0),
-    misplaced={"ipv4": "kube-proxy"},
     flushed=0,
 )
 #: All of them, as a file.

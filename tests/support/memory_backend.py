@@ -34,9 +34,7 @@ class Memory:
     def observe(self) -> t.Optional[Ruleset]:
         return self._kernel.rules.get(self.family)
 
-    def plan(
-        self, state: t.Optional[Ruleset], wanted: t.Optional[Ruleset], withheld: t.Container[ActionKind] = ()
-    ) -> Plan:
+    def plan(self, state: t.Optional[Ruleset], wanted: t.Optional[Ruleset]) -> Plan:
         found = _view(state)
         if state == wanted or (state is not None and state.means(wanted)):
             return Plan((), (), found.rules, found.rules, found, found)

@@ -87,6 +87,10 @@ class Nat:
         """What the kernel says of the table."""
         return self.dormant
 
+    def references(self, chain: str) -> int:
+        """How many rules lead to a chain."""
+        return sum(target(rule) == chain for rules in self.chains.values() for rule in rules)
+
     def rules(self, chain: str) -> t.Optional[t.List[KernelRule]]:
         """What the kernel says of a chain."""
         self.interloper()
@@ -112,6 +116,8 @@ class Nat:
             assert "--noflush" in argv, "this would flush the whole table: %r" % (argv,)
             return self._restore(stdin or "")
         words = list(argv[argv.index("-t") :])
+        if words[2:3] == ["-nL"] and words[3] in self.chains:
+            return Outcome(0, "Chain %s (%d references)\n" % (words[3], self.references(words[3])), "")
         assert words[:3] == ["-t", "nat", "-S"] and words[4:] in ([], ["-v"]), "not simulated: %r" % (argv,)
         done = self._list(words[3])
         # No packet passes here.

@@ -19,8 +19,6 @@ class Predecessor(t.NamedTuple):
     lines: t.Tuple[str, ...]
     #: the module's options that mean the same
     options: t.Dict[str, t.Any]
-    #: whether the module has nothing to mend when told those options
-    in_sync: bool = True
 
 
 def _chain(
@@ -74,10 +72,10 @@ def of(family: str) -> t.Dict[str, Predecessor]:
             agent, _chain(agent, "ip-masq-agent:", cidrs, masquerade=_RANDOM, jumps=[_QUOTED]), random
         ),
         "upgrade to 2.10.0, two jumps": Predecessor(
-            agent, _chain(agent, "ip-masq-agent:", cidrs, masquerade=_RANDOM, jumps=[_PLAIN, _QUOTED]), random, False
+            agent, _chain(agent, "ip-masq-agent:", cidrs, masquerade=_RANDOM, jumps=[_PLAIN, _QUOTED]), random
         ),
         "upgrade from 2.12.1, two jumps": Predecessor(
-            agent, _chain(agent, "ip-masq-agent:", cidrs, masquerade=_RANDOM, jumps=[_QUOTED, _PLAIN]), random, False
+            agent, _chain(agent, "ip-masq-agent:", cidrs, masquerade=_RANDOM, jumps=[_QUOTED, _PLAIN]), random
         ),
         "Azure v2": Predecessor(agent, _chain(agent, "ip-masq-agent:", cidrs, quotes='\\"', jumps=[_QUOTED]), plain),
         "a person": Predecessor(agent, _chain(agent, "do not touch", cidrs, masquerade=_RANDOM, jumps=[""]), random),

@@ -365,8 +365,9 @@ def assert_holds(chains: Chains, wanted: Ruleset) -> None:
     assert sorted(rules[count:], key=_protocol) == sorted(map(_masquerade, wanted.masquerade), key=_protocol)
     assert rules[-1:] == [_masquerade(rule) for rule in wanted.masquerade[-1:]]
     jumps = [i for i, rule in enumerate(chains["POSTROUTING"]) if target(rule) == CHAIN]
-    assert len(jumps) == 1, chains["POSTROUTING"]
-    assert without_comment(chains["POSTROUTING"][jumps[0]]) == GOOD_JUMP
+    # What the first one lets through, those that directly follow it let through as well.
+    assert jumps == list(range(jumps[0], jumps[0] + len(jumps))), chains["POSTROUTING"]
+    assert all(without_comment(chains["POSTROUTING"][jump]) == GOOD_JUMP for jump in jumps)
     assert_reachable(chains["POSTROUTING"][: jumps[0]])
     assert not set(PREDECESSORS) & set(chains)
 

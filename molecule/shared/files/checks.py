@@ -190,11 +190,18 @@ def flush() -> None:
     DAMAGE["the chain is flushed"]()
 
 
+def lose() -> None:
+    """Take out a range that nothing else takes out: the journal has one line about it, which says what was repaired."""
+    BACKEND.lose(HERE, "ipv4", LINK_LOCAL)
+
+
+#: What that line says.
+LOST = ": range added: " if NATIVE else ": rule added: -A " + CHAIN
 #: Ways to damage our rules.
 DAMAGE: t.Dict[str, t.Callable[[], None]] = {
     "the chain is flushed": lambda: iptables("-F", CHAIN),
     "the jump is deleted": lambda: iptables("-D", "POSTROUTING", str(len(postrouting()))),
-    "a second jump": lambda: iptables("-A", "POSTROUTING", *JUMP.split()),
+    "a second jump, without its match": lambda: iptables("-A", "POSTROUTING", "-j", CHAIN),
     "a foreign rule in the chain": lambda: iptables("-I", CHAIN, "1", "-d", "203.0.113.0/24", "-j", "RETURN"),
 }
 if NATIVE:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 import typing as t
 
 from .._errors import ConfigError
@@ -12,7 +13,7 @@ from .._policy.config_file import load
 from .._policy.policy import build, file_key
 from .._system.ip_families import has_ipv6
 from .._verify.inspection import FROM_AGENT, FROM_OPTIONS, FROM_RULES, ComparedPolicy
-from . import effective_policy
+from . import effective_policy, repeated_repairs
 from .memory import Memory, read_memory
 from .paths import Paths
 
@@ -53,6 +54,6 @@ def _of_agent(where: Paths, remembered: Memory) -> t.Union[ComparedPolicy, str, 
     """The policy of the agent, why it cannot be read, or none where there is no agent."""
     effective = effective_policy.find_policy(where, remembered)
     if effective.config is not None and (effective.sources or remembered.values is not None):
-        withheld = remembered.withheld(effective.config.jump_position)
-        return ComparedPolicy(FROM_AGENT, effective.config, effective.problem, effective.notes, withheld=withheld)
+        notes = effective.notes + tuple(repeated_repairs.notes(remembered.repairs, time.time()))
+        return ComparedPolicy(FROM_AGENT, effective.config, effective.problem, notes)
     return effective.problem

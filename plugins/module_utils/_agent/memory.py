@@ -14,15 +14,17 @@ import os
 import time
 import typing as t
 
-from .._engine import restraint
-from .._engine.backend import Repair
 from .._errors import NodeError
 from .._policy.policy import build
 from .._system import files
 from .paths import Paths
+from .repeated_repairs import Repeated
 
 #: Actions of the last change that are kept for the status.
 KEPT_ACTIONS = 20
+
+#: One that has the types of all fields.
+_REPAIR = Repeated("", "", "", 0, 0.0, 0.0, 1, 0.0)
 
 
 class Event(t.NamedTuple):
@@ -49,26 +51,10 @@ class Memory(t.NamedTuple):
     notes: t.Tuple[str, ...] = ()
     #: what the last run could not record beside the rules
     unrecorded: t.Tuple[str, ...] = ()
-    #: repairs without effect on packets, and the warnings about those that are not made any more
-    harmless: t.Tuple[restraint.Done, ...] = ()
-    restrained: t.Tuple[str, ...] = ()
-    #: moves of the jump to its position that another program had made necessary
-    moves: t.Tuple[restraint.Done, ...] = ()
+    #: what was repaired, and may have to be repaired again
+    repairs: t.Tuple[Repeated, ...] = ()
     #: connections removed after changes of the rules, in all runs
     flushed: int = 0
-
-    def withheld(self, position: str) -> t.FrozenSet[Repair]:
-        """The repairs that are not made any more.
-
-        :param position: of the jump; moves to another one than before are made.
-        """
-        moves = self.moves if position == self.position else ()
-        return restraint.withheld(self.harmless + moves, time.time())
-
-    @property
-    def position(self) -> t.Any:
-        """Of the jump, in the last valid policy."""
-        return (self.values or {}).get("jump_position", "keep")
 
 
 def read_memory(where: Paths) -> Memory:
@@ -138,8 +124,14 @@ def _name(data: t.Any) -> t.Optional[str]:
     return data
 
 
-def _repairs(data: t.Iterable[t.Any]) -> t.Tuple[restraint.Done, ...]:
-    return tuple(restraint.Done(float(seconds), Repair(*(str(word) for word in repair))) for seconds, repair in data)
+def _repairs(data: t.Iterable[t.Any]) -> t.Tuple[Repeated, ...]:
+    repairs = tuple(Repeated(*values) for values in data)
+    for repair in repairs:
+        if [type(value) for value in repair] != [type(value) for value in _REPAIR]:
+            raise TypeError("no repair")
+        for seconds in (repair.first, repair.last, repair.logged):
+            time.localtime(seconds)
+    return repairs
 
 
 _FIELDS: t.Dict[str, t.Callable[[t.Any], t.Any]] = {
@@ -153,9 +145,7 @@ _FIELDS: t.Dict[str, t.Callable[[t.Any], t.Any]] = {
     "backend": _name,
     "notes": _lines,
     "unrecorded": _lines,
-    "harmless": _repairs,
-    "restrained": _lines,
-    "moves": _repairs,
+    "repairs": _repairs,
     "flushed": _count,
 }
 

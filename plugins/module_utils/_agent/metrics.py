@@ -22,16 +22,13 @@ class Sample(t.NamedTuple):
     config_broken: bool
     exempt_cidrs: t.Dict[str, int]
     counters: t.Dict[str, Counters]
-    repairs_withheld: int = 0
-    #: the program because of which they are, where any are
-    other_program: str = ""
+    #: by program that undoes them, how often repairs were made again
+    repairs_undone: t.Mapping[str, int] = {}
     #: labels of the metric info, by name
     info: t.Mapping[str, str] = {}
     verification: t.Optional[Verification] = None
     connections: t.Optional[Statistics] = None
     missing_addresses: int = 0
-    #: by family, the program because of which the jump is not where the policy wants it; empty where it is there
-    misplaced: t.Mapping[str, str] = {}
     #: connections removed after changes of the rules; none where that is not asked for
     flushed: t.Optional[int] = None
 
@@ -49,18 +46,11 @@ def metrics_text(sample: Sample) -> str:
         )
     lines += _metric("drift_repaired_total", "counter", "Resyncs that repaired drift.", [("", sample.drift_repaired)])
     lines += _metric(
-        "repairs_withheld",
+        "repairs_undone",
         "gauge",
-        "Differences without effect on packets that are not repaired, because another program restores them.",
-        [('{program="%s"}' % sample.other_program if sample.other_program else "", sample.repairs_withheld)],
+        "How often repairs were made again, because a program undid them; a repair counts for two hours.",
+        [('{program="%s"}' % one, count) for one, count in sorted(sample.repairs_undone.items())] or [("", 0)],
     )
-    if sample.misplaced:
-        lines += _metric(
-            "jump_misplaced",
-            "gauge",
-            "1 if the jump is left where jumpPosition does not want it, because another program keeps moving it.",
-            [_misplaced(family, program) for family, program in sorted(sample.misplaced.items())],
-        )
     if sample.flushed is not None:
         title = "Open connections removed because a change of the rules changed their verdict."
         lines += _metric("connections_flushed_total", "counter", title, [("", sample.flushed)])
@@ -107,11 +97,6 @@ def metrics_text(sample: Sample) -> str:
     if sample.connections is not None:
         lines += _connection_lines(sample.connections)
     return "\n".join(lines) + "\n"
-
-
-def _misplaced(family: str, program: str) -> t.Tuple[str, int]:
-    label = ',program="%s"' % program if program else ""
-    return '{family="%s"%s}' % (family, label), int(bool(program))
 
 
 def _verification_lines(last: Verification) -> t.Iterator[str]:

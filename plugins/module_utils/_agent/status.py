@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 import typing as t
 
-from .._engine import restraint
 from .._engine.backend import Action
 from .._engine.detect import Node
 from .._engine.other_actors import find_other_actors
@@ -17,7 +16,7 @@ from .._errors import NodeError
 from .._policy.entries import as_written
 from .._policy.policy import Config
 from .._version import VERSION
-from . import last_applied, last_verification, snapshot, unit_states
+from . import last_applied, last_verification, repeated_repairs, snapshot, unit_states
 from .effective_policy import EffectivePolicy, require_policy
 from .memory import read_memory
 from .paths import Paths
@@ -59,16 +58,11 @@ def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
         "differs": [_as_data(change, action) for change in result.changes for action in change.plan.actions],
         "errors": list(result.errors),
         "notes": list(policy.notes + result.notes + remembered.unrecorded)
-        + restraint.notes(result)
+        + repeated_repairs.notes(remembered.repairs, time.time())
         + list(result.remarks)
         + find_other_actors(node, config.families),
         "not_checked": list(result.not_checked),
-        "withheld": [_as_data(change, action) for change in result.changes for action in change.plan.withheld],
-        "misplaced": [
-            dict(change.plan.misplaced._asdict(), family=change.family, backend=change.backend)
-            for change in result.changes
-            if change.plan.misplaced
-        ],
+        "repairs_undone": [_undone_data(one) for one in repeated_repairs.undone(remembered.repairs, time.time())],
         "config": _policy_data(where, policy, config),
         "policy_hash": config.digest,
         "backend": {"name": result.backend, "version": result.version},
@@ -88,6 +82,11 @@ def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
 
 def _as_data(change: Change, action: Action) -> t.Dict[str, str]:
     return {"family": change.family, "backend": change.backend, "action": action.action, "rule": action.rule}
+
+
+def _undone_data(repair: repeated_repairs.Repeated) -> t.Dict[str, t.Any]:
+    fields = ("family", "backend", "what", "first", "last", "times", "program", "advice")
+    return {name: getattr(repair, name) for name in fields}
 
 
 def _policy_data(where: Paths, policy: EffectivePolicy, config: Config) -> t.Dict[str, t.Any]:
@@ -192,10 +191,8 @@ def _verdict(report: t.Dict[str, t.Any]) -> str:
     not_checked = len(report["not_checked"])
     if not_checked:
         verdict += "; not checked in %d other place%s, see notes" % (not_checked, _plural(not_checked))
-    if report["withheld"]:
-        verdict += "; differences without effect on packets: %d, see notes" % len(report["withheld"])
-    if report["misplaced"]:
-        verdict += "; the jump is not at its position, see notes"
+    if report["repairs_undone"]:
+        verdict += "; repairs that another program undoes: %d, see notes" % len(report["repairs_undone"])
     return verdict
 
 

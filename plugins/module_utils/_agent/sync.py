@@ -13,7 +13,6 @@ import copy
 import time
 import typing as t
 
-from .._engine import restraint
 from .._engine.backends import installed_programs
 from .._engine.detect import Node
 from .._engine.iptables_tool import legacy_tables
@@ -26,7 +25,7 @@ from .._system import conntrack, files
 from .._system.ip_families import FAMILIES
 from .._system.xtables_lock import without_holder
 from .._version import VERSION
-from . import last_verification, metrics, snapshot
+from . import last_verification, metrics, repeated_repairs, snapshot
 from .effective_policy import EffectivePolicy, are_unchanged, find_policy
 from .memory import KEPT_ACTIONS, Event, Memory, read_memory, write_memory
 from .paths import Paths
@@ -38,7 +37,7 @@ class SyncResult(t.NamedTuple):
 
     policy: EffectivePolicy
     result: t.Optional[Result]
-    #: lines for the journal: changes, errors, and warnings that were not logged before
+    #: lines for the journal: changes that were not made before, errors, and warnings that were not logged before
     changes: t.Tuple[str, ...]
     errors: t.Tuple[str, ...]
     warnings: t.Tuple[str, ...] = ()
@@ -74,9 +73,10 @@ def sync(node: Node, where: Paths) -> SyncResult:
     policy = find_policy(where, before)
     done, errors = _repair(node, where, policy, before)
     result = done.result if done else None
-    changes = tuple(describe(result)) if result else ()
-    restrained = tuple(restraint.notes(result)) if result else ()
-    after = _update(before, policy, result, changes, errors, restrained)
+    # What an edit of the policy changes is no repair.
+    known = before.repairs if policy.problem or policy.values == before.values else ()
+    repaired = repeated_repairs.remember(known, result, time.time(), node.run) if result else None
+    after = _update(before, policy, result, errors, repaired)
     records = _Records()
     if policy.config is not None:
         with records.step("the timer keeps its previous interval: "):
@@ -95,9 +95,13 @@ def sync(node: Node, where: Paths) -> SyncResult:
     if after != before:
         with records.step():
             write_memory(where, after)
-    logged = {without_holder(line) for line in before.notes + before.unrecorded + before.restrained}
-    current = after.notes + restrained + tuple(records.failed)
+    logged = {without_holder(line) for line in before.notes + before.unrecorded}
+    current = after.notes + tuple(records.failed)
     warnings = [line for line in current if without_holder(line) not in logged]
+    changes: t.Tuple[str, ...] = ()
+    if result and repaired and (repaired.new or repaired.again):
+        changes = repaired.new + tuple(_flushed(result))
+        warnings += repaired.again
     return SyncResult(policy, result, changes, errors, tuple(warnings), tuple(records.failed))
 
 
@@ -132,7 +136,6 @@ def _reconcile(node: Node, where: Paths, config: Config, remembered: Memory, che
         config,
         check=check,
         used_before=remembered.backend,
-        withheld=remembered.withheld(config.jump_position),
         lock_path=where.run_lock,
     )
     return _Round(result, recorded, legacy, programs)
@@ -195,8 +198,11 @@ def _same_or_new(old: t.Tuple[str, ...], new: t.Sequence[str]) -> t.Tuple[str, .
 def describe(result: Result) -> t.Iterator[str]:
     """What was done, a line each."""
     for change in result.changes:
-        for action in change.plan.actions:
-            yield "%s, %s: %s: %s" % (change.family, change.backend, action.action, action.rule)
+        yield from repeated_repairs.describe(change)
+    yield from _flushed(result)
+
+
+def _flushed(result: Result) -> t.Iterator[str]:
     for done in result.flushed:
         if done.removed:
             yield "%s: open connections removed, because their verdict changed: %d" % (done.family, done.removed)
@@ -217,23 +223,18 @@ def _update(
     before: Memory,
     policy: EffectivePolicy,
     result: t.Optional[Result],
-    changes: t.Tuple[str, ...],
     errors: t.Tuple[str, ...],
-    restrained: t.Tuple[str, ...],
+    repaired: t.Optional[repeated_repairs.Update],
 ) -> Memory:
     now = time.time()
+    changes = tuple(describe(result)) if result else ()
     after = before._replace(failing=bool(errors), backend=result.backend if result else before.backend)
-    if result and (before.harmless or changes):
-        after = after._replace(harmless=restraint.remember(before.harmless, result, now))
+    if repaired is not None:
+        after = after._replace(repairs=repaired.repairs)
     if policy.problem is None:
         after = after._replace(values=policy.values, sources=policy.sources)
-    if after.position != before.position:
-        # Moves that the operator asked for count for nothing.
-        after = after._replace(moves=())
-    elif result and (before.moves or changes):
-        after = after._replace(moves=restraint.remember_moves(before.moves, result, now))
-    if restrained or not (after.harmless or after.moves):
-        after = after._replace(restrained=restrained)
+    if after.values != before.values:
+        after = after._replace(repairs=())
     if policy.problem is None:
         if result is not None:
             after = after._replace(notes=_same_or_new(before.notes, policy.notes + result.notes))
@@ -253,13 +254,6 @@ def _update(
         if policy.problem:
             after = after._replace(config_errors=before.config_errors + 1)
     return after
-
-
-def _misplaced(config: t.Optional[Config], result: t.Optional[Result]) -> t.Dict[str, str]:
-    """By family, the program because of which the jump is not at its position; empty where it is."""
-    if config is None or result is None or config.jump_position == "keep":
-        return {}
-    return {change.family: change.plan.misplaced.program if change.plan.misplaced else "" for change in result.managed}
 
 
 def _info(policy: EffectivePolicy, result: t.Optional[Result]) -> t.Dict[str, str]:
@@ -282,7 +276,9 @@ def _write_metrics(
     if policy.config is not None:
         for family in policy.config.families:
             exempt[family] = len(from_config(policy.config, family).exempt)
-    withheld = sum(len(change.plan.withheld) for change in result.changes) if result is not None else 0
+    undone: t.Dict[str, int] = {}
+    for repair in repeated_repairs.undone(after.repairs, time.time()):
+        undone[repair.program] = undone.get(repair.program, 0) + repair.times - 1
     sample = metrics.Sample(
         in_sync=result is not None and not result.errors,
         last_success=last_success,
@@ -291,10 +287,8 @@ def _write_metrics(
         config_broken=policy.problem is not None,
         exempt_cidrs=exempt,
         counters=result.counters() if result is not None else {},
-        repairs_withheld=withheld,
-        misplaced=_misplaced(policy.config, result),
+        repairs_undone=undone,
         flushed=after.flushed if policy.config is not None and policy.config.flush_conntrack != "none" else None,
-        other_program=restraint.other_program() if withheld else "",
         info=_info(policy, result),
         verification=last_verification.read(where),
         connections=conntrack.statistics(),

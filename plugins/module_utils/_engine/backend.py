@@ -24,6 +24,8 @@ class ActionKind(enum.Enum):
     CHAIN_CREATED = "chain created"
     CHAIN_REWRITTEN = "unreadable chain rewritten"
     CHAIN_REMOVED = "chain removed"
+    #: instead of its removal, where rules of other chains lead to it
+    CHAIN_EMPTIED = "chain emptied"
     RULE_ADDED = "rule added"
     RULES_ADDED = "rules added"
     RULE_REMOVED = "rule removed"
@@ -40,7 +42,6 @@ class ActionKind(enum.Enum):
     JUMP_POSITIONED = "jump moved to its position"
     PRIORITY_CHANGED = "priority of the chain changed"
     JUMP_REMOVED = "jump removed"
-    #: A second jump with the same match: what the first one let through, it lets through as well.
     DUPLICATE_JUMP_REMOVED = "duplicate jump removed"
     EARLIER_JUMP_REMOVED = "jump of an earlier agent removed"
     EARLIER_CHAIN_REMOVED = "chain of an earlier agent removed"
@@ -67,13 +68,20 @@ _ADDS = frozenset(
 )
 
 
+class OwnedRule(t.NamedTuple):
+    """A rule, and the program that made it, or ``unknown``."""
+
+    rule: str
+    program: str
+
+
 class Action(t.NamedTuple):
     """One thing that a plan does, and the rule, chain or range that it is about."""
 
     kind: ActionKind
     rule: str
-    #: whether it changes nothing for packets
-    harmless: bool = False
+    #: another program's rule that makes it necessary, if that is known
+    cause: t.Optional[OwnedRule] = None
 
     @property
     def action(self) -> str:
@@ -93,15 +101,6 @@ def listed(one: ActionKind, many: ActionKind, rules: t.Sequence[str], noun: str)
     if len(rules) > _LISTED:
         return [Action(many, "%d %s" % (len(rules), noun))]
     return [Action(one, rule) for rule in rules]
-
-
-class Repair(t.NamedTuple):
-    """A kind of repair in one place."""
-
-    family: str
-    backend: str
-    #: text of an ActionKind, as it is stored between runs
-    action: str
 
 
 class View(t.NamedTuple):
@@ -136,13 +135,6 @@ class Former(t.NamedTuple):
     rulesets: t.Tuple[t.Optional[Ruleset], ...] = ()
     #: rules of other programs in front whose conditions cannot be evaluated
     unread: t.Tuple[str, ...] = ()
-
-
-class Misplaced(t.NamedTuple):
-    """Why the jump is not where the policy wants it: a rule, and the program that made it, or C(unknown)."""
-
-    rule: str
-    program: str
 
 
 class Generation:
@@ -186,15 +178,11 @@ class Plan(t.NamedTuple):
     view: View
     #: what is active before it
     found: View = View((), None)
-    #: harmless actions that the caller withheld: what they are about stays as it is
-    withheld: t.Tuple[Action, ...] = ()
     #: what keeps the rules from being active, or could not be repaired; and what could not be examined
     problems: t.Tuple[str, ...] = ()
     notes: t.Tuple[str, ...] = ()
     #: of other programs, after it, as far as the backend reads them
     others: t.Tuple[OtherRule, ...] = ()
-    #: set if the jump is not at its position after it, because the caller withheld the move
-    misplaced: t.Optional[Misplaced] = None
     #: known where there are actions
     former: Former = Former()
 
@@ -242,10 +230,9 @@ class Backend(t.Protocol):
         :raises NodeError: it cannot be read. LockHeld: nor waited for.
         """
 
-    def plan(self, state: t.Any, wanted: t.Optional[Ruleset], withheld: t.Container[ActionKind] = ()) -> Plan:
-        """The transaction that leads from ``state`` to ``wanted``; none means that everything managed is removed.
+    def plan(self, state: t.Any, wanted: t.Optional[Ruleset]) -> Plan:
+        """Return the transaction from ``state`` to ``wanted``; None means that everything managed is removed.
 
-        :param withheld: actions that are not taken where they are harmless.
         :raises NodeError: there is none.
         """
 

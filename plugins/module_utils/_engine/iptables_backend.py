@@ -44,7 +44,7 @@ from .iptables_syntax import (
     shown_all,
 )
 from .iptables_tool import RANDOM_FULLY_SINCE, IptablesTool, find_tool
-from .nat_table import KernelRule, NatTable, activation, deletion, place
+from .nat_table import KernelRule, NatTable, activation, deletion, place, table_listing
 from .other_nat import other_rules
 from .rule_comments import COMMENT_PREFIX, JUMP_COMMENT, SKIPPED_COMMENT
 from .ruleset import Guard, Rule, Ruleset, Skip, from_rules
@@ -73,6 +73,9 @@ class Chain(t.NamedTuple):
     rules: t.Tuple[str, ...]
     #: whether that is all that the chain holds
     whole: bool = True
+
+
+_EMPTY = Chain(())
 
 
 class State(t.NamedTuple):
@@ -226,7 +229,7 @@ class Iptables:
         if look is None:
             return None
         if look.printed is None:
-            return Chain((), whole=False)
+            return Chain((), whole=not look.held)
         whole = look.held is None or all(
             rule.complete and rule_conditions(line) == conditions(rule.words)
             for line, rule in zip(look.printed, look.held)
@@ -261,10 +264,10 @@ class Iptables:
             return deletion(self.family, held[number - 1].handle)
         return "%s -w -t nat -D POSTROUTING %d" % (self._tool.path, number)
 
-    def plan(self, state: State, wanted: t.Optional[Ruleset], withheld: t.Container[ActionKind] = ()) -> Plan:
+    def plan(self, state: State, wanted: t.Optional[Ruleset]) -> Plan:
         """See :meth:`~.backend.Backend.plan`."""
         if wanted is None:
-            return self._plan_removal(state, withheld)
+            return self._plan_removal(state)
         rules_wanted = wanted.rules
         if wanted.combinations > 1:
             # With accept, each rule that exempts has one in front of it.
@@ -286,19 +289,19 @@ class Iptables:
             chain, lines = Chain(rendered), list(rendered)
             actions = self._chain_actions(state, rules, wanted, rendered)
         names = [name for name, _rules in state.predecessors]
-        jump = plan_jump(self._chain, state.postrouting, names, withheld, self._position)
+        jump = plan_jump(self._chain, state.postrouting, names, self._position)
         lines = [*jump.deletions, *lines, *jump.insertions]
         if chain != state.chain:
             lines.insert(0, ":%s - [0:0]" % self._chain)
-        lines += _removal(names)
-        actions += list(jump.actions) + [Action(ActionKind.EARLIER_CHAIN_REMOVED, "-N " + name) for name in names]
-        after = State(chain, jump.after, (), state.dormant)
+        going = dict(state.predecessors)
+        kept = self._kept(state, going)
+        lines += _removal(names, kept)
+        actions += [*jump.actions, *self._chains_removed(going, kept)]
+        after = State(chain, jump.after, tuple((name, _EMPTY) for name in kept), state.dormant)
         plan = self._as_plan(state, after, actions, lines, found, wanted)
         return plan._replace(
-            withheld=jump.withheld,
             problems=self._problems(after),
-            notes=self._notes(after) + jump.notes,
-            misplaced=jump.misplaced,
+            notes=self._notes(after) + jump.notes + self._kept_notes(kept),
         )
 
     def _problems(self, state: State) -> t.Tuple[str, ...]:
@@ -349,8 +352,41 @@ class Iptables:
         actions += listed(ActionKind.RULE_ADDED, ActionKind.RULES_ADDED, added, noun)
         return actions or [Action(ActionKind.RULES_REORDERED, "-N " + self._chain)]
 
-    def _plan_removal(self, state: State, withheld: t.Container[ActionKind]) -> Plan:
-        names = ([self._chain] if state.chain is not None else []) + [name for name, _rules in state.predecessors]
+    def _kept(self, state: State, going: t.Mapping[str, Chain]) -> t.List[str]:
+        """Return the chains that can be emptied, but not deleted: rules of other chains lead to them."""
+        found = []
+        for name in going:
+            others = self._references(name) - len(state.jumps(name))
+            if others > 0:
+                # Our own chains are emptied or rewritten in the same transaction.
+                ours = [state.chain or _EMPTY, *dict(state.predecessors).values()]
+                others -= sum(rule.target == name for chain in ours for rule in parse_postrouting(chain.rules))
+            if others > 0:
+                found.append(name)
+        return found
+
+    def _references(self, chain: str) -> int:
+        if self._kernel is not None:
+            return self._kernel.references(chain)
+        return self._tool.references(chain)
+
+    def _kept_notes(self, chains: t.Iterable[str]) -> t.Tuple[str, ...]:
+        shows = table_listing(self.family) if self._kernel is not None else "%s-save -t nat" % self._tool.path
+        text = "the chain %s is empty and stays, because a rule of another chain leads to it: delete that rule (%s)"
+        return tuple(text % (name, shows) for name in chains)
+
+    def _chains_removed(self, chains: t.Mapping[str, Chain], kept: t.Container[str]) -> t.Iterator[Action]:
+        for name, chain in chains.items():
+            if name not in kept:
+                ours = name == self._chain
+                yield Action(ActionKind.CHAIN_REMOVED if ours else ActionKind.EARLIER_CHAIN_REMOVED, "-N " + name)
+            elif chain != _EMPTY:
+                yield Action(ActionKind.CHAIN_EMPTIED, "-N " + name)
+
+    def _plan_removal(self, state: State) -> Plan:
+        chains = {} if state.chain is None else {self._chain: state.chain}
+        chains.update(state.predecessors)
+        names = list(chains)
         jumps = [rule for rule in state.postrouting if rule.target in names or self._is_predecessor(rule)]
         stuck = [rule for rule in jumps if rule.deletion]
         if stuck:
@@ -358,24 +394,22 @@ class Iptables:
                 "cannot remove the chain %s, because iptables-restore cannot delete a jump to it: %s. Delete it: %s; "
                 "then run again" % (stuck[0].target, shown(stuck[0].line), stuck[0].deletion)
             )
+        kept = self._kept(state, chains)
         actions = []
         for rule in jumps:
             ours = rule.target == self._chain
             kind = ActionKind.JUMP_REMOVED if ours else ActionKind.EARLIER_JUMP_REMOVED
             actions.append(Action(kind, shown(rule.line)))
-        for name in names:
-            if name == self._chain:
-                # No packet reaches a chain that nothing jumps to.
-                actions.append(Action(ActionKind.CHAIN_REMOVED, "-N " + name, harmless=not jumps))
-            else:
-                actions.append(Action(ActionKind.EARLIER_CHAIN_REMOVED, "-N " + name))
+        actions += self._chains_removed(chains, kept)
         found = _as_ruleset(self._parse(state.chain))
-        left = tuple(action for action in actions if action.harmless and action.kind in withheld)
-        if left:
-            return self._as_plan(state, state, [], [], found, None)._replace(withheld=left, view=View((), None))
-        lines = ["-D" + rule.line[2:] for rule in jumps] + _removal(names)
-        after = State(None, tuple(rule for rule in state.postrouting if rule.target not in names))
-        return self._as_plan(state, after, actions, lines, found, None)
+        lines = ["-D" + rule.line[2:] for rule in jumps] + _removal(names, kept)
+        after = State(
+            _EMPTY if self._chain in kept else None,
+            tuple(rule for rule in state.postrouting if rule.target not in names),
+            tuple((name, _EMPTY) for name in kept if name != self._chain),
+        )
+        plan = self._as_plan(state, after, actions, lines, found, None)
+        return plan._replace(view=View((), None), notes=self._kept_notes(kept))
 
     def _as_plan(
         self,
@@ -549,9 +583,10 @@ def _transaction(lines: t.Sequence[str]) -> Transaction:
     return ("\n".join(["*nat", *lines, "COMMIT", ""]),)
 
 
-def _removal(chains: t.Sequence[str]) -> t.List[str]:
+def _removal(chains: t.Sequence[str], kept: t.Container[str]) -> t.List[str]:
+    """Return the lines that empty chains, and delete those that are not kept."""
     # All are emptied before any goes: they may jump to each other.
-    return ["-F " + name for name in chains] + ["-X " + name for name in chains]
+    return ["-F " + name for name in chains] + ["-X " + name for name in chains if name not in kept]
 
 
 def _as_ruleset(rules: t.Sequence[t.Optional[Rule]]) -> t.Optional[Ruleset]:

@@ -5,7 +5,10 @@
 
 A good jump that packets can reach is left where it is: others keep POSTROUTING in order too, and two programs that
 both insist on being first never come to rest. The option jump_position asks for a place. Then no more is moved than has
-to be, and the caller withholds moves that another program undoes all the time.
+to be.
+
+Second jumps that directly follow the first one stay as well: they meet the packets that it has let through, unchanged,
+and let them through again. A rule in between may change marks, so a jump behind one goes, each time it appears.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import typing as t
 
 from . import actors
-from .backend import Action, ActionKind, Misplaced
+from .backend import Action, ActionKind, OwnedRule
 from .iptables_syntax import PostroutingRule, parse_postrouting, render_jump, shown
 from .nat_table import TABLE
 
@@ -28,12 +31,8 @@ class JumpPlan(t.NamedTuple):
     deletions: t.Tuple[str, ...]
     insertions: t.Tuple[str, ...]
     after: t.Tuple[PostroutingRule, ...]
-    #: harmless actions that the caller withheld
-    withheld: t.Tuple[Action, ...] = ()
     #: what the jump's place depends on and cannot be had
     notes: t.Tuple[str, ...] = ()
-    #: set if the jump is left at another place than the wanted one
-    misplaced: t.Optional[Misplaced] = None
 
 
 class _Place(t.NamedTuple):
@@ -50,16 +49,14 @@ def plan_jump(
     chain: str,
     postrouting: t.Sequence[PostroutingRule],
     predecessors: t.Container[str] = (),
-    withheld: t.Container[ActionKind] = (),
     position: str = "keep",
 ) -> JumpPlan:
     """Plan for one good jump that packets reach.
 
     :param predecessors: chains of earlier agents; the jumps to them go.
-    :param withheld: actions that are not taken where they are harmless; JUMP_POSITIONED is not taken at all.
     :param position: value of the option jump_position.
     """
-    plan = _plan_one(chain, postrouting, predecessors, withheld)
+    plan = _plan_one(chain, postrouting, predecessors)
     others = [rule for rule in plan.after if not rule.is_jump(chain)]
     stuck = next((rule.deletion for rule in plan.after if rule.deletion and rule.is_jump(chain)), "")
     place = _place(position, others)
@@ -77,14 +74,13 @@ def plan_jump(
             "adds it where it belongs" % (position, stuck)
         )
         return plan._replace(notes=plan.notes + (note,))
-    if ActionKind.JUMP_POSITIONED in withheld:
-        return plan._replace(misplaced=_owned(others[wanted] if jump > wanted else others[wanted - 1]))
-    moved = Action(ActionKind.JUMP_POSITIONED, shown(plan.after[jump].line))
+    in_the_way = _owned(others[wanted] if jump > wanted else others[wanted - 1])
+    moved = Action(ActionKind.JUMP_POSITIONED, shown(plan.after[jump].line), in_the_way)
+    second = [rule for rule in plan.after[jump + 1 :] if rule.is_jump(chain)]
     mine = [rule for rule in postrouting if rule.target == chain or rule.target in predecessors]
     plan = plan._replace(
-        actions=plan.actions + plan.withheld + (moved,),
+        actions=plan.actions + tuple(Action(_why(chain, rule), shown(rule.line)) for rule in second) + (moved,),
         deletions=tuple(_delete(rule) for rule in mine if not rule.deletion),
-        withheld=(),
     )
     return _put(chain, plan, others, wanted)
 
@@ -119,18 +115,17 @@ def _put(chain: str, plan: JumpPlan, others: t.Sequence[PostroutingRule], place:
     return plan._replace(insertions=(insertion,), after=tuple(after))
 
 
-def _owned(rule: PostroutingRule) -> Misplaced:
+def _owned(rule: PostroutingRule) -> OwnedRule:
     owner = actors.owner(TABLE, rule.target)
     if owner is actors.UNKNOWN:
         owner = actors.owner(TABLE, "POSTROUTING", rule.line)
-    return Misplaced(shown(rule.line), owner.name)
+    return OwnedRule(shown(rule.line), owner.name)
 
 
 def _plan_one(
     chain: str,
     postrouting: t.Sequence[PostroutingRule],
     predecessors: t.Container[str],
-    withheld: t.Container[ActionKind],
 ) -> JumpPlan:
     rules = list(enumerate(postrouting))
     good = [i for i, rule in rules if rule.is_jump(chain)]
@@ -140,20 +135,17 @@ def _plan_one(
     if keep is None:
         return _replace(chain, postrouting, going, [i for i in good if i in going], barrier)
     going = [i for i in going if i != keep]
-    harmless = [i for i in going if i in good]
+    if going == list(range(keep + 1, keep + 1 + len(going))) and set(going) <= set(good):
+        return JumpPlan((), (), (), tuple(postrouting))
     # Of several equal rules -D takes the first, so the one that stays is put back where it stood.
-    again = any(postrouting[i].line == postrouting[keep].line for i in going if i not in harmless)
-    left = harmless if ActionKind.DUPLICATE_JUMP_REMOVED in withheld and not again else []
-    going = [i for i in going if i not in left]
     again = any(postrouting[i].line == postrouting[keep].line for i in going)
     after = [rule for i, rule in rules if i not in going and not (again and i == keep)]
     insertions = [_insert(chain, after, keep - sum(1 for i in going if i < keep))] if again else []
     return JumpPlan(
-        tuple(Action(_why(chain, postrouting[i]), shown(postrouting[i].line), i in harmless) for i in going),
+        tuple(Action(_why(chain, postrouting[i]), shown(postrouting[i].line)) for i in going),
         tuple(_delete(rule) for i, rule in rules if i in going or (again and i == keep)),
         tuple(insertions),
         tuple(after),
-        tuple(Action(ActionKind.DUPLICATE_JUMP_REMOVED, shown(postrouting[i].line), harmless=True) for i in left),
     )
 
 
@@ -164,10 +156,13 @@ def _replace(
     actions = []
     mine = [i for i in going if postrouting[i].target == chain]
     for i in going:
-        why = _why(chain, postrouting[i])
-        if i in (good or mine)[:1]:
-            why = ActionKind.JUMP_MOVED if good else ActionKind.JUMP_REPLACED
-        actions.append(Action(why, shown(postrouting[i].line)))
+        why, cause = _why(chain, postrouting[i]), None
+        if i in good[:1]:
+            # Only a rule that lets nothing pass makes a good jump go.
+            why, cause = ActionKind.JUMP_MOVED, _owned(postrouting[barrier])
+        elif i in mine[:1] and not good:
+            why = ActionKind.JUMP_REPLACED
+        actions.append(Action(why, shown(postrouting[i].line), cause))
     after = [rule for i, rule in enumerate(postrouting) if i not in going]
     position = min([barrier, *going])
     insertion = _insert(chain, after, position - sum(1 for i in going if i < position))

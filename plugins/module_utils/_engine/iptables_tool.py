@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import typing as t
 
 from .._errors import NodeError
@@ -47,6 +48,8 @@ _ASKS_FROM, _ASKS_UNTIL = (1, 6, 1), (1, 8, 8)
 #: microseconds, as Kubernetes has it
 _WAIT_INTERVAL = "100000"
 
+_REFERENCES = r"Chain \S+ \(([0-9]+) references\)"
+
 #: seconds that a program may take once it has the lock
 _PATIENCE = 120.0
 
@@ -74,6 +77,18 @@ class IptablesTool:
         """Print the rules of one chain."""
         argv = self._argv(self._lock_timeout, "-t", table, "-S", chain, *flags)
         return self.run(argv, timeout=self._lock_timeout + _PATIENCE)
+
+    def references(self, chain: str) -> int:
+        """Return how many rules lead to a chain of the nat table; 0 if it is not there.
+
+        :raises NodeError: the table cannot be read.
+        """
+        argv = self._argv(self._lock_timeout, "-t", "nat", "-nL", chain)
+        done = self.run(argv, timeout=self._lock_timeout + _PATIENCE)
+        found = re.match(_REFERENCES, done.stdout)
+        if found is None and done.rc == RESOURCE_PROBLEM:
+            raise self.error("cannot read the chain %s" % chain, done)
+        return int(found.group(1)) if found else 0
 
     def resync_listing(self, chain: str) -> t.List[str]:
         """The command with which a resync lists a chain of the nat table."""

@@ -66,6 +66,12 @@ class NatTable(t.Protocol):
         :raises NodeError: the kernel does not answer.
         """
 
+    def references(self, chain: str) -> int:
+        """Return how many rules of any chain lead to a chain; 0 if it is not there.
+
+        :raises NodeError: the kernel does not answer.
+        """
+
     def generation(self) -> t.Optional[int]:
         """A number that each transaction of any program raises by one; none where the kernel does not answer."""
 
@@ -91,6 +97,10 @@ class NftNat:
             for rule in nfnetlink.rules(self._family, TABLE, chain)
         ]
 
+    def references(self, chain: str) -> int:
+        """See :meth:`NatTable.references`."""
+        return nfnetlink.references(self._family, TABLE, chain)
+
     def generation(self) -> t.Optional[int]:
         """See :meth:`NatTable.generation`."""
         return nfnetlink.generation()
@@ -108,6 +118,11 @@ def activation(family: str) -> str:
 def place(family: str) -> str:
     """What shows POSTROUTING as it is."""
     return "nft -a list chain %s %s POSTROUTING" % (NFT_FAMILY[family], TABLE)
+
+
+def table_listing(family: str) -> str:
+    """Return the command that shows the whole table as it is."""
+    return "nft list table %s %s" % (NFT_FAMILY[family], TABLE)
 
 
 def deletion(family: str, handle: int) -> str:

@@ -140,7 +140,7 @@ class Nftables:
     def _list(self, *flags: str) -> t.List[str]:
         return [self._nft, "-n"] + list(flags) + ["list", "table"] + self._table.split()
 
-    def plan(self, state: State, wanted: t.Optional[Ruleset], withheld: t.Container[ActionKind] = ()) -> Plan:
+    def plan(self, state: State, wanted: t.Optional[Ruleset]) -> Plan:
         """See :meth:`~.backend.Backend.plan`."""
         before = None if state.listed is None else text.parse(state.listed, self.family)
         if wanted is None:

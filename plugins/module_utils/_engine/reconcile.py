@@ -18,7 +18,7 @@ from .._errors import NodeError
 from .._policy.policy import Config
 from .._system.ip_families import FAMILIES, IPV4, IPV6, has_ipv6
 from . import backends
-from .backend import ActionKind, Backend, BackendType, CommitRefused, Counters, Managed, Overtaken, Plan, Repair
+from .backend import Backend, BackendType, CommitRefused, Counters, Managed, Overtaken, Plan
 from .detect import Node
 from .fixed_addresses import require_addresses, without_missing
 from .open_connections import Flushed, flush, not_considered, unread
@@ -89,7 +89,6 @@ def reconcile(
     check: bool = False,
     used_before: t.Optional[str] = None,
     former: t.Sequence[str] = (),
-    withheld: t.Collection[Repair] = (),
     lock_path: str = "",
     new: bool = False,
 ) -> Result:
@@ -101,7 +100,6 @@ def reconcile(
     :param check: plan only; nothing is written, no lock is taken.
     :param used_before: as for :func:`~.backends.choose`.
     :param former: other names that the managed chain may have on this node; such chains are removed.
-    :param withheld: repairs that are not done where they change nothing for packets.
     :param lock_path: as for :func:`~.run_lock.lock`.
     :param new: whether the policy is refused if the node lacks one of its fixed addresses, with ConfigError; else the
         option snat_missing decides.
@@ -117,7 +115,7 @@ def reconcile(
     with contextlib.nullcontext("") if check else lock(node.lock_timeout, lock_path) as lock_problem:
         special = (config.exemption, config.jump_position) if present else ("return", "keep")
         chosen = backends.choose(node, config.backend, special[0], used_before, special[1])
-        run = _Run(node, config, chosen, check, withheld)
+        run = _Run(node, config, chosen, check)
         if present:
             run.establish(config.families)
         run.clear(adopt=present, former=former)
@@ -130,14 +128,11 @@ def reconcile(
 class _Run:
     """One run: what it has done and found so far."""
 
-    def __init__(
-        self, node: Node, config: Config, chosen: BackendType, check: bool, withheld: t.Collection[Repair]
-    ) -> None:
+    def __init__(self, node: Node, config: Config, chosen: BackendType, check: bool) -> None:
         self._node = node
         self._config = config
         self._chosen = chosen
         self._check = check
-        self._withheld = withheld
         self._changes: t.List[Change] = []
         self._errors: t.List[str] = []
         self._plan_notes: t.List[str] = []
@@ -176,7 +171,7 @@ class _Run:
                 % (self._chosen.name, family, self._chosen.package)
             )
         wanted = from_config(self._config, family, random_fully=tool.version >= self._chosen.random_fully_since)
-        return self._converge(backend, wanted)
+        return converge(backend, wanted, self._check)
 
     def clear(self, adopt: bool, former: t.Sequence[str]) -> None:
         """Remove what is left over elsewhere.
@@ -198,9 +193,11 @@ class _Run:
                     places.append("%s, %s: %s" % (family, kind.name, exc))
 
     def _clear(self, backend: Backend) -> None:
-        change = self._converge(backend, None)
-        if change.plan.actions or change.plan.withheld or not self._families:
+        change = converge(backend, None, self._check)
+        if change.plan.actions or not self._families:
             self._changes.append(change)
+        left = self._plan_notes if self._families else self._errors
+        left += ["%s, %s: %s" % (backend.family, backend.name, note) for note in change.plan.notes]
         if backend.family in self._families:
             self._remarks += remarks_elsewhere(change.plan.others, backend.name, self._config.exemption)
 
@@ -226,11 +223,6 @@ class _Run:
             notes += [not_considered(unread_front)] if unread_front else []
             self._plan_notes += ["%s: %s" % (family, note) for note in (*notes, *done.notes)]
 
-    def _converge(self, backend: Backend, wanted: t.Optional[Ruleset]) -> Change:
-        place = (backend.family, backend.name)
-        withheld = [kind for kind in ActionKind if Repair(*place, kind.text) in self._withheld]
-        return converge(backend, wanted, self._check, withheld)
-
     def result(self, lock_problem: str) -> Result:
         """All of it; the one place where notes come together."""
         tool = self._chosen.tool(self._node, IPV4)
@@ -251,16 +243,13 @@ class _Run:
         )
 
 
-def converge(
-    backend: Backend, wanted: t.Optional[Ruleset], check: bool = False, withheld: t.Container[ActionKind] = ()
-) -> Change:
-    """Bring one backend to ``wanted`` (none: to nothing managed) and make sure that the kernel agrees.
+def converge(backend: Backend, wanted: t.Optional[Ruleset], check: bool = False) -> Change:
+    """Bring one backend to ``wanted`` (None: to nothing managed) and make sure that the kernel agrees.
 
-    :param withheld: as for :meth:`~.backend.Backend.plan`.
     :raises NodeError: it could not be done. The message says in what state the node was left.
     """
     first = now = backend.observe()
-    plan = first_plan = backend.plan(now, wanted, withheld)
+    plan = first_plan = backend.plan(now, wanted)
     refusal: t.Optional[CommitRefused] = None
     written = lost = 0
     for _attempt in range(ATTEMPTS):
@@ -274,7 +263,7 @@ def converge(
             refusal = exc
         try:
             now = backend.observe()
-            plan = backend.plan(now, wanted, withheld)
+            plan = backend.plan(now, wanted)
         except NodeError as exc:
             if written:
                 raise NodeError("%s. Rules were written but could not be verified; run again" % exc) from None

@@ -5,16 +5,16 @@
 
 from __future__ import annotations
 
+import time
 import typing as t
 
-from .._agent import install, installed_program, last_applied, removal
+from .._agent import install, installed_program, last_applied, removal, repeated_repairs
 from .._agent.chosen_paths import find_paths, named_paths
 from .._agent.effective_policy import read_policy
 from .._agent.memory import read_memory
 from .._agent.module_result import as_return
 from .._agent.sync import dry_run, sync
 from .._agent.units import SERVICE
-from .._engine import restraint
 from .._engine.detect import Node
 from .._engine.other_actors import find_other_actors
 from .._errors import IpMasqError, NodeError, ProgramMissingError
@@ -65,7 +65,7 @@ def _present(params: Params, check: bool, node: Node) -> Done:
     services = put.services
     if install.set_timer(node.run, where, config.resync_interval, check):
         services += ("timer interval set to %gs" % (config.resync_interval / 1e9),)
-    warnings = notes + result.notes + put.notes + tuple(restraint.notes(result))
+    warnings = notes + result.notes + put.notes + tuple(repeated_repairs.notes(read_memory(where).repairs, time.time()))
     if check and failed:
         warnings += ("the last run of %s failed: %s; a run without check mode runs it again" % (SERVICE, failed),)
     warnings += tuple(result.remarks)

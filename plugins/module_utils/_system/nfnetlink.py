@@ -29,7 +29,7 @@ _FAMILIES = {IPV4: socket.AF_INET, IPV6: socket.AF_INET6}
 #: NFTA_TABLE_NAME, NFTA_TABLE_FLAGS and NFT_TABLE_F_DORMANT
 _TABLE_NAME, _TABLE_FLAGS, _DORMANT = 1, 2, 1
 #: NFTA_CHAIN_*
-_CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY, _CHAIN_TYPE = 1, 3, 4, 5, 7
+_CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY, _CHAIN_USE, _CHAIN_TYPE = 1, 3, 4, 5, 6, 7
 #: NF_DROP
 _DROP = 0
 #: NFTA_HOOK_HOOKNUM and NF_INET_POST_ROUTING
@@ -113,6 +113,18 @@ class BaseChain(t.NamedTuple):
     name: str
     #: whether its policy drops what its rules do not decide about
     drops: bool
+
+
+def references(family: str, table: str, name: str) -> int:
+    """Return how many rules lead to a chain; 0 if it is not there.
+
+    :raises NodeError: the kernel does not answer.
+    """
+    found = _get(_GET_CHAIN, family, text(_CHAIN_TABLE, table) + text(_CHAIN_NAME, name))
+    if found is None:
+        return 0
+    # The kernel counts the rules in the chain as well.
+    return max(_number(found.get(_CHAIN_USE, b"\0")) - len(rules(family, table, name)), 0)
 
 
 def nat_postrouting_chains(family: str) -> t.List[BaseChain]:

@@ -12,8 +12,17 @@ import typing as t
 _NAMES = ("ip-masq-agent", "ip-masq-agent-v2")
 
 
-def running(proc: str = "/proc") -> t.Iterator[t.List[str]]:
-    """Yield the command lines of those in this network namespace, in containers too."""
+class Agent(t.NamedTuple):
+    """A process."""
+
+    #: name of its program
+    program: str
+    #: as it was written: it may hold anything
+    command: str
+
+
+def running(proc: str = "/proc") -> t.Iterator[Agent]:
+    """Yield those in this network namespace, in containers too."""
     own = _network(proc, "self")
     for pid in sorted(filter(str.isdigit, os.listdir(proc)), key=int):
         try:
@@ -21,8 +30,9 @@ def running(proc: str = "/proc") -> t.Iterator[t.List[str]]:
                 words = cmdline.read(4096).decode("utf-8", "replace").split("\0")
         except OSError:
             continue
-        if os.path.basename(words[0]) in _NAMES and (own is None or _network(proc, pid) == own):
-            yield words
+        program = os.path.basename(words[0])
+        if program in _NAMES and (own is None or _network(proc, pid) == own):
+            yield Agent(program, " ".join(words).strip())
 
 
 def _network(proc: str, pid: str) -> t.Optional[t.Tuple[int, int]]:

@@ -8,9 +8,12 @@ from __future__ import annotations
 import re
 import typing as t
 
-from .._engine.restraint import other_agents
+from .._engine.iptables_syntax import shown
+from .._engine.iptables_tool import NFT, VARIANTS
+from .._engine.nftables_backend import NAME as NFTABLES
 from .._errors import NodeError
 from .._policy.values import Network
+from .._system import reference_agents as agents
 from .._system.process import Runner
 
 ERROR, WARNING, INFO = "error", "warning", "info"
@@ -25,7 +28,7 @@ class Health(t.NamedTuple):
     remedy: str
 
 
-class _Flusher(t.NamedTuple):
+class Flusher(t.NamedTuple):
     """A service that removes rules of others when it starts, and the line of its configuration that makes it do so."""
 
     unit: str
@@ -33,31 +36,38 @@ class _Flusher(t.NamedTuple):
     pattern: str
     effect: str
     remedy: str
+    #: those whose rules it removes
+    backends: t.Tuple[str, ...] = VARIANTS
+
+    def words(self) -> t.Tuple[str, str]:
+        """Return the effect and the remedy, for people."""
+        return self.effect % self.path, self.remedy % self.path
 
 
 _FLUSHERS = (
-    _Flusher(
+    Flusher(
         "nftables.service",
         "/etc/nftables.conf",
         r"^\s*flush\s+ruleset\b",
         "flush ruleset in %s removes all rules of the node, those of kube-proxy and of the network plugin too",
         "flush only your own tables in %s, or disable the service",
+        (NFT, NFTABLES),
     ),
-    _Flusher(
+    Flusher(
         "netfilter-persistent.service",
         "/etc/iptables/rules.v4",
         r"^\*nat\b",
         "%s has a table nat, and restoring it removes all other rules of this table",
         "remove the table nat from %s, or disable the service",
     ),
-    _Flusher(
+    Flusher(
         "iptables.service",
         "/etc/sysconfig/iptables",
         r"^\*nat\b",
         "%s has a table nat, and restoring it removes all other rules of this table",
         "remove the table nat from %s, or disable the service",
     ),
-    _Flusher(
+    Flusher(
         "firewalld.service",
         "/etc/firewalld/firewalld.conf",
         r"^\s*FirewallBackend\s*=\s*iptables\b",
@@ -67,8 +77,8 @@ _FLUSHERS = (
 )
 
 
-def boot_flushers(run: Runner, root: str = "") -> t.Iterator[Health]:
-    """Enabled services that remove rules of others when they start.
+def flushers(run: Runner, root: str = "") -> t.Iterator[Flusher]:
+    """Yield enabled services that remove rules of others when they start.
 
     :param root: the directory below which their configuration is.
     """
@@ -80,21 +90,24 @@ def boot_flushers(run: Runner, root: str = "") -> t.Iterator[Health]:
         except (OSError, NodeError):  # no such configuration, or no systemd
             continue
         if enabled:
-            yield Health(
-                "flushes_at_boot",
-                WARNING,
-                "%s is enabled: %s, at boot and whenever it starts" % (flusher.unit, flusher.effect % flusher.path),
-                flusher.remedy % flusher.path,
-            )
+            yield flusher
+
+
+def boot_flushers(run: Runner, root: str = "") -> t.Iterator[Health]:
+    """Report services that remove rules of others, as :func:`flushers`."""
+    for flusher in flushers(run, root):
+        effect, remedy = flusher.words()
+        text = "%s is enabled: %s, at boot and whenever it starts" % (flusher.unit, effect)
+        yield Health("flushes_at_boot", WARNING, text, remedy)
 
 
 def reference_agents(proc: str = "/proc") -> t.Iterator[Health]:
     """Running ip-masq-agents of other makers, whose chain has the same name by default."""
-    for command in other_agents(proc):
+    for agent in agents.running(proc):
         yield Health(
             "other_agent",
             WARNING,
-            "the process '%s' writes rules of its own for the same purpose" % command,
+            "the process '%s' writes rules of its own for the same purpose" % shown(agent.command),
             "remove the DaemonSet (kubectl -n kube-system delete daemonset ip-masq-agent), or uninstall this agent",
         )
 

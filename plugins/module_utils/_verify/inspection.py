@@ -9,8 +9,7 @@ import ipaddress
 import time
 import typing as t
 
-from .._engine import backends, restraint
-from .._engine.backend import Repair
+from .._engine import backends
 from .._engine.detect import Node
 from .._engine.fixed_addresses import without_missing
 from .._engine.reconcile import Result, reconcile
@@ -48,8 +47,6 @@ class ComparedPolicy(t.NamedTuple):
     used_before: t.Optional[str] = None
     #: how the last sync failed, where it did
     failure: t.Optional[str] = None
-    #: repairs that the agent does not make any more
-    withheld: t.FrozenSet[Repair] = frozenset()
 
 
 class Earlier(t.NamedTuple):
@@ -145,7 +142,7 @@ def inspect(
     """
     # Open connections are not looked at: what a change would do to them is not asked.
     config = policy.config._replace(flush_conntrack="none")
-    result = reconcile(node, config, check=True, used_before=policy.used_before, withheld=policy.withheld)
+    result = reconcile(node, config, check=True, used_before=policy.used_before)
     rulesets = _rulesets(node, policy, result)
     if policy.origin == FROM_RULES and not rulesets:
         policy = policy._replace(origin=NOWHERE)
@@ -260,7 +257,7 @@ def _health(node: Node, policy: ComparedPolicy, result: Result) -> t.Iterator[He
     if actions:
         text = "active rules differ from the configuration: %s: %s" % (actions[0].action, actions[0].rule)
         yield Health("out_of_sync", ERROR, text + (" and %d more" % (len(actions) - 1) if actions[1:] else ""), _SYNC)
-    for note in (*policy.notes, *result.notes, *restraint.notes(result)):
+    for note in policy.notes + result.notes:
         yield Health("note", INFO, note, "")
     if policy.failure:
         yield Health("agent_failing", ERROR, "the last sync failed: %s" % policy.failure, "")

@@ -20,7 +20,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory imp
     write_memory,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import restraint
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.repeated_repairs import Repeated
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -51,8 +51,18 @@ remembered = st.builds(
     config_errors=st.integers(0, 10**9),
     notes=lines,
     unrecorded=lines,
-    harmless=st.lists(st.builds(restraint.Done, st.floats(0, 4e9)), max_size=3).map(tuple),
-    moves=st.lists(st.builds(restraint.Done, st.floats(0, 4e9)), max_size=3).map(tuple),
+    repairs=st.lists(
+        st.builds(
+            Repeated,
+            *(st.text(max_size=20),) * 3,
+            st.integers(0, 2**32 - 1),
+            *(st.floats(0, 4e9),) * 2,
+            st.integers(1, 10**9),
+            st.floats(0, 4e9),
+            *(st.text(max_size=20),) * 2,
+        ),
+        max_size=3,
+    ).map(tuple),
     flushed=st.integers(0, 10**9),
 )
 
@@ -133,7 +143,7 @@ def test_every_field_is_read() -> None:
     assert set(memory._FIELDS) == set(Memory._fields)
 
 
-@pytest.mark.parametrize("other", [{"of a later version": 1}, {"failing": "no"}, {"harmless": [[1]]}, {"moves": 7}])
+@pytest.mark.parametrize("other", [{"of a later version": 1}, {"failing": "no"}, {"repairs": [[1]]}, {"repairs": 7}])
 def test_a_field_of_another_release_does_not_take_the_policy_with_it(where: Paths, other: t.Dict[str, t.Any]) -> None:
     """After a downgrade with a broken config file, the node would have no policy."""
     write_memory(where, Memory(values=GOOD, drift_repaired=7))

@@ -27,15 +27,13 @@ samples = st.builds(
     config_broken=st.booleans(),
     exempt_cidrs=st.dictionaries(families, counts),
     counters=st.dictionaries(families, st.builds(Counters, counts, counts, counts, counts)),
-    repairs_withheld=counts,
-    other_program=st.sampled_from(["", "unknown", "ip-masq-agent"]),
+    repairs_undone=st.dictionaries(st.sampled_from(["unknown", "ip-masq-agent", "CNI plugin bridge or ptp"]), counts),
     info=st.dictionaries(
         st.sampled_from(["version", "backend", "policy_hash"]), st.from_regex(r"[a-z0-9._-]+", fullmatch=True)
     ),
     verification=st.none()
     | st.builds(Verification, st.floats(0, 4e9), st.none() | st.booleans(), counts, counts, st.text(), counts),
     connections=st.none() | st.builds(Statistics, counts, counts, counts, counts),
-    misplaced=st.dictionaries(families, st.sampled_from(["", "unknown", "CNI plugin bridge or ptp"])),
     flushed=st.none() | counts,
 )
 
@@ -48,8 +46,9 @@ def test_any_sample_is_valid_and_complete(sample: Sample) -> None:
     assert values["ip_masq_agent_config_broken", ()] == float(sample.config_broken)
     assert values["ip_masq_agent_drift_repaired_total", ()] == float(sample.drift_repaired)
     assert values["ip_masq_agent_config_errors_total", ()] == float(sample.config_errors)
-    labels = (("program", sample.other_program),) if sample.other_program else ()
-    assert values["ip_masq_agent_repairs_withheld", labels] == float(sample.repairs_withheld)
+    undone = {labels: value for (name, labels), value in values.items() if name == "ip_masq_agent_repairs_undone"}
+    expected = {(("program", program),): float(count) for program, count in sample.repairs_undone.items()}
+    assert undone == (expected or {(): 0.0})
     success = values.get(("ip_masq_agent_last_success_timestamp_seconds", ()))
     assert (success is None) == (sample.last_success is None)
     assert success is None or abs(success - t.cast(float, sample.last_success)) < 0.01
@@ -64,9 +63,6 @@ def test_any_sample_is_valid_and_complete(sample: Sample) -> None:
         ):
             labels = (("family", family), ("verdict", verdict))
             assert values["ip_masq_agent_%s_total" % name, labels] == float(value)
-    for family, program in sample.misplaced.items():
-        labels = (("family", family),) + ((("program", program),) if program else ())
-        assert values["ip_masq_agent_jump_misplaced", labels] == float(bool(program))
     flushed = values.get(("ip_masq_agent_connections_flushed_total", ()))
     assert flushed == (None if sample.flushed is None else float(sample.flushed))
     infos = [labels for name, labels in values if name == "ip_masq_agent_info"]

@@ -176,9 +176,11 @@ def test_rules_of_others_that_come_and_go_do_not_keep_from_a_removal(config: t.A
     assert CHAIN not in nat.chains and not [rule for rule in nat.chains["POSTROUTING"] if CHAIN in rule]
 
 
-def test_a_refusal_that_nobody_else_caused_is_not_repeated() -> None:
+def test_a_refusal_that_nobody_else_caused_is_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     chains = {CHAIN: ["-j RETURN"], "POSTROUTING": [KUBE], "KUBE-POSTROUTING": [], "OTHER": ["-j " + CHAIN]}
     nat = Nat(chains=chains)
+    # As if the rule of OTHER came when that was asked already.
+    monkeypatch.setattr(nat, "references", lambda chain: 0)
     with pytest.raises(NodeError, match="refused the rules, at '-X %s'.*Nothing was changed" % CHAIN):
         converge(worlds.backend(nat), None)
     assert len(nat.tried) == 1

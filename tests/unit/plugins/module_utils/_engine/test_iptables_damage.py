@@ -150,21 +150,50 @@ def test_an_unreadable_postrouting_keeps_from_nothing_but_the_deletion_of_jumps(
     assert not converge(worlds.backend(nat, world.family), world.wanted).plan.actions
 
 
-@given(worlds.worlds(), variants)
-def test_second_jumps_are_all_that_is_withheld(world: World, variant: str) -> None:
-    nat, free = Nat(variant, world.chains), Nat(variant, world.chains)
-    done = converge(worlds.backend(free, world.family), world.wanted).plan
-    withheld = converge(
-        worlds.backend(nat, world.family), world.wanted, withheld=[ActionKind.DUPLICATE_JUMP_REMOVED]
-    ).plan
-    left = set(nat.chains["POSTROUTING"]) - set(free.chains["POSTROUTING"]) or set()
-    assert {action for action in done.actions if not action.harmless} == set(withheld.actions)
-    assert all(action.harmless for action in withheld.withheld)
-    assert all(worlds.without_comment(rule) == GOOD_JUMP for rule in left)
-    # Without them the table is the same.
-    seen: t.List[str] = []
-    for rule in nat.chains["POSTROUTING"]:
-        if target(rule) != CHAIN or not any(target(other) == CHAIN for other in seen):
-            seen.append(rule)
-    nat.chains["POSTROUTING"] = seen
+@given(worlds.worlds(), variants, st.integers(2, 4), st.data())
+def test_second_jumps_stay_if_they_directly_follow_and_else_go(
+    world: World, variant: str, count: int, data: t.Any
+) -> None:
+    nat = Nat(variant, world.chains)
+    converge(worlds.backend(nat, world.family), world.wanted)
+    rules = nat.chains["POSTROUTING"]
+    (first, *_more) = [number for number, rule in enumerate(rules) if target(rule) == CHAIN]
+    places = data.draw(st.lists(st.integers(0, len(rules)), min_size=count, max_size=count))
+    for place in sorted(places, reverse=True):
+        rules.insert(place, data.draw(st.sampled_from([worlds.JUMP, " ".join(GOOD_JUMP)])))
+    jumps = [number for number, rule in enumerate(rules) if target(rule) == CHAIN]
+    follow = jumps == list(range(jumps[0], jumps[0] + len(jumps)))
+    before = list(rules)
+    plan = converge(worlds.backend(nat, world.family), world.wanted).plan
     worlds.assert_holds(nat.chains, world.wanted)
+    if follow:
+        assert not plan.actions and nat.chains["POSTROUTING"] == before
+    else:
+        assert {action.kind for action in plan.actions} == {ActionKind.DUPLICATE_JUMP_REMOVED}
+        assert len([rule for rule in nat.chains["POSTROUTING"] if target(rule) == CHAIN]) == 1
+
+
+@given(worlds.worlds(), variants, st.booleans())
+def test_chains_to_which_others_lead_are_emptied_and_stay(world: World, variant: str, removal: bool) -> None:
+    """In one transaction, which nothing refuses; they go once nothing leads to them."""
+    gone = [name for name in (CHAIN, *worlds.PREDECESSORS) if name in world.chains]
+    for name in gone:
+        world.chains["OTHER"].append("-j " + name)
+    nat = Nat(variant, world.chains)
+    backend = worlds.backend(nat, world.family)
+    wanted = None if removal else world.wanted
+    done = converge(backend, wanted).plan
+    assert len(nat.tried) == len(nat.commits) == bool(done.actions)
+    stay = gone if removal else [name for name in gone if name != CHAIN]
+    jumped = [target(rule) for rule in world.chains["POSTROUTING"]]
+    stay = [name for name in stay if name == CHAIN or name in jumped]
+    assert [name for name in stay if nat.chains[name]] == []
+    assert [note.split()[2] for note in done.notes if "is empty and stays" in note] == stay
+    assert nat.chains["OTHER"] == world.chains["OTHER"]
+    assert not [rule for rule in nat.chains["POSTROUTING"] if target(rule) in stay]
+    assert not converge(backend, wanted).plan.actions
+    nat.chains["OTHER"].clear()
+    if removal and CHAIN in gone:
+        again = converge(backend, None).plan
+        assert [action.kind for action in again.actions] == [ActionKind.CHAIN_REMOVED]
+        assert CHAIN not in nat.chains

@@ -43,8 +43,8 @@ def barrier(rules: t.Sequence[str]) -> int:
 
 
 def assert_placed(rules: t.Sequence[str], position: str) -> None:
-    """The one jump is where the position says."""
-    (jump,) = [number for number, rule in enumerate(rules) if target(rule) == CHAIN]
+    """The jump is where the position says. Others may directly follow it."""
+    jump = next(number for number, rule in enumerate(rules) if target(rule) == CHAIN)
     others = [rule for rule in rules if target(rule) != CHAIN]
     reach = barrier(others)
     kind, _colon, chain = position.partition(":")
@@ -78,28 +78,14 @@ def test_a_position_adds_nothing_but_a_move(world: World, variant: str, position
     kept, moved = Nat(variant, copy.deepcopy(world.chains)), Nat(variant, copy.deepcopy(world.chains))
     plain = converge(worlds.backend(kept, world.family), world.wanted).plan
     plan = converge(placed(moved, world.family, position), world.wanted).plan
-    assert [action for action in plan.actions if action.kind != ActionKind.JUMP_POSITIONED] == list(plain.actions)
+    moves = [action for action in plan.actions if action.kind == ActionKind.JUMP_POSITIONED]
+    rest = [action for action in plan.actions if action not in moves]
+    # Of jumps that directly follow it, none is moved along.
+    left = sum(1 for rule in kept.chains["POSTROUTING"] if target(rule) == CHAIN) - 1
+    follow = rest[len(plain.actions) :]
+    assert rest[: len(plain.actions)] == list(plain.actions)
+    assert [action.kind for action in follow] == [ActionKind.DUPLICATE_JUMP_REMOVED] * (left if moves else 0)
     assert kept.chains[CHAIN] == moved.chains[CHAIN]
-
-
-@given(worlds.worlds(), variants, positions)
-def test_moves_that_are_withheld_leave_a_good_jump_and_name_who_is_in_the_way(
-    world: World, variant: str, position: str
-) -> None:
-    nat = Nat(variant, world.chains)
-    backend = placed(nat, world.family, position)
-    change = converge(backend, world.wanted, withheld=[ActionKind.JUMP_POSITIONED])
-    worlds.assert_holds(nat.chains, world.wanted)
-    assert not any(action.kind == ActionKind.JUMP_POSITIONED for action in change.plan.actions)
-    left = converge(backend, world.wanted, check=True, withheld=[ActionKind.JUMP_POSITIONED]).plan
-    assert not left.actions
-    if left.misplaced is None:
-        assert_placed(nat.chains["POSTROUTING"], position)
-    else:
-        others = ["-A POSTROUTING " + rule for rule in worlds.others(nat.chains)["POSTROUTING"]]
-        assert left.misplaced.rule in others
-        again = converge(backend, world.wanted).plan
-        assert [action.kind for action in again.actions] == [ActionKind.JUMP_POSITIONED]
 
 
 RULES = {
@@ -152,21 +138,19 @@ def test_places(before: str, position: str, after: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "before, position, program, rule",
+    "before, position, kind, program, rule",
     [
-        ("calico mine jump", "first", "Calico", "calico"),
-        ("jump mine kubenet", "last", "kubenet", "kubenet"),
-        ("mine kube jump", "before:KUBE-POSTROUTING", "kube-proxy", "kube"),
-        ("jump kube", "after:KUBE-POSTROUTING", "kube-proxy", "kube"),
-        ("mine jump", "first", "unknown", "mine"),
+        ("calico mine jump", "first", ActionKind.JUMP_POSITIONED, "Calico", "calico"),
+        ("jump mine kubenet", "last", ActionKind.JUMP_POSITIONED, "kubenet", "kubenet"),
+        ("mine kube jump", "before:KUBE-POSTROUTING", ActionKind.JUMP_POSITIONED, "kube-proxy", "kube"),
+        ("jump kube", "after:KUBE-POSTROUTING", ActionKind.JUMP_POSITIONED, "kube-proxy", "kube"),
+        ("mine jump", "first", ActionKind.JUMP_POSITIONED, "unknown", "mine"),
+        ("mine all kube jump", "keep", ActionKind.JUMP_MOVED, "unknown", "all"),
     ],
 )
-def test_who_is_in_the_way(before: str, position: str, program: str, rule: str) -> None:
-    plan = converge(
-        placed(table(*before.split()), "ipv4", position), WANTED, withheld=[ActionKind.JUMP_POSITIONED]
-    ).plan
-    assert plan.misplaced is not None
-    assert plan.misplaced == ("-A POSTROUTING " + RULES[rule], program)
+def test_who_is_in_the_way(before: str, position: str, kind: ActionKind, program: str, rule: str) -> None:
+    (action,) = converge(placed(table(*before.split()), "ipv4", position), WANTED).plan.actions
+    assert (action.kind, action.cause) == (kind, ("-A POSTROUTING " + RULES[rule], program))
 
 
 @pytest.mark.parametrize(
@@ -190,14 +174,25 @@ def test_what_cannot_be_done_is_a_note(before: str, position: str, note: str) ->
     assert converge(placed(table(*before.split()), "ipv4", position), WANTED).plan.notes == (note,)
 
 
-def test_duplicates_that_are_left_do_not_count() -> None:
-    nat = table("mine", "jump", "kube")
-    nat.chains["POSTROUTING"].append("-m addrtype ! --dst-type LOCAL -j " + CHAIN)
-    withheld = [ActionKind.DUPLICATE_JUMP_REMOVED]
-    plan = converge(placed(nat, "ipv4", "after:OTHER"), WANTED, withheld=withheld).plan
-    assert not plan.actions and plan.misplaced is None
-    converge(placed(nat, "ipv4", "last"), WANTED, withheld=withheld)
-    assert order(nat) == "mine kube jump"
+@pytest.mark.parametrize(
+    "before, position, after",
+    [
+        ("mine jump jump kube", "keep", "mine jump jump kube"),
+        ("mine jump jump kube", "after:OTHER", "mine jump jump kube"),
+        ("mine jump jump", "last", "mine jump jump"),
+        ("mine jump jump kube", "last", "mine kube jump"),
+        ("mine jump jump kube", "first", "jump mine kube"),
+        ("jump mine jump kube", "keep", "jump mine kube"),
+        ("jump jump mine jump kube", "keep", "jump mine kube"),
+        ("jump mine jump jump kube", "keep", "jump mine kube"),
+    ],
+)
+def test_second_jumps_stay_if_they_directly_follow(before: str, position: str, after: str) -> None:
+    nat = table(*before.split())
+    plan = converge(placed(nat, "ipv4", position), WANTED).plan
+    assert order(nat) == after
+    assert bool(plan.actions) == (before != after)
+    assert not converge(placed(nat, "ipv4", position), WANTED).plan.actions
 
 
 def test_a_jump_that_iptables_cannot_delete_is_not_moved() -> None:

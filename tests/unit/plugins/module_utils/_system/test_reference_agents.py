@@ -34,9 +34,9 @@ def test_agents_of_this_namespace_are_running(proc: Path) -> None:
     _process(proc, "5", "node", b"ip-masq-agent-v2\0")
     _process(proc, "3", "node", b"python3\0/usr/local/sbin/ip-masq-agent\0")
     (proc / "4").mkdir()
-    assert [words[:-1] for words in reference_agents.running(str(proc))] == [
-        ["ip-masq-agent-v2"],
-        ["/ip-masq-agent", "--v=2"],
+    assert list(reference_agents.running(str(proc))) == [
+        ("ip-masq-agent-v2", "ip-masq-agent-v2"),
+        ("ip-masq-agent", "/ip-masq-agent --v=2"),
     ]
 
 
