@@ -5,7 +5,8 @@
 
 C(check.py unconfigured FILE): installs it; nothing happens. With a tarball /usr is read-only from then on.
 C(check.py configured): a config file makes it work.
-C(check.py adopted): the role has changed nothing. C(check.py package_removed), C(check.py gone): removal.
+C(check.py adopted): the role has changed nothing. C(check.py package): removal, with a broken interpreter, too, and
+upgrades. C(check.py gone): nothing is left.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from checks import (
     AGENT,
     CONFIG,
     DAMAGE,
+    PACKAGED,
     PLACES,
     SERVICE,
     TIMER,
@@ -38,10 +40,16 @@ from checks import (
     run,
     sh,
     shown,
+    write,
 )
 
 MEMORY = "/var/tmp/package.json"
 PACKAGES = "/var/tmp/ip-masq-agent_*.deb"
+OLD_PACKAGE = "/var/tmp/old.deb"
+PATH = "ip-masq-agent.path"
+HOOK = "ip-masq-agent-firewall@nftables.service"
+#: A link that the old package does not make.
+NEW_LINK = "/etc/systemd/system/ip-masq-agent.service.wants/ip-masq-agent.path"
 TARGETS = ("multi-user.target", "timers.target", "paths.target")
 
 
@@ -82,6 +90,7 @@ def configured() -> None:
 def files() -> t.Dict[str, t.List[int]]:
     """Inode and time of each file that an installation writes."""
     found = [CONFIG, *glob.glob("/usr/local/sbin/ip-masq*"), *glob.glob("/etc/*/ip-masq*.conf")]
+    found += glob.glob("/usr/sbin/ip-masq*") + glob.glob("/usr/lib/systemd/system/ip-masq*")
     found += [path for path in glob.glob("/etc/systemd/system/**/ip-masq*", recursive=True) if not os.path.isdir(path)]
     return {path: [os.lstat(path).st_ino, os.lstat(path).st_mtime_ns] for path in found}
 
@@ -101,27 +110,86 @@ def adopted() -> None:
     done()
 
 
-def package_removed() -> None:
+def package() -> None:
     """The package takes rules and state with it, and leaves the configuration."""
-    check("the role has changed nothing", in_sync())
+    (new,) = glob.glob(PACKAGES)
+    if not os.path.exists(PACKAGED):  # where the tarball was
+        sh("dpkg", "--install", new)
+        write(CONFIG, "{}\n")
+    eventually("in sync with the package", in_sync)
+    equal("no file is where an administrator has files", administrators(), [])
+    without_interpreter()
     sh("dpkg", "--remove", "ip-masq-agent")
     nothing_runs("removed")
     check("the configuration is still there", os.path.exists(CONFIG))
-    sh("dpkg", "--install", *glob.glob(PACKAGES))
-    eventually("installed again: in sync", in_sync)
-    sh("dpkg", "--install", *glob.glob(PACKAGES))
+    check("the directory that was empty is still there", os.path.isdir("/usr/local/sbin"))
+    old_package(new)
+    sh("systemctl", "disable", PATH)
+    sh("dpkg", "--install", new)
     check("upgraded: the rules stay", ours())
     eventually("upgraded: in sync", in_sync)
     equal("upgraded: the timer is active", shown(TIMER, "ActiveState"), {"ActiveState": "active"})
+    equal("upgraded: what was disabled stays so", shown(PATH, "UnitFileState"), {"UnitFileState": "disabled"})
     sh("dpkg", "--remove", "ip-masq-agent")
     nothing_runs("removed again")
     done()
 
 
+def administrators() -> t.List[str]:
+    """Files of ours in directories of the administrator, and links that lead nowhere."""
+    found = glob.glob("/usr/local/sbin/ip-masq*") + glob.glob("/etc/systemd/system/ip-masq-agent*.*")
+    found = [path for path in found if not os.path.isdir(path)]
+    return found + sh("find", "/etc/systemd", "-name", "ip-masq*", "-xtype", "l").split()
+
+
+def without_interpreter() -> None:
+    """The package stays where it cannot remove the rules."""
+    before = traces.rules_of_ours()
+    os.rename("/usr/bin/python3", "/usr/bin/python3.away")
+    try:
+        removed = run("dpkg", "--remove", "ip-masq-agent")
+    finally:
+        os.rename("/usr/bin/python3.away", "/usr/bin/python3")
+    check("the removal fails", removed.returncode != 0, removed.stdout + removed.stderr)
+    for words in ("rules are still active", "the interpreter is /usr/bin/python3", "remove the package again"):
+        check("it says: " + words, words in removed.stderr, removed.stderr)
+    status = sh("dpkg-query", "--show", "--showformat=${db:Status-Status}", "ip-masq-agent")
+    equal("the package is still there", status, "installed")
+    equal("its rules are", traces.rules_of_ours(), before)
+    for unit in (TIMER, PATH):
+        equal(unit + " is stopped", shown(unit, "ActiveState"), {"ActiveState": "inactive"})
+
+
+def old_package(new: str) -> None:
+    """A package that has its files in directories of the administrator is upgraded."""
+    sh("dpkg", "--install", OLD_PACKAGE)
+    eventually("the old package: in sync", in_sync)
+    check("it has its program where it was", os.path.exists(AGENT))
+    check("it does not have the new link", not os.path.lexists(NEW_LINK))
+    sh("systemctl", "disable", HOOK)
+    packets("the old package")  # something to count
+    before = counters()
+    sh("dpkg", "--install", new)
+    check_counters("upgraded", before)
+    equal("upgraded: no file is where an administrator has files", administrators(), [])
+    check("upgraded: the directory that is empty is still there", os.path.isdir("/usr/local/sbin"))
+    check("upgraded: the new link is there", os.path.exists(NEW_LINK))
+    for unit in (TIMER, PATH):
+        state = shown(unit, "ActiveState", "UnitFileState", "NeedDaemonReload")
+        wanted = {"ActiveState": "active", "UnitFileState": "enabled", "NeedDaemonReload": "no"}
+        equal("upgraded: " + unit, state, wanted)
+        place = os.path.realpath(shown(unit, "FragmentPath")["FragmentPath"])
+        equal("upgraded: where it is", place, "/usr/lib/systemd/system/" + unit)
+    equal("upgraded: what was disabled stays so", shown(HOOK, "UnitFileState"), {"UnitFileState": "disabled"})
+    DAMAGE["the chain is flushed"]()
+    sh("systemctl", "start", SERVICE)
+    check_rules("upgraded")
+
+
 def nothing_runs(what: str) -> None:
     """Neither rules, nor the program, nor units, nor state."""
-    equal(what + ": rules", [line for line in traces.rules() if "MASQ-AGENT" in line.upper().replace("_", "-")], [])
-    equal(what + ": the program", os.path.exists(AGENT), False)
+    equal(what + ": rules", traces.rules_of_ours(), [])
+    equal(what + ": the program", [path for path in (AGENT, PACKAGED) if os.path.exists(path)], [])
     equal(what + ": units", list(traces.units()), [])
     equal(
         what + ": state",
@@ -144,7 +212,7 @@ if __name__ == "__main__":
         "unconfigured": unconfigured,
         "configured": configured,
         "adopted": adopted,
-        "package_removed": package_removed,
+        "package": package,
         "gone": gone,
     }
     steps[sys.argv[1]](*sys.argv[2:])

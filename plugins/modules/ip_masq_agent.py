@@ -62,6 +62,7 @@ options:
   bin_dir:
     description:
       - The directory of the program.
+      - On a node with the agent's package, V(/usr/local/sbin) means where the package has it.
     type: path
     default: /usr/local/sbin
   metrics_dir:

@@ -74,7 +74,7 @@ for unit; do
         ;;
     is-active,*) [ -e "$unit.active" ] || exit 3 ;;
     is-enabled,*) if [ -e "$unit.enabled" ]; then echo enabled; else echo disabled; fi ;;
-    enable,*) touch "$unit.enabled" ;;
+    enable,* | reenable,*) touch "$unit.enabled" ;;
     disable,*) rm -f "$unit.enabled" ;;
     start,*) touch "$unit.active" ;;
     stop,*) rm -f "$unit.active" ;;

@@ -43,10 +43,9 @@ class Systemctl:
         self.calls.append([verb, *names])
         if verb == self.refuse:
             return Outcome(1, "", "Failed to %s:\n  no\n" % verb)
-        if verb in ("enable", "disable"):
+        if verb in ("enable", "reenable", "disable"):
             assert names.pop(0) == "--no-reload", "systemd would read all units again for each call"
-            assert verb == "disable" or names.pop(0) == "--force", "a link to where the unit was would be in the way"
-            (self.enabled.update if verb == "enable" else self.enabled.difference_update)(names)
+            (self.enabled.difference_update if verb == "disable" else self.enabled.update)(names)
             self.is_stale = True
         elif verb in ("start", "stop"):
             (self.active.update if verb == "start" else self.active.difference_update)(names)

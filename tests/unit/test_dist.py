@@ -149,7 +149,7 @@ def test_scripts_of_the_packages_are_sound(built: Path, tmp_path: Path) -> None:
     rpm = subprocess.check_output(["rpm", "--dbpath", tmp_path, "-qp", "--scripts", built / RPM], text=True)
     for script in scripts:
         commands = script.read_text()
-        assert commands[re.search(r"(?m)^(mkdir -p|if \[ -e )", commands).start() :].strip() in rpm
+        assert commands[re.search(r"(?m)^(mkdir -p|if \[ -f )", commands).start() :].strip() in rpm
 
 
 def test_rpm_has_what_the_module_installs(built: Path, tmp_path: Path) -> None:

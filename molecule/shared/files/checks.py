@@ -21,6 +21,8 @@ import world
 from support.variants import Nftables, Variant
 
 AGENT = "/usr/local/sbin/ip-masq-agent"
+#: Where a package has it.
+PACKAGED = "/usr/sbin/ip-masq-agent"
 SERVICE = "ip-masq-agent.service"
 TIMER = "ip-masq-agent.timer"
 CONFIG = "/etc/ip-masq-agent/config"
@@ -261,7 +263,7 @@ def check_rules(
 
 def agent(*arguments: str) -> subprocess.CompletedProcess:
     """Run the agent's command line."""
-    return run(AGENT, *arguments)
+    return run(PACKAGED if os.path.exists(PACKAGED) else AGENT, *arguments)
 
 
 def status() -> t.Dict[str, t.Any]:

@@ -90,6 +90,11 @@ def rules() -> t.Iterator[str]:
             yield line
 
 
+def rules_of_ours() -> t.List[str]:
+    """Those of them that name our chain or table."""
+    return [line for line in rules() if "MASQ-AGENT" in line.upper().replace("_", "-")]
+
+
 def traces() -> t.Dict[str, t.List[str]]:
     """All of them by kind, in order where order matters."""
     return {"files": sorted(files()), "units": sorted(units()), "rules": list(rules())}

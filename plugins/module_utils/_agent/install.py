@@ -370,7 +370,9 @@ def update_units(
     differ = [unit for unit in ENABLED_UNITS if (unit in are_enabled) != enabled]
     if (changed or differ) and not check:
         # Of a unit whose file changed, systemd answers what it read before: then none is left out.
-        run_steps(run, [(verb, ENABLED_UNITS if changed else differ)])
+        # The links of units that have moved lead to where they were.
+        moved = [path for path in written if not os.path.exists(path) and os.path.basename(path) in unit_files(where)]
+        run_steps(run, [("re" + verb if enabled and moved else verb, ENABLED_UNITS if changed else differ)])
         systemd.daemon_reload(run)
     to_stop = [unit for unit in retired if unit in active]
     starts: t.List[Step] = []
@@ -426,8 +428,7 @@ def run_steps(run: Runner, steps: t.Iterable[Step]) -> None:
     """
     for verb, units in steps:
         if units:
-            # --force: a link that leads to where the unit was before is replaced.
-            options = {"enable": ["--no-reload", "--force"], "disable": ["--no-reload"]}.get(verb, [])
+            options = ["--no-reload"] if verb in ("enable", "reenable", "disable") else []
             systemd.systemctl(run, verb, *options, *units)
 
 

@@ -391,7 +391,6 @@ class TestUpdateUnits:
             [
                 "enable",
                 "--no-reload",
-                "--force",
                 *units.ENABLED_UNITS,
             ],  # their links may be gone, of which systemd knows nothing
             ["daemon-reload"],
@@ -504,7 +503,8 @@ class TestPackages:
         assert os.listdir(packaged.unit_dir) == [] and not os.path.exists(packaged.program)
         systemctl = Systemctl(enabled=units.ENABLED_UNITS, active=units.STARTED_UNITS)
         done = install.update_units(systemctl, chosen, put)
-        assert [call[0] for call in systemctl.calls] == ["enable", "daemon-reload", "restart"]
+        # The links of enabled units lead to where they were.
+        assert [call[0] for call in systemctl.calls] == ["reenable", "daemon-reload", "restart"]
         assert "file removed: %s/%s" % (packaged.unit_dir, units.TIMER) in done.lines
 
     def test_what_the_role_installed_before_the_package_goes(self, default: paths.Paths, tmp_path: Path) -> None:
