@@ -178,7 +178,7 @@ def test_chains_to_which_others_lead_are_emptied_and_stay(world: World, variant:
     """In one transaction, which nothing refuses; they go once nothing leads to them."""
     gone = [name for name in (CHAIN, *worlds.PREDECESSORS) if name in world.chains]
     for name in gone:
-        world.chains["OTHER"].append("-j " + name)
+        world.chains["CNI-0123"].append("-j " + name)
     nat = Nat(variant, world.chains)
     backend = worlds.backend(nat, world.family)
     wanted = None if removal else world.wanted
@@ -189,10 +189,10 @@ def test_chains_to_which_others_lead_are_emptied_and_stay(world: World, variant:
     stay = [name for name in stay if name == CHAIN or name in jumped]
     assert [name for name in stay if nat.chains[name]] == []
     assert [note.split()[2] for note in done.notes if "is empty and stays" in note] == stay
-    assert nat.chains["OTHER"] == world.chains["OTHER"]
+    assert nat.chains["CNI-0123"] == world.chains["CNI-0123"]
     assert not [rule for rule in nat.chains["POSTROUTING"] if target(rule) in stay]
     assert not converge(backend, wanted).plan.actions
-    nat.chains["OTHER"].clear()
+    nat.chains["CNI-0123"].clear()
     if removal and CHAIN in gone:
         again = converge(backend, None).plan
         assert [action.kind for action in again.actions] == [ActionKind.CHAIN_REMOVED]
