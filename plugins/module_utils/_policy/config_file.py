@@ -126,18 +126,27 @@ def name_culprit(
     """Return the message of an error with the file that has the bad value.
 
     :param sources: files of which :func:`merge` made the values that ``check`` refused with ``error``.
-    :returns: the message that ``check`` has for the values of one file alone, if that is about the same option; if it
-        is about values of several files, the message of ``error`` with all of them.
+    :returns: the message that ``check`` has for one file, if that file alone and together with the others is wrong
+        about the same option; else, as with values of several files, the message of ``error`` with all of them.
     """
     documents = [(source.path, parse(source.text, source.path).values) for source in sources]
     last = {option: path for path, values in documents for option in values}
-    for path, values in documents:
-        effective = {option: value for option, value in values.items() if option in UNITED or last[option] == path}
+    merged = merge(sources).values
+
+    def refusal(values: t.Dict[str, t.Any]) -> str:
         try:
-            check(effective)
+            check(values)
         except ConfigError as exc:
             if str(exc).partition(":")[0] == str(error).partition(":")[0]:
-                return "%s: %s" % (path, exc)
+                return str(exc)
+        return ""
+
+    for path, values in documents:
+        effective = {option: value for option, value in values.items() if option in UNITED or last[option] == path}
+        # Alone, a file lacks what others allow it: enableIPv6, cidrLimit.
+        text = refusal(effective) and refusal({**merged, **effective})
+        if text:
+            return "%s: %s" % (path, text)
     return "%s: %s" % (", ".join(path for path, _values in documents), error)
 
 

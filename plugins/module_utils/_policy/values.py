@@ -351,7 +351,7 @@ def check_chain_name(name: t.Any) -> str:
     """
     if not isinstance(name, str) or not re.match(_CHAIN, name):
         raise ConfigError(
-            "%s cannot name a chain: use letters, digits, '_', '.' and '-', and begin with a letter or digit"
+            "%s cannot name a chain: use letters, digits, '_', '.' and '-', and begin with a letter, a digit or '_'"
             % show(name)
         )
     if len(name) > CHAIN_NAME_LIMIT:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,24 @@ def test_a_bad_value_that_another_file_overrides_is_not_blamed(tmp_path: Path) -
     with pytest.raises(ConfigError) as error:
         read_policy(read_from(tmp_path), Memory())
     assert str(error.value).startswith("%s/config.d/a.json: enableIPv6: 5 is not" % tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "valid"),
+    [
+        ('{"enableIPv6": true}', '{"nonMasqueradeCIDRs": ["fd00::/8"]}'),
+        ('{"cidrLimit": 90}', json.dumps({"nonMasqueradeCIDRs": ["10.%d.0.0/16" % number for number in range(70)]})),
+    ],
+)
+def test_a_file_that_needs_another_one_is_not_blamed(tmp_path: Path, config: str, valid: str) -> None:
+    (tmp_path / "config.d").mkdir()
+    (tmp_path / "config").write_text(config)
+    (tmp_path / "config.d" / "a.json").write_text(valid)
+    read_policy(read_from(tmp_path), Memory())
+    (tmp_path / "config.d" / "b.json").write_text('{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}')
+    with pytest.raises(ConfigError) as error:
+        read_policy(read_from(tmp_path), Memory())
+    assert str(error.value).startswith("%s/config.d/b.json: nonMasqueradeCIDRs: '10.0.0.1/8'" % tmp_path)
 
 
 def test_an_address_that_the_node_lacks_is_found_in_its_file(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_port_ranges_are_read_from_how_they_are_printed(ranges: t.List[PortRange
 
 
 @pytest.mark.parametrize(
-    "name", ["IP-MASQ-AGENT", "IP-MASQ", "NON-MASQUERADE-DAEMON", "a", "my_chain.1", "x" * 28, "1"]
+    "name", ["IP-MASQ-AGENT", "IP-MASQ", "NON-MASQUERADE-DAEMON", "a", "my_chain.1", "x" * 28, "1", "_x"]
 )
 def test_chain_name_is_taken(name: str) -> None:
     assert check_chain_name(name) == name
@@ -231,7 +231,7 @@ def test_chain_name_is_taken(name: str) -> None:
         )
     ]
     + [
-        (name, "use letters, digits")
+        (name, "use letters, digits, '_', '.' and '-', and begin with a letter, a digit or '_'")
         for name in (
             "",
             "-x",
