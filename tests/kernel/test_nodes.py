@@ -26,7 +26,7 @@ def test_too_few_inotify_instances_are_said_at_once() -> None:
     done = up(20)
     assert done.returncode == 1
     assert re.fullmatch(
-        r"error: root can create 20 more inotify instances, and the nodes of one lab need 36: raise the limit with: "
+        r"error: root can create 20 more inotify instances, and the nodes of one lab need 30: raise the limit with: "
         r"sysctl fs\.inotify\.max_user_instances=%d   \(it is %d; or remove other labs\)\n" % (now + 128, now),
         done.stderr,
     )
