@@ -156,25 +156,24 @@ class _Search:
         if self._limit_met:
             statistics = conntrack.statistics()
             yield (
-                "flush_conntrack: the limit of %d seconds was met: %d connections read, %d %s%s. The rest keeps its "
+                "flush_conntrack: the limit of %d seconds was met; connections read: %d, %s: %d%s. The rest keeps its "
                 "source address until it ends. To remove the connections of a pod: conntrack -D -f %s -s POD_ADDRESS"
                 % (
                     PATIENCE,
                     self._read,
-                    self.removed,
                     "would be removed" if self._check else "removed",
-                    "" if statistics is None else ", %d still tracked (of all families)" % statistics.tracked,
+                    self.removed,
+                    "" if statistics is None else ", still tracked in all families: %d" % statistics.tracked,
                     self._family,
                 )
             )
         if self._unknown:
             yield (
-                "flush_conntrack: %d connections were left alone, because the interface by which they leave%s is not "
-                "known"
+                "flush_conntrack: connections that stay, because the interface by which they leave%s is not known: %d"
                 % (
-                    self._unknown,
                     ", or the mark of their packets, which skip_marks asks for and the kernel does not keep with "
                     "connections," * self._judge.asks_for_marks,
+                    self._unknown,
                 )
             )
 

@@ -228,7 +228,7 @@ def test_where_the_interface_is_not_known_connections_stay_if_it_matters(monkeyp
     done = flush("ipv4", [], narrowed, check=False)
     assert [one.destination for one in kernel.removed] == [number("192.0.2.8")]
     (note,) = done.notes
-    assert note.startswith("flush_conntrack: 1 connections were left alone, because the interface")
+    assert note == ("flush_conntrack: connections that stay, because the interface by which they leave is not known: 1")
 
 
 def test_every_condition_of_rules_is_considered() -> None:
@@ -254,8 +254,8 @@ def test_connections_stay_where_another_mark_can_decide(monkeypatch: pytest.Monk
     done = flush("ipv4", [rules(skip_marks=[mark])], wanted, check=False)
     assert not kernel.removed
     assert done.notes == (
-        "flush_conntrack: 1 connections were left alone, because the interface by which they leave, or the mark of "
-        "their packets, which skip_marks asks for and the kernel does not keep with connections, is not known",
+        "flush_conntrack: connections that stay, because the interface by which they leave, or the mark of their "
+        "packets, which skip_marks asks for and the kernel does not keep with connections, is not known: 1",
     )
 
 
@@ -329,9 +329,9 @@ def test_time_limit_while_reading(monkeypatch: pytest.MonkeyPatch, check: bool) 
     done = flush("ipv4", [PLAIN], NARROW, check=check)
     assert (done.removed, len(kernel.removed)) == (768, 0 if check else 768)
     assert done.notes == (
-        "flush_conntrack: the limit of 10 seconds was met: 768 connections read, 768 %s, 232 still tracked (of all "
-        "families). The rest keeps its source address until it ends. To remove the connections of a pod: conntrack -D "
-        "-f ipv4 -s POD_ADDRESS" % ("would be removed" if check else "removed"),
+        "flush_conntrack: the limit of 10 seconds was met; connections read: 768, %s: 768, still tracked in all "
+        "families: 232. The rest keeps its source address until it ends. To remove the connections of a pod: conntrack "
+        "-D -f ipv4 -s POD_ADDRESS" % ("would be removed" if check else "removed"),
     )
 
 
