@@ -4,7 +4,8 @@
 """Rules are repaired after any damage: checked by what the kernel holds, packets, and status.
 
 The time limits are resyncInterval and 2 s where the timer notices, and 2 s where a firewall unit was started,
-restarted or reloaded. The second is checked with an interval of ten minutes, so that the timer does not interfere.
+restarted, reloaded or stopped. The second is checked with an interval of ten minutes, so that the timer does not
+interfere.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from checks import (
     LEGACY,
     LOST,
     NATIVE,
-    SERVICE,
     agent,
     check,
     check_rules,
@@ -125,12 +125,10 @@ def by_the_hooks() -> None:
         # It restores iptables, of which a table of our own has no part.
         repaired("netfilter-persistent: " + verb, partial(sh, "systemctl", verb, "netfilter-persistent"), 2, not NATIVE)
 
-    for verb in ("start", "restart", "reload"):
+    # Stopped as well: firewalld would stop it on its own start, and nothing orders the two.
+    for verb in ("start", "restart", "reload", "stop"):
         # It flushes nftables, of which iptables-legacy has no part.
         repaired("nftables: " + verb, partial(sh, "systemctl", verb, "nftables"), 2, real=NATIVE or not LEGACY)
-    # firewalld would stop it on its own start, and nothing orders the two; a stop is nobody's signal to sync.
-    sh("systemctl", "stop", "nftables")
-    sh("systemctl", "start", SERVICE)
 
     sh("firewall-offline-cmd", "--set-default-zone=trusted")
     for verb in ("start", "restart", "reload"):
@@ -144,6 +142,17 @@ def firewalld(*argv: str) -> None:
     """
     sh(*argv)
     sh("firewall-cmd", "--state")
+
+
+def by_the_stop_of_firewalld() -> None:
+    """It takes all rules with it, if its release does; the hook that is stopped before it asks for a sync."""
+    repaired("firewalld: stop", partial(sh, "systemctl", "stop", "firewalld"), 2, real=False)
+    # A hook that is stopped alone asks for none: the agent may be about to be removed.
+    sh("systemctl", "start", "nftables")
+    eventually("no sync is under way", lambda: run("systemctl", "is-active", "ip-masq-agent.service").returncode)
+    before = last_sync()
+    sh("systemctl", "stop", "ip-masq-agent-firewall@nftables.service")
+    equal("no sync is requested", (sh("systemctl", "list-jobs", "--no-legend"), last_sync()), ("", before))
 
 
 def by_the_timer_again() -> None:
@@ -175,5 +184,8 @@ by_the_hooks()
 slow(False)
 by_the_timer_again()
 masquerading_of_firewalld()
+slow(True)
+by_the_stop_of_firewalld()
+slow(False)
 check_rules("after all of it")
 done()

@@ -12,7 +12,7 @@ version_added: 1.0.0
 description:
   - Installs an agent that keeps the masquerading of a node as declared. It consists of one program, its configuration,
     and systemd units that start a resync at an interval, after an edit of the configuration, and after a firewall was
-    restarted or reloaded.
+    restarted, reloaded or stopped.
   - Applies the policy at once, as M(kubenode.ip_masq.ip_masq) does; the agent runs the same code.
   - If something was changed, or if the last run of the agent's service failed, starts that service once, in its
     sandbox, and fails with the lines of the journal if it fails. In check mode it warns instead.

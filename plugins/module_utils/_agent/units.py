@@ -283,7 +283,10 @@ ProtectKernelModules=no
 SystemCallFilter=@module
 """
 
-# One instance for each firewall unit, since each start, restart and reload must start a sync, also if one is running.
+# One instance for each firewall unit, since each start, restart, reload and stop must start a sync, also if one is
+# running. firewalld and nftables remove all rules as they stop. This unit stops before them, and the sync that it
+# requests waits: a start comes after the stop of a unit that it is ordered with. It requests none if the firewall has
+# no job: then this unit alone is stopped, to be removed. systemd refuses the request while the node shuts down.
 # systemd considers firewalld started, or reloaded, before it has changed a rule (seen: 0.9.3 takes its bus name first,
 # and reloads on a signal). It answers on the bus when it is done, so a second sync waits for an answer.
 _FIREWALL = """\
@@ -301,7 +304,9 @@ ExecStart=/bin/systemctl --no-block restart ip-masq-agent.service
 ExecStart=-/bin/sh -c 'test %i = firewalld && firewall-cmd --state && systemctl --no-block restart ip-masq-agent'
 ExecReload=/bin/systemctl --no-block restart ip-masq-agent.service
 ExecReload=-/bin/sh -c 'test %i = firewalld && firewall-cmd --state && systemctl --no-block restart ip-masq-agent'
+ExecStop=-/bin/sh -c 'systemctl show -p Job %i | grep -q "=[1-9]" && systemctl --no-block restart ip-masq-agent'
 TimeoutStartSec=60
+TimeoutStopSec=30
 LogLevelMax=notice
 ProtectSystem=strict
 ReadOnlyPaths=/run

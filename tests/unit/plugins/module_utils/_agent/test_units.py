@@ -269,6 +269,9 @@ def test_hook_follows_start_restart_and_reload_of_a_firewall() -> None:
     at_once, when_firewalld_answers = hook["Service", "ExecStart"]
     assert at_once == "/bin/systemctl --no-block restart ip-masq-agent.service"
     assert "test %i = firewalld && firewall-cmd --state && " in when_firewalld_answers
+    # firewalld and nftables remove all rules when they stop. molecule/resync stops them.
+    (at_stop,) = hook["Service", "ExecStop"]
+    assert "systemctl --no-block restart ip-masq-agent" in at_stop
 
 
 def test_there_is_a_hook_for_every_known_flusher() -> None:
