@@ -425,7 +425,7 @@ class TestExplain:
     def test_a_program_of_the_node_that_is_bound_to_an_address(
         self, topology: Topology, tmp_path: Path, family: str
     ) -> None:
-        """A BGP speaker, say: the policy says nothing about it, and our chain masquerades it."""
+        """A BGP speaker, say: outside of the exempt ranges any address of the node will do, and it is masqueraded."""
         a, node = ADDRESSES[family], AgentNode(topology.node, tmp_path)
         bound, bits = ("192.0.2.77", 32) if family == "ipv4" else ("2001:db8:5::1", 128)
         node.ns.run("ip", "address", "add", "%s/%d" % (bound, bits), "dev", "lo")
@@ -435,7 +435,7 @@ class TestExplain:
         for seen in (bound, a.node):
             first, declared, *_more = node.command("explain", a.outside[0], "--source", bound).stdout.splitlines()
             assert first == "%s sees the node's address (%s), for tcp/80 from %s" % (a.outside[0], seen, bound)
-            assert declared == "declared: nothing: the policy is not about this connection"
+            assert declared == "declared: the node's address"
             node.sync()
 
 

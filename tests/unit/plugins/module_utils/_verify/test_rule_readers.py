@@ -405,3 +405,20 @@ def test_conditions_that_all_hold(groups: t.List[t.Tuple[t.List[t.Any], bool]]) 
 
 def test_no_condition_is_every_packet() -> None:
     assert match_of({}) == Match()
+
+
+def test_what_a_rule_remembers_of_packets() -> None:
+    (fills,) = _legacy("-A POSTROUTING -m recent --set --name x --mask 255.255.255.255 --rsource -j MASQUERADE")
+    assert fills.branches == (Branch(Match(), Action(SOURCE, local=True)),) and not fills.chance and not fills.unknown
+    (never,) = _legacy("-A POSTROUTING -m recent ! --set --name x --rsource -j MASQUERADE")
+    assert not never.branches
+    for asks in ("--rcheck --seconds 10 --reap", "! --update --hitcount 3", "--remove"):
+        (rule,) = _legacy("-A POSTROUTING -m recent %s --name x --rsource -j MASQUERADE" % asks)
+        assert (rule.chance, rule.exhaustive, rule.unknown) == (True, False, ())
+        assert rule.history == ("packets seen before (recent)",)
+
+
+def test_a_node_of_a_cluster_takes_some_connections() -> None:
+    words = "--cluster-total-nodes 2 --cluster-local-node 1 --cluster-hash-seed 0x1"
+    (rule,) = _legacy("-A POSTROUTING -m cluster %s -j MASQUERADE" % words)
+    assert rule.chance and not rule.exhaustive and len(rule.branches) == 1
