@@ -29,6 +29,9 @@ Data = t.Dict[str, t.Any]
 #: Where the policy comes from.
 FROM_OPTIONS, FROM_AGENT, FROM_RULES, NOWHERE = "options", "agent", "active rules", "none"
 
+#: Seconds for the copy of a node, at most, and for each part of a verification, at least.
+_COPY_SECONDS, _LEAST = 60.0, 5.0
+
 _SYNC = "ip-masq-agent sync, or run the module ip_masq"
 
 
@@ -295,6 +298,7 @@ def _ask(
     """Put the questions to a copy of the node, and write the answers to ``found``."""
     declared = promises.policy_of(rulesets, wanted.pod_cidrs)
     mark: t.Optional[str] = None
+    until = time.monotonic() + wanted.max_seconds if wanted.verify and wanted.max_seconds else None
     try:
         state = node_state.read(node.run)
         earlier = storage.earlier if storage else None
@@ -305,7 +309,7 @@ def _ask(
             found["limits"] = [one._asdict() for one in state.unseen]
             yield from _ipv6_health(policy, rulesets, state)
             return
-        copy = twin.build(state, node.run)
+        copy = twin.build(state, node.run, _COPY_SECONDS if until is None else min(_left(until), _COPY_SECONDS))
     except NodeError as exc:
         copy = NotAvailable(str(exc))
     if isinstance(copy, NotAvailable):
@@ -327,7 +331,7 @@ def _ask(
         ]
         found["explanations"] = explanations.explain(copy, declared, asked)
         if wanted.verify:
-            limits = verification.Limits(wanted.max_questions, wanted.max_seconds)
+            limits = verification.Limits(wanted.max_questions, 0 if until is None else _left(until))
             report = verification.verify(copy, declared, limits, progress)
             found["questions"], found["questions_left_out"] = report.questions, report.left_out
             found["conflicts"] = [data for one in report.conflicts for data in explanations.conflict(one)]
@@ -337,6 +341,11 @@ def _ask(
             yield from _report_health(report)
     found["limits"] = [one._asdict() for one in copy.unseen]
     yield from _ipv6_health(policy, rulesets, copy.state)
+
+
+def _left(until: float) -> float:
+    """Return how many seconds are left: not so few that a small node has no chance."""
+    return max(until - time.monotonic(), _LEAST)
 
 
 def _ipv6_health(

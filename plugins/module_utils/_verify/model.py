@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ipaddress
+import time
 import typing as t
 
 from .._policy import spans
@@ -20,6 +21,7 @@ from .lookups import Lookups
 from .promises import Policy
 from .rules import MAX_PORT, POSTROUTING, SOURCE, WITH_PORTS, RuleTable, chain_of, highest
 from .senders import Sender
+from .time_limit import left
 from .ways import Declared, Ref, Start, Way, Ways
 
 #: To these a packet of a pod is never forwarded, whatever the rules say.
@@ -74,7 +76,8 @@ class Model(NodeModel):
     """
 
     def __init__(self, state: State, version: int, policy: Policy, seconds: t.Optional[float] = None) -> None:
-        """:param seconds: how long it may take to find the ways."""
+        """:param seconds: how long it may take; reading the rules is not interrupted, finding the ways is."""
+        until = None if seconds is None else time.monotonic() + seconds
         super().__init__(state, version)
         self._policy = [Declared(entry.match, entry.promise) for entry in policy.entries.get(version, ())]
         self.senders = _senders(state, version, policy)
@@ -88,9 +91,9 @@ class Model(NodeModel):
             for sender in self.senders
         ]
         self.services = services
-        self.found: Ways = ways.ways(self._node, starts, self._policy, seconds)
+        self.found: Ways = ways.ways(self._node, starts, self._policy, left(until))
         self.of_node = senders.of_node(state, version)
-        self.own = self._own_ways(regions.minus(destinations, self.types[LOCAL]), seconds)
+        self.own = self._own_ways(regions.minus(destinations, self.types[LOCAL]), left(until))
         self._late = _late_chains(self.tables)
 
     def _own_ways(self, destinations: Spans, seconds: t.Optional[float]) -> Ways:

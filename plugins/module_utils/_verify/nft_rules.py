@@ -20,7 +20,7 @@ from .._twin.values import IPTABLES_NFT, NFTABLES
 from . import conditions, nft_sets, xt_rules
 from .known import Known
 from .nft_sets import number
-from .reading import Conditions, Reading, UnknownError, finished, unreadable
+from .reading import Conditions, Reading, UnknownError, finished, joined, unreadable
 from .registers import (
     CHANCE,
     NOTHING,
@@ -120,6 +120,10 @@ class _Table:
         self.parsed: t.Dict[bytes, t.Tuple[str, t.Dict[int, bytes]]] = {}
         self.plans: t.Dict[t.Tuple[Cell, ...], t.List[Piece]] = {}
         self.loads: t.Dict[t.Tuple[int, int], t.List[Cell]] = {}
+        #: bytes of the keys of sets
+        self.lengths: t.Dict[str, int] = {}
+        #: what a lookup of cells in a set asks for: many rules share one large set
+        self.asked: t.Dict[t.Tuple[str, t.Tuple[Cell, ...]], t.List[Conditions]] = {}
         self.objects: t.Dict[bytes, int] = {}
         for body in table.objects:
             found = netlink.attributes(body)
@@ -629,7 +633,10 @@ class _Reader:
         inverted = bool(number(data.get(5)) & 1)
         for reason in known.unknown:
             self.reading.not_known(reason)
-        length = max((len(one.first) for one in known.elements if one.first is not None), default=0)
+        if name not in self.table.lengths:
+            lengths = (len(one.first) for one in known.elements if one.first is not None)
+            self.table.lengths[name] = max(lengths, default=0)
+        length = self.table.lengths[name]
         cells = self.holding(data.get(2), length)
         target = data.get(3)
         key = None
@@ -643,6 +650,11 @@ class _Reader:
         alternatives: t.List[Conditions] = []
         last: t.Optional[Conditions] = None
         plan = None if chance else self.plan(cells)
+        place = (name, tuple(cells))
+        shared = key is None and plan is not None and not known.unknown
+        if shared and place in self.table.asked:
+            self.reading.any_of(self.table.asked[place], inverted)
+            return
         drawn: t.List[t.Tuple[int, int]] = []
         try:
             if known.unknown and (inverted or name in self.table.sets.filled or not known.elements):
@@ -681,6 +693,8 @@ class _Reader:
             if key is None:
                 alternatives = [{}] if alternatives else []
             inverted = False
+        if shared and last is None:
+            alternatives = self.table.asked[place] = joined(alternatives)
         self.reading.any_of(alternatives, inverted)
         if key == "@verdict":
             self._verdicts(alternatives)

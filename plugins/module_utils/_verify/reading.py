@@ -68,6 +68,15 @@ class UnknownError(Exception):
     """What is read is not understood; the text is an object of "because of"."""
 
 
+def joined(alternatives: t.List[Conditions]) -> t.List[Conditions]:
+    """Return conditions of which one has to hold as one, if all are about the same field."""
+    keys = {key for one in alternatives for key in one}
+    if len(keys) != 1 or not all(alternatives) or keys & set(LINKS):
+        return alternatives
+    (key,) = keys
+    return [{key: spans.of(span for one in alternatives for span in one[key])}]
+
+
 class Statement(t.NamedTuple):
     """Something that a rule does, and for which packets."""
 

@@ -25,6 +25,7 @@ from .model import Model
 from .promises import NODE, Policy
 from .regions import Region
 from .rules import WITH_PORTS
+from .time_limit import TimeOverError, left, limited
 from .ways import DROPPED as BY_FILTER
 from .ways import TRANSLATED, Way, Ways
 
@@ -35,6 +36,8 @@ WARNING = "warning"
 #: Limits of a verification: questions for each IP version, and seconds.
 QUESTIONS = 100000
 SECONDS = 60
+#: Seconds beyond the limit that may be spent on an end: to interrupt what takes too long, to ask who decided.
+_GRACE = 5.0
 #: How many questions are put at a time: after each part the progress is told, and the time looked at.
 _AT_A_TIME = 500
 #: How often a question is put until chance has chosen the way that it is about.
@@ -117,19 +120,35 @@ def verify(twin: Twin, policy: Policy, limits: Limits = DEFAULT, progress: Progr
     :raises NodeError: the copy does not answer.
     """
     until = time.monotonic() + limits.seconds if limits.seconds else None
-    runs = [_Run(twin, policy, version, limits.questions, until, progress) for version in sorted(policy.entries)]
     untested = [_not_copied(unseen) for unseen in twin.unseen if unseen.code not in HARMLESS]
+    models = [_read(twin, policy, version, until) for version in sorted(policy.entries)]
+    if None in models:
+        untested.append(Untested("time", _TEXTS["time"]))
+    runs = [_Run(twin, policy, model, limits.questions, until, progress) for model in models if model is not None]
+    conflicts: t.List[Conflict] = []
     for run in runs:
         run.ask()
+        conflicts += run.conflicts()
         untested += run.untested()
     return Report(
         sum(run.asked for run in runs),
         sum(run.left_out for run in runs),
-        tuple(one for run in runs for one in run.conflicts()),
+        tuple(conflicts),
         tuple(dict.fromkeys(untested)),
         sum(run.stray for run in runs),
         sum(run.leaked for run in runs),
     )
+
+
+def _read(twin: Twin, policy: Policy, version: int, until: t.Optional[float]) -> t.Optional[Model]:
+    """Return the node as values and ways, which may take half of the time; None if it takes longer."""
+    whole = left(until)
+    seconds = None if whole is None else whole / 2  # the other half is for the questions
+    try:
+        with limited(None if seconds is None else seconds + _GRACE):
+            return Model(twin.state, version, policy, seconds)
+    except TimeOverError:
+        return None
 
 
 #: What a copy may lack without a wrong source address, and why.
@@ -162,18 +181,18 @@ class _Run:
     """Asks about one IP version."""
 
     def __init__(
-        self, twin: Twin, policy: Policy, version: int, limit: int, until: t.Optional[float], progress: Progress
+        self, twin: Twin, policy: Policy, model: Model, limit: int, until: t.Optional[float], progress: Progress
     ) -> None:
         self.asked = self.left_out = self.stray = self.leaked = 0
         self._twin = twin
         self._policy = policy
-        self._version = version
+        self._version = model.version
         self._limit = limit
         self._until = until
         self._progress = progress
         self._addresses = Addresses(twin.state)
         self._random = random.Random(_SEED)
-        self._model = Model(twin.state, version, policy, self._seconds())
+        self._model = model
         self._expected = Expected(twin, self._model)
         #: whether packets that were sent before decide about a finding
         self._remembers = False
@@ -185,7 +204,10 @@ class _Run:
         self._masqueraded: t.Dict[t.Tuple[str, t.Optional[str]], Answer] = {}
 
     def _seconds(self) -> t.Optional[float]:
-        return None if self._until is None else max(self._until - time.monotonic(), 0.0)
+        return left(self._until)
+
+    def _is_late(self, grace: float = 0.0) -> bool:
+        return self._until is not None and time.monotonic() >= self._until + grace
 
     def _miss(self, code: str, missed: t.Iterable[Region], unknown: t.Optional[Unknown] = None) -> None:
         self._untested.setdefault(_Reason(code, unknown), []).extend(missed)
@@ -196,7 +218,14 @@ class _Run:
             silent = self._about(found)
             if silent:
                 # Of these nothing came out: something may be let through beside what was asked.
-                self._about(self._model.divided(found, silent, self._seconds()))
+                seconds = self._seconds()
+                try:
+                    with limited(None if seconds is None else seconds + _GRACE):
+                        divided = self._model.divided(found, silent, seconds)
+                except TimeOverError:
+                    self._miss("time", [region for way in silent for region in way.regions])
+                else:
+                    self._about(divided)
         self._compare_orders()
         self._ask_strays()
 
@@ -239,7 +268,7 @@ class _Run:
         for start in range(0, len(pairs), _AT_A_TIME):
             part = []
             room = self._limit - self.asked if self._limit else total
-            late = self._until is not None and time.monotonic() >= self._until
+            late = self._is_late()
             for way, questions in pairs[start : start + _AT_A_TIME]:
                 room -= len(questions)
                 if late or room < 0:
@@ -332,7 +361,9 @@ class _Run:
     def _compare_orders(self) -> None:
         """Note ways whose source address depends on an order of chains that the kernel does not tell."""
         for members in self._tied.values():
-            if self._depends_on_order(members[0][1]):
+            if self._is_late(_GRACE):
+                self._miss("time", [region for way, _answer in members for region in way.regions])
+            elif self._depends_on_order(members[0][1]):
                 self._miss("order", [region for way, _answer in members for region in way.regions])
 
     def _depends_on_order(self, known: Answer) -> bool:
@@ -357,7 +388,10 @@ class _Run:
             groups.setdefault((finding.verdict, self._model.late(finding.way), certain), []).append(finding)
             self._remembers = self._remembers or bool(finding.way.history)
         causes: t.Dict[t.Any, t.Tuple[t.List[Region], Answer]] = {}
-        for (verdict, _late, certain), members in groups.items():
+        for number, ((verdict, _late, certain), members) in enumerate(groups.items()):
+            if number and self._is_late(_GRACE):  # who decided cannot be asked any more
+                self._miss("time", [region for finding in members for region in finding.way.regions])
+                continue
             answer = self._explained(members[0].answer)
             cause = blame(verdict, answer)
             if cause is None or any(map(self._policy.leaves, answer.passed)):
@@ -393,7 +427,8 @@ class _Run:
         return wanted
 
     def _ranges(self, affected: t.Iterable[Region]) -> t.Tuple[str, ...]:
-        union = spans.of(span for region in affected for span in region.destination)
+        distinct = {id(region.destination): region.destination for region in affected}
+        union = spans.of(span for destination in distinct.values() for span in destination)
         found = spans.networks(union, self._version)
         # Addresses to which nothing is sent on may be in it if it is shorter then.
         wide = spans.networks(spans.of((*union, *self._model.nowhere)), self._version)

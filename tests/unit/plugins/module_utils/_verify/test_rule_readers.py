@@ -189,6 +189,20 @@ def test_outside_of_several_fields_stands_in_front() -> None:
     assert not does_unknown(rule)
 
 
+def test_large_set_is_read_once_for_all_rules_that_ask_it() -> None:
+    members = [nft.element(address("10.0.0.%d" % number)) for number in range(0, 200, 2)]
+    asks = (DADDR, nft.lookup("s"), MASQ)
+    made = nft.table(
+        nft.IP, "t", {"c": ("nat", 4, 100)}, [("c", asks), ("c", (SADDR, *asks[1:])), ("c", asks)], {"s": members}
+    )
+    found = nft_rules.read(made, KNOWN)
+    assert found is not None
+    first, other, last = (rule.branches[0].match for rule in found.chains["c"])
+    expected = tuple(span("10.0.0.%d/32" % number) for number in range(0, 200, 2))
+    assert first == last == Match(destination=expected) and other == Match(source=expected)
+    assert first.destination is last.destination
+
+
 def test_ports_of_packets_that_have_none() -> None:
     """Without a protocol the same bytes of a message of ICMP are its checksum."""
     known, unknown = _rules(DPORT, nft.compare(b"\0\x50"), MASQ)
