@@ -9,7 +9,9 @@ Every step compares first, so a second run changes nothing, and check mode is th
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
+import json
 import os
 import re
 import stat
@@ -239,7 +241,8 @@ def _plan_files(where: Paths, config_text: t.Optional[str]) -> _FilePlan:
     folders = [folder for folder in where.unit_dirs() if folder != where.unit_dir]
     others = [os.path.join(folder, name) for folder in folders for name in unit_files(where)]
     old += [path for path in existing(others) if is_ours(path) and not os.path.islink(path)]
-    obsolete, kept = removable(old + [path for path in existing(retired_files(where)) if is_ours(path)])
+    retired = [path for path in existing(retired_files(where)) if is_ours(path)] + newer_files(where)
+    obsolete, kept = removable(old + [path for path in retired if path not in old])
     notes = [
         "config_dir was %s; its files are kept and no longer read" % old.config_dir
         for old in before
@@ -278,6 +281,53 @@ def is_ours(path: str) -> bool:
         return os.path.islink(path) or MARK.encode("ascii") in (files.read(path) or b"")[:1000]
     except NodeError:
         return False
+
+
+def newer_files(where: Paths) -> t.List[str]:
+    """The files that another release installed and this one does not know, with the links that enable its units.
+
+    Each release writes down what it installs, so that an older one can remove it.
+    """
+    # By their names: the programs may have been in another bin_dir.
+    known = {os.path.basename(path) for path in (*installed_paths(where), *retired_files(where))}
+    with contextlib.suppress(NodeError, ValueError, TypeError):
+        written = json.loads((files.read(where.files_list) or b"[]").decode("utf-8"))
+        found = [path for path in existing(map(str, written)) if os.path.basename(path) not in known and is_ours(path)]
+        units = [os.path.basename(path) for path in found if os.path.dirname(path) == where.unit_dir]
+        links = glob.glob(os.path.join(glob.escape(where.unit_dir), "*.wants", NAME + "*"))
+        return found + sorted(path for path in links if _template(os.path.basename(path)) in units)
+    return []
+
+
+def _list_files(where: Paths) -> None:
+    """Write down what is installed. A failure only matters to an older release."""
+    content = json.dumps(installed_paths(where)).encode("utf-8")
+    with contextlib.suppress(NodeError):
+        if files.read(where.files_list) != content:
+            files.make_directory(where.state_dir, 0o700)
+            files.write(where.files_list, content)
+
+
+def installed_paths(where: Paths) -> t.List[str]:
+    """The programs and units that this release installs."""
+    return [where.program, where.resync, *(os.path.join(where.unit_dir, name) for name in sorted(unit_files(where)))]
+
+
+def newer_units(where: Paths) -> t.List[str]:
+    """The units that :func:`newer_files` has; of templates the enabled instances."""
+    return _units_of(where, newer_files(where))
+
+
+def _units_of(where: Paths, paths: t.Iterable[str]) -> t.List[str]:
+    """The units among some files and links that can be stopped."""
+    units = [os.path.basename(path) for path in paths if _is_within(path, where.unit_dir)]
+    return [unit for unit in dict.fromkeys(units) if "@." not in unit]
+
+
+def _template(unit: str) -> str:
+    """The file of a unit: of an instance, its template."""
+    name, _at, instance = unit.partition("@")
+    return "%s@%s" % (name, instance[instance.rindex(".") :]) if "." in instance else unit
 
 
 def directories(where: Paths) -> t.Tuple[str, ...]:
@@ -358,7 +408,9 @@ def update_units(
     written = [change.path for change in put.files if os.path.dirname(change.path) in where.unit_dirs()]
     changed = set(map(os.path.basename, written))
     firewalls = [unit + ".service" for unit in FIREWALL_UNITS]
+    removed = [change.path for change in put.files if change.after is None]
     retired = [unit for unit in RETIRED_UNITS if unit in changed]
+    retired += [unit for unit in _units_of(where, removed) if unit not in RETIRED_UNITS]
     properties = ("UnitFileState", "ActiveState", "NeedDaemonReload")
     units = systemd.show_units(run, properties, [*ENABLED_UNITS, *firewalls, *retired])
     # A run that was interrupted may have changed files that systemd has not read since.
@@ -387,6 +439,7 @@ def update_units(
     if not check:
         run_steps(run, [("stop", to_stop)])
         starts, notes = _start_units(run, starts)
+        _list_files(where)
     reloaded: t.List[Step] = [] if put.files else [("daemon-reload", unread)]
     lines = step_lines([(verb, differ), *reloaded, ("stop", to_stop), *starts])
     return put._replace(services=(*put.services, *lines), notes=(*put.notes, *notes))

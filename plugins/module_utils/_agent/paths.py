@@ -122,6 +122,11 @@ class Paths(t.NamedTuple):
         return os.path.join(self.state_dir, "applied.json")
 
     @property
+    def files_list(self) -> str:
+        """The paths of what is installed, for a release that knows fewer."""
+        return os.path.join(self.state_dir, "files.json")
+
+    @property
     def run_dir(self) -> str:
         """What does not outlive the boot. A unit creates it, best effort."""
         return self.fixed("/run/ip-masq-agent")

@@ -27,6 +27,8 @@ from .install import (
     file_removal,
     find_installed,
     is_ours,
+    newer_files,
+    newer_units,
     removable,
     run_steps,
     step_lines,
@@ -60,7 +62,7 @@ def uninstall(node: Node, where: Paths, check: bool = False, keep_files: bool = 
     if not keep_files:
         _refuse_packaged(node.run, where, places)
         written += [os.path.join(folder, name) for folder in where.unit_dirs() for name in unit_files(where)]
-        written += retired_files(where)
+        written += [*retired_files(where), *newer_files(where)]
         # The program last: the next run reads the paths from it.
         written += [path for place in places for path in (place.resync, place.program)]
     foreign = [path for path in existing(written) if not is_ours(path)]
@@ -109,7 +111,7 @@ def _config_files(where: Paths) -> t.List[str]:
 def _stop_units(run: Runner, where: Paths, foreign: t.Sequence[str], check: bool) -> t.List[str]:
     names = [
         unit
-        for unit in dict.fromkeys(ENABLED_UNITS + SERVICES + RETIRED_UNITS)
+        for unit in dict.fromkeys(ENABLED_UNITS + SERVICES + RETIRED_UNITS + tuple(newer_units(where)))
         if _file_in_force(where, FIREWALL_TEMPLATE if unit in FIREWALL_HOOKS else unit) not in foreign
     ]
     units = systemd.show_units(run, ("LoadState", "UnitFileState", "ActiveState"), names)

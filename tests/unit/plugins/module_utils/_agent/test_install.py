@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -469,6 +470,45 @@ class TestUpdateUnits:
         assert "stop: " + ", ".join(units.RETIRED_UNITS[1:]) in done.services
         assert systemctl.active == set(units.STARTED_UNITS)
         assert install.put_files(where, "{}\n").files == ()
+
+    def test_units_of_a_newer_release_go(self, where: paths.Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A downgrade: what the newer release has more of is simulated, how it writes it down is not."""
+        systemctl = Systemctl()
+        real = units.unit_files
+        more = ("ip-masq-agent-new.timer", "ip-masq-agent-new@.service", "ip-masq-agent-new.service")
+        with monkeypatch.context() as newer:
+            text = "# %s\n" % paths.MARK
+            newer.setattr(install, "unit_files", lambda there: {**real(there), **dict.fromkeys(more, text)})
+            install.update_units(systemctl, where, install.put_files(where, "{}\n"))
+            put = install.put_files(where, "{}\n")
+            assert put.files == () and install.update_units(systemctl, where, put).services == ()
+            assert set(json.loads(Path(where.files_list).read_text())) >= {where.program, where.resync}
+        folder = Path(where.unit_dir)
+        (folder / "timers.target.wants").mkdir(exist_ok=True)
+        links = [folder / "timers.target.wants" / name for name in (more[0], "ip-masq-agent-new@x.service")]
+        for link in links:
+            link.symlink_to(folder / link.name)
+        # Of others: a copy of one of ours, and a file in place of one.
+        copy = folder / "ip-masq-agent-lab.service"
+        copy.write_text(text)
+        (folder / more[2]).write_text("of others")
+        systemctl.active |= {more[0], "ip-masq-agent-new@x.service"}
+        systemctl.calls.clear()
+        put = install.put_files(where, "{}\n")
+        assert {change.path for change in put.files} == {str(folder / name) for name in more[:2]} | set(map(str, links))
+        done = install.update_units(systemctl, where, put)
+        assert "stop: ip-masq-agent-new.timer, ip-masq-agent-new@x.service" in done.services
+        assert systemctl.active == set(units.STARTED_UNITS)
+        assert copy.exists() and (folder / more[2]).read_text() == "of others"
+        assert not any((folder / name).exists() for name in more[:2]) and not any(map(os.path.lexists, links))
+        assert install.put_files(where, "{}\n").files == ()
+
+    @pytest.mark.parametrize("text", ["{", "7", "[[1]]", '["/etc/passwd"]', "\xff"])
+    def test_a_damaged_list_of_files_removes_none(self, where: paths.Paths, text: str) -> None:
+        install.put_files(where, "{}\n")
+        Path(where.state_dir).mkdir(parents=True)
+        Path(where.files_list).write_text(text, encoding="latin-1")
+        assert install.put_files(where, "{}\n").files == () and os.path.exists("/etc/passwd")
 
 
 class TestPackages:

@@ -107,6 +107,21 @@ def test_everything_installed_is_removed(world: World) -> None:
     assert (again.files, again.services, again.notes) == ((), (), ())
 
 
+def test_units_of_a_newer_release_are_removed(world: World) -> None:
+    before = world.files()
+    world.install()
+    systemctl = world.boot(active=["ip-masq-agent-new.timer"])
+    unit = Path(world.where.unit_dir, "ip-masq-agent-new.timer")
+    unit.write_text("# %s\n" % paths.MARK)
+    link = unit.parent / "timers.target.wants" / unit.name
+    link.parent.mkdir()
+    link.symlink_to(unit)
+    Path(world.where.files_list).write_text(json.dumps([str(unit)]))
+    done = world.remove()
+    assert world.files() == before and systemctl.active == set()
+    assert "stop: ip-masq-agent-new.timer" in done.services
+
+
 @pytest.mark.parametrize(
     "options",
     [
