@@ -439,7 +439,9 @@ def update_units(
     if not check:
         run_steps(run, [("stop", to_stop)])
         starts, notes = _start_units(run, starts)
-        _list_files(where)
+        # On an adopted node a package or an image has installed everything, and removes it.
+        if put.files:
+            _list_files(where)
     reloaded: t.List[Step] = [] if put.files else [("daemon-reload", unread)]
     lines = step_lines([(verb, differ), *reloaded, ("stop", to_stop), *starts])
     return put._replace(services=(*put.services, *lines), notes=(*put.notes, *notes))
