@@ -66,6 +66,8 @@ _DEPTH = 100
 _MANY = 10
 #: How many rules without a condition on a field may be between others that are looked up by it.
 _GAP = 4
+#: Of how many flows that an unknown rule divided it is asked whether it makes a difference.
+_DOUBTED = 300
 #: How many chains of one priority are tried in all orders.
 _TIED = 3
 #: How many of the ways that chance can take are listed where no destination tells them apart.
@@ -401,6 +403,7 @@ class _Engine:
         self._compiled: t.Dict[t.Tuple[int, str], t.List[_Block]] = {}
         self._tables: t.List[rules.RuleTable] = list(node.tables)
         self._services = _services(node.services, node.lookups.version)
+        self._filters = filters
         self._trees = self._deciding(filters)
         self._values = [declared.value for declared in policy]
         self._policy = self._policy_blocks(policy)
@@ -717,7 +720,37 @@ class _Engine:
         if tree.base.drops:
             ended = ended + [self._end(flow, DROPPED) for flow in through]
             through = []
-        return self._join(through + accepted), self._join(translated), self._join(ended)
+        through += accepted
+        if tree.base.kind != "nat" and not self._filters:
+            through = self._without_idle_doubts(flows, through)
+        return self._join(through), self._join(translated), self._join(ended)
+
+    def _without_idle_doubts(self, before: t.List[_Flow], after: t.List[_Flow]) -> t.List[_Flow]:
+        """Take away what is unknown of a chain and makes no difference: packets that pass are the same in any case.
+
+        A packet that is dropped has no source address, and one that passes was not dropped. So an unknown condition
+        decides nothing of packets of which all flows that came through the chain are in the same state.
+        """
+        old = {one for flow in before for one in flow[_STATE].unknown}
+        doubted = [flow for flow in after if not old.issuperset(flow[_STATE].unknown)]
+        if not doubted or len(doubted) > _DOUBTED:
+            return after
+        kept = [flow for flow in after if old.issuperset(flow[_STATE].unknown)]
+        for flow in doubted:
+            new = set(flow[_STATE].unknown) - old
+            if all(
+                _same_but_for_rules(flow, other)
+                for other in doubted
+                if new.intersection(other[_STATE].unknown) and _meet(flow, other)
+            ):
+                state = flow[_STATE]
+                state = state._replace(unknown=tuple(one for one in state.unknown if one in old))
+                if not state.chance and not state.unknown:
+                    state = state._replace(met=state.fork, fork=-1)
+                kept.append(self._with(flow, self._state(state)))
+            else:
+                kept.append(flow)
+        return kept
 
     def _combined(self, results: t.List[t.List[_Flow]]) -> t.List[_Flow]:
         """What came out of several orders: packets of which all say the same are certain, the others are tied."""
@@ -911,9 +944,11 @@ class _Engine:
                     if doubt:
                         unknown += tuple(Unknown(rule.ref, text) for text in doubt)
                     if unknown:
-                        matched = self._doubted(matched, unknown)
+                        doubted = self._doubted(matched, unknown)
                         if branch.kind != CONTINUE:
-                            out.append(matched)
+                            out.append(doubted)
+                        if branch.kind != DROP:  # what is dropped is dropped; that it may go on is said of the rest
+                            matched = doubted
                     self._act(rule, branch, matched, out, returned, context)
             rest = others
             if not rest:
@@ -1300,6 +1335,14 @@ def _meet(one: _Flow, other: _Flow) -> t.Optional[_Flow]:
     """Return the packets of the first, as they came in, that are also in the second."""
     parts = [regions.meet(mine, yours) for mine, yours in zip(one[:_NEW_DESTINATION], other)]
     return (*parts, *one[_NEW_DESTINATION:]) if all(parts) else None
+
+
+def _same_but_for_rules(one: _Flow, other: _Flow) -> bool:
+    """Return whether packets of two flows are in the same state, whatever rules led there."""
+    if one[_NEW_DESTINATION:_STATE] != other[_NEW_DESTINATION:_STATE]:
+        return False
+    mine, yours = (t.cast(_State, flow[_STATE]._replace(met=0, fork=0, unknown=())) for flow in (one, other))
+    return mine == yours
 
 
 def _minus(one: _Flow, others: t.Iterable[_Flow]) -> t.List[_Flow]:
