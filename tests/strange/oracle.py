@@ -204,7 +204,8 @@ class Watch:
                 continue
             found = parse(frame)
             if found and 0 <= found[0] - base < count:
-                seen.setdefault(found[0] - base, Seen(self.listeners[one], *found[1:]))
+                # Of a copy that a rule sends (TEE, dup) and of the packet itself, which comes later, the packet counts.
+                seen[found[0] - base] = Seen(self.listeners[one], *found[1:])
 
 
 def sport(r: random.Random) -> int:

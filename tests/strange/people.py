@@ -256,6 +256,132 @@ def portmap(n: nodes.Node) -> None:
     )
 
 
+def session_affinity(n: nodes.Node) -> None:
+    """A Service of kube-proxy (iptables) whose clients stay at one endpoint."""
+    n.interest(dst="10.96.9.9/32", proto="tcp", dport=443)
+    ends = [n.pods[0].four, "10.244.2.99"]
+    rules = ["-A PREROUTING -d 10.96.9.9/32 -p tcp -m tcp --dport 443 -j KUBE-SVC-STAYS"]
+    rules.append("-A KUBE-SVC-STAYS ! -s 10.244.0.0/16 -d 10.96.9.9/32 -p tcp -m tcp --dport 443 -j KUBE-MARK-MASQ")
+    recent = "-m recent --name KUBE-SEP-STAYS-%d --%s--mask 255.255.255.255 --rsource"
+    for place in range(len(ends)):
+        found = recent % (place, "rcheck --seconds 10800 --reap ")
+        rules.append("-A KUBE-SVC-STAYS %s -j KUBE-SEP-STAYS-%d" % (found, place))
+    rules.append("-A KUBE-SVC-STAYS -m statistic --mode random --probability 0.5 -j KUBE-SEP-STAYS-0")
+    rules.append("-A KUBE-SVC-STAYS -j KUBE-SEP-STAYS-1")
+    for place, end in enumerate(ends):
+        chain = "-A KUBE-SEP-STAYS-%d " % place
+        rules.append(chain + "-s %s/32 -j KUBE-MARK-MASQ" % end)
+        rules.append(chain + "-p tcp %s -j DNAT --to-destination %s:6443" % (recent % (place, "set "), end))
+    n.ipt("nat", *rules, chains=["KUBE-SVC-STAYS", "KUBE-SEP-STAYS-0", "KUBE-SEP-STAYS-1"])
+
+
+def nodelocal_dns(n: nodes.Node) -> None:
+    """A DNS cache on the node that takes the address of the cluster's Service, and keeps it from conntrack."""
+    n.step("ip", "addr add 169.254.20.10/32 dev lo\naddr add 10.96.0.10/32 dev lo\n")
+    for address in ("169.254.20.10", "10.96.0.10"):
+        n.interest(dst=address + "/32", proto="udp", dport=53)
+        for proto in ("udp", "tcp"):
+            rule = "-d %s/32 -p %s -m %s --dport 53 " % (address, proto, proto)
+            n.ipt("raw", "-A PREROUTING %s-j CT --notrack" % rule, "-A OUTPUT %s-j CT --notrack" % rule)
+            n.ipt("filter", "-A INPUT %s-j ACCEPT" % rule)
+
+
+def bridge_plugin(n: nodes.Node) -> None:
+    """The CNI plugin bridge with ipMasq, as for a network beside the cluster's."""
+    rules = []
+    chains = []
+    for number, pod in enumerate(n.pods):
+        chain = "CNI-%024x" % (number + 7)
+        chains.append(chain)
+        rules.append(
+            '-A POSTROUTING -s %s/32 -m comment --comment "name: \\"net\\" id: \\"a%d\\"" -j %s'
+            % (pod.four, number, chain)
+        )
+        rules.append('-A %s -d 10.244.0.0/16 -m comment --comment "name: \\"net\\"" -j ACCEPT' % chain)
+        rules.append('-A %s ! -d 224.0.0.0/4 -m comment --comment "name: \\"net\\"" -j MASQUERADE' % chain)
+    n.ipt("nat", *rules, chains=chains)
+
+
+def tailscale(n: nodes.Node) -> None:
+    n.ipt(
+        "nat",
+        "-A POSTROUTING -j ts-postrouting",
+        "-A ts-postrouting -m mark --mark 0x40000/0xff0000 -j MASQUERADE",
+        chains=["ts-postrouting"],
+    )
+    n.ipt(
+        "filter",
+        "-I FORWARD 1 -j ts-forward",
+        "-A ts-forward -i tailscale0 -j MARK --set-xmark 0x40000/0xff0000",
+        "-A ts-forward -m mark --mark 0x40000/0xff0000 -j ACCEPT",
+        "-A ts-forward -s 100.64.0.0/10 -o tailscale0 -j DROP",
+        "-A ts-forward -o tailscale0 -j ACCEPT",
+        chains=["ts-forward"],
+    )
+    lines = [
+        "rule add priority %d fwmark 0x80000/0xff0000 lookup %s" % one for one in ((5210, "main"), (5230, "default"))
+    ]
+    lines += ["rule add priority 5250 fwmark 0x80000/0xff0000 unreachable", "rule add priority 5270 lookup 52"]
+    n.step("ip", "\n".join(lines) + "\n")
+
+
+def libvirt(n: nodes.Node) -> None:
+    n.step("ip", "link add virbr0 type bridge\naddr add 192.168.122.1/24 dev virbr0\nlink set virbr0 up\n")
+    net = "-A LIBVIRT_PRT -s 192.168.122.0/24 "
+    n.ipt(
+        "nat",
+        "-A POSTROUTING -j LIBVIRT_PRT",
+        net + "-d 224.0.0.0/24 -j RETURN",
+        net + "-d 255.255.255.255/32 -j RETURN",
+        net + "! -d 192.168.122.0/24 -p tcp -j MASQUERADE --to-ports 1024-65535",
+        net + "! -d 192.168.122.0/24 -p udp -j MASQUERADE --to-ports 1024-65535",
+        net + "! -d 192.168.122.0/24 -j MASQUERADE",
+        chains=["LIBVIRT_PRT"],
+    )
+    n.ipt(
+        "filter",
+        "-A FORWARD -j LIBVIRT_FWI",
+        "-A LIBVIRT_FWI -d 192.168.122.0/24 -o virbr0 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+        "-A LIBVIRT_FWI -o virbr0 -j REJECT --reject-with icmp-port-unreachable",
+        chains=["LIBVIRT_FWI"],
+    )
+    n.ipt("mangle", "-A POSTROUTING -o virbr0 -p udp -m udp --dport 68 -j CHECKSUM --checksum-fill")
+
+
+def guards(n: nodes.Node) -> None:
+    """What keeps others out: lists that grow and end by themselves, limits, logs (fail2ban, CrowdSec, ufw)."""
+    n.step(
+        "ipset",
+        "create crowdsec-blacklists hash:net timeout 300 -exist\nadd crowdsec-blacklists 203.0.113.0/25 -exist\n",
+    )
+    n.ipt(
+        "filter",
+        "-A INPUT -m set --match-set crowdsec-blacklists src -j DROP",
+        "-A INPUT -p tcp -m multiport --dports 22 -j f2b-sshd",
+        "-A f2b-sshd -s 198.51.100.77/32 -j REJECT --reject-with icmp-port-unreachable",
+        "-A FORWARD -m set --match-set crowdsec-blacklists src -j DROP",
+        "-A FORWARD -j ufw-before-forward",
+        "-A ufw-before-forward -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
+        "-A ufw-before-forward -p icmp -m icmp --icmp-type 8 -j ACCEPT",
+        "-A ufw-before-forward -m limit --limit 3/min --limit-burst 10 -j LOG",
+        chains=["f2b-sshd", "ufw-before-forward"],
+    )
+    n.nft(
+        "table inet f2b-table {\n set addr-set-sshd {\n  type ipv4_addr\n  flags timeout\n"
+        "  elements = { 198.51.100.78 timeout 600s }\n }\n"
+        " chain f2b-chain {\n  type filter hook input priority filter - 1;\n"
+        "  tcp dport 22 ip saddr @addr-set-sshd reject\n }\n}\n"
+    )
+
+
+def vxlan(n: nodes.Node) -> None:
+    """The link over which flannel and Calico reach pods of other nodes."""
+    lines = ["link add flannel.1 type vxlan id 1 local 198.51.100.1 dev up0 dstport 8472 nolearning"]
+    lines += ["addr add 10.244.1.0/32 dev flannel.1", "link set flannel.1 up"]
+    lines += ["route replace 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink"]
+    n.step("ip", "\n".join(lines) + "\n", late=False)
+
+
 def bare(n: nodes.Node) -> None:
     """A bridge and no program at all."""
 
@@ -281,6 +407,11 @@ PEOPLE: t.Dict[str, t.Tuple[str, t.Sequence[Part]]] = {
     "kube-router+docker+firewalld": ("bridge", [kube_router, docker, firewalld]),
     "bridge+portmap+kube-proxy-nftables+docker": ("bridge", [portmap, kube_proxy_nftables, docker]),
     "bridge+portmap+kube-proxy-iptables+firewalld": ("bridge", [portmap, kube_proxy_iptables, firewalld]),
+    "kube-proxy-iptables+session-affinity": ("bridge", [kube_proxy_iptables, session_affinity]),
+    "calico+kube-proxy-iptables+nodelocal-dns": ("routed", [calico, kube_proxy_iptables, nodelocal_dns]),
+    "flannel+vxlan+nodelocal-dns+kube-proxy-nftables": ("bridge", [flannel, vxlan, nodelocal_dns, kube_proxy_nftables]),
+    "bridge-plugin+guards": ("bridge", [bridge_plugin, guards]),
+    "tailscale+libvirt+guards": ("routed", [tailscale, libvirt, guards]),
 }
 NAMES = [
     "%s/%s/%s" % (name, backend, exemption)

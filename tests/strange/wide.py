@@ -182,7 +182,7 @@ def second_addresses(n: Wide) -> None:
     ):
         if n.r.random() < 0.4:
             n.lines.append("addr add %s dev %s%s" % (text, up.name, more))
-            up.four.append(text.partition("/")[0].partition(" ")[0])
+            up.preferred.append((nodes.EVERYWHERE, text.partition("/")[0].partition(" ")[0]))
 
 
 @feature
@@ -193,7 +193,7 @@ def other_order_of_addresses(n: Wide) -> None:
         base = up.four[0].rpartition(".")[0]
         first = n.lines[:]
         n.lines[:] = ["addr add %s.77/24 dev %s" % (base, up.name), *first]
-        up.four.append("%s.77" % base)
+        up.preferred.append((nodes.EVERYWHERE, "%s.77" % base))
 
 
 @feature
@@ -278,8 +278,8 @@ def objects_of_nft(n: Wide) -> None:
         ' ct helper h {\n  type "ftp" protocol tcp;\n }\n'
         " ct timeout o {\n  protocol tcp;\n  policy = { established : 100 };\n }\n"
         ' map m {\n  type ipv4_addr : counter\n  elements = { %s : "c" }\n }\n'
-        " chain c {\n  type filter hook forward priority 0;\n"
-        '  counter name ip daddr map @m\n  limit name "l" accept\n }\n}\n' % n.r.choice(n.hosts)
+        " chain c {\n  type filter hook forward priority 0;\n  counter name ip daddr map @m\n"
+        '  limit name "l" accept\n }\n}\n' % n.r.choice(n.hosts)
     )
 
 
@@ -317,5 +317,5 @@ def labels_of_addresses(n: Wide) -> None:
         for text, more in (("2001:db8:0::77/64", " preferred_lft 0 valid_lft 9999"), ("fd77::1/64", "")):
             if n.r.random() < 0.6:
                 n.lines.append("addr add %s dev %s%s nodad" % (text, up.name, more))
-                up.six.append(str(ipaddress.ip_address(text.partition("/")[0])))
+                up.preferred.append(("::/0", str(ipaddress.ip_address(text.partition("/")[0]))))
     n.interest(dst="2606:4700::/32")
