@@ -22,6 +22,8 @@ from .promises import Policy
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
 _NETWORK = "/proc/self/ns/net"
+#: What of a state is taken apart here, because packets or time change something in it, or because it has no order.
+_IN_PARTS = frozenset(("tables", "sets", "legacy", "routing", "neighbours", "settings"))
 _TIMED = " -m time "
 _CHAIN_COUNTERS = re.compile(r"^(:.*) \[[0-9]+:[0-9]+\]$", re.MULTILINE)
 
@@ -63,10 +65,11 @@ def _parts(state: State) -> t.Iterator[bytes]:
     for legacy in state.legacy:
         yield repr((legacy.family, legacy.name, _listing(legacy))).encode()
     yield from routing.lasting(state.routing)
-    yield repr((state.links, state.services, state.unseen)).encode("utf-8", "surrogateescape")
     known = state.neighbours
     listed = [sorted(state.settings.items()), sorted(known.hardware.items()), sorted(known.ports.items())]
-    yield repr(listed).encode("utf-8", "surrogateescape")
+    # All else that a state has, now or later, as it is.
+    rest = [(name, getattr(state, name)) for name in state._fields if name not in _IN_PARTS]
+    yield repr((listed, rest)).encode("utf-8", "surrogateescape")
 
 
 def _listing(table: LegacyTable) -> str:
