@@ -8,6 +8,8 @@ What is not understood, not copied or not asked is returned as :class:`Untested`
 
 from __future__ import annotations
 
+import functools
+import gc
 import ipaddress
 import random
 import time
@@ -51,6 +53,9 @@ _SEED = 20240229
 
 _NAMES = {number: name for name, number in PROTOCOLS.items()}
 _ALL_PORTS: Spans = ((1, 0xFFFF),)
+
+
+Work = t.TypeVar("Work", bound=t.Callable[..., t.Any])
 
 
 class Conflict(t.NamedTuple):
@@ -113,6 +118,26 @@ def no_progress(_asked: int, _all: int) -> None:
     """Tell nobody."""
 
 
+def _uncollected(work: Work) -> Work:
+    """Return a function that does without Python's search for circles of objects: ways are many objects and no circle.
+
+    Beside 5,000 Services the search takes a quarter of the time, and finds nothing.
+    """
+
+    @functools.wraps(work)
+    def done(*arguments: t.Any, **options: t.Any) -> t.Any:
+        searches = gc.isenabled()
+        gc.disable()
+        try:
+            return work(*arguments, **options)
+        finally:
+            if searches:
+                gc.enable()
+
+    return t.cast(Work, done)
+
+
+@_uncollected
 def verify(twin: Twin, policy: Policy, limits: Limits = DEFAULT, progress: Progress = no_progress) -> Report:
     """Ask the copy of a node all that matters, as far as the limits allow.
 
