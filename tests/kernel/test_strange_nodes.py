@@ -52,8 +52,7 @@ def test_random_node(what: str) -> None:
 @pytest.mark.parametrize("what", PEOPLE)
 def test_node_as_people_have_it_is_tested_completely(what: str) -> None:
     outcome = _hold(what)
-    # Which endpoint a client stays at is known from packets seen before.
-    assert outcome.kind == run.RIGHT or "session-affinity" in what, (outcome.summary, outcome.note)
+    assert outcome.kind == run.RIGHT, (outcome.summary, outcome.note)
 
 
 @pytest.mark.parametrize("make", [nodes.Node, programs.Program])

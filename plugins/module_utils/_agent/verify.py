@@ -106,7 +106,8 @@ def _lines(found: Data, causes: t.Sequence[t.Tuple[Data, str]]) -> t.Iterator[st
                 yield "  %s: %s" % (title, ", ".join(names))
     for one in found["untested"]:
         yield "not tested: %s%s" % (one["text"], _where(one["ranges"]))
-    yield from warnings(found)
+    told = {one["text"] for one in found["untested"]}
+    yield from (line for line in warnings(found) if line not in told)
 
 
 def _where(ranges: t.Sequence[str]) -> str:

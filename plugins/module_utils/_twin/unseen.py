@@ -162,4 +162,4 @@ def _ipsec() -> t.Iterator[Unseen]:
         with Netlink(netlink.XFRM) as kernel:
             policies = kernel.dump(_GET_XFRM_POLICY, b"\0" * 64, "policies of IPsec")
         if policies:
-            yield Unseen("ipsec", "%d policies of IPsec send packets another way than their route" % len(policies))
+            yield Unseen("ipsec", "IPsec policies (%d) send packets another way than their route" % len(policies))

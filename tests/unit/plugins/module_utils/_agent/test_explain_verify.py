@@ -195,6 +195,13 @@ def test_conflict_names_rule_services_and_remedy(agent: Agent) -> None:
     ]
 
 
+def test_what_the_copy_lacks_is_listed_once(agent: Agent) -> None:
+    limit = {"code": "tc_ebpf", "text": "eBPF programs on eth0"}
+    reason = {"code": "tc_ebpf", "text": "not in the copy: eBPF programs on eth0", "ranges": []}
+    agent.finds(verified=None, summary="not tested", untested=[reason], limits=[limit])
+    assert agent.verify().lines == ["not tested", "not tested: not in the copy: eBPF programs on eth0"]
+
+
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"{}", b"\xff", b'{"time": 1e300}', b"null", b'"text"'])
 def test_a_damaged_result_counts_as_none(agent: Agent, content: bytes) -> None:
     agent.finds()
