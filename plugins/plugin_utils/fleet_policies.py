@@ -59,7 +59,7 @@ def _difference(policies: t.Mapping[str, t.Any], most: Group, other: Group) -> s
         if option in _NO_OPTIONS or ours == theirs:
             continue
         if isinstance(ours, list) and isinstance(theirs, list):
-            for word, entries in (("with", _without(ours, theirs)), ("without", _without(theirs, ours))):
+            for word, entries in (("with", _entries(ours, but=theirs)), ("without", _entries(theirs, but=ours))):
                 if entries:
                     parts.append("%s %s" % (word, entries))
         else:
@@ -67,7 +67,7 @@ def _difference(policies: t.Mapping[str, t.Any], most: Group, other: Group) -> s
     return cut(one_line(", ".join(parts)), _DIFFERENCE)
 
 
-def _without(ours: t.Sequence[t.Any], theirs: t.Sequence[t.Any]) -> str:
-    entries = [str(entry) for entry in ours if entry not in theirs]
+def _entries(listed: t.Sequence[t.Any], but: t.Sequence[t.Any]) -> str:
+    entries = [str(entry) for entry in listed if entry not in but]
     left = len(entries) - _ENTRIES
     return ", ".join(entries[:_ENTRIES]) + (" and %d more" % left if left > 0 else "")
