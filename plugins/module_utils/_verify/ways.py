@@ -401,6 +401,8 @@ class _Engine:
         self._next: t.Dict[t.Tuple[int, int, int], int] = {}
         self._states: t.Dict[_State, _State] = {}
         self._compiled: t.Dict[t.Tuple[int, str], t.List[_Block]] = {}
+        #: of rules that were made ready: what is unknown is what they do, not only to which packets
+        self._unknown_effects: t.Set[Unknown] = set()
         self._tables: t.List[rules.RuleTable] = list(node.tables)
         self._services = _services(node.services, node.lookups.version)
         self._filters = filters
@@ -481,7 +483,10 @@ class _Engine:
             action = branch.action if self._has_effect(branch.action) else nothing
             branches.append(_Branch(branch.match, action, effects.setdefault(action, len(effects))))
         self._refs.append(ref)
-        return _Rule(len(self._refs) - 1, ref, branches, rule)
+        ready = _Rule(len(self._refs) - 1, ref, branches, rule)
+        if rules.does_unknown(rule):
+            self._unknown_effects.update(ready.unknown)
+        return ready
 
     def _policy_blocks(self, policy: t.Sequence[Declared]) -> t.List[_Block]:
         members = []
@@ -729,9 +734,10 @@ class _Engine:
         """Take away what is unknown of a chain and makes no difference: packets that pass are the same in any case.
 
         A packet that is dropped has no source address, and one that passes was not dropped. So an unknown condition
-        decides nothing of packets of which all flows that came through the chain are in the same state.
+        decides nothing of packets of which all flows that came through the chain are in the same state. A rule of
+        which it is unknown what it does to packets stays in doubt.
         """
-        old = {one for flow in before for one in flow[_STATE].unknown}
+        old = self._unknown_effects.union(one for flow in before for one in flow[_STATE].unknown)
         doubted = [flow for flow in after if not old.issuperset(flow[_STATE].unknown)]
         if not doubted or len(doubted) > _DOUBTED:
             return after

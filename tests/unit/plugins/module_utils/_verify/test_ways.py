@@ -653,13 +653,22 @@ def compare(world: World, seed: int, exact: bool, count: int = 12) -> None:
             # What is unknown and not said makes no difference to what leaves.
             leaving = [one for one in seen if one.end != ways.DROPPED and idle.issuperset(one.unknown)]
             assert len({_short_of_seen(one) for one in leaving}) <= 1
+            # Of what a rule does nobody knows that it makes none.
+            effects = {one for one in idle if isinstance(one, tuple) and _effect(world, one[0])}
+            assert not any(effects & one.unknown for one in leaving)
         for way in mine:
             like = [one for one in seen if _short_of_seen(one) == _short_of(way)]
-            if way.chance or way.unknown or idle:
+            if way.chance or any(one.unknown for one in seen):
                 sure = set(relevant(way.met, node))
                 assert any(sure <= set(one.met) for one in like)
             else:
                 assert any(relevant(way.met, node) == relevant(one.met, node) for one in like)
+
+
+def _effect(world: World, place: Ref) -> bool:
+    """Return whether it is unknown what a rule does."""
+    (rule,) = [one for one in world.tables[place.table].chains[place.chain] if one.number == place.number]
+    return rules.does_unknown(rule)
 
 
 def _short_of(way: ways.Way) -> t.Tuple[t.Any, ...]:
