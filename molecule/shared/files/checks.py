@@ -239,17 +239,18 @@ def check_rules(
     random_fully: bool = True,
     family: str = "ipv4",
     chain: str = CHAIN,
+    jumps: int = 1,
 ) -> None:
     """One jump, after everything else in POSTROUTING; one RETURN a range, in order; MASQUERADE last. Nowhere else.
 
-    Chains of earlier agents may have the jump's match in each rule too.
+    Chains of earlier agents may have the jump's match in each rule too, and the same jump again behind it.
     """
     mine = CHAIN if NATIVE else chain
     wanted = ["-d %s -j RETURN" % cidr for cidr in BACKEND.in_order(ranges)]
     wanted.append("-j MASQUERADE" + " --random-fully" * random_fully)
     jump = _PER_RULE + "-j " + mine
-    jumps, rules = BACKEND.jumps(HERE, family, mine), BACKEND.rules(HERE, family, mine) or []
-    equal("%s: %s, one jump" % (what, family), jumps, [jump])
+    rules = BACKEND.rules(HERE, family, mine) or []
+    equal("%s: %s, %d jump" % (what, family, jumps), BACKEND.jumps(HERE, family, mine), [jump] * jumps)
     if not NATIVE:
         equal("%s: %s, behind all others" % (what, family), postrouting(family)[-1], jump)
     equal("%s: %s, the declared rules" % (what, family), [rule.replace(_PER_RULE, "") for rule in rules], wanted)
