@@ -219,6 +219,23 @@ options:
     type: str
     choices: [none, changed]
     default: none
+  leaks:
+    description:
+      - What becomes of packets that the policy masquerades and that NAT does not see, because they belong to no
+        connection. They leave with the address of the pod. Examples are a late C(FIN) or C(RST), a C(SYN,ACK) without
+        a C(SYN), an ICMP error about an unknown connection, a packet with a wrong checksum, and all that is not
+        tracked.
+      - With V(ignore) there are no rules for them. With V(count) they are counted, with V(drop) counted and dropped.
+      - V(count) and V(drop) need O(source_cidrs), the networks of the pods. Packets from these networks are examined,
+        unless they are for the same networks, for the node itself, or multicast. What is exempt, skipped or left out by
+        O(out_interfaces), O(except_interfaces), O(skip_marks) or O(rules) passes, as connections do.
+      - Packets of open connections pass, whatever address they have.
+      - With O(backend=nftables) the chain is behind source NAT, so the first packet of a connection that another
+        program kept from being masqueraded is a leak too. The iptables backends use a chain in the table mangle, for
+        packets in the states C(INVALID) and C(UNTRACKED).
+    type: str
+    choices: [ignore, count, drop]
+    default: ignore
 """
 
     ASKED: str = re.sub("^    default: .*\n", "", DOCUMENTATION, flags=re.MULTILINE)

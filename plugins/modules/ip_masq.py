@@ -43,9 +43,9 @@ options:
       - An unknown key is a warning, with the nearest known key.
       - In addition to ip-masq-agent's keys the file may hold C(enableIPv6), C(masqChain), C(randomFully), C(toPorts),
         C(backend), C(exemption), C(nomasqAllReservedRanges), C(masqueradeCIDRs), C(sourceCIDRs), C(outInterfaces),
-        C(exceptInterfaces), C(skipMarks), C(snat), C(snatMissing), C(rules), C(jumpPosition) and C(flushConntrack). An
-        option of this module that is not at its default overrides the key. Keys of entries are C(outInterface),
-        C(sourceCIDRs) and so on, or as here.
+        C(exceptInterfaces), C(skipMarks), C(snat), C(snatMissing), C(rules), C(jumpPosition), C(flushConntrack) and
+        C(leaks). An option of this module that is not at its default overrides the key. Keys of entries are
+        C(outInterface), C(sourceCIDRs) and so on, or as here.
     type: path
 requirements:
   - iptables or nftables on the node

@@ -27,6 +27,7 @@ SAMPLE = Sample(
     missing_addresses=1,
     connections=Statistics(0, 0, 0, 0),
     flushed=0,
+    leaks="drop",
 )
 #: All of them, as a file.
 TEXT = metrics_text(SAMPLE)

@@ -71,12 +71,16 @@ class Machine:
         monkeypatch.setattr(runner, "SYSTEM_PATH", str(self.bin))
         monkeypatch.setattr(runner, "run", self.run)
         monkeypatch.setattr(iptables_tool, "legacy_tables", lambda family: list(self.legacy_tables[family]))
-        monkeypatch.setattr(iptables_nft, "NftNat", lambda family: self.nat[NFT, family])
+        monkeypatch.setattr(iptables_nft, "NftNat", self._table)
         monkeypatch.setattr(other_actors, "NftNat", lambda family: self.nat[NFT, family])
         monkeypatch.setattr(nfnetlink, "nat_postrouting_chains", lambda _family: [])
         monkeypatch.setattr(reconcile, "has_ipv6", lambda: True)
         monkeypatch.setattr(run_lock, "LOCK_PATH", str(self.folder / "lock"))
         monkeypatch.setattr(os, "geteuid", lambda: 0)
+
+    def _table(self, family: str, table: str = "nat") -> t.Optional[Nat]:
+        """What the kernel says of a table of iptables-nft."""
+        return self.nat[NFT, family] if table == "nat" else self.nat[NFT, family].mangle
 
     def node(self) -> Node:
         """What the collection sees of it."""
@@ -97,7 +101,7 @@ class Machine:
         if (variant, family) in self.broken:
             return Outcome(4, "", "%s: Could not fetch rule set generation id: Operation not supported\n" % name)
         if "-restore" in name:
-            self._make_legacy_table(variant, family, "nat")
+            self._make_legacy_table(variant, family, (stdin or "").partition("\n")[0].lstrip("*"))
             return self.nat[variant, family].run(argv, stdin, timeout)
         table = argv[argv.index("-t") + 1]
         if variant == LEGACY:
@@ -105,6 +109,9 @@ class Machine:
         if table == "nat":
             return self.nat[variant, family].run(argv, stdin, timeout)
         assert argv[-2] == "-S", "not simulated: %r" % (argv,)
+        mangle = self.nat[variant, family].mangle
+        if table == "mangle" and mangle and any(mangle.chains.values()):
+            return self.nat[variant, family].run(argv, stdin, timeout)
         rules = self.elsewhere.get((variant, family, table, argv[-1]))
         if rules is None and argv[-1] not in ("INPUT", "OUTPUT", "FORWARD", "PREROUTING", "POSTROUTING"):
             return Outcome(1, "", "%s: No chain/target/match by that name.\n" % name)

@@ -1,7 +1,8 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The nat table of a kernel, simulated: strict, atomic, and quick enough for thousands of random states.
+"""The nat table of a kernel, and its mangle table, simulated: strict, atomic, and quick enough for thousands of random
+states.
 
 It answers what the iptables backend may ask (C(-S CHAIN), C(-restore --noflush), the rules of the kernel) in the words
 of iptables 1.8, and fails the test on anything else. The tests of the kernel put the same states through the real
@@ -21,7 +22,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nat_table
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 
 BUILTIN_CHAINS = ("PREROUTING", "INPUT", "OUTPUT", "POSTROUTING")
-BUILTIN_TARGETS = ("ACCEPT", "RETURN", "MASQUERADE", "SNAT", "MARK")
+BUILTIN_TARGETS = ("ACCEPT", "DROP", "RETURN", "MASQUERADE", "SNAT", "MARK")
 
 Chains = t.Dict[str, t.List[str]]
 
@@ -54,8 +55,16 @@ class Nat:
     With iptables-nft it is also the kernel that tells what it holds.
     """
 
-    def __init__(self, variant: str = "iptables_nft", chains: t.Optional[t.Mapping[str, t.Sequence[str]]] = None):
+    def __init__(
+        self,
+        variant: str = "iptables_nft",
+        chains: t.Optional[t.Mapping[str, t.Sequence[str]]] = None,
+        table: str = "nat",
+    ):
         self.variant = variant
+        self.table = table
+        #: the other table of the same kernel
+        self.mangle: t.Optional[Nat] = Nat(variant, table="mangle") if table == "nat" else None
         self.chains: Chains = {name: [] for name in BUILTIN_CHAINS}
         self.chains.update((name, list(rules)) for name, rules in (chains or {}).items())
         #: transactions that were carried out, and all that were tried
@@ -81,7 +90,7 @@ class Nat:
         if self.chains != self._seen:
             self._generation += 1
             self._seen = copy.deepcopy(self.chains)
-        return self._generation
+        return self._generation + (self.mangle.generation() if self.mangle else 0)
 
     def is_dormant(self) -> bool:
         """What the kernel says of the table."""
@@ -114,12 +123,14 @@ class Nat:
             return Outcome(4, "", self.lock_message)
         if argv[0].endswith("-restore"):
             assert "--noflush" in argv, "this would flush the whole table: %r" % (argv,)
-            return self._restore(stdin or "")
+            restored = self.mangle if self.mangle and (stdin or "").startswith("*mangle\n") else self
+            return restored._restore(stdin or "")
         words = list(argv[argv.index("-t") :])
         if words[2:3] == ["-nL"] and words[3] in self.chains:
             return Outcome(0, "Chain %s (%d references)\n" % (words[3], self.references(words[3])), "")
-        assert words[:3] == ["-t", "nat", "-S"] and words[4:] in ([], ["-v"]), "not simulated: %r" % (argv,)
-        done = self._list(words[3])
+        assert words[1] in ("nat", "mangle") and words[2] == "-S", "not simulated: %r" % (argv,)
+        assert words[4:] in ([], ["-v"]), "not simulated: %r" % (argv,)
+        done = (self if words[1] == "nat" or not self.mangle else self.mangle)._list(words[3])
         # No packet passes here.
         return done._replace(stdout=done.stdout.replace(" -j ", " -c 0 0 -j ")) if words[4:] else done
 
@@ -134,15 +145,18 @@ class Nat:
             )
         if self.variant == "iptables_legacy":
             return Outcome(1, "", "iptables: No chain/target/match by that name.\n")
-        said = "iptables v1.8.9 (nf_tables): chain `%s' in table `nat' is incompatible, use 'nft' tool.\n" % chain
+        said = "iptables v1.8.9 (nf_tables): chain `%s' in table `%s' is incompatible, use 'nft' tool.\n" % (
+            chain,
+            self.table,
+        )
         return Outcome(1, "", said)
 
     def _restore(self, text: str) -> Outcome:
         self.generation()
         self.tried.append(text)
         lines = text.split("\n")[:-1]
-        if lines[:1] != ["*nat"] or lines[-1:] != ["COMMIT"] or not text.endswith("\n"):
-            return Outcome(2, "", "iptables-restore: not one nat table\n")
+        if lines[:1] != ["*" + self.table] or lines[-1:] != ["COMMIT"] or not text.endswith("\n"):
+            return Outcome(2, "", "iptables-restore: not one table\n")
         work = copy.deepcopy(self.chains)
         for number, line in enumerate(lines[1:-1], 2):
             if line and not line.startswith("#"):

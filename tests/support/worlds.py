@@ -18,7 +18,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_tool import IptablesTool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Masquerade, Ruleset, from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.entries import PolicyRule, Snat
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import LEAKS, Config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import (
     LINK_LOCAL,
     AddressRange,
@@ -126,6 +126,7 @@ configs = st.builds(
     skip_marks=nobody,
     snat=nobody,
     rules=nobody,
+    leaks=st.just("ignore"),
 )
 #: With the options that treat part of the traffic otherwise.
 narrow_configs = st.builds(
@@ -140,6 +141,7 @@ narrow_configs = st.builds(
     rules=rules,
     jump_position=st.sampled_from(["keep", "first", "last"]),
     flush_conntrack=st.sampled_from(["none", "changed"]),
+    leaks=st.sampled_from(LEAKS),
 ).map(lambda config: config._replace(masquerade_cidrs=_apart(config.masquerade_cidrs, config.non_masquerade_cidrs)))
 families = st.sampled_from(["ipv4", "ipv6"])
 
@@ -303,10 +305,10 @@ def worlds(draw: Draw, predecessors: bool = True) -> World:
 
 
 class _Iptables(IptablesTool):
-    """Iptables in a network namespace, real or simulated, in which every table exists."""
+    """Iptables in a network namespace, real or simulated, in which there is a nat table and no other."""
 
     def has_table(self, name: str) -> bool:
-        return True
+        return name == "nat"
 
 
 def iptables(
@@ -321,11 +323,12 @@ def backend(
 ) -> Iptables:
     """The backend under test on a simulated table."""
     command = "/usr/sbin/" + ("iptables" if family == "ipv4" else "ip6tables")
-    kernel = nat if nat.variant == "iptables_nft" else None
+    is_nft = nat.variant == "iptables_nft"
     return Iptables(
         iptables(nat.run, nat.variant, family, command, lock_timeout=lock_timeout),
         Managed(CHAIN, position, adopt),
-        kernel=kernel,
+        kernel=nat if is_nft else None,
+        mangle=nat.mangle if is_nft else None,
     )
 
 

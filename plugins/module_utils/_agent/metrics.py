@@ -31,6 +31,8 @@ class Sample(t.NamedTuple):
     missing_addresses: int = 0
     #: connections removed after changes of the rules; none where that is not asked for
     flushed: t.Optional[int] = None
+    #: what is done with packets that nat does not see; empty where there are no rules for them
+    leaks: str = ""
 
 
 def metrics_text(sample: Sample) -> str:
@@ -89,6 +91,15 @@ def metrics_text(sample: Sample) -> str:
                 for offset, verdict in ((0, "exempt"), (2, "masqueraded"))
             ],
         )
+    if sample.leaks:
+        title = (
+            "Packets that would show a hidden address, by what was done with them; reset when the rules are rewritten."
+        )
+        values = [
+            ('{family="%s",action="%s"}' % (family, sample.leaks), sample.counters[family].leaked_packets)
+            for family in families
+        ]
+        lines += _metric("leaked_packets_total", "counter", title, values)
     if sample.info:
         labels = ",".join('%s="%s"' % one for one in sorted(sample.info.items()))
         lines += _metric("info", "gauge", "Version, backend and policy, as labels.", [("{%s}" % labels, 1)])

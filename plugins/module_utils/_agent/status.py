@@ -12,6 +12,7 @@ from .._engine.backend import Action
 from .._engine.detect import Node
 from .._engine.other_actors import find_other_actors
 from .._engine.reconcile import Change, Result
+from .._engine.ruleset import DROP, IGNORE
 from .._errors import NodeError
 from .._policy.entries import as_written
 from .._policy.policy import Config
@@ -39,7 +40,7 @@ _NARROWING = (
 )
 
 #: The same, of options with a value, and that which they have where they are not used.
-_PARTICULAR = (("position", "jump_position", "keep"), ("flush", "flush_conntrack", "none"))
+_PARTICULAR = (("position", "jump_position", "keep"), ("flush", "flush_conntrack", "none"), ("leaks", "leaks", IGNORE))
 
 
 def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
@@ -115,7 +116,7 @@ def _family_data(result: Result) -> t.Dict[str, t.Dict[str, t.Any]]:
     return {
         change.family: {
             "jump": change.plan.found.jump,
-            "rules": list(change.plan.found.rules),
+            "rules": list(change.plan.found.rules + change.plan.found.leaks),
             "counters": counted[change.family]._asdict() if change.family in counted else None,
         }
         for change in result.managed
@@ -127,7 +128,7 @@ def table(report: t.Dict[str, t.Any]) -> t.List[str]:
     lines = ["ip-masq-agent %s" % report["version"], ""]
     lines += ["%-12s %s" % row for row in _rows(report)]
     for family, found in report["families"].items():
-        lines += ["", family] + ["  " + line for line in _family_lines(found)]
+        lines += ["", family] + ["  " + line for line in _family_lines(found, report["config"]["leaks"])]
     if report["differs"]:
         lines += ["", "pending changes:"]
         lines += ["  %(family)s, %(backend)s: %(action)s: %(rule)s" % action for action in report["differs"]]
@@ -201,9 +202,12 @@ def _some(cidrs: t.Sequence[str]) -> str:
     return (", ".join(cidrs[:_SHOWN_CIDRS]) or "none") + more
 
 
-def _family_lines(found: t.Dict[str, t.Any]) -> t.Iterator[str]:
+def _family_lines(found: t.Dict[str, t.Any], leaks: str) -> t.Iterator[str]:
     if found["counters"]:
         yield "connections: %(masqueraded_packets)d masqueraded, %(exempt_packets)d exempt" % found["counters"]
+        if leaks != IGNORE:
+            done = "dropped" if leaks == DROP else "counted"
+            yield "leaked packets: %d %s" % (found["counters"]["leaked_packets"], done)
     if found["jump"]:
         yield found["jump"]
     yield from found["rules"][:_SHOWN_RULES]

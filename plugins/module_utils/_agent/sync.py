@@ -17,7 +17,7 @@ from .._engine.backends import installed_programs
 from .._engine.detect import Node
 from .._engine.iptables_tool import legacy_tables
 from .._engine.reconcile import Result, reconcile
-from .._engine.ruleset import from_config
+from .._engine.ruleset import IGNORE, from_config
 from .._errors import NodeError
 from .._policy.entries import addresses
 from .._policy.policy import Config
@@ -293,5 +293,6 @@ def _write_metrics(
         verification=last_verification.read(where),
         connections=conntrack.statistics(),
         missing_addresses=len(result.missing) if result is not None else 0,
+        leaks=policy.config.leaks if policy.config is not None and policy.config.leaks != IGNORE else "",
     )
     files.write(where.metrics_file, metrics.metrics_text(sample).encode("utf-8"), 0o644)

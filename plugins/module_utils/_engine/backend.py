@@ -110,6 +110,8 @@ class View(t.NamedTuple):
     jump: t.Optional[str]
     #: none where the rules are not of our shape
     ruleset: t.Optional[Ruleset] = None
+    #: those for packets that nat does not see, where they are in another table
+    leaks: t.Tuple[str, ...] = ()
 
 
 class OtherRule(t.NamedTuple):
@@ -194,6 +196,8 @@ class Counters(t.NamedTuple):
     exempt_bytes: int = 0
     masqueraded_packets: int = 0
     masqueraded_bytes: int = 0
+    #: packets that nat did not see, and that would have been masqueraded
+    leaked_packets: int = 0
 
     def plus(self, other: Counters) -> Counters:
         """Both together."""
@@ -275,6 +279,8 @@ class Managed(t.NamedTuple):
     adopt: bool = True
     #: other names that the managed chain may have; such chains are removed as well
     former: t.Sequence[str] = ()
+    #: whether the policy has rules for packets that nat does not see
+    leaks: bool = False
 
 
 class BackendType(t.Protocol):

@@ -44,10 +44,11 @@ from .iptables_syntax import (
     shown_all,
 )
 from .iptables_tool import RANDOM_FULLY_SINCE, IptablesTool, find_tool
+from .leak_chain import TABLE, LeakChain, LeakPlan, LeakState
 from .nat_table import KernelRule, NatTable, activation, deletion, place, table_listing
 from .other_nat import other_rules
 from .rule_comments import COMMENT_PREFIX, JUMP_COMMENT, SKIPPED_COMMENT
-from .ruleset import Guard, Rule, Ruleset, Skip, from_rules
+from .ruleset import IGNORE, Guard, Rule, Ruleset, Skip, from_rules
 
 #: What iptables-nft says of a chain that holds what only nft can express. It may crash, too (1.8.9, 1.8.11).
 _CANNOT_PRINT = ("is incompatible, use 'nft' tool", "Parsing nftables rule failed")
@@ -91,6 +92,8 @@ class State(t.NamedTuple):
     generation: Generation = Generation()
     #: of POSTROUTING
     policy: str = "ACCEPT"
+    #: our part of the mangle table
+    leaks: LeakState = LeakState()
 
     def jumps(self, chain: str) -> t.List[PostroutingRule]:
         """The rules of POSTROUTING that lead to a chain."""
@@ -130,9 +133,16 @@ class Iptables:
 
     :param managed: the chain; where its jump is in POSTROUTING, see :mod:`.iptables_jump`.
     :param kernel: what the kernel says of the table of iptables-nft; none for iptables-legacy, which prints everything.
+    :param mangle: the same of the mangle table.
     """
 
-    def __init__(self, tool: IptablesTool, managed: Managed, kernel: t.Optional[NatTable] = None) -> None:
+    def __init__(
+        self,
+        tool: IptablesTool,
+        managed: Managed,
+        kernel: t.Optional[NatTable] = None,
+        mangle: t.Optional[NatTable] = None,
+    ) -> None:
         self.name = tool.variant
         self.family = tool.family
         self._tool = tool
@@ -141,11 +151,16 @@ class Iptables:
         self._former = [name for name in managed.former if name != managed.chain]
         self._kernel = kernel
         self._position = managed.position
+        self._leaks = LeakChain(tool, [self._chain, *self._former], managed.leaks, mangle)
 
     def observe(self) -> State:
         """See :meth:`~.backend.Backend.observe`."""
+        leaks = self._leaks.observe()
         if not self._tool.has_table("nat"):
-            return State(None, ())
+            return State(None, (), leaks=leaks)
+        return self._observe_nat()._replace(leaks=leaks)
+
+    def _observe_nat(self) -> State:
         last = None
         for attempt in range(1, _READS + 1):
             generation = self._generation()
@@ -282,8 +297,9 @@ class Iptables:
         # Reading ten thousand rules takes a while, and most of the time they are the very text that we wrote.
         as_written = state.chain == Chain(rendered)
         rules = [] if as_written else self._parse(state.chain)
-        found = wanted if as_written else _as_ruleset(rules)
-        if state.chain is not None and wanted.means(found):
+        leaks = self._leaks.plan(state.leaks, wanted, self.family)
+        found = _with_leaks(wanted if as_written else _as_ruleset(rules), *leaks.found)
+        if state.chain is not None and wanted.means(_with_leaks(found, wanted.leaks, wanted.hidden)):
             chain, lines, actions = state.chain, [], []
         else:
             chain, lines = Chain(rendered), list(rendered)
@@ -298,9 +314,10 @@ class Iptables:
         lines += _removal(names, kept)
         actions += [*jump.actions, *self._chains_removed(going, kept)]
         after = State(chain, jump.after, tuple((name, _EMPTY) for name in kept), state.dormant)
-        plan = self._as_plan(state, after, actions, lines, found, wanted)
+        plan = self._as_plan(state, after, actions, lines, found, wanted, leaks)
+        unreadable = (state.leaks.problem,) if wanted.leaks != IGNORE and state.leaks.problem else ()
         return plan._replace(
-            problems=self._problems(after),
+            problems=self._problems(after) + unreadable,
             notes=self._notes(after) + jump.notes + self._kept_notes(kept),
         )
 
@@ -402,13 +419,14 @@ class Iptables:
             actions.append(Action(kind, shown(rule.line)))
         actions += self._chains_removed(chains, kept)
         found = _as_ruleset(self._parse(state.chain))
+        leaks = self._leaks.plan(state.leaks, None, self.family)
         lines = ["-D" + rule.line[2:] for rule in jumps] + _removal(names, kept)
         after = State(
             _EMPTY if self._chain in kept else None,
             tuple(rule for rule in state.postrouting if rule.target not in names),
             tuple((name, _EMPTY) for name in kept if name != self._chain),
         )
-        plan = self._as_plan(state, after, actions, lines, found, None)
+        plan = self._as_plan(state, after, actions, lines, _with_leaks(found, *leaks.found), None, leaks)
         return plan._replace(view=View((), None), notes=self._kept_notes(kept))
 
     def _as_plan(
@@ -419,11 +437,12 @@ class Iptables:
         lines: t.Sequence[str],
         found: t.Optional[Ruleset],
         wanted: t.Optional[Ruleset],
+        leaks: LeakPlan,
     ) -> Plan:
-        transaction = _transaction(lines) if actions else ()
+        after = after._replace(leaks=leaks.after)
         return Plan(
-            tuple(actions),
-            transaction,
+            (*actions, *leaks.actions),
+            (_transaction(lines) if actions else ()) + (_transaction(leaks.lines, TABLE) if leaks.actions else ()),
             self._listing(before),
             self._listing(after),
             self._view(after, wanted),
@@ -470,7 +489,7 @@ class Iptables:
         # A chain that nothing jumps to means nothing.
         in_force = ruleset if jump >= 0 and not state.dormant else None
         line = shown(state.postrouting[jump].line) if jump >= 0 else None
-        return View(shown_all(rules), line, in_force)
+        return View(shown_all(rules), line, in_force, shown_all(state.leaks.lines))
 
     def _listing(self, state: State) -> t.Tuple[str, ...]:
         chains = ((self._chain, state.chain),) + state.predecessors
@@ -479,16 +498,17 @@ class Iptables:
             if chain is not None:
                 lines += ("-N " + name,) + chain.rules
                 lines += [] if chain.whole else ["# %s holds more than iptables prints" % name]
-        return shown_all(lines + [rule.line for rule in state.postrouting])
+        return shown_all(lines + [rule.line for rule in state.postrouting] + state.leaks.lines)
 
     def is_alone(self, before: State, transaction: Transaction, now: State) -> bool:
         """See :meth:`~.backend.Backend.is_alone`."""
         if self._kernel is not None:
-            return now.generation.follows(before.generation, 1)
+            return now.generation.follows(before.generation, len(transaction))
         # iptables-legacy does not count. Others flush, delete a jump, or write rules of their own. Where some of our
         # rules are left and nothing else has changed, the rest was not kept.
         prefix = "-A %s " % self._chain
-        written = {line for text in transaction for line in text.split("\n") if line.startswith(prefix)}
+        nat = [text for text in transaction if text.startswith("*nat")]
+        written = {line for text in nat for line in text.split("\n") if line.startswith(prefix)}
         kept = set(now.chain.rules if now.chain is not None else ())
         same = _others(before, self._chain) == _others(now, self._chain)
         return bool(kept) and kept < written and same and self.observe() == now
@@ -517,11 +537,19 @@ class Iptables:
                 index = min(position, len(there))
                 lines.append("-I POSTROUTING %d%s" % (index + 1, rule.line[len("-A POSTROUTING") :]))
                 there.insert(index, rule.line)
-        return _transaction(lines)
+        leaks = self._leaks.undo(state.leaks, previous.leaks)
+        return _transaction(lines) + (_transaction(leaks, TABLE) if leaks else ())
 
     def commit(self, transaction: Transaction) -> None:
-        """See :meth:`~.backend.Backend.commit`."""
-        (text,) = transaction
+        """See :meth:`~.backend.Backend.commit`. The rules of nat come first: no others are as important."""
+        self._restore(transaction[0])
+        for text in transaction[1:]:
+            try:
+                self._restore(text)
+            except CommitRefused as exc:
+                raise NodeError("%s. The rules of nat are active, those for leaks are not" % exc) from None
+
+    def _restore(self, text: str) -> None:
         done = self._tool.restore(text)
         if done.rc == 0:
             return
@@ -540,7 +568,7 @@ class Iptables:
                 counted = (int(found.group(1)), int(found.group(2)))
                 masqueraded = found.group(3) in ("MASQUERADE", "SNAT")
                 total = total.plus(Counters(0, 0, *counted) if masqueraded else Counters(*counted))
-        return total
+        return total._replace(leaked_packets=self._leaks.counted())
 
     def _is_skipped(self, line: str) -> bool:
         """Whether a rule leaves traffic to later rules, so that it is neither exempt nor masqueraded by ours."""
@@ -549,7 +577,8 @@ class Iptables:
 
     def fingerprint(self) -> t.List[t.List[str]]:
         """See :meth:`~.backend.Backend.fingerprint`."""
-        return [self._tool.resync_listing(chain) for chain in ("POSTROUTING", self._chain)]
+        listings = [self._tool.resync_listing(chain) for chain in ("POSTROUTING", self._chain)]
+        return listings + self._leaks.fingerprint()
 
 
 class IptablesType:
@@ -579,8 +608,12 @@ def _uncounted(line: str) -> str:
     return re.sub(_COUNTED, r" -j \3", line)
 
 
-def _transaction(lines: t.Sequence[str]) -> Transaction:
-    return ("\n".join(["*nat", *lines, "COMMIT", ""]),)
+def _with_leaks(found: t.Optional[Ruleset], leaks: str, hidden: t.Tuple[t.Any, ...]) -> t.Optional[Ruleset]:
+    return found and found._replace(leaks=leaks, hidden=hidden)
+
+
+def _transaction(lines: t.Sequence[str], table: str = "nat") -> Transaction:
+    return ("\n".join(["*" + table, *lines, "COMMIT", ""]),)
 
 
 def _removal(chains: t.Sequence[str], kept: t.Container[str]) -> t.List[str]:

@@ -9,7 +9,7 @@ import typing as t
 
 from .._system.ip_families import FAMILIES, IPV4
 from .._system.nfnetlink import MATCH, TARGET
-from . import iptables_tool
+from . import iptables_tool, leak_chain
 from .backend import Backend, Managed
 from .detect import Node
 from .iptables_backend import Iptables, IptablesType
@@ -40,4 +40,4 @@ class IptablesNft(IptablesType):
     def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Backend]:
         """See :meth:`~.backend.BackendType.make`."""
         tool = iptables_tool.find(node, self.name, family)
-        return None if tool is None else Iptables(tool, managed, kernel=NftNat(family))
+        return None if tool is None else Iptables(tool, managed, NftNat(family), NftNat(family, leak_chain.TABLE))

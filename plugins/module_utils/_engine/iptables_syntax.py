@@ -27,19 +27,26 @@ from .rule_comments import (
     DNAT_COMMENT,
     EXEMPT_COMMENT,
     JUMP_COMMENT,
+    LEAK_COMMENT,
+    LEAK_JUMP_COMMENT,
     MARKS_COMMENT,
     MASQUERADE_COMMENT,
     SKIPPED_COMMENT,
     SNAT_COMMENT,
     SOURCE_COMMENT,
 )
-from .ruleset import EVERYTHING, PORT_PROTOCOLS, SHARE_UNIT, Exempt, Guard, Masquerade, Rule, Skip, guards
+from .ruleset import EVERYTHING, PORT_PROTOCOLS, SHARE_UNIT, Exempt, Guard, Leak, Masquerade, Rule, Skip, guards
 
 #: What our jump matches, and what releases of ip-masq-agent before 2.0.1 repeat on every rule.
 NOT_LOCAL = ("-m", "addrtype", "!", "--dst-type", "LOCAL")
 
 #: What matches connections whose destination was changed.
 _REDIRECTED = ("-m", "conntrack", "--ctstate", "DNAT")
+
+#: What the jump to our chain in the mangle table matches: packets without a connection that pass through the node.
+LEAK_JUMP = ("-m", "conntrack", "--ctstate", "INVALID,UNTRACKED", "-m", "addrtype") + (
+    ("!", "--src-type", "LOCAL", "!", "--dst-type", "LOCAL")
+)
 
 #: Chains that earlier agents of this kind built (v0.2-0.3 of ip-masq-agent, its later default, GCE's scripts).
 PREDECESSOR_CHAINS = ("NON-MASQUERADE-DAEMON", "IP-MASQ-AGENT", "IP-MASQ")
@@ -109,6 +116,8 @@ def render_rule(chain: str, rule: Rule) -> str:
         words += ["-o", rule.interface]
     if rule.service:
         words += _service(rule.service)
+    if isinstance(rule, Leak):
+        return " ".join([*words, *_comment(LEAK_COMMENT), "-j", "DROP" if rule.drops else "RETURN"])
     if isinstance(rule, (Skip, Exempt)):
         comment, target = (SKIPPED_COMMENT, "RETURN") if isinstance(rule, Skip) else (EXEMPT_COMMENT, rule.verdict)
         if isinstance(rule, Skip) and rule.redirected:
@@ -188,6 +197,8 @@ def parse_rule(line: str, family: str) -> t.Optional[Rule]:
     try:
         source, network = (_parse_network(options.pop(flag, None), family) for flag in ("-s", "-d"))
         service = _parse_service(options, port, target)
+        if comment == LEAK_COMMENT and target in ("DROP", "RETURN"):
+            return None if options or redirected else Leak(target == "DROP", network, source, interface, service)
         if target in ("RETURN", "ACCEPT"):
             if options:
                 return None
@@ -390,3 +401,8 @@ def rule_conditions(line: str) -> t.Tuple[str, ...]:
 def render_jump(chain: str) -> str:
     """The jump to our chain as C(iptables -S) prints it."""
     return " ".join(("-A", "POSTROUTING") + NOT_LOCAL + tuple(_comment(JUMP_COMMENT)) + ("-j", chain))
+
+
+def render_leak_jump(chain: str) -> str:
+    """The jump to our chain in the mangle table as C(iptables -S) prints it."""
+    return " ".join(("-A", "POSTROUTING") + LEAK_JUMP + tuple(_comment(LEAK_JUMP_COMMENT)) + ("-j", chain))

@@ -90,9 +90,9 @@ class IptablesTool:
             raise self.error("cannot read the chain %s" % chain, done)
         return int(found.group(1)) if found else 0
 
-    def resync_listing(self, chain: str) -> t.List[str]:
-        """The command with which a resync lists a chain of the nat table."""
-        return self._argv(RESYNC_LOCK_TIMEOUT, "-t", "nat", "-S", chain)
+    def resync_listing(self, chain: str, table: str = "nat") -> t.List[str]:
+        """The command with which a resync lists a chain."""
+        return self._argv(RESYNC_LOCK_TIMEOUT, "-t", table, "-S", chain)
 
     def delete(self, chain: str, *words: str) -> Outcome:
         """Delete one rule of the nat table."""

@@ -15,7 +15,10 @@ def rules_return(result: Result, present: bool) -> t.Dict[str, t.Any]:
     return {
         "backend": {"name": result.backend, "version": result.version},
         "families": {
-            change.family: {"rules": list(change.plan.view.rules), "jump": change.plan.view.jump}
+            change.family: {
+                "rules": list(change.plan.view.rules + change.plan.view.leaks),
+                "jump": change.plan.view.jump,
+            }
             for change in result.changes
             if present and change.backend == result.backend and change.plan.view.rules
         },

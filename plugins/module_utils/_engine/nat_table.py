@@ -85,16 +85,18 @@ class NatTable(t.Protocol):
 class NftNat:
     """See :class:`NatTable`."""
 
-    def __init__(self, family: str) -> None:
+    def __init__(self, family: str, table: str = TABLE) -> None:
+        """:param table: another one than nat."""
         self._family = family
+        self._table = table
 
     def rules(self, chain: str) -> t.Optional[t.List[KernelRule]]:
         """See :meth:`NatTable.rules`."""
-        if not nfnetlink.has_chain(self._family, TABLE, chain):
+        if not nfnetlink.has_chain(self._family, self._table, chain):
             return None
         return [
             KernelRule(rule.handle, *_judge(rule.expressions, self._family))
-            for rule in nfnetlink.rules(self._family, TABLE, chain)
+            for rule in nfnetlink.rules(self._family, self._table, chain)
         ]
 
     def references(self, chain: str) -> int:
@@ -107,7 +109,7 @@ class NftNat:
 
     def is_dormant(self) -> bool:
         """See :meth:`NatTable.is_dormant`."""
-        return nfnetlink.is_dormant(self._family, TABLE)
+        return nfnetlink.is_dormant(self._family, self._table)
 
 
 def activation(family: str) -> str:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The nftables backend: one table of our own in one family, with one interval set and one or two base chains.
+"""The nftables backend: one table of our own in one family, with one interval set and one to three base chains.
 
 A table that is there is changed where it stands, in one transaction. It is not deleted and made anew: a kernel may
 publish the elements of a NEW set some microseconds after the rules that ask it (seen with Linux 6.18), and connections
@@ -12,6 +12,9 @@ more goes with the second.
 For packets on their way, rules and the elements of sets do not change at the same instant either. Where several of them
 change, packets could meet the rules of one policy with the elements of another (seen with Linux 6.18, too). So sets of
 other names take the place of the changed ones until these have their elements.
+
+The first packet of a connection meets the chain about leaks a moment after those of nat. So that it is not taken for a
+leak because these have changed in between, that chain lets first packets pass until the change is over.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from .backend import (
     listed,
 )
 from .nftables_ruleset import from_ruleset, to_ruleset
+from .rule_comments import LEAK_COMMENT
 from .ruleset import Ruleset
 
 NAME = "nftables"
@@ -178,7 +182,14 @@ class Nftables:
         if before is not None and before.foreign:
             # Another program changed the table in ways that we do not know: only a new one is sure to be without them.
             return (self._deletion() + text.render(after),)
+        tightened: t.List[str] = []
         new_sets: t.List[str] = []
+        if after.rules(text.LEAKS) is not None and (before is None or before.nat_differs(after)):
+            tightened = text.change_chains(after.lenient, after, [text.LEAKS])
+            if before is not None and before.rules(text.LEAKS) is not None:
+                new_sets += text.change_chains(before, before.lenient, [text.LEAKS])
+                before = before.lenient
+            after = after.lenient
         if before is None:
             before = after._replace(chains=(), has_set=False, sources=None, more=())
             new_sets.append("add table " + self._table)
@@ -203,6 +214,7 @@ class Nftables:
                 text.change_chains(interim, after)
                 + [text.delete_set(self.family, name + text.INTERIM) for name in changed],
             ]
+        steps.append(tightened)
         return tuple("\n".join(step + [""]) for step in steps if step)
 
     def is_alone(self, before: State, transaction: Transaction, now: State) -> bool:
@@ -218,6 +230,8 @@ class Nftables:
         """See :meth:`~.backend.Backend.commit`."""
         first, rest = transaction[0], transaction[1:]
         new_table = bool(rest) and self._has_table(self.family, text.TABLE) is False
+        loosened = bool(rest) and text.LENIENT in first
+        before = text.parse(self._listed("-s") or "", self.family) if loosened else None
         self._write(first)
         try:
             for step in rest[:1]:
@@ -225,8 +239,10 @@ class Nftables:
         except Overtaken:
             raise
         except CommitRefused:
-            # What is refused must not have changed anything: the first step created sets that no rule uses.
+            # What is refused must not have changed anything: the first step created sets that no rule uses, and let
+            # first packets pass.
             created = [text.delete_set(self.family, name) for name in text.created_sets(first)]
+            created += text.change_chains(before, before, [text.LEAKS]) if before else []
             self._write(self._deletion() if new_table else "\n".join([*created, ""]))
             raise
         try:
@@ -235,7 +251,7 @@ class Nftables:
         except Overtaken:
             raise
         except CommitRefused as exc:
-            raise NodeError("%s. The new rules are active, with sets of temporary names; run again" % exc) from None
+            raise NodeError("%s. The new rules are active, in a temporary form; run again" % exc) from None
 
     def _write(self, commands: str) -> None:
         done = self._run([self._nft, "-f", "-"], stdin=commands, timeout=_PATIENCE)
@@ -311,7 +327,9 @@ def _counted(listed: str) -> Counters:
         found = re.search(_COUNTED, line)
         if found:
             counted = (int(found.group(1)), int(found.group(2)))
-            if found.group(3) in ("masquerade", "snat"):
+            if LEAK_COMMENT in line:
+                total = total.plus(Counters(leaked_packets=counted[0]))
+            elif found.group(3) in ("masquerade", "snat"):
                 total = total.plus(Counters(0, 0, *counted))
             elif "@" + text.SET in line or found.group(3) != "return":
                 total = total.plus(Counters(*counted))

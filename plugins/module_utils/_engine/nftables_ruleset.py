@@ -31,6 +31,7 @@ from .nftables_syntax import (
     BITS,
     CHAIN,
     ENFORCER,
+    LEAKS,
     OUTLINE,
     SET,
     SOURCES,
@@ -43,15 +44,23 @@ from .nftables_syntax import (
 )
 from .rule_comments import (
     COMMENT_PREFIX,
+    CONNECTED_COMMENT,
     DNAT_COMMENT,
     EXEMPT_COMMENT,
+    INSIDE_COMMENT,
+    LEAK_COMMENT,
     MARKS_COMMENT,
     MASQUERADE_COMMENT,
+    OWN_COMMENT,
     SKIPPED_COMMENT,
     SOURCE_COMMENT,
 )
 from .ruleset import (
+    COUNT,
+    DROP,
     EVERYTHING,
+    IGNORE,
+    MULTICAST,
     PORT_PROTOCOLS,
     SHARE_UNIT,
     Decision,
@@ -64,6 +73,7 @@ from .ruleset import (
 )
 
 _LOCAL_COMMENT = COMMENT_PREFIX + " for the node itself"
+_QUOTED_LEAK = ' comment "%s"' % LEAK_COMMENT
 _ENTRY_COMMENT = COMMENT_PREFIX + " rules, entry %d"
 _TRANSLATED_COMMENT = COMMENT_PREFIX + " snat, entry %d"
 
@@ -91,6 +101,7 @@ _CONDITIONS = (
 _TRANSLATED = r' comment "%s snat, entry [1-9][0-9]*"\Z' % COMMENT_PREFIX
 _MARKED = r"meta mark (?:& (0x[0-9a-f]{8}) == )?(0x[0-9a-f]{8}) return\Z"
 _SKIPPED = r"(?:oifname (?:!= )?\"|ip6? saddr != @)"
+_NARROWED = r"ip6? saddr != @"
 _INTERFACE = r'oifname (?:!= )?"([^"]*)"'
 #: That :class:`Service` has.
 _PROTOCOLS = (*PORTS_PROTOCOLS, "icmp", "ipv6-icmp")
@@ -128,8 +139,47 @@ def from_ruleset(ruleset: Ruleset, family: str) -> Table:
         keep = "snat to %s saddr" % nft
         ends = (_rule(to_exempt, keep, EXEMPT_COMMENT),) if deciding else ()
         chains.append((ENFORCER, (*left, local, *marked, *entries.rules(keep, only_exempt=True), *others, *ends)))
-    sources = intervals.of_networks(scope.sources) if scope.sources else None
+    if ruleset.leaks != IGNORE:
+        chains.append((LEAKS, tuple(_leak_rules(ruleset, family, entries, others, to_exempt if deciding else ""))))
+    asked = ruleset.hidden or scope.sources
+    sources = intervals.of_networks(asked) if asked else None
     return Table(family, True, exempt, tuple(chains), sources=sources, more=tuple(sorted(entries.sets.items())))
+
+
+def _leak_rules(
+    ruleset: Ruleset, family: str, entries: _Entries, others: t.Sequence[str], to_exempt: str
+) -> t.Iterator[str]:
+    """The rules of the chain behind source NAT: what still has a hidden address there, nat did not see.
+
+    Nat decides about the first packet of a connection, and so does this chain. All rules but those that find a leak are
+    without a counter: each packet of the node meets them.
+
+    :param others: what leaves out traffic, as in the other chains. :param to_exempt: empty where no list decides.
+    """
+    nft = NFT_FAMILY[family]
+    yield 'ct status confirmed return comment "%s"' % CONNECTED_COMMENT
+    yield 'ct status snat return comment "%s"' % CONNECTED_COMMENT
+    yield '%s saddr != @%s return comment "%s"' % (nft, SOURCES, INSIDE_COMMENT)
+    yield '%s daddr @%s return comment "%s"' % (nft, SOURCES, INSIDE_COMMENT)
+    yield '%s daddr %s return comment "%s"' % (nft, MULTICAST[family], INSIDE_COMMENT)
+    yield 'fib saddr type local return comment "%s"' % OWN_COMMENT
+    yield 'fib daddr type local return comment "%s"' % _LOCAL_COMMENT
+    for guard in ruleset.guards:
+        if guard.mark:
+            yield _uncounted(_rule(*_guard(guard, family)))
+    leak = "drop" if ruleset.leaks == DROP else "return"
+    for rule in entries.rules("return", leak=leak):
+        yield rule if rule.endswith(_QUOTED_LEAK) else _uncounted(rule)
+    for rule in others:
+        if not rule.startswith("%s saddr " % nft):
+            yield _uncounted(rule)
+    if to_exempt:
+        yield _uncounted(_rule(to_exempt, "return", EXEMPT_COMMENT))
+        yield _rule("", leak, LEAK_COMMENT)
+
+
+def _uncounted(rule: str) -> str:
+    return rule.replace("counter ", "", 1)
 
 
 def _outline(exempt: intervals.Spans, family: str) -> intervals.Spans:
@@ -182,16 +232,19 @@ class _Entries:
         self.sets[full] = spans
         return full
 
-    def rules(self, exempt: str, only_exempt: bool = False) -> t.Iterator[str]:
+    def rules(self, exempt: str, only_exempt: bool = False, leak: str = "") -> t.Iterator[str]:
         """The entries of C(rules), in order.
 
         :param exempt: the verdict on exempt traffic.
         :param only_exempt: whether everything else is left to the other chain.
+        :param leak: the verdict on what would be masqueraded, in the chain behind source NAT.
         """
         for number, (decision, conditions) in enumerate(zip(self._ruleset.leading, self._leading), 1):
             comment = _ENTRY_COMMENT % number
             for matches in conditions:
-                if decision.action == MASQUERADE and not only_exempt:
+                if decision.action == MASQUERADE and leak:
+                    yield _rule(matches.strip(), leak, LEAK_COMMENT)
+                elif decision.action == MASQUERADE and not only_exempt:
                     yield from self.masqueraded(matches, decision.address, comment)
                 else:
                     yield _rule(matches.strip(), exempt if decision.action == EXEMPT else "return", comment)
@@ -302,7 +355,9 @@ class _Reader:
         accepts = any(bare(rule).endswith("accept") for rule in written)
         enforced = table.rules(ENFORCER) is not None
         verdict = "ENFORCE" if enforced else "ACCEPT" if accepts else "RETURN"
-        sources = self._networks(SOURCES) if table.sources is not None else ()
+        hidden = self._networks(SOURCES) if table.rules(LEAKS) is not None else ()
+        narrowed = any(re.match(_NARROWED, rule) for rule in skipped)
+        sources = self._networks(SOURCES) if narrowed else ()
         left_out = tuple(name for rule in skipped if "!=" not in rule for name in _read_interfaces(rule))
         scope = Match(sources, (), tuple(name for rule in skipped if "!=" in rule for name in _read_interfaces(rule)))
         decisions = [Decision(SKIP, Match(interfaces=left_out))] if left_out else []
@@ -319,7 +374,16 @@ class _Reader:
             translations=tuple(
                 self._translations(translated) if translated else self._translations_of_entries(entries)
             ),
+            leaks=self._leaks(),
+            hidden=hidden,
         )
+
+    def _leaks(self) -> str:
+        """What is done with packets that nat does not see."""
+        rules = self._table.rules(LEAKS)
+        if rules is None:
+            return IGNORE
+        return DROP if any(bare(rule).endswith("drop") for rule in rules) else COUNT
 
     def _networks(self, name: str) -> t.Tuple[t.Any, ...]:
         return tuple(intervals.networks(self._sets[name], self._version))

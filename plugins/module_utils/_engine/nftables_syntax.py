@@ -31,6 +31,11 @@ OUTLINE = "exempt_outline"
 CHAIN = "postrouting"
 #: the base chain that decides before every other one, with exemption: enforce
 ENFORCER = "enforce"
+#: the base chain after source NAT, for packets that it did not see
+LEAKS = "leaks"
+
+#: What stands in front of the rules about leaks while others change; left over, it is removed.
+LENIENT = 'ct state new return comment "ip-masq-agent: while rules change"'
 
 #: At the end of the name of a set that is asked while another one changes; left over, it is foreign.
 INTERIM = "_interim"
@@ -59,11 +64,13 @@ _TYPES = {IPV4: "ipv4_addr", IPV6: "ipv6_addr"}
 PRIORITIES = {"keep": 100, "first": -199, "last": 2**31 - 1}
 #: what nft calls "security"
 _ENFORCER_PRIORITY = 50
-_HOOK = r"type nat hook postrouting priority (srcnat|-?[0-9]+); policy accept;\Z"
+#: Behind that of source NAT, which all nat chains share.
+_LEAKS_PRIORITY = 110
+_HOOK = r"type %s hook postrouting priority (srcnat|-?[0-9]+); policy accept;\Z"
 _SRCNAT = 100
 _NO_PRIORITY = -(2**31)
 #: the priorities that our chains may have, in the order in which they are written
-_ALLOWED = {CHAIN: tuple(PRIORITIES.values()), ENFORCER: (_ENFORCER_PRIORITY,)}
+_ALLOWED = {CHAIN: tuple(PRIORITIES.values()), ENFORCER: (_ENFORCER_PRIORITY,), LEAKS: (_LEAKS_PRIORITY,)}
 _INDENT = "    "
 
 _ANNOTATION = r' comment "[^"]*"\Z'
@@ -84,6 +91,9 @@ _NAMES = (
     (r"\bmeta l4proto 17\b", "meta l4proto udp"),
     (r"\bmeta l4proto 132\b", "meta l4proto sctp"),
     (r"\bct status 0x20\b", "ct status dnat"),
+    (r"\bct status 0x8\b", "ct status confirmed"),
+    (r"\bct status 0x10\b", "ct status snat"),
+    (r"\bct state 0x8\b", "ct state new"),
     (r"\bhook postrouting priority 100;", "hook postrouting priority srcnat;"),
 )
 
@@ -135,6 +145,17 @@ class Table(t.NamedTuple):
             (chain, tuple(pattern.sub(r"@\1" + INTERIM, rule) for rule in rules)) for chain, rules in self.chains
         )
         return self._replace(chains=chains)
+
+    @property
+    def lenient(self) -> Table:
+        """The table that takes no first packet of a connection for a leak."""
+        chains = ((name, (LENIENT, *rules) if name == LEAKS else rules) for name, rules in self.chains)
+        return self._replace(chains=tuple(chains))
+
+    def nat_differs(self, other: Table) -> bool:
+        """Whether nat decides otherwise in another table."""
+        nat = [one._replace(chains=tuple(chain for chain in one.chains if chain[0] != LEAKS)) for one in (self, other)]
+        return nat[0].sets != nat[1].sets or not nat[0].same_rules(nat[1])
 
     def same_rules(self, other: Table) -> bool:
         """Whether the chains mean the same; comments and counters do not matter."""
@@ -256,9 +277,9 @@ def parse(text: str, family: str) -> Table:
                     sets[name].append(_read_ports(element) if name.endswith("_ports") else _read_span(element, family))
                 except (ValueError, OSError):
                     foreign.append("element " + element)
-        elif kind == "chain" and _read_priority(lines) in _ALLOWED.get(name, ()):
+        elif kind == "chain" and _read_priority(name, lines) in _ALLOWED.get(name, ()):
             chains.append((name, tuple(lines[1:])))
-            priority = _read_priority(lines) if name == CHAIN else priority
+            priority = _read_priority(name, lines) if name == CHAIN else priority
         else:
             foreign += [header] if header else lines
     order = list(_ALLOWED)
@@ -272,14 +293,19 @@ def parse(text: str, family: str) -> Table:
 
 def _hook(name: str, table: Table) -> str:
     """The line that hooks a chain of ours."""
-    number = table.priority if name == CHAIN else _ENFORCER_PRIORITY
+    number = table.priority if name == CHAIN else _ALLOWED[name][0]
     priority = "srcnat" if number == _SRCNAT else str(number)
-    return "type nat hook postrouting priority %s; policy accept;" % priority
+    return "type %s hook postrouting priority %s; policy accept;" % (_kind(name), priority)
 
 
-def _read_priority(lines: t.Sequence[str]) -> int:
+def _kind(name: str) -> str:
+    """The type of a base chain of ours. In one of type filter there are packets without a connection."""
+    return "filter" if name == LEAKS else "nat"
+
+
+def _read_priority(name: str, lines: t.Sequence[str]) -> int:
     """The priority in the line that hooks a chain; one that no chain has where it is not such a line."""
-    found = re.match(_HOOK, lines[0]) if lines else None
+    found = re.match(_HOOK % _kind(name), lines[0]) if lines else None
     if found is None:
         return _NO_PRIORITY
     return _SRCNAT if found.group(1) == "srcnat" else int(found.group(1))
@@ -386,11 +412,14 @@ def delete_set(family: str, name: str) -> str:
     return "delete set %s %s %s" % (NFT_FAMILY[family], TABLE, name)
 
 
-def change_chains(before: Table, after: Table) -> t.List[str]:
-    """Commands that give the chains their rules; a chain that is there stays hooked all the time."""
+def change_chains(before: Table, after: Table, names: t.Iterable[str] = ()) -> t.List[str]:
+    """Commands that give the chains their rules; a chain that is there stays hooked all the time.
+
+    :param names: of the chains; empty: all of them.
+    """
     prefix = "%s %s " % (NFT_FAMILY[after.family], TABLE)
     commands = []
-    for name in _ALLOWED:
+    for name in names or _ALLOWED:
         rules = after.rules(name)
         # The priority of a chain cannot be changed. The kernel hooks a new chain before it takes the old one out.
         stays = rules is not None and before.rules(name) is not None and _hook(name, before) == _hook(name, after)

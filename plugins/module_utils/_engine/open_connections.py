@@ -21,7 +21,7 @@ from .._system import conntrack
 from .._system.conntrack import Flow
 from .._system.ip_families import IPV4
 from .._system.routes import LOCAL, UNICAST, Routes
-from .ruleset import SERVICE_MARKS, Decision, Masquerade, Ruleset, matches_interface
+from .ruleset import IGNORE, SERVICE_MARKS, Decision, Masquerade, Ruleset, matches_interface
 
 #: seconds that one run may take in one family
 PATIENCE = 10.0
@@ -83,7 +83,7 @@ def _same(before: t.Sequence[Ruleset], after: t.Optional[Ruleset]) -> bool:
 
 
 def _without_ports(ruleset: Ruleset) -> Ruleset:
-    """The same, without how source ports are chosen."""
+    """The same, without how source ports are chosen, and what becomes of packets without a connection."""
 
     def plain(decision: Decision) -> Decision:
         return decision if decision.how is None else decision._replace(how=_who(decision.how))
@@ -92,6 +92,8 @@ def _without_ports(ruleset: Ruleset) -> Ruleset:
         decisions=tuple(map(plain, ruleset.decisions)),
         leading=tuple(map(plain, ruleset.leading)),
         masquerade=_who(ruleset.masquerade),
+        leaks=IGNORE,
+        hidden=(),
     )
 
 

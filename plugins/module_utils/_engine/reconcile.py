@@ -23,7 +23,7 @@ from .detect import Node
 from .fixed_addresses import require_addresses, without_missing
 from .open_connections import Flushed, flush, not_considered, unread
 from .other_nat import remarks, remarks_elsewhere
-from .ruleset import Ruleset, from_config
+from .ruleset import IGNORE, Ruleset, from_config
 from .run_lock import lock
 
 #: How often a transaction is planned anew because the kernel's state moved under it.
@@ -162,7 +162,8 @@ class _Run:
                 self._failed.add(family)
 
     def _establish(self, family: str) -> Change:
-        managed = Managed(self._config.masq_chain, self._config.jump_position)
+        leaks = self._config.leaks != IGNORE
+        managed = Managed(self._config.masq_chain, self._config.jump_position, leaks=leaks)
         backend = self._chosen.make(self._node, family, managed)
         tool = self._chosen.tool(self._node, family)
         if backend is None or tool is None:

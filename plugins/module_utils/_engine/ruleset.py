@@ -35,6 +35,12 @@ from .._system.ip_families import IPV4, IPV6
 
 EVERYTHING = {IPV4: ipaddress.ip_network("0.0.0.0/0"), IPV6: ipaddress.ip_network("::/0")}
 
+#: RFC 5771, RFC 4291: neighbours are found with such packets, which conntrack does not track in IPv6.
+MULTICAST = {IPV4: ipaddress.ip_network("224.0.0.0/4"), IPV6: ipaddress.ip_network("ff00::/8")}
+
+#: Values of the option leaks.
+IGNORE, COUNT, DROP = "ignore", "count", "drop"
+
 #: The protocols whose source ports to_ports can choose, in the order of ip-masq-agent.
 PORT_PROTOCOLS = PORTS_PROTOCOLS
 
@@ -131,8 +137,18 @@ class Masquerade(t.NamedTuple):
         return self._replace(network=None, source=None, interface=None, service=None, address=None)
 
 
+class Leak(t.NamedTuple):
+    """Packets that the policy masquerades and nat does not see: counted, and with ``drops`` dropped."""
+
+    drops: bool
+    network: t.Optional[Network] = None
+    source: t.Optional[Network] = None
+    interface: t.Optional[str] = None
+    service: t.Optional[Service] = None
+
+
 #: A decision about one source, destination, interface and service; none of these means all.
-Rule = t.Union[Guard, Skip, Exempt, Masquerade]
+Rule = t.Union[Guard, Skip, Exempt, Masquerade, Leak]
 
 #: More decisions, or more groups of packets, than any policy has are not compared by what they do.
 _COMPARED_DECISIONS = 1000
@@ -155,6 +171,10 @@ class Ruleset(t.NamedTuple):
     leading: t.Tuple[Decision, ...] = ()
     #: fixed addresses for some of what decisions masquerade: the first that matches
     translations: t.Tuple[Decision, ...] = ()
+    #: what is done with packets that decisions masquerade and nat does not see: IGNORE, COUNT or DROP
+    leaks: str = IGNORE
+    #: the addresses that such packets must not show; empty with IGNORE
+    hidden: t.Tuple[Network, ...] = ()
 
     @property
     def exempt(self) -> t.Tuple[Network, ...]:
@@ -187,6 +207,39 @@ class Ruleset(t.NamedTuple):
         guards = tuple(guard for guard in self.guards if not (guard.dnat and self.verdict == "ACCEPT"))
         # No packet gets to what an earlier entry has said of all the same packets.
         return guards + tuple(dict.fromkeys(rules) if self.leading or self.translations else rules)
+
+    @property
+    def leak_rules(self) -> t.Tuple[Rule, ...]:
+        """All rules that packets meet which nat does not see, in order; none with IGNORE.
+
+        They repeat the decisions for the sources that are hidden. Packets between hidden addresses, and to many
+        destinations at once, leave no cluster.
+        """
+        if self.leaks == IGNORE:
+            return ()
+        rules: t.List[Rule] = [guard for guard in self.guards if guard.mark]
+        family = IPV4 if self.hidden[0].version == 4 else IPV6
+        rules += [Skip(network) for network in (*self.hidden, MULTICAST[family])]
+        for decision in self.hiding:
+            match = decision.match
+            for source, interface, service, network in itertools.product(
+                match.sources, match.interfaces or (None,), match.services or (None,), match.destinations or (None,)
+            ):
+                if decision.action == MASQUERADE:
+                    rules.append(Leak(self.leaks == DROP, _narrow(network), source, interface, service))
+                elif decision.action == EXEMPT:
+                    rules.append(Exempt(t.cast(Network, network), "RETURN", source, interface, service))
+                else:
+                    rules.append(Skip(_narrow(network), source, interface, service))
+        return tuple(dict.fromkeys(rules))
+
+    @property
+    def hiding(self) -> t.Iterator[Decision]:
+        """All decisions in order, each for the hidden sources alone."""
+        for decision in self.leading + self.decisions:
+            match = _both(decision.match, Match(self.hidden))
+            if match is not None:
+                yield decision._replace(match=match)
 
     @property
     def combinations(self) -> int:
@@ -227,7 +280,12 @@ class Ruleset(t.NamedTuple):
     def means(self, other: t.Optional[Ruleset]) -> bool:
         """Whether no packet can tell the two apart."""
         return other is not None and (
-            self == other or (set(self.guards) == set(other.guards) and _same_effect(self, other))
+            self == other
+            or (
+                set(self.guards) == set(other.guards)
+                and (self.leaks, set(self.hidden)) == (other.leaks, set(other.hidden))
+                and _same_effect(self, other)
+            )
         )
 
 
@@ -458,6 +516,8 @@ def from_config(config: Config, family: str, random_fully: bool = True) -> Rules
         # No packet gets behind an entry that is about all of them.
         decisions = ()
     every = decisions + leading
+    hidden = _collapse(_of_family(config.source_cidrs, family)) if config.leaks != IGNORE else ()
+    hides = hidden and any(decision.action == MASQUERADE for decision in every)
     return Ruleset(
         decisions=decisions,
         verdict=verdict,
@@ -466,6 +526,8 @@ def from_config(config: Config, family: str, random_fully: bool = True) -> Rules
         + (tuple(Guard(mark=mark) for mark in config.skip_marks) if every else ()),
         leading=leading,
         translations=tuple(_translations(config, family)) if any(map(_is_translated, every)) else (),
+        leaks=config.leaks if hides else IGNORE,
+        hidden=tuple(hidden) if hides else (),
     )
 
 
@@ -540,6 +602,8 @@ def from_rules(rules: t.Sequence[Rule]) -> t.Optional[Ruleset]:
     everything there are only others that masquerade: no packet meets these, as where an entry of C(snat) without
     conditions comes before others.
     """
+    if any(isinstance(rule, Leak) for rule in rules):
+        return None
     leading = tuple(itertools.takewhile(lambda rule: isinstance(rule, Guard), rules))
     rest = rules[len(leading) :]
     if any(isinstance(rule, Skip) and rule.redirected for rule in rest):

@@ -14,6 +14,7 @@ import typing as t
 
 from .._errors import ConfigError
 from .._system.ip_families import FAMILIES, IPV4, IPV6
+from . import spans
 from .entries import PolicyRule, Snat, as_written, parse_rules, parse_snat
 from .values import (
     LINK_LOCAL,
@@ -65,6 +66,7 @@ BACKENDS = ("auto", "iptables_nft", "iptables_legacy", "nftables")
 SNAT_MISSING = ("masquerade", "keep")
 EXEMPTIONS = ("return", "accept", "enforce")
 FLUSHES = ("none", "changed")
+LEAKS = ("ignore", "count", "drop")
 
 
 class Option(t.NamedTuple):
@@ -286,6 +288,9 @@ POLICY_OPTIONS = (
         "which open connections are removed after a change of the rules",
         FLUSHES,
     )._replace(sparse=True),
+    _choice("leaks", "leaks", "packets that nat does not see and that would show a pod's address", LEAKS)._replace(
+        sparse=True
+    ),
     Option(
         "resync_interval",
         "resyncInterval",
@@ -331,6 +336,7 @@ class Config(t.NamedTuple):
     rules: t.Tuple[PolicyRule, ...] = ()
     jump_position: str = "keep"
     flush_conntrack: str = "none"
+    leaks: str = "ignore"
 
     @property
     def families(self) -> t.Tuple[str, ...]:
@@ -359,7 +365,7 @@ _NARROWING = ("masquerade_cidrs", "source_cidrs", "out_interfaces", "except_inte
 _ORDERED = ("snat", "rules")
 
 #: Other options that there were not in the first release.
-_ADDED = ("snat_missing", "jump_position", "flush_conntrack")
+_ADDED = ("snat_missing", "jump_position", "flush_conntrack", "leaks")
 
 #: Options that are lists of networks.
 NETWORK_LISTS = ("non_masquerade_cidrs", "masquerade_cidrs", "source_cidrs")
@@ -451,6 +457,7 @@ def _check_together(config: Config, limit: int, label: t.Callable[[str], str]) -
                 % (label("masquerade_cidrs"), LINK_LOCAL[family], label(option), label(option))
             )
     _check_position(config, label)
+    _check_leaks(config, label)
     if config.exemption == "enforce" and config.backend not in ("auto", "nftables"):
         raise ConfigError(
             "%s: enforce needs the nftables backend, not %s: set %s to nftables or auto"
@@ -478,6 +485,31 @@ def _check_position(config: Config, label: t.Callable[[str], str]) -> None:
             "%s, and exemption enforce needs nftables: set %s to first or last, or %s to accept"
             % (needs, option, label("exemption"))
         )
+
+
+def _check_leaks(config: Config, label: t.Callable[[str], str]) -> None:
+    """Refuse to guard against leaks where it is not known which addresses are those of pods."""
+    option, sources = label("leaks"), label("source_cidrs")
+    if config.leaks == "ignore":
+        return
+    if not config.source_cidrs:
+        raise ConfigError(
+            "%s: %s needs the networks of the pods: set %s to them, or %s to ignore"
+            % (option, config.leaks, sources, option)
+        )
+    for version, everything in ((4, 2**32), (6, 2**128)):
+        if (
+            sum(last - first + 1 for first, last in spans.of_networks(_of_version(config.source_cidrs, version)))
+            == everything
+        ):
+            raise ConfigError(
+                "%s: %s needs the networks of the pods, and %s has every IPv%d address: set it to the networks of the "
+                "pods, or %s to ignore" % (option, config.leaks, sources, version, option)
+            )
+
+
+def _of_version(networks: t.Sequence[Network], version: int) -> t.List[Network]:
+    return [network for network in networks if network.version == version]
 
 
 def _check_networks(

@@ -229,7 +229,7 @@ def _families(result: Result) -> t.Dict[str, Data]:
     counted = result.counters(planned=True)
     return {
         change.family: {
-            "rules": list(change.plan.found.rules),
+            "rules": list(change.plan.found.rules + change.plan.found.leaks),
             "jump": change.plan.found.jump,
             "counters": counted[change.family]._asdict() if change.family in counted else None,
         }

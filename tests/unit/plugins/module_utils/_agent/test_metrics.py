@@ -26,7 +26,7 @@ samples = st.builds(
     config_errors=counts,
     config_broken=st.booleans(),
     exempt_cidrs=st.dictionaries(families, counts),
-    counters=st.dictionaries(families, st.builds(Counters, counts, counts, counts, counts)),
+    counters=st.dictionaries(families, st.builds(Counters, counts, counts, counts, counts, counts)),
     repairs_undone=st.dictionaries(st.sampled_from(["unknown", "ip-masq-agent", "CNI plugin bridge or ptp"]), counts),
     info=st.dictionaries(
         st.sampled_from(["version", "backend", "policy_hash"]), st.from_regex(r"[a-z0-9._-]+", fullmatch=True)
@@ -35,6 +35,7 @@ samples = st.builds(
     | st.builds(Verification, st.floats(0, 4e9), st.none() | st.booleans(), counts, counts, st.text(), counts),
     connections=st.none() | st.builds(Statistics, counts, counts, counts, counts),
     flushed=st.none() | counts,
+    leaks=st.sampled_from(["", "count", "drop"]),
 )
 
 
@@ -54,6 +55,12 @@ def test_any_sample_is_valid_and_complete(sample: Sample) -> None:
     assert success is None or abs(success - t.cast(float, sample.last_success)) < 0.01
     for family, count in sample.exempt_cidrs.items():
         assert values["ip_masq_agent_exempt_cidrs", (("family", family),)] == float(count)
+    leaked = {labels: value for (name, labels), value in values.items() if name == "ip_masq_agent_leaked_packets_total"}
+    assert leaked == {
+        (("action", sample.leaks), ("family", family)): float(counters.leaked_packets)
+        for family, counters in sample.counters.items()
+        if sample.leaks
+    }
     for family, counters in sample.counters.items():
         for name, verdict, value in (
             ("packets", "exempt", counters.exempt_packets),

@@ -78,3 +78,30 @@ def test_digests_are_those_of_before_as_long_as_the_options_are_not_used() -> No
     assert build({}).digest == build({"jump_position": "keep", "flush_conntrack": "none"}).digest == "66acdcbd628a"
     others = [{"jump_position": "first"}, {"jump_position": "last"}, {"flush_conntrack": "changed"}]
     assert len({build(values).digest for values in [{}, *others]}) == 4
+
+
+@pytest.mark.parametrize("leaks", ["count", "drop"])
+@pytest.mark.parametrize(
+    "sources, message",
+    [
+        ([], "leaks: %s needs the networks of the pods: set sourceCIDRs to them, or leaks to ignore"),
+        (
+            ["10.0.0.0/8", "0.0.0.0/0"],
+            "leaks: %s needs the networks of the pods, and sourceCIDRs has every IPv4 address: ",
+        ),
+        (
+            ["0.0.0.0/1", "128.0.0.0/1"],
+            "leaks: %s needs the networks of the pods, and sourceCIDRs has every IPv4 address: ",
+        ),
+        (["10.0.0.0/8", "::/0"], "leaks: %s needs the networks of the pods, and sourceCIDRs has every IPv6 address: "),
+    ],
+)
+def test_leaks_need_the_networks_of_the_pods(leaks: str, sources: t.Sequence[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message % leaks):
+        build({"leaks": leaks, "source_cidrs": sources, "enable_ipv6": True}, label=file_key)
+    assert build({"leaks": "ignore", "source_cidrs": sources, "enable_ipv6": True}).leaks == "ignore"
+
+
+def test_the_digest_knows_leaks() -> None:
+    digests = {build({"leaks": leaks, "source_cidrs": ["10.0.0.0/8"]}).digest for leaks in ("ignore", "count", "drop")}
+    assert len(digests) == 3 and build({"source_cidrs": ["10.0.0.0/8"]}).digest in digests

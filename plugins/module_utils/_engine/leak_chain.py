@@ -1,0 +1,249 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The second chain of the iptables backend: packets that nat does not see, in the mangle table.
+
+Nat sees the first packet of each connection. What conntrack finds invalid, and what it does not track, has no
+connection, so it leaves with the address that it has in mangle, which comes before nat. The chain has the name of the
+one in nat, and a jump of its own for these packets alone.
+"""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from .._errors import NodeError
+from .backend import Action, ActionKind, LockHeld, listed
+from .iptables_syntax import (
+    LEAK_JUMP,
+    PostroutingRule,
+    conditions,
+    parse_postrouting,
+    parse_rule,
+    printed_rules,
+    render_leak_jump,
+    render_rule,
+    rule_conditions,
+    shown,
+)
+from .iptables_tool import IptablesTool
+from .nat_table import NatTable
+from .rule_comments import LEAK_COMMENT, LEAK_JUMP_COMMENT
+from .ruleset import COUNT, DROP, IGNORE, Leak, Rule, Ruleset
+
+TABLE = "mangle"
+
+#: How a rule of this table is shown beside those of nat: as iptables takes it.
+_SHOWN = "-t %s " % TABLE
+
+_PACKETS = r" -c ([0-9]+) [0-9]+"
+
+
+class LeakState(t.NamedTuple):
+    """Our part of the mangle table, and what is around it."""
+
+    #: chains of ours that are there, those of former names too, with the rules that iptables prints
+    chains: t.Tuple[t.Tuple[str, t.Tuple[str, ...]], ...] = ()
+    postrouting: t.Tuple[PostroutingRule, ...] = ()
+    #: chains that hold more than iptables prints
+    torn: t.Tuple[str, ...] = ()
+    #: why it could not be read
+    problem: str = ""
+
+    @property
+    def names(self) -> t.List[str]:
+        """The names of the chains."""
+        return [name for name, _rules in self.chains]
+
+    @property
+    def lines(self) -> t.List[str]:
+        """All of it that is ours, as iptables takes it."""
+        found = [line for name, rules in self.chains for line in ("-N " + name, *rules)]
+        found += [rule.line for rule in self.postrouting if rule.target in self.names]
+        return [_SHOWN + line for line in found]
+
+
+class LeakPlan(t.NamedTuple):
+    """What becomes of it. Lines are those of a transaction for iptables-restore, without its frame."""
+
+    actions: t.Tuple[Action, ...]
+    lines: t.Tuple[str, ...]
+    after: LeakState
+    #: what is done with such packets before it, and from which sources; see Ruleset
+    found: t.Tuple[str, t.Tuple[t.Any, ...]] = (IGNORE, ())
+
+
+class LeakChain:
+    """Reads and plans our part of the mangle table of one family.
+
+    :param names: of the chain, and former ones. :param wanted: whether the policy has rules for it.
+    :param kernel: what the kernel says of the table of iptables-nft; none for iptables-legacy.
+    """
+
+    def __init__(
+        self, tool: IptablesTool, names: t.Sequence[str], wanted: bool, kernel: t.Optional[NatTable] = None
+    ) -> None:
+        self._tool = tool
+        self._names = names
+        self._wanted = wanted
+        self._kernel = kernel
+
+    def observe(self) -> LeakState:
+        """Read it. That it cannot be read keeps nothing else from being done."""
+        try:
+            return self._observe()
+        except LockHeld:
+            raise
+        except NodeError as exc:
+            return LeakState(problem="leaks: %s" % exc)
+
+    def _observe(self) -> LeakState:
+        if not self._tool.has_table(TABLE):
+            return LeakState()
+        postrouting = parse_postrouting(self._read("POSTROUTING") or ())
+        # Under another name of the chain the comment of the jump is the same.
+        jumped_to = [rule.target for rule in postrouting if rule.comment == LEAK_JUMP_COMMENT and rule.target]
+        read = [(name, self._read(name)) for name in dict.fromkeys([*self._names, *jumped_to])]
+        chains = tuple((name, rules) for name, rules in read if rules is not None)
+        state = LeakState(chains, postrouting)
+        torn = [name for name, rules in chains if self._is_torn(name, rules)]
+        return state._replace(torn=(*torn, *(["POSTROUTING"] if self._has_torn_jump(state) else [])))
+
+    def _read(self, chain: str) -> t.Optional[t.Tuple[str, ...]]:
+        """The rules of a chain; none where it is not there."""
+        if self._kernel is not None:
+            held = self._kernel.rules(chain)
+            if held is None:
+                return None
+            if not held:
+                return ()
+        done = self._tool.list_chain(chain, table=TABLE)
+        if done.rc == 0:
+            return printed_rules(done.stdout)
+        if "No chain/target/match by that name" in done.stderr or "does not exist" in done.stderr:
+            return None
+        raise self._tool.error("cannot read the chain %s of the table %s" % (chain, TABLE), done)
+
+    def _is_torn(self, name: str, rules: t.Sequence[str]) -> bool:
+        """Whether the kernel holds other rules in a chain of ours than iptables prints."""
+        if self._kernel is None:
+            return False
+        held = self._kernel.rules(name) or []
+        return len(held) != len(rules) or not all(
+            rule.complete and rule_conditions(line) == conditions(rule.words) for line, rule in zip(rules, held)
+        )
+
+    def _has_torn_jump(self, state: LeakState) -> bool:
+        """Whether the kernel holds other jumps to chains of ours than iptables prints."""
+        if self._kernel is None:
+            return False
+        held = self._kernel.rules("POSTROUTING") or []
+        mine = [rule for rule in held if rule.words[-1:] and rule.words[-1] in state.names]
+        printed = [rule for rule in state.postrouting if rule.target in state.names]
+        return len(mine) != len(printed) or not all(rule.complete for rule in mine)
+
+    def plan(self, state: LeakState, wanted: t.Optional[Ruleset], family: str) -> LeakPlan:
+        """Lead to the rules of ``wanted``, or remove all of it."""
+        rules = () if wanted is None else wanted.leak_rules
+        if state.problem:
+            return LeakPlan((), (), state)
+        chain = self._names[0]
+        there = dict(state.chains)
+        parsed = [parse_rule(line, family) for line in there.get(chain, ())]
+        same = chain in there and parsed == list(rules) and chain not in state.torn
+        found = _found(parsed)
+        if wanted is not None and (same or found[0] == IGNORE == wanted.leaks):
+            found = (found[0], wanted.hidden)
+        rendered = tuple(render_rule(chain, rule) for rule in rules)
+        jump, after = self._jump(state, bool(rules))
+        unused = [name for name in there if name != chain or not rules]
+        actions: t.List[Action] = []
+        lines = ["-D" + rule.line[2:] for rule in jump]
+        if rules and not same:
+            actions += _changes(chain, there.get(chain), parsed, rules, rendered)
+            lines += [":%s - [0:0]" % chain, *rendered]
+        gone = [rule for rule in jump if rule not in after]
+        new = [rule for rule in after if rule.target == chain and (rule in jump or rule not in state.postrouting)]
+        lines += ["-I POSTROUTING 1" + rule.line[len("-A POSTROUTING") :] for rule in new]
+        actions += [Action(ActionKind.JUMP_REMOVED, _SHOWN + shown(rule.line)) for rule in gone]
+        kind = ActionKind.JUMP_MOVED if new and new[0] in jump else ActionKind.JUMP_ADDED
+        actions += [Action(kind, _SHOWN + shown(rule.line)) for rule in new]
+        lines += ["-F " + name for name in unused] + ["-X " + name for name in unused]
+        actions += [Action(ActionKind.CHAIN_REMOVED, "%s-N %s" % (_SHOWN, name)) for name in unused]
+        kept = ((chain, there[chain] if same else rendered),) if rules else ()
+        return LeakPlan(tuple(actions), tuple(lines), LeakState(kept, after if rules else ()), found)
+
+    def _jump(
+        self, state: LeakState, wanted: bool
+    ) -> t.Tuple[t.Sequence[PostroutingRule], t.Tuple[PostroutingRule, ...]]:
+        """The rules of POSTROUTING that go, and what it holds afterwards: one good jump that packets reach."""
+        mine = [rule for rule in state.postrouting if rule.target in state.names]
+        others = [rule for rule in state.postrouting if rule.target not in state.names]
+        if not wanted:
+            return mine, tuple(others)
+        reached = state.postrouting
+        for number, rule in enumerate(state.postrouting):
+            if rule.shuts_out_the_rest and rule not in mine:
+                reached = state.postrouting[:number]
+                break
+        good = [rule for rule in reached if rule.words == (*LEAK_JUMP, "-j", self._names[0])]
+        if len(mine) == len(good) == 1 and "POSTROUTING" not in state.torn:
+            return (), state.postrouting
+        return mine, (*parse_postrouting([render_leak_jump(self._names[0])]), *others)
+
+    def undo(self, state: LeakState, previous: LeakState) -> t.List[str]:
+        """The lines that lead from ``state`` back to ``previous``."""
+        if state == previous or state.problem or previous.problem:
+            return []
+        chains = dict(previous.chains)
+        lines = ["-D" + rule.line[2:] for rule in state.postrouting if rule.target in state.names]
+        for name, rules in previous.chains:
+            lines += [":%s - [0:0]" % name, *rules]
+        jumps = [rule.line for rule in previous.postrouting if rule.target in previous.names]
+        lines += ["-I POSTROUTING 1" + line[len("-A POSTROUTING") :] for line in reversed(jumps)]
+        unused = [name for name, _rules in state.chains if name not in chains]
+        return lines + ["-F " + name for name in unused] + ["-X " + name for name in unused]
+
+    def counted(self) -> int:
+        """The packets that rules about leaks have counted; 0 where the policy has no such rules.
+
+        :raises NodeError: they cannot be read.
+        """
+        if not self._wanted:
+            return 0
+        done = self._tool.list_chain(self._names[0], "-v", table=TABLE)
+        if done.rc != 0:
+            raise self._tool.error("cannot read the counters of the table %s" % TABLE, done)
+        lines = [line for line in printed_rules(done.stdout) if LEAK_COMMENT in line]
+        found = (re.search(_PACKETS, line) for line in lines)
+        return sum(int(one.group(1)) for one in found if one)
+
+    def fingerprint(self) -> t.List[t.List[str]]:
+        """See :meth:`~.backend.Backend.fingerprint`; empty where the policy has no such rules."""
+        if not self._wanted:
+            return []
+        return [self._tool.resync_listing(chain, TABLE) for chain in ("POSTROUTING", self._names[0])]
+
+
+def _found(parsed: t.Sequence[t.Optional[Rule]]) -> t.Tuple[str, t.Tuple[t.Any, ...]]:
+    leaks = [rule for rule in parsed if isinstance(rule, Leak)]
+    return (DROP if any(rule.drops for rule in leaks) else COUNT if leaks else IGNORE), ()
+
+
+def _changes(
+    chain: str,
+    lines: t.Optional[t.Sequence[str]],
+    parsed: t.Sequence[t.Optional[Rule]],
+    rules: t.Sequence[Rule],
+    rendered: t.Sequence[str],
+) -> t.List[Action]:
+    actions = [Action(ActionKind.CHAIN_CREATED, "%s-N %s" % (_SHOWN, chain))] if lines is None else []
+    before = {rule or line: _SHOWN + shown(line) for rule, line in zip(parsed, lines or ())}
+    after = {rule: _SHOWN + line for rule, line in zip(rules, rendered)}
+    noun = "rules of %s in the table %s" % (chain, TABLE)
+    removed = [line for rule, line in before.items() if rule not in after]
+    added = [line for rule, line in after.items() if rule not in before]
+    actions += listed(ActionKind.RULE_REMOVED, ActionKind.RULES_REMOVED, removed, noun)
+    actions += listed(ActionKind.RULE_ADDED, ActionKind.RULES_ADDED, added, noun)
+    return actions or [Action(ActionKind.CHAIN_REWRITTEN, "%s-N %s" % (_SHOWN, chain))]
