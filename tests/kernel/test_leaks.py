@@ -240,6 +240,7 @@ FLIPPED: t.Tuple[t.Dict[str, t.Any], ...] = (
     {"leaks": "drop", "source_cidrs": ["10.0.0.0/8", "fd00::/16"]},
     {},
     {"leaks": "drop", "out_interfaces": ["eth0"], "exemption": "accept"},
+    {"leaks": "drop", "non_masquerade_cidrs": ["0.0.0.0/0", "::/0"]},
 )
 
 

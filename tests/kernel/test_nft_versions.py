@@ -55,6 +55,7 @@ FULL: t.Dict[str, t.Any] = {
         {"action": "snat", "address": "2001:db8::7", "protocols": ["udp"], "ports": ["53"]},
         {"action": "skip", "sources": ["10.1.0.0/16", "fd01::/16"]},
     ],
+    "leaks": "drop",
 }
 ADDRESSES_OF_SNAT = [
     *("192.0.2.%d/32" % number for number in (7, 8, 9)),

@@ -17,6 +17,7 @@ import socket
 import typing as t
 
 import pytest
+from support import strays
 from support.modules import apply
 from support.topology import ADDRESSES, Topology, serving
 
@@ -124,6 +125,10 @@ def policy(rng: random.Random, exemptions: t.Sequence[str]) -> Options:
         "rules": [],
     }  # fmt: skip
 
+    options["leaks"] = rng.choice(["ignore", "count", "drop", "drop"])
+    if options["leaks"] != "ignore":
+        options["source_cidrs"] = some(rng, [one for one in sources if one[-2:] != "/0"], 3, 1)
+
     def of_family(address: str, values: t.Sequence[str]) -> t.List[str]:
         return [one for one in values if (":" in one) == (":" in address)]
 
@@ -197,6 +202,16 @@ def model(options: Options, packet: Packet) -> t.Tuple[str, ...]:
     return (source,) if best[1] else masqueraded()
 
 
+def is_hidden(options: Options, packet: Packet) -> bool:
+    """Whether the policy hides the source of a packet, so that it must not leave with it."""
+    _family, source, destination, _protocol, _port = packet
+
+    def is_of_pods(address: str) -> bool:
+        return any(ipaddress.ip_address(address) in ipaddress.ip_network(one) for one in options["source_cidrs"])
+
+    return is_of_pods(source) and not is_of_pods(destination) and source not in model(options, packet)
+
+
 def ask(questions: t.Sequence[t.Tuple[str, str, str, int, int]]) -> t.List[str]:
     """The source address that each destination sees, or what went wrong."""
     answers = []
@@ -245,7 +260,8 @@ def test_every_packet_shows_what_the_policy_says(
 ) -> None:
     rng = random.Random("%d %s" % (SEED, backend))
     own_ports = itertools.cycle(range(10000, 60000))
-    seen: t.Dict[str, int] = {"pod": 0, "node": 0, "fixed": 0}
+    seen: t.Dict[str, int] = {"pod": 0, "node": 0, "fixed": 0, "strays passed": 0, "strays dropped": 0}
+    mac = two_ways.node.run("cat", "/sys/class/net/pods/address").strip()
     for number in range(COUNT):
         options = policy(rng, BACKENDS[backend])
         apply(two_ways.node, backend=backend, **options)
@@ -266,6 +282,17 @@ def test_every_packet_shows_what_the_policy_says(
             expected = model(options, packet)
             assert answer in expected, "policy %d: %s: %s" % (number, packet[1:], json.dumps(options))
             seen["pod" if answer == packet[1] else "fixed" if answer in packet[0].fixed else "node"] += 1
+        made = [(packet, strays.stray(*packet[1:])) for packet in packets]
+        # From an address and to one that no policy here is about.
+        out = strays.seen(
+            two_ways.pod, mac, two_ways.outside, [stray for _packet, stray in made], ("10.9.9.9", "10.8.8.8")
+        )
+        for packet, stray in made:
+            dropped = options["leaks"] == "drop" and is_hidden(options, packet)
+            expected_sources = set() if dropped else {packet[1]}
+            told = "policy %d: without a connection: %s: %s" % (number, packet[1:], json.dumps(options))
+            assert out.get(stray.number, set()) == expected_sources, told
+            seen["strays dropped" if dropped else "strays passed"] += 1
     assert min(seen.values()) > 0
     show_table(
         "%s, %d policies: what packets showed" % (backend, COUNT), list(seen), [("", list(map(str, seen.values())))]

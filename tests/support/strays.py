@@ -72,6 +72,14 @@ def strays(source: str, destination: str, port: int = 9) -> t.List[Stray]:
     return found
 
 
+def stray(source: str, destination: str, protocol: str, port: int) -> Stray:
+    """One packet to a port that conntrack does not accept, which has no connection for it."""
+    if protocol == "tcp":
+        return _stray(source, destination, "RST", _TCP, lambda data: _tcp(source, destination, 0x04, data, port))
+    spoilt = functools.partial(_udp, source, destination, port=port, spoil=1)
+    return _stray(source, destination, "UDP with a wrong checksum", _UDP, spoilt)
+
+
 def untracked(source: str, destination: str, port: int) -> t.List[Stray]:
     """UDP, whole and in fragments, to a port whose packets the node does not track."""
     make = functools.partial(_stray, source, destination)
