@@ -159,11 +159,13 @@ options:
       - What is done if an address of O(snat) or O(rules) goes away from the node later.
       - With V(masquerade) an entry of O(snat) is left out until the address is back, so that the next entry that
         matches, or the address of the interface, is used; an entry of O(rules) masquerades. With V(keep) the rules
-        stay, and nothing answers to the missing address.
+        stay, and nothing answers to the missing address. With V(drop) new connections of the entry are dropped until
+        the address is back, so that no other address is ever seen outside; entries must name their sources then, or
+        the node itself would be cut off. Of an address range, one missing address is enough.
       - It is for the agent. M(kubenode.ip_masq.ip_masq) refuses a policy
         with an address that is not on the node.
     type: str
-    choices: [masquerade, keep]
+    choices: [masquerade, keep, drop]
     default: masquerade
   rules:
     description:

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import socket
 import typing as t
 from pathlib import Path
 
 import pytest
+from support import strays
 from support.agent_node import AgentNode
 from support.modules import apply, refused, run_module
 from support.namespaces import Namespace
@@ -94,6 +96,70 @@ def test_the_last_valid_policy_stays_until_the_address_is_there(
     assert node.sync().returncode == IN_SYNC
     assert seen(topology) == ["fixed", "fixed"]
     assert node.status()["config"]["problem"] is None
+
+
+def connects(client: Namespace, destination: str, patience: float = 20.0) -> str:
+    """The source address that a destination sees; empty if there is no answer."""
+
+    def connect() -> str:
+        try:
+            with socket.create_connection((destination, 8080), patience) as sock:
+                return sock.recv(64).decode()
+        except TimeoutError:
+            return ""
+
+    return client.inside(connect)
+
+
+@pytest.mark.parametrize("leaks", ["ignore", "drop"])
+def test_with_drop_no_other_address_is_seen_while_one_is_missing(
+    topology: Topology, node: AgentNode, variant: Variant, leaks: str
+) -> None:
+    pods = {family: a.pods for family, a in ADDRESSES.items()}
+    mac = topology.node.run("cat", "/sys/class/net/pods/address").strip()
+    for family in FIXED:
+        address(topology.node, "add", family)
+    node.configure(
+        backend=variant.backend,
+        enableIPv6=True,
+        nonMasqueradeCIDRs=["10.0.0.0/8", "fc00::/7"],
+        sourceCIDRs=list(pods.values()),
+        snat=[{"address": FIXED["ipv4"], "sourceCIDRs": [pods["ipv4"]]}],
+        rules=[
+            {"action": "exempt", "destinations": [ADDRESSES["ipv4"].outside[1] + "/32"]},
+            {"action": "masquerade", "protocols": ["udp"], "sources": [pods["ipv6"]]},
+            {"action": "snat", "address": FIXED["ipv6"], "destinations": ["2001:db8::/32"], "sources": [pods["ipv6"]]},
+        ],
+        snatMissing="drop",
+        leaks=leaks,
+    )
+    assert node.sync().returncode == IN_SYNC
+    assert seen(topology) == ["fixed", "fixed"]
+    before = snapshot(topology.node)
+    for family in FIXED:
+        address(topology.node, "delete", family)
+    done = node.sync()
+    assert done.returncode == IN_SYNC and done.stderr.count("are dropped until it is back") == 2 == missing(node)
+    assert node.status()["in_sync"]
+    for a in ADDRESSES.values():
+        assert connects(topology.pod, a.outside[0], 1.5) == ""
+        new = [one for one in strays.strays(a.pod, a.outside[0]) if one.name in ("TCP SYN", "TCP ACK")]
+        new += strays.untracked(a.pod, a.outside[0], 99) if ":" not in a.pod else []
+        assert strays.seen(topology.pod, mac, topology.outside, new, (a.pod, a.exempt[0])) == {}
+        assert connects(topology.pod, a.exempt[0]) == a.pod
+        assert connects(topology.node, a.outside[0]) == a.node
+    assert connects(topology.pod, ADDRESSES["ipv4"].outside[1]) == ADDRESSES["ipv4"].pod
+    six = ADDRESSES["ipv6"]
+    assert topology.ask(six.outside[0], protocol="udp") == {six.outside[0]: six.node}
+    assert node.sync().stdout == ""
+    for family in FIXED:
+        address(topology.node, "add", family)
+    assert node.resync() == ["sync"]
+    assert (seen(topology), missing(node)) == (["fixed", "fixed"], 0)
+    assert {name for name, text in before.items() if text} == {
+        name for name, text in snapshot(topology.node).items() if text
+    }
+    assert not [note for note in node.status()["notes"] if "not an address" in note]
 
 
 @pytest.mark.parametrize("kept", ["masquerade", "keep"])

@@ -17,6 +17,13 @@ from .._policy.policy import Config
 from .._policy.values import MASQUERADE, AddressRange
 from .._system.node_addresses import Address, node_addresses
 
+#: By value of the option snat_missing, what an address is missing for.
+_CONSEQUENCES = {
+    "keep": "what it is about leaves with it nevertheless, and is not answered (snat_missing is keep)",
+    "masquerade": "what it is about leaves with another address of the node until it is back",
+    "drop": "new connections that it is about are dropped until it is back (snat_missing is drop)",
+}
+
 #: Addresses of the node that a message names.
 _SHOWN = 8
 
@@ -42,7 +49,7 @@ def without_missing(config: Config) -> t.Tuple[Config, t.Tuple[Address, ...]]:
     """The policy for the addresses that the node has now, with notes; and those that it does not have.
 
     With C(snat_missing: masquerade), entries of C(snat) whose address is missing are left out, and those of C(rules)
-    masquerade.
+    masquerade. With C(snat_missing: drop) they are marked.
     """
     known = _known(config)
     missing: t.Dict[Address, None] = {}
@@ -51,17 +58,17 @@ def without_missing(config: Config) -> t.Tuple[Config, t.Tuple[Address, ...]]:
         gone = _missing(entry, known)
         missing.update(dict.fromkeys(gone))
         if gone:
-            what = (
-                "what it is about leaves with it nevertheless, and is not answered (snat_missing is keep)"
-                if config.snat_missing == "keep"
-                else "what it is about leaves with another address of the node until it is back"
-            )
+            what = _CONSEQUENCES[config.snat_missing]
             notes.append("%s: entry %d: %s is not an address of this node: %s" % (option, position, gone[0], what))
     if not missing:
         return config, ()
     config = config._replace(notes=config.notes + tuple(notes))
     if config.snat_missing == "keep":
         return config, tuple(missing)
+    if config.snat_missing == "drop":
+        marked = tuple(entry._replace(dropped=bool(_missing(entry.address, known))) for entry in config.snat)
+        entries = tuple(rule._replace(dropped=bool(_missing(rule.address, known))) for rule in config.rules)
+        return config._replace(snat=marked, rules=entries), tuple(missing)
     rules = tuple(
         rule._replace(action=MASQUERADE, address=None) if _missing(rule.address, known) else rule
         for rule in config.rules

@@ -48,7 +48,7 @@ from .leak_chain import TABLE, LeakChain, LeakPlan, LeakState
 from .nat_table import KernelRule, NatTable, activation, deletion, place, table_listing
 from .other_nat import other_rules
 from .rule_comments import COMMENT_PREFIX, JUMP_COMMENT, SKIPPED_COMMENT
-from .ruleset import IGNORE, Guard, Rule, Ruleset, Skip, from_rules
+from .ruleset import Guard, Rule, Ruleset, Skip, from_rules
 
 #: What iptables-nft says of a chain that holds what only nft can express. It may crash, too (1.8.9, 1.8.11).
 _CANNOT_PRINT = ("is incompatible, use 'nft' tool", "Parsing nftables rule failed")
@@ -299,7 +299,7 @@ class Iptables:
         rules = [] if as_written else self._parse(state.chain)
         leaks = self._leaks.plan(state.leaks, wanted, self.family)
         found = _with_leaks(wanted if as_written else _as_ruleset(rules), *leaks.found)
-        if state.chain is not None and wanted.means(_with_leaks(found, wanted.leaks, wanted.hidden)):
+        if state.chain is not None and wanted.means(_with_leaks(found, wanted.leaks, wanted.hidden, wanted.missing)):
             chain, lines, actions = state.chain, [], []
         else:
             chain, lines = Chain(rendered), list(rendered)
@@ -315,7 +315,7 @@ class Iptables:
         actions += [*jump.actions, *self._chains_removed(going, kept)]
         after = State(chain, jump.after, tuple((name, _EMPTY) for name in kept), state.dormant)
         plan = self._as_plan(state, after, actions, lines, found, wanted, leaks)
-        unreadable = (state.leaks.problem,) if wanted.leaks != IGNORE and state.leaks.problem else ()
+        unreadable = (state.leaks.problem,) if state.leaks.problem and wanted.leak_rules else ()
         return plan._replace(
             problems=self._problems(after) + unreadable,
             notes=self._notes(after) + jump.notes + self._kept_notes(kept),
@@ -608,8 +608,10 @@ def _uncounted(line: str) -> str:
     return re.sub(_COUNTED, r" -j \3", line)
 
 
-def _with_leaks(found: t.Optional[Ruleset], leaks: str, hidden: t.Tuple[t.Any, ...]) -> t.Optional[Ruleset]:
-    return found and found._replace(leaks=leaks, hidden=hidden)
+def _with_leaks(
+    found: t.Optional[Ruleset], leaks: str, hidden: t.Tuple[t.Any, ...], missing: t.Tuple[t.Any, ...]
+) -> t.Optional[Ruleset]:
+    return found and found._replace(leaks=leaks, hidden=hidden, missing=missing)
 
 
 def _transaction(lines: t.Sequence[str], table: str = "nat") -> Transaction:

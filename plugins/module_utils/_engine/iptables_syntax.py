@@ -31,11 +31,13 @@ from .rule_comments import (
     LEAK_JUMP_COMMENT,
     MARKS_COMMENT,
     MASQUERADE_COMMENT,
+    MISSING_COMMENT,
+    PRESENT_COMMENT,
     SKIPPED_COMMENT,
     SNAT_COMMENT,
     SOURCE_COMMENT,
 )
-from .ruleset import EVERYTHING, PORT_PROTOCOLS, SHARE_UNIT, Exempt, Guard, Leak, Masquerade, Rule, Skip, guards
+from .ruleset import EVERYTHING, PORT_PROTOCOLS, SHARE_UNIT, Exempt, First, Guard, Leak, Masquerade, Rule, Skip, guards
 
 #: What our jump matches, and what releases of ip-masq-agent before 2.0.1 repeat on every rule.
 NOT_LOCAL = ("-m", "addrtype", "!", "--dst-type", "LOCAL")
@@ -43,10 +45,11 @@ NOT_LOCAL = ("-m", "addrtype", "!", "--dst-type", "LOCAL")
 #: What matches connections whose destination was changed.
 _REDIRECTED = ("-m", "conntrack", "--ctstate", "DNAT")
 
-#: What the jump to our chain in the mangle table matches: packets without a connection that pass through the node.
-LEAK_JUMP = ("-m", "conntrack", "--ctstate", "INVALID,UNTRACKED", "-m", "addrtype") + (
-    ("!", "--src-type", "LOCAL", "!", "--dst-type", "LOCAL")
-)
+#: What the jump to our chain in the mangle table matches: packets without a connection, that pass through the node.
+_UNSEEN = ("-m", "conntrack", "--ctstate", "INVALID,UNTRACKED")
+#: The same, and first packets of connections.
+_UNSEEN_OR_FIRST = ("-m", "conntrack", "--ctstate", "INVALID,NEW,UNTRACKED")
+_PASSING = ("-m", "addrtype", "!", "--src-type", "LOCAL", "!", "--dst-type", "LOCAL")
 
 #: Chains that earlier agents of this kind built (v0.2-0.3 of ip-masq-agent, its later default, GCE's scripts).
 PREDECESSOR_CHAINS = ("NON-MASQUERADE-DAEMON", "IP-MASQ-AGENT", "IP-MASQ")
@@ -116,8 +119,10 @@ def render_rule(chain: str, rule: Rule) -> str:
         words += ["-o", rule.interface]
     if rule.service:
         words += _service(rule.service)
-    if isinstance(rule, Leak):
-        return " ".join([*words, *_comment(LEAK_COMMENT), "-j", "DROP" if rule.drops else "RETURN"])
+    if isinstance(rule, (Leak, First)):
+        comment = LEAK_COMMENT if isinstance(rule, Leak) else MISSING_COMMENT if rule.drops else PRESENT_COMMENT
+        words += _UNSEEN if isinstance(rule, Leak) and rule.unseen else ()
+        return " ".join([*words, *_comment(comment), "-j", "DROP" if rule.drops else "RETURN"])
     if isinstance(rule, (Skip, Exempt)):
         comment, target = (SKIPPED_COMMENT, "RETURN") if isinstance(rule, Skip) else (EXEMPT_COMMENT, rule.verdict)
         if isinstance(rule, Skip) and rule.redirected:
@@ -177,6 +182,9 @@ def parse_rule(line: str, family: str) -> t.Optional[Rule]:
             return guard
     if words[:3] == ["-m", "mark", "--mark"] and words[4:] == ["-j", "RETURN"]:
         return _parse_skipped(words[3])
+    unseen = words
+    words = _without(_UNSEEN, words)
+    asks_itself = words != unseen
     conditional = words
     words = _without(_REDIRECTED, conditional)
     redirected = words != conditional
@@ -197,8 +205,13 @@ def parse_rule(line: str, family: str) -> t.Optional[Rule]:
     try:
         source, network = (_parse_network(options.pop(flag, None), family) for flag in ("-s", "-d"))
         service = _parse_service(options, port, target)
-        if comment == LEAK_COMMENT and target in ("DROP", "RETURN"):
-            return None if options or redirected else Leak(target == "DROP", network, source, interface, service)
+        if comment in _OF_MANGLE and target in ("DROP", "RETURN"):
+            drops, rest = target == "DROP", (network, source, interface, service)
+            if options or redirected or (asks_itself and comment != LEAK_COMMENT):
+                return None
+            return Leak(drops, *rest, unseen=asks_itself) if comment == LEAK_COMMENT else First(drops, *rest)
+        if asks_itself:
+            return None
         if target in ("RETURN", "ACCEPT"):
             if options:
                 return None
@@ -216,6 +229,9 @@ def parse_rule(line: str, family: str) -> t.Optional[Rule]:
     except (ConfigError, ValueError, OverflowError):
         return None
 
+
+#: Comments of rules in the mangle table.
+_OF_MANGLE = (LEAK_COMMENT, MISSING_COMMENT, PRESENT_COMMENT)
 
 #: What our rules are made of, besides comments and ports.
 _OPTIONS = ("-s", "-d", "-o", "-p", "-m", "--mode", "--probability", "-j", "--to-ports", "--to-source")
@@ -403,6 +419,15 @@ def render_jump(chain: str) -> str:
     return " ".join(("-A", "POSTROUTING") + NOT_LOCAL + tuple(_comment(JUMP_COMMENT)) + ("-j", chain))
 
 
-def render_leak_jump(chain: str) -> str:
-    """The jump to our chain in the mangle table as C(iptables -S) prints it."""
-    return " ".join(("-A", "POSTROUTING") + LEAK_JUMP + tuple(_comment(LEAK_JUMP_COMMENT)) + ("-j", chain))
+def leak_jump(chain: str, first: bool) -> t.Tuple[str, ...]:
+    """What the jump to our chain in the mangle table says, without its comment.
+
+    :param first: whether first packets of connections meet the chain too.
+    """
+    return (*(_UNSEEN_OR_FIRST if first else _UNSEEN), *_PASSING, "-j", chain)
+
+
+def render_leak_jump(chain: str, first: bool) -> str:
+    """The same as C(iptables -S) prints it."""
+    *match, jump, target = leak_jump(chain, first)
+    return " ".join(["-A", "POSTROUTING", *match, *_comment(LEAK_JUMP_COMMENT), jump, target])

@@ -16,9 +16,9 @@ import typing as t
 from .._errors import NodeError
 from .backend import Action, ActionKind, LockHeld, listed
 from .iptables_syntax import (
-    LEAK_JUMP,
     PostroutingRule,
     conditions,
+    leak_jump,
     parse_postrouting,
     parse_rule,
     printed_rules,
@@ -70,8 +70,8 @@ class LeakPlan(t.NamedTuple):
     actions: t.Tuple[Action, ...]
     lines: t.Tuple[str, ...]
     after: LeakState
-    #: what is done with such packets before it, and from which sources; see Ruleset
-    found: t.Tuple[str, t.Tuple[t.Any, ...]] = (IGNORE, ())
+    #: what is done with such packets before it, from which sources, and which addresses are missing; see Ruleset
+    found: t.Tuple[str, t.Tuple[t.Any, ...], t.Tuple[t.Any, ...]] = (IGNORE, (), ())
 
 
 class LeakChain:
@@ -151,12 +151,12 @@ class LeakChain:
         chain = self._names[0]
         there = dict(state.chains)
         parsed = [parse_rule(line, family) for line in there.get(chain, ())]
-        same = chain in there and parsed == list(rules) and chain not in state.torn
-        found = _found(parsed)
-        if wanted is not None and (same or found[0] == IGNORE == wanted.leaks):
-            found = (found[0], wanted.hidden)
         rendered = tuple(render_rule(chain, rule) for rule in rules)
-        jump, after = self._jump(state, bool(rules))
+        same = chain in there and chain not in state.torn and (there[chain] == rendered or parsed == list(rules))
+        found = _found(parsed)
+        if wanted is not None and (same or not (rules or chain in there)):
+            found = (wanted.leaks, wanted.hidden, wanted.missing)
+        jump, after = self._jump(state, bool(rules), wanted is not None and bool(wanted.missing))
         unused = [name for name in there if name != chain or not rules]
         actions: t.List[Action] = []
         lines = ["-D" + rule.line[2:] for rule in jump]
@@ -175,7 +175,7 @@ class LeakChain:
         return LeakPlan(tuple(actions), tuple(lines), LeakState(kept, after if rules else ()), found)
 
     def _jump(
-        self, state: LeakState, wanted: bool
+        self, state: LeakState, wanted: bool, first: bool
     ) -> t.Tuple[t.Sequence[PostroutingRule], t.Tuple[PostroutingRule, ...]]:
         """The rules of POSTROUTING that go, and what it holds afterwards: one good jump that packets reach."""
         mine = [rule for rule in state.postrouting if rule.target in state.names]
@@ -187,10 +187,10 @@ class LeakChain:
             if rule.shuts_out_the_rest and rule not in mine:
                 reached = state.postrouting[:number]
                 break
-        good = [rule for rule in reached if rule.words == (*LEAK_JUMP, "-j", self._names[0])]
+        good = [rule for rule in reached if rule.words == leak_jump(self._names[0], first)]
         if len(mine) == len(good) == 1 and "POSTROUTING" not in state.torn:
             return (), state.postrouting
-        return mine, (*parse_postrouting([render_leak_jump(self._names[0])]), *others)
+        return mine, (*parse_postrouting([render_leak_jump(self._names[0], first)]), *others)
 
     def undo(self, state: LeakState, previous: LeakState) -> t.List[str]:
         """The lines that lead from ``state`` back to ``previous``."""
@@ -226,9 +226,9 @@ class LeakChain:
         return [self._tool.resync_listing(chain, TABLE) for chain in ("POSTROUTING", self._names[0])]
 
 
-def _found(parsed: t.Sequence[t.Optional[Rule]]) -> t.Tuple[str, t.Tuple[t.Any, ...]]:
+def _found(parsed: t.Sequence[t.Optional[Rule]]) -> t.Tuple[str, t.Tuple[t.Any, ...], t.Tuple[t.Any, ...]]:
     leaks = [rule for rule in parsed if isinstance(rule, Leak)]
-    return (DROP if any(rule.drops for rule in leaks) else COUNT if leaks else IGNORE), ()
+    return (DROP if any(rule.drops for rule in leaks) else COUNT if leaks else IGNORE), (), ()
 
 
 def _changes(

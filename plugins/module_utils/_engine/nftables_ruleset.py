@@ -8,6 +8,7 @@ What is read out of a table is written again and compared with it, so what is no
 
 from __future__ import annotations
 
+import ipaddress
 import itertools
 import re
 import typing as t
@@ -51,6 +52,7 @@ from .rule_comments import (
     LEAK_COMMENT,
     MARKS_COMMENT,
     MASQUERADE_COMMENT,
+    MISSING_COMMENT,
     OWN_COMMENT,
     SKIPPED_COMMENT,
     SOURCE_COMMENT,
@@ -101,6 +103,7 @@ _CONDITIONS = (
 _TRANSLATED = r' comment "%s snat, entry [1-9][0-9]*"\Z' % COMMENT_PREFIX
 _MARKED = r"meta mark (?:& (0x[0-9a-f]{8}) == )?(0x[0-9a-f]{8}) return\Z"
 _SKIPPED = r"(?:oifname (?:!= )?\"|ip6? saddr != @)"
+_MISSING = r"ct status snat ip6? saddr (\S+) drop\Z"
 _NARROWED = r"ip6? saddr != @"
 _INTERFACE = r'oifname (?:!= )?"([^"]*)"'
 #: That :class:`Service` has.
@@ -139,7 +142,7 @@ def from_ruleset(ruleset: Ruleset, family: str) -> Table:
         keep = "snat to %s saddr" % nft
         ends = (_rule(to_exempt, keep, EXEMPT_COMMENT),) if deciding else ()
         chains.append((ENFORCER, (*left, local, *marked, *entries.rules(keep, only_exempt=True), *others, *ends)))
-    if ruleset.leaks != IGNORE:
+    if ruleset.leaks != IGNORE or ruleset.missing:
         chains.append((LEAKS, tuple(_leak_rules(ruleset, family, entries, others, to_exempt if deciding else ""))))
     asked = ruleset.hidden or scope.sources
     sources = intervals.of_networks(asked) if asked else None
@@ -158,6 +161,11 @@ def _leak_rules(
     """
     nft = NFT_FAMILY[family]
     yield 'ct status confirmed return comment "%s"' % CONNECTED_COMMENT
+    for address in sorted(ruleset.missing):
+        written = render_span((int(address.first), int(address.last)), family)
+        yield _rule("ct status snat %s saddr %s" % (nft, written), "drop", MISSING_COMMENT)
+    if ruleset.leaks == IGNORE:
+        return
     yield 'ct status snat return comment "%s"' % CONNECTED_COMMENT
     yield '%s saddr != @%s return comment "%s"' % (nft, SOURCES, INSIDE_COMMENT)
     yield '%s daddr @%s return comment "%s"' % (nft, SOURCES, INSIDE_COMMENT)
@@ -355,7 +363,8 @@ class _Reader:
         accepts = any(bare(rule).endswith("accept") for rule in written)
         enforced = table.rules(ENFORCER) is not None
         verdict = "ENFORCE" if enforced else "ACCEPT" if accepts else "RETURN"
-        hidden = self._networks(SOURCES) if table.rules(LEAKS) is not None else ()
+        leaks = self._leaks()
+        hidden = self._networks(SOURCES) if leaks != IGNORE else ()
         narrowed = any(re.match(_NARROWED, rule) for rule in skipped)
         sources = self._networks(SOURCES) if narrowed else ()
         left_out = tuple(name for rule in skipped if "!=" not in rule for name in _read_interfaces(rule))
@@ -374,16 +383,25 @@ class _Reader:
             translations=tuple(
                 self._translations(translated) if translated else self._translations_of_entries(entries)
             ),
-            leaks=self._leaks(),
+            leaks=leaks,
             hidden=hidden,
+            missing=tuple(self._missing()),
         )
 
     def _leaks(self) -> str:
         """What is done with packets that nat does not see."""
-        rules = self._table.rules(LEAKS)
-        if rules is None:
+        rules = [bare(rule) for rule in self._table.rules(LEAKS) or ()]
+        if not any(re.match(_NARROWED, rule) for rule in rules):
             return IGNORE
-        return DROP if any(bare(rule).endswith("drop") for rule in rules) else COUNT
+        return DROP if any(rule.endswith("drop") and not re.match(_MISSING, rule) for rule in rules) else COUNT
+
+    def _missing(self) -> t.Iterator[AddressRange]:
+        """The fixed addresses with which nothing leaves."""
+        for rule in self._table.rules(LEAKS) or ():
+            found = re.match(_MISSING, bare(rule))
+            if found:
+                network = ipaddress.ip_network(found.group(1)) if "/" in found.group(1) else None
+                yield parse_address_range(found.group(1)) if network is None else AddressRange(network[0], network[-1])
 
     def _networks(self, name: str) -> t.Tuple[t.Any, ...]:
         return tuple(intervals.networks(self._sets[name], self._version))

@@ -94,6 +94,7 @@ def _without_ports(ruleset: Ruleset) -> Ruleset:
         masquerade=_who(ruleset.masquerade),
         leaks=IGNORE,
         hidden=(),
+        missing=(),
     )
 
 

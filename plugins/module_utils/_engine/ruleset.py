@@ -145,10 +145,22 @@ class Leak(t.NamedTuple):
     source: t.Optional[Network] = None
     interface: t.Optional[str] = None
     service: t.Optional[Service] = None
+    #: whether it asks itself for such packets, because first packets of connections meet it too
+    unseen: bool = False
+
+
+class First(t.NamedTuple):
+    """First packets of connections that the policy masquerades: they pass, or their fixed address is missing."""
+
+    drops: bool
+    network: t.Optional[Network] = None
+    source: t.Optional[Network] = None
+    interface: t.Optional[str] = None
+    service: t.Optional[Service] = None
 
 
 #: A decision about one source, destination, interface and service; none of these means all.
-Rule = t.Union[Guard, Skip, Exempt, Masquerade, Leak]
+Rule = t.Union[Guard, Skip, Exempt, Masquerade, Leak, First]
 
 #: More decisions, or more groups of packets, than any policy has are not compared by what they do.
 _COMPARED_DECISIONS = 1000
@@ -175,6 +187,8 @@ class Ruleset(t.NamedTuple):
     leaks: str = IGNORE
     #: the addresses that such packets must not show; empty with IGNORE
     hidden: t.Tuple[Network, ...] = ()
+    #: fixed addresses that are not on the node, so that new connections do not leave with them
+    missing: t.Tuple[AddressRange, ...] = ()
 
     @property
     def exempt(self) -> t.Tuple[Network, ...]:
@@ -210,36 +224,40 @@ class Ruleset(t.NamedTuple):
 
     @property
     def leak_rules(self) -> t.Tuple[Rule, ...]:
-        """All rules that packets meet which nat does not see, in order; none with IGNORE.
+        """The rules of iptables for packets that nat does not see, in order; for first packets too if addresses are
+        missing.
 
-        They repeat the decisions for the sources that are hidden. Packets between hidden addresses, and to many
-        destinations at once, leave no cluster.
+        They repeat the decisions. Packets between hidden addresses, and to many destinations at once, leave no cluster.
         """
-        if self.leaks == IGNORE:
+        rules: t.List[Rule] = [guard for guard in self.guards if guard.mark or (self.missing and not guard.dnat)]
+        if self.leaks != IGNORE:
+            family = IPV4 if self.hidden[0].version == 4 else IPV6
+            rules += [Skip(network) for network in (*self.hidden, MULTICAST[family])]
+        elif not self.missing:
             return ()
-        rules: t.List[Rule] = [guard for guard in self.guards if guard.mark]
-        family = IPV4 if self.hidden[0].version == 4 else IPV6
-        rules += [Skip(network) for network in (*self.hidden, MULTICAST[family])]
-        for decision in self.hiding:
-            match = decision.match
-            for source, interface, service, network in itertools.product(
-                match.sources, match.interfaces or (None,), match.services or (None,), match.destinations or (None,)
-            ):
-                if decision.action == MASQUERADE:
-                    rules.append(Leak(self.leaks == DROP, _narrow(network), source, interface, service))
-                elif decision.action == EXEMPT:
-                    rules.append(Exempt(t.cast(Network, network), "RETURN", source, interface, service))
-                else:
-                    rules.append(Skip(_narrow(network), source, interface, service))
+        for decision in self.expanded if self.missing else self.leading + self.decisions:
+            rules += self._leak_rules(decision)
         return tuple(dict.fromkeys(rules))
 
-    @property
-    def hiding(self) -> t.Iterator[Decision]:
-        """All decisions in order, each for the hidden sources alone."""
-        for decision in self.leading + self.decisions:
-            match = _both(decision.match, Match(self.hidden))
-            if match is not None:
-                yield decision._replace(match=match)
+    def _leak_rules(self, decision: Decision) -> t.Iterator[Rule]:
+        hidden = _both(decision.match, Match(self.hidden)) if self.leaks != IGNORE else None
+        missing = decision.address is not None and decision.address in self.missing
+        if decision.action == MASQUERADE:
+            if hidden is not None and not missing:
+                for one in _singly(hidden):
+                    yield Leak(self.leaks == DROP, *one)._replace(unseen=bool(self.missing))
+            if self.missing:
+                for one in _singly(decision.match):
+                    yield First(missing, *one)
+        elif self.missing:
+            for rule in self._rules(decision):
+                yield rule._replace(verdict="RETURN") if isinstance(rule, Exempt) else rule
+        elif hidden is not None:
+            for network, source, interface, service in _singly(hidden):
+                if decision.action == EXEMPT:
+                    yield Exempt(network or _everything(self.hidden), "RETURN", source, interface, service)
+                else:
+                    yield Skip(network, source, interface, service)
 
     @property
     def combinations(self) -> int:
@@ -284,6 +302,7 @@ class Ruleset(t.NamedTuple):
             or (
                 set(self.guards) == set(other.guards)
                 and (self.leaks, set(self.hidden)) == (other.leaks, set(other.hidden))
+                and set(self.missing) == set(other.missing)
                 and _same_effect(self, other)
             )
         )
@@ -323,6 +342,19 @@ def service_number(protocol: str, port: int, family: str) -> int:
     if protocol == "icmp" and family == IPV6:
         protocol = "ipv6-icmp"
     return PROTOCOL_NUMBERS.get(protocol, 0) << 16 | port
+
+
+def _everything(networks: t.Sequence[Network]) -> Network:
+    """All addresses of the family of some networks."""
+    return EVERYTHING[IPV4 if networks[0].version == 4 else IPV6]
+
+
+def _singly(match: Match) -> t.Iterator[t.Tuple[t.Any, ...]]:
+    """Each destination, source, interface and service of a match."""
+    for source, interface, service, network in itertools.product(
+        match.sources or (None,), match.interfaces or (None,), match.services or (None,), match.destinations or (None,)
+    ):
+        yield _narrow(network), source, interface, service
 
 
 def _both(one: Match, other: Match) -> t.Optional[Match]:
@@ -528,7 +560,15 @@ def from_config(config: Config, family: str, random_fully: bool = True) -> Rules
         translations=tuple(_translations(config, family)) if any(map(_is_translated, every)) else (),
         leaks=config.leaks if hides else IGNORE,
         hidden=tuple(hidden) if hides else (),
+        missing=tuple(dict.fromkeys(_missing(config, family))),
     )
+
+
+def _missing(config: Config, family: str) -> t.Iterator[AddressRange]:
+    """The addresses of a family whose entries are marked."""
+    dropped = [entry.address for entry in config.snat if entry.dropped]
+    dropped += [rule.address for rule in config.rules if rule.dropped and rule.address is not None]
+    yield from (address for address in dropped if address.version == EVERYTHING[family].version)
 
 
 def _leading(config: Config, family: str) -> t.Iterator[Decision]:
@@ -602,7 +642,7 @@ def from_rules(rules: t.Sequence[Rule]) -> t.Optional[Ruleset]:
     everything there are only others that masquerade: no packet meets these, as where an entry of C(snat) without
     conditions comes before others.
     """
-    if any(isinstance(rule, Leak) for rule in rules):
+    if any(isinstance(rule, (Leak, First)) for rule in rules):
         return None
     leading = tuple(itertools.takewhile(lambda rule: isinstance(rule, Guard), rules))
     rest = rules[len(leading) :]

@@ -50,6 +50,8 @@ class Snat(t.NamedTuple):
     address: AddressRange
     out_interface: t.Optional[str] = None
     source_cidrs: t.Tuple[Network, ...] = ()
+    #: whether what would get the address is dropped, because the node does not have it
+    dropped: bool = False
 
     def __str__(self) -> str:
         words = "%s" % (self.address,)
@@ -68,6 +70,8 @@ class PolicyRule(t.NamedTuple):
     services: t.Tuple[Service, ...] = ()
     #: of SNAT
     address: t.Optional[AddressRange] = None
+    #: as of Snat
+    dropped: bool = False
 
     def __str__(self) -> str:
         words = [self.action] if self.address is None else ["%s to %s" % (self.action, self.address)]

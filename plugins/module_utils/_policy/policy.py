@@ -63,7 +63,7 @@ RESERVED_CIDRS = RFC1918_CIDRS + (
 )
 
 BACKENDS = ("auto", "iptables_nft", "iptables_legacy", "nftables")
-SNAT_MISSING = ("masquerade", "keep")
+SNAT_MISSING = ("masquerade", "keep", "drop")
 EXEMPTIONS = ("return", "accept", "enforce")
 FLUSHES = ("none", "changed")
 LEAKS = ("ignore", "count", "drop")
@@ -458,6 +458,7 @@ def _check_together(config: Config, limit: int, label: t.Callable[[str], str]) -
             )
     _check_position(config, label)
     _check_leaks(config, label)
+    _check_missing(config, label)
     if config.exemption == "enforce" and config.backend not in ("auto", "nftables"):
         raise ConfigError(
             "%s: enforce needs the nftables backend, not %s: set %s to nftables or auto"
@@ -505,6 +506,21 @@ def _check_leaks(config: Config, label: t.Callable[[str], str]) -> None:
             raise ConfigError(
                 "%s: %s needs the networks of the pods, and %s has every IPv%d address: set it to the networks of the "
                 "pods, or %s to ignore" % (option, config.leaks, sources, version, option)
+            )
+
+
+def _check_missing(config: Config, label: t.Callable[[str], str]) -> None:
+    """Refuse to drop connections of all sources, which would be those of the node as well."""
+    if config.snat_missing != "drop":
+        return
+    snat = [("snat", "source_cidrs", number, entry.source_cidrs) for number, entry in enumerate(config.snat, 1)]
+    rules = [("rules", "sources", number, rule.sources) for number, rule in enumerate(config.rules, 1) if rule.address]
+    for option, key, number, sources in snat + rules:
+        if not sources or any(network.prefixlen == 0 for network in sources):
+            raise ConfigError(
+                "%s: entry %d: %s is drop, and the entry is about all sources, so the node itself would be cut off "
+                "while the address is missing: give it %s, or set %s to keep"
+                % (label(option), number, label("snat_missing"), key, label("snat_missing"))
             )
 
 

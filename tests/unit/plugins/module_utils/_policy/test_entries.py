@@ -133,7 +133,17 @@ def test_refused_of_rules(entry: t.Any, message: str) -> None:
         ({"snat": {}}, "snat: {} is not a list: give a list of mappings"),
         ({"snat": [{"address": "192.0.2.7"}] * 33}, "snat: 33 entries are more than the limit of 32"),
         ({"rules": [{"action": "skip"}] * 101}, "rules: 101 entries are more than the limit of 100"),
-        ({"snat_missing": "drop"}, "snatMissing: 'drop' is not one of masquerade, keep"),
+        ({"snat_missing": "none"}, "snatMissing: 'none' is not one of masquerade, keep, drop"),
+        (
+            {"snat_missing": "drop", "snat": [{"address": "192.0.2.7"}], "source_cidrs": ["10.0.0.0/8"]},
+            "snat: entry 1: snatMissing is drop, and the entry is about all sources, so the node itself would be cut "
+            "off while the address is missing: give it source_cidrs, or set snatMissing to keep",
+        ),
+        (
+            {"snat_missing": "drop", "rules": [{"action": "snat", "address": "192.0.2.7", "sources": ["0.0.0.0/0"]}]},
+            "rules: entry 1: snatMissing is drop, and the entry is about all sources, so the node itself would be cut "
+            "off while the address is missing: give it sources, or set snatMissing to keep",
+        ),
         (
             {"source_cidrs": ["127.0.0.0/16"]},
             "sourceCIDRs: 127.0.0.0/16 lies in 127.0.0.0/8, and no connection from there",
