@@ -429,7 +429,7 @@ class _Effects:
         self._ways = [ruleset.ways(decision) for decision in self.decisions]
         self._sources = [spans.of_networks(decision.match.sources) for decision in self.decisions]
         self._services = [spans.of(one.span for one in decision.match.services) for decision in self.decisions]
-        self._destinations = [_destinations(decision) for decision in self.decisions]
+        self._destinations = [_all_or_some(decision) for decision in self.decisions]
         # Later rules see what RETURN exempts, as if no rule had matched.
         self._exempt = () if ruleset.verdict == "RETURN" else (ruleset.verdict,)
         self._kept: t.Dict[t.Any, t.Dict[_Effect, Spans]] = {}
@@ -500,6 +500,13 @@ def exempt_spans(decisions: t.Sequence[Decision]) -> Spans:
         elif exempt:
             exempt = spans.difference(exempt, _destinations(decision))
     return exempt
+
+
+def _all_or_some(decision: Decision) -> Spans:
+    """The destinations of a decision; a network that has all addresses is the same as none."""
+    if any(network.prefixlen == 0 for network in decision.match.destinations):
+        decision = decision._replace(match=decision.match._replace(destinations=()))
+    return _destinations(decision)
 
 
 def _destinations(decision: Decision) -> Spans:
