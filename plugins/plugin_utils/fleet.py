@@ -114,6 +114,16 @@ def _verification(report: _Report) -> str:
     return "as declared" if last["verified"] else "not fully tested"
 
 
+def _leaks(report: _Report) -> t.List[str]:
+    """What is done with packets that nat does not see, and whether there were any; nothing if no rule looks at them."""
+    option = report["config"].get("leaks", "ignore")
+    if option == "ignore":
+        return []
+    found = [family["counters"] for family in report["families"].values() if family["counters"]]
+    some = any(counters.get("leaked_packets") for counters in found)
+    return ["%s: %s" % (option, "there were packets" if some else "no packets")]
+
+
 #: What nodes are grouped by beside their state: a node may have one value, several or none.
 TRAITS: t.Mapping[str, t.Callable[[_Report], t.List[str]]] = {
     "agent": lambda report: [report["version"]],
@@ -122,6 +132,7 @@ TRAITS: t.Mapping[str, t.Callable[[_Report], t.List[str]]] = {
     "policy": lambda report: [report["policy_hash"]] if report.get("policy_hash") else [],
     "applied by": lambda report: [_origin(report)] if _origin(report) else [],
     "verification": lambda report: [_verification(report)],
+    "leaks": lambda report: _leaks(report),
     "drop-in": lambda report: [one.rpartition("/")[2] for one in report["config"]["sources"] if "/config.d/" in one],
     "note": lambda report: list(report["notes"]),
 }

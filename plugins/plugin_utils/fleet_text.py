@@ -118,6 +118,8 @@ def _in_common(nodes: t.Sequence[Node], limit: int) -> t.Iterator[str]:
         most = ", ".join("%s (%d)" % (node.name, node.repaired) for node in repaired[:_NOTES])
         left = len(repaired) - _NOTES
         yield "drift repaired: " + most + (" and %s more" % thousands(left) if left > 0 else "")
+    for group in by_trait(nodes, "leaks"):
+        yield "leaks: %s (%s)" % (group.value, some_of(group.hosts))
     notes = by_trait(nodes, "note")
     for note in notes[:limit]:
         yield "note: %s (%s)" % (note.value, "all nodes" if len(note.nodes) == len(nodes) else some_of(note.hosts))

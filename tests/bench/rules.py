@@ -57,6 +57,15 @@ def narrowed(size: int) -> t.Dict[str, t.Any]:
     }
 
 
+#: What L(guarded) adds to a policy, with each value of leaks.
+GUARDED = {"ignore": ", 1 source", "drop": ", 1 source, leaks dropped"}
+
+
+def guarded(leaks: str) -> t.Dict[str, t.Any]:
+    """The options of a policy for the pods alone, and what it does with packets that nat does not see."""
+    return {**policy(0), "source_cidrs": ["10.244.0.0/16"], "leaks": leaks}
+
+
 #: Of C(rules); as many as there may be.
 ENTRIES = 100
 

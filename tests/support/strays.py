@@ -143,7 +143,8 @@ def _checked(source: str, destination: str, protocol: int, body: bytes, at: int,
     """A body with its checksum in place."""
     packed = [ipaddress.ip_address(one).packed for one in (source, destination)]
     pseudo = b"".join(packed) + struct.pack("!II", len(body), protocol)
-    return body[:at] + struct.pack("!H", _sum(pseudo + body) ^ spoil) + body[at + 2 :]
+    # 0 would mean that there is no checksum.
+    return body[:at] + struct.pack("!H", _sum(pseudo + body) ^ spoil or 2) + body[at + 2 :]
 
 
 def _tcp(source: str, destination: str, flags: int, data: bytes, port: int, spoil: int = 0) -> bytes:
