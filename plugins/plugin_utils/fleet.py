@@ -132,7 +132,7 @@ TRAITS: t.Mapping[str, t.Callable[[_Report], t.List[str]]] = {
     "policy": lambda report: [report["policy_hash"]] if report.get("policy_hash") else [],
     "applied by": lambda report: [_origin(report)] if _origin(report) else [],
     "verification": lambda report: [_verification(report)],
-    "leaks": lambda report: _leaks(report),
+    "leaks": _leaks,
     "drop-in": lambda report: [one.rpartition("/")[2] for one in report["config"]["sources"] if "/config.d/" in one],
     "note": lambda report: list(report["notes"]),
 }

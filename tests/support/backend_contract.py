@@ -172,6 +172,29 @@ def every_exemption_that_it_supports_can_be_had(place: Place) -> None:
         assert all(isinstance(rule, OtherRule) for rule in found.others)
 
 
+def rules_about_leaks_are_planned_undone_and_removed_with_the_rest(place: Place) -> None:
+    sources = ["10.244.0.0/16", "10.9.0.0/16", "fd00:10:244::/48"]
+    for leaks in ("drop", "count", "ignore", "drop"):
+        backend, wanted = place.backend(), place.wanted(leaks=leaks, source_cidrs=sources)
+        previous = backend.observe()
+        plan = backend.plan(previous, wanted)
+        assert plan.actions and place.backend().observe() == previous
+        converge(backend, wanted)
+        again = place.backend().plan(place.backend().observe(), wanted)
+        assert not again.actions and again.before == plan.after
+        assert (
+            again.found.ruleset is not None and again.found.ruleset.leaks == leaks and wanted.means(again.found.ruleset)
+        )
+        backend.commit(backend.undo(backend.observe(), previous))
+        assert place.backend().observe() == previous
+        converge(backend, wanted)
+    other = place.wanted(leaks="drop", source_cidrs=["10.9.0.0/16", "fd00:9::/32"])
+    assert converge(place.backend(), other).plan.actions and not converge(place.backend(), other).plan.actions
+    assert converge(place.backend(), None).plan.actions
+    backend = place.backend()
+    assert backend.plan(backend.observe(), None).before == ()
+
+
 CONTRACT: t.Tuple[t.Callable[[Place], None], ...] = (
     observing_writes_nothing,
     committing_a_plan_leads_to_what_it_said,
@@ -185,4 +208,5 @@ CONTRACT: t.Tuple[t.Callable[[Place], None], ...] = (
     the_fingerprint_changes_with_the_rules_and_not_otherwise,
     counters_start_at_zero,
     every_exemption_that_it_supports_can_be_had,
+    rules_about_leaks_are_planned_undone_and_removed_with_the_rest,
 )

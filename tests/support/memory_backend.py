@@ -75,7 +75,9 @@ class Memory:
 def _view(ruleset: t.Optional[Ruleset]) -> View:
     if ruleset is None:
         return View((), None)
-    return View(tuple(map(str, ruleset.rules)), None, from_rules(ruleset.rules))
+    found = from_rules(ruleset.rules)
+    rules = tuple(map(str, ruleset.rules + ruleset.leak_rules))
+    return View(rules, None, found and found._replace(leaks=ruleset.leaks, hidden=ruleset.hidden))
 
 
 class MemoryType:

@@ -513,6 +513,48 @@ def test_at_each_step_the_old_or_the_new_policy_is_in_force(old: str, new: str) 
     assert (steps.sets, steps.meaning) == (after.sets, after.meaning)
 
 
+LEAKING: t.Tuple[t.Dict[str, t.Any], ...] = (
+    {"leaks": "drop", "source_cidrs": ["10.244.0.0/16"]},
+    {"leaks": "drop", "source_cidrs": ["10.244.0.0/16"], "non_masquerade_cidrs": ["10.0.0.0/9"]},
+    {"leaks": "drop", "source_cidrs": ["10.0.0.0/8"], "rules": [{"action": "exempt", "protocols": ["udp"]}]},
+    {"leaks": "count", "source_cidrs": ["10.244.0.0/16"], "exemption": "enforce"},
+    {"source_cidrs": ["10.244.0.0/16"]},
+    {},
+)
+
+
+@pytest.mark.parametrize("new", LEAKING)
+@pytest.mark.parametrize("old", LEAKING)
+def test_no_first_packet_is_a_leak_while_the_rules_of_nat_change(old: t.Any, new: t.Any) -> None:
+    """It may have met the old rules of nat, and meets the new ones about leaks."""
+    before, lenient = state(**old), text.bare(text.LENIENT)
+    steps, after = Steps(t.cast(str, before.listed)), Steps(t.cast(str, state(**new).listed))
+    for step in backend().plan(before, wanted(**new)).transaction:
+        earlier = steps.meaning
+        steps.write(step)
+        leaks = [meaning.pop(text.LEAKS, None) for meaning in (earlier, steps.meaning)]
+        nat = [{name: rules for name, rules in one.items() if name != text.LEAKS} for one in (earlier, steps.meaning)]
+        # Later than a packet meets the new rules of nat, it does not meet old ones about leaks.
+        spared = leaks[1] is None or all(rules is None or rules[0] == lenient for rules in leaks)
+        assert nat[0] == nat[1] or spared, step
+    assert (steps.sets, steps.meaning) == (after.sets, after.meaning)
+
+
+def test_a_change_that_is_refused_takes_no_more_first_packets_for_leaks_than_before() -> None:
+    before, after = state(**LEAKING[0]), wanted(**LEAKING[2])
+    nft = Nft(Outcome(0, t.cast(str, before.listed), ""))
+    nft.wrote = lambda _step: Outcome(1, "", "Error: out of memory\n") if len(nft.written) == 2 else DONE
+    it = backend(nft)
+    with pytest.raises(CommitRefused, match="out of memory"):
+        it.commit(it.plan(before, after).transaction)
+    steps = Steps(t.cast(str, before.listed))
+    intact = steps.meaning
+    steps.write(nft.written[0])
+    assert steps.meaning != intact
+    steps.write(nft.written[2])
+    assert steps.meaning == intact and len(nft.written) == 3
+
+
 def test_one_of_many_ranges_changes_without_what_is_around_them() -> None:
     before = {"non_masquerade_cidrs": MANY}
     other = {**before, "non_masquerade_cidrs": MANY[1:]}
