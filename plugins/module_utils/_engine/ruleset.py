@@ -567,15 +567,17 @@ def from_config(config: Config, family: str, random_fully: bool = True) -> Rules
         translations=tuple(_translations(config, family)) if any(map(_is_translated, every)) else (),
         leaks=config.leaks if hides else IGNORE,
         hidden=tuple(hidden) if hides else (),
-        missing=tuple(dict.fromkeys(_missing(config, family))),
+        missing=tuple(dict.fromkeys(_missing(config, family, every))),
     )
 
 
-def _missing(config: Config, family: str) -> t.Iterator[AddressRange]:
-    """The addresses of a family whose entries are marked."""
-    dropped = [entry.address for entry in config.snat if entry.dropped]
-    dropped += [rule.address for rule in config.rules if rule.dropped and rule.address is not None]
-    yield from (address for address in dropped if address.version == EVERYTHING[family].version)
+def _missing(config: Config, family: str, decisions: t.Sequence[Decision]) -> t.Iterator[AddressRange]:
+    """The addresses of entries that are marked, as far as decisions lead to them."""
+    if any(map(_is_translated, decisions)):
+        version = EVERYTHING[family].version
+        yield from (entry.address for entry in config.snat if entry.dropped and entry.address.version == version)
+    marked = {rule.address for rule in config.rules if rule.dropped}
+    yield from (one.address for one in decisions if one.address is not None and one.address in marked)
 
 
 def _leading(config: Config, family: str) -> t.Iterator[Decision]:
