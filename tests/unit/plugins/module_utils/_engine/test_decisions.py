@@ -9,6 +9,7 @@ Policies without these options give the rules that they gave before there were a
 from __future__ import annotations
 
 import ipaddress
+import re
 import typing as t
 from unittest import mock
 
@@ -164,7 +165,12 @@ def test_rules_about_leaks_are_read_back_from_how_iptables_prints_them(config: C
         ruleset = from_config(config._replace(exemption=exemption), family)
         lines = [iptables_syntax.render_rule("C", rule) for rule in ruleset.leak_rules]
         again = [iptables_syntax.parse_rule(line, family) for line in lines]
-        assert [iptables_syntax.render_rule("C", rule) for rule in again if rule is not None] == lines
+        # Exempt or skipped: to a rule with RETURN that asks for a link alone, it is the same.
+        assert [_bare(iptables_syntax.render_rule("C", rule)) for rule in again if rule] == list(map(_bare, lines))
+
+
+def _bare(line: str) -> str:
+    return re.sub('--comment "[^"]*"', "", line)
 
 
 @given(policies | policies.map(_general_snat_first), worlds.families)
