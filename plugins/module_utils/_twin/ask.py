@@ -108,7 +108,6 @@ class Asker:
             forget_connections()
         port = 0 if protocol in (packets.ICMP, packets.ICMPV6) else question.port
         self._world.at_once()
-        self._station.received()
         answer = self._send(question, protocol, source_port, port, number) or self._look(question, number)
         if heard is None:
             return answer

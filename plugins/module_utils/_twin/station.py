@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import ipaddress
+import select
 import socket
 import struct
 import typing as t
@@ -37,6 +38,8 @@ class Station:
 
     def __init__(self) -> None:
         self._sockets: t.Dict[t.Tuple[int, int], socket.socket] = {}
+        self._heard: t.Dict[int, t.Tuple[int, int]] = {}
+        self._ready = select.poll()
         for family, protocols in _PROTOCOLS.items():
             for protocol in protocols:
                 with contextlib.suppress(OSError):  # a kernel without IPv6
@@ -45,6 +48,8 @@ class Station:
                     if family == socket.AF_INET6:
                         made.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
                     self._sockets[family, protocol] = made
+                    self._heard[made.fileno()] = (family, protocol)
+                    self._ready.register(made, select.POLLIN)
 
     def send(
         self, protocol: int, destination: str, source_port: int, port: int, number: int, bound: t.Optional[str] = None
@@ -78,7 +83,9 @@ class Station:
     def received(self) -> t.List[packets.Packet]:
         """The packets of ours that have reached the node since the last call."""
         found = []
-        for (family, protocol), one in self._sockets.items():
+        for number, _events in self._ready.poll(0):
+            family, protocol = self._heard[number]
+            one = self._sockets[family, protocol]
             while True:
                 try:
                     data, extra, _flags, sender = one.recvmsg(2048, 64)

@@ -90,7 +90,7 @@ class World:
         """What has come out by now."""
         found: t.List[Arrival] = []
         while True:
-            arrival = self._receive(socket.MSG_DONTWAIT)
+            arrival = self._receive(wait=False)
             if arrival is None:
                 return found
             found += [arrival] if isinstance(arrival, Arrival) else []
@@ -106,7 +106,7 @@ class World:
             self._asked = False
             self._socket.sendto(_LOOP_FRAME, (_LOOP, 0))
             while True:
-                arrival = self._receive(0)
+                arrival = self._receive(wait=True)
                 if isinstance(arrival, Arrival):
                     found.append(arrival)
                 elif arrival:
@@ -115,12 +115,14 @@ class World:
             round_ = 0 if self._asked else round_ + 1
         return found + self.at_once()
 
-    def _receive(self, flags: int) -> t.Union[Arrival, bool, None]:
+    def _receive(self, wait: bool) -> t.Union[Arrival, bool, None]:
         """A packet that came out; True for our own frame that came round, False for any other; none: nothing came."""
         try:
-            data, (name, kind, direction, _hardware, _address) = self._socket.recvfrom(2048, flags)
+            data, (name, kind, direction, _hardware, _address) = self._socket.recvfrom(
+                2048, 0 if wait else socket.MSG_DONTWAIT
+            )
         except BlockingIOError:
-            if flags & socket.MSG_DONTWAIT:
+            if not wait:
                 return None
             raise NodeError("no packet came through the twin for %d seconds" % _PATIENCE) from None
         if direction == _PACKET_OUTGOING:
