@@ -161,13 +161,11 @@ def _exempt_cluster(networks: t.Any, policy: Config) -> t.List[str]:
 
 
 def exempt(listed: t.Sequence[Network], masqueraded: t.Sequence[Network]) -> t.List[str]:
-    """The ranges that are exempt in the end: of both lists the longest prefix decides."""
+    """Return the ranges that are exempt in the end: the longest prefix of both lists decides."""
     found: t.List[str] = []
     for version in (4, 6):
         lists = ([network for network in one if network.version == version] for one in (listed, masqueraded))
-        kept: spans.Spans = ()
-        for depth, layer in enumerate(spans.layers(*lists)):
-            ranges = spans.of_networks(layer)
-            kept = spans.difference(kept, ranges) if depth % 2 else spans.of(kept + ranges)
+        layers = enumerate(spans.layers(*lists))
+        kept = spans.overlay((depth % 2 == 0, spans.of_networks(layer)) for depth, layer in layers)
         found += map(str, spans.networks(kept, version))
     return found

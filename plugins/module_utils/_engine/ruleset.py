@@ -491,15 +491,8 @@ def exempt_in_the_end(ruleset: Ruleset) -> t.Tuple[Network, ...]:
 
 
 def exempt_spans(decisions: t.Sequence[Decision]) -> Spans:
-    """The destinations that are exempt in the end, whatever the source and the interface are."""
-    exempt: Spans = ()
-    for decision in reversed(decisions):
-        if decision.action == EXEMPT:
-            destinations = _destinations(decision)
-            exempt = spans.of(exempt + destinations) if exempt else destinations
-        elif exempt:
-            exempt = spans.difference(exempt, _destinations(decision))
-    return exempt
+    """Return the destinations that are exempt in the end, whatever the source and the interface are."""
+    return spans.overlay((decision.action == EXEMPT, _destinations(decision)) for decision in reversed(decisions))
 
 
 def _all_or_some(decision: Decision) -> Spans:

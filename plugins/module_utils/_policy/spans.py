@@ -111,6 +111,20 @@ def difference(one: Spans, other: Spans) -> Spans:
     return intersection(one, complement(other, highest_of(one)))
 
 
+def overlay(layers: t.Iterable[t.Tuple[bool, Spans]]) -> Spans:
+    """Add or remove the numbers of each layer in turn, and return what is left.
+
+    :param layers: whether a layer adds its numbers, and the numbers.
+    """
+    found: Spans = ()
+    for adds, numbers in layers:
+        if adds:
+            found = of(found + numbers) if found else numbers
+        elif found:
+            found = difference(found, numbers)
+    return found
+
+
 def networks(spans: Spans, version: int) -> t.List[t.Any]:
     """The same as networks."""
     address = ipaddress.IPv4Address if version == 4 else ipaddress.IPv6Address
