@@ -78,6 +78,11 @@ def lookup(name: str, inverted: bool = False, register: int = REGISTER) -> bytes
     return expression("lookup", netlink.text(1, name), _word(2, register), _word(5, int(inverted)))
 
 
+def update(name: str, register: int = REGISTER) -> bytes:
+    """A register added to a set."""
+    return expression("dynset", netlink.text(1, name), _word(3, 0), _word(4, register))
+
+
 def jump(chain: str) -> bytes:
     """A verdict that leads to a chain."""
     verdict = netlink.nest(2, _word(1, 0xFFFFFFFD), netlink.text(2, chain))

@@ -55,8 +55,8 @@ _EXTHDR_REGISTERS, _EXTHDR_PLACE = {1, 7}, {3, 4}
 
 #: NFT_SET_ANONYMOUS, and the names that the kernel gives such sets
 _ANONYMOUS = 0x1
-#: NFT_SET_TIMEOUT, NFT_SET_EVAL
-_TIMEOUT, _EVALUATED = 0x10, 0x20
+#: NFT_SET_TIMEOUT
+_TIMEOUT = 0x10
 #: NFTA_CHAIN_COUNTERS; NFTA_OBJ_TYPE, NFTA_OBJ_DATA, NFT_OBJECT_COUNTER
 _CHAIN_COUNTERS = 8
 _OBJECT_TYPE, _OBJECT_DATA, _COUNTER_OBJECT = 3, 4, b"\0\0\0\1"
@@ -289,15 +289,13 @@ def lasting(table: Table) -> t.Iterator[bytes]:
         yield netlink.only(body, _OBJECT_KEEPS - {_OBJECT_DATA} if counts else _OBJECT_KEEPS)
     for body in table.flowtables:
         yield netlink.only(body, _FLOWTABLE_KEEPS)
-    filled = set()
     for body in table.sets:
         yield netlink.only(body, _SET_KEEPS)
-        if _set_flags(body) & _EVALUATED:
-            filled.add(netlink.attributes(body)[SET_NAME])
+    filled = filled_sets(table)
     elements: t.Dict[bytes, t.List[bytes]] = {}
     for body in table.elements:
         known = netlink.attributes(body)
-        if known[ELEMENTS_SET] not in filled:
+        if netlink.name(known[ELEMENTS_SET]) not in filled:
             listed = (_COUNTED.sub(b"", whole) for _kind, _value, whole in netlink.pieces(known.get(ELEMENTS, b"")))
             elements.setdefault(known[ELEMENTS_SET], []).extend(listed)
     for name, members in elements.items():

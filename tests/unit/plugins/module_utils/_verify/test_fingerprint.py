@@ -77,6 +77,17 @@ def test_counters_and_the_time_of_a_listing_do_not() -> None:
     assert fingerprint(later, _POLICY, "1") == fingerprint(_STATE, _POLICY, "1")
 
 
+@pytest.mark.parametrize("rules, same", [([("c", [nft.update("s")])], True), ([], False)])
+def test_elements_count_unless_rules_add_them(rules: t.Any, same: bool) -> None:
+    marks = set()
+    for address in ("192.0.2.1", "192.0.2.2"):
+        table = nft.table(nft.IP, "t", {}, rules, {"s": [nft.element(nft.address(address))]})
+        flags = nft.netlink.network_word(3, 0x20)  # NFT_SET_EVAL: rules may add elements
+        table = table._replace(sets=(nft.netlink.text(1, "t") + nft.netlink.text(2, "s") + flags,))
+        marks.add(fingerprint(_STATE._replace(tables=(table,)), _POLICY, "1"))
+    assert len(marks) == (1 if same else 2)
+
+
 @pytest.mark.parametrize(
     "timed",
     [
