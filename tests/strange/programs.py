@@ -21,7 +21,6 @@ MARKS = (0x1, 0x2, 0x3, 0x10, 0x12, 0x30, 0x100, 0x210)
 MASKS = (0x3, 0xF, 0x30, 0xFF, 0x310, 0xFFFF, 0xFFFFFFFF)
 PROTOCOLS = ("tcp", "udp", "sctp", "icmp")
 PORTED = ("tcp", "udp", "sctp")
-HOOKS = ("prerouting", "forward", "postrouting")
 LINKS_OF = {"prerouting": ("i",), "forward": ("i", "o"), "postrouting": ("o",)}
 
 

@@ -219,10 +219,6 @@ class Nat:
         if not self.loses(rule):
             rules.insert(position, rule)
 
-    def counters_kept(self) -> bool:
-        """Whether no write has touched the table, so that every counter still counts."""
-        return not self.commits
-
 
 def _without_comment(rule: str) -> t.List[str]:
     words = shlex.split(rule)

@@ -23,7 +23,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import FAMILIES
 
 CHAIN = "IP-MASQ-AGENT"
-EMPTY = View((), None)
 
 
 def private_paths(root: t.Any, **chosen: str) -> Paths:

@@ -14,7 +14,7 @@ Callers outside of this package::
     made = twin.build(state, run)                       # a Twin, or NotAvailable with the reason
     with made:
         answers = made.ask([Question("10.20.0.5", "10.244.1.7", port=443)], explain=True)
-        report = verification.verify(made, verification.exempt(networks))
+        report = verification.verify(made, promises.policy_of(rulesets))
 """
 
 from __future__ import annotations

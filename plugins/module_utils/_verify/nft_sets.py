@@ -13,7 +13,7 @@ from .._twin import nf_tables
 from .rules import ACCEPT, CONTINUE, DROP, GOTO, JUMP, RETURN, Action
 
 _SET_FLAGS, _SET_DATA_TYPE, _SET_OBJECT = 3, 6, 15
-_INTERVAL, _MAP, _TIMEOUT, _OBJECTS = 0x4, 0x8, 0x10, 0x40
+_INTERVAL, _TIMEOUT, _OBJECTS = 0x4, 0x10, 0x40
 _CONCAT = 0x80
 _KEY, _DATA, _ELEMENT_FLAGS, _ELEMENT_TIMEOUT, _EXPIRATION, _EXPRESSION, _OBJECT, _KEY_END, _EXPRESSIONS = (
     1, 2, 3, 4, 5, 7, 9, 10, 11,
@@ -40,7 +40,6 @@ class Set(t.NamedTuple):
     """One set or map. ``unknown`` says why its elements are not those that a packet meets."""
 
     elements: t.Tuple[Element, ...]
-    is_map: bool = False
     objects: int = 0
     unknown: t.Tuple[str, ...] = ()
 
@@ -115,7 +114,7 @@ class Sets:
         if "expression" in marks:
             unknown.append("an expression at the elements of the set %s" % name)
         objects = number(header.get(_SET_OBJECT)) if header and flags & _OBJECTS else 0
-        return Set(tuple(elements), bool(flags & _MAP), objects, tuple(unknown))
+        return Set(tuple(elements), objects, tuple(unknown))
 
 
 #: NFT_OBJECT: expressions at elements that only count

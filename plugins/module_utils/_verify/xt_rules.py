@@ -41,7 +41,7 @@ from .rules import (
 )
 
 #: XT_CONNTRACK_STATE_*: bits of states, and of what the first packet of a connection has
-STATE_INVALID, STATE_NEW, STATE_SNAT, STATE_DNAT, STATE_UNTRACKED = 0x1, 0x8, 0x40, 0x80, 0x100
+STATE_INVALID, STATE_NEW, STATE_DNAT, STATE_UNTRACKED = 0x1, 0x8, 0x80, 0x100
 #: xt_state
 _OLD_UNTRACKED = 0x40
 _TYPES = 12
