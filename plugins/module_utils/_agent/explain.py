@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """C(ip-masq-agent explain): what a destination sees, by which rule, and what the policy declares.
 
-A packet through a copy of the node answers. Where no copy can be made, only our chain is evaluated, and that is said.
+A packet through a copy of the node answers. Without a copy only what the policy declares is shown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import typing as t
 from .._engine.detect import Node
 from .._system.ip_families import IPV4, IPV6
 from .._verify import inspection
-from .chain_decision import decision_lines
 from .compared_policy import choose_policy
 from .paths import Paths
 
@@ -34,7 +33,7 @@ def whose(seen: str) -> str:
 
 
 def explain(node: Node, where: Paths, wanted: inspection.Request, as_json: bool) -> t.List[str]:
-    """The answer about one destination, a line each.
+    """Return the answer about one destination, one line each.
 
     :param wanted: names one destination.
     :raises ConfigError: there is no valid configuration. NodeError: the node cannot be read.
@@ -43,17 +42,13 @@ def explain(node: Node, where: Paths, wanted: inspection.Request, as_json: bool)
     (one,) = found["explanations"]
     if as_json:
         return json.dumps(dict(one, health=found["health"], limits=found["limits"]), indent=2).split("\n")
-    for finding in found["health"]:
-        if finding["code"] == "no_copy":
-            decided = decision_lines(node, where, one["destination"], wanted.source, wanted.protocol, wanted.port)
-            return [*decided, "note: %s; only our chain was evaluated" % finding["text"]]
     return [*_lines(one, found), *warnings(found)]
 
 
 def _lines(one: Data, found: Data) -> t.Iterator[str]:
     service = one["protocol"] + ("" if one["protocol"] == "icmp" else "/%d" % one["port"])
-    who = "the node itself" if one["source"] is None else one["source"]
-    yield "%s %s, for %s from %s" % (one["destination"], _answer(one), service, who)
+    who = one["source"] or ("" if one["outcome"] == "not asked" else "the node itself")
+    yield "%s %s, for %s%s" % (one["destination"], _answer(one), service, " from %s" % who if who else "")
     if one["declared"]:
         translated = one["declared"] != one["seen"] and one["agrees"]
         yield "declared: %s%s" % (

@@ -56,9 +56,6 @@ SERVICE_MARKS = 0x4000 | 0x2000
 VERDICTS = {"return": "RETURN", "accept": "ACCEPT", "enforce": "ENFORCE"}
 
 
-Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
-
-
 class Match(t.NamedTuple):
     """Packets. A field that is empty matches all of them; of several values one has to match."""
 
@@ -306,32 +303,6 @@ class Ruleset(t.NamedTuple):
                 and _same_effect(self, other)
             )
         )
-
-
-def applies(
-    rule: Rule,
-    destination: Address,
-    source: t.Optional[Address],
-    interface: t.Optional[str],
-    service: t.Optional[int] = None,
-) -> bool:
-    """Whether a rule matches a connection as far as it is known; what is not known is as the rule wants it.
-
-    Guards ask for more and do not match; nor does what skips redirected connections, or traffic of an interface that is
-    not known.
-
-    :param service: protocol and port, as :func:`service_number` gives them.
-    """
-    if isinstance(rule, Guard):
-        return False
-    if isinstance(rule, Skip) and (rule.redirected or (rule.interface and interface is None)):
-        return False
-    return (
-        (rule.network is None or destination in rule.network)
-        and (rule.source is None or source is None or source in rule.source)
-        and (rule.interface is None or interface is None or matches_interface(rule.interface, interface))
-        and (rule.service is None or service is None or spans.contains((rule.service.span,), service))
-    )
 
 
 def service_number(protocol: str, port: int, family: str) -> int:

@@ -25,13 +25,14 @@ Data = t.Dict[str, t.Any]
 _SHOWN = 5
 
 
-def question(state: State, destination: str, source: t.Optional[str], protocol: str, port: int) -> Question:
-    """The question about one destination.
+def question(state: t.Optional[State], destination: str, source: t.Optional[str], protocol: str, port: int) -> Question:
+    """Return the question about one destination.
 
-    :param source: an address; none: that of a pod that could be on the node, or the node itself where no route shows
+    :param state: of the node; None if it cannot be read.
+    :param source: an address; None: that of a pod that could be on the node, or the node itself where no route shows
         pods.
     """
-    pod = None if source else example_pod(state, 6 if ":" in destination else 4)
+    pod = None if source or not state else example_pod(state, 6 if ":" in destination else 4)
     if pod is None:
         return Question(destination, source, protocol=protocol, port=port)
     return Question(destination, pod[0], pod[1], protocol, port)
@@ -49,7 +50,7 @@ def explain(twin: Twin, policy: Policy, questions: t.Sequence[Question]) -> t.Li
 
 
 def declared_only(policy: Policy, one: Question) -> Data:
-    """The same where there is no twin: what is declared, and nothing about what happens."""
+    """Return what is declared about a packet that was not sent."""
     verdict = None
     if one.source is not None:
         promise = policy.promise(one.source, one.destination, one.protocol, one.port)

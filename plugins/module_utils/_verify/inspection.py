@@ -19,7 +19,7 @@ from .._policy.policy import Config
 from .._policy.values import Network, parse_cidr
 from .._system.ip_families import FAMILIES, IPV4, IPV6
 from .._twin import ipvs, node_state, twin
-from .._twin.values import PROTOCOLS, NotAvailable, Question
+from .._twin.values import PROTOCOLS, NotAvailable
 from . import explanations, health, promises, senders, verification
 from .fingerprint import fingerprint
 from .health import ERROR, INFO, WARNING, Health
@@ -299,6 +299,7 @@ def _ask(
     declared = promises.policy_of(rulesets, wanted.pod_cidrs)
     mark: t.Optional[str] = None
     until = time.monotonic() + wanted.max_seconds if wanted.verify and wanted.max_seconds else None
+    state: t.Optional[node_state.State] = None
     try:
         state = node_state.read(node.run)
         earlier = storage.earlier if storage else None
@@ -312,6 +313,8 @@ def _ask(
         copy = twin.build(state, node.run, _COPY_SECONDS if until is None else min(_left(until), _COPY_SECONDS))
     except NodeError as exc:
         copy = NotAvailable(str(exc))
+    given = (wanted.source, wanted.protocol, wanted.port)
+    asked = [explanations.question(state, one, *given) for one in wanted.destinations]
     if isinstance(copy, NotAvailable):
         yield Health(
             "no_copy",
@@ -319,16 +322,9 @@ def _ask(
             "packets were not tested: %s" % copy.reason,
             "run as root where network namespaces can be made",
         )
-        found["explanations"] = [
-            explanations.declared_only(declared, Question(one, wanted.source, None, wanted.protocol, wanted.port))
-            for one in wanted.destinations
-        ]
+        found["explanations"] = [explanations.declared_only(declared, one) for one in asked]
         return
     with copy:
-        asked = [
-            explanations.question(copy.state, one, wanted.source, wanted.protocol, wanted.port)
-            for one in wanted.destinations
-        ]
         found["explanations"] = explanations.explain(copy, declared, asked)
         if wanted.verify:
             limits = verification.Limits(wanted.max_questions, 0 if until is None else _left(until))
@@ -337,7 +333,7 @@ def _ask(
             found["conflicts"] = [data for one in report.conflicts for data in explanations.conflict(one)]
             found["untested"] = [dict(one._asdict(), ranges=list(one.ranges)) for one in report.untested]
             # What only the copy lacks is not known without one.
-            found["fingerprint"] = mark if copy.unseen == state.unseen else None
+            found["fingerprint"] = mark if copy.unseen == copy.state.unseen else None
             yield from _report_health(report)
     found["limits"] = [one._asdict() for one in copy.unseen]
     yield from _ipv6_health(policy, rulesets, copy.state)

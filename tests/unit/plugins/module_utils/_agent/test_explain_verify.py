@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import explain, last_verification, verify
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import inspection
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import explanations, inspection
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.promises import POD, Entry, Policy, Promise
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import Match
 from support.private_node import private_paths
 
 _RULE = {
@@ -145,6 +147,19 @@ def test_explanation_lists_all_answers_and_what_decides(agent: Agent) -> None:
 def test_explanation_says_what_was_declared(agent: Agent, changes: t.Dict[str, t.Any], said: str) -> None:
     agent.finds(explanations=[dict(_EXPLAINED, **changes)])
     assert agent.explain()[1].startswith(said)
+
+
+@pytest.mark.parametrize(("source", "said"), [("10.244.1.2", " from 10.244.1.2"), (None, "")])
+def test_without_a_copy_only_the_policy_is_shown(agent: Agent, source: t.Optional[str], said: str) -> None:
+    policy = Policy({4: (Entry(Match(), Promise(POD)),)})
+    health = [{"code": "no_copy", "severity": "warning", "text": "packets were not tested: x", "remedy": "be root"}]
+    asked = explanations.declared_only(policy, explanations.question(None, "10.9.9.9", source, "tcp", 80))
+    agent.finds(explanations=[asked], health=health)
+    assert agent.explain() == [
+        "10.9.9.9 was not tested, for tcp/80" + said,
+        *(["declared: the pod's own address"] if source else []),
+        "warning: packets were not tested: x; remedy: be root",
+    ]
 
 
 @pytest.mark.parametrize(

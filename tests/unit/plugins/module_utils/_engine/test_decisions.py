@@ -23,7 +23,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     Exempt,
     Masquerade,
     Ruleset,
-    applies,
     from_config,
     from_rules,
 )
@@ -35,6 +34,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from support import worlds
 from support.many_ranges import many_long_ranges, many_ranges
+from support.rule_match import applies
 
 #: source, destination, interface, protocol, port
 Packet = t.Tuple[t.Any, t.Any, str, str, int]

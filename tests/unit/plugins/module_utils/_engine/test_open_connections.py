@@ -20,7 +20,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     Masquerade,
     Match,
     Ruleset,
-    applies,
     from_config,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
@@ -32,6 +31,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import worlds
 from support.machine import Machine
+from support.rule_match import applies
 
 NODE, POD = "198.51.100.1", "10.244.1.2"
 

@@ -1,0 +1,45 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which connections one rule of ours matches, for models that walk through a chain rule by rule."""
+
+from __future__ import annotations
+
+import ipaddress
+import typing as t
+
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
+    Guard,
+    Rule,
+    Skip,
+    matches_interface,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import spans
+
+Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
+
+
+def applies(
+    rule: Rule,
+    destination: Address,
+    source: t.Optional[Address],
+    interface: t.Optional[str],
+    service: t.Optional[int] = None,
+) -> bool:
+    """Return whether a rule matches a connection as far as it is known; what is unknown (None) matches.
+
+    Guards do not match: they ask for more. Nor does a rule that skips redirected connections, or an interface that is
+    unknown.
+
+    :param service: protocol and port, as C(service_number) of the ruleset counts them.
+    """
+    if isinstance(rule, Guard):
+        return False
+    if isinstance(rule, Skip) and (rule.redirected or (rule.interface and interface is None)):
+        return False
+    return (
+        (rule.network is None or destination in rule.network)
+        and (rule.source is None or source is None or source in rule.source)
+        and (rule.interface is None or interface is None or matches_interface(rule.interface, interface))
+        and (rule.service is None or service is None or spans.contains((rule.service.span,), service))
+    )
