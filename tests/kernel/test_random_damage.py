@@ -16,7 +16,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import worlds
+from support import engine, worlds
 from support.namespaces import Namespace
 from support.nat import BUILTIN_CHAINS, Chains, Nat
 
@@ -67,7 +67,7 @@ class Kernel:
 
     def iptables(self) -> Iptables:
         nat = NamespaceNat(self.ns, self.family) if self.backend == "iptables_nft" else None
-        tool = worlds.iptables(self.run, self.backend, self.family, self.command)
+        tool = engine.iptables(self.run, self.backend, self.family, self.command)
         return Iptables(tool, Managed(worlds.CHAIN), kernel=nat)
 
     def load(self, chains: Chains) -> None:
@@ -90,7 +90,7 @@ class Kernel:
 @pytest.mark.parametrize("backend", ["iptables_nft", "iptables_legacy"])
 @pytest.mark.parametrize("present", [True, False], ids=["present", "absent"])
 @settings(max_examples=20, suppress_health_check=list(HealthCheck))  # one namespace for all of them
-@given(world=worlds.worlds(), used=st.booleans())
+@given(world=engine.random_worlds(), used=st.booleans())
 def test_random_damage_is_repaired_by_the_kernel_as_the_simulation_says(
     ns: Namespace, backend: str, present: bool, world: worlds.World, used: bool
 ) -> None:
@@ -101,16 +101,16 @@ def test_random_damage_is_repaired_by_the_kernel_as_the_simulation_says(
     kernel, nat = Kernel(ns, backend, world.family), Nat(backend, world.chains)
     kernel.load(world.chains)
     assert kernel.chains() == nat.chains, "the state is not printed as it was written"
-    wanted = world.wanted if present else None
+    wanted = engine.wanted(world) if present else None
     real = converge(kernel.iptables(), wanted)
-    simulated = converge(worlds.backend(nat, world.family), wanted)
+    simulated = converge(engine.backend(nat, world.family), wanted)
     # Notes name the program.
     assert real.plan._replace(notes=()) == simulated.plan._replace(notes=())
     assert len(real.plan.notes) == len(simulated.plan.notes)
     assert kernel.transactions == nat.tried
     assert kernel.chains() == nat.chains
     if present and not used:
-        worlds.assert_holds(kernel.chains(), world.wanted)
+        worlds.assert_holds(kernel.chains(), world.policy, world.family)
     assert not converge(kernel.iptables(), wanted).plan.actions
 
 

@@ -1,36 +1,24 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Random policies, and random nat tables that hold them more or less, among the rules of other programs."""
+"""Random policies, and random nat tables that hold them more or less, among the rules of other programs.
+
+All of it is plain data: a policy is the options of the module by name. Nothing here imports the code under test, so
+what C(assert_holds) expects does not come from it. C(engine) turns policies into values of the code under test.
+"""
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import itertools
 import re
 import shlex
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Managed
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Tool
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import Iptables
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_jump, render_rule
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_tool import IptablesTool
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Masquerade, Ruleset, from_config
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.entries import PolicyRule, Snat
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import LEAKS, Config
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import (
-    LINK_LOCAL,
-    AddressRange,
-    PortRange,
-    Service,
-    parse_address_range,
-    parse_interfaces,
-    parse_mark,
-)
 from hypothesis import strategies as st
 
-from .nat import BUILTIN_CHAINS, LEFT_OUT, Chains, Nat, target
+from .nat import BUILTIN_CHAINS, LEFT_OUT, Chains, target
 
 CHAIN = "IP-MASQ-AGENT"
 GOOD_JUMP = ["-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", CHAIN]
@@ -57,114 +45,122 @@ def networks(version: int) -> st.SearchStrategy:
     )
 
 
+Policy = t.Dict[str, t.Any]
+
 ports = st.integers(1, 65535)
-port_ranges = st.builds(lambda a, b: PortRange(min(a, b), max(a, b)), ports, ports)
-
-ranges = st.lists(networks(4) | networks(6), max_size=8).map(tuple)
-interfaces = st.lists(st.sampled_from(["eth0", "eth1", "eth+", "eth1+", "bond0", "bond+"]), max_size=3).map(
-    parse_interfaces
-)
-marks = st.lists(
-    st.sampled_from(["0x4000/0x4000", "0x2000/0x6000", "0x0/0xf", "7", "0"]).map(parse_mark), max_size=3
-).map(tuple)
-services = st.lists(
-    st.sampled_from(["tcp", "udp", "icmp"]).map(Service)
-    | st.builds(
-        Service, st.sampled_from(["tcp", "udp", "sctp"]), st.builds(PortRange, st.just(80), st.integers(80, 82))
-    ),
-    max_size=2,
-    unique=True,
-).map(tuple)
-addresses = st.sampled_from(["192.0.2.7", "192.0.2.8-192.0.2.9", "2001:db8::7", "2001:db8::8-2001:db8::9"]).map(
-    parse_address_range
-)
+port_ranges = st.builds(lambda a, b: str(a) if a == b else "%d-%d" % (min(a, b), max(a, b)), ports, ports)
+cidrs = (networks(4) | networks(6)).map(str)
+interfaces = st.lists(st.sampled_from(["eth0", "eth1", "eth+", "eth1+", "bond0", "bond+"]), max_size=3)
+marks = st.lists(st.sampled_from(["0x4000/0x4000", "0x2000/0x6000", "0x0/0xf", "7", "0"]), max_size=3)
+services = (
+    st.fixed_dictionaries({"protocols": st.lists(st.sampled_from(["tcp", "udp", "icmp"]), max_size=2, unique=True)})
+    | st.fixed_dictionaries(
+        {
+            "protocols": st.lists(st.sampled_from(["tcp", "udp", "sctp"]), max_size=2, unique=True),
+            "ports": st.lists(st.sampled_from(["80", "80-81", "80-82"]), min_size=1, max_size=2, unique=True),
+        }
+    )
+)  # fmt: skip
+addresses = st.sampled_from(["192.0.2.7", "192.0.2.8-192.0.2.9", "2001:db8::7", "2001:db8::8-2001:db8::9"])
 
 
-def _of_version(version: int, most: int) -> st.SearchStrategy:
-    return st.lists(networks(version), max_size=most).map(tuple)
+def _of_family(address: str) -> st.SearchStrategy:
+    return st.lists(networks(6 if ":" in address else 4).map(str), max_size=2)
 
 
-def _snat(address: AddressRange) -> st.SearchStrategy:
-    return st.builds(
-        Snat,
-        st.just(address),
-        st.none() | st.sampled_from(["eth0", "eth1", "eth+", "bond+"]),
-        _of_version(address.version, 2),
+def _snat(address: str) -> st.SearchStrategy:
+    return st.fixed_dictionaries(
+        {
+            "address": st.just(address),
+            "out_interface": st.none() | st.sampled_from(["eth0", "eth1", "eth+", "bond+"]),
+            "source_cidrs": _of_family(address),
+        }
     )
 
 
-def _rule(action: str, address: t.Optional[AddressRange]) -> st.SearchStrategy:
-    some = st.lists(networks(4) | networks(6), max_size=2).map(tuple)
-    ranges = some if address is None else _of_version(address.version, 2)
-    return st.builds(PolicyRule, st.just(action), ranges, ranges, interfaces, services, st.just(address))
+def _rule(action: str, address: t.Optional[str]) -> st.SearchStrategy:
+    ranges = st.lists(cidrs, max_size=2) if address is None else _of_family(address)
+    entry = st.fixed_dictionaries({"sources": ranges, "destinations": ranges, "out_interfaces": interfaces})
+    return st.builds(lambda one, service: dict(one, action=action, address=address, **service), entry, services)
 
 
-snats = st.lists(addresses.flatmap(_snat), max_size=2).map(tuple)
+snats = st.lists(addresses.flatmap(_snat), max_size=2)
 rules = st.lists(
     st.sampled_from(["exempt", "masquerade", "skip"]).flatmap(lambda action: _rule(action, None))
     | addresses.flatmap(lambda address: _rule("snat", address)),
     max_size=3,
-).map(tuple)
+)
 #: Of ip-masq-agent, and what decides how traffic is masqueraded.
-plain: t.Dict[str, t.Any] = {
-    "non_masquerade_cidrs": ranges,
+_PLAIN: t.Dict[str, st.SearchStrategy] = {
+    "non_masquerade_cidrs": st.lists(cidrs, max_size=8),
     "masq_link_local": st.booleans(),
     "masq_link_local_ipv6": st.booleans(),
     "enable_ipv6": st.just(True),
     "random_fully": st.booleans(),
-    "to_ports": st.lists(port_ranges, max_size=3).map(tuple),
+    "to_ports": st.lists(port_ranges, max_size=3),
     "exemption": st.sampled_from(["return", "accept"]),
 }
-nobody = st.just(())
-configs = st.builds(
-    Config,
-    **plain,
-    masquerade_cidrs=nobody,
-    source_cidrs=nobody,
-    out_interfaces=nobody,
-    except_interfaces=nobody,
-    skip_marks=nobody,
-    snat=nobody,
-    rules=nobody,
-    leaks=st.just("ignore"),
-)
+_LINK_LOCAL = {4: ("masq_link_local", "169.254.0.0/16"), 6: ("masq_link_local_ipv6", "fe80::/10")}
+
+
+def _agreeing(policy: Policy) -> Policy:
+    """Return a policy without options that contradict each other, which would be refused."""
+    exempt = [*policy["non_masquerade_cidrs"], *(network for _option, network in _LINK_LOCAL.values())]
+    everything = {"0.0.0.0/0", "::/0"} & {str(network) for network in _collapsed(policy["source_cidrs"])}
+    return dict(
+        policy,
+        masquerade_cidrs=[network for network in policy["masquerade_cidrs"] if network not in exempt],
+        except_interfaces=[name for name in policy["except_interfaces"] if name not in policy["out_interfaces"]],
+        leaks=policy["leaks"] if policy["source_cidrs"] and not everything else "ignore",
+    )
+
+
+def _collapsed(listed: t.Iterable[str], version: t.Optional[int] = None) -> t.List[t.Any]:
+    """Return networks, merged and sorted.
+
+    :param version: leaves others out; None: those of both versions.
+    """
+    parsed = [ipaddress.ip_network(one) for one in listed]
+    kinds: t.List[t.List[t.Any]] = [[one for one in parsed if one.version == kind] for kind in (4, 6)]
+    return [one for some in kinds for one in ipaddress.collapse_addresses(some) if version in (None, one.version)]
+
+
+policies = st.fixed_dictionaries(_PLAIN)
 #: With the options that treat part of the traffic otherwise.
-narrow_configs = st.builds(
-    Config,
-    **{**plain, "exemption": st.sampled_from(["return", "accept", "enforce"])},
-    masquerade_cidrs=ranges,
-    source_cidrs=st.lists(networks(4) | networks(6), max_size=3).map(tuple),
-    out_interfaces=interfaces,
-    except_interfaces=interfaces,
-    skip_marks=marks,
-    snat=snats,
-    rules=rules,
-    jump_position=st.sampled_from(["keep", "first", "last"]),
-    flush_conntrack=st.sampled_from(["none", "changed"]),
-    leaks=st.sampled_from(LEAKS),
-).map(lambda config: config._replace(masquerade_cidrs=_apart(config.masquerade_cidrs, config.non_masquerade_cidrs)))
+narrow_policies = st.fixed_dictionaries(
+    {
+        **_PLAIN,
+        "exemption": st.sampled_from(["return", "accept", "enforce"]),
+        "masquerade_cidrs": st.lists(cidrs, max_size=8),
+        "source_cidrs": st.lists(cidrs, max_size=3),
+        "out_interfaces": interfaces,
+        "except_interfaces": interfaces,
+        "skip_marks": marks,
+        "snat": snats,
+        "rules": rules,
+        "jump_position": st.sampled_from(["keep", "first", "last"]),
+        "flush_conntrack": st.sampled_from(["none", "changed"]),
+        "leaks": st.sampled_from(["ignore", "count", "drop"]),
+    }
+).map(_agreeing)
 families = st.sampled_from(["ipv4", "ipv6"])
-
-
-def _apart(masquerade: t.Sequence[t.Any], exempt: t.Sequence[t.Any]) -> t.Tuple[t.Any, ...]:
-    """Ranges without those that the other list has."""
-    return tuple(network for network in masquerade if network not in exempt and network not in LINK_LOCAL.values())
 
 
 class World(t.NamedTuple):
     """A policy and a table that it meets."""
 
     family: str
-    wanted: Ruleset
+    policy: Policy
     chains: Chains
 
 
-def healthy(wanted: Ruleset) -> t.List[str]:
-    """The rules of a chain as we write it."""
-    return [render_rule(CHAIN, rule)[len("-A %s " % CHAIN) :] for rule in wanted.rules]
+#: Return the rules of the chain of a policy and family, as they are written.
+Write = t.Callable[[Policy, str], t.List[str]]
 
-
-JUMP = render_jump(CHAIN)[len("-A POSTROUTING ") :]
+JUMP = (
+    "-m addrtype ! --dst-type LOCAL "
+    '-m comment --comment "ip-masq-agent: all traffic that is not for the node itself" -j ' + CHAIN
+)
 _NOT_LOCAL = "-m addrtype ! --dst-type LOCAL "
 _JUMPS = (
     JUMP,
@@ -201,8 +197,6 @@ _FOREIGN_IN_OURS = (
     "-o eth1 -j RETURN",
     "-j OTHER",
     '-p udp -m comment --comment "ip-masq-agent: not ours" -j RETURN',
-    "-s 127.0.0.0/8 -j RETURN",
-    _MARKED,
 )
 
 Draw = t.Callable[[st.SearchStrategy], t.Any]
@@ -228,9 +222,10 @@ def _double_rule(draw: Draw, chains: Chains) -> None:
         chains[CHAIN].insert(_place(draw, chains[CHAIN]), draw(st.sampled_from(chains[CHAIN])))
 
 
-def _foreign_rule_in_ours(draw: Draw, chains: Chains) -> None:
+def _foreign_rule_in_ours(family: str, draw: Draw, chains: Chains) -> None:
     if CHAIN in chains:
-        chains[CHAIN].insert(_place(draw, chains[CHAIN]), draw(st.sampled_from(_FOREIGN_IN_OURS)))
+        foreign = st.sampled_from([*_FOREIGN_IN_OURS, *GUARDS[_version(family)]])
+        chains[CHAIN].insert(_place(draw, chains[CHAIN]), draw(foreign))
 
 
 def _flush(_draw: Draw, chains: Chains) -> None:
@@ -273,7 +268,6 @@ _DAMAGES = (
     _delete_rule,
     _move_rule,
     _double_rule,
-    _foreign_rule_in_ours,
     _flush,
     _remove_chain,
     _remove_jumps,
@@ -285,51 +279,24 @@ _DAMAGES = (
 
 
 @st.composite
-def worlds(draw: Draw, predecessors: bool = True) -> World:
+def worlds(draw: Draw, write: Write, predecessors: bool = True) -> World:
     """A policy, and a table in which it held before up to six accidents.
 
     :param predecessors: whether earlier agents may have been there.
     """
     family = draw(families)
-    wanted = from_config(draw(configs), family)
+    policy = draw(policies)
     chains: Chains = {name: [] for name in BUILTIN_CHAINS}
     for name in _FOREIGN_CHAINS:
         chains[name] = ["-m mark ! --mark 0x4000/0x4000 -j RETURN", "-p tcp -j MASQUERADE"]
     chains["OUTPUT"] = ["-p udp -j RETURN"]
     chains["POSTROUTING"] = draw(st.lists(st.sampled_from(_FOREIGN_POSTROUTING), max_size=3))
-    chains[CHAIN] = healthy(wanted)
+    chains[CHAIN] = write(policy, family)
     chains["POSTROUTING"].insert(_place(draw, chains["POSTROUTING"]), JUMP)
-    for damage in draw(st.lists(st.sampled_from(_DAMAGES if predecessors else _DAMAGES[:-1]), max_size=6)):
+    damages = [functools.partial(_foreign_rule_in_ours, family), *_DAMAGES[: None if predecessors else -1]]
+    for damage in draw(st.lists(st.sampled_from(damages), max_size=6)):
         damage(draw, chains)
-    return World(family, wanted, chains)
-
-
-class _Iptables(IptablesTool):
-    """Iptables in a network namespace, real or simulated, in which there is a nat table and no other."""
-
-    def has_table(self, name: str) -> bool:
-        return name == "nat"
-
-
-def iptables(
-    run: t.Any, variant: str, family: str, path: str, version: t.Tuple[int, ...] = (1, 8, 9), lock_timeout: int = 5
-) -> IptablesTool:
-    """The collection's iptables tool, over a runner."""
-    return _Iptables(run, variant, family, Tool(path, version), lock_timeout)
-
-
-def backend(
-    nat: Nat, family: str = "ipv4", lock_timeout: int = 5, adopt: bool = True, position: str = "keep"
-) -> Iptables:
-    """The backend under test on a simulated table."""
-    command = "/usr/sbin/" + ("iptables" if family == "ipv4" else "ip6tables")
-    is_nft = nat.variant == "iptables_nft"
-    return Iptables(
-        iptables(nat.run, nat.variant, family, command, lock_timeout=lock_timeout),
-        Managed(CHAIN, position, adopt),
-        kernel=nat if is_nft else None,
-        mangle=nat.mangle if is_nft else None,
-    )
+    return World(family, policy, chains)
 
 
 def others(chains: Chains) -> Chains:
@@ -340,33 +307,44 @@ def others(chains: Chains) -> Chains:
     }
 
 
-def guards(wanted: Ruleset) -> t.List[str]:
-    """What the chain of a policy begins with."""
-    networks = (*wanted.exempt, *(guard.source for guard in wanted.guards if guard.source))
-    version = next((network.version for network in networks), 4)
-    return GUARDS[version] if wanted.verdict == "ACCEPT" else []
+def guards(policy: Policy, family: str) -> t.List[str]:
+    """Return what the chain of a policy begins with."""
+    return GUARDS[_version(family)] if policy.get("exemption") == "accept" else []
 
 
-def assert_holds(chains: Chains, wanted: Ruleset) -> None:
+def _version(family: str) -> int:
+    return {"ipv4": 4, "ipv6": 6}[family]
+
+
+def _exempt(policy: Policy, version: int) -> t.List[t.Any]:
+    """Return the exempt ranges of a policy, merged."""
+    option, link_local = _LINK_LOCAL[version]
+    listed = policy.get("non_masquerade_cidrs", ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"])
+    return _collapsed([*listed, *([] if policy.get(option) else [link_local])], version)
+
+
+def assert_holds(chains: Chains, policy: Policy, family: str = "ipv4") -> None:
     """The table does what the policy says, judged without the code under test."""
     rules = [without_comment(rule) for rule in chains[CHAIN]]
-    expected = guards(wanted)
+    version, expected = _version(family), guards(policy, family)
     leading = list(itertools.takewhile(expected.__contains__, (" ".join(rule) for rule in rules)))
     # What stands there twice says the same twice.
     assert sorted(set(leading)) == expected
     rules = rules[len(leading) :]
-    if wanted.verdict == "ACCEPT":
+    accepts = policy.get("exemption") == "accept"
+    if accepts:
         accepting = [i for i, rule in enumerate(rules) if rule[-1] == "ACCEPT"]
         assert all(i and rules[i - 1] == rules[i][:-2] + REDIRECTED for i in accepting)
         assert sum(rule[-len(REDIRECTED) :] == REDIRECTED for rule in rules) == len(accepting)
         rules = [rule for rule in rules if rule[-len(REDIRECTED) :] != REDIRECTED]
     count = sum(1 for rule in rules if rule[-2:] in (["-j", "RETURN"], ["-j", "ACCEPT"]))
-    exempt = [ipaddress.ip_network(_destination(rule[:-2], wanted)) for rule in rules[:count]]
-    assert {rule[-1] for rule in rules[:count]} <= {wanted.verdict}
-    assert list(ipaddress.collapse_addresses(exempt)) == list(ipaddress.collapse_addresses(wanted.exempt))
+    exempt = [_destination(rule[:-2], version) for rule in rules[:count]]
+    assert {rule[-1] for rule in rules[:count]} <= {"ACCEPT" if accepts else "RETURN"}
+    assert _collapsed(exempt) == _exempt(policy, version)
     # No packet meets the rules of two protocols: only within one does their order matter.
-    assert sorted(rules[count:], key=_protocol) == sorted(map(_masquerade, wanted.masquerade), key=_protocol)
-    assert rules[-1:] == [_masquerade(rule) for rule in wanted.masquerade[-1:]]
+    masquerade = list(_masquerade(policy))
+    assert sorted(rules[count:], key=_protocol) == sorted(masquerade, key=_protocol)
+    assert rules[-1] == masquerade[-1]
     jumps = [i for i, rule in enumerate(chains["POSTROUTING"]) if target(rule) == CHAIN]
     # What the first one lets through, those that directly follow it let through as well.
     assert jumps == list(range(jumps[0], jumps[0] + len(jumps))), chains["POSTROUTING"]
@@ -379,16 +357,18 @@ def _protocol(words: t.Sequence[str]) -> str:
     return words[1] if words[0] == "-p" else ""
 
 
-def _masquerade(rule: Masquerade) -> t.List[str]:
-    """The words of a masquerade rule, written out here as iptables prints them."""
-    words = "-p %s " % rule.protocol if rule.protocol else ""
-    if rule.share is not None:
-        words += "-m statistic --mode random --probability %.11f " % (rule.share / 2147483648)
-    words += "-j MASQUERADE"
-    if rule.to_ports:
-        first, last = rule.to_ports
-        words += " --to-ports %d" % first + ("-%d" % last if last != first else "")
-    return (words + " --random-fully" * rule.random_fully).split()
+def _masquerade(policy: Policy) -> t.Iterator[t.List[str]]:
+    """The words of the masquerade rules of a policy, written out here as iptables prints them."""
+    fully = ["--random-fully"] if policy.get("random_fully", True) else []
+    ranges = [(text, [int(part) for part in text.split("-")]) for text in policy.get("to_ports", [])]
+    sizes = [listed[-1] - listed[0] + 1 for _text, listed in ranges]
+    for protocol in ("tcp", "udp", "sctp") if ranges else ():
+        for number, (text, _listed) in enumerate(ranges):
+            # The kernel counts in units of 2**-31.
+            share = int(2**31 * (sizes[number] / sum(sizes[number:])) + 0.5) / 2**31
+            by_chance = "-m statistic --mode random --probability %.11f" % share if ranges[number + 1 :] else ""
+            yield ["-p", protocol, *by_chance.split(), "-j", "MASQUERADE", "--to-ports", text, *fully]
+    yield ["-j", "MASQUERADE", *fully]
 
 
 def assert_reachable(before: t.Sequence[str]) -> None:
@@ -399,9 +379,9 @@ def assert_reachable(before: t.Sequence[str]) -> None:
         assert LEFT_OUT in rule or not final, "unreachable behind %s" % rule
 
 
-def _destination(words: t.List[str], wanted: Ruleset) -> str:
+def _destination(words: t.List[str], version: int) -> str:
     if not words:
-        return "0.0.0.0/0" if wanted.exempt[0].version == 4 else "::/0"
+        return "0.0.0.0/0" if version == 4 else "::/0"
     assert words[0] == "-d" and len(words) == 2, words
     return words[1]
 

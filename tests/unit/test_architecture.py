@@ -177,3 +177,10 @@ def test_the_generator_of_strange_nodes_is_independent(path: Path) -> None:
         if isinstance(node, ast.ImportFrom):
             inside = node.level == 1
             assert inside or (not node.level and (node.module or "").partition(".")[0] in sys.stdlib_module_names)
+
+
+def test_random_policies_do_not_come_from_the_code_under_test() -> None:
+    """What they must lead to is judged by the same file."""
+    for node in ast.walk(tree(ROOT / "tests" / "support" / "worlds.py")):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level or not (node.module or "").startswith("ansible_collections")

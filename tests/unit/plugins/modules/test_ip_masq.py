@@ -19,7 +19,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq
 from hypothesis import given
 from hypothesis import strategies as st
-from support import module_process, worlds
+from support import engine, module_process, worlds
 from support.machine import LEGACY, NFT, Machine
 from support.module_docs import documentation
 from support.nat import Nat
@@ -148,10 +148,10 @@ def test_every_return_value_has_a_sample_of_its_type() -> None:
     check(RETURN)
 
 
-@given(worlds.worlds(), st.booleans())
+@given(engine.random_worlds(), st.booleans())
 def test_every_action_is_documented(world: worlds.World, present: bool) -> None:
     named = set(re.findall(r"C\(([^)]+)\)", " ".join(RETURN["actions"]["contains"]["action"]["description"])))
-    change = converge(worlds.backend(Nat(chains=world.chains)), world.wanted if present else None, check=True)
+    change = converge(engine.backend(Nat(chains=world.chains)), engine.wanted(world) if present else None, check=True)
     assert {action.action for action in change.plan.actions} <= named
 
 

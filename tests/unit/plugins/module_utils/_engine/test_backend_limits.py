@@ -11,7 +11,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import IPV4
-from support import worlds
+from support import engine
 from support.nat import Nat
 
 RANGES = ["11.%d.%d.0/24" % divmod(number, 256) for number in range(1, 5000, 2)]
@@ -41,7 +41,7 @@ RANGES = ["11.%d.%d.0/24" % divmod(number, 256) for number in range(1, 5000, 2)]
 )
 def test_too_many_combinations_are_refused(options: object, refused: bool) -> None:
     wanted = from_config(build(dict(options)), IPV4)  # type: ignore[call-overload]
-    backend = worlds.backend(Nat("iptables_legacy"))
+    backend = engine.backend(Nat("iptables_legacy"))
     if not refused:
         assert backend.plan(State(None, ()), wanted).actions
         return

@@ -24,7 +24,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from hypothesis import given
 from hypothesis import strategies as st
-from support import worlds
+from support import engine, worlds
 from support.nat import Nat, target
 from support.worlds import CHAIN, JUMP, World
 
@@ -75,22 +75,22 @@ CHANGES = st.dictionaries(
 )
 
 
-@given(worlds.worlds(predecessors=False), CHANGES)
+@given(engine.random_worlds(predecessors=False), CHANGES)
 def test_others_at_work_end_in_sync_or_in_an_honest_error_and_never_lose_a_rule(world: World, changes: t.Any) -> None:
     nat = Nat(chains=world.chains)
     others = Others(nat, changes)
     try:
-        converge(worlds.backend(nat, world.family), world.wanted)
+        converge(engine.backend(nat, world.family), engine.wanted(world))
     except NodeError as exc:
         assert "another program" in str(exc) or "refused the rules" in str(exc)
     else:
         if others.calls > max(changes, default=0):
-            worlds.assert_holds(nat.chains, world.wanted)
+            worlds.assert_holds(nat.chains, world.policy, world.family)
     assert worlds.others(nat.chains)["POSTROUTING"] == others.wants
     assert len(nat.tried) <= ATTEMPTS + 1
 
 
-@given(worlds.worlds(predecessors=False), st.sets(st.integers(0, 40)), variants)
+@given(engine.random_worlds(predecessors=False), st.sets(st.integers(0, 40)), variants)
 def test_flushes_by_others_never_bring_the_old_policy_back(world: World, when: t.Set[int], variant: str) -> None:
     """As C(iptables -t nat -F) and C(iptables-restore) do it, at any time, also between two reads of one look."""
     nat = Nat(variant, world.chains)
@@ -102,14 +102,14 @@ def test_flushes_by_others_never_bring_the_old_policy_back(world: World, when: t
                 rules.clear()
 
     nat.interloper = flush
-    wanted = set(worlds.healthy(world.wanted))
+    wanted = set(engine.healthy(world.policy, world.family))
     try:
-        converge(worlds.backend(nat, world.family), world.wanted)
+        converge(engine.backend(nat, world.family), engine.wanted(world))
     except NodeError as exc:
         assert "another program" in str(exc) or "refused the rules" in str(exc)
     else:
         if next(times) > max(when, default=0):
-            worlds.assert_holds(nat.chains, world.wanted)
+            worlds.assert_holds(nat.chains, world.policy, world.family)
     prefix = "-A %s " % CHAIN
     written = {line[len(prefix) :] for text in nat.commits for line in text.split("\n") if line.startswith(prefix)}
     assert written in (set(), wanted), "what was written is not the policy that was asked for"
@@ -129,15 +129,15 @@ def test_two_flushes_in_a_row_are_repaired_in_the_same_run(variant: str, gone: s
 
     flushed = [""]
     nat.interloper = flush
-    converge(worlds.backend(nat), WANTED)
-    worlds.assert_holds(nat.chains, WANTED)
+    converge(engine.backend(nat), WANTED)
+    worlds.assert_holds(nat.chains, {})
 
 
 def test_a_transaction_refused_because_the_table_moved_is_planned_anew() -> None:
     nat = Nat(chains={"KUBE-POSTROUTING": [], CHAIN: [], "POSTROUTING": [KUBE, "-j " + CHAIN]})
     Others(nat, {4: [("take our jump", 0, "")]})  # after it was seen, before it is deleted
-    converge(worlds.backend(nat), WANTED)
-    worlds.assert_holds(nat.chains, WANTED)
+    converge(engine.backend(nat), WANTED)
+    worlds.assert_holds(nat.chains, {})
     assert len(nat.tried) == 2 and len(nat.commits) == 1
 
 
@@ -151,16 +151,16 @@ def test_a_table_that_never_holds_still_ends_after_a_bounded_number_of_tries() -
 
     nat.interloper = toggle
     with pytest.raises(NodeError, match="refused the rules"):
-        converge(worlds.backend(nat), WANTED)
+        converge(engine.backend(nat), WANTED)
     assert ATTEMPTS <= len(nat.tried) <= ATTEMPTS + 1
 
 
-@given(worlds.configs, st.integers(0, 30), st.integers(2, 4))
+@given(engine.configs, st.integers(0, 30), st.integers(2, 4))
 def test_rules_of_others_that_come_and_go_do_not_keep_from_a_removal(config: t.Any, first: int, questions: int) -> None:
     """Read between two of the kernel's answers, such a rule looks like one that iptables does not print."""
     wanted = from_config(config, "ipv4")
     nat = Nat("iptables_nft")
-    converge(worlds.backend(nat, "ipv4"), wanted)
+    converge(engine.backend(nat, "ipv4"), wanted)
     calls = itertools.count(first)
 
     def come_and_go() -> None:
@@ -172,7 +172,7 @@ def test_rules_of_others_that_come_and_go_do_not_keep_from_a_removal(config: t.A
                 nat.chains["POSTROUTING"].insert(0, rule)
 
     nat.interloper = come_and_go
-    converge(worlds.backend(nat, "ipv4"), None)
+    converge(engine.backend(nat, "ipv4"), None)
     assert CHAIN not in nat.chains and not [rule for rule in nat.chains["POSTROUTING"] if CHAIN in rule]
 
 
@@ -182,7 +182,7 @@ def test_a_refusal_that_nobody_else_caused_is_not_repeated(monkeypatch: pytest.M
     # As if the rule of OTHER came when that was asked already.
     monkeypatch.setattr(nat, "references", lambda chain: 0)
     with pytest.raises(NodeError, match="refused the rules, at '-X %s'.*Nothing was changed" % CHAIN):
-        converge(worlds.backend(nat), None)
+        converge(engine.backend(nat), None)
     assert len(nat.tried) == 1
     assert nat.chains == Nat(chains=chains).chains
 
@@ -197,7 +197,7 @@ def test_a_refusal_that_nobody_else_caused_is_not_repeated(monkeypatch: pytest.M
 )
 def test_a_kernel_without_the_modules_is_distinguished_from_other_failures(said: str) -> None:
     nat = Nat()
-    backend = worlds.backend(nat)
+    backend = engine.backend(nat)
     backend._tool.run = lambda argv, **how: Outcome(2, "", said) if "-restore" in argv[0] else nat.run(argv, **how)
     with pytest.raises(NodeError, match="kernel-modules-extra.*Nothing was changed"):
         converge(backend, WANTED)
@@ -205,7 +205,7 @@ def test_a_kernel_without_the_modules_is_distinguished_from_other_failures(said:
 
 def test_a_missing_capability_is_no_missing_module() -> None:
     nat = Nat()
-    backend = worlds.backend(nat)
+    backend = engine.backend(nat)
     said = "iptables v1.8.9 (legacy): can't initialize iptables table `nat': Permission denied (you must be root)"
     backend._tool.run = lambda argv, **how: Outcome(3, "", said)
     with pytest.raises(NodeError, match="lacks CAP_NET_ADMIN") as raised:
@@ -213,19 +213,19 @@ def test_a_missing_capability_is_no_missing_module() -> None:
     assert "module" not in str(raised.value)
 
 
-@given(worlds.worlds(), st.sampled_from(["MASQUERADE", "RETURN", "addrtype"]))
+@given(engine.random_worlds(), st.sampled_from(["MASQUERADE", "RETURN", "addrtype"]))
 def test_a_kernel_that_does_not_keep_a_rule_gets_its_previous_state_back(world: World, lost: str) -> None:
     nat = Nat(chains=world.chains)
     before = copy.deepcopy(nat.chains)
     nat.loses = lambda rule: len(nat.commits) < 2 and "ip-masq-agent: " in rule and lost in rule
     try:
-        converge(worlds.backend(nat, world.family), world.wanted)
+        converge(engine.backend(nat, world.family), engine.wanted(world))
     except NodeError as exc:
         assert "verification failed: the kernel" in str(exc)
         assert "(The previous state was restored.)" in str(exc) or "(Nothing was changed.)" in str(exc)
         assert nat.chains == before
     else:
-        worlds.assert_holds(nat.chains, world.wanted)
+        worlds.assert_holds(nat.chains, world.policy, world.family)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_the_error_names_what_the_kernel_did_not_keep(lost: str, named: str) -> 
     nat = Nat(chains={"POSTROUTING": [KUBE], "KUBE-POSTROUTING": []})
     nat.loses = lambda rule: lost in rule
     with pytest.raises(NodeError, match="did not keep .*%s.*a kernel module may be missing" % named):
-        converge(worlds.backend(nat), WANTED)
+        converge(engine.backend(nat), WANTED)
     assert nat.chains == Nat(chains={"POSTROUTING": [KUBE], "KUBE-POSTROUTING": []}).chains
 
 
@@ -247,20 +247,20 @@ def test_a_write_that_cannot_be_verified_does_not_claim_that_nothing_happened() 
 
     nat.interloper = lock_after_the_write
     with pytest.raises(NodeError, match="written") as failed:
-        converge(worlds.backend(nat), WANTED)
+        converge(engine.backend(nat), WANTED)
     assert not isinstance(failed.value, LockHeld), "LockHeld promises that the node is as it was"
 
 
 @pytest.mark.parametrize("variant", ["iptables_nft", "iptables_legacy"])
 def test_when_nothing_differs_nothing_is_written_and_only_our_chains_are_read(variant: str) -> None:
-    nat = Nat(variant, {CHAIN: worlds.healthy(WANTED), "POSTROUTING": [KUBE, JUMP], "KUBE-POSTROUTING": []})
+    nat = Nat(variant, {CHAIN: engine.healthy({}), "POSTROUTING": [KUBE, JUMP], "KUBE-POSTROUTING": []})
     asked = []
 
     def run(argv: t.Sequence[str], **how: t.Any) -> t.Any:
         asked.append(tuple(argv[1:]))
         return nat.run(argv, **how)
 
-    backend = worlds.backend(nat)
+    backend = engine.backend(nat)
     backend._tool.run = run
     converge(backend, WANTED)
     assert nat.tried == []
@@ -299,7 +299,7 @@ def test_a_lock_that_stays_taken_is_an_error_that_names_its_holder(held_lock: su
     nat = Nat("iptables_legacy")
     nat.lock_message = LOCKED
     with pytest.raises(LockHeld) as refused:
-        converge(worlds.backend(nat), WANTED)
+        converge(engine.backend(nat), WANTED)
     assert "process %d (" % held_lock.pid in str(refused.value)
     assert "a-slow-firewall" in str(refused.value) and "lock_timeout" in str(refused.value)
     assert nat.tried == []
@@ -307,7 +307,7 @@ def test_a_lock_that_stays_taken_is_an_error_that_names_its_holder(held_lock: su
 
 def test_a_lock_taken_between_reading_and_writing_leaves_all_as_it_was(held_lock: subprocess.Popen) -> None:
     nat = Nat("iptables_legacy")
-    backend = worlds.backend(nat)
+    backend = engine.backend(nat)
     commit = backend.commit
 
     def locked_commit(transaction: t.Any) -> None:
@@ -325,4 +325,4 @@ def test_a_lock_without_a_holder_is_held_by_an_unknown_process(monkeypatch: pyte
     nat = Nat("iptables_legacy")
     nat.lock_message = LOCKED
     with pytest.raises(LockHeld, match="an unknown process"):
-        converge(worlds.backend(nat), WANTED)
+        converge(engine.backend(nat), WANTED)

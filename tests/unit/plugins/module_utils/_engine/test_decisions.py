@@ -32,7 +32,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import IPV4, IPV6
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support import worlds
+from support import engine, worlds
 from support.many_ranges import many_long_ranges, many_ranges
 from support.rule_match import applies
 
@@ -134,9 +134,9 @@ def effect(found: str, config: Config) -> str:
 
 
 #: With sources of one family, nothing but entries of C(rules) decides in the other.
-policies = worlds.narrow_configs | st.builds(
+policies = engine.narrow_configs | st.builds(
     lambda config, sources: config._replace(source_cidrs=(sources,)),
-    worlds.narrow_configs,
+    engine.narrow_configs,
     st.sampled_from([ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("2001:db8::/64")]),
 )
 
@@ -159,7 +159,7 @@ def _general_snat_first(config: Config) -> Config:
     return config._replace(snat=first + config.snat)
 
 
-@given(worlds.narrow_configs, worlds.families)
+@given(engine.narrow_configs, worlds.families)
 def test_rules_about_leaks_are_read_back_from_how_iptables_prints_them(config: Config, family: str) -> None:
     for exemption in ("return", "accept"):
         ruleset = from_config(config._replace(exemption=exemption), family)
@@ -255,7 +255,7 @@ def _is_read_back(config: Config, family: str) -> None:
         assert wanted.means(found._replace(guards=wanted.guards))
 
 
-@given(worlds.narrow_configs, worlds.narrow_configs, worlds.families, st.data())
+@given(engine.narrow_configs, engine.narrow_configs, worlds.families, st.data())
 def test_rulesets_that_mean_the_same_do_the_same(one: Config, other: Config, family: str, data: t.Any) -> None:
     other = data.draw(st.sampled_from([other, one._replace(source_cidrs=other.source_cidrs)]))
     if not from_config(one, family).means(from_config(other, family)):
@@ -265,7 +265,7 @@ def test_rulesets_that_mean_the_same_do_the_same(one: Config, other: Config, fam
         assert effect(model(one, packet), one) == effect(model(other, packet), other)
 
 
-@given(worlds.narrow_configs, worlds.families, st.data())
+@given(engine.narrow_configs, worlds.families, st.data())
 def test_a_rule_that_is_gone_is_never_equal_unless_no_packet_meets_it(config: Config, family: str, data: t.Any) -> None:
     config = config._replace(exemption="return")
     ruleset = from_config(config, family)
@@ -438,7 +438,7 @@ def _without_covered(networks: t.Sequence[t.Any]) -> t.List[t.Any]:
     return [one for one in dict.fromkeys(networks) if one in kept]
 
 
-@given(worlds.configs, worlds.families)
+@given(engine.configs, worlds.families)
 def test_policies_without_these_options_have_the_rules_that_they_had(config: Config, family: str) -> None:
     version = 4 if family == IPV4 else 6
     listed = [network for network in config.non_masquerade_cidrs if network.version == version]

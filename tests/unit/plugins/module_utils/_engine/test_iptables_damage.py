@@ -10,10 +10,9 @@ import typing as t
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import ActionKind
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from hypothesis import given
 from hypothesis import strategies as st
-from support import worlds
+from support import engine, worlds
 from support.nat import LEFT_OUT, UNREADABLE, Chains, Nat, target
 from support.worlds import CHAIN, GOOD_JUMP, World
 
@@ -26,66 +25,66 @@ def listing(chains: Chains) -> t.Tuple[str, ...]:
     return tuple(shown + ["-A POSTROUTING " + rule for rule in chains["POSTROUTING"]])
 
 
-@given(worlds.configs, worlds.families, variants)
-def test_any_policy_applied_twice_changes_once(config: t.Any, family: str, variant: str) -> None:
+@given(worlds.policies, worlds.families, variants)
+def test_any_policy_applied_twice_changes_once(policy: worlds.Policy, family: str, variant: str) -> None:
     nat = Nat(variant)
-    wanted = from_config(config, family)
-    first = converge(worlds.backend(nat, family), wanted)
-    worlds.assert_holds(nat.chains, wanted)
-    second = converge(worlds.backend(nat, family), wanted)
+    wanted = engine.ruleset(policy, family)
+    first = converge(engine.backend(nat, family), wanted)
+    worlds.assert_holds(nat.chains, policy, family)
+    second = converge(engine.backend(nat, family), wanted)
     assert first.plan.actions and not second.plan.actions
     assert len(nat.tried) == 1
 
 
-@given(worlds.worlds(), variants)
+@given(engine.random_worlds(), variants)
 def test_any_damage_is_repaired_in_one_transaction_and_foreign_rules_stay(world: World, variant: str) -> None:
     nat = Nat(variant, world.chains)
-    change = converge(worlds.backend(nat, world.family), world.wanted)
-    worlds.assert_holds(nat.chains, world.wanted)
+    change = converge(engine.backend(nat, world.family), engine.wanted(world))
+    worlds.assert_holds(nat.chains, world.policy, world.family)
     assert worlds.others(nat.chains) == worlds.others(world.chains)
     assert len(nat.tried) == bool(change.plan.actions)
     assert change.plan.after == listing(nat.chains), "the diff is not what happened"
     assert change.plan.view.rules == tuple("-A %s %s" % (CHAIN, rule) for rule in nat.chains[CHAIN])
-    again = converge(worlds.backend(nat, world.family), world.wanted)
+    again = converge(engine.backend(nat, world.family), engine.wanted(world))
     assert not again.plan.actions and len(nat.tried) <= 1
 
 
-@given(worlds.worlds(), variants)
+@given(engine.random_worlds(), variants)
 def test_check_mode_plans_what_the_real_run_does_and_writes_nothing(world: World, variant: str) -> None:
     nat = Nat(variant, world.chains)
-    looked = converge(worlds.backend(nat, world.family), world.wanted, check=True)
+    looked = converge(engine.backend(nat, world.family), engine.wanted(world), check=True)
     assert nat.tried == [] and nat.chains == Nat(variant, world.chains).chains
-    assert looked.plan == converge(worlds.backend(nat, world.family), world.wanted).plan
+    assert looked.plan == converge(engine.backend(nat, world.family), engine.wanted(world)).plan
 
 
-@given(worlds.worlds(), variants)
+@given(engine.random_worlds(), variants)
 def test_removal_takes_chain_and_jumps_in_one_transaction_and_nothing_else(world: World, variant: str) -> None:
     nat = Nat(variant, world.chains)
-    converge(worlds.backend(nat, world.family, adopt=False), None)
+    converge(engine.backend(nat, world.family, adopt=False), None)
     expected = copy.deepcopy(world.chains)
     worlds.drop_chain(expected)
     assert nat.chains == Nat(variant, expected).chains
     assert len(nat.tried) <= 1
-    assert not converge(worlds.backend(nat, world.family, adopt=False), None).plan.actions
+    assert not converge(engine.backend(nat, world.family, adopt=False), None).plan.actions
 
 
-@given(worlds.worlds(), variants)
+@given(engine.random_worlds(), variants)
 def test_moving_out_takes_chains_of_earlier_agents_along(world: World, variant: str) -> None:
     nat = Nat(variant, world.chains)
-    change = converge(worlds.backend(nat, world.family), None)
+    change = converge(engine.backend(nat, world.family), None)
     held = worlds.others(nat.chains)
     assert held == worlds.others(Nat(variant, world.chains).chains)
     assert not any(worlds.target(rule) in (CHAIN, *worlds.PREDECESSORS) for rule in nat.chains["POSTROUTING"])
     assert len(nat.tried) == bool(change.plan.actions)
     assert change.plan.after == tuple("-A POSTROUTING " + rule for rule in nat.chains["POSTROUTING"])
-    assert not converge(worlds.backend(nat, world.family), None).plan.actions
+    assert not converge(engine.backend(nat, world.family), None).plan.actions
 
 
-@given(st.data(), worlds.configs, worlds.families)
-def test_a_chain_that_means_the_same_is_not_touched(data: t.Any, config: t.Any, family: str) -> None:
-    wanted = from_config(config, family)
-    ours = worlds.healthy(wanted)
-    guarded = len(worlds.guards(wanted))
+@given(st.data(), worlds.policies, worlds.families)
+def test_a_chain_that_means_the_same_is_not_touched(data: t.Any, policy: worlds.Policy, family: str) -> None:
+    wanted = engine.ruleset(policy, family)
+    ours = engine.healthy(policy, family)
+    guarded = len(worlds.guards(policy, family))
     size = 2 if wanted.verdict == "ACCEPT" else 1
     masquerade = guarded + size * len(wanted.exempt)
     guards = ours[:guarded]
@@ -97,7 +96,7 @@ def test_a_chain_that_means_the_same_is_not_touched(data: t.Any, config: t.Any, 
     restyle = data.draw(st.lists(st.sampled_from(sorted(worlds.RESTYLES)), min_size=len(chain), max_size=len(chain)))
     chain = [worlds.RESTYLES[how](rule) for how, rule in zip(restyle, chain)]
     nat = Nat(chains={CHAIN: chain, "POSTROUTING": ["-m addrtype ! --dst-type LOCAL -j " + CHAIN]})
-    assert not converge(worlds.backend(nat, family), wanted).plan.actions
+    assert not converge(engine.backend(nat, family), wanted).plan.actions
     assert nat.tried == []
 
 
@@ -107,55 +106,55 @@ def add_conditions(data: t.Any, rules: t.List[str], condition: str) -> None:
         rules[number] += condition
 
 
-@given(worlds.worlds(), st.data(), st.sampled_from([LEFT_OUT, UNREADABLE]))
+@given(engine.random_worlds(), st.data(), st.sampled_from([LEFT_OUT, UNREADABLE]))
 def test_rules_of_our_chain_that_iptables_does_not_print_are_replaced(
     world: World, data: t.Any, condition: str
 ) -> None:
     chains = copy.deepcopy(world.chains)
     add_conditions(data, chains.get(CHAIN, []), condition)
     nat = Nat(chains=chains)
-    change = converge(worlds.backend(nat, world.family), world.wanted)
-    worlds.assert_holds(nat.chains, world.wanted)
+    change = converge(engine.backend(nat, world.family), engine.wanted(world))
+    worlds.assert_holds(nat.chains, world.policy, world.family)
     assert change.plan.after == listing(nat.chains)
-    assert not converge(worlds.backend(nat, world.family), world.wanted).plan.actions
+    assert not converge(engine.backend(nat, world.family), engine.wanted(world)).plan.actions
 
 
-@given(worlds.worlds(), st.data())
+@given(engine.random_worlds(), st.data())
 def test_conditions_that_iptables_does_not_print_in_postrouting_are_taken_into_account(
     world: World, data: t.Any
 ) -> None:
     chains = copy.deepcopy(world.chains)
     add_conditions(data, chains["POSTROUTING"], LEFT_OUT)
     nat = Nat(chains=chains)
-    converge(worlds.backend(nat, world.family), world.wanted)
-    worlds.assert_holds(nat.chains, world.wanted)
+    converge(engine.backend(nat, world.family), engine.wanted(world))
+    worlds.assert_holds(nat.chains, world.policy, world.family)
     assert worlds.others(nat.chains) == worlds.others(chains)
-    assert not converge(worlds.backend(nat, world.family), world.wanted).plan.actions
+    assert not converge(engine.backend(nat, world.family), engine.wanted(world)).plan.actions
 
 
-@given(worlds.worlds(predecessors=False), st.integers(0, 5))
+@given(engine.random_worlds(predecessors=False), st.integers(0, 5))
 def test_an_unreadable_postrouting_keeps_from_nothing_but_the_deletion_of_jumps(world: World, number: int) -> None:
     chains = copy.deepcopy(world.chains)
     chains["POSTROUTING"].insert(min(number, len(chains["POSTROUTING"])), "-j ACCEPT" + UNREADABLE)
     nat = Nat(chains=chains)
-    plan = converge(worlds.backend(nat, world.family), world.wanted).plan
+    plan = converge(engine.backend(nat, world.family), engine.wanted(world)).plan
     rules = nat.chains["POSTROUTING"]
     jumps = [number for number, rule in enumerate(rules) if target(rule) == CHAIN]
     good = [number for number in jumps if worlds.without_comment(rules[number]) == GOOD_JUMP]
     worlds.assert_reachable([rule.replace(UNREADABLE, LEFT_OUT) for rule in rules[: good[0]]])
-    assert nat.chains[CHAIN] == chains.get(CHAIN) or nat.chains[CHAIN] == worlds.healthy(world.wanted)
+    assert nat.chains[CHAIN] == chains.get(CHAIN) or nat.chains[CHAIN] == engine.healthy(world.policy, world.family)
     assert worlds.others(nat.chains) == worlds.others(chains)
     assert len(plan.problems) == len(jumps) - len(good), "jumps with other conditions"
     assert plan.notes
-    assert not converge(worlds.backend(nat, world.family), world.wanted).plan.actions
+    assert not converge(engine.backend(nat, world.family), engine.wanted(world)).plan.actions
 
 
-@given(worlds.worlds(), variants, st.integers(2, 4), st.data())
+@given(engine.random_worlds(), variants, st.integers(2, 4), st.data())
 def test_second_jumps_stay_if_they_directly_follow_and_else_go(
     world: World, variant: str, count: int, data: t.Any
 ) -> None:
     nat = Nat(variant, world.chains)
-    converge(worlds.backend(nat, world.family), world.wanted)
+    converge(engine.backend(nat, world.family), engine.wanted(world))
     rules = nat.chains["POSTROUTING"]
     (first, *_more) = [number for number, rule in enumerate(rules) if target(rule) == CHAIN]
     places = data.draw(st.lists(st.integers(0, len(rules)), min_size=count, max_size=count))
@@ -164,8 +163,8 @@ def test_second_jumps_stay_if_they_directly_follow_and_else_go(
     jumps = [number for number, rule in enumerate(rules) if target(rule) == CHAIN]
     follow = jumps == list(range(jumps[0], jumps[0] + len(jumps)))
     before = list(rules)
-    plan = converge(worlds.backend(nat, world.family), world.wanted).plan
-    worlds.assert_holds(nat.chains, world.wanted)
+    plan = converge(engine.backend(nat, world.family), engine.wanted(world)).plan
+    worlds.assert_holds(nat.chains, world.policy, world.family)
     if follow:
         assert not plan.actions and nat.chains["POSTROUTING"] == before
     else:
@@ -173,15 +172,15 @@ def test_second_jumps_stay_if_they_directly_follow_and_else_go(
         assert len([rule for rule in nat.chains["POSTROUTING"] if target(rule) == CHAIN]) == 1
 
 
-@given(worlds.worlds(), variants, st.booleans())
+@given(engine.random_worlds(), variants, st.booleans())
 def test_chains_to_which_others_lead_are_emptied_and_stay(world: World, variant: str, removal: bool) -> None:
     """In one transaction, which nothing refuses; they go once nothing leads to them."""
     gone = [name for name in (CHAIN, *worlds.PREDECESSORS) if name in world.chains]
     for name in gone:
         world.chains["CNI-0123"].append("-j " + name)
     nat = Nat(variant, world.chains)
-    backend = worlds.backend(nat, world.family)
-    wanted = None if removal else world.wanted
+    backend = engine.backend(nat, world.family)
+    wanted = None if removal else engine.wanted(world)
     done = converge(backend, wanted).plan
     assert len(nat.tried) == len(nat.commits) == bool(done.actions)
     stay = gone if removal else [name for name in gone if name != CHAIN]

@@ -18,7 +18,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from hypothesis import given
 from hypothesis import strategies as st
-from support import worlds
+from support import engine, worlds
 from support.nat import LEFT_OUT, Nat, target
 from support.worlds import CHAIN, JUMP, World
 
@@ -29,7 +29,7 @@ WANTED = from_config(build({}), "ipv4")
 
 def placed(nat: Nat, family: str, position: str) -> Iptables:
     """The backend of a policy with a position."""
-    return worlds.backend(nat, family, position=position)
+    return engine.backend(nat, family, position=position)
 
 
 def barrier(rules: t.Sequence[str]) -> int:
@@ -60,24 +60,26 @@ def assert_placed(rules: t.Sequence[str], position: str) -> None:
         assert jump >= min(there[-1] + 1, reach)
 
 
-@given(worlds.worlds(), variants, positions)
+@given(engine.random_worlds(), variants, positions)
 def test_whatever_the_table_holds_the_jump_ends_where_it_belongs(world: World, variant: str, position: str) -> None:
     nat = Nat(variant, world.chains)
-    change = converge(placed(nat, world.family, position), world.wanted)
-    worlds.assert_holds(nat.chains, world.wanted)
+    change = converge(placed(nat, world.family, position), engine.wanted(world))
+    worlds.assert_holds(nat.chains, world.policy, world.family)
     assert worlds.others(nat.chains) == worlds.others(world.chains), "another program's rule was lost or moved"
     assert_placed(nat.chains["POSTROUTING"], position)
     assert len(nat.tried) == bool(change.plan.actions)
     shown = [line for line in change.plan.after if line.startswith("-A POSTROUTING")]
     assert shown == ["-A POSTROUTING " + rule for rule in nat.chains["POSTROUTING"]], "the diff is not what happened"
-    assert not converge(placed(nat, world.family, position), world.wanted).plan.actions, "it does not come to rest"
+    assert not converge(placed(nat, world.family, position), engine.wanted(world)).plan.actions, (
+        "it does not come to rest"
+    )
 
 
-@given(worlds.worlds(), variants, positions)
+@given(engine.random_worlds(), variants, positions)
 def test_a_position_adds_nothing_but_a_move(world: World, variant: str, position: str) -> None:
     kept, moved = Nat(variant, copy.deepcopy(world.chains)), Nat(variant, copy.deepcopy(world.chains))
-    plain = converge(worlds.backend(kept, world.family), world.wanted).plan
-    plan = converge(placed(moved, world.family, position), world.wanted).plan
+    plain = converge(engine.backend(kept, world.family), engine.wanted(world)).plan
+    plan = converge(placed(moved, world.family, position), engine.wanted(world)).plan
     moves = [action for action in plan.actions if action.kind == ActionKind.JUMP_POSITIONED]
     rest = [action for action in plan.actions if action not in moves]
     # Of jumps that directly follow it, none is moved along.
@@ -96,7 +98,7 @@ RULES = {
     "all": "-j MASQUERADE",
     "jump": JUMP,
 }
-CHAINS = {"cali-POSTROUTING": [], "KUBE-POSTROUTING": [], "OTHER": [], CHAIN: worlds.healthy(WANTED)}
+CHAINS = {"cali-POSTROUTING": [], "KUBE-POSTROUTING": [], "OTHER": [], CHAIN: engine.healthy({})}
 
 
 def table(*names: str) -> Nat:

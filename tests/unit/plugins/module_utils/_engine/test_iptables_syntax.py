@@ -30,11 +30,12 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     Skip,
     from_config,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from hypothesis import given
 from hypothesis import strategies as st
-from support import worlds
+from support import engine, worlds
 
 TEN = Exempt(ipaddress.ip_network("10.0.0.0/8"), "RETURN")
 PORTS = PortRange(1024, 29999)
@@ -43,7 +44,7 @@ EVERYTHING_OF_TEN = Exempt(ALL, "RETURN", TEN.network)
 TO_42 = Masquerade("tcp", PortRange(42, 42), source=TEN.network, interface="eth0")
 
 
-@given(worlds.configs, worlds.families)
+@given(engine.configs, worlds.families)
 def test_every_rule_is_read_back_from_how_it_is_written(config: t.Any, family: str) -> None:
     rules = from_config(config, family).rules
     assert tuple(parse_rule(render_rule("C", rule), family) for rule in rules) == rules
@@ -148,7 +149,7 @@ def test_what_we_could_not_have_meant_is_no_rule(spec: str) -> None:
 def test_probabilities_are_written_with_the_digits_that_iptables_prints(
     ports: t.Tuple[PortRange, ...], shares: t.List[str]
 ) -> None:
-    rules = from_config(worlds.Config((), to_ports=ports), "ipv4").masquerade[: len(ports)]
+    rules = from_config(Config((), to_ports=ports), "ipv4").masquerade[: len(ports)]
     written = [tokenise(render_rule("C", rule)) for rule in rules]
     assert [line[line.index("--probability") + 1] for line in written[:-1]] == shares
     assert [line[line.index("--to-ports") + 1] for line in written] == [str(part) for part in ports]
@@ -202,13 +203,13 @@ def test_what_a_rule_of_postrouting_does_to_our_jump(spec: str, target: str, is_
 
 def test_counters_separate_exempt_and_masqueraded_and_omit_the_rest() -> None:
     """Packets that are left to later rules are neither."""
-    config = worlds.Config((ipaddress.ip_network("10.0.0.0/8"),), to_ports=(PORTS,), exemption="accept")
+    config = Config((ipaddress.ip_network("10.0.0.0/8"),), to_ports=(PORTS,), exemption="accept")
     rules = from_config(config, "ipv4").rules
     counted = ["-N C"]
     for number, rule in enumerate(rules):
         counted.append(render_rule("C", rule).replace(" -j ", " -c %d %d -j " % (10**number, 2 * 10**number)))
     listing = Outcome(0, "\n".join(counted) + "\n", "")
-    backend = Iptables(worlds.iptables(lambda argv, **_how: listing, "iptables_nft", "ipv4", "iptables"), Managed("C"))
+    backend = Iptables(engine.iptables(lambda argv, **_how: listing, "iptables_nft", "ipv4", "iptables"), Managed("C"))
     kinds = [type(rule) for rule in rules]
     assert kinds == [Guard] * 2 + [Skip, Exempt] * 2 + [Masquerade] * 4
     assert backend.counters() == Counters(101000, 202000, 1111000000, 2222000000)

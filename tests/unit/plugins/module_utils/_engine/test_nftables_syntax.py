@@ -17,10 +17,10 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import FAMILIES
 from hypothesis import given
 from hypothesis import strategies as st
-from support import worlds
+from support import engine, worlds
 
 exemptions = st.sampled_from(["return", "accept", "enforce"])
-policies = st.builds(lambda config, exemption: config._replace(exemption=exemption), worlds.configs, exemptions)
+policies = st.builds(lambda config, exemption: config._replace(exemption=exemption), engine.configs, exemptions)
 
 #: What nft 0.9.8, 1.0.6 and 1.1.3 print, byte for byte, with -n -s.
 PRINTED = """\

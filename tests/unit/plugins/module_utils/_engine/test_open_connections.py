@@ -29,7 +29,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.routes import LOCAL, UNICAST
 from hypothesis import given
 from hypothesis import strategies as st
-from support import worlds
+from support import engine, worlds
 from support.machine import Machine
 from support.rule_match import applies
 
@@ -144,8 +144,8 @@ FIXED = {4: (number("192.0.2.7"), number("192.0.2.9")), 6: (number("2001:db8::7"
 
 
 @given(
-    st.none() | worlds.narrow_configs,
-    st.none() | worlds.narrow_configs,
+    st.none() | engine.narrow_configs,
+    st.none() | engine.narrow_configs,
     st.lists(st.tuples(ends, ends, services, st.integers(0, 3)), min_size=1, max_size=8),
     st.sampled_from(["eth0", "eth1", "bond0", "wlan0"]),
     worlds.families,

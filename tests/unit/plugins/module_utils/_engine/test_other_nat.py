@@ -10,9 +10,7 @@ import typing as t
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.other_nat import remarks as remarks_on
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
-from support import worlds
+from support import engine
 from support.nat import Nat
 from support.worlds import CHAIN, JUMP
 
@@ -23,11 +21,11 @@ TAKES = "matching traffic bypasses the managed chain"
 def remarks(
     before: t.Sequence[str], behind: t.Sequence[str], exemption: str = "return", policy: str = "ACCEPT"
 ) -> t.List[str]:
-    wanted = from_config(build({"exemption": exemption}), "ipv4")
-    chains = {CHAIN: worlds.healthy(wanted), "POSTROUTING": [*before, JUMP, *behind], "KUBE-POSTROUTING": [], "X": []}
+    asked = {"exemption": exemption}
+    chains = {CHAIN: engine.healthy(asked), "POSTROUTING": [*before, JUMP, *behind], "KUBE-POSTROUTING": [], "X": []}
     nat = Nat(chains=chains)
     nat.policy = policy
-    plan = converge(worlds.backend(nat), wanted).plan
+    plan = converge(engine.backend(nat), engine.ruleset(asked)).plan
     assert not plan.actions
     return list(remarks_on(plan.others, exemption))
 

@@ -13,10 +13,9 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import reconcile as reconcile_module
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import run_lock
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result, reconcile
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
-from support import worlds
+from support import engine, worlds
 from support.machine import FAMILIES, LEGACY, NFT, Machine
 from support.worlds import CHAIN, JUMP
 
@@ -30,7 +29,7 @@ def sync(machine: Machine, present: bool = True, check: bool = False, **options:
 
 def fill(machine: Machine, variant: str, family: str, **options: t.Any) -> None:
     """Rules of ours, and some of another program, in one table."""
-    ours = worlds.healthy(from_config(build(options), family))
+    ours = engine.healthy(options, family)
     machine.put(variant, family, IP_MASQ_AGENT=ours, OTHER=["-p udp -j RETURN"], POSTROUTING=["-j OTHER", JUMP])
 
 
@@ -44,7 +43,7 @@ def test_both_families_are_kept_and_a_second_run_changes_nothing(machine: Machin
     assert (first.changed, first.errors, first.backend, first.version) == (True, (), NFT, "1.8.9")
     assert [(change.backend, change.family) for change in first.changes] == [(NFT, "ipv4"), (NFT, "ipv6")]
     for family in FAMILIES:
-        worlds.assert_holds(machine.nat[NFT, family].chains, from_config(build(DUAL), family))
+        worlds.assert_holds(machine.nat[NFT, family].chains, DUAL, family)
     second = sync(machine, **DUAL)
     assert not second.changed and machine.writes() == [(NFT, "ipv4"), (NFT, "ipv6")]
 
@@ -60,7 +59,7 @@ def test_a_family_that_fails_does_not_stop_the_other_and_is_not_hidden(
 ) -> None:
     machine.broken.add((NFT, broken))
     done = sync(machine, **DUAL)
-    worlds.assert_holds(machine.nat[NFT, works].chains, from_config(build(DUAL), works))
+    worlds.assert_holds(machine.nat[NFT, works].chains, DUAL, works)
     (error,) = done.errors
     assert error.startswith(broken + ": ") and "Operation not supported" in error
     assert done.changed and [change.family for change in done.changes] == [works]
@@ -182,7 +181,7 @@ def test_a_chain_of_an_earlier_name_is_replaced_in_the_same_transaction(machine:
     done = sync(machine, masq_chain=CHAIN)
     assert machine.writes() == [(NFT, "ipv4")] * 2
     assert "OLD" not in machine.nat[NFT, "ipv4"].chains
-    worlds.assert_holds(machine.nat[NFT, "ipv4"].chains, from_config(build({}), "ipv4"))
+    worlds.assert_holds(machine.nat[NFT, "ipv4"].chains, {})
     assert "chain of an earlier agent removed" in [action.action for action in done.changes[0].plan.actions]
 
 
@@ -190,7 +189,7 @@ def test_earlier_chains_that_jump_to_each_other_are_replaced_together(machine: M
     jumps = ["-j IP-MASQ", "-j NON-MASQUERADE-DAEMON"]
     machine.put(NFT, "ipv4", IP_MASQ=["-j RETURN"], NON_MASQUERADE_DAEMON=["-j IP-MASQ"], POSTROUTING=jumps)
     assert sync(machine).errors == ()
-    worlds.assert_holds(machine.nat[NFT, "ipv4"].chains, from_config(build({}), "ipv4"))
+    worlds.assert_holds(machine.nat[NFT, "ipv4"].chains, {})
 
 
 @pytest.mark.parametrize("name", ["KUBE-POSTROUTING", "CNI-0123", "cali-POSTROUTING"])

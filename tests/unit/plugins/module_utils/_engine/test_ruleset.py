@@ -26,11 +26,10 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     from_rules,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import FAMILIES
 from hypothesis import given
 from hypothesis import strategies as st
-from support import worlds
+from support import engine, worlds
 
 RFC1918 = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]
 RESERVED = RFC1918 + ["100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15"]
@@ -169,10 +168,10 @@ def test_ports_are_shared_by_the_size_of_the_ranges_for_each_protocol(
 
 
 @given(st.lists(worlds.port_ranges, min_size=1, max_size=6))
-def test_every_range_gets_its_share_of_all_connections(ranges: t.List[PortRange]) -> None:
-    config = build({"to_ports": [str(ports) for ports in ranges]})
-    total, left = sum(ports.size for ports in ranges), 1.0
-    for rule, ports in zip(from_config(config, "ipv4").masquerade, ranges):
+def test_every_range_gets_its_share_of_all_connections(ranges: t.List[str]) -> None:
+    config = build({"to_ports": ranges})
+    total, left = sum(ports.size for ports in config.to_ports), 1.0
+    for rule, ports in zip(from_config(config, "ipv4").masquerade, config.to_ports):
         share = left * (1 if rule.share is None else rule.share / SHARE_UNIT)
         assert share == pytest.approx(ports.size / total, abs=1e-8)
         left -= share
@@ -212,7 +211,7 @@ def test_order_duplicates_and_overlaps_mean_nothing_all_else_does(
         assert other.means(one) is same
 
 
-@given(worlds.configs, worlds.families)
+@given(engine.configs, worlds.families)
 def test_covered_ranges_go_and_no_address_changes_its_verdict(config: t.Any, family: str) -> None:
     ruleset = from_config(config, family)
     version = {"ipv4": 4, "ipv6": 6}[family]
@@ -224,7 +223,7 @@ def test_covered_ranges_go_and_no_address_changes_its_verdict(config: t.Any, fam
     assert not any(a != b and a.subnet_of(b) for a in ruleset.exempt for b in ruleset.exempt)
 
 
-@given(worlds.configs, worlds.families)
+@given(engine.configs, worlds.families)
 def test_rules_give_back_the_ruleset(config: t.Any, family: str) -> None:
     ruleset = from_config(config, family)
     assert ruleset.means(from_rules(ruleset.rules))

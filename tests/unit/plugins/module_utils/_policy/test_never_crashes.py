@@ -159,7 +159,7 @@ valid = st.fixed_dictionaries(
         "nomasqAllReservedRanges": st.booleans(),
         "masqChain": st.from_regex(r"\AMASQ[A-Za-z0-9_.-]{0,20}\Z"),
         "randomFully": st.booleans(),
-        "toPorts": st.just("") | st.lists(worlds.port_ranges.map(str), min_size=1, max_size=3),
+        "toPorts": st.just("") | st.lists(worlds.port_ranges, min_size=1, max_size=3),
         "backend": st.sampled_from(config.BACKENDS[:1] + config.BACKENDS[-1:]),
         "exemption": st.sampled_from(config.EXEMPTIONS),
     },

@@ -1,0 +1,71 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The code under test beside C(worlds): policies as its values, and its iptables backend over a simulated table."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Managed
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Tool
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import Iptables
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_rule
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_tool import IptablesTool
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+
+from . import worlds
+from .nat import Nat
+
+configs = worlds.policies.map(build)
+narrow_configs = worlds.narrow_policies.map(build)
+
+
+def ruleset(policy: worlds.Policy, family: str = "ipv4") -> Ruleset:
+    """Return what a policy asks for."""
+    return from_config(build(policy), family)
+
+
+def wanted(world: worlds.World) -> Ruleset:
+    """Return what the policy of a world asks for."""
+    return ruleset(world.policy, world.family)
+
+
+def healthy(policy: worlds.Policy, family: str = "ipv4") -> t.List[str]:
+    """Return the rules of a chain as we write it."""
+    prefix = "-A %s " % worlds.CHAIN
+    return [render_rule(worlds.CHAIN, rule)[len(prefix) :] for rule in ruleset(policy, family).rules]
+
+
+def random_worlds(predecessors: bool = True) -> t.Any:
+    """Return the strategy C(worlds.worlds) with chains that the code under test has written."""
+    return worlds.worlds(healthy, predecessors)
+
+
+class _Iptables(IptablesTool):
+    """Iptables in a network namespace, real or simulated, in which there is a nat table and no other."""
+
+    def has_table(self, name: str) -> bool:
+        return name == "nat"
+
+
+def iptables(
+    run: t.Any, variant: str, family: str, path: str, version: t.Tuple[int, ...] = (1, 8, 9), lock_timeout: int = 5
+) -> IptablesTool:
+    """The collection's iptables tool, over a runner."""
+    return _Iptables(run, variant, family, Tool(path, version), lock_timeout)
+
+
+def backend(
+    nat: Nat, family: str = "ipv4", lock_timeout: int = 5, adopt: bool = True, position: str = "keep"
+) -> Iptables:
+    """The backend under test on a simulated table."""
+    command = "/usr/sbin/" + ("iptables" if family == "ipv4" else "ip6tables")
+    is_nft = nat.variant == "iptables_nft"
+    return Iptables(
+        iptables(nat.run, nat.variant, family, command, lock_timeout=lock_timeout),
+        Managed(worlds.CHAIN, position, adopt),
+        kernel=nat if is_nft else None,
+        mangle=nat.mangle if is_nft else None,
+    )
