@@ -160,7 +160,7 @@ async def core_environment(job: Job, series: str, version: Version, release: str
 
 
 def _ask_core(folder: Path) -> Core:
-    asked = [folder / "bin/python", "-c", _ASK_CORE, _packages(folder)]
+    asked = [str(folder / "bin/python"), "-c", _ASK_CORE, str(_packages(folder))]
     answer = subprocess.run(asked, capture_output=True, text=True, check=True).stdout
     release, for_controllers, for_nodes = answer.split()
     return Core(release, folder, tuple(for_controllers.split(",")), tuple(for_nodes.split(",")))

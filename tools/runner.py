@@ -58,7 +58,7 @@ class Tally(t.NamedTuple):
     failed: int = 0
     skipped: int = 0
 
-    def __add__(self, other: tuple) -> Tally:
+    def __add__(self, other: t.Iterable[int]) -> Tally:  # type: ignore[override]
         return Tally(*(mine + its for mine, its in zip(self, other)))
 
     def __str__(self) -> str:
@@ -171,7 +171,7 @@ class Job:
         report.unlink(missing_ok=True)
         self.say("--- " + title)
         own = ("-o", "cache_dir=.cache/pytest/" + name, "--junitxml=%s" % report)
-        status = await self.run(python, "-m", "pytest", "-q", *own, *arguments, root=root, **COMPILED, **env)
+        status = await self.run(python, "-m", "pytest", "-q", *own, *arguments, root=root, cwd=ROOT, **COMPILED, **env)
         tally = Tally()
         if report.exists():
             for suite in ElementTree.parse(report).getroot().iter("testsuite"):
@@ -223,7 +223,7 @@ async def perform(jobs: t.Sequence[Job], at_once: int) -> None:
     assert here is not None
 
     def stop(number: int) -> None:
-        if not here.cancelling():
+        if not here.cancelling():  # type: ignore[attr-defined] # Python 3.11
             here.cancel(signal.Signals(number).name)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -237,7 +237,7 @@ async def perform(jobs: t.Sequence[Job], at_once: int) -> None:
         job.show()
         say("=== %d of %d ended: %s" % (next(count), len(jobs), job))
 
-    async with asyncio.TaskGroup() as group:
+    async with asyncio.TaskGroup() as group:  # type: ignore[attr-defined] # Python 3.11
         tasks = [group.create_task(one(job)) for job in jobs]
         while min(at_once, len(jobs)) == 1 and not all(task.done() for task in tasks):
             for job in jobs:

@@ -70,13 +70,13 @@ def jobs(wanted: Wanted) -> t.List[Job]:
             ):
                 title = "unit tests with ansible-core %s, Python %s" % (series, dotted(version))
                 made.append(Job("units", title, functools.partial(_units, series, version)))
-    for part, key, title, work in (
+    for part, key, title, test in (
         ("nodes", "unit", "unit tests of the node side", _node),
         ("kernel", "kernel", "kernel tests", _kernel),
     ):
         for version in _ends_first(wanted.pythons):
             if part in wanted.parts and not (wanted.missing and key in known["nodes"].get(dotted(version), {})):
-                made.append(Job(part, "%s, Python %s" % (title, dotted(version)), functools.partial(work, version)))
+                made.append(Job(part, "%s, Python %s" % (title, dotted(version)), functools.partial(test, version)))
     return made
 
 

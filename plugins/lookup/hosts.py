@@ -73,7 +73,7 @@ class LookupModule(LookupBase):
             )
         if problems:
             raise AnsibleLookupError("; ".join(problems))
-        patterns = self._flatten([self._templar.template(variables[NAME])])
+        patterns: t.List[str] = self._flatten([self._templar.template(variables[NAME])])
         if not only_shown:
             self._demand_a_match(patterns, variables["groups"])
         return patterns

@@ -117,7 +117,8 @@ class _Scanner:
         if self._text[at : at + 1] != '"':
             self.refuse(at, "a key in quotes")
         try:
-            return json.decoder.scanstring(self._text, at + 1, True)
+            # No type stub knows it.
+            return t.cast(t.Tuple[str, int], json.decoder.scanstring(self._text, at + 1, True))  # type: ignore[attr-defined]
         except ValueError:
             self.refuse(at, "text in quotes")
 

@@ -216,7 +216,9 @@ def _add(text: str, number: int, ranges: t.Sequence[Network]) -> str:
 
 def _wider(one: Network, other: Network) -> bool:
     """Whether a network is a larger one that contains the other."""
-    return one.version == other.version and one.prefixlen < other.prefixlen and other.subnet_of(one)
+    if one.version != other.version or one.prefixlen >= other.prefixlen:
+        return False
+    return other.subnet_of(one)  # type: ignore[arg-type]
 
 
 def _for_family(plugin: _Plugin, version: int) -> t.Optional[_Policy]:

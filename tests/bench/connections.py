@@ -51,7 +51,7 @@ class _Node(t.NamedTuple):
     ns: Namespace
     device: str
     #: connections in one burst; fewer where each takes long
-    count: int
+    burst: int
 
 
 def measure(plan: Plan) -> t.Iterator[Row]:
@@ -164,7 +164,7 @@ def _rules(ns: Namespace, name: str, backend: str, policy: t.Optional[t.Mapping[
 
 
 def _flood(plan: Plan, pod: Inside, nodes: t.Sequence[_Node]) -> t.Dict[str, t.List[float]]:
-    order = [(node.device, node.count) for node in nodes]
+    order = [(node.device, node.burst) for node in nodes]
     rows: t.List[t.List[float]] = []
     open_rows: t.List[t.List[float]] = []
     blocks = max(1, plan.rounds * _BURSTS_A_ROUND // _BLOCK)
@@ -195,8 +195,8 @@ def _check(outside: Namespace, nodes: t.Sequence[_Node], rounds: int) -> None:
         if "counter" in each
     ]
     # Each packet is sent twice: as the first one of its connection, and as one of an open connection.
-    plain = sum(2 * node.count * rounds for node in nodes if node.name == _NONE)
-    hidden = sum(2 * node.count * rounds for node in nodes) - plain
+    plain = sum(2 * node.burst * rounds for node in nodes if node.name == _NONE)
+    hidden = sum(2 * node.burst * rounds for node in nodes) - plain
     if seen != [hidden, plain]:
         raise RuntimeError("%s packets came masqueraded and as they were, not %s" % (seen, [hidden, plain]))
 

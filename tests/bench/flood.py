@@ -117,7 +117,7 @@ def _undisturbed() -> t.Iterator[None]:
         os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
 
 
-def _timed(fd: int, messages: ctypes.Array, first: int, end: int) -> float:
+def _timed(fd: int, messages: ctypes.Array[t.Any], first: int, end: int) -> float:
     size, base = ctypes.sizeof(_Message), ctypes.addressof(messages)
     started = time.perf_counter_ns()
     while first < end:

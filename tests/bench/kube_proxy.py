@@ -124,7 +124,7 @@ def nftables(known: t.Sequence[Service]) -> str:
 
     for number, one in enumerate(known):
         title = "default/service-%d/tcp/http" % number
-        ends = []
+        ends: t.List[str] = []
         for pod in one.pods:
             end = "endpoint-%08X-%s__%s/8080" % (number, title, pod)
             chain(end, "ip saddr %s jump mark-for-masquerade" % pod, "meta l4proto tcp dnat to %s:8080" % pod)

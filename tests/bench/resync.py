@@ -50,7 +50,9 @@ def _of_size(plan: Plan, backend: str, size: int, empty: Inside, full: Inside) -
     }
     if backend != rules.NFTABLES:
         commands["rewrite"] = (empty, empty.call(installed.rewrite, backend))
-    series = {name: functools.partial(node.call, meter.spend, command) for name, (node, command) in commands.items()}
+    series: t.Dict[str, t.Callable[[int], meter.Cost]] = {
+        name: functools.partial(node.call, meter.spend, command) for name, (node, command) in commands.items()
+    }
     agent = reference_agent.binary() if backend != rules.NFTABLES else None
     for node in (empty, full):
         node.call(installed.without_agent, paths[node], True)

@@ -44,7 +44,7 @@ def narrowed(size: int) -> t.Dict[str, t.Any]:
 
     Of each five, four are masqueraded although an exempt range contains them, and one is exempt inside of these.
     """
-    wide = [ipaddress.ip_network(cidr) for cidr in cidrs(size)]
+    wide: t.List[t.Any] = [ipaddress.ip_network(cidr) for cidr in cidrs(size)]
     step = max(size // 800, 1)
     places = [(wide[number * step % size], number // size) for number in range(800)]
     inner = [next(itertools.islice(network.subnets(new_prefix=28), place, None)) for network, place in places]

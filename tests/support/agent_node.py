@@ -229,7 +229,7 @@ class AgentNode:
 
     def files(self) -> t.Set[str]:
         """Every file that lies on the node, and every directory that is named after us."""
-        found = set()
+        found: t.Set[str] = set()
         for folder, folders, files in os.walk(self.root):
             named = [name for name in folders if "ip-masq" in name]
             found.update(os.path.relpath(os.path.join(folder, name), self.root) for name in files + named)

@@ -66,7 +66,8 @@ def observing_writes_nothing(place: Place) -> None:
 
 
 def committing_a_plan_leads_to_what_it_said(place: Place) -> None:
-    for options in ({}, {"to_ports": "1024-2048,4000"}, {"non_masquerade_cidrs": []}):
+    policies: t.Sequence[t.Dict[str, t.Any]] = ({}, {"to_ports": "1024-2048,4000"}, {"non_masquerade_cidrs": []})
+    for options in policies:
         backend, wanted = place.backend(), place.wanted(**options)
         plan = backend.plan(backend.observe(), wanted)
         assert plan.actions and plan.transaction and plan.view.ruleset == wanted

@@ -46,7 +46,7 @@ def _call(name: str, *arguments: t.Union[int, bytes, None]) -> None:
 
 
 def _mount(source: str, target: str, kind: t.Optional[str] = None, flags: int = 0) -> None:
-    _call("mount", source.encode(), target.encode(), kind and kind.encode(), flags, None)
+    _call("mount", source.encode(), target.encode(), kind.encode() if kind else None, flags, None)
 
 
 @functools.lru_cache(maxsize=None)

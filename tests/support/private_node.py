@@ -64,7 +64,7 @@ def reconciled(
     :param actions: rules that it had to add in the first family.
     :param found: what it met there.
     """
-    changes = []
+    changes: t.List[Change] = []
     for family in FAMILIES if config.enable_ipv6 else FAMILIES[:1]:
         view = in_force(config, family)
         plan = Plan(

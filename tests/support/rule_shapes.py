@@ -244,7 +244,8 @@ def route(
         body += netlink.attribute(9, data)
     elif link:
         body += netlink.word(4, link)
-    return body + more.get("extra", b"")
+    extra: bytes = more.get("extra", b"")
+    return body + extra
 
 
 def selector(priority: int, table: int = 254, action: int = 1, version: int = 4, **more: t.Any) -> bytes:
@@ -286,7 +287,8 @@ def selector(priority: int, table: int = 254, action: int = 1, version: int = 4,
             body += netlink.attribute(number, struct.pack("=HH", *more[key]))
     if more.get("l3mdev"):
         body += netlink.attribute(19, b"\1")
-    return body + more.get("extra", b"")
+    extra: bytes = more.get("extra", b"")
+    return body + extra
 
 
 def selectors(version: int = 4) -> t.Tuple[bytes, ...]:

@@ -52,7 +52,7 @@ def strays(source: str, destination: str, port: int = 9) -> t.List[Stray]:
     both = source, destination
     found = [
         make("TCP " + ("+".join(name for bit, name in enumerate(_FLAGS) if flags >> bit & 1) or "no flags"), _TCP,
-             lambda data, flags=flags: _tcp(*both, flags, data, port))
+             functools.partial(_tcp, source, destination, flags, port=port))
         for flags in range(64)
     ]  # fmt: skip
     found += [
@@ -136,7 +136,7 @@ def _sum(data: bytes) -> int:
     total = sum(struct.unpack("!%dH" % (len(data) // 2), data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
+    return int(~total & 0xFFFF)
 
 
 def _checked(source: str, destination: str, protocol: int, body: bytes, at: int, spoil: int = 0) -> bytes:
@@ -193,7 +193,8 @@ def seen(
     :param node_mac: where the pod sends to.
     :param passing: source and destination, by which a last packet passes.
     """
-    last = _frames(*passing, _UDP, _udp(*passing, _MARK + b"%08d" % _LAST, 9), 1)
+    source, destination = passing
+    last = _frames(source, destination, _UDP, _udp(source, destination, _MARK + b"%08d" % _LAST, 9), 1)
     receiver, sender = _FORK.Pipe(duplex=False)
     with contextlib.ExitStack() as stack:
         sock = outside.inside(_listening)

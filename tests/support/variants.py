@@ -255,7 +255,7 @@ def _as_networks(element: t.Any) -> t.List[str]:
     if "prefix" in element:
         return ["%(addr)s/%(len)d" % element["prefix"]]
     first, last = map(ipaddress.ip_address, element["range"])
-    return [str(network) for network in ipaddress.summarize_address_range(first, last)]  # type: ignore[type-var]
+    return [str(network) for network in ipaddress.summarize_address_range(first, last)]
 
 
 VARIANTS = {name: Variant(name) for name in ("iptables_nft", "iptables_legacy")}

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import sys
 import typing as t
 from pathlib import Path
 
 import pytest
+import tomllib
 from support.import_collection import ROOT, location
 
 PLUGINS = location() / "plugins"
@@ -177,6 +179,20 @@ def test_the_generator_of_strange_nodes_is_independent(path: Path) -> None:
         if isinstance(node, ast.ImportFrom):
             inside = node.level == 1
             assert inside or (not node.level and (node.module or "").partition(".")[0] in sys.stdlib_module_names)
+
+
+def test_programs_of_tools_have_no_suffix_and_libraries_have_one() -> None:
+    files = [path for path in (ROOT / "tools").iterdir() if path.is_file()]
+    assert [path.name for path in files if os.access(path, os.X_OK) == bool(path.suffix)] == []
+
+
+def test_every_tool_in_python_is_checked() -> None:
+    """ruff and mypy find files by their suffix."""
+    tools = [path for path in (ROOT / "tools").iterdir() if path.is_file() and not path.suffix]
+    python = {"tools/" + path.name for path in tools if "python" in path.read_text(encoding="utf-8").split("\n", 1)[0]}
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
+    assert python and python == set(settings["ruff"]["extend-include"])
+    assert python <= set(settings["mypy"]["files"])
 
 
 def test_random_policies_do_not_come_from_the_code_under_test() -> None:

@@ -63,7 +63,7 @@ DESTINATION_PORT = "dport"
 #: Targets after which a packet meets no later rule of POSTROUTING.
 FINAL_TARGETS = ("ACCEPT", "RETURN", "MASQUERADE", "SNAT", "NETMAP")
 
-_TOKEN = r'"((?:[^"\\]|\\.)*)"|(\S+)'
+_WORD = r'"((?:[^"\\]|\\.)*)"|(\S+)'
 _BACKSLASHED = r"\\."
 _UNSAFE = r"[^A-Za-z0-9_-]"
 _ESCAPED = r"\\(.)"
@@ -97,7 +97,7 @@ def shown_all(lines: t.Sequence[str]) -> t.Tuple[str, ...]:
 
 def tokenise(line: str) -> t.List[str]:
     """Split one printed rule into its words, quotes resolved as iptables writes them."""
-    return [re.sub(_ESCAPED, r"\1", quoted) if not bare else bare for quoted, bare in re.findall(_TOKEN, line)]
+    return [re.sub(_ESCAPED, r"\1", quoted) if not bare else bare for quoted, bare in re.findall(_WORD, line)]
 
 
 def _quote(text: str) -> str:

@@ -25,7 +25,7 @@ POLL = 0.25
 ANSWERS_WITHIN = 10.0
 
 #: Addresses that mean every address of the node, and one of those to ask at.
-_EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+_EVERY_ADDRESS = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (nothing is bound)
 
 _SETTING = r"(?:^|[\s{,])[\"']?%s[\"']?\s*:\s*[\"']?([0-9A-Fa-f.:]+)"
 

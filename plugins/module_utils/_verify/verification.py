@@ -216,7 +216,7 @@ class _Run:
         self._until = until
         self._progress = progress
         self._addresses = Addresses(twin.state)
-        self._random = random.Random(_SEED)
+        self._random = random.Random(_SEED)  # noqa: S311 (no secret)
         self._model = model
         self._expected = Expected(twin, self._model)
         #: whether packets that were sent before decide about a finding

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -35,7 +36,7 @@ def main() -> None:
         files = [file for file in module.params["files"] if _differs(module.params["dest"], file)]
         module.exit_json(changed=False, files=files, directories=[], symlinks=[])
     dest = module.params["dest"]
-    result = {"changed": True}
+    result: t.Dict[str, t.Any] = {"changed": True}
     if module.params["backup"]:
         result["backup_file"] = dest + ".20261122-100000.bak"
         shutil.copyfile(dest, result["backup_file"])
@@ -43,7 +44,7 @@ def main() -> None:
     module.exit_json(**result)
 
 
-def _differs(folder: str, file: dict) -> bool:
+def _differs(folder: str, file: t.Dict[str, str]) -> bool:
     path = os.path.join(folder, file["dest"])
     with open(path, "rb") as content:
         return hashlib.sha1(content.read()).hexdigest() != file["checksum"]
