@@ -434,6 +434,23 @@ def test_between_syncs_the_script_sees_damage(topology: Topology, variant: Varia
     assert [verdict for verdict, _packets in leak_rules(topology.node, variant, "ipv4")] == ["drop"]
 
 
+def test_status_tells_of_a_chain_that_is_gone(
+    topology: Topology, variant: Variant, family: str, tmp_path: Path
+) -> None:
+    node = AgentNode(topology.node, tmp_path)
+    keys = {"backend": variant.backend, "enableIPv6": True, "sourceCIDRs": PODS}
+    node.configure(**keys)
+    assert node.sync().returncode == 0
+    node.configure(leaks="drop", **keys)
+    before = node.status()
+    assert not before["in_sync"] and before["families"][family]["counters"]["leaked_packets"] == 0
+    assert node.sync().returncode == 0
+    for command in _damages(variant, family)["deleted"]:
+        topology.node.run(*command)
+    assert not node.status()["in_sync"]
+    assert node.sync().returncode == 0 and node.status()["in_sync"]
+
+
 def test_refused_without_the_networks_of_the_pods(ns: Namespace) -> None:
     for leaks in ("count", "drop"):
         done: Result = run_module(ns, leaks=leaks)

@@ -206,7 +206,7 @@ class LeakChain:
         return lines + ["-F " + name for name in unused] + ["-X " + name for name in unused]
 
     def counted(self) -> int:
-        """The packets that rules about leaks have counted; 0 where the policy has no such rules.
+        """The packets that rules about leaks have counted; 0 where there are no such rules.
 
         :raises NodeError: they cannot be read.
         """
@@ -214,6 +214,8 @@ class LeakChain:
             return 0
         done = self._tool.list_chain(self._names[0], "-v", table=TABLE)
         if done.rc != 0:
+            if not self._tool.has_table(TABLE) or self._read(self._names[0]) is None:
+                return 0
             raise self._tool.error("cannot read the counters of the table %s" % TABLE, done)
         lines = [line for line in printed_rules(done.stdout) if LEAK_COMMENT in line]
         found = (re.search(_PACKETS, line) for line in lines)
