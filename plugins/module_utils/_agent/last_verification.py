@@ -20,6 +20,7 @@ class Verification(t.NamedTuple):
 
     ``verified`` is None if some or all packets could not be tested; ``untested`` counts the reasons.
     ``fingerprint`` is that of all that the result depends on; empty if the result must not be used again.
+    ``leaked`` says whether packets without a connection left with an address that the policy hides.
     """
 
     time: float
@@ -29,6 +30,7 @@ class Verification(t.NamedTuple):
     summary: str
     untested: int = 0
     fingerprint: str = ""
+    leaked: bool = False
 
 
 def write(where: Paths, result: Verification) -> None:
@@ -55,6 +57,6 @@ def read(where: Paths) -> t.Optional[Verification]:
         if last.verified not in (True, False, None):
             return None
         last = last._replace(questions=int(last.questions), conflicts=int(last.conflicts), summary=str(last.summary))
-        return last._replace(untested=int(last.untested), fingerprint=str(last.fingerprint))
+        return last._replace(untested=int(last.untested), fingerprint=str(last.fingerprint), leaked=bool(last.leaked))
     except (NodeError, ValueError, TypeError, OverflowError, OSError):
         return None

@@ -63,6 +63,7 @@ def verify(
         # Without a copy of the node nothing is tested, and there is no list of it.
         max(len(found["untested"]), int(found["verified"] is None)),
         found.get("fingerprint") or "",
+        any(True for _one in _leaks(found)),
     )
     not_stored = None
     try:
@@ -82,7 +83,7 @@ def _earlier(where: Paths) -> t.Optional[inspection.Earlier]:
     last = last_verification.read(where)
     if last is None or last.verified is not True or last.untested or last.conflicts or not last.fingerprint:
         return None
-    return inspection.Earlier(last.fingerprint, last.questions, last.time)
+    return inspection.Earlier(last.fingerprint, last.questions, last.time, last.leaked)
 
 
 def _program(where: Paths) -> str:
@@ -108,6 +109,12 @@ def _lines(found: Data, causes: t.Sequence[t.Tuple[Data, str]]) -> t.Iterator[st
         yield "not tested: %s%s" % (one["text"], _where(one["ranges"]))
     told = {one["text"] for one in found["untested"]}
     yield from (line for line in warnings(found) if line not in told)
+    if causes:  # else it is in the first line
+        yield from ("%(severity)s: %(text)s; remedy: %(remedy)s" % one for one in _leaks(found))
+
+
+def _leaks(found: Data) -> t.Iterator[t.Dict[str, str]]:
+    return (one for one in found["health"] if one["code"] == inspection.LEAKS)
 
 
 def _where(ranges: t.Sequence[str]) -> str:

@@ -178,11 +178,12 @@ class Asker:
         return Answer(question, DROPPED)
 
     def _find(self, question: Question, number: int, arrivals: t.Sequence[Arrival]) -> t.Optional[Answer]:
+        error = question.stray and question.protocol.startswith("icmp")  # which nobody answers with another one
         for seen in self._station.received():
-            if seen.number == number and not seen.error:
+            if seen.number == number and seen.error == error:
                 return _answer(question, DELIVERED, seen, None)
         for link, seen in arrivals:
-            if seen.number == number and not seen.error:
+            if seen.number == number and seen.error == error:
                 return _answer(question, SENT, seen, self._interface(link))
         for link, seen in arrivals:
             if seen.number == number:
@@ -202,7 +203,8 @@ def forget_connections() -> None:
 
 
 def _answer(question: Question, outcome: str, seen: packets.Packet, interface: t.Optional[str]) -> Answer:
-    ports = (seen.source_port, seen.port) if seen.protocol not in (packets.ICMP, packets.ICMPV6) else (None, None)
+    without = seen.error or seen.protocol in (packets.ICMP, packets.ICMPV6)
+    ports = (None, None) if without else (seen.source_port, seen.port)
     return Answer(question, outcome, seen.source, ports[0], seen.destination, ports[1], interface)
 
 

@@ -21,6 +21,7 @@ ICMP, TCP, UDP, ICMPV6, SCTP = (PROTOCOLS[name] for name in ("icmp", "tcp", "udp
 
 _ICMP_ECHO, _ICMPV6_ECHO = 8, 128
 _ICMP_ERRORS, _ICMPV6_ERRORS = (3, 4, 5, 11, 12), (1, 2, 3, 4)
+_UNREACHABLE = {ICMP: (3, 3), ICMPV6: (1, 4)}
 _NEIGHBOUR_SOLICITATION, _NEIGHBOUR_ADVERTISEMENT = 135, 136
 _MAGIC = b"kubenode.ip_masq"
 _SYN, _RST, _ACK = 0x02, 0x04, 0x10
@@ -76,14 +77,29 @@ def transport(
 def packet(
     protocol: int, source: str, destination: str, source_port: int, port: int, number: int, stray: bool = False
 ) -> bytes:
-    """Return a whole packet of IPv4 or IPv6; see :func:`transport`."""
+    """Return a whole packet of IPv4 or IPv6; see :func:`transport`.
+
+    :param stray: of ICMP an error about a packet that the destination never sent, instead of an echo request.
+    """
     family = socket.AF_INET6 if ":" in source else socket.AF_INET
     sender, receiver = socket.inet_pton(family, source), socket.inet_pton(family, destination)
-    body = transport(protocol, sender, receiver, source_port, port, number, stray)
+    if stray and protocol in (ICMP, ICMPV6):
+        about = packet(UDP, destination, source, port or 9, source_port, number)
+        body = _unreachable(protocol, sender + receiver, about)
+    else:
+        body = transport(protocol, sender, receiver, source_port, port, number, stray)
     if family == socket.AF_INET6:
         return struct.pack("!IHBB", 6 << 28, len(body), protocol, 64) + sender + receiver + body
     head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(body), 0, 0x4000, 64, protocol, 0) + sender + receiver
     return head[:10] + struct.pack("!H", _checksum(head)) + head[12:] + body
+
+
+def _unreachable(protocol: int, addresses: bytes, about: bytes) -> bytes:
+    """Return the error "port unreachable" about a packet. ``addresses`` are those of the error, packed."""
+    kind, code = _UNREACHABLE[protocol]
+    body = struct.pack("!BBHI", kind, code, 0, 0) + about
+    pseudo = b"" if protocol == ICMP else addresses + struct.pack("!II", len(body), protocol)
+    return body[:2] + struct.pack("!H", _checksum(pseudo + body)) + body[4:]
 
 
 def frame(receiver: bytes, sender: bytes, kind: int, payload: bytes) -> bytes:

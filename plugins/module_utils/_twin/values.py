@@ -66,7 +66,7 @@ class Question(t.NamedTuple):
     protocol: str = "tcp"
     port: int = 80
     source_port: t.Optional[int] = None
-    #: of TCP a reset of no connection, which conntrack calls invalid
+    #: a packet that conntrack calls invalid: of TCP a reset, of ICMP an error, both of no connection
     stray: bool = False
 
 

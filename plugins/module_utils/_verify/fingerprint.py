@@ -45,7 +45,8 @@ def fingerprint(state: State, policy: Policy, program: str) -> t.Optional[str]:
         made.update(b"%d:" % len(part))
         made.update(part)
     namespace = (place[1].st_dev, place[1].st_ino)
-    made.update(repr((program, place[0], namespace, sorted(policy.entries.items()), policy.pods)).encode())
+    declared = (sorted(policy.entries.items()), policy.pods, policy.leaks, sorted(policy.hidden.items()))
+    made.update(repr((program, place[0], namespace, *declared)).encode())
     return made.hexdigest()
 
 

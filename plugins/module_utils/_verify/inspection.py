@@ -13,7 +13,7 @@ from .._engine import backends
 from .._engine.detect import Node
 from .._engine.fixed_addresses import without_missing
 from .._engine.reconcile import Result, reconcile
-from .._engine.ruleset import Ruleset, exempt_in_the_end, from_config
+from .._engine.ruleset import COUNT, DROP, IGNORE, Ruleset, exempt_in_the_end, from_config
 from .._errors import ConfigError, NodeError
 from .._policy.policy import Config
 from .._policy.values import Network, parse_cidr
@@ -28,6 +28,9 @@ Data = t.Dict[str, t.Any]
 
 #: Where the policy comes from.
 FROM_OPTIONS, FROM_AGENT, FROM_RULES, NOWHERE = "options", "agent", "active rules", "none"
+
+#: The code of the finding that packets without a connection leave with an address that the policy hides.
+LEAKS = "leaks"
 
 #: Seconds for the copy of a node, at most, and for each part of a verification, at least.
 _COPY_SECONDS, _LEAST = 60.0, 5.0
@@ -53,11 +56,15 @@ class ComparedPolicy(t.NamedTuple):
 
 
 class Earlier(t.NamedTuple):
-    """A verification that tested everything and found all traffic to match the policy; ``time`` since the epoch."""
+    """A verification that tested everything and found all traffic to match the policy; ``time`` since the epoch.
+
+    ``leaked`` says whether packets without a connection left with an address that the policy hides.
+    """
 
     fingerprint: str
     questions: int
     time: float
+    leaked: bool = False
 
 
 class Storage(t.NamedTuple):
@@ -191,11 +198,18 @@ def _verdict(
     causes = explanations.causes(found["conflicts"])
     if causes:
         return False, "%s, not all as declared: %s%s" % (asked, causes[0][1], _more(causes))
+    leaks = _leaks_in_short(rulesets) if any(one.code == LEAKS for one in findings) else ""
     missed = found["untested"]
     if missed:
         tested = "%s, as declared; " % asked if found["questions"] else ""
-        return None, "%snot tested: %s%s" % (tested, missed[0]["text"], _more(missed))
-    return True, "%s, all as declared%s" % (asked, _since(found.get("asked_at")))
+        return None, "%snot tested: %s%s%s" % (tested, missed[0]["text"], _more(missed), leaks)
+    everything = "as declared" + leaks if leaks else "all as declared"
+    return True, "%s, %s%s" % (asked, everything, _since(found.get("asked_at")))
+
+
+def _leaks_in_short(rulesets: t.Mapping[str, Ruleset]) -> str:
+    counted = any(ruleset.leaks == COUNT for ruleset in rulesets.values())
+    return "; invalid packets leave with the pod's address%s: see leaks" % (", and are counted" if counted else "")
 
 
 def _since(asked_at: t.Optional[float]) -> str:
@@ -308,6 +322,7 @@ def _ask(
         if earlier and earlier.fingerprint == mark and not wanted.destinations:
             found["questions"], found["asked_at"] = earlier.questions, earlier.time
             found["limits"] = [one._asdict() for one in state.unseen]
+            yield from _leak_health(declared, earlier.leaked)
             yield from _ipv6_health(policy, rulesets, state)
             return
         copy = twin.build(state, node.run, _COPY_SECONDS if until is None else min(_left(until), _COPY_SECONDS))
@@ -335,6 +350,7 @@ def _ask(
             # What only the copy lacks is not known without one.
             found["fingerprint"] = mark if copy.unseen == copy.state.unseen else None
             yield from _report_health(report)
+            yield from _leak_health(declared, bool(report.leaked))
     found["limits"] = [one._asdict() for one in copy.unseen]
     yield from _ipv6_health(policy, rulesets, copy.state)
 
@@ -367,11 +383,20 @@ def _report_health(report: verification.Report) -> t.Iterator[Health]:
         )
     for missed in report.untested:
         yield Health("not_tested", WARNING, "not tested: %s" % missed.text, "")
-    if report.leaked:
-        yield Health(
-            "leaks",
-            INFO,
-            "packets that conntrack calls invalid leave with the pod's address (%d of %d sent): no NAT rule sees them"
-            % (report.leaked, report.stray),
-            "",
-        )
+
+
+def _leak_health(declared: promises.Policy, leaked: bool) -> t.Iterator[Health]:
+    if leaked:
+        yield Health(LEAKS, INFO, _LEAKED + _LEAKED_WORDS[declared.leaks][0], _LEAKED_WORDS[declared.leaks][1])
+
+
+_LEAKED = (
+    "packets that conntrack calls invalid, such as a late RST or an ICMP error, leave with the pod's address, because "
+    "no rule of NAT sees them"
+)
+#: What becomes of them, and the remedy, by the option leaks.
+_LEAKED_WORDS = {
+    IGNORE: ("", "set leaks to count or drop"),
+    COUNT: ("; they are counted", "set leaks to drop"),
+    DROP: (", if source_cidrs does not contain it", "add the networks of these pods to source_cidrs"),
+}

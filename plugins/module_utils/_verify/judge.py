@@ -185,6 +185,24 @@ def blame(verdict: Verdict, answer: Answer) -> t.Optional[Blame]:
     return Blame(actor.name, actor.remedy + other)
 
 
+def untracked(rule: Rule) -> Blame:
+    """Return the cause where a rule keeps packets from conntrack, so that no rule of type nat sees them."""
+    return Blame(owner(rule).name, _UNTRACKED)
+
+
+def passed(rule: t.Optional[Rule]) -> Blame:
+    """Return the cause where packets without a connection leave although the policy drops them.
+
+    :param rule: that lets them pass; None: none does.
+    """
+    return Blame("none", _NO_CHAIN) if rule is None else Blame(owner(rule).name, _BEFORE)
+
+
+_UNTRACKED = (
+    "the rule keeps packets from connection tracking, so no rule of NAT sees them: narrow it, or set leaks to drop"
+)
+_NO_CHAIN = "no rule drops packets without a connection: ip-masq-agent sync"
+_BEFORE = "the rule lets packets without a connection pass before the rules about leaks are asked: narrow it"
 _NO_RULE = "no rule translates the source address: ip-masq-agent sync; a rule that exempts more may come before it"
 _OTHER_LINK = (
     "the link %s has no address that MASQUERADE could take, and it took %s of %s: set snat to an address of the host "

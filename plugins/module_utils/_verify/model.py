@@ -14,12 +14,12 @@ from .._policy.spans import Spans
 from .._twin import nf_tables
 from .._twin.node_state import State
 from .._twin.trace import RULE, Step
-from .._twin.values import IPTABLES_LEGACY
+from .._twin.values import IPTABLES_LEGACY, PROTOCOLS
 from . import known, legacy_rules, nft_rules, regions, senders, ways, xt_rules
 from .known import BROADCAST, LOCAL
 from .lookups import Lookups
 from .promises import Policy
-from .rules import MAX_PORT, POSTROUTING, SOURCE, WITH_PORTS, RuleTable, chain_of, highest
+from .rules import INVALID, MAX_PORT, POSTROUTING, SET, SOURCE, UNTRACKED, WITH_PORTS, RuleTable, chain_of, highest
 from .senders import Sender
 from .time_limit import left
 from .ways import Declared, Ref, Start, Way, Ways
@@ -30,6 +30,8 @@ _NOT_FORWARDED = {
     6: ("::/64", "fe80::/10", "ff00::/8"),
 }
 _ICMP = {4: 1, 6: 58}
+#: Protocols of packets that conntrack calls invalid which are asked: a reset, an error; see Question.stray.
+STRAYS = ("tcp", "icmp")
 _VERSIONS = {"ip": 4, "ip6": 6}
 
 
@@ -86,15 +88,15 @@ class Model(NodeModel):
         #: destinations to which no packet of a pod is sent on
         self.nowhere = spans.complement(regions.minus(destinations, self.types[LOCAL]), highest(version))
         services = _services(version)
-        starts = [
+        self._starts = [
             Start(sender.link, sender.addresses, destinations, services, traits=traits[sender.link])
             for sender in self.senders
         ]
         self.services = services
-        self.found: Ways = ways.ways(self._node, starts, self._policy, left(until))
+        self.found: Ways = ways.ways(self._node, self._starts, self._policy, left(until))
         self.of_node = senders.of_node(state, version)
         self.own = self._own_ways(regions.minus(destinations, self.types[LOCAL]), left(until))
-        self._late = _late_chains(self.tables)
+        self._late = _late_chains(self.tables, nat=True)
 
     def _own_ways(self, destinations: Spans, seconds: t.Optional[float]) -> Ways:
         """Return the ways of packets that the node itself sends, if the policy is about them."""
@@ -130,6 +132,49 @@ class Model(NodeModel):
                         starts.append(Start(sender.link, source, *region[2:], traits=number))
         return ways.ways(self._node, starts, self._policy, seconds, filters=True)
 
+    def strays(self, hidden: Spans, seconds: t.Optional[float]) -> Ways:
+        """Return the ways of packets that conntrack calls invalid, of all protocols of :data:`STRAYS`.
+
+        No rule of type nat sees them. They are divided by whatever lets some of them pass.
+
+        :param hidden: sources that are meant, and destinations that are not; empty: all.
+        """
+        tables = [
+            table._replace(base={name: base for name, base in table.base.items() if base.kind != "nat"})
+            for table in self.tables
+        ]
+        starts = []
+        for start in self._starts:
+            source = regions.meet(start.source, hidden) if hidden else start.source
+            destination = regions.minus(start.destination, hidden)
+            service = spans.of(span for one in STRAYS for span in self.stray_services(one))
+            if source and destination:
+                starts.append(
+                    start._replace(source=source, destination=destination, service=service, untracked=INVALID)
+                )
+        return ways.ways(self._node._replace(tables=tables), starts, self._policy, seconds, filters=True)
+
+    def stray_services(self, protocol: str) -> Spans:
+        """Return a protocol of :data:`STRAYS` as services."""
+        number = _ICMP[self.version] if protocol == "icmp" else PROTOCOLS[protocol]
+        return ((number << 16 | 1, number << 16 | MAX_PORT),) if number in WITH_PORTS else ((number << 16,) * 2,)
+
+    def last_chance(self, way: Way) -> t.Optional[Ref]:
+        """Return the last rule of a way that could have ended it: behind the hook postrouting, and not of type nat."""
+        chains = _late_chains(self.tables, nat=False)
+        return next((ref for ref in reversed(way.met) if (ref.table, ref.chain) in chains), None)
+
+    def untracks(self, ref: Ref) -> bool:
+        """Return whether a rule keeps packets from conntrack."""
+        if not 0 <= ref.table < len(self.tables):
+            return False
+        return any(
+            branch.action.kind == SET and branch.action.subject == UNTRACKED
+            for rule in self.tables[ref.table].chains.get(ref.chain, ())
+            if rule.number == ref.number
+            for branch in rule.branches
+        )
+
     def late(self, way: Way) -> t.Tuple[Ref, ...]:
         """Return the rules of a way that decide about the source address: those behind the hook postrouting."""
         return tuple(ref for ref in way.met if (ref.table, ref.chain) in self._late)
@@ -164,12 +209,12 @@ def _services(version: int) -> Spans:
     return spans.of([(icmp, icmp), *((number << 16 | 1, number << 16 | MAX_PORT) for number in WITH_PORTS)])
 
 
-def _late_chains(tables: t.Sequence[RuleTable]) -> t.FrozenSet[t.Tuple[int, str]]:
-    """Return the chains that base chains of type nat at postrouting lead to, with the place of their table."""
+def _late_chains(tables: t.Sequence[RuleTable], nat: bool) -> t.FrozenSet[t.Tuple[int, str]]:
+    """Return the chains that base chains at postrouting lead to, with the place of their table: of type nat, or not."""
     return frozenset(
         (number, chain)
         for number, table in enumerate(tables)
         for name, base in table.base.items()
-        if base.kind == "nat" and base.hook == POSTROUTING
+        if (base.kind == "nat") is nat and base.hook == POSTROUTING
         for chain in ways.reachable(table, name)
     )

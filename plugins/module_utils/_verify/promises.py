@@ -9,7 +9,7 @@ import ipaddress
 import typing as t
 
 from .._engine.rule_comments import SKIPPED_COMMENT
-from .._engine.ruleset import Decision, Ruleset, service_number
+from .._engine.ruleset import IGNORE, Decision, Ruleset, service_number
 from .._policy import spans
 from .._policy.values import EXEMPT, SKIP, AddressRange, Network
 from .._system.ip_families import IPV4, IPV6
@@ -45,11 +45,15 @@ class Policy(t.NamedTuple):
 
     ``leaves`` says of a rule that let a packet pass whether the policy leaves that packet to other programs.
     ``pods`` are networks in which all pods of the node lie; empty where that is not known.
+    ``leaks`` is what is done with packets that nat does not see: IGNORE, COUNT, DROP; ``hidden`` are the addresses that
+    they must not show, by IP version; with IGNORE none are.
     """
 
     entries: t.Mapping[int, t.Tuple[Entry, ...]]
     leaves: t.Callable[[Rule], bool] = lambda _rule: False
     pods: t.Tuple[t.Any, ...] = ()
+    leaks: str = IGNORE
+    hidden: t.Mapping[int, spans.Spans] = {}
 
     def promise(
         self, source: str, destination: str, protocol: str, port: int, interface: t.Optional[str] = None
@@ -88,10 +92,14 @@ def policy_of(rulesets: t.Mapping[str, Ruleset], pods: t.Sequence[Network] = ())
     :param rulesets: by family; a family that has none says nothing.
     :param pods: networks in which all pods of the node lie; empty where that is not known.
     """
+    versions = {4 if family == IPV4 else 6: ruleset for family, ruleset in rulesets.items()}
+    watched = {version: ruleset for version, ruleset in versions.items() if ruleset.leaks != IGNORE}
     return Policy(
-        {4 if family == IPV4 else 6: tuple(_entries(ruleset)) for family, ruleset in rulesets.items()},
+        {version: tuple(_entries(ruleset)) for version, ruleset in versions.items()},
         _leaves,
         tuple(pods),
+        next((ruleset.leaks for ruleset in watched.values()), IGNORE),
+        {version: spans.of_networks(ruleset.hidden) for version, ruleset in watched.items()},
     )
 
 

@@ -15,18 +15,20 @@ import random
 import time
 import typing as t
 
+from .._engine.ruleset import DROP
 from .._policy import spans
 from .._policy.spans import Spans
 from .._twin.twin import Twin
-from .._twin.values import NOT_ASKED, PROTOCOLS, SENT, Answer, Question, Rule, Unseen
+from .._twin.values import NOT_ASKED, PROTOCOLS, Answer, Question, Rule, Unseen
 from . import regions
 from .expected import Expected
-from .judge import Addresses, Verdict, blame, is_silent, judge, judge_own
+from .judge import Addresses, Blame, Verdict, blame, is_silent, judge, judge_own, passed, untracked
 from .lookups import Unknown
 from .model import Model
-from .promises import NODE, Policy
+from .promises import NODE, OWN, POD, Policy
 from .regions import Region
 from .rules import WITH_PORTS
+from .strays import Leak, Strays
 from .time_limit import TimeOverError, left, limited
 from .ways import DROPPED as BY_FILTER
 from .ways import TRANSLATED, Way, Ways
@@ -88,15 +90,14 @@ class Untested(t.NamedTuple):
 class Report(t.NamedTuple):
     """The outcome. ``left_out`` counts questions beyond a limit.
 
-    ``stray`` and ``leaked`` count packets that conntrack calls invalid of groups that are masqueraded: those that left
-    the node, and those of them with the address of the pod.
+    ``leaked`` counts packets without a connection that left with an address that the policy hides, where it does not
+    say that they are dropped: that would be a conflict.
     """
 
     questions: int
     left_out: int
     conflicts: t.Tuple[Conflict, ...]
     untested: t.Tuple[Untested, ...]
-    stray: int = 0
     leaked: int = 0
 
 
@@ -160,7 +161,6 @@ def verify(twin: Twin, policy: Policy, limits: Limits = DEFAULT, progress: Progr
         sum(run.left_out for run in runs),
         tuple(conflicts),
         tuple(dict.fromkeys(untested)),
-        sum(run.stray for run in runs),
         sum(run.leaked for run in runs),
     )
 
@@ -208,7 +208,7 @@ class _Run:
     def __init__(
         self, twin: Twin, policy: Policy, model: Model, limit: int, until: t.Optional[float], progress: Progress
     ) -> None:
-        self.asked = self.left_out = self.stray = self.leaked = 0
+        self.asked = self.left_out = self.leaked = 0
         self._twin = twin
         self._policy = policy
         self._version = model.version
@@ -222,6 +222,7 @@ class _Run:
         #: whether packets that were sent before decide about a finding
         self._remembers = False
         self._findings: t.List[_Finding] = []
+        self._strays = Strays(twin, policy, model, self._expected, self._addresses)
         #: ways of which the policy holds in one order of chains of the same priority, and not in another
         self._tied: t.Dict[t.Any, t.List[t.Tuple[Way, Answer]]] = {}
         self._untested: t.Dict[_Reason, t.List[Region]] = {}
@@ -368,20 +369,28 @@ class _Run:
             elif broken:
                 self._findings.append(_Finding(way, *broken[0]))
             for one, verdict in verdicts:
-                if verdict is not None and verdict.promise is not None and verdict.promise.kind == NODE:
+                if verdict is None or verdict.promise is None or not verdict.agrees:
+                    continue
+                if verdict.promise.kind == NODE:
                     self._masqueraded.setdefault((str(verdict.promise), one.interface), one)
 
     def _ask_strays(self) -> None:
-        """Send a packet that conntrack calls invalid for each group that is masqueraded."""
-        questions = [
-            answer.question._replace(protocol="tcp", port=answer.question.port or 80, stray=True)
+        """Send packets that conntrack calls invalid for each group that is masqueraded."""
+        if self._is_late():
+            if self._policy.leaks == DROP:
+                self._miss("time", ())
+            return
+        known = [
+            answer.question
             for answer in self._masqueraded.values()
             if answer.destination == answer.question.destination and not self._is_own(answer.question)
         ]
-        for answer in self._twin.ask(questions) if questions else ():
-            if answer.outcome == SENT:
-                self.stray += 1
-                self.leaked += answer.source == answer.question.source
+        strays = self._strays
+        strays.ask(known, self._seconds())
+        self.asked += strays.asked
+        self.leaked = strays.leaked
+        for code, missed, unknown in strays.missed:
+            self._miss(code, missed, unknown)
 
     def _compare_orders(self) -> None:
         """Note ways whose source address depends on an order of chains that the kernel does not tell."""
@@ -419,6 +428,9 @@ class _Run:
                 continue
             answer = self._explained(members[0].answer)
             cause = blame(verdict, answer)
+            unseen = self._untracking(members[0].way) if verdict.seen in (POD, OWN) else None
+            if unseen is not None and answer.decided_by is None:
+                answer, cause = answer._replace(decided_by=unseen), untracked(unseen)
             if cause is None or any(map(self._policy.leaves, answer.passed)):
                 continue
             key = (verdict, certain, answer.decided_by, cause)
@@ -426,18 +438,54 @@ class _Run:
             affected += [region for finding in members for region in finding.way.regions]
         for (verdict, certain, rule, cause), (affected, example) in causes.items():
             for part in regions.joined(affected):
-                yield Conflict(
-                    ranges=self._ranges([part]),
-                    declared=str(verdict.promise),
-                    seen=verdict.seen,
-                    decided_by=rule,
-                    owner=cause.owner,
-                    severity=ERROR if certain else WARNING,
-                    remedy=cause.remedy,
-                    services=self._services(part),
-                    sources=self._sources([part]),
-                    example=example,
-                )
+                yield self._conflict(part, verdict, certain, rule, cause, self._services(part), example)
+        yield from self._leaks()
+
+    def _leaks(self) -> t.Iterator[Conflict]:
+        """Return what leaves without a connection although the policy drops it."""
+        groups: t.Dict[t.Any, t.Dict[str, t.List[Leak]]] = {}
+        for leak in self._strays.broken:
+            kinds = groups.setdefault((leak.verdict, leak.certain, leak.rule), {})
+            kinds.setdefault(leak.answer.question.protocol, []).append(leak)
+        for (verdict, certain, rule), kinds in groups.items():
+            alike: t.Dict[t.Tuple[Region, ...], t.List[str]] = {}
+            for kind, leaks in kinds.items():
+                # Which ports a kind was sent to is no part of its name.
+                plain = (region._replace(service=(), source_port=()) for leak in leaks for region in leak.regions)
+                alike.setdefault(tuple(regions.joined(plain)), []).append(kind)
+            for parts, names in alike.items():
+                services = tuple(_WITHOUT_CONNECTION[name] for name in names)
+                example = kinds[names[0]][0].answer
+                for part in parts:
+                    yield self._conflict(part, verdict, certain, rule, passed(rule), services, example)
+
+    def _conflict(
+        self,
+        part: Region,
+        verdict: Verdict,
+        certain: bool,
+        rule: t.Optional[Rule],
+        cause: Blame,
+        services: t.Tuple[str, ...],
+        example: Answer,
+    ) -> Conflict:
+        return Conflict(
+            ranges=self._ranges([part]),
+            declared=str(verdict.promise),
+            seen=verdict.seen,
+            decided_by=rule,
+            owner=cause.owner,
+            severity=ERROR if certain else WARNING,
+            remedy=cause.remedy,
+            services=services,
+            sources=self._sources([part]),
+            example=example,
+        )
+
+    def _untracking(self, way: Way) -> t.Optional[Rule]:
+        """Return the rule of a way that keeps its packets from conntrack."""
+        found = next((ref for ref in way.met if self._model.untracks(ref)), None)
+        return None if found is None else self._expected.rule(found)
 
     def _explained(self, wanted: Answer) -> Answer:
         """Return an answer once more, with the rules that decided."""
@@ -486,6 +534,7 @@ class _Run:
             yield Untested(reason.code, text, self._ranges(missed))
 
 
+_WITHOUT_CONNECTION = {"tcp": "tcp without a connection", "icmp": "icmp errors of no connection"}
 _NO_PODS = (
     "IPv%d: no route of the node shows where its pods are: name their networks (--pod-cidrs, pod_cidrs), or verify "
     "again when a pod runs"

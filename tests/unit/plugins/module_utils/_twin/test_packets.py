@@ -92,6 +92,21 @@ def test_a_stray_packet_is_a_reset_of_ours() -> None:
     assert data[33] == 0x04 and seen is not None and seen.number == 77
 
 
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_stray_packet_of_icmp_is_an_error_about_one_of_the_destination(version: int) -> None:
+    source, destination = ADDRESSES[version]
+    protocol, start = (1, 20) if version == 4 else (58, 40)
+    data = packets.packet(protocol, source, destination, 12345, 80, 77, stray=True)
+    seen = packets.read(data)
+    assert seen is not None and (seen.number, seen.error) == (77, True)
+    assert (seen.source, seen.destination) == (source, destination)
+    assert data[start : start + 2] == bytes((3, 3) if version == 4 else (1, 4))
+    about = packets.read(data[start + 8 :])
+    assert about is not None and (about.source, about.destination, about.protocol) == (destination, source, 17)
+    pseudo = b"" if version == 4 else data[8:40] + struct.pack("!II", len(data) - 40, 58)
+    assert packets._checksum(pseudo + data[start:]) == 0
+
+
 def _question(version: int) -> t.Tuple[bytes, int]:
     if version == 4:
         body = struct.pack("!HHBBH", 1, 0x0800, 6, 4, 1) + b"asker!" + bytes((10, 0, 0, 1)) + bytes(6)

@@ -176,3 +176,27 @@ def test_summary_never_says_more_than_was_tested(
     said = inspection._verdict(policy, _RULESETS, [], found)
     assert said[0] is verified and said[1].startswith(summary)
     assert inspection._verdict(policy, {}, [], found) == (None, "not verified: there is no policy")
+
+
+@pytest.mark.parametrize(
+    ("leaks", "missed", "summary"),
+    [
+        ("ignore", [], "10 questions, as declared; invalid packets leave with the pod's address: see leaks"),
+        ("count", [],
+         "10 questions, as declared; invalid packets leave with the pod's address, and are counted: see leaks"),
+        ("drop", [], "10 questions, as declared; invalid packets leave with the pod's address: see leaks"),
+        ("ignore", [{"text": "x"}],
+         "10 questions, as declared; not tested: x; invalid packets leave with the pod's address: see leaks"),
+    ],
+)  # fmt: skip
+def test_summary_says_that_packets_without_a_connection_leave(
+    leaks: str, missed: t.List[t.Dict[str, str]], summary: str
+) -> None:
+    config = build({"leaks": leaks, "source_cidrs": ["10.244.0.0/16"]})
+    policy = inspection.ComparedPolicy(inspection.FROM_AGENT, config)
+    rulesets = {IPV4: from_config(config, IPV4)}
+    found = {"questions": 10, "conflicts": [], "untested": missed}
+    (finding,) = inspection._leak_health(promises.policy_of(rulesets), True)
+    said = inspection._verdict(policy, rulesets, [finding], found)
+    assert said == (None if missed else True, summary)
+    assert not list(inspection._leak_health(promises.policy_of(rulesets), False))

@@ -1,0 +1,186 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a verification says of packets that nat does not see, beside what the world outside sees of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing as t
+from pathlib import Path
+
+import pytest
+from support import strays
+from support.agent_node import AgentNode
+from support.modules import apply, run_module, run_modules
+from support.topology import ADDRESSES, Topology
+from support.variants import Nftables, Variant
+
+PODS = ["10.244.0.0/16", "fd00:10:244::/48"]
+POLICY: t.Dict[str, t.Any] = {
+    "enable_ipv6": True,
+    "non_masquerade_cidrs": ["10.0.0.0/8", "fc00::/7"],
+    "source_cidrs": PODS,
+}
+_INVALID = ("-m", "conntrack", "--ctstate", "INVALID")
+_A = ADDRESSES["ipv4"]
+_SHOWN = "as declared; invalid packets leave with the pod's address"
+
+
+def _tool(variant: Variant, family: str = "ipv4") -> str:
+    if isinstance(variant, Nftables):
+        return "iptables-nft" if family == "ipv4" else "ip6tables-nft"
+    return variant.tool(family)
+
+
+def _verify(topology: Topology, variant: Variant, **options: t.Any) -> t.Dict[str, t.Any]:
+    wanted = {**POLICY, "backend": variant.backend, **options}
+    (found,) = run_modules(topology.node, [{**wanted, "verify": True}], module="ip_masq_info")
+    assert not found.get("failed"), found.get("crashed", found.get("msg"))
+    assert found["untested"] == []
+    return found
+
+
+def _leaks(found: t.Mapping[str, t.Any]) -> t.List[t.Tuple[str, str]]:
+    return [(one["severity"], one["remedy"]) for one in found["health"] if one["code"] == "leaks"]
+
+
+def _outside(topology: Topology, destination: str) -> t.Set[str]:
+    """The names of packets that the world outside saw with the pod's address."""
+    a = ADDRESSES["ipv6" if ":" in destination else "ipv4"]
+    mac = topology.node.run("cat", "/sys/class/net/pods/address").strip()
+    sent = strays.strays(a.pod, destination)
+    seen = strays.seen(topology.pod, mac, topology.outside, sent, (a.pod, a.exempt[-1]))
+    return {one.name for one in sent if a.pod in seen.get(one.number, ())}
+
+
+@pytest.mark.parametrize(
+    ("leaks", "words", "remedy"),
+    [
+        ("ignore", _SHOWN + ": see leaks", "set leaks to count or drop"),
+        ("count", _SHOWN + ", and are counted: see leaks", "set leaks to drop"),
+        ("drop", "all as declared", None),
+    ],
+)
+def test_one_line_says_whether_they_leave(
+    topology: Topology, variant: Variant, leaks: str, words: str, remedy: t.Optional[str]
+) -> None:
+    apply(topology.node, backend=variant.backend, leaks=leaks, **POLICY)
+    found = _verify(topology, variant, leaks=leaks)
+    assert found["verified"] is True and found["conflicts"] == []
+    assert re.match(r"\d+ questions, %s$" % re.escape(words), found["summary"])
+    assert _leaks(found) == ([] if remedy is None else [("info", remedy)])
+    for one in (_A.outside[0], ADDRESSES["ipv6"].outside[0]):
+        assert ("TCP RST" in _outside(topology, one)) == (leaks != "drop")
+
+
+def test_nothing_is_said_where_the_node_drops_them_itself(topology: Topology, variant: Variant) -> None:
+    """As kube-proxy does with iptables, and firewalls do."""
+    apply(topology.node, backend=variant.backend, **POLICY)
+    for family in ("ipv4", "ipv6"):
+        topology.node.run(_tool(variant, family), "-A", "FORWARD", *_INVALID, "-j", "DROP")
+    found = _verify(topology, variant)
+    assert found["summary"].endswith("questions, all as declared") and _leaks(found) == []
+    # To some destinations, and of one protocol: others still leave.
+    tool = _tool(variant)
+    topology.node.run(tool, "-F", "FORWARD")
+    for condition in (("-d", "0.0.0.0/1"), ("-d", "192.0.0.0/2"), ("-p", "icmp")):
+        topology.node.run(tool, "-A", "FORWARD", *condition, *_INVALID, "-j", "DROP")
+    found = _verify(topology, variant)
+    assert found["summary"].endswith(_SHOWN + ": see leaks") and len(_leaks(found)) == 1
+
+
+def test_what_another_rule_lets_pass_breaks_the_promise_to_drop(topology: Topology, variant: Variant) -> None:
+    """With iptables, where a rule in front of the jump takes packets past it; with nftables no rule can."""
+    apply(topology.node, backend=variant.backend, leaks="drop", **POLICY)
+    rule = ("-d", "203.0.113.0/24", "-p", "tcp", "-j", "ACCEPT")
+    topology.node.run(_tool(variant), "-t", "mangle", "-I", "POSTROUTING", *rule)
+    leaking = _outside(topology, _A.outside[0])
+    found = _verify(topology, variant, leaks="drop")
+    if isinstance(variant, Nftables):
+        assert not leaking and found["verified"] is True
+        return
+    assert "TCP RST" in leaking and "ICMP 3/1" not in leaking
+    assert found["verified"] is False and found["in_sync"] is True
+    (one,) = found["conflicts"]
+    assert (one["range"], one["services"]) == ("203.0.113.0/24", ["tcp without a connection"])
+    assert (one["declared"], one["seen"], one["severity"]) == ("node", "pod", "error")
+    assert (one["decided_by"]["chain"], one["decided_by"]["table"]) == ("POSTROUTING", "ip mangle")
+    assert "-d 203.0.113.0/24" in one["decided_by"]["rule"] and "before the rules about leaks" in one["remedy"]
+
+
+def test_a_missing_chain_breaks_the_promise_to_drop(topology: Topology, variant: Variant) -> None:
+    apply(topology.node, backend=variant.backend, **POLICY)
+    found = _verify(topology, variant, leaks="drop")
+    assert found["verified"] is False and found["in_sync"] is False
+    assert {one["remedy"] for one in found["conflicts"]} == {
+        "no rule drops packets without a connection: ip-masq-agent sync"
+    }
+    assert {tuple(one["services"]) for one in found["conflicts"]} == {
+        ("tcp without a connection", "icmp errors of no connection")
+    }
+
+
+def test_what_the_option_is_not_about_is_no_conflict(topology: Topology, variant: Variant) -> None:
+    """Sources beside those of the policy, which a rule of it masquerades: they are not dropped, and not promised."""
+    entry = {"action": "masquerade", "destinations": ["203.0.113.0/24"]}
+    options = {"leaks": "drop", "source_cidrs": ["10.244.1.2/32", PODS[1]], "rules": [entry]}
+    apply(topology.node, backend=variant.backend, **{**POLICY, **options})
+    found = _verify(topology, variant, **options)
+    assert found["verified"] is True and found["conflicts"] == []
+    assert found["summary"].endswith(_SHOWN + ": see leaks")
+    assert _leaks(found) == [("info", "add the networks of these pods to source_cidrs")]
+    for options in ({"leaks": "drop", "skip_marks": ["0"]}, {"leaks": "drop", "except_interfaces": ["eth0"]}):
+        apply(topology.node, backend=variant.backend, **{**POLICY, **options})
+        assert _verify(topology, variant, **options)["conflicts"] == []
+
+
+def test_packets_that_a_rule_does_not_track_are_a_conflict_unless_they_are_dropped(
+    topology: Topology, variant: Variant
+) -> None:
+    chain = "type filter hook prerouting priority -300;\nudp dport 5353 notrack\n"
+    topology.node.run("nft", "-f", "-", stdin="table inet not_tracked {\nchain c {\n%s}\n}\n" % chain)
+    for leaks in ("ignore", "count", "drop"):
+        apply(topology.node, backend=variant.backend, leaks=leaks, **POLICY)
+        found = _verify(topology, variant, leaks=leaks)
+        assert found["verified"] is (leaks == "drop")
+        for one in found["conflicts"]:
+            assert (one["services"], one["seen"], one["decided_by"]["chain"]) == (["udp/5353"], "pod", "c")
+            assert "keeps packets from connection tracking" in one["remedy"] and "set leaks to drop" in one["remedy"]
+
+
+def test_the_agent_says_it_again_from_what_it_stored(topology: Topology, tmp_path: Path) -> None:
+    node = AgentNode(topology.node, tmp_path)
+    node.configure(backend="nftables", nonMasqueradeCIDRs=["10.0.0.0/8"], enableIPv6=True)
+    node.sync()
+    first = node.command("verify", "--json")
+    again = node.command("verify", "--if-changed", "--json")
+    assert first.returncode == again.returncode == 0
+    told = [json.loads(done.stdout) for done in (first, again)]
+    assert told[0]["asked_at"] == told[1]["asked_at"] and _leaks(told[0]) == _leaks(told[1]) != []
+    shown = node.command("verify", "--if-changed").stdout
+    assert shown.count("\n") == 1 and (_SHOWN + ": see leaks (asked at ") in shown
+    assert _SHOWN in node.command("status").stdout
+    topology.node.run("iptables-nft", "-t", "nat", "-A", "POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
+    lines = node.command("verify").stdout.splitlines()
+    assert lines[-1].startswith("info: packets that conntrack calls invalid") and "remedy: set leaks" in lines[-1]
+
+
+def test_a_result_is_not_used_again_for_another_value_of_the_option(topology: Topology, tmp_path: Path) -> None:
+    """The rules of the node are the same: those about leaks are missing, and that nobody repaired."""
+    node = AgentNode(topology.node, tmp_path)
+    node.configure(backend="nftables", nonMasqueradeCIDRs=["10.0.0.0/8"], sourceCIDRs=PODS[:1])
+    node.sync()
+    assert node.command("verify").returncode == 0
+    node.configure(backend="nftables", nonMasqueradeCIDRs=["10.0.0.0/8"], sourceCIDRs=PODS[:1], leaks="drop")
+    done = node.command("verify", "--if-changed")
+    assert done.returncode == 5 and "no rule drops packets without a connection" in done.stdout
+
+
+def test_check_mode_promises_what_a_run_keeps(topology: Topology, variant: Variant) -> None:
+    wanted = {**POLICY, "backend": variant.backend, "leaks": "drop"}
+    planned = run_module(topology.node, check=True, **wanted)
+    assert planned["changed"]
+    apply(topology.node, **wanted)
+    assert _verify(topology, variant, leaks="drop")["verified"] is True
