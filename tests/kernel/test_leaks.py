@@ -21,10 +21,11 @@ from support.agent_node import AgentNode
 from support.flood import Flood
 from support.modules import Result, apply, run_module, run_modules
 from support.namespaces import Namespace
+from support.programs import Programs, is_restore
 from support.prometheus import parse
 from support.strays import Stray
 from support.topology import ADDRESSES, Addresses, Topology
-from support.variants import NFT_FAMILIES, Nftables, Variant, snapshot
+from support.variants import NFT_FAMILIES, VARIANTS, Nftables, Variant, snapshot
 
 FLIPS = int(os.environ.get("IP_MASQ_LEAK_FLIPS", "20"))
 PODS = ["10.244.0.0/16", "fd00:10:244::/48"]
@@ -432,6 +433,76 @@ def test_between_syncs_the_script_sees_damage(topology: Topology, variant: Varia
     node.settle()
     assert node.resync() == []
     assert [verdict for verdict, _packets in leak_rules(topology.node, variant, "ipv4")] == ["drop"]
+
+
+#: What iptables-restore says of the second table where the kernel has no xt_conntrack.
+_NO_MANGLE = (
+    'text=$(cat); case "$text" in *"*mangle"*) echo "iptables-restore: line 2 failed:'
+    ' Extension conntrack revision 0 not supported, missing kernel module?" >&2; exit 1;; esac;'
+    ' printf "%s\\n" "$text" | "$real" "$@"'
+)
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_a_refused_table_mangle_leaves_the_rules_of_nat_and_is_named(
+    ns: Namespace, variant: Variant, family: str, tmp_path: Path
+) -> None:
+    node = AgentNode(ns, tmp_path)
+    programs = Programs(tmp_path)
+    keys = {"backend": variant.backend, "enableIPv6": True, "sourceCIDRs": PODS}
+
+    def nat() -> t.List[str]:
+        return ns.run(variant.tool(family), "-t", "nat", "-S").splitlines()
+
+    def sync() -> t.Tuple[int, str, t.List[str]]:
+        before = len(programs.calls())
+        done = node.command("sync", PATH="%s:%s:%s" % (programs.path, node.path, os.environ["PATH"]))
+        written = [call[0] for call in programs.calls()[before:] if is_restore(call[0])]
+        return done.returncode, done.stdout + done.stderr, written
+
+    node.configure(leaks="drop", nonMasqueradeCIDRs=["10.0.0.0/8", "fd00::/8"], **keys)
+    assert sync()[0] == 0
+    wanted = nat()
+    node.configure(**keys)
+    assert sync()[0] == 0 and nat() != wanted
+    node.configure(leaks="drop", nonMasqueradeCIDRs=["10.0.0.0/8", "fd00::/8"], **keys)
+    programs.misbehave(is_restore, _NO_MANGLE)
+    status, said, _written = sync()
+    assert status == 1 and nat() == wanted
+    for words in (family, "Extension conntrack", "The rules of nat are active; those about leaks (table mangle)"):
+        assert words in said
+    assert "rules added" in said or "rule added" in said, "what was written is told"
+    report = node.status()
+    assert not report["in_sync"] and report["failing"] and "mangle" in "".join(report["last_error"]["lines"])
+    # Again: only what is missing is tried, once for each family.
+    status, said, written = sync()
+    assert status == 1 and len(written) == 2 and nat() == wanted and "The rules of nat are active" in said
+    # The kernel has the module now, and the timer starts the next resync.
+    assert leak_rules(ns, variant, family) == []
+    assert node.resync() != [] and nat() == wanted
+    assert node.status()["in_sync"] and leak_rules(ns, variant, family) != []
+    assert sync()[2] == []
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_what_was_written_counts_as_changed_where_the_table_mangle_is_refused(
+    ns: Namespace, variant: Variant, family: str, tmp_path: Path
+) -> None:
+    programs = Programs(tmp_path)
+    programs.misbehave(is_restore, _NO_MANGLE)
+    options = {**POLICY, "backend": variant.backend, "leaks": "drop", "path": programs.path}
+    first, again = run_module(ns, **options), run_module(ns, **options)
+    for done in (first, again):
+        assert done["failed"] and "The rules of nat are active" in done["msg"]
+        assert any("MASQUERADE" in rule for rule in done["families"][family]["rules"])
+        assert not any(COMMENT in rule for rule in done["families"][family]["rules"])
+    assert first["changed"] and not again["changed"]
+    assert not any("mangle" in action["rule"] for action in first["actions"])
+    apply(ns, **{**POLICY, "backend": variant.backend, "leaks": "drop"})
+    removed = run_module(ns, state="absent", path=programs.path)
+    assert removed["failed"] and "table mangle" in removed["msg"]
+    assert "MASQUERADE" not in ns.run(variant.tool(family), "-t", "nat", "-S")
+    assert apply(ns, state="absent")["changed"] and not apply(ns, state="absent")["changed"]
 
 
 def test_status_tells_of_a_chain_that_is_gone(

@@ -208,6 +208,15 @@ class CommitRefused(NodeError):
     """The kernel or its tool refused a transaction as a whole; the node is as it was."""
 
 
+class PartlyRefused(NodeError):
+    """The end of a transaction was refused; what comes before it is done. The message says what is active."""
+
+    def __init__(self, text: str, rest: Transaction) -> None:
+        """:param rest: what was not carried out."""
+        super().__init__(text)
+        self.rest = rest
+
+
 class Overtaken(CommitRefused):
     """Another program removed what a transaction needs while it was committed. What is there is not as it was planned
     for, even if it is as it was observed: plan again."""
@@ -255,7 +264,8 @@ class Backend(t.Protocol):
     def commit(self, transaction: Transaction) -> None:
         """Hand a transaction to the kernel.
 
-        :raises CommitRefused: nothing was changed. Overtaken: by us. LockHeld: nor tried.
+        :raises CommitRefused: nothing was changed. Overtaken: by us. LockHeld: nor tried. PartlyRefused: what is less
+            important was not changed.
         """
 
     def counters(self) -> Counters:

@@ -23,6 +23,7 @@ from .backend import (
     Former,
     Generation,
     Managed,
+    PartlyRefused,
     Plan,
     Transaction,
     View,
@@ -60,6 +61,8 @@ _READS = 20
 
 #: More rules than this are not made of combinations of sources, interfaces and ranges.
 _COMBINED_RULES = 4096
+
+_WITHOUT_LEAKS = "%s. The rules of nat are active; those about leaks (table %s) are as they were"
 
 #: What can be a rule that leaves traffic to later rules: what that counts is neither exempt nor masqueraded.
 _GUARDED = r"-A \S+ (?:-s|-o|-m mark|.*-m conntrack) "
@@ -542,12 +545,13 @@ class Iptables:
 
     def commit(self, transaction: Transaction) -> None:
         """See :meth:`~.backend.Backend.commit`. The rules of nat come first: no others are as important."""
-        self._restore(transaction[0])
-        for text in transaction[1:]:
+        for number, text in enumerate(transaction):
             try:
                 self._restore(text)
             except CommitRefused as exc:
-                raise NodeError("%s. The rules of nat are active, those for leaks are not" % exc) from None
+                if not text.startswith("*%s\n" % TABLE):
+                    raise
+                raise PartlyRefused(_WITHOUT_LEAKS % (exc, TABLE), transaction[number:]) from None
 
     def _restore(self, text: str) -> None:
         done = self._tool.restore(text)

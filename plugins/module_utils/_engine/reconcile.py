@@ -18,7 +18,7 @@ from .._errors import NodeError
 from .._policy.policy import Config
 from .._system.ip_families import FAMILIES, IPV4, IPV6, has_ipv6
 from . import backends
-from .backend import Backend, BackendType, CommitRefused, Counters, Managed, Overtaken, Plan
+from .backend import Backend, BackendType, CommitRefused, Counters, Managed, Overtaken, PartlyRefused, Plan
 from .detect import Node
 from .fixed_addresses import require_addresses, without_missing
 from .open_connections import Flushed, flush, not_considered, unread
@@ -197,6 +197,8 @@ class _Run:
         change = converge(backend, None, self._check)
         if change.plan.actions or not self._families:
             self._changes.append(change)
+        if change.plan.problems:
+            raise NodeError("; ".join(change.plan.problems))
         left = self._plan_notes if self._families else self._errors
         left += ["%s, %s: %s" % (backend.family, backend.name, note) for note in change.plan.notes]
         if backend.family in self._families:
@@ -257,11 +259,15 @@ def converge(backend: Backend, wanted: t.Optional[Ruleset], check: bool = False)
         if check or not plan.actions:
             return Change(backend.family, backend.name, first_plan, backend)
         before, tried, refusal = now, plan.transaction, None
+        partly: t.Optional[PartlyRefused] = None
         try:
             backend.commit(tried)
             written += 1
         except CommitRefused as exc:
             refusal = exc
+        except PartlyRefused as exc:
+            partly = exc
+            written += 1
         try:
             now = backend.observe()
             plan = backend.plan(now, wanted)
@@ -269,6 +275,10 @@ def converge(backend: Backend, wanted: t.Optional[Ruleset], check: bool = False)
             if written:
                 raise NodeError("%s. Rules were written but could not be verified; run again" % exc) from None
             raise
+        if partly and plan.transaction == partly.rest:
+            if now == before:
+                return Change(backend.family, backend.name, _without_rest(first_plan, plan, partly), backend)
+            continue
         # A refusal that another program caused says nothing about the next attempt.
         if refusal and now == before and not isinstance(refusal, Overtaken):
             break
@@ -289,6 +299,16 @@ def converge(backend: Backend, wanted: t.Optional[Ruleset], check: bool = False)
         "flushes or rewrites them: %s. Find that program, or run again"
         % (backend.name, written, "; ".join("%s: %s" % (action.action, action.rule) for action in plan.actions[:3]))
     )
+
+
+def _without_rest(plan: Plan, left: Plan, refused: PartlyRefused) -> Plan:
+    """Return what was done of a plan.
+
+    :param left: what remains to be done.
+    """
+    done = tuple(action for action in plan.actions if action not in left.actions)
+    problems = (*left.problems, str(refused))
+    return plan._replace(actions=done, after=left.before, view=left.found, problems=problems, others=left.others)
 
 
 def _not_kept(backend: Backend, plan: Plan) -> str:
