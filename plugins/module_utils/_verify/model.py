@@ -44,7 +44,11 @@ class NodeModel:
         self.types = self.lookups.types()
         self.tables = _tables(state, version, self.lookups, self.types)
         self._node = ways.Node(
-            self.tables, self.lookups, state.services, state.settings.get("ipv4/vs/conntrack", "0") != "0"
+            self.tables,
+            self.lookups,
+            state.services,
+            state.settings.get("ipv4/vs/conntrack", "0") != "0",
+            ways.Ready(self.tables),
         )
 
     def ways_of(self, starts: t.Sequence[Start], seconds: t.Optional[float] = None) -> Ways:
@@ -152,7 +156,7 @@ class Model(NodeModel):
                 starts.append(
                     start._replace(source=source, destination=destination, service=service, untracked=INVALID)
                 )
-        return ways.ways(self._node._replace(tables=tables), starts, self._policy, seconds, filters=True)
+        return ways.ways(self._node._replace(tables=tables, ready=None), starts, self._policy, seconds, filters=True)
 
     def stray_services(self, protocol: str) -> Spans:
         """Return a protocol of :data:`STRAYS` as services."""

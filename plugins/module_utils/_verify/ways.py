@@ -168,13 +168,17 @@ class Declared(t.NamedTuple):
 
 
 class Node(t.NamedTuple):
-    """What decides about packets. ``services`` is text of C(ipvsadm --save --numeric)."""
+    """What decides about packets. ``services`` is text of C(ipvsadm --save --numeric).
+
+    With ``ready`` several runs share what has been made of the rules.
+    """
 
     tables: t.Sequence[rules.RuleTable]
     lookups: Lookups
     services: str = ""
     #: net.ipv4.vs.conntrack
     ipvs_conntrack: bool = False
+    ready: t.Optional[Ready] = None
 
 
 #: source, destination, service, source port; destination and service after a translation, or None; state
@@ -351,6 +355,27 @@ class _Tree(t.NamedTuple):
     anything: bool
 
 
+class Ready:
+    """What is made of the rules of a node, for all runs over them."""
+
+    def __init__(self, tables: t.Sequence[rules.RuleTable]) -> None:
+        self.trees = [tree for number, table in enumerate(tables) for tree in _trees(number, table)]
+        self._compiled: t.Dict[t.FrozenSet[t.Tuple[str, int]], _Compiled] = {}
+
+    def compiled(self, tested: t.Mapping[str, int]) -> _Compiled:
+        """Return the rules of runs in which the same bits of values are tested: what sets others has no effect."""
+        return self._compiled.setdefault(frozenset(tested.items()), _Compiled([], {}, set()))
+
+
+class _Compiled(t.NamedTuple):
+    """Rules, ready to be used. Chains are made ready when a packet comes to them."""
+
+    refs: t.List[Ref]
+    chains: t.Dict[t.Tuple[int, str], t.List[_Block]]
+    #: what is unknown of rules of which it is unknown what they do, not only to which packets
+    unknown_effects: t.Set[Unknown]
+
+
 def ways(
     node: Node,
     starts: t.Sequence[Start],
@@ -366,22 +391,6 @@ def ways(
     return _Engine(node, policy, seconds, filters, any(start.own for start in starts)).ways(starts)
 
 
-def divided_by_filters(
-    node: Node,
-    known: Ways,
-    way: Way,
-    policy: t.Sequence[Declared] = (),
-    seconds: t.Optional[float] = None,
-) -> Ways:
-    """Return the ways into which those rules divide a way that only let packets pass or not.
-
-    It is for a way of whose packet nothing came out: those parts are to be asked that do not end with DROPPED.
-    """
-    first = known.starts[way.start]
-    starts = [Start(link, *region[1:], first.untracked) for link in first.links for region in way.regions]
-    return _Engine(node, policy, seconds, True).ways(starts)
-
-
 class _Engine:
     """Runs rules over flows. A flow is a product of spans with a state; it is never changed, only replaced."""
 
@@ -395,18 +404,16 @@ class _Engine:
         self._deadline = None if seconds is None else time.monotonic() + seconds
         self._late = False
         self._checks = 0
-        self._refs: t.List[Ref] = []
         #: of each sequence of met rules: the one before, and the last rule
         self._met: t.List[t.Tuple[int, int]] = [(-1, -1)]
         self._next: t.Dict[t.Tuple[int, int, int], int] = {}
         self._states: t.Dict[_State, _State] = {}
-        self._compiled: t.Dict[t.Tuple[int, str], t.List[_Block]] = {}
-        #: of rules that were made ready: what is unknown is what they do, not only to which packets
-        self._unknown_effects: t.Set[Unknown] = set()
         self._tables: t.List[rules.RuleTable] = list(node.tables)
         self._services = _services(node.services, node.lookups.version)
         self._filters = filters
-        self._trees = self._deciding(filters)
+        ready = node.ready or Ready(node.tables)
+        self._trees = self._deciding(ready.trees, filters)
+        self._refs, self._compiled, self._unknown_effects = ready.compiled(self._tested)
         self._values = [declared.value for declared in policy]
         self._policy = self._policy_blocks(policy)
         self._link = ""
@@ -420,9 +427,8 @@ class _Engine:
 
     # what is run
 
-    def _deciding(self, filters: bool) -> t.List[_Tree]:
+    def _deciding(self, trees: t.List[_Tree], filters: bool) -> t.List[_Tree]:
         """The trees that can change an address: of type nat, or setting what such a one, or a routing rule, tests."""
-        trees = [tree for number, table in enumerate(self._tables) for tree in _trees(number, table)]
         hooks = {PREROUTING, FORWARD, POSTROUTING} | ({INPUT, OUTPUT} if self._services else set())
         translating = {PREROUTING, POSTROUTING}
         if self._own:
@@ -1538,6 +1544,5 @@ __all__ = [
     "Target",
     "Way",
     "Ways",
-    "divided_by_filters",
     "ways",
 ]

@@ -877,7 +877,8 @@ def test_a_way_is_divided_by_filters_when_asked() -> None:
     found = ways.ways(known, [POD], SAYS)
     inside = Packet(POD.source[0][0], shapes.net("8.8.8.8/32")[0][0], 6 << 16 | 443, 4000)
     (way,) = [way for way in found.ways if any(regions.contains(region, inside) for region in way.regions)]
-    parts = ways.divided_by_filters(known, found, way, SAYS).ways
+    starts = [POD._replace(destination=region.destination, service=region.service) for region in way.regions]
+    parts = ways.ways(known, starts, SAYS, filters=True).ways
     assert sum(part.size for part in parts) == way.size
     assert {part.end for part in parts} == {"leaves", "dropped"}
     for part in parts:
