@@ -55,7 +55,9 @@ attributes:
     description: Reports what would change and writes nothing.
   diff_mode:
     support: full
-    description: Shows the rules before and after, as C(iptables -S) or C(nft list table) prints them.
+    description:
+      - Shows what changes for packets, and the rules before and after, as C(iptables -S) or C(nft list table) prints
+        them.
   idempotent:
     support: full
     description: A second run with the same options changes nothing.
@@ -220,6 +222,97 @@ flushed:
   returned: when the node has a usable iptables or nft
   type: dict
   sample: {ipv4: 12}
+effects:
+  description:
+    - Which packets the rules treat otherwise than before this run, or in check mode would treat, the largest group
+      first. A packet is in one group at most. See C(docs/operations.md) for what is compared.
+    - Empty if no rule was changed, and if the rules are rewritten without another treatment of any packet.
+  returned: when the node has a usable iptables or nft
+  type: list
+  elements: dict
+  contains:
+    family:
+      description: C(ipv4) or C(ipv6).
+      type: str
+      sample: ipv4
+    destinations:
+      description: The destinations, in as few ranges as that takes. Of more than 100 the largest.
+      type: list
+      elements: str
+      sample: [10.5.0.0/16]
+    destinations_except:
+      description: Ranges in RV(effects[].destinations) that are not concerned. Of more than 100 the largest.
+      type: list
+      elements: str
+      sample: []
+    destinations_omitted:
+      description: The number of ranges that were left out of these lists.
+      type: int
+      sample: 0
+    sources:
+      description: The same for sources. Empty means all.
+      type: list
+      elements: str
+      sample: []
+    sources_except:
+      description: Ranges in RV(effects[].sources) that are not concerned.
+      type: list
+      elements: str
+      sample: []
+    sources_omitted:
+      description: The number of ranges that were left out of these lists.
+      type: int
+      sample: 0
+    out_interfaces:
+      description:
+        - The interfaces by which the packets leave. Empty means all.
+        - C(*) at the end means every name that begins so, C(!) in front means not. The last entry that has a name
+          counts; a list that begins with C(!) has all other interfaces.
+      type: list
+      elements: str
+      sample: ["eth*", "!eth1"]
+    services:
+      description: Protocols and destination ports. Empty means all; C(!) in front of each means all but these.
+      type: list
+      elements: str
+      sample: [tcp/443]
+    packets:
+      description:
+        - Empty for packets of new connections without a mark of O(skip_marks). C(with mark ...) for those with one,
+          C(with other marks) where packets without a mark are skipped, C(without a connection) for O(leaks).
+      type: str
+      sample: ""
+    before:
+      description:
+        - The source address that they had before. C(pod) - their own, because they were exempt; C(node) - that of the
+          interface; a fixed address or range; C(not managed) - the rules left them alone; C(dropped); C(unknown) - the
+          rules before could not be read.
+        - C(pod (exemption accept)) and the like, where only O(exemption) differs.
+      type: str
+      sample: pod
+    after:
+      description: The same for the rules of this run.
+      type: str
+      sample: node
+    open_connections:
+      description:
+        - How many open connections have another source address than the rules give them now. O(flush_conntrack=changed)
+          removes these. None if they could not be counted; a warning has the reason.
+      type: int
+      sample: 12
+effects_omitted:
+  description: The number of further groups; RV(effects) has 100 at most.
+  returned: when the node has a usable iptables or nft
+  type: int
+  sample: 0
+effects_summary:
+  description:
+    - The effects in words, a line each, 20 at most. The diff begins with them.
+    - A sentence if rules are rewritten without an effect; empty if no rule was changed.
+  returned: when the node has a usable iptables or nft
+  type: list
+  elements: str
+  sample: ["10.5.0.0/16: pod -> node, 12 open connections"]
 other_nat:
   description:
     - Chains of other programs that the same traffic meets, such as those of a CNI plugin. They may masquerade exempt
@@ -291,7 +384,7 @@ def main() -> None:
             raise ConfigError("lock_timeout: %d is outside 0-%d seconds" % (lock_timeout, LONGEST_LOCK_TIMEOUT))
         config = read_config(module.params)
         node = Node(run, lock_timeout)
-        result = reconcile(node, config, present, module.check_mode, new=True)
+        result = reconcile(node, config, present, module.check_mode, new=True, effects=True)
     except IpMasqError as exc:
         module.fail_json(msg=str(exc))
     for note in result.notes + result.remarks:

@@ -66,8 +66,11 @@ class World:
         planned = run_module(self.node, check=True, diff=True, **wanted)
         assert self.ids() == before, "check mode removed connections"
         done = apply(self.node, diff=True, **wanted)
-        for name in ("changed", "flushed", "actions", "diff"):
+        for name in ("changed", "flushed", "actions", "diff", "effects", "effects_summary"):
             assert done[name] == planned[name], name
+        for one, removed in done["flushed"].items():
+            counts = [effect["open_connections"] for effect in done["effects"] if effect["family"] == one]
+            assert sum(counts) == removed, "as many are counted as are removed"
         return done
 
     def flush(self, **options: t.Any) -> int:
@@ -161,9 +164,12 @@ def test_udp_gets_the_new_address_and_nothing_else_is_touched(world: World) -> N
     stays = {sock: world.id(sock) for sock in (two, three, of_node, inbound)}
     assert None not in stays.values()
     changed = {"masquerade_cidrs": [host(exempt)]}
-    # Without the option the connection keeps its address.
+    # Without the option the connection keeps its address, and is counted.
     done = world.apply(**changed)
     assert done["changed"] and done["flushed"] == {}
+    (effect,) = done["effects"]
+    assert (effect["before"], effect["after"], effect["open_connections"]) == ("pod", "node", 1)
+    assert effect["destinations"] == [host(exempt)] and effect["family"] == world.family
     assert world.seen(one) == world.a.pod
     world.apply()
     # With it, not.
@@ -289,6 +295,24 @@ def test_what_changes_no_address_removes_nothing(world: World) -> None:
     assert world.flush(random_fully=False) == 0
     assert world.flush(to_ports="1024-2048") == 0
     assert world.id(one) == stays
+
+
+def test_exemption_alone(world: World, variant: Variant) -> None:
+    """The chain of nftables has no other rules, so that accept is the same as return there."""
+    exempt = world.a.exempt[0]
+    world.apply(non_masquerade_cidrs=[host(exempt)])
+    nft = "table %s other { chain post { type nat hook postrouting priority 50; %s daddr %s masquerade; }; }"
+    world.node.run("nft", nft % (NFT_FAMILIES[world.family], NFT_FAMILIES[world.family], exempt))
+    one = world.open(exempt)
+    assert world.seen(one) == world.a.node
+    done = world.apply(non_masquerade_cidrs=[host(exempt)], exemption="accept", flush_conntrack="changed")
+    told = [(effect["before"], effect["after"]) for effect in done["effects"]]
+    if variant.backend == "nftables":
+        assert (told, done["flushed"][world.family]) == ([], 0)
+        assert done["effects_summary"] == ["rules rewritten, no packet is treated otherwise"]
+    else:
+        assert set(told) == {("pod (exemption return)", "pod (exemption accept)")}
+        assert done["flushed"][world.family] == 1
 
 
 def test_fixed_addresses_and_ports(world: World) -> None:

@@ -85,6 +85,7 @@ class MemoryType:
 
     name = "memory"
     exemptions: t.Tuple[str, ...] = ("return", "accept")
+    like_return: t.Tuple[str, ...] = ()
     positions: t.Tuple[str, ...] = ("keep",)
     package = "memory"
     random_fully_since: t.Tuple[int, ...] = ()

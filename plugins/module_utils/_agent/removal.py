@@ -145,6 +145,7 @@ def _remove_rules(node: Node, where: Paths, places: t.Sequence[Paths], check: bo
         check=check,
         former=names[1:],
         lock_path=where.run_lock,
+        effects=True,
     )
     if result.errors:
         raise NodeError("; ".join(result.errors))

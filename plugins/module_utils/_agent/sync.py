@@ -116,18 +116,20 @@ class _Round(t.NamedTuple):
     programs: t.List[t.Optional[str]]
 
 
-def dry_run(node: Node, where: Paths, config: Config, remembered: Memory, connections: bool = False) -> Result:
+def dry_run(node: Node, where: Paths, config: Config, remembered: Memory, effects: bool = False) -> Result:
     """What a sync would do now. Nothing is written.
 
-    :param connections: whether to count the open connections that it would remove, which may take seconds.
+    :param effects: whether to report what that means for packets and open connections, which may take seconds.
     :raises NodeError: as of :func:`~.reconcile.reconcile`.
     """
-    if not connections:
+    if not effects:
         config = config._replace(flush_conntrack="none")
-    return _reconcile(node, where, config, remembered, check=True).result
+    return _reconcile(node, where, config, remembered, check=True, effects=effects).result
 
 
-def _reconcile(node: Node, where: Paths, config: Config, remembered: Memory, check: bool = False) -> _Round:
+def _reconcile(
+    node: Node, where: Paths, config: Config, remembered: Memory, check: bool = False, effects: bool = False
+) -> _Round:
     recorded, legacy, programs = snapshot.RecordingRunner(node.run), _legacy_tables(), installed_programs()
     recorded_node = copy.copy(node)
     recorded_node.run = recorded
@@ -137,6 +139,7 @@ def _reconcile(node: Node, where: Paths, config: Config, remembered: Memory, che
         check=check,
         used_before=remembered.backend,
         lock_path=where.run_lock,
+        effects=effects,
     )
     return _Round(result, recorded, legacy, programs)
 

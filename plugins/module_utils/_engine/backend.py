@@ -137,6 +137,8 @@ class Former(t.NamedTuple):
     rulesets: t.Tuple[t.Optional[Ruleset], ...] = ()
     #: rules of other programs in front whose conditions cannot be evaluated
     unread: t.Tuple[str, ...] = ()
+    #: whether other rules of other programs come before the managed ones afterwards
+    moved: bool = False
 
 
 class Generation:
@@ -300,6 +302,8 @@ class BackendType(t.Protocol):
     name: str
     #: values of the option C(exemption) that it supports
     exemptions: t.Tuple[str, ...]
+    #: verdicts of rulesets that are the same as RETURN to packets, since its chain holds no other rules
+    like_return: t.Tuple[str, ...]
     #: values of the option C(jump_position), without the names of chains
     positions: t.Tuple[str, ...]
     #: what to install where the node has no program for it

@@ -472,7 +472,10 @@ class Iptables:
             rulesets.append(ruleset if any(rule.leads_all_to(name) for rule in jumps) else None)
         first, last = (self._in_front(state, (self._chain, *chains)) for state in (before, after))
         reached = not any(rule.shuts_out_the_rest for rule in first)
-        return front(first, last, self.family)._replace(rulesets=tuple(rulesets) if reached else ())
+        moved = [rule.line for rule in first] != [rule.line for rule in last]
+        return front(first, last, self.family)._replace(
+            rulesets=tuple(rulesets) if reached else (), moved=moved and bool(rulesets) and bool(self._jump(after) >= 0)
+        )
 
     @staticmethod
     def _in_front(state: State, chains: t.Container[str]) -> t.Tuple[PostroutingRule, ...]:
@@ -590,6 +593,7 @@ class IptablesType:
 
     name = ""
     exemptions: t.Tuple[str, ...] = ("return", "accept")
+    like_return: t.Tuple[str, ...] = ()
     positions: t.Tuple[str, ...] = PLACES + PLACES_BY_CHAIN
     package = "iptables"
     random_fully_since: t.Tuple[int, ...] = RANDOM_FULLY_SINCE

@@ -28,11 +28,30 @@ def rules_return(result: Result, present: bool) -> t.Dict[str, t.Any]:
             for action in change.plan.actions
         ],
         "flushed": {done.family: done.removed for done in result.flushed},
+        **_effects(result),
+    }
+
+
+def _effects(result: Result) -> t.Dict[str, t.Any]:
+    """What changes for packets, as values and in words."""
+    if not result.compared:
+        return {"effects": [], "effects_omitted": 0, "effects_summary": []}
+    # Imported here: to load it takes time, and most runs change nothing.
+    from .effects import LIMIT, as_return, lines
+
+    found = [effect for each in result.compared for effect in each.effects]
+    return {
+        "effects": [as_return(effect) for effect in found[:LIMIT]],
+        "effects_omitted": max(len(found) - LIMIT, 0),
+        "effects_summary": lines(result.compared),
     }
 
 
 def rules_diff(result: Result) -> t.Dict[str, str]:
-    """The rules before and after, as their tool lists them, under a comment that names family and backend."""
+    """The rules before and after, as their tool lists them, under a comment that names family and backend.
+
+    What that means for packets comes first, on the side of after.
+    """
 
     def listing(title: str, lines: t.Sequence[str]) -> str:
         return "\n".join((title,) + tuple(lines)) + "\n"
@@ -41,9 +60,11 @@ def rules_diff(result: Result) -> t.Dict[str, str]:
     flushed = [
         ("# %s, open connections whose verdict changes" % done.family, str(done.removed)) for done in result.flushed
     ]
+    effects = _effects(result)["effects_summary"]
     return {
         "before": "".join(listing(title, plan.before) for plan, title in sections)
         + "".join(listing(title, [count]) for title, count in flushed),
-        "after": "".join(listing(title, plan.after) for plan, title in sections)
+        "after": (listing("# what changes for packets", effects) if effects else "")
+        + "".join(listing(title, plan.after) for plan, title in sections)
         + "".join(listing(title, ["0"]) for title, _count in flushed),
     }

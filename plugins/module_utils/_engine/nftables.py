@@ -22,6 +22,7 @@ class NftablesType:
 
     name = NAME
     exemptions: t.Tuple[str, ...] = ("return", "accept", "enforce")
+    like_return: t.Tuple[str, ...] = ("ACCEPT",)
     positions: t.Tuple[str, ...] = tuple(PRIORITIES)
     package = "nftables"
     random_fully_since: t.Tuple[int, ...] = ()

@@ -158,7 +158,9 @@ class Nftables:
         led_to = text.listing(text.render(after), self.family)
         actions = _actions(self._table, before, after)
         transaction = self._transaction(before, after)
-        return self._as_plan(state, before, actions, transaction, led_to, View(led_to, None, wanted))
+        plan = self._as_plan(state, before, actions, transaction, led_to, View(led_to, None, wanted))
+        moved = before is not None and before.priority != after.priority
+        return plan._replace(former=plan.former._replace(moved=moved))
 
     def _as_plan(
         self,

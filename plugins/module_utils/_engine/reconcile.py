@@ -21,10 +21,13 @@ from . import backends
 from .backend import Backend, BackendType, CommitRefused, Counters, Managed, Overtaken, PartlyRefused, Plan
 from .detect import Node
 from .fixed_addresses import require_addresses, without_missing
-from .open_connections import Flushed, flush, not_considered, unread
 from .other_nat import remarks, remarks_elsewhere
 from .ruleset import IGNORE, Ruleset, from_config
 from .run_lock import lock
+
+if t.TYPE_CHECKING:
+    from .effects import Compared
+    from .open_connections import Flushed
 
 #: How often a transaction is planned anew because the kernel's state moved under it.
 ATTEMPTS = 8
@@ -60,6 +63,8 @@ class Result(t.NamedTuple):
     missing: t.Tuple[str, ...] = ()
     #: open connections that were removed, by family; empty where that was not asked for, or no rule was changed
     flushed: t.Tuple[Flushed, ...] = ()
+    #: what the changes mean for packets, by family; empty if that was not asked, or no rule was changed
+    compared: t.Tuple[Compared, ...] = ()
 
     @property
     def changed(self) -> bool:
@@ -91,6 +96,7 @@ def reconcile(
     former: t.Sequence[str] = (),
     lock_path: str = "",
     new: bool = False,
+    effects: bool = False,
 ) -> Result:
     """Bring the node to what ``config`` asks for, or (not ``present``) remove all managed rules from it.
 
@@ -103,6 +109,8 @@ def reconcile(
     :param lock_path: as for :func:`~.run_lock.lock`.
     :param new: whether the policy is refused if the node lacks one of its fixed addresses, with ConfigError; else the
         option snat_missing decides.
+    :param effects: whether to say what the changes mean for packets, and count the open connections, which may take
+        seconds. Without changes nothing is computed.
     :raises NodeError: before anything was touched: no tools, no root, a lock. Later failures are in ``errors``.
     """
     if os.geteuid() != 0:
@@ -120,8 +128,7 @@ def reconcile(
             run.establish(config.families)
         run.clear(adopt=present, former=former)
     # It may take seconds, and needs no rule to stay as it is: without the lock.
-    if config.flush_conntrack == "changed":
-        run.flush()
+    run.compare(flush=config.flush_conntrack == "changed", effects=effects)
     return run.result(lock_problem)._replace(missing=tuple(map(str, missing)))
 
 
@@ -139,6 +146,7 @@ class _Run:
         self._not_checked: t.List[str] = []
         self._remarks: t.List[str] = []
         self._flushed: t.List[Flushed] = []
+        self._compared: t.List[Compared] = []
         #: families that are to have rules, and those of them that have none now
         self._families: t.Sequence[str] = ()
         self._failed: t.Set[str] = set()
@@ -204,27 +212,47 @@ class _Run:
         if backend.family in self._families:
             self._remarks += remarks_elsewhere(change.plan.others, backend.name, self._config.exemption)
 
-    def flush(self) -> None:
-        """Remove the open connections about which other rules have decided than those that are active now."""
+    def compare(self, flush: bool, effects: bool) -> None:
+        """Find which packets get another treatment, and the open connections that they belong to.
+
+        :param flush: whether to remove these. :param effects: whether to report the effects.
+        """
         for family in FAMILIES:
             changes = [change for change in self._changes if change.family == family]
-            if family in self._failed or not any(change.plan.actions for change in changes):
-                continue
-            former = [change.plan.former for change in changes]
-            rulesets = [ruleset for each in former for ruleset in each.rulesets]
-            before = [ruleset for ruleset in rulesets if ruleset is not None]
-            front = [ruleset for each in former for ruleset in each.front]
-            unread_front = [rule for each in former for rule in each.unread]
-            after = [change.plan.view.ruleset for change in changes if change.backend == self._chosen.name]
-            try:
-                done = flush(family, before, after[0] if family in self._families else None, self._check, front)
-            except NodeError as exc:
+            concerned = family not in self._failed and any(change.plan.actions for change in changes)
+            if concerned and (flush or effects):
+                self._compare(family, changes, flush, effects)
+
+    def _compare(self, family: str, changes: t.Sequence[Change], flush: bool, asked: bool) -> None:
+        # Imported here: to load it takes time, and most runs change nothing.
+        from .comparison import Comparison
+        from .effects import Compared, Effects, unseen
+        from .open_connections import not_considered, search, unread
+
+        former = [change.plan.former for change in changes]
+        before = [_as_met(ruleset, change.backend) for change in changes for ruleset in change.plan.former.rulesets]
+        established = [change for change in changes if change.backend == self._chosen.name and family in self._families]
+        after = [_as_met(change.plan.view.ruleset, change.backend) for change in established[:1]]
+        front = [ruleset for each in former for ruleset in each.front]
+        comparison = Comparison(family, [*front, *before], [*front, *after])
+        effects = Effects(comparison) if asked else None
+        counts: t.Sequence[t.Optional[int]] = ()
+        try:
+            done, counts = search(comparison, self._check, effects, counting=not flush)
+        except NodeError as exc:
+            if flush:
                 self._errors.append("%s: flush_conntrack: open connections were not examined: %s" % (family, exc))
-                continue
-            self._flushed.append(done)
-            notes = [unread(family)] if None in rulesets else []
-            notes += [not_considered(unread_front)] if unread_front else []
+            else:
+                self._plan_notes.append("%s: open_connections: not counted: %s" % (family, exc))
+        else:
+            unread_front = [rule for each in former for rule in each.unread]
+            notes = [unread(family)] if flush and None in before else []
+            notes += [not_considered(unread_front)] if flush and unread_front else []
             self._plan_notes += ["%s: %s" % (family, note) for note in (*notes, *done.notes)]
+            self._flushed += [done] if flush else []
+        if effects is not None:
+            found = (*effects.counted(counts), *unseen(family, before, after))
+            self._compared.append(Compared(family, found, any(each.moved for each in former)))
 
     def result(self, lock_problem: str) -> Result:
         """All of it; the one place where notes come together."""
@@ -243,7 +271,16 @@ class _Run:
             tuple(self._not_checked),
             tuple(self._remarks),
             flushed=tuple(self._flushed),
+            compared=tuple(self._compared),
         )
+
+
+def _as_met(ruleset: t.Optional[Ruleset], backend: str) -> t.Optional[Ruleset]:
+    """Return a ruleset with the exemption that it has in a backend."""
+    like_return = next((kind.like_return for kind in backends.BACKENDS if kind.name == backend), ())
+    if ruleset is not None and ruleset.verdict in like_return:
+        return ruleset._replace(verdict="RETURN")
+    return ruleset
 
 
 def converge(backend: Backend, wanted: t.Optional[Ruleset], check: bool = False) -> Change:

@@ -53,12 +53,14 @@ def _present(params: Params, check: bool, node: Node) -> Done:
     policy, config = read_policy(where, remembered, text)
     install.check_systemd()
     failed = systemd.last_failure(node.run, SERVICE)
-    planned = dry_run(node, where, config, remembered, connections=check)
+    planned = dry_run(node, where, config, remembered, effects=True)
     put = install.update_files(node.run, where, text, check)
     result, errors, notes = planned, planned.errors, policy.notes
     if not check:
         synced = sync(node, where)
         result, errors, notes = synced.result or planned, synced.errors, policy.notes + synced.unrecorded
+        # What was found before the write: afterwards nothing differs.
+        result = result._replace(compared=planned.compared)
         if text is not None and params["applied_by"]:
             notes += last_applied.record(where, params["applied_by"], text)
     put = install.update_units(node.run, where, put, params["enabled"], check)

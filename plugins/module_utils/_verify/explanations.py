@@ -9,7 +9,7 @@ import ipaddress
 import typing as t
 
 from .._engine import actors
-from .._policy import spans
+from .._policy import range_words, spans
 from .._twin.node_state import State
 from .._twin.twin import Twin
 from .._twin.values import Answer, Question, Rule
@@ -20,9 +20,6 @@ from .senders import example_pod
 from .verification import ERROR, Conflict
 
 Data = t.Dict[str, t.Any]
-
-#: So many networks are listed for people.
-_SHOWN = 5
 
 
 def question(state: t.Optional[State], destination: str, source: t.Optional[str], protocol: str, port: int) -> Question:
@@ -168,33 +165,8 @@ def causes(conflicts: t.Sequence[Data]) -> t.List[t.Tuple[Data, str]]:
 def in_words(ranges: t.Sequence[str]) -> str:
     """Return destinations for people, in as few networks as that takes, and the first of them if they are many."""
     networks = [ipaddress.ip_network(one) for one in ranges]
-    parts = []
-    for version in (4, 6):
-        mine = spans.of_networks(one for one in networks if one.version == version)
-        if mine:
-            around = _around(mine, version)
-            inside = spans.networks(mine, version)
-            outside = spans.networks(spans.difference(spans.of_networks([around]), mine), version)
-            if len(outside) + 1 < len(inside):
-                parts.append("%s except %s" % (around, _some(outside)))
-            else:
-                parts.append(_some(inside))
-    return ", ".join(parts)
-
-
-def _around(some: spans.Spans, version: int) -> t.Any:
-    """Return the smallest network that contains all of it."""
-    width = 32 if version == 4 else 128
-    length = width - (some[0][0] ^ some[-1][1]).bit_length()
-    kind = ipaddress.IPv4Network if version == 4 else ipaddress.IPv6Network
-    return kind((some[0][0] >> (width - length) << (width - length), length))
-
-
-def _some(networks: t.Sequence[t.Any]) -> str:
-    """Return the largest of some networks, and how many there are besides."""
-    listed = sorted(networks, key=lambda one: one.prefixlen)
-    more = " and %d more" % (len(listed) - _SHOWN) if len(listed) > _SHOWN else ""
-    return ", ".join(map(str, listed[:_SHOWN])) + more
+    sides = {version: spans.of_networks(one for one in networks if one.version == version) for version in (4, 6)}
+    return ", ".join(range_words.in_words(mine, version) for version, mine in sides.items() if mine)
 
 
 def _cause(conflicts: t.Sequence[Data]) -> str:

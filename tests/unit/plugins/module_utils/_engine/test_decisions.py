@@ -34,57 +34,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from support import engine, worlds
 from support.many_ranges import many_long_ranges, many_ranges
+from support.packet_model import Packet, model, packets
 from support.rule_match import applies
-
-#: source, destination, interface, protocol, port
-Packet = t.Tuple[t.Any, t.Any, str, str, int]
-
-
-def model(config: Config, packet: Packet) -> str:
-    """What a packet has to meet: in a few lines, without the code under test."""
-    source, destination, interface, protocol, port = packet
-    version = source.version
-
-    def within(address: t.Any, listed: t.Sequence[t.Any]) -> bool:
-        return not listed or any(address in network for network in listed)
-
-    def named(names: t.Sequence[str]) -> bool:
-        return any(interface == name or name[-1] == "+" and interface.startswith(name[:-1]) for name in names)
-
-    def masqueraded() -> str:
-        for entry in config.snat:
-            by = entry.out_interface is None or named([entry.out_interface])
-            if entry.address.version == version and by and within(source, entry.source_cidrs):
-                return "to %s" % (entry.address,)
-        return "masquerade"
-
-    for rule in config.rules:
-        services = [one for one in rule.services if one.protocol == protocol]
-        if (
-            within(source, rule.sources)
-            and within(destination, rule.destinations)
-            and (not rule.out_interfaces or named(rule.out_interfaces))
-            and (
-                not rule.services
-                or any(one.ports is None or port in range(*one.ports) or port == one.ports.last for one in services)
-            )
-            and (rule.address is None or rule.address.version == version)
-        ):
-            if rule.address is not None:
-                return "to %s" % (rule.address,)
-            return masqueraded() if rule.action == "masquerade" else rule.action
-    if named(config.except_interfaces) or (config.out_interfaces and not named(config.out_interfaces)):
-        return "skip"
-    if config.source_cidrs and not any(source in network for network in config.source_cidrs):
-        return "skip"
-    link_local = ipaddress.ip_network("169.254.0.0/16" if source.version == 4 else "fe80::/10")
-    spared = not (config.masq_link_local if source.version == 4 else config.masq_link_local_ipv6)
-    exempt = [*config.non_masquerade_cidrs, *[link_local] * spared]
-    listed = [(one.prefixlen, "exempt") for one in exempt if destination in one]
-    listed += [(one.prefixlen, "masquerade") for one in config.masquerade_cidrs if destination in one]
-    found = max(listed, default=(0, "masquerade"))[1]
-    return masqueraded() if found == "masquerade" else found
-
 
 NUMBERS = {"tcp": 6, "udp": 17, "sctp": 132}
 
@@ -104,28 +55,6 @@ def met(rules: t.Iterable[t.Any], packet: Packet) -> str:
                 return "exempt"
             return "skip"
     return "skip"
-
-
-@st.composite
-def packets(draw: t.Any, config: Config, family: str) -> Packet:
-    """A packet near to where the policy tells packets apart."""
-    version = 4 if family == IPV4 else 6
-    kind = ipaddress.IPv4Address if version == 4 else ipaddress.IPv6Address
-    bits = 32 if version == 4 else 128
-
-    def address(networks: t.Sequence[t.Any]) -> t.Any:
-        edges = [n for one in networks if one.version == version for n in (one.network_address, one.broadcast_address)]
-        near = draw(st.sampled_from([int(edge) for edge in edges] or [0])) + draw(st.integers(-1, 1))
-        return kind(min(max(near, 0), 2**bits - 1))
-
-    rules = config.rules
-    destinations = [*config.non_masquerade_cidrs, *config.masquerade_cidrs]
-    destination = address(destinations + [one for rule in rules for one in rule.destinations])
-    sources = [*config.source_cidrs, *(one for entry in config.snat for one in entry.source_cidrs)]
-    sources += [one for rule in rules for one in rule.sources]
-    interface = draw(st.sampled_from(["eth0", "eth1", "eth10", "eth", "bond0", "bond1", "wlan0"]))
-    protocol = draw(st.sampled_from(["tcp", "udp", "sctp", "icmp"]))
-    return address(sources), destination, interface, protocol, 0 if protocol == "icmp" else draw(st.integers(79, 83))
 
 
 def effect(found: str, config: Config) -> str:

@@ -1,0 +1,358 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which packets rules treat differently before and after a change: the one answer to it, for effects and connections.
+
+Each decision is a bit. The sources, destinations, services and interfaces that the same decisions match are a class;
+the bits that a packet has in all four classes are the decisions that match it, and the lowest of them decides.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import typing as t
+
+from .._policy import spans
+from .._policy.spans import Spans
+from .._policy.values import EXEMPT, MASQUERADE, PROTOCOL_NUMBERS, SKIP, Mark
+from .._system.ip_families import IPV4
+from .ruleset import DROP, MULTICAST, SERVICE_MARKS, Masquerade, Match, Ruleset, matches_interface
+
+#: Beside SKIP, EXEMPT and MASQUERADE: rules that could not be read decide; a packet does not leave.
+UNKNOWN, DROPPED = "unknown", "dropped"
+
+#: The end of an interface's name that no pattern has.
+_NO_NAME = "\0"
+
+#: The number of the highest service; a protocol has 8 bits.
+HIGHEST_SERVICE = 0xFFFFFF
+
+
+class Verdict(t.NamedTuple):
+    """What a decision does with packets."""
+
+    action: str
+    #: first and last address of those with which MASQUERADE replaces the source; None: that of the interface
+    address: t.Optional[t.Tuple[int, int]] = None
+    #: of EXEMPT: how strongly
+    exemption: str = ""
+
+    @property
+    def applied(self) -> Verdict:
+        """The same for packets: later rules see what RETURN exempts, as if no rule had matched."""
+        return SKIPPED if self.exemption == "RETURN" else self
+
+
+SKIPPED = Verdict(SKIP)
+_UNREAD = Verdict(UNKNOWN)
+_DROPPED = Verdict(DROPPED)
+
+#: Several where chance decides.
+Verdicts = t.FrozenSet[Verdict]
+
+
+class Pair(t.NamedTuple):
+    """What is done with packets before and after a change."""
+
+    before: Verdicts
+    after: Verdicts
+
+    @property
+    def differs(self) -> bool:
+        """Whether a packet can tell."""
+        return {one.applied for one in self.before} != {one.applied for one in self.after}
+
+
+class _Layer(t.NamedTuple):
+    """A decision, as far as it is the same for all protocols. A field that is None matches everything."""
+
+    verdict: Verdict
+    #: whether no packet gets behind it
+    final: bool
+    sources: t.Optional[Spans]
+    destinations: t.Optional[Spans]
+    interfaces: t.Tuple[str, ...]
+    services: t.Optional[Spans]
+
+
+class Classes:
+    """The numbers of one kind, by the bits of what matches them."""
+
+    def __init__(self, members: t.Sequence[t.Optional[Spans]], highest: int) -> None:
+        """:param members: by bit; None matches all numbers."""
+        toggled: t.Dict[int, int] = {0: 0}
+        for place, member in enumerate(members):
+            bit = 1 << place
+            for first, last in ((0, highest),) if member is None else member:
+                toggled[first] = toggled.get(first, 0) ^ bit
+                toggled[last + 1] = toggled.get(last + 1, 0) ^ bit
+        self._highest = highest
+        self._starts: t.List[int] = []
+        self._bits: t.List[int] = []
+        now = 0
+        for start in sorted(toggled):
+            now ^= toggled[start]
+            if start <= highest and (not self._bits or self._bits[-1] != now):
+                self._starts.append(start)
+                self._bits.append(now)
+
+    def of(self, number: int) -> int:
+        """Return the bits of a number."""
+        return self._bits[bisect.bisect_right(self._starts, number) - 1]
+
+    def all(self) -> t.Dict[int, t.List[t.Tuple[int, int]]]:
+        """Return the intervals of each class."""
+        found: t.Dict[int, t.List[t.Tuple[int, int]]] = {}
+        for start, end, bits in zip(self._starts, [*self._starts[1:], self._highest + 1], self._bits):
+            found.setdefault(bits, []).append((start, end - 1))
+        return found
+
+
+class Cell(t.NamedTuple):
+    """Packets of one class of sources, services and interfaces: the bits of each."""
+
+    source: int
+    service: int
+    interface: int
+
+
+class Product(t.NamedTuple):
+    """Packets that get the same other treatment: any of the sources, services, interfaces and destinations."""
+
+    pair: Pair
+    destinations: Spans
+    sources: t.FrozenSet[int]
+    services: t.FrozenSet[int]
+    interfaces: t.FrozenSet[int]
+
+    def cells(self) -> t.Iterator[Cell]:
+        """Return the classes of packets that it consists of."""
+        return map(Cell._make, itertools.product(self.sources, self.services, self.interfaces))
+
+
+class Comparison:
+    """The rules of one family before and after a change. Later rules decide about what earlier ones leave."""
+
+    def __init__(
+        self,
+        family: str,
+        before: t.Sequence[t.Optional[Ruleset]],
+        after: t.Sequence[t.Optional[Ruleset]],
+        unseen: bool = False,
+    ) -> None:
+        """:param before: in the order in which packets meet them; None: one that cannot be read.
+        :param unseen: whether to compare what is done with packets that nat does not see.
+        """
+        self.family = family
+        self.version = 4 if family == IPV4 else 6
+        self.highest = 2**32 - 1 if family == IPV4 else 2**128 - 1
+        self._unseen = unseen
+        self._layers: t.List[_Layer] = []
+        #: of rulesets by identity: one that is there before and after has its bits once
+        places: t.Dict[int, t.Tuple[int, int]] = {}
+        self._sides = [[self._place(ruleset, places) for ruleset in side] for side in (before, after)]
+        self.sources = Classes([layer.sources for layer in self._layers], self.highest)
+        self.destinations = Classes([layer.destinations for layer in self._layers], self.highest)
+        self.services = Classes([layer.services for layer in self._layers], HIGHEST_SERVICE)
+        self.patterns = sorted({name for layer in self._layers for name in layer.interfaces})
+        #: an interface of each kind that the rules treat differently
+        self.names = sorted({example(name) for name in self.patterns} | {_NO_NAME})
+        self._interfaces: t.Dict[str, int] = {}
+        self._pairs: t.Dict[int, Pair] = {}
+        known = [one for side in (before, after) for one in side if one is not None]
+        #: marks of packets with which some rules leave them alone, and the bits of these rules
+        self.marks = _marks(known, places)
+        #: whether some rules leave packets of Services and host ports alone
+        self.guarded = any(one.guards for one in known)
+
+    def _place(
+        self, ruleset: t.Optional[Ruleset], places: t.Dict[int, t.Tuple[int, int]]
+    ) -> t.Optional[t.Tuple[int, int]]:
+        if ruleset is None:
+            return None
+        if id(ruleset) not in places:
+            first = len(self._layers)
+            self._layers += _unseen_layers(ruleset, self.family) if self._unseen else _layers(ruleset)
+            places[id(ruleset)] = (first, len(self._layers))
+        return places[id(ruleset)]
+
+    def interface(self, name: str) -> int:
+        """Return the bits of an interface."""
+        if name not in self._interfaces:
+            self._interfaces[name] = sum(
+                1 << place
+                for place, layer in enumerate(self._layers)
+                if not layer.interfaces or any(matches_interface(one, name) for one in layer.interfaces)
+            )
+        return self._interfaces[name]
+
+    def pair(self, bits: int) -> Pair:
+        """Return what is done with packets that these decisions match."""
+        if bits not in self._pairs:
+            self._pairs[bits] = Pair(*(self._verdicts(side, bits) for side in self._sides))
+        return self._pairs[bits]
+
+    def _verdicts(self, side: t.Sequence[t.Optional[t.Tuple[int, int]]], bits: int) -> Verdicts:
+        """Return what several rulesets do together: the first that does not leave a packet alone decides."""
+        found: t.Set[Verdict] = set()
+        left = SKIPPED
+        for place in side:
+            if place is None:
+                found.add(_UNREAD)
+                continue
+            here = self._decided(place, bits)
+            leaving = {one for one in here if one.applied == SKIPPED}
+            found |= here - leaving
+            if not leaving:
+                return frozenset(found)
+            left = next((one for one in leaving if one != SKIPPED), left)
+        return frozenset(found | {left})
+
+    def _decided(self, place: t.Tuple[int, int], bits: int) -> t.Set[Verdict]:
+        first, last = place
+        rest = (bits >> first) & ((1 << (last - first)) - 1)
+        found = set()
+        while rest:
+            lowest = rest & -rest
+            layer = self._layers[first + lowest.bit_length() - 1]
+            found.add(layer.verdict)
+            if layer.final:
+                return found
+            rest ^= lowest
+        return found | {SKIPPED}
+
+    def differs(self) -> bool:
+        """Return whether any packet is treated differently."""
+        return any(self.products(left) for left in {0, *self.marks.values()})
+
+    def products(self, left: int = 0) -> t.List[Product]:
+        """Return all packets that are treated differently, each in one product.
+
+        :param left: bits of rules that leave the packets alone.
+        """
+        names: t.Dict[int, None] = dict.fromkeys(map(self.interface, self.names))
+        services = list(self.services.all())
+        destinations = self.destinations.all()
+        painted: t.Dict[int, t.List[t.Tuple[Pair, Spans]]] = {}
+        cells: t.Dict[t.Tuple[Pair, Spans], t.Dict[t.Tuple[int, int], t.Set[int]]] = {}
+        for source in self.sources.all():
+            # Most services are alike to what decides about one source.
+            alike: t.Dict[int, t.List[int]] = {}
+            for service in services:
+                alike.setdefault(source & service & ~left, []).append(service)
+            for both, same in alike.items():
+                for name in names:
+                    bits = both & name
+                    if bits not in painted:
+                        painted[bits] = self._painted(bits, destinations)
+                    for key in painted[bits]:
+                        found = cells.setdefault(key, {})
+                        for service in same:
+                            found.setdefault((source, service), set()).add(name)
+        return [product for key, found in cells.items() for product in _joined(key, found)]
+
+    def _painted(self, bits: int, destinations: t.Dict[int, t.List[t.Tuple[int, int]]]) -> t.List[t.Tuple[Pair, Spans]]:
+        """Return the destinations that are treated differently by these decisions, by how."""
+        found: t.Dict[Pair, t.List[t.Tuple[int, int]]] = {}
+        for number, intervals in destinations.items():
+            pair = self.pair(bits & number)
+            if pair.differs:
+                found.setdefault(pair, []).extend(intervals)
+        return [(pair, _Known(spans.of(intervals))) for pair, intervals in found.items()]
+
+
+class _Known(t.Tuple[t.Tuple[int, int], ...]):
+    """Spans that are a key of several dictionaries: thousands of numbers are hashed once."""
+
+    def __hash__(self) -> int:
+        if not hasattr(self, "_hash"):
+            self._hash = super().__hash__()
+        return self._hash
+
+
+def _joined(key: t.Tuple[Pair, Spans], found: t.Dict[t.Tuple[int, int], t.Set[int]]) -> t.Iterator[Product]:
+    """Return products of classes, few and without a common packet."""
+    services: t.Dict[t.Tuple[int, t.FrozenSet[int]], t.Set[int]] = {}
+    for (source, service), names in found.items():
+        services.setdefault((source, frozenset(names)), set()).add(service)
+    sources: t.Dict[t.Tuple[t.FrozenSet[int], t.FrozenSet[int]], t.Set[int]] = {}
+    for (source, names_), some in services.items():
+        sources.setdefault((frozenset(some), names_), set()).add(source)
+    for (some_services, names_), some in sources.items():
+        yield Product(key[0], key[1], frozenset(some), some_services, names_)
+
+
+def example(pattern: str) -> str:
+    """Return the name of an interface that a pattern matches and no longer one does."""
+    return pattern[:-1] + _NO_NAME if pattern.endswith("+") else pattern
+
+
+def is_of_service(mark: Mark) -> bool:
+    """Return whether only packets have a mark that kube-proxy or portmap marked."""
+    return bool(mark.value) and not mark.mask & ~SERVICE_MARKS
+
+
+def _marks(rulesets: t.Sequence[Ruleset], places: t.Dict[int, t.Tuple[int, int]]) -> t.Dict[Mark, int]:
+    found: t.Dict[Mark, int] = {}
+    for ruleset in rulesets:
+        first, last = places[id(ruleset)]
+        for guard in ruleset.guards:
+            if guard.mark:
+                found[guard.mark] = found.get(guard.mark, 0) | ((1 << (last - first)) - 1) << first
+    return found
+
+
+def _layers(ruleset: Ruleset) -> t.Iterator[_Layer]:
+    for decision in ruleset.expanded:
+        if decision.action != MASQUERADE:
+            exemption = ruleset.verdict if decision.action == EXEMPT else ""
+            yield _layer(decision.match, Verdict(decision.action, None, exemption))
+            continue
+        address = decision.address and (int(decision.address.first), int(decision.address.last))
+        missing = decision.address is not None and decision.address in ruleset.missing
+        verdict = Verdict(DROPPED if missing else MASQUERADE, address)
+        for protocol, final in _protocols(ruleset.ways(decision)).items():
+            layer = _layer(decision.match, verdict)
+            if protocol is not None:
+                services = ((protocol << 16, protocol << 16 | 0xFFFF),)
+                layer = layer._replace(
+                    services=services if layer.services is None else spans.intersection(layer.services, services)
+                )
+            yield layer._replace(final=final)
+
+
+def _unseen_layers(ruleset: Ruleset, family: str) -> t.Iterator[_Layer]:
+    """Return what becomes of packets without a connection: those that would show a hidden address can be dropped."""
+    if ruleset.leaks != DROP:
+        return
+    yield _layer(Match(destinations=(*ruleset.hidden, MULTICAST[family])), SKIPPED)
+    hidden = spans.of_networks(ruleset.hidden)
+    for decision in ruleset.expanded:
+        drops = decision.action == MASQUERADE
+        layer = _layer(decision.match, _DROPPED if drops else SKIPPED)
+        if drops:
+            layer = layer._replace(
+                sources=hidden if layer.sources is None else spans.intersection(layer.sources, hidden)
+            )
+        yield layer
+
+
+def _layer(match: Match, verdict: Verdict) -> _Layer:
+    return _Layer(
+        verdict,
+        True,
+        spans.of_networks(match.sources) if match.sources else None,
+        spans.of_networks(match.destinations) if match.destinations else None,
+        match.interfaces,
+        spans.of(service.span for service in match.services) if match.services else None,
+    )
+
+
+def _protocols(ways: t.Sequence[Masquerade]) -> t.Dict[t.Optional[int], bool]:
+    """By number, the protocols of which anything is masqueraded, and whether all of it is; None means all protocols."""
+    found: t.Dict[t.Optional[int], bool] = {}
+    for way in ways:
+        number = None if way.protocol is None else PROTOCOL_NUMBERS[way.protocol]
+        found[number] = found.get(number, False) or way.share is None
+    return found

@@ -1,0 +1,241 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a change of the rules means for packets, in the words of the policy."""
+
+from __future__ import annotations
+
+import ipaddress
+import typing as t
+
+from .._policy import effect_words, range_words, spans
+from .._policy.effect_words import WITHOUT_CONNECTION
+from .._policy.spans import Spans
+from .._policy.values import EXEMPT, MASQUERADE, PROTOCOL_NUMBERS, SKIP
+from .._system.ip_families import IPV6
+from .comparison import DROPPED, HIGHEST_SERVICE, UNKNOWN, Cell, Comparison, Pair, Product, Verdict, Verdicts, example
+from .ruleset import DROP, Ruleset
+
+#: What an effect says of packets before and after a change, beside fixed addresses.
+POD, NODE, NOT_MANAGED = "pod", "node", "not managed"
+
+#: So many effects, and ranges of one, are returned.
+LIMIT = 100
+
+#: So many lines are for people.
+LINES = 20
+
+_WORDS = {SKIP: NOT_MANAGED, EXEMPT: POD, UNKNOWN: UNKNOWN, DROPPED: DROPPED, MASQUERADE: NODE}
+
+
+class Effect(t.NamedTuple):
+    """Packets that get the same other treatment. No packet has two effects. A field that is None matches all."""
+
+    family: str
+    destinations: Spans
+    sources: t.Optional[Spans]
+    #: C(*) at the end means the beginning of names, C(!) in front an exception from the entries before
+    out_interfaces: t.Tuple[str, ...]
+    services: t.Optional[Spans]
+    #: which packets, where it is not all: their mark, or that they have no connection
+    packets: str
+    before: str
+    after: str
+    #: tracked ones that have another source address than the rules would give them now; None: not known
+    open_connections: t.Optional[int] = None
+
+
+class Compared(t.NamedTuple):
+    """The effects of a change of one family, the largest first."""
+
+    family: str
+    effects: t.Tuple[Effect, ...]
+    #: whether the rules change their place among those of other programs, which is not compared
+    moved: bool = False
+
+
+class Effects:
+    """The effects of a comparison, and which of them an open connection has."""
+
+    def __init__(self, comparison: Comparison) -> None:
+        self._comparison = comparison
+        self._of: t.Dict[t.Tuple[Pair, Cell], int] = {}
+        plain = "with other marks" if any(not mark.value for mark in comparison.marks) else ""
+        found: t.List[t.Tuple[Effect, t.Optional[Product]]] = [
+            (_effect(comparison, product, plain), product) for product in comparison.products()
+        ]
+        for left in dict.fromkeys(comparison.marks.values()):
+            marks = ", ".join(str(mark) for mark, bits in comparison.marks.items() if bits == left)
+            found += [(_effect(comparison, one, "with mark " + marks), None) for one in comparison.products(left)]
+        found.sort(key=lambda one: _order(one[0]))
+        self.effects = [effect for effect, _product in found]
+        for place, (_one, product) in enumerate(found):
+            if product is not None:
+                self._of.update(((product.pair, cell), place) for cell in product.cells())
+
+    def counted(self, counts: t.Sequence[t.Optional[int]]) -> t.List[Effect]:
+        """Return the effects with numbers of open connections; without numbers they are not known."""
+        known = counts or [None] * len(self.effects)
+        return [effect._replace(open_connections=count) for effect, count in zip(self.effects, known)]
+
+    def place(self, pair: Pair, cell: Cell) -> t.Optional[int]:
+        """Return which of the effects packets have; None: none of them."""
+        return self._of.get((pair, cell))
+
+
+def unseen(
+    family: str, before: t.Sequence[t.Optional[Ruleset]], after: t.Sequence[t.Optional[Ruleset]]
+) -> t.List[Effect]:
+    """Return the effects on packets that nat does not see."""
+    first, last = ([one for one in side if one is not None] for side in (before, after))
+    if not any(one.leaks == DROP for one in (*first, *last)):
+        return []
+    comparison = Comparison(family, first, last, unseen=True)
+    found = [_effect(comparison, product, WITHOUT_CONNECTION) for product in comparison.products()]
+    return sorted((one._replace(open_connections=0) for one in found), key=_order)
+
+
+def _effect(comparison: Comparison, product: Product, packets: str) -> Effect:
+    before, after = words(product.pair)
+    if packets == WITHOUT_CONNECTION:
+        before, after = (POD if word == NOT_MANAGED else word for word in (before, after))
+    return Effect(
+        comparison.family,
+        product.destinations,
+        _spans(comparison.sources.all(), product.sources),
+        _interfaces(comparison, product.interfaces),
+        _spans(comparison.services.all(), product.services),
+        packets,
+        before,
+        after,
+    )
+
+
+def _spans(classes: t.Dict[int, t.List[t.Tuple[int, int]]], chosen: t.FrozenSet[int]) -> t.Optional[Spans]:
+    if len(chosen) == len(classes):
+        return None
+    return spans.of(interval for one in chosen for interval in classes[one])
+
+
+def _interfaces(comparison: Comparison, chosen: t.FrozenSet[int]) -> t.Tuple[str, ...]:
+    """Return the interfaces of some classes, each entry after those that it is an exception from."""
+    patterns = sorted(comparison.patterns, key=lambda name: (not name.endswith("+"), len(name), name))
+    states: t.Dict[str, bool] = {"+": comparison.interface(example("+")) in chosen}
+    found = []
+    for pattern in patterns:
+        state = comparison.interface(example(pattern)) in chosen
+        around = max((one for one in states if _contains(one, pattern)), key=len)
+        if state != states[around]:
+            found.append(("" if state else "!") + pattern.replace("+", "*"))
+        states[pattern] = state
+    return tuple(found) if found or states["+"] else ("!*",)
+
+
+def _contains(pattern: str, name: str) -> bool:
+    return pattern.endswith("+") and name.startswith(pattern[:-1])
+
+
+def words(pair: Pair) -> t.Tuple[str, str]:
+    """Return what a pair says of packets before and after."""
+    before, after = _word(pair.before), _word(pair.after)
+    if before == after:
+        # It is only how strongly they are exempt.
+        return _word(pair.before, strength=True), _word(pair.after, strength=True)
+    return before, after
+
+
+def _word(verdicts: Verdicts, strength: bool = False) -> str:
+    if any(one.action == UNKNOWN for one in verdicts):
+        return UNKNOWN
+    return " or ".join(sorted(_one_word(one, strength) for one in verdicts))
+
+
+def _one_word(verdict: Verdict, strength: bool) -> str:
+    if verdict.address is not None and verdict.action == MASQUERADE:
+        version = 4 if verdict.address[1] < 2**32 else 6
+        kind: t.Any = ipaddress.IPv4Address if version == 4 else ipaddress.IPv6Address
+        return "-".join(str(kind(one)) for one in dict.fromkeys(verdict.address))
+    word = _WORDS[verdict.action]
+    return "%s (exemption %s)" % (word, verdict.exemption.lower()) if strength and verdict.exemption else word
+
+
+def _order(effect: Effect) -> t.Tuple[t.Any, ...]:
+    """Return the place of an effect: the largest first, then those of all packets."""
+    size = sum(last - first + 1 for first, last in effect.destinations)
+    return (
+        -size,
+        effect.packets,
+        effect.destinations,
+        effect.sources or (),
+        effect.out_interfaces,
+        effect.services or (),
+    )
+
+
+def services_text(services: Spans, family: str) -> t.List[str]:
+    """Return services as a list; C(!) in front of each means all but these."""
+    within = _services(services, family)
+    without = _services(spans.complement(services, HIGHEST_SERVICE), family)
+    return ["!" + one for one in without] if len(without) < len(within) else within
+
+
+def _services(services: Spans, family: str) -> t.List[str]:
+    names = {number: "icmp" if "icmp" in name else name for name, number in PROTOCOL_NUMBERS.items()}
+    if family == IPV6:
+        names.pop(PROTOCOL_NUMBERS["icmp"])
+    else:
+        names.pop(PROTOCOL_NUMBERS["ipv6-icmp"])
+    found = []
+    cuts = [number << 16 for number in names] + [(number + 1) << 16 for number in names]
+    for first, last in spans.cut(services, cuts):
+        name = names.get(first >> 16)
+        if name is None:
+            numbers = "-".join(str(one) for one in dict.fromkeys((first >> 16, last >> 16)))
+            found.append("protocol " + numbers)
+        elif last - first == 0xFFFF:
+            found.append(name)
+        else:
+            found.append("%s/%s" % (name, "-".join(str(one) for one in dict.fromkeys((first & 0xFFFF, last & 0xFFFF)))))
+    return found
+
+
+def as_return(effect: Effect) -> t.Dict[str, t.Any]:
+    """Return an effect as RETURN of the module ip_masq documents it."""
+    version = 6 if effect.family == IPV6 else 4
+    destinations = range_words.fewest(effect.destinations, version, LIMIT)
+    sources = range_words.Ranges([], [], 0)
+    if effect.sources is not None:
+        sources = range_words.fewest(effect.sources, version, LIMIT)
+    return {
+        "family": effect.family,
+        "destinations": destinations.within,
+        "destinations_except": destinations.without,
+        "destinations_omitted": destinations.omitted,
+        "sources": sources.within,
+        "sources_except": sources.without,
+        "sources_omitted": sources.omitted,
+        "out_interfaces": list(effect.out_interfaces),
+        "services": [] if effect.services is None else services_text(effect.services, effect.family),
+        "packets": effect.packets,
+        "before": effect.before,
+        "after": effect.after,
+        "open_connections": effect.open_connections,
+    }
+
+
+def lines(compared: t.Sequence[Compared]) -> t.List[str]:
+    """Return the effects for people, a line each; of many the largest, and the number of the others.
+
+    :param compared: the families whose rules are rewritten; without one there is nothing to say.
+    """
+    effects = [one for each in compared for one in each.effects]
+    found = [effect_words.line(as_return(one)) for one in effects[:LINES]]
+    if len(effects) > LINES:
+        found.append("and %s more" % format(len(effects) - LINES, ","))
+    if compared and not effects:
+        found.append("rules rewritten, no packet is treated otherwise")
+    if any(each.moved for each in compared):
+        found.append(
+            "the rules get another place among those of other programs; what that means for packets was not compared"
+        )
+    return found

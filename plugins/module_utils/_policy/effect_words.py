@@ -1,0 +1,62 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The effects of a change on one line each, from what modules return of them: on nodes and on the controller."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .range_words import SHOWN
+
+#: Packets of an effect that belong to no connection.
+WITHOUT_CONNECTION = "without a connection"
+
+#: As RETURN of the module ip_masq documents it.
+Returned = t.Mapping[str, t.Any]
+
+
+def line(effect: Returned) -> str:
+    """Return an effect with its open connections."""
+    if effect["packets"] == WITHOUT_CONNECTION:
+        return change(effect)
+    return "%s, %s" % (change(effect), connections(effect["open_connections"]))
+
+
+def change(effect: Returned) -> str:
+    """Return an effect without its open connections: the same on all nodes with the same change."""
+    parts = [_ranges(effect, "destinations")]
+    if effect["sources"]:
+        parts.append("from " + _ranges(effect, "sources"))
+    for word, key, noun in (("over", "out_interfaces", "interfaces"), ("for", "services", "services")):
+        if effect[key]:
+            parts.append("%s %s" % (word, _listed(effect[key], noun)))
+    if effect["packets"]:
+        parts.append("packets " + effect["packets"])
+    return "%s: %s -> %s" % (" ".join(parts), effect["before"], effect["after"])
+
+
+def connections(number: t.Optional[int]) -> str:
+    """Return a number of open connections."""
+    if number is None:
+        return "open connections not counted"
+    return "%s open connection%s" % (format(number, ","), "" if number == 1 else "s")
+
+
+def _ranges(effect: Returned, key: str) -> str:
+    within, without, omitted = effect[key], effect[key + "_except"], effect[key + "_omitted"]
+    if without:
+        return "%s except %s" % (", ".join(within), _some(without, omitted))
+    return _some(within, omitted)
+
+
+def _some(entries: t.Sequence[str], omitted: int = 0) -> str:
+    left = len(entries) - SHOWN + omitted
+    more = " and %s more" % format(left, ",") if left > 0 else ""
+    return ", ".join(entries[:SHOWN]) + more
+
+
+def _listed(entries: t.Sequence[str], noun: str) -> str:
+    if not entries[0].startswith("!"):
+        return _some([one.replace("!", "not ") for one in entries])
+    return "all %s except %s" % (noun, _some([one[1:] if one[0] == "!" else "not " + one for one in entries]))

@@ -1,0 +1,81 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Addresses for people: as few networks as it takes, the largest first, and how many there are besides."""
+
+from __future__ import annotations
+
+import heapq
+import ipaddress
+import typing as t
+
+from . import spans
+from .spans import Spans
+
+#: So many networks are listed in a sentence.
+SHOWN = 5
+
+#: Prefix length, and first address.
+_Block = t.Tuple[int, int]
+
+
+class Ranges(t.NamedTuple):
+    """Addresses as networks, and the networks in these that do not belong to them; the largest first."""
+
+    within: t.List[str]
+    without: t.List[str]
+    #: how many more there are
+    omitted: int
+
+
+def in_words(some: Spans, version: int) -> str:
+    """Return addresses in as few networks as that takes, and the largest of them if they are many."""
+    within, without, omitted = fewest(some, version, SHOWN)
+    more = " and %s more" % format(omitted, ",") if omitted else ""
+    return ", ".join(within) + (" except " + ", ".join(without) if without else "") + more
+
+
+def fewest(some: Spans, version: int, limit: int) -> Ranges:
+    """Return addresses in as few networks as that takes, of many the largest.
+
+    :param limit: of networks, and of exceptions.
+    """
+    bits = 32 if version == 4 else 128
+    around = _around(some, bits)
+    inside = list(_blocks(some, bits))
+    outside = list(_blocks(spans.difference((_bounds(around, bits),), some), bits))
+    if len(outside) + 1 < len(inside):
+        return Ranges([_text(around, version)], _largest(outside, version, limit), max(len(outside) - limit, 0))
+    return Ranges(_largest(inside, version, limit), [], max(len(inside) - limit, 0))
+
+
+def _largest(blocks: t.Sequence[_Block], version: int, limit: int) -> t.List[str]:
+    return [_text(one, version) for one in heapq.nsmallest(limit, blocks)]
+
+
+def _blocks(some: Spans, bits: int) -> t.Iterator[_Block]:
+    """Return the fewest networks, without an object for each."""
+    for start, last in some:
+        first = start
+        while first <= last:
+            # As large as the alignment of the first address and the number of those that are left allow.
+            aligned = (first & -first).bit_length() - 1 if first else bits
+            size = min(aligned, (last - first + 1).bit_length() - 1)
+            yield bits - size, first
+            first += 1 << size
+
+
+def _around(some: Spans, bits: int) -> _Block:
+    """Return the smallest network that contains all of it."""
+    length = bits - (some[0][0] ^ some[-1][1]).bit_length()
+    return length, some[0][0] >> (bits - length) << (bits - length)
+
+
+def _bounds(block: _Block, bits: int) -> t.Tuple[int, int]:
+    length, first = block
+    return first, first + (1 << (bits - length)) - 1
+
+
+def _text(block: _Block, version: int) -> str:
+    kind: t.Any = ipaddress.IPv4Address if version == 4 else ipaddress.IPv6Address
+    return "%s/%d" % (kind(block[1]), block[0])
