@@ -35,7 +35,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.routes import UNICAST
 from hypothesis import given
 from hypothesis import strategies as st
-from support import worlds
+from support import engine, worlds
 from support.machine import Machine
 from support.many_ranges import many_ranges
 from support.packet_model import Packet, model, packets
@@ -122,7 +122,7 @@ def _present(config: Config) -> Config:
 @st.composite
 def pairs(draw: t.Any) -> t.Tuple[Config, Config]:
     """Two policies, as often as not with much in common."""
-    one, other = (_present(draw(worlds.narrow_configs)) for _side in range(2))
+    one, other = (_present(draw(engine.narrow_configs)) for _side in range(2))
     names = [name for name in Config._fields if name not in ("notes",)]
     if draw(st.booleans()):
         changed = draw(st.lists(st.sampled_from(names), min_size=1, max_size=2))
@@ -169,7 +169,7 @@ def test_each_corner_of_an_effect_is_treated_otherwise(pair: t.Tuple[Config, Con
             assert expected(one, other, packet) == (effect.before, effect.after), packet
 
 
-@given(worlds.narrow_configs, worlds.families)
+@given(engine.narrow_configs, worlds.families)
 def test_the_same_policy_has_no_effects(config: Config, family: str) -> None:
     """Nor has another choice of source ports."""
     assert compared(config, config._replace(random_fully=not config.random_fully, to_ports=()), family) == []
