@@ -25,26 +25,34 @@ def name_policies(
     :param policies: host -> the policy that its agent reports, by option.
     """
     found = by_trait(nodes, "policy")
-    reporting = {node.host for group in found for node in group.nodes}
-    members: t.Dict[str, t.Set[str]] = {}
-    for host in reporting:
-        for name in groups.get(host, ()):
-            members.setdefault(str(name), set()).add(host)
+    members = members_of(groups, {node.host for group in found for node in group.nodes})
     names: t.Dict[str, str] = {}
     for group in found:
-        name = _groups(group, members) or _difference(policies, found[0], group)
+        name = groups_of({node.host for node in group.nodes}, members) or _difference(policies, found[0], group)
         names.update((node.host, "%s (%s)" % (name, group.value) if name else group.value) for node in group.nodes)
     return [node._replace(policy_name=names.get(node.host, "")) for node in nodes]
 
 
-def _groups(group: Group, members: t.Mapping[str, t.Set[str]]) -> str:
-    """The groups of the inventory that are all nodes with a policy, the largest first; empty if there are none."""
-    left = {node.host for node in group.nodes}
+def members_of(groups: t.Mapping[str, t.Sequence[str]], hosts: t.Iterable[str]) -> t.Dict[str, t.Set[str]]:
+    """Return the hosts of each group of the inventory.
+
+    :param groups: host -> the groups that it is in. :param hosts: those that count.
+    """
+    members: t.Dict[str, t.Set[str]] = {}
+    for host in hosts:
+        for name in groups.get(host, ()):
+            members.setdefault(str(name), set()).add(host)
+    return members
+
+
+def groups_of(hosts: t.Iterable[str], members: t.Mapping[str, t.Set[str]]) -> str:
+    """Return the groups of the inventory that are all of these hosts, the largest first; empty if there are none."""
+    left = set(hosts)
     names = []
-    for name, hosts in sorted(members.items(), key=lambda pair: (-len(pair[1]), pair[0])):
-        if name not in ("all", "ungrouped") and left >= hosts:
+    for name, some in sorted(members.items(), key=lambda pair: (-len(pair[1]), pair[0])):
+        if name not in ("all", "ungrouped") and left >= some:
             names.append(one_line(name))
-            left -= hosts
+            left -= some
     return ", ".join(names) if not left and len(names) <= _GROUPS else ""
 
 

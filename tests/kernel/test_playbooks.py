@@ -97,6 +97,30 @@ def test_a_round_with_an_inventory_of_kubespray(tmp_path: Path) -> None:
             assert node.files() == node.pristine and NFT.rules(node.ns, "ipv4") is None
 
 
+def test_apply_ends_with_what_changes_for_packets(tmp_path: Path) -> None:
+    """For all nodes together, in check mode and in the run that follows; as text and as JSON."""
+    names = ["node%d" % number for number in range(1, 9)]
+    rack_b = names[:3]
+    with Fleet(tmp_path, {"kube_node": names, "rack_b": rack_b}, dict.fromkeys(names[4:], "node4")) as fleet:
+        assert fleet.play("apply", "-e", NODES).rc == 0
+        quiet = fleet.play("apply", "-e", NODES)
+        assert summary(quiet) == ["8 nodes: nothing changes for packets"]
+        fleet.group_vars["rack_b"] = {"ip_masq_agent_masquerade_cidrs": ["10.20.0.0/16"]}
+        expected = [
+            "rack_b (3 nodes): 10.20.0.0/16: pod -> node, 0 open connections",
+            "5 nodes: nothing changes for packets",
+        ]
+        planned = fleet.play("apply", "-e", NODES, "-CD")
+        assert planned.rc == 0 and summary(planned) == expected, planned.said
+        assert planned.said.count("+10.20.0.0/16: pod -> node, 0 open connections") == 3
+        as_json = fleet.play("apply", "-e", NODES, "-C", env={"ANSIBLE_STDOUT_CALLBACK": "kubenode.ip_masq.summary"})
+        assert as_json.said.splitlines()[: len(expected)] == expected, as_json.said
+        done = fleet.play("apply", "-e", NODES, "-e", "ip_masq_agent_serial=2")
+        assert done.rc == 0 and summary(done) == expected, done.said
+        removed = fleet.play("remove", "-e", NODES, "--limit", "node1", "-D")
+        assert "node -> not managed" in removed.said
+
+
 def test_status_of_thirty_nodes_fits_on_the_screen(tmp_path: Path) -> None:
     names = ["node%02d" % number for number in range(1, 31)]
     off = {"node07", "node19", "node28"}

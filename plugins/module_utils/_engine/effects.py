@@ -235,7 +235,5 @@ def lines(compared: t.Sequence[Compared]) -> t.List[str]:
     if compared and not effects:
         found.append("rules rewritten, no packet is treated otherwise")
     if any(each.moved for each in compared):
-        found.append(
-            "the rules get another place among those of other programs; what that means for packets was not compared"
-        )
+        found.append(effect_words.MOVED)
     return found

@@ -12,6 +12,9 @@ from .range_words import SHOWN
 #: Packets of an effect that belong to no connection.
 WITHOUT_CONNECTION = "without a connection"
 
+#: Beside effects, of a change of the place of the rules.
+MOVED = "the rules get another place among those of other programs; what that means for packets was not compared"
+
 #: As RETURN of the module ip_masq documents it.
 Returned = t.Mapping[str, t.Any]
 

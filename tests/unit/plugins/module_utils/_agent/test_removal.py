@@ -52,9 +52,16 @@ class World:
         return self._systemctl(argv, stdin, timeout) if argv[0] == "systemctl" else Outcome(0, "", "")
 
     def _reconcile(
-        self, _node: Node, config: Config, present: bool, check: bool, former: t.Sequence[str], lock_path: str
+        self,
+        _node: Node,
+        config: Config,
+        present: bool,
+        check: bool,
+        former: t.Sequence[str],
+        lock_path: str,
+        effects: bool,
     ) -> Result:
-        assert not present and lock_path == self.where.run_lock
+        assert not present and effects and lock_path == self.where.run_lock
         self.chains = [config.masq_chain, *former]
         return Result("iptables_nft", "1.8.9", (), (), ())
 

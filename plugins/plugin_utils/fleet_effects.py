@@ -1,0 +1,79 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a change means for packets of many nodes: those with the same effects on one line."""
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+from ..module_utils._policy.effect_words import MOVED, change, connections
+from .fleet_policies import groups_of, members_of
+from .names import one_line, some_of, thousands
+
+#: So many effects of a node are on its line.
+_SHOWN = 5
+
+Returned = t.Mapping[str, t.Any]
+
+
+def summary(answers: t.Mapping[str, t.Any], groups: t.Mapping[str, t.Sequence[str]]) -> t.List[str]:
+    """Return a line for each group of hosts with the same effects, most hosts first, and one for those without.
+
+    :param answers: host -> what the module ip_masq_agent returned of it, if it did.
+    :param groups: host -> the groups of the inventory that it is in.
+    """
+    same: t.Dict[t.Any, t.List[str]] = {}
+    for host, answer in answers.items():
+        same.setdefault(_key(answer), []).append(host)
+    unknown, none = same.pop(None, []), same.pop(_NOTHING, [])
+    members = members_of(groups, answers)
+    lines = [
+        "%s: %s" % (_named(hosts, members), _effects([answers[host]["rules"] for host in hosts]))
+        for hosts in sorted(same.values(), key=lambda hosts: -len(hosts))
+    ]
+    if none:
+        lines.append("%s: nothing changes for packets" % _number(none))
+    if unknown:
+        lines.append("%s: not known: %s" % (_number(unknown), some_of(list(map(one_line, unknown)))))
+    return lines
+
+
+#: What hosts without effects have in common.
+_NOTHING = ("[]", 0, False)
+
+
+def _key(answer: t.Any) -> t.Optional[t.Tuple[str, int, bool]]:
+    """Return what hosts with the same effects have in common; None if a host did not report them."""
+    rules = answer.get("rules") if isinstance(answer, t.Mapping) and not answer.get("failed") else None
+    if not isinstance(rules, t.Mapping) or "effects" not in rules:
+        return None
+    effects = [{key: value for key, value in one.items() if key != "open_connections"} for one in rules["effects"]]
+    return json.dumps(effects, sort_keys=True), rules["effects_omitted"], MOVED in rules["effects_summary"]
+
+
+def _effects(same: t.Sequence[Returned]) -> str:
+    """Return the effects that hosts have in common, each with the connections of all of them."""
+    parts = []
+    for place, effect in enumerate(same[0]["effects"][:_SHOWN]):
+        counts = [rules["effects"][place]["open_connections"] for rules in same]
+        known = [count for count in counts if count is not None]
+        part = "%s, %s" % (change(effect), connections(sum(known) if known else None))
+        if known and len(known) < len(counts):
+            part += " (not counted on %s)" % _number(counts[len(known) :])
+        parts.append(part)
+    left = len(same[0]["effects"]) - _SHOWN + same[0]["effects_omitted"]
+    parts += ["and %s more" % thousands(left)] if left > 0 else []
+    parts += [MOVED] if MOVED in same[0]["effects_summary"] else []
+    return one_line("; ".join(parts))
+
+
+def _named(hosts: t.Sequence[str], members: t.Mapping[str, t.Set[str]]) -> str:
+    if len(hosts) == 1:
+        return one_line(hosts[0])
+    return "%s (%s)" % (groups_of(hosts, members) or some_of(list(map(one_line, hosts))), _number(hosts))
+
+
+def _number(hosts: t.Sequence[t.Any]) -> str:
+    return "%s node%s" % (thousands(len(hosts)), "" if len(hosts) == 1 else "s")

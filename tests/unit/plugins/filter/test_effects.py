@@ -1,0 +1,88 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the playbook apply says of a change of many nodes."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible_collections.kubenode.ip_masq.plugins.filter.effects import APPLIED, FilterModule
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.effect_words import MOVED
+
+effects = FilterModule().filters()["effects"]
+
+Hostvars = t.Dict[str, t.Dict[str, t.Any]]
+
+
+def effect(destination: str, before: str, after: str, connections: t.Optional[int]) -> t.Dict[str, t.Any]:
+    """One effect as a module returns it."""
+    lists = {key: [] for key in ("destinations_except", "sources", "sources_except", "out_interfaces", "services")}
+    counts = {"destinations_omitted": 0, "sources_omitted": 0, "open_connections": connections}
+    return {
+        "family": "ipv4", "destinations": [destination], **lists, **counts, "packets": "", "before": before,
+        "after": after,
+    }  # fmt: skip
+
+
+def host(*found: t.Dict[str, t.Any], groups: t.Sequence[str] = (), **more: t.Any) -> t.Dict[str, t.Any]:
+    """The variables of a host with effects."""
+    rules = {"effects": list(found), "effects_omitted": 0, "effects_summary": [], **more}
+    return {APPLIED: {"failed": False, "rules": rules}, "group_names": list(groups)}
+
+
+def summed_up(hostvars: Hostvars) -> t.List[str]:
+    """The lines about all of them, and one that is not known."""
+    return t.cast(t.List[str], effects([*hostvars, "nowhere"], hostvars))
+
+
+def test_a_fleet_of_300_hosts_with_three_groups() -> None:
+    hostvars: Hostvars = {}
+    for number in range(300):
+        rack = "rack_b" if number < 40 else "rack_c" if number < 55 else "rack_a"
+        found = {
+            "rack_b": [effect("10.20.0.0/16", "pod", "node", 20 + number % 2)],
+            "rack_c": [effect("10.20.0.0/16", "pod", "node", 1), effect("203.0.113.0/24", "node", "192.0.2.7", 0)],
+        }.get(rack, [])
+        hostvars["node%03d" % number] = host(*found, groups=["kube_node", rack])
+    assert summed_up(hostvars) == [
+        "rack_b (40 nodes): 10.20.0.0/16: pod -> node, 820 open connections",
+        "rack_c (15 nodes): 10.20.0.0/16: pod -> node, 15 open connections; "
+        "203.0.113.0/24: node -> 192.0.2.7, 0 open connections",
+        "245 nodes: nothing changes for packets",
+    ]
+
+
+def test_hosts_that_no_group_names() -> None:
+    one = effect("10.20.0.0/16", "pod", "node", 1)
+    hostvars = {"n%d" % number: host(one, groups=["kube_node"]) for number in range(1, 4)}
+    hostvars["n9"] = host(groups=["kube_node"])
+    assert summed_up(hostvars) == [
+        "n[1-3] (3 nodes): 10.20.0.0/16: pod -> node, 3 open connections",
+        "1 node: nothing changes for packets",
+    ]
+    assert summed_up({"n1": host(one)}) == ["n1: 10.20.0.0/16: pod -> node, 1 open connection"]
+
+
+def test_what_is_not_known_is_not_nothing() -> None:
+    one = effect("10.20.0.0/16", "pod", "node", None)
+    hostvars = {
+        "n1": host(one),
+        "n2": host(effect("10.20.0.0/16", "pod", "node", 4)),
+        "n3": {APPLIED: {"failed": True, "msg": "no"}},
+        "n4": {},
+        "n5": {APPLIED: {"missing_package": "nftables"}},
+        "n6": {APPLIED: {"unreachable": True}},
+    }
+    assert summed_up(hostvars) == [
+        "n[1-2] (2 nodes): 10.20.0.0/16: pod -> node, 4 open connections (not counted on 1 node)",
+        "4 nodes: not known: n[3-6]",
+    ]
+    assert summed_up({"n1": host(one)}) == ["n1: 10.20.0.0/16: pod -> node, open connections not counted"]
+
+
+def test_many_effects_and_another_place() -> None:
+    some = [effect("10.%d.0.0/16" % number, "pod", "node", 1) for number in range(8)]
+    (line,) = summed_up({"n1": host(*some, effects_omitted=1000, effects_summary=[MOVED])})
+    assert line.endswith("10.4.0.0/16: pod -> node, 1 open connection; and 1,003 more; " + MOVED)
+    assert summed_up({"n1": host(effects_summary=[MOVED])}) == ["n1: " + MOVED]
