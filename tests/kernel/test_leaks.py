@@ -24,6 +24,7 @@ from support.namespaces import Namespace
 from support.programs import Programs, is_restore
 from support.prometheus import parse
 from support.strays import Stray
+from support.talk import Talk
 from support.topology import ADDRESSES, Addresses, Topology
 from support.variants import NFT_FAMILIES, VARIANTS, Nftables, Variant, snapshot
 
@@ -256,8 +257,8 @@ def test_no_connection_is_disturbed_while_policies_change(
         table inet around {
             counter before { }
             counter after { }
-            chain before { type filter hook forward priority 300; meta l4proto udp counter name before; }
-            chain after { type filter hook postrouting priority 500; meta l4proto udp counter name after; }
+            chain before { type filter hook forward priority 300; meta l4proto { tcp, udp } counter name before; }
+            chain after { type filter hook postrouting priority 500; meta l4proto { tcp, udp } counter name after; }
         }
     """)  # fmt: skip
 
@@ -268,7 +269,8 @@ def test_no_connection_is_disturbed_while_policies_change(
 
     opened = [_open(topology, one) for one in (a.outside[1], b.outside[1], a.exempt[1], b.exempt[1])]
     assert [there.getpeername()[0] for _here, there in opened] == [a.node, b.node, a.pod, b.pod]
-    with Flood(topology, a.outside[0], b.outside[0], a.exempt[0], b.exempt[0]) as flood:
+    destinations = (a.outside[0], b.outside[0], a.exempt[0], b.exempt[0])
+    with Talk(topology, *destinations) as talk, Flood(topology, *destinations) as flood:
         runs = [{**POLICY, **FLIPPED[number % len(FLIPPED)], "backend": variant.backend} for number in range(FLIPS)]
         for start in range(0, FLIPS, 5):
             for done in run_modules(node, runs[start : start + 5]):
@@ -277,11 +279,14 @@ def test_no_connection_is_disturbed_while_policies_change(
                 one.send(b"goes on")
                 assert other.recv(64) == b"goes on"
     assert around("before") == around("after")
-    assert flood.least > 1000
-    cells = [FLIPS, around("before"), around("before") - around("after")]
+    assert flood.least > 1000 and talk.count > 100 and talk.failed == {}
+    for one, pod in ((a, a.pod), (b, b.pod)):
+        assert set(talk.seen[one.outside[0]]) <= {pod, one.node} and set(talk.seen[one.exempt[0]]) <= {pod, one.node}
+    opened_udp = sum(number for seen in flood.seen.values() for number in seen.values())
+    cells = [FLIPS, talk.count, opened_udp, around("before"), around("before") - around("after")]
     show_table(
         "connections while policies change",
-        ["changes", "connections", "lost"],
+        ["changes", "of TCP", "of UDP", "packets", "lost"],
         [(str(variant), list(map(str, cells)))],
     )
 

@@ -4,6 +4,7 @@
 """Random policies against a few lines that say what each packet has to show, with real packets.
 
 C(IP_MASQ_RANDOM_POLICIES) says how many policies each backend gets, C(IP_MASQ_RANDOM_SEED) which ones.
+C(IP_MASQ_LEAK_POLICIES) says how many get packets of all kinds that conntrack finds no connection for.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from support.modules import apply
 from support.topology import ADDRESSES, Topology, serving
 
 COUNT = int(os.environ.get("IP_MASQ_RANDOM_POLICIES", "12"))
+LEAK_COUNT = int(os.environ.get("IP_MASQ_LEAK_POLICIES", "6"))
 SEED = int(os.environ.get("IP_MASQ_RANDOM_SEED", "1"))
 #: Packets for each policy and family.
 ASKED = 8
@@ -179,6 +181,7 @@ def model(options: Options, packet: Packet) -> t.Tuple[str, ...]:
             and ("destinations" not in rule or within(destination, rule["destinations"]))
             and ("out_interfaces" not in rule or leaves_by(rule["out_interfaces"]))
             and ("protocols" not in rule or protocol in rule["protocols"])
+            and (not ports or protocol != "icmp")
             and (not ports or any(one[0] <= port <= one[-1] for one in ports))
             and ("address" not in rule or addresses(rule["address"]))
         ):
@@ -362,4 +365,63 @@ def test_every_packet_shows_what_the_policy_says(
         "%s, %d policies: what packets showed" % (backend, COUNT),
         [*seen, "with shortened effects"],
         [("", list(map(str, (*seen.values(), shortened))))],
+    )
+
+
+#: A destination port whose packets are not tracked.
+_UNTRACKED = 5353
+_NOTRACK = "type filter hook prerouting priority -300;\nudp dport %d notrack\n" % _UNTRACKED
+
+
+def _protocol(stray: strays.Stray) -> str:
+    """The protocol of a packet, as a policy names it."""
+    name = stray.name.split()[0].lower()
+    return "tcp" if name == "rst" else name
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_nothing_without_a_connection_shows_what_a_policy_hides(
+    two_ways: Topology, backend: str, show_table: t.Callable[..., None]
+) -> None:
+    """All 64 combinations of flags of TCP, errors of ICMP, wrong checksums, SCTP, fragments, what is not tracked."""
+    rng = random.Random("%d %s leaks" % (SEED, backend))
+    node = two_ways.node
+    node.run("nft", "-f", "-", stdin="table inet not_tracked {\nchain c {\n%s}\n}\n" % _NOTRACK)
+    mac = node.run("cat", "/sys/class/net/pods/address").strip()
+    found = {"sent": 0, "dropped": 0, "masqueraded": 0, "exempt": 0, "left alone": 0}
+    for number in range(LEAK_COUNT):
+        options = {**policy(rng, BACKENDS[backend]), "leaks": "drop"}
+        options["source_cidrs"] = options["source_cidrs"] or ["10.244.0.0/16", "fd00:10:244::/48"]
+        options["source_cidrs"] = [one for one in options["source_cidrs"] if one[-2:] != "/0"] or ["10.244.1.2/31"]
+        apply(node, backend=backend, **options)
+        node.run("conntrack", "-F")
+        for family in FAMILIES.values():
+            source, destination = rng.choice(family.pods), rng.choice(family.destinations)
+            port = rng.choice((*PORTS, 5060))
+            sent = [
+                *strays.strays(source, destination, port),
+                *strays.fragments(source, destination, port),
+                *strays.untracked(source, destination, _UNTRACKED),
+            ]
+            out = strays.seen(two_ways.pod, mac, two_ways.outside, sent, ("10.9.9.9", "10.8.8.8"))
+            for stray in sent:
+                to_port = _UNTRACKED if stray.name in ("UDP", "UDP in fragments") else port
+                packet = (family, source, destination, _protocol(stray), to_port)
+                shown = out.get(stray.number, set())
+                told = "policy %d: %s: %s: %s" % (number, stray.name, packet[1:], json.dumps(options))
+                found["sent"] += 1
+                if is_hidden(options, packet):
+                    assert source not in shown, told
+                    found["masqueraded" if shown else "dropped"] += 1
+                elif source in model(options, packet):
+                    assert shown == {source}, told
+                    found["exempt"] += 1
+                else:
+                    assert shown and shown <= {source, *model(options, packet)}, told
+                    found["left alone"] += 1
+    assert min(found.values()) > 0
+    show_table(
+        "%s, %d policies: packets without a connection" % (backend, LEAK_COUNT),
+        list(found),
+        [("", list(map(str, found.values())))],
     )
