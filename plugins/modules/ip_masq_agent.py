@@ -61,7 +61,7 @@ options:
     default: /etc/ip-masq-agent
   bin_dir:
     description:
-      - The directory of the program.
+      - The directory of the program. Its modules are in C(lib/ip-masq-agent) beside this directory.
       - On a node with the agent's package, V(/usr/local/sbin) means where the package has it.
     type: path
     default: /usr/local/sbin
@@ -205,7 +205,9 @@ version:
   type: str
   sample: 1.0.0-rc1
 files:
-  description: The files that were written or removed, or in check mode would be.
+  description:
+    - The files that were written or removed, or in check mode would be.
+    - A directory of the agent's modules that is put in place or removed as a whole is one entry.
   returned: success
   type: list
   elements: str

@@ -21,13 +21,13 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import merge_hash
 
-from ..module_utils._agent import bundle
+from ..module_utils._agent import launcher
 from ..module_utils._agent.paths import PACKAGED, Paths, choose_paths
 from ..module_utils._entry.task_options import Spec
 from ..module_utils._errors import ConfigError
 
 #: Read once, in the process that those of all hosts are forked from.
-_RELEASE_LINE = bundle.release_line()
+_RELEASE_LINE = launcher.release_line()
 
 #: More than a result has; Ansible works through it recursively.
 _LEVELS = 50

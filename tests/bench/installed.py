@@ -22,14 +22,22 @@ def setup(backend: str, size: int) -> t.Dict[str, str]:
 
     :returns: paths of the agent (C(program)) and of the script that the timer starts (C(resync)).
     """
-    from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import bundle, paths, resync_script
+    from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
+        launcher,
+        module_directory,
+        paths,
+        resync_script,
+    )
+    from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 
     where = paths.choose_paths(config_dir=DIRECTORY + "/etc", bin_dir=DIRECTORY + "/bin")
     os.makedirs(where.config_dir + "/config.d", exist_ok=True)
     os.makedirs(where.bin_dir, exist_ok=True)
+    if not module_directory.is_there(where):
+        module_directory.put(run, where)
     policy = {"nonMasqueradeCIDRs": rules.cidrs(size), "cidrLimit": max(size, 64), "backend": backend}
     for path, content in (
-        (where.program, bundle.program(where)),
+        (where.program, launcher.launcher(where)),
         (where.resync, resync_script.resync_script(where).encode()),
         (where.config_dir + "/config", json.dumps(policy, indent=2).encode() + b"\n"),
     ):

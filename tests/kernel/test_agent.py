@@ -606,7 +606,8 @@ class TestModule:
         done = self.run(bare, "D", config={})
         assert done["files"] == ["/usr/local/sbin/ip-masq-agent"]
         (diff,) = done["diff"]
-        assert "python: /usr/local/sbin/python\n" in diff["before"] and "python: /usr/bin/python3\n" in diff["after"]
+        assert diff["before"].startswith("#!/usr/local/sbin/python -IB\n")
+        assert diff["after"].startswith("#!/usr/bin/python3 -IB\n")
         assert not self.run(bare, config={})["changed"]
 
     def test_an_agent_that_does_not_start_is_reported_until_it_does(self, bare: AgentNode) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import typing as t
 from pathlib import Path
 
@@ -118,6 +119,28 @@ def test_any_other_program_is_replaced_by_the_module(fleet: Fleet, program: t.Ca
     assert done["changed"] is True and "/usr/local/sbin/ip-masq-agent" in done["files"]
     assert node.program.read_text() == good
     assert not node.at("/var/lib/started").exists(), "a program that is not ours was started"
+
+
+@pytest.mark.parametrize("edited", ["_version.py", "_engine/reconcile.py"])
+def test_modules_that_were_edited_are_put_right_by_the_module(fleet: Fleet, edited: str) -> None:
+    """They would be compared with themselves."""
+    node = fleet.nodes["n1"]
+    module = node.modules_dir / "ip_masq_agent" / edited
+    good = module.read_text()
+    module.write_text(good + "# edited\n")
+    done = told(fleet)
+    assert done["changed"] is True and done["files"] == ["/" + str(module.relative_to(node.root))]
+    assert module.read_text() == good
+    forbid_modules(fleet)
+    assert told(fleet)["changed"] is False
+
+
+def test_modules_that_are_missing_are_put_back(fleet: Fleet) -> None:
+    node = fleet.nodes["n1"]
+    shutil.rmtree(node.modules_dir)
+    assert told(fleet)["files"] == ["/" + str(node.modules_dir.relative_to(node.root))]
+    forbid_modules(fleet)
+    assert told(fleet)["changed"] is False
 
 
 def test_a_program_that_was_edited_is_replaced_although_it_does_the_task(fleet: Fleet) -> None:

@@ -13,7 +13,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import modules, units
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import PACKAGED, Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.agent_node import AgentNode
@@ -101,9 +101,16 @@ def test_module_adopts_the_tarball(node: AgentNode, built: Path) -> None:
     before = snapshot(node.ns)
     adopted = node.module(MODULE, {"config": CONFIG})
     assert adopted["files"] == [] and not adopted["rules"]["actions"], adopted
+    # A tarball has no compiled code.
+    assert list(node.at(modules_dir(TARBALL)).rglob("cli.cpython-*.pyc"))
     assert snapshot(node.ns) == before
     # The systemctl of this test does not read the links that enable units; molecule/package does it with a real one.
     assert [line.split(":")[0] for line in adopted["services"]] == ["enable", "start"]
+
+
+def modules_dir(where: Paths) -> str:
+    """The directory of the modules of this release."""
+    return "%s/%s" % (where.lib_dir, modules.digest())
 
 
 def read_only(done: t.Mapping[str, t.Any]) -> t.List[str]:
@@ -118,8 +125,8 @@ class TestReadOnly:
     def node(self, node: AgentNode, built: Path) -> AgentNode:
         """A node of an image."""
         unpack(node, built)
-        script = "mount --rbind /usr /usr; mount -o remount,bind,ro /usr; mount -o remount,bind,ro /usr/local/sbin"
-        node.ns.run("sh", "-ec", script)
+        ours = "/usr /usr/local/sbin /usr/local/lib"
+        node.ns.run("sh", "-ec", "mount --rbind /usr /usr; for i in %s; do mount -o remount,bind,ro $i; done" % ours)
         configure(node)
         return node
 
@@ -156,7 +163,8 @@ class TestReadOnly:
     def test_another_bin_dir_can_be_used(self, node: AgentNode) -> None:
         moved = node.module(MODULE, {"config": CONFIG, "bin_dir": "/var/lib/sbin"})
         assert not moved.get("failed") and "/var/lib/sbin/ip-masq-agent" in moved["files"], moved
-        assert read_only(moved) == ["/usr/local/sbin/ip-masq-agent-resync", "/usr/local/sbin/ip-masq-agent"]
+        image = ["/usr/local/sbin/ip-masq-agent-resync", "/usr/local/sbin/ip-masq-agent", modules_dir(TARBALL)]
+        assert read_only(moved) == image
         again = node.module(MODULE, {"config": CONFIG, "bin_dir": "/var/lib/sbin"})
         assert again["files"] == [] and not read_only(again), again
 
@@ -165,8 +173,11 @@ class TestReadOnly:
         assert removed["changed"] and not removed.get("failed"), removed
         left = {"usr/local/sbin/ip-masq-agent", "usr/local/sbin/ip-masq-agent-resync"}
         # The systemctl of this test does not remove the links that enable units.
-        assert NFT.rules(node.ns, "ipv4") is None and {name for name in files(node) if ".wants" not in name} == left
-        assert {path.lstrip("/") for path in read_only(removed)} == left
+        modules = modules_dir(TARBALL).lstrip("/")
+        assert NFT.rules(node.ns, "ipv4") is None
+        stayed = {name for name in files(node) if ".wants" not in name and not name.startswith("usr/local/lib")}
+        assert stayed == left and node.at(modules).exists()
+        assert {path.lstrip("/") for path in read_only(removed)} == {*left, modules}
         again = node.module(MODULE, {"state": "absent"})
         assert not again["changed"] and not again.get("failed"), again
 
@@ -176,6 +187,7 @@ _LAYER = """
 mkdir -p "$1/usr" "$1/../layer"
 mount -t overlay -o "lowerdir=/usr,upperdir=$1/usr,workdir=$1/../layer" node /usr
 mount --bind "$1/usr/local/sbin" /usr/local/sbin
+mount --rbind "$1/usr/local/lib" /usr/local/lib
 """
 UNIT_DIR = PACKAGED.unit_dir
 UNITS_LIST = "/usr/share/ip-masq-agent/units"
@@ -203,6 +215,7 @@ systemctl start {started}
 touch /run/removed-by-an-upgrade
 %files
 /usr/local/sbin/*
+/usr/local/lib/ip-masq-agent
 /etc/systemd/system/*
 /etc/ip-masq-agent
 """

@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,14 +22,23 @@ from .namespaces import Namespace
 
 make_importable()
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import bundle, paths, resync_script  # noqa: E402
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (  # noqa: E402
+    launcher,
+    module_directory,
+    paths,
+    resync_script,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run  # noqa: E402
 
 from .private_node import private_paths  # noqa: E402
 
 #: Gives the namespace directories of its own in place of the machine's, for as long as the namespace lives. Of /etc it
 #: has what programs of nodes read; the rest is a thousand files, for each of hundreds of nodes.
 _MOUNT = """
-mkdir -p "$1/run/systemd/system" "$1/var/lib" "$1/usr/local/sbin" "$1/etc/alternatives"
+mkdir -p "$1/run/systemd/system" "$1/var/lib" "$1/usr/local/sbin" "$1/usr/local/lib" "$1/etc/alternatives"
+for folder in /usr/local/lib/*/; do
+    [ ! -d "$folder" ] || { mkdir "$1$folder"; mount --bind "$folder" "$1$folder"; }
+done
 find /etc -mindepth 1 -maxdepth 1 '(' ! -type d -o -name apt -o -name iproute2 -o -name systemd ')' \
     -exec cp -a -t "$1/etc" '{}' +
 cp -a /etc/alternatives/*awk /etc/alternatives/*tables* "$1/etc/alternatives"
@@ -35,6 +46,7 @@ touch "$1/run/xtables.lock"
 mount --bind "$1/etc" /etc
 mount --bind "$1/var/lib" /var/lib
 mount --bind "$1/usr/local/sbin" /usr/local/sbin
+mount --rbind "$1/usr/local/lib" /usr/local/lib
 mount --bind "$1/run" /run
 """
 #: Stands before the agent, so that every start of it is seen.
@@ -86,19 +98,18 @@ _JOURNALCTL = '#!/bin/sh\n[ "$1" = --sync ] || cat %s/journal\n'
 
 
 @functools.lru_cache(maxsize=None)
-def _compiled() -> bytes:
-    """The compiled code that a start of the agent's program keeps; the same for all paths."""
-    with tempfile.TemporaryDirectory() as folder:
-        where = private_paths(Path(folder))
-        Path(where.compiled).parent.mkdir(parents=True)
-        program = Path(folder, "program")
-        program.write_bytes(bundle.program(where))
-        subprocess.run([sys.executable, "-I", str(program), "--version"], stdout=subprocess.DEVNULL, check=True)
-        return Path(where.compiled).read_bytes()
+def _compiled(python: str) -> Path:
+    """The agent's modules as an installation leaves them, compiled once for all nodes; the same for all paths."""
+    folder = tempfile.mkdtemp()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    where = private_paths(Path(folder), python=python)
+    problem = module_directory.put(run, where)
+    assert problem is None, problem
+    return Path(launcher.modules_dir(where))
 
 
 class AgentNode:
-    """The agent in a namespace. Its /etc, /run, /var/lib and /usr/local/sbin lie below ``root`` for the test to see.
+    """The agent in a namespace. ``root`` has its /etc, /run, /var/lib, /usr/local/sbin and /usr/local/lib.
 
     :param installed: whether the agent is there already, as files without units.
     :param python: its interpreter.
@@ -126,6 +137,7 @@ class AgentNode:
         self._log = root / "agent.log"
         self._log.touch()
         self.agent = self.program = self.at(self.where.program)
+        self.modules_dir = self.at(launcher.modules_dir(self.where))
         self.pristine = self.files()
         if installed:
             self._install()
@@ -137,12 +149,11 @@ class AgentNode:
     def _install(self) -> None:
         self.drop_ins.mkdir(parents=True)
         self.agent = self.at(self.where.program + ".real")
-        self._write(self.agent, bundle.program(self.where))
+        self._write(self.agent, launcher.launcher(self.where))
+        shutil.copytree(_compiled(self.where.python), self.modules_dir)
         self._write(self.program, (_RECORDER % (self._log, self.agent)).encode())
         self._write(self.at(self.where.resync), resync_script.resync_script(self.where).encode())
-        # As after an earlier start: compiling takes longer than most of what a test does.
         self.run_dir.mkdir(mode=0o700)
-        self.at(self.where.compiled).write_bytes(_compiled())
 
     @staticmethod
     def _write(path: Path, content: bytes) -> None:
@@ -260,8 +271,10 @@ class AgentNode:
         return t.cast(t.Dict[str, t.Any], task["hosts"]["localhost"])
 
     def program_modules(self) -> t.Dict[str, bytes]:
-        """The modules in the installed program, by name."""
-        return bundle.unpack(self.program.read_bytes())[1]
+        """The modules of the installed program, by name."""
+        package = self.modules_dir / "ip_masq_agent"
+        found = [path for path in package.rglob("*.py") if path.name != "__init__.py"]
+        return {".".join(path.relative_to(package).with_suffix("").parts): path.read_bytes() for path in found}
 
     def collection_modules(self) -> t.Dict[str, bytes]:
         """The same modules in the collection."""

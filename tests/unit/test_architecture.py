@@ -33,7 +33,7 @@ USES: t.Dict[str, t.Set[str]] = {
 }
 #: What runs on the controller: the policy, and what reads nothing of a node.
 CONTROLLER = ("action", "callback", "filter", "lookup", "plugin_utils")
-CONTROLLER_USES = re.compile(r"_errors\.py|_policy/\w+\.py|_agent/(paths|bundle)\.py|_entry/task_options\.py")
+CONTROLLER_USES = re.compile(r"_errors\.py|_policy/\w+\.py|_agent/(launcher|modules|paths)\.py|_entry/task_options\.py")
 #: Imports that break a rule and are known.
 KNOWN: t.Set[t.Tuple[str, str]] = set()
 

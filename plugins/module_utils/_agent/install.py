@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Install the agent on a node: program, configuration, units. L(removal) removes it.
+"""Install the agent on a node: modules, launcher, configuration, units. L(removal) removes it.
 
 Every step compares first, so a second run changes nothing, and check mode is the same code without the writes.
 """
@@ -24,7 +24,7 @@ from .._policy.values import SHORTEST_INTERVAL_NS
 from .._system import files, packages, systemd
 from .._system.process import Runner
 from .._version import VERSION
-from . import bundle, snapshot
+from . import launcher, module_directory, snapshot
 from .paths import MARK, METRICS_NAME, PACKAGED, Paths
 from .resync_script import resync_script
 from .sync import describe
@@ -49,6 +49,9 @@ NAME = "ip-masq-agent"
 #: Bytes; a diff describes a larger program, and does not show it.
 _LARGE = 16384
 
+#: What a diff has for a directory as it should be.
+_FOLDER = "directory, mode 0755\n"
+
 #: Where the agent's service has no access.
 _HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
 _BECAUSE_HIDDEN = (
@@ -61,7 +64,6 @@ _SERVICE_TIMEOUT = 180.0
 
 #: Where the unit names the directory of the program.
 _EXEC_START = re.compile(r"^ExecStart=(/\S+)/ip-masq-agent-resync$", re.MULTILINE)
-_VERSION = re.compile(r'^VERSION = "([^"]*)"', re.MULTILINE)
 
 _WITHOUT_WATCH = (
     "%s cannot start (result %s): edits of the configuration act at the next resync, not at once. If root has used up "
@@ -73,7 +75,7 @@ Step = t.Tuple[str, t.Sequence[str]]
 
 
 class FileChange(t.NamedTuple):
-    """A file that was changed, or would be. None means no such file; a program is described, not shown."""
+    """A file that was changed, or would be. None means no such file. A directory of modules is described, not shown."""
 
     path: str
     before: t.Optional[str]
@@ -105,7 +107,7 @@ def find_installed(where: Paths) -> t.List[Paths]:
     found = []
     for bin_dir in dict.fromkeys([*started, where.bin_dir]):
         with contextlib.suppress(ValueError):
-            found.append(bundle.places(files.read(where._replace(bin_dir=bin_dir).program) or b""))
+            found.append(launcher.places(files.read(where._replace(bin_dir=bin_dir).program) or b""))
     return list(dict.fromkeys(found))
 
 
@@ -137,6 +139,10 @@ def check_paths(where: Paths) -> None:
             if any(_is_within(one, other) for one in (path, real) for other in (folder, os.path.realpath(folder))):
                 link = "" if _is_within(path, folder) else ", a symbolic link to %s," % real
                 raise ConfigError("%s: %s%s is within %s, %s" % (name, path, link, folder, reason))
+    lib_dir = os.path.realpath(where.lib_dir)
+    for folder, reason in unusable.items():
+        if any(_is_within(one, os.path.realpath(folder)) for one in (where.lib_dir, lib_dir)):
+            raise ConfigError("bin_dir: the agent's modules would be in %s, within %s, %s" % (lib_dir, folder, reason))
     _check_dedicated(where)
 
 
@@ -177,6 +183,9 @@ class _FilePlan(t.NamedTuple):
     #: content and mode by path, of the files that change
     wanted: t.Dict[str, t.Tuple[bytes, int]]
     directories: t.Tuple[str, ...]
+    #: whether the directory of the modules is missing, and which directories in it are wrong
+    new_modules: bool
+    wrong_folders: t.Tuple[str, ...]
     obsolete: t.Tuple[str, ...]
     #: all of it, as it is reported
     result: InstallResult
@@ -191,7 +200,7 @@ def update_files(run: Runner, where: Paths, config_text: t.Optional[str], check:
     put = plan.result
     _refuse_read_only(where, put.files)
     if not check:
-        _carry_out(where, plan)
+        put = put._replace(notes=put.notes + _carry_out(where, plan, run))
     replaced = [change.path for change in put.files if change.before is not None and change.path != where.config]
     # The files of a directory have one owner.
     owners = (packages.find_owner(run, path) for path in {os.path.dirname(path): path for path in replaced}.values())
@@ -209,7 +218,7 @@ def _refuse_read_only(where: Paths, changes: t.Iterable[FileChange]) -> None:
     """An image may have all files already. What it lacks is found before the first one is written."""
     for path in [change.path for change in changes if files.is_read_only(change.path)]:
         remedy = "make it writable"
-        if os.path.dirname(path) in (where.bin_dir, where.packaged_unit_dir):
+        if os.path.dirname(path) in (where.bin_dir, where.packaged_unit_dir) or _is_within(path, where.lib_dir):
             remedy = "set bin_dir to a directory that can be written"
         raise NodeError(
             "cannot write %s: its file system is read-only; files and rules left unchanged. Use an image with version "
@@ -218,7 +227,7 @@ def _refuse_read_only(where: Paths, changes: t.Iterable[FileChange]) -> None:
 
 
 def put_files(where: Paths, config_text: t.Optional[str], check: bool = False) -> InstallResult:
-    """Write the program, the configuration and the units.
+    """Write the program, the configuration and the units. The program is not compiled.
 
     :param config_text: text of the config file; none keeps the one on the node.
     :raises NodeError: a file cannot be written; the message names it.
@@ -231,8 +240,16 @@ def put_files(where: Paths, config_text: t.Optional[str], check: bool = False) -
 
 def _plan_files(where: Paths, config_text: t.Optional[str]) -> _FilePlan:
     before = find_installed(where)
-    wanted = node_files(where, config_text, files.read(where.program) or b"")
+    installed = files.read(where.program) or b""
+    wanted = node_files(where, config_text)
+    modules_dir, new_modules = launcher.modules_dir(where), not module_directory.is_there(where)
+    if new_modules:
+        wanted = {path: about for path, about in wanted.items() if not _is_within(path, modules_dir)}
     changes = [change for path, (content, mode) in wanted.items() for change in _change(path, content, mode)]
+    wrong = module_directory.wrong_folders(where)
+    changes += [FileChange(path, text, _FOLDER) for path, text in wrong.items()]
+    if new_modules:
+        changes.append(FileChange(modules_dir, None, "directory of modules, version %s\n" % VERSION))
     made = tuple(path for path in directories(where) if not os.path.isdir(path))
     # node_exporter would still collect old metrics, and an old program would restore an old policy.
     old = existing(path for old in before for path in (old.metrics_file, old.resync, old.program))
@@ -242,6 +259,9 @@ def _plan_files(where: Paths, config_text: t.Optional[str]) -> _FilePlan:
     others = [os.path.join(folder, name) for folder in folders for name in unit_files(where)]
     old += [path for path in existing(others) if is_ours(path) and not os.path.islink(path)]
     retired = [path for path in existing(retired_files(where)) if is_ours(path)] + newer_files(where)
+    old += module_directory.superseded(where, installed)
+    for lib_dir in dict.fromkeys(place.lib_dir for place in before if place.lib_dir != where.lib_dir):
+        old += module_directory.found(lib_dir)
     obsolete, kept = removable(old + [path for path in retired if path not in old])
     notes = [
         "config_dir was %s; its files are kept and no longer read" % old.config_dir
@@ -253,19 +273,43 @@ def _plan_files(where: Paths, config_text: t.Optional[str]) -> _FilePlan:
         tuple("directory created: " + path for path in made),
         notes=(*notes, *kept),
     )
-    return _FilePlan({change.path: wanted[change.path] for change in changes}, made, tuple(obsolete), result)
+    changed = {change.path: wanted[change.path] for change in changes if change.path in wanted}
+    return _FilePlan(changed, made, new_modules, tuple(wrong), tuple(obsolete), result)
 
 
-def _carry_out(where: Paths, plan: _FilePlan) -> None:
+def _carry_out(where: Paths, plan: _FilePlan, run: t.Optional[Runner] = None) -> t.Tuple[str, ...]:
+    """Write the files. The launcher is written after the modules, and what it named before is removed after that.
+
+    :param run: starts the agent's interpreter, which compiles the modules; None leaves them as they are.
+    :returns: notes.
+    """
     for path in plan.directories:
         files.make_directory(path, 0o755)
+    for path in plan.wrong_folders:
+        module_directory.make_folder(path)
+    note = module_directory.put(run, where) if plan.new_modules else None
     for path, (content, mode) in plan.wanted.items():
         files.make_directory(os.path.dirname(path), 0o755)
         files.write(path, content, mode)
+    if run and not plan.new_modules and (where.program in plan.wanted or not module_directory.is_compiled(where)):
+        note = module_directory.compile_again(run, where)
     for path in plan.obsolete:
-        files.remove(path)
+        remove_path(path)
     if plan.result.files:
         snapshot.discard(where)
+        files.remove(where.rc1_cache)
+    return (note,) if note else ()
+
+
+def remove_path(path: str) -> None:
+    """Remove a file, or a directory of modules.
+
+    :raises NodeError: naming the path and the reason.
+    """
+    if stat.S_ISDIR(_mode(path)):
+        module_directory.remove(path)
+    else:
+        files.remove(path)
 
 
 def removable(paths: t.Sequence[str]) -> t.Tuple[t.List[str], t.List[str]]:
@@ -335,21 +379,25 @@ def directories(where: Paths) -> t.Tuple[str, ...]:
     return where.config_dir, where.drop_ins
 
 
-def node_files(
-    where: Paths, config_text: t.Optional[str] = None, installed: bytes = b""
-) -> t.Dict[str, t.Tuple[bytes, int]]:
+def node_directories(where: Paths) -> t.Tuple[str, ...]:
+    """Return all directories that are the agent's alone, mode 0755, in the order in which they are made."""
+    return (*directories(where), *module_directory.folders(where))
+
+
+def node_files(where: Paths, config_text: t.Optional[str] = None) -> t.Dict[str, t.Tuple[bytes, int]]:
     """What the agent consists of: content and mode by path. Packages (tools/dist) are made of the same files.
 
     :param config_text: text of the config file; none leaves it out.
-    :param installed: the program that is there.
     """
     wanted = {}
     if config_text is not None:
         wanted[where.config] = (config_text.encode("utf-8"), 0o644)
-    wanted[where.program] = (bundle.program(where, installed), 0o755)
+    wanted[where.program] = (launcher.launcher(where), 0o755)
     wanted[where.resync] = (resync_script(where).encode("utf-8"), 0o755)
     for name, text in unit_files(where).items():
         wanted[os.path.join(where.unit_dir, name)] = (text.encode("utf-8"), 0o644)
+    for path, content in module_directory.node_files(where).items():
+        wanted[path] = (content, 0o644)
     return wanted
 
 
@@ -373,7 +421,12 @@ def _mode(path: str) -> int:
 
 
 def file_removal(path: str) -> FileChange:
-    """The removal of a file. Its text is shown only if no other user can have written it: they may own metrics_dir."""
+    """The removal of a file, or of a directory of modules.
+
+    The text of a file is shown only if no other user can have written it: they may own metrics_dir.
+    """
+    if stat.S_ISDIR(_mode(path)):
+        return FileChange(path, module_directory.describe(path), None)
     if stat.S_ISLNK(_mode(path)):
         return FileChange(path, "symbolic link to %s\n" % os.readlink(path), None)
     if os.path.basename(path) == METRICS_NAME or not stat.S_ISREG(_mode(path)):
@@ -388,12 +441,7 @@ def _diff_text(content: t.Optional[bytes]) -> t.Optional[str]:
     if len(content) <= _LARGE or not content.startswith(b"#!"):
         with contextlib.suppress(UnicodeDecodeError):
             return content.decode("utf-8")
-    about = ["%d bytes, sha256 %s" % (len(content), hashlib.sha256(content).hexdigest())]
-    with contextlib.suppress(ValueError):
-        where, modules = bundle.unpack(content)
-        about += ["version: %s" % version for version in _VERSION.findall(modules.get("_version", b"").decode("utf-8"))]
-        about += ["%s: %s" % place for place in where.chosen().items()]
-    return "".join(line + "\n" for line in about)
+    return "%d bytes, sha256 %s\n" % (len(content), hashlib.sha256(content).hexdigest())
 
 
 def update_units(

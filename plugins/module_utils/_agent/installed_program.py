@@ -38,7 +38,7 @@ def ask(
 def verify(run: Runner, where: Paths, lock_timeout: int) -> t.Dict[str, t.Any]:
     """Have it verify the node, unless nothing has changed since it last did.
 
-    It does so in a process of its own, and keeps its code compiled.
+    It does so in a process of its own, whose code is compiled.
 
     :param lock_timeout: seconds.
     :returns: what it printed, if anything, with C(exit_status), C(verified) and C(summary) in any case.

@@ -49,8 +49,13 @@ class Paths(t.NamedTuple):
 
     @property
     def program(self) -> str:
-        """The installed agent."""
+        """The installed agent: a launcher."""
         return os.path.join(self.bin_dir, "ip-masq-agent")
+
+    @property
+    def lib_dir(self) -> str:
+        """The directory of the agent's modules, in directories named by their digest."""
+        return os.path.join(os.path.dirname(self.bin_dir), "lib", "ip-masq-agent")
 
     @property
     def resync(self) -> str:
@@ -167,8 +172,8 @@ class Paths(t.NamedTuple):
         return os.path.join(self.run_dir, "last-sync")
 
     @property
-    def compiled(self) -> str:
-        """The compiled code of the program."""
+    def rc1_cache(self) -> str:
+        """The compiled code of 1.0.0-rc1, which an upgrade removes. To be dropped at 1.0.0."""
         return os.path.join(self.run_dir, "compiled")
 
 

@@ -19,6 +19,7 @@ from .._policy.config_file import config_paths
 from .._policy.policy import Config, build
 from .._system import files, packages, systemd
 from .._system.process import Runner
+from . import module_directory
 from .effective_policy import find_policy
 from .install import (
     NAME,
@@ -30,6 +31,7 @@ from .install import (
     newer_files,
     newer_units,
     removable,
+    remove_path,
     run_steps,
     step_lines,
 )
@@ -46,6 +48,8 @@ from .units import (
     retired_files,
     unit_files,
 )
+
+_KEPT = "%s kept: it contains files that the agent neither wrote nor read: %s"
 
 
 def uninstall(node: Node, where: Paths, check: bool = False, keep_files: bool = False) -> InstallResult:
@@ -69,25 +73,56 @@ def uninstall(node: Node, where: Paths, check: bool = False, keep_files: bool = 
     paths = [place.metrics_file for place in [where, *places] if place.metrics_file]
     if not keep_files:
         paths += [path for place in places for path in _config_files(place)]
-    paths, kept = removable(existing(paths + [path for path in written if path not in foreign]))
+    modules = _module_directories([] if keep_files else places)
+    paths = modules.removed + existing(paths + [path for path in written if path not in foreign])
+    paths, kept = removable(paths)
 
     has_systemd = systemd.is_running()
     services = _stop_units(node.run, where, foreign, check) if has_systemd else []
     result = _remove_rules(node, where, places, check)
     changes = tuple(file_removal(path) for path in paths)
     folders, notes = _emptied(paths, where, [] if keep_files else places, bool(found))
+    folders += modules.emptied
+    notes += modules.notes
     trees = [path for path in (where.state_dir, where.run_dir) if os.path.isdir(path)]
     services += ["directory removed: " + path for path in trees + folders]
     notes += kept + ["%s kept: it is not a file of this collection" % path for path in foreign]
     if not check:
         for path in paths:
-            files.remove(path)
+            remove_path(path)
         for path in trees + folders:
             _remove_directory(path, shutil.rmtree if path in trees else os.rmdir)
         if has_systemd and (changes or services):
             systemd.daemon_reload(node.run)
             systemd.reset_failed(node.run, *SERVICES)
     return InstallResult(changes, tuple(services), result, tuple(notes))
+
+
+class _ModuleDirectories(t.NamedTuple):
+    """What becomes of the directories of the program's modules."""
+
+    #: those that have modules of ours
+    removed: t.List[str]
+    #: their parents that are empty afterwards
+    emptied: t.List[str]
+    notes: t.List[str]
+
+
+def _module_directories(places: t.Iterable[Paths]) -> _ModuleDirectories:
+    done = _ModuleDirectories([], [], [])
+    for lib_dir in dict.fromkeys(place.lib_dir for place in places):
+        if os.path.islink(lib_dir) or not os.path.isdir(lib_dir):
+            continue
+        there = {folder: module_directory.contents(folder) for folder in module_directory.found(lib_dir)}
+        removed = [folder for folder, contents in there.items() if contents.ours]
+        others = [path for contents in there.values() for path in contents.others]
+        others += [path for path in (os.path.join(lib_dir, name) for name in os.listdir(lib_dir)) if path not in there]
+        done.removed.extend(removed)
+        if not others and not files.is_read_only(lib_dir):
+            done.emptied.append(lib_dir)
+        elif others and removed:
+            done.notes.append(_KEPT % (lib_dir, ", ".join(sorted(os.path.relpath(path, lib_dir) for path in others))))
+    return done
 
 
 def _refuse_packaged(run: Runner, where: Paths, places: t.Sequence[Paths]) -> None:
@@ -172,9 +207,7 @@ def _emptied(
         if not left and (alone or touched):
             gone.add(folder)
         elif left and touched:
-            notes.append(
-                "%s kept: it contains files that the agent neither wrote nor read: %s" % (folder, ", ".join(left))
-            )
+            notes.append(_KEPT % (folder, ", ".join(left)))
     return [folder for folder in dict(folders) if folder in gone and folder not in paths], notes
 
 

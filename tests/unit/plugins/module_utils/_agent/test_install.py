@@ -5,19 +5,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import shutil
 import stat
+import subprocess
 import sys
 import typing as t
-import zlib
 from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
-    bundle,
     install,
+    launcher,
+    module_directory,
+    modules,
     paths,
     resync_script,
     units,
@@ -53,9 +57,12 @@ class TestPutFiles:
     def test_puts_all_in_place_with_their_modes(self, where: paths.Paths, tmp_path: Path) -> None:
         put = install.put_files(where, "{}\n")
         found = tree(tmp_path)
-        assert {change.path for change in put.files} == {str(tmp_path / name) for name in found}
+        plain = {name for name in found if not name.startswith("lib/")}
+        modules_dir = launcher.modules_dir(where)
+        assert {change.path for change in put.files} == {str(tmp_path / name) for name in plain} | {modules_dir}
+        assert {str(tmp_path / name) for name in found if name not in plain} == set(module_directory.node_files(where))
         assert found["etc/ip-masq-agent/config"] == (0o644, b"{}\n")
-        assert found["sbin/ip-masq-agent"] == (0o755, bundle.program(where))
+        assert found["sbin/ip-masq-agent"] == (0o755, launcher.launcher(where))
         assert found["sbin/ip-masq-agent-resync"] == (0o755, resync_script.resync_script(where).encode())
         for name, text in units.unit_files(where).items():
             assert found["etc/systemd/system/" + name] == (0o644, text.encode())
@@ -66,26 +73,6 @@ class TestPutFiles:
         before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
         assert install.put_files(where, "{}\n") == install.InstallResult((), ())
         assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
-
-    def test_a_program_that_was_compressed_elsewhere_stays(
-        self, where: paths.Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """By a package that was made on another system, or before the system was upgraded."""
-        compress = zlib.compress
-        monkeypatch.setattr(zlib, "compress", lambda data, _level: compress(data, zlib.Z_BEST_COMPRESSION))
-        monkeypatch.setattr(bundle, "_compressed", bundle._compressed.__wrapped__)
-        install.put_files(where, "{}\n")
-        monkeypatch.undo()
-        before = tree(tmp_path)
-        assert before["sbin/ip-masq-agent"][1] != bundle.program(where)
-        assert install.put_files(where, "{}\n") == install.InstallResult((), ())
-        assert tree(tmp_path) == before
-
-    def test_a_damaged_program_does_not_hide_where_the_files_are(self, where: paths.Paths, tmp_path: Path) -> None:
-        install.put_files(where, "{}\n")
-        content = (tmp_path / "sbin/ip-masq-agent").read_bytes()
-        (tmp_path / "sbin/ip-masq-agent").write_bytes(content[: len(content) // 2] + content[len(content) // 2 + 1 :])
-        assert install.find_installed(where._replace(bin_dir=str(tmp_path / "bin"))) == [where]
 
     def test_check_mode_reports_the_same_and_writes_nothing(self, where: paths.Paths, tmp_path: Path) -> None:
         predicted = install.put_files(where, "{}\n", check=True)
@@ -148,6 +135,15 @@ class TestPutFiles:
         assert install.put_files(moved, "{}\n") == predicted
         assert os.listdir(where.bin_dir) == []
         assert sorted(os.listdir(moved.bin_dir)) == ["ip-masq-agent", "ip-masq-agent-resync"]
+        assert module_directory.is_there(moved)
+
+    def test_modules_do_not_stay_where_they_are_no_longer_started(self, where: paths.Paths, tmp_path: Path) -> None:
+        install.put_files(where, "{}\n")
+        moved = where._replace(bin_dir=str(tmp_path / "opt/bin"))
+        predicted = install.put_files(moved, "{}\n", check=True)
+        assert module_directory.is_there(where)
+        assert install.put_files(moved, "{}\n") == predicted
+        assert not os.path.exists(where.lib_dir) and module_directory.is_there(moved)
 
     def test_files_of_another_config_dir_stay_and_are_named(self, where: paths.Paths, tmp_path: Path) -> None:
         install.put_files(where, "{}\n")
@@ -156,12 +152,13 @@ class TestPutFiles:
         (note,) = put.notes
         assert note == "config_dir was %s; its files are kept and no longer read" % where.config_dir
 
-    def test_program_is_described_in_the_diff_and_text_is_shown(self, where: paths.Paths) -> None:
-        shown = {os.path.basename(change.path): change for change in install.put_files(where, "{}\n").files}
-        assert shown["config"].before is None and shown["config"].after == "{}\n"
-        about = t.cast(str, shown["ip-masq-agent"].after).splitlines()
-        assert re.match("[0-9]+ bytes, sha256 [0-9a-f]{64}$", about[0])
-        assert about[1:] == ["version: " + VERSION] + ["%s: %s" % place for place in where.chosen().items()]
+    def test_modules_are_described_in_the_diff_and_text_is_shown(self, where: paths.Paths) -> None:
+        shown = {change.path: change for change in install.put_files(where, "{}\n").files}
+        assert shown[where.config].before is None and shown[where.config].after == "{}\n"
+        assert shown[where.program].after == launcher.launcher(where).decode()
+        modules_dir = launcher.modules_dir(where)
+        assert shown[modules_dir] == (modules_dir, None, "directory of modules, version %s\n" % VERSION)
+        assert not [path for path in shown if path.startswith(modules_dir + "/")]
 
     def test_a_long_config_is_shown(self, where: paths.Paths) -> None:
         text = '{"nonMasqueradeCIDRs": [%s]}\n' % ", ".join('"10.%d.0.0/16"' % number for number in range(5000))
@@ -171,8 +168,8 @@ class TestPutFiles:
     def test_another_interpreter_is_a_change_that_the_diff_shows(self, where: paths.Paths) -> None:
         install.put_files(where, "{}\n")
         (change,) = install.put_files(where._replace(python="/usr/bin/python3.99"), "{}\n").files
-        assert "python: %s\n" % sys.executable in t.cast(str, change.before)
-        assert "python: /usr/bin/python3.99\n" in t.cast(str, change.after)
+        assert t.cast(str, change.before).startswith("#!%s " % sys.executable)
+        assert t.cast(str, change.after).startswith("#!/usr/bin/python3.99 ")
 
     def test_what_is_no_text_is_described(self, where: paths.Paths) -> None:
         os.makedirs(where.bin_dir)
@@ -207,7 +204,8 @@ class TestCheckPaths:
         try:
             install.check_paths(paths.Paths(**{place: hidden + "x"}))
         except ConfigError as exc:
-            assert "is not dedicated to the agent" in str(exc)
+            # Beside /var/tmpx, modules would be in the directory of the state.
+            assert "is not dedicated to the agent" in str(exc) or "would be in /var/lib/ip-masq-agent" in str(exc)
 
     @pytest.mark.parametrize("place", paths.CHOSEN)
     def test_a_link_that_leads_there_is_refused_and_the_target_named(self, place: str, tmp_path: Path) -> None:
@@ -275,6 +273,18 @@ class TestCheckPaths:
                 (tmp_path / folder / "config.d").mkdir()
             install.check_paths(there)
 
+    @pytest.mark.parametrize(
+        "bin_dir, place", [("/var/sbin", "/var/lib/ip-masq-agent"), ("{}/linked/bin", "/var/tmp/ip-masq-agent")]
+    )
+    def test_modules_are_where_the_service_sees_them(self, tmp_path: Path, bin_dir: str, place: str) -> None:
+        (tmp_path / "linked").mkdir()
+        (tmp_path / "linked" / "lib").symlink_to("/var/tmp")
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(
+            ConfigError, match="modules would be in %s, within" % place
+        ):
+            patch.setattr(install, "_HIDDEN", ("/var/tmp",))  # /tmp has the directory of this test
+            install.check_paths(paths.Paths(bin_dir=bin_dir.format(tmp_path)))
+
     def test_one_that_the_installed_agent_has_stays_good(self, where: paths.Paths, tmp_path: Path) -> None:
         there = where._replace(config_dir=str(tmp_path / "policy"))
         install.put_files(there, "{}\n")
@@ -300,6 +310,120 @@ class TestInstalled:
         install.put_files(where, "{}\n")
         Path(where.program).write_text("#!/bin/sh\n")
         assert install.find_installed(where) == []
+
+
+@pytest.fixture
+def older(where: paths.Paths, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A node with an older release; the digest of its modules."""
+    sources = {**modules.sources(), "_version": b"# the kubenode.ip_masq maintainers\nVERSION = '0.0.9'\n"}
+    with monkeypatch.context() as patch:
+        patch.setattr(modules, "sources", lambda: sources)
+        digest = modules.digest.__wrapped__()
+        patch.setattr(modules, "digest", lambda: digest)
+        install.put_files(where, "{}\n")
+    assert digest != modules.digest()
+    return digest
+
+
+def started(where: paths.Paths) -> str:
+    """What the launcher starts: the version in the modules that it names."""
+    argv = [where.program, "--version"]
+    return subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout.split()[1]
+
+
+class TestUpgrade:
+    """install.put_files where another release is"""
+
+    def test_the_launcher_is_switched_and_the_modules_before_stay(self, where: paths.Paths, older: str) -> None:
+        assert started(where) == "0.0.9"
+        predicted = install.put_files(where, "{}\n", check=True)
+        assert started(where) == "0.0.9"
+        assert install.put_files(where, "{}\n") == predicted
+        assert {change.path for change in predicted.files} == {launcher.modules_dir(where), where.program}
+        # A run that began before loads more of them.
+        assert sorted(os.listdir(where.lib_dir)) == sorted([older, modules.digest()])
+        assert started(where) == VERSION
+        assert install.put_files(where, "{}\n") == install.InstallResult((), ())
+
+    def test_the_next_upgrade_removes_what_was_left(self, where: paths.Paths, older: str) -> None:
+        oldest = Path(where.lib_dir, 64 * "0")
+        Path(where.lib_dir, older).rename(oldest)
+        os.utime(where.program, (1, 1))
+        assert [change.path for change in install.put_files(where, "{}\n").files if change.after is None] == [
+            str(oldest)
+        ]
+        assert os.listdir(where.lib_dir) == [modules.digest()]
+
+    @pytest.mark.parametrize("step", range(4))
+    def test_stopped_at_any_step_one_of_both_starts(
+        self, where: paths.Paths, older: str, step: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Each step that changes what a start finds is a rename or a removal."""
+        left = [step]
+
+        class Stopped(Exception):
+            pass
+
+        def counted(call: t.Callable[..., None]) -> t.Callable[..., None]:
+            def step(*arguments: t.Any, **options: t.Any) -> None:
+                if left[0] == 0:
+                    raise Stopped
+                left[0] -= 1
+                call(*arguments, **options)
+
+            return step
+
+        os.utime(where.program, (1, 1))
+        for number in range(3):
+            (Path(where.lib_dir) / ("%064x" % number)).mkdir()
+        with monkeypatch.context() as patch, contextlib.suppress(Stopped):
+            patch.setattr(os, "rename", counted(os.rename))
+            patch.setattr(os, "rmdir", counted(os.rmdir))
+            install.put_files(where, "{}\n")
+        assert started(where) == ("0.0.9" if step < 2 else VERSION)
+        install.put_files(where, "{}\n")
+        assert started(where) == VERSION
+
+    def test_a_damaged_module_is_put_right(self, where: paths.Paths) -> None:
+        install.put_files(where, "{}\n")
+        folder = Path(launcher.modules_dir(where), "ip_masq_agent")
+        (folder / "_version.py").write_text("VERSION = 'edited'\n")
+        (folder / "_agent" / "cli.py").unlink()
+        (folder / "_errors.py").chmod(0o666)
+        (folder / "_policy").chmod(0o777)
+        shutil.rmtree(folder / "_system")
+        (folder / "_system").symlink_to("/etc")
+        predicted = install.put_files(where, "{}\n", check=True)
+        assert install.put_files(where, "{}\n") == predicted
+        assert {
+            str(folder / name) for name in ("_version.py", "_agent/cli.py", "_errors.py", "_policy", "_system")
+        } <= {change.path for change in predicted.files}
+        assert started(where) == VERSION
+        assert install.put_files(where, "{}\n") == install.InstallResult((), ())
+
+    def test_modules_that_are_missing_are_a_change(self, where: paths.Paths) -> None:
+        install.put_files(where, "{}\n")
+        shutil.rmtree(launcher.modules_dir(where))
+        (change,) = install.put_files(where, "{}\n").files
+        assert change.path == launcher.modules_dir(where) and started(where) == VERSION
+
+    def test_the_release_candidate_is_adopted(self, where: paths.Paths, tmp_path: Path) -> None:
+        """One file with its modules, which kept its compiled code. To be dropped at 1.0.0."""
+        metrics = tmp_path / "metrics"
+        metrics.mkdir()
+        (metrics / paths.METRICS_NAME).touch()
+        known = dict(where._replace(metrics_dir=str(metrics))._asdict())
+        del known["units"]
+        os.makedirs(where.bin_dir)
+        Path(where.program).write_text("#!/p -I\n# %s.\nWHERE = %r\nSOURCES = {}\n" % (paths.MARK, known))
+        os.makedirs(where.run_dir)
+        Path(where.rc1_cache).touch()
+        install.put_files(where, "{}\n", check=True)
+        assert os.path.exists(where.rc1_cache)
+        put = install.put_files(where, "{}\n")
+        assert not os.path.exists(where.rc1_cache) and started(where) == VERSION
+        # Its paths were read from it.
+        assert str(metrics / paths.METRICS_NAME) in [change.path for change in put.files if change.after is None]
 
 
 class TestTryService:
@@ -574,11 +698,6 @@ class TestPackages:
         assert install.adopt_package(default) == default
         install.put_files(default, None)
         assert unit.exists()
-
-    def test_programs_elsewhere_are_as_earlier_releases_know_them(self, where: paths.Paths) -> None:
-        assert b"'units'" not in bundle.program(where)
-        packaged = where._replace(units=paths.PACKAGED.units)
-        assert bundle.places(bundle.program(packaged)) == packaged
 
 
 class TestTimer:

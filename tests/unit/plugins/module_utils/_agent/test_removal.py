@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, paths, removal, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, launcher, paths, removal, units
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import Memory, write_memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
@@ -312,6 +313,31 @@ class TestOthers:
         done = world.remove()
         assert other.read_bytes() == b"\x7fELF"
         assert done.files == () and done.notes == ("%s kept: it is not a file of this collection" % other,)
+
+    def test_files_among_the_modules_stay_and_are_named(self, world: World) -> None:
+        world.install()
+        folder = Path(launcher.modules_dir(world.where))
+        theirs = [folder / "ip_masq_agent" / "notes.txt", folder.parent / "linked"]
+        theirs[0].write_text("mine")
+        theirs[1].symlink_to("/etc")
+        done = world.remove()
+        assert [path for path in folder.parent.rglob("*") if path.is_symlink() or not path.is_dir()] == theirs[::-1]
+        assert done.notes == (
+            "%s kept: it contains files that the agent neither wrote nor read: %s/ip_masq_agent/notes.txt, linked"
+            % (folder.parent, folder.name),
+        )
+        assert world.remove().files == ()
+
+    def test_modules_of_all_releases_go(self, world: World) -> None:
+        before = world.files()
+        world.install()
+        folder = Path(launcher.modules_dir(world.where))
+        for name in (64 * "a", "%s.%016x.new" % (folder.name, 1)):
+            shutil.copytree(folder, folder.parent / name)
+        done = world.remove()
+        assert world.files() == before and not folder.parent.exists()
+        assert "directory removed: %s" % folder.parent in done.services
+        assert {change.path for change in done.files} >= {str(folder), str(folder.parent / (64 * "a"))}
 
     def test_a_unit_that_is_not_ours_stays_and_runs_on(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         os.makedirs(world.where.unit_dir)

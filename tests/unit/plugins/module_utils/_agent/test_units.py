@@ -84,6 +84,7 @@ def test_an_empty_metrics_dir_means_no_metrics() -> None:
 
 def test_places_follow_from_the_directories() -> None:
     assert WHERE.program == "/opt/masq/bin/ip-masq-agent"
+    assert WHERE.lib_dir == "/opt/masq/lib/ip-masq-agent"
     assert WHERE.resync == "/opt/masq/bin/ip-masq-agent-resync"
     assert WHERE.metrics_file == "/var/lib/metrics/ip_masq_agent.prom"
 
@@ -92,13 +93,13 @@ def test_every_fixed_path_is_below_the_root() -> None:
     fixed = [
         name for name in vars(paths.Paths) if isinstance(vars(paths.Paths)[name], property) and name not in _OF_CHOSEN
     ]
-    assert {"unit_dir", "state_file", "run_lock", "compiled", "tmpfiles"} <= set(fixed)
+    assert {"unit_dir", "state_file", "run_lock", "rc1_cache", "tmpfiles"} <= set(fixed)
     for name in fixed:
         assert getattr(paths.Paths(root="/else/where"), name) == "/else/where" + getattr(paths.Paths(), name), name
 
 
 #: They follow from the chosen paths; and NamedTuple makes a property of each field before Python 3.8.
-_OF_CHOSEN = {"program", "resync", "config", "drop_ins", "metrics_file", *paths.Paths._fields}
+_OF_CHOSEN = {"program", "lib_dir", "resync", "config", "drop_ins", "metrics_file", *paths.Paths._fields}
 
 
 def test_no_placeholder_is_left_in_any_text() -> None:

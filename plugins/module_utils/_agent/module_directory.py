@@ -1,0 +1,296 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The directories of the program's modules on a node: put in place in one rename, compiled, removed.
+
+Each is named by the digest of its modules, so an upgrade writes beside what runs. Symbolic links are not followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import stat
+import sys
+import time
+import typing as t
+
+from .._errors import NodeError
+from .._system import files
+from .._system.process import Runner
+from . import launcher, modules
+from .paths import Paths
+
+#: A directory of modules, or one that was not finished.
+_NAME = re.compile(r"[0-9a-f]{64}(\.[0-9a-f]{16}\.new)?")
+
+_VERSION = re.compile(r'^VERSION = "([^"]*)"', re.MULTILINE)
+
+#: In each of our modules.
+_AUTHOR = b"the kubenode.ip_masq maintainers"
+
+#: Seconds; no run of the agent takes longer. A verification started by Ansible ends after an hour.
+_LONGEST_RUN = 7200.0
+
+#: Seconds to compile all modules, which takes less than one on a server.
+_COMPILE_TIMEOUT = 300.0
+
+
+class Contents(t.NamedTuple):
+    """What is in a directory of modules."""
+
+    #: files and directories that are ours, in the order of their removal
+    ours: t.Tuple[str, ...]
+    #: files of others
+    others: t.Tuple[str, ...]
+
+
+def folders(where: Paths) -> t.List[str]:
+    """Return the directories that hold the modules, mode 0755, in the order in which they are made."""
+    folder = launcher.modules_dir(where)
+    return [where.lib_dir, folder, *(os.path.join(folder, part) for part in _packages())]
+
+
+def _packages() -> t.List[str]:
+    return sorted({os.path.dirname(path) for path in modules.module_files()})
+
+
+def node_files(where: Paths) -> t.Dict[str, bytes]:
+    """Return the content of each module by its path on the node."""
+    folder = launcher.modules_dir(where)
+    return {os.path.join(folder, path): content for path, content in modules.module_files().items()}
+
+
+def is_there(where: Paths) -> bool:
+    """Return whether there is a directory for these modules."""
+    return all(map(_is_directory, folders(where)[:2]))
+
+
+def _is_directory(path: str) -> bool:
+    return stat.S_ISDIR(_mode(path))
+
+
+def _mode(path: str) -> int:
+    """Return the type and the permission bits of a file; 0 if there is none."""
+    try:
+        return os.lstat(path).st_mode
+    except OSError:
+        return 0
+
+
+def wrong_folders(where: Paths) -> t.Dict[str, str]:
+    """Return what is in the place of a directory of the modules, by path."""
+    found = {}
+    for folder in folders(where):
+        mode = _mode(folder)
+        if stat.S_ISLNK(mode):
+            found[folder] = "symbolic link to %s\n" % os.readlink(folder)
+        elif mode and not stat.S_ISDIR(mode):
+            found[folder] = "not a directory\n"
+        elif mode and stat.S_IMODE(mode) & 0o777 != 0o755:
+            found[folder] = "directory, mode %04o\n" % stat.S_IMODE(mode)
+    return found
+
+
+def make_folder(path: str) -> None:
+    """Make a directory, mode 0755, whatever is there.
+
+    :raises NodeError: naming the path and the reason.
+    """
+    if not _is_directory(path):
+        files.remove(path)
+    files.make_directory(path, 0o755)
+    try:
+        os.chmod(path, 0o755)
+    except OSError as exc:
+        raise NodeError("cannot change the mode of %s: %s" % (path, exc.strerror or exc)) from None
+
+
+def put(run: t.Optional[Runner], where: Paths) -> t.Optional[str]:
+    """Put the modules into a directory of their own, compiled for the agent's interpreter, in one rename.
+
+    :param run: starts that interpreter; None leaves the modules as they are.
+    :returns: what to say if they could not be compiled.
+    :raises NodeError: the directory cannot be written, and does not exist.
+    """
+    folder = launcher.modules_dir(where)
+    draft = "%s.%s.new" % (folder, os.urandom(8).hex())
+    make_folder(where.lib_dir)
+    try:
+        try:
+            _write(draft)
+            problem = _compile(run, where, draft) if run else None
+            _flush(draft)
+            if not _is_directory(folder):
+                files.remove(folder)
+                os.rename(draft, folder)
+            files.flush_directory(where.lib_dir)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    except OSError as exc:
+        raise NodeError("cannot write %s: %s" % (folder, exc.strerror or exc)) from None
+    return problem
+
+
+def _write(draft: str) -> None:
+    """Write the modules. Only root can enter the directory before it is complete, whatever the umask is."""
+    os.mkdir(draft, 0o700)
+    for package in _packages():
+        os.makedirs(os.path.join(draft, package))
+    for path, content in modules.module_files().items():
+        with open(os.path.join(draft, path), "xb") as file:
+            file.write(content)
+
+
+def compile_command(where: Paths, folder: t.Optional[str] = None) -> t.List[str]:
+    """Return the command that compiles the modules.
+
+    Python compares the code with the checksum of the source: times of files do not matter.
+
+    :param folder: where the modules are before they are in their place.
+    """
+    final = os.path.join(launcher.modules_dir(where), modules.PACKAGE)
+    argv = [where.python, "-I", "-m", "compileall", "-q", "-f", "--invalidation-mode", "checked-hash"]
+    return [*argv, "-d", final, os.path.join(folder, modules.PACKAGE) if folder else final]
+
+
+def is_compiled(where: Paths) -> bool:
+    """Return whether there is code for this Python, if it is the agent's interpreter.
+
+    After an upgrade of Python, and in what an image or a tarball has, there is none.
+    """
+    tag = sys.implementation.cache_tag
+    if tag is None or os.path.realpath(sys.executable or "") != os.path.realpath(where.python):
+        return True
+    folder, name = modules.ENTRY.split(".")
+    code = os.path.join(modules.PACKAGE, folder, "__pycache__", "%s.%s.pyc" % (name, tag))
+    return os.path.exists(os.path.join(launcher.modules_dir(where), code))
+
+
+def compile_again(run: Runner, where: Paths) -> t.Optional[str]:
+    """Have the agent's interpreter compile modules that are in their place, if the file system allows it.
+
+    :returns: what to say if that fails.
+    :raises NodeError: a directory for the code cannot be made.
+    """
+    caches = [os.path.join(folder, "__pycache__") for folder in folders(where)[2:]]
+    if files.is_read_only(caches[0]):
+        return None
+    for cache in caches:
+        make_folder(cache)
+    problem = _compile(run, where)
+    try:
+        for cache in caches:
+            _flush(cache)
+    except OSError as exc:
+        raise NodeError("cannot write %s: %s" % (exc.filename, exc.strerror or exc)) from None
+    return problem
+
+
+def _compile(run: Runner, where: Paths, draft: t.Optional[str] = None) -> t.Optional[str]:
+    """Have the agent's interpreter compile the modules. Without that, each start does.
+
+    :returns: what to say if that fails.
+    """
+    try:
+        done = run(compile_command(where, draft), timeout=_COMPILE_TIMEOUT)
+        problem = "" if done.rc == 0 else done.error_text
+    except NodeError as exc:
+        problem = str(exc)
+    return "the agent's modules are not compiled, which each start does instead: %s" % problem if problem else None
+
+
+def _flush(folder: str) -> None:
+    """Give all that is in a directory its mode, and flush it to the disk, before it gets its name.
+
+    First all is written, then flushed: then the file system writes its journal once.
+    """
+    paths = [os.path.join(parent, name) for parent, _folders, names in os.walk(folder) for name in names]
+    parents = [parent for parent, _folders, _names in os.walk(folder)]
+    for path in paths:
+        os.chmod(path, 0o644)
+    for parent in reversed(parents):
+        os.chmod(parent, 0o755)
+    for path in paths + parents:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def found(lib_dir: str) -> t.List[str]:
+    """Return the directories of modules of all releases, finished or not."""
+    with contextlib.suppress(OSError):
+        if _is_directory(lib_dir):
+            paths = [os.path.join(lib_dir, name) for name in sorted(os.listdir(lib_dir)) if _NAME.fullmatch(name)]
+            return [path for path in paths if _is_directory(path)]
+    return []
+
+
+def superseded(where: Paths, installed: bytes) -> t.List[str]:
+    """Return the directories that an upgrade removes: those that no running program can load a module from.
+
+    A program loads modules as it needs them. So the directory that it was started with stays until the upgrade after
+    the next, and one that was replaced less than two hours ago, too.
+
+    :param installed: the launcher that is there.
+    """
+    named = launcher.release(installed)
+    with contextlib.suppress(OSError):
+        if named != modules.digest() and time.time() - os.stat(where.program).st_mtime > _LONGEST_RUN:
+            return [path for path in found(where.lib_dir) if os.path.basename(path) not in (named, modules.digest())]
+    return []
+
+
+def contents(folder: str) -> Contents:
+    """Return what is in a directory of modules of any release, the directory included if nothing else is in it."""
+    ours: t.Dict[str, None] = {}
+    others: t.List[str] = []
+    for parent, folders_there, files_there in os.walk(folder, topdown=False):
+        paths = [os.path.join(parent, name) for name in sorted(folders_there + files_there)]
+        leaves = [path for path in paths if not _is_directory(path)]
+        ours.update((path, None) for path in leaves if _is_ours(path))
+        others += [path for path in leaves if path not in ours]
+        if all(path in ours for path in paths):
+            ours[parent] = None
+    return Contents(tuple(ours), tuple(others))
+
+
+def _is_ours(path: str) -> bool:
+    """Return whether a file is a module of ours, or compiled code."""
+    if not stat.S_ISREG(_mode(path)):
+        return False
+    if os.path.basename(os.path.dirname(path)) == "__pycache__":
+        return path.endswith(".pyc")
+    with contextlib.suppress(NodeError):
+        content = files.read(path) or b""
+        return path.endswith(".py") and (
+            _AUTHOR in content[:1000] or (not content and os.path.basename(path) == "__init__.py")
+        )
+    return False
+
+
+def remove(folder: str) -> None:
+    """Remove what is ours in a directory of modules, and the directories that are empty then.
+
+    :raises NodeError: naming the path and the reason.
+    """
+    for path in contents(folder).ours:
+        try:
+            (os.rmdir if _is_directory(path) else os.unlink)(path)
+        except FileNotFoundError:
+            pass
+        except OSError as exc:
+            raise NodeError("cannot remove %s: %s" % (path, exc.strerror or exc)) from None
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(folder))
+
+
+def describe(folder: str) -> str:
+    """Return the text for a directory of modules in a diff."""
+    text = files.read(os.path.join(folder, modules.PACKAGE, "_version.py")) or b""
+    version = _VERSION.search(text.decode("utf-8", "replace"))
+    return "directory of modules, version %s\n" % (version.group(1) if version else "unknown")

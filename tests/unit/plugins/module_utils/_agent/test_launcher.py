@@ -1,0 +1,143 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The launcher: what it names, and that it starts the modules of its digest and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import launcher, module_directory, modules, paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
+from support.private_node import private_paths
+
+PLAIN = paths.choose_paths(python=sys.executable)
+MARKED = "# %s\n" % paths.MARK
+OLDEST = {"config_dir": "/etc/ip-masq-agent", "bin_dir": "/opt/bin", "metrics_dir": "", "python": "/p", "root": ""}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> paths.Paths:
+    """An installed program; its modules are not compiled."""
+    where = private_paths(tmp_path_factory.mktemp("node"))
+    module_directory.put(None, where)
+    os.makedirs(where.bin_dir)
+    Path(where.program).write_bytes(launcher.launcher(where))
+    os.chmod(where.program, 0o755)
+    return where
+
+
+def start(program: t.Union[str, Path], *words: str, **how: t.Any) -> subprocess.CompletedProcess[str]:
+    """Start it to its end."""
+    return subprocess.run([str(program), *words], capture_output=True, text=True, check=False, timeout=60, **how)
+
+
+def copied(where: paths.Paths, folder: Path, old: str, new: str) -> Path:
+    """A launcher that is changed in one place."""
+    text = Path(where.program).read_text()
+    assert text.count(old) == 1
+    (folder / "ip-masq-agent").write_text(text.replace(old, new))
+    (folder / "ip-masq-agent").chmod(0o755)
+    return folder / "ip-masq-agent"
+
+
+class TestLauncher:
+    """launcher.launcher"""
+
+    def test_it_is_a_few_lines(self) -> None:
+        text = launcher.launcher(PLAIN).decode()
+        assert text.startswith("#!%s -IB\n# %s: the agent, version %s.\n" % (sys.executable, paths.MARK, VERSION))
+        assert len(text.splitlines()) < 17 and launcher.modules_dir(PLAIN) == "/usr/local/lib/ip-masq-agent/%s" % (
+            modules.digest()
+        )
+
+    def test_programs_of_one_release_have_a_line_in_common(self) -> None:
+        other = paths.choose_paths(bin_dir="/opt/bin", python="/opt/python3", metrics_dir="/opt/metrics")
+        lines = [set(launcher.launcher(where).decode().splitlines()) for where in (PLAIN, other)]
+        assert launcher.release_line() in lines[0] & lines[1]
+        assert launcher.release(launcher.launcher(other)) == modules.digest()
+
+    def test_it_runs_apart_from_environment_and_directory(self, made: paths.Paths, tmp_path: Path) -> None:
+        for trap in ("json.py", "ip_masq_agent.py", "sitecustomize.py"):
+            (tmp_path / trap).write_text("raise SystemExit('root imports what lies around')")
+        env = dict(os.environ, PYTHONPATH=str(tmp_path), PYTHONSTARTUP=str(tmp_path / "json.py"))
+        done = start(made.program, "--version", cwd=str(tmp_path), env=env)
+        assert (done.returncode, done.stdout) == (0, "ip-masq-agent %s\n" % VERSION), done.stderr
+
+    def test_a_run_writes_nothing(self, made: paths.Paths) -> None:
+        before = sorted(Path(made.lib_dir).rglob("*"))
+        assert start(made.program, "--version").returncode == 0
+        assert sorted(Path(made.lib_dir).rglob("*")) == before
+
+    def test_it_makes_the_same_program(self, made: paths.Paths, tmp_path: Path) -> None:
+        """The installed program compares itself with what it would install."""
+        again = copied(
+            made,
+            tmp_path,
+            "entry(WHERE)",
+            "from ip_masq_agent._agent import launcher, modules, paths\n"
+            "assert modules.are_intact()\n"
+            "sys.stdout.write(launcher.launcher(paths.Paths(**WHERE)).decode())",
+        )
+        done = start(again)
+        assert done.stdout == launcher.launcher(made).decode(), done.stderr
+
+    def test_an_error_names_the_file_and_the_line_that_it_comes_from(self, made: paths.Paths, tmp_path: Path) -> None:
+        broken = copied(made, tmp_path, "entry(WHERE)", "entry(None)")
+        entry = os.path.join(launcher.modules_dir(made), "ip_masq_agent/_entry/program.py")
+        lines = Path(entry).read_text().splitlines()
+        number = 1 + next(number for number, line in enumerate(lines) if "Paths(**where)" in line)
+        assert 'File "%s", line %d, in entry' % (entry, number) in start(broken, "status").stderr
+
+    def test_changed_modules_do_no_task(self, tmp_path: Path) -> None:
+        """They would compare themselves with themselves."""
+        where = private_paths(tmp_path)
+        module_directory.put(run, where)
+        os.makedirs(where.bin_dir)
+        Path(where.program).write_bytes(launcher.launcher(where))
+        os.chmod(where.program, 0o755)
+        version = Path(launcher.modules_dir(where), "ip_masq_agent/_version.py")
+        version.write_text(version.read_text() + "# edited\n")
+        done = start(where.program, "task", input="{}")
+        assert done.returncode == 1 and done.stdout == "" and "modules of this agent were changed" in done.stderr
+
+
+class TestPlaces:
+    """launcher.places"""
+
+    def test_it_knows_the_places_that_it_was_made_for(self) -> None:
+        where = paths.choose_paths(
+            config_dir="/opt/etc", bin_dir="/opt/bin", python="/opt/python3", metrics_dir="/opt/metrics"
+        )
+        assert launcher.places(launcher.launcher(where)) == where
+        assert launcher.places(launcher.launcher(paths.PACKAGED)) == paths.PACKAGED
+
+    def test_a_program_of_the_release_candidate_is_ours(self) -> None:
+        """One file with all its modules, and without the directory of the units."""
+        raw = "#!/p -I\n%s\nPACKAGE = 'x'\nWHERE = %r\nSOURCES = {'_version': 'WHERE = {}'}\n" % (MARKED, OLDEST)
+        assert launcher.places(raw.encode()) == paths.Paths(**OLDEST)
+
+    @pytest.mark.parametrize(
+        "raw",
+        [
+            "",
+            "#!/bin/sh\n",
+            "\x7fELF\x00",
+            "WHERE = %r\n" % OLDEST,
+            MARKED,
+            MARKED + "WHERE = {'a': 1}\n",
+            MARKED + "WHERE = {{}}\n",
+            MARKED + "WHERE = {1}\n",
+            MARKED + "WHERE = {open('/etc/passwd')}\n",
+            MARKED + "WHERE = {\n",
+        ],
+    )
+    def test_another_program_is_not_taken_for_ours(self, raw: str) -> None:
+        with pytest.raises(ValueError):
+            launcher.places(raw.encode())

@@ -1,0 +1,250 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The directories of the program's modules: written in one step, compiled, superseded, removed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import launcher, module_directory, modules, paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome, run
+from support.import_collection import PRELUDE
+from support.private_node import private_paths
+
+#: Digests of other releases.
+OLD, OLDER, OLDEST = ("%064x" % number for number in (1, 2, 3))
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> paths.Paths:
+    """A node of our own."""
+    return private_paths(tmp_path)
+
+
+def tree(root: str) -> t.Dict[str, int]:
+    """All below a directory, with its mode."""
+    return {str(path.relative_to(root)): stat.S_IMODE(path.lstat().st_mode) for path in Path(root).rglob("*")}
+
+
+def release(where: paths.Paths, digest: str) -> Path:
+    """Make a directory of modules of another release."""
+    folder = Path(where.lib_dir, digest)
+    module = folder / "ip_masq_agent" / "_version.py"
+    module.parent.mkdir(parents=True)
+    module.write_text('# Copyright (c) 2026, the kubenode.ip_masq maintainers\nVERSION = "0.0.9"\n')
+    (module.parent / "__init__.py").touch()
+    return folder
+
+
+def launched(where: paths.Paths, digest: str, age: float) -> bytes:
+    """Have a launcher of another release there for so many seconds."""
+    raw = launcher.launcher(where).replace(modules.digest().encode(), digest.encode())
+    os.makedirs(where.bin_dir, exist_ok=True)
+    Path(where.program).write_bytes(raw)
+    os.utime(where.program, (time.time() - age,) * 2)
+    return raw
+
+
+class TestPut:
+    """module_directory.put"""
+
+    @pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
+    def test_all_is_there_with_its_mode_and_compiled(self, where: paths.Paths, umask: int) -> None:
+        before = os.umask(umask)
+        try:
+            assert module_directory.put(run, where) is None
+        finally:
+            os.umask(before)
+        assert os.listdir(where.lib_dir) == [modules.digest()] and module_directory.is_there(where)
+        found = tree(where.lib_dir)
+        assert {mode for name, mode in found.items() if name.endswith((".py", ".pyc"))} == {0o644}
+        assert {mode for name, mode in found.items() if not name.endswith((".py", ".pyc"))} == {0o755}
+        for path, content in module_directory.node_files(where).items():
+            assert Path(path).read_bytes() == content
+        code = [name for name in found if name.endswith(".pyc")]
+        assert len(code) == len(modules.module_files())
+        assert module_directory.wrong_folders(where) == {}
+
+    def test_code_is_used_whatever_the_times_of_files_are(self, where: paths.Paths) -> None:
+        module_directory.put(run, where)
+        folder = launcher.modules_dir(where)
+        for path in Path(folder).rglob("*.py"):
+            os.utime(path, (1, 1))
+        code = "import sys; sys.path.insert(0, %r); import ip_masq_agent._agent.cli" % folder
+        done = subprocess.run([sys.executable, "-IBvc", code], capture_output=True, text=True, check=True)
+        loaded = [line.strip("'") for line in done.stderr.splitlines() if "code object from" in line and folder in line]
+        assert len(loaded) > 20 and [line for line in loaded if not line.endswith(".pyc")] == []
+
+    def test_code_of_a_changed_module_is_not_used(self, where: paths.Paths) -> None:
+        module_directory.put(run, where)
+        version = Path(launcher.modules_dir(where), "ip_masq_agent/_version.py")
+        about = version.stat()
+        version.write_text(version.read_text().replace("VERSION = ", "version = "))
+        os.utime(version, ns=(about.st_atime_ns, about.st_mtime_ns))
+        code = "import sys; sys.path.insert(0, %r); from ip_masq_agent._version import version" % str(
+            version.parents[1]
+        )
+        assert subprocess.run([sys.executable, "-IBc", code], check=False).returncode == 0
+
+    @pytest.mark.parametrize("problem", [Outcome(1, "", "no such module"), NodeError("cannot run it")])
+    def test_without_compiling_it_is_complete(self, where: paths.Paths, problem: t.Union[Outcome, NodeError]) -> None:
+        def failing(*_arguments: t.Any, **_options: t.Any) -> Outcome:
+            if isinstance(problem, NodeError):
+                raise problem
+            return problem
+
+        note = module_directory.put(failing, where)
+        assert note is not None and note.startswith("the agent's modules are not compiled")
+        assert set(map(str, Path(where.lib_dir).rglob("*.py"))) == set(module_directory.node_files(where))
+
+    @pytest.mark.parametrize("moment", [1, 5, 100])
+    def test_killed_at_any_point_it_leaves_no_directory_of_that_name(self, where: paths.Paths, moment: int) -> None:
+        code = (
+            PRELUDE + "import os, signal\n"
+            "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import module_directory, paths\n"
+            "fsync, left = os.fsync, [%d]\n"
+            "def counted(descriptor):\n"
+            "    left[0] -= 1\n"
+            "    if not left[0]:\n"
+            "        os.kill(os.getpid(), signal.SIGKILL)\n"
+            "    fsync(descriptor)\n"
+            "os.fsync = counted\n"
+            "module_directory.put(None, paths.Paths(**%r))\n" % (moment, dict(where._asdict()))
+        )
+        done = subprocess.run([sys.executable, "-c", code], check=False)
+        assert done.returncode == -signal.SIGKILL
+        assert not module_directory.is_there(where) and len(module_directory.found(where.lib_dir)) == 1
+        module_directory.put(None, where)
+        assert module_directory.is_there(where)
+
+    def test_what_is_in_its_place_is_replaced_and_not_followed(self, where: paths.Paths, tmp_path: Path) -> None:
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        os.makedirs(where.lib_dir)
+        os.symlink(elsewhere, launcher.modules_dir(where))
+        assert not module_directory.is_there(where)
+        assert "symbolic link" in module_directory.wrong_folders(where)[launcher.modules_dir(where)]
+        module_directory.put(None, where)
+        assert module_directory.is_there(where) and os.listdir(elsewhere) == []
+
+    def test_one_that_another_run_has_put_there_stays(self, where: paths.Paths) -> None:
+        module_directory.put(None, where)
+        inode = os.stat(launcher.modules_dir(where)).st_ino
+        module_directory.put(None, where)
+        assert os.stat(launcher.modules_dir(where)).st_ino == inode
+        assert os.listdir(where.lib_dir) == [modules.digest()]
+
+    def test_what_cannot_be_written_is_an_error(self, where: paths.Paths) -> None:
+        Path(where.lib_dir).parent.parent.mkdir(parents=True, exist_ok=True)
+        Path(where.lib_dir).parent.write_text("a file")
+        with pytest.raises(NodeError, match="cannot create directory %s" % where.lib_dir):
+            module_directory.put(None, where)
+
+
+class TestCompileAgain:
+    """module_directory.compile_again and is_compiled"""
+
+    @pytest.mark.parametrize("umask", [0o077, 0o000])
+    def test_code_that_is_missing_is_made(self, where: paths.Paths, umask: int) -> None:
+        module_directory.put(None, where)
+        assert not module_directory.is_compiled(where)
+        before = os.umask(umask)
+        try:
+            assert module_directory.compile_again(run, where) is None
+        finally:
+            os.umask(before)
+        assert module_directory.is_compiled(where)
+        found = tree(where.lib_dir)
+        assert {mode for name, mode in found.items() if name.endswith(".pyc")} == {0o644}
+        assert {mode for name, mode in found.items() if name.endswith("__pycache__")} == {0o755}
+        assert len([name for name in found if name.endswith(".pyc")]) == len(modules.module_files())
+
+    def test_another_interpreter_is_not_judged(self, where: paths.Paths) -> None:
+        module_directory.put(None, where)
+        assert module_directory.is_compiled(where._replace(python="/bin/sh"))
+
+    def test_a_read_only_file_system_is_left_alone(self, where: paths.Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+        module_directory.put(None, where)
+        before = tree(where.lib_dir)
+        monkeypatch.setattr(module_directory.files, "is_read_only", lambda _path: True)
+        assert module_directory.compile_again(run, where) is None
+        assert tree(where.lib_dir) == before
+
+
+class TestSuperseded:
+    """module_directory.superseded"""
+
+    DAY = 86400.0
+
+    def test_the_one_that_a_running_program_may_load_from_stays(self, where: paths.Paths) -> None:
+        folders = [str(release(where, digest)) for digest in (OLD, OLDER, OLDEST)]
+        raw = launched(where, OLD, age=self.DAY)
+        assert module_directory.superseded(where, raw) == folders[1:]
+
+    def test_one_that_was_just_replaced_stays(self, where: paths.Paths) -> None:
+        release(where, OLD)
+        release(where, OLDER)
+        assert module_directory.superseded(where, launched(where, OLD, age=60.0)) == []
+
+    def test_without_an_upgrade_none_goes(self, where: paths.Paths) -> None:
+        release(where, OLD)
+        assert module_directory.superseded(where, launched(where, modules.digest(), age=self.DAY)) == []
+
+    def test_what_was_not_finished_goes(self, where: paths.Paths) -> None:
+        draft = release(where, "%s.%016x.new" % (modules.digest(), 1))
+        assert module_directory.superseded(where, launched(where, OLD, age=self.DAY)) == [str(draft)]
+
+    def test_others_in_that_directory_are_not_ours(self, where: paths.Paths, tmp_path: Path) -> None:
+        for name in ("backup", OLD.upper().replace("0", "A"), OLD + "x", OLD[1:]):
+            release(where, name)
+        os.symlink(tmp_path, Path(where.lib_dir, OLD))
+        assert module_directory.found(where.lib_dir) == []
+
+
+class TestRemove:
+    """module_directory.remove"""
+
+    def test_all_of_ours_goes(self, where: paths.Paths) -> None:
+        module_directory.put(run, where)
+        folder = launcher.modules_dir(where)
+        assert module_directory.contents(folder).others == ()
+        other = release(where, OLD)
+        module_directory.remove(folder)
+        assert os.listdir(where.lib_dir) == [OLD]
+        module_directory.remove(str(other))
+        assert not os.path.exists(where.lib_dir)
+
+    def test_what_others_have_there_stays(self, where: paths.Paths, tmp_path: Path) -> None:
+        module_directory.put(run, where)
+        folder = Path(launcher.modules_dir(where))
+        secret = tmp_path / "secret.py"
+        secret.write_text("# the kubenode.ip_masq maintainers\n")
+        (tmp_path / "their").mkdir()
+        (tmp_path / "their" / "module.py").write_text("# the kubenode.ip_masq maintainers\n")
+        others = [
+            folder / "ip_masq_agent" / "notes.txt",
+            folder / "ip_masq_agent" / "theirs.py",
+            folder / "ip_masq_agent" / "link.py",
+            folder / "ip_masq_agent" / "__pycache__" / "data",
+            folder / "ip_masq_agent" / "_agent" / "linked",
+        ]
+        others[0].write_text("mine")
+        others[1].write_text("print('mine')\n")
+        others[2].symlink_to(secret)
+        others[3].write_text("mine")
+        others[4].symlink_to(tmp_path / "their")
+        module_directory.remove(str(folder))
+        left = [path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]
+        assert sorted(left) == sorted(others)
+        assert secret.exists() and (tmp_path / "their" / "module.py").exists()
+        assert module_directory.contents(str(folder)).ours == ()

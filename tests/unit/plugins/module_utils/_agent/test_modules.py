@@ -1,0 +1,142 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which modules the program consists of, and that their bytes do not depend on who asks."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import typing as t
+import zipfile
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import modules
+from support.import_collection import PRELUDE, location
+
+IMPORT = "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import modules\n"
+
+
+class TestSources:
+    """modules.sources"""
+
+    def test_they_are_the_bytes_that_ansible_runs(self) -> None:
+        here = location() / "plugins" / "module_utils"
+        found = modules.sources()
+        assert {
+            "_entry.program",
+            "_agent.cli",
+            "_kubelet.manage",
+            "_policy.policy",
+            "_engine.reconcile",
+            "_system.process",
+        } <= set(found)
+        for name, content in found.items():
+            assert content == (here / (name.replace(".", "/") + ".py")).read_bytes(), name
+
+    def test_all_that_they_import_is_there(self) -> None:
+        found = modules.sources()
+        for name, content in found.items():
+            for module in modules.imported(name, content):
+                assert module in found, "%s imports %s" % (name, module)
+
+    def test_they_are_found_in_an_archive(self, tmp_path: Path) -> None:
+        """As Ansible sends the modules to a node. An old Python imports from it in another way."""
+        parts = ("ansible_collections", "kubenode", "ip_masq", "plugins", "module_utils")
+        archive = tmp_path / "payload.zip"
+        with zipfile.ZipFile(archive, "w") as payload:
+            for number in range(1, len(parts)):
+                payload.writestr("/".join(parts[:number]) + "/__init__.py", "")
+            here = location() / "plugins" / "module_utils"
+            payload.writestr("/".join(parts) + "/__init__.py", "")
+            for path in sorted(here.rglob("*.py")):
+                payload.write(path, "/".join((*parts, path.relative_to(here).as_posix())))
+        code = "import sys; sys.path.insert(0, %r); %sprint(modules.digest())" % (str(archive), IMPORT)
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.stdout == modules.digest() + "\n", done.stderr
+
+    def test_reading_them_runs_none(self) -> None:
+        code = (
+            PRELUDE + IMPORT + "before = set(sys.modules); modules.module_files()\n"
+            "print([name for name in set(sys.modules) - before if not hasattr(sys.modules[name], '__path__')])\n"
+        )
+        done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, check=True)
+        assert done.stdout == b"[]\n"
+
+
+class TestImported:
+    """modules.imported"""
+
+    def test_imports_are_those_of_the_syntax_tree(self) -> None:
+        for name, content in modules.sources().items():
+            written = [
+                "." * node.level + (node.module or "")
+                for node in ast.walk(ast.parse(content))
+                if isinstance(node, ast.ImportFrom) and node.level
+            ]
+            found = [dots + stem for dots, stem, _names in modules._IMPORT.findall(content.decode("utf-8"))]
+            assert sorted(found) == sorted(written), name
+
+    def test_relative_imports_of_every_kind_are_found(self) -> None:
+        source = (
+            b"from . import sync, metrics\n"
+            b"from .paths import Paths\n"
+            b"from .._system import files\n"
+            b"from .._errors import NodeError\n"
+            b"from .._policy import (\n"
+            b"    policy,\n"
+            b"    values as those,\n"
+            b")\n"
+            b"from .memory import Memory  # (ours)\n"
+            b"from . import units  # and no more, ever\n"
+            b"def late():\n"
+            b"    try:\n"
+            b"        from .console import say\n"
+            b"    except ImportError:\n"
+            b"        from .explain import explain\n"
+        )
+        assert sorted(modules.imported("_agent.cli", source)) == [
+            "_agent.console",
+            "_agent.explain",
+            "_agent.memory",
+            "_agent.metrics",
+            "_agent.paths",
+            "_agent.sync",
+            "_agent.units",
+            "_errors",
+            "_policy.policy",
+            "_policy.values",
+            "_system.files",
+        ]
+
+
+class TestDigest:
+    """modules.digest"""
+
+    def test_it_is_the_same_in_another_process(self, tmp_path: Path) -> None:
+        for seed in ("1", "2"):
+            done = subprocess.run(
+                [sys.executable, "-c", PRELUDE + IMPORT + "print(modules.digest())"],
+                stdout=subprocess.PIPE,
+                check=True,
+                cwd=str(tmp_path),
+                env=dict(os.environ, PYTHONHASHSEED=seed, TZ="Pacific/Chatham"),
+            )
+            assert done.stdout.decode() == modules.digest() + "\n"
+
+    @pytest.mark.parametrize("changed", [{"_version": b"VERSION = '0.0.0'\n"}, {"_more": b""}])
+    def test_another_module_makes_another_one(
+        self, changed: t.Dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        before, sources = modules.digest(), modules.sources()
+        monkeypatch.setattr(modules, "sources", lambda: {**sources, **changed})
+        assert modules.digest.__wrapped__() != before
+
+    def test_every_package_is_a_directory_with_a_file(self) -> None:
+        found = modules.module_files()
+        folders = {os.path.dirname(path) for path in found}
+        assert "ip_masq_agent" in folders and {os.path.join(folder, "__init__.py") for folder in folders} <= set(found)
+        assert found["ip_masq_agent/_version.py"] == modules.sources()["_version"]
