@@ -161,7 +161,6 @@ class _Side:
                 "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json",
                 "ANSIBLE_LOCAL_TEMP": str(self._root / "local"),
                 "ANSIBLE_REMOTE_TEMP": str(self._root / "remote"),
-                "PYTHONPATH": "",  # a node keeps no compiled code of modules
                 **settings,
             },
         )

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from support import modules
-from support.import_collection import SITE
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
 from support.variants import VARIANTS, Variant, pristine, snapshot
@@ -28,7 +27,7 @@ def ansible(ns: Namespace, home: Path, module: str, arguments: str, *flags: str,
     """Run C(ansible localhost) inside and return what it printed about the host."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
     env.update(HOME=str(home), ANSIBLE_STDOUT_CALLBACK="ansible.posix.json", ANSIBLE_LOAD_CALLBACK_PLUGINS="1")
-    env.update(ANSIBLE_LOCALHOST_WARNING="False", LC_ALL="C.UTF-8", PYTHONPATH=SITE)
+    env.update(ANSIBLE_LOCALHOST_WARNING="False", LC_ALL="C.UTF-8")
     if not checkout:
         env["ANSIBLE_COLLECTIONS_PATH"] = str(modules.collections())
     where = modules.ROOT if checkout else home

@@ -17,7 +17,7 @@ import typing as t
 from pathlib import Path
 
 from . import modules
-from .import_collection import SITE, location, make_importable
+from .import_collection import location, make_importable
 from .namespaces import Namespace
 
 make_importable()
@@ -262,7 +262,6 @@ class AgentNode:
             "ANSIBLE_LOAD_CALLBACK_PLUGINS": "1",
             "ANSIBLE_LOCALHOST_WARNING": "False",
             "LC_ALL": "C.UTF-8",
-            "PYTHONPATH": SITE,  # for speed alone
         }
         program = Path(sys.executable).with_name("ansible")
         done = self.call(program, "localhost", "-c", "local", "-m", module, "-a", json.dumps(options), *flags, **env)

@@ -13,8 +13,6 @@ from pathlib import Path
 
 #: The checkout.
 ROOT = Path(__file__).resolve().parents[2]
-#: For PYTHONPATH: with it, programs of Ansible keep what each run does again, and the compiled code of modules.
-SITE = str(Path(__file__).resolve().with_name("site"))
 #: Code for the first lines of a new Python that is to import the collection as the tests do.
 PRELUDE = (
     "import sys; sys.path.insert(0, %r)\n"

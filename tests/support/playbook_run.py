@@ -11,7 +11,7 @@ import sys
 import typing as t
 from pathlib import Path
 
-from .import_collection import SITE, location
+from .import_collection import location
 
 
 def ansible_playbook(folder: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -44,8 +44,7 @@ def _run(
 ) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("ANSIBLE_")}
     env.update(HOME=str(home), LC_ALL="C.UTF-8", ANSIBLE_COLLECTIONS_PATH=str(location().parents[2]))
-    # For speed alone.
-    env.update(ANSIBLE_PIPELINING="1", PYTHONPATH=SITE)
+    env.update(ANSIBLE_PIPELINING="1")  # for speed alone
     env.update(settings)
     return subprocess.run(
         argv,
