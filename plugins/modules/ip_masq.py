@@ -50,20 +50,11 @@ options:
 requirements:
   - iptables or nftables on the node
 attributes:
-  check_mode:
-    support: full
-    description: Reports what would change and writes nothing.
   diff_mode:
-    support: full
     description:
       - Shows what changes for packets, and the rules before and after, as C(iptables -S) or C(nft list table) prints
         them.
-  idempotent:
-    support: full
-    description: A second run with the same options changes nothing.
   platform:
-    support: full
-    platforms: linux
     description: Needs root on Linux.
 notes:
   - The nat table sees the first packet of a connection only. Connections that were open before a change keep their
@@ -76,6 +67,7 @@ seealso:
     link: https://github.com/kubernetes-sigs/ip-masq-agent
 extends_documentation_fragment:
   - kubenode.ip_masq.policy
+  - kubenode.ip_masq.attributes
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 """

@@ -144,24 +144,16 @@ requirements:
   - systemd on the node
 attributes:
   check_mode:
-    support: full
     description: Reports what would change and writes nothing, also if nothing is installed yet.
   diff_mode:
-    support: full
     description:
       - Shows the rules, the configuration and every file that is edited, before and after. For files that are created
         or removed as a whole, and for services, it shows one line each.
-  idempotent:
-    support: full
-    description: A second run with the same options changes nothing.
-  platform:
-    support: full
-    platforms: linux
-    description: Needs root and systemd on Linux.
 seealso:
   - module: kubenode.ip_masq.ip_masq
 extends_documentation_fragment:
-  - kubenode.ip_masq.handed
+  - kubenode.ip_masq.attributes
+  - kubenode.ip_masq.attributes.handed
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 """

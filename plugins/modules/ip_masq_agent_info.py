@@ -49,24 +49,11 @@ options:
     default: 5
 requirements:
   - systemd on the node
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing in any mode.
-  diff_mode:
-    support: none
-    description: Changes nothing.
-  idempotent:
-    support: full
-    description: Changes nothing.
-  platform:
-    support: full
-    platforms: linux
-    description: Needs root and systemd on Linux.
 seealso:
   - module: kubenode.ip_masq.ip_masq_agent
 extends_documentation_fragment:
-  - kubenode.ip_masq.handed
+  - kubenode.ip_masq.attributes.info
+  - kubenode.ip_masq.attributes.handed
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 """

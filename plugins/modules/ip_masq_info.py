@@ -80,18 +80,7 @@ requirements:
   - iptables or nftables on the node
   - for O(destinations) and O(verify), permission to make network namespaces
 attributes:
-  check_mode:
-    support: full
-    description: The module never changes anything.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
-  idempotent:
-    support: full
-    description: The module never changes anything.
   platform:
-    support: full
-    platforms: linux
     description: Needs root on Linux.
 notes:
   - What the copy does not have is listed in RV(limits), such as eBPF programs and IPsec policies. An answer can be
@@ -100,6 +89,7 @@ seealso:
   - module: kubenode.ip_masq.ip_masq
 extends_documentation_fragment:
   - kubenode.ip_masq.policy.asked
+  - kubenode.ip_masq.attributes.info
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 """

@@ -93,18 +93,7 @@ requirements:
   - systemd on the node
 attributes:
   check_mode:
-    support: full
     description: Reports what would change; edits, restarts and deletes nothing.
-  diff_mode:
-    support: full
-    description: Shows the files and rules before and after.
-  idempotent:
-    support: full
-    description: A second run with the same options changes nothing.
-  platform:
-    support: full
-    platforms: linux
-    description: Needs root on Linux with systemd.
 notes:
   - Running pods are not affected by a restart of the kubelet. Use C(serial) so that not all nodes restart theirs at
     once; a module cannot see the other nodes.
@@ -112,6 +101,8 @@ notes:
   - k0s is only reported on, because its arguments are in its unit.
 seealso:
   - module: kubenode.ip_masq.ip_masq
+extends_documentation_fragment:
+  - kubenode.ip_masq.attributes
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 """

@@ -21,5 +21,7 @@ def documentation(module: types.ModuleType) -> t.Dict[str, t.Any]:
         name, _dot, variant = named[len("kubenode.ip_masq.") :].partition(".")
         fragment = importlib.import_module(_FRAGMENTS + name).ModuleDocFragment
         for key, value in yaml.safe_load(getattr(fragment, variant.upper() or "DOCUMENTATION")).items():
-            own[key] = {**value, **own.get(key, {})}
+            ours = own.setdefault(key, {})
+            for one, about in value.items():
+                ours[one] = {**about, **ours.get(one, {})}
     return own

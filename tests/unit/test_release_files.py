@@ -107,7 +107,7 @@ def test_release_sets_the_version_and_writes_the_changelog(tmp_path: Path) -> No
     version_file = "plugins/module_utils/_version.py"
     for name in ("tools/release", "tools/runner.py", "galaxy.yml", "README.md", "docs/fleets.md", version_file,
                  "changelogs/config.yaml", "plugins/modules/ip_masq_agent.py",
-                 "plugins/doc_fragments/handed.py"):  # fmt: skip
+                 "plugins/doc_fragments/attributes.py"):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     module = tmp_path / "plugins/modules/ip_masq_agent.py"
