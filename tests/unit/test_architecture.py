@@ -181,6 +181,19 @@ def test_the_generator_of_strange_nodes_is_independent(path: Path) -> None:
             assert inside or (not node.level and (node.module or "").partition(".")[0] in sys.stdlib_module_names)
 
 
+def _is_named_after(name: str, sources: t.Iterable[str]) -> bool:
+    return any(name == source or name.startswith(source + "_") for source in sources)
+
+
+def test_unit_tests_have_the_names_of_what_they_test() -> None:
+    """Of a file, with what about it; of several files of one folder beside that folder, with its name."""
+    mirror = ROOT / "tests" / "unit" / "plugins"
+    for path in sorted(mirror.rglob("test_*.py")):
+        folder = PLUGINS / path.parent.relative_to(mirror)
+        known = {one.stem.lstrip("_") for one in folder.iterdir() if one.is_dir() or one.suffix == ".py"}
+        assert _is_named_after(path.stem[len("test_") :], known), path
+
+
 def test_programs_of_tools_have_no_suffix_and_libraries_have_one() -> None:
     files = [path for path in (ROOT / "tools").iterdir() if path.is_file()]
     assert [path.name for path in files if os.access(path, os.X_OK) == bool(path.suffix)] == []

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Where in POSTROUTING the jump is, and when it is left where it is. The tables are those of test_iptables_damage."""
+"""Where in POSTROUTING the jump is, and when it is left where it is."""
 
 from __future__ import annotations
 
