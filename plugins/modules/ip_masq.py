@@ -346,7 +346,7 @@ LONGEST_LOCK_TIMEOUT = 3600
 
 
 def read_config(params: t.Mapping[str, t.Any]) -> Config:
-    """The policy that the options ask for, with notes on it.
+    """Return the policy that the options ask for, with notes on it.
 
     :raises ConfigError: bad input, with the option or key, the value and the remedy.
     """

@@ -227,7 +227,7 @@ verification:
       type: int
       sample: 0
     verified:
-      description: Whether all traffic leaves as declared, none if not all could be tested.
+      description: Whether all traffic leaves as declared, None if not all could be tested.
       type: bool
       sample: true
     summary:

@@ -151,7 +151,7 @@ backend:
       type: str
       sample: 1.8.9
 in_sync:
-  description: Whether the active rules are those of the policy; none where the policy was taken from them.
+  description: Whether the active rules are those of the policy; None if the policy was taken from them.
   returned: always
   type: bool
   sample: true
@@ -228,12 +228,12 @@ explanations:
       sample: sent
     declared:
       description: >-
-        What the policy declares that the destination sees. C(pod), C(node), a fixed address, or none where it says
+        What the policy declares that the destination sees. C(pod), C(node), a fixed address, or None where it says
         nothing.
       type: str
       sample: pod
     seen:
-      description: What the destination sees. C(pod), C(node), another address, or none where nothing leaves.
+      description: What the destination sees. C(pod), C(node), another address, or None if nothing leaves.
       type: str
       sample: node
     seen_address:
@@ -296,7 +296,7 @@ explanations:
       type: list
       elements: str
 conflicts:
-  description: With O(verify=true), the ranges whose traffic leaves otherwise than declared.
+  description: With O(verify=true), the ranges whose traffic does not match the policy.
   returned: always
   type: list
   elements: dict
@@ -358,7 +358,7 @@ untested:
       elements: str
 verified:
   description:
-    - With O(verify=true), whether all traffic leaves as declared. None where packets could not be tested, and where no
+    - With O(verify=true), whether all traffic leaves as declared. None if packets could not be tested, and if no
       policy is declared.
   returned: always
   type: bool
@@ -426,7 +426,7 @@ ARGUMENT_SPEC = dict(
 
 
 def kubenet_health(node: Node) -> t.Iterator[Health]:
-    """Rules that kubenet left. Where they cannot be looked for, other findings say so."""
+    """Find rules that kubenet left. If they cannot be read, other findings say so."""
     try:
         leftovers = find_leftovers(node)
     except NodeError:

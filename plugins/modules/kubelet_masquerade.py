@@ -173,7 +173,7 @@ version:
   type: str
   sample: v1.30.4
 flag_supported:
-  description: Whether the (first) kubelet's binary supports the flag, none if unknown.
+  description: Whether the (first) kubelet's binary supports the flag, None if unknown.
   returned: when the node could be inspected
   type: bool
   sample: false
@@ -202,7 +202,7 @@ kubelets:
       type: str
       sample: v1.30.4
     flag_supported:
-      description: Whether its binary supports the flag, none if unknown.
+      description: Whether its binary supports the flag, None if unknown.
       type: bool
       sample: false
     kubenet:
