@@ -91,19 +91,19 @@ def node_pythons() -> t.Dict[Version, Path]:
 
 @functools.lru_cache(maxsize=None)
 def exact(python: Path) -> str:
-    """The version of an interpreter, such as 3.8.18."""
+    """Return the version of an interpreter, such as 3.8.18."""
     ask = "import sys; print('%d.%d.%d' % sys.version_info[:3])"
     return subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def controllers(series: str) -> t.Dict[Version, Path]:
-    """The Pythons of this machine on which that ansible-core runs."""
+    """Return the Pythons of this machine on which that ansible-core runs."""
     first, last = CONTROLLERS[series]
     return {version: path for version, path in node_pythons().items() if first <= version <= last}
 
 
 async def node_environment(job: Job, version: str, python: Path) -> t.Optional[Path]:
-    """A virtual environment of that Python with what requirements-dev-node.txt names, and nothing of Ansible."""
+    """Make a virtual environment of that Python with what requirements-dev-node.txt names, and nothing of Ansible."""
     return await _for_tests_of_nodes(job, CACHE / "node-python" / version, python)
 
 
@@ -126,7 +126,7 @@ async def _pip(job: Job, folder: Path, *arguments: t.Union[str, Path]) -> int:
 
 
 async def core_environment(job: Job, series: str, version: Version, release: str = "") -> t.Optional[Core]:
-    """A virtual environment of that Python with the newest release of that ansible-core, or with that release.
+    """Make a virtual environment of that Python with the newest release of that ansible-core, or with that release.
 
     A series without a release has a candidate installed.
 
@@ -167,7 +167,7 @@ def _ask_core(folder: Path) -> Core:
 
 
 def core_of_venv() -> Core:
-    """The ansible-core that requirements-dev.txt names."""
+    """Return the ansible-core that requirements-dev.txt names."""
     return _ask_core(VENV)
 
 
@@ -195,7 +195,7 @@ def _link_collections(folder: Path) -> None:
 
 
 async def node_with_modules_of(job: Job, version: str, python: Path, core: Core) -> t.Optional[Path]:
-    """An environment as a module finds it on a node: a Python with the module_utils of an ansible-core.
+    """Make an environment as a module finds it on a node: a Python with the module_utils of an ansible-core.
 
     Its programs (ansible-playbook and others) are those of the controller.
     """

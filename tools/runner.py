@@ -118,11 +118,11 @@ class Job:
             log.write(text + "\n")
 
     def output(self) -> str:
-        """What was printed so far."""
+        """Return what was printed so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def reasons(self) -> t.List[str]:
-        """What the log says of failures, as far as it fits on a screen: often only the end of a long run is kept."""
+        """Return what the log says of failures, cut to a screen: often only the end of a long run is kept."""
         plain = re.sub("\x1b\\[[0-9;]*m", "", self.output()).splitlines()
         found = [line[:COLUMNS].rstrip() for line in plain if TELLING.match(line)]
         pairs = zip(found, found[1:] + ["TASK ["])

@@ -51,7 +51,7 @@ class Wanted(t.NamedTuple):
 
 
 def jobs(wanted: Wanted) -> t.List[Job]:
-    """The most telling first."""
+    """Return the jobs, the most telling first."""
     known = _results()
     made = []
     for series in wanted.cores:
@@ -105,7 +105,7 @@ def _results(*versions: Version) -> version_table.Results:
 
 
 async def _core(job: Job, series: str, version: t.Optional[Version] = None, release: str = "") -> t.Optional[Core]:
-    """That ansible-core on its newest Python here, or on that one. None: there is none, and the job says why."""
+    """Find that ansible-core on its newest Python here, or on that one. None: there is none, and the job says why."""
     if not controllers(series):
         job.say("--- ansible-core %s: not run: no Python here that it supports on the controller" % series)
         return None
@@ -168,7 +168,7 @@ async def _rounds(series: str, nodes: t.Sequence[Version], job: Job) -> None:
 
 
 async def _round(job: Job, core: Core, nodes: t.Sequence[Version]) -> t.Dict[str, str]:
-    """What was seen on nodes with these Pythons."""
+    """Return what was seen on nodes with these Pythons."""
     interpreters = {exact(node_pythons()[version]): node_pythons()[version] for version in nodes}
     named = os.pathsep.join(map(str, interpreters.values()))
     path = os.pathsep.join((str(core.folder / "bin"), os.environ["PATH"]))
@@ -179,7 +179,7 @@ async def _round(job: Job, core: Core, nodes: t.Sequence[Version]) -> t.Dict[str
 
 
 def _seen(report: Path, python: str) -> str:
-    """A cell of the table."""
+    """Return a cell of the table."""
     steps: t.Dict[str, bool] = {}
     for case in ElementTree.parse(report).getroot().iter("testcase"):
         name = re.fullmatch(r"(\w+)\[(?:(.+)-)?%s\]" % re.escape(python), case.get("name", ""))
@@ -220,7 +220,7 @@ async def _kernel(version: Version, job: Job) -> None:
 
 
 def _newest_core_for(version: Version) -> str:
-    """The newest series whose modules run on that Python, as far as was seen, and that runs here."""
+    """Return the newest series whose modules run on that Python, as far as was seen, and that runs here."""
     cores = version_table.load()["cores"]
     fits = [
         series
@@ -237,7 +237,7 @@ def _add_node(version: Version, key: str, counts: t.Dict[str, t.Any]) -> None:
 
 
 async def short_round(job: Job) -> None:
-    """The oldest ansible-core with the oldest Python on the node, and the newest that runs here with the newest."""
+    """Run the oldest ansible-core with the oldest Python on the node, and the newest that runs here with the newest."""
     oldest, newest = min(node_pythons()), max(node_pythons())
     await _round(job, core_of_venv(), [oldest])
     cores = version_table.load()["cores"]

@@ -31,7 +31,7 @@ Results = t.Dict[str, t.Any]
 
 
 def load() -> Results:
-    """What was found before."""
+    """Return what was found before."""
     if not FILE.exists():
         return {"collection": "", "pythons": {}, "cores": {}, "nodes": {}}
     return t.cast(Results, json.loads(FILE.read_text(encoding="utf-8")))
@@ -88,7 +88,7 @@ def add_core(
 
 
 def table(results: Results) -> str:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     cores = sorted(results["cores"].items(), key=lambda item: _order(item[0]))
     columns = sorted(
         {python for _series, core in cores for python in core["nodes"]} | set(results["nodes"]), key=_order

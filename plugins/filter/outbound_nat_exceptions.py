@@ -93,5 +93,5 @@ class FilterModule:
     """What Ansible looks for."""
 
     def filters(self) -> t.Dict[str, t.Callable[..., t.Any]]:
-        """The filters of this file."""
+        """Return the filters of this file."""
         return {"outbound_nat_exceptions": outbound_nat_exceptions}

@@ -92,14 +92,14 @@ def outbound_nat_plan(
 
 
 def _ranges(policy: t.Mapping[str, t.Any]) -> t.Tuple[Network, ...]:
-    """The exempt ranges of a policy, by the keys of the config file."""
+    """Return the exempt ranges of a policy, by the keys of the config file."""
     return build(parse(config_text(policy), "config").values, label=file_key).non_masquerade_cidrs
 
 
 def _plan(
     path: str, before: bytes, wanted: t.Sequence[Network], unwanted: t.Sequence[Network], add_policy: bool
 ) -> t.Dict[str, t.Any]:
-    """What becomes of one file."""
+    """Return what to do with one file."""
     try:
         edited = edit(_text(before), wanted, unwanted, add_policy)
     except ConfigError as exc:
@@ -119,7 +119,10 @@ def _plan(
 
 
 def _text(content: bytes) -> str:
-    """:raises ConfigError: another encoding."""
+    """Decode a file.
+
+    :raises ConfigError: another encoding.
+    """
     if content.startswith(_UTF16):
         raise ConfigError(
             "the file is UTF-16, which no network plugin reads: write it as UTF-8 (Set-Content -Encoding)"
@@ -154,5 +157,5 @@ class FilterModule:
     """What Ansible looks for."""
 
     def filters(self) -> t.Dict[str, t.Callable[..., t.Any]]:
-        """The filters of this file."""
+        """Return the filters of this file."""
         return {"outbound_nat_plan": outbound_nat_plan}

@@ -62,7 +62,7 @@ from ..plugin_utils import networks as sets
 
 
 def uncovered(networks: t.Any, covering: t.Any = None, reserved: bool = False) -> t.List[str]:
-    """What of ``networks`` is in none of ``covering``; without those, of the default list.
+    """Return the parts of ``networks`` that are in none of ``covering``; without those, of the default list.
 
     :raises AnsibleFilterError: an entry is no CIDR, or netaddr is missing.
     """
@@ -78,5 +78,5 @@ class FilterModule:
     """What Ansible looks for."""
 
     def filters(self) -> t.Dict[str, t.Callable[..., t.Any]]:
-        """The filters of this file."""
+        """Return the filters of this file."""
         return {"uncovered": uncovered}

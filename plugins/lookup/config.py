@@ -45,7 +45,7 @@ class LookupModule(LookupBase):
     def run(
         self, terms: t.Sequence[t.Any], variables: t.Optional[t.Dict[str, t.Any]] = None, **kwargs: t.Any
     ) -> t.List[t.Dict[str, t.Any]]:
-        """The mapping."""
+        """Return the mapping."""
         variables = variables or {}
         names = [PREFIX + option.name for option in POLICY_OPTIONS]
         # In a mapping, because ansible-core 2.19 and later refuse `omit` on its own.

@@ -58,7 +58,7 @@ class LookupModule(LookupBase):
     def run(
         self, terms: t.Sequence[t.Any], variables: t.Optional[t.Dict[str, t.Any]] = None, **kwargs: t.Any
     ) -> t.List[str]:
-        """The patterns.
+        """Return the patterns.
 
         :raises AnsibleLookupError: it is missing or matches nothing, or a variable is not known.
         """
@@ -79,7 +79,10 @@ class LookupModule(LookupBase):
         return patterns
 
     def _demand_a_match(self, patterns: t.List[str], groups: t.Mapping[str, t.Sequence[str]]) -> None:
-        """:raises AnsibleLookupError: no host is left."""
+        """Check that the patterns leave a host.
+
+        :raises AnsibleLookupError: no host is left.
+        """
         manager = InventoryManager(self._loader, parse=False)
         for group, names in groups.items():
             manager.add_group(group)

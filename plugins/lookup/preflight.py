@@ -71,7 +71,7 @@ class LookupModule(LookupBase):
     def run(
         self, terms: t.Sequence[t.Any], variables: t.Optional[t.Dict[str, t.Any]] = None, **kwargs: t.Any
     ) -> t.List[t.Dict[str, t.Any]]:
-        """The mapping."""
+        """Return the mapping."""
         self.set_options(var_options=variables, direct=kwargs)
         variables = variables or {}
         hosts = self._flatten(terms)
@@ -103,7 +103,7 @@ class LookupModule(LookupBase):
     def _templated(
         self, values: t.Mapping[str, t.Any], view: t.Dict[str, t.Any]
     ) -> t.Tuple[t.Dict[str, t.Any], t.List[str]]:
-        """The values as the host's tasks see them, and what cannot be templated."""
+        """Return the values as the host's tasks see them, and what cannot be templated."""
         templar = self._templar.copy_with_new_env(available_variables=view)
         templated: t.Dict[str, t.Any] = {}
         errors = []
@@ -137,17 +137,17 @@ class _Views:
         }
 
     def of(self, host: str) -> t.Dict[str, t.Any]:
-        """One host's variables, not templated."""
+        """Return one host's variables, not templated."""
         return {**self._defaults, **self._hostvars.raw_get(host), **self._of_play}
 
     def given(self, host: str, view: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
-        """The role's variables that are set for one host: templating all takes seconds for a fleet."""
+        """Return the role's variables that are set for one host: templating all takes seconds for a fleet."""
         names = {*self._hostvars.raw_get(host), *self._of_play}
         return {name: view[name] for name in names if is_public(name)}
 
 
 def _equal(one: t.Any, other: t.Any) -> bool:
-    """Whether two values are the same. Text of a vault without its password cannot be compared, and counts as such."""
+    """Compare two values. Text of a vault without its password cannot be compared, and counts as the same."""
     try:
         return bool(one is other or one == other)
     except AnsibleError:

@@ -41,7 +41,7 @@ class _Compared(t.NamedTuple):
 def advice(
     checked: t.Mapping[str, Checked], groups: t.Mapping[str, t.Sequence[str]]
 ) -> t.Iterator[t.Tuple[str, t.Sequence[str]]]:
-    """Each remark, and the hosts that it is about.
+    """Return each remark, and the hosts that it is about.
 
     :param checked: by host.
     :param groups: names of hosts by group.
@@ -72,7 +72,7 @@ def advice(
 
 
 def _repeated(compared: _Compared) -> t.Iterator[str]:
-    """Of the lists of one policy."""
+    """Return what the lists of one policy repeat."""
     written = list(map(str, compared.ranges))
     for entries, wide in said_twice(written):
         shorter = [network for network in compared.ranges if str(network) not in entries] + [parse_cidr(wide)]
@@ -92,7 +92,7 @@ def _repeated(compared: _Compared) -> t.Iterator[str]:
 def _consists_of_groups(
     hosts: t.Sequence[str], checked: t.Collection[str], groups: t.Mapping[str, t.Sequence[str]]
 ) -> bool:
-    """Whether some hosts are all hosts of one or several groups, of those that are checked."""
+    """Return whether some hosts are all hosts of one or several groups, of those that are checked."""
     left = set(hosts)
     for group, members in groups.items():
         concerned = set(members) & set(checked)
@@ -104,7 +104,7 @@ def _consists_of_groups(
 def _differences(
     one: _Compared, here: str, other: _Compared, there: str, intended: t.FrozenSet[str]
 ) -> t.Iterator[str]:
-    """What two policies disagree about.
+    """Return what two policies disagree about.
 
     :param here: the hosts that have the first.
     :param there: the hosts that have the second.
@@ -123,7 +123,7 @@ def _differences(
 
 
 def _name(hosts: t.Sequence[str], groups: t.Mapping[str, t.Sequence[str]]) -> str:
-    """A group that consists of these hosts, or some of their names."""
+    """Name a group that consists of these hosts, or some of their names."""
     for group, members in groups.items():
         if set(members) == set(hosts):
             return group

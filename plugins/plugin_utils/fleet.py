@@ -115,7 +115,7 @@ def _verification(report: _Report) -> str:
 
 
 def _leaks(report: _Report) -> t.List[str]:
-    """What is done with packets that nat does not see, and whether there were any; nothing if no rule looks at them."""
+    """Return what is done with packets that nat does not see, and whether there were any; empty if no rule checks."""
     option = report["config"].get("leaks", "ignore")
     if option == "ignore":
         return []
@@ -180,9 +180,9 @@ def advise(answers: t.Iterable[t.Any], playbook: str = "") -> Advice:
 def judge(
     host: str, asked: t.Optional[t.Mapping[str, t.Any]], wanted: t.Optional[str] = None, advice: Advice = _NO_ADVICE
 ) -> Node:
-    """The state of a node is the first thing that is wrong with it; the findings are all of them.
+    """Judge a node: its state is the first thing that is wrong with it; the findings are all of them.
 
-    :param asked: what ip_masq_agent_info returned; none if the node was not queried.
+    :param asked: what ip_masq_agent_info returned; None if the node was not queried.
     :param wanted: the host's C(ip_masq_agent_state).
     """
     if asked is None:
@@ -217,7 +217,7 @@ def _judged(host: str, asked: t.Mapping[str, t.Any], wanted: t.Optional[str], ad
 def _findings(
     asked: t.Mapping[str, t.Any], report: _Report, wanted: t.Optional[str], advice: Advice
 ) -> t.Iterator[t.Tuple[str, str]]:
-    """What is wrong with a node: a state and the reason."""
+    """Return what is wrong with a node: a state and the reason."""
     if asked.get("unreachable"):
         yield "unreachable", asked.get("msg", "")
         return
@@ -246,7 +246,7 @@ def _findings(
 
 
 def _module_failure(asked: t.Mapping[str, t.Any]) -> str:
-    """Why the module did not run: the words of the shell or of Python, which Ansible keeps beside its message."""
+    """Return why the module did not run: the words of the shell or of Python, which Ansible keeps apart."""
     message = str(asked.get("msg", "the module returned nothing"))
     for name in ("module_stderr", "module_stdout"):
         # ssh -tt adds a line of its own.
@@ -259,7 +259,7 @@ def _module_failure(asked: t.Mapping[str, t.Any]) -> str:
 
 
 def _differences(asked: t.Mapping[str, t.Any]) -> t.Iterator[str]:
-    """The variables that differ, each with what the node and what the inventory has."""
+    """Return the variables that differ, each with what the node and what the inventory has."""
     values = asked.get("differences") or {}
     for key in asked["differs"]:
         option = _OPTIONS.get(key)
@@ -275,7 +275,7 @@ def _differences(asked: t.Mapping[str, t.Any]) -> t.Iterator[str]:
 
 
 def _applied(report: _Report, advice: Advice) -> t.Iterator[str]:
-    """What applied the policy of a node last, if that is known."""
+    """Return what applied the policy of a node last, if that is known."""
     origin = _origin(report)
     if origin:
         edited = "; the file was edited on the node since" if report["last_applied"]["edited"] else ""
@@ -287,7 +287,7 @@ def _applied(report: _Report, advice: Advice) -> t.Iterator[str]:
 
 
 def _origin(report: _Report) -> str:
-    """What applied the policy of a node last. Earlier releases do not report it."""
+    """Return what applied the policy of a node last. Version 1.0.0-rc1 does not report it."""
     return str((report.get("last_applied") or {}).get("by", ""))
 
 
@@ -308,23 +308,23 @@ def _of_report(report: _Report, service_failure: str, remedy: str) -> t.Iterator
 
 
 def _action(action: t.Mapping[str, str]) -> str:
-    """One thing that a sync would do, without the comment of the rule."""
+    """Return one thing that a sync would do, without the comment of the rule."""
     rule = re.sub(r' -m comment --comment (?:"[^"]*"|\S+)', "", action["rule"])
     return "%s, %s: %s: %s" % (action["family"], action["backend"], action["action"], rule)
 
 
 def _first(lines: t.Sequence[str]) -> str:
-    """The first of several lines, and how many more there are."""
+    """Return the first of several lines, and how many more there are."""
     return str(lines[0]) + (" (and %d more)" % (len(lines) - 1) if len(lines) > 1 else "")
 
 
 def _utc(seconds: float) -> str:
-    """A time in seconds since the epoch, for people."""
+    """Return a time in seconds since the epoch, for people."""
     return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
 
 
 def reported_policy(asked: t.Any) -> t.Any:
-    """The policy that the agent of a node reports, by option; None if there is none."""
+    """Return the policy that the agent of a node reports, by option; None if there is none."""
     try:
         return asked["report"]["config"]
     except (KeyError, TypeError):
@@ -332,7 +332,7 @@ def reported_policy(asked: t.Any) -> t.Any:
 
 
 def by_state(nodes: t.Iterable[Node]) -> t.List[Group]:
-    """Every node in one group, worst first."""
+    """Put every node into one group, worst first."""
     found: t.Dict[str, t.List[Node]] = {}
     for node in nodes:
         found.setdefault(node.state, []).append(node)
@@ -340,12 +340,12 @@ def by_state(nodes: t.Iterable[Node]) -> t.List[Group]:
 
 
 def by_reason(nodes: t.Sequence[Node]) -> t.List[Group]:
-    """Nodes of one state by all that is wrong with them, most nodes first."""
+    """Group nodes of one state by all that is wrong with them, most nodes first."""
     return _most_first((node.why, node) for node in nodes)
 
 
 def by_kind(nodes: t.Sequence[Node]) -> t.List[Group]:
-    """The same, with reasons in one group that differ only in numbers, such as addresses and process ids."""
+    """Group the same, with reasons in one group that differ only in numbers, such as addresses and process ids."""
     found = _most_first((re.sub("[0-9]+", "0", node.why.replace(node.name, "")), node) for node in nodes)
     return [_with_example(group.nodes) for group in found]
 
@@ -356,12 +356,12 @@ def _with_example(nodes: t.Sequence[Node]) -> Group:
 
 
 def by_trait(nodes: t.Iterable[Node], trait: str) -> t.List[Group]:
-    """The nodes that report one of :data:`TRAITS` by its values, most nodes first."""
+    """Group the nodes that report one of :data:`TRAITS` by its values, most nodes first."""
     return _most_first((value, node) for node in nodes for value in dict.fromkeys(node.traits.get(trait, ())))
 
 
 def named(trait: str, group: Group) -> str:
-    """A value that nodes report, for people."""
+    """Return a value that nodes report, for people."""
     return (group.nodes[0].policy_name if trait == "policy" else "") or group.value
 
 
@@ -373,10 +373,10 @@ def _most_first(pairs: t.Iterable[t.Tuple[str, Node]]) -> t.List[Group]:
 
 
 def as_declared(nodes: t.Iterable[Node]) -> int:
-    """How many nodes are as declared."""
+    """Count the nodes that are as declared."""
     return sum(1 for node in nodes if node.state in GOOD)
 
 
 def off(nodes: t.Iterable[Node]) -> t.List[str]:
-    """The hosts that were queried and are not as declared, as far as the node itself knows."""
+    """Return the hosts that were queried and are not as declared, as far as the node itself knows."""
     return [node.host for node in nodes if node.queried and node.state not in (CONFLICTS, *GOOD)]

@@ -18,7 +18,7 @@ COLUMNS = ("host", "state", "reason", *TRAITS, "verified at", "drift repaired")
 
 
 def as_json(nodes: t.Sequence[Node], generated: str) -> str:
-    """Everything, for programs: ASCII, so no text of a node breaks it.
+    """Return everything, for programs: ASCII, so no text of a node breaks it.
 
     :param generated: when the nodes were queried.
     """
@@ -54,14 +54,14 @@ def _as_data(node: Node) -> t.Dict[str, t.Any]:
 
 
 def cells(node: Node) -> t.List[str]:
-    """A node in the order of :data:`COLUMNS`; several values of a trait in one cell."""
+    """Return a node in the order of :data:`COLUMNS`; several values of a trait in one cell."""
     traits = ["; ".join(node.traits.get(trait, ())) for trait in TRAITS]
     repaired = str(node.repaired) if node.traits else ""
     return [node.name, node.state, node.why, *traits, node.verified_at, repaired]
 
 
 def as_csv(nodes: t.Sequence[Node]) -> str:
-    """A row for each node, worst first, for spreadsheets."""
+    """Return a row for each node, worst first, for spreadsheets."""
     text = io.StringIO()
     # Ansible writes text files with the line ends of the controller, whatever is in the text.
     writer = csv.writer(text, lineterminator="\n")
@@ -72,5 +72,5 @@ def as_csv(nodes: t.Sequence[Node]) -> str:
 
 
 def _harmless(cell: str) -> str:
-    """A cell that no spreadsheet computes."""
+    """Return a cell that no spreadsheet computes."""
     return "'" + cell if cell.startswith(_FORMULA) else cell

@@ -57,7 +57,7 @@ def groups_of(hosts: t.Iterable[str], members: t.Mapping[str, t.Set[str]]) -> st
 
 
 def _difference(policies: t.Mapping[str, t.Any], most: Group, other: Group) -> str:
-    """What a policy has that the most frequent one has not; empty if that is not known."""
+    """Return what a policy has that the most frequent one has not; empty if that is not known."""
     here, there = (policies.get(group.nodes[0].host) for group in (other, most))
     if other is most or not isinstance(here, dict) or not isinstance(there, dict):
         return ""

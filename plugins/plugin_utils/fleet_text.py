@@ -27,7 +27,7 @@ _FIRST = 44
 
 
 def summary(nodes: t.Sequence[Node]) -> t.List[str]:
-    """What the playbook status prints: what is wrong and what differs in as few lines as possible, the counts last."""
+    """Return what the playbook status prints: what is wrong and what differs, in few lines; the counts last."""
     counts, problems = _counts(nodes, named=True), _problems(nodes)
     if len(counts) <= WIDTH and len(problems) <= _PROBLEMS:
         return [*_versions(nodes), *_in_common(nodes, _NOTES), *problems, counts]
@@ -36,7 +36,7 @@ def summary(nodes: t.Sequence[Node]) -> t.List[str]:
 
 
 def table(nodes: t.Sequence[Node], lines: int = LINES) -> t.List[str]:
-    """The states, worst first, with the most frequent reasons where there is room; what nodes differ in; the counts.
+    """Return the states, worst first, with frequent reasons if there is room; what nodes differ in; the counts.
 
     :param lines: that there may be, 23 or more.
     """
@@ -62,7 +62,7 @@ def table(nodes: t.Sequence[Node], lines: int = LINES) -> t.List[str]:
 
 
 def _rows(nodes: t.Sequence[Node], trait: str, values: int) -> t.Iterator[t.Tuple[str, t.List[str]]]:
-    """A row for each value of a trait; for the most frequent ones and the rest, if there are more."""
+    """Return a row for each value of a trait; for the most frequent ones and the rest, if there are more."""
     groups = by_trait(nodes, trait)
     shown = groups if len(groups) <= values else groups[: values - 1]
     for group in shown:
@@ -74,7 +74,7 @@ def _rows(nodes: t.Sequence[Node], trait: str, values: int) -> t.Iterator[t.Tupl
 
 
 def _reasons(groups: t.Sequence[Group], room: int) -> t.List[t.List[str]]:
-    """For each state the lines with its most frequent reasons: one for each, then more as far as there is room."""
+    """Return for each state the lines with its most frequent reasons: one each, then more as far as there is room."""
     found = [by_kind(group.nodes) if group.nodes[0].findings else [] for group in groups]
     fitting = [0] * len(found)
     for wanted in (1, LINES):
@@ -92,13 +92,13 @@ def _reason(reasons: t.Sequence[Group], number: int) -> str:
 
 
 def _problems(nodes: t.Sequence[Node]) -> t.List[str]:
-    """A line for all nodes that have the same wrong: worst first, most nodes first."""
+    """Return a line for all nodes that have the same wrong: worst first, most nodes first."""
     groups = [(group.value, same) for group in by_state(nodes) for same in by_reason(group.nodes)]
     return ["%s: %s: %s" % (some_of(same.hosts), state, same.value) for state, same in groups if same.nodes[0].findings]
 
 
 def _versions(nodes: t.Sequence[Node]) -> t.Iterator[str]:
-    """What most nodes have, then what fewer have, with their names."""
+    """Return what most nodes have, then what fewer have, with their names."""
     spread = []
     for trait in ("agent", "backend"):
         most, fewer = by_trait(nodes, trait)[:1], by_trait(nodes, trait)[1:]
@@ -109,7 +109,7 @@ def _versions(nodes: t.Sequence[Node]) -> t.Iterator[str]:
 
 
 def _in_common(nodes: t.Sequence[Node], limit: int) -> t.Iterator[str]:
-    """What the nodes report beside their state: drop-ins, repairs, notes."""
+    """Return what the nodes report beside their state: drop-ins, repairs, notes."""
     drop_ins = sorted(by_trait(nodes, "drop-in"), key=lambda group: group.value)
     if drop_ins:
         yield "drop-ins: " + ", ".join("%s (%s)" % (group.value, some_of(group.hosts)) for group in drop_ins)
@@ -128,7 +128,7 @@ def _in_common(nodes: t.Sequence[Node], limit: int) -> t.Iterator[str]:
 
 
 def _short_counts(nodes: t.Sequence[Node]) -> str:
-    """The counts of all states, or, where that is too long, of nodes that are as declared."""
+    """Return the counts of all states, or, if that is too long, of nodes that are as declared."""
     counts = _counts(nodes)
     if len(counts) <= WIDTH:
         return counts
@@ -137,7 +137,7 @@ def _short_counts(nodes: t.Sequence[Node]) -> str:
 
 
 def _counts(nodes: t.Sequence[Node], named: bool = False) -> str:
-    """How many nodes there are of each state, those that are well first, then the worst.
+    """Return how many nodes there are of each state, those that are well first, then the worst.
 
     :param named: with the names of the nodes that are not well.
     """

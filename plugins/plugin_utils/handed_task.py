@@ -66,7 +66,7 @@ class HandedTask(ActionBase):
     ) -> t.Optional[t.Dict[str, t.Any]]:
         """Have the program do the task.
 
-        :returns: the result of the task; none if it was not or could not be asked.
+        :returns: the result of the task; None if it was not or could not be asked.
         """
         params = checked(self._task.args, self.handed.spec)
         if params is None or any(self._task.environment or ()) or not self._is_pipelining_enabled("new", wrap_async):
@@ -88,9 +88,9 @@ class HandedTask(ActionBase):
 
 
 def checked(args: t.Mapping[str, t.Any], spec: Spec) -> t.Optional[t.Dict[str, t.Any]]:
-    """The options as the module would see them.
+    """Return the options as the module would see them.
 
-    :returns: none if the module has to be run: to refuse them, to remove the agent, or to expand a path on the node.
+    :returns: None if the module has to be run: to refuse them, to remove the agent, or to expand a path on the node.
     """
     validated = ArgumentSpecValidator(spec).validate(dict(args))
     params = validated.validated_parameters
@@ -105,7 +105,7 @@ def checked(args: t.Mapping[str, t.Any], spec: Spec) -> t.Optional[t.Dict[str, t
 
 
 def command(params: t.Mapping[str, t.Any]) -> str:
-    """A command line for a POSIX shell: start the program, if it names the checksum of our files.
+    """Return a command line for a POSIX shell: start the program, if it names the checksum of our files.
 
     If C(bin_dir) is at its default, the program may also be where packages have it.
 
@@ -121,7 +121,7 @@ def command(params: t.Mapping[str, t.Any]) -> str:
 
 
 def _invocation_is_wanted(task_vars: t.Optional[t.Dict[str, t.Any]]) -> bool:
-    """ansible-core before 2.21 has every module return its options, and no setting for it."""
+    """Return whether to return the options: ansible-core before 2.21 has every module do so, and no setting for it."""
     try:
         return bool(constants.config.get_config_value("INJECT_INVOCATION", variables=task_vars))
     except AnsibleError:
@@ -129,10 +129,10 @@ def _invocation_is_wanted(task_vars: t.Optional[t.Dict[str, t.Any]]) -> bool:
 
 
 def answer(stdout: str, names: t.Collection[str]) -> t.Optional[t.Dict[str, t.Any]]:
-    """The result of a task, from what the program printed.
+    """Parse the result of a task from what the program printed.
 
     :param names: of the values that a task returns.
-    :returns: none if the program printed something else, of whatever shape.
+    :returns: None if the program printed something else, of whatever shape.
     """
     for line in stdout.splitlines():
         try:
@@ -151,7 +151,7 @@ def answer(stdout: str, names: t.Collection[str]) -> t.Optional[t.Dict[str, t.An
 
 
 def _is_result(returned: t.Any, warnings: t.Any, failure: t.Any) -> bool:
-    """Whether what was read as JSON has the shape of a result. Ansible relies on these types in any result."""
+    """Return whether what was read as JSON has the shape of a result. Ansible relies on these types in any result."""
     return (
         isinstance(returned, dict)
         and isinstance(returned.get("changed", False if failure else None), bool)
@@ -165,7 +165,7 @@ def _is_result(returned: t.Any, warnings: t.Any, failure: t.Any) -> bool:
 
 
 def _is_deeper(value: t.Any, levels: int) -> bool:
-    """Whether dictionaries and lists are nested deeper than this."""
+    """Return whether dictionaries and lists are nested deeper than this."""
     level = [value]
     for _level in range(levels):
         level = [part for one in level for part in (one.values() if isinstance(one, dict) else one)]

@@ -44,7 +44,7 @@ class Node(t.NamedTuple):
     items: t.Sequence[Node] = ()
 
     def find(self, name: str) -> t.Optional[Node]:
-        """The member of that name in any case, as Go's encoding/json looks for it.
+        """Find the member of that name in any case, as Go's encoding/json looks for it.
 
         :raises ConfigError: two members differ in case alone.
         """
@@ -54,7 +54,7 @@ class Node(t.NamedTuple):
         return self.members[found[0]] if found else None
 
     def walk(self) -> t.Iterator[Node]:
-        """This value and all inside of it."""
+        """Return this value and all inside of it."""
         yield self
         for inner in (*self.members.values(), *self.items):
             yield from inner.walk()
@@ -80,12 +80,15 @@ class _Scanner:
         self._text = text
 
     def space(self, at: int) -> int:
-        """The position behind white space."""
+        """Return the position behind white space."""
         found = _SPACE.match(self._text, at)
         return found.end() if found else at
 
     def refuse(self, at: int, expected: str) -> t.NoReturn:
-        """:raises ConfigError: with the line and what is there."""
+        """Refuse the document.
+
+        :raises ConfigError: with the line and what is there.
+        """
         line = self._text.count("\n", 0, at) + 1
         rest = self._text[at : at + 20]
         if rest.startswith(("//", "/*")):
@@ -94,7 +97,7 @@ class _Scanner:
         raise ConfigError("line %d is not JSON: expected %s, found %s" % (line, expected, found))
 
     def read(self, at: int, path: str, depth: int) -> Node:
-        """The value that begins there."""
+        """Read the value that begins there."""
         if depth > DEPTH_LIMIT:
             raise ConfigError("%s...: more than %d values inside one another" % (path[:40], DEPTH_LIMIT))
         first = self._text[at : at + 1]
@@ -150,14 +153,14 @@ class _Scanner:
         return Node("array", start, at + 1, path, items=items)
 
     def _comma(self, at: int, closing: str) -> int:
-        """The position of what follows a comma."""
+        """Return the position of what follows a comma."""
         if self._text[at : at + 1] != ",":
             self.refuse(at, "a comma or %s" % closing)
         return self.space(at + 1)
 
 
 def comma(text: str) -> str:
-    """What separates two values on one line, in the style of a document."""
+    """Return what separates two values on one line, in the style of a document."""
     return ", " if '": ' in text else ","
 
 
@@ -176,7 +179,7 @@ def insert(text: str, container: Node, values: t.Sequence[str]) -> str:
 
 
 def _separator(text: str, container: Node, inner: t.Sequence[Node]) -> str:
-    """What is between two elements: a comma and white space."""
+    """Return what is between two elements: a comma and white space."""
     if len(inner) > 1:
         between = re.match(r"[ \t\r\n]*,[ \t\r\n]*", text[inner[-2].end : inner[-1].end])
         if between:

@@ -61,7 +61,7 @@ class Cluster(t.NamedTuple):
     #: of all nodes, one network for each address
     nodes: t.List[str]
     ipv6: bool
-    #: the default list with what of the cluster it does not cover
+    #: the default list plus cluster networks it does not cover
     exempt: t.List[str]
     #: for people: the networks, and what else masquerades
     lines: t.List[str]
@@ -106,7 +106,7 @@ class _Values:
         self._hosts = list(hosts)
 
     def get(self, name: str) -> t.Any:
-        """One value.
+        """Return one value.
 
         :raises ConfigError: hosts do not agree about it.
         """
@@ -120,7 +120,7 @@ class _Values:
         return values[0]
 
     def flag(self, *names: str) -> bool:
-        """A boolean, of the first name that is set.
+        """Return a boolean, of the first name that is set.
 
         :raises ConfigError: it is none.
         """
@@ -134,7 +134,7 @@ class _Values:
         return False
 
     def networks(self, whole: str, *parts: str) -> t.List[str]:
-        """Networks of one variable, or if that is not set, of others.
+        """Return networks of one variable, or if that is not set, of others.
 
         :raises ConfigError: one of them is no CIDR.
         """
@@ -163,7 +163,7 @@ def _addresses(nodes: t.Sequence[str], hostvars: t.Mapping[str, t.Mapping[str, t
 
 
 def _masquerading(values: _Values, ipv6: bool) -> t.Iterator[str]:
-    """What else masquerades pods, and the variable that ends it."""
+    """Return what else masquerades pods, and the variable that ends it."""
     plugin = values.get("kube_network_plugin")
     enforced = values.get("ip_masq_agent_exemption") == "enforce"
     if enforced and values.get("kube_proxy_mode") == "ipvs":
@@ -180,7 +180,7 @@ def _masquerading(values: _Values, ipv6: bool) -> t.Iterator[str]:
 
 
 def _enforce(values: _Values) -> str:
-    """The variables with which exempt traffic is protected from the plugin's rules."""
+    """Return the variables with which exempt traffic is protected from the plugin's rules."""
     if values.get("kube_proxy_mode") == "ipvs":
         return _ENFORCE + " and kube_proxy_mode: nftables or iptables"
     return _ENFORCE

@@ -35,7 +35,7 @@ class _Run(t.NamedTuple):
 
 
 def some_of(names: t.Sequence[str], width: int = WIDTH) -> str:
-    """Names of hosts in short form: C(node[1-20], web3 and 2,980 more).
+    """Return names of hosts in short form: C(node[1-20], web3 and 2,980 more).
 
     :param width: characters that the result has at most, unless a single name is longer.
     """
@@ -52,7 +52,7 @@ def some_of(names: t.Sequence[str], width: int = WIDTH) -> str:
 
 
 def first_of(values: t.Sequence[str]) -> str:
-    """The first of some values that are no names of hosts, and how many more there are."""
+    """Return the first of some values that are no names of hosts, and how many more there are."""
     left = len(values) - SHOWN
     return ", ".join(values[:SHOWN]) + (" and %s more" % thousands(left) if left > 0 else "")
 
@@ -73,20 +73,20 @@ def _runs(names: t.Sequence[str]) -> t.List[_Run]:
 
 
 def _ways(name: str) -> t.List[t.Tuple[str, str, str]]:
-    """The numbers of a name, the last first, with what is before and behind them."""
+    """Return the numbers of a name, the last first, with what is before and behind them."""
     found = [(name[: match.start()], match.group(), name[match.end() :]) for match in _NUMBER.finditer(name)]
     return found[::-1]
 
 
 def _follows(run: _Run, value: int, digits: str) -> bool:
-    """Whether a number is the next one, written in the same way: 09 and 10, 9 and 10, but not 09 and 010."""
+    """Return whether a number is the next one, written in the same way: 09 and 10, 9 and 10, but not 09 and 010."""
     if not run.end or value != int(run.end) + 1:
         return False
     return len(digits) == len(run.end) or not (run.start.startswith("0") or digits.startswith("0"))
 
 
 def _joined(runs: t.Sequence[_Run], total: int) -> str:
-    """The runs, those that share a name in one pair of brackets, and how many names are left."""
+    """Join the runs, those that share a name in one pair of brackets, and how many names are left."""
     texts: t.List[str] = []
     ranges: t.List[str] = []
     for number, run in enumerate(runs):
@@ -103,16 +103,16 @@ def _joined(runs: t.Sequence[_Run], total: int) -> str:
 
 
 def thousands(count: int) -> str:
-    """A number for people: 2,980."""
+    """Return a number for people: 2,980."""
     return format(count, ",")
 
 
 def one_line(text: t.Any) -> str:
-    """Text on one line. What a terminal would act upon or not show is escaped: escape sequences, marks of direction."""
+    """Return text on one line. What a terminal would act upon or not show is escaped: sequences, marks of direction."""
     line = " ".join(str(text).split())
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in line)
 
 
 def cut(text: str, width: int) -> str:
-    """Text of at most so many characters; dots are in place of the rest."""
+    """Shorten text to so many characters; dots are in place of the rest."""
     return text if len(text) <= width else text[: width - 3].rstrip() + "..."

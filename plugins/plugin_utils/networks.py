@@ -23,7 +23,7 @@ MISSING = "" if netaddr else "netaddr is not installed on the controller: pip in
 
 
 def read_networks(networks: t.Any) -> t.List[str]:
-    """Networks in CIDR notation, as the grammar of the node writes them.
+    """Read networks in CIDR notation, as the grammar of the node writes them.
 
     :param networks: a list, or text; text is split at commas, as an entry too.
     :raises ConfigError: it is no list, or an entry is no CIDR.
@@ -32,7 +32,7 @@ def read_networks(networks: t.Any) -> t.List[str]:
 
 
 def uncovered(networks: t.Any, covering: t.Any) -> t.List[str]:
-    """The parts of networks that are in none of the others, merged and sorted.
+    """Return the parts of networks that are in none of the others, merged and sorted.
 
     :raises ConfigError: an entry is no CIDR, or netaddr is missing.
     """
@@ -43,7 +43,7 @@ def uncovered(networks: t.Any, covering: t.Any) -> t.List[str]:
 
 
 def uncovered_entries(networks: t.Sequence[str], covering: t.Sequence[str]) -> t.Iterator[t.Tuple[str, t.List[str]]]:
-    """Each network that others do not cover, and the parts of it that they do not.
+    """Return each network that others do not cover, and the parts of it that they do not.
 
     :param networks: as :func:`read_networks` returns them.
     :raises ConfigError: netaddr is missing.
@@ -58,7 +58,7 @@ def uncovered_entries(networks: t.Sequence[str], covering: t.Sequence[str]) -> t
 
 
 def said_twice(networks: t.Sequence[str]) -> t.Iterator[t.Tuple[t.List[str], str]]:
-    """Entries that one network would do for, and that network, which may be an entry too.
+    """Find entries that one network would do for, and that network, which may be an entry too.
 
     :param networks: as :func:`read_networks` returns them.
     :raises ConfigError: netaddr is missing.
@@ -73,7 +73,7 @@ def said_twice(networks: t.Sequence[str]) -> t.Iterator[t.Tuple[t.List[str], str
 
 
 def overlaps(networks: t.Sequence[str]) -> t.Iterator[t.Tuple[str, str]]:
-    """Each network that is in another one, and the widest that it is in.
+    """Find each network that is in another one, and the widest that it is in.
 
     :param networks: as :func:`read_networks` returns them.
     :raises ConfigError: netaddr is missing.

@@ -56,7 +56,7 @@ class _Policy(t.NamedTuple):
         return self.exceptions.path if self.exceptions else self.holder.path
 
     def has(self, version: int) -> bool:
-        """Whether it has exceptions of an IP version."""
+        """Return whether it has exceptions of an IP version."""
         return any(network.version == version for network in self.networks)
 
 
@@ -101,7 +101,7 @@ def edit(
 
 
 def _plugins(top: Node) -> t.List[_Plugin]:
-    """The plugins of a configuration, or of a list of them, with those that they delegate to.
+    """Find the plugins of a configuration, or of a list of them, with those that they delegate to.
 
     :raises ConfigError: an OutBoundNAT policy is where none is expected.
     """
@@ -158,7 +158,7 @@ def _policy(value: Node) -> _Policy:
 
 
 def _network(item: Node) -> Network:
-    """An exception, which is not ours: host bits and addresses without a prefix are taken as HNS takes them."""
+    """Parse an exception, which is not ours: host bits and addresses without a prefix are taken as HNS takes them."""
     try:
         if item.kind == "string":
             return ipaddress.ip_network(item.value, strict=False)
@@ -190,7 +190,7 @@ def _is_loopback(value: Node) -> bool:
 
 
 def _remove(text: str, unwanted: t.Sequence[Network]) -> str:
-    """Without the exceptions that equal an unwanted range."""
+    """Remove the exceptions that equal an unwanted range."""
     policies = [policy for plugin in _plugins(scan(text)) for policy in plugin.policies if policy.exceptions]
     # From the end, so that positions before it stay valid.
     for policy in sorted(policies, key=lambda one: -one.holder.start):
@@ -201,7 +201,7 @@ def _remove(text: str, unwanted: t.Sequence[Network]) -> str:
 
 
 def _add(text: str, number: int, ranges: t.Sequence[Network]) -> str:
-    """With ranges of one IP version in the policy that one plugin has for it."""
+    """Add ranges of one IP version to the policy that one plugin has for it."""
     policy = _for_family(_plugins(scan(text))[number], ranges[0].version) if ranges else None
     if not policy:
         return text
@@ -215,14 +215,14 @@ def _add(text: str, number: int, ranges: t.Sequence[Network]) -> str:
 
 
 def _wider(one: Network, other: Network) -> bool:
-    """Whether a network is a larger one that contains the other."""
+    """Return whether a network is a larger one that contains the other."""
     if one.version != other.version or one.prefixlen >= other.prefixlen:
         return False
     return other.subnet_of(one)  # type: ignore[arg-type]
 
 
 def _for_family(plugin: _Plugin, version: int) -> t.Optional[_Policy]:
-    """The policy of a plugin that takes exceptions of an IP version.
+    """Find the policy of a plugin that takes exceptions of an IP version.
 
     :raises ConfigError: it cannot be told which of several.
     """
@@ -241,7 +241,7 @@ def _translated(text: str, version: int) -> bool:
 
 
 def _add_policy(text: str, ranges: t.Sequence[Network]) -> str:
-    """With an OutBoundNAT policy of its own for the ranges, in the one array of policies that there is.
+    """Add an OutBoundNAT policy for the ranges to the one array of policies that there is.
 
     :raises ConfigError: there is none, or more than one.
     """
@@ -267,7 +267,7 @@ def _add_policy(text: str, ranges: t.Sequence[Network]) -> str:
 
 
 def _missing(there: t.Sequence[Network], ranges: t.Sequence[Network]) -> t.List[str]:
-    """JSON text of the ranges that are not there, without those inside of a wider one."""
+    """Return JSON text of the ranges that are not there, without those inside of a wider one."""
     every = [*there, *ranges]
     return [
         json.dumps(str(network))
@@ -277,7 +277,7 @@ def _missing(there: t.Sequence[Network], ranges: t.Sequence[Network]) -> t.List[
 
 
 def _has_settings(plugin: _Plugin, array: Node) -> bool:
-    """Whether policies of a plugin are those of HCN, version 2 of the interface, which keeps them in Settings."""
+    """Return whether policies of a plugin are those of HCN, version 2 of the interface: it keeps them in Settings."""
     values = [value for item in array.items for value in [_member(item, "value")] if value]
     if values:
         return any(_settings(value) for value in values)
@@ -286,12 +286,12 @@ def _has_settings(plugin: _Plugin, array: Node) -> bool:
 
 
 def _text(name: str, value: str, text: str) -> str:
-    """A member of an object."""
+    """Return a member of an object."""
     return '"%s":%s%s' % (name, " " if '": ' in text else "", value)
 
 
 def _lists(plugins: t.Sequence[_Plugin]) -> t.Dict[str, t.Tuple[str, ...]]:
-    """The exceptions of each policy, by the path of the policy."""
+    """Return the exceptions of each policy, by the path of the policy."""
     return {
         policy.path: tuple(item.value for item in policy.exceptions.items) if policy.exceptions else ()
         for plugin in plugins
@@ -310,7 +310,7 @@ def _changes(before: t.Mapping[str, t.Tuple[str, ...]], after: t.Mapping[str, t.
 
 
 def _notes(text: str, lists: t.Mapping[str, t.Tuple[str, ...]]) -> t.Iterator[str]:
-    """Who else writes this configuration, and what Windows Server 2019 makes of a list."""
+    """Return who else writes this configuration, and what Windows Server 2019 makes of a list."""
     types = {node.value.lower() for plugin in _plugins(scan(text)) for node in [plugin.node.find("type")] if node}
     for kind, owner in _OWNERS.items():
         if kind in types:

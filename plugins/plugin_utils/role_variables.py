@@ -36,18 +36,18 @@ _ROLES = Path(__file__).resolve().parents[2] / "roles"
 
 @functools.lru_cache(maxsize=2)
 def role_options(role: str = "ip_masq_agent") -> t.Dict[str, t.Dict[str, t.Any]]:
-    """The variables of a role and what the documentation says of each."""
+    """Return the variables of a role and what the documentation says of each."""
     specs = yaml.safe_load((_ROLES / role / "meta" / "argument_specs.yml").read_text(encoding="utf-8"))
     return t.cast(t.Dict[str, t.Dict[str, t.Any]], specs["argument_specs"]["main"]["options"])
 
 
 def role_defaults() -> t.Dict[str, t.Any]:
-    """The documented defaults of the role's variables."""
+    """Return the documented defaults of the role's variables."""
     return {name: about["default"] for name, about in role_options().items() if "default" in about}
 
 
 def decrypted(value: t.Any) -> t.Any:
-    """A value with text in place of what ansible-core before 2.19 has for text of a vault: a sequence of its own.
+    """Return a value with text in place of what ansible-core before 2.19 has for text of a vault: a sequence.
 
     :raises AnsibleError: it cannot be decrypted.
     """
@@ -61,7 +61,7 @@ def decrypted(value: t.Any) -> t.Any:
 
 
 def config_file_keys(values: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
-    """The keys of the agent's config file for a host, as the role's variables set them.
+    """Return the keys of the agent's config file for a host, as the role's variables set them.
 
     :param values: the host's variables by name, templated; what is not there takes its default.
     """
@@ -79,12 +79,12 @@ def config_file_keys(values: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
 
 
 def is_public(name: str, prefixes: t.Sequence[str] = (PREFIX,)) -> bool:
-    """Whether a variable is one that operators set: with our prefix, and not the role's own (two underscores)."""
+    """Return whether operators set a variable: it has our prefix, and is not the role's own (two underscores)."""
     return any(name.startswith(prefix) and not name.startswith(prefix + "_") for prefix in prefixes)
 
 
 def unknown_names(names: t.Iterable[str]) -> t.List[str]:
-    """A message for each of the names that has a prefix of ours and that neither a role nor a playbook knows."""
+    """Return a message for each of the names that has a prefix of ours and that neither a role nor a playbook knows."""
     known = {PREFIX: (*role_options(), *OF_PLAYBOOKS), WINDOWS_PREFIX: tuple(role_options("ip_masq_windows"))}
     prefixes = tuple(known)
     messages = []
@@ -102,7 +102,7 @@ class Checked(t.NamedTuple):
 
     #: a message for what the role would refuse
     errors: t.Tuple[str, ...] = ()
-    #: none if it is refused, or if all is to be removed
+    #: None if it is refused, or if all is to be removed
     policy: t.Optional[Config] = None
     #: ip_masq_agent_cluster_cidrs
     cluster: t.Tuple[str, ...] = ()
@@ -138,7 +138,7 @@ def check_values(values: t.Mapping[str, t.Any]) -> Checked:
 
 
 def _exempt_cluster(networks: t.Any, policy: Config) -> t.List[str]:
-    """The cluster's own networks.
+    """Return the cluster's own networks.
 
     :raises ConfigError: some of them would be masqueraded.
     """

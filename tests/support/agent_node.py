@@ -204,7 +204,7 @@ class AgentNode:
         return self.call(self.agent, *words, **env)
 
     def status(self) -> t.Dict[str, t.Any]:
-        """What C(status --json) says."""
+        """Return what C(status --json) says."""
         return t.cast(t.Dict[str, t.Any], json.loads(self.command("status", "--json").stdout))
 
     def sync(self) -> subprocess.CompletedProcess[str]:
@@ -234,7 +234,7 @@ class AgentNode:
         raise AssertionError("the agent is started by every resync: %s" % self.resynced.stderr)
 
     def expected(self) -> bytes:
-        """The snapshot; empty where there is none."""
+        """Return the snapshot; empty if there is none."""
         path = self.run_dir / "expected"
         return path.read_bytes() if path.exists() else b""
 
@@ -276,6 +276,6 @@ class AgentNode:
         return {".".join(path.relative_to(package).with_suffix("").parts): path.read_bytes() for path in found}
 
     def collection_modules(self) -> t.Dict[str, bytes]:
-        """The same modules in the collection."""
+        """Return the same modules in the collection."""
         folder = location() / "plugins" / "module_utils"
         return {name: (folder / (name.replace(".", "/") + ".py")).read_bytes() for name in self.program_modules()}

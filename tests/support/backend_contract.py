@@ -38,14 +38,14 @@ class Place(t.NamedTuple):
     everything: t.Callable[[], str]
 
     def backend(self) -> Backend:
-        """A backend that knows nothing of an earlier one."""
+        """Make a backend that knows nothing of an earlier one."""
         made = self.kind.make(self.node, self.family, Managed(CHAIN))
         assert made is not None
         assert (made.name, made.family) == (self.kind.name, self.family)
         return made
 
     def wanted(self, **options: t.Any) -> Ruleset:
-        """The rules of a policy."""
+        """Return the rules of a policy."""
         options = {"non_masquerade_cidrs": ["10.0.0.0/8", "fd00::/8"], **options, "enable_ipv6": True}
         return from_config(build(options), self.family)
 

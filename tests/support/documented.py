@@ -119,7 +119,7 @@ def _of_page(text: str, name: str) -> t.Iterator[Command]:
 
 
 def without_blocks(text: str) -> str:
-    """A page without its blocks of commands."""
+    """Return a page without its blocks of commands."""
     for pattern in _BLOCKS:
         text = pattern.sub("", text)
     return text

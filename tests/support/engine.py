@@ -53,14 +53,14 @@ class _Iptables(IptablesTool):
 def iptables(
     run: t.Any, variant: str, family: str, path: str, version: t.Tuple[int, ...] = (1, 8, 9), lock_timeout: int = 5
 ) -> IptablesTool:
-    """The collection's iptables tool, over a runner."""
+    """Return the collection's iptables tool, over a runner."""
     return _Iptables(run, variant, family, Tool(path, version), lock_timeout)
 
 
 def backend(
     nat: Nat, family: str = "ipv4", lock_timeout: int = 5, adopt: bool = True, position: str = "keep"
 ) -> Iptables:
-    """The backend under test on a simulated table."""
+    """Return the backend under test on a simulated table."""
     command = "/usr/sbin/" + ("iptables" if family == "ipv4" else "ip6tables")
     is_nft = nat.variant == "iptables_nft"
     return Iptables(

@@ -76,7 +76,7 @@ _ALIGNMENT = 0x10000
 
 
 def _aim_x86_64(code: bytearray, at: int, target: int) -> None:
-    """The operand of lea counts from the instruction after it."""
+    """Return the operand of lea, which counts from the instruction after it."""
     struct.pack_into("<i", code, at + 3, target - (at + 7))
 
 
@@ -151,7 +151,7 @@ LAUNCHERS = {
 
 
 def launcher(python: str, script: str, machine: str = "") -> bytes:
-    """An ELF program that runs ``python script`` with the arguments that it gets itself.
+    """Return an ELF program that runs ``python script`` with the arguments that it gets itself.
 
     :param machine: what it is for; this one if not given.
     """
@@ -243,7 +243,7 @@ def parse_flags(argv: t.Sequence[str], known: t.Mapping[str, bool]) -> t.Tuple[t
 
 
 def describe(known: t.Mapping[str, bool]) -> str:
-    """The help text, in the shape of the real one."""
+    """Return the help text, in the shape of the real one."""
     lines = [
         "The kubelet runs on every node and looks after its pods.",
         "",
@@ -260,7 +260,7 @@ def describe(known: t.Mapping[str, bool]) -> str:
 
 
 def rancher_arguments(directory: str, own_runtime: bool) -> t.List[str]:
-    """The kubelet's arguments from config.yaml and config.yaml.d/*.yaml, written in block style; ``key+`` appends.
+    """Read the kubelet's arguments from config.yaml and config.yaml.d/*.yaml in block style; ``key+`` appends.
 
     :param own_runtime: whether the kubelet has a container runtime of its own, which is used with C(docker: true) only.
     """
@@ -282,7 +282,7 @@ def rancher_arguments(directory: str, own_runtime: bool) -> t.List[str]:
 
 
 def health_endpoint(flags: t.Mapping[str, str], root: str, port: int) -> t.Tuple[str, int]:
-    """The address and port of healthz: flags count more than the configuration file, and that more than defaults.
+    """Return the address and port of healthz: flags count more than the configuration file, and it more than defaults.
 
     :param port: the default.
     """
@@ -381,7 +381,7 @@ def main(argv: t.List[str], behaviour: t.Mapping[str, t.Any]) -> int:
 
 
 def install_main(argv: t.Sequence[str]) -> int:
-    """The command line of the installer."""
+    """Write the command line of the installer."""
     import argparse
 
     parser = argparse.ArgumentParser(description="Install a stand-in for the kubelet.")

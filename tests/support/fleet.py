@@ -126,7 +126,7 @@ class Fleet:
         return str(where)
 
     def inventory(self) -> t.Dict[str, t.Any]:
-        """The inventory as Ansible's YAML plugin reads it."""
+        """Return the inventory as Ansible's YAML plugin reads it."""
         groups: t.Dict[str, t.Any] = {
             group: {"hosts": {name: {} for name in names}} for group, names in self.groups.items()
         }

@@ -28,13 +28,13 @@ PROBLEM = "/etc/ip-masq-agent/config: nonMasqueradeCIDRs: '10.0.0.1/8' has host 
 
 
 def asked(report: t.Optional[t.Mapping[str, t.Any]] = None, **found: t.Any) -> t.Dict[str, t.Any]:
-    """What the module returns of a node that is well, but for this."""
+    """Return what the module returns of a node that is well, but for this."""
     base = {"installed": True, "problems": [], "pending": [], "differs": [], "service_failure": ""}
     return {**base, "report": {**copy.deepcopy(REPORT), **(report or {})}, **found}
 
 
 def verified(conflicts: int = 0) -> t.Dict[str, t.Any]:
-    """A last verification, of 2026-11-21."""
+    """Return a last verification, of 2026-11-21."""
     summary = "31 questions, all as declared"
     if conflicts:
         summary = "31 questions, not all as declared: 10.8.0.0/16: declared pod, node seen"

@@ -22,7 +22,7 @@ _INSIDE = Path("ansible_collections", "kubenode", "ip_masq")
 
 
 def location() -> Path:
-    """The directory of the collection under test.
+    """Return the directory of the collection under test.
 
     Its installed artefact below the directory that IP_MASQ_COLLECTIONS names, else the one that the setup installed,
     else the checkout.

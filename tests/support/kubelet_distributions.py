@@ -128,7 +128,7 @@ def rancher(
 
 
 def k0s(node: KubeletNode, version: str, extra: str = "") -> str:
-    """A k0s worker. Returns its unit file.
+    """Lay out a k0s worker. Return its unit file.
 
     :param extra: what stands behind --kubelet-extra-args=.
     """
@@ -156,7 +156,7 @@ def microk8s(node: KubeletNode, version: str, extra: str = "") -> str:
 def plain(
     node: KubeletNode, version: str, command: str = "/usr/bin/kubelet --v=2 $KUBELET_OPTS", opts: str = ""
 ) -> str:
-    """A unit of the operator's own. Returns its environment file."""
+    """Lay out a unit of the operator's own. Return its environment file."""
     node.write("/etc/kubelet.conf", 'KUBELET_OPTS="%s"\n' % opts)
     node.program(command.split()[0], version)
     node.services["kubelet"] = Service(

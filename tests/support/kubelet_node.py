@@ -96,7 +96,7 @@ class Service:
         return "active" if self.process.poll() is None else "activating"
 
     def show(self, name: str) -> str:
-        """What systemctl show prints for it."""
+        """Return what systemctl show prints for it."""
         running = self.process is not None and self.process.poll() is None
         return _SHOWN.format(
             name=name,
@@ -146,7 +146,7 @@ class KubeletNode:
         return target
 
     def read(self, path: str) -> bytes:
-        """The content of a file on the node."""
+        """Return the content of a file on the node."""
         return self.path(path).read_bytes()
 
     def program(self, path: str, version: str, **behaviour: t.Any) -> None:
@@ -245,7 +245,7 @@ class KubeletNode:
         return [call[-1] for call in self.calls if call[:2] == ["systemctl", "restart"]]
 
     def run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
-        """What the code under test starts programs with."""
+        """Return what the code under test starts programs with."""
         words = list(argv)
         self.calls.append(words)
         program = os.path.basename(words[0])
@@ -258,7 +258,7 @@ class KubeletNode:
         raise AssertionError("the code under test ran %r" % words)
 
     def really_run(self, words: t.Sequence[str], stdin: t.Optional[str], timeout: float) -> Outcome:
-        """Replaced by the collection's own runner in tests."""
+        """Play the collection's own runner in tests."""
         raise NotImplementedError
 
     def _systemctl(self, words: t.Sequence[str]) -> Outcome:
@@ -279,7 +279,7 @@ class KubeletNode:
         return Outcome(0, "", "")
 
     def _iptables(self, program: str, words: t.Sequence[str]) -> Outcome:
-        """A nat table of the nft variant and IPv4 only; everything else is empty."""
+        """Answer as a nat table of the nft variant and IPv4 only; everything else is empty."""
         if list(words) == ["--version"]:
             return Outcome(0, "%s v1.8.9 (%s)\n" % (program, "legacy" if "legacy" in program else "nf_tables"), "")
         mine = self.postrouting if program in ("iptables", "iptables-nft") else []
@@ -302,7 +302,7 @@ def terminate(process: subprocess.Popen[bytes]) -> int:
 
 
 def _free_port() -> int:
-    """A port that nobody uses, below those that the kernel gives to clients: one of these may be gone at any time."""
+    """Return an unused port, below those that the kernel gives to clients: one of these may be gone at any time."""
     while True:
         port = random.randrange(20000, 32000)
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -134,7 +134,7 @@ _TOP = ("cluster", "scale", "upgrade-cluster", "reset")
 
 
 def write_checkout(folder: Path) -> Path:
-    """A checkout of the repository, in which its playbooks are run."""
+    """Make a checkout of the repository, in which its playbooks are run."""
     for name in _TOP:
         inside = "playbooks/%s.yml" % name.replace("-", "_")
         _write(folder / (name + ".yml"), "- name: Run it\n  ansible.builtin.import_playbook: %s\n" % inside)
@@ -144,7 +144,7 @@ def write_checkout(folder: Path) -> Path:
 
 
 def write_collection(collections: Path) -> Path:
-    """The collection kubernetes_sigs.kubespray in a directory of collections."""
+    """Make the collection kubernetes_sigs.kubespray in a directory of collections."""
     return _write_rest(collections / "ansible_collections/kubernetes_sigs/kubespray")
 
 
@@ -160,7 +160,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def site(kubespray: str, ours: t.Sequence[str]) -> str:
-    """An operator's playbook that runs one of kubespray's and then, or before it, some of this collection.
+    """Write an operator's playbook that runs one of kubespray's and then, or before it, some of this collection.
 
     :param kubespray: what to import of kubespray.
     :param ours: what to import of this collection, without its name; C(-) is where kubespray's goes.

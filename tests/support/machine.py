@@ -79,15 +79,15 @@ class Machine:
         monkeypatch.setattr(os, "geteuid", lambda: 0)
 
     def _table(self, family: str, table: str = "nat") -> t.Optional[Nat]:
-        """What the kernel says of a table of iptables-nft."""
+        """Return what the kernel says of a table of iptables-nft."""
         return self.nat[NFT, family] if table == "nat" else self.nat[NFT, family].mangle
 
     def node(self) -> Node:
-        """What the collection sees of it."""
+        """Return what the collection sees of it."""
         return Node(self.run, has_extension=lambda *_extension: True)
 
     def choose(self, requested: str, used_before: t.Optional[str] = None) -> str:
-        """The name of the backend that the collection chooses here."""
+        """Return the name of the backend that the collection chooses here."""
         return backends.choose(self.node(), requested, used_before=used_before).name
 
     def run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
@@ -129,7 +129,7 @@ class Machine:
         return nat
 
     def writes(self) -> t.List[t.Tuple[str, str]]:
-        """The tables that were written to, in order."""
+        """Return the tables that were written to, in order."""
         programs = [os.path.basename(argv[0]) for argv in self.asked]
         return [
             (self.programs[name[: -len("-restore")]][0], "ipv6" if name.startswith("ip6") else "ipv4")

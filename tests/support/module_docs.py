@@ -15,7 +15,7 @@ _FRAGMENTS = "ansible_collections.kubenode.ip_masq.plugins.doc_fragments."
 
 
 def documentation(module: types.ModuleType) -> t.Dict[str, t.Any]:
-    """What DOCUMENTATION says; where a fragment says the same key too, the module's own counts."""
+    """Return what DOCUMENTATION says; where a fragment says the same key too, the module's own counts."""
     own: t.Dict[str, t.Any] = yaml.safe_load(module.DOCUMENTATION)
     for named in own.get("extends_documentation_fragment", []):
         name, _dot, variant = named[len("kubenode.ip_masq.") :].partition(".")

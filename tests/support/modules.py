@@ -28,7 +28,7 @@ Result = t.Dict[str, t.Any]
 
 
 def collections() -> Path:
-    """The directory that holds ansible_collections/ with the installed artefact.
+    """Return the directory that holds ansible_collections/ with the installed artefact.
 
     :raises RuntimeError: it is not there.
     """
@@ -76,7 +76,7 @@ class ModuleRun:
         assert self._answers.recv() == "ready"
 
     def running(self) -> bool:
-        """Whether the module is still at work."""
+        """Return whether the module is still at work."""
         return self.process.is_alive()
 
     def results(self) -> t.List[Result]:
@@ -98,7 +98,7 @@ class ModuleRun:
 
 @functools.lru_cache(maxsize=None)
 def _imported(module: str) -> t.Dict[str, types.ModuleType]:
-    """What a module imports of the collection, as it is when nobody has used it: each run starts from that."""
+    """Return what a module imports of the collection, as it is when nobody has used it: each run starts from that."""
     others = _take_modules()
     sys.path.insert(0, str(collections()))
     try:
@@ -123,7 +123,7 @@ def _work(
     path: t.Optional[Path],
     answers: multiprocessing.connection.Connection,
 ) -> None:
-    """What the new process does: enter the namespace, run the module as if nobody had imported it before."""
+    """Enter the namespace, and run the module as if nobody had imported it before: the work of the new process."""
     ns.enter()
     if path is not None:
         os.environ["PATH"] = "%s:%s" % (path, os.environ["PATH"])

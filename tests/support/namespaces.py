@@ -58,7 +58,7 @@ def _share_names() -> None:
 
 
 def _pids(name: str) -> t.Set[int]:
-    """The processes in the network namespace ``name``."""
+    """Return the processes in the network namespace ``name``."""
     inside = os.stat(_NAMES / name)
     found = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -152,7 +152,7 @@ class Namespace:
             self._mounts = -1
 
     def argv(self, *argv: str) -> t.List[str]:
-        """The command line that runs ``argv`` inside. The process id is that of ``argv`` itself; it starts in /."""
+        """Return the command line that runs ``argv`` inside, in /. The process id is that of ``argv`` itself."""
         return ["nsenter", "--net=" + self._entrances["net"], "--mount=" + self._entrances["mnt"], "--", *argv]
 
     def enter(self, *kinds: str) -> None:
@@ -194,11 +194,11 @@ class Namespace:
         )
 
     def pids(self) -> t.Set[int]:
-        """The processes inside."""
+        """Return the processes inside."""
         return _pids(self.name)
 
     def read(self, path: str) -> str:
-        """A file as seen inside (``/proc/net/...`` differs); nothing where it does not exist."""
+        """Return a file as seen inside (``/proc/net/...`` differs); empty if it does not exist."""
         return self.run("cat", path, check=False)
 
 
@@ -209,5 +209,5 @@ def _in_thread(function: t.Callable[[], T]) -> T:
 
 
 def _plain_env() -> t.Dict[str, str]:
-    """The environment without what would change the programs' language."""
+    """Return the environment without what would change the programs' language."""
     return dict(os.environ, LC_ALL="C", LANGUAGE="C")

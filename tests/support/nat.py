@@ -36,12 +36,12 @@ class _Refused(Exception):
 
 
 def printed(rule: str) -> str:
-    """A rule as iptables prints it."""
+    """Return a rule as iptables prints it."""
     return rule.replace(LEFT_OUT, "").replace(UNREADABLE, "")
 
 
 def target(rule: str) -> str:
-    """The target of C(-j) or C(-g)."""
+    """Return the target of C(-j) or C(-g)."""
     words = shlex.split(printed(rule))
     for flag in ("-j", "-g"):
         if flag in words[:-1]:
@@ -93,7 +93,7 @@ class Nat:
         return self._generation + (self.mangle.generation() if self.mangle else 0)
 
     def is_dormant(self) -> bool:
-        """What the kernel says of the table."""
+        """Return what the kernel says of the table."""
         return self.dormant
 
     def references(self, chain: str) -> int:
@@ -101,7 +101,7 @@ class Nat:
         return sum(target(rule) == chain for rules in self.chains.values() for rule in rules)
 
     def rules(self, chain: str) -> t.Optional[t.List[KernelRule]]:
-        """What the kernel says of a chain."""
+        """Return what the kernel says of a chain."""
         self.interloper()
         if chain not in self.chains:
             return None

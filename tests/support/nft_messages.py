@@ -24,7 +24,7 @@ REGISTER = 1
 
 
 def small(number: int) -> int:
-    """The register of four bytes with this number."""
+    """Return the register of four bytes with this number."""
     return 8 + number
 
 
@@ -47,50 +47,50 @@ def payload(base: int, offset: int, length: int, register: int = REGISTER) -> by
 
 
 def meta(key: int, register: int = REGISTER) -> bytes:
-    """What the kernel knows of a packet into a register."""
+    """Load what the kernel knows of a packet into a register."""
     return expression("meta", _word(2, key), _word(1, register))
 
 
 def set_meta(key: int, register: int = REGISTER) -> bytes:
-    """The other way round."""
+    """Do it the other way round."""
     return expression("meta", _word(2, key), _word(3, register))
 
 
 def compare(value: bytes, operator: int = EQUAL, register: int = REGISTER) -> bytes:
-    """A register compared with a value."""
+    """Compare a register with a value."""
     return expression("cmp", _word(1, register), _word(2, operator), _value(3, value))
 
 
 def bitwise(mask: bytes, flips: bytes, register: int = REGISTER) -> bytes:
-    """A mask over a register, and bits turned over."""
+    """Apply a mask to a register, and turn bits over."""
     return expression(
         "bitwise", _word(1, register), _word(2, register), _word(3, len(mask)), _value(4, mask), _value(5, flips)
     )
 
 
 def between(first: bytes, last: bytes, operator: int = EQUAL, register: int = REGISTER) -> bytes:
-    """A register between two values."""
+    """Test whether a register is between two values."""
     return expression("range", _word(1, register), _word(2, operator), _value(3, first), _value(4, last))
 
 
 def lookup(name: str, inverted: bool = False, register: int = REGISTER) -> bytes:
-    """A register looked up in a set."""
+    """Look a register up in a set."""
     return expression("lookup", netlink.text(1, name), _word(2, register), _word(5, int(inverted)))
 
 
 def update(name: str, register: int = REGISTER) -> bytes:
-    """A register added to a set."""
+    """Add a register to a set."""
     return expression("dynset", netlink.text(1, name), _word(3, 0), _word(4, register))
 
 
 def jump(chain: str) -> bytes:
-    """A verdict that leads to a chain."""
+    """Return a verdict that leads to a chain."""
     verdict = netlink.nest(2, _word(1, 0xFFFFFFFD), netlink.text(2, chain))
     return expression("immediate", _word(1, 0), netlink.nest(2, verdict))
 
 
 def element(first: bytes, last: t.Optional[bytes] = None, chain: t.Optional[str] = None, end: bool = False) -> bytes:
-    """An element of a set or map."""
+    """Return an element of a set or map."""
     parts = [_value(1, first)] if first else []
     if last is not None:
         parts.append(_value(10, last))
@@ -109,7 +109,7 @@ def table(
     sets: t.Optional[t.Mapping[str, t.Sequence[bytes]]] = None,
     dormant: bool = False,
 ) -> nf_tables.Table:
-    """A table.
+    """Return a table.
 
     :param base: type, hook and priority of the base chains.
     :param rules: the chain and the expressions of each.
@@ -137,11 +137,11 @@ def table(
 
 
 def address(text: str) -> bytes:
-    """An address, packed."""
+    """Return an address, packed."""
     return ipaddress.ip_address(text).packed
 
 
 def span(network: str) -> t.Tuple[int, int]:
-    """The first and last address of a network, as numbers."""
+    """Return the first and last address of a network, as numbers."""
     found = ipaddress.ip_network(network)
     return int(found.network_address), int(found.broadcast_address)

@@ -42,7 +42,7 @@ def route(network: str, link: int, gateway: str = "", kind: int = 1) -> bytes:
 
 
 def state(*lines: str, routes: t.Sequence[bytes] = (), sets: t.Sequence[ipsets.IpSet] = ()) -> node_state.State:
-    """A node with pods on a bridge, docker, an uplink, and rules of iptables-legacy by table."""
+    """Return a node with pods on a bridge, docker, an uplink, and rules of iptables-legacy by table."""
     tables: t.Dict[str, t.List[str]] = {}
     for line in lines:
         table, rule = line.split(" ", 1)

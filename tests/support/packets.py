@@ -41,7 +41,7 @@ def _bound(kind: int, address: str, port: int) -> socket.socket:
 
 
 def listen(port: int, addresses: t.Sequence[str]) -> t.List[socket.socket]:
-    """The sockets of a server. UDP has one per address, so that the answer comes from the address that was asked."""
+    """Open the sockets of a server. UDP has one per address, so that the answer comes from the address asked."""
     sockets = []
     for address in addresses:
         tcp = _bound(socket.SOCK_STREAM, address, port)
@@ -68,7 +68,7 @@ def answer(sockets: t.Sequence[socket.socket]) -> None:
 
 
 def ask(protocol: str, port: int, destination: str) -> str:
-    """The source address that ``destination`` saw, or what went wrong."""
+    """Return the source address that ``destination`` saw, or what went wrong."""
     kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
     address, _at, own_port = destination.partition("@")
     with socket.socket(_family(address), kind) as sock:

@@ -57,7 +57,7 @@ class Plant:
         self.way = self.chance.choice(("direct", "direct", "chain", "mark"))
 
     def hidden(self) -> IPSet:
-        """The declared destinations that do not see pods any more, from some pod, with some protocol and port."""
+        """Return the declared destinations that no longer see pods, from some pod, with some protocol and port."""
         destinations, sources = IPSet(self.exempt) - _HERE, IPSet([PODS])
         for part in self.parts:
             if not part.possible:
@@ -166,7 +166,7 @@ class Plant:
         )
 
     def iptables(self) -> str:
-        """The rule for iptables-restore."""
+        """Return the rule for iptables-restore."""
         target = {"masquerade": "MASQUERADE", "node": "SNAT --to-source " + NODE, "other": "SNAT --to-source " + _OTHER}
         parts = [part.iptables for part in self.parts]
         end = "-j " + target[self.action]
@@ -188,7 +188,7 @@ class Plant:
         return "*nat\n%s POSTROUTING %s %s\nCOMMIT\n" % (self.chance.choice(("-A", "-I")), " ".join(parts), end)
 
     def nft(self) -> str:
-        """The rule for nft."""
+        """Return the rule for nft."""
         target = {"masquerade": "masquerade", "node": "snat to " + NODE, "other": "snat to " + _OTHER}[self.action]
         parts = [part.nft for part in self.parts]
         hook = "type nat hook postrouting priority %d" % self.chance.choice((50, 90, 99, 100, 101, 110))
@@ -214,7 +214,7 @@ class Plant:
 
 
 def make_node() -> Net:
-    """A node with pods on a bridge and one uplink, and no rules."""
+    """Make a node with pods on a bridge and one uplink, and no rules."""
     node, pods, outside = Net(), Net(), Net()
     # What pods on a bridge send to each other is no part of this: rules see it only with the other setting.
     node.set(ipv4__ip_forward=1, **{"bridge__bridge-nf-call-iptables": 0})

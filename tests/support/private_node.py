@@ -42,12 +42,12 @@ class Kernel:
         return Counters(12, 720, 3, 180)
 
     def fingerprint(self) -> t.List[t.List[str]]:
-        """What to compare."""
+        """Return what to compare."""
         return [["/usr/sbin/iptables", "-S", CHAIN]]
 
 
 def in_force(config: Config, family: str) -> View:
-    """The rules that a policy leads to, as iptables lists them."""
+    """Return the rules that a policy leads to, as iptables lists them."""
     wanted = from_config(config, family)
     return View(tuple(render_rule(CHAIN, rule) for rule in wanted.rules), render_jump(CHAIN), wanted)
 
@@ -59,7 +59,7 @@ def reconciled(
     errors: t.Sequence[str] = (),
     notes: t.Sequence[str] = (),
 ) -> Result:
-    """What reconcile returns for a node that comes to this policy.
+    """Return what reconcile returns for a node that comes to this policy.
 
     :param actions: rules that it had to add in the first family.
     :param found: what it met there.

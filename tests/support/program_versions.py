@@ -55,13 +55,13 @@ class Nft(t.NamedTuple):
 
 
 def nft_of(release: str) -> Nft:
-    """The nft of one release."""
+    """Return the nft of one release."""
     path = _programs(release, "nft", ["nft"])
     return Nft(release, _output(str(path / "nft"), "--version").split()[1].lstrip("v"), path)
 
 
 def iptables_legacy_of(release: str) -> Path:
-    """A directory with nothing but the iptables-legacy of one release, to put before PATH."""
+    """Return a directory with nothing but the iptables-legacy of one release, to put before PATH."""
     return _programs(release, "xtables-legacy-multi", _LEGACY, "/usr/lib/*/xtables/*.so")
 
 

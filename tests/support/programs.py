@@ -57,11 +57,11 @@ class Programs:
         )
 
     def writes(self) -> t.List[str]:
-        """The names of the programs that were told to write so far, in order."""
+        """Return the names of the programs that were told to write so far, in order."""
         return [call[0] for call in self.calls() if is_write(call)]
 
     def calls(self) -> t.List[t.List[str]]:
-        """The command lines so far, each split into words."""
+        """Return the command lines so far, each split into words."""
         return [line.split() for line in self.log.read_text().splitlines()]
 
 
@@ -71,12 +71,12 @@ def _find(name: str) -> t.List[str]:
 
 
 def is_restore(name: str) -> bool:
-    """Whether a program is one of the iptables-restore family."""
+    """Return whether a program is one of the iptables-restore family."""
     return name.endswith("-restore")
 
 
 def is_write(call: t.Sequence[str]) -> bool:
-    """Whether a command line changes rules."""
+    """Return whether a command line changes rules."""
     options = {"-A", "-I", "-D", "-R", "-N", "-X", "-F", "-P", "-E", "-Z"}
     if call[0] == "nft":
         return ("-f" in call and "-c" not in call) or not {"list", "--version", "-V"} & set(call)

@@ -138,7 +138,7 @@ class RandomNode:
         self._eyes = Eyes(self)
 
     def some(self, choices: t.Sequence[t.Any], least: int, most: int) -> t.List[t.Any]:
-        """A few of them."""
+        """Choose a few of them."""
         return self.chance.sample(list(choices), min(len(choices), self.chance.randint(least, most)))
 
     def maybe(self, probability: float) -> bool:
@@ -241,7 +241,7 @@ class RandomNode:
         self._neighbours(words)
 
     def _neighbours(self, words: Words) -> None:
-        """Whether neighbours find each other is no part of the comparison: rules can prevent it with IPv6."""
+        """Let neighbours find each other first: rules can prevent it with IPv6, which is not compared."""
         known = "neigh replace %s lladdr %s dev %s"
         lines = []
         for number, pod in enumerate(self.pods):
@@ -582,7 +582,7 @@ class Eyes:
         return made
 
     def _drain(self, sent: t.Optional[Sent]) -> t.Optional[Seen]:
-        """The first sign of a packet; none where there is none yet. Without one: everything is thrown away."""
+        """Wait for the first sign of a packet; None if there is none yet. Without one everything is thrown away."""
         found: t.Optional[Seen] = None
         for key, _events in self._wait.select(0):
             place, protocol = key.data

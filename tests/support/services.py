@@ -36,7 +36,7 @@ class Services(t.NamedTuple):
     pods: str
 
     def at(self, address: str, port: int = PORT) -> str:
-        """An address and a port, as programs write them."""
+        """Return an address and a port, as programs write them."""
         return ("[%s]:%d" if self.family == "ipv6" else "%s:%d") % (address, port)
 
 
@@ -106,7 +106,7 @@ def portmap_iptables(s: Services, add: str) -> t.List[str]:
 
 
 def kubelet_host_port(s: Services, add: str) -> t.List[str]:
-    """The kubelet with kubenet, up to Kubernetes 1.23: loopback is masqueraded by source, without a mark."""
+    """Write the rules of kubenet, up to Kubernetes 1.23: loopback is masqueraded by source, without a mark."""
     lines = [
         "-A PREROUTING -m addrtype --dst-type LOCAL -j KUBE-HOSTPORTS",
         "-A OUTPUT -m addrtype --dst-type LOCAL -j KUBE-HOSTPORTS",
@@ -120,7 +120,7 @@ def kubelet_host_port(s: Services, add: str) -> t.List[str]:
 
 
 def kube_proxy_ipvs(s: Services, add: str) -> t.List[str]:
-    """The rules of kube-proxy in IPVS mode, with the addresses that its ipsets hold; see also :func:`load_ipvs`."""
+    """Return the rules of kube-proxy in IPVS mode, with the addresses in its ipsets; see also :func:`load_ipvs`."""
     lines = [
         "-A PREROUTING -j KUBE-SERVICES",
         "-A OUTPUT -j KUBE-SERVICES",
@@ -141,7 +141,7 @@ def kube_proxy_ipvs(s: Services, add: str) -> t.List[str]:
 
 
 def load_ipvs(node: Namespace, s: Services) -> None:
-    """The virtual services of kube-proxy in IPVS mode. Its addresses are on a dummy device; lo does as well."""
+    """Return the virtual services of kube-proxy in IPVS mode. Its addresses are on a dummy device; lo does as well."""
     node.run("sysctl", "-qw", "net.ipv4.vs.conntrack=1")
     for service, endpoint in (
         (s.at(s.virtual), s.pod),
@@ -156,7 +156,7 @@ def load_ipvs(node: Namespace, s: Services) -> None:
 
 
 def _with_chains(lines: t.Sequence[str]) -> t.List[str]:
-    """The lines behind the declarations of the chains that they fill; a second declaration would empty a chain."""
+    """Return the lines behind declarations of the chains that they fill; a second declaration would empty a chain."""
     filled = {line.split()[1] for line in lines if line.startswith("-A ")}
     own = sorted(chain for chain in filled if "-" in chain)
     return [":%s - [0:0]" % chain for chain in own] + list(lines)

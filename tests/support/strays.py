@@ -140,7 +140,7 @@ def _sum(data: bytes) -> int:
 
 
 def _checked(source: str, destination: str, protocol: int, body: bytes, at: int, spoil: int = 0) -> bytes:
-    """A body with its checksum in place."""
+    """Return a body with its checksum in place."""
     packed = [ipaddress.ip_address(one).packed for one in (source, destination)]
     pseudo = b"".join(packed) + struct.pack("!II", len(body), protocol)
     # 0 would mean that there is no checksum.
@@ -173,7 +173,7 @@ def _crc32c(data: bytes) -> int:
 
 
 def _icmp(source: str, destination: str, kind: int, code: int, data: bytes) -> bytes:
-    """A message; an error is about a packet of a connection that nobody has."""
+    """Return a message; an error is about a packet of a connection that nobody has."""
     error = kind in ((1, 2, 3, 4) if ":" in source else (3, 4, 5, 11, 12))
     about = b""
     if error:
@@ -208,7 +208,7 @@ def seen(
 
 
 def _listening() -> socket.socket:
-    """What comes in by any interface."""
+    """Open a socket for what comes in by any interface."""
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
     return sock

@@ -14,7 +14,7 @@ from ansible.template import Templar
 def template(
     value: t.Any, variables: t.Mapping[str, t.Any], results: t.Optional[t.Mapping[str, t.Any]] = None
 ) -> t.Any:
-    """A value as Ansible sees it, with variables that may be templates themselves.
+    """Return a value as Ansible sees it, with variables that may be templates themselves.
 
     :param results: variables too, with what a plugin returned: their text is a template only where the plugin says so.
     """

@@ -118,7 +118,7 @@ class Topology:
             until(functools.partial(ns.inside, _are_local, added), "routes to the addresses of IPv6")
 
     def ask(self, *destinations: str, protocol: str = "tcp", client: t.Optional[Namespace] = None) -> t.Dict[str, str]:
-        """The source address that each destination sees when the pod, or another client, opens a connection to it."""
+        """Return the source address that each destination sees when the pod, or another client, connects to it."""
         return ask(client or self.pod, protocol, _PORT, *destinations)
 
     def stream(self, *destinations: str) -> Stream:
@@ -127,7 +127,7 @@ class Topology:
 
 
 def ask(ns: Namespace, protocol: str, port: int, *destinations: str) -> t.Dict[str, str]:
-    """The source address that each destination sees when a client in a namespace opens a connection to it."""
+    """Return the source address that each destination sees when a client in a namespace opens a connection to it."""
     return {one: ns.inside(packets.ask, protocol, port, one) for one in destinations}
 
 
@@ -137,7 +137,7 @@ def _sysctl(ns: Namespace, **values: int) -> None:
 
 
 def _are_local(addresses: t.Iterable[str]) -> bool:
-    """Whether the kernel takes packets to these addresses of IPv6 for its own.
+    """Return whether the kernel takes packets to these addresses of IPv6 for its own.
 
     Without duplicate address detection too it adds the route later, under a lock that all namespaces share.
     """
@@ -147,7 +147,7 @@ def _are_local(addresses: t.Iterable[str]) -> bool:
 
 
 def _cable(end: str, other_end: str, other: Namespace) -> t.List[str]:
-    """What ip is told where one end of the cable is."""
+    """Return what ip is told where one end of the cable is."""
     return [
         "link add %s type veth peer name %s netns %s" % (end, other_end, other.name),
         "link set %s up" % end,

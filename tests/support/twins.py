@@ -16,7 +16,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules imp
 
 
 def build(runner: Runner = run) -> twin.Twin:
-    """The twin of where this process is.
+    """Build the twin of where this process is.
 
     :param runner: starts programs for it.
     :raises AssertionError: there is none.
@@ -27,7 +27,7 @@ def build(runner: Runner = run) -> twin.Twin:
 
 
 def exempt(networks: t.Sequence[t.Any], sources: t.Sequence[t.Any] = (), others: t.Optional[str] = NODE) -> Policy:
-    """The usual policy: what goes to some ranges shows the pod, all else shows the node.
+    """Return the usual policy: what goes to some ranges shows the pod, all else shows the node.
 
     :param sources: networks of pods that are meant; none: all.
     :param others: what is said of all else.

@@ -22,7 +22,7 @@ _LEGACY_TABLES = {"ipv4": "/proc/net/ip_tables_names", "ipv6": "/proc/net/ip6_ta
 
 
 def meaning(line: str) -> str:
-    """A rule as ``iptables -S`` prints it, without its chain and comment, and with its probability rounded."""
+    """Return a rule as ``iptables -S`` prints it, without its chain and comment, and with its probability rounded."""
     words = shlex.split(line)
     if words[:1] == ["-A"]:
         words = words[2:]
@@ -55,50 +55,50 @@ class Variant:
         self._suffix = {"iptables_nft": "-nft", "iptables_legacy": "-legacy"}[backend]
 
     def in_order(self, cidrs: t.Sequence[str]) -> t.List[str]:
-        """The order in which :meth:`rules` lists exempt ranges that were given in this one."""
+        """Return the order in which :meth:`rules` lists exempt ranges that were given in this one."""
         return list(cidrs)
 
     def version(self, ns: Namespace) -> str:
-        """What its program says of itself."""
+        """Return what its program says of itself."""
         return ns.run(self.tool("ipv4"), "--version").split()[1].lstrip("v")
 
     def __repr__(self) -> str:
         return self.backend
 
     def tool(self, family: str, what: str = "") -> str:
-        """The program's name; ``what`` is empty, ``-save`` or ``-restore``."""
+        """Return the program's name; ``what`` is empty, ``-save`` or ``-restore``."""
         return ("iptables" if family == "ipv4" else "ip6tables") + self._suffix + what
 
     def present(self, ns: Namespace, family: str) -> bool:
-        """Whether a nat table exists. Looks in a way that does not create it."""
+        """Return whether a nat table exists. Looks in a way that does not create it."""
         if self.backend == "iptables_legacy":
             return "nat" in ns.read(_LEGACY_TABLES[family]).split()
         return "table %s nat" % NFT_FAMILIES[family] in ns.run("nft", "list", "tables").splitlines()
 
     def listing(self, ns: Namespace, family: str, chain: str) -> t.Optional[t.List[str]]:
-        """The rules of a chain as ``iptables -S`` prints them; nothing where the chain does not exist."""
+        """Return the rules of a chain as ``iptables -S`` prints them; empty if the chain does not exist."""
         if not self.present(ns, family):
             return None
         out = ns.run(self.tool(family), "-w", "-t", "nat", "-S", chain, check=False).splitlines()
         return [line for line in out if line.startswith("-A ")] if out else None
 
     def rules(self, ns: Namespace, family: str, chain: str = "IP-MASQ-AGENT") -> t.Optional[t.List[str]]:
-        """What the rules of a chain mean; nothing where the chain does not exist."""
+        """Return what the rules of a chain mean; empty if the chain does not exist."""
         lines = self.listing(ns, family, chain)
         return None if lines is None else [meaning(line) for line in lines]
 
     def jumps(self, ns: Namespace, family: str, chain: str = "IP-MASQ-AGENT") -> t.List[str]:
-        """What the rules of POSTROUTING that lead to a chain mean."""
+        """Return what the rules of POSTROUTING that lead to a chain mean."""
         found = self.rules(ns, family, "POSTROUTING") or []
         return [rule for rule in found if rule.split()[-2:] in (["-j", chain], ["-g", chain])]
 
     def counters(self, ns: Namespace, family: str, chain: str = "IP-MASQ-AGENT") -> t.List[str]:
-        """The rules of a chain with their packet and byte counters."""
+        """Return the rules of a chain with their packet and byte counters."""
         out = ns.run(self.tool(family), "-w", "-t", "nat", "-v", "-S", chain)
         return [line for line in out.splitlines() if line.startswith("-A ")]
 
     def saved(self, ns: Namespace, family: str) -> str:
-        """The whole nat table with all counters, comments of the program itself left out."""
+        """Return the whole nat table with all counters, comments of the program itself left out."""
         if not self.present(ns, family):
             return ""
         out = ns.run(self.tool(family, "-save"), "-c", "-t", "nat")
@@ -145,7 +145,7 @@ class Nftables(Variant):
         return [item for found in listed for item in found.items() if item[0] != "metainfo"]
 
     def exempt(self, ns: Namespace, family: str) -> t.List[str]:
-        """The elements of the set, as networks."""
+        """Return the elements of the set, as networks."""
         return self._elements(self.objects(ns, family))
 
     @staticmethod
@@ -219,7 +219,7 @@ class Nftables(Variant):
         return found and [rule for rule in found if "LOCAL" not in rule]
 
     def jumps(self, ns: Namespace, family: str, chain: str = "IP-MASQ-AGENT") -> t.List[str]:
-        """The hook, told as the jump that it stands for."""
+        """Return the hook, told as the jump that it stands for."""
         if chain != "IP-MASQ-AGENT":
             return self.host.jumps(ns, family, chain)
         first = (self.listing(ns, family, chain) or [""])[0]
@@ -233,7 +233,7 @@ class Nftables(Variant):
         return ["-c %d 0 %s" % (packets, rule) for rule, packets in self._told(ns, family) or []]
 
     def saved(self, ns: Namespace, family: str) -> str:
-        """The table with all counters and handles: made anew, it has others."""
+        """Return the table with all counters and handles: made anew, it has others."""
         if not self.present(ns, family):
             return ""
         return ns.run("nft", "-a", "list", "table", NFT_FAMILIES[family], "ip_masq_agent")
@@ -275,7 +275,7 @@ def snapshot(ns: Namespace) -> t.Dict[str, str]:
 
 
 def pristine(found: t.Mapping[str, str]) -> bool:
-    """Whether a snapshot shows a namespace in which not even an empty table exists."""
+    """Return whether a snapshot shows a namespace in which not even an empty table exists."""
     return not any(text.strip() for text in found.values())
 
 

@@ -34,7 +34,7 @@ def real_collection() -> Path:
 
 
 def make_collection(root: Path) -> Path:
-    """A collection ansible.windows whose modules work on this host; returned is the path for Ansible."""
+    """Make a collection ansible.windows whose modules work on this host; return the path for Ansible."""
     plugins = root / "ansible_collections/ansible/windows/plugins"
     shutil.copytree(MODULES, plugins / "modules", ignore=shutil.ignore_patterns("__pycache__"))
     (plugins / "action").mkdir()

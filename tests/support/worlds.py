@@ -280,7 +280,7 @@ _DAMAGES = (
 
 @st.composite
 def worlds(draw: Draw, write: Write, predecessors: bool = True) -> World:
-    """A policy, and a table in which it held before up to six accidents.
+    """Draw a policy, and a table in which it held before up to six accidents.
 
     :param predecessors: whether earlier agents may have been there.
     """
@@ -324,7 +324,7 @@ def _exempt(policy: Policy, version: int) -> t.List[t.Any]:
 
 
 def assert_holds(chains: Chains, policy: Policy, family: str = "ipv4") -> None:
-    """The table does what the policy says, judged without the code under test."""
+    """Assert that the table does what the policy says, without the code under test."""
     rules = [without_comment(rule) for rule in chains[CHAIN]]
     version, expected = _version(family), guards(policy, family)
     leading = list(itertools.takewhile(expected.__contains__, (" ".join(rule) for rule in rules)))
@@ -358,7 +358,7 @@ def _protocol(words: t.Sequence[str]) -> str:
 
 
 def _masquerade(policy: Policy) -> t.Iterator[t.List[str]]:
-    """The words of the masquerade rules of a policy, written out here as iptables prints them."""
+    """Return the words of the masquerade rules of a policy, written out here as iptables prints them."""
     fully = ["--random-fully"] if policy.get("random_fully", True) else []
     ranges = [(text, [int(part) for part in text.split("-")]) for text in policy.get("to_ports", [])]
     sizes = [listed[-1] - listed[0] + 1 for _text, listed in ranges]
@@ -387,7 +387,7 @@ def _destination(words: t.List[str], version: int) -> str:
 
 
 def without_comment(rule: str) -> t.List[str]:
-    """The words of a rule that say something to packets."""
+    """Return the words of a rule that say something to packets."""
     words = shlex.split(rule)
     while "--comment" in words:
         at = words.index("--comment")

@@ -19,7 +19,7 @@ SYSTEM_PYTHON = "/usr/bin/python3"
 
 
 def named_paths(params: t.Mapping[str, t.Any]) -> Paths:
-    """The paths that the options name. Nothing on the node is read.
+    """Return the paths that the options name. Nothing on the node is read.
 
     :raises ConfigError: one of them is not a valid path.
     """
@@ -32,7 +32,7 @@ def named_paths(params: t.Mapping[str, t.Any]) -> Paths:
 
 
 def find_paths(params: t.Mapping[str, t.Any]) -> Paths:
-    """The paths of an agent on this node.
+    """Return the paths of an agent on this node.
 
     :raises ConfigError: one of them cannot be used.
     """
@@ -51,7 +51,7 @@ def find_paths(params: t.Mapping[str, t.Any]) -> Paths:
 
 
 def is_python(path: str) -> bool:
-    """Whether a program is a Python interpreter that can run the agent."""
+    """Return whether a program is a Python interpreter that can run the agent."""
     try:
         return run([path, "-I", "-c", "import sys; raise SystemExit(sys.version_info < (3, 8))"]).rc == 0
     except NodeError:

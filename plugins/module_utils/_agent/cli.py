@@ -236,7 +236,7 @@ def _who(arguments: argparse.Namespace, _node: Node, _where: Paths) -> int:
 def _checked(
     refuse: t.Callable[[str], t.NoReturn], check: t.Callable[..., Checked], *arguments: t.Any, **options: t.Any
 ) -> Checked:
-    """Arguments as a command takes them.
+    """Return arguments as a command takes them.
 
     :param refuse: called with the reason where it does not; prints the usage and ends the program.
     """

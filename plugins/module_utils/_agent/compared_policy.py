@@ -22,7 +22,7 @@ _PLACES = {"masq_chain", "backend"}
 
 
 def choose_policy(given: t.Mapping[str, t.Any], config_file: t.Optional[str], where: Paths) -> ComparedPolicy:
-    """The first of these that there is.
+    """Return the first of these policies that there is.
 
     :param given: policy options by name; those that are absent were not given.
     :param config_file: has the policy, in place of the options that it decides.
@@ -51,7 +51,7 @@ def choose_policy(given: t.Mapping[str, t.Any], config_file: t.Optional[str], wh
 
 
 def _of_agent(where: Paths, remembered: Memory) -> t.Union[ComparedPolicy, str, None]:
-    """The policy of the agent, why it cannot be read, or none where there is no agent."""
+    """Return the policy of the agent, or why it cannot be read; None if there is no agent."""
     effective = effective_policy.find_policy(where, remembered)
     if effective.config is not None and (effective.sources or remembered.values is not None):
         notes = effective.notes + tuple(repeated_repairs.notes(remembered.repairs, time.time()))

@@ -33,12 +33,12 @@ class EffectivePolicy(t.NamedTuple):
     notes: t.Tuple[str, ...]
     #: why the files on the node are not used; then the last valid policy is, if there was one
     problem: t.Optional[str]
-    #: the files as they were read; none if they are not used
+    #: the files as they were read; None if they are not used
     files: t.Optional[t.Tuple[Source, ...]] = None
 
 
 def find_policy(where: Paths, remembered: Memory) -> EffectivePolicy:
-    """The policy of the files in config_dir, or the last valid one if they are invalid.
+    """Return the policy of the files in config_dir, or the last valid one if they are invalid.
 
     The last valid one also if a file was emptied just now: an editor may be about to write it.
     """
@@ -55,7 +55,7 @@ def find_policy(where: Paths, remembered: Memory) -> EffectivePolicy:
 
 
 def require_policy(where: Paths, remembered: Memory) -> t.Tuple[EffectivePolicy, Config]:
-    """As :func:`find_policy`.
+    """Find the policy as :func:`find_policy`, and demand one.
 
     :raises ConfigError: the files are invalid, and there was no valid policy before.
     """
@@ -66,7 +66,7 @@ def require_policy(where: Paths, remembered: Memory) -> t.Tuple[EffectivePolicy,
 
 
 def read_policy(where: Paths, remembered: Memory, main: t.Optional[str] = None) -> t.Tuple[EffectivePolicy, Config]:
-    """The policy of the files in config_dir.
+    """Read the policy of the files in config_dir.
 
     :param main: text that is going to be the config file, and is used in its place.
     :raises ConfigError: they are invalid.
@@ -97,7 +97,7 @@ def _build(values: t.Dict[str, t.Any]) -> Config:
 
 
 def are_unchanged(sources: t.Sequence[Source], where: Paths) -> bool:
-    """Whether the files in config_dir still have these names and contents, whenever they were written."""
+    """Return whether the files in config_dir still have these names and contents, whenever they were written."""
     try:
         return [source[:2] for source in read_directory(where.config_dir)] == [source[:2] for source in sources]
     except ConfigError:
@@ -115,7 +115,7 @@ def _last_valid(remembered: Memory) -> EffectivePolicy:
 
 
 def _read(where: Paths, main: t.Optional[str] = None) -> t.Tuple[EffectivePolicy, t.Tuple[str, ...]]:
-    """The policy, and the paths of files without content."""
+    """Read the policy, and the paths of files without content."""
     try:
         sources = read_directory(where.config_dir, main)
         document = merge(sources)

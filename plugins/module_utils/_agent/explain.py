@@ -78,7 +78,7 @@ def _lines(one: Data, found: Data) -> t.Iterator[str]:
 
 
 def _why_nothing(one: Data, policy: Data) -> str:
-    """Why a policy declares nothing about a packet that left."""
+    """Return why a policy declares nothing about a packet that left."""
     family = IPV6 if ":" in one["destination"] else IPV4
     if family in policy["exempt"]:
         # Of another source, interface or mark than the policy's, or from an address of the node.
@@ -100,7 +100,7 @@ def _answer(one: Data) -> str:
 
 
 def warnings(found: Data) -> t.Iterator[str]:
-    """Findings about the node that other lines do not contain, and what the copy lacks."""
+    """Return findings about the node that other lines do not contain, and what the copy lacks."""
     for one in found["health"]:
         if one["severity"] != "info" and one["code"] not in ("conflict", "foreign_nat_rule", "not_tested"):
             yield "%(severity)s: %(text)s" % one + ("; remedy: %s" % one["remedy"] if one["remedy"] else "")

@@ -102,7 +102,7 @@ class InstallResult(t.NamedTuple):
 
 
 def find_installed(where: Paths) -> t.List[Paths]:
-    """The paths of the installed agents: those that units start, and the one in C(bin_dir)."""
+    """Return the paths of the installed agents: those that units start, and the one in C(bin_dir)."""
     started = [bin_dir for unit_dir in where.unit_dirs() for bin_dir in _started(unit_dir)]
     found = []
     for bin_dir in dict.fromkeys([*started, where.bin_dir]):
@@ -215,7 +215,7 @@ def update_files(run: Runner, where: Paths, config_text: t.Optional[str], check:
 
 
 def _refuse_read_only(where: Paths, changes: t.Iterable[FileChange]) -> None:
-    """An image may have all files already. What it lacks is found before the first one is written."""
+    """Refuse a read-only file system before the first file is written. An image may have all files already."""
     for path in [change.path for change in changes if files.is_read_only(change.path)]:
         remedy = "make it writable"
         if os.path.dirname(path) in (where.bin_dir, where.packaged_unit_dir) or _is_within(path, where.lib_dir):
@@ -229,7 +229,7 @@ def _refuse_read_only(where: Paths, changes: t.Iterable[FileChange]) -> None:
 def put_files(where: Paths, config_text: t.Optional[str], check: bool = False) -> InstallResult:
     """Write the program, the configuration and the units. The program is not compiled.
 
-    :param config_text: text of the config file; none keeps the one on the node.
+    :param config_text: text of the config file; None keeps the one on the node.
     :raises NodeError: a file cannot be written; the message names it.
     """
     plan = _plan_files(where, config_text)
@@ -313,14 +313,14 @@ def remove_path(path: str) -> None:
 
 
 def removable(paths: t.Sequence[str]) -> t.Tuple[t.List[str], t.List[str]]:
-    """Those of some files that are not on a read-only file system; what to say about the others."""
+    """Return those of some files that are not on a read-only file system, and what to say about the others."""
     kept = [path for path in paths if files.is_read_only(path)]
     notes = ["%s kept: its file system is read-only; nothing starts it any more" % path for path in kept]
     return [path for path in paths if path not in kept], notes
 
 
 def is_ours(path: str) -> bool:
-    """Whether :func:`put_files`, :func:`set_timer` or C(systemctl enable) wrote a file."""
+    """Return whether :func:`put_files`, :func:`set_timer` or C(systemctl enable) wrote a file."""
     try:
         return os.path.islink(path) or MARK.encode("ascii") in (files.read(path) or b"")[:1000]
     except NodeError:
@@ -328,7 +328,7 @@ def is_ours(path: str) -> bool:
 
 
 def newer_files(where: Paths) -> t.List[str]:
-    """The files that another release installed and this one does not know, with the links that enable its units.
+    """Return the files that only another release installs, with the links that enable its units.
 
     Each release writes down what it installs, so that an older one can remove it.
     """
@@ -353,29 +353,29 @@ def _list_files(where: Paths) -> None:
 
 
 def installed_paths(where: Paths) -> t.List[str]:
-    """The programs and units that this release installs."""
+    """Return the programs and units that this release installs."""
     return [where.program, where.resync, *(os.path.join(where.unit_dir, name) for name in sorted(unit_files(where)))]
 
 
 def newer_units(where: Paths) -> t.List[str]:
-    """The units that :func:`newer_files` has; of templates the enabled instances."""
+    """Return the units of :func:`newer_files`; of templates the enabled instances."""
     return _units_of(where, newer_files(where))
 
 
 def _units_of(where: Paths, paths: t.Iterable[str]) -> t.List[str]:
-    """The units among some files and links that can be stopped."""
+    """Return the units among some files and links that can be stopped."""
     units = [os.path.basename(path) for path in paths if _is_within(path, where.unit_dir)]
     return [unit for unit in dict.fromkeys(units) if "@." not in unit]
 
 
 def _template(unit: str) -> str:
-    """The file of a unit: of an instance, its template."""
+    """Return the file of a unit: of an instance, its template."""
     name, _at, instance = unit.partition("@")
     return "%s@%s" % (name, instance[instance.rindex(".") :]) if "." in instance else unit
 
 
 def directories(where: Paths) -> t.Tuple[str, ...]:
-    """The directories of the configuration, mode 0755, in the order in which they are made."""
+    """Return the directories of the configuration, mode 0755, in the order in which they are made."""
     return where.config_dir, where.drop_ins
 
 
@@ -408,12 +408,12 @@ def _change(path: str, content: bytes, mode: int) -> t.Iterator[FileChange]:
 
 
 def existing(paths: t.Iterable[str]) -> t.List[str]:
-    """Those of some files that exist, each once. A directory of that name does not count."""
+    """Return those of some files that exist, each once. A directory of that name does not count."""
     return [path for path in dict.fromkeys(paths) if _mode(path) and not stat.S_ISDIR(_mode(path))]
 
 
 def _mode(path: str) -> int:
-    """The type of a file and its permission bits; 0 if there is none. Symbolic links are not followed."""
+    """Return the type of a file and its permission bits; 0 if there is none. Symbolic links are not followed."""
     try:
         return os.lstat(path).st_mode
     except OSError:
@@ -435,7 +435,7 @@ def file_removal(path: str) -> FileChange:
 
 
 def _diff_text(content: t.Optional[bytes]) -> t.Optional[str]:
-    """A file in a diff: its text, or a description if it is a long program or not text."""
+    """Return a file for a diff: its text, or a description if it is a long program or not text."""
     if content is None:
         return None
     if len(content) <= _LARGE or not content.startswith(b"#!"):
@@ -536,7 +536,7 @@ def run_steps(run: Runner, steps: t.Iterable[Step]) -> None:
 
 
 def step_lines(steps: t.Iterable[Step]) -> t.List[str]:
-    """How steps are reported: a line for each that has units."""
+    """Report steps: a line for each that has units."""
     return ["%s: %s" % (verb, ", ".join(units)) for verb, units in steps if units]
 
 
@@ -597,7 +597,7 @@ def try_service(run: Runner, where: Paths) -> None:
 
 
 def _stamp(path: str) -> t.Optional[t.Tuple[int, int]]:
-    """A value that differs after a file was replaced."""
+    """Return a value that differs after a file was replaced."""
     try:
         about = os.lstat(path)
     except OSError:

@@ -24,7 +24,7 @@ def ask(
     :param command: its name, and options.
     :param lock_timeout: seconds.
     :param timeout: seconds.
-    :returns: how it ended, and what it printed; none where that is not JSON.
+    :returns: how it ended, and what it printed; None if that is not JSON.
     :raises NodeError: it cannot be started, or took too long.
     """
     done = run([where.program, "--lock-timeout", str(lock_timeout), *command, "--json"], timeout=timeout)

@@ -49,7 +49,7 @@ def discard(where: Paths) -> None:
 
 
 def read(where: Paths) -> t.Optional[Verification]:
-    """The stored result; none where there is none, or the file is damaged."""
+    """Read the stored result; None if there is none, or the file is damaged."""
     try:
         data = json.loads((files.read(where.verification_file) or b"").decode("utf-8"))
         last = Verification(**data)

@@ -35,7 +35,7 @@ class Event(t.NamedTuple):
 
 
 class Memory(t.NamedTuple):
-    """See the module. ``values`` is the last valid policy, by option name; none before the first."""
+    """See the module. ``values`` is the last valid policy, by option name; None before the first."""
 
     values: t.Optional[t.Dict[str, t.Any]] = None
     sources: t.Tuple[str, ...] = ()

@@ -29,14 +29,14 @@ class Sample(t.NamedTuple):
     verification: t.Optional[Verification] = None
     connections: t.Optional[Statistics] = None
     missing_addresses: int = 0
-    #: connections removed after changes of the rules; none where that is not asked for
+    #: connections removed after changes of the rules; None if that is not asked for
     flushed: t.Optional[int] = None
     #: what is done with packets that nat does not see; empty where there are no rules for them
     leaks: str = ""
 
 
 def metrics_text(sample: Sample) -> str:
-    """The text of the metrics file."""
+    """Return the text of the metrics file."""
     families = sorted(sample.counters)
     lines = _metric("in_sync", "gauge", "1 if the active rules match the configuration.", [("", int(sample.in_sync))])
     if sample.last_success is not None:

@@ -13,7 +13,7 @@ from .install import InstallResult
 
 
 def as_return(done: InstallResult, present: bool) -> t.Dict[str, t.Any]:
-    """What an installation or removal did.
+    """Return what an installation or removal did.
 
     :param present: whether it was an installation.
     """

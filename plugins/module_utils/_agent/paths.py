@@ -40,11 +40,11 @@ class Paths(t.NamedTuple):
     units: str = ADMIN_UNITS
 
     def chosen(self) -> t.Dict[str, str]:
-        """The chosen paths by name."""
+        """Return the chosen paths by name."""
         return {name: getattr(self, name) for name in CHOSEN}
 
     def fixed(self, path: str) -> str:
-        """Where a path that nobody can choose is."""
+        """Return where a path is that nobody can choose."""
         return self.root + path
 
     @property

@@ -137,7 +137,7 @@ def _refuse_packaged(run: Runner, where: Paths, places: t.Sequence[Paths]) -> No
 
 
 def _config_files(where: Paths) -> t.List[str]:
-    """The files that the agent reads; if a symbolic link leads to them, the link."""
+    """Return the files that the agent reads; if a symbolic link leads to them, the link."""
     if os.path.islink(where.config_dir):
         return [where.config_dir]
     return [where.config, where.drop_ins] if os.path.islink(where.drop_ins) else config_paths(where.config_dir)
@@ -190,7 +190,7 @@ def _remove_rules(node: Node, where: Paths, places: t.Sequence[Paths], check: bo
 def _emptied(
     paths: t.Iterable[str], where: Paths, places: t.Sequence[Paths], are_installed: bool
 ) -> t.Tuple[t.List[str], t.List[str]]:
-    """Directories that are empty without some files, in the order of their removal, and notes about others."""
+    """Return directories that are empty without some files, in the order of their removal, and notes about others."""
     gone = set(paths)
     folders = [(os.path.dirname(interval_drop_in(where)), True)]
     for place in places:

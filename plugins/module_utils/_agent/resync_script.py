@@ -11,7 +11,7 @@ from .paths import Paths
 
 
 def resync_script(where: Paths) -> str:
-    """The text of the script."""
+    """Return the text of the script."""
     return _RESYNC.format(
         config=where.config,
         drop_ins=where.drop_ins,

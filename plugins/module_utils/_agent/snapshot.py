@@ -35,7 +35,7 @@ class RecordingRunner:
         return done
 
     def output_of(self, commands: t.Iterable[t.Sequence[str]]) -> t.Optional[str]:
-        """What the script reads from these commands; none if one of them was not run."""
+        """Return what the script reads from these commands; None if one of them was not run."""
         text = ""
         for command in commands:
             done = self._outcomes.get(tuple(command))
@@ -96,7 +96,7 @@ def mark_sync(where: Paths) -> None:
 
 
 def last_sync(where: Paths) -> t.Optional[float]:
-    """When a resync last succeeded: seconds since the epoch; none if none did since boot."""
+    """Return when a resync last succeeded: seconds since the epoch; None if none did since boot."""
     try:
         return os.stat(where.last_sync).st_mtime
     except OSError:

@@ -44,7 +44,7 @@ _PARTICULAR = (("position", "jump_position", "keep"), ("flush", "flush_conntrack
 
 
 def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
-    """The status as data, as C(status --json) prints it. Nothing is written.
+    """Return the status as data, as C(status --json) prints it. Nothing is written.
 
     :raises ConfigError: there is no valid configuration.
     :raises NodeError: the rules cannot be read.
@@ -103,7 +103,7 @@ def _policy_data(where: Paths, policy: EffectivePolicy, config: Config) -> t.Dic
 
 
 def _unit_data(node: Node) -> t.Dict[str, t.Any]:
-    """The units that are not as installed; none, and the reason, where that is not known."""
+    """Return the units that are not as installed; None and the reason if that is unknown."""
     try:
         found = unit_states.find_deviations(node.run)
     except NodeError as exc:
@@ -124,7 +124,7 @@ def _family_data(result: Result) -> t.Dict[str, t.Dict[str, t.Any]]:
 
 
 def table(report: t.Dict[str, t.Any]) -> t.List[str]:
-    """The status for people, a line each."""
+    """Return the status for people, one line each."""
     lines = ["ip-masq-agent %s" % report["version"], ""]
     lines += ["%-12s %s" % row for row in _rows(report)]
     for family, found in report["families"].items():
@@ -235,7 +235,7 @@ def _verification_text(last: t.Optional[t.Dict[str, t.Any]], change: t.Optional[
 
 
 def _age(seconds: float) -> str:
-    """A time in its largest unit."""
+    """Return a time in its largest unit."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= length:
             return "%d %s" % (seconds // length, unit)

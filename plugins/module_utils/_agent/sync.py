@@ -170,7 +170,7 @@ def _take_snapshot(node: Node, where: Paths, policy: EffectivePolicy, before: Me
     if policy.config is None or policy.files is None:
         return
     if addresses(policy.config):
-        # Whether these are on the node is no part of a snapshot.
+        # A snapshot does not cover node addresses.
         return
     sources = policy.files
     if last.result.changed:
@@ -193,13 +193,13 @@ def _take_snapshot(node: Node, where: Paths, policy: EffectivePolicy, before: Me
 
 
 def _same_or_new(old: t.Tuple[str, ...], new: t.Sequence[str]) -> t.Tuple[str, ...]:
-    """The old lines, if the new ones only name other processes: these change all the time."""
+    """Return the old lines if the new ones only name other processes: these change all the time."""
     same = [without_holder(line) for line in old] == [without_holder(line) for line in new]
     return old if same else tuple(new)
 
 
 def describe(result: Result) -> t.Iterator[str]:
-    """What was done, a line each."""
+    """Return what was done, one line each."""
     for change in result.changes:
         yield from repeated_repairs.describe(change)
     yield from _flushed(result)

@@ -55,7 +55,7 @@ _HEADER = "# %s; local changes belong in a drop-in.\n" % MARK
 
 
 def unit_files(where: Paths) -> t.Dict[str, str]:
-    """The unit files by name."""
+    """Return the unit files by name."""
     firewalls, kubelets = (" ".join(unit + ".service" for unit in units) for units in (FIREWALL_UNITS, KUBELET_UNITS))
     units = {
         SERVICE: _SERVICE.format(
@@ -87,26 +87,26 @@ def unit_files(where: Paths) -> t.Dict[str, str]:
 
 
 def retired_files(where: Paths) -> t.List[str]:
-    """What an earlier release installed and this one does not: units, the links that enabled them, and a file."""
+    """Return what an earlier release installed and this one does not: units, the links that enabled them, a file."""
     links = zip(_RETIRED_LINKS, RETIRED_UNITS)
     paths = [os.path.join(where.admin_unit_dir, *link) for link in links]
     return paths + [os.path.join(where.admin_unit_dir, unit) for unit in RETIRED_UNITS] + [where.tmpfiles]
 
 
 def _conditions(where: Paths) -> str:
-    """There is a configuration, or the agent has run before, on a node whose policy is the default one."""
+    """Return the conditions of the service: there is a configuration, or the agent has run before with defaults."""
     paths = [where.config, *(os.path.join(where.drop_ins, "*" + suffix) for suffix in DROP_IN_SUFFIXES)]
     paths += [where.state_file, where.spare_state_file]
     return "\n".join("ConditionPathExistsGlob=|" + path for path in paths)
 
 
 def interval_drop_in(where: Paths) -> str:
-    """The path of the drop-in that sets the timer's interval."""
+    """Return the path of the drop-in that sets the timer's interval."""
     return os.path.join(where.runtime_unit_dir, TIMER + ".d", "interval.conf")
 
 
 def interval_text(interval: int) -> t.Optional[bytes]:
-    """The text of that drop-in for an interval in nanoseconds; none for the timer's own."""
+    """Return the text of that drop-in for an interval in nanoseconds; None for the timer's own."""
     if interval == build({}).resync_interval:
         return None
     lines = "[Timer]\nOnUnitInactiveSec=\nOnUnitInactiveSec=%dus\n" % max(interval // 1000, 1)

@@ -93,7 +93,7 @@ def _program(where: Paths) -> str:
 
 
 def _lines(found: Data, causes: t.Sequence[t.Tuple[Data, str]]) -> t.Iterator[str]:
-    """The result for people: one line, then the conflicts and what makes it less certain."""
+    """Return the result for people: one line, then the conflicts and what makes it less certain."""
     if causes:
         yield "%d questions, %d conflict%s" % (found["questions"], len(causes), "" if len(causes) == 1 else "s")
     else:

@@ -14,7 +14,7 @@ from .._system.conntrack import Connection, Endpoint
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """An address with a port: C(192.0.2.1:4711), C([2001:db8::1]:4711).
+    """Parse an address with a port: C(192.0.2.1:4711), C([2001:db8::1]:4711).
 
     :raises ConfigError: it is not.
     """
@@ -33,7 +33,7 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def parse_endpoints(seen: str, remote: t.Optional[str]) -> t.Tuple[Endpoint, t.Optional[Endpoint]]:
-    """Both ends of a connection.
+    """Parse both ends of a connection.
 
     :raises ConfigError: one of them is not an address with a port, or they are not of the same IP version.
     """
@@ -44,7 +44,7 @@ def parse_endpoints(seen: str, remote: t.Optional[str]) -> t.Tuple[Endpoint, t.O
 
 
 def who(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[str]:
-    """Who opened the connections, a line each.
+    """Return who opened the connections, one line each.
 
     :param seen: address and port of the node, as the other side reports them.
     :param remote: address and port of the other side; None: any.
@@ -58,7 +58,7 @@ def who(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[s
 
 
 def line(one: Connection) -> str:
-    """One connection for people."""
+    """Return one connection for people."""
     text = "%s %s -> %s" % (one.protocol, one.source, one.destination)
     if one.destination != one.remote:
         text += ", translated to %s" % (one.remote,)

@@ -225,7 +225,7 @@ UNKNOWN = Actor(
 
 
 def owner(table: str, chain: str, rule: str = "") -> Actor:
-    """Who made a chain, or a rule in it.
+    """Return who made a chain, or a rule in it.
 
     :param table: its name, without the family.
     :param rule: as its tool lists it; without it, programs that are known by a rule's text alone are not found.

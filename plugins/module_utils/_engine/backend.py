@@ -94,7 +94,7 @@ _LISTED = 100
 
 
 def listed(one: ActionKind, many: ActionKind, rules: t.Sequence[str], noun: str) -> t.List[Action]:
-    """An action for each rule; where these are too many to read, one with their number.
+    """Return an action for each rule, or one with their number if these are too many to read.
 
     :param one: kind of a single action. :param many: of their sum. :param noun: what is counted.
     """
@@ -108,7 +108,7 @@ class View(t.NamedTuple):
 
     rules: t.Tuple[str, ...]
     jump: t.Optional[str]
-    #: none where the rules are not of our shape
+    #: None if the rules are not of our shape
     ruleset: t.Optional[Ruleset] = None
     #: those for packets that nat does not see, where they are in another table
     leaks: t.Tuple[str, ...] = ()
@@ -142,7 +142,7 @@ class Former(t.NamedTuple):
 
 
 class Generation:
-    """The number of transactions that the kernel has counted; none where it is not known.
+    """The number of transactions that the kernel has counted; None if it is not known.
 
     Any two are equal: states of a node are compared by what they hold.
     """
@@ -159,7 +159,7 @@ class Generation:
         return 0
 
     def follows(self, earlier: Generation, transactions: int) -> bool:
-        """Whether exactly that many transactions came after an earlier one."""
+        """Return whether exactly that many transactions came after an earlier one."""
         if self.number is None or earlier.number is None:
             return False
         return self.number == earlier.number + transactions
@@ -202,7 +202,7 @@ class Counters(t.NamedTuple):
     leaked_packets: int = 0
 
     def plus(self, other: Counters) -> Counters:
-        """Both together."""
+        """Add other counters."""
         return Counters(*(mine + theirs for mine, theirs in zip(self, other)))
 
 
@@ -252,13 +252,13 @@ class Backend(t.Protocol):
         """
 
     def is_alone(self, before: t.Any, transaction: Transaction, now: t.Any) -> bool:
-        """Whether nothing but this transaction can have led from one observed state to the other.
+        """Return whether nothing but this transaction can have led from one observed state to the other.
 
         False where another program may have written as well.
         """
 
     def undo(self, state: t.Any, previous: t.Any) -> Transaction:
-        """The transaction that leads from ``state`` back to ``previous``.
+        """Return the transaction that leads from ``state`` back to ``previous``.
 
         :raises NodeError: there is none.
         """
@@ -271,17 +271,17 @@ class Backend(t.Protocol):
         """
 
     def counters(self) -> Counters:
-        """What the managed rules have counted.
+        """Return what the managed rules have counted.
 
         :raises NodeError: they cannot be read.
         """
 
     def fingerprint(self) -> t.List[t.List[str]]:
-        """Commands whose output stays the same, byte for byte, for as long as the observed state does."""
+        """Return commands whose output stays the same, byte for byte, for as long as the observed state does."""
 
 
 class Managed(t.NamedTuple):
-    """What a backend is to keep, in the words of all of them; one that has no chain or no jump leaves that aside."""
+    """What a backend manages; fields that do not apply are ignored."""
 
     #: name of the managed chain
     chain: str
@@ -314,22 +314,22 @@ class BackendType(t.Protocol):
     is_last_resort: bool
 
     def is_installed(self, node: Node, family: str) -> bool:
-        """Whether the node has its program for one family."""
+        """Return whether the node has its program for one family."""
 
     def tool(self, node: Node, family: str) -> t.Optional[Tool]:
-        """That program; none where the node does not have it."""
+        """Find that program; None if the node does not have it."""
 
     def is_in_use(self, node: Node, used_before: bool) -> bool:
-        """Whether Kubernetes, or other programs, on this node use it.
+        """Return whether Kubernetes, or other programs, on this node use it.
 
         :param used_before: whether the agent on this node used it the last time, where that is known.
         """
 
     def kernel_supports(self, node: Node) -> bool:
-        """Whether the kernel has what its rules need; true where the kernel does not answer."""
+        """Return whether the kernel has what its rules need; true where the kernel does not answer."""
 
     def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Backend]:
-        """The backend for one family; none where the node has no program for it."""
+        """Make the backend for one family; None if the node has no program for it."""
 
     def notes(self, exemption: str) -> t.Iterator[str]:
-        """What an operator should know about an exemption in this backend, on this node."""
+        """Return what an operator should know about an exemption in this backend, on this node."""

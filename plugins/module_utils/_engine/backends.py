@@ -41,7 +41,7 @@ def choose(
     used_before: t.Optional[str] = None,
     position: str = "keep",
 ) -> BackendType:
-    """The backend to use on a node.
+    """Choose the backend to use on a node.
 
     :param requested: C(auto), or a backend, which must then be available.
     :param exemption: value of the option; a backend that does not support it is no choice.
@@ -67,7 +67,7 @@ def choose(
 
 
 def _unavailable(node: Node, requested: str, purpose: str, fit: t.Sequence[BackendType]) -> NodeError:
-    """Why there is no choice, and what to install.
+    """Return why there is no choice, and what to install.
 
     :param purpose: options that not all backends support. :param fit: backends that support them.
     """

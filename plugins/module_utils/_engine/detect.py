@@ -47,7 +47,7 @@ class Node:
         self._reported: t.Dict[t.Tuple[str, str], t.Tuple[t.Tuple[int, ...], str]] = {}
 
     def tool(self, name: str) -> t.Optional[Tool]:
-        """The program of this name; none where the node does not have it."""
+        """Find the program of this name; None if the node does not have it."""
         path = which(name)
         if path is None:
             return None

@@ -46,7 +46,7 @@ def require_addresses(config: Config) -> None:
 
 
 def without_missing(config: Config) -> t.Tuple[Config, t.Tuple[Address, ...]]:
-    """The policy for the addresses that the node has now, with notes; and those that it does not have.
+    """Return the policy for the addresses that the node has now, with notes, and the addresses that it lacks.
 
     With C(snat_missing: masquerade), entries of C(snat) whose address is missing are left out, and those of C(rules)
     masquerade. With C(snat_missing: drop) they are marked.
@@ -85,7 +85,7 @@ def _entries(config: Config) -> t.Iterator[t.Tuple[str, int, t.Optional[AddressR
 
 
 def _known(config: Config) -> t.List[Address]:
-    """The addresses of the node; those of the policy where the kernel does not tell, so that nothing is claimed."""
+    """Return the addresses of the node; those of the policy if the kernel does not answer: nothing is claimed."""
     wanted = addresses(config)
     if not wanted:
         return []

@@ -91,7 +91,7 @@ class State(t.NamedTuple):
     predecessors: t.Tuple[t.Tuple[str, Chain], ...] = ()
     #: whether the table is dormant, so that no packet meets any of it
     dormant: bool = False
-    #: of the kernel's rules; none where it was not the same from beginning to end, or the kernel does not count
+    #: of the kernel's rules; None if it was not the same from beginning to end, or the kernel does not count
     generation: Generation = Generation()
     #: of POSTROUTING
     policy: str = "ACCEPT"
@@ -99,15 +99,15 @@ class State(t.NamedTuple):
     leaks: LeakState = LeakState()
 
     def jumps(self, chain: str) -> t.List[PostroutingRule]:
-        """The rules of POSTROUTING that lead to a chain."""
+        """Return the rules of POSTROUTING that lead to a chain."""
         return [rule for rule in self.postrouting if rule.target == chain]
 
     def is_possible(self, chain: str) -> bool:
-        """Whether its parts can belong together: no rule leads to a chain that is not there."""
+        """Return whether its parts can belong together: no rule leads to a chain that is not there."""
         return self.chain is not None or not self.jumps(chain)
 
     def is_plain(self, chain: str) -> bool:
-        """Whether what iptables printed and what the kernel holds agree in all that is ours.
+        """Return whether what iptables printed and what the kernel holds agree in all that is ours.
 
         If not, another program may have written in between.
         """
@@ -123,7 +123,7 @@ class _TornRead(Exception):
 
 
 class _Look(t.NamedTuple):
-    """A chain: what iptables printed, none where it could not; and what the kernel says of it, if it was asked."""
+    """A chain: what iptables printed; None if it could not; and what the kernel says of it, if it was asked."""
 
     printed: t.Optional[t.Tuple[str, ...]]
     held: t.Optional[t.List[KernelRule]]
@@ -135,7 +135,7 @@ class Iptables:
     """See :class:`~.backend.Backend`.
 
     :param managed: the chain; where its jump is in POSTROUTING, see :mod:`.iptables_jump`.
-    :param kernel: what the kernel says of the table of iptables-nft; none for iptables-legacy, which prints everything.
+    :param kernel: what the kernel says of the table of iptables-nft; None for iptables-legacy, which prints everything.
     :param mangle: the same of the mangle table.
     """
 
@@ -200,7 +200,7 @@ class Iptables:
         return State(self._read(self._chain), postrouting, predecessors, dormant, policy=policy)
 
     def _is_predecessor(self, rule: PostroutingRule) -> bool:
-        """Whether this is the jump of an earlier agent, or of ours under an earlier name of the chain."""
+        """Return whether this is the jump of an earlier agent, or of ours under an earlier name of the chain."""
         if rule.target in ("", self._chain) or belongs_to_others(rule.target):
             return False
         if rule.target in self._former or rule.comment == JUMP_COMMENT:
@@ -210,7 +210,7 @@ class Iptables:
         return self._adopt and earlier
 
     def _look(self, chain: str) -> t.Optional[_Look]:
-        """Read one chain; none where it is not there."""
+        """Read one chain; None if it is not there."""
         held = None
         if self._kernel is not None:
             held = self._kernel.rules(chain)
@@ -231,7 +231,7 @@ class Iptables:
         raise self._tool.error("cannot read the chain %s" % chain, done)
 
     def _reconciled(self, chain: str, printed: t.Tuple[str, ...], held: t.List[KernelRule]) -> _Look:
-        """A chain of which the kernel held another number of rules before than iptables printed.
+        """Read a chain again whose rule count in the kernel differs from iptables' output.
 
         :raises _TornRead: another program wrote in between, and it cannot be told what the chain holds.
         """
@@ -265,7 +265,7 @@ class Iptables:
         return tuple(self._printed(number, rule, look.held) for number, rule in printed), look.policy
 
     def _printed(self, number: int, rule: PostroutingRule, held: t.Optional[t.Sequence[KernelRule]]) -> PostroutingRule:
-        """A rule of POSTROUTING that iptables printed, with what the kernel adds."""
+        """Add to a rule of POSTROUTING that iptables printed what the kernel knows of it."""
         whole = True
         if held is not None:
             kernel_rule = held[number - 1]
@@ -325,7 +325,7 @@ class Iptables:
         )
 
     def _problems(self, state: State) -> t.Tuple[str, ...]:
-        """What no transaction of ours can repair."""
+        """Return what no transaction of ours can repair."""
         found = []
         if state.dormant:
             found.append(
@@ -484,7 +484,7 @@ class Iptables:
         return state.postrouting[:end]
 
     def _jump(self, state: State) -> int:
-        """The number of our jump in POSTROUTING, a good one if there is one; -1 where there is none."""
+        """Return the number of our jump in POSTROUTING, a good one if there is one; -1 if there is none."""
         ours = [i for i, rule in enumerate(state.postrouting) if rule.target == self._chain]
         good = [i for i in ours if state.postrouting[i].is_jump(self._chain)]
         return (good + ours + [-1])[0]
@@ -578,7 +578,7 @@ class Iptables:
         return total._replace(leaked_packets=self._leaks.counted())
 
     def _is_skipped(self, line: str) -> bool:
-        """Whether a rule leaves traffic to later rules, so that it is neither exempt nor masqueraded by ours."""
+        """Return whether a rule leaves traffic to later rules, so that it is neither exempt nor masqueraded by ours."""
         possible = SKIPPED_COMMENT in line or re.match(_GUARDED, line)
         return bool(possible) and isinstance(parse_rule(_uncounted(line), self.family), (Guard, Skip))
 

@@ -40,7 +40,7 @@ class _Place(t.NamedTuple):
 
     least: int
     most: int
-    #: in front of a new jump; none where any place will do
+    #: in front of a new jump; None if any place will do
     new: t.Optional[int] = None
     note: str = ""
 
@@ -86,7 +86,7 @@ def plan_jump(
 
 
 def _place(position: str, others: t.Sequence[PostroutingRule]) -> _Place:
-    """Where the jump may be among the rules of other programs: never behind one that shuts out the rest."""
+    """Return where the jump may be among the rules of other programs: never behind one that shuts out the rest."""
     reach = next((i for i, rule in enumerate(others) if rule.shuts_out_the_rest), len(others))
     kind, _colon, chain = position.partition(":")
     if kind in ("first", "last"):
@@ -109,7 +109,7 @@ def _place(position: str, others: t.Sequence[PostroutingRule]) -> _Place:
 
 
 def _put(chain: str, plan: JumpPlan, others: t.Sequence[PostroutingRule], place: int) -> JumpPlan:
-    """The same plan with the jump at a place among the other rules."""
+    """Return the same plan with the jump at a place among the other rules."""
     after = list(others)
     insertion = _insert(chain, after, place)
     return plan._replace(insertions=(insertion,), after=tuple(after))
@@ -152,7 +152,7 @@ def _plan_one(
 def _replace(
     chain: str, postrouting: t.Sequence[PostroutingRule], going: t.Sequence[int], good: t.Sequence[int], barrier: int
 ) -> JumpPlan:
-    """No jump can stay: the new one stands where one stood, or last; but never behind a rule that lets nothing pass."""
+    """Replace all jumps. The new one stands where one stood, or last; never behind a rule that lets nothing pass."""
     actions = []
     mine = [i for i in going if postrouting[i].target == chain]
     for i in going:

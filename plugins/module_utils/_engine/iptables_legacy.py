@@ -29,11 +29,11 @@ class IptablesLegacy(IptablesType):
     name = iptables_tool.LEGACY
 
     def is_in_use(self, node: Node, used_before: bool) -> bool:
-        """Whether a legacy table holds rules, or did when the agent chose: a node whose tables were emptied stays."""
+        """Return whether a legacy table holds rules, or did when the agent chose: an emptied node keeps its variant."""
         return used_before or any(_has_rules(node, family) for family in FAMILIES)
 
     def kernel_supports(self, node: Node) -> bool:
-        """Not known beforehand; iptables-restore refuses what the kernel does not support."""
+        """Return True: iptables-restore refuses what the kernel does not support."""
         return True
 
     def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Backend]:

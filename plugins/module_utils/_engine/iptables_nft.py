@@ -29,7 +29,7 @@ class IptablesNft(IptablesType):
     name = iptables_tool.NFT
 
     def is_in_use(self, node: Node, used_before: bool) -> bool:
-        """Whether the kubelet has left its hint."""
+        """Return whether the kubelet has left its hint."""
         tools = [iptables_tool.find(node, self.name, family) for family in FAMILIES]
         return any(tool.list_chain(hint, table="mangle").rc == 0 for tool in tools if tool for hint in KUBELET_HINTS)
 

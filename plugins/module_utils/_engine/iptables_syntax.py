@@ -70,7 +70,7 @@ _ESCAPED = r"\\(.)"
 
 
 def printed_rules(listing: str) -> t.Tuple[str, ...]:
-    """The rules of C(iptables -S CHAIN), one element each. A comment may hold line ends, and what looks like a rule."""
+    """Split the output of C(iptables -S CHAIN) into rules. A comment may hold line ends, and what looks like a rule."""
     rules: t.List[str] = []
     quoted = False
     for line in listing.split("\n"):
@@ -86,12 +86,12 @@ def printed_rules(listing: str) -> t.Tuple[str, ...]:
 
 
 def shown(line: str) -> str:
-    """A rule for people: nothing in it moves a cursor or begins a line of a log."""
+    """Return a rule for people: nothing in it moves a cursor or begins a line of a log."""
     return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
 
 
 def shown_all(lines: t.Sequence[str]) -> t.Tuple[str, ...]:
-    """As :func:`shown`, of many rules."""
+    """Return many rules, each as :func:`shown`."""
     return tuple(lines) if "".join(lines).isprintable() else tuple(shown(line) for line in lines)
 
 
@@ -105,7 +105,7 @@ def _quote(text: str) -> str:
 
 
 def render_rule(chain: str, rule: Rule) -> str:
-    """One rule as C(iptables -S) prints it."""
+    """Return one rule as C(iptables -S) prints it."""
     words = ["-A", chain]
     if isinstance(rule, Guard):
         comment = MARKS_COMMENT if rule.marks else SOURCE_COMMENT if rule.source else SKIPPED_COMMENT
@@ -171,7 +171,7 @@ def _comment(text: str) -> t.List[str]:
 
 
 def parse_rule(line: str, family: str) -> t.Optional[Rule]:
-    """What one printed rule of our chain means; none where it is no rule that we could have meant.
+    """Parse one printed rule of our chain; None if it is not a rule that we write.
 
     Comments say nothing, and a match on "not local" says nothing that the jump did not say before.
     """
@@ -238,7 +238,7 @@ _OPTIONS = ("-s", "-d", "-o", "-p", "-m", "--mode", "--probability", "-j", "--to
 
 
 def _split_port(words: t.List[str]) -> t.Tuple[t.List[str], t.Optional[t.Tuple[str, str]]]:
-    """The words of a rule without its condition on the destination port, and the protocol and port of that."""
+    """Return the words of a rule without its condition on the destination port, and the protocol and port of that."""
     for position in range(len(words) - 3):
         if words[position] == "-m" and words[position + 1] in PORT_PROTOCOLS and words[position + 2] == "--dport":
             return words[:position] + words[position + 4 :], (words[position + 1], words[position + 3])
@@ -246,7 +246,7 @@ def _split_port(words: t.List[str]) -> t.Tuple[t.List[str], t.Optional[t.Tuple[s
 
 
 def _parse_service(options: t.Dict[str, str], port: t.Optional[t.Tuple[str, str]], target: str) -> t.Optional[Service]:
-    """The service of a rule. Without a port, C(-p) of a rule that masquerades is a condition of that.
+    """Parse the service of a rule. Without a port, C(-p) of a rule that masquerades is a condition of that.
 
     :raises ValueError: it is none that we could have meant.
     """
@@ -274,7 +274,10 @@ def _parse_skipped(mark: str) -> t.Optional[Guard]:
 
 
 def _parse_network(text: t.Optional[str], family: str) -> t.Optional[Network]:
-    """:raises ValueError: not a network, or of the other family."""
+    """Parse a network.
+
+    :raises ValueError: not a network, or of the other family.
+    """
     network = None if text is None else ipaddress.ip_network(text)
     if network is not None and network.version != EVERYTHING[family].version:
         raise ValueError(text)
@@ -305,7 +308,7 @@ def _parse_masquerade(options: t.Dict[str, str], target: str, service: t.Optiona
 
 
 def _split_to_source(text: str) -> t.Tuple[str, t.Optional[str]]:
-    """The addresses and the ports of C(--to-source)."""
+    """Split the addresses and the ports of C(--to-source)."""
     if text.startswith("["):
         written, _bracket, ports = text[1:].partition("]")
         return written, ports[1:] or None
@@ -314,7 +317,7 @@ def _split_to_source(text: str) -> t.Tuple[str, t.Optional[str]]:
 
 
 def _split_comment(words: t.Sequence[str]) -> t.Tuple[t.List[str], str]:
-    """The words of a rule without its comments, and the (last) comment."""
+    """Return the words of a rule without its comments, and the (last) comment."""
     kept: t.List[str] = []
     comment = ""
     position = 0
@@ -360,7 +363,7 @@ class PostroutingRule(t.NamedTuple):
         return ""
 
     def is_jump(self, chain: str) -> bool:
-        """Whether this is the jump that we want: the right match, the right target, nothing else."""
+        """Return whether this is the jump that we want: the right match, the right target, nothing else."""
         return self.whole and self.words == NOT_LOCAL + ("-j", chain)
 
     def leads_all_to(self, chain: str) -> bool:
@@ -377,7 +380,7 @@ class PostroutingRule(t.NamedTuple):
 
 
 def parse_postrouting(lines: t.Iterable[str]) -> t.Tuple[PostroutingRule, ...]:
-    """Rules of POSTROUTING as C(iptables -t nat -S POSTROUTING) prints them."""
+    """Parse rules of POSTROUTING as C(iptables -t nat -S POSTROUTING) prints them."""
     rules = []
     for line in lines:
         words, comment = _split_comment(tokenise(line)[2:])
@@ -387,7 +390,7 @@ def parse_postrouting(lines: t.Iterable[str]) -> t.Tuple[PostroutingRule, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def conditions(words: t.Tuple[str, ...]) -> t.Tuple[str, ...]:
-    """Which matches and which target a rule has, whatever their values are and in whatever order they stand."""
+    """Return which matches and which target a rule has, whatever their values and order are."""
     found = []
     for word, value in zip(words, words[1:] + ("",)):
         if word == "-m" and value in PORT_PROTOCOLS:
@@ -406,7 +409,7 @@ def _conditions_of(line: str) -> t.Tuple[str, ...]:
 
 
 def rule_conditions(line: str) -> t.Tuple[str, ...]:
-    """As :func:`conditions`, of a printed rule."""
+    """Return the same as :func:`conditions`, of a printed rule."""
     # Ten thousand rules differ in nothing but the address.
     head, found, rest = line.partition(" -d ")
     if found and '"' not in head:
@@ -415,12 +418,12 @@ def rule_conditions(line: str) -> t.Tuple[str, ...]:
 
 
 def render_jump(chain: str) -> str:
-    """The jump to our chain as C(iptables -S) prints it."""
+    """Return the jump to our chain as C(iptables -S) prints it."""
     return " ".join(("-A", "POSTROUTING") + NOT_LOCAL + tuple(_comment(JUMP_COMMENT)) + ("-j", chain))
 
 
 def leak_jump(chain: str, first: bool) -> t.Tuple[str, ...]:
-    """What the jump to our chain in the mangle table says, without its comment.
+    """Return the words of the jump to our chain in the mangle table, without its comment.
 
     :param first: whether first packets of connections meet the chain too.
     """
@@ -428,6 +431,6 @@ def leak_jump(chain: str, first: bool) -> t.Tuple[str, ...]:
 
 
 def render_leak_jump(chain: str, first: bool) -> str:
-    """The same as C(iptables -S) prints it."""
+    """Return the same as C(iptables -S) prints it."""
     *match, jump, target = leak_jump(chain, first)
     return " ".join(["-A", "POSTROUTING", *match, *_comment(LEAK_JUMP_COMMENT), jump, target])

@@ -70,7 +70,7 @@ class IptablesTool:
         self._lock_timeout = lock_timeout
 
     def has_table(self, name: str) -> bool:
-        """Whether it may be asked for a table. Asking iptables-legacy for a table creates it."""
+        """Return whether it may be asked for a table. Asking iptables-legacy for a table creates it."""
         return self.variant == NFT or name in legacy_tables(self.family)
 
     def list_chain(self, chain: str, *flags: str, table: str = "nat") -> Outcome:
@@ -91,7 +91,7 @@ class IptablesTool:
         return int(found.group(1)) if found else 0
 
     def resync_listing(self, chain: str, table: str = "nat") -> t.List[str]:
-        """The command with which a resync lists a chain."""
+        """Return the command with which a resync lists a chain."""
         return self._argv(RESYNC_LOCK_TIMEOUT, "-t", table, "-S", chain)
 
     def delete(self, chain: str, *words: str) -> Outcome:
@@ -109,7 +109,7 @@ class IptablesTool:
         return [self.path] + self._wait(lock_timeout) + list(words)
 
     def _wait(self, seconds: int) -> t.List[str]:
-        """The arguments with which iptables waits so long for the xtables lock: a second at least.
+        """Return the arguments with which iptables waits so long for the xtables lock: a second at least.
 
         C(-w 0), and in iptables-legacy no C(-w) at all, would wait without end (seen in 1.8.9).
         """
@@ -117,7 +117,7 @@ class IptablesTool:
         return ["-w", str(max(seconds, 1))] + (["-W", _WAIT_INTERVAL] if interval else [])
 
     def error(self, what: str, done: Outcome, error: t.Type[NodeError] = NodeError) -> NodeError:
-        """The error that a failed call of this program is.
+        """Return the error that a failed call of this program is.
 
         :param what: what it could not do, or did not.
         :param error: its class, unless the xtables lock was the reason.
@@ -140,7 +140,7 @@ class IptablesTool:
 
 
 def find_tool(node: Node, variant: str, family: str) -> t.Optional[Tool]:
-    """The program of one variant and family, with its iptables-restore; none where the node does not have it."""
+    """Find the program of one variant and family, with its iptables-restore; None if the node does not have it."""
     command = _COMMANDS[family]
     for name in (command + _SUFFIXES[variant], command):
         path = which(name)
@@ -154,13 +154,13 @@ def find_tool(node: Node, variant: str, family: str) -> t.Optional[Tool]:
 
 
 def find(node: Node, variant: str, family: str) -> t.Optional[IptablesTool]:
-    """As :func:`find_tool`, ready for use."""
+    """Find the program as :func:`find_tool`, ready for use."""
     tool = find_tool(node, variant, family)
     return None if tool is None else IptablesTool(node.run, variant, family, tool, node.lock_timeout)
 
 
 def legacy_tables(family: str) -> t.List[str]:
-    """The legacy tables that exist in this network namespace; reading the list creates none."""
+    """List the legacy tables that exist in this network namespace; reading the list creates none."""
     try:
         with open(_LEGACY_TABLES[family], encoding="ascii") as names:
             return names.read().split()

@@ -78,7 +78,7 @@ class LeakChain:
     """Reads and plans our part of the mangle table of one family.
 
     :param names: of the chain, and former ones. :param wanted: whether the policy has rules for it.
-    :param kernel: what the kernel says of the table of iptables-nft; none for iptables-legacy.
+    :param kernel: what the kernel says of the table of iptables-nft; None for iptables-legacy.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class LeakChain:
         return state._replace(torn=(*torn, *(["POSTROUTING"] if self._has_torn_jump(state) else [])))
 
     def _read(self, chain: str) -> t.Optional[t.Tuple[str, ...]]:
-        """The rules of a chain; none where it is not there."""
+        """Read the rules of a chain; None if there is no such chain."""
         if self._kernel is not None:
             held = self._kernel.rules(chain)
             if held is None:
@@ -126,7 +126,7 @@ class LeakChain:
         raise self._tool.error("cannot read the chain %s of the table %s" % (chain, TABLE), done)
 
     def _is_torn(self, name: str, rules: t.Sequence[str]) -> bool:
-        """Whether the kernel holds other rules in a chain of ours than iptables prints."""
+        """Return whether the kernel holds other rules in a chain of ours than iptables prints."""
         if self._kernel is None:
             return False
         held = self._kernel.rules(name) or []
@@ -135,7 +135,7 @@ class LeakChain:
         )
 
     def _has_torn_jump(self, state: LeakState) -> bool:
-        """Whether the kernel holds other jumps to chains of ours than iptables prints."""
+        """Return whether the kernel holds other jumps to chains of ours than iptables prints."""
         if self._kernel is None:
             return False
         held = self._kernel.rules("POSTROUTING") or []
@@ -177,7 +177,7 @@ class LeakChain:
     def _jump(
         self, state: LeakState, wanted: bool, first: bool
     ) -> t.Tuple[t.Sequence[PostroutingRule], t.Tuple[PostroutingRule, ...]]:
-        """The rules of POSTROUTING that go, and what it holds afterwards: one good jump that packets reach."""
+        """Return the rules of POSTROUTING that go, and what it holds afterwards: one good jump that packets reach."""
         mine = [rule for rule in state.postrouting if rule.target in state.names]
         others = [rule for rule in state.postrouting if rule.target not in state.names]
         if not wanted:
@@ -193,7 +193,7 @@ class LeakChain:
         return mine, (*parse_postrouting([render_leak_jump(self._names[0], first)]), *others)
 
     def undo(self, state: LeakState, previous: LeakState) -> t.List[str]:
-        """The lines that lead from ``state`` back to ``previous``."""
+        """Return the lines that lead from ``state`` back to ``previous``."""
         if state == previous or state.problem or previous.problem:
             return []
         chains = dict(previous.chains)

@@ -11,7 +11,7 @@ from .reconcile import Result
 
 
 def rules_return(result: Result, present: bool) -> t.Dict[str, t.Any]:
-    """What a run found and did to the rules, as documented in RETURN of the module ip_masq."""
+    """Return what a run found and did to the rules, as documented in RETURN of the module ip_masq."""
     return {
         "backend": {"name": result.backend, "version": result.version},
         "families": {

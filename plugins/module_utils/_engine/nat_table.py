@@ -61,7 +61,7 @@ class NatTable(t.Protocol):
     """What the kernel says of one family's table. Nothing is created by asking."""
 
     def rules(self, chain: str) -> t.Optional[t.List[KernelRule]]:
-        """The rules of a chain; none where it is not there.
+        """Read the rules of a chain; None if there is no such chain.
 
         :raises NodeError: the kernel does not answer.
         """
@@ -73,10 +73,10 @@ class NatTable(t.Protocol):
         """
 
     def generation(self) -> t.Optional[int]:
-        """A number that each transaction of any program raises by one; none where the kernel does not answer."""
+        """Return a number that each transaction of any program raises by one; None if the kernel does not answer."""
 
     def is_dormant(self) -> bool:
-        """Whether the kernel asks none of the table's chains, because of its flag C(dormant).
+        """Return whether the kernel asks none of the table's chains, because of its flag C(dormant).
 
         :raises NodeError: the kernel does not answer.
         """
@@ -113,12 +113,12 @@ class NftNat:
 
 
 def activation(family: str) -> str:
-    """The command that takes the flag C(dormant) from the table, and changes nothing else."""
+    """Return the command that takes the flag C(dormant) from the table, and changes nothing else."""
     return "nft add table %s %s" % (NFT_FAMILY[family], TABLE)
 
 
 def place(family: str) -> str:
-    """What shows POSTROUTING as it is."""
+    """Return the command that shows POSTROUTING as it is."""
     return "nft -a list chain %s %s POSTROUTING" % (NFT_FAMILY[family], TABLE)
 
 
@@ -128,13 +128,13 @@ def table_listing(family: str) -> str:
 
 
 def deletion(family: str, handle: int) -> str:
-    """The command that deletes a rule of POSTROUTING, and no other."""
+    """Return the command that deletes a rule of POSTROUTING, and no other."""
     return "nft delete rule %s %s POSTROUTING handle %d" % (NFT_FAMILY[family], TABLE, handle)
 
 
 @functools.lru_cache(maxsize=1024)
 def _judge(expressions: t.Tuple[Expression, ...], family: str) -> t.Tuple[t.Tuple[str, ...], bool]:
-    """Words and completeness of a rule."""
+    """Return words and completeness of a rule."""
     letters, words = "", ""
     for expression in expressions:
         judge = _JUDGES.get(expression.name, _unknown)

@@ -37,11 +37,11 @@ class NftablesType:
         return node.tool("nft")
 
     def is_in_use(self, node: Node, used_before: bool) -> bool:
-        """Not asked: as a last resort it is never one of several to choose from."""
+        """Return False: as a last resort it is never one of several to choose from."""
         return False
 
     def kernel_supports(self, node: Node) -> bool:
-        """Not known beforehand; nft refuses what the kernel does not support."""
+        """Return True: nft refuses what the kernel does not support."""
         return True
 
     def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Backend]:

@@ -76,10 +76,10 @@ _COUNTED = r"\bcounter packets ([0-9]+) bytes ([0-9]+) (\w+(?: to ip6? saddr)?)"
 
 
 class State(t.NamedTuple):
-    """Our table as C(nft -n -s) lists it; none where it is not there."""
+    """Our table as C(nft -n -s) lists it; None if it is not there."""
 
     listed: t.Optional[str]
-    #: of the kernel's rules; none where it was not the same before and afterwards
+    #: of the kernel's rules; None if it was not the same before and afterwards
     generation: Generation = Generation()
 
 
@@ -87,8 +87,8 @@ class Nftables:
     """See :class:`~.backend.Backend`.
 
     :param nft: path of C(nft).
-    :param has_table: asks the kernel whether our table is there; none means that it did not answer.
-    :param generation: asks the kernel how many transactions there were; none means that it did not answer.
+    :param has_table: asks the kernel whether our table is there; None means that it did not answer.
+    :param generation: asks the kernel how many transactions there were; None means that it did not answer.
     :param position: decides the priority of our chain, see :data:`~.nftables_syntax.PRIORITIES`.
     """
 
@@ -127,7 +127,7 @@ class Nftables:
         raise self._torn()
 
     def _listed(self, *flags: str) -> t.Optional[str]:
-        """What nft prints of the table; none where it is not there."""
+        """Return what nft prints of the table; None if there is no table."""
         done = self._run(self._list(*flags), timeout=_PATIENCE)
         if done.rc == 0:
             return done.stdout
@@ -285,7 +285,7 @@ class Nftables:
         return error("%s %s: %s%s" % (self._nft, what, said, advice))
 
     def _refused_parts(self, commands: str) -> str:
-        """Of what commands consist of, what the kernel refuses also where nothing else is in the way; and advice."""
+        """Return the parts of commands that the kernel refuses also if nothing else is in the way, and advice."""
         if not self._accepts(""):
             refused = ["nft_chain_nat"]
         else:
@@ -302,7 +302,7 @@ class Nftables:
         )
 
     def _accepts(self, rule: str) -> bool:
-        """Whether the kernel accepts a chain as ours with this rule; nothing is written."""
+        """Return whether the kernel accepts a chain as ours with this rule; nothing is written."""
         nft = NFT_FAMILY[self.family]
         trial = _TRIAL + (_TRIAL_RULE if rule else "")
         rule = rule.format(address=_ADDRESS[self.family])

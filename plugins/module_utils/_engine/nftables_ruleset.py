@@ -111,7 +111,7 @@ _PROTOCOLS = (*PORTS_PROTOCOLS, "icmp", "ipv6-icmp")
 
 
 def from_ruleset(ruleset: Ruleset, family: str) -> Table:
-    """The table that holds these rules.
+    """Return the table that holds these rules.
 
     Its set of exempt ranges holds what is exempt in the end: however deep ranges are within each other, it is one
     lookup. Where they are many, most packets need none: another set has the few networks around them. Each entry of
@@ -152,7 +152,7 @@ def from_ruleset(ruleset: Ruleset, family: str) -> Table:
 def _leak_rules(
     ruleset: Ruleset, family: str, entries: _Entries, others: t.Sequence[str], to_exempt: str
 ) -> t.Iterator[str]:
-    """The rules of the chain behind source NAT: what still has a hidden address there, nat did not see.
+    """Return the rules of the chain behind source NAT: nat did not see what still has a hidden address there.
 
     Nat decides about the first packet of a connection, and so does this chain. All rules but those that find a leak are
     without a counter: each packet of the node meets them.
@@ -191,7 +191,7 @@ def _uncounted(rule: str) -> str:
 
 
 def _outline(exempt: intervals.Spans, family: str) -> intervals.Spans:
-    """Few networks around the exempt ranges; none where there are too few ranges, or where it would keep little out."""
+    """Return few networks around the exempt ranges; None if there are too few ranges, or it would keep little out."""
     if len(exempt) < _MANY:
         return ()
     outline = intervals.outline(exempt, 1 << (BITS[family] - _OUTLINE_LENGTH[family]))
@@ -212,7 +212,7 @@ class _Entries:
         ]
 
     def _conditions(self, kind: str, number: int, decision: Decision) -> t.List[str]:
-        """What matches the packets of an entry: each of these, with a space at the end of what is not empty."""
+        """Return alternatives that match the packets of an entry, each with a space at its end unless it is empty."""
         match = decision.match
         addresses = ""
         for name, end, networks in (("sources", "saddr", match.sources), ("destinations", "daddr", match.destinations)):
@@ -241,7 +241,7 @@ class _Entries:
         return full
 
     def rules(self, exempt: str, only_exempt: bool = False, leak: str = "") -> t.Iterator[str]:
-        """The entries of C(rules), in order.
+        """Return the entries of C(rules), in order.
 
         :param exempt: the verdict on exempt traffic.
         :param only_exempt: whether everything else is left to the other chain.
@@ -258,7 +258,7 @@ class _Entries:
                     yield _rule(matches.strip(), exempt if decision.action == EXEMPT else "return", comment)
 
     def masqueraded(self, matches: str, address: t.Optional[AddressRange] = None, comment: str = "") -> t.Iterator[str]:
-        """What masquerades packets that match.
+        """Return the rules that masquerade packets that match.
 
         :param address: instead of that of the interface, and of those of C(snat).
         :param comment: instead of the usual ones.
@@ -282,7 +282,7 @@ def _asks_for(matches: str, protocol: str) -> bool:
 
 
 def _skipped(ruleset: Ruleset, scope: Match, family: str) -> t.Iterator[str]:
-    """What matches the traffic that the decisions leave out."""
+    """Return conditions, any of which matches traffic outside the policy's scope."""
     for decision in ruleset.decisions:
         for name in decision.match.interfaces if decision.action == SKIP else ():
             yield "oifname " + _interface(name)
@@ -329,7 +329,7 @@ def _masquerade(rule: Masquerade, address: t.Optional[AddressRange]) -> t.Tuple[
 
 
 def to_ruleset(table: Table) -> t.Optional[Ruleset]:
-    """The rules that a table holds; none where they are not of our shape."""
+    """Return the rules that a table holds; None if they are not of our shape."""
     try:
         ruleset = _Reader(table).ruleset()
     except (ConfigError, KeyError, ValueError, OverflowError):
@@ -347,7 +347,7 @@ class _Reader:
         self._version = VERSION[table.family]
 
     def ruleset(self) -> Ruleset:
-        """The rules.
+        """Return the rules.
 
         :raises ConfigError, KeyError, ValueError: they are not of our shape.
         """
@@ -389,14 +389,14 @@ class _Reader:
         )
 
     def _leaks(self) -> str:
-        """What is done with packets that nat does not see."""
+        """Return what is done with packets that nat does not see."""
         rules = [bare(rule) for rule in self._table.rules(LEAKS) or ()]
         if not any(re.match(_NARROWED, rule) for rule in rules):
             return IGNORE
         return DROP if any(rule.endswith("drop") and not re.match(_MISSING, rule) for rule in rules) else COUNT
 
     def _missing(self) -> t.Iterator[AddressRange]:
-        """The fixed addresses with which nothing leaves."""
+        """Return the fixed addresses with which nothing leaves."""
         for rule in self._table.rules(LEAKS) or ():
             found = re.match(_MISSING, bare(rule))
             if found:
@@ -407,7 +407,7 @@ class _Reader:
         return tuple(intervals.networks(self._sets[name], self._version))
 
     def _leading(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
-        """The entries of C(rules)."""
+        """Return the entries of C(rules)."""
         for written in _by_comment(rules, _ENTRY):
             # What gives some packets an address of C(snat), or ports, comes before what is for all of them.
             lines = [line for line in written if "@snat_" not in line and not _has_ports(line)]
@@ -425,7 +425,7 @@ class _Reader:
                 yield Decision(SKIP, self._match(lines))
 
     def _exempts(self, line: str) -> bool:
-        """Whether an entry that ends with a verdict exempts; the other chain says so where there is one."""
+        """Return whether an entry that ends with a verdict exempts; the other chain says so where there is one."""
         verdict = _verdict(line)
         enforcer = self._table.rules(ENFORCER)
         if enforcer is None:
@@ -453,12 +453,12 @@ class _Reader:
         return Match(sources, destinations, tuple(interfaces), tuple(services))
 
     def _translations(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
-        """The entries of C(snat)."""
+        """Return the entries of C(snat)."""
         for lines in _by_comment(rules, _TRANSLATED):
             yield Decision(MASQUERADE, self._match(lines[-1:]), _read_address(_verdict(lines[-1])))
 
     def _translations_of_entries(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
-        """The same where no rule masquerades everything else: entries of C(rules) that masquerade begin with them."""
+        """Return the same if no rule masquerades everything else: entries of C(rules) begin with them."""
         for written in _by_comment(rules, _ENTRY):
             lines = [line for line in written if not _has_ports(line)]
             last = next((line for line in lines if _verdict(line).startswith("masquerade")), None)
@@ -469,7 +469,7 @@ class _Reader:
                 return
 
     def _ways_of_entries(self, written: t.Sequence[str]) -> t.Tuple[Masquerade, ...]:
-        """How to masquerade, where no rule masquerades everything else."""
+        """Return how to masquerade if no rule masquerades everything else."""
         found: t.Dict[Masquerade, None] = {}
         for rule in map(bare, written):
             if re.search(r"\b(?:masquerade|snat to [0-9a-f\[])", rule):
@@ -489,19 +489,19 @@ class _Reader:
 
 
 def _by_comment(rules: t.Iterable[str], comment: str) -> t.Iterator[t.List[str]]:
-    """The rules of each entry of C(rules) or C(snat): those that have the same comment."""
+    """Return the rules of each entry of C(rules) or C(snat): those that have the same comment."""
     for _comment, group in itertools.groupby(rules, lambda rule: t.cast(t.Any, re.search(comment, rule)).group()):
         yield [bare(rule) for rule in group]
 
 
 def _verdict(line: str) -> str:
-    """The end of a rule: what it does."""
+    """Return the end of a rule: what it does."""
     found = re.search(r"(?:masquerade|snat to|return\Z|accept\Z)", line)
     return line[found.start() :] if found else line
 
 
 def _has_ports(line: str) -> bool:
-    """Whether a rule masquerades with some ports only."""
+    """Return whether a rule masquerades with some ports only."""
     found = re.match(_MASQUERADE, _verdict(line))
     return found is not None and bool(found.group("ports") or found.group("snat_ports"))
 
@@ -522,7 +522,10 @@ def _read_interfaces(rule: str) -> t.Iterator[str]:
 
 
 def _read_masquerade(rule: str) -> Masquerade:
-    """:raises ValueError: it is not a rule that masquerades."""
+    """Parse a rule that masquerades.
+
+    :raises ValueError: it is not such a rule.
+    """
     found = re.match(_MASQUERADE, rule)
     if found is None:
         raise ValueError(rule)

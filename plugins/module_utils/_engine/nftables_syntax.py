@@ -113,7 +113,7 @@ class Table(t.NamedTuple):
     #: what must not be there: headers of blocks and lines that we would not write
     foreign: t.Tuple[str, ...] = ()
     has_old_set: bool = False
-    #: of the set of sources; none where it is not there
+    #: of the set of sources; None if it is not there
     sources: t.Optional[t.Tuple[Span, ...]] = None
     #: further sets with their elements, by name
     more: t.Tuple[t.Tuple[str, t.Tuple[Span, ...]], ...] = ()
@@ -121,7 +121,7 @@ class Table(t.NamedTuple):
     priority: int = _SRCNAT
 
     def rules(self, chain: str) -> t.Optional[t.Tuple[str, ...]]:
-        """The rules of one of our chains; none where it is not there."""
+        """Return the rules of one of our chains; None if there is no such chain."""
         return dict(self.chains).get(chain)
 
     @property
@@ -139,7 +139,7 @@ class Table(t.NamedTuple):
         return self.sources is not None or bool(self.more) or any(re.match(_NARROWING, rule) for rule in rules)
 
     def asking_others(self, names: t.Collection[str]) -> Table:
-        """The table whose rules ask sets of interim names in place of these."""
+        """Return the table whose rules ask sets of interim names in place of these."""
         pattern = re.compile(r"@(%s)(?= )" % "|".join(map(re.escape, names)))
         chains = tuple(
             (chain, tuple(pattern.sub(r"@\1" + INTERIM, rule) for rule in rules)) for chain, rules in self.chains
@@ -153,16 +153,16 @@ class Table(t.NamedTuple):
         return self._replace(chains=tuple(chains))
 
     def nat_differs(self, other: Table) -> bool:
-        """Whether nat decides otherwise in another table."""
+        """Return whether nat decides otherwise in another table."""
         nat = [one._replace(chains=tuple(chain for chain in one.chains if chain[0] != LEAKS)) for one in (self, other)]
         return nat[0].sets != nat[1].sets or not nat[0].same_rules(nat[1])
 
     def same_rules(self, other: Table) -> bool:
-        """Whether the chains mean the same; comments and counters do not matter."""
+        """Return whether the chains mean the same; comments and counters do not matter."""
         return self.priority == other.priority and _bare_chains(self) == _bare_chains(other)
 
     def means(self, other: Table) -> bool:
-        """Whether no packet can tell the two apart, and nothing foreign is in either."""
+        """Return whether no packet can tell the two apart, and nothing foreign is in either."""
         return (
             self.has_set
             and other.has_set
@@ -177,7 +177,7 @@ class Table(t.NamedTuple):
 
 
 def bare(rule: str) -> str:
-    """A rule without its comment and its counter."""
+    """Return a rule without its comment and its counter."""
     return re.sub(_COUNTER, "", re.sub(_ANNOTATION, "", rule)).strip()
 
 
@@ -186,7 +186,7 @@ def _bare_chains(table: Table) -> t.Dict[str, t.List[str]]:
 
 
 def _declared(name: str, family: str) -> t.Optional[t.Tuple[str, ...]]:
-    """How a set of ours is declared, besides auto-merge; none where the name is not one of ours."""
+    """Return how a set of ours is declared, besides auto-merge; None if the name is not one of ours."""
     if name == OLD_SET:
         return ("type %s" % _TYPES[family], "flags interval")
     numbered = re.match(_NUMBERED, name)
@@ -198,7 +198,7 @@ def _declared(name: str, family: str) -> t.Optional[t.Tuple[str, ...]]:
 
 
 def snat_to(addresses: str, ports: str) -> str:
-    """The verdict that gives packets other source addresses and, where there are any, ports."""
+    """Return the verdict that gives packets other source addresses and, if there are any, ports."""
     if not ports:
         return "snat to " + addresses
     if ":" in addresses:
@@ -207,18 +207,18 @@ def snat_to(addresses: str, ports: str) -> str:
 
 
 def _as_range(found: t.Any) -> str:
-    """First and last address in place of the prefix that nft prints, and does not always read again."""
+    """Return first and last address in place of the prefix that nft prints, and does not always read again."""
     network = ipaddress.ip_network(found.group(1))
     return snat_to("%s-%s" % (network[0], network[-1]), found.group(2) or "")
 
 
 def readable(listed: str) -> str:
-    """What C(nft list table) printed, as nft reads it."""
+    """Turn what C(nft list table) printed into what nft reads."""
     return re.sub(_PREFIXED, _as_range, listed)
 
 
 def render_span(span: Span, family: str) -> str:
-    """One span as an element: a network where it is one, else first and last address."""
+    """Return one span as an element: a network if it is one, else first and last address."""
     size = span[1] - span[0] + 1
     first = _address(span[0], family)
     if size & (size - 1) == 0 and span[0] % size == 0:
@@ -232,7 +232,10 @@ def _address(number: int, family: str) -> str:
 
 
 def _read_span(element: str, family: str) -> Span:
-    """:raises ValueError, OSError: it is not a plain element of an interval set."""
+    """Parse a plain element of an interval set.
+
+    :raises ValueError, OSError: it is not one.
+    """
     kind = _ADDRESS_FAMILY[family]
     first, dash, last = element.partition("-")
     address, slash, length = first.partition("/")
@@ -248,7 +251,7 @@ def _read_ports(element: str) -> Span:
 
 
 def is_torn(listed: str) -> bool:
-    """Whether what C(nft list table) printed cannot be a table: a part comes twice, or the end is missing.
+    """Return whether what C(nft list table) printed cannot be a table: a part comes twice, or the end is missing.
 
     nft 1.1.3 prints parts again, without their content, and reports success, if the ruleset changes while it reads.
     """
@@ -257,7 +260,7 @@ def is_torn(listed: str) -> bool:
 
 
 def parse(text: str, family: str) -> Table:
-    """What C(nft -n -s list table) has printed. Never fails: what is not understood is foreign."""
+    """Parse what C(nft -n -s list table) has printed. Never fail: what is not understood is foreign."""
     sets: t.Dict[str, t.List[Span]] = {}
     chains: t.List[t.Tuple[str, t.Tuple[str, ...]]] = []
     foreign: t.List[str] = []
@@ -292,19 +295,19 @@ def parse(text: str, family: str) -> Table:
 
 
 def _hook(name: str, table: Table) -> str:
-    """The line that hooks a chain of ours."""
+    """Return the line that hooks a chain of ours."""
     number = table.priority if name == CHAIN else _ALLOWED[name][0]
     priority = "srcnat" if number == _SRCNAT else str(number)
     return "type %s hook postrouting priority %s; policy accept;" % (_kind(name), priority)
 
 
 def _kind(name: str) -> str:
-    """The type of a base chain of ours. In one of type filter there are packets without a connection."""
+    """Return the type of a base chain of ours. In one of type filter there are packets without a connection."""
     return "filter" if name == LEAKS else "nat"
 
 
 def _read_priority(name: str, lines: t.Sequence[str]) -> int:
-    """The priority in the line that hooks a chain; one that no chain has where it is not such a line."""
+    """Read the priority in the line that hooks a chain; another line gives one that no chain has."""
     found = re.match(_HOOK % _kind(name), lines[0]) if lines else None
     if found is None:
         return _NO_PRIORITY
@@ -312,7 +315,7 @@ def _read_priority(name: str, lines: t.Sequence[str]) -> int:
 
 
 def _blocks(text: str) -> t.Iterator[t.Tuple[str, t.List[str]]]:
-    """Headers and lines of the blocks of a table, names instead of numbers, elements on one line.
+    """Return headers and lines of the blocks of a table, names instead of numbers, elements on one line.
 
     What stands outside of any block comes under an empty header.
     """
@@ -352,7 +355,7 @@ def _elements(line: str) -> t.List[str]:
 
 
 def listing(text: str, family: str) -> t.Tuple[str, ...]:
-    """A printed table for people: one element a line, and names where nft printed numbers."""
+    """Return a printed table for people: one element a line, and names instead of numbers."""
     lines = ["table %s %s {" % (NFT_FAMILY[family], TABLE)]
     for header, block in _blocks(text):
         lines += [_INDENT + header + " {"] if header else []
@@ -368,7 +371,7 @@ def listing(text: str, family: str) -> t.Tuple[str, ...]:
 
 
 def render(table: Table) -> str:
-    """The whole table, as nft reads it."""
+    """Return the whole table, as nft reads it."""
     lines = ["table %s %s {" % (NFT_FAMILY[table.family], TABLE)]
     for name, spans in table.sets.items():
         lines += ["set %s {" % name, *t.cast(t.Any, _declared(name, table.family)), "auto-merge"]
@@ -384,12 +387,12 @@ def _rendered_spans(name: str, spans: t.Sequence[Span], family: str) -> str:
 
 
 def render_element(name: str, span: Span, family: str) -> str:
-    """One span as an element of a set of ours."""
+    """Return one span as an element of a set of ours."""
     return str(PortRange(*span)) if name.endswith("_ports") else render_span(span, family)
 
 
 def change_set(table: Table, name: str, there: bool = False, called: str = "") -> t.List[str]:
-    """Commands that give a set its elements. The set itself stays where it is ``there``.
+    """Return commands that give a set its elements. The set itself stays where it is ``there``.
 
     :param called: the name in place of its own.
     """
@@ -403,17 +406,17 @@ def change_set(table: Table, name: str, there: bool = False, called: str = "") -
 
 
 def created_sets(commands: str) -> t.List[str]:
-    """The names of the sets that commands create."""
+    """Return the names of the sets that commands create."""
     return re.findall(_CREATED, commands)
 
 
 def delete_set(family: str, name: str) -> str:
-    """The command that deletes a set of our table."""
+    """Return the command that deletes a set of our table."""
     return "delete set %s %s %s" % (NFT_FAMILY[family], TABLE, name)
 
 
 def change_chains(before: Table, after: Table, names: t.Iterable[str] = ()) -> t.List[str]:
-    """Commands that give the chains their rules; a chain that is there stays hooked all the time.
+    """Return commands that give the chains their rules; a chain that is there stays hooked all the time.
 
     :param names: of the chains; empty: all of them.
     """

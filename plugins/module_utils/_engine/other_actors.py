@@ -29,7 +29,7 @@ _DROPS = "; its policy drops traffic that they do not translate or accept"
 
 
 def find_other_actors(node: Node, families: t.Iterable[str]) -> t.List[str]:
-    """Such chains, a sentence each. What cannot be read is left out: other steps report that."""
+    """Find such chains, one sentence each. What cannot be read is left out: other steps report that."""
     found: t.Dict[str, None] = {}
     for family in families:
         for variant, jumps in ((NFT, _nft_jumps), (LEGACY, _legacy_jumps)):
@@ -56,13 +56,13 @@ def find_other_actors(node: Node, families: t.Iterable[str]) -> t.List[str]:
 
 
 def _nft_jumps(_node: Node, family: str) -> t.List[str]:
-    """Chains that POSTROUTING of iptables-nft jumps to; the kernel reads no other chain for this."""
+    """Return chains that POSTROUTING of iptables-nft jumps to; the kernel reads no other chain for this."""
     rules = NftNat(family).rules("POSTROUTING") or []
     return [shown(rule.words[-1]) for rule in rules if rule.words[-2:-1] in (("-j",), ("-g",))]
 
 
 def _legacy_jumps(node: Node, family: str) -> t.List[str]:
-    """Chains that POSTROUTING of iptables-legacy jumps to. A table that does not exist is not asked for."""
+    """Return chains that POSTROUTING of iptables-legacy jumps to. A table that does not exist is not asked for."""
     exists = IPTABLES_TABLE in iptables_tool.legacy_tables(family)
     tool = iptables_tool.find(node, LEGACY, family) if exists else None
     if tool is None:

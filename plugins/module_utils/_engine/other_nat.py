@@ -72,7 +72,7 @@ def _needs_mark(mark: str, inverted: bool) -> bool:
 
 
 def remarks(rules: t.Iterable[OtherRule], exemption: str) -> t.Iterator[str]:
-    """What rules in the same POSTROUTING as the jump do to managed traffic.
+    """Return what rules in the same POSTROUTING as the jump do to managed traffic.
 
     :param exemption: with C(return), exempt traffic goes on to the rules after the jump.
     """

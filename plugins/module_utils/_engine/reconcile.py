@@ -77,7 +77,7 @@ class Result(t.NamedTuple):
         return [change for change in self.changes if change.backend == self.backend and change.plan.view.rules]
 
     def counters(self, planned: bool = False) -> t.Dict[str, Counters]:
-        """What the managed rules have counted, by family.
+        """Return what the managed rules have counted, by family.
 
         :param planned: nothing was written; rules that do not exist are not queried, which would create a legacy table.
         :raises NodeError: they cannot be read.
@@ -255,7 +255,7 @@ class _Run:
             self._compared.append(Compared(family, found, any(each.moved for each in former)))
 
     def result(self, lock_problem: str) -> Result:
-        """All of it; the one place where notes come together."""
+        """Return all of it; the one place where notes come together."""
         tool = self._chosen.tool(self._node, IPV4)
         notes = list(self._config.notes)
         notes += self._chosen.notes(self._config.exemption) if self._families else []

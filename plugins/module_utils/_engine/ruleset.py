@@ -71,9 +71,9 @@ class Decision(t.NamedTuple):
 
     action: str
     match: Match = Match()
-    #: with which MASQUERADE replaces the source; none: that of the interface
+    #: with which MASQUERADE replaces the source; None: that of the interface
     address: t.Optional[AddressRange] = None
-    #: how MASQUERADE is carried out; none: as the ruleset says
+    #: how MASQUERADE is carried out; None: as the ruleset says
     how: t.Optional[t.Tuple[Masquerade, ...]] = None
 
 
@@ -202,7 +202,7 @@ class Ruleset(t.NamedTuple):
         return tuple(one for decision in decisions for one in (*self.translated(decision), decision))
 
     def translated(self, decision: Decision) -> t.Iterator[Decision]:
-        """The parts of what a decision masquerades that get a fixed address."""
+        """Return the parts of what a decision masquerades that get a fixed address."""
         if decision.action != MASQUERADE or decision.address is not None:
             return
         for translation in self.translations:
@@ -289,11 +289,11 @@ class Ruleset(t.NamedTuple):
                         )
 
     def ways(self, decision: Decision) -> t.Tuple[Masquerade, ...]:
-        """How a decision to masquerade is carried out."""
+        """Return how a decision to masquerade is carried out."""
         return self.masquerade if decision.how is None else decision.how
 
     def means(self, other: t.Optional[Ruleset]) -> bool:
-        """Whether no packet can tell the two apart."""
+        """Return whether no packet can tell the two apart."""
         return other is not None and (
             self == other
             or (
@@ -306,7 +306,7 @@ class Ruleset(t.NamedTuple):
 
 
 def service_number(protocol: str, port: int, family: str) -> int:
-    """A protocol and port in the way in which services count.
+    """Return a protocol and port in the way in which services count.
 
     :param protocol: a name; C(icmp) is ICMPv6 in IPv6.
     """
@@ -316,12 +316,12 @@ def service_number(protocol: str, port: int, family: str) -> int:
 
 
 def _everything(networks: t.Sequence[Network]) -> Network:
-    """All addresses of the family of some networks."""
+    """Return all addresses of the family of some networks."""
     return EVERYTHING[IPV4 if networks[0].version == 4 else IPV6]
 
 
 def _singly(match: Match) -> t.Iterator[t.Tuple[t.Any, ...]]:
-    """Each destination, source, interface and service of a match."""
+    """Return each destination, source, interface and service of a match."""
     for source, interface, service, network in itertools.product(
         match.sources or (None,), match.interfaces or (None,), match.services or (None,), match.destinations or (None,)
     ):
@@ -329,7 +329,7 @@ def _singly(match: Match) -> t.Iterator[t.Tuple[t.Any, ...]]:
 
 
 def _both(one: Match, other: Match) -> t.Optional[Match]:
-    """What two matches have in common, of which the second one has sources and interfaces; none: nothing."""
+    """Intersect two matches; the second one has only sources and interfaces. Return None if they are disjoint."""
     sources = _common(one.sources, other.sources, _narrower_network)
     interfaces = _common(one.interfaces, other.interfaces, _narrower_interface)
     return None if sources is None or interfaces is None else one._replace(sources=sources, interfaces=interfaces)
@@ -338,7 +338,7 @@ def _both(one: Match, other: Match) -> t.Optional[Match]:
 def _common(
     one: t.Tuple[t.Any, ...], other: t.Tuple[t.Any, ...], narrower: t.Callable[[t.Any, t.Any], t.Any]
 ) -> t.Optional[t.Tuple[t.Any, ...]]:
-    """What is in both of two lists, of which an empty one has everything; none: nothing is."""
+    """Intersect two lists; empty means all. Return None if they are disjoint."""
     if not one or not other:
         return one or other
     found = (narrower(mine, theirs) for mine, theirs in itertools.product(one, other))
@@ -351,7 +351,7 @@ def _narrower_network(one: Network, other: Network) -> t.Optional[Network]:
 
 
 def _narrower_interface(one: str, other: str) -> t.Optional[str]:
-    """Of two names, or beginnings of names, the one that means interfaces of both."""
+    """Return that of two names, or beginnings of names, which means interfaces of both."""
     for narrow, wide in ((one, other), (other, one)):
         if narrow == wide or (wide.endswith("+") and narrow.rstrip("+").startswith(wide[:-1])):
             return narrow
@@ -359,12 +359,12 @@ def _narrower_interface(one: str, other: str) -> t.Optional[str]:
 
 
 def matches_interface(pattern: str, name: str) -> bool:
-    """Whether a name of :class:`Match` means an interface."""
+    """Return whether a name of :class:`Match` means an interface."""
     return name.startswith(pattern[:-1]) if pattern.endswith("+") else name == pattern
 
 
 def _same_effect(one: Ruleset, other: Ruleset) -> bool:
-    """Whether the decisions of both do the same to all packets. Where it would take too long to know, they do not."""
+    """Return whether the decisions of both do the same to all packets. False if it would take too long to know."""
     effects = [_Effects(one), _Effects(other)]
     matches = [decision.match for each in effects for decision in each.decisions]
     # Sources and services are divided wherever any of them begins or ends. Of interfaces there are those with a name,
@@ -406,7 +406,7 @@ class _Effects:
         self._kept: t.Dict[t.Any, t.Dict[_Effect, Spans]] = {}
 
     def service_spans(self) -> t.Iterator[t.Tuple[int, int]]:
-        """Where services begin and end."""
+        """Return where services begin and end."""
         for each in self._services:
             yield from each
         if any(rule.protocol for ways in self._ways for rule in ways) or any(self._services):
@@ -414,7 +414,7 @@ class _Effects:
                 yield number << 16, number << 16 | 0xFFFF
 
     def of(self, address: int, name: str, service: int) -> t.Dict[_Effect, Spans]:
-        """Destinations by what is done; those of which nothing is done are left out."""
+        """Return destinations by what is done; those with which nothing is done are left out."""
         protocol = _PROTOCOLS.get(service >> 16)
         found = tuple(
             number
@@ -442,7 +442,7 @@ class _Effects:
         return {effect: there for effect, there in effects.items() if effect and there}
 
     def _effect(self, number: int, protocol: t.Optional[str]) -> _Effect:
-        """How packets of a protocol are masqueraded."""
+        """Return how packets of a protocol are masqueraded."""
         ways = [way._replace(protocol=None) for way in self._ways[number] if way.protocol in (None, protocol)]
         if ways and all(way.share is not None for way in ways):
             # By chance a packet goes on to the next decision, which no ruleset that is wanted says.
@@ -451,7 +451,7 @@ class _Effects:
 
 
 def exempt_in_the_end(ruleset: Ruleset) -> t.Tuple[Network, ...]:
-    """The exempt destinations, without what is masqueraded although an exempt range contains it.
+    """Return the exempt destinations, without what is masqueraded although an exempt range contains it.
 
     Entries of C(rules) are not considered.
     """
@@ -467,7 +467,7 @@ def exempt_spans(decisions: t.Sequence[Decision]) -> Spans:
 
 
 def _all_or_some(decision: Decision) -> Spans:
-    """The destinations of a decision; a network that has all addresses is the same as none."""
+    """Return the destinations of a decision; a network of all addresses is the same as no destination."""
     if any(network.prefixlen == 0 for network in decision.match.destinations):
         decision = decision._replace(match=decision.match._replace(destinations=()))
     return _destinations(decision)
@@ -479,7 +479,7 @@ def _destinations(decision: Decision) -> Spans:
 
 
 def guards(verdict: str, family: str) -> t.Tuple[Guard, ...]:
-    """What exempt traffic with this verdict must not include, because it is answered only if it leaves as the node.
+    """Return the guards of a verdict: exempt traffic that is answered only if it leaves as the node.
 
     Marks: Services and host ports, and pods that reach themselves through one. Loopback: host ports on 127.0.0.1, which
     the kubelet masquerades by source. DNAT: kube-proxy in nftables mode and portmap recognise pods that reach
@@ -500,7 +500,7 @@ def guards_of(verdict: str, family: str, every: t.Sequence[Decision]) -> t.Tuple
 
 
 def from_config(config: Config, family: str, random_fully: bool = True) -> Ruleset:
-    """The rules that ``config`` asks for in one family.
+    """Return the rules that ``config`` asks for in one family.
 
     :param random_fully: whether the node's tools know fully random source ports (iptables 1.6.2 and later).
     """
@@ -536,7 +536,7 @@ def from_config(config: Config, family: str, random_fully: bool = True) -> Rules
 
 
 def _missing(config: Config, family: str, decisions: t.Sequence[Decision]) -> t.Iterator[AddressRange]:
-    """The addresses of entries that are marked, as far as decisions lead to them."""
+    """Return the addresses of entries that are marked, as far as decisions lead to them."""
     if any(map(_is_translated, decisions)):
         version = EVERYTHING[family].version
         yield from (entry.address for entry in config.snat if entry.dropped and entry.address.version == version)
@@ -545,7 +545,7 @@ def _missing(config: Config, family: str, decisions: t.Sequence[Decision]) -> t.
 
 
 def _leading(config: Config, family: str) -> t.Iterator[Decision]:
-    """The entries of C(rules) that are about a family."""
+    """Return the entries of C(rules) that are about a family."""
     for rule in config.rules:
         sources, destinations = _one_family(rule.sources, family), _one_family(rule.destinations, family)
         other = rule.address is not None and rule.address.version != EVERYTHING[family].version
@@ -569,7 +569,7 @@ def _is_about_everything(decision: Decision) -> bool:
 
 
 def _one_family(networks: t.Sequence[Network], family: str) -> t.Optional[t.Tuple[Network, ...]]:
-    """Those of networks that are of a family, nothing where they are all of it; none where none of them is."""
+    """Return the networks of a family: empty if all are, None if none is."""
     found = _collapse(_of_family(networks, family))
     if networks and not found:
         return None
@@ -581,7 +581,7 @@ def _is_translated(decision: Decision) -> bool:
 
 
 def _translations(config: Config, family: str) -> t.Iterator[Decision]:
-    """The entries of C(snat) whose address is of a family."""
+    """Return the entries of C(snat) whose address is of a family."""
     for entry in config.snat:
         sources = _one_family(entry.source_cidrs, family)
         if entry.address.version == EVERYTHING[family].version and sources is not None:
@@ -590,7 +590,7 @@ def _translations(config: Config, family: str) -> t.Iterator[Decision]:
 
 
 def _decisions(config: Config, family: str, exempt: t.Sequence[Network]) -> t.Iterator[Decision]:
-    """What the flat options mean, in order: other interfaces, the ranges from the inside out, everything else."""
+    """Return what the flat options mean, in order: other interfaces, ranges from the inside out, everything else."""
     sources = _one_family(config.source_cidrs, family)
     if sources is None:
         return
@@ -609,7 +609,7 @@ def _of_family(networks: t.Iterable[Network], family: str) -> t.List[Network]:
 
 
 def from_rules(rules: t.Sequence[Rule]) -> t.Optional[Ruleset]:
-    """The ruleset that these rules are; none where they are not of our shape: such a chain is replaced.
+    """Return the ruleset of these rules; None if they are not of our shape: such a chain is replaced.
 
     Our shape is guards, then what is skipped, exempt (with one verdict) or masqueraded. Behind rules that masquerade
     everything there are only others that masquerade: no packet meets these, as where an entry of C(snat) without
@@ -682,7 +682,7 @@ def _takes_all(ways: t.Sequence[Masquerade]) -> bool:
 
 
 def _place(rule: Rule) -> t.Tuple[t.Any, ...]:
-    """What the rules of one place have in common: exempt ranges, or the ways to masquerade the same traffic."""
+    """Return what the rules of one place have in common: exempt ranges, or the ways to masquerade the same traffic."""
     if isinstance(rule, Guard):
         return Guard, None, None, None, None, None
     masqueraded = isinstance(rule, Masquerade)
@@ -691,7 +691,7 @@ def _place(rule: Rule) -> t.Tuple[t.Any, ...]:
 
 
 def _united(decisions: t.Sequence[Decision]) -> t.Iterator[Decision]:
-    """One decision for those that follow each other and differ in nothing but the destination."""
+    """Unite decisions that follow each other and differ in nothing but the destination."""
 
     def common(decision: Decision) -> t.Tuple[t.Any, ...]:
         everywhere = not decision.match.destinations

@@ -98,7 +98,7 @@ def _absent(params: Params, check: bool, node: Node) -> Done:
 
 
 def _preview_kubelets(options: Params) -> t.Tuple[t.Dict[str, t.Any], t.Tuple[str, ...]]:
-    """What the module kubelet_masquerade would do, and its warnings."""
+    """Return what the module kubelet_masquerade would do, and its warnings."""
     # Imported here: to load it takes time, and most callers do not ask.
     from .._kubelet.manage import manage_kubelets
     from .._kubelet.module_result import as_return as kubelet_return

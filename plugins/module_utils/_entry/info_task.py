@@ -38,7 +38,7 @@ def carry_out(params: Params, check: bool) -> Done:
 
 
 def _found(params: Params) -> t.Dict[str, t.Any]:
-    """The return values.
+    """Return the return values.
 
     :raises ConfigError: bad input.
     """
@@ -63,7 +63,7 @@ def _found(params: Params) -> t.Dict[str, t.Any]:
 
 
 def _reported(run: Runner, where: Paths, lock_timeout: int) -> t.Any:
-    """What the installed agent reports.
+    """Return what the installed agent reports.
 
     :raises NodeError: it cannot be started, or cannot report.
     """
@@ -96,7 +96,7 @@ def _both(key: Option, node: t.Any, config: t.Any) -> t.Dict[str, str]:
 
 
 def _entry(key: Option, entry: t.Any) -> str:
-    """One entry in the notation of the policy, or as it is written if it is invalid."""
+    """Return one entry in the notation of the policy, or as it is written if it is invalid."""
     try:
         return ", ".join(map(str, key.parse([entry])))
     except ConfigError:
@@ -104,7 +104,7 @@ def _entry(key: Option, entry: t.Any) -> str:
 
 
 def _shown(value: t.Any) -> str:
-    """A value for people, shortened."""
+    """Return a value for people, shortened."""
     if isinstance(value, (list, tuple)):
         left = len(value) - _SHOWN
         entries = [one if isinstance(one, str) else json.dumps(one) for one in value[:_SHOWN]]
@@ -115,9 +115,9 @@ def _shown(value: t.Any) -> str:
 
 
 def _pending(run: Runner, where: Paths, text: t.Optional[str], enabled: bool) -> t.List[str]:
-    """What an installation would do to files and units, a line each.
+    """Return what an installation would do to files and units, one line each.
 
-    :param text: of the config file; none leaves it alone.
+    :param text: of the config file; None leaves it alone.
     :raises NodeError: a file cannot be read, or systemd cannot be asked.
     """
     put = install.put_files(where, text, check=True)

@@ -25,7 +25,7 @@ class Step(t.NamedTuple):
     edits: t.Tuple[Edit, ...]
     #: whether its service is restarted
     restarts: bool
-    #: where it answers healthz; none where it does not
+    #: where it answers healthz; None if it does not
     url: t.Optional[str]
 
 
@@ -41,7 +41,7 @@ class Applied(t.NamedTuple):
     restart_needed: bool = False
 
     def plus(self, other: Applied) -> Applied:
-        """Both, one after the other."""
+        """Add another result behind this one."""
         return Applied(
             self.actions + other.actions,
             self.edits + other.edits,
@@ -64,7 +64,7 @@ class Updater:
         self._check = check
 
     def steps(self, edits: t.Sequence[Edit], pending: t.Sequence[Observation]) -> t.List[Step]:
-        """The edits by kubelet, those that only wait for a restart first.
+        """Return the edits by kubelet, those that only wait for a restart first.
 
         :raises ConfigError: a kubelet's configuration cannot be understood.
         :raises NodeError: a kubelet's configuration cannot be read.
@@ -99,7 +99,7 @@ class Updater:
                 )
 
     def _unverifiable(self, step: Step) -> str:
-        """Why a restart could not be verified; nothing if it could."""
+        """Return why a restart could not be verified; empty if it could."""
         unit = step.seen.unit
         if step.url is None:
             return "its healthz endpoint is disabled (port 0)"
@@ -142,7 +142,7 @@ class Updater:
             return self._undo(step, written, str(exc), disturbed)
 
     def _check_still_supported(self, step: Step) -> None:
-        """An upgrade may have replaced the binary meanwhile; the new one would not start with the flag."""
+        """Check that the binary still supports the flag: an upgrade may have replaced it meanwhile."""
         if not any(edit.sets for edit in step.edits):
             return
         answer = probe(step.seen.kubelet.program(), self._host.run, self._options.probe_timeout)

@@ -27,7 +27,7 @@ class Decision(t.NamedTuple):
 
 
 def decide(policy: str, seen: Observation) -> Decision:
-    """The whole table, for one kubelet. C(report) decides as C(auto) does."""
+    """Decide about one kubelet: the whole table. C(report) decides as C(auto) does."""
     if seen.probe.supported is None:
         return _decide_unknown(policy, seen)
     if not seen.probe.supported:
@@ -102,7 +102,7 @@ def _decide_set(policy: str, seen: Observation) -> Decision:
 def decide_node(
     policy: str, decisions: t.Sequence[Decision], cri_dockerd: bool, strays: t.Sequence[int], wanted: str, named: bool
 ) -> Decision:
-    """One decision for the node: the gravest of its kubelets', or what there is to say without any.
+    """Decide for the node: the gravest of its kubelets' decisions, or what there is to say without any.
 
     :param cri_dockerd: whether cri-dockerd runs kubenet.
     :param strays: kubelets that run; asked for where no service was found.
@@ -127,7 +127,7 @@ def decide_node(
 
 
 def may_masquerade(seen: Observation, decision: Decision) -> bool:
-    """Whether a kubelet may write kubenet's rule again after the decision was carried out."""
+    """Return whether a kubelet may write kubenet's rule again after the decision was carried out."""
     if decision.name == "unknown":
         return True
     if decision.action == "remove":

@@ -166,7 +166,7 @@ def find_kubelets(
     distribution: str = "auto",
     named: t.Optional[EnvironmentEditor] = None,
 ) -> t.List[Kubelet]:
-    """The kubelets that this node is meant to run; stopped and disabled ones only where there is no other.
+    """Return the kubelets that this node is meant to run; stopped and disabled ones only if there is no other.
 
     :param unit: look at this service only.
     :param binary: ask this program, not the one that the unit starts.
@@ -181,14 +181,14 @@ def find_kubelets(
 
 
 def _runs_kubelet(unit: Unit) -> bool:
-    """k3s servers without an agent and k0s controllers without a worker run no kubelet."""
+    """Return whether a service runs a kubelet: k3s servers without agent and k0s controllers without worker do not."""
     if unit.name == "k0scontroller":
         return any(word.startswith(("--enable-worker", "--single")) for word in unit.argv)
     return not any(word in ("--disable-agent", "--disable-agent=true") for word in unit.argv)
 
 
 def _kind(unit: Unit, distribution: str, chosen: bool) -> str:
-    """What to take a unit for; empty where the unit itself has to tell.
+    """Return what to take a unit for; empty if the unit itself has to tell.
 
     :param chosen: whether the operator named the unit.
     """

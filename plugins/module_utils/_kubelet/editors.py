@@ -18,19 +18,19 @@ from .words import NEWLINE, Word, chars_of, split_words
 
 
 class Editor(t.Protocol):
-    """What every editor can do. A file is its text, or none where there is no file."""
+    """What every editor can do. A file is its text, or None if there is no file."""
 
     #: the file
     path: str
 
     def words(self, text: t.Optional[str]) -> t.List[str]:
-        """The arguments that the file gives to the kubelet.
+        """Return the arguments that the file gives to the kubelet.
 
         :raises ConfigError: the file cannot be understood with certainty.
         """
 
     def with_value(self, text: t.Optional[str], value: t.Optional[str]) -> t.Optional[str]:
-        """The file with the flag once, with this value; with none, the file without the flag.
+        """Return the file with the flag once, with this value; with None, the file without the flag.
 
         Everything else stays as it is, byte for byte. None means that the file has no purpose left.
 
@@ -113,7 +113,7 @@ class EnvironmentEditor:
         return changes
 
     def _cut(self, words: t.Sequence[Word], one: Occurrence, leads: bool) -> t.Tuple[int, int]:
-        """The stretch of text to take out for one flag: its words, and the blanks that would be left over.
+        """Return the stretch of text to take out for one flag: its words, and the blanks that would be left over.
 
         :param leads: whether no word that stays comes before it.
         """
@@ -203,7 +203,7 @@ class LinesEditor:
         return after
 
     def _lines(self, text: str) -> t.List[t.Tuple[str, t.List[str]]]:
-        """Each line and its arguments."""
+        """Return each line and its arguments."""
         found = []
         for number, line in enumerate(text.splitlines(keepends=True), 1):
             words: t.List[str] = []
@@ -214,7 +214,7 @@ class LinesEditor:
         return found
 
     def _with_flag(self, lines: t.Sequence[t.Tuple[str, t.Sequence[str]]]) -> t.List[t.Tuple[int, str]]:
-        """The lines that set the flag, counted from 0, and its value there."""
+        """Return the lines that set the flag, counted from 0, and its value there."""
         with_flag = []
         for position, (_line, words) in enumerate(lines):
             where = "%s, line %d" % (self.path, position + 1)

@@ -31,7 +31,7 @@ class Assignment(t.NamedTuple):
 
 
 def is_variable_name(name: str) -> bool:
-    """Whether systemd takes this for the name of a variable."""
+    """Return whether systemd takes this for the name of a variable."""
     return _NAME.match(name) is not None
 
 
@@ -71,11 +71,11 @@ class _Reader:
         self._inside = 0
         #: number of the quoted or bare stretch of the value, and where its last escape began
         self._stretch = self._opened = 0
-        #: how many characters of the value come before the blanks at its end; none while there are none
+        #: how many characters of the value come before the blanks at its end; None while there are none
         self._blanks_from: t.Optional[int] = None
 
     def read(self) -> t.List[Assignment]:
-        """All assignments, in order.
+        """Return all assignments, in order.
 
         :raises ConfigError: the text ends inside quotes.
         """

@@ -38,12 +38,12 @@ class Occurrence(t.NamedTuple):
 
 
 def argument(value: str) -> str:
-    """The one word that sets the flag."""
+    """Return the one word that sets the flag."""
     return "--%s=%s" % (FLAG, value)
 
 
 def flag_name(word: str) -> str:
-    """The name of the flag that a word sets, in the kubelet's spelling; empty where the word is no flag.
+    """Return the name of the flag that a word sets, in the kubelet's spelling; empty if the word is no flag.
 
     pflag takes underscores for dashes (k8s.io/component-base, WordSepNormalizeFunc).
     """
@@ -53,7 +53,7 @@ def flag_name(word: str) -> str:
 
 
 def find_flag(words: t.Sequence[str], name: str = FLAG, where: str = "the arguments") -> t.List[Occurrence]:
-    """Every appearance of a flag that takes a value, as C(--flag=value) or C(--flag value).
+    """Find every appearance of a flag that takes a value, as C(--flag=value) or C(--flag value).
 
     :param where: what the words are, for the message.
     :raises ConfigError: the flag has no value.
@@ -78,13 +78,13 @@ def find_flag(words: t.Sequence[str], name: str = FLAG, where: str = "the argume
 
 
 def without(words: t.Sequence[str], occurrences: t.Sequence[Occurrence]) -> t.List[str]:
-    """The words that do not belong to these appearances of a flag."""
+    """Return the words that do not belong to these appearances of a flag."""
     gone = {position for one in occurrences for position in range(one.first, one.last + 1)}
     return [word for position, word in enumerate(words) if position not in gone]
 
 
 def last_value(words: t.Sequence[str], name: str) -> t.Optional[str]:
-    """The value of a flag that counts; none where it is not given.
+    """Return the value of a flag that counts; None if it is not given.
 
     :raises ConfigError: the flag has no value.
     """
@@ -93,7 +93,7 @@ def last_value(words: t.Sequence[str], name: str) -> t.Optional[str]:
 
 
 def runs_kubenet(words: t.Sequence[str]) -> bool:
-    """Whether a kubelet with these arguments runs kubenet.
+    """Return whether a kubelet with these arguments runs kubenet.
 
     kubenet is part of dockershim, which a kubelet with --container-runtime=remote does not start; --network-plugin then
     does nothing (seen with Kubernetes 1.20.2: no rule is written).
@@ -107,7 +107,7 @@ def runs_kubenet(words: t.Sequence[str]) -> bool:
 
 
 def search_yaml(text: str) -> t.List[str]:
-    """The flags that matter here, from a configuration file of k3s or RKE2, as C(--flag=value).
+    """Return the flags that matter here, from a configuration file of k3s or RKE2, as C(--flag=value).
 
     Looks for them line by line instead of reading YAML, for which Python has no parser of its own: these files are
     never changed, only searched, and a flag seen too often costs a message, never a node.

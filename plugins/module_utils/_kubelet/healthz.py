@@ -34,7 +34,9 @@ Healthy = t.Callable[[str, float], str]
 
 
 def check_url(url: str) -> None:
-    """
+    """Check a URL.
+
+    :raises ConfigError: this is no http or https URL.
     :raises ConfigError: this is no http or https URL.
     """
     try:
@@ -47,7 +49,7 @@ def check_url(url: str) -> None:
 
 
 def url_of(words: t.Sequence[str], read: Reader) -> t.Optional[str]:
-    """Where a kubelet with these arguments answers; none where it does not, because the port is 0.
+    """Return where a kubelet with these arguments answers; None if it does not, because the port is 0.
 
     Flags count more than the file that --config names (Kubernetes, "Set Kubelet parameters via a config file"). Looks
     for the two settings line by line, as YAML or JSON have them, because Python has no parser for YAML of its own.

@@ -65,7 +65,7 @@ class Host:
         self.root = root
 
     def path(self, path: str) -> str:
-        """Where a file of the node is found."""
+        """Return where a file of the node is found."""
         return os.path.join(self.root, path.lstrip("/"))
 
     def file_version(self, path: str) -> owned_files.FileVersion:
@@ -73,7 +73,7 @@ class Host:
         return owned_files.read_version(self.path(path))
 
     def read(self, path: str) -> t.Optional[str]:
-        """The text of a file; none if it does not exist.
+        """Read the text of a file; None if it does not exist.
 
         :raises ConfigError: it is not a text file.
         :raises NodeError: it cannot be read.
@@ -81,16 +81,16 @@ class Host:
         return self.file_version(path).text
 
     def glob(self, pattern: str) -> t.List[str]:
-        """The files that match, as paths on the node, in the order of their names."""
+        """List the files that match, as paths on the node, in the order of their names."""
         found = glob.glob(os.path.join(glob.escape(self.root), pattern.lstrip("/")))
         return sorted("/" + os.path.relpath(path, self.root) for path in found)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether there is such a file."""
         return os.path.exists(self.path(path))
 
     def command_line(self, pid: int) -> t.List[str]:
-        """What a process was started with; empty if it is gone."""
+        """Return what a process was started with; empty if it is gone."""
         try:
             with open(self.path("/proc/%d/cmdline" % pid), "rb") as handle:
                 return handle.read().decode("utf-8", "surrogateescape").rstrip("\0").split("\0")
@@ -98,7 +98,7 @@ class Host:
             return []
 
     def processes(self, name: str) -> t.List[int]:
-        """The processes of that name whose network is the node's; not those of kind's nodes."""
+        """List the processes of that name whose network is the node's; not those of kind's nodes."""
         found = []
         for path in glob.glob(os.path.join(glob.escape(self.root), "proc/[0-9]*/comm")):
             try:
@@ -110,14 +110,14 @@ class Host:
         return sorted(pid for pid in found if not self._is_elsewhere(pid))
 
     def _is_elsewhere(self, pid: int) -> bool:
-        """Whether the rules that a process writes are not those of this node; no, where that cannot be told."""
+        """Return whether the rules that a process writes are not those of this node; no, where that cannot be told."""
         try:
             return not os.path.samefile(self.path("/proc/%d/ns/net" % pid), _OWN_NETWORK)
         except OSError:
             return False
 
     def units(self, names: t.Sequence[str]) -> t.List[Unit]:
-        """Those of the named services that systemd knows.
+        """Return those of the named services that systemd knows.
 
         :raises NodeError: there is no systemd to ask.
         """
@@ -126,7 +126,7 @@ class Host:
 
 
 def unit_name(name: str) -> str:
-    """The name of a service without C(.service), with which it may be given."""
+    """Return the name of a service without C(.service), with which it may be given."""
     return name[: -len(_SUFFIX)] if name.endswith(_SUFFIX) else name
 
 

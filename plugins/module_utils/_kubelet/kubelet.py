@@ -23,7 +23,7 @@ class Place(t.NamedTuple):
     #: the file or unit, as people name it
     where: str
     words: t.Tuple[str, ...]
-    #: how to change it here; none where it is managed elsewhere
+    #: how to change it here; None if it is managed elsewhere
     editor: t.Optional[Editor] = None
     #: what the operator changes in that case
     advice: str = ""
@@ -60,23 +60,23 @@ class Kubelet(t.Protocol):
         """The distributions by which its arguments are kept; two, where one took over the node from the other."""
 
     def program(self) -> Program:
-        """The program to ask."""
+        """Return the program to ask."""
 
     def target(self) -> Target:
-        """Where the flag would be set.
+        """Return where the flag would be set.
 
         :raises ConfigError: a place cannot be understood with certainty.
         """
 
     def places(self, read: Reader) -> t.List[Place]:
-        """Every place that gives it arguments; the last one wins.
+        """Return every place that gives it arguments; the last one wins.
 
         :raises ConfigError: a place cannot be understood with certainty.
         """
 
 
 def all_words(kubelet: Kubelet, read: Reader) -> t.List[str]:
-    """All arguments of a kubelet, in order.
+    """Return all arguments of a kubelet, in order.
 
     :raises ConfigError: a place cannot be understood with certainty.
     """

@@ -36,7 +36,7 @@ class Leftover(t.NamedTuple):
 
 
 def is_kubenet_rule(rule: PostroutingRule) -> bool:
-    """Whether a rule is exactly C(! -d CIDR -m addrtype ! --dst-type LOCAL -j MASQUERADE) with one of the comments."""
+    """Match exactly C(! -d CIDR -m addrtype ! --dst-type LOCAL -j MASQUERADE) with one of the comments."""
     words = rule.words
     return (
         rule.comment in COMMENTS
@@ -54,7 +54,7 @@ def _postrouting(tool: IptablesTool) -> t.Sequence[str]:
 
 
 def find_leftovers(node: Node) -> t.List[Leftover]:
-    """Every such rule on the node, in both variants and families.
+    """Find every such rule on the node, in both variants and families.
 
     :raises NodeError: POSTROUTING cannot be read.
     """
@@ -69,7 +69,7 @@ def find_leftovers(node: Node) -> t.List[Leftover]:
 
 
 def delete_leftovers(node: Node, leftovers: t.Sequence[Leftover]) -> None:
-    """Delete exactly these rules, and look whether they are gone.
+    """Delete exactly these rules, and verify that they are gone.
 
     :raises NodeError: a rule could not be deleted, or was there again at once.
     """

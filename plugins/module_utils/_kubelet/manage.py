@@ -58,7 +58,7 @@ class _Survey(t.NamedTuple):
         return "; ".join(dict.fromkeys(one.reason for one in every if one.severity == "fail"))
 
     def report(self) -> Report:
-        """What there is to say before anything is done."""
+        """Return what there is to say before anything is done."""
         lines = tuple(rule.line for rule in self.leftovers)
         overall = self.overall
         return Report(overall.name, overall.reason, False, "", self.warnings, self.kubelets, leftovers=lines)
@@ -154,7 +154,7 @@ def _with_rules_deleted(report: Report, survey: _Survey, host: Host, node: Node,
 
 
 def _may_come_back(survey: _Survey, host: Host, restart_needed: bool) -> bool:
-    """Whether a deleted kubenet rule may be written again."""
+    """Return whether a deleted kubenet rule may be written again."""
     if survey.cri_dockerd or restart_needed or survey.overall.name == "unknown":
         return True
     # In check mode such a process may be the very one that would be restarted.

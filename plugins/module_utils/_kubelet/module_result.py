@@ -11,7 +11,7 @@ from .manage import Report
 
 
 def as_return(report: Report) -> t.Dict[str, t.Any]:
-    """What a run found and did, as the module kubelet_masquerade returns it."""
+    """Return what a run found and did, as the module kubelet_masquerade returns it."""
     kubelets: t.List[t.Dict[str, t.Any]] = [
         {
             "unit": seen.unit.name + ".service",

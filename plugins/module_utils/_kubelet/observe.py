@@ -22,10 +22,10 @@ class Observation(t.NamedTuple):
     target: Target
     #: every appearance of the flag: where, and with which value
     configured: t.Tuple[t.Tuple[Place, str], ...]
-    #: the value that counts, configured and in the running process; none where the flag is not given
+    #: the value that counts, configured and in the running process; None if the flag is not given
     value: t.Optional[str]
     running_value: t.Optional[str]
-    #: whether kubenet is configured, or running; none where the running process is not known
+    #: whether kubenet is configured, or running; None if the running process is not known
     kubenet: bool
     running_kubenet: t.Optional[bool]
 
@@ -79,7 +79,7 @@ def observe(kubelet: Kubelet, host: Host, timeout: float) -> Observation:
 
 
 def running_words(unit: Unit, host: Host) -> t.Optional[t.List[str]]:
-    """The arguments that the running process was started with; none where it cannot be told."""
+    """Return the arguments that the running process was started with; None if they are unknown."""
     argv = host.command_line(unit.pid) if unit.pid else []
     if not argv or not os.path.basename(argv[0]).startswith(("kubelet", "hyperkube")):
         return None
@@ -87,13 +87,13 @@ def running_words(unit: Unit, host: Host) -> t.Optional[t.List[str]]:
 
 
 def kubenet_in_cri_dockerd(host: Host) -> bool:
-    """Whether cri-dockerd runs kubenet: it still carries it, with 10.0.0.0/8 built in and no flag for it."""
+    """Return whether cri-dockerd runs kubenet: it still carries it, with 10.0.0.0/8 built in and no flag for it."""
     lines = [host.command_line(pid)[1:] for pid in host.processes("cri-dockerd")]
     return any(last_value(words, "network-plugin") == "kubenet" for words in lines)
 
 
 def masquerading_processes(host: Host) -> t.List[int]:
-    """The running kubelets, of any service or none, that may write kubenet's rule."""
+    """List the running kubelets, of any service or none, that may write kubenet's rule."""
     found = []
     for pid in host.processes("kubelet"):
         words = host.command_line(pid)[1:]

@@ -23,7 +23,7 @@ NEW_MODE = 0o644
 
 
 class FileVersion(t.NamedTuple):
-    """A file as it was at one moment. ``data`` is none if there was no file."""
+    """A file as it was at one moment. ``data`` is None if there was no file."""
 
     path: str
     data: t.Optional[bytes]
@@ -87,7 +87,7 @@ def _identity(status: os.stat_result) -> t.Tuple[int, ...]:
 
 
 def _attributes(descriptor: int) -> t.Tuple[t.Tuple[str, bytes], ...]:
-    """SELinux label, ACLs and the like; file systems without them have none."""
+    """Read SELinux label, ACLs and the like; file systems without them have none."""
     try:
         return tuple((name, os.getxattr(descriptor, name)) for name in sorted(os.listxattr(descriptor)))
     except OSError:

@@ -24,7 +24,7 @@ _HELP_LINE = re.compile(r"^\s+(?:-\w, )?--([a-z][a-z0-9_-]*)", re.MULTILINE)
 
 
 class Probe(t.NamedTuple):
-    """What the binary said. ``supported`` is none where it gave no usable answer; ``why`` then says so."""
+    """What the binary said. ``supported`` is None if it gave no usable answer; ``why`` then says so."""
 
     supported: t.Optional[bool]
     version: t.Optional[str] = None
@@ -32,7 +32,7 @@ class Probe(t.NamedTuple):
 
 
 def probe(program: Program, run: Runner, timeout: float) -> Probe:
-    """Whether a kubelet supports the flag.
+    """Return whether a kubelet supports the flag.
 
     :param timeout: seconds that each question to the binary may take.
     """
@@ -71,7 +71,7 @@ def probe(program: Program, run: Runner, timeout: float) -> Probe:
 
 
 def is_machine_code(path: str) -> bool:
-    """Whether this is a program in machine code.
+    """Return whether this is a program in machine code.
 
     A script is never run to ask it for help: it may pass its arguments on or not, and start a second kubelet.
     """
@@ -83,12 +83,12 @@ def is_machine_code(path: str) -> bool:
 
 
 def release_supports(version: str) -> t.Optional[bool]:
-    """Whether this release of Kubernetes has the flag; none where the text is no version."""
+    """Return whether this release of Kubernetes has the flag; None if the text is no version."""
     found = _VERSION.match(version)
     return None if not found else (int(found.group(1)), int(found.group(2))) < REMOVED_IN
 
 
 def parse_version(output: str) -> t.Optional[str]:
-    """The version in what C(kubelet --version), C(k3s --version) or C(rke2 --version) prints."""
+    """Parse the version in what C(kubelet --version), C(k3s --version) or C(rke2 --version) prints."""
     found = _PRINTED.search(output)
     return None if not found else found.group(1)

@@ -28,7 +28,7 @@ class Edit(t.NamedTuple):
 
 
 def rehearse(seen: Observation, decision: Decision, host: Host) -> t.List[Edit]:
-    """The edits that a decision needs.
+    """Return the edits that a decision needs.
 
     :raises ConfigError: a file cannot be changed with certainty, or the change would not have the effect wanted.
     """

@@ -118,7 +118,7 @@ class ServiceKubelet:
         return Target(EnvironmentEditor(origin or (existing or candidates)[-1], KUBEADM_VARIABLE))
 
     def _environment(self, read: Reader) -> t.Dict[str, t.Tuple[t.Optional[Assignment], str]]:
-        """Each variable's assignment that counts, and where it is (systemd.exec(5): files override Environment=)."""
+        """Return each variable's effective assignment and its place: files override Environment= (systemd.exec(5))."""
         found: t.Dict[str, t.Tuple[t.Optional[Assignment], str]] = {}
         in_unit = "Environment= of %s.service (%s)" % (self.unit.name, ", ".join(self.unit.sources))
         for name, value in self.unit.environment:
@@ -158,7 +158,7 @@ class ServiceKubelet:
         return found
 
     def _variable(self, assignment: Assignment, path: str) -> Place:
-        """The place that a variable is."""
+        """Return the place that a variable is."""
         where = "%s, %s" % (path, assignment.name)
         words = tuple(word.text for word in split_words(assignment.chars, where))
         return Place(where, words, self._editor(path, assignment.name), self._advice(path, assignment.name))
@@ -187,7 +187,7 @@ class ServiceKubelet:
 
 
 def named_editor(path: str, variable: str) -> t.Optional[EnvironmentEditor]:
-    """What the operator named as the place of the arguments; none if nothing was named.
+    """Return what the operator named as the place of the arguments; None if nothing was named.
 
     :raises ConfigError: only half of it was named, the path is not absolute, or the file is another program's.
     """

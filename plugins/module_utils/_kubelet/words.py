@@ -47,7 +47,7 @@ class Word(t.NamedTuple):
 
 
 def chars_of(text: str, start: int = 0) -> t.Tuple[Char, ...]:
-    """Text that has no syntax of its own, as characters."""
+    """Return text that has no syntax of its own, as characters."""
     return tuple(Char(char, start + i, start + i + 1, 0) for i, char in enumerate(text))
 
 

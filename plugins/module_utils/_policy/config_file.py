@@ -77,7 +77,7 @@ def read_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[Sour
 
 
 def merge(sources: t.Iterable[Source]) -> Document:
-    """What files say together.
+    """Merge what files say.
 
     Lists of ranges and of interfaces are united, in order and without duplicates; of other values the last one wins,
     with a note where two drop-ins disagree. A drop-in that replaces the default list, because C(config) names none, is
@@ -151,7 +151,7 @@ def name_culprit(
 
 
 def config_text(config: t.Mapping[str, t.Any]) -> str:
-    """The text of a file C(config) with these keys.
+    """Return the text of a file C(config) with these keys.
 
     Without nonMasqueradeCIDRs it names the default list, so that a drop-in adds to that and does not replace it.
 
@@ -182,7 +182,7 @@ def _as_json(config: t.Mapping[str, t.Any]) -> str:
 
 
 def config_paths(directory: str) -> t.List[str]:
-    """The files that make up the configuration of a directory, in the order in which they are read.
+    """Return the files that make up the configuration of a directory, in the order in which they are read.
 
     :raises ConfigError: the drop-in directory cannot be listed.
     """
@@ -200,12 +200,12 @@ def config_paths(directory: str) -> t.List[str]:
 
 
 def is_drop_in(path: str) -> bool:
-    """Whether one of the :func:`config_paths` is a drop-in; only C(config) itself has no suffix."""
+    """Return whether one of the :func:`config_paths` is a drop-in; only C(config) itself has no suffix."""
     return os.path.basename(path) != "config"
 
 
 def read(path: str) -> t.Optional[Source]:
-    """Read a config file; none where there is no file.
+    """Read a config file; None if there is no file.
 
     :raises ConfigError: not readable, too large, not a regular file, not UTF-8.
     """
@@ -286,7 +286,7 @@ def _parse_text(text: str) -> t.Any:
 
 
 def _content(text: str) -> str:
-    """Text without comments and empty lines before the content.
+    """Return text without comments and empty lines before the content.
 
     With these before it, JSON that is damaged must not be taken for YAML either: an empty template value would be an
     empty list. Who begins with the marker C(---) means YAML.
@@ -301,7 +301,7 @@ def _content(text: str) -> str:
 
 
 def _is_blank(text: str) -> bool:
-    """Whether a file says nothing: empty lines and comments, as YAML has them.
+    """Return whether a file says nothing: empty lines and comments, as YAML has them.
 
     :raises ConfigError: one of the comments ends with a JSON document: a C(#) before its brace or in the place of it,
         or the end of the line before it is missing.

@@ -96,7 +96,7 @@ def as_written(value: t.Any) -> str:
 
 
 def parse_snat(value: t.Any) -> t.Tuple[Snat, ...]:
-    """The entries of C(snat), in order.
+    """Parse the entries of C(snat), in order.
 
     :raises ConfigError: with the number of the entry, the value and the remedy.
     """
@@ -104,7 +104,7 @@ def parse_snat(value: t.Any) -> t.Tuple[Snat, ...]:
 
 
 def parse_rules(value: t.Any) -> t.Tuple[PolicyRule, ...]:
-    """The entries of C(rules), in order.
+    """Parse the entries of C(rules), in order.
 
     :raises ConfigError: as of :func:`parse_snat`.
     """
@@ -128,7 +128,7 @@ def _entries(
 
 
 def _keys(entry: t.Any, names: t.Sequence[str]) -> t.Dict[str, t.Any]:
-    """The values of an entry by option name; those that are null are left out."""
+    """Return the values of an entry by option name; those that are null are left out."""
     if not isinstance(entry, dict):
         raise ConfigError("%s is not a mapping: give one with %s" % (show(entry), ", ".join(names)))
     known = {name.replace("_", ""): name for name in names}
@@ -179,7 +179,7 @@ def _parse_rule(values: t.Dict[str, t.Any]) -> PolicyRule:
 def _named(
     name: str, parse: t.Callable[[t.Any], t.Tuple[t.Any, ...]], values: t.Dict[str, t.Any]
 ) -> t.Tuple[t.Any, ...]:
-    """The value of one key; nothing where it is not there."""
+    """Return the value of one key; empty if it is absent."""
     value = values.get(name, ())
     try:
         return parse([value] if isinstance(value, str) else value)
@@ -188,7 +188,7 @@ def _named(
 
 
 def _services(values: t.Dict[str, t.Any]) -> t.Tuple[Service, ...]:
-    """Each protocol with each range of ports."""
+    """Return each protocol with each range of ports."""
     protocols = _named("protocols", _parse_protocols, values)
     ports: t.Tuple[PortRange, ...] = ()
     if "ports" in values:
@@ -216,7 +216,7 @@ def _check_family(name: str, networks: t.Sequence[Network], address: AddressRang
 
 
 def addresses(config: t.Any) -> t.Tuple[t.Any, ...]:
-    """The fixed addresses of a policy, each once: those of C(snat), then those of C(rules)."""
+    """Return the fixed addresses of a policy, each once: those of C(snat), then those of C(rules)."""
     ranges = [entry.address for entry in config.snat]
     ranges += [rule.address for rule in config.rules if rule.address is not None]
     return tuple(dict.fromkeys(address for one in ranges for address in one.addresses()))

@@ -76,11 +76,11 @@ class Option(t.NamedTuple):
     name: str
     #: in a config file
     key: str
-    #: of ip-masq-agent, without the dashes; none where it has no such flag
+    #: of ip-masq-agent, without the dashes; None if it has no such flag
     flag: t.Optional[str]
     #: of Ansible's argument specification
     type: str
-    #: what the operator would write; none where there is no one value
+    #: what the operator would write; None if there is no one value
     default: t.Any
     #: plain value to field of :class:`Config`; raises ConfigError
     parse: t.Callable[[t.Any], t.Any]
@@ -112,7 +112,7 @@ class Option(t.NamedTuple):
         return spec
 
     def same(self, one: t.Any, other: t.Any) -> bool:
-        """Whether two plain values mean the same. An invalid value means what no other does."""
+        """Return whether two plain values mean the same. An invalid value means what no other does."""
         try:
             return bool(one == other or self.parse(one) == self.parse(other))
         except ConfigError:
@@ -378,12 +378,12 @@ _KEYS = {option.name: option.key for option in POLICY_OPTIONS}
 
 
 def file_key(option: str) -> str:
-    """The config file's name of a module option, for messages about a file."""
+    """Return the config file's name of a module option, for messages about a file."""
     return _KEYS[option]
 
 
 def find_file_key(name: str) -> t.Optional[Option]:
-    """The option that a config file means by ``name``; upper and lower case of ASCII are one.
+    """Find the option that a config file means by ``name``; upper and lower case of ASCII are one.
 
     ip-masq-agent folds U+017F to s and U+212A to k, too, which nobody types who means a key.
     """
@@ -391,7 +391,7 @@ def find_file_key(name: str) -> t.Optional[Option]:
 
 
 def nearest_file_key(name: str) -> str:
-    """The known config file key that looks most like ``name``, for an operator who mistyped it."""
+    """Return the known config file key that looks most like ``name``, for an operator who mistyped it."""
     import difflib  # needed for mistakes only
 
     close = difflib.get_close_matches(name[:_LONGEST_TYPO].lower(), list(_BY_KEY), n=1, cutoff=0.0)
@@ -399,7 +399,7 @@ def nearest_file_key(name: str) -> str:
 
 
 def split_lists(values: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
-    """Values as Ansible hands them over, with the entries of lists that may be text.
+    """Return values as Ansible hands them over, with the entries of lists that may be text.
 
     :param values: by option name.
     """

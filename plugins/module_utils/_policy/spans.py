@@ -14,7 +14,7 @@ Spans = t.Tuple[t.Tuple[int, int], ...]
 
 
 def of(intervals: t.Iterable[t.Tuple[int, int]]) -> Spans:
-    """The union of intervals in any order."""
+    """Unite intervals in any order."""
     merged: t.List[t.Tuple[int, int]] = []
     end = -2
     for first, last in sorted(intervals):
@@ -29,7 +29,7 @@ def of(intervals: t.Iterable[t.Tuple[int, int]]) -> Spans:
 
 
 def intersection(one: Spans, other: Spans) -> Spans:
-    """What lies in both."""
+    """Return what lies in both."""
     if len(one) > len(other):
         one, other = other, one
     found = []
@@ -44,7 +44,7 @@ def intersection(one: Spans, other: Spans) -> Spans:
 
 
 def complement(spans: Spans, highest: int) -> Spans:
-    """All numbers from 0 to C(highest) that are not in it."""
+    """Return all numbers from 0 to C(highest) that are not in it."""
     found, start = [], 0
     for first, last in spans:
         if start < first:
@@ -56,25 +56,25 @@ def complement(spans: Spans, highest: int) -> Spans:
 
 
 def contains(spans: Spans, number: int) -> bool:
-    """Whether a number is in it."""
+    """Return whether a number is in it."""
     place = bisect.bisect_right(spans, (number, highest_of(spans))) - 1
     return place >= 0 and spans[place][0] <= number <= spans[place][1]
 
 
 def highest_of(spans: Spans) -> int:
-    """The last number; -1 of nothing."""
+    """Return the last number; -1 if there is none."""
     return spans[-1][1] if spans else -1
 
 
 def edges(spans: Spans) -> t.Iterator[int]:
-    """Each number with which something new begins."""
+    """Return each number with which something new begins."""
     for first, last in spans:
         yield first
         yield last + 1
 
 
 def cut(spans: Spans, cuts: t.Iterable[int]) -> t.List[t.Tuple[int, int]]:
-    """The intervals, divided in front of each of these numbers."""
+    """Divide the intervals in front of each of these numbers."""
     points = sorted(set(cuts))
     found = []
     for first, last in spans:
@@ -87,7 +87,7 @@ def cut(spans: Spans, cuts: t.Iterable[int]) -> t.List[t.Tuple[int, int]]:
 
 
 def of_networks(networks: t.Iterable[t.Any]) -> Spans:
-    """The addresses of networks of one family."""
+    """Return the addresses of networks of one family."""
     # No broadcast_address: it is one object more for each of thousands.
     known = list(networks)
     bits = known[0].max_prefixlen if known else 0
@@ -96,18 +96,18 @@ def of_networks(networks: t.Iterable[t.Any]) -> Spans:
 
 
 def of_network(network: t.Any) -> t.Tuple[int, int]:
-    """First and last address of a network."""
+    """Return first and last address of a network."""
     first = int(network.network_address)
     return first, first | ((1 << (network.max_prefixlen - network.prefixlen)) - 1)
 
 
 def outline(spans: Spans, size: int) -> Spans:
-    """What lies in the same blocks of so many numbers, counted from 0."""
+    """Return what lies in the same blocks of so many numbers, counted from 0."""
     return of((first // size * size, last // size * size + size - 1) for first, last in spans)
 
 
 def difference(one: Spans, other: Spans) -> Spans:
-    """What lies in the first alone."""
+    """Return what lies in the first alone."""
     return intersection(one, complement(other, highest_of(one)))
 
 
@@ -126,7 +126,7 @@ def overlay(layers: t.Iterable[t.Tuple[bool, Spans]]) -> Spans:
 
 
 def networks(spans: Spans, version: int) -> t.List[t.Any]:
-    """The same as networks."""
+    """Return the same as networks."""
     address = ipaddress.IPv4Address if version == 4 else ipaddress.IPv6Address
     found: t.List[t.Any] = []
     for first, last in spans:
@@ -135,7 +135,7 @@ def networks(spans: Spans, version: int) -> t.List[t.Any]:
 
 
 def layers(exempt: t.Sequence[t.Any], masquerade: t.Sequence[t.Any]) -> t.List[t.Tuple[t.Any, ...]]:
-    """The networks of both lists by how deep they are within each other, so that the longest prefix wins.
+    """Return the networks of both lists by how deep they are within each other, so that the longest prefix wins.
 
     All of them are of one IP version.
 

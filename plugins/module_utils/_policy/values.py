@@ -147,7 +147,7 @@ class AddressRange(t.NamedTuple):
         return str(self.first) if self.first == self.last else "%s-%s" % self
 
     def addresses(self) -> t.Iterator[t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]]:
-        """Each of them."""
+        """Return each of them."""
         for number in range(int(self.last) - int(self.first) + 1):
             yield self.first + number
 
@@ -178,7 +178,7 @@ def parse_integer(text: str) -> int:
 
 
 def unique(pairs: t.Iterable[t.Tuple[str, t.Any]]) -> t.Dict[str, t.Any]:
-    """The mapping of a file, from its keys and values.
+    """Return the mapping of a file, from its keys and values.
 
     :raises ConfigError: a key is there twice.
     """
@@ -191,7 +191,7 @@ def unique(pairs: t.Iterable[t.Tuple[str, t.Any]]) -> t.Dict[str, t.Any]:
 
 
 def split_entries(value: t.Any) -> t.Any:
-    """A list of text as Ansible hands it over: text is split at commas, alone (``-e NAME=A,B``) and as an entry.
+    """Return a list of text as Ansible hands it over, split at commas, alone (``-e NAME=A,B``) and as an entry.
 
     kubespray's kube_pods_subnets is such an entry: "10.233.64.0/18,fd85::/112". A config file has no such form, as with
     ip-masq-agent. What is neither text nor a list is returned as it is, for the grammar to refuse.
@@ -317,7 +317,7 @@ def parse_duration(text: t.Any) -> int:
 def parse_jump_position(value: t.Any) -> str:
     """Read a place of the jump in POSTROUTING.
 
-    :raises ConfigError: it is none, or nothing that a rule of POSTROUTING leads to has the name.
+    :raises ConfigError: invalid, or the chain name cannot be a jump target.
     """
     kind, colon, chain = value.partition(":") if isinstance(value, str) else ("", "", "")
     if not (value in PLACES if not colon else kind in PLACES_BY_CHAIN and re.match(_CHAIN, chain)):
@@ -340,7 +340,7 @@ def _too_long(chain: str) -> str:
 
 
 def belongs_to_others(name: str) -> bool:
-    """Whether iptables itself, or another program on a Kubernetes node, gives this chain name its meaning."""
+    """Return whether iptables itself, or another program on a Kubernetes node, gives this chain name its meaning."""
     return name.upper() in RESERVED_CHAINS or name.upper().startswith(RESERVED_PREFIXES)
 
 
@@ -368,10 +368,10 @@ def check_chain_name(name: t.Any) -> str:
 
 
 def check_list(value: t.Any, items: str, limit: t.Optional[int] = None) -> t.Sequence[t.Any]:
-    """A list of at most so many entries.
+    """Check a list of at most so many entries.
 
     :param items: what they are called.
-    :raises ConfigError: it is none, or too long.
+    :raises ConfigError: it is no list, or too long.
     """
     if not isinstance(value, (list, tuple)):
         raise ConfigError("%s is not a list: give a list of %s" % (show(value), items))
@@ -419,7 +419,7 @@ def parse_interface(name: t.Any) -> Interface:
 
 
 def parse_interfaces(value: t.Any) -> t.Tuple[Interface, ...]:
-    """Names of interfaces, in order, without those that another entry matches.
+    """Parse names of interfaces, in order, without those that another entry matches.
 
     :raises ConfigError: not a list, too long, or as :func:`parse_interface`.
     """
@@ -432,7 +432,7 @@ def parse_interfaces(value: t.Any) -> t.Tuple[Interface, ...]:
 
 
 def parse_sources(value: t.Any) -> t.Tuple[Network, ...]:
-    """As :func:`parse_networks`, of sources.
+    """Parse sources as :func:`parse_networks`.
 
     :raises ConfigError: one of them lies in loopback.
     """
@@ -499,7 +499,7 @@ def _parse_mark_number(text: str) -> int:
 
 
 def parse_marks(value: t.Any) -> t.Tuple[Mark, ...]:
-    """Marks, in order, without duplicates.
+    """Parse marks, in order, without duplicates.
 
     :raises ConfigError: not a list, too long, or as :func:`parse_mark`.
     """
@@ -550,7 +550,7 @@ def parse_interval(value: t.Any) -> int:
 
 
 def show(value: t.Any) -> str:
-    """A value as it goes into a message: quoted, on one line, and not long."""
+    """Return a value as it goes into a message: quoted, on one line, and not long."""
     try:
         text = ascii(value)
     except (RecursionError, ValueError):

@@ -42,7 +42,7 @@ _OF_JSON = r"[\[\]{}\"]"
 
 
 def parse(text: str) -> t.Any:
-    """The value of a file with one YAML document; none for one without.
+    """Parse a file with one YAML document; None for one without.
 
     :raises ConfigError: PyYAML is not installed; invalid YAML (with the line); or what is not supported, or too much.
     """
@@ -69,7 +69,7 @@ def parse(text: str) -> t.Any:
 
 
 def _node(event: t.Any, events: t.Iterator[t.Any], depth: int = 0) -> t.Any:
-    """The value that begins with an event, and ends with the last one that this takes."""
+    """Return the value that begins with an event, and ends with the last one that this takes."""
     line = event.start_mark.line + 1
     if isinstance(event, yaml.AliasEvent):
         raise ConfigError("line %d: aliases (*name) are not supported; write the value" % line)

@@ -151,7 +151,7 @@ def remove(version: int, flows: t.Sequence[Flow]) -> int:
 
 
 def statistics() -> t.Optional[Statistics]:
-    """None where the kernel does not track connections."""
+    """Read the statistics; None if the kernel does not track connections."""
     try:
         with open(_COUNT, encoding="ascii") as count, open(_LIMIT, encoding="ascii") as limit:
             count_now, limit_now = int(count.read()), int(limit.read())
@@ -210,7 +210,7 @@ def _connection(protocol: str, message: Message) -> Connection:
 
 
 def _tuple(data: bytes) -> t.Optional[_Tuple]:
-    """None where the protocol has no ports."""
+    """Parse a tuple; None if the protocol has no ports."""
     parts = netlink.attributes(data)
     addresses, ports = netlink.attributes(parts.get(_ADDRESSES, b"")), netlink.attributes(parts.get(_PROTOCOL, b""))
     if _SOURCE_PORT not in ports:

@@ -36,7 +36,7 @@ def open_regular(path: str) -> t.BinaryIO:
 
 
 def read(path: str) -> t.Optional[bytes]:
-    """The bytes of a file; none if it does not exist.
+    """Read the bytes of a file; None if it does not exist.
 
     :raises NodeError: it exists and cannot be read, or is not a regular file.
     """
@@ -59,7 +59,7 @@ def write(
     """Put a file in place with one rename. What was there, a symbolic link too, is replaced and not followed.
 
     :param mode: permission bits, independent of the umask.
-    :param owner: user id and group id; none means those of this process.
+    :param owner: user id and group id; None means those of this process.
     :param attributes: extended attributes; those that this process may not set are left out.
     :raises NodeError: naming the path and the reason; the previous file is still there.
     """
@@ -103,7 +103,7 @@ def flush_directory(path: str) -> None:
 
 
 def is_read_only(path: str) -> bool:
-    """Whether a path is on a file system that is mounted read-only. The path need not exist."""
+    """Return whether a path is on a file system that is mounted read-only. The path need not exist."""
     folder = os.path.dirname(path)
     while not os.path.exists(folder):
         folder = os.path.dirname(folder)

@@ -16,5 +16,5 @@ NFT_FAMILY = {IPV4: "ip", IPV6: "ip6"}
 
 
 def has_ipv6() -> bool:
-    """Whether the kernel supports IPv6 at all (ipv6.disable=1 turns it off)."""
+    """Return whether the kernel supports IPv6 at all (ipv6.disable=1 turns it off)."""
     return os.path.exists("/proc/net/if_inet6")

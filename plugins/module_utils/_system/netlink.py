@@ -4,7 +4,7 @@
 """Netlink: requests to the kernel, and its answers. Message layout: linux/netlink.h.
 
 What a dump returns can be sent again in another namespace almost as it is, so a copy of a node's network state needs no
-tool, and nothing is lost that a tool has no words for.
+tool, and nothing is lost that tools cannot express.
 """
 
 from __future__ import annotations
@@ -66,32 +66,32 @@ class KernelError(NodeError):
 
 
 def attribute(kind: int, value: bytes) -> bytes:
-    """One attribute, padded."""
+    """Return one attribute, padded."""
     return _ATTRIBUTE.pack(4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
 
 
 def nest(kind: int, *attributes: bytes) -> bytes:
-    """Attributes within an attribute."""
+    """Return attributes within an attribute."""
     return attribute(kind | NESTED, b"".join(attributes))
 
 
 def text(kind: int, value: str) -> bytes:
-    """An attribute that holds a name."""
+    """Return an attribute that holds a name."""
     return attribute(kind, value.encode("utf-8", "surrogateescape") + b"\0")
 
 
 def word(kind: int, value: int) -> bytes:
-    """An attribute of 32 bits in the byte order of the machine, as rtnetlink wants them."""
+    """Return an attribute of 32 bits in the byte order of the machine, as rtnetlink wants them."""
     return attribute(kind, struct.pack("=I", value))
 
 
 def network_word(kind: int, value: int) -> bytes:
-    """An attribute of 32 bits in network byte order, as nfnetlink wants them."""
+    """Return an attribute of 32 bits in network byte order, as nfnetlink wants them."""
     return attribute(kind, struct.pack("!I", value))
 
 
 def spans(data: bytes, begin: int, end: int) -> t.Iterator[t.Tuple[int, int, int]]:
-    """Type, and first and last place of the value, of each attribute in a part of a message, in order."""
+    """Return type, and first and last place of the value, of each attribute in a part of a message, in order."""
     while begin + 4 <= end:
         length, kind = _ATTRIBUTE.unpack_from(data, begin)
         if length < 4:
@@ -101,18 +101,18 @@ def spans(data: bytes, begin: int, end: int) -> t.Iterator[t.Tuple[int, int, int
 
 
 def pieces(data: bytes) -> t.Iterator[t.Tuple[int, bytes, bytes]]:
-    """The type and value of each attribute, in order, and all its bytes."""
+    """Return the type and value of each attribute, in order, and all its bytes."""
     for kind, first, last in spans(data, 0, len(data)):
         yield kind, data[first:last], data[first - 4 : (last + 3) & ~3]
 
 
 def split(data: bytes) -> t.Iterator[t.Tuple[int, bytes]]:
-    """The type and value of each attribute, in order."""
+    """Return the type and value of each attribute, in order."""
     return ((kind, value) for kind, value, _bytes in pieces(data))
 
 
 def attributes(data: bytes) -> Attributes:
-    """The last value of each type of attribute."""
+    """Return the last value of each type of attribute."""
     found = {}
     position, end = 0, len(data)
     while position + 4 <= end:  # as pieces(), without its cost: this is what most of the time goes into
@@ -125,7 +125,7 @@ def attributes(data: bytes) -> Attributes:
 
 
 def only(data: bytes, kept: t.Container[int]) -> bytes:
-    """The attributes of these types, byte for byte."""
+    """Return the attributes of these types, byte for byte."""
     parts = []
     position, end = 0, len(data)
     while position + 4 <= end:  # as in attributes(): done for each of tens of thousands of rules
@@ -140,7 +140,7 @@ def only(data: bytes, kept: t.Container[int]) -> bytes:
 
 
 def replace(data: bytes, changes: t.Mapping[int, t.Optional[bytes]], flags: int = 0) -> bytes:
-    """All attributes, byte for byte, but for those of the types in C(changes): with a new value, or left out.
+    """Return all attributes, byte for byte, but for those of the types in C(changes): with a new value, or left out.
 
     :param flags: of those that get a new value.
     """
@@ -155,7 +155,7 @@ def replace(data: bytes, changes: t.Mapping[int, t.Optional[bytes]], flags: int 
 
 
 def name(value: bytes) -> str:
-    """A name from an attribute."""
+    """Return a name from an attribute."""
     return value.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
 
 
@@ -198,7 +198,7 @@ class Netlink:
         attempts: int = ATTEMPTS,
         wanted: t.Optional[t.Callable[[Message], bool]] = None,
     ) -> t.List[Message]:
-        """All objects of one kind.
+        """Dump all objects of one kind.
 
         :param what: is asked for, for the error message.
         :param attempts: how often a dump is started, if other programs interrupt it with changes.
@@ -232,7 +232,7 @@ class Netlink:
                     found.append(message)
 
     def ask(self, kind: int, body: bytes, what: str) -> Message:
-        """One object.
+        """Get one object.
 
         :raises KernelError: there is none, or the kernel refused.
         """
@@ -272,7 +272,7 @@ class Netlink:
         return self._sequence
 
     def receive(self) -> t.List[t.Tuple[int, int, Message]]:
-        """Flags, sequence number and content of the messages that came next.
+        """Receive flags, sequence number and content of the messages that came next.
 
         :raises NodeError: none came in time.
         """

@@ -72,12 +72,12 @@ class Rule(t.NamedTuple):
 
 
 def has_nft_table(family: str, name: str) -> t.Optional[bool]:
-    """Whether nf_tables holds a table of this family and name in our network namespace; none where it will not say."""
+    """Return whether our network namespace has a table of this family and name; None if the kernel does not say."""
     return _is_there(_GET_TABLE, family, text(_TABLE_NAME, name))
 
 
 def has_extension(family: str, kind: int, name: str, revision: int) -> t.Optional[bool]:
-    """Whether iptables-nft rules can use an xtables extension on this kernel; none where the kernel will not say.
+    """Return whether iptables-nft rules can use an xtables extension on this kernel; None if the kernel does not say.
 
     This is the very question that iptables-nft asks before it uses one. C(iptables-restore --test) is no help: it never
     gets as far as the kernel.
@@ -89,7 +89,7 @@ def has_extension(family: str, kind: int, name: str, revision: int) -> t.Optiona
 
 
 def is_dormant(family: str, table: str) -> bool:
-    """Whether a table is there and its flag C(dormant) keeps the kernel from asking any of its chains.
+    """Return whether a table is there and its flag C(dormant) keeps the kernel from asking any of its chains.
 
     :raises NodeError: the kernel will not say.
     """
@@ -98,7 +98,7 @@ def is_dormant(family: str, table: str) -> bool:
 
 
 def has_chain(family: str, table: str, name: str) -> bool:
-    """Whether a chain is there.
+    """Return whether a chain is there.
 
     :raises NodeError: the kernel will not say.
     """
@@ -145,7 +145,7 @@ def nat_postrouting_chains(family: str) -> t.List[BaseChain]:
 
 
 def generation() -> t.Optional[int]:
-    """A number that each committed transaction raises by one, whatever table it is about (NFT_MSG_GETGEN).
+    """Return a number that each committed transaction raises by one, whatever table it is about (NFT_MSG_GETGEN).
 
     None where the kernel will not say.
     """
@@ -157,7 +157,7 @@ def generation() -> t.Optional[int]:
 
 
 def generation_of(kernel: Netlink) -> int:
-    """The same over a socket that is open.
+    """Return the same over a socket that is open.
 
     :raises NodeError: the kernel will not say.
     """
@@ -166,7 +166,7 @@ def generation_of(kernel: Netlink) -> int:
 
 
 def rules(family: str, table: str, name: str) -> t.List[Rule]:
-    """The rules of one chain. The kernel reads no other chain for this, so other rules cost nothing.
+    """Read the rules of one chain. The kernel reads no other chain for this, so other rules cost nothing.
 
     :raises NodeError: the kernel will not say, or others wrote each time while it was reading.
     """
@@ -174,7 +174,7 @@ def rules(family: str, table: str, name: str) -> t.List[Rule]:
 
 
 def rules_of(family: int, table: str, name: str) -> t.List[Rule]:
-    """The same for a family by its number (nfgen_family), such as inet."""
+    """Read the same for a family by its number (nfgen_family), such as inet."""
     body = _head(family) + text(_RULE_TABLE, table) + text(_RULE_CHAIN, name)
     reader = _RuleReader()
     read = (reader.read(message.body[4:]) for message in _dump(_GET_RULE, body, "the rules of the chain %s" % name))
@@ -194,7 +194,7 @@ class _RuleReader:
         self._read: t.Dict[bytes, t.Tuple[str, t.Tuple[Expression, ...]]] = {}
 
     def read(self, payload: bytes) -> t.Tuple[str, Rule]:
-        """The name of a rule's chain, and the rule."""
+        """Parse the name of a rule's chain, and the rule."""
         values = self._values.get(len(payload), [(0, 0)])
         read = self._read.get(_without(payload, values))
         if read is None:
@@ -247,7 +247,7 @@ def _without(payload: bytes, spans: t.Sequence[t.Tuple[int, int]]) -> bytes:
 
 
 def string(value: bytes) -> str:
-    """Text in an attribute, for people: bytes that are not ASCII are escaped."""
+    """Return text in an attribute, for people: bytes that are not ASCII are escaped."""
     return value.split(b"\0")[0].decode("ascii", "backslashreplace")
 
 
@@ -267,7 +267,7 @@ def _is_there(kind: int, family: str, values: bytes) -> t.Optional[bool]:
 
 
 def _get(kind: int, family: str, values: bytes) -> t.Optional[Attributes]:
-    """The attributes of one object; none where it does not exist.
+    """Get the attributes of one object; None if it does not exist.
 
     :raises NodeError: the kernel will not say.
     """
@@ -282,7 +282,7 @@ def _get(kind: int, family: str, values: bytes) -> t.Optional[Attributes]:
 
 
 def _dump(kind: int, body: bytes, what: str) -> t.List[Message]:
-    """All objects that match; none where there are none of the kind.
+    """Dump all objects that match; None if there are none of the kind.
 
     :raises NodeError: the kernel will not say.
     """

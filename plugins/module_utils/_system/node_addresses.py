@@ -21,7 +21,7 @@ _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 
 
 def node_addresses() -> t.List[Address]:
-    """Every address of this network namespace, on whatever link it is, without loopback and link-local ones.
+    """Return every address of this network namespace, on whatever link, without loopback and link-local ones.
 
     :raises NodeError: the kernel does not tell.
     """

@@ -9,5 +9,5 @@ import os
 
 
 def named(note: str) -> str:
-    """A warning that names this node. Ansible prints warnings without a host, and equal ones of several hosts once."""
+    """Name this node in a warning. Ansible prints warnings without a host, and equal ones of several hosts once."""
     return "%s: %s" % (os.uname().nodename, note)

@@ -29,7 +29,7 @@ class Package(t.NamedTuple):
 
 
 def find_owner(run: Runner, path: str) -> t.Optional[Package]:
-    """The package that a file belongs to; none if no package manager knows the file."""
+    """Find the package that a file belongs to; None if no package manager knows the file."""
     for database, query, remove in _MANAGERS:
         with contextlib.suppress(NodeError, FileNotFoundError):
             if os.listdir(database):

@@ -46,12 +46,12 @@ Runner = t.Callable[..., Outcome]
 
 
 def search_path() -> str:
-    """The directories, colon-separated, in which programs are looked for."""
+    """Return the directories, colon-separated, in which programs are looked for."""
     return ":".join(part for part in (os.environ.get("PATH"), SYSTEM_PATH) if part)
 
 
 def which(name: str) -> t.Optional[str]:
-    """The path of a program of this name or path; none where there is none."""
+    """Return the path of a program of this name or path; None if there is none."""
     return shutil.which(name, path=search_path())
 
 
@@ -59,7 +59,7 @@ def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 6
     """Run one program to its end, without a shell.
 
     :param argv: program and arguments; nothing in them is interpreted.
-    :param stdin: text for its standard input; none means an empty one.
+    :param stdin: text for its standard input; None means an empty one.
     :param timeout: seconds until it is killed, together with the processes that it started.
     :raises NodeError: the program cannot be started, or exceeded the time limit.
     """

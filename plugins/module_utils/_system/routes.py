@@ -36,7 +36,10 @@ class Routes:
     """Asks about addresses of one IP version, about each once. Use it in ``with``."""
 
     def __init__(self, version: int) -> None:
-        """:raises NodeError: there is no answer to be had."""
+        """Open a socket to ask the kernel.
+
+        :raises NodeError: there is no answer to be had.
+        """
         self._family, self._size = _AF[version], {4: 4, 6: 16}[version]
         self._kernel = Netlink(netlink.ROUTE)
         self._kinds: t.Dict[int, _Route] = {}
@@ -50,15 +53,15 @@ class Routes:
         self._kernel.__exit__()
 
     def kind(self, address: int) -> int:
-        """Of the route to an address; 0 where there is none."""
+        """Return the kind of the route to an address; 0 if there is none."""
         return self._towards(address).kind
 
     def preferred(self, address: int) -> t.Optional[int]:
-        """The address of the node that its packets to another one have, unless they ask for another one."""
+        """Return the address of the node that its packets to another one have, unless they ask for another one."""
         return self._towards(address).preferred
 
     def interface(self, source: int, destination: int) -> t.Optional[str]:
-        """By which interface packets leave that come from another host or a pod; none where the kernel has no route.
+        """Return the interface by which packets of another host or a pod leave; None if the kernel has no route.
 
         Routing rules that ask for more than addresses and the incoming interface are not followed.
         """

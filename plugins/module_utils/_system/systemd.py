@@ -19,12 +19,12 @@ class UnitProperties(t.Dict[str, t.List[str]]):
     """The properties of a unit that have a value, by name. A property such as EnvironmentFiles has several values."""
 
     def first(self, name: str) -> str:
-        """The first value; empty if there is none."""
+        """Return the first value; empty if there is none."""
         return self.get(name, [""])[0]
 
 
 def is_running() -> bool:
-    """Whether systemd is the init system of this node."""
+    """Return whether systemd is the init system of this node."""
     return os.path.isdir(_BOOTED)
 
 
@@ -57,7 +57,7 @@ def reset_failed(run: Runner, *units: str) -> None:
 
 
 def show_units(run: Runner, properties: t.Sequence[str], units: t.Sequence[str]) -> t.Dict[str, UnitProperties]:
-    """Some properties of units, by the names that were given. A unit that systemd does not know has few of them.
+    """Return some properties of units, by the names that were given. A unit unknown to systemd has few of them.
 
     :raises NodeError: systemd cannot be asked.
     """
@@ -84,7 +84,7 @@ def run_service(run: Runner, service: str, timeout: float) -> None:
 
 
 def last_failure(run: Runner, service: str) -> str:
-    """How the last run of a service failed; empty if it did not, or never ran.
+    """Return how the last run of a service failed; empty if it did not, or never ran.
 
     :raises NodeError: systemd cannot be asked.
     """
@@ -96,7 +96,7 @@ def last_failure(run: Runner, service: str) -> str:
 
 
 def journal(run: Runner, unit: str, since: float) -> t.List[str]:
-    """The last lines of priority notice and above that the journal has of a unit; none if it cannot be read.
+    """Return the last lines of priority notice and above that the journal has of a unit; None if it cannot be read.
 
     :param since: seconds since the epoch.
     """

@@ -75,7 +75,7 @@ class Asker:
         self._addresses = routing.local_addresses(self._own)
 
     def ask(self, questions: t.Sequence[Question], explain: bool) -> t.List[Answer]:
-        """The answers, in order.
+        """Return the answers, in order.
 
         :param explain: whether to say which rules decided.
         """
@@ -150,7 +150,7 @@ class Asker:
         return None
 
     def _way_in(self, source: str, interface: t.Optional[str]) -> t.Optional[int]:
-        """The link that a source is behind."""
+        """Return the link that a source is behind."""
         if interface is not None:
             return self._names.get(interface)
         if source not in self._sources:
@@ -159,7 +159,7 @@ class Asker:
         return self._sources[source]
 
     def _is_beside(self, bridge: int, destination: str) -> bool:
-        """Whether a host behind a bridge reaches a destination without the node's routing."""
+        """Return whether a host behind a bridge reaches a destination without the node's routing."""
         if bridge not in self._networks:
             self._networks[bridge] = routing.networks_of(self._own, bridge)
         return destination not in self._addresses and any(
@@ -167,7 +167,7 @@ class Asker:
         )
 
     def _last_port(self, bridge: int) -> int:
-        """The last port of a bridge, which is the one for pods that do not exist."""
+        """Return the last port of a bridge, which is the one for pods that do not exist."""
         return max(index for index, link in self._links.items() if link.master == bridge)
 
     def _look(self, question: Question, number: int) -> Answer:
@@ -230,7 +230,7 @@ def _counted() -> t.Dict[str, int]:
 
 
 def _reason(before: t.Mapping[str, int]) -> str:
-    """What routing had against a packet, by the counter that has grown."""
+    """Return what routing had against a packet, by the counter that has grown."""
     after = _counted()
     for names in _COUNTERS.values():
         for name, words in names.items():

@@ -59,7 +59,7 @@ class Rules:
         self._listed: t.Dict[t.Tuple[int, str, str], t.List[str]] = {}
 
     def decide(self, steps: t.Sequence[trace.Step]) -> Decision:
-        """Which of the rules that a packet met decided about it."""
+        """Decide which of the rules that a packet met decided about it."""
         source: t.Optional[trace.Step] = None
         passed: t.List[trace.Step] = []
         lost = ""
@@ -86,13 +86,13 @@ class Rules:
         )
 
     def _hook(self, step: trace.Step) -> t.Optional[t.Tuple[int, str]]:
-        """Hook and type of a base chain; none for any other."""
+        """Return hook and type of a base chain; None for any other."""
         if step.legacy:
             return (HOOKS[step.chain], step.table) if step.chain in HOOKS else None
         return self._base.get((step.family, step.table, step.chain))
 
     def _ends(self, step: trace.Step) -> bool:
-        """Whether a packet went no further."""
+        """Return whether a packet went no further."""
         if not step.legacy:
             return step.verdict in trace.FINAL
         if step.kind == trace.POLICY:
@@ -123,7 +123,7 @@ class Rules:
         return self.rule(step)
 
     def rule(self, step: trace.Step) -> Rule:
-        """A step as a rule, in the words of the tool that made it where that is to be had."""
+        """Return a step as a rule, in the words of the tool that made it if these are known."""
         table = "%s %s" % (_family(step), step.table)
         if step.legacy:
             return Rule(IPTABLES_LEGACY, table, step.chain, self._line(step) if step.kind == trace.RULE else "")
@@ -131,7 +131,7 @@ class Rules:
         return Rule(backend, table, step.chain, self._text(step, backend) if step.kind == trace.RULE else "")
 
     def _is_iptables(self, step: trace.Step) -> bool:
-        """Whether a table is one of iptables-nft: nobody else calls tables and base chains like that."""
+        """Return whether a table is one of iptables-nft: nobody else calls tables and base chains like that."""
         names = [name for family, table, name in self._base if (family, table) == (step.family, step.table)]
         return step.family in _IPTABLES and step.table in _IPTABLES_TABLES and all(name in HOOKS for name in names)
 
@@ -183,7 +183,7 @@ class Rules:
         return []
 
     def _chain(self, step: trace.Step) -> t.Dict[int, bool]:
-        """The handle of each rule in the chain of a step, in order, and whether the rule translates addresses."""
+        """Return the handle of each rule in the chain of a step, in order, and whether it translates addresses."""
         key = (step.family, step.table, step.chain)
         if key not in self._chains:
             self._chains[key] = {

@@ -36,14 +36,14 @@ class IpSet(t.NamedTuple):
 
     name: str
     kind: str
-    #: by which rules of iptables-nft name it to the kernel; none on kernels before 4.20
+    #: by which rules of iptables-nft name it to the kernel; None on kernels before 4.20
     index: t.Optional[int]  # type: ignore[assignment]
     header: bytes
     entries: t.Tuple[bytes, ...]
 
 
 def read() -> t.Tuple[IpSet, ...]:
-    """All sets of this network namespace.
+    """Read all sets of this network namespace.
 
     :raises NodeError: the kernel does not tell.
     """
@@ -126,7 +126,7 @@ def _create(one: t.Optional[IpSet], filler: str) -> Message:
 
 
 def _flagged(data: bytes) -> bytes:
-    """The same with the flag that the kernel wants to see on addresses, and does not set itself."""
+    """Return the same with the flag that the kernel wants to see on addresses, and does not set itself."""
     addresses = {kind: value for kind, value in netlink.split(data) if kind in _ADDRESSES}
     marked = {
         kind: b"".join(

@@ -16,7 +16,7 @@ _HEADING = 3
 
 
 def count() -> int:
-    """How many services this network namespace has."""
+    """Count the services of this network namespace."""
     if not os.path.exists(_LIST):
         return 0
     with open(_LIST, encoding="ascii", errors="replace") as listed:
@@ -24,7 +24,7 @@ def count() -> int:
 
 
 def read(run: Runner) -> t.Tuple[str, t.List[str]]:
-    """The services of this network namespace as C(ipvsadm) saves them.
+    """Read the services of this network namespace as C(ipvsadm) saves them.
 
     :returns: its text, and why it is empty although there are services.
     """

@@ -13,7 +13,7 @@ _BUILT_IN = "/lib/modules/%s/modules.builtin"
 
 
 def loaded(name: str) -> bool:
-    """Whether a part of the kernel is at work already, so that asking it loads nothing.
+    """Return whether a part of the kernel is at work already, so that asking it loads nothing.
 
     :param name: of the module, with underscores.
     """

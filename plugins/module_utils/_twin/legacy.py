@@ -29,7 +29,7 @@ _SOURCE_NAT = 100
 
 
 def priority(table: str, chain: str) -> int:
-    """When the kernel asks a builtin chain: of those at one hook the lowest number first."""
+    """Return when the kernel asks a builtin chain: of those at one hook the lowest number first."""
     return _SOURCE_NAT if table == "nat" and chain in ("POSTROUTING", "INPUT") else _PRIORITIES.get(table, 0)
 
 
@@ -41,7 +41,7 @@ class LegacyTable(t.NamedTuple):
     listing: str
 
     def rules(self) -> t.Dict[str, t.List[str]]:
-        """The rules of each chain as they are listed."""
+        """Return the rules of each chain as they are listed."""
         found: t.Dict[str, t.List[str]] = {}
         for line in self.listing.splitlines():
             if line.startswith(":"):
@@ -52,18 +52,18 @@ class LegacyTable(t.NamedTuple):
 
 
 def names() -> t.List[t.Tuple[str, str]]:
-    """Family and name of each table that there is in this network namespace."""
+    """Return family and name of each table that there is in this network namespace."""
     return [(family, name) for family, known in _FAMILIES.items() for name in sorted(legacy_tables(known))]
 
 
 def program(run: Runner, family: str, action: str) -> t.Optional[str]:
-    """The path of the tool for an action, C(save) or C(restore); none where it is not there."""
+    """Return the path of the tool for an action, C(save) or C(restore); None if there is none."""
     tool = find_tool(Node(run), LEGACY, _FAMILIES[family])
     return None if tool is None else which("%s-%s" % (tool.path, action))
 
 
 def read(run: Runner) -> t.Tuple[t.Tuple[LegacyTable, ...], t.List[str]]:
-    """All tables of this network namespace.
+    """Read all tables of this network namespace.
 
     :returns: the tables, and why others could not be read.
     """

@@ -79,7 +79,7 @@ class Link(t.NamedTuple):
 
 
 def read() -> t.Tuple[Link, ...]:
-    """All links of this network namespace.
+    """Read all links of this network namespace.
 
     :raises NodeError: the kernel does not tell.
     """
@@ -115,7 +115,7 @@ def _word(value: t.Optional[bytes]) -> int:
 
 
 def numbers(links: t.Sequence[Link], present: t.Sequence[Link]) -> t.Dict[int, int]:
-    """The index of each link in the twin, by its index on the node: the same, unless a link has it already.
+    """Return the index of each link in the twin, by its index on the node: the same, unless a link has it already.
 
     :param present: links that the kernel puts into every new namespace (C(tunl0), C(sit0), where their modules are).
     """
@@ -183,7 +183,7 @@ def _queues() -> bytes:
 
 
 def far_end(index: int) -> str:
-    """The name of the other end of a cable."""
+    """Return the name of the other end of a cable."""
     return "far%d" % index
 
 

@@ -53,7 +53,7 @@ def new_network() -> int:
 
 
 def this_network() -> int:
-    """A file descriptor for the network namespace of this process."""
+    """Open the network namespace of this process."""
     return os.open(_HERE, os.O_RDONLY | os.O_CLOEXEC)
 
 
@@ -64,7 +64,7 @@ def enter(network: int) -> None:
 
 @contextlib.contextmanager
 def within(network: int) -> t.Iterator[None]:
-    """Be in another network namespace for a while: sockets that are opened there stay there."""
+    """Enter another network namespace for a while: sockets that are opened there stay there."""
     before = this_network()
     enter(network)
     try:
@@ -143,7 +143,7 @@ class Worker:
 
 
 def _keep(parent: int, pipe: multiprocessing.connection.Connection, make: t.Callable[[], t.Any]) -> None:
-    """The child: make the namespaces, and hold the process that lives in them."""
+    """Make the namespaces, and hold the process that lives in them: the work of the child."""
     _end_with(parent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # a terminal tells the whole group; the parent decides
@@ -177,7 +177,7 @@ def _reason(exc: OSError) -> str:
 
 
 def _end_with(parent: int) -> None:
-    """Be killed when the parent ends.
+    """End this process when its parent ends.
 
     :param parent: its process id; 0 where it is in another process namespace.
     """
@@ -197,7 +197,7 @@ def _close_all_but(kept: int) -> None:
 
 
 def _mount() -> None:
-    """A /run for the locks of iptables, and a /proc of these namespaces: a container's own may be read-only."""
+    """Mount a /run for the locks of iptables, and a /proc of these namespaces: a container's own may be read-only."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
     flags = _MS_NOSUID | _MS_NODEV | _MS_NOEXEC

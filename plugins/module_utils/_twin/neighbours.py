@@ -34,13 +34,13 @@ class Neighbours(t.NamedTuple):
     ports: t.Mapping[bytes, int]
 
     def port(self, bridge: int, address: str) -> t.Tuple[t.Optional[bytes], t.Optional[int]]:
-        """The hardware address and the port of an address behind a bridge, as far as they are known."""
+        """Return the hardware address and the port of an address behind a bridge, as far as they are known."""
         hardware = self.hardware.get((bridge, address))
         return hardware, self.ports.get(hardware) if hardware else None
 
 
 def read(bridges: t.Container[int]) -> Neighbours:
-    """What this network namespace knows of who is behind its bridges.
+    """Read what this network namespace knows of who is behind its bridges.
 
     :raises NodeError: the kernel does not tell.
     """

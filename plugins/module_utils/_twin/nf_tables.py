@@ -90,7 +90,7 @@ class Table(t.NamedTuple):
 
 
 def read() -> t.Tuple[Table, ...]:
-    """All tables in this network namespace.
+    """Read all tables in this network namespace.
 
     :raises NodeError: the kernel does not tell, or they keep changing.
     """
@@ -148,7 +148,7 @@ def _read_once(kernel: Netlink) -> t.Tuple[Table, ...]:
 
 
 def _rule_requests(chains: t.Sequence[t.Tuple[int, bytes]]) -> t.Iterator[t.Tuple[int, bytes]]:
-    """What to ask for, and in which family, to get all rules: all at once, or, where there are many, chain by chain.
+    """Return what to ask for, and in which family, to get all rules: all at once, or chain by chain if there are many.
 
     Asked for all rules, the kernel answers in parts of about a hundred, and walks to each part from the first rule on
     (nf_tables_dump_rules() in net/netfilter/nf_tables_api.c): for 50,000 that takes twice as long.
@@ -257,7 +257,7 @@ def _users(table: Table) -> t.Dict[bytes, int]:
 
 
 def is_dormant(table: Table) -> bool:
-    """Whether the kernel does not ask its chains."""
+    """Return whether the kernel does not ask its chains."""
     flags = netlink.attributes(table.table).get(TABLE_FLAGS, b"\0\0\0\0")
     return bool(struct.unpack("!I", flags)[0] & DORMANT)
 
@@ -317,7 +317,7 @@ def put_first(table: Table) -> None:
 
 
 def transact(messages: t.Sequence[Message], what: str) -> None:
-    """One transaction.
+    """Commit one transaction.
 
     :raises KernelError: the kernel refuses; nothing was changed.
     """
@@ -368,7 +368,7 @@ def _accepted(rule: bytes) -> bytes:
 
 
 def _compat(rule: bytes) -> bytes:
-    """The protocol for which extensions of xtables are checked: the kernel needs it, and does not tell it.
+    """Return the protocol for which extensions of xtables are checked: the kernel needs it, and does not tell it.
 
     iptables-nft writes C(-p) as a load of the protocol and a comparison. This is asked of every rule, so the bytes are
     not taken apart for it.
@@ -387,7 +387,7 @@ def _compat_of(protocol: int, inverted: bool) -> bytes:
 
 
 def _protocol_pattern() -> t.Pattern[bytes]:
-    """Matches the expressions "load the protocol, compare it"; groups: the last byte of the operator, the protocol."""
+    """Match the expressions "load the protocol, compare it"; groups: the last byte of the operator, the protocol."""
     exact = re.escape
     header = b"[\\s\\S]{4}"
     register = b"[\\s\\S]{8}"
@@ -408,7 +408,7 @@ _PROTOCOL = _protocol_pattern()
 
 
 def _counted_pattern() -> t.Pattern[bytes]:
-    """Matches what the expression "counter" has counted."""
+    """Match what the expression "counter" has counted."""
     number = b"[\\s\\S]{8}"
     exact = [re.escape(struct.pack("=HH", 12, kind)) for kind in (1, 2)]
     data = b"(?:" + b"|".join(re.escape(struct.pack("=HH", 28, 2 | flag)) for flag in (0, netlink.NESTED)) + b")"
@@ -416,7 +416,7 @@ def _counted_pattern() -> t.Pattern[bytes]:
 
 
 def _timed_pattern() -> t.Pattern[bytes]:
-    """Matches the keys of the expression "meta" that are times (NFT_META_TIME_NS and the next two), and xt_time."""
+    """Match the keys of the expression "meta" that are times (NFT_META_TIME_NS and the next two), and xt_time."""
     keys = b"|".join(re.escape(netlink.network_word(2, key)) for key in (30, 31, 32))
     by_meta = re.escape(netlink.text(1, "meta")) + b"[\\s\\S]{4}(?:" + keys + b")"
     return re.compile(by_meta + b"|" + re.escape(netlink.text(1, "time")))
@@ -426,7 +426,7 @@ _COUNTED, _TIMED = _counted_pattern(), _timed_pattern()
 
 
 def parse_expressions(data: bytes) -> t.Iterator[t.Tuple[str, bytes]]:
-    """The name and the attributes of each expression of a rule."""
+    """Return the name and the attributes of each expression of a rule."""
     for _kind, element in netlink.split(data):
         parts = netlink.attributes(element)
         yield netlink.name(parts.get(1, b"")), parts.get(2, b"")

@@ -31,7 +31,7 @@ _SYN_OPTIONS = struct.pack("!BBH", 2, 4, 1460) + b"\4\2" + struct.pack("!BBII", 
 
 
 class Packet(t.NamedTuple):
-    """A packet that was seen. ``number`` is the one that we gave it; none where it is not one of ours.
+    """A packet that was seen. ``number`` is the one that we gave it; None if it is not one of ours.
 
     ``error`` says that it is an ICMP error about one of ours.
     """
@@ -103,7 +103,7 @@ def _unreachable(protocol: int, addresses: bytes, about: bytes) -> bytes:
 
 
 def frame(receiver: bytes, sender: bytes, kind: int, payload: bytes) -> bytes:
-    """A frame of Ethernet."""
+    """Return a frame of Ethernet."""
     return receiver + sender + struct.pack("!H", kind) + payload
 
 
@@ -116,7 +116,7 @@ def _checksum(data: bytes) -> int:
 
 
 def _crc32c(data: bytes) -> int:
-    """The checksum of SCTP (RFC 9260, appendix A)."""
+    """Return the checksum of SCTP (RFC 9260, appendix A)."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -126,7 +126,7 @@ def _crc32c(data: bytes) -> int:
 
 
 def read(data: bytes) -> t.Optional[Packet]:
-    """Take a packet of IPv4 or IPv6 apart; none where it is neither, or of a protocol that we do not send."""
+    """Take a packet of IPv4 or IPv6 apart; None if it is neither, or of a protocol that we do not send."""
     if len(data) >= 20 and data[0] >> 4 == 4:
         start = (data[0] & 0xF) * 4
         addresses = [socket.inet_ntop(socket.AF_INET, data[place : place + 4]) for place in (12, 16)]
@@ -138,7 +138,7 @@ def read(data: bytes) -> t.Optional[Packet]:
 
 
 def read_transport(protocol: int, body: bytes, source: str, destination: str) -> t.Optional[Packet]:
-    """The same, for what follows the header of IP."""
+    """Return the same, for what follows the header of IP."""
     if len(body) < 8:
         return None
     source_port, port = struct.unpack_from("!HH", body)
@@ -167,7 +167,7 @@ def read_transport(protocol: int, body: bytes, source: str, destination: str) ->
 
 
 def answer_for_neighbour(data: bytes, kind: int, mine: bytes) -> t.Optional[bytes]:
-    """The frame that answers "who has this address?" with C(mine), whichever address it is; none for other frames.
+    """Return the frame that answers "who has this address?" with C(mine), for any address; None for other frames.
 
     :param data: the payload of the frame.
     :param kind: its type.
@@ -192,5 +192,5 @@ def answer_for_neighbour(data: bytes, kind: int, mine: bytes) -> t.Optional[byte
 
 
 def is_within(address: str, network: t.Any) -> bool:
-    """Whether an address lies in a network, which may be of the other family."""
+    """Return whether an address lies in a network, which may be of the other family."""
     return ipaddress.ip_address(address) in network

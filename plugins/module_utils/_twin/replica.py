@@ -35,7 +35,7 @@ class Replicas:
         self._other = Replica(state, run, legacy_first=True) if self._ties.legacy else None
 
     def unseen(self) -> t.List[Unseen]:
-        """What could not be copied."""
+        """Return what could not be copied."""
         return self._main.unseen
 
     def rules(self, steps: t.Sequence[trace.Step]) -> t.List[Rule]:
@@ -49,7 +49,7 @@ class Replicas:
                 copy.forget()
 
     def ask(self, questions: t.Sequence[Question], explain: bool) -> t.List[Answer]:
-        """The answers, in order.
+        """Return the answers, in order.
 
         :param explain: whether to say which rules decided.
         """
@@ -95,7 +95,7 @@ class Replica:
         self._trace()
 
     def _copy_links(self, state: State, network: int) -> t.Tuple[t.Dict[int, int], t.Dict[int, links.Link], World]:
-        """Links and settings.
+        """Copy links and settings.
 
         :param network: file descriptor of the one in which the far ends are to be.
         :returns: the index that each link has in the copy, the links of the copy by that, and their far ends.
@@ -145,7 +145,7 @@ class Replica:
         namespaces.enter(self._network)
         try:
             nf_tables.put_first(table)
-        except netlink.KernelError:  # it is not in the twin, which has been said
+        except netlink.KernelError:  # already reported as missing
             pass
 
     def rules(self, steps: t.Sequence[trace.Step]) -> t.List[Rule]:
@@ -159,13 +159,13 @@ class Replica:
         history.forget(self._tables)
 
     def ask(self, questions: t.Sequence[Question], explain: bool) -> t.List[Answer]:
-        """The answers, in order."""
+        """Return the answers, in order."""
         namespaces.enter(self._network)
         return self._asker.ask(questions, explain)
 
 
 def _plugged(copied: t.Mapping[int, links.Link]) -> t.List[int]:
-    """The links whose far end is connected."""
+    """Return the links whose far end is connected."""
     return [index for index, link in copied.items() if link.is_cable and link.flags & links.CARRIER]
 
 

@@ -85,7 +85,7 @@ class Route(t.NamedTuple):
 
 
 def read() -> Routing:
-    """All of this network namespace.
+    """Read all routing of this network namespace.
 
     :raises NodeError: the kernel does not tell.
     """
@@ -150,7 +150,7 @@ def addresses(routing: Routing) -> t.Iterator[t.Tuple[str, int]]:
 
 
 def local_addresses(routing: Routing) -> t.FrozenSet[str]:
-    """Every address of the node."""
+    """Return every address of the node."""
     return frozenset(address for address, _link in addresses(routing))
 
 
@@ -171,12 +171,12 @@ def preferred_sources(routing: Routing) -> t.Iterator[t.Tuple[t.Any, int, str]]:
 
 
 def networks_of(routing: Routing, link: int) -> t.List[t.Any]:
-    """The networks of a link's own addresses."""
+    """Return the networks of a link's own addresses."""
     return [network for network, index in _networks(routing) if index == link]
 
 
 def _networks(routing: Routing) -> t.Iterator[t.Tuple[t.Any, int]]:
-    """The network of each address, and the index of the address's link."""
+    """Return the network of each address, and the index of the address's link."""
     for body in routing.addresses:
         _family, bits, _flags, _scope, link = _IFA.unpack_from(body)
         value = netlink.attributes(body[_IFA.size :]).get(_IFA_ADDRESS)
@@ -185,7 +185,7 @@ def _networks(routing: Routing) -> t.Iterator[t.Tuple[t.Any, int]]:
 
 
 def routes(routing: Routing) -> t.Iterator[Route]:
-    """Each route, taken apart."""
+    """Return each route, taken apart."""
     for body in routing.routes:
         family, bits, _source, _tos, table, _protocol, _scope, kind, _flags = _RTM.unpack_from(body)
         known = netlink.attributes(body[_ROUTE_HEADER:])
@@ -212,7 +212,7 @@ def uplinks(routing: Routing) -> t.FrozenSet[int]:
 
 
 def marks_tested(routing: Routing) -> int:
-    """The bits of packets' marks for which there are routing rules."""
+    """Return the bits of packets' marks for which there are routing rules."""
     found = 0
     for body in routing.rules:
         known = netlink.attributes(body[_RULE_HEADER:])
@@ -222,8 +222,10 @@ def marks_tested(routing: Routing) -> int:
 
 
 def link_of(routing: Routing, address: str) -> t.Optional[int]:
-    """The index of the link that an address is behind: of the routes that need no gateway, in any table, and of the
-    networks of the links' own addresses the most specific one that contains it.
+    """Return the index of the link that an address is behind.
+
+    Of the routes that need no gateway, in any table, and of the networks of the links' own addresses the most specific
+    one that contains it counts.
 
     Policy routing is not looked at, nor is whether a route hides another: they lead packets to an address elsewhere,
     or nowhere, and still packets from it come from here.
@@ -239,13 +241,13 @@ def link_of(routing: Routing, address: str) -> t.Optional[int]:
 
 
 def link_towards(address: str) -> t.Optional[int]:
-    """The index of the link that this network namespace uses towards an address; none where it has no route."""
+    """Return the index of the link that this network namespace uses for an address; None if it has no route."""
     link = _route_towards(address).get(_RTA_OIF)
     return struct.unpack("=i", link)[0] if link else None
 
 
 def source_towards(address: str, protocol: int, source_port: int, port: int) -> t.Optional[bytes]:
-    """The packed address that the kernel chooses for a connection of this network namespace; none without a route.
+    """Return the packed address that the kernel chooses for a connection of this namespace; None without a route.
 
     :param protocol: with the ports, what routing rules can ask for (Linux 4.17).
     """
@@ -366,7 +368,7 @@ def _settle(kernel: Netlink, wanted: t.Iterable[bytes], same: t.Mapping[int, int
 
 
 def _route(body: bytes, number: t.Mapping[int, int]) -> bytes:
-    """A route as it can be asked for: without what the kernel adds, and with the numbers that links have here."""
+    """Return a route as it can be asked for: without what the kernel adds, and with the numbers of links here."""
     head = list(_RTM.unpack_from(body))
     head[8] &= _ONLINK
     known = netlink.attributes(body[_ROUTE_HEADER:])
@@ -390,7 +392,7 @@ def _renumber(index: bytes, number: t.Mapping[int, int]) -> bytes:
 
 
 def _paths(value: bytes) -> t.Iterator[t.Tuple[int, int, int, bytes]]:
-    """Flags, weight, link and attributes of each path of a route."""
+    """Return flags, weight, link and attributes of each path of a route."""
     position = 0
     while position + _NEXTHOP_OF_ROUTE.size <= len(value):
         length, flags, weight, link = _NEXTHOP_OF_ROUTE.unpack_from(value, position)

@@ -56,7 +56,7 @@ class Station:
     ) -> str:
         """Send the packet that opens a connection.
 
-        :param bound: the address that the program bound its socket to; none: whichever the kernel chooses.
+        :param bound: the address that the program bound its socket to; None: whichever the kernel chooses.
         :returns: why it was not sent; empty where it was.
         """
         family = socket.AF_INET6 if ":" in destination else socket.AF_INET
@@ -81,7 +81,7 @@ class Station:
         return ""
 
     def received(self) -> t.List[packets.Packet]:
-        """The packets of ours that have reached the node since the last call."""
+        """Return the packets of ours that have reached the node since the last call."""
         found = []
         for number, _events in self._ready.poll(0):
             family, protocol = self._heard[number]
@@ -103,7 +103,7 @@ class Station:
 
 
 def _from(family: int, source: bytes) -> t.Tuple[int, int, bytes]:
-    """The control message that gives a packet its source address (ip(7), ipv6(7))."""
+    """Return the control message that gives a packet its source address (ip(7), ipv6(7))."""
     if family == socket.AF_INET:
         return (socket.IPPROTO_IP, _IP_PKTINFO, struct.pack("=i4s4s", 0, source, b"\0" * 4))
     return (socket.IPPROTO_IPV6, _IPV6_PKTINFO, source + struct.pack("=i", 0))

@@ -67,7 +67,7 @@ Settings = t.Mapping[str, str]
 
 
 def read(links: t.Iterable[str]) -> t.Dict[str, str]:
-    """The settings of this network namespace, by path; those that the kernel does not have are left out.
+    """Read the settings of this network namespace, by path; those that the kernel does not have are left out.
 
     :param links: names.
     """
@@ -80,7 +80,7 @@ def read(links: t.Iterable[str]) -> t.Dict[str, str]:
 
 
 def get(path: str) -> t.Optional[str]:
-    """One setting; none where the kernel does not have it."""
+    """Read one setting; None if the kernel does not have it."""
     try:
         with open(_ROOT + path, encoding="utf-8") as opened:
             return opened.read().strip()
@@ -97,7 +97,7 @@ def _paths(links: t.Sequence[str]) -> t.Iterator[str]:
 
 
 def is_general(path: str) -> bool:
-    """Whether a setting is one of the whole namespace, and is made before there are links."""
+    """Return whether a setting is one of the whole namespace, and is made before there are links."""
     parts = path.split("/")
     return len(parts) != 4 or parts[2] in ("all", "default")
 

@@ -73,7 +73,7 @@ class Step(t.NamedTuple):
 def prepare() -> None:
     """Make the table that puts the trace flag on every packet of this network namespace, which must be one of our own.
 
-    It is asleep until somebody listens: for each rule that a packet with the flag matches, iptables-legacy walks
+    It is asleep until a program listens: for each rule that a packet with the flag matches, iptables-legacy walks
     through its whole table to find the rule's number.
 
     :raises NodeError: the kernel has no nf_tables, or not with tables for both families.
@@ -149,7 +149,7 @@ class Trace:
             raise netlink.KernelError(code, "a log of packets")
 
     def steps(self, mine: t.Callable[[bytes], bool]) -> t.List[Step]:
-        """What the kernel reported since the last call about one packet.
+        """Return what the kernel reported since the last call about one packet.
 
         :param mine: whether a packet, from its IP header on, is the one; only its first bytes may be there.
         """

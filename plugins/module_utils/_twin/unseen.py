@@ -45,7 +45,7 @@ _EBTABLES = ("ebtable_broute", "ebtable_filter", "ebtable_nat")
 
 
 def read(found: t.Sequence[Link], tables: t.Sequence[nf_tables.Table]) -> t.List[Unseen]:
-    """All of it in the network namespace of this process.
+    """Read all of it in the network namespace of this process.
 
     :param found: its links.
     :param tables: its tables of nf_tables.
@@ -73,7 +73,7 @@ def read(found: t.Sequence[Link], tables: t.Sequence[nf_tables.Table]) -> t.List
 
 
 def _ebtables() -> t.Iterator[Unseen]:
-    """Tables of ebtables-legacy. To ask the kernel whether one has rules would make it, so it is named if it may."""
+    """List tables of ebtables-legacy. Asking whether one has rules would make it, so it is named if it may."""
     for name in _EBTABLES:
         if os.path.exists(_MODULE % name):
             table = name.partition("_")[2]
@@ -84,7 +84,7 @@ def _ebtables() -> t.Iterator[Unseen]:
 
 
 def _filters(found: t.Sequence[Link]) -> t.Iterator[Unseen]:
-    """Filters of tc."""
+    """Return filters of tc."""
     names = {link.index: link.name for link in found}
     with Netlink(netlink.ROUTE) as kernel:
         hooked = set()
@@ -120,7 +120,7 @@ def _filter_names(kernel: Netlink, index: int, parent: int) -> t.Set[str]:
 
 
 def _tcx(found: t.Sequence[Link]) -> t.Iterator[Unseen]:
-    """eBPF programs at links since Linux 6.6, which tc does not list."""
+    """List eBPF programs at links since Linux 6.6, which tc does not list."""
     for link in found:
         for attached, direction in _TCX.items():
             if _programs(link.index, attached):
@@ -128,7 +128,7 @@ def _tcx(found: t.Sequence[Link]) -> t.Iterator[Unseen]:
 
 
 def _cgroup() -> t.Iterator[Unseen]:
-    """eBPF programs at the sockets of all processes."""
+    """List eBPF programs at the sockets of all processes."""
     with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as mounts:
         roots = [words[1] for words in map(str.split, mounts) if words[2] == "cgroup2"]
     if not roots:
@@ -143,7 +143,7 @@ def _cgroup() -> t.Iterator[Unseen]:
 
 
 def _programs(target: int, attached: int) -> int:
-    """How many eBPF programs are attached at a place; 0 where the kernel knows no such place."""
+    """Count the eBPF programs at a place; 0 if the kernel knows no such place."""
     number = _SYSCALLS.get(os.uname().machine)
     if number is None:
         raise NodeError("eBPF programs cannot be listed on %s" % os.uname().machine)

@@ -73,8 +73,8 @@ class World:
     def inject(self, link: int, data: bytes, receiver: t.Optional[bytes], sender: t.Optional[bytes] = None) -> None:
         """Send a packet into the twin over a link.
 
-        :param receiver: the hardware address that it is for; none: one that nobody knows, behind the same bridge.
-        :param sender: the hardware address that it is from; none: that of a pod that does not exist.
+        :param receiver: the hardware address that it is for; None: one that nobody knows, behind the same bridge.
+        :param sender: the hardware address that it is from; None: that of a pod that does not exist.
         """
         kind = packets.IPV6 if data[0] >> 4 == 6 else packets.IPV4
         self._send(links.far_end(link), packets.frame(receiver or _OTHER_NEIGHBOUR, sender or _POD, kind, data))
@@ -87,7 +87,7 @@ class World:
                 raise
 
     def at_once(self) -> t.List[Arrival]:
-        """What has come out by now."""
+        """Return what has come out by now."""
         found: t.List[Arrival] = []
         while True:
             arrival = self._receive(wait=False)
@@ -96,7 +96,7 @@ class World:
             found += [arrival] if isinstance(arrival, Arrival) else []
 
     def at_last(self) -> t.List[Arrival]:
-        """What comes out until nothing is on its way any more.
+        """Return what comes out until nothing is on its way any more.
 
         :raises NodeError: the machine is so busy that not even a frame from here to here arrives.
         """

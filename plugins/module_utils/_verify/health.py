@@ -102,7 +102,7 @@ def boot_flushers(run: Runner, root: str = "") -> t.Iterator[Health]:
 
 
 def reference_agents(proc: str = "/proc") -> t.Iterator[Health]:
-    """Running ip-masq-agents of other makers, whose chain has the same name by default."""
+    """Find running ip-masq-agents of other makers, whose chain has the same name by default."""
     for agent in agents.running(proc):
         yield Health(
             "other_agent",
@@ -113,7 +113,7 @@ def reference_agents(proc: str = "/proc") -> t.Iterator[Health]:
 
 
 def range_health(networks: t.Sequence[Network], masqueraded: t.Sequence[Network] = ()) -> t.Iterator[Health]:
-    """What exempt ranges look like that are probably not meant.
+    """Find exempt ranges that are probably not meant.
 
     :param masqueraded: ranges inside of them that are not exempt.
     """

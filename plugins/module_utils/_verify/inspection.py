@@ -144,7 +144,7 @@ def inspect(
     progress: verification.Progress = verification.no_progress,
     storage: t.Optional[Storage] = None,
 ) -> Data:
-    """All that is known about a node; as RETURN of the module ip_masq_info.
+    """Return all that is known about a node; as RETURN of the module ip_masq_info.
 
     :param progress: told how far a verification is.
     :param storage: with it, the result of a verification has a C(fingerprint), and C(asked_at) if it is an earlier one.
@@ -224,7 +224,7 @@ def _more(found: t.Sequence[t.Any]) -> str:
 
 
 def _rulesets(node: Node, policy: ComparedPolicy, result: Result) -> t.Dict[str, Ruleset]:
-    """What is declared for each family."""
+    """Return what is declared for each family."""
     if policy.origin == FROM_RULES:
         found = {change.family: change.plan.found.ruleset for change in result.managed}
         return {family: ruleset for family, ruleset in found.items() if ruleset is not None}
@@ -291,7 +291,7 @@ def _health(node: Node, policy: ComparedPolicy, result: Result) -> t.Iterator[He
 
 
 def _no_rules(config: Config, result: Result) -> str:
-    """Why the active rules give no policy."""
+    """Return why the active rules give no policy."""
     if result.errors:
         return "the active rules cannot be read"
     place = "in %s with masq_chain %s" % (result.backend, config.masq_chain)

@@ -80,7 +80,7 @@ def _flags(entry: t.Mapping[int, bytes]) -> int:
 def _with_holes(
     entries: t.Sequence[t.Mapping[int, bytes]], parts: t.Sequence[str], sources: t.Sequence[bool], known: Known
 ) -> t.List[Conditions]:
-    """A set of networks of which some are exempt: the longest prefix counts."""
+    """Read a set of networks, some of which are excluded: the longest prefix counts."""
     if list(parts) != ["net"]:
         raise UnknownError("entries of a set of ipset that are no match")
     listed = []
@@ -147,7 +147,7 @@ def _ports(entry: t.Mapping[int, bytes], source: bool) -> Conditions:
 def _addresses(
     entry: t.Mapping[int, bytes], first: int, last: int, prefix: int, netmask: t.Optional[int], version: int
 ) -> t.Tuple[int, int]:
-    """First and last address of a part; everything where it has none."""
+    """Return first and last address of a part; everything if it has none."""
     bits = 32 if version == 4 else 128
     if first not in entry:
         return (0, (1 << bits) - 1)

@@ -90,7 +90,7 @@ def read(table: LegacyTable, known: Known) -> t.Optional[RuleTable]:
 
 
 def _words(line: str) -> t.List[t.Tuple[str, bool]]:
-    """The words of a line, and whether each is quoted."""
+    """Return the words of a line, and whether each is quoted."""
     if '"' not in line:
         return [(word, False) for word in line.split()]
     found = []
@@ -153,7 +153,7 @@ class _Line:
         self._end()
 
     def _stray(self) -> None:
-        """A word that belongs to an option that is not read."""
+        """Take a word that belongs to an option that is not read."""
         if not (self.module or self.target):
             raise ValueError("word")
 
@@ -173,7 +173,7 @@ class _Line:
             self.options["wanted"] = (self.take(), False)
 
     def _end(self) -> None:
-        """All options of a match, or of the target, are there."""
+        """Apply all options of a match, or of the target."""
         options, self.options = self.options, {}
         if self.target:
             self._act(options)
@@ -195,11 +195,11 @@ class _Line:
     # what every rule may ask
 
     def source(self, value: str, inverted: bool) -> None:
-        """-s"""
+        """Read -s."""
         self._address("source", value, inverted)
 
     def destination(self, value: str, inverted: bool) -> None:
-        """-d"""
+        """Read -d."""
         self._address("destination", value, inverted)
 
     def _address(self, key: str, value: str, inverted: bool) -> None:
@@ -209,23 +209,23 @@ class _Line:
             self.reading.not_known(str(exc))
 
     def protocol(self, value: str, inverted: bool) -> None:
-        """-p"""
+        """Read -p."""
         number = _protocol(value)
         if number:
             self.reading.narrow("protocol", ((number, number),), inverted)
 
     def incoming(self, value: str, inverted: bool) -> None:
-        """-i"""
+        """Read -i."""
         self.reading.link("incoming", (value,), inverted)
 
     def outgoing(self, value: str, inverted: bool) -> None:
-        """-o"""
+        """Read -o."""
         self.reading.link("outgoing", (value,), inverted)
 
     # matches
 
     def ports(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """tcp, udp, sctp"""
+        """Read tcp, udp, sctp."""
         for word, key in (("--sport", "source_port"), ("--dport", "port")):
             if word in options:
                 value, inverted = options.pop(word)
@@ -245,7 +245,7 @@ class _Line:
             self.reading.not_known("a chunk of SCTP")
 
     def multiport(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """multiport"""
+        """Read multiport."""
         for words, keys in (
             (("--dports",), ("port",)),
             (("--sports",), ("source_port",)),
@@ -257,14 +257,14 @@ class _Line:
                     xt_rules.multiport(self.reading, keys, _ports(value), inverted)
 
     def iprange(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """iprange"""
+        """Read iprange."""
         for word, key in (("--src-range", "source"), ("--dst-range", "destination")):
             if word in options:
                 value, inverted = options.pop(word)
                 self.reading.narrow(key, _range(value), inverted)
 
     def addrtype(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """addrtype"""
+        """Read addrtype."""
         if options.pop("--limit-iface-in", None) or options.pop("--limit-iface-out", None):
             options.clear()
             self.reading.not_known(conditions.because(conditions.FIB_FLAG, "iif"))
@@ -275,7 +275,7 @@ class _Line:
                 xt_rules.address_types(self.reading, key, mask, inverted, self.known)
 
     def conntrack(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """conntrack, state"""
+        """Read conntrack, state."""
         self.aware = True
         version = self.known.version
         unknown: t.List[str] = []
@@ -310,19 +310,19 @@ class _Line:
         xt_rules.connection(self.reading, xt_rules.Connection(unknown=tuple(unknown), **parts))
 
     def mark(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """mark"""
+        """Read mark."""
         value, inverted = options.pop("--mark")
         xt_rules.mark(self.reading, MARK, *_mark(value), inverted)
 
     def connmark(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """connmark"""
+        """Read connmark."""
         self.aware = True
         value, inverted = options.pop("--mark")
         xt_rules.tracked(self.reading)
         xt_rules.mark(self.reading, CT_MARK, *_mark(value), inverted)
 
     def devgroup(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """devgroup"""
+        """Read devgroup."""
         for word, key in (("--src-group", "incoming"), ("--dst-group", "outgoing")):
             if word in options:
                 value, inverted = options.pop(word)
@@ -334,7 +334,7 @@ class _Line:
                 xt_rules.group(self.reading, key, number, mask, inverted, self.known)
 
     def statistic(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """statistic"""
+        """Read statistic."""
         options.pop("--mode", None)
         options.pop("--packet", None)
         if "--probability" in options:
@@ -345,20 +345,20 @@ class _Line:
             xt_rules.statistic(self.reading, 1.0 if int(value) < 2 else None, inverted)
 
     def recent(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """recent"""
+        """Read recent."""
         asked = [word for word in ("--set", "--rcheck", "--update", "--remove") if word in options]
         xt_rules.recent(self.reading, asked == ["--set"], options[asked[0]][1])
         options.clear()
 
     def cluster(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """cluster"""
+        """Read cluster."""
         options.clear()
         xt_rules.tracked(self.reading)
         self.reading.chance = True
         self.reading.chance = True
 
     def set(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """set"""
+        """Read set."""
         name, inverted = options.pop("--match-set")
         sources = [part == "src" for part in options.pop("directions")[0].split(",")]
         for word in ("--update-counters", "--update-subcounters"):
@@ -372,7 +372,7 @@ class _Line:
         xt_rules.match_set(self.reading, name, sources, inverted, self.known)
 
     def socket(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """socket"""
+        """Read socket."""
         options.pop("--transparent", None)
         wildcard = options.pop("--nowildcard", None) is not None
         xt_rules.socket(self.reading, wildcard, options.pop("--restore-skmark", None) is not None, self.known)
@@ -394,7 +394,7 @@ class _Line:
                 handler(self, options)
 
     def set_mark(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """MARK"""
+        """Read MARK."""
         word, (value, _inverted) = options.popitem()
         self._set_mark(MARK, word, value)
 
@@ -414,7 +414,7 @@ class _Line:
             self.reading.act(Action(SET, subject=subject))
 
     def set_connmark(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """CONNMARK"""
+        """Read CONNMARK."""
         self.aware = True
         reading = self.reading
         xt_rules.tracked(reading)
@@ -443,7 +443,7 @@ class _Line:
             self._set_mark(CT_MARK, word, value)
 
     def untrack(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """CT, NOTRACK"""
+        """Read CT, NOTRACK."""
         self.aware = True
         if self.target == "NOTRACK" or "--notrack" in options:
             xt_rules.untrack(self.reading)
@@ -454,17 +454,17 @@ class _Line:
                 xt_rules.set_zone(self.reading, None if value == "mark" else int(value, 0))
 
     def translate(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """DNAT, SNAT"""
+        """Read DNAT, SNAT."""
         kind = DESTINATION if self.target == "DNAT" else SOURCE
         (value,) = [options[word][0] for word in ("--to-destination", "--to-source") if word in options]
         xt_rules.translate(self.reading, kind, *_endpoint(value, self.known.version))
 
     def masquerade(self, _options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """MASQUERADE"""
+        """Read MASQUERADE."""
         xt_rules.translate(self.reading, SOURCE, None, None, True)
 
     def redirect(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """REDIRECT"""
+        """Read REDIRECT."""
         found = None
         if "--to-ports" in options:
             low, _dash, high = options["--to-ports"][0].partition("-")
@@ -472,16 +472,16 @@ class _Line:
         xt_rules.translate(self.reading, DESTINATION, None, found, True)
 
     def netmap(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """NETMAP"""
+        """Read NETMAP."""
         self.aware = True
         xt_rules.translate(self.reading, NETMAP, _network(options["--to"][0], self.known.version), None)
 
     def hash_mark(self, _options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """HMARK"""
+        """Read HMARK."""
         self.reading.act(Action(SET, subject=MARK))
 
     def fill(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
-        """SET"""
+        """Read SET."""
         if "--map-set" in options:
             self.reading.act_unknown("a mark that a set of ipset gives")
 
@@ -533,7 +533,7 @@ def _protocol(value: str) -> int:
 
 
 def _network(value: str, version: int) -> Spans:
-    """An address, alone or with a mask or the length of a prefix."""
+    """Parse an address, alone or with a mask or the length of a prefix."""
     address, _slash, mask = value.partition("/")
     bits = 32 if version == 4 else 128
     number = int(ipaddress.ip_address(address))
@@ -571,7 +571,7 @@ def _flags(value: str) -> int:
 
 
 def _endpoint(value: str, version: int) -> t.Tuple[t.Optional[Spans], t.Optional[Spans]]:
-    """Addresses and ports of a translation."""
+    """Parse addresses and ports of a translation."""
     addresses, ports = value, ""
     if version == 6 and value.startswith("["):
         addresses, _bracket, ports = value[1:].replace("]-[", "-").partition("]")

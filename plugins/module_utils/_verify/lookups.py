@@ -551,7 +551,7 @@ class Lookups:
     # reading
 
     def _read_addresses(self, routing: Routing) -> t.Dict[int, t.List[t.Tuple[int, int]]]:
-        """The addresses of each link, each with its prefix length; of IPv4 those that are no other one's secondary."""
+        """Read the addresses of each link, each with its prefix length; of IPv4 without secondary addresses."""
         found: t.Dict[int, t.List[t.Tuple[int, int]]] = {}
         for body in routing.addresses:
             family, bits, flags, _scope, link = _IFA.unpack_from(body)
@@ -564,7 +564,7 @@ class Lookups:
         return found
 
     def _read_routes(self, routing: Routing) -> t.Dict[int, t.Dict[t.Tuple[int, int], t.List[_Entry]]]:
-        """The entries of each table by first address and prefix length, the most specific sources first."""
+        """Read the entries of each table by first address and prefix length, the most specific sources first."""
         listed: t.Dict[int, t.Dict[t.Tuple[int, int], t.Dict[t.Tuple[int, int], t.List[_Route]]]] = {}
         for body in routing.routes:
             if body[0] != self._family:
@@ -625,7 +625,7 @@ class Lookups:
     def _paths(
         self, known: netlink.Attributes, flags: int, preferred: t.Optional[int]
     ) -> t.Iterator[t.Tuple[t.Optional[Outcome], str]]:
-        """The outcome of each path that is alive, and what is not understood of it."""
+        """Return the outcome of each path that is alive, and what is not understood of it."""
         if _RTA_NH_ID in known:
             yield from self._by_nexthop(_word(known[_RTA_NH_ID]), preferred, 0)
         elif _RTA_MULTIPATH in known:
@@ -714,7 +714,7 @@ class Lookups:
         )
 
     def _entry(self, prefix: t.Tuple[int, int], source: t.Tuple[int, int], routes: t.List[_Route]) -> _Entry:
-        """The routes from and to the same prefixes: those with the lowest metric count."""
+        """Unite the routes from and to the same prefixes: those with the lowest metric count."""
         unknown: t.Tuple[Unknown, ...] = ()
         table = routes[0].table
         place = "the route to %s in table %d" % (self._network(*prefix), table)
@@ -743,7 +743,7 @@ class Lookups:
         )
 
     def _partition(self, table: int) -> Partition[t.Tuple[_Entry, ...]]:
-        """The entries of a table that an address is looked up in, one after the other; equal ones are the same."""
+        """Return the entries of a table that an address is looked up in, in turn; equal ones are the same."""
         if table not in self._partitions:
             self._partitions[table] = self._make_partition(table)
         return self._partitions[table]

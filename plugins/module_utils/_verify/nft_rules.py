@@ -207,7 +207,7 @@ _VARIED = frozenset(("cmp", "immediate", "match"))
 
 
 def _place(register: t.Optional[bytes]) -> int:
-    """Where a register begins: those from 8 on have four bytes, those before sixteen."""
+    """Return where a register begins: those from 8 on have four bytes, those before sixteen."""
     which = number(register)
     return (which - 8) * 4 if which >= 8 else (which - 1) * 16
 
@@ -272,13 +272,13 @@ class _Reader:
         return found
 
     def forget(self, subject: str) -> None:
-        """A tracked value is changed: registers hold what it was."""
+        """Forget what registers hold of a tracked value that is changed."""
         self.held = [("?a value that has changed since", 0, 0xFF, 0) if one[0] == subject else one for one in self.held]
 
     # what is loaded
 
     def payload(self, data: t.Dict[int, bytes]) -> None:
-        """Part of a header into a register, or back into the packet."""
+        """Follow part of a header into a register, or back into the packet."""
         base, offset, length = (number(data.get(kind)) for kind in (2, 3, 4))
         if 5 in data:
             self.write(base, offset, length)
@@ -293,7 +293,7 @@ class _Reader:
         self.load(data.get(1), self._header(base, offset, length))
 
     def _header(self, base: int, offset: int, length: int) -> t.List[Cell]:
-        """Part of a header."""
+        """Return part of a header."""
         fields = _NETWORK[self.version] if base == 1 else _TRANSPORT if base == 2 else ()
         if length > SIZE:
             raise ValueError(length)
@@ -315,12 +315,12 @@ class _Reader:
         return cells
 
     def _only(self, protocol: int) -> bool:
-        """Whether packets of no other protocol come this far."""
+        """Return whether packets of no other protocol come this far."""
         protocols = [one.get("protocol") for one in self.reading.alternatives]
         return bool(protocols) and all(one == ((protocol, protocol),) for one in protocols)
 
     def _bytes(self, base: int, offset: int) -> str:
-        """What bytes of a packet are that are not read."""
+        """Name bytes of a packet that are not read."""
         if base == 1:
             names = {4: {1: "TOS", 8: "TTL"}, 6: {7: "hop limit", 0: "TOS", 1: "TOS"}}[self.version]
             if offset in names:
@@ -332,7 +332,7 @@ class _Reader:
         return _BYTES
 
     def write(self, base: int, offset: int, length: int) -> None:
-        """A register into the packet."""
+        """Follow a register into the packet."""
         touched = set()
         for place in range(offset, offset + length):
             touched.add(self._field(base, place))
@@ -361,7 +361,7 @@ class _Reader:
         return "id" if four and place in (4, 5) else "other"
 
     def meta(self, data: t.Dict[int, bytes]) -> None:
-        """What the kernel knows of a packet into a register, or the other way round."""
+        """Follow what the kernel knows of a packet into a register, or the other way round."""
         key = number(data.get(2))
         name = _META[key] if key < len(_META) else str(key)
         if 3 in data:
@@ -399,7 +399,7 @@ class _Reader:
         return not_known(conditions.because(conditions.META, name), 16)
 
     def ct(self, data: t.Dict[int, bytes]) -> None:
-        """What conntrack knows into a register, or the other way round."""
+        """Follow what conntrack knows into a register, or the other way round."""
         key = number(data.get(2))
         name = _CT[key] if key < len(_CT) else str(key)
         self.table.aware = True
@@ -445,7 +445,7 @@ class _Reader:
         return not_known(conditions.because(conditions.CT, name), 16)
 
     def fib(self, data: t.Dict[int, bytes]) -> None:
-        """What the routing tables say of an address."""
+        """Follow what the routing tables say of an address."""
         result, flags = number(data.get(2)), number(data.get(3))
         if result != _ADDRESS_TYPE:
             name = {1: "oif", 2: "oifname"}.get(result, str(result))
@@ -460,14 +460,14 @@ class _Reader:
         self.load(data.get(1), cells)
 
     def rt(self, data: t.Dict[int, bytes]) -> None:
-        """A property of the route."""
+        """Follow a property of the route."""
         names = ("classid", "nexthop4", "nexthop6", "tcpmss", "xfrm")
         key = number(data.get(2))
         name = names[key] if key < len(names) else str(key)
         self.load(data.get(1), not_known(conditions.because(conditions.RT, name), 16))
 
     def exthdr(self, data: t.Dict[int, bytes]) -> None:
-        """An option or extension header, read or written."""
+        """Follow an option or extension header, read or written."""
         kind = number(data.get(6))
         name = _EXTHDRS[kind] if kind < len(_EXTHDRS) else str(kind)
         if 1 in data:
@@ -478,17 +478,17 @@ class _Reader:
             self.reading.act_unknown(conditions.because(conditions.EXTHDR, name))
 
     def numgen(self, data: t.Dict[int, bytes]) -> None:
-        """A number by chance."""
+        """Follow a number by chance."""
         self.modulus, self.offset = number(data.get(2)), number(data.get(4))
         self.load(data.get(1), _CHANCE_CELLS)
 
     def hash(self, data: t.Dict[int, bytes]) -> None:
-        """A number from a hash."""
+        """Follow a number from a hash."""
         self.modulus, self.offset = number(data.get(4)), number(data.get(6))
         self.load(data.get(2), _CHANCE_CELLS)
 
     def bitwise(self, data: t.Dict[int, bytes]) -> None:
-        """A mask over registers, and bits turned over."""
+        """Follow a mask over registers, and bits turned over."""
         length = number(data.get(3))
         if length > SIZE:
             raise ValueError(length)
@@ -508,7 +508,7 @@ class _Reader:
         self.load(data.get(2), cells)
 
     def byteorder(self, data: t.Dict[int, bytes]) -> None:
-        """The other order of bytes."""
+        """Follow the other order of bytes."""
         length, size = number(data.get(4)), number(data.get(5))
         if length > SIZE or size not in (2, 4, 8):
             raise ValueError(size)
@@ -520,7 +520,7 @@ class _Reader:
         self.load(data.get(2), cells)
 
     def immediate(self, data: t.Dict[int, bytes]) -> None:
-        """A verdict, or a constant into a register."""
+        """Follow a verdict, or a constant into a register."""
         if number(data.get(1)) == _VERDICT_REGISTER:
             action = nft_sets.verdict(data[2])
             if action is None:
@@ -534,7 +534,7 @@ class _Reader:
     # conditions
 
     def cmp(self, data: t.Dict[int, bytes]) -> None:
-        """A register compared with a value."""
+        """Follow the comparison of a register with a value."""
         value = nft_sets.value(data.get(3))
         operator = number(data.get(2))
         if operator > _GREATER_OR_EQUAL:
@@ -560,7 +560,7 @@ class _Reader:
         self._compare(data.get(1), bytes(length), last, inverted)
 
     def range(self, data: t.Dict[int, bytes]) -> None:
-        """A register between two values, or not between them."""
+        """Follow the test whether a register is between two values, or not between them."""
         first, last = nft_sets.value(data.get(3)), nft_sets.value(data.get(4))
         self._compare(data.get(1), first, last, number(data.get(2)) == _NOT_EQUAL)
 
@@ -588,7 +588,7 @@ class _Reader:
             self.reading.not_known(str(exc))
 
     def _chance(self, first: bytes, last: bytes, inverted: bool) -> None:
-        """A choice by chance: which numbers pass."""
+        """Follow a choice by chance: which numbers pass."""
         numbers = self._numbers(first, last)
         top = self.offset + self.modulus - 1 if self.modulus else ALL_BITS
         below = self.offset if self.modulus else 0
@@ -611,7 +611,7 @@ class _Reader:
         return ((int.from_bytes(first, order), int.from_bytes(last, order)),)
 
     def _compare_map(self, cells: t.Sequence[Cell], first: bytes, last: bytes, inverted: bool) -> None:
-        """What a map said, compared: known for each of its elements."""
+        """Follow the comparison of what a map said: known for each of its elements."""
         found = []
         for one in self.reading.alternatives:
             try:
@@ -624,7 +624,7 @@ class _Reader:
         self.reading.alternatives = found
 
     def lookup(self, data: t.Dict[int, bytes]) -> None:
-        """A register looked up in a set or map."""
+        """Follow the lookup of a register in a set or map."""
         name = netlink.name(data.get(1, b""))
         known = self.table.sets.of(name)
         if name in self.table.sets.filled and 3 not in data:
@@ -703,7 +703,7 @@ class _Reader:
             self.load(target, [(key, place, 0xFF, 0) for place in range(size)])
 
     def dynset(self, data: t.Dict[int, bytes]) -> None:
-        """An element into a set, or out of it: the packet goes on, unless the set is full."""
+        """Follow an element into a set, or out of it: the packet goes on, unless the set is full."""
         if 7 in data or 10 in data:  # an expression of the element decides
             self.reading.not_known(_LIMITED)
         elif number(data.get(3)) != _DELETE:
@@ -715,11 +715,11 @@ class _Reader:
         return reading.alternatives[0]
 
     def _with_rest(self, alternatives: t.List[Conditions], last: Conditions) -> t.List[Conditions]:
-        """The element for all others stands behind the rest: packets take the first branch."""
+        """Put the element for all others behind the rest: packets take the first branch."""
         return [*alternatives, last] if last else [{}]
 
     def _drawn(self, drawn: t.Sequence[t.Tuple[int, int]], rest: bool, inverted: bool) -> None:
-        """A number by chance that is looked up: whether every one of them is there."""
+        """Follow the lookup of a number by chance: whether every number is there."""
         below = self.offset
         whole = ((below, below + self.modulus - 1),) if self.modulus else ((0, ALL_BITS),)
         covered = rest or spans.intersection(spans.of(drawn), whole) == whole
@@ -753,7 +753,7 @@ class _Reader:
     # what is done
 
     def set_value(self, subject: str, register: bytes, size: int) -> None:
-        """A register into a value that is tracked."""
+        """Follow a register into a value that is tracked."""
         cells = self.holding(register, size)
         self.reading.act(self._set_action(subject, cells))
         self.forget(subject)
@@ -771,11 +771,11 @@ class _Reader:
         return _set(subject, cells)
 
     def masq(self, _data: t.Dict[int, bytes]) -> None:
-        """The address of the link."""
+        """Follow a translation to the address of the link."""
         self._end(Action(SOURCE, local=True))
 
     def nat(self, data: t.Dict[int, bytes]) -> None:
-        """A new source or destination."""
+        """Follow a translation to a new source or destination."""
         family = number(data.get(2))
         if family not in (_NFPROTO[self.version], 1):
             return
@@ -808,7 +808,7 @@ class _Reader:
         self._end(action if varied else action({}))
 
     def redir(self, data: t.Dict[int, bytes]) -> None:
-        """The node itself as destination."""
+        """Follow a translation to the node itself as destination."""
         cells = [self.holding(data[one], 2) if one in data else None for one in (1, 2)]
 
         def action(of: Conditions) -> Action:
@@ -828,7 +828,7 @@ class _Reader:
         self.reading.over = True
 
     def reject(self, _data: t.Dict[int, bytes]) -> None:
-        """An error to the sender."""
+        """Follow an error to the sender."""
         self._end(Action(DROP))
 
     def notrack(self, _data: t.Dict[int, bytes]) -> None:
@@ -837,7 +837,7 @@ class _Reader:
         self.reading.act(Action(SET, subject=UNTRACKED, origin=UNTRACKED, flip=1))
 
     def objref(self, data: t.Dict[int, bytes]) -> None:
-        """A named object."""
+        """Follow a named object."""
         if 1 in data:
             kind = number(data[1])
         else:
@@ -853,25 +853,25 @@ class _Reader:
             self.reading.act_unknown(found_treatment.text)
 
     def match(self, data: t.Dict[int, bytes]) -> None:
-        """An extension of xtables that asks."""
+        """Follow an extension of xtables that asks."""
         name = netlink.name(data.get(1, b""))
         if xt_rules.match(self.reading, name, number(data.get(2)), data.get(3, b""), self.table.known):
             self.table.aware = True
 
     def target(self, data: t.Dict[int, bytes]) -> None:
-        """An extension of xtables that acts."""
+        """Follow an extension of xtables that acts."""
         name = netlink.name(data.get(1, b""))
         if xt_rules.target(self.reading, name, number(data.get(2)), data.get(3, b""), self.table.known):
             self.table.aware = True
 
 
 def _is_whole(cells: t.Sequence[Cell]) -> bool:
-    """Whether registers hold a number by chance as it was drawn, and nothing else."""
+    """Return whether registers hold a number by chance as it was drawn, and nothing else."""
     return all(field == CHANCE and bits == 0xFF and not flips for field, _place, bits, flips in cells)
 
 
 def _flags(cell: Cell) -> Cell:
-    """Flags of TCP: of those that do not speak of congestion, a packet that opens a connection has SYN alone."""
+    """Return flags of TCP: of those that do not speak of congestion, a packet that opens a connection has SYN alone."""
     field, _place, bits, flips = cell
     if field == _TCP_FLAGS and not bits & ~0x3F:
         return ("", 0, 0, bits & 0x02 ^ flips)

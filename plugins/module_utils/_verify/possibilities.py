@@ -161,7 +161,7 @@ def _any_port(way: Way) -> bool:
 
 
 def _deciding(ways: Ways, model: NodeModel, expected: Expected) -> t.Iterator[str]:
-    """What decides which way a packet takes: rules that ask for the source port, or choose by chance; routes."""
+    """Return what decides which way a packet takes: rules that ask for the source port, or choose by chance; routes."""
     met: t.Dict[Ref, None] = {}
     for way in ways.ways:
         met.update(dict.fromkeys(way.met))
@@ -182,7 +182,7 @@ def _deciding(ways: Ways, model: NodeModel, expected: Expected) -> t.Iterator[st
 
 
 def _rules_of(model: NodeModel, ref: Ref) -> t.Iterator[Rule]:
-    """The steps of a rule."""
+    """Return the steps of a rule."""
     if 0 <= ref.table < len(model.tables):
         for rule in model.tables[ref.table].chains.get(ref.chain, ()):
             if rule.number == ref.number:

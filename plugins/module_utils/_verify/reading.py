@@ -233,7 +233,7 @@ class Reading:
         return spans.complement(value, self.top(key))
 
     def never(self) -> None:
-        """No packet matches."""
+        """Match no packet."""
         self.alternatives = []
 
     def not_known(self, reason: str) -> None:
@@ -346,7 +346,7 @@ def joined_names(values: t.Sequence[t.Tuple[Names, ...]]) -> t.Optional[t.Tuple[
 
 
 def _conflict(statements: t.Sequence[Statement]) -> bool:
-    """Whether a statement changes what a later one tests again, or a choice by chance would be made twice."""
+    """Return whether a statement changes what a later one tests again, or a choice by chance would be made twice."""
     if statements[0].chance:
         return True
     for one in statements[:-1]:
@@ -447,7 +447,7 @@ def finished(
 def _reach(
     base: t.Mapping[str, BaseChain], chains: t.Mapping[str, t.Sequence[Rule]]
 ) -> t.Dict[str, t.FrozenSet[BaseChain]]:
-    """From which base chains each chain is reached."""
+    """Return from which base chains each chain is reached."""
     found: t.Dict[str, t.Set[BaseChain]] = {}
     for start, known in base.items():
         work = [start]
@@ -476,7 +476,7 @@ def _placed(rules: t.Sequence[Rule], bases: t.FrozenSet[BaseChain]) -> t.Tuple[R
 
 
 def _place(rule: Rule, bases: t.FrozenSet[BaseChain], early: t.Set[bool]) -> Rule:
-    """A rule as it is at the hooks from which its chain is reached."""
+    """Return a rule as it is at the hooks from which its chain is reached."""
     branches = []
     unknown = rule.unknown
     for branch in rule.branches:

@@ -77,7 +77,7 @@ def minus(one: Spans, other: Spans) -> Spans:
 
 
 def intersect(one: Region, other: Region) -> t.Optional[Region]:
-    """Return the packets that are in both; None where none is."""
+    """Return the packets that are in both; None if there are none."""
     if one.start != other.start:
         return None
     parts = [meet(mine, yours) for mine, yours in zip(one[1:], other[1:])]

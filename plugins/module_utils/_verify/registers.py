@@ -161,7 +161,7 @@ class Values:
 
     @staticmethod
     def _pattern(piece: Piece, low: bytes, high: bytes) -> str:
-        """A name of a link, or its beginning with a plus."""
+        """Return a name of a link, or its beginning with a plus."""
         length = piece.end - piece.start
         whole = ((1 << 8 * length) - 1) << piece.shift
         if piece.flip or piece.mask != whole or piece.shift + 8 * length != 8 * _NAME_LENGTH:

@@ -522,7 +522,7 @@ class _Engine:
         return Ways(tuple(classes), found, left, share)
 
     def _classes(self, starts: t.Sequence[Start]) -> t.List[StartClass]:
-        """Links that no rule tells apart are one class: a packet of any of them takes the same way."""
+        """Return classes of links that no rule tells apart: a packet of any of them takes the same way."""
         patterns = self._incoming_patterns()
         found: t.Dict[t.Any, t.Tuple[t.List[str], t.List[Start]]] = {}
         for start in starts:
@@ -564,7 +564,7 @@ class _Engine:
         return list(found)
 
     def _local_key(self, link: str) -> t.Any:
-        """What a rule that redirects to the node makes of a link."""
+        """Return what a rule that redirects to the node makes of a link."""
         for tree in self._trees:
             for chain in tree.chains:
                 for rule in self._tables[tree.table].chains.get(chain, ()):
@@ -573,7 +573,7 @@ class _Engine:
         return None
 
     def _first(self, start: StartClass) -> t.List[_Flow]:
-        """All packets of a class as they come in."""
+        """Return all packets of a class as they come in."""
         values = [0] * (2 * _COUNT)
         values[_SUBJECTS[UNTRACKED]] = start.untracked
         state = self._state(_State(tuple(values)))
@@ -585,7 +585,7 @@ class _Engine:
         return [(*start.region[1:], None, None, state)]
 
     def _run_own(self, start: StartClass) -> t.Iterator[_Flow]:
-        """Packets of the node itself. Those to a destination that is translated are not followed."""
+        """Run packets of the node itself. Those to a destination that is translated are not followed."""
         flows: t.List[_Flow] = []
         for flow in self._routed(self._first(start)):
             kind = flow[_STATE].outcome.kind
@@ -696,7 +696,7 @@ class _Engine:
         return flows, ended
 
     def _nat(self, trees: t.Sequence[_Tree], flows: t.List[_Flow]) -> t.Tuple[t.List[_Flow], t.List[_Flow]]:
-        """Chains of type nat, in the order of their own priority: the first that translates ends them all."""
+        """Run chains of type nat, in the order of their own priority: the first that translates ends them all."""
         place = _SUBJECTS[UNTRACKED]
         by_priority: t.Dict[int, t.List[_Tree]] = {}
         for tree in trees:
@@ -765,7 +765,7 @@ class _Engine:
         return kept
 
     def _combined(self, results: t.List[t.List[_Flow]]) -> t.List[_Flow]:
-        """What came out of several orders: packets of which all say the same are certain, the others are tied."""
+        """Combine what came out of several orders: packets with one outcome are certain, the others are tied."""
         if len(results) == 1:
             return results[0]
         alike: t.List[t.Dict[t.Any, t.List[_Flow]]] = []
@@ -791,7 +791,7 @@ class _Engine:
     # rules
 
     def _over(self) -> bool:
-        """Whether the time is over."""
+        """Return whether the time is over."""
         if self._deadline is not None and not self._late:
             self._checks += 1
             if self._checks % 64 == 0:
@@ -894,7 +894,7 @@ class _Engine:
         return tuple(fields), pieces, doubt
 
     def _fits(self, branch: _Branch, state: _State) -> t.Tuple[bool, t.Tuple[str, ...]]:
-        """Whether what a flow has in common matches, and what is not known of that."""
+        """Return whether what a flow has in common matches, and what is not known of that."""
         if not all(names.match(self._link) for names in branch.incoming):
             return False, ()
         if branch.outgoing:
@@ -988,7 +988,7 @@ class _Engine:
         out += rest
 
     def _doubted(self, flow: _Flow, unknown: t.Tuple[Unknown, ...]) -> _Flow:
-        """A flow that may be wrong from here on."""
+        """Return a flow that may be wrong from here on."""
         if not unknown:
             return flow
         state = flow[_STATE]
@@ -1047,7 +1047,7 @@ class _Engine:
             self._translate(branch.action, flow)
 
     def _can_set(self, subject: str, state: _State) -> bool:
-        """Whether there is what a rule sets: a decision that conntrack has not made yet, or a connection."""
+        """Return whether there is what a rule sets: a decision that conntrack has not made yet, or a connection."""
         if subject in (UNTRACKED, CT_ZONE):
             return not self._tracked
         return subject != CT_MARK or self._has_connection(state)
@@ -1103,7 +1103,7 @@ class _Engine:
     # routing, IPVS, the policy
 
     def _way_back(self, link: str, source: Spans) -> t.Any:
-        """What the routes back to sources are like, if it matters; the link if they differ."""
+        """Return what the routes back to sources are like, if it matters; the link if they differ."""
         if self._own or not self._lookups.filters_sources(link):
             return None
         everything: Spans = ((0, rules.highest(self._lookups.version)),)
@@ -1143,7 +1143,7 @@ class _Engine:
             yield self._by_chance(one) if part.chance else one
 
     def _serve(self, flows: t.List[_Flow]) -> t.Tuple[t.List[_Flow], t.List[_Flow], t.List[_Flow]]:
-        """Services of IPVS. Returns what the node itself receives, what goes on to a server, and what is dropped."""
+        """Run services of IPVS. Return what the node itself receives, what goes on to a server, and what is dropped."""
         flows, ended = self._hook(INPUT, flows)
         self._accepted, self._translated, self._ended = [], [], []
         members = []
@@ -1188,7 +1188,7 @@ class _Engine:
     # merging
 
     def _join(self, flows: t.List[_Flow]) -> t.List[_Flow]:
-        """As few flows as that takes: ways that chance opened and that meet again, and parts that differ in one field.
+        """Join flows into as few as it takes: ways of chance that meet again, parts that differ in one field.
 
         Two flows of the same packets, in the same state, that differ only in the rules by which chance led to it
         behave alike from here on, but for the translated destination: that becomes the union of theirs, and is divided
@@ -1253,7 +1253,7 @@ class _Engine:
         return found
 
     def _choices(self, flow: _Flow) -> t.List[_Choice]:
-        """The ways by which chance led a flow to where it is."""
+        """Return the ways by which chance led a flow to where it is."""
         state = flow[_STATE]
         late = self._path(state.met, state.fork)
         if not state.choices:
@@ -1269,7 +1269,7 @@ class _Engine:
         return found
 
     def _targets(self, choices: t.Iterable[_Choice], flow: _Flow) -> t.Iterator[Target]:
-        """The choices that are left of those by which a flow came to be: some went another way since."""
+        """Return the choices that are left of those by which a flow came to be: some went another way since."""
         for destination, service, path in choices:
             left = destination
             if destination is not None and flow[_NEW_DESTINATION] is not None:
@@ -1279,7 +1279,7 @@ class _Engine:
             yield Target(left, service, tuple(self._refs[rule] for rule in path))
 
     def _path(self, met: int, until: int) -> t.Tuple[int, ...]:
-        """The rules that were met, from a place on."""
+        """Return the rules that were met, from a place on."""
         found = []
         while met > 0 and met != until:
             met, rule = self._met[met]
@@ -1369,7 +1369,7 @@ def _many(one: Spans) -> bool:
 
 
 def _changed(action: rules.Action) -> int:
-    """The bits of a value that an action may change."""
+    """Return the bits of a value that an action may change."""
     if action.origin == action.subject:
         return (ALL_BITS & ~action.keep) | action.flip
     return ALL_BITS
@@ -1389,7 +1389,7 @@ def _set(values: t.Tuple[int, ...], action: rules.Action) -> t.Tuple[int, ...]:
 
 
 def _possible(test: rules.Test, value: int, unknown: int) -> bool:
-    """Whether a value of which some bits are not known can be one of those that are allowed."""
+    """Return whether a value of which some bits are not known can be one of those that are allowed."""
     known = value & test.mask & ~unknown
     # Between the lowest and the highest of them; where the bits in between are too many to be tried, that is enough.
     if not spans.intersection(test.allowed, ((known, known | unknown),)):
@@ -1405,7 +1405,7 @@ def _possible(test: rules.Test, value: int, unknown: int) -> bool:
 
 
 def _orders(units: t.Sequence[t.Any]) -> t.Iterable[t.Sequence[t.Any]]:
-    """The orders in which the kernel may ask chains of the same priority."""
+    """Return the orders in which the kernel may ask chains of the same priority."""
     if len(units) < 2:
         return [units]
     if len(units) <= _TIED:

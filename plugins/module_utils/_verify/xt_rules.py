@@ -65,24 +65,24 @@ def because(area: str, name: str) -> str:
 
 
 def ports(reading: Reading, key: str, low: int, high: int, inverted: bool) -> None:
-    """Ports from one to another."""
+    """Read ports from one to another."""
     if (low, high) != (0, MAX_PORT) or inverted:
         reading.narrow(key, ((low, high),) if low <= high else (), inverted)
 
 
 def multiport(reading: Reading, keys: t.Sequence[str], found: Spans, inverted: bool) -> None:
-    """Any of several ports, in one or either place."""
+    """Read any of several ports, in one or either place."""
     reading.any_of([{key: found} for key in keys], inverted)
 
 
 def flags(reading: Reading, mask: int, wanted: int, inverted: bool) -> None:
-    """Flags of TCP: a packet that opens a connection has SYN alone."""
+    """Read flags of TCP: a packet that opens a connection has SYN alone."""
     if ((_SYN & mask) == wanted & _ALL_FLAGS) == inverted:
         reading.never()
 
 
 def address_types(reading: Reading, key: str, mask: int, inverted: bool, known: Known) -> None:
-    """Types of addresses as a mask of RTN_*."""
+    """Read types of addresses as a mask of RTN_*."""
     try:
         reading.narrow(key, _of_types(mask, known), inverted)
     except UnknownError as exc:
@@ -90,7 +90,7 @@ def address_types(reading: Reading, key: str, mask: int, inverted: bool, known: 
 
 
 def _of_types(mask: int, known: Known) -> Spans:
-    """The addresses of several types.
+    """Return the addresses of several types.
 
     :raises UnknownError: they are not known.
     """
@@ -129,7 +129,7 @@ class Connection(t.NamedTuple):
 
 
 def connection(reading: Reading, asked: Connection) -> None:
-    """Conditions of conntrack."""
+    """Read conditions of conntrack."""
     tracked: Conditions = {(UNTRACKED, ALL_BITS): ((0, 0),)}
     alternatives: t.List[Conditions] = []
     if asked.states is None:
@@ -185,7 +185,7 @@ def connection(reading: Reading, asked: Connection) -> None:
 
 
 def statistic(reading: Reading, share: t.Optional[float], inverted: bool) -> None:
-    """A choice by chance; C(share) None: every n-th packet."""
+    """Read a choice by chance; C(share) None: every n-th packet."""
     if share is not None:
         share = 1 - share if inverted else share
         if share <= 0:
@@ -197,7 +197,7 @@ def statistic(reading: Reading, share: t.Optional[float], inverted: bool) -> Non
 
 
 def recent(reading: Reading, fills: bool, inverted: bool) -> None:
-    """A list of addresses seen before.
+    """Read a list of addresses seen before.
 
     :param fills: C(--set), which fits every packet.
     """
@@ -208,7 +208,7 @@ def recent(reading: Reading, fills: bool, inverted: bool) -> None:
 
 
 def match_set(reading: Reading, name: str, sources: t.Sequence[bool], inverted: bool, known: Known) -> None:
-    """A set of ipset by its name."""
+    """Read a set of ipset by its name."""
     found = [one for one in known.ipsets if one.name == name]
     if not found:
         reading.not_known("the set %s of ipset, which cannot be read" % name)
@@ -223,7 +223,7 @@ def match_set(reading: Reading, name: str, sources: t.Sequence[bool], inverted: 
 
 
 def socket(reading: Reading, wildcard: bool, restores: bool, known: Known) -> None:
-    """A socket that would take the packet.
+    """Read the test for a socket that would take the packet.
 
     The first packet of a connection is of no other socket than one that listens; the match looks at one that listens on
     any address only if it is told to.
@@ -237,12 +237,12 @@ def socket(reading: Reading, wildcard: bool, restores: bool, known: Known) -> No
 
 
 def set_mark(reading: Reading, subject: str, value: int, mask: int) -> None:
-    """C(--set-xmark): bits of the mask become 0, then those of the value are turned over."""
+    """Read C(--set-xmark): bits of the mask become 0, then those of the value are turned over."""
     reading.act(Action(SET, subject=subject, origin=subject, keep=ALL_BITS & ~mask, flip=value))
 
 
 def copy_mark(reading: Reading, target: str, source: str, target_mask: int, source_mask: int) -> None:
-    """C(--save-mark), C(--restore-mark): target = (target & ~target_mask) ^ (source & source_mask)."""
+    """Read C(--save-mark), C(--restore-mark): target = (target & ~target_mask) ^ (source & source_mask)."""
     keep = ALL_BITS & ~target_mask
     if not keep:
         reading.act(Action(SET, subject=target, origin=source, keep=source_mask))
@@ -270,12 +270,12 @@ def copy_mark(reading: Reading, target: str, source: str, target_mask: int, sour
 
 
 def untrack(reading: Reading) -> None:
-    """C(NOTRACK), C(CT --notrack)."""
+    """Read C(NOTRACK), C(CT --notrack)."""
     reading.act(Action(SET, subject=UNTRACKED, origin=UNTRACKED, flip=1))
 
 
 def set_zone(reading: Reading, zone: t.Optional[int]) -> None:
-    """C(CT --zone); None: the mark."""
+    """Read C(CT --zone); None: the mark."""
     if zone is None:
         reading.act(Action(SET, subject=CT_ZONE, origin=MARK, keep=0xFFFF))
     else:
@@ -285,7 +285,7 @@ def set_zone(reading: Reading, zone: t.Optional[int]) -> None:
 def translate(
     reading: Reading, kind: str, addresses: t.Optional[Spans], found: t.Optional[Spans], local: bool = False
 ) -> None:
-    """A new source or destination."""
+    """Read a new source or destination."""
     reading.act(Action(kind, addresses=addresses, ports=found, local=local))
     reading.over = True
 
@@ -294,14 +294,14 @@ VERDICTS = {"ACCEPT": ACCEPT, "DROP": DROP, "RETURN": RETURN, "REJECT": DROP}
 
 
 def other_match(reading: Reading, name: str) -> None:
-    """A match that is read no further."""
+    """Read a match no further."""
     found = conditions.treatment(conditions.MATCH, name)
     if found.kind != conditions.IRRELEVANT:
         reading.not_known(found.text if found.kind == conditions.UNKNOWN else "the match %s" % name)
 
 
 def other_target(reading: Reading, name: str, known: Known) -> None:
-    """A target that is read no further."""
+    """Read a target no further."""
     found = conditions.treatment(conditions.TARGET, name)
     if found.kind == conditions.IRRELEVANT:
         if name in ("TOS", "DSCP") and known.tos_routed:
@@ -396,7 +396,7 @@ def _addrtype(reading: Reading, revision: int, info: bytes, known: Known) -> Non
 
 
 def _masked(info: bytes, place: int, size: int) -> Spans:
-    """The addresses of an address and a mask."""
+    """Return the addresses of an address and a mask."""
     address = int.from_bytes(info[place : place + size], "big")
     mask = int.from_bytes(info[place + 16 : place + 16 + size], "big")
     return masked(address, mask, size * 8)
@@ -468,7 +468,7 @@ def _mark(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:
 
 
 def mark(reading: Reading, subject: str, value: int, mask: int, inverted: bool) -> None:
-    """C(--mark)."""
+    """Read C(--mark)."""
     if value & ~mask:
         if not inverted:
             reading.never()
@@ -486,7 +486,7 @@ def _connmark(reading: Reading, _revision: int, info: bytes, _known: Known) -> N
 
 
 def tracked(reading: Reading) -> None:
-    """There is a connection: the kernel lets nothing else match."""
+    """Read that there is a connection: the kernel lets nothing else match."""
     reading.test(UNTRACKED, ALL_BITS, ((0, 0),))
 
 
@@ -499,7 +499,7 @@ def _devgroup(reading: Reading, _revision: int, info: bytes, known: Known) -> No
 
 
 def group(reading: Reading, key: str, value: int, mask: int, inverted: bool, known: Known) -> None:
-    """A group of links."""
+    """Read a group of links."""
     names = [one.name for one in known.links.values() if one.group & mask == value]
     reading.link(key, names, inverted)
 
@@ -626,7 +626,7 @@ def _notrack(reading: Reading, _revision: int, _info: bytes, _known: Known) -> N
 
 
 def _translation(name: str, revision: int, info: bytes, known: Known) -> t.Tuple[t.Optional[Spans], t.Optional[Spans]]:
-    """The addresses and ports of a translation."""
+    """Read the addresses and ports of a translation."""
     if revision == 0 and (name in ("DNAT", "SNAT") or known.version == 4):  # nf_nat_ipv4_multi_range_compat
         asked = struct.unpack_from("=I", info, 4)[0]
         low, high, first, last = struct.unpack_from("!IIHH", info, 8)
