@@ -76,5 +76,5 @@ class FilterModule:
     """What Ansible looks for."""
 
     def filters(self) -> t.Dict[str, t.Callable[..., t.Any]]:
-        """The filters of this file."""
+        """Return the filters of this file."""
         return {"effects": effects}

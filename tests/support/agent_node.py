@@ -99,7 +99,7 @@ _JOURNALCTL = '#!/bin/sh\n[ "$1" = --sync ] || cat %s/journal\n'
 
 @functools.lru_cache(maxsize=None)
 def _compiled(python: str) -> Path:
-    """The agent's modules as an installation leaves them, compiled once for all nodes; the same for all paths."""
+    """Return the agent's modules as an installation leaves them, compiled once; the same for all paths."""
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     where = private_paths(Path(folder), python=python)
@@ -270,7 +270,7 @@ class AgentNode:
         return t.cast(t.Dict[str, t.Any], task["hosts"]["localhost"])
 
     def program_modules(self) -> t.Dict[str, bytes]:
-        """The modules of the installed program, by name."""
+        """Return the modules of the installed program, by name."""
         package = self.modules_dir / "ip_masq_agent"
         found = [path for path in package.rglob("*.py") if path.name != "__init__.py"]
         return {".".join(path.relative_to(package).with_suffix("").parts): path.read_bytes() for path in found}

@@ -17,7 +17,7 @@ Packet = t.Tuple[t.Any, t.Any, str, str, int]
 
 
 def model(config: Config, packet: Packet) -> str:
-    """What a packet has to meet: in a few lines, without the code under test."""
+    """Return what a packet has to meet: in a few lines, without the code under test."""
     source, destination, interface, protocol, port = packet
     version = source.version
 
@@ -64,7 +64,7 @@ def model(config: Config, packet: Packet) -> str:
 
 @st.composite
 def packets(draw: t.Any, config: Config, family: str) -> Packet:
-    """A packet near to where the policy tells packets apart."""
+    """Draw a packet near to where the policy treats packets differently."""
     version = 4 if family == IPV4 else 6
     kind = ipaddress.IPv4Address if version == 4 else ipaddress.IPv6Address
     bits = 32 if version == 4 else 128

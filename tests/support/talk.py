@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import typing as t
 
@@ -74,7 +75,7 @@ class Talk:
     def __enter__(self) -> Talk:
         # The pod closes second, so that the ports that wait for late packets are those outside.
         self._server = self._topology.outside.popen(sys.executable, "-c", _SERVER, str(PORT), *self._destinations)
-        self._client = None  # type: t.Optional[subprocess.Popen[str]]
+        self._client: t.Optional[subprocess.Popen[str]] = None
         assert self._server.stdout is not None and self._server.stdout.readline() == "ready\n"
         self._client = self._topology.pod.popen(sys.executable, "-c", _CLIENT, str(PORT), *self._destinations)
         assert self._client.stdout is not None and self._client.stdout.readline() == "ready\n"

@@ -385,7 +385,7 @@ def node_directories(where: Paths) -> t.Tuple[str, ...]:
 
 
 def node_files(where: Paths, config_text: t.Optional[str] = None) -> t.Dict[str, t.Tuple[bytes, int]]:
-    """What the agent consists of: content and mode by path. Packages (tools/dist) are made of the same files.
+    """Return what the agent consists of: content and mode by path. Packages (tools/dist) are made of the same files.
 
     :param config_text: text of the config file; none leaves it out.
     """
@@ -421,7 +421,7 @@ def _mode(path: str) -> int:
 
 
 def file_removal(path: str) -> FileChange:
-    """The removal of a file, or of a directory of modules.
+    """Return the removal of a file, or of a directory of modules.
 
     The text of a file is shown only if no other user can have written it: they may own metrics_dir.
     """

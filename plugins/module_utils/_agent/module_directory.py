@@ -103,7 +103,7 @@ def make_folder(path: str) -> None:
         files.remove(path)
     files.make_directory(path, 0o755)
     try:
-        os.chmod(path, 0o755)
+        os.chmod(path, 0o755)  # noqa: S103 - directories of programs are read by all
     except OSError as exc:
         raise NodeError("cannot change the mode of %s: %s" % (path, exc.strerror or exc)) from None
 
@@ -212,7 +212,7 @@ def _flush(folder: str) -> None:
     for path in paths:
         os.chmod(path, 0o644)
     for parent in reversed(parents):
-        os.chmod(parent, 0o755)
+        os.chmod(parent, 0o755)  # noqa: S103 - as above
     for path in paths + parents:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:

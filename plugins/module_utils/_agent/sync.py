@@ -117,7 +117,7 @@ class _Round(t.NamedTuple):
 
 
 def dry_run(node: Node, where: Paths, config: Config, remembered: Memory, effects: bool = False) -> Result:
-    """What a sync would do now. Nothing is written.
+    """Return what a sync would do now. Nothing is written.
 
     :param effects: whether to report what that means for packets and open connections, which may take seconds.
     :raises NodeError: as of :func:`~.reconcile.reconcile`.

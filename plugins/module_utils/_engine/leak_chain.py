@@ -206,7 +206,7 @@ class LeakChain:
         return lines + ["-F " + name for name in unused] + ["-X " + name for name in unused]
 
     def counted(self) -> int:
-        """The packets that rules about leaks have counted; 0 where there are no such rules.
+        """Return how many packets rules about leaks have counted; 0 where there are no such rules.
 
         :raises NodeError: they cannot be read.
         """

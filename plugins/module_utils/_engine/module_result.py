@@ -33,7 +33,7 @@ def rules_return(result: Result, present: bool) -> t.Dict[str, t.Any]:
 
 
 def _effects(result: Result) -> t.Dict[str, t.Any]:
-    """What changes for packets, as values and in words."""
+    """Return what changes for packets, as values and in words."""
     if not result.compared:
         return {"effects": [], "effects_omitted": 0, "effects_summary": []}
     # Imported here: to load it takes time, and most runs change nothing.
@@ -48,7 +48,7 @@ def _effects(result: Result) -> t.Dict[str, t.Any]:
 
 
 def rules_diff(result: Result) -> t.Dict[str, str]:
-    """The rules before and after, as their tool lists them, under a comment that names family and backend.
+    """Return the rules before and after, as their tool lists them, under a comment that names family and backend.
 
     What that means for packets comes first, on the side of after.
     """
