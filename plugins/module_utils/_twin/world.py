@@ -116,7 +116,7 @@ class World:
         return found + self.at_once()
 
     def _receive(self, wait: bool) -> t.Union[Arrival, bool, None]:
-        """Return a packet that came out; True for our own frame that came round, False for any other, None for nothing."""
+        """Return a packet that came out; True: our own frame came round; False: any other; None: nothing came."""
         try:
             data, (name, kind, direction, _hardware, _address) = self._socket.recvfrom(
                 2048, 0 if wait else socket.MSG_DONTWAIT

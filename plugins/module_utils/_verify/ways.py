@@ -428,7 +428,7 @@ class _Engine:
     # what is run
 
     def _deciding(self, trees: t.List[_Tree], filters: bool) -> t.List[_Tree]:
-        """Return the trees that can change an address: of type nat, or setting what such a one, or a routing rule, tests."""
+        """Return the trees that can change an address: of type nat, or setting what such a one or a route tests."""
         hooks = {PREROUTING, FORWARD, POSTROUTING} | ({INPUT, OUTPUT} if self._services else set())
         translating = {PREROUTING, POSTROUTING}
         if self._own:
