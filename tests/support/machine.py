@@ -18,7 +18,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import (
     run_lock,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import nfnetlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack, nfnetlink
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 
@@ -74,6 +74,8 @@ class Machine:
         monkeypatch.setattr(iptables_nft, "NftNat", self._table)
         monkeypatch.setattr(other_actors, "NftNat", lambda family: self.nat[NFT, family])
         monkeypatch.setattr(nfnetlink, "nat_postrouting_chains", lambda _family: [])
+        # No connection is open.
+        monkeypatch.setattr(conntrack, "read", lambda _version, _look: None)
         monkeypatch.setattr(reconcile, "has_ipv6", lambda: True)
         monkeypatch.setattr(run_lock, "LOCK_PATH", str(self.folder / "lock"))
         monkeypatch.setattr(os, "geteuid", lambda: 0)

@@ -302,7 +302,6 @@ def test_lines_for_people() -> None:
 def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     machine = Machine(tmp_path)
     machine.install(monkeypatch)
-    monkeypatch.setattr(open_connections.conntrack, "read", lambda _version, _look: None)
     return machine
 
 
