@@ -285,6 +285,48 @@ class TestRecords:
         assert [note for note in node.status()["notes"] if "metrics not written" in note]
 
 
+class TestProposals:
+    """sync --dry-run, explain --proposed"""
+
+    def test_a_dry_run_shows_what_changes_for_packets(self, node: AgentNode, variant: Variant) -> None:
+        node.configure(backend=variant.backend)
+        node.sync()
+        done = node.command("sync", "--dry-run")
+        assert (done.returncode, done.stdout) == (0, "nothing to do: the active rules match the configuration\n")
+        node.configure(backend=variant.backend, masqueradeCIDRs=["10.5.0.0/16"])
+        before = snapshot(node.ns)
+        done = node.command("sync", "--dry-run")
+        first, *others = done.stdout.splitlines()
+        assert done.returncode == 0 and first == "10.5.0.0/16: pod -> node, 0 open connections"
+        assert others and any(line.startswith("would do: ipv4, %s: " % variant.backend) for line in others)
+        data = json.loads(node.command("sync", "--dry-run", "--json").stdout)
+        (effect,) = data["effects"]
+        assert (effect["destinations"], effect["before"], effect["after"]) == (["10.5.0.0/16"], "pod", "node")
+        assert data["actions"] and data["errors"] == []
+        assert snapshot(node.ns) == before and node.status()["differs"]
+        assert node.command("sync", "--json").returncode == 2
+
+    def test_what_a_proposed_file_changes(self, node: AgentNode, tmp_path: Path) -> None:
+        node.configure()
+        node.sync()
+        proposed = tmp_path / "proposed"
+        proposed.write_text('{"masqueradeCIDRs": ["10.5.0.0/16"]}')
+        for destination, told in (
+            ("10.5.1.2", "proposed: 10.5.0.0/16: pod -> node, 0 open connections"),
+            ("10.6.1.2", "proposed: nothing changes for packets to 10.6.1.2"),
+        ):
+            done = node.command("explain", destination, "--proposed", str(proposed))
+            assert done.returncode == 0 and told in done.stdout.splitlines(), done.stdout
+            data = json.loads(node.command("explain", destination, "--proposed", str(proposed), "--json").stdout)
+            assert len(data["proposed"]["effects"]) == (destination == "10.5.1.2")
+        proposed.write_text('{"masqueradeCIDRs": ["10.5.0.1/16"]}')
+        done = node.command("explain", "10.5.1.2", "--proposed", str(proposed))
+        assert done.returncode == 78 and "%s: masqueradeCIDRs: '10.5.0.1/16' has host bits" % proposed in done.stderr
+        done = node.command("explain", "10.5.1.2", "--proposed", str(tmp_path / "none"))
+        assert done.returncode == 78 and "there is no such file" in done.stderr
+        assert node.status()["in_sync"]
+
+
 class TestStatus:
     """status"""
 

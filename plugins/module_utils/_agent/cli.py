@@ -97,7 +97,11 @@ def _parser(where: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
     commands.required = True
 
     command = commands.add_parser("sync", help="change the rules to match the configuration")
-    command.set_defaults(command=_sync)
+    command.add_argument(
+        "--dry-run", action="store_true", help="change nothing, and show what would change, for packets too"
+    )
+    command.add_argument("--json", action="store_true", help="machine-readable output of --dry-run")
+    command.set_defaults(command=_sync, refuse=command.error)
     command = commands.add_parser("status", help="show the policy, the active rules, and whether they agree")
     command.add_argument("--json", action="store_true", help="machine-readable output")
     command.set_defaults(command=_status)
@@ -111,6 +115,9 @@ def _parser(where: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
     command.add_argument("--source", metavar="SRC", help="IP address of a pod or of the node (default: a pod's)")
     command.add_argument("--protocol", default="tcp", choices=(*_WITH_PORTS, "icmp"), help="(default: tcp)")
     command.add_argument("--port", type=int, default=80, help="destination port (default: 80)")
+    command.add_argument(
+        "--proposed", metavar="FILE", help="also show what this file, in place of the configuration, would change"
+    )
     command.add_argument("--json", action="store_true", help="machine-readable output")
     command.set_defaults(command=_explain, refuse=command.error)
     command = commands.add_parser(
@@ -163,7 +170,11 @@ def _parser(where: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
     return parser
 
 
-def _sync(_arguments: argparse.Namespace, node: Node, where: Paths) -> int:
+def _sync(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
+    if arguments.dry_run:
+        return _dry_run(arguments, node, where)
+    if arguments.json:
+        arguments.refuse("--json: only with --dry-run")
     done = sync(node, where)
     for priority, lines in (
         (console.NOTICE, done.changes),
@@ -178,6 +189,17 @@ def _sync(_arguments: argparse.Namespace, node: Node, where: Paths) -> int:
 
 
 # The other commands import their modules themselves: a sync has no use for them, and loading them takes time.
+
+
+def _dry_run(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
+    from .proposal import planned_lines
+
+    lines, errors = planned_lines(node, where, arguments.json)
+    for line in lines:
+        console.print_line(line)
+    for line in errors:
+        console.log(console.ERROR, line)
+    return FAILED if errors else OK
 
 
 def _status(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
@@ -197,7 +219,12 @@ def _explain(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
 
     given = (arguments.source, arguments.protocol, arguments.port)
     wanted = _checked(arguments.refuse, request, [arguments.destination], *given)
-    for line in explain(node, where, wanted, arguments.json):
+    proposal = None
+    if arguments.proposed is not None:
+        from .proposal import propose
+
+        proposal = propose(node, where, arguments.proposed, arguments.destination, *given)
+    for line in explain(node, where, wanted, arguments.json, proposal):
         console.print_line(line)
     return OK
 

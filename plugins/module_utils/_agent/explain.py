@@ -17,6 +17,9 @@ from .._verify import inspection
 from .compared_policy import choose_policy
 from .paths import Paths
 
+if t.TYPE_CHECKING:
+    from .proposal import Proposal
+
 Data = t.Dict[str, t.Any]
 
 #: As an explanation and a conflict name what the other side sees.
@@ -32,17 +35,24 @@ def whose(seen: str) -> str:
     return WHOSE.get(seen, "the address %s" % seen)
 
 
-def explain(node: Node, where: Paths, wanted: inspection.Request, as_json: bool) -> t.List[str]:
+def explain(
+    node: Node, where: Paths, wanted: inspection.Request, as_json: bool, proposal: t.Optional[Proposal] = None
+) -> t.List[str]:
     """Return the answer about one destination, one line each.
 
     :param wanted: names one destination.
+    :param proposal: what to say of a proposed configuration.
     :raises ConfigError: there is no valid configuration. NodeError: the node cannot be read.
     """
     found = inspection.inspect(node, choose_policy({}, None, where), wanted)
     (one,) = found["explanations"]
     if as_json:
-        return json.dumps(dict(one, health=found["health"], limits=found["limits"]), indent=2).split("\n")
-    return [*_lines(one, found), *warnings(found)]
+        data = dict(one, health=found["health"], limits=found["limits"])
+        if proposal is not None:
+            data["proposed"] = proposal.as_data()
+        return json.dumps(data, indent=2).split("\n")
+    proposed = list(proposal.lines(one["destination"])) if proposal is not None else []
+    return [*_lines(one, found), *warnings(found), *proposed]
 
 
 def _lines(one: Data, found: Data) -> t.Iterator[str]:

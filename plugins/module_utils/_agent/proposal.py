@@ -1,0 +1,110 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a sync would change for packets, by the configuration of the node or a proposed one. Nothing is written."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import typing as t
+
+from .._engine.detect import Node
+from .._engine.effects import Effect, as_return
+from .._engine.module_result import rules_return
+from .._engine.reconcile import Result
+from .._engine.ruleset import service_number
+from .._errors import ConfigError, NodeError
+from .._policy import effect_words, spans
+from .._system import files
+from .._system.ip_families import IPV4, IPV6
+from .effective_policy import read_policy, require_policy
+from .memory import read_memory
+from .paths import Paths
+from .sync import describe, dry_run
+
+#: Of the return values of the module ip_masq.
+_RETURNED = ("actions", "effects", "effects_omitted", "effects_summary")
+
+
+class Proposal(t.NamedTuple):
+    """What a proposed configuration changes for packets to one destination."""
+
+    path: str
+    effects: t.Tuple[Effect, ...]
+    notes: t.Tuple[str, ...]
+
+    def lines(self, destination: str) -> t.Iterator[str]:
+        """Return it for people."""
+        for effect in self.effects:
+            yield "proposed: " + effect_words.line(as_return(effect))
+        if not self.effects:
+            yield "proposed: nothing changes for packets to " + destination
+        for note in self.notes:
+            yield "note: " + note
+
+    def as_data(self) -> t.Dict[str, t.Any]:
+        """Return it for programs."""
+        return {"file": self.path, "effects": list(map(as_return, self.effects)), "notes": list(self.notes)}
+
+
+def planned_lines(node: Node, where: Paths, as_json: bool) -> t.Tuple[t.List[str], t.Tuple[str, ...]]:
+    """Return what a sync would do and change for packets, and errors.
+
+    :raises ConfigError: there is no valid configuration. NodeError: the rules cannot be read.
+    """
+    remembered = read_memory(where)
+    policy, config = require_policy(where, remembered)
+    result = dry_run(node, where, config, remembered, effects=True)
+    errors = result.errors
+    if policy.problem:
+        errors += ("%s; the last valid configuration stays in force" % policy.problem,)
+    returned = rules_return(result, present=True)
+    if as_json:
+        data = {**{key: returned[key] for key in _RETURNED}, "errors": list(errors), "notes": list(result.notes)}
+        return json.dumps(data, indent=2).split("\n"), errors
+    if not result.changed:
+        return ["nothing to do: the active rules match the configuration"] if not errors else [], errors
+    lines = [*returned["effects_summary"], *("would do: " + line for line in describe(result))]
+    return lines + ["note: " + note for note in result.notes], errors
+
+
+def propose(
+    node: Node, where: Paths, path: str, to: str, sender: t.Optional[str], protocol: str, port: int
+) -> Proposal:
+    """Return what a proposed configuration changes for packets to one destination.
+
+    :param path: of a file with the text of the config file; drop-ins stay.
+    :param sender: the address of the pod; None: any.
+    :raises ConfigError: it is not valid. NodeError: the rules cannot be read.
+    """
+    text = files.read(path)
+    if text is None:
+        raise ConfigError("%s: there is no such file" % path)
+    remembered = read_memory(where)
+    try:
+        _policy, config = read_policy(where, remembered, text.decode("utf-8", "replace"))
+    except ConfigError as exc:
+        raise ConfigError(str(exc).replace(where.config, path)) from None
+    result = dry_run(node, where, config, remembered, effects=True)
+    if result.errors:
+        raise NodeError("; ".join(result.errors))
+    return Proposal(path, tuple(_concerned(result, to, sender, protocol, port)), result.notes)
+
+
+def _concerned(result: Result, to: str, sender: t.Optional[str], protocol: str, port: int) -> t.Iterator[Effect]:
+    destination = ipaddress.ip_address(to)
+    family = IPV4 if destination.version == 4 else IPV6
+    service = service_number(protocol, port, family)
+    for effect in (effect for one in result.compared for effect in one.effects):
+        if (
+            effect.family == family
+            and spans.contains(effect.destinations, int(destination))
+            and (effect.services is None or spans.contains(effect.services, service))
+            and (effect.sources is None or sender is None or _is_of(effect.sources, sender))
+        ):
+            yield effect
+
+
+def _is_of(sources: spans.Spans, sender: str) -> bool:
+    return spans.contains(sources, int(ipaddress.ip_address(sender)))
