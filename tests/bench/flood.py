@@ -97,7 +97,7 @@ def send(plan: t.Sequence[t.Tuple[str, int]], rounds: int, start: int) -> t.List
         bursts = [_Burst(start, count) for _device, count in plan]
         start += max(count for _device, count in plan)
         row = [0.0] * len(plan)
-        with _undisturbed():
+        with undisturbed():
             for index in list(range(len(plan)))[:: -1 if number % 2 else 1]:
                 device, count = plan[index]
                 fd, messages = _sockets[device].fileno(), bursts[index].messages
@@ -108,7 +108,7 @@ def send(plan: t.Sequence[t.Tuple[str, int]], rounds: int, start: int) -> t.List
 
 
 @contextlib.contextmanager
-def _undisturbed() -> t.Iterator[None]:
+def undisturbed() -> t.Iterator[None]:
     """For some milliseconds, before all ordinary processes."""
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     try:
