@@ -510,6 +510,17 @@ def test_what_was_written_counts_as_changed_where_the_table_mangle_is_refused(
     assert apply(ns, state="absent")["changed"] and not apply(ns, state="absent")["changed"]
 
 
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_a_refusal_that_does_not_last_is_no_error(ns: Namespace, variant: Variant, tmp_path: Path) -> None:
+    """As when another program writes to the table mangle at the same moment."""
+    programs = Programs(tmp_path)
+    once = 'if [ -e %s ]; then exec "$real" "$@"; fi; ' % (tmp_path / "refused")
+    programs.misbehave(is_restore, once + _NO_MANGLE.replace("exit 1", "touch %s; exit 1" % (tmp_path / "refused")))
+    options = {"backend": variant.backend, "leaks": "drop", "source_cidrs": PODS[:1]}
+    assert apply(ns, path=programs.path, **options)["changed"] and (tmp_path / "refused").exists()
+    assert not apply(ns, **options)["changed"]
+
+
 def test_status_tells_of_a_chain_that_is_gone(
     topology: Topology, variant: Variant, family: str, tmp_path: Path
 ) -> None:
