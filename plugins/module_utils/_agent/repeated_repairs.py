@@ -20,6 +20,7 @@ from .._engine.iptables_tool import LEGACY, VARIANTS
 from .._engine.reconcile import Change, Result
 from .._system import reference_agents
 from .._system.process import Runner
+from .._verify import health
 
 #: Seconds for which a repair is remembered. Other places are looked at once an hour only.
 PERIOD = 7200.0
@@ -135,9 +136,6 @@ def _culprit(change: Change, run: Runner) -> t.Tuple[str, str]:
                 return program, text + "Have that program leave the place, or set jump_position to keep"
             return program, text + "No packet passes it: have that program put it behind the jump, or delete it"
     if any(action.kind in _FLUSHED for action in change.plan.actions):
-        # Imported here: to load it takes time, and hardly any run asks.
-        from .._verify import health
-
         for flusher in health.flushers(run):
             if change.backend in flusher.backends:
                 return flusher.unit, "Probably %s: %s. Remedy: %s" % (flusher.unit, *flusher.words())

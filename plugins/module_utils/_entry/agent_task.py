@@ -18,6 +18,9 @@ from .._agent.units import SERVICE
 from .._engine.detect import Node
 from .._engine.other_actors import find_other_actors
 from .._errors import IpMasqError, NodeError, ProgramMissingError
+from .._kubelet.manage import manage_kubelets
+from .._kubelet.module_result import as_return as kubelet_return
+from .._kubelet.options import Options
 from .._policy.config_file import config_text
 from .._system import systemd
 from .._system.node_warning import named
@@ -99,11 +102,6 @@ def _absent(params: Params, check: bool, node: Node) -> Done:
 
 def _preview_kubelets(options: Params) -> t.Tuple[t.Dict[str, t.Any], t.Tuple[str, ...]]:
     """Return what the module kubelet_masquerade would do, and its warnings."""
-    # Imported here: to load it takes time, and most callers do not ask.
-    from .._kubelet.manage import manage_kubelets
-    from .._kubelet.module_result import as_return as kubelet_return
-    from .._kubelet.options import Options
-
     try:
         report = manage_kubelets(Options(**options), run, check=True)
     except IpMasqError as exc:

@@ -279,7 +279,7 @@ def _parse_text(text: str) -> t.Any:
     content = _content(text)
     if content.lstrip()[:1] in ("{", "["):
         return _parse_json(content)
-    # Not at the top: PyYAML takes longer to load than a sync of a node that is in order.
+    # Not at the top: most files are JSON, and PyYAML takes 10 ms of each start, beside 80 ms of a sync.
     from . import yaml_text
 
     return yaml_text.parse(text)

@@ -9,7 +9,9 @@ that L(config_file) read) and leave as one immutable :class:`Config`. A new opti
 
 from __future__ import annotations
 
+import difflib
 import functools
+import hashlib
 import typing as t
 
 from .._errors import ConfigError
@@ -36,15 +38,6 @@ from .values import (
     parse_sources,
     split_entries,
 )
-
-# hashlib loads OpenSSL, which takes time at each start. Python's own random spares itself that in the same way.
-try:
-    from _sha2 import sha256  # type: ignore[import-not-found]  # since Python 3.12
-except ImportError:
-    try:
-        from _sha256 import sha256  # type: ignore[import-not-found]
-    except ImportError:  # some builds of Python have no other hashes than OpenSSL's
-        from hashlib import sha256
 
 #: RFC 1918: what is not masqueraded unless the operator says otherwise.
 RFC1918_CIDRS = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
@@ -355,7 +348,7 @@ class Config(t.NamedTuple):
         # Policies without them have the digest that they had before there were such options.
         values += [(name, listed) for name, listed in narrowing.items() if listed]
         values += [(name, value) for name, value in added.items() if value != DEFAULTS[name]]
-        return str(sha256(repr(values).encode("utf-8")).hexdigest())[:12]
+        return hashlib.sha256(repr(values).encode("utf-8")).hexdigest()[:12]
 
 
 #: Options with which part of the traffic is treated otherwise.
@@ -392,8 +385,6 @@ def find_file_key(name: str) -> t.Optional[Option]:
 
 def nearest_file_key(name: str) -> str:
     """Return the known config file key that looks most like ``name``, for an operator who mistyped it."""
-    import difflib  # needed for mistakes only
-
     close = difflib.get_close_matches(name[:_LONGEST_TYPO].lower(), list(_BY_KEY), n=1, cutoff=0.0)
     return _BY_KEY[close[0]].key
 

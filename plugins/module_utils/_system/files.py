@@ -63,7 +63,7 @@ def write(
     :param attributes: extended attributes; those that this process may not set are left out.
     :raises NodeError: naming the path and the reason; the previous file is still there.
     """
-    # As tempfile does it, whose import takes longer than a sync writes. Neither *.yaml nor *.env matches the name.
+    # Neither *.yaml nor *.env matches the name.
     draft = os.path.join(os.path.dirname(path), ".%s.%s.tmp" % (os.path.basename(path), os.urandom(8).hex()))
     try:
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -5,15 +5,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import json
-import sys
 import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import policy
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import Source, merge
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build, file_key, split_lists
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import (
@@ -110,17 +106,6 @@ NO_MARKS = ["", "x", "0x", "4g", "-1", -1, True, None, 1.5, 2**32, "0x100000000"
 def test_what_is_no_mark_is_refused(mark: t.Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build({"skip_marks": [mark]})
-
-
-def test_the_digest_does_not_depend_on_who_computes_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for own in ("_sha2", "_sha256"):
-        monkeypatch.setitem(sys.modules, own, None)
-    spec = importlib.util.spec_from_file_location(policy.__name__, policy.__file__)
-    assert spec and spec.loader
-    loaded = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(loaded)
-    assert loaded.sha256 is hashlib.sha256
-    assert loaded.build({}).digest == build({}).digest
 
 
 def test_digests_are_those_of_before_as_long_as_the_options_are_not_used() -> None:
