@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import json
+import re
 import typing as t
 
+from ..module_utils._errors import ConfigError
 from ..module_utils._policy.effect_words import MOVED, change, connections
 from .fleet_policies import groups_of, members_of
 from .names import one_line, some_of, thousands
@@ -38,6 +40,49 @@ def summary(answers: t.Mapping[str, t.Any], groups: t.Mapping[str, t.Sequence[st
     if unknown:
         lines.append("%s: not known: %s" % (_number(unknown), some_of(list(map(one_line, unknown)))))
     return lines
+
+
+def to_confirm(answers: t.Mapping[str, t.Any], limit: t.Any) -> t.List[str]:
+    """Return what is beyond a limit of effects; nothing if they are within it.
+
+    What is not known of a host counts as beyond, unless the host is unreachable: nothing is applied there.
+
+    :param limit: a share of hosts with effects, a number of open connections, or a list of them.
+    :raises ConfigError: it is none of them.
+    """
+    keys = {host: _key(answer) for host, answer in answers.items() if not _is_unreachable(answer)}
+    concerned = [host for host, key in keys.items() if key != _NOTHING]
+    counts = [
+        effect["open_connections"]
+        for host in concerned
+        for effect in (answers[host]["rules"]["effects"] if keys[host] else [{"open_connections": None}])
+    ]
+    connections_now = sum(count for count in counts if count is not None)
+    found = []
+    for one in limit if isinstance(limit, (list, tuple)) else [limit]:
+        share, number = _limit(one)
+        if share is not None and len(concerned) * 100 > share * len(answers):
+            found.append("%s of %s have effects, more than %s" % (_number(concerned), thousands(len(answers)), one))
+        if number is not None and (connections_now > number or None in counts):
+            told = connections(None if None in counts else connections_now)
+            found.append("%s, the limit is %s" % (told, thousands(number)))
+    return found
+
+
+def _limit(text: t.Any) -> t.Tuple[t.Optional[float], t.Optional[int]]:
+    """Read a share of hosts, or a number of open connections."""
+    found = re.match(r"\A([0-9]{1,3}(?:\.[0-9]{1,3})?)%\Z|\A([0-9]{1,12})\Z", str(text).strip())
+    if not found or isinstance(text, bool):
+        raise ConfigError(
+            "ip_masq_agent_confirm_effects: %r is neither a share of hosts, such as 10%%, nor a number of open "
+            "connections, such as 1000, nor a list of them" % (text,)
+        )
+    share, number = found.groups()
+    return (None if share is None else float(share), None if number is None else int(number))
+
+
+def _is_unreachable(answer: t.Any) -> bool:
+    return isinstance(answer, t.Mapping) and bool(answer.get("unreachable"))
 
 
 #: What hosts without effects have in common.

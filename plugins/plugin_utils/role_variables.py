@@ -29,7 +29,10 @@ PREFIX = "ip_masq_agent_"
 WINDOWS_PREFIX = "ip_masq_windows_"
 
 #: What the playbooks read beside the role's variables.
-OF_PLAYBOOKS = tuple(PREFIX + name for name in ("become", "hosts", "max_fail_percentage", "report_dir", "serial"))
+OF_PLAYBOOKS = tuple(
+    PREFIX + name
+    for name in ("become", "confirm_effects", "confirmed", "hosts", "max_fail_percentage", "report_dir", "serial")
+)
 
 _ROLES = Path(__file__).resolve().parents[2] / "roles"
 

@@ -98,7 +98,7 @@ def test_a_round_with_an_inventory_of_kubespray(tmp_path: Path) -> None:
 
 
 def test_apply_ends_with_what_changes_for_packets(tmp_path: Path) -> None:
-    """For all nodes together, in check mode and in the run that follows; as text and as JSON."""
+    """For all nodes together, in check mode and in the run that follows, with the output of the collection too."""
     names = ["node%d" % number for number in range(1, 9)]
     rack_b = names[:3]
     with Fleet(tmp_path, {"kube_node": names, "rack_b": rack_b}, dict.fromkeys(names[4:], "node4")) as fleet:
@@ -113,12 +113,36 @@ def test_apply_ends_with_what_changes_for_packets(tmp_path: Path) -> None:
         planned = fleet.play("apply", "-e", NODES, "-CD")
         assert planned.rc == 0 and summary(planned) == expected, planned.said
         assert planned.said.count("+10.20.0.0/16: pod -> node, 0 open connections") == 3
-        as_json = fleet.play("apply", "-e", NODES, "-C", env={"ANSIBLE_STDOUT_CALLBACK": "kubenode.ip_masq.summary"})
-        assert as_json.said.splitlines()[: len(expected)] == expected, as_json.said
+        short = fleet.play("apply", "-e", NODES, "-C", env={"ANSIBLE_STDOUT_CALLBACK": "kubenode.ip_masq.summary"})
+        assert [line for line in short.said.splitlines() if line != "no hosts matched"][:2] == expected, short.said
         done = fleet.play("apply", "-e", NODES, "-e", "ip_masq_agent_serial=2")
         assert done.rc == 0 and summary(done) == expected, done.said
         removed = fleet.play("remove", "-e", NODES, "--limit", "node1", "-D")
         assert "node -> not managed" in removed.said
+
+
+def test_more_effects_than_the_limit_have_to_be_confirmed(tmp_path: Path) -> None:
+    """Nothing is written before, on any node."""
+    with Fleet(tmp_path, {"kube_node": ["n1", "n2"]}) as fleet:
+        assert fleet.play("apply", "-e", NODES).rc == 0
+        fleet.group_vars["kube_node"] = {
+            "ip_masq_agent_confirm_effects": ["40%", 10],
+            "ip_masq_agent_masquerade_cidrs": ["10.20.0.0/16"],
+        }
+        pristine = [exempt(node) for node in fleet.nodes.values()]
+        refused = fleet.play("apply", "-e", NODES)
+        assert refused.rc == 2, refused.said
+        assert summary(refused) == [
+            "kube_node (2 nodes): 10.20.0.0/16: pod -> node, 0 open connections",
+            "beyond ip_masq_agent_confirm_effects: 2 nodes of 2 have effects, more than 40%",
+            "nothing was changed; to apply it: -e ip_masq_agent_confirmed=true",
+        ]
+        assert [exempt(node) for node in fleet.nodes.values()] == pristine
+        assert fleet.play("apply", "-e", NODES, "-C").rc == 0, "a preview is not stopped"
+        done = fleet.play("apply", "-e", NODES, "-e", "ip_masq_agent_confirmed=true")
+        assert done.rc == 0 and [counts["changed"] for counts in done.recap.values()] == [1, 1], done.said
+        again = fleet.play("apply", "-e", NODES)
+        assert again.rc == 0 and again.said.count("2 nodes: nothing changes for packets") == 2, again.said
 
 
 def test_status_of_thirty_nodes_fits_on_the_screen(tmp_path: Path) -> None:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import typing as t
 
+import pytest
+from ansible.errors import AnsibleFilterError
 from ansible_collections.kubenode.ip_masq.plugins.filter.effects import APPLIED, FilterModule
+from ansible_collections.kubenode.ip_masq.plugins.filter.effects_to_confirm import FilterModule as ToConfirm
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.effect_words import MOVED
 
 effects = FilterModule().filters()["effects"]
+to_confirm = ToConfirm().filters()["effects_to_confirm"]
 
 Hostvars = t.Dict[str, t.Dict[str, t.Any]]
 
@@ -86,3 +90,34 @@ def test_many_effects_and_another_place() -> None:
     (line,) = summed_up({"n1": host(*some, effects_omitted=1000, effects_summary=[MOVED])})
     assert line.endswith("10.4.0.0/16: pod -> node, 1 open connection; and 1,003 more; " + MOVED)
     assert summed_up({"n1": host(effects_summary=[MOVED])}) == ["n1: " + MOVED]
+
+
+@pytest.mark.parametrize(
+    "limit, beyond",
+    [
+        ("25%", ["2 nodes of 4 have effects, more than 25%"]),
+        ("50%", []),
+        (99, ["100 open connections, the limit is 99"]),
+        ("100", []),
+        (["49.9%", 10], ["2 nodes of 4 have effects, more than 49.9%", "100 open connections, the limit is 10"]),
+        ("0%", ["2 nodes of 4 have effects, more than 0%"]),
+        ("", []),
+    ],
+)
+def test_a_limit(limit: t.Any, beyond: t.List[str]) -> None:
+    some = [effect("10.20.0.0/16", "pod", "node", 50)]
+    hostvars = {"n1": host(*some), "n2": host(*some), "n3": host(), "n4": {APPLIED: {"unreachable": True}}}
+    assert to_confirm(list(hostvars), hostvars, limit) == beyond
+
+
+def test_what_is_not_known_is_beyond_a_limit() -> None:
+    for answer in (host(effect("10.20.0.0/16", "pod", "node", None)), {APPLIED: {"failed": True}}, {}):
+        hostvars = {"n1": answer, "n2": host()}
+        assert to_confirm(list(hostvars), hostvars, 1000) == ["open connections not counted, the limit is 1,000"]
+        assert to_confirm(list(hostvars), hostvars, "10%") == ["1 node of 2 have effects, more than 10%"]
+
+
+@pytest.mark.parametrize("limit", ["ten", "-1", "10.5", True, {"hosts": 1}, ["10%", "x"]])
+def test_a_limit_that_is_none_is_refused(limit: t.Any) -> None:
+    with pytest.raises(AnsibleFilterError, match="neither a share of hosts"):
+        to_confirm(["n1"], {"n1": host()}, limit)

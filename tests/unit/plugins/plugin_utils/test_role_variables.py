@@ -32,7 +32,9 @@ def test_every_variable_of_the_role_and_the_playbooks_is_known() -> None:
     texts += [path.read_text(encoding="utf-8") for path in ROLE.rglob("*.yml")]
     named = set(re.findall(r"\bip_masq_agent_[a-z0-9_]+", "\n".join(texts)))
     # A module and groups have our prefix too.
-    named -= {PREFIX + name for name in ("info", "kubelet_up_to_date", "kubelet_to_update", "kubelet_")}
+    named -= {
+        PREFIX + name for name in ("info", "effects_to_confirm", "kubelet_up_to_date", "kubelet_to_update", "kubelet_")
+    }
     assert unknown_names(named) == []
     assert set(OF_PLAYBOOKS) <= named
 
