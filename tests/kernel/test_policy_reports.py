@@ -96,7 +96,14 @@ def test_status_and_explain_name_what_decides(topology: Topology, variant: Varia
             (a.pod, a.outside[0], "9090", a.pod, "the pod's own", [entries[0]]),
             (a.pod, a.exempt[1], "80", fixed, "the address " + fixed, [entries[1], to_fixed]),
             (a.pod, a.outside[0], "80", fixed, "the address " + fixed, [for_pods, to_fixed]),
-            (client, a.outside[0], "80", client, "nothing: the policy is not about", ["@source_ranges"] * native),
+            (
+                client,
+                a.outside[0],
+                "80",
+                client,
+                "nothing: this connection is outside the policy's scope",
+                ["@source_ranges"] * native,
+            ),
         ):
             said = node.command("explain", destination, "--source", source, "--port", port).stdout
             first, second, *more = said.splitlines()

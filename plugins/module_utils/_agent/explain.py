@@ -92,7 +92,7 @@ def _why_nothing(one: Data, policy: Data) -> str:
     family = IPV6 if ":" in one["destination"] else IPV4
     if family in policy["exempt"]:
         # Of another source, interface or mark than the policy's, or from an address of the node.
-        return "the policy is not about this connection"
+        return "this connection is outside the policy's scope"
     if policy["origin"] not in (inspection.FROM_OPTIONS, inspection.FROM_AGENT):
         return "no policy is given, and no rules of this agent's form were found for IPv%s" % family[-1]
     return "IPv6 is not managed (enableIPv6 is off)"

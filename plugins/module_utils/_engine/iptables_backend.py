@@ -48,7 +48,7 @@ from .iptables_tool import RANDOM_FULLY_SINCE, IptablesTool, find_tool
 from .leak_chain import TABLE, LeakChain, LeakPlan, LeakState
 from .nat_table import KernelRule, NatTable, activation, deletion, place, table_listing
 from .other_nat import other_rules
-from .rule_comments import COMMENT_PREFIX, JUMP_COMMENT, SKIPPED_COMMENT
+from .rule_comments import COMMENT_PREFIX, JUMP_COMMENT, SKIPPED_COMMENTS
 from .ruleset import Guard, Rule, Ruleset, Skip, from_rules
 
 #: What iptables-nft says of a chain that holds what only nft can express. It may crash, too (1.8.9, 1.8.11).
@@ -579,7 +579,7 @@ class Iptables:
 
     def _is_skipped(self, line: str) -> bool:
         """Return whether a rule leaves traffic to later rules, so that it is neither exempt nor masqueraded by ours."""
-        possible = SKIPPED_COMMENT in line or re.match(_GUARDED, line)
+        possible = any(one in line for one in SKIPPED_COMMENTS) or re.match(_GUARDED, line)
         return bool(possible) and isinstance(parse_rule(_uncounted(line), self.family), (Guard, Skip))
 
     def fingerprint(self) -> t.List[t.List[str]]:

@@ -34,6 +34,7 @@ from .rule_comments import (
     MISSING_COMMENT,
     PRESENT_COMMENT,
     SKIPPED_COMMENT,
+    SKIPPED_COMMENTS,
     SNAT_COMMENT,
     SOURCE_COMMENT,
 )
@@ -219,7 +220,7 @@ def parse_rule(line: str, family: str) -> t.Optional[Rule]:
                 return Skip(network, source, interface, service, redirected=True) if target == "RETURN" else None
             # An exemption of all destinations is the same to packets.
             nothing_else = interface and not source and not network and not service
-            if target == "RETURN" and (comment == SKIPPED_COMMENT or nothing_else):
+            if target == "RETURN" and (comment in SKIPPED_COMMENTS or nothing_else):
                 return Skip(network, source, interface, service)
             return Exempt(network or EVERYTHING[family], target, source, interface, service)
         if redirected or target not in ("MASQUERADE", "SNAT"):

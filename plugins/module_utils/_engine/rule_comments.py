@@ -11,7 +11,10 @@ MASQUERADE_COMMENT = COMMENT_PREFIX + " leaves with the address of the node"
 MARKS_COMMENT = COMMENT_PREFIX + " Services and host ports leave as the node"
 SOURCE_COMMENT = COMMENT_PREFIX + " no answer comes back to this source"
 JUMP_COMMENT = COMMENT_PREFIX + " all traffic that is not for the node itself"
-SKIPPED_COMMENT = COMMENT_PREFIX + " traffic that the policy is not about"
+# Without an apostrophe, which iptables would escape.
+SKIPPED_COMMENT = COMMENT_PREFIX + " outside the scope of the policy"
+#: 1.0.0-rc1 wrote the second. Rules with it mean the same, and stay.
+SKIPPED_COMMENTS = (SKIPPED_COMMENT, COMMENT_PREFIX + " traffic that the policy is not about")
 DNAT_COMMENT = COMMENT_PREFIX + " left to the program that changed the destination"
 SNAT_COMMENT = COMMENT_PREFIX + " leaves with a fixed address"
 CONNECTED_COMMENT = COMMENT_PREFIX + " nat has decided about this connection"

@@ -139,8 +139,8 @@ def test_explanation_lists_all_answers_and_what_decides(agent: Agent) -> None:
     ("changes", "said"),
     [
         ({"agrees": True}, "declared: the pod's own address; the translation is intended"),
-        ({"declared": None}, "declared: nothing: the policy is not about this connection"),
-        ({"declared": None, "source": "192.0.2.1"}, "declared: nothing: the policy is not about this connection"),
+        ({"declared": None}, "declared: nothing: this connection is outside the policy's scope"),
+        ({"declared": None, "source": "192.0.2.1"}, "declared: nothing: this connection is outside the policy's scope"),
         ({"declared": None, "destination": "fd00::1"}, "declared: nothing: IPv6 is not managed (enableIPv6 is off)"),
     ],
 )

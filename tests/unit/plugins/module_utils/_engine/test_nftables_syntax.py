@@ -191,3 +191,15 @@ def test_no_mixture_of_lines_is_too_strange_to_read(lines: t.List[str]) -> None:
     ruleset = to_ruleset(table)
     assert ruleset is None or from_ruleset(ruleset, "ipv4").means(table)
     text.listing(strange, "ipv4")
+
+
+def test_a_table_with_the_comments_of_the_first_candidate_means_the_same() -> None:
+    config = build({"source_cidrs": ["10.244.0.0/16"], "except_interfaces": ["eth1"], "skip_marks": ["0x1/0x1"]})
+    table = from_ruleset(from_config(config, "ipv4"), "ipv4")
+    written = text.render(table)
+    before = written.replace("outside the scope of the policy", "traffic that the policy is not about")
+    assert before != written
+    read = text.parse(before, "ipv4")
+    assert read.means(table) and table.means(read)
+    ruleset = to_ruleset(read)
+    assert ruleset is not None and ruleset.means(from_config(config, "ipv4"))
