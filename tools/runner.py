@@ -74,7 +74,7 @@ def say(text: str) -> None:
 class Job:
     """A part of a stage that runs beside other jobs.
 
-    :param work: called with the job; it runs programs, whose output goes to :attr:`log`, and adds to :attr:`tally`.
+    :param work: called with the job; it runs programs, whose output goes to ``log``, and adds to ``tally``.
     """
 
     def __init__(self, stage: str, title: str, work: t.Callable[[Job], t.Awaitable[None]]) -> None:

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The chains of earlier agents, and what becomes of them.
 
-C(check.py list): their names. C(check.py seed NAME): removes our agent where it is, makes that chain, and has it
-count packets. C(check.py adopted NAME): there is one jump to one chain that says what was declared.
+``check.py list``: their names. ``check.py seed NAME``: removes our agent where it is, makes that chain, and has it
+count packets. ``check.py adopted NAME``: there is one jump to one chain that says what was declared.
 """
 
 from __future__ import annotations

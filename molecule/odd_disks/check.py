@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What is odd about a disk or a directory does not keep the service, in its sandbox, from repairing rules.
 
-C(check.py disks): /tmp, /var/lib and /run, each odd in many ways. C(check.py unwatched): the unit that watches for
-edits cannot start; C(check.py watched): it can again.
+``check.py disks``: /tmp, /var/lib and /run, each odd in many ways. ``check.py unwatched``: the unit that watches for
+edits cannot start; ``check.py watched``: it can again.
 """
 
 from __future__ import annotations

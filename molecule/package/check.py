@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A node that got the agent from a tarball or a package, and the role later.
 
-C(check.py unconfigured FILE): installs it; nothing happens. With a tarball /usr is read-only from then on.
-C(check.py configured): a config file makes it work.
-C(check.py adopted): the role has changed nothing. C(check.py package): removal, with a broken interpreter, too, and
-upgrades. C(check.py gone): nothing is left.
+``check.py unconfigured FILE``: installs it; nothing happens. With a tarball /usr is read-only from then on.
+``check.py configured``: a config file makes it work.
+``check.py adopted``: the role has changed nothing. ``check.py package``: removal, with a broken interpreter, too, and
+upgrades. ``check.py gone``: nothing is left.
 """
 
 from __future__ import annotations

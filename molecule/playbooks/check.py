@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Between the collection's playbooks: C(check.py drift), C(check.py drifted), C(check.py removed)."""
+"""Between the collection's playbooks: ``check.py drift``, ``check.py drifted``, ``check.py removed``."""
 
 from __future__ import annotations
 

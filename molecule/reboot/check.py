@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A node before and after a boot: C(check.py before), C(check.py after), C(check.py packets)."""
+"""A node before and after a boot: ``check.py before``, ``check.py after``, ``check.py packets``."""
 
 from __future__ import annotations
 

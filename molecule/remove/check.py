@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What removal must take away, and what it must leave.
 
-C(check.py others): rules of other programs, in every variant and family. C(check.py leftovers): rules of ours where the
-agent that is installed has none. C(check.py removed), C(check.py by_hand): after and during removal.
+``check.py others``: rules of other programs, in every variant and family. ``check.py leftovers``: rules of ours where
+the installed agent has none. ``check.py removed``, ``check.py by_hand``: after and during removal.
 """
 
 from __future__ import annotations

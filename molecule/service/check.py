@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the agent's service can do in its sandbox, and what must not stop repairs: C(check.py sandbox)."""
+"""What the agent's service can do in its sandbox, and what must not stop repairs: ``check.py sandbox``."""
 
 from __future__ import annotations
 

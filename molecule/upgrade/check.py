@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """An agent that is used all the time while it is upgraded.
 
-C(check.py before): checks the older one and starts C(check.py watch), which uses it until it is told to stop.
-C(check.py after VERSION): stops that and checks what it saw, and the newer one.
+``check.py before``: checks the older one and starts ``check.py watch``, which uses it until it is told to stop.
+``check.py after VERSION``: stops that and checks what it saw, and the newer one.
 """
 
 from __future__ import annotations

@@ -120,8 +120,8 @@ class LookupModule(LookupBase):
 class _Views:
     """The variables of each host of a play, told from those that one of them sees.
 
-    Ansible hands a lookup the variables of one host; C(hostvars) has what the inventory and facts say of each, and
-    neither the play's variables nor the role's. What this host sees and its C(hostvars) do not explain is the play's,
+    Ansible hands a lookup the variables of one host; ``hostvars`` has what the inventory and facts say of each, and
+    neither the play's variables nor the role's. What this host sees and its ``hostvars`` do not explain is the play's,
     and so every host's. A role's default is not: it gives way to the inventory.
     """
 

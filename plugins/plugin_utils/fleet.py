@@ -47,14 +47,14 @@ STATES = (
 
 
 class Finding(t.NamedTuple):
-    """What is wrong with a node: one of :data:`STATES`, and the reason on one line."""
+    """What is wrong with a node: one of ``STATES``, and the reason on one line."""
 
     state: str
     reason: str
 
 
 class Node(t.NamedTuple):
-    """What is known of one node. ``traits`` are, by the names of :data:`TRAITS`, what its agent reports."""
+    """What is known of one node. ``traits`` are, by the names of ``TRAITS``, what its agent reports."""
 
     host: str
     #: its state
@@ -183,7 +183,7 @@ def judge(
     """Judge a node: its state is the first thing that is wrong with it; the findings are all of them.
 
     :param asked: what ip_masq_agent_info returned; None if the node was not queried.
-    :param wanted: the host's C(ip_masq_agent_state).
+    :param wanted: the host's ``ip_masq_agent_state``.
     """
     if asked is None:
         return _off(host, Finding("not checked", "the query did not run; Ansible's output has the error"), False)
@@ -356,7 +356,7 @@ def _with_example(nodes: t.Sequence[Node]) -> Group:
 
 
 def by_trait(nodes: t.Iterable[Node], trait: str) -> t.List[Group]:
-    """Group the nodes that report one of :data:`TRAITS` by its values, most nodes first."""
+    """Group the nodes that report one of ``TRAITS`` by its values, most nodes first."""
     return _most_first((value, node) for node in nodes for value in dict.fromkeys(node.traits.get(trait, ())))
 
 

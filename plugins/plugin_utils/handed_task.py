@@ -107,7 +107,7 @@ def checked(args: t.Mapping[str, t.Any], spec: Spec) -> t.Optional[t.Dict[str, t
 def command(params: t.Mapping[str, t.Any]) -> str:
     """Return a command line for a POSIX shell: start the program, if it names the checksum of our files.
 
-    If C(bin_dir) is at its default, the program may also be where packages have it.
+    If ``bin_dir`` is at its default, the program may also be where packages have it.
 
     :raises ConfigError: its path is invalid.
     """

@@ -34,7 +34,7 @@ class Node(t.NamedTuple):
     kind: str
     start: int
     end: int
-    #: The way to it from the top, such as C(plugins[0].Value); empty for the document.
+    #: The way to it from the top, such as ``plugins[0].Value``; empty for the document.
     path: str
     #: Of a string, what it says; of a number, how it is written.
     value: str = ""

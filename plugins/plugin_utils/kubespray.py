@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What kubespray's variables say about a cluster: its networks, IPv6, and whether the network plugin masquerades.
 
-kubespray's defaults are those of roles, which no play of another collection sees; :data:`DEFAULTS` repeats those that
+kubespray's defaults are those of roles, which no play of another collection sees; ``DEFAULTS`` repeats those that
 matter, as of kubespray 2.31 (roles/kubespray_defaults, roles/network_plugin).
 """
 

@@ -35,7 +35,7 @@ class _Run(t.NamedTuple):
 
 
 def some_of(names: t.Sequence[str], width: int = WIDTH) -> str:
-    """Return names of hosts in short form: C(node[1-20], web3 and 2,980 more).
+    """Return names of hosts in short form: ``node[1-20], web3 and 2,980 more``.
 
     :param width: characters that the result has at most, unless a single name is longer.
     """

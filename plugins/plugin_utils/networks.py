@@ -45,7 +45,7 @@ def uncovered(networks: t.Any, covering: t.Any) -> t.List[str]:
 def uncovered_entries(networks: t.Sequence[str], covering: t.Sequence[str]) -> t.Iterator[t.Tuple[str, t.List[str]]]:
     """Return each network that others do not cover, and the parts of it that they do not.
 
-    :param networks: as :func:`read_networks` returns them.
+    :param networks: as ``read_networks`` returns them.
     :raises ConfigError: netaddr is missing.
     """
     if MISSING:
@@ -60,7 +60,7 @@ def uncovered_entries(networks: t.Sequence[str], covering: t.Sequence[str]) -> t
 def said_twice(networks: t.Sequence[str]) -> t.Iterator[t.Tuple[t.List[str], str]]:
     """Find entries that one network would do for, and that network, which may be an entry too.
 
-    :param networks: as :func:`read_networks` returns them.
+    :param networks: as ``read_networks`` returns them.
     :raises ConfigError: netaddr is missing.
     """
     if MISSING:
@@ -75,7 +75,7 @@ def said_twice(networks: t.Sequence[str]) -> t.Iterator[t.Tuple[t.List[str], str
 def overlaps(networks: t.Sequence[str]) -> t.Iterator[t.Tuple[str, str]]:
     """Find each network that is in another one, and the widest that it is in.
 
-    :param networks: as :func:`read_networks` returns them.
+    :param networks: as ``read_networks`` returns them.
     :raises ConfigError: netaddr is missing.
     """
     if MISSING:

@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The OutBoundNAT policy in CNI configurations of Windows nodes, and its list of exceptions.
 
-A policy is an element of C(policies) or C(AdditionalArgs) of a plugin: C({Name: EndpointPolicy, Value: {Type:
-OutBoundNAT, ...}}). The list is C(ExceptionList) or C(Exceptions), beside the type or in C(Settings); the plugins take
-names in any case. The host networking service (HNS) wants a policy for each IP family. A policy with C(Destinations) is
-loopbackDSR's, and is not for exceptions.
+A policy is an element of ``policies`` or ``AdditionalArgs`` of a plugin:
+``{Name: EndpointPolicy, Value: {Type: OutBoundNAT, ...}}``. The list is ``ExceptionList`` or ``Exceptions``, beside the
+type or in ``Settings``; the plugins take names in any case. The host networking service (HNS) wants a
+policy for each IP family. A policy with ``Destinations`` is loopbackDSR's, and is not for exceptions.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def edit(
     :param text: the file.
     :param wanted: what must be exempt; a range that a wider exception covers is not added.
     :param unwanted: exceptions to remove.
-    :param add_policy: add an OutBoundNAT policy for a family of C(wanted) that has none.
+    :param add_policy: add an OutBoundNAT policy for a family of ``wanted`` that has none.
     :raises ConfigError: not JSON, a shape that is not known, or a range that is both wanted and unwanted.
     """
     both = [network for network in unwanted if network in wanted]

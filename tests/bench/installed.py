@@ -20,7 +20,7 @@ DIRECTORY = "/run/bench"
 def setup(backend: str, size: int) -> t.Dict[str, str]:
     """Install the agent as the role does, give it a policy of so many ranges, and sync.
 
-    :returns: paths of the agent (C(program)) and of the script that the timer starts (C(resync)).
+    :returns: paths of the agent (``program``) and of the script that the timer starts (``resync``).
     """
     from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
         launcher,

@@ -35,7 +35,7 @@ def policy(size: int) -> t.Dict[str, t.Any]:
     return {"cidr_limit": max(size, 64), "non_masquerade_cidrs": cidrs(size)}
 
 
-#: What L(narrowed) adds to a policy.
+#: What ``narrowed`` adds to a policy.
 NARROWED = ", 1000 exceptions, 4 sources"
 
 
@@ -57,7 +57,7 @@ def narrowed(size: int) -> t.Dict[str, t.Any]:
     }
 
 
-#: What L(guarded) adds to a policy, with each value of leaks.
+#: What ``guarded`` adds to a policy, with each value of leaks.
 GUARDED = {"ignore": ", 1 source", "drop": ", 1 source, leaks dropped"}
 
 
@@ -66,12 +66,12 @@ def guarded(leaks: str) -> t.Dict[str, t.Any]:
     return {**policy(0), "source_cidrs": ["10.244.0.0/16"], "leaks": leaks}
 
 
-#: Of C(rules); as many as there may be.
+#: Of ``rules``; as many as there may be.
 ENTRIES = 100
 
 
 def entries(size: int) -> t.Dict[str, t.Any]:
-    """The options of a policy whose exempt, masqueraded and skipped ranges, so many, are in 100 entries of C(rules)."""
+    """The options of a policy whose exempt, masqueraded and skipped ranges are in 100 entries of ``rules``."""
     listed, each = cidrs(size), size // ENTRIES
     return {
         "cidr_limit": max(each, 64),

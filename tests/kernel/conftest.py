@@ -43,7 +43,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the tables of C(show_table): what tests print themselves is lost where they run side by side."""
+    """Print the tables of ``show_table``: what tests print themselves is lost where they run side by side."""
     tables: t.Dict[t.Tuple[str, ...], t.List[t.List[t.Tuple[str, ...]]]] = {}
     for reports in list(terminalreporter.stats.values()):
         for report in reports:
@@ -92,7 +92,7 @@ def topology() -> t.Iterator[Topology]:
 
 @pytest.fixture(params=variants.BACKENDS)
 def variant(request: pytest.FixtureRequest) -> variants.Variant:
-    """Each backend in turn; see :data:`support.marks.iptables_only`."""
+    """Each backend in turn; see ``support.marks.iptables_only``."""
     return variants.BACKENDS[request.param]
 
 

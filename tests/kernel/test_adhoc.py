@@ -24,7 +24,7 @@ CIDRS = "non_masquerade_cidrs=10.0.0.0/8,192.168.0.0/16"
 
 
 def ansible(ns: Namespace, home: Path, module: str, arguments: str, *flags: str, checkout: bool = False) -> t.Any:
-    """Run C(ansible localhost) inside and return what it printed about the host."""
+    """Run ``ansible localhost`` inside and return what it printed about the host."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
     env.update(HOME=str(home), ANSIBLE_STDOUT_CALLBACK="ansible.posix.json", ANSIBLE_LOAD_CALLBACK_PLUGINS="1")
     env.update(ANSIBLE_LOCALHOST_WARNING="False", LC_ALL="C.UTF-8")

@@ -562,7 +562,7 @@ class TestModule:
     def run(node: AgentNode, flags: str = "", **options: t.Any) -> t.Dict[str, t.Any]:
         """Run it on the node.
 
-        :param flags: C(C) for check mode, C(D) for a diff, as for C(ansible).
+        :param flags: ``C`` for check mode, ``D`` for a diff, as for ``ansible``.
         """
         given = {"metrics_dir": node.where.metrics_dir, **options}
         return node.module("ip_masq_agent", given, check="C" in flags, diff="D" in flags)

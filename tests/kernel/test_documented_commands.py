@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The commands of README and documents, typed in their order into one small cluster.
 
-:mod:`support.documented` says which commands other tests execute, and which none.
+``support.documented`` says which commands other tests execute, and which none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""How strongly C(exemption) protects exempt traffic from other NAT rules, and what it must leave alone."""
+"""How strongly ``exemption`` protects exempt traffic from other NAT rules, and what it must leave alone."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_accept_with_nftables_is_reported_as_return(ns: Namespace) -> None:
 
 @pytest.fixture(params=[("nftables", "return"), ("nftables", "enforce"), ("iptables_nft", "accept")], ids=" ".join)
 def protected(request: pytest.FixtureRequest, topology: Topology) -> t.Iterator[Topology]:
-    """A node whose own and marked traffic is to leave as it does without C(exemption)."""
+    """A node whose own and marked traffic is to leave as it does without ``exemption``."""
     backend, exemption = request.param
     apply(topology.node, backend=backend, exemption=exemption, enable_ipv6=True, non_masquerade_cidrs=EXEMPT_RANGES)
     with contextlib.ExitStack() as owned:
@@ -174,7 +174,7 @@ def test_packets_from_loopback_are_left_to_a_later_rule(protected: Topology) -> 
 
 
 def test_connections_with_another_destination_than_they_were_opened_to(topology: Topology, family: str) -> None:
-    """Whatever C(exemption) says, they are left to the program that changed the destination."""
+    """Whatever ``exemption`` says, they are left to the program that changed the destination."""
     a = ADDRESSES[family]
     virtual = {"ipv4": "10.96.0.10", "ipv6": "fd00:96::10"}[family]
     endpoint = ("[%s]:%d" if family == "ipv6" else "%s:%d") % (a.exempt[0], PORT)
@@ -243,7 +243,7 @@ def test_marked_packets_of_a_family_that_exempts_nothing_go_on(ns: Namespace, ba
 
 @pytest.mark.parametrize("backend", sorted(VARIANTS))
 def test_a_chain_of_an_earlier_release_is_completed_once(ns: Namespace, backend: str, family: str) -> None:
-    """C(accept) did not leave marked and loopback traffic to later rules, nor connections through Services."""
+    """``accept`` did not leave marked and loopback traffic to later rules, nor connections through Services."""
     options = {"backend": backend, "exemption": "accept", "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT_RANGES}
     apply(ns, **options)
     variant = VARIANTS[backend]

@@ -56,7 +56,7 @@ class Kubespray:
             self._env = {"ANSIBLE_COLLECTIONS_PATH": os.pathsep.join(paths)}
 
     def play(self, playbook: str, ours: t.Sequence[str], *arguments: str) -> Played:
-        """Run a playbook that imports these of the collection, and kubespray's C(playbook) where C(-) is."""
+        """Run a playbook that imports these of the collection, and kubespray's ``playbook`` where ``-`` is."""
         name = "kubernetes_sigs.kubespray." + playbook.replace("-", "_")
         if self._form == "checkout":
             name = str(self._checkout / (playbook + ".yml"))

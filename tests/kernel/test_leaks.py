@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The option leaks: what the world outside sees of packets that have no connection, with real packets.
 
-C(IP_MASQ_LEAK_FLIPS) says how often the policy changes while connections are opened.
+``IP_MASQ_LEAK_FLIPS`` says how often the policy changes while connections are opened.
 """
 
 from __future__ import annotations

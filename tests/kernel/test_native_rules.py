@@ -24,7 +24,7 @@ EXEMPT = ["-d %s -j RETURN" % c for c in ("169.254.0.0/16", "10.0.0.0/8", "172.1
 RULES = EXEMPT + ["-j MASQUERADE --random-fully"]
 JUMP = "-m addrtype ! --dst-type LOCAL -j " + CHAIN
 
-#: Printed as C(-d 10.0.0.0/8 -j RETURN), and something else.
+#: Printed as ``-d 10.0.0.0/8 -j RETURN``, and something else.
 LIKE_OURS = {
     "a set": "ip saddr { 192.0.2.1, 192.0.2.2 } ip daddr 10.0.0.0/8 counter return",
     "another comparison": "ip daddr & 255.0.0.0 > 10.0.0.0 counter return",

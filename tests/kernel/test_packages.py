@@ -119,7 +119,7 @@ def read_only(done: t.Mapping[str, t.Any]) -> t.List[str]:
 
 
 class TestReadOnly:
-    """C(/usr) is read-only, and has the agent."""
+    """``/usr`` is read-only, and has the agent."""
 
     @pytest.fixture
     def node(self, node: AgentNode, built: Path) -> AgentNode:

@@ -214,7 +214,7 @@ PACKAGES: t.Dict[str, t.Tuple[t.List[str], t.Dict[str, t.Any], t.Optional[str]]]
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Played:
-    """One run of apply against a node for each of :data:`PACKAGES`, with a package that nobody has."""
+    """One run of apply against a node for each of ``PACKAGES``, with a package that nobody has."""
     with Fleet(tmp_path_factory.mktemp("packages"), {"kube_node": list(PACKAGES)}) as fleet:
         fleet.group_vars["kube_node"] = {"ip_masq_agent_packages": ["no-such-package"], "ip_masq_agent_kubelet": False}
         for name, (without, variables, _message) in PACKAGES.items():

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Random policies against a few lines that say what each packet has to show, with real packets.
 
-C(IP_MASQ_RANDOM_POLICIES) says how many policies each backend gets, C(IP_MASQ_RANDOM_SEED) which ones.
-C(IP_MASQ_LEAK_POLICIES) says how many get packets of all kinds that conntrack finds no connection for.
+``IP_MASQ_RANDOM_POLICIES`` says how many policies each backend gets, ``IP_MASQ_RANDOM_SEED`` which ones.
+``IP_MASQ_LEAK_POLICIES`` says how many get packets of all kinds that conntrack finds no connection for.
 """
 
 from __future__ import annotations

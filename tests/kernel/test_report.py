@@ -35,7 +35,7 @@ STATES = [
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[Fleet]:
-    """A node in each of :data:`STATES`."""
+    """A node in each of ``STATES``."""
     names = ["n%d" % number for number in range(1, 7)]
     with Fleet(tmp_path_factory.mktemp("report"), {"kube_node": names}, {"n4": "n1"}) as made:
         made.hosts["n4"] = {"ansible_host": "127.0.0.1", "ansible_port": 1}

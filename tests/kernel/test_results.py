@@ -147,7 +147,7 @@ def test_unchanged_run_keeps_the_packet_counters(topology: Topology, variant: Va
 
 
 class TestAbsent:
-    """C(state: absent)."""
+    """``state: absent``."""
 
     @pytest.mark.parametrize("backend", ["auto", *BACKENDS])
     def test_removes_chains_and_all_jumps_in_every_variant_and_family(self, ns: Namespace, backend: str) -> None:

@@ -106,7 +106,7 @@ THEIRS: t.Dict[str, t.Tuple[Load, bool]] = {
 }
 
 IPVS = {theirs for theirs in THEIRS if theirs.startswith("IPVS")}
-#: What C(enforce) breaks, by the name of the rules of others and that of the case; the module warns of it.
+#: What ``enforce`` breaks, by the name of the rules of others and that of the case; the module warns of it.
 BREAKS = {(theirs, "hairpin through " + way) for theirs in IPVS for way in ("ClusterIP", "NodePort")}
 
 
@@ -114,7 +114,7 @@ class Case(t.NamedTuple):
     """One new connection."""
 
     name: str
-    #: who opens it: C(pod), C(node) or C(outside)
+    #: who opens it: ``pod``, ``node`` or ``outside``
     client: str
     #: address, or ADDRESS@PORT
     destination: str

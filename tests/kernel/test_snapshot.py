@@ -471,7 +471,7 @@ mount --bind "$1/sbin" /usr/sbin
 
 
 def test_iptables_that_was_gone_for_a_while_is_used_at_once(ns: Namespace, tmp_path: Path) -> None:
-    """Without it C(backend: auto) is nftables, and what iptables left cannot be looked for."""
+    """Without it ``backend: auto`` is nftables, and what iptables left cannot be looked for."""
     made = AgentNode(ns, tmp_path)
     made.configure(nonMasqueradeCIDRs=CIDRS)
     ns.run("sh", "-euc", _OWN_SBIN, "sh", str(tmp_path))

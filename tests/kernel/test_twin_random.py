@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether the twin's answer is what somebody outside of the real node sees: nodes made by chance, and real packets.
 
-C(IP_MASQ_TWIN_NODES) is the number of nodes, C(IP_MASQ_TWIN_FIRST) the number of the first one.
+``IP_MASQ_TWIN_NODES`` is the number of nodes, ``IP_MASQ_TWIN_FIRST`` the number of the first one.
 """
 
 from __future__ import annotations

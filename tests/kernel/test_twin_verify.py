@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Whether verify finds every rule that hits a declared range, and reports none that does not.
 
-C(IP_MASQ_TWIN_PLANTS) is the number of rules, each on a node of its own.
+``IP_MASQ_TWIN_PLANTS`` is the number of rules, each on a node of its own.
 """
 
 from __future__ import annotations

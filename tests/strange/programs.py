@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Random rule programs, from the manual pages: chains with many conditions in a rule, jumps, marks, sets and maps.
 
-Where :mod:`strange.strange` has one construction at a time, here a node has whole tables at several hooks, and routing
+Where ``strange.strange`` has one construction at a time, here a node has whole tables at several hooks, and routing
 rules and tables of every kind beside them.
 """
 

@@ -327,7 +327,7 @@ SORTS: t.Dict[str, t.Callable[[int], nodes.Node]] = {"program": programs.Program
 
 
 def node(what: str) -> nodes.Node:
-    """Return a node by its name: a seed, one of SORTS with a seed, or one of :mod:`strange.people`."""
+    """Return a node by its name: a seed, one of SORTS with a seed, or one of ``strange.people``."""
     kind, _, rest = what.partition(":")
     if kind.isdigit():
         return nodes.Node(int(kind))

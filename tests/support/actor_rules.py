@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Rules of programs that live on Kubernetes nodes, in the shape in which each makes them, by backend.
 
-The pods are those of :mod:`topology`: 10.244.1.0/24 on this node, 10.244.0.0/16 in the cluster.
+The pods are those of ``topology``: 10.244.1.0/24 on this node, 10.244.0.0/16 in the cluster.
 """
 
 from __future__ import annotations

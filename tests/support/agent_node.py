@@ -204,11 +204,11 @@ class AgentNode:
         return self.call(self.agent, *words, **env)
 
     def status(self) -> t.Dict[str, t.Any]:
-        """Return what C(status --json) says."""
+        """Return what ``status --json`` says."""
         return t.cast(t.Dict[str, t.Any], json.loads(self.command("status", "--json").stdout))
 
     def sync(self) -> subprocess.CompletedProcess[str]:
-        """Run C(sync)."""
+        """Run ``sync``."""
         return self.command("sync")
 
     def resync(self) -> t.List[str]:
@@ -254,7 +254,7 @@ class AgentNode:
         return found
 
     def ansible(self, module: str, options: t.Mapping[str, t.Any], *flags: str) -> t.Dict[str, t.Any]:
-        """Run C(ansible localhost) on the node, failed or not, and return what it printed about it."""
+        """Run ``ansible localhost`` on the node, failed or not, and return what it printed about it."""
         env = {
             "HOME": str(self.root.parent),
             "ANSIBLE_COLLECTIONS_PATH": str(modules.collections()),

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The commands of README and documents, and what executes each of them.
 
-A command is a line that begins with C($) in a C(console) block of Markdown or reStructuredText. Each is executed by
-C(tests/kernel/test_documented_commands.py), unless it is in :data:`ELSEWHERE` or :data:`NOT_HERE`.
+A command is a line that begins with ``$`` in a ``console`` block of Markdown or reStructuredText. Each is executed by
+``tests/kernel/test_documented_commands.py``, unless it is in ``ELSEWHERE`` or ``NOT_HERE``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The code under test beside C(worlds): policies as its values, and its iptables backend over a simulated table."""
+"""The code under test beside ``worlds``: policies as its values, and its iptables backend over a simulated table."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def healthy(policy: worlds.Policy, family: str = "ipv4") -> t.List[str]:
 
 
 def random_worlds(predecessors: bool = True) -> t.Any:
-    """Return the strategy C(worlds.worlds) with chains that the code under test has written."""
+    """Return the strategy ``worlds.worlds`` with chains that the code under test has written."""
     return worlds.worlds(healthy, predecessors)
 
 

@@ -3,14 +3,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A stand-in for the kubelet, as strict about its flags as the real one. Python 3.8, standard library only.
 
-C(fake_kubelet.py install /usr/bin/kubelet --version 1.23.17) puts three files there: a program in machine code under
+``fake_kubelet.py install /usr/bin/kubelet --version 1.23.17`` puts three files there: a program in machine code under
 that name, which starts Python with the second, this script, compiled; and the third, with version and behaviour.
 The program is no script because a script is exactly what the real kubelet is not, and what may not be run to probe it.
 
 It serves healthz where its flags or its configuration file say, or not at all with port 0. With
-C(--network-plugin=kubenet) before 1.24, and its own container runtime, it ensures kubenet's rule when it starts and
-whenever C(/setup-pod) is asked for, and never deletes it. Told to be k3s or RKE2, it takes the kubelet's arguments from
-their configuration files.
+``--network-plugin=kubenet`` before 1.24, and its own container runtime, it ensures kubenet's rule when it starts and
+whenever ``/setup-pod`` is asked for, and never deletes it. Told to be k3s or RKE2, it takes the kubelet's arguments
+from their configuration files.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Launcher(t.NamedTuple):
     aim: t.Callable[[bytearray, int, int], None]
 
 
-#: By what C(uname -m) calls the machine.
+#: By what ``uname -m`` calls the machine.
 LAUNCHERS = {
     "x86_64": Launcher(
         62,
@@ -177,13 +177,13 @@ def launcher(python: str, script: str, machine: str = "") -> bytes:
 def install(path: str, version: str, **behaviour: t.Any) -> None:
     """Put a stand-in at ``path``.
 
-    :param version: of Kubernetes, without C(v).
-    :param behaviour: C(port) of healthz unless flags or configuration name one; C(root), the directory below which the
-        configuration file of C(--config) is; C(iptables), the program for kubenet's rule, without which it writes
-        none, so that no rule gets into a network namespace by accident; C(hang), whether --help and --version never
-        end; C(refuse), words with which it exits at once; C(unhealthy), words with which healthz says 500; C(process),
-        the process's name; C(rancher), the directory with the configuration of k3s or RKE2, after which it then calls
-        itself.
+    :param version: of Kubernetes, without ``v``.
+    :param behaviour: ``port`` of healthz unless flags or configuration name one; ``root``, the directory below which
+        the configuration file of ``--config`` is; ``iptables``, the program for kubenet's rule, without which it writes
+        none, so that no rule gets into a network namespace by accident; ``hang``, whether --help and --version never
+        end; ``refuse``, words with which it exits at once; ``unhealthy``, words with which healthz says 500;
+        ``process``, the process's name; ``rancher``, the directory with the configuration of k3s or RKE2, after
+        which it then calls itself.
     """
     import py_compile
 
@@ -200,7 +200,7 @@ def install(path: str, version: str, **behaviour: t.Any) -> None:
 
 
 def configure(path: str, **behaviour: t.Any) -> None:
-    """Change the behaviour of the stand-in at ``path``; see :func:`install`."""
+    """Change the behaviour of the stand-in at ``path``; see ``install``."""
     with open(path + ".json", "w", encoding="utf-8") as handle:
         json.dump(behaviour, handle)
 
@@ -262,7 +262,7 @@ def describe(known: t.Mapping[str, bool]) -> str:
 def rancher_arguments(directory: str, own_runtime: bool) -> t.List[str]:
     """Read the kubelet's arguments from config.yaml and config.yaml.d/*.yaml in block style; ``key+`` appends.
 
-    :param own_runtime: whether the kubelet has a container runtime of its own, which is used with C(docker: true) only.
+    :param own_runtime: whether the kubelet has a container runtime of its own, which is used with ``docker: true``.
     """
     import glob
 

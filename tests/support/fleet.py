@@ -58,7 +58,7 @@ class Fleet:
         self._namespaces: t.List[Namespace] = []
         self.nodes: t.Dict[str, AgentNode] = {}
         self.hosts: t.Dict[str, t.Dict[str, t.Any]] = {}
-        #: group -> variables; C(all) too
+        #: group -> variables; ``all`` too
         self.group_vars: t.Dict[str, t.Dict[str, t.Any]] = {"all": {"ip_masq_agent_become": False}}
         #: group -> names of hosts, which may be others than the nodes
         self.groups = {group: list(names) for group, names in groups.items()}
@@ -103,7 +103,7 @@ class Fleet:
     def play(self, playbook: str, *arguments: str, env: t.Optional[t.Mapping[str, str]] = None) -> Played:
         """Run ansible-playbook with the inventory as it is now.
 
-        :param playbook: C(apply), C(status) or C(remove) of the collection, or the path of another.
+        :param playbook: ``apply``, ``status`` or ``remove`` of the collection, or the path of another.
         :param env: settings of Ansible, beside its defaults.
         """
         name = playbook if "/" in playbook else "kubenode.ip_masq." + playbook
@@ -115,7 +115,7 @@ class Fleet:
     ) -> Played:
         """Run a command line of Ansible as an operator types it, with the inventory beside the one that it names.
 
-        :param folder: the current directory; default: that of :meth:`play`.
+        :param folder: the current directory; default: that of ``play``.
         """
         command = "%s -i %s" % (command, shlex.quote(self._write_inventory()))
         return _played(typed(command, folder or self._root, self._root, **_settings(env)))

@@ -48,7 +48,7 @@ _NONE = ("0.0.0.0", "::")
 
 
 class Flood:
-    """Connections from the pod to each destination, of both families, for as long as C(with) lasts.
+    """Connections from the pod to each destination, of both families, for as long as ``with`` lasts.
 
     Afterwards ``seen`` holds for each destination how often it saw which source address.
     """

@@ -38,7 +38,7 @@ def location() -> Path:
 
 
 def make_importable() -> Path:
-    """Let ``import ansible_collections.kubenode.ip_masq`` find :func:`location`, and nothing else of that name."""
+    """Let ``import ansible_collections.kubenode.ip_masq`` find ``location``, and nothing else of that name."""
     where = location()
     parent = _package("ansible_collections")
     for name, path in (("kubenode", []), ("ip_masq", [str(where)])):

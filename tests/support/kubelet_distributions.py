@@ -64,7 +64,7 @@ def kubeadm(
 
     :param extra: that file; none if there is none.
     :param flags: added to kubeadm-flags.env.
-    :param family: C(deb) or C(rpm).
+    :param family: ``deb`` or ``rpm``.
     """
     mine = {"deb": "/etc/default/kubelet", "rpm": "/etc/sysconfig/kubelet"}[family]
     usual = "--container-runtime-endpoint=unix:///var/run/containerd/containerd.sock"
@@ -111,7 +111,7 @@ def rancher(
 ) -> str:
     """k3s or RKE2. Returns where our drop-in belongs.
 
-    :param name: C(k3s) or C(rke2).
+    :param name: ``k3s`` or ``rke2``.
     """
     directory = "/etc/rancher/" + name
     node.write(directory + "/config.yaml", config, 0o600)
@@ -141,7 +141,7 @@ def k0s(node: KubeletNode, version: str, extra: str = "") -> str:
 
 
 def microk8s(node: KubeletNode, version: str, extra: str = "") -> str:
-    """MicroK8s, with C(current) a link as snapd makes it. Returns its file of arguments."""
+    """MicroK8s, with ``current`` a link as snapd makes it. Returns its file of arguments."""
     node.write("/var/snap/microk8s/7180/args/kubelet", _MICROK8S + extra, 0o660)
     node.path("/var/snap/microk8s/current").symlink_to("7180")
     node.write("/snap/microk8s/current/meta/snap.yaml", "name: microk8s\nversion: v%s\nsummary: Kubernetes\n" % version)

@@ -75,7 +75,7 @@ class Service:
     ) -> None:
         """
         :param command: what stands behind ExecStart=, without quotes.
-        :param environment: C(NAME=value) of Environment=.
+        :param environment: ``NAME=value`` of Environment=.
         :param files: what stands behind each EnvironmentFile=; all of them may be missing.
         :param active: the state for as long as no program was started.
         """
@@ -113,7 +113,7 @@ class Service:
 
 
 class KubeletNode:
-    """The node. Use :meth:`run` for what starts programs, and :attr:`root` for its file system."""
+    """The node. Use ``run`` for what starts programs, and ``root`` for its file system."""
 
     def __init__(self, root: Path, port: int = 0) -> None:
         self.root = root
@@ -150,7 +150,7 @@ class KubeletNode:
         return self.path(path).read_bytes()
 
     def program(self, path: str, version: str, **behaviour: t.Any) -> None:
-        """Put a stand-in kubelet on the node; see :func:`.fake_kubelet.install`."""
+        """Put a stand-in kubelet on the node; see ``fake_kubelet.install``."""
         self.path(path).parent.mkdir(parents=True, exist_ok=True)
         fake_kubelet.install(str(self.path(path)), version, **{"port": self.port, "root": str(self.root), **behaviour})
 

@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A kubespray that does nothing to nodes, with the real one's names: files, plays, groups, variables, settings.
 
-What matters to another playbook of the same run is as in kubespray 2.31: C(k8s_cluster) is a group that its first play
-makes, defaults are those of a role, and nodes get facts such as C(main_ip).
+What matters to another playbook of the same run is as in kubespray 2.31: ``k8s_cluster`` is a group that its first play
+makes, defaults are those of a role, and nodes get facts such as ``main_ip``.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def site(kubespray: str, ours: t.Sequence[str]) -> str:
     """Write an operator's playbook that runs one of kubespray's and then, or before it, some of this collection.
 
     :param kubespray: what to import of kubespray.
-    :param ours: what to import of this collection, without its name; C(-) is where kubespray's goes.
+    :param ours: what to import of this collection, without its name; ``-`` is where kubespray's goes.
     """
     names = [kubespray if one == "-" else "kubenode.ip_masq." + one for one in ours]
     return "".join("- name: Import %s\n  ansible.builtin.import_playbook: %s\n" % (name, name) for name in names)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Network namespaces without names, in a process of their own: quick to make, and gone with the process.
 
-:func:`carry_out` runs a function in such a process. Inside, :class:`Net` is one namespace; C(with net:) moves the
+``carry_out`` runs a function in such a process. Inside, ``Net`` is one namespace; ``with net:`` moves the
 process there, with all programs and sockets that it starts meanwhile.
 """
 
@@ -117,7 +117,7 @@ class Net:
         return done.stdout
 
     def batch(self, *lines: str, version: int = 4) -> None:
-        """Give lines to C(ip -batch)."""
+        """Give lines to ``ip -batch``."""
         self.run("ip", "-%d" % version, "-batch", "-", stdin="".join(line + "\n" for line in lines))
 
     def set(self, **settings: t.Any) -> None:

@@ -32,7 +32,7 @@ COMMANDS = {"ipv4": "iptables", "ipv6": "ip6tables"}
 
 
 class Machine:
-    """Programs are empty files in a directory of their own; :meth:`run` does what they would."""
+    """Programs are empty files in a directory of their own; ``run`` does what they would."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -9,6 +9,6 @@ import pytest
 
 from .variants import VARIANTS
 
-#: For a test about what nftables does not have, a chain among others in a table of others; else C(variant) is each
+#: For a test about what nftables does not have, a chain among others in a table of others; else ``variant`` is each
 #: backend.
 iptables_only = pytest.mark.parametrize("variant", VARIANTS.values(), ids=list(VARIANTS))

@@ -23,7 +23,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process i
 
 
 class Memory:
-    """See C(Backend). A transaction is the number of a ruleset that was planned."""
+    """See ``Backend``. A transaction is the number of a ruleset that was planned."""
 
     name = "memory"
 
@@ -81,7 +81,7 @@ def _view(ruleset: t.Optional[Ruleset]) -> View:
 
 
 class MemoryType:
-    """See C(BackendType). It holds what a kernel would."""
+    """See ``BackendType``. It holds what a kernel would."""
 
     name = "memory"
     exemptions: t.Tuple[str, ...] = ("return", "accept")

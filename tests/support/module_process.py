@@ -31,13 +31,13 @@ class Run(t.NamedTuple):
 
 
 def run(one: Run) -> t.Dict[str, t.Any]:
-    """Return what the module returns. A module that crashed returns its traceback as C(crashed)."""
+    """Return what the module returns. A module that crashed returns its traceback as ``crashed``."""
     arguments = dict(one.options, _ansible_check_mode=one.check, _ansible_diff=one.diff)
     return call(lambda: runpy.run_module(MODULES + one.module, run_name="__main__", alter_sys=True), arguments)
 
 
 def call(start: t.Callable[[], object], arguments: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
-    """Return what a module returns that is started like this; see :func:`run`.
+    """Return what a module returns that is started like this; see ``run``.
 
     :param arguments: its options, and settings of Ansible.
     """

@@ -168,8 +168,8 @@ def run_module(
 ) -> Result:
     """Run the module once with ``options`` and return what it returned, failed or not.
 
-    :param path: as for :class:`ModuleRun`.
-    :param wrapper: as for :func:`run_weak`.
+    :param path: as for ``ModuleRun``.
+    :param wrapper: as for ``run_weak``.
     """
     if wrapper:
         return run_weak(ns, wrapper, **options)
@@ -177,7 +177,7 @@ def run_module(
 
 
 def apply(ns: Namespace, **options: t.Any) -> Result:
-    """Run the module as :func:`run_module` does.
+    """Run the module as ``run_module`` does.
 
     :raises AssertionError: the module failed.
     """
@@ -187,7 +187,7 @@ def apply(ns: Namespace, **options: t.Any) -> Result:
 
 
 def refused(ns: Namespace, **options: t.Any) -> str:
-    """Run the module as :func:`run_module` does and return its error message.
+    """Run the module as ``run_module`` does and return its error message.
 
     :raises AssertionError: the module did not fail, or says that it changed something.
     """

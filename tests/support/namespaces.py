@@ -101,7 +101,7 @@ def until(condition: t.Callable[[], bool], what: str) -> None:
 
 
 class Namespace:
-    """One network namespace with a /run of its own. Delete it with :meth:`delete`, or use it in ``with``.
+    """One network namespace with a /run of its own. Delete it with ``delete``, or use it in ``with``.
 
     It is made, and programs are started inside, by threads that move there: that takes a tenth of the time of programs
     that do so, of which there would be tens of thousands.
@@ -158,7 +158,7 @@ class Namespace:
     def enter(self, *kinds: str) -> None:
         """Move this thread inside, for good.
 
-        :param kinds: C(net), C(mnt); default: both.
+        :param kinds: ``net``, ``mnt``; default: both.
         :raises OSError: the kernel refused.
         """
         _call("unshare", _CLONE_FS)  # threads share the root and the current directory, which mnt changes

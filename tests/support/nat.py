@@ -4,8 +4,8 @@
 """The nat table of a kernel, and its mangle table, simulated: strict, atomic, and quick enough for thousands of random
 states.
 
-It answers what the iptables backend may ask (C(-S CHAIN), C(-restore --noflush), the rules of the kernel) in the words
-of iptables 1.8, and fails the test on anything else. The tests of the kernel put the same states through the real
+It answers what the iptables backend may ask (``-S CHAIN``, ``-restore --noflush``, the rules of the kernel) in the
+words of iptables 1.8, and fails the test on anything else. The tests of the kernel put the same states through the real
 programs.
 """
 
@@ -41,7 +41,7 @@ def printed(rule: str) -> str:
 
 
 def target(rule: str) -> str:
-    """Return the target of C(-j) or C(-g)."""
+    """Return the target of ``-j`` or ``-g``."""
     words = shlex.split(printed(rule))
     for flag in ("-j", "-g"):
         if flag in words[:-1]:
@@ -50,7 +50,7 @@ def target(rule: str) -> str:
 
 
 class Nat:
-    """One nat table. Rules are texts without C(-A CHAIN), as C(iptables -S) prints them.
+    """One nat table. Rules are texts without ``-A CHAIN``, as ``iptables -S`` prints them.
 
     With iptables-nft it is also the kernel that tells what it holds.
     """

@@ -26,7 +26,7 @@ CHAIN = "IP-MASQ-AGENT"
 
 
 def private_paths(root: t.Any, **chosen: str) -> Paths:
-    """Paths of an agent that are all below C(root), unless others are chosen. Metrics are off."""
+    """Paths of an agent that are all below ``root``, unless others are chosen. Metrics are off."""
     places = {"config_dir": "%s/etc/ip-masq-agent" % root, "bin_dir": "%s/sbin" % root, "python": sys.executable}
     return Paths(root=str(root), **dict(places, **chosen))
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What the kernel itself says of rules: packets arrive over a link, and each rule counts those that it matches.
 
-Every rule stands alone in a chain C(pN), to which the chain of the hook jumps.
+Every rule stands alone in a chain ``pN``, to which the chain of the hook jumps.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class Judge:
     def send(self, probe: Probe, count: t.Callable[[], t.Dict[str, int]]) -> t.Set[str]:
         """Send a packet and return the chains of the rules that matched it.
 
-        :param count: how many packets each rule has seen; C(seen) sees all of them.
+        :param count: how many packets each rule has seen; ``seen`` sees all of them.
         """
         before = count()
         self._sockets[probe.link].send(probe.frame())
@@ -215,7 +215,7 @@ class Judge:
         return {name for name, number in after.items() if number > before[name] and name != "seen"}
 
     def nft_counts(self, family: str) -> t.Dict[str, int]:
-        """Return the counters of the rules in the table C(probe)."""
+        """Return the counters of the rules in the table ``probe``."""
         listed = json.loads(self.node.run("nft", "-j", "list", "table", family, "probe"))["nftables"]
         found = {}
         for one in listed:

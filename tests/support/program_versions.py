@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """nft and iptables-legacy of Debian releases that are supported, to run on this machine.
 
-Each is copied once, with the libraries that it needs, out of the node image of its release (C(tools/node-image), which
+Each is copied once, with the libraries that it needs, out of the node image of its release (``tools/node-image``, which
 builds the image if podman does not have it).
 """
 
@@ -38,9 +38,9 @@ class Nft(t.NamedTuple):
     """One version of nft."""
 
     release: str
-    #: as it reports itself: C(1.0.6)
+    #: as it reports itself: ``1.0.6``
     version: str
-    #: directory with nothing but this C(nft), to put before PATH
+    #: directory with nothing but this ``nft``, to put before PATH
     path: Path
 
     def call(self, ns: Namespace, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -21,7 +21,7 @@ _NAMES = tuple(
 
 class Programs:
     """A directory with one stand-in per firewall program of this machine: it writes its name and arguments to
-    ``log``, then becomes the real program. :meth:`misbehave` changes what some of them do."""
+    ``log``, then becomes the real program. ``misbehave`` changes what some of them do."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / "programs"
@@ -46,7 +46,7 @@ class Programs:
             self._write(name, body)
 
     def misbehave_in_writes(self, body: str, checks: bool = False) -> None:
-        """As :meth:`misbehave`, for every program that writes a transaction; whatever only reads does its job.
+        """As ``misbehave``, for every program that writes a transaction; whatever only reads does its job.
 
         :param checks: also if the program is only to check what it would write.
         """

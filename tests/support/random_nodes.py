@@ -113,7 +113,7 @@ class Seen(t.NamedTuple):
 
 
 class RandomNode:
-    """Made in the process that :func:`.lab.carry_out` starts. The node itself is the namespace C(node)."""
+    """Made in the process that ``lab.carry_out`` starts. The node itself is the namespace ``node``."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)

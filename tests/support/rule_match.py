@@ -31,7 +31,7 @@ def applies(
     Guards do not match: they ask for more. Nor does a rule that skips redirected connections, or an interface that is
     unknown.
 
-    :param service: protocol and port, as C(service_number) of the ruleset counts them.
+    :param service: protocol and port, as ``service_number`` of the ruleset counts them.
     """
     if isinstance(rule, Guard):
         return False

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Run a program without executable memory of its own, as MemoryDenyWriteExecute= of systemd.exec(5) has it.
 
-C(python seccomp.py COMMAND...): the same filter as systemd's, for the calls that a Python makes: memory that can be
+``python seccomp.py COMMAND...``: the same filter as systemd's, for the calls that a Python makes: memory that can be
 both written and executed is refused, and so is to make memory executable later.
 """
 

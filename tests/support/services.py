@@ -57,7 +57,7 @@ SERVICES = {
 def kube_proxy_iptables(s: Services, add: str) -> t.List[str]:
     """kube-proxy in iptables mode.
 
-    :param add: how its rule comes into POSTROUTING: C(-I POSTROUTING 1) as kube-proxy does, or C(-A POSTROUTING).
+    :param add: how its rule comes into POSTROUTING: ``-I POSTROUTING 1`` as kube-proxy does, or ``-A POSTROUTING``.
     """
     lines = [
         "-A PREROUTING -j KUBE-SERVICES",
@@ -120,7 +120,7 @@ def kubelet_host_port(s: Services, add: str) -> t.List[str]:
 
 
 def kube_proxy_ipvs(s: Services, add: str) -> t.List[str]:
-    """Return the rules of kube-proxy in IPVS mode, with the addresses in its ipsets; see also :func:`load_ipvs`."""
+    """Return the rules of kube-proxy in IPVS mode, with the addresses in its ipsets; see also ``load_ipvs``."""
     lines = [
         "-A PREROUTING -j KUBE-SERVICES",
         "-A OUTPUT -j KUBE-SERVICES",

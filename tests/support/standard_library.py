@@ -31,7 +31,7 @@ print(json.dumps([one for one in json.load(sys.stdin) if not has(*one)]))
 def used_names(path: Path) -> t.Set[Name]:
     """Return the names that a file takes from modules outside of this collection, without those that it guards.
 
-    A name is guarded by C(hasattr) in the same file; an import by C(try), with C(except ImportError).
+    A name is guarded by ``hasattr`` in the same file; an import by ``try``, with ``except ImportError``.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     guarded = {id(node) for attempt in ast.walk(tree) if isinstance(attempt, ast.Try) for node in _imports(attempt)}
@@ -57,7 +57,7 @@ def _imports(attempt: ast.Try) -> t.Iterator[ast.AST]:
 
 
 def _dotted(node: ast.AST) -> str:
-    """C(a.b) as it is written; empty if it is anything else."""
+    """``a.b`` as it is written; empty if it is anything else."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and _dotted(node.value):

@@ -56,7 +56,7 @@ print(json.dumps([seen, failed]))
 
 
 class Talk:
-    """Connections to each destination for as long as C(with) lasts.
+    """Connections to each destination for as long as ``with`` lasts.
 
     Afterwards ``seen`` holds for each destination how often it saw which source address, ``failed`` what went wrong.
     """

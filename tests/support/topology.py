@@ -64,7 +64,7 @@ ADDRESSES: t.Dict[str, Addresses] = {
 
 
 class Stream:
-    """Connections that a client in the pod opens without a pause until :meth:`finish`."""
+    """Connections that a client in the pod opens without a pause until ``finish``."""
 
     def __init__(self, pod: Namespace, destinations: t.Sequence[str]) -> None:
         self._process = pod.popen(sys.executable, packets.__file__, "stream", str(_PORT), *destinations)
@@ -77,7 +77,7 @@ class Stream:
 
 
 class Topology:
-    """Three namespaces: ``pod`` -- ``node`` -- ``outside``; the node forwards. Delete it with :meth:`delete`."""
+    """Three namespaces: ``pod`` -- ``node`` -- ``outside``; the node forwards. Delete it with ``delete``."""
 
     def __init__(self) -> None:
         self._owned = contextlib.ExitStack()
@@ -156,7 +156,7 @@ def _cable(end: str, other_end: str, other: Namespace) -> t.List[str]:
 
 @contextlib.contextmanager
 def serving(ns: Namespace, port: int, addresses: t.Sequence[str]) -> t.Iterator[None]:
-    """Answer TCP connections and UDP datagrams with the address of the sender, see :mod:`.packets`."""
+    """Answer TCP connections and UDP datagrams with the address of the sender, see ``packets``."""
     sockets = ns.inside(packets.listen, port, addresses)
     server = _FORK.Process(target=_answer, args=(ns, sockets), daemon=True)
     server.start()

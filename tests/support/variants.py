@@ -48,14 +48,14 @@ class Variant:
     """One variant of iptables: its programs, and what it holds in a namespace."""
 
     def __init__(self, backend: str) -> None:
-        """:param backend: the name that the module's option C(backend) knows."""
+        """:param backend: the name that the module's option ``backend`` knows."""
         self.backend = backend
         #: the variant of iptables that the node uses for everything else
         self.host = self
         self._suffix = {"iptables_nft": "-nft", "iptables_legacy": "-legacy"}[backend]
 
     def in_order(self, cidrs: t.Sequence[str]) -> t.List[str]:
-        """Return the order in which :meth:`rules` lists exempt ranges that were given in this one."""
+        """Return the order in which ``rules`` lists exempt ranges that were given in this one."""
         return list(cidrs)
 
     def version(self, ns: Namespace) -> str:
@@ -279,7 +279,7 @@ def pristine(found: t.Mapping[str, str]) -> bool:
     return not any(text.strip() for text in found.values())
 
 
-#: Ranges for the option non_masquerade_cidrs: in them are the exempt addresses of :mod:`.topology`.
+#: Ranges for the option non_masquerade_cidrs: in them are the exempt addresses of ``topology``.
 EXEMPT_RANGES = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
 
 #: Every backend with each exemption that it has.

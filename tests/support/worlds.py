@@ -4,7 +4,7 @@
 """Random policies, and random nat tables that hold them more or less, among the rules of other programs.
 
 All of it is plain data: a policy is the options of the module by name. Nothing here imports the code under test, so
-what C(assert_holds) expects does not come from it. C(engine) turns policies into values of the code under test.
+what ``assert_holds`` expects does not come from it. ``engine`` turns policies into values of the code under test.
 """
 
 from __future__ import annotations

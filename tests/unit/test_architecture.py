@@ -213,3 +213,11 @@ def test_random_policies_do_not_come_from_the_code_under_test() -> None:
     for node in ast.walk(tree(ROOT / "tests" / "support" / "worlds.py")):
         if isinstance(node, ast.ImportFrom):
             assert node.level or not (node.module or "").startswith("ansible_collections")
+
+
+@pytest.mark.parametrize("path", sources(), ids=name_of)
+def test_docstrings_have_one_markup(path: Path) -> None:
+    """Double backticks; that of Ansible is for what ansible-doc reads."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    docstrings = [ast.get_docstring(node) or "" for node in ast.walk(tree(path)) if isinstance(node, kinds)]
+    assert not re.findall(r"\b[A-Z]\([^)]+\)|:[a-z]+:`", "\n".join(docstrings))

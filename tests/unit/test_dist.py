@@ -70,7 +70,7 @@ def tree(root: Path) -> Tree:
 
 
 def expected(where: Paths = TARBALL) -> Tree:
-    """What L(install.put_files) writes on a node."""
+    """What ``install.put_files`` writes on a node."""
     found = {path: (stat.S_IFREG | mode, content) for path, (content, mode) in install.node_files(where).items()}
     return {**found, **dict.fromkeys(install.node_directories(where), (stat.S_IFDIR | 0o755, b""))}
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the scenarios' checks share. They run on a node, as root, beside C(world.py).
+"""What the scenarios' checks share. They run on a node, as root, beside ``world.py``.
 
 A check prints a line for each assertion that holds, with the time it took if there is a limit, and ends at the first
 that does not hold. The last line is a JSON object: how many things were checked, and how many packets.
@@ -95,7 +95,7 @@ def eventually(
 ) -> float:
     """Wait until a condition holds.
 
-    :param promised: seconds, shown beside those it took. It fails after these and :data:`PATIENCE`.
+    :param promised: seconds, shown beside those it took. It fails after these and ``PATIENCE``.
     :param since: where the clock (time.monotonic) started; default: now.
     :param seen: what to show if it never holds.
     :returns: the seconds it took.
@@ -114,7 +114,7 @@ def eventually(
 
 
 def packets(what: str, wanted: t.Mapping[str, str] = DEFAULT_PACKETS, protocol: str = "tcp") -> None:
-    """New connections from the pod, and the source addresses seen outside; see C(world.py expect)."""
+    """New connections from the pod, and the source addresses seen outside; see ``world.py expect``."""
     answer = world.expect(wanted, 0, protocol)
     said = ", ".join("%s=%s" % pair for pair in wanted.items())
     equal("packets, %s: %s" % (what, said), answer["seen"], answer["expected"])
@@ -134,12 +134,12 @@ class Here:
 
     @staticmethod
     def run(*argv: str, stdin: str = "", check: bool = True) -> str:
-        """As :meth:`support.namespaces.Namespace.run`."""
+        """As ``support.namespaces.Namespace.run``."""
         return sh(*argv, stdin=stdin) if check else run(*argv, stdin=stdin).stdout
 
     @staticmethod
     def read(path: str) -> str:
-        """As :meth:`support.namespaces.Namespace.read`."""
+        """As ``support.namespaces.Namespace.read``."""
         return run("cat", path).stdout
 
 

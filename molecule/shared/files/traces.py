@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Traces that a program can leave on a node: files, directories, units, rules.
 
-C(traces.py save): remembers what there is. C(traces.py compare): fails where there is anything else now.
+``traces.py save``: remembers what there is. ``traces.py compare``: fails where there is anything else now.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A pod and a world outside for one node, made of network namespaces, and real packets between them.
 
-Runs on the node as root, next to C(packets.py).
+Runs on the node as root, next to ``packets.py``.
 
 ``world.py pod NUMBER``: the namespace ``pod`` with the addresses 10.244.NUMBER.2 and fd00:10:244:NUMBER::2.
 ``world.py outside ADDRESS...``: the namespace ``outside`` behind the node's default route; it owns the addresses.

@@ -54,7 +54,7 @@ def main(argv: t.Sequence[str], where: Paths, do_task: t.Callable[[str], str]) -
 
     :param argv: the arguments after the program's name.
     :param do_task: does a task of Ansible's, which may be about more than the agent; takes and returns JSON.
-    :returns: the exit status, see C(--help).
+    :returns: the exit status, see ``--help``.
     """
     arguments = _parser(where, do_task).parse_args(argv)
     if os.geteuid() != 0:

@@ -47,7 +47,7 @@ def print_line(line: str) -> None:
 def progress(text: str) -> t.Callable[[int, int], None]:
     """Show a person how far long work is, in one line that is gone at its end. Show nothing to programs.
 
-    :param text: with C(%d) for what is done, and for all of it.
+    :param text: with ``%d`` for what is done, and for all of it.
     """
 
     def show(done: int, everything: int) -> None:

@@ -55,7 +55,7 @@ def find_policy(where: Paths, remembered: Memory) -> EffectivePolicy:
 
 
 def require_policy(where: Paths, remembered: Memory) -> t.Tuple[EffectivePolicy, Config]:
-    """Find the policy as :func:`find_policy`, and demand one.
+    """Find the policy as ``find_policy``, and demand one.
 
     :raises ConfigError: the files are invalid, and there was no valid policy before.
     """

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""C(ip-masq-agent explain): what a destination sees, by which rule, and what the policy declares.
+"""``ip-masq-agent explain``: what a destination sees, by which rule, and what the policy declares.
 
 A packet through a copy of the node answers. Without a copy only what the policy declares is shown.
 """

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Install the agent on a node: modules, launcher, configuration, units. L(removal) removes it.
+"""Install the agent on a node: modules, launcher, configuration, units. ``removal`` removes it.
 
 Every step compares first, so a second run changes nothing, and check mode is the same code without the writes.
 """
@@ -102,7 +102,7 @@ class InstallResult(t.NamedTuple):
 
 
 def find_installed(where: Paths) -> t.List[Paths]:
-    """Return the paths of the installed agents: those that units start, and the one in C(bin_dir)."""
+    """Return the paths of the installed agents: those that units start, and the one in ``bin_dir``."""
     started = [bin_dir for unit_dir in where.unit_dirs() for bin_dir in _started(unit_dir)]
     found = []
     for bin_dir in dict.fromkeys([*started, where.bin_dir]):
@@ -118,7 +118,7 @@ def _started(unit_dir: str) -> t.List[str]:
 
 
 def adopt_package(where: Paths) -> Paths:
-    """Return the paths of the packaged agent, if there is one and C(bin_dir) does not choose another place."""
+    """Return the paths of the packaged agent, if there is one and ``bin_dir`` does not choose another place."""
     packaged = where._replace(units=PACKAGED.units)
     bin_dirs = _started(where.packaged_unit_dir) if is_ours(os.path.join(where.packaged_unit_dir, SERVICE)) else []
     if bin_dirs and where.bin_dir in (Paths().bin_dir, bin_dirs[0]):
@@ -192,9 +192,9 @@ class _FilePlan(t.NamedTuple):
 
 
 def update_files(run: Runner, where: Paths, config_text: t.Optional[str], check: bool = False) -> InstallResult:
-    """Do :func:`put_files`, if the file systems allow it; a note names the package whose files are replaced.
+    """Do ``put_files``, if the file systems allow it; a note names the package whose files are replaced.
 
-    :raises NodeError: a file system is read-only, and nothing was touched; or as :func:`put_files`.
+    :raises NodeError: a file system is read-only, and nothing was touched; or as ``put_files``.
     """
     plan = _plan_files(where, config_text)
     put = plan.result
@@ -320,7 +320,7 @@ def removable(paths: t.Sequence[str]) -> t.Tuple[t.List[str], t.List[str]]:
 
 
 def is_ours(path: str) -> bool:
-    """Return whether :func:`put_files`, :func:`set_timer` or C(systemctl enable) wrote a file."""
+    """Return whether ``put_files``, ``set_timer`` or ``systemctl enable`` wrote a file."""
     try:
         return os.path.islink(path) or MARK.encode("ascii") in (files.read(path) or b"")[:1000]
     except NodeError:
@@ -358,7 +358,7 @@ def installed_paths(where: Paths) -> t.List[str]:
 
 
 def newer_units(where: Paths) -> t.List[str]:
-    """Return the units of :func:`newer_files`; of templates the enabled instances."""
+    """Return the units of ``newer_files``; of templates the enabled instances."""
     return _units_of(where, newer_files(where))
 
 
@@ -449,7 +449,7 @@ def update_units(
 ) -> InstallResult:
     """Enable the units, load their files and start them, or disable and stop them.
 
-    :param put: what :func:`put_files` changed.
+    :param put: what ``put_files`` changed.
     :returns: the same, and what was done with units.
     :raises NodeError: systemd refused a step; but the rules do not need the watch for edits, so that is a note.
     """

@@ -19,7 +19,7 @@ _VERIFICATION_TIMEOUT = 3600.0
 def ask(
     run: Runner, where: Paths, command: t.Sequence[str], lock_timeout: int, timeout: float = 60.0
 ) -> t.Tuple[Outcome, t.Optional[t.Dict[str, t.Any]]]:
-    """Run a command of the program that has C(--json).
+    """Run a command of the program that has ``--json``.
 
     :param command: its name, and options.
     :param lock_timeout: seconds.
@@ -41,7 +41,7 @@ def verify(run: Runner, where: Paths, lock_timeout: int) -> t.Dict[str, t.Any]:
     It does so in a process of its own, whose code is compiled.
 
     :param lock_timeout: seconds.
-    :returns: what it printed, if anything, with C(exit_status), C(verified) and C(summary) in any case.
+    :returns: what it printed, if anything, with ``exit_status``, ``verified`` and ``summary`` in any case.
     """
     try:
         done, data = ask(run, where, ("verify", "--if-changed"), lock_timeout, _VERIFICATION_TIMEOUT)

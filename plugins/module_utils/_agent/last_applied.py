@@ -57,7 +57,7 @@ def read(where: Paths) -> t.Optional[Applied]:
 
 
 def as_data(where: Paths) -> t.Optional[t.Dict[str, t.Any]]:
-    """Return it for C(status --json): what, when, and whether the config file was edited since."""
+    """Return it for ``status --json``: what, when, and whether the config file was edited since."""
     applied = read(where)
     if applied is None:
         return None

@@ -73,7 +73,7 @@ def _written(path: str) -> float:
 
 
 def _parse(data: t.Any) -> Memory:
-    """Accept only what :func:`write_memory` can have written; its users rely on that.
+    """Accept only what ``write_memory`` can have written; its users rely on that.
 
     Each field by itself: one of another release, or damaged, must not take the last valid policy with it.
     """

@@ -20,14 +20,14 @@ MARK = "Managed by the Ansible collection kubenode.ip_masq"
 #: first directory replaces the one of the same name in the second.
 ADMIN_UNITS, PACKAGED_UNITS = "/etc/systemd/system", "/usr/lib/systemd/system"
 
-#: The fields of L(Paths) that an operator may choose.
+#: The fields of ``Paths`` that an operator may choose.
 CHOSEN = ("config_dir", "bin_dir", "metrics_dir", "python")
 
 _SAFE_PATH = r"(?:/[A-Za-z0-9_.-]+)+\Z"
 
 
 class Paths(t.NamedTuple):
-    """All paths of one agent. Build it with :func:`choose_paths`, which checks what was chosen."""
+    """All paths of one agent. Build it with ``choose_paths``, which checks what was chosen."""
 
     config_dir: str = "/etc/ip-masq-agent"
     bin_dir: str = "/usr/local/sbin"

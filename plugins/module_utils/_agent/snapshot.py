@@ -24,7 +24,7 @@ FULL_CHECK_EVERY = 3600
 
 
 class RecordingRunner:
-    """A L(Runner) that keeps the last outcome of each command."""
+    """A ``Runner`` that keeps the last outcome of each command."""
 
     def __init__(self, run: Runner) -> None:
         self._run = run

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""C(ip-masq-agent status): the policy, the active rules, and whether they agree."""
+"""``ip-masq-agent status``: the policy, the active rules, and whether they agree."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PARTICULAR = (("position", "jump_position", "keep"), ("flush", "flush_conntrack
 
 
 def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
-    """Return the status as data, as C(status --json) prints it. Nothing is written.
+    """Return the status as data, as ``status --json`` prints it. Nothing is written.
 
     :raises ConfigError: there is no valid configuration.
     :raises NodeError: the rules cannot be read.

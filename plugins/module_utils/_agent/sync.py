@@ -120,7 +120,7 @@ def dry_run(node: Node, where: Paths, config: Config, remembered: Memory, effect
     """Return what a sync would do now. Nothing is written.
 
     :param effects: whether to report what that means for packets and open connections, which may take seconds.
-    :raises NodeError: as of :func:`~.reconcile.reconcile`.
+    :raises NodeError: as of ``reconcile.reconcile``.
     """
     if not effects:
         config = config._replace(flush_conntrack="none")

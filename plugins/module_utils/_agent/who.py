@@ -14,7 +14,7 @@ from .._system.conntrack import Connection, Endpoint
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """Parse an address with a port: C(192.0.2.1:4711), C([2001:db8::1]:4711).
+    """Parse an address with a port: ``192.0.2.1:4711``, ``[2001:db8::1]:4711``.
 
     :raises ConfigError: it is not.
     """

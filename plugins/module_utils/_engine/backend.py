@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a backend is: the interface that :mod:`reconcile` drives, and the values that pass between them."""
+"""What a backend is: the interface that ``reconcile`` drives, and the values that pass between them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .ruleset import Ruleset
 
 
 class ActionKind(enum.Enum):
-    """What a plan does to one thing. The value is the text of the return value C(action)."""
+    """What a plan does to one thing. The value is the text of the return value ``action``."""
 
     TABLE_CREATED = "table created"
     TABLE_REMOVED = "table removed"
@@ -229,7 +229,7 @@ class LockHeld(NodeError):
 
 
 class Backend(t.Protocol):
-    """One way to keep a :class:`~.ruleset.Ruleset` in the kernel, for one family.
+    """One way to keep a ``ruleset.Ruleset`` in the kernel, for one family.
 
     A state is whatever the backend observes; equal states mean that neither the managed rules nor those around them
     changed.
@@ -285,7 +285,7 @@ class Managed(t.NamedTuple):
 
     #: name of the managed chain
     chain: str
-    #: value of the option C(jump_position)
+    #: value of the option ``jump_position``
     position: str = "keep"
     #: whether chains of earlier agents are removed as well
     adopt: bool = True
@@ -296,21 +296,21 @@ class Managed(t.NamedTuple):
 
 
 class BackendType(t.Protocol):
-    """One type of backend. It keeps no state: what it knows of a node, it asks the node. Listed in :mod:`backends`."""
+    """One type of backend. It keeps no state: what it knows of a node, it asks the node. Listed in ``backends``."""
 
-    #: the value of the option C(backend)
+    #: the value of the option ``backend``
     name: str
-    #: values of the option C(exemption) that it supports
+    #: values of the option ``exemption`` that it supports
     exemptions: t.Tuple[str, ...]
     #: verdicts of rulesets that are the same as RETURN to packets, since its chain holds no other rules
     like_return: t.Tuple[str, ...]
-    #: values of the option C(jump_position), without the names of chains
+    #: values of the option ``jump_position``, without the names of chains
     positions: t.Tuple[str, ...]
     #: what to install where the node has no program for it
     package: str
     #: first version of its program that supports fully random source ports
     random_fully_since: t.Tuple[int, ...]
-    #: whether C(backend: auto) takes it only where no other one is installed and works
+    #: whether ``backend: auto`` takes it only where no other one is installed and works
     is_last_resort: bool
 
     def is_installed(self, node: Node, family: str) -> bool:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The backends that there are, and which of them a node uses. A new backend is one module, and one line here.
 
-C(backend: auto) follows kubernetes-sigs/iptables-wrappers: the chains that the kubelet leaves in the nft mangle table
+``backend: auto`` follows kubernetes-sigs/iptables-wrappers: the chains that the kubelet leaves in the nft mangle table
 as a hint, else rules in legacy tables, else nft. Where iptables cannot work, because it is not installed or its kernel
 modules are not, nftables is the choice.
 """
@@ -22,7 +22,7 @@ from .iptables_legacy import IptablesLegacy
 from .iptables_nft import IptablesNft
 from .nftables import NftablesType
 
-#: In order of preference. The names after C(auto) in the policy's option C(backend) are these.
+#: In order of preference. The names after ``auto`` in the policy's option ``backend`` are these.
 BACKENDS: t.Tuple[BackendType, ...] = (IptablesNft(), IptablesLegacy(), NftablesType())
 
 #: The programs that they look for. Which of them a node has decides what is chosen, and what can be looked through.
@@ -43,9 +43,9 @@ def choose(
 ) -> BackendType:
     """Choose the backend to use on a node.
 
-    :param requested: C(auto), or a backend, which must then be available.
+    :param requested: ``auto``, or a backend, which must then be available.
     :param exemption: value of the option; a backend that does not support it is no choice.
-    :param position: value of the option C(jump_position); likewise.
+    :param position: value of the option ``jump_position``; likewise.
     :param used_before: the backend that the agent on this node used the last time, where it remembers.
     :raises ProgramMissingError: none is available.
     :raises NodeError: none supports the options.

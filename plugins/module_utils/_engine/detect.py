@@ -40,7 +40,7 @@ class Node:
         lock_timeout: int = 5,
         has_extension: t.Callable[[str, int, str, int], t.Optional[bool]] = has_extension,
     ) -> None:
-        """:param lock_timeout: seconds. :param has_extension: as :func:`~.nfnetlink.has_extension`."""
+        """:param lock_timeout: seconds. :param has_extension: as ``nfnetlink.has_extension``."""
         self.run = run
         self.lock_timeout = lock_timeout
         self.has_extension = has_extension

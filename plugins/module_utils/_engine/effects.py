@@ -34,7 +34,7 @@ class Effect(t.NamedTuple):
     family: str
     destinations: Spans
     sources: t.Optional[Spans]
-    #: C(*) at the end means the beginning of names, C(!) in front an exception from the entries before
+    #: ``*`` at the end means the beginning of names, ``!`` in front an exception from the entries before
     out_interfaces: t.Tuple[str, ...]
     services: t.Optional[Spans]
     #: which packets, where it is not all: their mark, or that they have no connection
@@ -173,7 +173,7 @@ def _order(effect: Effect) -> t.Tuple[t.Any, ...]:
 
 
 def services_text(services: Spans, family: str) -> t.List[str]:
-    """Return services as a list; C(!) in front of each means all but these."""
+    """Return services as a list; ``!`` in front of each means all but these."""
     within = _services(services, family)
     without = _services(spans.complement(services, HIGHEST_SERVICE), family)
     return ["!" + one for one in without] if len(without) < len(within) else within

@@ -4,7 +4,7 @@
 """Whether the fixed addresses of a policy are on the node: what leaves with any other one is never answered.
 
 A policy that names such an address is refused when it is new. If an address goes away later, the option
-C(snat_missing) says what is done.
+``snat_missing`` says what is done.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def require_addresses(config: Config) -> None:
 def without_missing(config: Config) -> t.Tuple[Config, t.Tuple[Address, ...]]:
     """Return the policy for the addresses that the node has now, with notes, and the addresses that it lacks.
 
-    With C(snat_missing: masquerade), entries of C(snat) whose address is missing are left out, and those of C(rules)
-    masquerade. With C(snat_missing: drop) they are marked.
+    With ``snat_missing: masquerade``, entries of ``snat`` whose address is missing are left out, and those of ``rules``
+    masquerade. With ``snat_missing: drop`` they are marked.
     """
     known = _known(config)
     missing: t.Dict[Address, None] = {}

@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The iptables backend: one nat chain and one jump, in one variant (nft or legacy) and one family.
 
-Only our chain and POSTROUTING are read, so that the cost does not grow with the cluster: C(iptables-save -t nat) on a
-node with 50,000 rules takes over a second, C(iptables -S CHAIN) a few milliseconds. Everything is written by one
-C(iptables-restore --noflush), which both variants carry out as a whole or not at all (atomic).
+Only our chain and POSTROUTING are read, so that the cost does not grow with the cluster: ``iptables-save -t nat`` on a
+node with 50,000 rules takes over a second, ``iptables -S CHAIN`` a few milliseconds. Everything is written by one
+``iptables-restore --noflush``, which both variants carry out as a whole or not at all (atomic).
 """
 
 from __future__ import annotations
@@ -132,9 +132,9 @@ class _Look(t.NamedTuple):
 
 
 class Iptables:
-    """See :class:`~.backend.Backend`.
+    """See ``backend.Backend``.
 
-    :param managed: the chain; where its jump is in POSTROUTING, see :mod:`.iptables_jump`.
+    :param managed: the chain; where its jump is in POSTROUTING, see ``iptables_jump``.
     :param kernel: what the kernel says of the table of iptables-nft; None for iptables-legacy, which prints everything.
     :param mangle: the same of the mangle table.
     """
@@ -157,7 +157,7 @@ class Iptables:
         self._leaks = LeakChain(tool, [self._chain, *self._former], managed.leaks, mangle)
 
     def observe(self) -> State:
-        """See :meth:`~.backend.Backend.observe`."""
+        """See ``backend.Backend.observe``."""
         leaks = self._leaks.observe()
         if not self._tool.has_table("nat"):
             return State(None, (), leaks=leaks)
@@ -283,7 +283,7 @@ class Iptables:
         return "%s -w -t nat -D POSTROUTING %d" % (self._tool.path, number)
 
     def plan(self, state: State, wanted: t.Optional[Ruleset]) -> Plan:
-        """See :meth:`~.backend.Backend.plan`."""
+        """See ``backend.Backend.plan``."""
         if wanted is None:
             return self._plan_removal(state)
         rules_wanted = wanted.rules
@@ -507,7 +507,7 @@ class Iptables:
         return shown_all(lines + [rule.line for rule in state.postrouting] + state.leaks.lines)
 
     def is_alone(self, before: State, transaction: Transaction, now: State) -> bool:
-        """See :meth:`~.backend.Backend.is_alone`."""
+        """See ``backend.Backend.is_alone``."""
         if self._kernel is not None:
             return now.generation.follows(before.generation, len(transaction))
         # iptables-legacy does not count. Others flush, delete a jump, or write rules of their own. Where some of our
@@ -520,7 +520,7 @@ class Iptables:
         return bool(kept) and kept < written and same and self.observe() == now
 
     def undo(self, state: State, previous: State) -> Transaction:
-        """See :meth:`~.backend.Backend.undo`."""
+        """See ``backend.Backend.undo``."""
         chains = {self._chain: previous.chain}
         chains.update(previous.predecessors)
         for name, chain in chains.items():
@@ -547,7 +547,7 @@ class Iptables:
         return _transaction(lines) + (_transaction(leaks, TABLE) if leaks else ())
 
     def commit(self, transaction: Transaction) -> None:
-        """See :meth:`~.backend.Backend.commit`. The rules of nat come first: no others are as important."""
+        """See ``backend.Backend.commit``. The rules of nat come first: no others are as important."""
         for number, text in enumerate(transaction):
             try:
                 self._restore(text)
@@ -566,7 +566,7 @@ class Iptables:
         raise self._tool.error(what, done, CommitRefused)
 
     def counters(self) -> Counters:
-        """See :meth:`~.backend.Backend.counters`."""
+        """See ``backend.Backend.counters``."""
         done = self._tool.list_chain(self._chain, "-v")
         total = Counters()
         for line in printed_rules(done.stdout):
@@ -583,13 +583,13 @@ class Iptables:
         return bool(possible) and isinstance(parse_rule(_uncounted(line), self.family), (Guard, Skip))
 
     def fingerprint(self) -> t.List[t.List[str]]:
-        """See :meth:`~.backend.Backend.fingerprint`."""
+        """See ``backend.Backend.fingerprint``."""
         listings = [self._tool.resync_listing(chain) for chain in ("POSTROUTING", self._chain)]
         return listings + self._leaks.fingerprint()
 
 
 class IptablesType:
-    """What the backend types iptables_nft and iptables_legacy share. See :class:`~.backend.BackendType`."""
+    """What the backend types iptables_nft and iptables_legacy share. See ``backend.BackendType``."""
 
     name = ""
     exemptions: t.Tuple[str, ...] = ("return", "accept")
@@ -600,15 +600,15 @@ class IptablesType:
     is_last_resort = False
 
     def is_installed(self, node: Node, family: str) -> bool:
-        """See :meth:`~.backend.BackendType.is_installed`."""
+        """See ``backend.BackendType.is_installed``."""
         return self.tool(node, family) is not None
 
     def tool(self, node: Node, family: str) -> t.Optional[Tool]:
-        """See :meth:`~.backend.BackendType.tool`."""
+        """See ``backend.BackendType.tool``."""
         return find_tool(node, self.name, family)
 
     def notes(self, exemption: str) -> t.Iterator[str]:
-        """See :meth:`~.backend.BackendType.notes`."""
+        """See ``backend.BackendType.notes``."""
         return iter(())
 
 

@@ -24,7 +24,7 @@ _BUILTIN = {
 
 
 class IptablesLegacy(IptablesType):
-    """See :class:`~.backend.BackendType`."""
+    """See ``backend.BackendType``."""
 
     name = iptables_tool.LEGACY
 
@@ -37,7 +37,7 @@ class IptablesLegacy(IptablesType):
         return True
 
     def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Backend]:
-        """See :meth:`~.backend.BackendType.make`."""
+        """See ``backend.BackendType.make``."""
         tool = iptables_tool.find(node, self.name, family)
         return None if tool is None else Iptables(tool, managed)
 

@@ -24,7 +24,7 @@ _EXTENSIONS = ((TARGET, "MASQUERADE", 0), (MATCH, "addrtype", 1), (MATCH, "comme
 
 
 class IptablesNft(IptablesType):
-    """See :class:`~.backend.BackendType`."""
+    """See ``backend.BackendType``."""
 
     name = iptables_tool.NFT
 
@@ -34,10 +34,10 @@ class IptablesNft(IptablesType):
         return any(tool.list_chain(hint, table="mangle").rc == 0 for tool in tools if tool for hint in KUBELET_HINTS)
 
     def kernel_supports(self, node: Node) -> bool:
-        """See :meth:`~.backend.BackendType.kernel_supports`."""
+        """See ``backend.BackendType.kernel_supports``."""
         return all(node.has_extension(IPV4, *extension) is not False for extension in _EXTENSIONS)
 
     def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Backend]:
-        """See :meth:`~.backend.BackendType.make`."""
+        """See ``backend.BackendType.make``."""
         tool = iptables_tool.find(node, self.name, family)
         return None if tool is None else Iptables(tool, managed, NftNat(family), NftNat(family, leak_chain.TABLE))

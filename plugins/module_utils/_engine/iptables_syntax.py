@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Rules as iptables prints and reads them; no process is started here.
 
-The form is that of C(iptables -S), which iptables-restore reads too: destination and protocol before the matches,
-C(--to-ports) before C(--random-fully), no C(-d) for everything, probabilities with eleven digits (xtables 1.8).
+The form is that of ``iptables -S``, which iptables-restore reads too: destination and protocol before the matches,
+``--to-ports`` before ``--random-fully``, no ``-d`` for everything, probabilities with eleven digits (xtables 1.8).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ PREDECESSOR_CHAINS = ("NON-MASQUERADE-DAEMON", "IP-MASQ-AGENT", "IP-MASQ")
 #: How iptables 1.8.7 prints protocols on a node without /etc/protocols, and a second name that others have for one.
 _PROTOCOL_NAMES = {**{str(number): name for name, number in PROTOCOL_NUMBERS.items()}, "icmpv6": "ipv6-icmp"}
 
-#: The condition on a destination port, in :func:`conditions`, whatever the protocol is.
+#: The condition on a destination port, in ``conditions``, whatever the protocol is.
 DESTINATION_PORT = "dport"
 
 #: Targets after which a packet meets no later rule of POSTROUTING.
@@ -71,7 +71,7 @@ _ESCAPED = r"\\(.)"
 
 
 def printed_rules(listing: str) -> t.Tuple[str, ...]:
-    """Split the output of C(iptables -S CHAIN) into rules. A comment may hold line ends, and what looks like a rule."""
+    """Split the output of ``iptables -S CHAIN`` into rules. A comment may hold line ends, or look like a rule."""
     rules: t.List[str] = []
     quoted = False
     for line in listing.split("\n"):
@@ -92,7 +92,7 @@ def shown(line: str) -> str:
 
 
 def shown_all(lines: t.Sequence[str]) -> t.Tuple[str, ...]:
-    """Return many rules, each as :func:`shown`."""
+    """Return many rules, each as ``shown``."""
     return tuple(lines) if "".join(lines).isprintable() else tuple(shown(line) for line in lines)
 
 
@@ -106,7 +106,7 @@ def _quote(text: str) -> str:
 
 
 def render_rule(chain: str, rule: Rule) -> str:
-    """Return one rule as C(iptables -S) prints it."""
+    """Return one rule as ``iptables -S`` prints it."""
     words = ["-A", chain]
     if isinstance(rule, Guard):
         comment = MARKS_COMMENT if rule.marks else SOURCE_COMMENT if rule.source else SKIPPED_COMMENT
@@ -247,7 +247,7 @@ def _split_port(words: t.List[str]) -> t.Tuple[t.List[str], t.Optional[t.Tuple[s
 
 
 def _parse_service(options: t.Dict[str, str], port: t.Optional[t.Tuple[str, str]], target: str) -> t.Optional[Service]:
-    """Parse the service of a rule. Without a port, C(-p) of a rule that masquerades is a condition of that.
+    """Parse the service of a rule. Without a port, ``-p`` of a rule that masquerades is a condition of that.
 
     :raises ValueError: it is none that we could have meant.
     """
@@ -309,7 +309,7 @@ def _parse_masquerade(options: t.Dict[str, str], target: str, service: t.Optiona
 
 
 def _split_to_source(text: str) -> t.Tuple[str, t.Optional[str]]:
-    """Split the addresses and the ports of C(--to-source)."""
+    """Split the addresses and the ports of ``--to-source``."""
     if text.startswith("["):
         written, _bracket, ports = text[1:].partition("]")
         return written, ports[1:] or None
@@ -357,7 +357,7 @@ class PostroutingRule(t.NamedTuple):
 
     @property
     def target(self) -> str:
-        """The chain or target of C(-j) or C(-g); empty where the rule has none."""
+        """The chain or target of ``-j`` or ``-g``; empty where the rule has none."""
         for flag in ("-j", "-g"):
             if flag in self.words[:-1]:
                 return self.words[self.words.index(flag) + 1]
@@ -381,7 +381,7 @@ class PostroutingRule(t.NamedTuple):
 
 
 def parse_postrouting(lines: t.Iterable[str]) -> t.Tuple[PostroutingRule, ...]:
-    """Parse rules of POSTROUTING as C(iptables -t nat -S POSTROUTING) prints them."""
+    """Parse rules of POSTROUTING as ``iptables -t nat -S POSTROUTING`` prints them."""
     rules = []
     for line in lines:
         words, comment = _split_comment(tokenise(line)[2:])
@@ -410,7 +410,7 @@ def _conditions_of(line: str) -> t.Tuple[str, ...]:
 
 
 def rule_conditions(line: str) -> t.Tuple[str, ...]:
-    """Return the same as :func:`conditions`, of a printed rule."""
+    """Return the same as ``conditions``, of a printed rule."""
     # Ten thousand rules differ in nothing but the address.
     head, found, rest = line.partition(" -d ")
     if found and '"' not in head:
@@ -419,7 +419,7 @@ def rule_conditions(line: str) -> t.Tuple[str, ...]:
 
 
 def render_jump(chain: str) -> str:
-    """Return the jump to our chain as C(iptables -S) prints it."""
+    """Return the jump to our chain as ``iptables -S`` prints it."""
     return " ".join(("-A", "POSTROUTING") + NOT_LOCAL + tuple(_comment(JUMP_COMMENT)) + ("-j", chain))
 
 
@@ -432,6 +432,6 @@ def leak_jump(chain: str, first: bool) -> t.Tuple[str, ...]:
 
 
 def render_leak_jump(chain: str, first: bool) -> str:
-    """Return the same as C(iptables -S) prints it."""
+    """Return the same as ``iptables -S`` prints it."""
     *match, jump, target = leak_jump(chain, first)
     return " ".join(["-A", "POSTROUTING", *match, *_comment(LEAK_JUMP_COMMENT), jump, target])

@@ -32,7 +32,7 @@ PROGRAMS = tuple(
 _REPORTED = {NFT: ("nf_tables",), LEGACY: ("legacy", "")}
 _LEGACY_TABLES = {IPV4: "/proc/net/ip_tables_names", IPV6: "/proc/net/ip6_tables_names"}
 
-#: First release with C(--random-fully), and in which iptables-restore has C(-w) (iptables 1.6.2 release notes).
+#: First release with ``--random-fully``, and in which iptables-restore has ``-w`` (iptables 1.6.2 release notes).
 RANDOM_FULLY_SINCE = RESTORE_WAITS_SINCE = (1, 6, 2)
 
 #: What both variants exit with when the xtables lock stays taken (xtables 1.8, RESOURCE_PROBLEM).
@@ -43,7 +43,7 @@ RESOURCE_PROBLEM = 4
 RESYNC_LOCK_TIMEOUT = 5
 
 #: iptables-legacy of these releases asks for a taken lock once a second, and finds it taken again where another program
-#: takes it often, unless C(-W) sets another interval; later ones are woken when it is given back, and warn about C(-W).
+#: takes it often, unless ``-W`` sets another interval; later ones are woken at its release, and warn about ``-W``.
 _ASKS_FROM, _ASKS_UNTIL = (1, 6, 1), (1, 8, 8)
 #: microseconds, as Kubernetes has it
 _WAIT_INTERVAL = "100000"
@@ -57,7 +57,7 @@ _PATIENCE = 120.0
 class IptablesTool:
     """See the module.
 
-    :ivar run: as :func:`~.process.run`.
+    :ivar run: as ``process.run``.
     """
 
     def __init__(self, run: Runner, variant: str, family: str, tool: Tool, lock_timeout: int) -> None:
@@ -111,7 +111,7 @@ class IptablesTool:
     def _wait(self, seconds: int) -> t.List[str]:
         """Return the arguments with which iptables waits so long for the xtables lock: a second at least.
 
-        C(-w 0), and in iptables-legacy no C(-w) at all, would wait without end (seen in 1.8.9).
+        ``-w 0``, and in iptables-legacy no ``-w`` at all, would wait without end (seen in 1.8.9).
         """
         interval = self.variant == LEGACY and _ASKS_FROM <= self._version < _ASKS_UNTIL
         return ["-w", str(max(seconds, 1))] + (["-W", _WAIT_INTERVAL] if interval else [])
@@ -154,7 +154,7 @@ def find_tool(node: Node, variant: str, family: str) -> t.Optional[Tool]:
 
 
 def find(node: Node, variant: str, family: str) -> t.Optional[IptablesTool]:
-    """Find the program as :func:`find_tool`, ready for use."""
+    """Find the program as ``find_tool``, ready for use."""
     tool = find_tool(node, variant, family)
     return None if tool is None else IptablesTool(node.run, variant, family, tool, node.lock_timeout)
 

@@ -76,14 +76,14 @@ class NatTable(t.Protocol):
         """Return a number that each transaction of any program raises by one; None if the kernel does not answer."""
 
     def is_dormant(self) -> bool:
-        """Return whether the kernel asks none of the table's chains, because of its flag C(dormant).
+        """Return whether the kernel asks none of the table's chains, because of its flag ``dormant``.
 
         :raises NodeError: the kernel does not answer.
         """
 
 
 class NftNat:
-    """See :class:`NatTable`."""
+    """See ``NatTable``."""
 
     def __init__(self, family: str, table: str = TABLE) -> None:
         """:param table: another one than nat."""
@@ -91,7 +91,7 @@ class NftNat:
         self._table = table
 
     def rules(self, chain: str) -> t.Optional[t.List[KernelRule]]:
-        """See :meth:`NatTable.rules`."""
+        """See ``NatTable.rules``."""
         if not nfnetlink.has_chain(self._family, self._table, chain):
             return None
         return [
@@ -100,20 +100,20 @@ class NftNat:
         ]
 
     def references(self, chain: str) -> int:
-        """See :meth:`NatTable.references`."""
+        """See ``NatTable.references``."""
         return nfnetlink.references(self._family, TABLE, chain)
 
     def generation(self) -> t.Optional[int]:
-        """See :meth:`NatTable.generation`."""
+        """See ``NatTable.generation``."""
         return nfnetlink.generation()
 
     def is_dormant(self) -> bool:
-        """See :meth:`NatTable.is_dormant`."""
+        """See ``NatTable.is_dormant``."""
         return nfnetlink.is_dormant(self._family, self._table)
 
 
 def activation(family: str) -> str:
-    """Return the command that takes the flag C(dormant) from the table, and changes nothing else."""
+    """Return the command that takes the flag ``dormant`` from the table, and changes nothing else."""
     return "nft add table %s %s" % (NFT_FAMILY[family], TABLE)
 
 

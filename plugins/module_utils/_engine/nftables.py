@@ -18,7 +18,7 @@ _IPVS_SERVICES = "/proc/net/ip_vs"
 
 
 class NftablesType:
-    """See :class:`~.backend.BackendType`."""
+    """See ``backend.BackendType``."""
 
     name = NAME
     exemptions: t.Tuple[str, ...] = ("return", "accept", "enforce")
@@ -29,11 +29,11 @@ class NftablesType:
     is_last_resort = True
 
     def is_installed(self, node: Node, family: str) -> bool:
-        """See :meth:`~.backend.BackendType.is_installed`. Its version is not asked, which would start it."""
+        """See ``backend.BackendType.is_installed``. Its version is not asked, which would start it."""
         return which("nft") is not None
 
     def tool(self, node: Node, family: str) -> t.Optional[Tool]:
-        """See :meth:`~.backend.BackendType.tool`."""
+        """See ``backend.BackendType.tool``."""
         return node.tool("nft")
 
     def is_in_use(self, node: Node, used_before: bool) -> bool:
@@ -45,12 +45,12 @@ class NftablesType:
         return True
 
     def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Backend]:
-        """See :meth:`~.backend.BackendType.make`. The table has one name, and earlier agents had none."""
+        """See ``backend.BackendType.make``. The table has one name, and earlier agents had none."""
         path = which("nft")
         return None if path is None else Nftables(node.run, family, path, position=managed.position)
 
     def notes(self, exemption: str) -> t.Iterator[str]:
-        """See :meth:`~.backend.BackendType.notes`."""
+        """See ``backend.BackendType.notes``."""
         if exemption == "accept":
             yield (
                 "exemption accept has the same effect as return with the nftables backend, whose chain holds no other "

@@ -76,7 +76,7 @@ _COUNTED = r"\bcounter packets ([0-9]+) bytes ([0-9]+) (\w+(?: to ip6? saddr)?)"
 
 
 class State(t.NamedTuple):
-    """Our table as C(nft -n -s) lists it; None if it is not there."""
+    """Our table as ``nft -n -s`` lists it; None if it is not there."""
 
     listed: t.Optional[str]
     #: of the kernel's rules; None if it was not the same before and afterwards
@@ -84,12 +84,12 @@ class State(t.NamedTuple):
 
 
 class Nftables:
-    """See :class:`~.backend.Backend`.
+    """See ``backend.Backend``.
 
-    :param nft: path of C(nft).
+    :param nft: path of ``nft``.
     :param has_table: asks the kernel whether our table is there; None means that it did not answer.
     :param generation: asks the kernel how many transactions there were; None means that it did not answer.
-    :param position: decides the priority of our chain, see :data:`~.nftables_syntax.PRIORITIES`.
+    :param position: decides the priority of our chain, see ``nftables_syntax.PRIORITIES``.
     """
 
     name = NAME
@@ -112,7 +112,7 @@ class Nftables:
         self._priority = text.PRIORITIES.get(position, text.PRIORITIES["keep"])
 
     def observe(self) -> State:
-        """See :meth:`~.backend.Backend.observe`."""
+        """See ``backend.Backend.observe``."""
         for attempt in range(1, _READS + 1):
             before = self._generation()
             # Asked before nft is started: where the table is only looked for as a left-over, nothing else is done.
@@ -145,7 +145,7 @@ class Nftables:
         return [self._nft, "-n"] + list(flags) + ["list", "table"] + self._table.split()
 
     def plan(self, state: State, wanted: t.Optional[Ruleset]) -> Plan:
-        """See :meth:`~.backend.Backend.plan`."""
+        """See ``backend.Backend.plan``."""
         before = None if state.listed is None else text.parse(state.listed, self.family)
         if wanted is None:
             removed = [Action(ActionKind.TABLE_REMOVED, "table " + self._table)] if before else []
@@ -220,16 +220,16 @@ class Nftables:
         return tuple("\n".join(step + [""]) for step in steps if step)
 
     def is_alone(self, before: State, transaction: Transaction, now: State) -> bool:
-        """See :meth:`~.backend.Backend.is_alone`."""
+        """See ``backend.Backend.is_alone``."""
         return now.generation.follows(before.generation, len(transaction))
 
     def undo(self, state: State, previous: State) -> Transaction:
-        """See :meth:`~.backend.Backend.undo`."""
+        """See ``backend.Backend.undo``."""
         deletion = "" if state.listed is None else self._deletion()
         return (deletion + text.readable(previous.listed or ""),)
 
     def commit(self, transaction: Transaction) -> None:
-        """See :meth:`~.backend.Backend.commit`."""
+        """See ``backend.Backend.commit``."""
         first, rest = transaction[0], transaction[1:]
         new_table = bool(rest) and self._has_table(self.family, text.TABLE) is False
         loosened = bool(rest) and text.LENIENT in first
@@ -309,7 +309,7 @@ class Nftables:
         return self._run([self._nft, "-c", "-f", "-"], stdin=trial.format(nft=nft, rule=rule)).rc == 0
 
     def counters(self) -> Counters:
-        """See :meth:`~.backend.Backend.counters`."""
+        """See ``backend.Backend.counters``."""
         for _attempt in range(_READS):
             listed = self._listed("-t")
             if listed is None:
@@ -319,7 +319,7 @@ class Nftables:
         raise self._torn()
 
     def fingerprint(self) -> t.List[t.List[str]]:
-        """See :meth:`~.backend.Backend.fingerprint`."""
+        """See ``backend.Backend.fingerprint``."""
         return [self._list("-s")]
 
 

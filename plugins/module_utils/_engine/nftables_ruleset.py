@@ -84,7 +84,7 @@ _MANY = 1000
 #: By family, the prefix length of the networks of an outline.
 _OUTLINE_LENGTH = {IPV4: 8, IPV6: 16}
 
-#: An address, or first and last of some, with or without ports, as C(snat to) has them.
+#: An address, or first and last of some, with or without ports, as ``snat to`` has them.
 _TO_SOURCE = (
     r"(?P<address>[0-9.]+(?:-[0-9.]+)?|\[[0-9a-f:]+\](?:-\[[0-9a-f:]+\])?|[0-9a-f:]+(?:-[0-9a-f:]+)?(?= |\Z))"
     r"(?::(?P<snat_ports>[0-9]+(?:-[0-9]+)?))?"
@@ -106,7 +106,7 @@ _SKIPPED = r"(?:oifname (?:!= )?\"|ip6? saddr != @)"
 _MISSING = r"ct status snat ip6? saddr (\S+) drop\Z"
 _NARROWED = r"ip6? saddr != @"
 _INTERFACE = r'oifname (?:!= )?"([^"]*)"'
-#: That :class:`Service` has.
+#: That ``Service`` has.
 _PROTOCOLS = (*PORTS_PROTOCOLS, "icmp", "ipv6-icmp")
 
 
@@ -115,7 +115,7 @@ def from_ruleset(ruleset: Ruleset, family: str) -> Table:
 
     Its set of exempt ranges holds what is exempt in the end: however deep ranges are within each other, it is one
     lookup. Where they are many, most packets need none: another set has the few networks around them. Each entry of
-    C(rules) has sets of its own.
+    ``rules`` has sets of its own.
     """
     nft = NFT_FAMILY[family]
     to_exempt = "%s daddr @%s" % (nft, SET)
@@ -200,7 +200,7 @@ def _outline(exempt: intervals.Spans, family: str) -> intervals.Spans:
 
 
 class _Entries:
-    """The rules of the entries of C(rules) and C(snat), and the sets that they ask."""
+    """The rules of the entries of ``rules`` and ``snat``, and the sets that they ask."""
 
     def __init__(self, ruleset: Ruleset, family: str) -> None:
         self.sets: t.Dict[str, t.Tuple[Span, ...]] = {}
@@ -241,7 +241,7 @@ class _Entries:
         return full
 
     def rules(self, exempt: str, only_exempt: bool = False, leak: str = "") -> t.Iterator[str]:
-        """Return the entries of C(rules), in order.
+        """Return the entries of ``rules``, in order.
 
         :param exempt: the verdict on exempt traffic.
         :param only_exempt: whether everything else is left to the other chain.
@@ -260,7 +260,7 @@ class _Entries:
     def masqueraded(self, matches: str, address: t.Optional[AddressRange] = None, comment: str = "") -> t.Iterator[str]:
         """Return the rules that masquerade packets that match.
 
-        :param address: instead of that of the interface, and of those of C(snat).
+        :param address: instead of that of the interface, and of those of ``snat``.
         :param comment: instead of the usual ones.
         """
         if address is None:
@@ -407,9 +407,9 @@ class _Reader:
         return tuple(intervals.networks(self._sets[name], self._version))
 
     def _leading(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
-        """Return the entries of C(rules)."""
+        """Return the entries of ``rules``."""
         for written in _by_comment(rules, _ENTRY):
-            # What gives some packets an address of C(snat), or ports, comes before what is for all of them.
+            # What gives some packets an address of ``snat``, or ports, comes before what is for all of them.
             lines = [line for line in written if "@snat_" not in line and not _has_ports(line)]
             fixed = [line for line in lines if "snat to " in line]
             masquerading = [line for line in lines if _verdict(line).startswith("masquerade")]
@@ -453,12 +453,12 @@ class _Reader:
         return Match(sources, destinations, tuple(interfaces), tuple(services))
 
     def _translations(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
-        """Return the entries of C(snat)."""
+        """Return the entries of ``snat``."""
         for lines in _by_comment(rules, _TRANSLATED):
             yield Decision(MASQUERADE, self._match(lines[-1:]), _read_address(_verdict(lines[-1])))
 
     def _translations_of_entries(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
-        """Return the same if no rule masquerades everything else: entries of C(rules) begin with them."""
+        """Return the same if no rule masquerades everything else: entries of ``rules`` begin with them."""
         for written in _by_comment(rules, _ENTRY):
             lines = [line for line in written if not _has_ports(line)]
             last = next((line for line in lines if _verdict(line).startswith("masquerade")), None)
@@ -489,7 +489,7 @@ class _Reader:
 
 
 def _by_comment(rules: t.Iterable[str], comment: str) -> t.Iterator[t.List[str]]:
-    """Return the rules of each entry of C(rules) or C(snat): those that have the same comment."""
+    """Return the rules of each entry of ``rules`` or ``snat``: those that have the same comment."""
     for _comment, group in itertools.groupby(rules, lambda rule: t.cast(t.Any, re.search(comment, rule)).group()):
         yield [bare(rule) for rule in group]
 

@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Our table as C(nft) prints and reads it; no process is started here.
+"""Our table as ``nft`` prints and reads it; no process is started here.
 
-What is read is C(nft -n -s list table): numeric, so that no file on the node (/etc/protocols, rt_marks) can rename
+What is read is ``nft -n -s list table``: numeric, so that no file on the node (/etc/protocols, rt_marks) can rename
 anything, and without the counters' values. It is the same text from nft 0.9.8 to 1.1. Ranges are kept as pairs of
 numbers, merged, because auto-merge rewrites them and because 10,000 network objects cost more than reading the set.
 """
@@ -21,7 +21,7 @@ from .._system.ip_families import IPV4, IPV6, NFT_FAMILY
 
 TABLE = "ip_masq_agent"
 SET = "exempt_ranges"
-#: What the set was called when it was declared with C(type). nft 1.1.2 and later store with such a set what makes nft
+#: What the set was called when it was declared with ``type``. nft 1.1.2 and later store with such a set what makes nft
 #: 1.0.6 and 0.9.8 crash on most listings. A set's declaration cannot be changed, so a new set takes its place.
 OLD_SET = "exempt"
 #: The sources whose connections meet the rules; it is there where not all do.
@@ -40,7 +40,7 @@ LENIENT = 'ct state new return comment "ip-masq-agent: while rules change"'
 #: At the end of the name of a set that is asked while another one changes; left over, it is foreign.
 INTERIM = "_interim"
 
-#: What else our sets are called: those of an entry of C(rules) or C(snat), by its number.
+#: What else our sets are called: those of an entry of ``rules`` or ``snat``, by its number.
 _NUMBERED = r"(?:rule|snat)_[1-9][0-9]{0,3}_(?:(?:tcp|udp|sctp)_)?(sources|destinations|ports)\Z"
 
 #: What the elements of a set are, by its name.
@@ -77,7 +77,7 @@ _ANNOTATION = r' comment "[^"]*"\Z'
 _COUNTER = r" ?\bcounter(?: packets [0-9]+ bytes [0-9]+)?(?= |\Z)"
 _ELEMENTS = r"elements = \{(.*)\}\Z"
 _PREFIXED = r"\bsnat to ([0-9a-f.:]+/[0-9]+)(?::([0-9]+(?:-[0-9]+)?))?"
-#: Rules about interfaces and marks, and those of entries of C(rules) and C(snat).
+#: Rules about interfaces and marks, and those of entries of ``rules`` and ``snat``.
 _NARROWING = r'oifname |meta mark (?!& 0x[0-9a-f]{8} != )|.* entry [0-9]+"\Z'
 _CREATED = r"(?m)^add set \S+ \S+ (\S+)"
 #: The table, and the sets, chains and others in it.
@@ -213,7 +213,7 @@ def _as_range(found: t.Any) -> str:
 
 
 def readable(listed: str) -> str:
-    """Turn what C(nft list table) printed into what nft reads."""
+    """Turn what ``nft list table`` printed into what nft reads."""
     return re.sub(_PREFIXED, _as_range, listed)
 
 
@@ -251,7 +251,7 @@ def _read_ports(element: str) -> Span:
 
 
 def is_torn(listed: str) -> bool:
-    """Return whether what C(nft list table) printed cannot be a table: a part comes twice, or the end is missing.
+    """Return whether what ``nft list table`` printed cannot be a table: a part comes twice, or the end is missing.
 
     nft 1.1.3 prints parts again, without their content, and reports success, if the ruleset changes while it reads.
     """
@@ -260,7 +260,7 @@ def is_torn(listed: str) -> bool:
 
 
 def parse(text: str, family: str) -> Table:
-    """Parse what C(nft -n -s list table) has printed. Never fail: what is not understood is foreign."""
+    """Parse what ``nft -n -s list table`` has printed. Never fail: what is not understood is foreign."""
     sets: t.Dict[str, t.List[Span]] = {}
     chains: t.List[t.Tuple[str, t.Tuple[str, ...]]] = []
     foreign: t.List[str] = []

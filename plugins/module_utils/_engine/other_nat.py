@@ -74,7 +74,7 @@ def _needs_mark(mark: str, inverted: bool) -> bool:
 def remarks(rules: t.Iterable[OtherRule], exemption: str) -> t.Iterator[str]:
     """Return what rules in the same POSTROUTING as the jump do to managed traffic.
 
-    :param exemption: with C(return), exempt traffic goes on to the rules after the jump.
+    :param exemption: with ``return``, exempt traffic goes on to the rules after the jump.
     """
     for rule in rules:
         where = "before" if rule.before else "after"

@@ -104,9 +104,9 @@ def reconcile(
     changes its backend is never without masquerading.
 
     :param check: plan only; nothing is written, no lock is taken.
-    :param used_before: as for :func:`~.backends.choose`.
+    :param used_before: as for ``backends.choose``.
     :param former: other names that the managed chain may have on this node; such chains are removed.
-    :param lock_path: as for :func:`~.run_lock.lock`.
+    :param lock_path: as for ``run_lock.lock``.
     :param new: whether the policy is refused if the node lacks one of its fixed addresses, with ConfigError; else the
         option snat_missing decides.
     :param effects: whether to say what the changes mean for packets, and count the open connections, which may take

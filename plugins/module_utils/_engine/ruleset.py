@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A policy as an ordered list of decisions, as values: one L(Ruleset) a family.
+"""A policy as an ordered list of decisions, as values: one ``Ruleset`` a family.
 
 Knows no rule's text and starts no process. Two rulesets are compared by what they do to packets, not by their text:
 the order of ranges, duplicates and overlaps do not matter; the masquerade rules are a sequence, so their order does.
@@ -61,7 +61,7 @@ class Match(t.NamedTuple):
 
     sources: t.Tuple[Network, ...] = ()
     destinations: t.Tuple[Network, ...] = ()
-    #: by which packets leave; C(+) at the end matches every name that begins so
+    #: by which packets leave; ``+`` at the end matches every name that begins so
     interfaces: t.Tuple[str, ...] = ()
     services: t.Tuple[Service, ...] = ()
 
@@ -308,7 +308,7 @@ class Ruleset(t.NamedTuple):
 def service_number(protocol: str, port: int, family: str) -> int:
     """Return a protocol and port in the way in which services count.
 
-    :param protocol: a name; C(icmp) is ICMPv6 in IPv6.
+    :param protocol: a name; ``icmp`` is ICMPv6 in IPv6.
     """
     if protocol == "icmp" and family == IPV6:
         protocol = "ipv6-icmp"
@@ -359,7 +359,7 @@ def _narrower_interface(one: str, other: str) -> t.Optional[str]:
 
 
 def matches_interface(pattern: str, name: str) -> bool:
-    """Return whether a name of :class:`Match` means an interface."""
+    """Return whether a name of ``Match`` means an interface."""
     return name.startswith(pattern[:-1]) if pattern.endswith("+") else name == pattern
 
 
@@ -453,7 +453,7 @@ class _Effects:
 def exempt_in_the_end(ruleset: Ruleset) -> t.Tuple[Network, ...]:
     """Return the exempt destinations, without what is masqueraded although an exempt range contains it.
 
-    Entries of C(rules) are not considered.
+    Entries of ``rules`` are not considered.
     """
     version = next((network.version for network in ruleset.exempt), 4)
     if not any(one.action == MASQUERADE and one.match.destinations for one in ruleset.decisions):
@@ -545,7 +545,7 @@ def _missing(config: Config, family: str, decisions: t.Sequence[Decision]) -> t.
 
 
 def _leading(config: Config, family: str) -> t.Iterator[Decision]:
-    """Return the entries of C(rules) that are about a family."""
+    """Return the entries of ``rules`` that are about a family."""
     for rule in config.rules:
         sources, destinations = _one_family(rule.sources, family), _one_family(rule.destinations, family)
         other = rule.address is not None and rule.address.version != EVERYTHING[family].version
@@ -581,7 +581,7 @@ def _is_translated(decision: Decision) -> bool:
 
 
 def _translations(config: Config, family: str) -> t.Iterator[Decision]:
-    """Return the entries of C(snat) whose address is of a family."""
+    """Return the entries of ``snat`` whose address is of a family."""
     for entry in config.snat:
         sources = _one_family(entry.source_cidrs, family)
         if entry.address.version == EVERYTHING[family].version and sources is not None:
@@ -612,7 +612,7 @@ def from_rules(rules: t.Sequence[Rule]) -> t.Optional[Ruleset]:
     """Return the ruleset of these rules; None if they are not of our shape: such a chain is replaced.
 
     Our shape is guards, then what is skipped, exempt (with one verdict) or masqueraded. Behind rules that masquerade
-    everything there are only others that masquerade: no packet meets these, as where an entry of C(snat) without
+    everything there are only others that masquerade: no packet meets these, as where an entry of ``snat`` without
     conditions comes before others.
     """
     if any(isinstance(rule, (Leak, First)) for rule in rules):

@@ -32,7 +32,7 @@ from .task_result import Done, Params
 def carry_out(params: Params, check: bool) -> Done:
     """Do what the options say.
 
-    :param params: a value for each of L(task_options.AGENT).
+    :param params: a value for each of ``task_options.AGENT``.
     :param check: only say what would be done.
     """
     node = Node(run, params["lock_timeout"])

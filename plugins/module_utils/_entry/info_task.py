@@ -28,7 +28,7 @@ _SHOWN = 5
 def carry_out(params: Params, check: bool) -> Done:
     """Ask the node.
 
-    :param params: a value for each of L(task_options.INFO).
+    :param params: a value for each of ``task_options.INFO``.
     :param check: makes no difference; nothing is changed.
     """
     try:

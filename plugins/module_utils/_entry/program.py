@@ -26,8 +26,8 @@ def entry(where: t.Mapping[str, str]) -> t.NoReturn:
 def _do_task(request: str) -> str:
     """Do a task of Ansible's.
 
-    :param request: JSON: C(module), C(params), checked by the module's specification, and C(check).
-    :returns: JSON on one line: the values of L(task_result.Done).
+    :param request: JSON: ``module``, ``params``, checked by the module's specification, and ``check``.
+    :returns: JSON on one line: the values of ``task_result.Done``.
     :raises SystemExit: the modules were changed, so they cannot be compared with themselves. Ansible's are.
     """
     if not modules.are_intact():

@@ -18,7 +18,7 @@ _LATER = "Remove the flag (policy absent) before the upgrade to Kubernetes 1.24,
 
 
 class Decision(t.NamedTuple):
-    """What happens to a kubelet. ``action``: C(none), C(set) or C(remove); ``severity``: C(ok), C(warn) or C(fail)."""
+    """What happens to a kubelet: an ``action`` (none, set or remove) with a ``severity`` (ok, warn or fail)."""
 
     name: str
     action: str
@@ -27,7 +27,7 @@ class Decision(t.NamedTuple):
 
 
 def decide(policy: str, seen: Observation) -> Decision:
-    """Decide about one kubelet: the whole table. C(report) decides as C(auto) does."""
+    """Decide about one kubelet: the whole table. ``report`` decides as ``auto`` does."""
     if seen.probe.supported is None:
         return _decide_unknown(policy, seen)
     if not seen.probe.supported:

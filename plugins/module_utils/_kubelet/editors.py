@@ -57,7 +57,7 @@ def _uncertain(where: str) -> ConfigError:
 
 
 class EnvironmentEditor:
-    """A variable in a file that a unit reads with EnvironmentFile=. See :class:`Editor`."""
+    """A variable in a file that a unit reads with EnvironmentFile=. See ``Editor``."""
 
     def __init__(self, path: str, variable: str) -> None:
         self.path = path
@@ -65,12 +65,12 @@ class EnvironmentEditor:
         self._where = "%s, %s" % (path, variable)
 
     def words(self, text: t.Optional[str]) -> t.List[str]:
-        """See :meth:`Editor.words`."""
+        """See ``Editor.words``."""
         mine = self._find(text or "")[1]
         return [word.text for word in split_words(mine.chars, self._where)] if mine else []
 
     def with_value(self, text: t.Optional[str], value: t.Optional[str]) -> t.Optional[str]:
-        """See :meth:`Editor.with_value`."""
+        """See ``Editor.with_value``."""
         before, mine = self._find(text or "")
         if mine is None:
             return text if value is None else self._appended(text or "", value)
@@ -168,17 +168,17 @@ class EnvironmentEditor:
 
 
 class LinesEditor:
-    """A file with one argument per line, as MicroK8s keeps them. See :class:`Editor`."""
+    """A file with one argument per line, as MicroK8s keeps them. See ``Editor``."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def words(self, text: t.Optional[str]) -> t.List[str]:
-        """See :meth:`Editor.words`."""
+        """See ``Editor.words``."""
         return [word for _line, words in self._lines(text or "") for word in words]
 
     def with_value(self, text: t.Optional[str], value: t.Optional[str]) -> t.Optional[str]:
-        """See :meth:`Editor.with_value`."""
+        """See ``Editor.with_value``."""
         if text is None and value is None:
             return None
         lines = self._lines(text or "")
@@ -232,18 +232,18 @@ class LinesEditor:
 class DropInEditor:
     """A drop-in of our own for k3s and RKE2: the whole file is ours, and is there only while it sets the flag.
 
-    See :class:`Editor`.
+    See ``Editor``.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def words(self, text: t.Optional[str]) -> t.List[str]:
-        """See :meth:`Editor.words`."""
+        """See ``Editor.words``."""
         return search_yaml(text or "")
 
     def with_value(self, text: t.Optional[str], value: t.Optional[str]) -> t.Optional[str]:
-        """See :meth:`Editor.with_value`."""
+        """See ``Editor.with_value``."""
         if value is None:
             return None
         return (

@@ -18,7 +18,7 @@ _ESCAPABLE = '"\\`$'
 
 
 class Assignment(t.NamedTuple):
-    """One C(NAME=value) of an environment file. ``inside`` is where a value may be put if there is none yet."""
+    """One ``NAME=value`` of an environment file. ``inside`` is where a value may be put if there is none yet."""
 
     name: str
     chars: t.Tuple[Char, ...]
@@ -38,7 +38,7 @@ def is_variable_name(name: str) -> bool:
 def parse_environment(text: str, where: str) -> t.List[Assignment]:
     """Read an environment file.
 
-    No variables are expanded, C(export) is not known, a quote counts only at the start of a value or after a closed
+    No variables are expanded, ``export`` is not known, a quote counts only at the start of a value or after a closed
     one, a value in quotes may span lines, and a backslash at the end of a line continues it. Assignments to names that
     cannot be variables are passed over, as systemd does.
 
@@ -67,7 +67,7 @@ class _Reader:
         self._state: t.Callable[[int, str], None] = self._before_name
         self._name = ""
         self._chars: t.List[Char] = []
-        #: see :class:`Assignment`
+        #: see ``Assignment``
         self._inside = 0
         #: number of the quoted or bare stretch of the value, and where its last escape began
         self._stretch = self._opened = 0

@@ -53,7 +53,7 @@ def flag_name(word: str) -> str:
 
 
 def find_flag(words: t.Sequence[str], name: str = FLAG, where: str = "the arguments") -> t.List[Occurrence]:
-    """Find every appearance of a flag that takes a value, as C(--flag=value) or C(--flag value).
+    """Find every appearance of a flag that takes a value, as ``--flag=value`` or ``--flag value``.
 
     :param where: what the words are, for the message.
     :raises ConfigError: the flag has no value.
@@ -107,7 +107,7 @@ def runs_kubenet(words: t.Sequence[str]) -> bool:
 
 
 def search_yaml(text: str) -> t.List[str]:
-    """Return the flags that matter here, from a configuration file of k3s or RKE2, as C(--flag=value).
+    """Return the flags that matter here, from a configuration file of k3s or RKE2, as ``--flag=value``.
 
     Looks for them line by line instead of reading YAML, for which Python has no parser of its own: these files are
     never changed, only searched, and a flag seen too often costs a message, never a node.

@@ -92,9 +92,9 @@ def wait_healthy(url: str, timeout: float) -> str:
 
 
 def _ask(opener: t.Any, url: str, timeout: float) -> str:
-    """Ask once; see :func:`wait_healthy`.
+    """Ask once; see ``wait_healthy``.
 
-    :param opener: an C(OpenerDirector).
+    :param opener: an ``OpenerDirector``.
     """
     import http.client
     import urllib.error

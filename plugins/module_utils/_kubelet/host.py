@@ -27,9 +27,9 @@ _OWN_NETWORK = "/proc/self/ns/net"
 
 
 class Unit(t.NamedTuple):
-    """One loaded service, from C(systemctl show)."""
+    """One loaded service, from ``systemctl show``."""
 
-    #: without C(.service)
+    #: without ``.service``
     name: str
     active: str
     enabled: str
@@ -69,7 +69,7 @@ class Host:
         return os.path.join(self.root, path.lstrip("/"))
 
     def file_version(self, path: str) -> owned_files.FileVersion:
-        """See L(owned_files.read_version)."""
+        """See ``owned_files.read_version``."""
         return owned_files.read_version(self.path(path))
 
     def read(self, path: str) -> t.Optional[str]:
@@ -126,7 +126,7 @@ class Host:
 
 
 def unit_name(name: str) -> str:
-    """Return the name of a service without C(.service), with which it may be given."""
+    """Return the name of a service without ``.service``, with which it may be given."""
     return name[: -len(_SUFFIX)] if name.endswith(_SUFFIX) else name
 
 

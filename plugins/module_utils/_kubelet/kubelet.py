@@ -35,7 +35,7 @@ class Program(t.NamedTuple):
     #: the binary, with a subcommand if needed; none with ``why_not`` saying why none can be asked
     command: t.Optional[t.Tuple[str, ...]] = None
     why_not: str = ""
-    #: whether its C(--help) lists the kubelet's flags
+    #: whether its ``--help`` lists the kubelet's flags
     lists_flags: bool = True
     #: the kubelet's version, where a file tells it and no program needs to be asked
     version: str = ""

@@ -36,7 +36,7 @@ class Leftover(t.NamedTuple):
 
 
 def is_kubenet_rule(rule: PostroutingRule) -> bool:
-    """Match exactly C(! -d CIDR -m addrtype ! --dst-type LOCAL -j MASQUERADE) with one of the comments."""
+    """Match exactly ``! -d CIDR -m addrtype ! --dst-type LOCAL -j MASQUERADE`` with one of the comments."""
     words = rule.words
     return (
         rule.comment in COMMENTS

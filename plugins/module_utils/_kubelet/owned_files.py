@@ -127,7 +127,7 @@ def replace(version: FileVersion, data: t.Optional[bytes]) -> FileVersion:
     Mode, owner and extended attributes stay. The new content is on the disk before it takes the old one's name.
 
     :returns: the file as it is now.
-    :raises ConfigError: see :func:`check_replaceable`.
+    :raises ConfigError: see ``check_replaceable``.
     :raises NodeError: the file system refuses (read-only, full, immutable file); the old file is still there.
     """
     check_replaceable(version)

@@ -89,6 +89,6 @@ def release_supports(version: str) -> t.Optional[bool]:
 
 
 def parse_version(output: str) -> t.Optional[str]:
-    """Parse the version in what C(kubelet --version), C(k3s --version) or C(rke2 --version) prints."""
+    """Parse the version in what ``kubelet --version``, ``k3s --version`` or ``rke2 --version`` prints."""
     found = _PRINTED.search(output)
     return None if not found else found.group(1)

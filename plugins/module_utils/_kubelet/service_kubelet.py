@@ -61,7 +61,7 @@ class ServiceKubelet:
 
     @property
     def distributions(self) -> t.Tuple[str, ...]:
-        """See :attr:`Kubelet.distributions`."""
+        """See ``Kubelet.distributions``."""
         if self._distribution:
             return (self._distribution,)
         found = []
@@ -73,12 +73,12 @@ class ServiceKubelet:
 
     @property
     def _subcommand(self) -> t.Tuple[str, ...]:
-        """C(kubelet), where the unit starts the program of all components."""
+        """``kubelet``, where the unit starts the program of all components."""
         hyperkube = os.path.basename(self.unit.path).startswith("hyperkube")
         return self.unit.argv[1:2] if hyperkube and self.unit.argv[1:2] == ("kubelet",) else ()
 
     def program(self) -> Program:
-        """See :meth:`Kubelet.program`."""
+        """See ``Kubelet.program``."""
         name = os.path.basename(self.unit.path)
         if self._binary:
             return Program((self._host.path(self._binary),))
@@ -93,7 +93,7 @@ class ServiceKubelet:
         )
 
     def target(self) -> Target:
-        """See :meth:`Kubelet.target`."""
+        """See ``Kubelet.target``."""
         if self._named is not None:
             return Target(self._named)
         if "kubeadm" in self.distributions:
@@ -131,7 +131,7 @@ class ServiceKubelet:
         return found
 
     def places(self, read: Reader) -> t.List[Place]:
-        """See :meth:`Kubelet.places`."""
+        """See ``Kubelet.places``."""
         environment = self._environment(read)
         found: t.List[Place] = []
         literal: t.List[str] = []

@@ -52,7 +52,7 @@ def chars_of(text: str, start: int = 0) -> t.Tuple[Char, ...]:
 
 
 def split_words(chars: t.Sequence[Char], where: str) -> t.List[Word]:
-    """Split a value into arguments as systemd does with C($NAME) in ExecStart=.
+    """Split a value into arguments as systemd does with ``$NAME`` in ExecStart=.
 
     Blanks separate, both kinds of quotes group, and a backslash keeps the character after it, also inside quotes
     (systemd.service(5), "Command lines"; systemd.syntax(7), "Quoting").

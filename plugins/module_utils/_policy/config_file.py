@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Config files on the node, with the keys and the semantics of ip-masq-agent's own file.
 
-JSON needs nothing but Python; YAML is read where PyYAML is installed. Text that begins with C({) or C([) is JSON and
+JSON needs nothing but Python; YAML is read where PyYAML is installed. Text that begins with ``{`` or ``[`` is JSON and
 nothing else: YAML would give damaged JSON another meaning. For the same reason a comment that ends with JSON, in a file
 of comments, and a key of YAML that looks like JSON are errors. What the reference agent accepts silently is reported
 here: an unknown key is a note, a duplicate one an error. A file that is damaged or huge costs seconds at most: sizes,
@@ -52,24 +52,24 @@ class Document(t.NamedTuple):
 
     values: t.Dict[str, t.Any]
     notes: t.Tuple[str, ...] = ()
-    #: files that say nothing at all, not even C({})
+    #: files that say nothing at all, not even ``{}``
     empty: t.Tuple[str, ...] = ()
 
 
 def load(path: str) -> Document:
     """Read one config file; one that is not there says nothing, as in the reference agent.
 
-    :raises ConfigError: not readable, huge, not a file, or as :func:`parse`.
+    :raises ConfigError: not readable, huge, not a file, or as ``parse``.
     """
     source = read(path)
     return Document({}) if source is None else parse(source.text, path)
 
 
 def read_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[Source, ...]:
-    """Read C(config) and the drop-ins C(config.d/*.{json,yaml,yml}) of a directory, in name order.
+    """Read ``config`` and the drop-ins ``config.d/*.{json,yaml,yml}`` of a directory, in name order.
 
-    :param main: text that is going to be C(config), and is taken in its place.
-    :raises ConfigError: one of them cannot be read, as of :func:`read`.
+    :param main: text that is going to be ``config``, and is taken in its place.
+    :raises ConfigError: one of them cannot be read, as of ``read``.
     """
     config, *drop_ins = config_paths(directory)
     sources = [read(config) if main is None else Source(config, main, 0.0)] + [read(path) for path in drop_ins]
@@ -80,10 +80,10 @@ def merge(sources: t.Iterable[Source]) -> Document:
     """Merge what files say.
 
     Lists of ranges and of interfaces are united, in order and without duplicates; of other values the last one wins,
-    with a note where two drop-ins disagree. A drop-in that replaces the default list, because C(config) names none, is
+    with a note where two drop-ins disagree. A drop-in that replaces the default list, because ``config`` names none, is
     noted, too.
 
-    :raises ConfigError: as :func:`parse`, for whichever file is broken.
+    :raises ConfigError: as ``parse``, for whichever file is broken.
     """
     values: t.Dict[str, t.Any] = {}
     origin: t.Dict[str, str] = {}
@@ -102,7 +102,7 @@ def merge(sources: t.Iterable[Source]) -> Document:
                 known = {repr(entry) for entry in values[option]}
                 values[option] = values[option] + [entry for entry in value if repr(entry) not in known]
             else:
-                # That a drop-in overrides C(config) is what it is there for; two that disagree may be a mistake.
+                # That a drop-in overrides ``config`` is what it is there for; two that disagree may be a mistake.
                 if option in values and values[option] != value and is_drop_in(origin[option]):
                     notes.append(
                         "%s: %s is %s here and %s in %s; the last one read wins"
@@ -125,7 +125,7 @@ def name_culprit(
 ) -> str:
     """Return the message of an error with the file that has the bad value.
 
-    :param sources: files of which :func:`merge` made the values that ``check`` refused with ``error``.
+    :param sources: files of which ``merge`` made the values that ``check`` refused with ``error``.
     :returns: the message that ``check`` has for one file, if that file alone and together with the others is wrong
         about the same option; else, as with values of several files, the message of ``error`` with all of them.
     """
@@ -151,7 +151,7 @@ def name_culprit(
 
 
 def config_text(config: t.Mapping[str, t.Any]) -> str:
-    """Return the text of a file C(config) with these keys.
+    """Return the text of a file ``config`` with these keys.
 
     Without nonMasqueradeCIDRs it names the default list, so that a drop-in adds to that and does not replace it.
 
@@ -200,7 +200,7 @@ def config_paths(directory: str) -> t.List[str]:
 
 
 def is_drop_in(path: str) -> bool:
-    """Return whether one of the :func:`config_paths` is a drop-in; only C(config) itself has no suffix."""
+    """Return whether one of the ``config_paths`` is a drop-in; only ``config`` itself has no suffix."""
     return os.path.basename(path) != "config"
 
 
@@ -289,7 +289,7 @@ def _content(text: str) -> str:
     """Return text without comments and empty lines before the content.
 
     With these before it, JSON that is damaged must not be taken for YAML either: an empty template value would be an
-    empty list. Who begins with the marker C(---) means YAML.
+    empty list. Who begins with the marker ``---`` means YAML.
     """
     lines = text.lstrip("\ufeff").split("\n")
     for number, line in enumerate(lines):
@@ -303,7 +303,7 @@ def _content(text: str) -> str:
 def _is_blank(text: str) -> bool:
     """Return whether a file says nothing: empty lines and comments, as YAML has them.
 
-    :raises ConfigError: one of the comments ends with a JSON document: a C(#) before its brace or in the place of it,
+    :raises ConfigError: one of the comments ends with a JSON document: a ``#`` before its brace or in the place of it,
         or the end of the line before it is missing.
     """
     lines = [line.strip(" \r") for line in text.split("\n")]

@@ -1,10 +1,10 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The entries of the options C(snat) and C(rules): their grammar, and every message about a mistake in one.
+"""The entries of the options ``snat`` and ``rules``: their grammar, and every message about a mistake in one.
 
-The keys of an entry are those of Ansible (C(out_interface)) or of a config file (C(outInterface)); upper and lower case
-are one, as in the file.
+The keys of an entry are those of Ansible (``out_interface``) or of a config file (``outInterface``); upper and lower
+case are one, as in the file.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def as_written(value: t.Any) -> str:
 
 
 def parse_snat(value: t.Any) -> t.Tuple[Snat, ...]:
-    """Parse the entries of C(snat), in order.
+    """Parse the entries of ``snat``, in order.
 
     :raises ConfigError: with the number of the entry, the value and the remedy.
     """
@@ -104,9 +104,9 @@ def parse_snat(value: t.Any) -> t.Tuple[Snat, ...]:
 
 
 def parse_rules(value: t.Any) -> t.Tuple[PolicyRule, ...]:
-    """Parse the entries of C(rules), in order.
+    """Parse the entries of ``rules``, in order.
 
-    :raises ConfigError: as of :func:`parse_snat`.
+    :raises ConfigError: as of ``parse_snat``.
     """
     names = ("sources", "destinations", "out_interfaces", "protocols", "ports", "action", "address")
     return _entries(value, RULES_LIMIT, names, _parse_rule)
@@ -216,7 +216,7 @@ def _check_family(name: str, networks: t.Sequence[Network], address: AddressRang
 
 
 def addresses(config: t.Any) -> t.Tuple[t.Any, ...]:
-    """Return the fixed addresses of a policy, each once: those of C(snat), then those of C(rules)."""
+    """Return the fixed addresses of a policy, each once: those of ``snat``, then those of ``rules``."""
     ranges = [entry.address for entry in config.snat]
     ranges += [rule.address for rule in config.rules if rule.address is not None]
     return tuple(dict.fromkeys(address for one in ranges for address in one.addresses()))

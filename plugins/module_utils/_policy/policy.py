@@ -4,7 +4,7 @@
 """What an operator may ask for: one record per option, and the validated policy that they make together.
 
 Knows nothing of iptables, nftables, files or Ansible. Values come in as plain data (module options, or the mapping
-that L(config_file) read) and leave as one immutable :class:`Config`. A new option is one record and one field here.
+that ``config_file`` read) and leave as one immutable ``Config``. A new option is one record and one field here.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ LEAKS = ("ignore", "count", "drop")
 class Option(t.NamedTuple):
     """One thing that can be configured."""
 
-    #: of the modules; the role's variable has C(ip_masq_agent_) before it
+    #: of the modules; the role's variable has ``ip_masq_agent_`` before it
     name: str
     #: in a config file
     key: str
@@ -75,9 +75,9 @@ class Option(t.NamedTuple):
     type: str
     #: what the operator would write; None if there is no one value
     default: t.Any
-    #: plain value to field of :class:`Config`; raises ConfigError
+    #: plain value to field of ``Config``; raises ConfigError
     parse: t.Callable[[t.Any], t.Any]
-    #: one line for tables and C(--help)
+    #: one line for tables and ``--help``
     help: str
     choices: t.Optional[t.Tuple[str, ...]] = None
     #: release of this collection
@@ -304,7 +304,7 @@ DEFAULTS: t.Dict[str, t.Any] = {
 
 
 class Config(t.NamedTuple):
-    """One validated policy. Build it with :func:`build`; every field has passed its grammar."""
+    """One validated policy. Build it with ``build``; every field has passed its grammar."""
 
     non_masquerade_cidrs: t.Tuple[Network, ...]
     masq_link_local: bool = False
@@ -402,7 +402,7 @@ def build(values: t.Mapping[str, t.Any], label: t.Callable[[str], str] = str) ->
     """Validate plain values, fill in the defaults, and give the policy.
 
     :param values: by option name; a key that is absent takes its default.
-    :param label: turns an option name into what the operator wrote (:func:`file_key` for a config file).
+    :param label: turns an option name into what the operator wrote (``file_key`` for a config file).
     :raises ConfigError: naming the option, the value and the remedy.
     """
     merged = dict(DEFAULTS, **values)

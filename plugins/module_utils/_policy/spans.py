@@ -44,7 +44,7 @@ def intersection(one: Spans, other: Spans) -> Spans:
 
 
 def complement(spans: Spans, highest: int) -> Spans:
-    """Return all numbers from 0 to C(highest) that are not in it."""
+    """Return all numbers from 0 to ``highest`` that are not in it."""
     found, start = [], 0
     for first, last in spans:
         if start < first:

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The grammar of the values that an operator may write, and every message about a mistake in one of them.
 
-Knows nothing of options, files or rules. Every parser raises :class:`~.._errors.ConfigError` with the value and the
+Knows nothing of options, files or rules. Every parser raises ``._errors.ConfigError`` with the value and the
 remedy.
 """
 
@@ -44,7 +44,7 @@ PLACES_BY_CHAIN = ("before", "after")
 #: Ranges of source ports; each takes a rule for each protocol.
 PORT_RANGES_LIMIT = 100
 
-#: IFNAMSIZ of Linux, without the end of the text. iptables takes as many, with the C(+).
+#: IFNAMSIZ of Linux, without the end of the text. iptables takes as many, with the ``+``.
 INTERFACE_NAME_LIMIT = 15
 
 #: Entries of a list of interfaces; each is a rule, or a condition of one.
@@ -110,7 +110,7 @@ class PortRange(t.NamedTuple):
         return str(self.first) if self.first == self.last else "%d-%d" % self
 
 
-#: IANA's numbers of the protocols of :class:`Service`.
+#: IANA's numbers of the protocols of ``Service``.
 PROTOCOL_NUMBERS = {"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1, "ipv6-icmp": 58}
 
 
@@ -126,7 +126,7 @@ class Service(t.NamedTuple):
 
     @property
     def span(self) -> t.Tuple[int, int]:
-        """First and last number of protocol and port, as C(protocol << 16 | port)."""
+        """First and last number of protocol and port, as ``protocol << 16 | port``."""
         first, last = self.ports or (0, 65535)
         number = PROTOCOL_NUMBERS[self.protocol]
         return number << 16 | first, number << 16 | last
@@ -388,7 +388,7 @@ def parse_networks(value: t.Any) -> t.Tuple[Network, ...]:
 
 
 class Interface(str):
-    """The name of an interface, or of all that begin so; the latter ends with C(+), however the operator wrote it."""
+    """The name of an interface, or of all that begin so; the latter ends with ``+``, however the operator wrote it."""
 
     written: str
 
@@ -401,7 +401,7 @@ class Interface(str):
 
 
 def parse_interface(name: t.Any) -> Interface:
-    """Read the name of an interface, or of all that begin so: C(+) at the end as in iptables, or C(*) as in nft.
+    """Read the name of an interface, or of all that begin so: ``+`` at the end as in iptables, or ``*`` as in nft.
 
     :raises ConfigError: no interface can have this name.
     """
@@ -421,7 +421,7 @@ def parse_interface(name: t.Any) -> Interface:
 def parse_interfaces(value: t.Any) -> t.Tuple[Interface, ...]:
     """Parse names of interfaces, in order, without those that another entry matches.
 
-    :raises ConfigError: not a list, too long, or as :func:`parse_interface`.
+    :raises ConfigError: not a list, too long, or as ``parse_interface``.
     """
     entries = check_list(value, "interfaces", INTERFACES_LIMIT)
     names = list(dict.fromkeys(map(parse_interface, entries)))
@@ -432,7 +432,7 @@ def parse_interfaces(value: t.Any) -> t.Tuple[Interface, ...]:
 
 
 def parse_sources(value: t.Any) -> t.Tuple[Network, ...]:
-    """Parse sources as :func:`parse_networks`.
+    """Parse sources as ``parse_networks``.
 
     :raises ConfigError: one of them lies in loopback.
     """
@@ -447,7 +447,7 @@ def parse_sources(value: t.Any) -> t.Tuple[Network, ...]:
 
 
 def parse_address_range(value: t.Any) -> AddressRange:
-    """Read C(ADDRESS) or C(FIRST-LAST).
+    """Read ``ADDRESS`` or ``FIRST-LAST``.
 
     :raises ConfigError: not addresses of one family, reversed, too many, or none that a node can send from.
     """
@@ -473,7 +473,7 @@ def parse_address_range(value: t.Any) -> AddressRange:
 
 
 def parse_mark(value: t.Any) -> Mark:
-    """Read the mark of a packet as iptables does: C(VALUE) is the whole mark, C(VALUE/MASK) some of its bits.
+    """Read the mark of a packet as iptables does: ``VALUE`` is the whole mark, ``VALUE/MASK`` some of its bits.
 
     :raises ConfigError: no packet, or every packet, has such a mark.
     """
@@ -501,7 +501,7 @@ def _parse_mark_number(text: str) -> int:
 def parse_marks(value: t.Any) -> t.Tuple[Mark, ...]:
     """Parse marks, in order, without duplicates.
 
-    :raises ConfigError: not a list, too long, or as :func:`parse_mark`.
+    :raises ConfigError: not a list, too long, or as ``parse_mark``.
     """
     return tuple(dict.fromkeys(map(parse_mark, check_list(value, "marks", MARKS_LIMIT))))
 

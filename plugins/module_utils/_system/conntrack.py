@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Connections that the kernel tracks, and its counters about them. Only :func:`remove` writes.
+"""Connections that the kernel tracks, and its counters about them. Only ``remove`` writes.
 
 Message layout: linux/netfilter/nfnetlink_conntrack.h.
 """

@@ -140,7 +140,7 @@ def only(data: bytes, kept: t.Container[int]) -> bytes:
 
 
 def replace(data: bytes, changes: t.Mapping[int, t.Optional[bytes]], flags: int = 0) -> bytes:
-    """Return all attributes, byte for byte, but for those of the types in C(changes): with a new value, or left out.
+    """Return all attributes, byte for byte, but for those of the types in ``changes``: with a new value, or left out.
 
     :param flags: of those that get a new value.
     """

@@ -79,8 +79,8 @@ def has_nft_table(family: str, name: str) -> t.Optional[bool]:
 def has_extension(family: str, kind: int, name: str, revision: int) -> t.Optional[bool]:
     """Return whether iptables-nft rules can use an xtables extension on this kernel; None if the kernel does not say.
 
-    This is the very question that iptables-nft asks before it uses one. C(iptables-restore --test) is no help: it never
-    gets as far as the kernel.
+    This is the very question that iptables-nft asks before it uses one. ``iptables-restore --test`` is no help: it
+    never gets as far as the kernel.
 
     :param kind: MATCH or TARGET.
     """
@@ -89,7 +89,7 @@ def has_extension(family: str, kind: int, name: str, revision: int) -> t.Optiona
 
 
 def is_dormant(family: str, table: str) -> bool:
-    """Return whether a table is there and its flag C(dormant) keeps the kernel from asking any of its chains.
+    """Return whether a table is there and its flag ``dormant`` keeps the kernel from asking any of its chains.
 
     :raises NodeError: the kernel will not say.
     """

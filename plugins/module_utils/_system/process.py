@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The one place that starts processes.
 
-Everything above takes a L(Runner) as an argument, so that the module, the node's agent and the tests share every
-line that decides what to run. Both production callers use :func:`run`: C(AnsibleModule.run_command) has no time limit,
+Everything above takes a ``Runner`` as an argument, so that the module, the node's agent and the tests share every
+line that decides what to run. Both production callers use ``run``: ``AnsibleModule.run_command`` has no time limit,
 and a probe of another program's binary must not be able to hang a play.
 """
 

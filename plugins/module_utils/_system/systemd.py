@@ -75,7 +75,7 @@ def _parse_properties(block: str) -> UnitProperties:
 
 
 def run_service(run: Runner, service: str, timeout: float) -> None:
-    """Run a oneshot service once, now. :func:`last_failure` tells the result.
+    """Run a oneshot service once, now. ``last_failure`` tells the result.
 
     :param timeout: seconds.
     :raises NodeError: it did not finish in time.

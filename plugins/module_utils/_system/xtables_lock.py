@@ -32,7 +32,7 @@ def holder(path: str = "") -> str:
 
 
 def without_holder(message: str) -> str:
-    """Return a message without the process that :func:`holder` named, which differs from time to time."""
+    """Return a message without the process that ``holder`` named, which differs from time to time."""
     return re.sub(_HOLDER, "a process", message)
 
 
@@ -49,5 +49,5 @@ def _command(pid: str) -> str:
 
 
 def _on_one_line(raw: bytes) -> str:
-    """Return text of a process on one line: L(without_holder) would not find a line end in a message."""
+    """Return text of a process on one line: ``without_holder`` would not find a line end in a message."""
     return " ".join(raw.decode("utf-8", "replace").split())

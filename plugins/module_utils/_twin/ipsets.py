@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Sets of ipset, read and written over netlink: the tool C(ipset) is often in the pods alone that use them.
+"""Sets of ipset, read and written over netlink: the tool ``ipset`` is often in the pods alone that use them.
 
 Attribute numbers: linux/netfilter/ipset/ip_set.h.
 """
@@ -32,7 +32,7 @@ _HEAD = struct.pack("!BBH", 2, 0, 0)
 
 
 class IpSet(t.NamedTuple):
-    """One set: its type (C(hash:net)), its header as the kernel tells it, and its entries."""
+    """One set: its type (``hash:net``), its header as the kernel tells it, and its entries."""
 
     name: str
     kind: str

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Services of IPVS, where its tool C(ipvsadm) can read and write them."""
+"""Services of IPVS, where its tool ``ipvsadm`` can read and write them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def count() -> int:
 
 
 def read(run: Runner) -> t.Tuple[str, t.List[str]]:
-    """Read the services of this network namespace as C(ipvsadm) saves them.
+    """Read the services of this network namespace as ``ipvsadm`` saves them.
 
     :returns: its text, and why it is empty although there are services.
     """

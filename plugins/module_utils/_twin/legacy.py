@@ -34,7 +34,7 @@ def priority(table: str, chain: str) -> int:
 
 
 class LegacyTable(t.NamedTuple):
-    """One table. ``family`` in the words of nft: C(ip), C(ip6); ``listing`` is what the tool prints of it."""
+    """One table. ``family`` in the words of nft: ``ip``, ``ip6``; ``listing`` is what the tool prints of it."""
 
     family: str
     name: str
@@ -57,7 +57,7 @@ def names() -> t.List[t.Tuple[str, str]]:
 
 
 def program(run: Runner, family: str, action: str) -> t.Optional[str]:
-    """Return the path of the tool for an action, C(save) or C(restore); None if there is none."""
+    """Return the path of the tool for an action, ``save`` or ``restore``; None if there is none."""
     tool = find_tool(Node(run), LEGACY, _FAMILIES[family])
     return None if tool is None else which("%s-%s" % (tool.path, action))
 

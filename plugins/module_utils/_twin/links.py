@@ -69,7 +69,7 @@ class Link(t.NamedTuple):
 
     @property
     def loopback(self) -> bool:
-        """Whether it is C(lo)."""
+        """Whether it is ``lo``."""
         return bool(self.flags & LOOPBACK)
 
     @property
@@ -117,7 +117,7 @@ def _word(value: t.Optional[bytes]) -> int:
 def numbers(links: t.Sequence[Link], present: t.Sequence[Link]) -> t.Dict[int, int]:
     """Return the index of each link in the twin, by its index on the node: the same, unless a link has it already.
 
-    :param present: links that the kernel puts into every new namespace (C(tunl0), C(sit0), where their modules are).
+    :param present: links that the kernel puts into every new namespace (``tunl0``, ``sit0``, where their modules are).
     """
     taken = {link.index for link in present if not link.loopback}
     free = max([0, *taken, *(link.index for link in links)]) + 1
@@ -134,7 +134,7 @@ def numbers(links: t.Sequence[Link], present: t.Sequence[Link]) -> t.Dict[int, i
 def make(links: t.Sequence[Link], world: int) -> t.Dict[int, int]:
     """Make copies of links in this network namespace: down, and without addresses.
 
-    Each is one end of a cable; the other end is called :func:`far_end` in the namespace of the world outside. A bridge
+    Each is one end of a cable; the other end is called ``far_end`` in the namespace of the world outside. A bridge
     is a bridge.
 
     :param world: file descriptor of the namespace of the other ends.

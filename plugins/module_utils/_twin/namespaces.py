@@ -82,11 +82,11 @@ class Worker:
     """
 
     def __init__(self, make: t.Callable[[], t.Any], timeout: float) -> None:
-        """Start it, and have it call C(make).
+        """Start it, and have it call ``make``.
 
         :param timeout: seconds that may take.
         :raises NotAllowed: the kernel does not let us make namespaces.
-        :raises NodeError: C(make) raised it, or took too long.
+        :raises NodeError: ``make`` raised it, or took too long.
         """
         ours, theirs = multiprocessing.connection.Pipe()
         parent = os.getpid()
@@ -104,7 +104,7 @@ class Worker:
     def call(self, method: str, *arguments: t.Any, timeout: float) -> t.Any:
         """Call a method of the object.
 
-        :raises NodeError: the method raised it, it took longer than C(timeout) seconds, or the process is gone.
+        :raises NodeError: the method raised it, it took longer than ``timeout`` seconds, or the process is gone.
         """
         try:
             self._pipe.send((method, arguments))

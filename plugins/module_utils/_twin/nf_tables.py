@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """All tables of nf_tables: those of nft, and those of iptables-nft, which to the kernel are the same.
 
-They are read and written over netlink, never with a tool: C(nft) crashes on sets that a newer one made, C(iptables-nft)
+They are read and written over netlink, never with a tool: ``nft`` crashes on sets that a newer one made, iptables-nft
 leaves out what it does not know, and one of them may not be installed. Every rule comes across, in whichever words it
 was written. Attribute numbers: linux/netfilter/nf_tables.h.
 """
@@ -370,7 +370,7 @@ def _accepted(rule: bytes) -> bytes:
 def _compat(rule: bytes) -> bytes:
     """Return the protocol for which extensions of xtables are checked: the kernel needs it, and does not tell it.
 
-    iptables-nft writes C(-p) as a load of the protocol and a comparison. This is asked of every rule, so the bytes are
+    iptables-nft writes ``-p`` as a load of the protocol and a comparison. This is asked of every rule, so the bytes are
     not taken apart for it.
     """
     if b"match\0" not in rule and b"target\0" not in rule:

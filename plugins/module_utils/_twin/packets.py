@@ -50,7 +50,7 @@ def transport(
 ) -> bytes:
     """Return what follows the header of IP.
 
-    :param source: packed; together with C(destination) it is part of the checksum.
+    :param source: packed; together with ``destination`` it is part of the checksum.
     :param stray: of TCP a reset instead of what opens a connection.
     """
     token = _MAGIC + struct.pack("!I", number)
@@ -77,7 +77,7 @@ def transport(
 def packet(
     protocol: int, source: str, destination: str, source_port: int, port: int, number: int, stray: bool = False
 ) -> bytes:
-    """Return a whole packet of IPv4 or IPv6; see :func:`transport`.
+    """Return a whole packet of IPv4 or IPv6; see ``transport``.
 
     :param stray: of ICMP an error about a packet that the destination never sent, instead of an echo request.
     """
@@ -167,7 +167,7 @@ def read_transport(protocol: int, body: bytes, source: str, destination: str) ->
 
 
 def answer_for_neighbour(data: bytes, kind: int, mine: bytes) -> t.Optional[bytes]:
-    """Return the frame that answers "who has this address?" with C(mine), for any address; None for other frames.
+    """Return the frame that answers "who has this address?" with ``mine``, for any address; None for other frames.
 
     :param data: the payload of the frame.
     :param kind: its type.

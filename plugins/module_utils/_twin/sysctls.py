@@ -34,7 +34,7 @@ _GLOBAL = (
     "netfilter/nf_conntrack_tcp_be_liberal",
     "netfilter/nf_conntrack_tcp_loose",
 )
-#: Of each link, and of C(all) and C(default).
+#: Of each link, and of ``all`` and ``default``.
 _PER_LINK = {
     "ipv4": (
         "accept_local",

@@ -113,7 +113,7 @@ def _expression(name: str, *attributes: bytes) -> bytes:
 
 
 class Trace:
-    """Hears of every rule that a packet meets, from when it is made until the end of C(with)."""
+    """Hears of every rule that a packet meets, from when it is made until the end of ``with``."""
 
     def __init__(self, families: t.Iterable[int]) -> None:
         """:param families: of the tables of iptables-legacy that there are, as numbers of nfgenmsg."""

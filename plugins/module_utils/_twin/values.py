@@ -71,7 +71,7 @@ class Question(t.NamedTuple):
 
 
 class Rule(t.NamedTuple):
-    """A rule that a packet met. ``table`` has the family in front (C(ip nat)); ``text`` is how its tool lists it."""
+    """A rule that a packet met. ``table`` has the family in front (``ip nat``); ``text`` is how its tool lists it."""
 
     backend: str
     table: str

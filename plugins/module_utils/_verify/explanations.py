@@ -36,7 +36,7 @@ def question(state: t.Optional[State], destination: str, source: t.Optional[str]
 
 
 def explain(twin: Twin, policy: Policy, questions: t.Sequence[Question]) -> t.List[Data]:
-    """Return what becomes of packets, and why; as C(explanations) of the module ip_masq_info.
+    """Return what becomes of packets, and why; as ``explanations`` of the module ip_masq_info.
 
     :raises NodeError: the twin does not answer.
     """
@@ -132,7 +132,7 @@ def _rule(rule: t.Optional[Rule]) -> t.Optional[Data]:
 
 
 def conflict(one: Conflict) -> t.List[Data]:
-    """Return a conflict, once for each of its ranges; as C(conflicts) of the module ip_masq_info."""
+    """Return a conflict, once for each of its ranges; as ``conflicts`` of the module ip_masq_info."""
     return [
         {
             "range": each,
@@ -152,7 +152,7 @@ def conflict(one: Conflict) -> t.List[Data]:
 def causes(conflicts: t.Sequence[Data]) -> t.List[t.Tuple[Data, str]]:
     """Return one of the conflicts of each cause, and a line about all of them: their ranges, and the remedy.
 
-    :param conflicts: as :func:`conflict` gives them.
+    :param conflicts: as ``conflict`` gives them.
     """
     grouped: t.Dict[t.Any, t.List[Data]] = {}
     for one in conflicts:

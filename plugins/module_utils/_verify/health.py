@@ -94,7 +94,7 @@ def flushers(run: Runner, root: str = "") -> t.Iterator[Flusher]:
 
 
 def boot_flushers(run: Runner, root: str = "") -> t.Iterator[Health]:
-    """Report services that remove rules of others, as :func:`flushers`."""
+    """Report services that remove rules of others, as ``flushers``."""
     for flusher in flushers(run, root):
         effect, remedy = flusher.words()
         text = "%s is enabled: %s, at boot and whenever it starts" % (flusher.unit, effect)

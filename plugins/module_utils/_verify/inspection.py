@@ -147,7 +147,7 @@ def inspect(
     """Return all that is known about a node; as RETURN of the module ip_masq_info.
 
     :param progress: told how far a verification is.
-    :param storage: with it, the result of a verification has a C(fingerprint), and C(asked_at) if it is an earlier one.
+    :param storage: with it, the result of a verification has a ``fingerprint``; an earlier one has ``asked_at``.
     :raises NodeError: the node cannot be read.
     """
     # Open connections are not looked at: what a change would do to them is not asked.

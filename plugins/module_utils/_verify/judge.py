@@ -120,7 +120,7 @@ def _seen(promise: t.Optional[Promise], addresses: Addresses, answer: Answer, of
 
 
 def judge_own(policy: Policy, addresses: Addresses, answer: Answer) -> t.Optional[Verdict]:
-    """Compare an answer about a packet of the node itself with a policy, as :func:`judge` does.
+    """Compare an answer about a packet of the node itself with a policy, as ``judge`` does.
 
     It keeps its address where that of a pod is kept; else any address of the node will do, or the fixed one.
     """

@@ -137,7 +137,7 @@ class Model(NodeModel):
         return ways.ways(self._node, starts, self._policy, seconds, filters=True)
 
     def strays(self, hidden: Spans, seconds: t.Optional[float]) -> Ways:
-        """Return the ways of packets that conntrack calls invalid, of all protocols of :data:`STRAYS`.
+        """Return the ways of packets that conntrack calls invalid, of all protocols of ``STRAYS``.
 
         No rule of type nat sees them. They are divided by whatever lets some of them pass.
 
@@ -159,7 +159,7 @@ class Model(NodeModel):
         return ways.ways(self._node._replace(tables=tables, ready=None), starts, self._policy, seconds, filters=True)
 
     def stray_services(self, protocol: str) -> Spans:
-        """Return a protocol of :data:`STRAYS` as services."""
+        """Return a protocol of ``STRAYS`` as services."""
         number = _ICMP[self.version] if protocol == "icmp" else PROTOCOLS[protocol]
         return ((number << 16 | 1, number << 16 | MAX_PORT),) if number in WITH_PORTS else ((number << 16,) * 2,)
 

@@ -43,7 +43,7 @@ from .rules import (
 )
 
 #: Conditions that all hold: spans by the name of a field, or by (tracked value, mask) for tests; tuples of Names by
-#: C(incoming) and C(outgoing). What a map says for these packets has a key that begins with C(@).
+#: ``incoming`` and ``outgoing``. What a map says for these packets has a key that begins with ``@``.
 Conditions = t.Dict[t.Any, t.Any]
 #: What a statement does: the same for all packets, or, in a map, what it does with those of some conditions.
 Acts = t.Union[Action, t.Callable[[Conditions], Action]]

@@ -16,7 +16,7 @@ T = t.TypeVar("T")
 
 
 class Packet(t.NamedTuple):
-    """One packet as it comes in; ``service`` is C(protocol << 16 | destination port)."""
+    """One packet as it comes in; ``service`` is ``protocol << 16 | destination port``."""
 
     source: int
     destination: int

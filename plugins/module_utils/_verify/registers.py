@@ -14,7 +14,7 @@ from .known import Known
 from .reading import Conditions, UnknownError
 from .rules import ALL_BITS, CT_MARK, CT_ZONE, DNAT, INVALID, MARK, UNTRACKED, Names
 
-#: One byte: C((byte of the field & bits) ^ flips). ``place`` counts from the lowest byte. A field of "" is a
+#: One byte: ``(byte of the field & bits) ^ flips``. ``place`` counts from the lowest byte. A field of "" is a
 #: constant; one that begins with "?" is not known, and the rest says what it is; one with "@" is what a map said.
 Cell = t.Tuple[str, int, int, int]
 
@@ -119,7 +119,7 @@ class Values:
         return _SIZES.get(field) or (4 if self.version == 4 else 16)
 
     def conditions(self, plan: t.Sequence[Piece], first: bytes, last: bytes) -> t.Optional[Conditions]:
-        """Return which packets have a value from C(first) to C(last) in each field; None: none has.
+        """Return which packets have a value from ``first`` to ``last`` in each field; None: none has.
 
         :raises UnknownError: it is not understood.
         """

@@ -4,7 +4,7 @@
 """Rules as values: one form for those of nft, of iptables-nft and of iptables-legacy.
 
 A condition is one of three things: a span of a field or a test of a tracked value (packets are divided by it), nothing
-(proven irrelevant: see :mod:`conditions`), or an entry of :attr:`Rule.unknown`. What a reader does not know is unknown.
+(proven irrelevant: see ``conditions``), or an entry of ``Rule.unknown``. What a reader does not know is unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PROTOCOLS = (1, 6, 17, 58, 132)
 WITH_PORTS = (6, 17, 132)
 MAX_PORT = 0xFFFF
 MAX_PROTOCOL = 0xFF
-#: the highest value of a service: C(protocol << 16 | port)
+#: the highest value of a service: ``protocol << 16 | port``
 MAX_SERVICE = MAX_PROTOCOL << 16 | MAX_PORT
 ALL_BITS = 0xFFFFFFFF
 
@@ -51,7 +51,7 @@ class Names(t.NamedTuple):
 
 
 class Test(t.NamedTuple):
-    """A condition about a tracked value: C(value & mask) lies in ``allowed``."""
+    """A condition about a tracked value: ``value & mask`` lies in ``allowed``."""
 
     subject: str
     mask: int
@@ -63,7 +63,7 @@ class Match(t.NamedTuple):
 
     ``destination`` and ``service`` are those that the packet has at that place, after a translation of its
     destination; ``original_destination`` and ``original_service`` those with which it came in. A service is
-    C(protocol << 16 | destination port); the port of a protocol without ports is 0.
+    ``protocol << 16 | destination port``; the port of a protocol without ports is 0.
     """
 
     source: t.Optional[Spans] = None
@@ -99,7 +99,7 @@ class Action(t.NamedTuple):
     """What a rule does with the packets that it matches.
 
     JUMP, GOTO: ``chain``. DESTINATION: ``addresses`` and ``ports`` (None: unchanged), one of which is chosen where they
-    are several. SET: C(subject = (origin & keep) ^ flip); an ``origin`` of None is a value that is not known.
+    are several. SET: ``subject = (origin & keep) ^ flip``; an ``origin`` of None is a value that is not known.
     """
 
     kind: str
@@ -160,15 +160,15 @@ class RuleTable(t.NamedTuple):
     """One table as it treats packets of one IP version. ``chains`` has every chain, also empty ones.
 
     Where a rule of nft tests a value and then changes it, what it does behind the test is a chain of its own, which
-    only that rule leads to: :func:`chain_of` tells the chain in which the rule is. Its rules have the rule's number and
+    only that rule leads to: ``chain_of`` tells the chain in which the rule is. Its rules have the rule's number and
     handle.
 
     ``unknown`` is what is not understood of the table as a whole, as Rule.unknown.
     """
 
-    #: one of C(iptables_nft), C(iptables_legacy), C(nftables)
+    #: one of ``iptables_nft``, ``iptables_legacy``, ``nftables``
     backend: str
-    #: with the family in front (C(ip nat))
+    #: with the family in front (``ip nat``)
     title: str
     base: t.Mapping[str, BaseChain]
     chains: t.Mapping[str, t.Tuple[Rule, ...]]

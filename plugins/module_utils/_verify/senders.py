@@ -108,7 +108,7 @@ def link_of(found: t.Sequence[Sender], address: int) -> str:
 def example_pod(state: State, version: int, pods: t.Sequence[t.Any] = ()) -> t.Optional[t.Tuple[str, str]]:
     """Return an address that a pod of the node could have and its link, or None if no route shows pods.
 
-    :param pods: as for :func:`senders`.
+    :param pods: as for ``senders``.
     """
     found = senders(state, version, pods)
     if not found:

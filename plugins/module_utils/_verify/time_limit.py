@@ -43,5 +43,5 @@ def limited(seconds: t.Optional[float]) -> t.Iterator[None]:
 
 
 def left(until: t.Optional[float]) -> t.Optional[float]:
-    """Return the seconds that are left until a time of C(time.monotonic()), 0 if it is over; None: no end."""
+    """Return the seconds that are left until a time of ``time.monotonic()``, 0 if it is over; None: no end."""
     return None if until is None else max(until - time.monotonic(), 0.0)

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Send a packet for each way that packets of pods can take through a node, and compare the answers with the policy.
 
-What is not understood, not copied or not asked is returned as :class:`Untested`, never as something that agrees.
+What is not understood, not copied or not asked is returned as ``Untested``, never as something that agrees.
 """
 
 from __future__ import annotations

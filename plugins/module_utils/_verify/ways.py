@@ -168,7 +168,7 @@ class Declared(t.NamedTuple):
 
 
 class Node(t.NamedTuple):
-    """What decides about packets. ``services`` is text of C(ipvsadm --save --numeric).
+    """What decides about packets. ``services`` is text of ``ipvsadm --save --numeric``.
 
     With ``ready`` several runs share what has been made of the rules.
     """
@@ -1483,7 +1483,7 @@ _FLAGS = {"-t": 6, "--tcp-service": 6, "-u": 17, "--udp-service": 17, "--sctp-se
 
 
 def _services(saved: str, version: int) -> t.List[_Service]:
-    """Read what C(ipvsadm --save --numeric) prints, as far as it is about an IP version."""
+    """Read what ``ipvsadm --save --numeric`` prints, as far as it is about an IP version."""
     found: t.Dict[t.Any, t.List[t.Any]] = {}
     unknown: t.Dict[t.Any, t.Dict[str, None]] = {}
     for line in saved.splitlines():

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What matches and targets of xtables mean: as bytes in rules of iptables-nft, and as :mod:`legacy_rules` reads them.
+"""What matches and targets of xtables mean: as bytes in rules of iptables-nft, and as ``legacy_rules`` reads them.
 
 The layout of the bytes is that of linux/netfilter/xt_*.h and linux/netfilter/nf_nat.h.
 """
@@ -185,7 +185,7 @@ def connection(reading: Reading, asked: Connection) -> None:
 
 
 def statistic(reading: Reading, share: t.Optional[float], inverted: bool) -> None:
-    """Read a choice by chance; C(share) None: every n-th packet."""
+    """Read a choice by chance; ``share`` None: every n-th packet."""
     if share is not None:
         share = 1 - share if inverted else share
         if share <= 0:
@@ -199,7 +199,7 @@ def statistic(reading: Reading, share: t.Optional[float], inverted: bool) -> Non
 def recent(reading: Reading, fills: bool, inverted: bool) -> None:
     """Read a list of addresses seen before.
 
-    :param fills: C(--set), which fits every packet.
+    :param fills: ``--set``, which fits every packet.
     """
     if not fills:
         reading.by_history(_SEEN)
@@ -237,12 +237,12 @@ def socket(reading: Reading, wildcard: bool, restores: bool, known: Known) -> No
 
 
 def set_mark(reading: Reading, subject: str, value: int, mask: int) -> None:
-    """Read C(--set-xmark): bits of the mask become 0, then those of the value are turned over."""
+    """Read ``--set-xmark``: bits of the mask become 0, then those of the value are turned over."""
     reading.act(Action(SET, subject=subject, origin=subject, keep=ALL_BITS & ~mask, flip=value))
 
 
 def copy_mark(reading: Reading, target: str, source: str, target_mask: int, source_mask: int) -> None:
-    """Read C(--save-mark), C(--restore-mark): target = (target & ~target_mask) ^ (source & source_mask)."""
+    """Read ``--save-mark``, ``--restore-mark``: target = (target & ~target_mask) ^ (source & source_mask)."""
     keep = ALL_BITS & ~target_mask
     if not keep:
         reading.act(Action(SET, subject=target, origin=source, keep=source_mask))
@@ -270,12 +270,12 @@ def copy_mark(reading: Reading, target: str, source: str, target_mask: int, sour
 
 
 def untrack(reading: Reading) -> None:
-    """Read C(NOTRACK), C(CT --notrack)."""
+    """Read ``NOTRACK``, ``CT --notrack``."""
     reading.act(Action(SET, subject=UNTRACKED, origin=UNTRACKED, flip=1))
 
 
 def set_zone(reading: Reading, zone: t.Optional[int]) -> None:
-    """Read C(CT --zone); None: the mark."""
+    """Read ``CT --zone``; None: the mark."""
     if zone is None:
         reading.act(Action(SET, subject=CT_ZONE, origin=MARK, keep=0xFFFF))
     else:
@@ -468,7 +468,7 @@ def _mark(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:
 
 
 def mark(reading: Reading, subject: str, value: int, mask: int, inverted: bool) -> None:
-    """Read C(--mark)."""
+    """Read ``--mark``."""
     if value & ~mask:
         if not inverted:
             reading.never()

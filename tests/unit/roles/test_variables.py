@@ -210,7 +210,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def checked(tmp_path_factory: pytest.TempPathFactory) -> t.Dict[str, str]:
-    """What the check said in each of :data:`CASES`, which are plays of one playbook, each for hosts of its own."""
+    """What the check said in each of ``CASES``, which are plays of one playbook, each for hosts of its own."""
     inventory = Inventory(tmp_path_factory.mktemp("cases"))
     inventory.hosts.clear()
     plays = []

@@ -45,7 +45,7 @@ def nat(*entries: str, **more: t.Any) -> t.Dict[str, t.Any]:
 
 
 def lists(text: str) -> t.List[t.List[str]]:
-    """The exceptions of the policies of :func:`conf`, read by Python's own parser."""
+    """The exceptions of the policies of ``conf``, read by Python's own parser."""
     return [item["value"].get("ExceptionList") for item in json.loads(text)["policies"]]
 
 

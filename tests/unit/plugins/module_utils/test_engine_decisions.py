@@ -62,7 +62,7 @@ def effect(found: str, config: Config) -> str:
     return "skip" if found == "exempt" and config.exemption == "return" else found
 
 
-#: With sources of one family, nothing but entries of C(rules) decides in the other.
+#: With sources of one family, nothing but entries of ``rules`` decides in the other.
 policies = engine.narrow_configs | st.builds(
     lambda config, sources: config._replace(source_cidrs=(sources,)),
     engine.narrow_configs,
@@ -83,7 +83,7 @@ def test_every_packet_meets_what_the_policy_says(config: Config, family: str, da
 
 
 def _general_snat_first(config: Config) -> Config:
-    """Return the policy with an entry of C(snat) in each family behind which no packet gets to another one."""
+    """Return the policy with an entry of ``snat`` in each family behind which no packet gets to another one."""
     first = tuple(Snat(parse_address_range(address)) for address in ("192.0.2.20", "2001:db8::20"))
     return config._replace(snat=first + config.snat)
 
@@ -115,7 +115,7 @@ def test_rules_are_read_back(config: Config, family: str) -> None:
 def _repeated(config: Config) -> bool:
     """Return whether an entry repeats an earlier one, which no packet passes, for one protocol.
 
-    With C(to_ports) its rules look like more ways of the earlier entry. They are replaced by the same text.
+    With ``to_ports`` its rules look like more ways of the earlier entry. They are replaced by the same text.
     """
     plain = [rule._replace(services=()) for rule in config.rules]
     return bool(config.to_ports) and any(

@@ -61,7 +61,7 @@ class TestCommand:
     """command"""
 
     def run(self, folder: Path, program: t.Optional[str]) -> subprocess.CompletedProcess[str]:
-        """Run the command where C(bin_dir) has this program."""
+        """Run the command where ``bin_dir`` has this program."""
         if program is not None:
             (folder / "ip-masq-agent").write_text(program)
             (folder / "ip-masq-agent").chmod(0o755)

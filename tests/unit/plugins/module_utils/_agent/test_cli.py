@@ -84,7 +84,7 @@ class Agent:
         write_memory(self.where, memory)
 
     def __call__(self, *argv: str) -> int:
-        """Run a command; what it printed is in C(out) and C(err)."""
+        """Run a command; what it printed is in ``out`` and ``err``."""
         try:
             status = cli.main(argv, self.where, str.upper)
         except SystemExit as exc:

@@ -27,7 +27,7 @@ DONE = Outcome(0, "", "")
 NOTHING = Outcome(1, "", "Error: No such file or directory\nlist table ip ip_masq_agent\n")
 
 
-#: What releases wrote that declared the set with C(type).
+#: What releases wrote that declared the set with ``type``.
 OLD_FORM = """table ip ip_masq_agent {
 	set exempt {
 		type ipv4_addr
@@ -354,7 +354,7 @@ def test_counters_separate_exempt_and_masqueraded() -> None:
 
 
 class TestChoice:
-    """When C(backend: auto) means nftables."""
+    """When ``backend: auto`` means nftables."""
 
     @pytest.fixture
     def node(self, tmp_path: t.Any, monkeypatch: pytest.MonkeyPatch) -> t.Callable[..., Node]:

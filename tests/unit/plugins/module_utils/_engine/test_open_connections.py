@@ -432,7 +432,7 @@ def test_rules_in_front_that_cannot_be_evaluated(monkeypatch: pytest.MonkeyPatch
 
 
 def _flushed(machine: Machine, monkeypatch: pytest.MonkeyPatch, flows: t.Sequence[Flow], **options: t.Any) -> t.Any:
-    """Have a policy with C(flush_conntrack), and return the result and the destinations of what was removed."""
+    """Have a policy with ``flush_conntrack``, and return the result and the destinations of what was removed."""
     kernel = Kernel(monkeypatch, flows)
     done = reconcile(machine.node(), build({"flush_conntrack": "changed", **options}))
     assert done.changed and not done.errors

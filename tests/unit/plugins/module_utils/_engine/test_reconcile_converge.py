@@ -92,7 +92,7 @@ def test_others_at_work_end_in_sync_or_in_an_honest_error_and_never_lose_a_rule(
 
 @given(engine.random_worlds(predecessors=False), st.sets(st.integers(0, 40)), variants)
 def test_flushes_by_others_never_bring_the_old_policy_back(world: World, when: t.Set[int], variant: str) -> None:
-    """As C(iptables -t nat -F) and C(iptables-restore) do it, at any time, also between two reads of one look."""
+    """As ``iptables -t nat -F`` and ``iptables-restore`` do it, at any time, also between two reads of one look."""
     nat = Nat(variant, world.chains)
     times = iter(range(10**6))
 

@@ -96,7 +96,7 @@ MARKED = Guard(marks=SERVICE_MARKS)
 def test_what_must_leave_as_the_node_is_left_to_later_rules(
     family: str, exemption: str, expected: t.List[t.Any]
 ) -> None:
-    """With C(return) later rules see all packets."""
+    """With ``return`` later rules see all packets."""
     config = build(dict(MIXED, exemption=exemption))
     guards = [Guard(source=LOOPBACK[family]) if guard == "loopback" else guard for guard in expected]
     assert list(from_config(config, family).guards) == guards

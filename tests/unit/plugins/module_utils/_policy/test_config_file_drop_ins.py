@@ -26,7 +26,7 @@ INTERVAL = "resync_interval"
 
 
 def write(directory: Path, files: t.Mapping[str, str]) -> None:
-    """Write the config file (C(config)) and drop-ins by name."""
+    """Write the config file (``config``) and drop-ins by name."""
     (directory / "config.d").mkdir(exist_ok=True)
     for name, text in files.items():
         (directory / ("config" if name == "config" else "config.d/" + name)).write_text(text)

@@ -140,7 +140,7 @@ def fits(match: Match, p: P, tracked: bool) -> bool:
     )
 
 
-#: what a chain comes to: C(end), C(accept), C(drop), C(translated), each with the packet
+#: what a chain comes to: ``end``, ``accept``, ``drop``, ``translated``, each with the packet
 Verdicts = t.Iterator[t.Tuple[str, P]]
 
 
