@@ -64,13 +64,13 @@ class Core(t.NamedTuple):
 
 
 def dotted(version: Version) -> str:
-    """3.8"""
+    """Return a version as 3.8."""
     return "%d.%d" % version
 
 
 @functools.lru_cache(maxsize=None)
 def node_pythons() -> t.Dict[Version, Path]:
-    """Every Python from 3.8 up that this machine has, by version: pyenv's, those on PATH, the system's."""
+    """Find every Python from 3.8 up that this machine has, by version: pyenv's, those on PATH, the system's."""
     candidates = [Path(found) for minor in range(8, 30) for found in [shutil.which("python3.%d" % minor)] if found]
     candidates += [Path("/usr/bin/python3")]
     pyenv = os.environ.get("PYENV_ROOT") or str(Path.home() / ".pyenv")
@@ -172,7 +172,7 @@ def core_of_venv() -> Core:
 
 
 def _constraints() -> Path:
-    """requirements-dev.txt, but for Ansible itself."""
+    """Return requirements-dev.txt, but for Ansible itself."""
     lines = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8").splitlines(keepends=True)
     path = CACHE / "versions/constraints.txt"
     path.parent.mkdir(exist_ok=True)

@@ -67,7 +67,7 @@ class Tally(t.NamedTuple):
 
 
 def say(text: str) -> None:
-    """One line of progress."""
+    """Print one line of progress."""
     print(text, flush=True)
 
 
@@ -113,7 +113,7 @@ class Job:
         sys.stdout.buffer.flush()
 
     def say(self, text: str) -> None:
-        """One line, in order with what the programs print."""
+        """Log one line, in order with what the programs print."""
         with self.log.open("a", encoding="utf-8") as log:
             log.write(text + "\n")
 
@@ -155,7 +155,7 @@ class Job:
             raise
 
     async def check(self, title: str, *argv: Word, **how: t.Any) -> None:
-        """One check that is one program: it passes when its exit status is 0."""
+        """Count one check that is one program: it passes when its exit status is 0."""
         self.say("--- " + title)
         status = await self.run(*argv, **how)
         self.add(title, Tally(passed=int(status == 0), failed=int(status != 0)), "exit status %d" % status)
@@ -207,7 +207,7 @@ def _signal(group: int, number: int) -> None:
 
 
 def jobs_at_once(default: int) -> int:
-    """How many jobs to run at a time: JOBS of the environment, which make leaves empty where nobody sets it."""
+    """Return how many jobs to run at a time: JOBS of the environment, which make leaves empty if it is not set."""
     given = os.environ.get("JOBS", "")
     if given and not (given.isdigit() and int(given)):
         sys.exit("JOBS=%s: not a number of jobs: write a whole number from 1 up" % given)

@@ -96,7 +96,7 @@ def _today() -> str:
 
 
 def _results(*versions: Version) -> version_table.Results:
-    """Results so far, to which those with these Pythons are to be added."""
+    """Return results so far, to which those with these Pythons are to be added."""
     results = version_table.load()
     version_table.of_collection(results, _collection_version())
     for version in versions:

@@ -123,7 +123,7 @@ def _differences(
 
 
 def _name(hosts: t.Sequence[str], groups: t.Mapping[str, t.Sequence[str]]) -> str:
-    """Name a group that consists of these hosts, or some of their names."""
+    """Return the name of a group that consists of these hosts, or some of their names."""
     for group, members in groups.items():
         if set(members) == set(hosts):
             return group

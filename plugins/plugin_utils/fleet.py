@@ -345,7 +345,7 @@ def by_reason(nodes: t.Sequence[Node]) -> t.List[Group]:
 
 
 def by_kind(nodes: t.Sequence[Node]) -> t.List[Group]:
-    """Group the same, with reasons in one group that differ only in numbers, such as addresses and process ids."""
+    """Group nodes of one state by reasons that differ at most in numbers, such as addresses and process ids."""
     found = _most_first((re.sub("[0-9]+", "0", node.why.replace(node.name, "")), node) for node in nodes)
     return [_with_example(group.nodes) for group in found]
 

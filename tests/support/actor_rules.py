@@ -722,5 +722,5 @@ COMMIT
 
 
 def shapes() -> t.List[Shape]:
-    """All of them."""
+    """Return all of them."""
     return [Shape(*each) for each in SHAPES]

@@ -143,7 +143,7 @@ class AgentNode:
             self._install()
 
     def at(self, path: str) -> Path:
-        """Where the test finds what the node has at a path."""
+        """Return where the test finds what the node has at a path."""
         return self.root / path.lstrip("/")
 
     def _install(self) -> None:
@@ -239,7 +239,7 @@ class AgentNode:
         return path.read_bytes() if path.exists() else b""
 
     def files(self) -> t.Set[str]:
-        """Every file that lies on the node, and every directory that is named after us."""
+        """Return every file that lies on the node, and every directory that is named after us."""
         found: t.Set[str] = set()
         for folder, folders, files in os.walk(self.root):
             named = [name for name in folders if "ip-masq" in name]

@@ -87,7 +87,7 @@ class Command(t.NamedTuple):
 
 
 def commands() -> t.List[Command]:
-    """All commands in the order of the pages, the README first; each once."""
+    """Return all commands in the order of the pages, the README first; each once."""
     found: t.Dict[str, Command] = {}
     for page in PAGES:
         for command in _of_page(page.read_text(encoding="utf-8"), str(page.relative_to(ROOT))):

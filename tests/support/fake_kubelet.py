@@ -81,7 +81,7 @@ def _aim_x86_64(code: bytearray, at: int, target: int) -> None:
 
 
 def _aim_aarch64(code: bytearray, at: int, target: int) -> None:
-    """adr holds the two lowest bits of a distance apart from the others."""
+    """Aim at an address: adr holds the two lowest bits of a distance apart from the others."""
     (word,) = struct.unpack_from("<I", code, at)
     distance = target - at
     struct.pack_into("<I", code, at, word | (distance & 3) << 29 | (distance >> 2) << 5)
@@ -381,7 +381,7 @@ def main(argv: t.List[str], behaviour: t.Mapping[str, t.Any]) -> int:
 
 
 def install_main(argv: t.Sequence[str]) -> int:
-    """Write the command line of the installer."""
+    """Run the command line of the installer."""
     import argparse
 
     parser = argparse.ArgumentParser(description="Install a stand-in for the kubelet.")

@@ -97,7 +97,7 @@ class Fleet:
         self.delete()
 
     def calls(self, name: str) -> int:
-        """How many commands Ansible has run on a node so far. With pipelining a module's call is one."""
+        """Count the commands that Ansible has run on a node so far. With pipelining a module's call is one."""
         return len((self._root / name / "calls").read_bytes())
 
     def play(self, playbook: str, *arguments: str, env: t.Optional[t.Mapping[str, str]] = None) -> Played:

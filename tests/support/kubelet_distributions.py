@@ -60,7 +60,7 @@ def kubeadm(
     family: str = "deb",
     **behaviour: t.Any,
 ) -> str:
-    """kubeadm's packages. Returns the file in which the operator puts arguments.
+    """Lay out kubeadm's packages. Return the file in which the operator puts arguments.
 
     :param extra: that file; none if there is none.
     :param flags: added to kubeadm-flags.env.
@@ -86,7 +86,7 @@ def kubeadm(
 
 
 def kubespray(node: KubeletNode, version: str, custom: str = "", **behaviour: t.Any) -> str:
-    """kubespray's own unit.
+    """Lay out kubespray's own unit.
 
     :param custom: kubelet_custom_flags, joined.
     """
@@ -109,7 +109,7 @@ def rancher(
     config: str = "write-kubeconfig-mode: '0644'\n",
     agent: bool = False,
 ) -> str:
-    """k3s or RKE2. Returns where our drop-in belongs.
+    """Lay out k3s or RKE2. Return where our drop-in belongs.
 
     :param name: ``k3s`` or ``rke2``.
     """
@@ -141,7 +141,7 @@ def k0s(node: KubeletNode, version: str, extra: str = "") -> str:
 
 
 def microk8s(node: KubeletNode, version: str, extra: str = "") -> str:
-    """MicroK8s, with ``current`` a link as snapd makes it. Returns its file of arguments."""
+    """Lay out MicroK8s, with ``current`` a link as snapd makes it. Return its file of arguments."""
     node.write("/var/snap/microk8s/7180/args/kubelet", _MICROK8S + extra, 0o660)
     node.path("/var/snap/microk8s/current").symlink_to("7180")
     node.write("/snap/microk8s/current/meta/snap.yaml", "name: microk8s\nversion: v%s\nsummary: Kubernetes\n" % version)

@@ -134,7 +134,7 @@ class KubeletNode:
         (root / "proc").mkdir(parents=True, exist_ok=True)
 
     def path(self, path: str) -> Path:
-        """Where a file of the node is."""
+        """Return where a file of the node is."""
         return self.root / path.lstrip("/")
 
     def write(self, path: str, content: t.Union[str, bytes], mode: int = 0o644) -> Path:
@@ -155,7 +155,7 @@ class KubeletNode:
         fake_kubelet.install(str(self.path(path)), version, **{"port": self.port, "root": str(self.root), **behaviour})
 
     def start(self, name: str) -> None:
-        """(Re)start a service; where its program is not on the node, it only counts as running."""
+        """Start or restart a service; if its program is not on the node, it only counts as running."""
         service = self.services[name]
         self.stop(name)
         self.before_start()
@@ -165,7 +165,7 @@ class KubeletNode:
         service.process = self._spawn([str(self.path(service.argv[0]))] + self._expand(service))
 
     def start_listening(self, name: str) -> None:
-        """(Re)start a service, and return when its healthz takes connections, whatever it answers."""
+        """Start or restart a service, and return when its healthz takes connections, whatever it answers."""
         self.start(name)
 
         def listens() -> bool:
@@ -241,11 +241,11 @@ class KubeletNode:
                 time.sleep(0.01)
 
     def restarts(self) -> t.List[str]:
-        """Which services were restarted, in order."""
+        """Return which services were restarted, in order."""
         return [call[-1] for call in self.calls if call[:2] == ["systemctl", "restart"]]
 
     def run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
-        """Return what the code under test starts programs with."""
+        """Run a program for the code under test."""
         words = list(argv)
         self.calls.append(words)
         program = os.path.basename(words[0])
@@ -258,7 +258,7 @@ class KubeletNode:
         raise AssertionError("the code under test ran %r" % words)
 
     def really_run(self, words: t.Sequence[str], stdin: t.Optional[str], timeout: float) -> Outcome:
-        """Play the collection's own runner in tests."""
+        """Run a program with the collection's own runner, which tests put here."""
         raise NotImplementedError
 
     def _systemctl(self, words: t.Sequence[str]) -> Outcome:

@@ -93,7 +93,7 @@ class Machine:
         return backends.choose(self.node(), requested, used_before=used_before).name
 
     def run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
-        """In place of the collection's runner."""
+        """Answer in place of the collection's runner."""
         self.asked.append(list(argv))
         name = os.path.basename(argv[0])
         variant, version = self.programs[name[: -len("-restore")] if name.endswith("-restore") else name]
@@ -140,5 +140,5 @@ class Machine:
         ]
 
     def foreign(self) -> t.Dict[t.Tuple[str, str], t.Any]:
-        """All rules that are not ours."""
+        """Return all rules that are not ours."""
         return {key: others(nat.chains) for key, nat in self.nat.items()}

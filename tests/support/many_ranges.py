@@ -12,7 +12,7 @@ MANY = 1000
 
 
 def many_ranges(count: int = MANY, octet: int = 10) -> t.List[str]:
-    """Every second /24.
+    """Return every second /24.
 
     :param octet: the first one of the first range.
     """
@@ -21,7 +21,7 @@ def many_ranges(count: int = MANY, octet: int = 10) -> t.List[str]:
 
 
 def many_long_ranges(count: int = MANY, octet: int = 0) -> t.List[str]:
-    """Every second /48 of IPv6, of unique local addresses.
+    """Return every second /48 of IPv6, of unique local addresses.
 
     :param octet: the second one of all ranges.
     """

@@ -86,7 +86,7 @@ class Nat:
         self._seen = copy.deepcopy(self.chains)
 
     def generation(self) -> int:
-        """How many transactions there were, those of others included."""
+        """Count the transactions, those of others included."""
         if self.chains != self._seen:
             self._generation += 1
             self._seen = copy.deepcopy(self.chains)
@@ -97,7 +97,7 @@ class Nat:
         return self.dormant
 
     def references(self, chain: str) -> int:
-        """How many rules lead to a chain."""
+        """Count the rules that lead to a chain."""
         return sum(target(rule) == chain for rules in self.chains.values() for rule in rules)
 
     def rules(self, chain: str) -> t.Optional[t.List[KernelRule]]:
@@ -116,7 +116,7 @@ class Nat:
         ]
 
     def run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
-        """In place of the collection's runner."""
+        """Answer in place of the collection's runner."""
         self.interloper()
         assert "-w" in argv or argv[0].endswith("-restore"), "no -w: %r" % (argv,)
         if self.lock_message:

@@ -29,7 +29,7 @@ def small(number: int) -> int:
 
 
 def expression(name: str, *attributes: bytes) -> bytes:
-    """One expression."""
+    """Return one expression."""
     return netlink.nest(1, netlink.text(1, name), netlink.nest(2, *attributes))
 
 
@@ -42,7 +42,7 @@ def _value(kind: int, value: bytes) -> bytes:
 
 
 def payload(base: int, offset: int, length: int, register: int = REGISTER) -> bytes:
-    """Part of a header into a register."""
+    """Load part of a header into a register."""
     return expression("payload", _word(1, register), _word(2, base), _word(3, offset), _word(4, length))
 
 

@@ -52,7 +52,7 @@ _RANDOM = "-j MASQUERADE --random-fully"
 
 
 def of(family: str) -> t.Dict[str, Predecessor]:
-    """All predecessors that knew the family: name -> chain."""
+    """Return all predecessors that knew the family: name -> chain."""
     agent = "IP-MASQ-AGENT"
     six = family == "ipv6"
     cidrs = _V6 if six else _V4

@@ -26,7 +26,7 @@ CHAIN = "IP-MASQ-AGENT"
 
 
 def private_paths(root: t.Any, **chosen: str) -> Paths:
-    """Paths of an agent that are all below ``root``, unless others are chosen. Metrics are off."""
+    """Return paths of an agent that are all below ``root``, unless others are chosen. Metrics are off."""
     places = {"config_dir": "%s/etc/ip-masq-agent" % root, "bin_dir": "%s/sbin" % root, "python": sys.executable}
     return Paths(root=str(root), **dict(places, **chosen))
 
@@ -38,7 +38,7 @@ class Kernel:
         self.family = family
 
     def counters(self) -> Counters:
-        """Twelve exempt connections, three masqueraded."""
+        """Return twelve exempt connections, three masqueraded."""
         return Counters(12, 720, 3, 180)
 
     def fingerprint(self) -> t.List[t.List[str]]:

@@ -46,7 +46,7 @@ class Programs:
             self._write(name, body)
 
     def misbehave_in_writes(self, body: str, checks: bool = False) -> None:
-        """As ``misbehave``, for every program that writes a transaction; whatever only reads does its job.
+        """Replace, as ``misbehave``, every program that writes a transaction; whatever only reads does its job.
 
         :param checks: also if the program is only to check what it would write.
         """
@@ -66,7 +66,7 @@ class Programs:
 
 
 def _find(name: str) -> t.List[str]:
-    """Where the real program is: one path, or none."""
+    """Return where the real program is: one path, or none."""
     return [os.path.join(d, name) for d in _DIRECTORIES if os.access(os.path.join(d, name), os.X_OK)][:1]
 
 

@@ -142,7 +142,7 @@ class RandomNode:
         return self.chance.sample(list(choices), min(len(choices), self.chance.randint(least, most)))
 
     def maybe(self, probability: float) -> bool:
-        """By chance."""
+        """Decide by chance."""
         return self.chance.random() < probability
 
     # links, addresses, routes
@@ -488,7 +488,7 @@ class RandomNode:
     # packets
 
     def packets(self, count: int) -> t.List[Sent]:
-        """Packets that pods and the node send."""
+        """Return packets that pods and the node send."""
         found = []
         for number in range(count):
             words = WORDS[self.chance.choice((4, 4, 6))]

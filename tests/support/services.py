@@ -55,7 +55,7 @@ SERVICES = {
 
 
 def kube_proxy_iptables(s: Services, add: str) -> t.List[str]:
-    """kube-proxy in iptables mode.
+    """Return the rules of kube-proxy in iptables mode.
 
     :param add: how its rule comes into POSTROUTING: ``-I POSTROUTING 1`` as kube-proxy does, or ``-A POSTROUTING``.
     """
@@ -89,7 +89,7 @@ def kube_proxy_iptables(s: Services, add: str) -> t.List[str]:
 
 
 def portmap_iptables(s: Services, add: str) -> t.List[str]:
-    """portmap with its iptables backend."""
+    """Return the rules of portmap with its iptables backend."""
     lines = [
         "-A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT",
         "-A OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT",
@@ -106,7 +106,7 @@ def portmap_iptables(s: Services, add: str) -> t.List[str]:
 
 
 def kubelet_host_port(s: Services, add: str) -> t.List[str]:
-    """Write the rules of kubenet, up to Kubernetes 1.23: loopback is masqueraded by source, without a mark."""
+    """Return the rules of kubenet, up to Kubernetes 1.23: loopback is masqueraded by source, without a mark."""
     lines = [
         "-A PREROUTING -m addrtype --dst-type LOCAL -j KUBE-HOSTPORTS",
         "-A OUTPUT -m addrtype --dst-type LOCAL -j KUBE-HOSTPORTS",
@@ -172,7 +172,7 @@ def load_iptables(node: Namespace, variant: Variant, s: Services, add: str, *sha
 
 
 def kube_proxy_nftables(s: Services, marks_hairpin: bool) -> str:
-    """kube-proxy in nftables mode.
+    """Return the rules of kube-proxy in nftables mode.
 
     :param marks_hairpin: as up to Kubernetes 1.35. Later it recognises hairpin connections by their addresses.
     """
@@ -254,7 +254,7 @@ table %(ip)s kube-proxy {
 
 
 def portmap_nftables(s: Services) -> str:
-    """portmap with its nftables backend, which marks nothing."""
+    """Return the rules of portmap with its nftables backend, which marks nothing."""
     ip = NFT_FAMILIES[s.family]
     names = dict(s._asdict(), ip=ip, host_port=HOST_PORT, at_pod=s.at(s.pod), loopback="")
     if s.family == "ipv4":

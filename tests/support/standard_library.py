@@ -57,7 +57,7 @@ def _imports(attempt: ast.Try) -> t.Iterator[ast.AST]:
 
 
 def _dotted(node: ast.AST) -> str:
-    """``a.b`` as it is written; empty if it is anything else."""
+    """Return ``a.b`` as it is written; empty if it is anything else."""
     if isinstance(node, ast.Name):
         return node.id
     if isinstance(node, ast.Attribute) and _dotted(node.value):

@@ -44,7 +44,7 @@ class Stray(t.NamedTuple):
 
 
 def strays(source: str, destination: str, port: int = 9) -> t.List[Stray]:
-    """Packets of all kinds that conntrack may find no connection for, none of which shares one with another.
+    """Return packets of all kinds that conntrack may find no connection for, none of which shares one with another.
 
     Every combination of flags of TCP is among them, so some are accepted as the beginning of a connection.
     """
@@ -73,7 +73,7 @@ def strays(source: str, destination: str, port: int = 9) -> t.List[Stray]:
 
 
 def stray(source: str, destination: str, protocol: str, port: int) -> Stray:
-    """One packet to a port that conntrack does not accept, which has no connection for it."""
+    """Return one packet to a port that conntrack does not accept, which has no connection for it."""
     if protocol == "tcp":
         return _stray(source, destination, "RST", _TCP, lambda data: _tcp(source, destination, 0x04, data, port))
     spoilt = functools.partial(_udp, source, destination, port=port, spoil=1)
@@ -81,14 +81,14 @@ def stray(source: str, destination: str, protocol: str, port: int) -> Stray:
 
 
 def untracked(source: str, destination: str, port: int) -> t.List[Stray]:
-    """UDP, whole and in fragments, to a port whose packets the node does not track."""
+    """Return UDP, whole and in fragments, to a port whose packets the node does not track."""
     make = functools.partial(_stray, source, destination)
     body = lambda data: _udp(source, destination, data, port)  # noqa: E731
     return [make("UDP", _UDP, body), make("UDP in fragments", _UDP, body, size=3000)]
 
 
 def fragments(source: str, destination: str, port: int = 9) -> t.List[Stray]:
-    """TCP without a connection, in fragments."""
+    """Return TCP without a connection, in fragments."""
     return [
         _stray(source, destination, "RST in fragments", _TCP,
                lambda data: _tcp(source, destination, 0x04, data, port), size=3000)

@@ -138,7 +138,7 @@ class Nftables(Variant):
         return "table %s ip_masq_agent" % NFT_FAMILIES[family] in ns.run("nft", "list", "tables").splitlines()
 
     def objects(self, ns: Namespace, family: str) -> t.List[t.Tuple[str, t.Dict[str, t.Any]]]:
-        """All that the table holds: kind and content of each object."""
+        """Return all that the table holds: kind and content of each object."""
         if not self.present(ns, family):
             return []
         listed = json.loads(ns.run("nft", "-j", "list", "table", NFT_FAMILIES[family], "ip_masq_agent"))["nftables"]
@@ -165,7 +165,7 @@ class Nftables(Variant):
         return None if rules is None else [rule for rule, _packets in rules]
 
     def _told(self, ns: Namespace, family: str) -> t.Optional[t.List[t.Tuple[str, int]]]:
-        """Each rule in the words of iptables, and its packets; none where no chain is hooked into postrouting."""
+        """Return each rule in the words of iptables, and its packets; empty if no chain is hooked into postrouting."""
         objects = self.objects(ns, family)
         hooked = [c for kind, c in objects if kind == "chain" and (c.get("hook"), c["name"]) == ("postrouting",) * 2]
         if not hooked:
@@ -265,7 +265,7 @@ BACKENDS: t.Dict[str, Variant] = dict(VARIANTS, nftables=NFTABLES)
 
 
 def snapshot(ns: Namespace) -> t.Dict[str, str]:
-    """All that any variant holds in the nat tables of both families, counters and all, and every nft table there is."""
+    """Return all that any variant holds in the nat tables of both families, with counters, and every nft table."""
     found = {"nft": ns.run("nft", "list", "tables")}
     for family, path in _LEGACY_TABLES.items():
         found["legacy tables " + family] = ns.read(path)

@@ -26,7 +26,7 @@ MODULES = Path(__file__).with_name("windows_modules")
 
 
 def real_collection() -> Path:
-    """ansible.windows, of the package ansible on the controller; beside ansible-core alone, that of `make setup`."""
+    """Return ansible.windows of the package ansible, or else that of ``make setup``."""
     spec = importlib.util.find_spec("ansible")
     assert spec and spec.origin
     folders = [Path(spec.origin).parents[1], *ROOT.glob(".venv/lib/python3*/site-packages")]
@@ -57,11 +57,11 @@ class WindowsNodes:
 
     @staticmethod
     def reach() -> t.Dict[str, t.Any]:
-        """Variables with which Ansible reaches this host."""
+        """Return variables with which Ansible reaches this host."""
         return {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
 
     def collections_path(self) -> str:
-        """Where Ansible finds both collections."""
+        """Return where Ansible finds both collections."""
         return os.pathsep.join([str(self._collections), str(location().parents[2])])
 
     def play(self, playbook: str, *arguments: str) -> t.Tuple[int, str]:

@@ -34,7 +34,7 @@ PREDECESSORS = ("NON-MASQUERADE-DAEMON", "IP-MASQ")
 
 
 def networks(version: int) -> st.SearchStrategy:
-    """Networks of one family, of any length except everything, with no host bits."""
+    """Return networks of one family, of any length except everything, with no host bits."""
     kind = ipaddress.IPv4Network if version == 4 else ipaddress.IPv6Network
     bits = 32 if version == 4 else 128
     # A small pool of addresses, so that ranges meet, contain and repeat each other.
@@ -300,7 +300,7 @@ def worlds(draw: Draw, write: Write, predecessors: bool = True) -> World:
 
 
 def others(chains: Chains) -> Chains:
-    """All that is neither ours nor an earlier agent's."""
+    """Return all that is neither ours nor an earlier agent's."""
     gone = (CHAIN,) + PREDECESSORS
     return {
         name: [rule for rule in rules if target(rule) not in gone] for name, rules in chains.items() if name not in gone
@@ -372,7 +372,7 @@ def _masquerade(policy: Policy) -> t.Iterator[t.List[str]]:
 
 
 def assert_reachable(before: t.Sequence[str]) -> None:
-    """Packets get past these rules of POSTROUTING."""
+    """Assert that packets get past these rules of POSTROUTING."""
     for rule in before:
         words = without_comment(rule)
         final = words[0] == "-g" or (words[0] == "-j" and words[1] in FINAL)

@@ -14,7 +14,7 @@ OPTIONS = {"src": {"type": "path", "required": True}}
 
 
 def main() -> None:
-    """Read."""
+    """Read a file."""
     module = AnsibleModule(OPTIONS, supports_check_mode=True)
     content = base64.b64encode(Path(module.params["src"]).read_bytes()).decode()
     module.exit_json(changed=False, content=content, encoding="base64")

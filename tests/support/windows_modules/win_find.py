@@ -18,7 +18,7 @@ OPTIONS = {
 
 
 def main() -> None:
-    """List."""
+    """List files."""
     module = AnsibleModule(OPTIONS, supports_check_mode=True)
     files = [
         {"path": os.path.join(folder, name)}

@@ -18,7 +18,7 @@ OPTIONS = {
 
 
 def main() -> None:
-    """Ask."""
+    """Ask for a path."""
     module = AnsibleModule(OPTIONS, supports_check_mode=True)
     path = module.params["path"]
     exists = os.path.exists(path)
