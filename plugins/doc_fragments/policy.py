@@ -110,8 +110,8 @@ options:
     elements: raw
   source_cidrs:
     description:
-      - Manage connections from these sources only, as a rule those of pods. All others are left to later rules, in the
-        families of which no source is named too.
+      - Manage connections from these sources only, as a rule those of pods. All others are left to later rules, also in
+        a family without a source in the list.
       - If not set, or with V([]), connections from all sources are managed. An empty list means all here, and none in
         O(non_masquerade_cidrs).
     type: list

@@ -29,7 +29,7 @@ PATIENCE = 10.0
 #: After so many connections the clock is looked at, and so many are removed at a time.
 _OFTEN = 256
 
-#: Addresses with a port of which the verdict is kept, since most have several connections.
+#: Addresses with a port whose verdict is kept, since most have several connections.
 _REMEMBERED = 65536
 
 

@@ -125,7 +125,7 @@ def name_culprit(
 ) -> str:
     """Return the message of an error with the file that has the bad value.
 
-    :param sources: files of which ``merge`` made the values that ``check`` refused with ``error``.
+    :param sources: files whose merged values ``check`` refused with ``error``.
     :returns: the message that ``check`` has for one file, if that file alone and together with the others is wrong
         about the same option; else, as with values of several files, the message of ``error`` with all of them.
     """

@@ -147,7 +147,7 @@ def nat_postrouting_chains(family: str) -> t.List[BaseChain]:
 def generation() -> t.Optional[int]:
     """Return a number that each committed transaction raises by one, whatever table it is about (NFT_MSG_GETGEN).
 
-    None where the kernel will not say.
+    None if the kernel does not say.
     """
     try:
         with Netlink(NETFILTER, _TIMEOUT) as kernel:

@@ -38,7 +38,7 @@ def running(proc: str = "/proc") -> t.Iterator[Agent]:
 def _network(proc: str, pid: str) -> t.Optional[t.Tuple[int, int]]:
     """Return what identifies the network namespace of a process; None if it is not known.
 
-    That is the directory net/stat, of which the kernel has one for each namespace. To look at ns/net takes as many
+    That is the directory net/stat, one for each namespace. To look at ns/net takes as many
     capabilities as the process has, and the agent's service has few.
     """
     try:

@@ -28,7 +28,7 @@ _WITH_PORTS = (6, 17, 132, 136)
 
 
 def read(one: IpSet, sources: t.Sequence[bool], known: Known) -> t.List[Conditions]:
-    """Return conditions of which a packet fulfils one where the set has an entry for it.
+    """Return alternative conditions: a packet fulfils one if the set has an entry for it.
 
     :param sources: for each part of an entry, whether it is looked up by where a packet comes from.
     :raises UnknownError: it is not understood.

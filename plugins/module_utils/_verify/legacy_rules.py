@@ -60,7 +60,7 @@ _TRACKED = frozenset(("connmark", "cluster"))
 
 
 def read(table: LegacyTable, known: Known) -> t.Optional[RuleTable]:
-    """Return a table; None where it does not see packets of this version of IP."""
+    """Return a table; None if it does not see packets of this version of IP."""
     if _VERSIONS.get(table.family) != known.version:
         return None
     listed = table.rules()

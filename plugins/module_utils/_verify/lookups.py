@@ -182,7 +182,7 @@ _DEAD, _LINK_DOWN, _CLONED = 0x1, 0x10, 0x200
 _TABLE_LOCAL, _TABLE_MAIN = 255, 254
 _SECONDARY = 0x01
 
-#: What becomes of a packet. A packet of which no rule knows a route has none.
+#: What becomes of a packet. A packet without a route in any rule has none.
 LEAVES = "leaves"
 TO_NODE = "local"
 NO_ROUTE = "none"
@@ -210,7 +210,7 @@ class Unknown(t.NamedTuple):
 class Outcome(t.NamedTuple):
     """Where a route leads. ``link`` is a name; ``preferred`` the source that the route prefers.
 
-    ``selected`` is the address that MASQUERADE takes because the gateway is in its network; None where that is not so
+    ``selected`` is the address that MASQUERADE takes because the gateway is in its network; None if that is not so
     simple. ``gateway`` is an example: routes that differ in nothing else are one outcome.
     """
 
@@ -542,7 +542,7 @@ class Lookups:
         return master if master is not None and master.kind == "vrf" else None
 
     def _comes_over(self, selected: str, link: str) -> t.Optional[bool]:
-        """Return whether a selector means a link. Kernels differ about ports of a VRF: None where it names one."""
+        """Return whether a selector means a link. Kernels differ about ports of a VRF: None if it names one."""
         vrf = self._vrf(link)
         if vrf is not None and selected in (link, vrf.name):
             return None

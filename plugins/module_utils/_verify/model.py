@@ -121,7 +121,7 @@ class Model(NodeModel):
     def divided(self, found: Ways, silent: t.Sequence[Way], seconds: t.Optional[float]) -> Ways:
         """Return ways divided by what only lets packets pass or not.
 
-        :param silent: those of which no packet came out.
+        :param silent: those without a packet that came out.
         """
         starts = []
         for number, way in enumerate(silent):

@@ -97,7 +97,7 @@ _CHANCE_CELLS: t.List[Cell] = [(CHANCE, place, 0xFF, 0) for place in range(4)]
 
 
 def read(table: nf_tables.Table, known: Known) -> t.Optional[RuleTable]:
-    """Return a table as it treats packets of one version of IP; None where it does not see them."""
+    """Return a table as it treats packets of one version of IP; None if it does not see them."""
     if table.family in _BELOW:
         if not table.rules:
             return None
@@ -202,7 +202,7 @@ class _Table:
         return reader.reading.rules(chain, place, handle)
 
 
-#: expressions of which hardly one is like another
+#: expressions that are hardly ever the same
 _VARIED = frozenset(("cmp", "immediate", "match"))
 
 
@@ -900,7 +900,7 @@ def _constant(cells: t.Sequence[Cell], of: Conditions) -> bytes:
 def _extent(
     first: t.Optional[t.Sequence[Cell]], last: t.Optional[t.Sequence[Cell]], of: Conditions, netmap: bool = False
 ) -> t.Optional[Spans]:
-    """Return the addresses or ports of a translation; None where it changes none."""
+    """Return the addresses or ports of a translation; None if it changes none."""
     if first is None:
         return None
     if netmap and any(one[0] and one[0][0] not in "?@" for one in first):

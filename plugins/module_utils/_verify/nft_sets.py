@@ -28,7 +28,7 @@ _VERDICTS = {0: DROP, 1: ACCEPT, -1: CONTINUE, -2: CONTINUE, -3: JUMP, -4: GOTO,
 
 
 class Element(t.NamedTuple):
-    """One element: its first and last key, None where it stands for all others; and what a map says."""
+    """One element: its first and last key, None if it stands for all others; and what a map says."""
 
     first: t.Optional[bytes]
     last: bytes

@@ -69,7 +69,7 @@ class UnknownError(Exception):
 
 
 def joined(alternatives: t.List[Conditions]) -> t.List[Conditions]:
-    """Return conditions of which one has to hold as one, if all are about the same field."""
+    """Unite alternative conditions, if all are about the same field."""
     keys = {key for one in alternatives for key in one}
     if len(keys) != 1 or not all(alternatives) or keys & set(LINKS):
         return alternatives
@@ -170,7 +170,7 @@ class Reading:
         self.alternatives = [one for one in merged if one is not None]
 
     def any_of(self, alternatives: t.Sequence[Conditions], inverted: bool = False) -> None:
-        """Add conditions of which one holds, or, inverted, none."""
+        """Add alternative conditions, or, inverted, conditions that must not hold."""
         if inverted:
             self._none_of(alternatives)
             return
@@ -339,7 +339,7 @@ class Reading:
 
 
 def joined_names(values: t.Sequence[t.Tuple[Names, ...]]) -> t.Optional[t.Tuple[Names, ...]]:
-    """Return one condition about names of which each is an alternative; None: there is none."""
+    """Return one condition about alternative names; None if there is none."""
     if all(len(one) == 1 and not one[0].inverted for one in values):
         return (Names(tuple(dict.fromkeys(pattern for one in values for pattern in one[0].patterns))),)
     return values[0] if len(values) == 1 and len(values[0]) == 1 else None

@@ -223,7 +223,7 @@ class _Run:
         self._remembers = False
         self._findings: t.List[_Finding] = []
         self._strays = Strays(twin, policy, model, self._expected, self._addresses)
-        #: ways of which the policy holds in one order of chains of the same priority, and not in another
+        #: ways that meet the policy in one order of chains of the same priority, and not in another
         self._tied: t.Dict[t.Any, t.List[t.Tuple[Way, Answer]]] = {}
         self._untested: t.Dict[_Reason, t.List[Region]] = {}
         #: an answer for each promise and link of what is masqueraded
@@ -256,7 +256,7 @@ class _Run:
         self._ask_strays()
 
     def _about(self, found: Ways) -> t.List[Way]:
-        """Ask about ways. Return those of which nothing came out, although no rule that was run drops them."""
+        """Ask about ways. Return those without a packet that came out, although no rule that was run drops them."""
         if found.rest:
             self._miss("time", found.rest)
         for way in found.ways:

@@ -126,8 +126,8 @@ class Way(t.NamedTuple):
 
     ``met`` are the rules that all of them match, in order, without those that only count; ``source`` that which gives
     them another source address, ``given`` how it does. With ``chance`` some of the packets, or some connections of the
-    same, may take another way; ``history`` has the rules of which what came before decides it. ``tied`` says that it is
-    so with one of the orders of chains of the same priority. ``unknown`` is what may make all of this wrong: packets of
+    same, may take another way; ``history`` has the rules whose earlier packets decide it. ``tied`` says that it is so
+    with one of the orders of chains of the same priority. ``unknown`` is what may make all of this wrong: packets of
     such a way are not tested.
     """
 
@@ -270,7 +270,7 @@ class _Rule:
                     break
 
     def allowed(self, place: int) -> t.Optional[Spans]:
-        """Return all values of a field that a branch lets match; None where one lets any."""
+        """Return all values of a field that a branch lets match; None if one lets any."""
         if len(self.branches) == 1:
             return self.branches[0].allowed(place)
         found: t.List[t.Tuple[int, int]] = []
@@ -740,8 +740,8 @@ class _Engine:
         """Take away what is unknown of a chain and makes no difference: packets that pass are the same in any case.
 
         A packet that is dropped has no source address, and one that passes was not dropped. So an unknown condition
-        decides nothing of packets of which all flows that came through the chain are in the same state. A rule of
-        which it is unknown what it does to packets stays in doubt.
+        decides nothing if all flows of a packet that came through the chain are in the same state. A rule whose effect
+        on packets is unknown stays in doubt.
         """
         old = self._unknown_effects.union(one for flow in before for one in flow[_STATE].unknown)
         doubted = [flow for flow in after if not old.issuperset(flow[_STATE].unknown)]
@@ -1389,7 +1389,7 @@ def _set(values: t.Tuple[int, ...], action: rules.Action) -> t.Tuple[int, ...]:
 
 
 def _possible(test: rules.Test, value: int, unknown: int) -> bool:
-    """Return whether a value of which some bits are not known can be one of those that are allowed."""
+    """Return whether a value with unknown bits can be one of those that are allowed."""
     known = value & test.mask & ~unknown
     # Between the lowest and the highest of them; where the bits in between are too many to be tried, that is enough.
     if not spans.intersection(test.allowed, ((known, known | unknown),)):
