@@ -172,7 +172,7 @@ families:
             - -A IP-MASQ-AGENT -d 10.0.0.0/8 -m comment --comment "ip-masq-agent ..." -j RETURN
             - -A IP-MASQ-AGENT -m comment --comment "ip-masq-agent ..." -j MASQUERADE --random-fully
         jump:
-          description: The jump to it; none with nftables, where the chain has a hook of its own.
+          description: The jump to it; None with nftables, where the chain has a hook of its own.
           type: str
           sample: -A POSTROUTING -m addrtype ! --dst-type LOCAL -m comment --comment "..." -j IP-MASQ-AGENT
     ipv6:

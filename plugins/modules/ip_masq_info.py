@@ -169,7 +169,7 @@ families:
           type: list
           elements: str
         jump:
-          description: The jump to them; none with nftables.
+          description: The jump to them; None with nftables.
           type: str
         counters:
           description: C(exempt_packets), C(exempt_bytes), C(masqueraded_packets), C(masqueraded_bytes).
@@ -209,7 +209,7 @@ explanations:
       type: str
       sample: 10.20.0.5
     source:
-      description: The address of the pod; none for the node itself.
+      description: The address of the pod; None for the node itself.
       type: str
       sample: 10.244.1.7
     protocol:

@@ -387,7 +387,7 @@ def node_directories(where: Paths) -> t.Tuple[str, ...]:
 def node_files(where: Paths, config_text: t.Optional[str] = None) -> t.Dict[str, t.Tuple[bytes, int]]:
     """Return what the agent consists of: content and mode by path. Packages (tools/dist) are made of the same files.
 
-    :param config_text: text of the config file; none leaves it out.
+    :param config_text: text of the config file; None leaves it out.
     """
     wanted = {}
     if config_text is not None:

@@ -350,7 +350,7 @@ def _layer(match: Match, verdict: Verdict) -> _Layer:
 
 
 def _protocols(ways: t.Sequence[Masquerade]) -> t.Dict[t.Optional[int], bool]:
-    """By number, the protocols of which anything is masqueraded, and whether all of it is; None means all protocols."""
+    """Return by number the protocols that are masqueraded, and whether all of each is; None means all protocols."""
     found: t.Dict[t.Optional[int], bool] = {}
     for way in ways:
         number = None if way.protocol is None else PROTOCOL_NUMBERS[way.protocol]

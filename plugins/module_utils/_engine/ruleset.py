@@ -114,7 +114,7 @@ class Exempt(t.NamedTuple):
 class Masquerade(t.NamedTuple):
     """Everything that reaches this rule (of ``protocol``, in ``share`` of the cases) leaves as the node.
 
-    ``share`` counts in units of 2**-31, as the kernel does; none means always. With ``address`` that is the new source,
+    ``share`` counts in units of 2**-31, as the kernel does; None means always. With ``address`` that is the new source,
     else the address of the interface.
     """
 

@@ -32,7 +32,7 @@ class Place(t.NamedTuple):
 class Program(t.NamedTuple):
     """The program to ask whether it supports the flag."""
 
-    #: the binary, with a subcommand if needed; none with ``why_not`` saying why none can be asked
+    #: the binary, with a subcommand if needed; None with ``why_not`` saying why
     command: t.Optional[t.Tuple[str, ...]] = None
     why_not: str = ""
     #: whether its ``--help`` lists the kubelet's flags

@@ -66,7 +66,7 @@ class Strays:
     def ask(self, known: t.Sequence[Question], seconds: t.Optional[float]) -> None:
         """Ask about one IP version.
 
-        :param known: questions of which the packet is masqueraded, one for each group.
+        :param known: questions whose packet is masqueraded, one for each group.
         :param seconds: how long it may take to find ways.
         """
         asked = [one._replace(protocol=kind, port=one.port or 80, stray=True) for one in known for kind in STRAYS]
@@ -117,7 +117,7 @@ class Strays:
                 self.missed += [("unknown_rule", way.regions, unknown) for unknown in way.unknown]
 
     def _look_further(self, leaked: t.Set[str], seconds: t.Optional[float]) -> None:
-        """Find out whether some leave of those kinds of which the first did not."""
+        """Find out whether some leave of those kinds whose first did not."""
         if leaked.issuperset(STRAYS):
             return
         found = self._model.strays((), _SECONDS if seconds is None else min(seconds, _SECONDS))

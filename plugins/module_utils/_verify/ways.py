@@ -372,7 +372,7 @@ class _Compiled(t.NamedTuple):
 
     refs: t.List[Ref]
     chains: t.Dict[t.Tuple[int, str], t.List[_Block]]
-    #: what is unknown of rules of which it is unknown what they do, not only to which packets
+    #: what is unknown of rules whose effect is unknown, not only the packets that they are about
     unknown_effects: t.Set[Unknown]
 
 
