@@ -74,5 +74,5 @@ class FilterModule:
     """What Ansible looks for."""
 
     def filters(self) -> t.Dict[str, t.Callable[..., t.Any]]:
-        """The filters of this file."""
+        """Return the filters of this file."""
         return {"effects_to_confirm": effects_to_confirm}

@@ -58,6 +58,7 @@ def test_every_example_fits_the_options(example: t.Dict[str, t.Any]) -> None:
 def test_documented_codes_are_the_codes() -> None:
     code = "".join(Path(module.__file__ or "").read_text() for module in (inspection, health, ip_masq_info))
     used = set(re.findall(r'Health\(\s*"(\w+)"', code))
+    used.update(getattr(inspection, name) for name in re.findall(r"Health\(\s*([A-Z]+)\b", code))
     described = " ".join(RETURN["health"]["contains"]["code"]["description"])
     assert used == set(re.findall(r"C\((\w+)\)", described)) and used
 
