@@ -379,7 +379,7 @@ def main() -> None:
         result = reconcile(node, config, present, module.check_mode, new=True, effects=True)
     except IpMasqError as exc:
         module.fail_json(msg=str(exc))
-    for note in result.notes + result.remarks:
+    for note in result.notes + result.effect_notes + result.remarks:
         module.warn(named(note))
     returned = dict(rules_return(result, present), changed=result.changed, diff=rules_diff(result))
     returned["other_nat"] = find_other_actors(node, config.families) if present else []

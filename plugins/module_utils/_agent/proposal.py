@@ -61,12 +61,16 @@ def planned_lines(node: Node, where: Paths, as_json: bool) -> t.Tuple[t.List[str
         errors += ("%s; the last valid configuration stays in force" % policy.problem,)
     returned = rules_return(result, present=True)
     if as_json:
-        data = {**{key: returned[key] for key in _RETURNED}, "errors": list(errors), "notes": list(result.notes)}
+        data = {
+            **{key: returned[key] for key in _RETURNED},
+            "errors": list(errors),
+            "notes": list(result.notes + result.effect_notes),
+        }
         return json.dumps(data, indent=2).split("\n"), errors
     if not result.changed:
         return ["nothing to do: the active rules match the configuration"] if not errors else [], errors
     lines = [*returned["effects_summary"], *("would do: " + line for line in describe(result))]
-    return lines + ["note: " + note for note in result.notes], errors
+    return lines + ["note: " + note for note in result.notes + result.effect_notes], errors
 
 
 def propose(
@@ -89,7 +93,7 @@ def propose(
     result = dry_run(node, where, config, remembered, effects=True)
     if result.errors:
         raise NodeError("; ".join(result.errors))
-    return Proposal(path, tuple(_concerned(result, to, sender, protocol, port)), result.notes)
+    return Proposal(path, tuple(_concerned(result, to, sender, protocol, port)), result.notes + result.effect_notes)
 
 
 def _concerned(result: Result, to: str, sender: t.Optional[str], protocol: str, port: int) -> t.Iterator[Effect]:

@@ -52,6 +52,8 @@ class Compared(t.NamedTuple):
     effects: t.Tuple[Effect, ...]
     #: whether the rules change their place among those of other programs, which is not compared
     moved: bool = False
+    #: for the operator: which connections were not counted, and why
+    notes: t.Tuple[str, ...] = ()
 
 
 class Effects:

@@ -67,6 +67,11 @@ class Result(t.NamedTuple):
     compared: t.Tuple[Compared, ...] = ()
 
     @property
+    def effect_notes(self) -> t.Tuple[str, ...]:
+        """What could not be said about effects, for the operator."""
+        return tuple(note for one in self.compared for note in one.notes)
+
+    @property
     def changed(self) -> bool:
         """Whether anything was written, or would be."""
         return any(change.plan.actions for change in self.changes)
@@ -237,22 +242,26 @@ class _Run:
         comparison = Comparison(family, [*front, *before], [*front, *after])
         effects = Effects(comparison) if asked else None
         counts: t.Sequence[t.Optional[int]] = ()
+        notes: t.Tuple[str, ...] = ()
         try:
             done, counts = search(comparison, self._check, effects, counting=not flush)
         except NodeError as exc:
             if flush:
                 self._errors.append("%s: flush_conntrack: open connections were not examined: %s" % (family, exc))
             else:
-                self._plan_notes.append("%s: open_connections: not counted: %s" % (family, exc))
+                notes = ("%s: open_connections: not counted: %s" % (family, exc),)
         else:
-            unread_front = [rule for each in former for rule in each.unread]
-            notes = [unread(family)] if flush and None in before else []
-            notes += [not_considered(unread_front)] if flush and unread_front else []
-            self._plan_notes += ["%s: %s" % (family, note) for note in (*notes, *done.notes)]
-            self._flushed += [done] if flush else []
+            notes = tuple("%s: %s" % (family, note) for note in done.notes)
+            if flush:
+                unread_front = [rule for each in former for rule in each.unread]
+                self._plan_notes += ["%s: %s" % (family, unread(family))] if None in before else []
+                self._plan_notes += ["%s: %s" % (family, not_considered(unread_front))] if unread_front else []
+                self._plan_notes += notes
+                self._flushed.append(done)
         if effects is not None:
             found = (*effects.counted(counts), *unseen(family, before, after))
-            self._compared.append(Compared(family, found, any(each.moved for each in former)))
+            moved = any(each.moved for each in former)
+            self._compared.append(Compared(family, found, moved, () if flush else notes))
 
     def result(self, lock_problem: str) -> Result:
         """Return all of it; the one place where notes come together."""

@@ -73,7 +73,7 @@ def _present(params: Params, check: bool, node: Node) -> Done:
     warnings = notes + result.notes + put.notes + tuple(repeated_repairs.notes(read_memory(where).repairs, time.time()))
     if check and failed:
         warnings += ("the last run of %s failed: %s; a run without check mode runs it again" % (SERVICE, failed),)
-    warnings += tuple(result.remarks)
+    warnings += result.effect_notes + tuple(result.remarks)
     returned = dict(as_return(install.InstallResult(put.files, services, result), present=True), version=VERSION)
     returned["rules"]["other_nat"] = find_other_actors(node, config.families)
     if not errors and not check and (put.files or failed):

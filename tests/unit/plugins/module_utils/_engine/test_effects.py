@@ -351,7 +351,7 @@ def test_connections_that_cannot_be_counted_are_not_zero(tmp_path: Path, monkeyp
     assert not result.errors and result.changed
     assert {effect.open_connections for one in result.compared for effect in one.effects} == {None}
     assert "ipv4: open_connections: not counted: the kernel refused tracked connections: Operation not supported" in (
-        result.notes
+        result.effect_notes
     )
 
 
