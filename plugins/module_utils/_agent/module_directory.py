@@ -203,22 +203,29 @@ def _compile(run: Runner, where: Paths, draft: t.Optional[str] = None) -> t.Opti
 
 
 def _flush(folder: str) -> None:
-    """Give all that is in a directory its mode, and flush it to the disk, before it gets its name.
+    """Give all that is in a directory its mode, and flush it to the disk. Links are left alone.
 
     First all is written, then flushed: then the file system writes its journal once.
     """
-    paths = [os.path.join(parent, name) for parent, _folders, names in os.walk(folder) for name in names]
     parents = [parent for parent, _folders, _names in os.walk(folder)]
-    for path in paths:
-        os.chmod(path, 0o644)
-    for parent in reversed(parents):
-        os.chmod(parent, 0o755)  # noqa: S103 - as above
-    for path in paths + parents:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
+    paths = [os.path.join(parent, name) for parent, _folders, names in os.walk(folder) for name in names]
+    modes = {path: 0o644 for path in paths if stat.S_ISREG(_mode(path))}
+    modes.update((parent, 0o755) for parent in reversed(parents))
+    for path, mode in modes.items():
+        with _opened(path) as descriptor:
+            os.fchmod(descriptor, mode)
+    for path in modes:
+        with _opened(path) as descriptor:
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> t.Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def found(lib_dir: str) -> t.List[str]:

@@ -169,6 +169,16 @@ class TestCompileAgain:
         assert {mode for name, mode in found.items() if name.endswith("__pycache__")} == {0o755}
         assert len([name for name in found if name.endswith(".pyc")]) == len(modules.module_files())
 
+    def test_links_of_others_are_not_followed(self, where: paths.Paths, tmp_path: Path) -> None:
+        module_directory.put(None, where)
+        secret = tmp_path / "secret"
+        secret.touch(mode=0o600)
+        cache = Path(launcher.modules_dir(where), "ip_masq_agent", "__pycache__")
+        cache.mkdir()
+        (cache / "secret").symlink_to(secret)
+        assert module_directory.compile_again(run, where) is None
+        assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
     def test_another_interpreter_is_not_judged(self, where: paths.Paths) -> None:
         module_directory.put(None, where)
         assert module_directory.is_compiled(where._replace(python="/bin/sh"))
