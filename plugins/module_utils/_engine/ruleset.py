@@ -467,10 +467,10 @@ def exempt_spans(decisions: t.Sequence[Decision]) -> Spans:
 
 
 def _all_or_some(decision: Decision) -> Spans:
-    """Return the destinations of a decision; a network of all addresses is the same as no destination."""
-    if any(network.prefixlen == 0 for network in decision.match.destinations):
-        decision = decision._replace(match=decision.match._replace(destinations=()))
-    return _destinations(decision)
+    """Return the destinations of a decision; networks that are all addresses together are the same as none."""
+    networks, found = decision.match.destinations, _destinations(decision)
+    everything = networks and found == ((0, 2 ** networks[0].max_prefixlen - 1),)
+    return _destinations(decision._replace(match=Match())) if everything else found
 
 
 def _destinations(decision: Decision) -> Spans:

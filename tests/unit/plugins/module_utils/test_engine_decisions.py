@@ -146,6 +146,11 @@ _EDGE_CASES: t.Dict[str, t.Dict[str, t.Any]] = {
         "exemption": "accept",
         "snat": [{"address": "192.0.2.7", "source_cidrs": ["0.0.0.0/1", "128.0.0.0/1"]}],
     },
+    "all destinations in two halves": {
+        "exemption": "accept",
+        "non_masquerade_cidrs": ["0.0.0.0/1", "128.0.0.0/1"],
+        "masq_link_local": True,
+    },
     "protocols in another order than ports": {
         "to_ports": "1024-2048",
         "enable_ipv6": True,
