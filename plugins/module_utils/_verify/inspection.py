@@ -387,7 +387,8 @@ def _report_health(report: verification.Report) -> t.Iterator[Health]:
 
 def _leak_health(declared: promises.Policy, leaked: bool) -> t.Iterator[Health]:
     if leaked:
-        yield Health(LEAKS, INFO, _LEAKED + _LEAKED_WORDS[declared.leaks][0], _LEAKED_WORDS[declared.leaks][1])
+        text, remedy = _LEAKED_WORDS[declared.leaks]
+        yield Health("leaks", INFO, _LEAKED + text, remedy)
 
 
 _LEAKED = (
