@@ -80,7 +80,9 @@ def test_a_playbook_without_hosts_fails(
 @pytest.mark.parametrize("hosts", ["kube_node", "kube_node:!n1", "kube_node,k8s_cluster", ["n1", "n2"], "~n[23]"])
 def test_any_pattern_of_ansible_will_do(inventory: Inventory, hosts: t.Any) -> None:
     status, said = inventory.play("apply", "-e", json.dumps({"ip_masq_agent_hosts": hosts}), "--list-hosts")
-    assert status == 0 and "hosts (0)" not in said.split("play #3")[0]
+    # Plays that are about groups which an earlier play makes have no hosts yet.
+    plays = [play for play in re.split(r"^  play #", said, flags=re.MULTILINE)[1:] if "pattern: []" not in play]
+    assert status == 0 and len(plays) == 3 and "hosts (0)" not in "".join(plays)
 
 
 @pytest.mark.parametrize("playbook", ["apply", "status", "remove"])
