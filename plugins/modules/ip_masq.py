@@ -52,8 +52,8 @@ requirements:
 attributes:
   diff_mode:
     description:
-      - Shows what changes for packets, and the rules before and after, as C(iptables -S) or C(nft list table) prints
-        them.
+      - Shows the rules before and after, as C(iptables -S) or C(nft list table) prints them, and at the end what
+        changes for packets.
   platform:
     description: Needs root on Linux.
 notes:
@@ -299,7 +299,7 @@ effects_omitted:
   sample: 0
 effects_summary:
   description:
-    - The effects in words, a line each, 20 at most. The diff begins with them.
+    - The effects in words, a line each, 20 at most. The diff ends with them.
     - A sentence if rules are rewritten without an effect; empty if no rule was changed.
   returned: when the node has a usable iptables or nft
   type: list

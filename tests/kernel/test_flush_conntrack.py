@@ -481,5 +481,9 @@ def test_the_module_that_installs_the_agent_counts_them_too(topology: Topology, 
     assert done["rules"]["flushed"] == {"ipv4": 1} and world.seen(one) == world.a.node
     diff = next(one for one in done["diff"] if one.get("before_header") == "rules")
     assert diff["before"].endswith("# ipv4, open connections whose verdict changes\n1\n")
-    assert diff["after"].endswith("# ipv4, open connections whose verdict changes\n0\n")
+    assert diff["after"].endswith(
+        "# ipv4, open connections whose verdict changes\n0\n"
+        "# what changes for packets\n%s: pod -> node, 1 open connection\n" % host(world.a.exempt[0])
+    )
+    assert planned["rules"]["effects"] == done["rules"]["effects"] != []
     world.close()

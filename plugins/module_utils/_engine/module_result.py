@@ -50,7 +50,7 @@ def _effects(result: Result) -> t.Dict[str, t.Any]:
 def rules_diff(result: Result) -> t.Dict[str, str]:
     """Return the rules before and after, as their tool lists them, under a comment that names family and backend.
 
-    What that means for packets comes first, on the side of after.
+    What that means for packets comes last, on the side of after.
     """
 
     def listing(title: str, lines: t.Sequence[str]) -> str:
@@ -64,7 +64,7 @@ def rules_diff(result: Result) -> t.Dict[str, str]:
     return {
         "before": "".join(listing(title, plan.before) for plan, title in sections)
         + "".join(listing(title, [count]) for title, count in flushed),
-        "after": (listing("# what changes for packets", effects) if effects else "")
-        + "".join(listing(title, plan.after) for plan, title in sections)
-        + "".join(listing(title, ["0"]) for title, _count in flushed),
+        "after": "".join(listing(title, plan.after) for plan, title in sections)
+        + "".join(listing(title, ["0"]) for title, _count in flushed)
+        + (listing("# what changes for packets", effects) if effects else ""),
     }

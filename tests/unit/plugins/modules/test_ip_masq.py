@@ -177,7 +177,7 @@ def test_returned_rules_actions_and_diff_are_what_happened(machine: Machine) -> 
     (effect,) = result["effects_summary"]
     assert effect == ("0.0.0.0/0 except 10.0.0.0/8, 169.254.0.0/16: not managed -> node, 0 open connections")
     told = "# what changes for packets\n%s\n" % effect
-    assert result["diff"]["after"] == told + "%s-N %s\n%s\n%s%s\n" % (title, CHAIN, "\n".join(chain), kept, jump)
+    assert result["diff"]["after"] == "%s-N %s\n%s\n%s%s\n%s" % (title, CHAIN, "\n".join(chain), kept, jump, told)
 
 
 def test_a_second_run_changes_nothing_and_shows_no_difference(machine: Machine) -> None:

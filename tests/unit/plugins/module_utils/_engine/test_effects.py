@@ -315,7 +315,7 @@ def test_check_mode_and_the_run_report_the_same(tmp_path: Path, monkeypatch: pyt
     (found,) = returned[0]["effects"]
     assert (found["destinations"], found["before"], found["after"]) == (["10.5.0.0/16"], "pod", "node")
     assert returned[0]["effects_summary"] == ["10.5.0.0/16: pod -> node, 0 open connections"]
-    assert rules_diff(results[0])["after"].startswith(
+    assert rules_diff(results[0])["after"].endswith(
         "# what changes for packets\n10.5.0.0/16: pod -> node, 0 open connections\n"
     )
     json.dumps(returned)
