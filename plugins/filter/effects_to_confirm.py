@@ -55,8 +55,7 @@ import typing as t
 from ansible.errors import AnsibleFilterError
 
 from ..module_utils._errors import ConfigError
-from ..plugin_utils.fleet_effects import to_confirm
-from ..plugin_utils.role_variables import PREFIX
+from ..plugin_utils.fleet_effects import APPLIED, to_confirm
 
 
 def effects_to_confirm(hosts: t.Sequence[str], hostvars: t.Mapping[str, t.Any], limit: t.Any) -> t.List[str]:
@@ -64,7 +63,7 @@ def effects_to_confirm(hosts: t.Sequence[str], hostvars: t.Mapping[str, t.Any], 
     if limit in ("", None, []):
         return []
     try:
-        answers = {host: hostvars[host].get(PREFIX + "_applied") for host in hosts if host in hostvars}
+        answers = {host: hostvars[host].get(APPLIED) for host in hosts if host in hostvars}
         return to_confirm(answers, limit)
     except ConfigError as exc:
         raise AnsibleFilterError(str(exc)) from None

@@ -12,8 +12,11 @@ import typing as t
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy.effect_words import MOVED, change, connections
 from .fleet_policies import groups_of, members_of
-from .names import one_line, some_of, thousands
+from .names import number_of_nodes, one_line, some_of, thousands
+from .role_variables import PREFIX
 
+#: Where the role keeps what the module returned.
+APPLIED = PREFIX + "_applied"
 #: So many effects of a node are on its line.
 _SHOWN = 5
 
@@ -36,9 +39,9 @@ def summary(answers: t.Mapping[str, t.Any], groups: t.Mapping[str, t.Sequence[st
         for hosts in sorted(same.values(), key=lambda hosts: -len(hosts))
     ]
     if none:
-        lines.append("%s: nothing changes for packets" % _number(none))
+        lines.append("%s: nothing changes for packets" % number_of_nodes(len(none)))
     if unknown:
-        lines.append("%s: not known: %s" % (_number(unknown), some_of(list(map(one_line, unknown)))))
+        lines.append("%s: not known: %s" % (number_of_nodes(len(unknown)), some_of(list(map(one_line, unknown)))))
     return lines
 
 
@@ -62,7 +65,9 @@ def to_confirm(answers: t.Mapping[str, t.Any], limit: t.Any) -> t.List[str]:
     for one in limit if isinstance(limit, (list, tuple)) else [limit]:
         share, number = _limit(one)
         if share is not None and len(concerned) * 100 > share * len(answers):
-            found.append("%s of %s have effects, more than %s" % (_number(concerned), thousands(len(answers)), one))
+            found.append(
+                "%s of %s have effects, more than %s" % (number_of_nodes(len(concerned)), thousands(len(answers)), one)
+            )
         if number is not None and (connections_now > number or None in counts):
             told = connections(None if None in counts else connections_now)
             found.append("%s, the limit is %s" % (told, thousands(number)))
@@ -106,7 +111,7 @@ def _effects(same: t.Sequence[Returned]) -> str:
         known = [count for count in counts if count is not None]
         part = "%s, %s" % (change(effect), connections(sum(known) if known else None))
         if known and len(known) < len(counts):
-            part += " (not counted on %s)" % _number(counts[len(known) :])
+            part += " (not counted on %s)" % number_of_nodes(len(counts) - len(known))
         parts.append(part)
     left = len(same[0]["effects"]) - _SHOWN + same[0]["effects_omitted"]
     parts += ["and %s more" % thousands(left)] if left > 0 else []
@@ -117,8 +122,4 @@ def _effects(same: t.Sequence[Returned]) -> str:
 def _named(hosts: t.Sequence[str], members: t.Mapping[str, t.Set[str]]) -> str:
     if len(hosts) == 1:
         return one_line(hosts[0])
-    return "%s (%s)" % (groups_of(hosts, members) or some_of(list(map(one_line, hosts))), _number(hosts))
-
-
-def _number(hosts: t.Sequence[t.Any]) -> str:
-    return "%s node%s" % (thousands(len(hosts)), "" if len(hosts) == 1 else "s")
+    return "%s (%s)" % (groups_of(hosts, members) or some_of(list(map(one_line, hosts))), number_of_nodes(len(hosts)))

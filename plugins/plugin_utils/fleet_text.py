@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from .fleet import Group, Node, as_declared, by_kind, by_reason, by_state, by_trait, named
-from .names import cut, some_of, thousands
+from .names import cut, number_of_nodes, some_of, thousands
 
 #: Characters of a line.
 WIDTH = 120
@@ -133,7 +133,7 @@ def _short_counts(nodes: t.Sequence[Node]) -> str:
     if len(counts) <= WIDTH:
         return counts
     good = as_declared(nodes)
-    return "%s: %s as declared, %s not" % (_nodes(len(nodes)), thousands(good), thousands(len(nodes) - good))
+    return "%s: %s as declared, %s not" % (number_of_nodes(len(nodes)), thousands(good), thousands(len(nodes) - good))
 
 
 def _counts(nodes: t.Sequence[Node], named: bool = False) -> str:
@@ -146,8 +146,4 @@ def _counts(nodes: t.Sequence[Node], named: bool = False) -> str:
     for group in groups:
         names = " (%s)" % some_of(group.hosts) if named and group.nodes[0].findings else ""
         counts.append("%s %s%s" % (thousands(len(group.nodes)), group.value, names))
-    return "%s: %s" % (_nodes(len(nodes)), ", ".join(counts) or "none was queried")
-
-
-def _nodes(number: int) -> str:
-    return "%s node%s" % (thousands(number), "" if number == 1 else "s")
+    return "%s: %s" % (number_of_nodes(len(nodes)), ", ".join(counts) or "none was queried")

@@ -107,6 +107,11 @@ def thousands(count: int) -> str:
     return format(count, ",")
 
 
+def number_of_nodes(count: int) -> str:
+    """Return a number of nodes for people: 2,980 nodes."""
+    return "%s node%s" % (thousands(count), "" if count == 1 else "s")
+
+
 def one_line(text: t.Any) -> str:
     """Return text on one line. What a terminal would act upon or not show is escaped: sequences, marks of direction."""
     line = " ".join(str(text).split())
