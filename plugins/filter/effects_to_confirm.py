@@ -31,6 +31,8 @@ options:
       - Empty means no limit.
     type: raw
     required: true
+notes:
+  - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """
 
 EXAMPLES = r"""

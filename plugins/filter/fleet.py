@@ -32,6 +32,8 @@ options:
   generated:
     description: When the nodes were queried, for the files. Without it RV(_value) has no C(files).
     type: str
+notes:
+  - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """
 
 EXAMPLES = r"""

@@ -36,6 +36,8 @@ options:
     required: true
 requirements:
   - netaddr on the controller, which kubespray needs, too
+notes:
+  - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """
 
 EXAMPLES = r"""

@@ -33,6 +33,8 @@ options:
     description: The option O(kubenode.ip_masq.outbound_nat_exceptions#filter:add_policy).
     type: bool
     default: false
+notes:
+  - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """
 
 EXAMPLES = r"""

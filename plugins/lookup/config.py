@@ -16,6 +16,8 @@ description:
     P(kubenode.ip_masq.ip_masq_agent#role). A variable that is not set has its documented default.
   - The values are not checked here; the modules of this collection do that.
 options: {}
+notes:
+  - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """
 
 EXAMPLES = r"""

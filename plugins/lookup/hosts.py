@@ -20,6 +20,8 @@ description:
 options:
   _terms:
     description: None.
+notes:
+  - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """
 
 EXAMPLES = r"""

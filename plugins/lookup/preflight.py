@@ -36,6 +36,8 @@ options:
     default: warn
 requirements:
   - netaddr on the controller, for C(ip_masq_agent_cluster_cidrs) and for remarks about ranges
+notes:
+  - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """
 
 EXAMPLES = r"""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths impo
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.import_collection import ROOT, location
 
+GALAXY = str(Path(sys.executable).with_name("ansible-galaxy"))
 EPOCH = 1_700_000_000
 AGENT = "ip-masq-agent-%s" % VERSION
 PACKAGE = VERSION.replace("-", "~")
@@ -250,8 +252,50 @@ def test_bad_paths_are_refused(tmp_path: Path, argument: str, message: str) -> N
     assert not (tmp_path / "dist").exists()
 
 
-def test_signature_is_of_the_checksums(built: Path, tmp_path: Path) -> None:
-    """In a clone: a signature of what is not committed is refused. The clone has another path, and builds the same."""
+def verified(output: Path, artefact: Path, home: Path, target: Path) -> subprocess.CompletedProcess[str]:
+    """Install a collection and verify it with the signature of that output, as docs/releases.md does.
+
+    ansible-core 2.18 cannot do both at once: with --keyring, installing a file ends with a TypeError.
+    """
+    signature = output / ("kubenode-ip_masq-%s-MANIFEST.json.asc" % VERSION)
+    command = [GALAXY, "collection", "install", "--offline", "--no-deps", "--force"]
+    subprocess.run([*command, "--collections-path", target, artefact], check=True)
+    command = [GALAXY, "collection", "verify", "--offline", "--collections-path", str(target)]
+    command += ["--keyring", str(home / "pubring.kbx"), "--signature", signature.as_uri(), "kubenode.ip_masq"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def with_another_file(artefact: Path, changed: Path) -> Path:
+    """Write a copy of a collection whose list of files and manifest fit another README.md."""
+    with tarfile.open(artefact) as archive:
+        members = [(member, archive.extractfile(member)) for member in archive]
+        files = {member.name: (member, file.read() if file else None) for member, file in members}
+    readme = b"another one"
+    listed, manifest = (json.loads(files[name][1] or b"") for name in ("FILES.json", "MANIFEST.json"))
+    next(file for file in listed["files"] if file["name"] == "README.md")["chksum_sha256"] = sha256(readme)
+    manifest["file_manifest_file"]["chksum_sha256"] = sha256(json.dumps(listed).encode())
+    new = {
+        "README.md": readme,
+        "FILES.json": json.dumps(listed).encode(),
+        "MANIFEST.json": json.dumps(manifest).encode(),
+    }
+    with tarfile.open(changed, "w:gz") as archive:
+        for name, (member, old) in files.items():
+            content = new.get(name, old or b"")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return changed
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def test_signatures_are_of_the_checksums_and_of_the_collection(built: Path, tmp_path: Path) -> None:
+    """In a clone: a signature of what is not committed is refused. The clone has another path, and builds the same.
+
+    ansible-galaxy accepts the signed collection, and no other with its signature.
+    """
     clone, home = tmp_path / "clone", tmp_path / "gnupg"
     subprocess.run(["git", "clone", "--quiet", "--depth=1", ROOT.as_uri(), clone], check=True)
     shutil.copytree(ROOT / "tools", clone / "tools", dirs_exist_ok=True)
@@ -275,5 +319,9 @@ def test_signature_is_of_the_checksums(built: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
         assert (output / "SHA256SUMS").read_bytes() == (built / "SHA256SUMS").read_bytes()
         subprocess.run(["gpg", "--verify", output / "SHA256SUMS.asc", output / "SHA256SUMS"], env=env, check=True)
+        accepted = verified(output, output / COLLECTION, home, tmp_path / "signed")
+        assert accepted.returncode == 0, accepted.stdout + accepted.stderr
+        refused = verified(output, with_another_file(output / COLLECTION, tmp_path / "changed.tar.gz"), home, tmp_path)
+        assert refused.returncode != 0 and "Signature verification failed" in refused.stdout, refused.stdout
     finally:
         subprocess.run(["gpgconf", "--kill", "gpg-agent"], env=env, check=False)

@@ -78,6 +78,34 @@ def test_workflow_calls_what_contributors_call() -> None:
     assert workflow["permissions"] == {"contents": "read"}
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / ".github/workflows").iterdir()), ids=lambda path: path.stem)
+def test_actions_of_workflows_are_pinned_by_digest(path: Path) -> None:
+    used = re.findall(r"^ *- ?uses: (.*)$|^ *uses: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert used
+    for action in map("".join, used):
+        assert re.match(r"actions/[a-z-]+@[0-9a-f]{40} # v[0-9.]+\Z", action), action
+
+
+def test_release_workflow_builds_for_tags_and_names_the_files_of_make_dist() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    for version in ("1.0.0", "1.0.0-rc1"):
+        assert any(re.fullmatch(pattern.replace(".", r"\."), version) for pattern in workflow["on"]["push"]["tags"])
+    assert workflow["permissions"] == {}
+    assert "make dist" in [step.get("run") for step in workflow["jobs"]["build"]["steps"]]
+    (sign,) = (step["run"] for step in workflow["jobs"]["draft"]["steps"] if step["name"] == "Sign")
+    name = "kubenode-ip_masq-%s-MANIFEST.json.asc"
+    assert name % "$GITHUB_REF_NAME" in sign and name % "VERSION" in RELEASES
+
+
+def test_public_plugins_are_those_that_are_not_called_internal() -> None:
+    (named,) = re.findall(r"^- the modules, roles and playbooks, (.*?):$", RELEASES, re.MULTILINE | re.DOTALL)
+    plugins = [
+        path for kind in ("filter", "lookup", "callback") for path in (location() / "plugins" / kind).glob("*.py")
+    ]
+    public = {path.stem for path in plugins if "\n  - Internal. " not in path.read_text(encoding="utf-8")}
+    assert public == set(re.findall(r"`(\w+)`", named))
+
+
 def test_version_added_names_a_release() -> None:
     """An unreleased version number would stay in the documentation forever; tools/release replaces it."""
     released = {*yaml.safe_load((ROOT / "changelogs/changelog.yaml").read_text())["releases"], VERSION}
