@@ -690,10 +690,13 @@ def because(area: str, name: str) -> str:
 
 
 def markdown() -> str:
-    """Return the tables as docs/conditions.md has them."""
+    """Return the tables as docs/conditions.md has them: one row for all names that are treated alike."""
     lines = []
     for area in AREAS.values():
+        alike: t.Dict[Treatment, t.List[str]] = {}
+        for name, made in sorted(area.entries.items()):
+            alike.setdefault(made, []).append("`%s`" % name)
         lines += ["", "## %s" % area.title, "", "From %s." % area.source.partition(": ")[0]]
         lines += ["", "| | | |", "|---|---|---|"]
-        lines += ["| `%s` | %s | %s |" % (name, *made) for name, made in sorted(area.entries.items())]
+        lines += ["| %s | %s | %s |" % (", ".join(names), *made) for made, names in alike.items()]
     return "\n".join(lines[1:]) + "\n"
