@@ -38,6 +38,7 @@ def as_html(nodes: t.Sequence[Node], generated: str) -> str:
     environment.globals.update(tone=_tone, anchor=STATES.index)
     return environment.get_template("report.html.j2").render(
         title="%s of %s nodes as declared" % (thousands(as_declared(nodes)), thousands(len(nodes))),
+        number=thousands(len(nodes)),
         generated=generated,
         groups=groups,
         wrong=[(group.value, _reasons(group)) for group in groups if group.nodes[0].findings],

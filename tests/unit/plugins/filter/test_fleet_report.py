@@ -201,6 +201,25 @@ def test_the_page_has_all_nodes_and_loads_nothing(large: t.Dict[str, t.Any]) -> 
     assert policy.startswith("default-src 'none'")
 
 
+def test_a_state_is_a_filter_and_a_node_is_one_line(large: t.Dict[str, t.Any]) -> None:
+    """Without a script: links to a state make its rows the target, and the style hides the others."""
+    text = large["files"]["report.html"]
+    (style,) = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+    links = re.findall(r'href="(#state-\d+)"[^>]*>(?:<b>[\d,]+</b>)?([^<]+)</a>', text)
+    assert collections.Counter(state for _href, state in links) == {
+        state: 1 if state == "in sync" else 2 for state in states(large["table"])
+    }, "a tile of each state, and its row of reasons"
+    for href, state in set(links):
+        rows = re.search(r'<tbody id="%s">\s*<tr>.*?class="state [a-z]+">([^<]+)<' % href[1:], text, re.DOTALL)
+        assert rows and rows.group(1) == state
+        assert 'main:has(%s:target) .tiles [href="%s"]' % (href, href) in style
+    assert ".nodes:has(tbody:target) tbody:not(:target), main:not(:has(tbody:target)) .filtered" in style
+    assert '<p class="filtered"><a href="#nodes">List all 3,004 nodes</a></p>' in text
+    long = re.findall(r'<td class="long reason"(?: title="([^"]+)" tabindex="0")?>([^<]*)</td>', text)
+    assert len(long) == 3004 and all(title == shown for title, shown in long)
+    assert ".nodes th, .nodes td { white-space: nowrap; }" in style
+
+
 def test_json_is_for_programs(large: t.Dict[str, t.Any]) -> None:
     data = json.loads(large["files"]["report.json"])
     assert (data["generated"], data["nodes"], data["as_declared"]) == (NOW, 3004, 2712)
