@@ -120,7 +120,7 @@ def package() -> None:
         write(CONFIG, "{}\n")
     eventually("in sync with the package", in_sync)
     equal("no file is where an administrator has files", administrators(), [])
-    check("its modules are compiled", glob.glob("/usr/lib/ip-masq-agent/*/ip_masq_agent/_agent/__pycache__/cli.*.pyc"))
+    check("its modules are compiled", glob.glob("/usr/lib/ip-masq-agent/*/ip_masq_agent/_tasks/__pycache__/cli.*.pyc"))
     without_interpreter()
     sh("dpkg", "--remove", "ip-masq-agent")
     nothing_runs("removed")

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from ..module_utils._entry.task_options import AGENT
+from ..module_utils._tasks.agent_options import AGENT
 from ..plugin_utils.handed_task import Handed, HandedTask
 
 

@@ -30,3 +30,7 @@ class ProgramMissingError(NodeError):
     def __init__(self, message: str, package: str) -> None:
         super().__init__(message)
         self.package = package
+
+
+class LockHeld(NodeError):
+    """Another process held a lock for longer than we may wait; the node is as it was."""

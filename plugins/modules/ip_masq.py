@@ -320,15 +320,15 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._engine.detect import Node
-from ..module_utils._engine.module_result import rules_diff, rules_return
 from ..module_utils._engine.other_actors import find_other_actors
 from ..module_utils._engine.reconcile import reconcile
 from ..module_utils._errors import ConfigError, IpMasqError
 from ..module_utils._policy.config_file import load
 from ..module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS, Config, build, file_key, split_lists
+from ..module_utils._system.node import Node
 from ..module_utils._system.node_warning import named
 from ..module_utils._system.process import run
+from ..module_utils._tasks.rules_result import rules_diff, rules_return
 
 #: What a config file decides; the other policy options are flags of the reference agent and go with a file.
 FILE_POLICY = tuple(option.name for option in POLICY_OPTIONS if option.of_module and option.in_reference_file)

@@ -269,9 +269,9 @@ kubelet:
 from ansible.module_utils.basic import AnsibleModule
 
 # Ansible sends along what a module imports; program is here because the program that this module installs begins there.
-from ..module_utils._entry import program  # noqa: F401  # pylint: disable=unused-import
-from ..module_utils._entry.agent_task import carry_out
-from ..module_utils._entry.task_options import AGENT as ARGUMENT_SPEC
+from ..module_utils._tasks import program  # noqa: F401  # pylint: disable=unused-import
+from ..module_utils._tasks.agent_options import AGENT as ARGUMENT_SPEC
+from ..module_utils._tasks.agent_task import carry_out
 
 
 def main() -> None:

@@ -391,10 +391,10 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ..module_utils._agent.compared_policy import choose_policy
 from ..module_utils._agent.paths import Paths
-from ..module_utils._engine.detect import Node
 from ..module_utils._errors import IpMasqError, NodeError
 from ..module_utils._kubelet.kubenet_rules import find_leftovers
 from ..module_utils._policy.policy import POLICY_OPTIONS, split_lists
+from ..module_utils._system.node import Node
 from ..module_utils._system.process import run
 from ..module_utils._verify.health import WARNING, Health
 from ..module_utils._verify.inspection import Request, inspect, request

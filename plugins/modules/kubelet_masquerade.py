@@ -260,11 +260,11 @@ from ..module_utils._agent import last_verification
 from ..module_utils._agent.paths import Paths
 from ..module_utils._errors import IpMasqError
 from ..module_utils._kubelet.manage import manage_kubelets
-from ..module_utils._kubelet.module_options import ARGUMENT_SPEC
-from ..module_utils._kubelet.module_result import as_return
 from ..module_utils._kubelet.options import Options
 from ..module_utils._system.node_warning import named
 from ..module_utils._system.process import run
+from ..module_utils._tasks.kubelet_options import ARGUMENT_SPEC
+from ..module_utils._tasks.kubelet_result import as_return
 
 
 def main() -> None:

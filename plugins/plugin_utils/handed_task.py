@@ -23,8 +23,8 @@ from ansible.utils.vars import merge_hash
 
 from ..module_utils._agent import launcher
 from ..module_utils._agent.paths import PACKAGED, Paths, choose_paths
-from ..module_utils._entry.task_options import Spec
 from ..module_utils._errors import ConfigError
+from ..module_utils._tasks.agent_options import Spec
 
 #: Read once, in the process that those of all hosts are forked from.
 _RELEASE_LINE = launcher.release_line()

@@ -18,9 +18,9 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ..module_utils._agent.paths import choose_paths
 from ..module_utils._errors import ConfigError
-from ..module_utils._policy import spans
 from ..module_utils._policy.policy import POLICY_OPTIONS, Config, build, split_lists
 from ..module_utils._policy.values import Network
+from ..module_utils._system import spans
 from .names import first_of
 from .networks import read_networks, uncovered, uncovered_entries
 

@@ -614,7 +614,7 @@ class TestModule:
         assert done["changed"] and not done.get("failed"), done
         assert done["files"] and done["rules"]["actions"] and done["diff"]
         assert bare.program_modules() == bare.collection_modules()
-        assert {"_agent.cli", "_agent.status", "_agent.explain", "_engine.reconcile"} <= set(bare.program_modules())
+        assert {"_tasks.cli", "_agent.status", "_agent.explain", "_engine.reconcile"} <= set(bare.program_modules())
 
     @pytest.mark.parametrize(
         "options, message",

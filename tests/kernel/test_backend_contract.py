@@ -11,7 +11,7 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backends import BACKENDS
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from support.backend_contract import CONTRACT, Place
 from support.namespaces import Namespace

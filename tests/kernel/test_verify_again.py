@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import verify
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.inspection import request
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.verification import no_progress

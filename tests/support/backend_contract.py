@@ -18,10 +18,10 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
     Managed,
     OtherRule,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 
 CHAIN = "IP-MASQ-AGENT"
 

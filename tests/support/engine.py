@@ -8,12 +8,12 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Managed
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Tool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import Iptables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_rule
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_tool import IptablesTool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.iptables_tool import IptablesTool
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Tool
 
 from . import worlds
 from .nat import Nat

@@ -12,14 +12,13 @@ from pathlib import Path
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import (
     backends,
     iptables_nft,
-    iptables_tool,
     other_actors,
     reconcile,
     run_lock,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack, nfnetlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack, iptables_tool, nfnetlink
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 
 from .nat import Nat

@@ -17,8 +17,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
     Transaction,
     View,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node, Tool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_rules
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node, Tool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 
 

@@ -9,7 +9,7 @@ import ipaddress
 import typing as t
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import IPV4
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from hypothesis import strategies as st
 
 #: source, destination, interface, protocol, port

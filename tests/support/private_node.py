@@ -20,7 +20,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import FAMILIES
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES
 
 CHAIN = "IP-MASQ-AGENT"
 

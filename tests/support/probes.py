@@ -14,7 +14,7 @@ import re
 import socket
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import spans
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import ipsets, legacy, links, nf_tables, packets
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import legacy_rules, nft_rules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.known import Known, KnownLink

@@ -14,7 +14,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     Skip,
     matches_interface,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import spans
 
 Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 

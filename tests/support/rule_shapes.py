@@ -10,9 +10,8 @@ import socket
 import struct
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import spans
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.spans import Spans
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink, spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.spans import Spans
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.links import Link
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import rules

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import spans
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Runner, run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state, twin
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import NotAvailable

@@ -25,15 +25,18 @@ USES: t.Dict[str, t.Set[str]] = {
     "_system": set(),
     "_policy": {"_system"},
     "_engine": {"_system", "_policy"},
-    "_agent": {"_system", "_policy", "_engine", "_twin", "_verify"},
-    "_kubelet": {"_system", "_engine"},
-    "_twin": {"_system", "_policy", "_engine"},
+    "_twin": {"_system"},
     "_verify": {"_system", "_policy", "_engine", "_twin"},
-    "_entry": {"_system", "_policy", "_engine", "_agent", "_kubelet"},
+    "_agent": {"_system", "_policy", "_engine", "_verify"},
+    "_kubelet": {"_system", "_engine"},
+    "_tasks": {"_system", "_policy", "_engine", "_verify", "_agent", "_kubelet"},
 }
 #: What runs on the controller: the policy, and what reads nothing of a node.
 CONTROLLER = ("action", "callback", "filter", "lookup", "plugin_utils")
-CONTROLLER_USES = re.compile(r"_errors\.py|_policy/\w+\.py|_agent/(launcher|modules|paths)\.py|_entry/task_options\.py")
+CONTROLLER_USES = re.compile(
+    r"_errors\.py|_policy/\w+\.py|_agent/(launcher|modules|paths)\.py"
+    r"|_system/spans\.py|_tasks/agent_options\.py"
+)
 #: Imports that break a rule and are known.
 KNOWN: t.Set[t.Tuple[str, str]] = set()
 

@@ -11,7 +11,7 @@ import typing as t
 from .._errors import ConfigError
 from .._policy.config_file import load
 from .._policy.policy import build, file_key
-from .._system.ip_families import has_ipv6
+from .._system.families import has_ipv6
 from .._verify.inspection import FROM_AGENT, FROM_OPTIONS, FROM_RULES, ComparedPolicy
 from . import effective_policy, repeated_repairs
 from .memory import Memory, read_memory

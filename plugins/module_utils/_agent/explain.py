@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import typing as t
 
-from .._engine.detect import Node
-from .._system.ip_families import IPV4, IPV6
+from .._system.families import IPV4, IPV6
+from .._system.node import Node
 from .._verify import inspection
 from .compared_policy import choose_policy
 from .paths import Paths

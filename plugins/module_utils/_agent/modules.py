@@ -12,7 +12,7 @@ import re
 import typing as t
 
 #: The module in which the program begins, and the name of the package that holds all modules on a node.
-ENTRY = "_entry.program"
+ENTRY = "_tasks.program"
 PACKAGE = "ip_masq_agent"
 
 #: An import from this collection, on one line or in parentheses. To parse all modules takes 0.4 seconds, in each task.

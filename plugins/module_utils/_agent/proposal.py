@@ -6,25 +6,20 @@
 from __future__ import annotations
 
 import ipaddress
-import json
 import typing as t
 
-from .._engine.detect import Node
 from .._engine.effects import Effect, as_return
-from .._engine.module_result import rules_return
 from .._engine.reconcile import Result
 from .._engine.ruleset import service_number
 from .._errors import ConfigError, NodeError
-from .._policy import effect_words, spans
-from .._system import files
-from .._system.ip_families import IPV4, IPV6
-from .effective_policy import read_policy, require_policy
+from .._policy import effect_words
+from .._system import files, spans
+from .._system.families import IPV4, IPV6
+from .._system.node import Node
+from .effective_policy import read_policy
 from .memory import read_memory
 from .paths import Paths
-from .sync import describe, dry_run
-
-#: Of the return values of the module ip_masq.
-_RETURNED = ("actions", "effects", "effects_omitted", "effects_summary")
+from .sync import dry_run
 
 
 class Proposal(t.NamedTuple):
@@ -46,31 +41,6 @@ class Proposal(t.NamedTuple):
     def as_data(self) -> t.Dict[str, t.Any]:
         """Return it for programs."""
         return {"file": self.path, "effects": list(map(as_return, self.effects)), "notes": list(self.notes)}
-
-
-def planned_lines(node: Node, where: Paths, as_json: bool) -> t.Tuple[t.List[str], t.Tuple[str, ...]]:
-    """Return what a sync would do and change for packets, and errors.
-
-    :raises ConfigError: there is no valid configuration. NodeError: the rules cannot be read.
-    """
-    remembered = read_memory(where)
-    policy, config = require_policy(where, remembered)
-    result = dry_run(node, where, config, remembered, effects=True)
-    errors = result.errors
-    if policy.problem:
-        errors += ("%s; the last valid configuration stays in force" % policy.problem,)
-    returned = rules_return(result, present=True)
-    if as_json:
-        data = {
-            **{key: returned[key] for key in _RETURNED},
-            "errors": list(errors),
-            "notes": list(result.notes + result.effect_notes),
-        }
-        return json.dumps(data, indent=2).split("\n"), errors
-    if not result.changed:
-        return ["nothing to do: the active rules match the configuration"] if not errors else [], errors
-    lines = [*returned["effects_summary"], *("would do: " + line for line in describe(result))]
-    return lines + ["note: " + note for note in result.notes + result.effect_notes], errors
 
 
 def propose(

@@ -12,12 +12,12 @@ import os
 import shutil
 import typing as t
 
-from .._engine.detect import Node
 from .._engine.reconcile import Result, reconcile
 from .._errors import NodeError
 from .._policy.config_file import config_paths
 from .._policy.policy import Config, build
 from .._system import files, packages, systemd
+from .._system.node import Node
 from .._system.process import Runner
 from . import module_directory
 from .effective_policy import find_policy

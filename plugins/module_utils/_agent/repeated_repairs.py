@@ -16,9 +16,9 @@ import zlib
 from .._engine import actors
 from .._engine.backend import ActionKind
 from .._engine.iptables_syntax import shown
-from .._engine.iptables_tool import LEGACY, VARIANTS
 from .._engine.reconcile import Change, Result
 from .._system import reference_agents
+from .._system.iptables_tool import LEGACY, VARIANTS
 from .._system.process import Runner
 from .._verify import health
 

@@ -9,13 +9,13 @@ import time
 import typing as t
 
 from .._engine.backend import Action
-from .._engine.detect import Node
 from .._engine.other_actors import find_other_actors
 from .._engine.reconcile import Change, Result
 from .._engine.ruleset import DROP, IGNORE
 from .._errors import NodeError
 from .._policy.entries import as_written
 from .._policy.policy import Config
+from .._system.node import Node
 from .._version import VERSION
 from . import last_applied, last_verification, repeated_repairs, snapshot, unit_states
 from .effective_policy import EffectivePolicy, require_policy

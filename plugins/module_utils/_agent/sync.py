@@ -14,15 +14,15 @@ import time
 import typing as t
 
 from .._engine.backends import installed_programs
-from .._engine.detect import Node
-from .._engine.iptables_tool import legacy_tables
 from .._engine.reconcile import Result, reconcile
 from .._engine.ruleset import IGNORE, from_config
 from .._errors import NodeError
 from .._policy.entries import addresses
 from .._policy.policy import Config
 from .._system import conntrack, files
-from .._system.ip_families import FAMILIES
+from .._system.families import FAMILIES
+from .._system.iptables_tool import legacy_tables
+from .._system.node import Node
 from .._system.xtables_lock import without_holder
 from .._version import VERSION
 from . import last_verification, metrics, repeated_repairs, snapshot

@@ -10,9 +10,9 @@ import json
 import time
 import typing as t
 
-from .._engine.detect import Node
 from .._errors import NodeError
 from .._system import files
+from .._system.node import Node
 from .._verify import explanations, inspection, verification
 from .._version import VERSION
 from . import last_verification

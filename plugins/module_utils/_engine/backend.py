@@ -9,7 +9,7 @@ import enum
 import typing as t
 
 from .._errors import NodeError
-from .detect import Node, Tool
+from .._system.node import Node, Tool
 from .ruleset import Ruleset
 
 
@@ -222,10 +222,6 @@ class PartlyRefused(NodeError):
 class Overtaken(CommitRefused):
     """Another program removed what a transaction needs while it was committed. What is there is not as it was planned
     for, even if it is as it was observed: plan again."""
-
-
-class LockHeld(NodeError):
-    """Another process held a lock for longer than we may wait; the node is as it was."""
 
 
 class Backend(t.Protocol):

@@ -13,11 +13,11 @@ from __future__ import annotations
 import typing as t
 
 from .._errors import NodeError, ProgramMissingError
-from .._system.ip_families import IPV4
+from .._system import iptables_tool
+from .._system.families import IPV4
+from .._system.node import Node
 from .._system.process import search_path, which
-from . import iptables_tool
 from .backend import BackendType
-from .detect import Node
 from .iptables_legacy import IptablesLegacy
 from .iptables_nft import IptablesNft
 from .nftables import NftablesType

@@ -13,10 +13,10 @@ import bisect
 import itertools
 import typing as t
 
-from .._policy import spans
-from .._policy.spans import Spans
 from .._policy.values import EXEMPT, MASQUERADE, PROTOCOL_NUMBERS, SKIP, Mark
-from .._system.ip_families import IPV4
+from .._system import spans
+from .._system.families import IPV4
+from .._system.spans import Spans
 from .ruleset import DROP, MULTICAST, SERVICE_MARKS, Masquerade, Match, Ruleset, matches_interface
 
 #: Beside SKIP, EXEMPT and MASQUERADE: rules that could not be read decide; a packet does not leave.

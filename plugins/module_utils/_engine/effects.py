@@ -8,11 +8,12 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
-from .._policy import effect_words, range_words, spans
+from .._policy import effect_words, range_words
 from .._policy.effect_words import WITHOUT_CONNECTION
-from .._policy.spans import Spans
 from .._policy.values import EXEMPT, MASQUERADE, PROTOCOL_NUMBERS, SKIP
-from .._system.ip_families import IPV6
+from .._system import spans
+from .._system.families import IPV6
+from .._system.spans import Spans
 from .comparison import DROPPED, HIGHEST_SERVICE, UNKNOWN, Cell, Comparison, Pair, Product, Verdict, Verdicts, example
 from .ruleset import DROP, Ruleset
 

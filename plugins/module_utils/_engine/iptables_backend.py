@@ -15,6 +15,8 @@ import typing as t
 
 from .._errors import NodeError
 from .._policy.values import PLACES, PLACES_BY_CHAIN, belongs_to_others
+from .._system.iptables_tool import RANDOM_FULLY_SINCE, IptablesTool, find_tool
+from .._system.node import Node, Tool
 from .backend import (
     Action,
     ActionKind,
@@ -29,7 +31,6 @@ from .backend import (
     View,
     listed,
 )
-from .detect import Node, Tool
 from .iptables_front import front
 from .iptables_jump import plan_jump
 from .iptables_syntax import (
@@ -44,7 +45,6 @@ from .iptables_syntax import (
     shown,
     shown_all,
 )
-from .iptables_tool import RANDOM_FULLY_SINCE, IptablesTool, find_tool
 from .leak_chain import TABLE, LeakChain, LeakPlan, LeakState
 from .nat_table import KernelRule, NatTable, activation, deletion, place, table_listing
 from .other_nat import other_rules

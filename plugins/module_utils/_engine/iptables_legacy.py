@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import typing as t
 
-from .._system.ip_families import FAMILIES
-from . import iptables_tool
+from .._system import iptables_tool
+from .._system.families import FAMILIES
+from .._system.node import Node
 from .backend import Backend, Managed
-from .detect import Node
 from .iptables_backend import Iptables, IptablesType
 
 #: Builtin chains by table; a rule in any of them means that this variant is in use.

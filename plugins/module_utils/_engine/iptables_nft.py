@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import typing as t
 
-from .._system.ip_families import FAMILIES, IPV4
+from .._system import iptables_tool
+from .._system.families import FAMILIES, IPV4
 from .._system.nfnetlink import MATCH, TARGET
-from . import iptables_tool, leak_chain
+from .._system.node import Node
+from . import leak_chain
 from .backend import Backend, Managed
-from .detect import Node
 from .iptables_backend import Iptables, IptablesType
 from .nat_table import NftNat
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 import re
 import typing as t
 
-from .._errors import NodeError
-from .backend import Action, ActionKind, LockHeld, listed
+from .._errors import LockHeld, NodeError
+from .._system.iptables_tool import IptablesTool
+from .backend import Action, ActionKind, listed
 from .iptables_syntax import (
     PostroutingRule,
     conditions,
@@ -27,7 +28,6 @@ from .iptables_syntax import (
     rule_conditions,
     shown,
 )
-from .iptables_tool import IptablesTool
 from .nat_table import NatTable
 from .rule_comments import LEAK_COMMENT, LEAK_JUMP_COMMENT
 from .ruleset import COUNT, DROP, IGNORE, Leak, Rule, Ruleset

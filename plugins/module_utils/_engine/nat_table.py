@@ -17,7 +17,7 @@ import struct
 import typing as t
 
 from .._system import nfnetlink
-from .._system.ip_families import IPV4, IPV6, NFT_FAMILY
+from .._system.families import IPV4, IPV6, NFT_FAMILY
 from .._system.netlink import Attributes, attributes
 from .._system.nfnetlink import Expression
 from .iptables_syntax import DESTINATION_PORT, NOT_LOCAL

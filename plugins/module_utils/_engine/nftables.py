@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import typing as t
 
+from .._system.node import Node, Tool
 from .._system.process import which
 from .backend import Backend, Managed
-from .detect import Node, Tool
 from .nftables_backend import NAME, Nftables
 from .nftables_syntax import PRIORITIES
 

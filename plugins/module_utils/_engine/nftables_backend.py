@@ -23,7 +23,7 @@ import re
 import typing as t
 
 from .._errors import NodeError
-from .._system.ip_families import IPV4, IPV6, NFT_FAMILY
+from .._system.families import IPV4, IPV6, NFT_FAMILY
 from .._system.nfnetlink import generation, has_nft_table
 from .._system.process import Outcome, Runner
 from . import nftables_syntax as text

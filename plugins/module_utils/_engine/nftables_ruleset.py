@@ -14,7 +14,6 @@ import re
 import typing as t
 
 from .._errors import ConfigError
-from .._policy import spans as intervals
 from .._policy.values import (
     ALL_BITS,
     EXEMPT,
@@ -27,7 +26,8 @@ from .._policy.values import (
     Service,
     parse_address_range,
 )
-from .._system.ip_families import IPV4, IPV6, NFT_FAMILY
+from .._system import spans as intervals
+from .._system.families import IPV4, IPV6, NFT_FAMILY
 from .nftables_syntax import (
     BITS,
     CHAIN,

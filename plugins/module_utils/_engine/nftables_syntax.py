@@ -15,9 +15,9 @@ import re
 import socket
 import typing as t
 
-from .._policy import spans as intervals
 from .._policy.values import PortRange
-from .._system.ip_families import IPV4, IPV6, NFT_FAMILY
+from .._system import spans as intervals
+from .._system.families import IPV4, IPV6, NFT_FAMILY
 
 TABLE = "ip_masq_agent"
 SET = "exempt_ranges"

@@ -14,9 +14,8 @@ from __future__ import annotations
 import time
 import typing as t
 
-from .._policy import spans
 from .._policy.values import EXEMPT, LOOPBACK, MASQUERADE
-from .._system import conntrack
+from .._system import conntrack, spans
 from .._system.conntrack import Flow
 from .._system.routes import LOCAL, UNICAST, Routes
 from .comparison import DROPPED, SKIPPED, UNKNOWN, Cell, Comparison, Verdict, Verdicts, is_of_service

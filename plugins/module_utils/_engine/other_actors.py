@@ -12,11 +12,11 @@ from __future__ import annotations
 import typing as t
 
 from .._errors import NodeError
-from .._system import nfnetlink
-from . import actors, iptables_tool
-from .detect import Node
+from .._system import iptables_tool, nfnetlink
+from .._system.iptables_tool import LEGACY, NFT
+from .._system.node import Node
+from . import actors
 from .iptables_syntax import parse_postrouting, printed_rules, shown
-from .iptables_tool import LEGACY, NFT
 from .nat_table import TABLE as IPTABLES_TABLE
 from .nat_table import NftNat
 from .nftables_syntax import TABLE as MANAGED_TABLE

@@ -16,10 +16,10 @@ import typing as t
 
 from .._errors import NodeError
 from .._policy.policy import Config
-from .._system.ip_families import FAMILIES, IPV4, IPV6, has_ipv6
+from .._system.families import FAMILIES, IPV4, IPV6, has_ipv6
+from .._system.node import Node
 from . import backends
 from .backend import Backend, BackendType, CommitRefused, Counters, Managed, Overtaken, PartlyRefused, Plan
-from .detect import Node
 from .fixed_addresses import require_addresses, without_missing
 from .other_nat import remarks, remarks_elsewhere
 from .ruleset import IGNORE, Ruleset, from_config

@@ -13,9 +13,7 @@ import ipaddress
 import itertools
 import typing as t
 
-from .._policy import spans
 from .._policy.policy import Config
-from .._policy.spans import Spans
 from .._policy.values import (
     EXEMPT,
     LINK_LOCAL,
@@ -31,7 +29,9 @@ from .._policy.values import (
     PortRange,
     Service,
 )
-from .._system.ip_families import IPV4, IPV6
+from .._system import spans
+from .._system.families import IPV4, IPV6
+from .._system.spans import Spans
 
 EVERYTHING = {IPV4: ipaddress.ip_network("0.0.0.0/0"), IPV6: ipaddress.ip_network("::/0")}
 

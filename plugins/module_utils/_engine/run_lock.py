@@ -11,7 +11,7 @@ import os
 import time
 import typing as t
 
-from .backend import LockHeld
+from .._errors import LockHeld
 
 #: The agent's runtime directory, which only root may open: the lock is on the directory itself, since a file system
 #: that is full or read-only gives that, too.

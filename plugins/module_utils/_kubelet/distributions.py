@@ -12,7 +12,7 @@ from .editors import DropInEditor, EnvironmentEditor, LinesEditor
 from .flags import search_yaml
 from .host import Host, Unit, unit_name
 from .kubelet import Kubelet, Place, Program, Reader, Target
-from .module_options import SERVICE_DISTRIBUTIONS
+from .names import SERVICE_DISTRIBUTIONS
 from .service_kubelet import ServiceKubelet
 
 #: The services that are looked for, and what each one's name says; nothing where the unit itself has to tell.

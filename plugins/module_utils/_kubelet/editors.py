@@ -12,9 +12,9 @@ from __future__ import annotations
 import typing as t
 
 from .._errors import ConfigError
+from .arguments import NEWLINE, Word, chars_of, split_words
 from .environment_file import Assignment, parse_environment
 from .flags import FLAG, Occurrence, argument, find_flag, search_yaml, without
-from .words import NEWLINE, Word, chars_of, split_words
 
 
 class Editor(t.Protocol):

@@ -9,7 +9,7 @@ import re
 import typing as t
 
 from .._errors import ConfigError
-from .words import NEWLINE, WHITESPACE, Char
+from .arguments import NEWLINE, WHITESPACE, Char
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 

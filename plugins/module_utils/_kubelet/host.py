@@ -13,7 +13,7 @@ import typing as t
 from .._system import systemd
 from .._system.process import Runner
 from . import owned_files
-from .words import chars_of, split_words
+from .arguments import chars_of, split_words
 
 _PROPERTIES = (
     "Id LoadState ActiveState UnitFileState MainPID ExecStart Environment EnvironmentFiles FragmentPath DropInPaths"

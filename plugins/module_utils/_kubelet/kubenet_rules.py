@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 import typing as t
 
-from .._engine import iptables_tool
-from .._engine.detect import Node
 from .._engine.iptables_syntax import NOT_LOCAL, PostroutingRule, parse_postrouting, printed_rules, tokenise
-from .._engine.iptables_tool import IptablesTool
 from .._errors import NodeError
-from .._system.ip_families import FAMILIES
+from .._system import iptables_tool
+from .._system.families import FAMILIES
+from .._system.iptables_tool import IptablesTool
+from .._system.node import Node
 
 #: What kubenet wrote, and what the kubelet wrote before there was kubenet (--configure-cbr0).
 COMMENTS = ("kubenet: SNAT for outbound traffic from cluster", "kubelet: SNAT outbound cluster traffic")

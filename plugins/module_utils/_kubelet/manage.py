@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import typing as t
 
-from .._engine.detect import Node
 from .._errors import NodeError
+from .._system.node import Node
 from .._system.process import Runner
 from . import healthz
 from .apply import Applied, Updater

@@ -11,7 +11,7 @@ import typing as t
 from .._errors import ConfigError
 from . import healthz
 from .editors import EnvironmentEditor
-from .module_options import DISTRIBUTIONS, POLICIES
+from .names import DISTRIBUTIONS, POLICIES
 from .service_kubelet import named_editor
 
 _UNIT_NAME = re.compile(r"(?!-)[A-Za-z0-9:_.@\\-]+\Z")

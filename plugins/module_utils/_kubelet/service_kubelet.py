@@ -11,11 +11,11 @@ import re
 import typing as t
 
 from .._errors import ConfigError
+from .arguments import chars_of, split_words
 from .editors import Editor, EnvironmentEditor
 from .environment_file import Assignment, is_variable_name, parse_environment
 from .host import Host, Unit
 from .kubelet import Place, Program, Reader, Target
-from .words import chars_of, split_words
 
 #: Files in which kubeadm's packages let the operator put KUBELET_EXTRA_ARGS (deb, rpm).
 KUBEADM_FILES = ("/etc/default/kubelet", "/etc/sysconfig/kubelet")

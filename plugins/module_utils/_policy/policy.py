@@ -15,8 +15,8 @@ import hashlib
 import typing as t
 
 from .._errors import ConfigError
-from .._system.ip_families import FAMILIES, IPV4, IPV6
-from . import spans
+from .._system import spans
+from .._system.families import FAMILIES, IPV4, IPV6
 from .entries import PolicyRule, Snat, as_written, parse_rules, parse_snat
 from .values import (
     LINK_LOCAL,

@@ -9,8 +9,8 @@ import heapq
 import ipaddress
 import typing as t
 
-from . import spans
-from .spans import Spans
+from .._system import spans
+from .._system.spans import Spans
 
 #: So many networks are listed in a sentence.
 SHOWN = 5

@@ -15,7 +15,7 @@ import re
 import typing as t
 
 from .._errors import ConfigError
-from .._system.ip_families import IPV4, IPV6
+from .._system.families import IPV4, IPV6
 
 Network = t.Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 

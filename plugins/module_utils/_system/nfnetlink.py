@@ -15,7 +15,7 @@ import struct
 import typing as t
 
 from .._errors import NodeError
-from .ip_families import IPV4, IPV6, NFT_FAMILY
+from .families import IPV4, IPV6, NFT_FAMILY
 from .netlink import NETFILTER, Attributes, KernelError, Message, Netlink, attributes, network_word, spans, text
 
 #: subsystem << 8 | message: NFT_MSG_GETTABLE, GETCHAIN, GETRULE, GETGEN, NFNL_MSG_COMPAT_GET

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import typing as t
 
-from .._engine.detect import Node
-from .._engine.iptables_tool import LEGACY, find_tool, legacy_tables
 from .._errors import NodeError
-from .._system.ip_families import IPV4, IPV6
+from .._system.families import IPV4, IPV6
+from .._system.iptables_tool import LEGACY, find_tool, legacy_tables
+from .._system.node import Node
 from .._system.process import Runner, which
 
 #: in the words of nft

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
-from .._policy import spans
+from .._system import spans
 from .._twin import routing
 from .._twin.twin import Twin
 from .._twin.values import DELIVERED, SENT, Answer, Rule

@@ -9,7 +9,8 @@ import ipaddress
 import typing as t
 
 from .._engine import actors
-from .._policy import range_words, spans
+from .._policy import range_words
+from .._system import spans
 from .._twin.node_state import State
 from .._twin.twin import Twin
 from .._twin.values import Answer, Question, Rule

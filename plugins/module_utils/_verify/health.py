@@ -9,11 +9,11 @@ import re
 import typing as t
 
 from .._engine.iptables_syntax import shown
-from .._engine.iptables_tool import NFT, VARIANTS
 from .._engine.nftables_backend import NAME as NFTABLES
 from .._errors import NodeError
 from .._policy.values import Network
 from .._system import reference_agents as agents
+from .._system.iptables_tool import NFT, VARIANTS
 from .._system.process import Runner
 
 ERROR, WARNING, INFO = "error", "warning", "info"

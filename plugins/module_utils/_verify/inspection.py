@@ -10,14 +10,14 @@ import time
 import typing as t
 
 from .._engine import backends
-from .._engine.detect import Node
 from .._engine.fixed_addresses import without_missing
 from .._engine.reconcile import Result, reconcile
 from .._engine.ruleset import COUNT, DROP, IGNORE, Ruleset, exempt_in_the_end, from_config
 from .._errors import ConfigError, NodeError
 from .._policy.policy import Config
 from .._policy.values import Network, parse_cidr
-from .._system.ip_families import FAMILIES, IPV4, IPV6
+from .._system.families import FAMILIES, IPV4, IPV6
+from .._system.node import Node
 from .._twin import ipvs, node_state, twin
 from .._twin.values import PROTOCOLS, NotAvailable
 from . import explanations, health, promises, senders, verification

@@ -8,8 +8,7 @@ from __future__ import annotations
 import struct
 import typing as t
 
-from .._policy import spans
-from .._system import netlink
+from .._system import netlink, spans
 from .._twin.ipsets import IpSet
 from . import conditions
 from .known import Known

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .._policy.spans import Spans
+from .._system.spans import Spans
 from .._twin.ipsets import IpSet
 
 #: rtm_type (linux/rtnetlink.h)

@@ -9,8 +9,8 @@ import ipaddress
 import re
 import typing as t
 
-from .._policy import spans
-from .._policy.spans import Spans
+from .._system import spans
+from .._system.spans import Spans
 from .._twin.legacy import LegacyTable, priority
 from .._twin.values import HOOKS, IPTABLES_LEGACY, PROTOCOLS
 from . import conditions, xt_rules

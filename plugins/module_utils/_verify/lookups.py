@@ -14,9 +14,8 @@ import socket
 import struct
 import typing as t
 
-from .._policy import spans
-from .._policy.spans import Spans
-from .._system import netlink
+from .._system import netlink, spans
+from .._system.spans import Spans
 from .._twin.links import Link
 from .._twin.routing import Routing
 from . import regions

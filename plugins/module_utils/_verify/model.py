@@ -9,8 +9,8 @@ import ipaddress
 import time
 import typing as t
 
-from .._policy import spans
-from .._policy.spans import Spans
+from .._system import spans
+from .._system.spans import Spans
 from .._twin import nf_tables
 from .._twin.node_state import State
 from .._twin.trace import RULE, Step

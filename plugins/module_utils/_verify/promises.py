@@ -10,9 +10,9 @@ import typing as t
 
 from .._engine.rule_comments import SKIPPED_COMMENTS
 from .._engine.ruleset import IGNORE, Decision, Ruleset, service_number
-from .._policy import spans
 from .._policy.values import EXEMPT, SKIP, AddressRange, Network
-from .._system.ip_families import IPV4, IPV6
+from .._system import spans
+from .._system.families import IPV4, IPV6
 from .._twin.values import Rule
 from .rules import Match, Names
 

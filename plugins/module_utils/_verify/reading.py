@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import typing as t
 
-from .._policy import spans
-from .._policy.spans import Spans
+from .._system import spans
+from .._system.spans import Spans
 from .rules import (
     ACCEPT,
     ALL_BITS,

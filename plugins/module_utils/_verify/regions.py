@@ -9,8 +9,8 @@ import bisect
 import random
 import typing as t
 
-from .._policy import spans
-from .._policy.spans import Spans
+from .._system import spans
+from .._system.spans import Spans
 
 T = t.TypeVar("T")
 

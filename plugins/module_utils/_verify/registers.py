@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import typing as t
 
-from .._policy import spans
+from .._system import spans
 from . import conditions
 from .known import Known
 from .reading import Conditions, UnknownError

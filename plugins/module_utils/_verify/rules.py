@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .._policy.spans import Spans
+from .._system.spans import Spans
 
 #: protocols whose packets are asked: ICMP, TCP, UDP, ICMPv6, SCTP
 PROTOCOLS = (1, 6, 17, 58, 132)

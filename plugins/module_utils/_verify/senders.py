@@ -8,8 +8,8 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
-from .._policy import spans
-from .._policy.spans import Spans
+from .._system import spans
+from .._system.spans import Spans
 from .._twin import routing
 from .._twin.node_state import State
 from .rules import Names, highest

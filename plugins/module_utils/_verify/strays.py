@@ -14,8 +14,8 @@ import ipaddress
 import typing as t
 
 from .._engine.ruleset import DROP
-from .._policy import spans
-from .._policy.spans import Spans
+from .._system import spans
+from .._system.spans import Spans
 from .._twin.twin import Twin
 from .._twin.values import Answer, Question, Rule
 from . import regions

@@ -16,8 +16,8 @@ import time
 import typing as t
 
 from .._engine.ruleset import DROP
-from .._policy import spans
-from .._policy.spans import Spans
+from .._system import spans
+from .._system.spans import Spans
 from .._twin.twin import Twin
 from .._twin.values import NOT_ASKED, PROTOCOLS, Answer, Question, Rule, Unseen
 from . import regions

@@ -15,8 +15,8 @@ import shlex
 import time
 import typing as t
 
-from .._policy import spans
-from .._policy.spans import Spans
+from .._system import spans
+from .._system.spans import Spans
 from . import regions, rules
 from .lookups import LEAVES, TO_NODE, Lookups, Outcome, Unknown
 from .regions import Packet, Partition, Region

@@ -12,9 +12,8 @@ import re
 import struct
 import typing as t
 
-from .._policy import spans
-from .._policy.spans import Spans
-from .._system import netlink
+from .._system import netlink, spans
+from .._system.spans import Spans
 from .._twin import nf_tables
 from .._twin.ipsets import IpSet
 from .._twin.legacy import LegacyTable

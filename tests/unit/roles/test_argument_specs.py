@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backends, detect
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backends
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError, ProgramMissingError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import parse
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import (
@@ -27,6 +27,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
     file_key,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import config_file_keys
 from support.import_collection import location
@@ -183,7 +184,7 @@ def test_the_package_is_the_one_that_the_module_names(
     monkeypatch.setattr(process, "search_path", lambda: "")
     asked = config(backend=backend, exemption=exemption)
     with pytest.raises(NodeError) as refused:
-        backends.choose(detect.Node(run), backend, exemption)
+        backends.choose(Node(run), backend, exemption)
     if isinstance(refused.value, ProgramMissingError):
         assert templated(VARS["ip_masq_agent__packages"], ip_masq_agent__config=asked) == [refused.value.package]
     else:

@@ -29,7 +29,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.entries import Snat
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import parse_address_range
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import IPV4, IPV6
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from support import engine, worlds

@@ -10,8 +10,7 @@ import struct
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import detect
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink, node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import (
     decision,
@@ -164,7 +163,7 @@ def test_services_of_ipvs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_program_of_iptables_legacy(monkeypatch: pytest.MonkeyPatch) -> None:
     programs = {"iptables": "iptables v1.6.1", "ip6tables": "ip6tables v1.8.9 (nf_tables)"}
     there = {name + suffix: said for name, said in programs.items() for suffix in ("", "-save", "-restore")}
-    for module in (detect, legacy):
+    for module in (node, legacy):
         monkeypatch.setattr(module, "which", lambda name: name if name in there else None)
 
     def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:

@@ -9,8 +9,7 @@ import struct
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import spans
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink, spans
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.ipsets import IpSet
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.legacy import LegacyTable
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import (

@@ -15,7 +15,6 @@ import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.install import FileChange, InstallResult
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.module_result import as_return
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Action, ActionKind, Plan, View
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
@@ -26,6 +25,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_fi
     read_directory,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS, RESERVED_CIDRS
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.agent_result import as_return
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent as module
 from support.module_docs import documentation
@@ -135,7 +135,7 @@ class TestConfigText:
 
 
 class TestReturn:
-    """module_result.as_return"""
+    """agent_result.as_return"""
 
     def test_nothing_done_is_no_change(self) -> None:
         returned = as_return(InstallResult((), ()), present=True)

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import chosen_paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._entry import info_task
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import config_text
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import info_task, node_paths
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent_info as module
 from support.module_docs import documentation
@@ -110,7 +109,7 @@ def test_of_a_file_that_cannot_be_read_all_keys_that_have_a_value_differ(tmp_pat
 
 
 def test_bad_input_is_refused_also_where_nothing_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chosen_paths.install, "check_paths", lambda _where: None)
+    monkeypatch.setattr(node_paths.install, "check_paths", lambda _where: None)
     options = {name: spec.get("default") for name, spec in module.ARGUMENT_SPEC.items()}
     options.update(bin_dir=str(tmp_path), config={"nonMasqueradeCIDRs": "10.0.0.1/8"})
     refused = info_task.carry_out(options, False)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import launcher
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._entry.task_options import AGENT
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.agent_options import AGENT
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils import handed_task
 
 #: A program with the line of a release, which prints what it is told.

@@ -388,7 +388,7 @@ class TestUpgrade:
         install.put_files(where, "{}\n")
         folder = Path(launcher.modules_dir(where), "ip_masq_agent")
         (folder / "_version.py").write_text("VERSION = 'edited'\n")
-        (folder / "_agent" / "cli.py").unlink()
+        (folder / "_tasks" / "cli.py").unlink()
         (folder / "_errors.py").chmod(0o666)
         (folder / "_policy").chmod(0o777)
         shutil.rmtree(folder / "_system")
@@ -396,7 +396,7 @@ class TestUpgrade:
         predicted = install.put_files(where, "{}\n", check=True)
         assert install.put_files(where, "{}\n") == predicted
         assert {
-            str(folder / name) for name in ("_version.py", "_agent/cli.py", "_errors.py", "_policy", "_system")
+            str(folder / name) for name in ("_version.py", "_tasks/cli.py", "_errors.py", "_policy", "_system")
         } <= {change.path for change in predicted.files}
         assert started(where) == VERSION
         assert install.put_files(where, "{}\n") == install.InstallResult((), ())

@@ -90,7 +90,7 @@ class TestLauncher:
 
     def test_an_error_names_the_file_and_the_line_that_it_comes_from(self, made: paths.Paths, tmp_path: Path) -> None:
         broken = copied(made, tmp_path, "entry(WHERE)", "entry(None)")
-        entry = os.path.join(launcher.modules_dir(made), "ip_masq_agent/_entry/program.py")
+        entry = os.path.join(launcher.modules_dir(made), "ip_masq_agent/_tasks/program.py")
         lines = Path(entry).read_text().splitlines()
         number = 1 + next(number for number, line in enumerate(lines) if "Paths(**where)" in line)
         assert 'File "%s", line %d, in entry' % (entry, number) in start(broken, "status").stderr

@@ -80,7 +80,7 @@ class TestPut:
         folder = launcher.modules_dir(where)
         for path in Path(folder).rglob("*.py"):
             os.utime(path, (1, 1))
-        code = "import sys; sys.path.insert(0, %r); import ip_masq_agent._agent.cli" % folder
+        code = "import sys; sys.path.insert(0, %r); import ip_masq_agent._tasks.cli" % folder
         done = subprocess.run([sys.executable, "-IBvc", code], capture_output=True, text=True, check=True)
         loaded = [line.strip("'") for line in done.stderr.splitlines() if "code object from" in line and folder in line]
         assert len(loaded) > 20 and [line for line in loaded if not line.endswith(".pyc")] == []

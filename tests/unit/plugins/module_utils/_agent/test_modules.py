@@ -27,8 +27,8 @@ class TestSources:
         here = location() / "plugins" / "module_utils"
         found = modules.sources()
         assert {
-            "_entry.program",
-            "_agent.cli",
+            "_tasks.program",
+            "_agent.sync",
             "_kubelet.manage",
             "_policy.policy",
             "_engine.reconcile",
@@ -94,18 +94,18 @@ class TestImported:
             b"from . import units  # and no more, ever\n"
             b"def late():\n"
             b"    try:\n"
-            b"        from .console import say\n"
+            b"        from .verify import verify\n"
             b"    except ImportError:\n"
             b"        from .explain import explain\n"
         )
-        assert sorted(modules.imported("_agent.cli", source)) == [
-            "_agent.console",
+        assert sorted(modules.imported("_agent.status", source)) == [
             "_agent.explain",
             "_agent.memory",
             "_agent.metrics",
             "_agent.paths",
             "_agent.sync",
             "_agent.units",
+            "_agent.verify",
             "_errors",
             "_policy.policy",
             "_policy.values",

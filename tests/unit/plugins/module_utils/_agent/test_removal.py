@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, launcher, paths, removal, units
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import Memory, write_memory
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import packages, systemd
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from support.private_node import private_paths
 from support.units import Systemctl

@@ -27,11 +27,11 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory imp
     read_memory,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.units import interval_drop_in
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from hypothesis import HealthCheck, given, settings

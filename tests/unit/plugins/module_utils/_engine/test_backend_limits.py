@@ -10,7 +10,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import IPV4
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from support import engine
 from support.nat import Nat
 

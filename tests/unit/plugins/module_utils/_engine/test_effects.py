@@ -23,7 +23,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.effects i
     lines,
     unseen,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.module_result import rules_diff, rules_return
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.open_connections import search
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
@@ -33,6 +32,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PROTOCOL_NUMBERS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Flow
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.routes import UNICAST
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.rules_result import rules_diff, rules_return
 from hypothesis import given
 from hypothesis import strategies as st
 from support import engine, worlds

@@ -14,12 +14,12 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nf
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import nftables_syntax as text
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import CommitRefused, Counters, Overtaken
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backends import choose
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_backend import Nftables, State
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_ruleset import from_ruleset
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from support.many_ranges import many_ranges
 

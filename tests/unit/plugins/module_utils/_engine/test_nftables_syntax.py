@@ -14,7 +14,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Masquerade, from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import FAMILIES
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES
 from hypothesis import given
 from hypothesis import strategies as st
 from support import engine, worlds

@@ -26,7 +26,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     from_rules,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import FAMILIES
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES
 from hypothesis import given
 from hypothesis import strategies as st
 from support import engine, worlds

@@ -12,8 +12,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import LockHeld
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.run_lock import lock
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import LockHeld
 
 FORK = multiprocessing.get_context("fork")
 

@@ -10,8 +10,7 @@ import struct
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import spans
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink, spans
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import links
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import routing as kernel
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing

@@ -9,7 +9,7 @@ import itertools
 import random
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import spans
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import regions
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.regions import Packet, Region
 from hypothesis import given

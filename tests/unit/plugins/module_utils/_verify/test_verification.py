@@ -10,7 +10,7 @@ import typing as t
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ip_families import IPV4
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import IPTABLES_NFT, SENT, Answer, Question
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Rule as Printed
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import judge, promises, verification

@@ -10,7 +10,7 @@ import random
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import spans
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import regions, rules, ways
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.lookups import Lookups

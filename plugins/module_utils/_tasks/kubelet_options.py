@@ -7,11 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-POLICIES = ("auto", "present", "absent", "report")
-
-#: Those whose kubelet systemd starts directly, and the others.
-SERVICE_DISTRIBUTIONS = ("kubeadm", "kubespray", "plain")
-DISTRIBUTIONS = SERVICE_DISTRIBUTIONS + ("k3s", "rke2", "k0s", "microk8s")
+from .._kubelet.names import DISTRIBUTIONS, POLICIES
 
 ARGUMENT_SPEC: t.Dict[str, t.Dict[str, t.Any]] = {
     "policy": {"type": "str", "choices": list(POLICIES), "default": "auto"},

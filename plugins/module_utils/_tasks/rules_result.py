@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .reconcile import Result
+from .._engine.reconcile import Result
 
 
 def rules_return(result: Result, present: bool) -> t.Dict[str, t.Any]:
@@ -37,7 +37,7 @@ def _effects(result: Result) -> t.Dict[str, t.Any]:
     if not result.compared:
         return {"effects": [], "effects_omitted": 0, "effects_summary": []}
     # Imported here: to load it takes time, and most runs change nothing.
-    from .effects import LIMIT, as_return, lines
+    from .._engine.effects import LIMIT, as_return, lines
 
     found = [effect for each in result.compared for effect in each.effects]
     return {

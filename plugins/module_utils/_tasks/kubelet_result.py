@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .manage import Report
+from .._kubelet.manage import Report
 
 
 def as_return(report: Report) -> t.Dict[str, t.Any]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Action, ActionKind, Plan, View
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.module_result import rules_diff, rules_return
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.rules_result import rules_diff, rules_return
 
 NONE = View((), None)
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import typing as t
 
+from .._agent.paths import Paths
 from .._errors import NodeError
 from .._system.process import Outcome, Runner
-from .paths import Paths
 
 #: Seconds for a verification, which has time limits of its own.
 _VERIFICATION_TIMEOUT = 3600.0

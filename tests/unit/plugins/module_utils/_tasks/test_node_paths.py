@@ -10,24 +10,25 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import chosen_paths, module_options
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import node_paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.agent_options import INFO
 
 
 def params(**given: t.Any) -> t.Dict[str, t.Any]:
     """Options with their defaults."""
-    return dict({name: spec.get("default") for name, spec in module_options.ARGUMENT_SPEC.items()}, **given)
+    return dict({name: spec.get("default") for name, spec in INFO.items()}, **given)
 
 
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of the places are in test_install."""
-    monkeypatch.setattr(chosen_paths.install, "check_paths", lambda _where: None)
+    monkeypatch.setattr(node_paths.install, "check_paths", lambda _where: None)
 
 
 def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chosen_paths, "is_python", lambda _path: True)
-    where = chosen_paths.find_paths(params())
+    monkeypatch.setattr(node_paths, "is_python", lambda _path: True)
+    where = node_paths.find_paths(params())
     assert (where.program, where.python, where.metrics_file) == (
         "/usr/local/sbin/ip-masq-agent",
         "/usr/bin/python3",
@@ -39,29 +40,29 @@ def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_python_of_the_system_that_will_do_it_is_that_of_the_module(
     system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chosen_paths, "SYSTEM_PYTHON", system)
-    assert chosen_paths.find_paths(params()).python == sys.executable
+    monkeypatch.setattr(node_paths, "SYSTEM_PYTHON", system)
+    assert node_paths.find_paths(params()).python == sys.executable
 
 
 def test_places_are_checked_unless_all_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(where: t.Any) -> None:
         raise ConfigError("config_dir: %s" % where.config_dir)
 
-    monkeypatch.setattr(chosen_paths.install, "check_paths", refuse)
+    monkeypatch.setattr(node_paths.install, "check_paths", refuse)
     with pytest.raises(ConfigError, match="config_dir: /tmp/x"):
-        chosen_paths.find_paths(params(config_dir="/tmp/x"))
-    assert chosen_paths.named_paths(params(config_dir="/tmp/x")).config_dir == "/tmp/x"
+        node_paths.find_paths(params(config_dir="/tmp/x"))
+    assert node_paths.named_paths(params(config_dir="/tmp/x")).config_dir == "/tmp/x"
 
 
 def test_metrics_need_their_directory_unless_all_goes(tmp_path: Path) -> None:
-    assert chosen_paths.find_paths(params(metrics_dir=str(tmp_path))).metrics_file.startswith(str(tmp_path))
+    assert node_paths.find_paths(params(metrics_dir=str(tmp_path))).metrics_file.startswith(str(tmp_path))
     gone = str(tmp_path / "gone")
     with pytest.raises(ConfigError, match="metrics_dir: .*/gone is not a directory on this node"):
-        chosen_paths.find_paths(params(metrics_dir=gone))
-    assert chosen_paths.named_paths(params(metrics_dir=gone)).metrics_file
+        node_paths.find_paths(params(metrics_dir=gone))
+    assert node_paths.named_paths(params(metrics_dir=gone)).metrics_file
 
 
 def test_python_is_tried() -> None:
-    assert chosen_paths.find_paths(params(python=sys.executable)).python == sys.executable
+    assert node_paths.find_paths(params(python=sys.executable)).python == sys.executable
     with pytest.raises(ConfigError, match="python: /bin/false is not Python 3.8 or later"):
-        chosen_paths.find_paths(params(python="/bin/false"))
+        node_paths.find_paths(params(python="/bin/false"))

@@ -10,9 +10,9 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backends
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.detect import Tool
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_tool import find_tool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.iptables_tool import find_tool
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Tool
 from support.machine import LEGACY, NFT, Machine
 
 IN_USE = "-j KUBE-SERVICES"

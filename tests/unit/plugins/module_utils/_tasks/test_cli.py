@@ -16,19 +16,14 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
-    cli,
-    last_verification,
-    status,
-    sync,
-    units,
-)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import last_verification, status, sync, units
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import Event, Memory, write_memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import View
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS, Config, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import systemd
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import cli
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import inspection
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.import_collection import PRELUDE, ROOT
@@ -107,7 +102,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from support.import_collection import make_importable
 make_importable()
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import console
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import console
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 console.prepare()
 try:
@@ -462,7 +457,7 @@ def test_loading_compiles_no_pattern() -> None:
         "    callers.append(sys._getframe(1).f_globals['__name__'])\n"
         "    return compile(*arguments)\n"
         "re.compile = noted\n"
-        "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import cli\n"
+        "from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import cli\n"
         "from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import yaml_text\n"
         "print(sorted({name for name in callers if name.startswith('ansible_collections.')}))\n"
     )

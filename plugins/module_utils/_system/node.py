@@ -12,8 +12,8 @@ import os
 import re
 import typing as t
 
-from .._system.nfnetlink import has_extension
-from .._system.process import Runner, which
+from .nfnetlink import has_extension
+from .process import Runner, which
 
 _VERSION = r"v([0-9]+(?:\.[0-9]+)+)(?: \((\w+)\))?"
 

@@ -9,10 +9,10 @@ import os
 import sys
 import typing as t
 
+from .._agent import install
+from .._agent.paths import Paths, choose_paths
 from .._errors import ConfigError, NodeError
 from .._system.process import run
-from . import install
-from .paths import Paths, choose_paths
 
 #: Unlike the Python of a virtual environment, it is not removed while the node is in use.
 SYSTEM_PYTHON = "/usr/bin/python3"

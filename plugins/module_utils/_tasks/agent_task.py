@@ -8,31 +8,32 @@ from __future__ import annotations
 import time
 import typing as t
 
-from .._agent import install, installed_program, last_applied, removal, repeated_repairs
-from .._agent.chosen_paths import find_paths, named_paths
+from .._agent import install, last_applied, removal, repeated_repairs
 from .._agent.effective_policy import read_policy
 from .._agent.memory import read_memory
-from .._agent.module_result import as_return
 from .._agent.sync import dry_run, sync
 from .._agent.units import SERVICE
-from .._engine.detect import Node
 from .._engine.other_actors import find_other_actors
 from .._errors import IpMasqError, NodeError, ProgramMissingError
 from .._kubelet.manage import manage_kubelets
-from .._kubelet.module_result import as_return as kubelet_return
 from .._kubelet.options import Options
 from .._policy.config_file import config_text
 from .._system import systemd
+from .._system.node import Node
 from .._system.node_warning import named
 from .._system.process import run
 from .._version import VERSION
+from . import installed_program
+from .agent_result import as_return
+from .kubelet_result import as_return as kubelet_return
+from .node_paths import find_paths, named_paths
 from .task_result import Done, Params
 
 
 def carry_out(params: Params, check: bool) -> Done:
     """Do what the options say.
 
-    :param params: a value for each of ``task_options.AGENT``.
+    :param params: a value for each of ``agent_options.AGENT``.
     :param check: only say what would be done.
     """
     node = Node(run, params["lock_timeout"])

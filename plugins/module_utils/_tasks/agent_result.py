@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 import typing as t
 
-from .._engine.module_result import rules_diff, rules_return
-from .install import InstallResult
+from .._agent.install import InstallResult
+from .rules_result import rules_diff, rules_return
 
 
 def as_return(done: InstallResult, present: bool) -> t.Dict[str, t.Any]:

@@ -12,14 +12,14 @@ import os
 import sys
 import typing as t
 
-from .._engine.detect import Node
+from .._agent.paths import Paths
+from .._agent.sync import sync
 from .._errors import ConfigError, NodeError
 from .._system import files
+from .._system.node import Node
 from .._system.process import run
 from .._version import VERSION
 from . import console
-from .paths import Paths
-from .sync import sync
 
 OK = 0
 FAILED = 1
@@ -192,7 +192,7 @@ def _sync(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
 
 
 def _dry_run(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
-    from .proposal import planned_lines
+    from .dry_run import planned_lines
 
     lines, errors = planned_lines(node, where, arguments.json)
     for line in lines:
@@ -203,7 +203,7 @@ def _dry_run(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
 
 
 def _status(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
-    from . import status
+    from .._agent import status
 
     report = status.build_report(node, where)
     for line in json.dumps(report, indent=2).split("\n") if arguments.json else status.table(report):
@@ -214,14 +214,14 @@ def _status(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
 
 
 def _explain(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
+    from .._agent.explain import explain
     from .._verify.inspection import request
-    from .explain import explain
 
     given = (arguments.source, arguments.protocol, arguments.port)
     wanted = _checked(arguments.refuse, request, [arguments.destination], *given)
     proposal = None
     if arguments.proposed is not None:
-        from .proposal import propose
+        from .._agent.proposal import propose
 
         proposal = propose(node, where, arguments.proposed, arguments.destination, *given)
     for line in explain(node, where, wanted, arguments.json, proposal):
@@ -230,8 +230,8 @@ def _explain(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
 
 
 def _verify(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
+    from .._agent.verify import verify
     from .._verify.inspection import request
-    from .verify import verify
 
     wanted = _checked(
         arguments.refuse,
@@ -252,7 +252,7 @@ def _verify(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
 
 
 def _who(arguments: argparse.Namespace, _node: Node, _where: Paths) -> int:
-    from . import who
+    from .._agent import who
 
     seen, remote = _checked(arguments.refuse, who.parse_endpoints, arguments.seen, arguments.to)
     for line in who.who(seen, remote, arguments.protocol):
@@ -274,7 +274,7 @@ def _checked(
 
 
 def _remove(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
-    from . import removal
+    from .._agent import removal
 
     done = removal.uninstall(node, where, keep_files=arguments.keep_files)
     for line in done.lines:
@@ -285,7 +285,7 @@ def _remove(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
 
 
 def _set_timer(_arguments: argparse.Namespace, node: Node, where: Paths) -> int:
-    from . import install
+    from .._agent import install
 
     done = None
     # It may be written anew meanwhile, and a unit that runs is not started again.

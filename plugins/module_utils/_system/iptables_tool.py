@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 import typing as t
 
-from .._errors import NodeError
-from .._system import xtables_lock
-from .._system.ip_families import IPV4, IPV6
-from .._system.process import Outcome, Runner, which
-from .backend import LockHeld
-from .detect import Node, Tool
+from .._errors import LockHeld, NodeError
+from . import xtables_lock
+from .families import IPV4, IPV6
+from .node import Node, Tool
+from .process import Outcome, Runner, which
 
 NFT = "iptables_nft"
 LEGACY = "iptables_legacy"

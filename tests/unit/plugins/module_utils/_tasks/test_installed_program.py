@@ -9,8 +9,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import installed_program
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import installed_program
 from support.private_node import private_paths
 
 #: what the program does, how it ends, whether traffic leaves as declared, what is said

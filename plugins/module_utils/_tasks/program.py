@@ -9,8 +9,9 @@ import json
 import sys
 import typing as t
 
-from .._agent import cli, console, modules
+from .._agent import modules
 from .._agent.paths import Paths
+from . import cli, console
 
 
 def entry(where: t.Mapping[str, str]) -> t.NoReturn:

@@ -9,7 +9,7 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.words import chars_of, split_words
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.arguments import chars_of, split_words
 
 
 @pytest.mark.parametrize(

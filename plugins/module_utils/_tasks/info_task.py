@@ -9,8 +9,7 @@ import json
 import os
 import typing as t
 
-from .._agent import install, installed_program
-from .._agent.chosen_paths import find_paths
+from .._agent import install
 from .._agent.paths import Paths
 from .._agent.units import SERVICE
 from .._errors import ConfigError, IpMasqError, NodeError
@@ -19,6 +18,8 @@ from .._policy.policy import DEFAULTS, POLICY_OPTIONS, Option
 from .._policy.values import show
 from .._system import systemd
 from .._system.process import Runner, run
+from . import installed_program
+from .node_paths import find_paths
 from .task_result import Done, Params
 
 #: Entries of a list that a difference shows.
@@ -28,7 +29,7 @@ _SHOWN = 5
 def carry_out(params: Params, check: bool) -> Done:
     """Ask the node.
 
-    :param params: a value for each of ``task_options.INFO``.
+    :param params: a value for each of ``agent_options.INFO``.
     :param check: makes no difference; nothing is changed.
     """
     try:
