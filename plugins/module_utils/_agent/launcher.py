@@ -22,13 +22,31 @@ _LAUNCHER = """\
 #!{python} -IB
 # {mark}: the agent, version {version}.
 import sys
+from importlib.machinery import FileFinder, SourceFileLoader
 
 RELEASE = {digest!r}
 WHERE = {where!r}
+FOLDER = {lib_dir!r} + "/" + RELEASE
+
+
+class Loader(SourceFileLoader):
+    def get_code(self, name):
+        try:
+            return super().get_code(name)
+        except Exception:  # the compiled code is damaged
+            return self.source_to_code(self.get_data(self.path), self.path)
+
+
+def find_modules(path):
+    if path.startswith(FOLDER):
+        return FileFinder(path, (Loader, [".py"]))
+    raise ImportError(path)
+
 
 if "pypyjit" in sys.builtin_module_names:
     __import__("pypyjit").set_param("off")
-sys.path.insert(0, {lib_dir!r} + "/" + RELEASE)
+sys.path_hooks.insert(0, find_modules)
+sys.path.insert(0, FOLDER)
 from {package}.{entry} import entry
 
 entry(WHERE)

@@ -53,7 +53,7 @@ class TestLauncher:
     def test_it_is_a_few_lines(self) -> None:
         text = launcher.launcher(PLAIN).decode()
         assert text.startswith("#!%s -IB\n# %s: the agent, version %s.\n" % (sys.executable, paths.MARK, VERSION))
-        assert len(text.splitlines()) < 17 and launcher.modules_dir(PLAIN) == "/usr/local/lib/ip-masq-agent/%s" % (
+        assert len(text.splitlines()) < 36 and launcher.modules_dir(PLAIN) == "/usr/local/lib/ip-masq-agent/%s" % (
             modules.digest()
         )
 
@@ -74,6 +74,21 @@ class TestLauncher:
         before = sorted(Path(made.lib_dir).rglob("*"))
         assert start(made.program, "--version").returncode == 0
         assert sorted(Path(made.lib_dir).rglob("*")) == before
+
+    @pytest.mark.parametrize("damage", [b"", b"\xe3" + b"\0" * 500, b"\xff" * 100, b"N"], ids=repr)
+    def test_damaged_compiled_code_stops_no_run(self, tmp_path: Path, damage: bytes) -> None:
+        """Python takes what has a valid head, which is all that a power failure may have left."""
+        where = private_paths(tmp_path)
+        assert module_directory.put(run, where) is None
+        os.makedirs(where.bin_dir)
+        Path(where.program).write_bytes(launcher.launcher(where))
+        os.chmod(where.program, 0o755)
+        compiled = list(Path(where.lib_dir).rglob("*.pyc"))
+        for path in compiled:
+            path.write_bytes(path.read_bytes()[:16] + damage)
+        done = start(where.program, "--version")
+        assert (done.returncode, done.stdout) == (0, "ip-masq-agent %s\n" % VERSION), done.stderr
+        assert compiled
 
     def test_it_makes_the_same_program(self, made: paths.Paths, tmp_path: Path) -> None:
         """The installed program compares itself with what it would install."""
