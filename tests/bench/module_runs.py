@@ -1,7 +1,10 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One call of the module inside a running Python: the first one, and those that find nothing to do."""
+"""One call of the module inside a running Python: the first one, and those that find nothing to do.
+
+Python has imported Ansible's own parts: a play adds the transfer and the start of Python, as for every module.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,15 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the timer costs: a resync with nothing to do, and what others do in its place."""
+"""What the timer costs: a resync with nothing to do, and what others do in its place.
+
+The agent's program is replaced by one that fails, so that a successful resync has provably not used it. CPU is user and
+system time of all processes (``wait4(2)``), without systemd's start of a unit; one measurement is the mean of up to ten
+runs. Beside it: the chain or table read alone, output discarded; the three processes by which the reference daemon
+resyncs, without the daemon; the daemon itself with ``resyncInterval`` 20 ms, stopped while others are measured; and the
+hourly full check. Processes are counted by the process ids of a namespace of its own; peak memory is of the biggest;
+kernel writes are counted by the generation number of nf_tables or, with iptables-legacy, by lost counters.
+"""
 
 from __future__ import annotations
 

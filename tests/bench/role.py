@@ -1,7 +1,10 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a playbook costs that uses the role, and one that loops over ansible.builtin.iptables, on a systemd node."""
+"""What a playbook costs that uses the role, and one that loops over ansible.builtin.iptables, on a systemd node.
+
+Debian 12, connection over podman, no facts gathered. Seconds are those of the play.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,11 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a node forwards of one TCP connection a second, with the option leaks at ignore and at drop."""
+"""What a node forwards of one TCP connection a second, with the option leaks at ignore and at drop.
+
+Two nodes take turns of 50 ms, until everything is acknowledged; acknowledgements pass the node as well. Sender and
+receiver run at real-time priority.
+"""
 
 from __future__ import annotations
 
