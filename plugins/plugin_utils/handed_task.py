@@ -111,8 +111,8 @@ def command(params: t.Mapping[str, t.Any]) -> str:
 
     :raises ConfigError: its path is invalid.
     """
-    where = choose_paths(bin_dir=params["bin_dir"])
-    places = [where, PACKAGED] if where.bin_dir == Paths().bin_dir else [where]
+    paths = choose_paths(bin_dir=params["bin_dir"])
+    places = [paths, PACKAGED] if paths.bin_dir == Paths().bin_dir else [paths]
     # -f: to read a FIFO would wait for a writer.
     return "for program in %s; do test -f $program && grep -Fqxe %s -- $program && exec $program task; done; exit 1" % (
         " ".join(shlex.quote(place.program) for place in places),

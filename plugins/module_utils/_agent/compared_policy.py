@@ -21,16 +21,16 @@ from .paths import Paths
 _PLACES = {"masq_chain", "backend"}
 
 
-def choose_policy(given: t.Mapping[str, t.Any], config_file: t.Optional[str], where: Paths) -> ComparedPolicy:
+def choose_policy(given: t.Mapping[str, t.Any], config_file: t.Optional[str], paths: Paths) -> ComparedPolicy:
     """Return the first of these policies that there is.
 
     :param given: policy options by name; those that are absent were not given.
     :param config_file: has the policy, in place of the options that it decides.
-    :param where: the agent on the node.
+    :param paths: the agent on the node.
     :raises ConfigError: bad input.
     """
-    remembered = read_memory(where)
-    known = _of_agent(where, remembered)
+    remembered = read_memory(paths)
+    known = _of_agent(paths, remembered)
     if config_file:
         document = load(config_file)
         try:
@@ -50,9 +50,9 @@ def choose_policy(given: t.Mapping[str, t.Any], config_file: t.Optional[str], wh
     return policy._replace(used_before=remembered.backend, failure=failure)
 
 
-def _of_agent(where: Paths, remembered: Memory) -> t.Union[ComparedPolicy, str, None]:
+def _of_agent(paths: Paths, remembered: Memory) -> t.Union[ComparedPolicy, str, None]:
     """Return the policy of the agent, or why it cannot be read; None if there is no agent."""
-    effective = effective_policy.find_policy(where, remembered)
+    effective = effective_policy.find_policy(paths, remembered)
     if effective.config is not None and (effective.sources or remembered.values is not None):
         notes = effective.notes + tuple(repeated_repairs.notes(remembered.repairs, time.time()))
         return ComparedPolicy(FROM_AGENT, effective.config, effective.problem, notes)

@@ -37,13 +37,13 @@ class EffectivePolicy(t.NamedTuple):
     files: t.Optional[t.Tuple[Source, ...]] = None
 
 
-def find_policy(where: Paths, remembered: Memory) -> EffectivePolicy:
+def find_policy(paths: Paths, remembered: Memory) -> EffectivePolicy:
     """Return the policy of the files in config_dir, or the last valid one if they are invalid.
 
     The last valid one also if a file was emptied just now: an editor may be about to write it.
     """
     try:
-        policy, empty = _read(where)
+        policy, empty = _read(paths)
         _require_addresses(policy, remembered)
     except ConfigError as exc:
         return _last_valid(remembered)._replace(problem=str(exc))
@@ -54,24 +54,24 @@ def find_policy(where: Paths, remembered: Memory) -> EffectivePolicy:
     return policy
 
 
-def require_policy(where: Paths, remembered: Memory) -> t.Tuple[EffectivePolicy, Config]:
+def require_policy(paths: Paths, remembered: Memory) -> t.Tuple[EffectivePolicy, Config]:
     """Find the policy as ``find_policy``, and demand one.
 
     :raises ConfigError: the files are invalid, and there was no valid policy before.
     """
-    policy = find_policy(where, remembered)
+    policy = find_policy(paths, remembered)
     if policy.config is None:
         raise ConfigError("%s; no previous valid configuration to fall back to" % policy.problem)
     return policy, policy.config
 
 
-def read_policy(where: Paths, remembered: Memory, main: t.Optional[str] = None) -> t.Tuple[EffectivePolicy, Config]:
+def read_policy(paths: Paths, remembered: Memory, main: t.Optional[str] = None) -> t.Tuple[EffectivePolicy, Config]:
     """Read the policy of the files in config_dir.
 
     :param main: text that is going to be the config file, and is used in its place.
     :raises ConfigError: they are invalid.
     """
-    policy = _read(where, main)[0]
+    policy = _read(paths, main)[0]
     _require_addresses(policy, remembered)
     return policy, t.cast(Config, policy.config)
 
@@ -96,10 +96,10 @@ def _build(values: t.Dict[str, t.Any]) -> Config:
     return build(values, label=file_key)
 
 
-def are_unchanged(sources: t.Sequence[Source], where: Paths) -> bool:
+def are_unchanged(sources: t.Sequence[Source], paths: Paths) -> bool:
     """Return whether the files in config_dir still have these names and contents, whenever they were written."""
     try:
-        return [source[:2] for source in read_directory(where.config_dir)] == [source[:2] for source in sources]
+        return [source[:2] for source in read_directory(paths.config_dir)] == [source[:2] for source in sources]
     except ConfigError:
         return False
 
@@ -114,12 +114,12 @@ def _last_valid(remembered: Memory) -> EffectivePolicy:
     return EffectivePolicy(config, remembered.values or {}, remembered.sources, (), None)
 
 
-def _read(where: Paths, main: t.Optional[str] = None) -> t.Tuple[EffectivePolicy, t.Tuple[str, ...]]:
+def _read(paths: Paths, main: t.Optional[str] = None) -> t.Tuple[EffectivePolicy, t.Tuple[str, ...]]:
     """Read the policy, and the paths of files without content."""
     try:
-        sources = read_directory(where.config_dir, main)
+        sources = read_directory(paths.config_dir, main)
         document = merge(sources)
-        paths = tuple(source.path for source in sources)
+        read = tuple(source.path for source in sources)
         try:
             config = _build(document.values)
         except ConfigError as exc:
@@ -129,6 +129,6 @@ def _read(where: Paths, main: t.Optional[str] = None) -> t.Tuple[EffectivePolicy
     except Exception as exc:
         # Whatever a file does to a parser, the last valid policy stays in effect.
         raise ConfigError(
-            "%s: cannot be read (%s: %s); please report this" % (where.config_dir, type(exc).__name__, show(str(exc)))
+            "%s: cannot be read (%s: %s); please report this" % (paths.config_dir, type(exc).__name__, show(str(exc)))
         ) from exc
-    return EffectivePolicy(config, document.values, paths, document.notes, None, sources), document.empty
+    return EffectivePolicy(config, document.values, read, document.notes, None, sources), document.empty

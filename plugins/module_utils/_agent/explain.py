@@ -36,7 +36,7 @@ def whose(seen: str) -> str:
 
 
 def explain(
-    node: Node, where: Paths, wanted: inspection.Request, as_json: bool, proposal: t.Optional[Proposal] = None
+    node: Node, paths: Paths, wanted: inspection.Request, as_json: bool, proposal: t.Optional[Proposal] = None
 ) -> t.List[str]:
     """Return the answer about one destination, one line each.
 
@@ -44,7 +44,7 @@ def explain(
     :param proposal: what to say of a proposed configuration.
     :raises ConfigError: there is no valid configuration. NodeError: the node cannot be read.
     """
-    found = inspection.inspect(node, choose_policy({}, None, where), wanted)
+    found = inspection.inspect(node, choose_policy({}, None, paths), wanted)
     (one,) = found["explanations"]
     if as_json:
         data = dict(one, health=found["health"], limits=found["limits"])

@@ -101,13 +101,13 @@ class InstallResult(t.NamedTuple):
         return written + self.services + (tuple(describe(self.result)) if self.result else ())
 
 
-def find_installed(where: Paths) -> t.List[Paths]:
+def find_installed(paths: Paths) -> t.List[Paths]:
     """Return the paths of the installed agents: those that units start, and the one in ``bin_dir``."""
-    started = [bin_dir for unit_dir in where.unit_dirs() for bin_dir in _started(unit_dir)]
+    started = [bin_dir for unit_dir in paths.unit_dirs() for bin_dir in _started(unit_dir)]
     found = []
-    for bin_dir in dict.fromkeys([*started, where.bin_dir]):
+    for bin_dir in dict.fromkeys([*started, paths.bin_dir]):
         with contextlib.suppress(ValueError):
-            found.append(launcher.places(files.read(where._replace(bin_dir=bin_dir).program) or b""))
+            found.append(launcher.places(files.read(paths._replace(bin_dir=bin_dir).program) or b""))
     return list(dict.fromkeys(found))
 
 
@@ -117,47 +117,47 @@ def _started(unit_dir: str) -> t.List[str]:
     return _EXEC_START.findall(text.decode("utf-8", "replace"))
 
 
-def adopt_package(where: Paths) -> Paths:
+def adopt_package(paths: Paths) -> Paths:
     """Return the paths of the packaged agent, if there is one and ``bin_dir`` does not choose another place."""
-    packaged = where._replace(units=PACKAGED.units)
-    bin_dirs = _started(where.packaged_unit_dir) if is_ours(os.path.join(where.packaged_unit_dir, SERVICE)) else []
-    if bin_dirs and where.bin_dir in (Paths().bin_dir, bin_dirs[0]):
+    packaged = paths._replace(units=PACKAGED.units)
+    bin_dirs = _started(paths.packaged_unit_dir) if is_ours(os.path.join(paths.packaged_unit_dir, SERVICE)) else []
+    if bin_dirs and paths.bin_dir in (Paths().bin_dir, bin_dirs[0]):
         return packaged._replace(bin_dir=bin_dirs[0])
-    return where
+    return paths
 
 
-def check_paths(where: Paths) -> None:
+def check_paths(paths: Paths) -> None:
     """Refuse paths that the agent's service cannot use, and a config_dir that other programs use.
 
     :raises ConfigError: nothing was touched.
     """
-    unusable = {where.fixed(path): _BECAUSE_HIDDEN for path in _HIDDEN}
-    unusable.update({where.state_dir: _BECAUSE_REMOVED, where.run_dir: _BECAUSE_REMOVED})
-    for name, path in where.chosen().items():
+    unusable = {paths.fixed(path): _BECAUSE_HIDDEN for path in _HIDDEN}
+    unusable.update({paths.state_dir: _BECAUSE_REMOVED, paths.run_dir: _BECAUSE_REMOVED})
+    for name, path in paths.chosen().items():
         real = os.path.realpath(path or "/")
         for folder, reason in unusable.items():
             if any(_is_within(one, other) for one in (path, real) for other in (folder, os.path.realpath(folder))):
                 link = "" if _is_within(path, folder) else ", a symbolic link to %s," % real
                 raise ConfigError("%s: %s%s is within %s, %s" % (name, path, link, folder, reason))
-    lib_dir = os.path.realpath(where.lib_dir)
+    lib_dir = os.path.realpath(paths.lib_dir)
     for folder, reason in unusable.items():
-        if any(_is_within(one, os.path.realpath(folder)) for one in (where.lib_dir, lib_dir)):
+        if any(_is_within(one, os.path.realpath(folder)) for one in (paths.lib_dir, lib_dir)):
             raise ConfigError("bin_dir: the agent's modules would be in %s, within %s, %s" % (lib_dir, folder, reason))
-    _check_dedicated(where)
+    _check_dedicated(paths)
 
 
-def _check_dedicated(where: Paths) -> None:
+def _check_dedicated(paths: Paths) -> None:
     # What counts is the directory itself: anything can have a link of our name.
-    folder = os.path.realpath(where.config_dir)
-    if os.path.basename(folder) == NAME or where.config_dir in [there.config_dir for there in find_installed(where)]:
+    folder = os.path.realpath(paths.config_dir)
+    if os.path.basename(folder) == NAME or paths.config_dir in [there.config_dir for there in find_installed(paths)]:
         return
     others = sorted(set(os.listdir(folder)) - {"config", "config.d"}) if os.path.isdir(folder) else []
     if others or os.path.dirname(folder) == "/":
-        link = "" if folder == where.config_dir else ", a symbolic link to %s," % folder
+        link = "" if folder == paths.config_dir else ", a symbolic link to %s," % folder
         contains = " (it contains %s)" % ", ".join(map(ascii, others[:3])) if others else ""
         raise ConfigError(
             "config_dir: %s%s is not dedicated to the agent%s; use a directory that does not exist yet, or one named %s"
-            % (where.config_dir, link, contains, NAME)
+            % (paths.config_dir, link, contains, NAME)
         )
 
 
@@ -191,17 +191,17 @@ class _FilePlan(t.NamedTuple):
     result: InstallResult
 
 
-def update_files(run: Runner, where: Paths, config_text: t.Optional[str], check: bool = False) -> InstallResult:
+def update_files(run: Runner, paths: Paths, config_text: t.Optional[str], check: bool = False) -> InstallResult:
     """Do ``put_files``, if the file systems allow it; a note names the package whose files are replaced.
 
     :raises NodeError: a file system is read-only, and nothing was touched; or as ``put_files``.
     """
-    plan = _plan_files(where, config_text)
+    plan = _plan_files(paths, config_text)
     put = plan.result
-    _refuse_read_only(where, put.files)
+    _refuse_read_only(paths, put.files)
     if not check:
-        put = put._replace(notes=put.notes + _carry_out(where, plan, run))
-    replaced = [change.path for change in put.files if change.before is not None and change.path != where.config]
+        put = put._replace(notes=put.notes + _carry_out(paths, plan, run))
+    replaced = [change.path for change in put.files if change.before is not None and change.path != paths.config]
     # The files of a directory have one owner.
     owners = (packages.find_owner(run, path) for path in {os.path.dirname(path): path for path in replaced}.values())
     package = next(filter(None, owners), None)
@@ -214,11 +214,11 @@ def update_files(run: Runner, where: Paths, config_text: t.Optional[str], check:
     return put._replace(notes=(*put.notes, note))
 
 
-def _refuse_read_only(where: Paths, changes: t.Iterable[FileChange]) -> None:
+def _refuse_read_only(paths: Paths, changes: t.Iterable[FileChange]) -> None:
     """Refuse a read-only file system before the first file is written. An image may have all files already."""
     for path in [change.path for change in changes if files.is_read_only(change.path)]:
         remedy = "make it writable"
-        if os.path.dirname(path) in (where.bin_dir, where.packaged_unit_dir) or _is_within(path, where.lib_dir):
+        if os.path.dirname(path) in (paths.bin_dir, paths.packaged_unit_dir) or _is_within(path, paths.lib_dir):
             remedy = "set bin_dir to a directory that can be written"
         raise NodeError(
             "cannot write %s: its file system is read-only; files and rules left unchanged. Use an image with version "
@@ -226,47 +226,47 @@ def _refuse_read_only(where: Paths, changes: t.Iterable[FileChange]) -> None:
         )
 
 
-def put_files(where: Paths, config_text: t.Optional[str], check: bool = False) -> InstallResult:
+def put_files(paths: Paths, config_text: t.Optional[str], check: bool = False) -> InstallResult:
     """Write the program, the configuration and the units. The program is not compiled.
 
     :param config_text: text of the config file; None keeps the one on the node.
     :raises NodeError: a file cannot be written; the message names it.
     """
-    plan = _plan_files(where, config_text)
+    plan = _plan_files(paths, config_text)
     if not check:
-        _carry_out(where, plan)
+        _carry_out(paths, plan)
     return plan.result
 
 
-def _plan_files(where: Paths, config_text: t.Optional[str]) -> _FilePlan:
-    before = find_installed(where)
-    installed = files.read(where.program) or b""
-    wanted = node_files(where, config_text)
-    modules_dir, new_modules = launcher.modules_dir(where), not module_directory.is_there(where)
+def _plan_files(paths: Paths, config_text: t.Optional[str]) -> _FilePlan:
+    before = find_installed(paths)
+    installed = files.read(paths.program) or b""
+    wanted = node_files(paths, config_text)
+    modules_dir, new_modules = launcher.modules_dir(paths), not module_directory.is_there(paths)
     if new_modules:
         wanted = {path: about for path, about in wanted.items() if not _is_within(path, modules_dir)}
     changes = [change for path, (content, mode) in wanted.items() for change in _change(path, content, mode)]
-    wrong = module_directory.wrong_folders(where)
+    wrong = module_directory.wrong_folders(paths)
     changes += [FileChange(path, text, _FOLDER) for path, text in wrong.items()]
     if new_modules:
         changes.append(FileChange(modules_dir, None, "directory of modules, version %s\n" % VERSION))
-    made = tuple(path for path in directories(where) if not os.path.isdir(path))
+    made = tuple(path for path in directories(paths) if not os.path.isdir(path))
     # node_exporter would still collect old metrics, and an old program would restore an old policy.
     old = existing(path for old in before for path in (old.metrics_file, old.resync, old.program))
-    old = [path for path in old if path not in (where.metrics_file, where.resync, where.program)]
+    old = [path for path in old if path not in (paths.metrics_file, paths.resync, paths.program)]
     # Of two units of one name systemd reads one. A link is not ours, it may mask a unit.
-    folders = [folder for folder in where.unit_dirs() if folder != where.unit_dir]
-    others = [os.path.join(folder, name) for folder in folders for name in unit_files(where)]
+    folders = [folder for folder in paths.unit_dirs() if folder != paths.unit_dir]
+    others = [os.path.join(folder, name) for folder in folders for name in unit_files(paths)]
     old += [path for path in existing(others) if is_ours(path) and not os.path.islink(path)]
-    retired = [path for path in existing(retired_files(where)) if is_ours(path)] + newer_files(where)
-    old += module_directory.superseded(where, installed)
-    for lib_dir in dict.fromkeys(place.lib_dir for place in before if place.lib_dir != where.lib_dir):
+    retired = [path for path in existing(retired_files(paths)) if is_ours(path)] + newer_files(paths)
+    old += module_directory.superseded(paths, installed)
+    for lib_dir in dict.fromkeys(place.lib_dir for place in before if place.lib_dir != paths.lib_dir):
         old += module_directory.found(lib_dir)
     obsolete, kept = removable(old + [path for path in retired if path not in old])
     notes = [
         "config_dir was %s; its files are kept and no longer read" % old.config_dir
         for old in before
-        if old.config_dir != where.config_dir
+        if old.config_dir != paths.config_dir
     ]
     result = InstallResult(
         (*changes, *map(file_removal, obsolete)),
@@ -277,7 +277,7 @@ def _plan_files(where: Paths, config_text: t.Optional[str]) -> _FilePlan:
     return _FilePlan(changed, made, new_modules, tuple(wrong), tuple(obsolete), result)
 
 
-def _carry_out(where: Paths, plan: _FilePlan, run: t.Optional[Runner] = None) -> t.Tuple[str, ...]:
+def _carry_out(paths: Paths, plan: _FilePlan, run: t.Optional[Runner] = None) -> t.Tuple[str, ...]:
     """Write the files. The launcher is written after the modules, and what it named before is removed after that.
 
     :param run: starts the agent's interpreter, which compiles the modules; None leaves them as they are.
@@ -287,17 +287,17 @@ def _carry_out(where: Paths, plan: _FilePlan, run: t.Optional[Runner] = None) ->
         files.make_directory(path, 0o755)
     for path in plan.wrong_folders:
         module_directory.make_folder(path)
-    note = module_directory.put(run, where) if plan.new_modules else None
+    note = module_directory.put(run, paths) if plan.new_modules else None
     for path, (content, mode) in plan.wanted.items():
         files.make_directory(os.path.dirname(path), 0o755)
         files.write(path, content, mode)
-    if run and not plan.new_modules and (where.program in plan.wanted or not module_directory.is_compiled(where)):
-        note = module_directory.compile_again(run, where)
+    if run and not plan.new_modules and (paths.program in plan.wanted or not module_directory.is_compiled(paths)):
+        note = module_directory.compile_again(run, paths)
     for path in plan.obsolete:
         remove_path(path)
     if plan.result.files:
-        snapshot.discard(where)
-        files.remove(where.rc1_cache)
+        snapshot.discard(paths)
+        files.remove(paths.rc1_cache)
     return (note,) if note else ()
 
 
@@ -327,44 +327,44 @@ def is_ours(path: str) -> bool:
         return False
 
 
-def newer_files(where: Paths) -> t.List[str]:
+def newer_files(paths: Paths) -> t.List[str]:
     """Return the files that only another release installs, with the links that enable its units.
 
     Each release writes down what it installs, so that an older one can remove it.
     """
     # By their names: the programs may have been in another bin_dir.
-    known = {os.path.basename(path) for path in (*installed_paths(where), *retired_files(where))}
+    known = {os.path.basename(path) for path in (*installed_paths(paths), *retired_files(paths))}
     with contextlib.suppress(NodeError, ValueError, TypeError):
-        written = json.loads((files.read(where.files_list) or b"[]").decode("utf-8"))
+        written = json.loads((files.read(paths.files_list) or b"[]").decode("utf-8"))
         found = [path for path in existing(map(str, written)) if os.path.basename(path) not in known and is_ours(path)]
-        units = [os.path.basename(path) for path in found if os.path.dirname(path) == where.unit_dir]
-        links = glob.glob(os.path.join(glob.escape(where.unit_dir), "*.wants", NAME + "*"))
+        units = [os.path.basename(path) for path in found if os.path.dirname(path) == paths.unit_dir]
+        links = glob.glob(os.path.join(glob.escape(paths.unit_dir), "*.wants", NAME + "*"))
         return found + sorted(path for path in links if _template(os.path.basename(path)) in units)
     return []
 
 
-def _list_files(where: Paths) -> None:
+def _list_files(paths: Paths) -> None:
     """Write down what is installed. A failure only matters to an older release."""
-    content = json.dumps(installed_paths(where)).encode("utf-8")
+    content = json.dumps(installed_paths(paths)).encode("utf-8")
     with contextlib.suppress(NodeError):
-        if files.read(where.files_list) != content:
-            files.make_directory(where.state_dir, 0o700)
-            files.write(where.files_list, content)
+        if files.read(paths.files_list) != content:
+            files.make_directory(paths.state_dir, 0o700)
+            files.write(paths.files_list, content)
 
 
-def installed_paths(where: Paths) -> t.List[str]:
+def installed_paths(paths: Paths) -> t.List[str]:
     """Return the programs and units that this release installs."""
-    return [where.program, where.resync, *(os.path.join(where.unit_dir, name) for name in sorted(unit_files(where)))]
+    return [paths.program, paths.resync, *(os.path.join(paths.unit_dir, name) for name in sorted(unit_files(paths)))]
 
 
-def newer_units(where: Paths) -> t.List[str]:
+def newer_units(paths: Paths) -> t.List[str]:
     """Return the units of ``newer_files``; of templates the enabled instances."""
-    return _units_of(where, newer_files(where))
+    return _units_of(paths, newer_files(paths))
 
 
-def _units_of(where: Paths, paths: t.Iterable[str]) -> t.List[str]:
+def _units_of(paths: Paths, installed: t.Iterable[str]) -> t.List[str]:
     """Return the units among some files and links that can be stopped."""
-    units = [os.path.basename(path) for path in paths if _is_within(path, where.unit_dir)]
+    units = [os.path.basename(path) for path in installed if _is_within(path, paths.unit_dir)]
     return [unit for unit in dict.fromkeys(units) if "@." not in unit]
 
 
@@ -374,29 +374,29 @@ def _template(unit: str) -> str:
     return "%s@%s" % (name, instance[instance.rindex(".") :]) if "." in instance else unit
 
 
-def directories(where: Paths) -> t.Tuple[str, ...]:
+def directories(paths: Paths) -> t.Tuple[str, ...]:
     """Return the directories of the configuration, mode 0755, in the order in which they are made."""
-    return where.config_dir, where.drop_ins
+    return paths.config_dir, paths.drop_ins
 
 
-def node_directories(where: Paths) -> t.Tuple[str, ...]:
+def node_directories(paths: Paths) -> t.Tuple[str, ...]:
     """Return all directories that are the agent's alone, mode 0755, in the order in which they are made."""
-    return (*directories(where), *module_directory.folders(where))
+    return (*directories(paths), *module_directory.folders(paths))
 
 
-def node_files(where: Paths, config_text: t.Optional[str] = None) -> t.Dict[str, t.Tuple[bytes, int]]:
+def node_files(paths: Paths, config_text: t.Optional[str] = None) -> t.Dict[str, t.Tuple[bytes, int]]:
     """Return what the agent consists of: content and mode by path. Packages (tools/dist) are made of the same files.
 
     :param config_text: text of the config file; None leaves it out.
     """
     wanted = {}
     if config_text is not None:
-        wanted[where.config] = (config_text.encode("utf-8"), 0o644)
-    wanted[where.program] = (launcher.launcher(where), 0o755)
-    wanted[where.resync] = (resync_script(where).encode("utf-8"), 0o755)
-    for name, text in unit_files(where).items():
-        wanted[os.path.join(where.unit_dir, name)] = (text.encode("utf-8"), 0o644)
-    for path, content in module_directory.node_files(where).items():
+        wanted[paths.config] = (config_text.encode("utf-8"), 0o644)
+    wanted[paths.program] = (launcher.launcher(paths), 0o755)
+    wanted[paths.resync] = (resync_script(paths).encode("utf-8"), 0o755)
+    for name, text in unit_files(paths).items():
+        wanted[os.path.join(paths.unit_dir, name)] = (text.encode("utf-8"), 0o644)
+    for path, content in module_directory.node_files(paths).items():
         wanted[path] = (content, 0o644)
     return wanted
 
@@ -445,7 +445,7 @@ def _diff_text(content: t.Optional[bytes]) -> t.Optional[str]:
 
 
 def update_units(
-    run: Runner, where: Paths, put: InstallResult, enabled: bool = True, check: bool = False
+    run: Runner, paths: Paths, put: InstallResult, enabled: bool = True, check: bool = False
 ) -> InstallResult:
     """Enable the units, load their files and start them, or disable and stop them.
 
@@ -453,12 +453,12 @@ def update_units(
     :returns: the same, and what was done with units.
     :raises NodeError: systemd refused a step; but the rules do not need the watch for edits, so that is a note.
     """
-    written = [change.path for change in put.files if os.path.dirname(change.path) in where.unit_dirs()]
+    written = [change.path for change in put.files if os.path.dirname(change.path) in paths.unit_dirs()]
     changed = set(map(os.path.basename, written))
     firewalls = [unit + ".service" for unit in FIREWALL_UNITS]
     removed = [change.path for change in put.files if change.after is None]
     retired = [unit for unit in RETIRED_UNITS if unit in changed]
-    retired += [unit for unit in _units_of(where, removed) if unit not in RETIRED_UNITS]
+    retired += [unit for unit in _units_of(paths, removed) if unit not in RETIRED_UNITS]
     properties = ("UnitFileState", "ActiveState", "NeedDaemonReload")
     units = systemd.show_units(run, properties, [*ENABLED_UNITS, *firewalls, *retired])
     # A run that was interrupted may have changed files that systemd has not read since.
@@ -471,7 +471,7 @@ def update_units(
     if (changed or differ) and not check:
         # Of a unit whose file changed, systemd answers what it read before: then none is left out.
         # The links of units that have moved lead to where they were.
-        moved = [path for path in written if not os.path.exists(path) and os.path.basename(path) in unit_files(where)]
+        moved = [path for path in written if not os.path.exists(path) and os.path.basename(path) in unit_files(paths)]
         run_steps(run, [("re" + verb if enabled and moved else verb, ENABLED_UNITS if changed else differ)])
         systemd.daemon_reload(run)
     to_stop = [unit for unit in retired if unit in active]
@@ -489,7 +489,7 @@ def update_units(
         starts, notes = _start_units(run, starts)
         # On an adopted node a package or an image has installed everything, and removes it.
         if put.files:
-            _list_files(where)
+            _list_files(paths)
     reloaded: t.List[Step] = [] if put.files else [("daemon-reload", unread)]
     lines = step_lines([(verb, differ), *reloaded, ("stop", to_stop), *starts])
     return put._replace(services=(*put.services, *lines), notes=(*put.notes, *notes))
@@ -554,13 +554,13 @@ def parse_nanoseconds(raw: bytes) -> int:
     return int(text)
 
 
-def set_timer(run: Runner, where: Paths, interval: int, check: bool = False) -> bool:
+def set_timer(run: Runner, paths: Paths, interval: int, check: bool = False) -> bool:
     """Set the interval of the timer (nanoseconds).
 
     :returns: whether that changed anything.
     :raises NodeError: systemd refused.
     """
-    path, wanted = interval_drop_in(where), interval_text(interval)
+    path, wanted = interval_drop_in(paths), interval_text(interval)
     differs = files.read(path) != wanted
     if not check:
         if wanted is None:
@@ -569,25 +569,25 @@ def set_timer(run: Runner, where: Paths, interval: int, check: bool = False) -> 
             files.make_directory(os.path.dirname(path), 0o755)
             files.write(path, wanted, 0o644)
         with contextlib.suppress(NodeError):
-            files.remove(where.interval_file)
+            files.remove(paths.interval_file)
         if differs:
             systemd.daemon_reload(run)
             systemd.systemctl(run, "try-restart", TIMER)
     return differs
 
 
-def try_service(run: Runner, where: Paths) -> None:
+def try_service(run: Runner, paths: Paths) -> None:
     """Run the agent's service once, in its sandbox, and check that it worked.
 
     :raises NodeError: it did not; with the lines of the journal.
     """
     # Without the snapshot the agent runs, and not only the resync script.
-    snapshot.discard(where)
-    before, started = _stamp(where.metrics_file), time.time()
+    snapshot.discard(paths)
+    before, started = _stamp(paths.metrics_file), time.time()
     systemd.run_service(run, SERVICE, timeout=_SERVICE_TIMEOUT)
     problem = systemd.last_failure(run, SERVICE)
-    if not problem and where.metrics_file and _stamp(where.metrics_file) == before:
-        problem = "it did not write %s" % where.metrics_file
+    if not problem and paths.metrics_file and _stamp(paths.metrics_file) == before:
+        problem = "it did not write %s" % paths.metrics_file
     if problem:
         lines = systemd.journal(run, SERVICE, started)
         raise NodeError(

@@ -26,7 +26,7 @@ class Applied(t.NamedTuple):
     checksum: int
 
 
-def record(where: Paths, by: str, text: str) -> t.Tuple[str, ...]:
+def record(paths: Paths, by: str, text: str) -> t.Tuple[str, ...]:
     """Keep what applied a config file, unless that is known already.
 
     :param by: for people.
@@ -34,21 +34,21 @@ def record(where: Paths, by: str, text: str) -> t.Tuple[str, ...]:
     :returns: a warning if it cannot be written. The rules do not depend on it.
     """
     now = Applied(" ".join(by.split())[:_LONGEST], time.time(), _checksum(text.encode("utf-8")))
-    before = read(where)
+    before = read(paths)
     if before is not None and before._replace(time=now.time) == now:
         return ()
     try:
-        files.make_directory(where.state_dir, 0o700)
-        files.write(where.applied_file, json.dumps(now._asdict()).encode("utf-8"))
+        files.make_directory(paths.state_dir, 0o700)
+        files.write(paths.applied_file, json.dumps(now._asdict()).encode("utf-8"))
     except NodeError as exc:
         return ("what applied the policy is not recorded: %s" % exc,)
     return ()
 
 
-def read(where: Paths) -> t.Optional[Applied]:
+def read(paths: Paths) -> t.Optional[Applied]:
     """Return what was recorded, or None if there is nothing or the file is damaged."""
     try:
-        data = json.loads((files.read(where.applied_file) or b"").decode("utf-8"))
+        data = json.loads((files.read(paths.applied_file) or b"").decode("utf-8"))
         applied = Applied(str(data["by"]), float(data["time"]), int(data["checksum"]))
         time.localtime(applied.time)
         return applied if applied.by else None
@@ -56,13 +56,13 @@ def read(where: Paths) -> t.Optional[Applied]:
         return None
 
 
-def as_data(where: Paths) -> t.Optional[t.Dict[str, t.Any]]:
+def as_data(paths: Paths) -> t.Optional[t.Dict[str, t.Any]]:
     """Return it for ``status --json``: what, when, and whether the config file was edited since."""
-    applied = read(where)
+    applied = read(paths)
     if applied is None:
         return None
     try:
-        edited = _checksum(files.read(where.config) or b"") != applied.checksum
+        edited = _checksum(files.read(paths.config) or b"") != applied.checksum
     except NodeError:
         edited = True
     return {"by": applied.by, "time": applied.time, "edited": edited}

@@ -33,25 +33,25 @@ class Verification(t.NamedTuple):
     leaked: bool = False
 
 
-def write(where: Paths, result: Verification) -> None:
+def write(paths: Paths, result: Verification) -> None:
     """Store a result.
 
     :raises NodeError: it cannot be written.
     """
-    files.make_directory(where.state_dir, 0o700)
-    files.write(where.verification_file, json.dumps(result._asdict()).encode("utf-8"))
+    files.make_directory(paths.state_dir, 0o700)
+    files.write(paths.verification_file, json.dumps(result._asdict()).encode("utf-8"))
 
 
-def discard(where: Paths) -> None:
+def discard(paths: Paths) -> None:
     """Drop the stored result, because the node is not what it was then. A failure leaves it, with its time."""
     with contextlib.suppress(NodeError):
-        files.remove(where.verification_file)
+        files.remove(paths.verification_file)
 
 
-def read(where: Paths) -> t.Optional[Verification]:
+def read(paths: Paths) -> t.Optional[Verification]:
     """Read the stored result; None if there is none, or the file is damaged."""
     try:
-        data = json.loads((files.read(where.verification_file) or b"").decode("utf-8"))
+        data = json.loads((files.read(paths.verification_file) or b"").decode("utf-8"))
         last = Verification(**data)
         time.localtime(last.time)
         if last.verified not in (True, False, None):

@@ -55,15 +55,15 @@ _WHERE = re.compile(rb"^WHERE = (\{.*\})$", re.MULTILINE)
 _RELEASE = re.compile(rb"^RELEASE = '([0-9a-f]+)'$", re.MULTILINE)
 
 
-def launcher(where: Paths) -> bytes:
+def launcher(paths: Paths) -> bytes:
     """Return the text of the launcher."""
     return _LAUNCHER.format(
-        python=where.python,
+        python=paths.python,
         mark=MARK,
         version=VERSION,
         digest=modules.digest(),
-        where=dict(where._asdict()),
-        lib_dir=where.lib_dir,
+        where=dict(paths._asdict()),
+        lib_dir=paths.lib_dir,
         package=modules.PACKAGE,
         entry=modules.ENTRY,
     ).encode("ascii")
@@ -80,9 +80,9 @@ def release(raw: bytes) -> str:
     return found.group(1).decode("ascii") if found else ""
 
 
-def modules_dir(where: Paths) -> str:
+def modules_dir(paths: Paths) -> str:
     """Return the directory of the modules."""
-    return os.path.join(where.lib_dir, modules.digest())
+    return os.path.join(paths.lib_dir, modules.digest())
 
 
 def places(raw: bytes) -> Paths:

@@ -57,9 +57,9 @@ class Memory(t.NamedTuple):
     flushed: int = 0
 
 
-def read_memory(where: Paths) -> Memory:
+def read_memory(paths: Paths) -> Memory:
     """Read the state file. A damaged one must not stop repairs, so it counts as none."""
-    for path in sorted((where.state_file, where.spare_state_file), key=_written, reverse=True):
+    for path in sorted((paths.state_file, paths.spare_state_file), key=_written, reverse=True):
         with contextlib.suppress(Exception):
             return _parse(json.loads((files.read(path) or b"").decode("utf-8")))
     return Memory()
@@ -150,19 +150,19 @@ _FIELDS: t.Dict[str, t.Callable[[t.Any], t.Any]] = {
 }
 
 
-def write_memory(where: Paths, memory: Memory) -> None:
+def write_memory(paths: Paths, memory: Memory) -> None:
     """Write the state file.
 
     :raises NodeError: it cannot be written; if possible, the spare one keeps the content until the next boot.
     """
     try:
-        _write(where.state_file, memory)
+        _write(paths.state_file, memory)
     except NodeError as exc:
         with contextlib.suppress(NodeError):
-            _write(where.spare_state_file, memory._replace(unrecorded=memory.unrecorded + (str(exc),)))
+            _write(paths.spare_state_file, memory._replace(unrecorded=memory.unrecorded + (str(exc),)))
         raise
     with contextlib.suppress(NodeError):
-        files.remove(where.spare_state_file)
+        files.remove(paths.spare_state_file)
 
 
 def _write(path: str, memory: Memory) -> None:

@@ -47,25 +47,25 @@ class Contents(t.NamedTuple):
     others: t.Tuple[str, ...]
 
 
-def folders(where: Paths) -> t.List[str]:
+def folders(paths: Paths) -> t.List[str]:
     """Return the directories that hold the modules, mode 0755, in the order in which they are made."""
-    folder = launcher.modules_dir(where)
-    return [where.lib_dir, folder, *(os.path.join(folder, part) for part in _packages())]
+    folder = launcher.modules_dir(paths)
+    return [paths.lib_dir, folder, *(os.path.join(folder, part) for part in _packages())]
 
 
 def _packages() -> t.List[str]:
     return sorted({os.path.dirname(path) for path in modules.module_files()})
 
 
-def node_files(where: Paths) -> t.Dict[str, bytes]:
+def node_files(paths: Paths) -> t.Dict[str, bytes]:
     """Return the content of each module by its path on the node."""
-    folder = launcher.modules_dir(where)
+    folder = launcher.modules_dir(paths)
     return {os.path.join(folder, path): content for path, content in modules.module_files().items()}
 
 
-def is_there(where: Paths) -> bool:
+def is_there(paths: Paths) -> bool:
     """Return whether there is a directory for these modules."""
-    return all(map(_is_directory, folders(where)[:2]))
+    return all(map(_is_directory, folders(paths)[:2]))
 
 
 def _is_directory(path: str) -> bool:
@@ -80,10 +80,10 @@ def _mode(path: str) -> int:
         return 0
 
 
-def wrong_folders(where: Paths) -> t.Dict[str, str]:
+def wrong_folders(paths: Paths) -> t.Dict[str, str]:
     """Return what is in the place of a directory of the modules, by path."""
     found = {}
-    for folder in folders(where):
+    for folder in folders(paths):
         mode = _mode(folder)
         if stat.S_ISLNK(mode):
             found[folder] = "symbolic link to %s\n" % os.readlink(folder)
@@ -108,25 +108,25 @@ def make_folder(path: str) -> None:
         raise NodeError("cannot change the mode of %s: %s" % (path, exc.strerror or exc)) from None
 
 
-def put(run: t.Optional[Runner], where: Paths) -> t.Optional[str]:
+def put(run: t.Optional[Runner], paths: Paths) -> t.Optional[str]:
     """Put the modules into a directory of their own, compiled for the agent's interpreter, in one rename.
 
     :param run: starts that interpreter; None leaves the modules as they are.
     :returns: what to say if they could not be compiled.
     :raises NodeError: the directory cannot be written, and does not exist.
     """
-    folder = launcher.modules_dir(where)
+    folder = launcher.modules_dir(paths)
     draft = "%s.%s.new" % (folder, os.urandom(8).hex())
-    make_folder(where.lib_dir)
+    make_folder(paths.lib_dir)
     try:
         try:
             _write(draft)
-            problem = _compile(run, where, draft) if run else None
+            problem = _compile(run, paths, draft) if run else None
             _flush(draft)
             if not _is_directory(folder):
                 files.remove(folder)
                 os.rename(draft, folder)
-            files.flush_directory(where.lib_dir)
+            files.flush_directory(paths.lib_dir)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
     except OSError as exc:
@@ -144,43 +144,43 @@ def _write(draft: str) -> None:
             file.write(content)
 
 
-def compile_command(where: Paths, folder: t.Optional[str] = None) -> t.List[str]:
+def compile_command(paths: Paths, folder: t.Optional[str] = None) -> t.List[str]:
     """Return the command that compiles the modules.
 
     Python compares the code with the checksum of the source: times of files do not matter.
 
     :param folder: where the modules are before they are in their place.
     """
-    final = os.path.join(launcher.modules_dir(where), modules.PACKAGE)
-    argv = [where.python, "-I", "-m", "compileall", "-q", "-f", "--invalidation-mode", "checked-hash"]
+    final = os.path.join(launcher.modules_dir(paths), modules.PACKAGE)
+    argv = [paths.python, "-I", "-m", "compileall", "-q", "-f", "--invalidation-mode", "checked-hash"]
     return [*argv, "-d", final, os.path.join(folder, modules.PACKAGE) if folder else final]
 
 
-def is_compiled(where: Paths) -> bool:
+def is_compiled(paths: Paths) -> bool:
     """Return whether there is code for this Python, if it is the agent's interpreter.
 
     After an upgrade of Python, and in what an image or a tarball has, there is none.
     """
     tag = sys.implementation.cache_tag
-    if tag is None or os.path.realpath(sys.executable or "") != os.path.realpath(where.python):
+    if tag is None or os.path.realpath(sys.executable or "") != os.path.realpath(paths.python):
         return True
     folder, name = modules.ENTRY.split(".")
     code = os.path.join(modules.PACKAGE, folder, "__pycache__", "%s.%s.pyc" % (name, tag))
-    return os.path.exists(os.path.join(launcher.modules_dir(where), code))
+    return os.path.exists(os.path.join(launcher.modules_dir(paths), code))
 
 
-def compile_again(run: Runner, where: Paths) -> t.Optional[str]:
+def compile_again(run: Runner, paths: Paths) -> t.Optional[str]:
     """Have the agent's interpreter compile modules that are in their place, if the file system allows it.
 
     :returns: what to say if that fails.
     :raises NodeError: a directory for the code cannot be made.
     """
-    caches = [os.path.join(folder, "__pycache__") for folder in folders(where)[2:]]
+    caches = [os.path.join(folder, "__pycache__") for folder in folders(paths)[2:]]
     if files.is_read_only(caches[0]):
         return None
     for cache in caches:
         make_folder(cache)
-    problem = _compile(run, where)
+    problem = _compile(run, paths)
     try:
         for cache in caches:
             _flush(cache)
@@ -189,13 +189,13 @@ def compile_again(run: Runner, where: Paths) -> t.Optional[str]:
     return problem
 
 
-def _compile(run: Runner, where: Paths, draft: t.Optional[str] = None) -> t.Optional[str]:
+def _compile(run: Runner, paths: Paths, draft: t.Optional[str] = None) -> t.Optional[str]:
     """Have the agent's interpreter compile the modules. Without that, each start does.
 
     :returns: what to say if that fails.
     """
     try:
-        done = run(compile_command(where, draft), timeout=_COMPILE_TIMEOUT)
+        done = run(compile_command(paths, draft), timeout=_COMPILE_TIMEOUT)
         problem = "" if done.rc == 0 else done.error_text
     except NodeError as exc:
         problem = str(exc)
@@ -237,7 +237,7 @@ def found(lib_dir: str) -> t.List[str]:
     return []
 
 
-def superseded(where: Paths, installed: bytes) -> t.List[str]:
+def superseded(paths: Paths, installed: bytes) -> t.List[str]:
     """Return the directories that an upgrade removes: those that no running program can load a module from.
 
     A program loads modules as it needs them. So the directory that it was started with stays until the upgrade after
@@ -247,8 +247,8 @@ def superseded(where: Paths, installed: bytes) -> t.List[str]:
     """
     named = launcher.release(installed)
     with contextlib.suppress(OSError):
-        if named != modules.digest() and time.time() - os.stat(where.program).st_mtime > _LONGEST_RUN:
-            return [path for path in found(where.lib_dir) if os.path.basename(path) not in (named, modules.digest())]
+        if named != modules.digest() and time.time() - os.stat(paths.program).st_mtime > _LONGEST_RUN:
+            return [path for path in found(paths.lib_dir) if os.path.basename(path) not in (named, modules.digest())]
     return []
 
 

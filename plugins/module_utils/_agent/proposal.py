@@ -44,7 +44,7 @@ class Proposal(t.NamedTuple):
 
 
 def propose(
-    node: Node, where: Paths, path: str, to: str, sender: t.Optional[str], protocol: str, port: int
+    node: Node, paths: Paths, path: str, to: str, sender: t.Optional[str], protocol: str, port: int
 ) -> Proposal:
     """Return what a proposed configuration changes for packets to one destination.
 
@@ -55,12 +55,12 @@ def propose(
     text = files.read(path)
     if text is None:
         raise ConfigError("%s: there is no such file" % path)
-    remembered = read_memory(where)
+    remembered = read_memory(paths)
     try:
-        _policy, config = read_policy(where, remembered, text.decode("utf-8", "replace"))
+        _policy, config = read_policy(paths, remembered, text.decode("utf-8", "replace"))
     except ConfigError as exc:
-        raise ConfigError(str(exc).replace(where.config, path)) from None
-    result = dry_run(node, where, config, remembered, effects=True)
+        raise ConfigError(str(exc).replace(paths.config, path)) from None
+    result = dry_run(node, paths, config, remembered, effects=True)
     if result.errors:
         raise NodeError("; ".join(result.errors))
     return Proposal(path, tuple(_concerned(result, to, sender, protocol, port)), result.notes + result.effect_notes)

@@ -52,43 +52,43 @@ from .units import (
 _KEPT = "%s kept: it contains files that the agent neither wrote nor read: %s"
 
 
-def uninstall(node: Node, where: Paths, check: bool = False, keep_files: bool = False) -> InstallResult:
+def uninstall(node: Node, paths: Paths, check: bool = False, keep_files: bool = False) -> InstallResult:
     """Remove everything: the timer first, then the rules in all variants and families, then the files.
 
-    :param where: used if no agent is installed; otherwise the paths of the installed one are.
+    :param paths: used if no agent is installed; otherwise the paths of the installed one are.
     :param keep_files: keep the configuration, and what was installed: a package that is being removed owns it.
     :raises NodeError: a package owns the files, and nothing was touched; or a step failed: run again to remove what
         is left.
     """
-    found = find_installed(where)
-    places = found or [where]
-    written = [interval_drop_in(where)]
+    found = find_installed(paths)
+    places = found or [paths]
+    written = [interval_drop_in(paths)]
     if not keep_files:
-        _refuse_packaged(node.run, where, places)
-        written += [os.path.join(folder, name) for folder in where.unit_dirs() for name in unit_files(where)]
-        written += [*retired_files(where), *newer_files(where)]
+        _refuse_packaged(node.run, paths, places)
+        written += [os.path.join(folder, name) for folder in paths.unit_dirs() for name in unit_files(paths)]
+        written += [*retired_files(paths), *newer_files(paths)]
         # The program last: the next run reads the paths from it.
         written += [path for place in places for path in (place.resync, place.program)]
     foreign = [path for path in existing(written) if not is_ours(path)]
-    paths = [place.metrics_file for place in [where, *places] if place.metrics_file]
+    gone = [place.metrics_file for place in [paths, *places] if place.metrics_file]
     if not keep_files:
-        paths += [path for place in places for path in _config_files(place)]
+        gone += [path for place in places for path in _config_files(place)]
     modules = _module_directories([] if keep_files else places)
-    paths = modules.removed + existing(paths + [path for path in written if path not in foreign])
-    paths, kept = removable(paths)
+    gone = modules.removed + existing(gone + [path for path in written if path not in foreign])
+    gone, kept = removable(gone)
 
     has_systemd = systemd.is_running()
-    services = _stop_units(node.run, where, foreign, check) if has_systemd else []
-    result = _remove_rules(node, where, places, check)
-    changes = tuple(file_removal(path) for path in paths)
-    folders, notes = _emptied(paths, where, [] if keep_files else places, bool(found))
+    services = _stop_units(node.run, paths, foreign, check) if has_systemd else []
+    result = _remove_rules(node, paths, places, check)
+    changes = tuple(file_removal(path) for path in gone)
+    folders, notes = _emptied(gone, paths, [] if keep_files else places, bool(found))
     folders += modules.emptied
     notes += modules.notes
-    trees = [path for path in (where.state_dir, where.run_dir) if os.path.isdir(path)]
+    trees = [path for path in (paths.state_dir, paths.run_dir) if os.path.isdir(path)]
     services += ["directory removed: " + path for path in trees + folders]
     notes += kept + ["%s kept: it is not a file of this collection" % path for path in foreign]
     if not check:
-        for path in paths:
+        for path in gone:
             remove_path(path)
         for path in trees + folders:
             _remove_directory(path, shutil.rmtree if path in trees else os.rmdir)
@@ -125,9 +125,9 @@ def _module_directories(places: t.Iterable[Paths]) -> _ModuleDirectories:
     return done
 
 
-def _refuse_packaged(run: Runner, where: Paths, places: t.Sequence[Paths]) -> None:
+def _refuse_packaged(run: Runner, paths: Paths, places: t.Sequence[Paths]) -> None:
     programs = [place.program for place in places]
-    for path in existing([*programs, *(os.path.join(folder, SERVICE) for folder in where.unit_dirs())]):
+    for path in existing([*programs, *(os.path.join(folder, SERVICE) for folder in paths.unit_dirs())]):
         package = packages.find_owner(run, path)
         if package:
             raise NodeError(
@@ -136,18 +136,18 @@ def _refuse_packaged(run: Runner, where: Paths, places: t.Sequence[Paths]) -> No
             )
 
 
-def _config_files(where: Paths) -> t.List[str]:
+def _config_files(paths: Paths) -> t.List[str]:
     """Return the files that the agent reads; if a symbolic link leads to them, the link."""
-    if os.path.islink(where.config_dir):
-        return [where.config_dir]
-    return [where.config, where.drop_ins] if os.path.islink(where.drop_ins) else config_paths(where.config_dir)
+    if os.path.islink(paths.config_dir):
+        return [paths.config_dir]
+    return [paths.config, paths.drop_ins] if os.path.islink(paths.drop_ins) else config_paths(paths.config_dir)
 
 
-def _stop_units(run: Runner, where: Paths, foreign: t.Sequence[str], check: bool) -> t.List[str]:
+def _stop_units(run: Runner, paths: Paths, foreign: t.Sequence[str], check: bool) -> t.List[str]:
     names = [
         unit
-        for unit in dict.fromkeys(ENABLED_UNITS + SERVICES + RETIRED_UNITS + tuple(newer_units(where)))
-        if _file_in_force(where, FIREWALL_TEMPLATE if unit in FIREWALL_HOOKS else unit) not in foreign
+        for unit in dict.fromkeys(ENABLED_UNITS + SERVICES + RETIRED_UNITS + tuple(newer_units(paths)))
+        if _file_in_force(paths, FIREWALL_TEMPLATE if unit in FIREWALL_HOOKS else unit) not in foreign
     ]
     units = systemd.show_units(run, ("LoadState", "UnitFileState", "ActiveState"), names)
     active = [unit for unit, about in units.items() if about.first("ActiveState") in ("active", "activating")]
@@ -161,14 +161,14 @@ def _stop_units(run: Runner, where: Paths, foreign: t.Sequence[str], check: bool
     return step_lines([("stop", active), ("disable", enabled)])
 
 
-def _file_in_force(where: Paths, name: str) -> str:
+def _file_in_force(paths: Paths, name: str) -> str:
     """Return the path of the unit file that systemd reads, if there is one."""
-    return next(iter(existing(os.path.join(folder, name) for folder in where.unit_dirs())), "")
+    return next(iter(existing(os.path.join(folder, name) for folder in paths.unit_dirs())), "")
 
 
-def _remove_rules(node: Node, where: Paths, places: t.Sequence[Paths], check: bool) -> Result:
+def _remove_rules(node: Node, paths: Paths, places: t.Sequence[Paths], check: bool) -> Result:
     """Remove the rules under every name that the configuration, the state file or a jump of ours has for the chain."""
-    remembered = read_memory(where)
+    remembered = read_memory(paths)
     configs = [find_policy(place, remembered).config for place in places]
     if remembered.values is not None:
         configs.append(build(remembered.values))
@@ -179,7 +179,7 @@ def _remove_rules(node: Node, where: Paths, places: t.Sequence[Paths], check: bo
         present=False,
         check=check,
         former=names[1:],
-        lock_path=where.run_lock,
+        lock_path=paths.run_lock,
         effects=True,
     )
     if result.errors:
@@ -188,11 +188,11 @@ def _remove_rules(node: Node, where: Paths, places: t.Sequence[Paths], check: bo
 
 
 def _emptied(
-    paths: t.Iterable[str], where: Paths, places: t.Sequence[Paths], are_installed: bool
+    removed: t.Iterable[str], paths: Paths, places: t.Sequence[Paths], are_installed: bool
 ) -> t.Tuple[t.List[str], t.List[str]]:
     """Return directories that are empty without some files, in the order of their removal, and notes about others."""
-    gone = set(paths)
-    folders = [(os.path.dirname(interval_drop_in(where)), True)]
+    gone = set(removed)
+    folders = [(os.path.dirname(interval_drop_in(paths)), True)]
     for place in places:
         alone = are_installed or os.path.basename(place.config_dir) == NAME
         if not os.path.islink(place.config_dir):
@@ -208,7 +208,7 @@ def _emptied(
             gone.add(folder)
         elif left and touched:
             notes.append(_KEPT % (folder, ", ".join(left)))
-    return [folder for folder in dict(folders) if folder in gone and folder not in paths], notes
+    return [folder for folder in dict(folders) if folder in gone and folder not in removed], notes
 
 
 def _remove_directory(path: str, remove: t.Callable[[str], None]) -> None:

@@ -10,16 +10,16 @@ from .._system.process import SYSTEM_PATH
 from .paths import Paths
 
 
-def resync_script(where: Paths) -> str:
+def resync_script(paths: Paths) -> str:
     """Return the text of the script."""
     return _RESYNC.format(
-        config=where.config,
-        drop_ins=where.drop_ins,
-        expected=where.expected,
-        commands=where.commands,
-        due=where.due,
-        last_sync=where.last_sync,
-        program=where.program,
+        config=paths.config,
+        drop_ins=paths.drop_ins,
+        expected=paths.expected,
+        commands=paths.commands,
+        due=paths.due,
+        last_sync=paths.last_sync,
+        program=paths.program,
         path=SYSTEM_PATH,
         programs=" ".join(PROGRAMS),
     )

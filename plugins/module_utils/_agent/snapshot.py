@@ -46,18 +46,18 @@ class RecordingRunner:
         return text
 
 
-def discard(where: Paths) -> None:
+def discard(paths: Paths) -> None:
     """Remove the snapshot, so that the next resync starts the agent.
 
     If the file cannot be removed, the script cannot record its own success either, and starts the agent, too.
     """
     with contextlib.suppress(NodeError):
-        files.remove(where.expected)
+        files.remove(paths.expected)
 
 
 def take(
     run: Runner,
-    where: Paths,
+    paths: Paths,
     commands: t.Sequence[t.Sequence[str]],
     output: t.Optional[str],
     is_current: t.Callable[[], bool],
@@ -71,33 +71,33 @@ def take(
     """
     if output is None or any(len(word.split()) != 1 for command in commands for word in command):
         return
-    taken = run([where.resync, "checksums"], stdin=output)
+    taken = run([paths.resync, "checksums"], stdin=output)
     # A file that cannot be read has no checksum, and its change would not be detected.
     if taken.rc != 0 or not taken.stdout or not is_current():
         return
-    files.make_directory(where.run_dir, 0o700)
-    files.write(where.commands, "".join(" ".join(command) + "\n" for command in commands).encode("utf-8"))
+    files.make_directory(paths.run_dir, 0o700)
+    files.write(paths.commands, "".join(" ".join(command) + "\n" for command in commands).encode("utf-8"))
     with open("/proc/uptime", encoding="ascii") as uptime:
         now = int(float(uptime.read().split()[0]))
-    files.write(where.due, b"%d\n" % (now + FULL_CHECK_EVERY))
-    files.write(where.expected, taken.stdout.encode("utf-8", "surrogateescape"))
+    files.write(paths.due, b"%d\n" % (now + FULL_CHECK_EVERY))
+    files.write(paths.expected, taken.stdout.encode("utf-8", "surrogateescape"))
 
 
-def mark_sync(where: Paths) -> None:
+def mark_sync(paths: Paths) -> None:
     """Record that a resync succeeded just now.
 
     :raises NodeError: the file cannot be written. OSError: its time cannot be set.
     """
-    files.make_directory(where.run_dir, 0o700)
-    files.write(where.last_sync, b"")
+    files.make_directory(paths.run_dir, 0o700)
+    files.write(paths.last_sync, b"")
     # The time that the kernel gives a new file lags some milliseconds behind the clock.
     now = time.time()
-    os.utime(where.last_sync, (now, now))
+    os.utime(paths.last_sync, (now, now))
 
 
-def last_sync(where: Paths) -> t.Optional[float]:
+def last_sync(paths: Paths) -> t.Optional[float]:
     """Return when a resync last succeeded: seconds since the epoch; None if none did since boot."""
     try:
-        return os.stat(where.last_sync).st_mtime
+        return os.stat(paths.last_sync).st_mtime
     except OSError:
         return None

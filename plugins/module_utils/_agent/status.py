@@ -43,16 +43,16 @@ _NARROWING = (
 _PARTICULAR = (("position", "jump_position", "keep"), ("flush", "flush_conntrack", "none"), ("leaks", "leaks", IGNORE))
 
 
-def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
+def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
     """Return the status as data, as ``status --json`` prints it. Nothing is written.
 
     :raises ConfigError: there is no valid configuration.
     :raises NodeError: the rules cannot be read.
     """
-    remembered = read_memory(where)
-    policy, config = require_policy(where, remembered)
-    result = dry_run(node, where, config, remembered)
-    verification = last_verification.read(where)
+    remembered = read_memory(paths)
+    policy, config = require_policy(paths, remembered)
+    result = dry_run(node, paths, config, remembered)
+    verification = last_verification.read(paths)
     return {
         "version": VERSION,
         "in_sync": not result.changed and not result.errors,
@@ -64,14 +64,14 @@ def build_report(node: Node, where: Paths) -> t.Dict[str, t.Any]:
         + find_other_actors(node, config.families),
         "not_checked": list(result.not_checked),
         "repairs_undone": [_undone_data(one) for one in repeated_repairs.undone(remembered.repairs, time.time())],
-        "config": _policy_data(where, policy, config),
+        "config": _policy_data(paths, policy, config),
         "policy_hash": config.digest,
         "backend": {"name": result.backend, "version": result.version},
         "families": _family_data(result),
         "units": _unit_data(node),
-        "last_sync": snapshot.last_sync(where),
+        "last_sync": snapshot.last_sync(paths),
         "last_verification": _verification_data(verification) if verification else None,
-        "last_applied": last_applied.as_data(where),
+        "last_applied": last_applied.as_data(paths),
         "last_change": remembered.last_change._asdict() if remembered.last_change else None,
         "last_error": remembered.last_error._asdict() if remembered.last_error else None,
         "failing": remembered.failing,
@@ -90,12 +90,12 @@ def _undone_data(repair: repeated_repairs.Repeated) -> t.Dict[str, t.Any]:
     return {name: getattr(repair, name) for name in fields}
 
 
-def _policy_data(where: Paths, policy: EffectivePolicy, config: Config) -> t.Dict[str, t.Any]:
+def _policy_data(paths: Paths, policy: EffectivePolicy, config: Config) -> t.Dict[str, t.Any]:
     values = config._asdict()
     del values["notes"]
     interval = values.pop("resync_interval")
     return {
-        "sources": list(policy.sources) or ["defaults (%s does not exist)" % where.config],
+        "sources": list(policy.sources) or ["defaults (%s does not exist)" % paths.config],
         "problem": policy.problem,
         **{name: list(map(as_written, value)) if isinstance(value, tuple) else value for name, value in values.items()},
         "resync_interval_seconds": interval / 1e9,

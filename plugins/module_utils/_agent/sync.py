@@ -63,15 +63,15 @@ class _Records:
             self.failed.append("%s%s" % (consequence, exc))
 
 
-def sync(node: Node, where: Paths) -> SyncResult:
+def sync(node: Node, paths: Paths) -> SyncResult:
     """Bring the rules of the node in sync with its policy, and record what was done.
 
     Only the rules can make it fail: a full or read-only file system does not prevent repairs.
     """
-    before = read_memory(where)
-    snapshot.discard(where)
-    policy = find_policy(where, before)
-    done, errors = _repair(node, where, policy, before)
+    before = read_memory(paths)
+    snapshot.discard(paths)
+    policy = find_policy(paths, before)
+    done, errors = _repair(node, paths, policy, before)
     result = done.result if done else None
     # What an edit of the policy changes is no repair.
     known = before.repairs if policy.problem or policy.values == before.values else ()
@@ -80,21 +80,21 @@ def sync(node: Node, where: Paths) -> SyncResult:
     records = _Records()
     if policy.config is not None:
         with records.step("the timer keeps its previous interval: "):
-            _request_interval(where, policy.config)
+            _request_interval(paths, policy.config)
     synced = result is not None and not result.errors
     if synced:
         with records.step():
-            snapshot.mark_sync(where)
-    if where.metrics_file:
+            snapshot.mark_sync(paths)
+    if paths.metrics_file:
         with records.step("metrics not written: "):
-            _write_metrics(where, policy, result, after, time.time() if synced else snapshot.last_sync(where))
+            _write_metrics(paths, policy, result, after, time.time() if synced else snapshot.last_sync(paths))
     elif done is not None and not errors:
         with records.step("each resync starts the agent: "):
-            _take_snapshot(node, where, policy, before, done)
+            _take_snapshot(node, paths, policy, before, done)
     after = after._replace(unrecorded=_same_or_new(before.unrecorded, records.failed))
     if after != before:
         with records.step():
-            write_memory(where, after)
+            write_memory(paths, after)
     logged = {without_holder(line) for line in before.notes + before.unrecorded}
     current = after.notes + tuple(records.failed)
     warnings = [line for line in current if without_holder(line) not in logged]
@@ -116,7 +116,7 @@ class _Round(t.NamedTuple):
     programs: t.List[t.Optional[str]]
 
 
-def dry_run(node: Node, where: Paths, config: Config, remembered: Memory, effects: bool = False) -> Result:
+def dry_run(node: Node, paths: Paths, config: Config, remembered: Memory, effects: bool = False) -> Result:
     """Return what a sync would do now. Nothing is written.
 
     :param effects: whether to report what that means for packets and open connections, which may take seconds.
@@ -124,11 +124,11 @@ def dry_run(node: Node, where: Paths, config: Config, remembered: Memory, effect
     """
     if not effects:
         config = config._replace(flush_conntrack="none")
-    return _reconcile(node, where, config, remembered, check=True, effects=effects).result
+    return _reconcile(node, paths, config, remembered, check=True, effects=effects).result
 
 
 def _reconcile(
-    node: Node, where: Paths, config: Config, remembered: Memory, check: bool = False, effects: bool = False
+    node: Node, paths: Paths, config: Config, remembered: Memory, check: bool = False, effects: bool = False
 ) -> _Round:
     recorded, legacy, programs = snapshot.RecordingRunner(node.run), _legacy_tables(), installed_programs()
     recorded_node = copy.copy(node)
@@ -138,7 +138,7 @@ def _reconcile(
         config,
         check=check,
         used_before=remembered.backend,
-        lock_path=where.run_lock,
+        lock_path=paths.run_lock,
         effects=effects,
     )
     return _Round(result, recorded, legacy, programs)
@@ -149,7 +149,7 @@ def _legacy_tables() -> t.List[t.List[str]]:
 
 
 def _repair(
-    node: Node, where: Paths, policy: EffectivePolicy, before: Memory
+    node: Node, paths: Paths, policy: EffectivePolicy, before: Memory
 ) -> t.Tuple[t.Optional[_Round], t.Tuple[str, ...]]:
     done = None
     errors: t.List[str] = []
@@ -158,14 +158,14 @@ def _repair(
         errors.append("%s; %s" % (policy.problem, consequence))
     if policy.config is not None:
         try:
-            done = _reconcile(node, where, policy.config, before)
+            done = _reconcile(node, paths, policy.config, before)
             errors += done.result.errors
         except NodeError as exc:
             errors.append(str(exc))
     return done, tuple(errors)
 
 
-def _take_snapshot(node: Node, where: Paths, policy: EffectivePolicy, before: Memory, last: _Round) -> None:
+def _take_snapshot(node: Node, paths: Paths, policy: EffectivePolicy, before: Memory, last: _Round) -> None:
     """Record for the resync script what this sync has verified, if that is what the files ask for."""
     if policy.config is None or policy.files is None:
         return
@@ -176,7 +176,7 @@ def _take_snapshot(node: Node, where: Paths, policy: EffectivePolicy, before: Me
     if last.result.changed:
         # Each family and backend was verified after it was written; this verifies all of them at the same time.
         remembered = before._replace(backend=last.result.backend)
-        last = _reconcile(node, where, policy.config, remembered, check=True)
+        last = _reconcile(node, paths, policy.config, remembered, check=True)
         if last.result.changed or last.result.errors:
             return
     if last.result.not_checked:
@@ -187,9 +187,9 @@ def _take_snapshot(node: Node, where: Paths, policy: EffectivePolicy, before: Me
     def is_current() -> bool:
         # An edit made after the files were read is not in effect yet.
         seen = (last.legacy, last.programs)
-        return seen == (_legacy_tables(), installed_programs()) and are_unchanged(sources, where)
+        return seen == (_legacy_tables(), installed_programs()) and are_unchanged(sources, paths)
 
-    snapshot.take(node.run, where, commands, last.recorded.output_of(commands), is_current)
+    snapshot.take(node.run, paths, commands, last.recorded.output_of(commands), is_current)
 
 
 def _same_or_new(old: t.Tuple[str, ...], new: t.Sequence[str]) -> t.Tuple[str, ...]:
@@ -211,15 +211,15 @@ def _flushed(result: Result) -> t.Iterator[str]:
             yield "%s: open connections removed, because their verdict changed: %d" % (done.family, done.removed)
 
 
-def _request_interval(where: Paths, config: Config) -> None:
+def _request_interval(paths: Paths, config: Config) -> None:
     """Write the interval for the timer, if it has another one: a unit that may set the timer runs after this one."""
-    if files.read(interval_drop_in(where)) == interval_text(config.resync_interval):
-        files.remove(where.interval_file)
+    if files.read(interval_drop_in(paths)) == interval_text(config.resync_interval):
+        files.remove(paths.interval_file)
         return
     text = b"%d\n" % config.resync_interval
-    files.make_directory(where.run_dir, 0o700)
-    if files.read(where.interval_file) != text:
-        files.write(where.interval_file, text)
+    files.make_directory(paths.run_dir, 0o700)
+    if files.read(paths.interval_file) != text:
+        files.write(paths.interval_file, text)
 
 
 def _update(
@@ -269,7 +269,7 @@ def _info(policy: EffectivePolicy, result: t.Optional[Result]) -> t.Dict[str, st
 
 
 def _write_metrics(
-    where: Paths,
+    paths: Paths,
     policy: EffectivePolicy,
     result: t.Optional[Result],
     after: Memory,
@@ -293,9 +293,9 @@ def _write_metrics(
         repairs_undone=undone,
         flushed=after.flushed if policy.config is not None and policy.config.flush_conntrack != "none" else None,
         info=_info(policy, result),
-        verification=last_verification.read(where),
+        verification=last_verification.read(paths),
         connections=conntrack.statistics(),
         missing_addresses=len(result.missing) if result is not None else 0,
         leaks=policy.config.leaks if policy.config is not None and policy.config.leaks != IGNORE else "",
     )
-    files.write(where.metrics_file, metrics.metrics_text(sample).encode("utf-8"), 0o644)
+    files.write(paths.metrics_file, metrics.metrics_text(sample).encode("utf-8"), 0o644)

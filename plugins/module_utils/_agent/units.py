@@ -54,55 +54,55 @@ SERVICES = (SERVICE, EDIT_SERVICE, INTERVAL_SERVICE, PREPARE_SERVICE)
 _HEADER = "# %s; local changes belong in a drop-in.\n" % MARK
 
 
-def unit_files(where: Paths) -> t.Dict[str, str]:
+def unit_files(paths: Paths) -> t.Dict[str, str]:
     """Return the unit files by name."""
     firewalls, kubelets = (" ".join(unit + ".service" for unit in units) for units in (FIREWALL_UNITS, KUBELET_UNITS))
     units = {
         SERVICE: _SERVICE.format(
             firewalls=firewalls,
             kubelets=kubelets,
-            conditions=_conditions(where),
-            resync=where.resync,
-            state=where.state_dir,
-            run=where.run_dir,
-            metrics=" -" + where.metrics_dir if where.metrics_dir else "",
+            conditions=_conditions(paths),
+            resync=paths.resync,
+            state=paths.state_dir,
+            run=paths.run_dir,
+            metrics=" -" + paths.metrics_dir if paths.metrics_dir else "",
             walls=_WALLS,
         ),
         TIMER: _TIMER,
-        PATH: _PATH.format(config_dir=where.config_dir),
+        PATH: _PATH.format(config_dir=paths.config_dir),
         EDIT_SERVICE: _EDIT_SERVICE.format(walls=_WALLS),
         INTERVAL_SERVICE: _INTERVAL_SERVICE.format(
-            program=where.program,
-            interval_file=where.interval_file,
-            units=where.runtime_unit_dir,
-            run=where.run_dir,
+            program=paths.program,
+            interval_file=paths.interval_file,
+            units=paths.runtime_unit_dir,
+            run=paths.run_dir,
             walls=_WALLS,
         ),
         PREPARE_SERVICE: _PREPARE_SERVICE.format(
-            state=where.state_dir, file=where.state_file, run=where.run_dir, walls=_WALLS
+            state=paths.state_dir, file=paths.state_file, run=paths.run_dir, walls=_WALLS
         ),
         FIREWALL_TEMPLATE: _FIREWALL.format(walls=_WALLS),
     }
     return {name: _HEADER + text for name, text in units.items()}
 
 
-def retired_files(where: Paths) -> t.List[str]:
+def retired_files(paths: Paths) -> t.List[str]:
     """Return what an earlier release installed and this one does not: units, the links that enabled them, a file."""
     links = zip(_RETIRED_LINKS, RETIRED_UNITS)
-    paths = [os.path.join(where.admin_unit_dir, *link) for link in links]
-    return paths + [os.path.join(where.admin_unit_dir, unit) for unit in RETIRED_UNITS] + [where.tmpfiles]
+    enabled = [os.path.join(paths.admin_unit_dir, *link) for link in links]
+    return enabled + [os.path.join(paths.admin_unit_dir, unit) for unit in RETIRED_UNITS] + [paths.tmpfiles]
 
 
-def _conditions(where: Paths) -> str:
+def _conditions(paths: Paths) -> str:
     """Return the conditions of the service: there is a configuration, or the agent has run before with defaults."""
-    paths = [where.config, *(os.path.join(where.drop_ins, "*" + suffix) for suffix in DROP_IN_SUFFIXES)]
-    paths += [where.state_file, where.spare_state_file]
-    return "\n".join("ConditionPathExistsGlob=|" + path for path in paths)
+    globs = [paths.config, *(os.path.join(paths.drop_ins, "*" + suffix) for suffix in DROP_IN_SUFFIXES)]
+    globs += [paths.state_file, paths.spare_state_file]
+    return "\n".join("ConditionPathExistsGlob=|" + path for path in globs)
 
 
-def interval_drop_in(where: Paths) -> str:
+def interval_drop_in(paths: Paths) -> str:
     """Return the path of the drop-in that sets the timer's interval."""
-    return os.path.join(where.runtime_unit_dir, TIMER + ".d", "interval.conf")
+    return os.path.join(paths.runtime_unit_dir, TIMER + ".d", "interval.conf")
 
 
 def interval_text(interval: int) -> t.Optional[bytes]:

@@ -36,7 +36,7 @@ class Output(t.NamedTuple):
 
 def verify(
     node: Node,
-    where: Paths,
+    paths: Paths,
     wanted: inspection.Request,
     as_json: bool,
     progress: verification.Progress,
@@ -48,9 +48,9 @@ def verify(
     :param if_changed: use the stored result if it is complete and nothing that it depends on has changed since.
     :raises ConfigError: there is no valid configuration. NodeError: the node cannot be read.
     """
-    earlier = _earlier(where) if if_changed else None
-    storage = inspection.Storage(_program(where), earlier)
-    found = inspection.inspect(node, choose_policy({}, None, where), wanted, progress, storage)
+    earlier = _earlier(paths) if if_changed else None
+    storage = inspection.Storage(_program(paths), earlier)
+    found = inspection.inspect(node, choose_policy({}, None, paths), wanted, progress, storage)
     causes = explanations.causes(found["conflicts"])
     used_again = "asked_at" in found
     asked_at = found.setdefault("asked_at", time.time())
@@ -68,7 +68,7 @@ def verify(
     not_stored = None
     try:
         if not used_again:
-            last_verification.write(where, result)
+            last_verification.write(paths, result)
     except NodeError as exc:
         not_stored = "result not stored: %s" % exc
     if as_json:
@@ -78,17 +78,17 @@ def verify(
     return Output(lines, result.verified, not_stored)
 
 
-def _earlier(where: Paths) -> t.Optional[inspection.Earlier]:
+def _earlier(paths: Paths) -> t.Optional[inspection.Earlier]:
     """Return the stored result if it can be used again: everything was tested, and all traffic matches the policy."""
-    last = last_verification.read(where)
+    last = last_verification.read(paths)
     if last is None or last.verified is not True or last.untested or last.conflicts or not last.fingerprint:
         return None
     return inspection.Earlier(last.fingerprint, last.questions, last.time, last.leaked)
 
 
-def _program(where: Paths) -> str:
+def _program(paths: Paths) -> str:
     """Return what identifies this program."""
-    content = files.read(where.program) or b""
+    content = files.read(paths.program) or b""
     return "%s %s" % (VERSION, hashlib.sha256(content).hexdigest())
 
 

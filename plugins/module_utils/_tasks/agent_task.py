@@ -51,27 +51,27 @@ def _present(params: Params, check: bool, node: Node) -> Done:
 
     :raises IpMasqError: bad input or an unfit node, before anything is touched; or a step that failed.
     """
-    where = find_paths(params)
+    paths = find_paths(params)
     text = None if params["config"] is None else config_text(params["config"])
-    remembered = read_memory(where)
-    policy, config = read_policy(where, remembered, text)
+    remembered = read_memory(paths)
+    policy, config = read_policy(paths, remembered, text)
     install.check_systemd()
     failed = systemd.last_failure(node.run, SERVICE)
-    planned = dry_run(node, where, config, remembered, effects=True)
-    put = install.update_files(node.run, where, text, check)
+    planned = dry_run(node, paths, config, remembered, effects=True)
+    put = install.update_files(node.run, paths, text, check)
     result, errors, notes = planned, planned.errors, policy.notes
     if not check:
-        synced = sync(node, where)
+        synced = sync(node, paths)
         result, errors, notes = synced.result or planned, synced.errors, policy.notes + synced.unrecorded
         # What was found before the write: afterwards nothing differs.
         result = result._replace(compared=planned.compared)
         if text is not None and params["applied_by"]:
-            notes += last_applied.record(where, params["applied_by"], text)
-    put = install.update_units(node.run, where, put, params["enabled"], check)
+            notes += last_applied.record(paths, params["applied_by"], text)
+    put = install.update_units(node.run, paths, put, params["enabled"], check)
     services = put.services
-    if install.set_timer(node.run, where, config.resync_interval, check):
+    if install.set_timer(node.run, paths, config.resync_interval, check):
         services += ("timer interval set to %gs" % (config.resync_interval / 1e9),)
-    warnings = notes + result.notes + put.notes + tuple(repeated_repairs.notes(read_memory(where).repairs, time.time()))
+    warnings = notes + result.notes + put.notes + tuple(repeated_repairs.notes(read_memory(paths).repairs, time.time()))
     if check and failed:
         warnings += ("the last run of %s failed: %s; a run without check mode runs it again" % (SERVICE, failed),)
     warnings += result.effect_notes + tuple(result.remarks)
@@ -79,13 +79,13 @@ def _present(params: Params, check: bool, node: Node) -> Done:
     returned["rules"]["other_nat"] = find_other_actors(node, config.families)
     if not errors and not check and (put.files or failed):
         try:
-            install.try_service(node.run, where)
+            install.try_service(node.run, paths)
         except NodeError as exc:
             errors = (str(exc),)
     if errors:
         return Done(returned, warnings, "; ".join(errors))
     if params["verify"] and not check:
-        returned["verification"] = installed_program.verify(node.run, where, params["lock_timeout"])
+        returned["verification"] = installed_program.verify(node.run, paths, params["lock_timeout"])
     if params["kubelet"] is not None:
         returned["kubelet"], about_kubelets = _preview_kubelets(params["kubelet"])
         warnings += about_kubelets

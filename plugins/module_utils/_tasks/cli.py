@@ -49,20 +49,20 @@ See also: systemctl status ip-masq-agent.timer, journalctl -u ip-masq-agent.
 """
 
 
-def main(argv: t.Sequence[str], where: Paths, do_task: t.Callable[[str], str]) -> int:
+def main(argv: t.Sequence[str], paths: Paths, do_task: t.Callable[[str], str]) -> int:
     """Run one command.
 
     :param argv: the arguments after the program's name.
     :param do_task: does a task of Ansible's, which may be about more than the agent; takes and returns JSON.
     :returns: the exit status, see ``--help``.
     """
-    arguments = _parser(where, do_task).parse_args(argv)
+    arguments = _parser(paths, do_task).parse_args(argv)
     if os.geteuid() != 0:
         console.log(console.ERROR, "%s requires root; use sudo" % arguments.name)
         return FAILED
     node = Node(run, arguments.lock_timeout)
     try:
-        return t.cast(int, arguments.command(arguments, node, where))
+        return t.cast(int, arguments.command(arguments, node, paths))
     except ConfigError as exc:
         console.log(console.ERROR, str(exc))
         return CONFIG_BROKEN
@@ -76,12 +76,12 @@ def main(argv: t.Sequence[str], where: Paths, do_task: t.Callable[[str], str]) -
         return 130
 
 
-def _parser(where: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentParser:
+def _parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="ip-masq-agent",
         description="Keeps the IP masquerading rules of this node in sync with the configuration: traffic to exempt\n"
         "ranges is not masqueraded by the agent's chain, other traffic to remote addresses is.",
-        epilog=_EPILOG.format(config=where.config, drop_ins=where.drop_ins),
+        epilog=_EPILOG.format(config=paths.config, drop_ins=paths.drop_ins),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version="ip-masq-agent %s" % VERSION)
@@ -170,12 +170,12 @@ def _parser(where: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
     return parser
 
 
-def _sync(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
+def _sync(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     if arguments.dry_run:
-        return _dry_run(arguments, node, where)
+        return _dry_run(arguments, node, paths)
     if arguments.json:
         arguments.refuse("--json: only with --dry-run")
-    done = sync(node, where)
+    done = sync(node, paths)
     for priority, lines in (
         (console.NOTICE, done.changes),
         (console.ERROR, done.errors),
@@ -191,10 +191,10 @@ def _sync(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
 # The other commands import their modules themselves: loading all of them takes 43 ms, half of a sync.
 
 
-def _dry_run(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
+def _dry_run(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     from .dry_run import planned_lines
 
-    lines, errors = planned_lines(node, where, arguments.json)
+    lines, errors = planned_lines(node, paths, arguments.json)
     for line in lines:
         console.print_line(line)
     for line in errors:
@@ -202,10 +202,10 @@ def _dry_run(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
     return FAILED if errors else OK
 
 
-def _status(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
+def _status(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     from .._agent import status
 
-    report = status.build_report(node, where)
+    report = status.build_report(node, paths)
     for line in json.dumps(report, indent=2).split("\n") if arguments.json else status.table(report):
         console.print_line(line)
     if report["config"]["problem"]:
@@ -213,7 +213,7 @@ def _status(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
     return FAILED if report["errors"] else OK if report["in_sync"] else OUT_OF_SYNC
 
 
-def _explain(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
+def _explain(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     from .._agent.explain import explain
     from .._verify.inspection import request
 
@@ -223,13 +223,13 @@ def _explain(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
     if arguments.proposed is not None:
         from .._agent.proposal import propose
 
-        proposal = propose(node, where, arguments.proposed, arguments.destination, *given)
-    for line in explain(node, where, wanted, arguments.json, proposal):
+        proposal = propose(node, paths, arguments.proposed, arguments.destination, *given)
+    for line in explain(node, paths, wanted, arguments.json, proposal):
         console.print_line(line)
     return OK
 
 
-def _verify(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
+def _verify(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     from .._agent.verify import verify
     from .._verify.inspection import request
 
@@ -243,7 +243,7 @@ def _verify(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
         pod_cidrs=[one for one in arguments.pod_cidrs.split(",") if one],
     )
     progress = console.progress("%d of %d questions asked")
-    done = verify(node, where, wanted, arguments.json, progress, arguments.if_changed)
+    done = verify(node, paths, wanted, arguments.json, progress, arguments.if_changed)
     for line in done.lines:
         console.print_line(line)
     if done.not_stored:
@@ -251,7 +251,7 @@ def _verify(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
     return NOT_TESTED if done.verified is None else OK if done.verified else CONFLICT
 
 
-def _who(arguments: argparse.Namespace, _node: Node, _where: Paths) -> int:
+def _who(arguments: argparse.Namespace, _node: Node, _paths: Paths) -> int:
     from .._agent import who
 
     seen, remote = _checked(arguments.refuse, who.parse_endpoints, arguments.seen, arguments.to)
@@ -273,10 +273,10 @@ def _checked(
         refuse(str(exc))
 
 
-def _remove(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
+def _remove(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     from .._agent import removal
 
-    done = removal.uninstall(node, where, keep_files=arguments.keep_files)
+    done = removal.uninstall(node, paths, keep_files=arguments.keep_files)
     for line in done.lines:
         console.log(console.NOTICE, line)
     for line in done.notes:
@@ -284,20 +284,20 @@ def _remove(arguments: argparse.Namespace, node: Node, where: Paths) -> int:
     return OK
 
 
-def _set_timer(_arguments: argparse.Namespace, node: Node, where: Paths) -> int:
+def _set_timer(_arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     from .._agent import install
 
     done = None
     # It may be written anew meanwhile, and a unit that runs is not started again.
     while True:
-        asked = files.read(where.interval_file)
+        asked = files.read(paths.interval_file)
         if asked is None or asked == done:
             return OK
         done = asked
-        if install.set_timer(node.run, where, install.parse_nanoseconds(asked)):
+        if install.set_timer(node.run, paths, install.parse_nanoseconds(asked)):
             console.log(console.NOTICE, "timer interval set to %gs" % (int(asked) / 1e9))
 
 
-def _task(do_task: t.Callable[[str], str], _arguments: argparse.Namespace, _node: Node, _where: Paths) -> int:
+def _task(do_task: t.Callable[[str], str], _arguments: argparse.Namespace, _node: Node, _paths: Paths) -> int:
     console.print_line(do_task(sys.stdin.read()))
     return OK

@@ -19,14 +19,14 @@ from .rules_result import rules_return
 _RETURNED = ("actions", "effects", "effects_omitted", "effects_summary")
 
 
-def planned_lines(node: Node, where: Paths, as_json: bool) -> t.Tuple[t.List[str], t.Tuple[str, ...]]:
+def planned_lines(node: Node, paths: Paths, as_json: bool) -> t.Tuple[t.List[str], t.Tuple[str, ...]]:
     """Return what a sync would do and change for packets, and errors.
 
     :raises ConfigError: there is no valid configuration. NodeError: the rules cannot be read.
     """
-    remembered = read_memory(where)
-    policy, config = require_policy(where, remembered)
-    result = dry_run(node, where, config, remembered, effects=True)
+    remembered = read_memory(paths)
+    policy, config = require_policy(paths, remembered)
+    result = dry_run(node, paths, config, remembered, effects=True)
     errors = result.errors
     if policy.problem:
         errors += ("%s; the last valid configuration stays in force" % policy.problem,)

@@ -43,45 +43,45 @@ def _found(params: Params) -> t.Dict[str, t.Any]:
 
     :raises ConfigError: bad input.
     """
-    where = find_paths(params)
+    paths = find_paths(params)
     text = None if params["config"] is None else config_text(params["config"])
-    if not os.path.exists(where.program):
+    if not os.path.exists(paths.program):
         return {"installed": False}
     found: t.Dict[str, t.Any] = {"installed": True, "problems": [], "pending": [], "service_failure": ""}
     if text is not None:
-        found["differences"] = differences(where, text)
+        found["differences"] = differences(paths, text)
         found["differs"] = list(found["differences"])
     try:
-        found["report"] = _reported(run, where, params["lock_timeout"])
+        found["report"] = _reported(run, paths, params["lock_timeout"])
     except NodeError as exc:
         found["problems"].append(str(exc))
     try:
         found["service_failure"] = systemd.last_failure(run, SERVICE)
-        found["pending"] = _pending(run, where, None if found.get("differs") else text, params["enabled"])
+        found["pending"] = _pending(run, paths, None if found.get("differs") else text, params["enabled"])
     except NodeError as exc:
         found["problems"].append(str(exc))
     return found
 
 
-def _reported(run: Runner, where: Paths, lock_timeout: int) -> t.Any:
+def _reported(run: Runner, paths: Paths, lock_timeout: int) -> t.Any:
     """Return what the installed agent reports.
 
     :raises NodeError: it cannot be started, or cannot report.
     """
-    done, report = installed_program.ask(run, where, ("status",), lock_timeout)
+    done, report = installed_program.ask(run, paths, ("status",), lock_timeout)
     if report is None:
-        raise NodeError("%s status: %s" % (where.program, done.error_text))
+        raise NodeError("%s status: %s" % (paths.program, done.error_text))
     return report
 
 
-def differences(where: Paths, text: str) -> t.Dict[str, t.Dict[str, str]]:
+def differences(paths: Paths, text: str) -> t.Dict[str, t.Dict[str, str]]:
     """Return both values of each key in which the node's config file means something else than ``text``.
 
     If the file cannot be read, all keys that ``text`` has a value for.
     """
     wanted = dict(DEFAULTS, **parse(text, "config").values)
     try:
-        found = dict(DEFAULTS, **load(where.config).values)
+        found = dict(DEFAULTS, **load(paths.config).values)
     except ConfigError:
         found = {}
     different = [key for key in POLICY_OPTIONS if not key.same(found.get(key.name), wanted.get(key.name))]
@@ -115,11 +115,11 @@ def _shown(value: t.Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _pending(run: Runner, where: Paths, text: t.Optional[str], enabled: bool) -> t.List[str]:
+def _pending(run: Runner, paths: Paths, text: t.Optional[str], enabled: bool) -> t.List[str]:
     """Return what an installation would do to files and units, one line each.
 
     :param text: of the config file; None leaves it alone.
     :raises NodeError: a file cannot be read, or systemd cannot be asked.
     """
-    put = install.put_files(where, text, check=True)
-    return list(install.update_units(run, where, put, enabled, check=True).lines)
+    put = install.put_files(paths, text, check=True)
+    return list(install.update_units(run, paths, put, enabled, check=True).lines)

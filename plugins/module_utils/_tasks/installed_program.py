@@ -17,7 +17,7 @@ _VERIFICATION_TIMEOUT = 3600.0
 
 
 def ask(
-    run: Runner, where: Paths, command: t.Sequence[str], lock_timeout: int, timeout: float = 60.0
+    run: Runner, paths: Paths, command: t.Sequence[str], lock_timeout: int, timeout: float = 60.0
 ) -> t.Tuple[Outcome, t.Optional[t.Dict[str, t.Any]]]:
     """Run a command of the program that has ``--json``.
 
@@ -27,7 +27,7 @@ def ask(
     :returns: how it ended, and what it printed; None if that is not JSON.
     :raises NodeError: it cannot be started, or took too long.
     """
-    done = run([where.program, "--lock-timeout", str(lock_timeout), *command, "--json"], timeout=timeout)
+    done = run([paths.program, "--lock-timeout", str(lock_timeout), *command, "--json"], timeout=timeout)
     try:
         data = json.loads(done.stdout)
     except ValueError:
@@ -35,7 +35,7 @@ def ask(
     return done, data if isinstance(data, dict) else None
 
 
-def verify(run: Runner, where: Paths, lock_timeout: int) -> t.Dict[str, t.Any]:
+def verify(run: Runner, paths: Paths, lock_timeout: int) -> t.Dict[str, t.Any]:
     """Have it verify the node, unless nothing has changed since it last did.
 
     It does so in a process of its own, whose code is compiled.
@@ -44,7 +44,7 @@ def verify(run: Runner, where: Paths, lock_timeout: int) -> t.Dict[str, t.Any]:
     :returns: what it printed, if anything, with ``exit_status``, ``verified`` and ``summary`` in any case.
     """
     try:
-        done, data = ask(run, where, ("verify", "--if-changed"), lock_timeout, _VERIFICATION_TIMEOUT)
+        done, data = ask(run, paths, ("verify", "--if-changed"), lock_timeout, _VERIFICATION_TIMEOUT)
     except NodeError as exc:
         return {"exit_status": None, "verified": None, "summary": "not verified: %s" % exc}
     if data is None:

@@ -36,18 +36,18 @@ def find_paths(params: t.Mapping[str, t.Any]) -> Paths:
 
     :raises ConfigError: one of them cannot be used.
     """
-    where = install.adopt_package(named_paths(params))
-    if params["python"] and not is_python(where.python):
-        raise ConfigError("python: %s is not Python 3.8 or later; use another interpreter" % where.python)
-    if not params["python"] and not is_python(where.python):
-        where = choose_paths(**dict(where.chosen(), python=sys.executable))
-    install.check_paths(where)
-    if where.metrics_dir and not os.path.isdir(where.metrics_dir):
+    paths = install.adopt_package(named_paths(params))
+    if params["python"] and not is_python(paths.python):
+        raise ConfigError("python: %s is not Python 3.8 or later; use another interpreter" % paths.python)
+    if not params["python"] and not is_python(paths.python):
+        paths = choose_paths(**dict(paths.chosen(), python=sys.executable))
+    install.check_paths(paths)
+    if paths.metrics_dir and not os.path.isdir(paths.metrics_dir):
         raise ConfigError(
             "metrics_dir: %s is not a directory on this node; install node_exporter first, or create it"
-            % where.metrics_dir
+            % paths.metrics_dir
         )
-    return where
+    return paths
 
 
 def is_python(path: str) -> bool:
