@@ -26,7 +26,7 @@ def setup(backend: str, size: int) -> t.Dict[str, str]:
         launcher,
         module_directory,
         paths,
-        resync_script,
+        snapshot,
     )
     from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 
@@ -38,7 +38,7 @@ def setup(backend: str, size: int) -> t.Dict[str, str]:
     policy = {"nonMasqueradeCIDRs": rules.cidrs(size), "cidrLimit": max(size, 64), "backend": backend}
     for path, content in (
         (where.program, launcher.launcher(where)),
-        (where.resync, resync_script.resync_script(where).encode()),
+        (where.resync, snapshot.resync_script(where).encode()),
         (where.config_dir + "/config", json.dumps(policy, indent=2).encode() + b"\n"),
     ):
         with open(path, "wb") as handle:

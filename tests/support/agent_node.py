@@ -26,7 +26,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (  
     launcher,
     module_directory,
     paths,
-    resync_script,
+    snapshot,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run  # noqa: E402
 
@@ -152,7 +152,7 @@ class AgentNode:
         self._write(self.agent, launcher.launcher(self.where))
         shutil.copytree(_compiled(self.where.python), self.modules_dir)
         self._write(self.program, (_RECORDER % (self._log, self.agent)).encode())
-        self._write(self.at(self.where.resync), resync_script.resync_script(self.where).encode())
+        self._write(self.at(self.where.resync), snapshot.resync_script(self.where).encode())
         self.run_dir.mkdir(mode=0o700)
 
     @staticmethod

@@ -26,7 +26,6 @@ from .._system.process import Runner
 from .._version import VERSION
 from . import launcher, module_directory, snapshot
 from .paths import MARK, METRICS_NAME, PACKAGED, Paths
-from .resync_script import resync_script
 from .sync import describe
 from .units import (
     ENABLED_UNITS,
@@ -393,7 +392,7 @@ def node_files(paths: Paths, config_text: t.Optional[str] = None) -> t.Dict[str,
     if config_text is not None:
         wanted[paths.config] = (config_text.encode("utf-8"), 0o644)
     wanted[paths.program] = (launcher.launcher(paths), 0o755)
-    wanted[paths.resync] = (resync_script(paths).encode("utf-8"), 0o755)
+    wanted[paths.resync] = (snapshot.resync_script(paths).encode("utf-8"), 0o755)
     for name, text in unit_files(paths).items():
         wanted[os.path.join(paths.unit_dir, name)] = (text.encode("utf-8"), 0o644)
     for path, content in module_directory.node_files(paths).items():

@@ -23,7 +23,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
     module_directory,
     modules,
     paths,
-    resync_script,
+    snapshot,
     units,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError, NodeError
@@ -63,7 +63,7 @@ class TestPutFiles:
         assert {str(tmp_path / name) for name in found if name not in plain} == set(module_directory.node_files(where))
         assert found["etc/ip-masq-agent/config"] == (0o644, b"{}\n")
         assert found["sbin/ip-masq-agent"] == (0o755, launcher.launcher(where))
-        assert found["sbin/ip-masq-agent-resync"] == (0o755, resync_script.resync_script(where).encode())
+        assert found["sbin/ip-masq-agent-resync"] == (0o755, snapshot.resync_script(where).encode())
         for name, text in units.unit_files(where).items():
             assert found["etc/systemd/system/" + name] == (0o644, text.encode())
         assert (tmp_path / "etc/ip-masq-agent/config.d").is_dir()

@@ -10,7 +10,7 @@ import subprocess
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import paths, resync_script, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import paths, snapshot, units
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import parse_duration
 
@@ -105,7 +105,7 @@ _OF_CHOSEN = {"program", "lib_dir", "resync", "config", "drop_ins", "metrics_fil
 def test_no_placeholder_is_left_in_any_text() -> None:
     for text in units.unit_files(WHERE).values():
         assert "{" not in text and "}" not in text
-    script = resync_script.resync_script(WHERE)
+    script = snapshot.resync_script(WHERE)
     for name in ("config", "drop_ins", "expected", "commands", "due", "last_sync", "program"):
         assert "{%s}" % name not in script
 
@@ -258,7 +258,7 @@ def test_an_edit_is_seen_in_the_config_and_in_the_drop_ins() -> None:
     assert edit["Service", "ExecStart"] == ["/bin/systemctl --no-block restart " + units.SERVICE]
     # Each resync starts the watch again where it could not start.
     assert path["Install", "WantedBy"] == ["paths.target " + units.SERVICE]
-    assert "trap '' TERM\n    exec /" in resync_script.resync_script(WHERE)
+    assert "trap '' TERM\n    exec /" in snapshot.resync_script(WHERE)
 
 
 def test_hook_follows_start_restart_and_reload_of_a_firewall() -> None:
@@ -302,7 +302,7 @@ def test_interval_is_set_in_a_drop_in_that_systemd_reads(interval: str, microsec
 @pytest.mark.parametrize("shell", ["sh", "bash --posix"])
 def test_resync_script_is_one_that_a_shell_reads(tmp_path: t.Any, shell: str) -> None:
     path = tmp_path / "resync"
-    path.write_text(resync_script.resync_script(WHERE))
+    path.write_text(snapshot.resync_script(WHERE))
     done = subprocess.run([*shell.split(), "-n", str(path)], stderr=subprocess.PIPE, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
