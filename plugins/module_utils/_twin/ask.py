@@ -15,9 +15,9 @@ from .._system.netlink import Message, Netlink
 from . import links, packets, routing, trace
 from .decision import Rules
 from .neighbours import Neighbours
-from .station import Station
+from .outside import Arrival, Outside
+from .sockets import Sockets
 from .values import DELIVERED, DROPPED, NOT_ASKED, PROTOCOLS, REJECTED, SENT, Answer, Question
-from .world import Arrival, World
 
 #: Ports that the connections come from, one after the other, so that each is a new one.
 _PORTS = range(20000, 60000)
@@ -50,7 +50,7 @@ class Asker:
 
     def __init__(
         self,
-        world: World,
+        outside: Outside,
         rules: Rules,
         cables: t.Mapping[int, links.Link],
         neighbours: Neighbours,
@@ -60,12 +60,12 @@ class Asker:
         :param neighbours: who is known to be behind its bridges.
         :param legacy: families in which there are tables of iptables-legacy, as numbers of nfgenmsg.
         """
-        self._world = world
+        self._outside = outside
         self._rules = rules
         self._links = cables
         self._neighbours = neighbours
         self._legacy = legacy
-        self._station = Station()
+        self._sockets = Sockets()
         self._numbers = itertools.count(random.getrandbits(31))
         self._ports = itertools.cycle(_PORTS)
         self._sources: t.Dict[str, t.Optional[int]] = {}
@@ -107,7 +107,7 @@ class Asker:
         if question.source_port:
             forget_connections()
         port = 0 if protocol in (packets.ICMP, packets.ICMPV6) else question.port
-        self._world.at_once()
+        self._outside.at_once()
         answer = self._send(question, protocol, source_port, port, number) or self._look(question, number)
         if heard is None:
             return answer
@@ -116,7 +116,7 @@ class Asker:
         where = answer.where
         if answer.outcome in (DROPPED, REJECTED):
             where = decision.lost or where
-        return answer._replace(decided_by=decision.source, passed=decision.passed, where=where)
+        return answer._replace(decided_by=decision.source_rule, passed=decision.passed, where=where)
 
     def _port(self) -> int:
         port = next(self._ports)
@@ -127,7 +127,7 @@ class Asker:
     def _send(self, question: Question, protocol: int, source_port: int, port: int, number: int) -> t.Optional[Answer]:
         """Send the packet. Returns an answer where that is the end of it already."""
         if question.source is None or question.source in self._addresses:
-            why = self._station.send(protocol, question.destination, source_port, port, number, question.source)
+            why = self._sockets.send(protocol, question.destination, source_port, port, number, question.source)
             return Answer(question, DROPPED, where=why) if why else None
         index = self._way_in(question.source, question.interface)
         if index is None:
@@ -138,7 +138,7 @@ class Asker:
         if link.kind != links.BRIDGE:
             bridge = self._links.get(link.master)
             behind_bridge = bridge is not None and bridge.kind == links.BRIDGE
-            self._world.inject(index, data, bridge.address if bridge and behind_bridge else link.address)
+            self._outside.inject(index, data, bridge.address if bridge and behind_bridge else link.address)
             return None
         receiver: t.Optional[bytes] = link.address
         if self._is_beside(index, question.destination):
@@ -146,7 +146,7 @@ class Asker:
         sender, place = self._neighbours.port(index, question.source)
         if place is None or place not in self._links:
             place = self._last_port(index)
-        self._world.inject(place, data, receiver, sender)
+        self._outside.inject(place, data, receiver, sender)
         return None
 
     def _way_in(self, source: str, interface: t.Optional[str]) -> t.Optional[int]:
@@ -171,7 +171,7 @@ class Asker:
         return max(index for index, link in self._links.items() if link.master == bridge)
 
     def _look(self, question: Question, number: int) -> Answer:
-        for arrivals in (self._world.at_once, self._world.at_last):
+        for arrivals in (self._outside.at_once, self._outside.at_last):
             answer = self._find(question, number, arrivals())
             if answer is not None:
                 return answer
@@ -179,7 +179,7 @@ class Asker:
 
     def _find(self, question: Question, number: int, arrivals: t.Sequence[Arrival]) -> t.Optional[Answer]:
         error = question.stray and question.protocol.startswith("icmp")  # which nobody answers with another one
-        for seen in self._station.received():
+        for seen in self._sockets.received():
             if seen.number == number and seen.error == error:
                 return _answer(question, DELIVERED, seen, None)
         for link, seen in arrivals:

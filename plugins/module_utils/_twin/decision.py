@@ -34,7 +34,7 @@ class Decision(t.NamedTuple):
     none did.
     """
 
-    source: t.Optional[Rule]
+    source_rule: t.Optional[Rule]
     passed: t.Tuple[Rule, ...]
     lost: str
 
@@ -60,7 +60,7 @@ class Rules:
 
     def decide(self, steps: t.Sequence[trace.Step]) -> Decision:
         """Decide which of the rules that a packet met decided about it."""
-        source: t.Optional[trace.Step] = None
+        source_rule: t.Optional[trace.Step] = None
         passed: t.List[trace.Step] = []
         lost = ""
         hooks: t.Dict[t.Tuple[bool, int, str], t.Tuple[int, str]] = {}
@@ -75,12 +75,12 @@ class Rules:
             if step.kind != trace.RULE or kind != "nat" or hook not in _SOURCE_HOOKS:
                 continue
             if self._translates(step):
-                source = step
+                source_rule = step
             elif step.verdict not in trace.CALLS:
                 passed.append(step)
         rules = tuple(map(self.rule, passed))
         return Decision(
-            self.rule(source) if source else rules[-1] if rules else None,
+            self.rule(source_rule) if source_rule else rules[-1] if rules else None,
             rules,
             lost,
         )

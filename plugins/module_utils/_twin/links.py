@@ -131,13 +131,13 @@ def numbers(links: t.Sequence[Link], present: t.Sequence[Link]) -> t.Dict[int, i
     return found
 
 
-def make(links: t.Sequence[Link], world: int) -> t.Dict[int, int]:
+def make(links: t.Sequence[Link], outside: int) -> t.Dict[int, int]:
     """Make copies of links in this network namespace: down, and without addresses.
 
-    Each is one end of a cable; the other end is called ``far_end`` in the namespace of the world outside. A bridge
+    Each is one end of a cable; the other end is called ``far_end`` in the namespace outside. A bridge
     is a bridge.
 
-    :param world: file descriptor of the namespace of the other ends.
+    :param outside: file descriptor of the namespace of the other ends.
     :returns: the index of each link in the twin, by that on the node.
     :raises KernelError: the kernel cannot make one of them.
     """
@@ -155,7 +155,7 @@ def make(links: t.Sequence[Link], world: int) -> t.Dict[int, int]:
             if link.loopback:
                 continue
             body = _header(number[link.index]) + _common(link)
-            kind = _kind(BRIDGE) if link.kind == BRIDGE else _queues() + _cable(number[link.index], world)
+            kind = _kind(BRIDGE) if link.kind == BRIDGE else _queues() + _cable(number[link.index], outside)
             _do(kernel, _NEW_LINK, body + kind, link.name)
         for link in links:
             if link.master in bridges:
@@ -187,9 +187,9 @@ def far_end(index: int) -> str:
     return "far%d" % index
 
 
-def _cable(index: int, world: int) -> bytes:
+def _cable(index: int, outside: int) -> bytes:
     peer = _header(0) + netlink.text(_NAME, far_end(index)) + netlink.word(_MTU, 65535) + _queues()
-    peer += netlink.word(_NS_FD, world)
+    peer += netlink.word(_NS_FD, outside)
     return _kind("veth", netlink.nest(_INFO_DATA, netlink.attribute(_VETH_PEER, peer)))
 
 

@@ -9,8 +9,8 @@ import typing as t
 
 from .._system.process import Runner
 from . import namespaces, sysctls
+from .copy import Copies
 from .node_state import State
-from .replica import Replicas
 from .trace import Step
 from .values import Answer, NotAvailable, Question, Rule, Unseen
 
@@ -71,7 +71,7 @@ def build(state: State, run: Runner, timeout: float = 60.0) -> t.Union[Twin, Not
             "net.netfilter.nf_log_all_netns is 1: rules of the twin would write into the log of the node's kernel"
         )
     try:
-        worker = namespaces.Worker(lambda: Replicas(state, run), timeout)
+        worker = namespaces.Worker(lambda: Copies(state, run), timeout)
     except namespaces.NotAllowed as exc:
         return NotAvailable(str(exc))
     try:

@@ -244,7 +244,7 @@ def test_rule_that_translates_decides() -> None:
         ("nat", "POSTROUTING", trace.RULE, 1),
         ("nat", "MINE", trace.RULE, 2),
     )
-    assert found.source is not None and found.source.text == "-A MINE -j MASQUERADE"
+    assert found.source_rule is not None and found.source_rule.text == "-A MINE -j MASQUERADE"
     assert found.lost == ""
 
 
@@ -255,7 +255,7 @@ def test_last_rule_that_let_it_pass_decides_otherwise() -> None:
         ("nat", "MINE", trace.RULE, 1),
         ("nat", "POSTROUTING", trace.POLICY, 2),
     )
-    assert found.source is not None and found.source.text == "-A MINE -d 10.0.0.0/8 -j RETURN"
+    assert found.source_rule is not None and found.source_rule.text == "-A MINE -d 10.0.0.0/8 -j RETURN"
 
 
 def test_where_a_packet_is_lost() -> None:

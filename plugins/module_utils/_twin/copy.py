@@ -14,15 +14,15 @@ from . import history, ipsets, ipvs, legacy, links, namespaces, neighbours, nf_t
 from .ask import Asker
 from .decision import Rules
 from .node_state import State
+from .outside import Outside
 from .values import Answer, Question, Rule, Unseen
-from .world import World
 
 #: The name of the port that every bridge of the twin has besides its own: of a pod that does not exist.
 _SPARE_PORT = "twinpod%d"
 _LEGACY_FAMILIES = {"ip": 2, "ip6": 10}
 
 
-class Replicas:
+class Copies:
     """One copy, or two, and every order in which the kernel of the node may ask chains of the same priority.
 
     The first answer is that of the order in which the tables are listed, which is mostly the one in which they came.
@@ -30,9 +30,9 @@ class Replicas:
 
     def __init__(self, state: State, run: Runner) -> None:
         self._ties = ties.find(state.tables, state.legacy)
-        self._main = Replica(state, run, legacy_first=False)
+        self._main = Copy(state, run, legacy_first=False)
         # Tables of iptables-legacy cannot be taken out and put in again: that order needs a copy of its own.
-        self._other = Replica(state, run, legacy_first=True) if self._ties.legacy else None
+        self._other = Copy(state, run, legacy_first=True) if self._ties.legacy else None
 
     def unseen(self) -> t.List[Unseen]:
         """Return what could not be copied."""
@@ -71,17 +71,17 @@ def _with_alternatives(answer: Answer, *others: Answer) -> Answer:
     return answer._replace(alternatives=tuple(found.values())[1:])
 
 
-class Replica:
+class Copy:
     """One copy: two network namespaces, one with the state of the node, and one for the far ends of its links."""
 
     def __init__(self, state: State, run: Runner, legacy_first: bool) -> None:
         """:param legacy_first: whether tables of iptables-legacy are asked before others of the same priority."""
         self.unseen: t.List[Unseen] = []
-        world_network = namespaces.new_network()
+        outside_network = namespaces.new_network()
         for path in ("ipv6/conf/all/disable_ipv6", "ipv6/conf/default/disable_ipv6"):
             sysctls.write({path: "1"})
         self._network = namespaces.new_network()
-        number, copied, world = self._copy_links(state, world_network)
+        number, copied, outside = self._copy_links(state, outside_network)
         # The kernel takes up to a second until links that came up can be used; meanwhile there is other work.
         self._copy_rules(state, run, legacy_first)
         self._settle(copied)
@@ -91,10 +91,10 @@ class Replica:
         families = sorted({_LEGACY_FAMILIES[table.family] for table in state.legacy})
         self._rules = Rules(run, state.tables, state.legacy)
         self._tables = state.tables
-        self._asker = Asker(world, self._rules, copied, known, families)
+        self._asker = Asker(outside, self._rules, copied, known, families)
         self._trace()
 
-    def _copy_links(self, state: State, network: int) -> t.Tuple[t.Dict[int, int], t.Dict[int, links.Link], World]:
+    def _copy_links(self, state: State, network: int) -> t.Tuple[t.Dict[int, int], t.Dict[int, links.Link], Outside]:
         """Copy links and settings.
 
         :param network: file descriptor of the one in which the far ends are to be.
@@ -107,10 +107,10 @@ class Replica:
         self._miss("setting", sysctls.write({k: v for k, v in state.settings.items() if not sysctls.is_general(k)}))
         copied = {number[link.index]: link._replace(master=number.get(link.master, 0)) for link in wanted}
         bridges = {index for index, link in copied.items() if link.kind == links.BRIDGE}
-        world = World(network, _plugged(copied))
+        outside = Outside(network, _plugged(copied))
         links.switch((index for index, link in copied.items() if link.up), bridges)
         addresses = {link.index: link.address for link in links.read()}
-        return number, {index: link._replace(address=addresses[index]) for index, link in copied.items()}, world
+        return number, {index: link._replace(address=addresses[index]) for index, link in copied.items()}, outside
 
     @staticmethod
     def _settle(copied: t.Mapping[int, links.Link]) -> None:

@@ -33,7 +33,7 @@ _REASONS = {
 }
 
 
-class Station:
+class Sockets:
     """Raw sockets of both families, of the network namespace in which it is made."""
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The world around the twin: where its cables end, where packets are sent from and where they come out.
+"""Outside of the twin: where its cables end, where packets are sent from and where they come out.
 
 The kernel carries a packet from cable to cable before the call that sends it returns, or soon after where the machine
 is busy. So what has not come out is asked for a second time, behind a few frames that take the same queue: when those
@@ -32,7 +32,7 @@ _ROUNDS = 8
 #: seconds that one round may take on a machine that is very busy
 _PATIENCE = 10
 
-#: The sender of a frame, and the host that answers for all addresses in the world.
+#: The sender of a frame, and the host that answers for all addresses outside.
 _POD = b"\x02\x70\x6f\x64\x00\x01"
 _NEIGHBOUR = b"\x02\x6e\x65\x69\x00\x01"
 _OTHER_NEIGHBOUR = b"\x02\x65\x6c\x73\x00\x01"
@@ -45,7 +45,7 @@ class Arrival(t.NamedTuple):
     packet: packets.Packet
 
 
-class World:
+class Outside:
     """The far ends of all cables."""
 
     def __init__(self, network: int, indices: t.Iterable[int]) -> None:
