@@ -59,7 +59,7 @@ test-strange: setup ## random nodes, real packets beside verify: make test-stran
 test-molecule: setup-nodes ## scenarios on three systemd nodes: Debian 11, 12 (iptables-legacy), 13; again with nftables
 	@$(PYTHON) tools/test molecule -- $(SCENARIOS)
 
-versions: setup ## every ansible-core, every Python on nodes: the table in README.md; ARGS="--missing" goes on
+versions: setup ## every ansible-core, every Python on nodes: the table in docs/versions.md; ARGS="--missing" goes on
 	@$(PYTHON) tools/versions $(ARGS)
 
 bench: setup-nodes ## the figures, ours and others', in one table

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What tools/versions found, in docs/versions.json, and the table of it in README.md.
+"""What tools/versions found, in docs/versions.json, and the table of it in docs/versions.md.
 
 The file holds what the newest run of each part saw. A result is dropped when it is about another version than the
 newest run: of the collection, of an ansible-core, of a Python.
@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "docs/versions.json"
-README = ROOT / "README.md"
+PAGE = ROOT / "docs/versions.md"
 #: The table begins with this.
 _HEAD = "| ansible-core |"
 
@@ -38,10 +38,10 @@ def load() -> Results:
 
 
 def save(results: Results) -> None:
-    """Write the file, and the table in README.md."""
+    """Write the file, and the table in docs/versions.md."""
     _write(FILE, json.dumps(results, indent=1, sort_keys=True) + "\n")
-    text = README.read_text(encoding="utf-8")
-    _write(README, re.sub(r"(?m)^%s.*\n(\|.*\n)*" % re.escape(_HEAD), lambda _old: table(results), text, count=1))
+    text = PAGE.read_text(encoding="utf-8")
+    _write(PAGE, re.sub(r"(?m)^%s.*\n(\|.*\n)*" % re.escape(_HEAD), lambda _old: table(results), text, count=1))
 
 
 def _write(path: Path, text: str) -> None:
