@@ -74,10 +74,10 @@ class Kubespray:
         return self._fleet.type(" ".join([command, *more]))
 
 
-def page_example(name: str) -> str:
-    """A playbook of docs/kubespray.md, by the name in its first line."""
-    page = (ROOT / "docs/kubespray.md").read_text(encoding="utf-8")
-    (found,) = re.findall(r"(?ms)^```yaml\n(# %s,.*?)^```" % re.escape(name), page)
+def page_example(name: str, page: str = "docs/kubespray.md") -> str:
+    """A file that a page has, by the name in its first line."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    (found,) = re.findall(r"(?ms)^```yaml\n(# %s\b.*?)^```" % re.escape(name), text)
     return t.cast(str, found)
 
 
@@ -190,3 +190,115 @@ def test_the_inventory_comes_before_what_is_derived(tmp_path: Path) -> None:
         # An option of an import, as of a command line.
         other = kubespray.play("cluster", ["kubespray"], "-e", "ip_masq_agent_hosts=e1", "--list-hosts")
         assert other.rc == 0 and "n2" not in other.said.replace("kube_node", ""), other.said
+
+
+LIVE = "docs/kubespray-live.md"
+INVENTORY = "inventory/mycluster/group_vars/k8s_cluster/"
+APPLY = "ansible-playbook -b -i inventory/mycluster/inventory.ini kubenode.ip_masq.kubespray"
+REMOVE = (
+    "ansible-playbook -b -i inventory/mycluster/inventory.ini kubenode.ip_masq.remove "
+    "-e ip_masq_agent_hosts=kube_control_plane:kube_node"
+)
+EXPLAIN = "ip-masq-agent explain 10.8.0.1 --source 10.233.64.9"
+#: What Calico and flannel have in POSTROUTING of a kubespray cluster.
+CALICO = (
+    "-N cali-POSTROUTING",
+    "-N cali-nat-outgoing",
+    "-I POSTROUTING -j cali-POSTROUTING",
+    "-A cali-POSTROUTING -j cali-nat-outgoing",
+    "-A cali-nat-outgoing -s 10.233.64.0/18 ! -d 10.233.64.0/18 -j MASQUERADE",
+)
+FLANNEL = (
+    "-N FLANNEL-POSTRTG",
+    "-I POSTROUTING -j FLANNEL-POSTRTG",
+    "-A FLANNEL-POSTRTG -s 10.233.64.0/18 -d 10.233.64.0/18 -j RETURN",
+    "-A FLANNEL-POSTRTG -s 10.233.64.0/18 ! -d 224.0.0.0/4 -j MASQUERADE",
+)
+
+
+class LiveCluster:
+    """A cluster with kubespray's default networks and one node that has a pod, and what docs/kubespray-live.md does."""
+
+    def __init__(self, folder: Path, fleet: Fleet, rules: t.Sequence[str]) -> None:
+        self._kubespray = Kubespray(folder, fleet, "checkout")
+        self._folder, self._fleet = folder, fleet
+        (folder / "group_vars/k8s_cluster/k8s-cluster.yml").write_text("kube_network_plugin: calico\n")
+        (folder / "group_vars/k8s_cluster/k8s-net-calico.yml").unlink()
+        del fleet.group_vars["all"]["ip_masq_agent_verify"]
+        self.node = fleet.nodes["n1"]
+        self.node.wire()
+        self.node.ns.run("ip", "address", "add", "10.233.64.1/24", "dev", "cni0")
+        for number, name in enumerate(fleet.hosts, 1):
+            fleet.hosts[name]["ip"] = "10.3.0.%d" % number
+        for rule in rules:
+            self.rule(rule)
+        (folder / INVENTORY).mkdir(parents=True)
+
+    def write(self, name: str) -> None:
+        """Write a file of variables, as the page has it."""
+        (self._folder / INVENTORY / name).write_text(page_example(INVENTORY + name, LIVE))
+
+    def rule(self, rule: str) -> None:
+        """Do to the node's rules what the network plugin does."""
+        self.node.ns.run("iptables-nft", "-t", "nat", *rule.split())
+
+    def type(self, command: str) -> Played:
+        """Run a command of the page on the controller, for the node."""
+        self._fleet.group_vars["all"]["ansible_become"] = False  # there may be no sudo
+        inventory = self._folder / "inventory/mycluster/inventory.ini"
+        inventory.write_text("".join("[%s]\n%s\n" % (group, "\n".join(hosts)) for group, hosts in GROUPS.items()))
+        return self._fleet.type(command + " --limit n1")
+
+    def explain(self) -> str:
+        """Run the page's question on the node."""
+        done = self.node.call("bash", "-euc", 'PATH="/usr/local/sbin:$PATH"; ' + EXPLAIN)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+
+def test_calico_on_a_live_cluster_step_by_step(tmp_path: Path) -> None:
+    with Fleet(tmp_path, GROUPS, {"n2": "n1", "n3": "n1", "e1": "n1"}) as fleet:
+        cluster = LiveCluster(tmp_path, fleet, CALICO)
+        cluster.write("ip_masq.yml")
+        preview = cluster.type(
+            "ansible-playbook -b -i inventory/mycluster/inventory.ini kubenode.ip_masq.kubespray -CD"
+        )
+        assert preview.rc == 0 and exempt(cluster.node) == [], preview.said
+        applied = cluster.type(APPLY)
+        assert applied.rc == 0, applied.said
+        assert exempt(cluster.node) == ["10.233.0.0/17", "10.3.0.0/24", "10.8.0.0/16"]
+        assert "set nat_outgoing: false" in applied.said and "(rule of: Calico)" in applied.said, applied.said
+        before = cluster.explain()
+        assert "sees the node's address" in before and "decided by: Calico" in before, before
+        assert "natOutgoing: false" in before
+        # What Felix does after the patch of the pool.
+        cluster.rule("-F cali-nat-outgoing")
+        assert "sees the pod's own address (10.233.64.9)" in cluster.explain()
+        # The variables that keep it: the playbook has nothing to remark, and changes nothing.
+        cluster.write("k8s-net-calico.yml")
+        again = cluster.type(APPLY)
+        assert again.rc == 0 and "nat_outgoing" not in again.said and changed(again) == [], again.said
+        cluster.rule(CALICO[-1])
+        removed = cluster.type(REMOVE)
+        assert removed.rc == 0 and cluster.node.files() == cluster.node.pristine, removed.said
+
+
+def test_flannel_on_a_live_cluster_step_by_step(tmp_path: Path) -> None:
+    with Fleet(tmp_path, GROUPS, {"n2": "n1", "n3": "n1", "e1": "n1"}) as fleet:
+        cluster = LiveCluster(tmp_path, fleet, FLANNEL)
+        (tmp_path / "group_vars/k8s_cluster/k8s-cluster.yml").unlink()
+        cluster.write("ip_masq.yml")
+        cluster.write("ip_masq_flannel.yml")
+        applied = cluster.type(APPLY)
+        assert applied.rc == 0 and "flannel: masquerades" not in applied.said and "ipvs" not in applied.said, (
+            applied.said
+        )
+        assert "sees the pod's own address (10.233.64.9)" in cluster.explain()
+        # Without the variable flannel decides.
+        (tmp_path / INVENTORY / "ip_masq_flannel.yml").write_text("kube_network_plugin: flannel\n")
+        weaker = cluster.type(APPLY)
+        assert weaker.rc == 0 and "flannel: masquerades" in weaker.said, weaker.said
+        assert "decided by: flannel" in cluster.explain()
+        # The other way: flanneld without --ip-masq, which leaves no rules behind or whose rules were flushed.
+        cluster.rule("-F FLANNEL-POSTRTG")
+        assert "sees the pod's own address (10.233.64.9)" in cluster.explain()

@@ -32,6 +32,16 @@ ELSEWHERE = {
     ),
     "ANSIBLE_CONFIG=kubespray/ansible.cfg ansible-playbook -b -i inventory/mycluster/inventory.ini reset.yml "
     "-e reset_confirmation=yes": "tests/kernel/test_kubespray.py",
+    **dict.fromkeys(
+        (
+            "ansible-playbook -b -i inventory/mycluster/inventory.ini kubenode.ip_masq.kubespray",
+            "ansible-playbook -b -i inventory/mycluster/inventory.ini kubenode.ip_masq.kubespray -CD",
+            "ansible-playbook -b -i inventory/mycluster/inventory.ini kubenode.ip_masq.remove "
+            "-e ip_masq_agent_hosts=kube_control_plane:kube_node",
+            "ip-masq-agent explain 10.8.0.1 --source 10.233.64.9",
+        ),
+        "tests/kernel/test_kubespray.py",
+    ),
     "ansible-playbook kubenode.ip_masq.apply -i hosts.ini -e ip_masq_agent_hosts=canary -e ip_masq_agent_verify=fail": (
         "tests/kernel/test_playbooks.py"
     ),
@@ -53,6 +63,7 @@ _PRE_RELEASE = ":==" + VERSION if "-" in VERSION else ""
 _GALAXY = "needs Galaxy; tools/setup installs the built artefact by the same command with --offline"
 _NODES = "boots three nodes; `make test-molecule` goes through the same steps as `molecule test`"
 _CLUSTER = "needs an API server"
+_POOLS = "needs Calico; tests/kernel/test_kubespray.py does to rules what Felix does then"
 #: Why a command is not executed by any test.
 NOT_HERE = {
     "ansible-galaxy collection install kubenode.ip_masq" + _PRE_RELEASE: _GALAXY,
@@ -64,6 +75,13 @@ NOT_HERE = {
     "kubectl -n kube-system get daemonset ip-masq-agent -o jsonpath='{.spec.template.spec.containers[*].args}'": (
         _CLUSTER
     ),
+    "calicoctl.sh get ippool": _POOLS,
+    """calicoctl.sh patch ippool default-pool --patch '{"spec": {"natOutgoing": false}}'""": _POOLS,
+    """calicoctl.sh patch ippool default-pool-ipv6 --patch '{"spec": {"natOutgoing": false}}'""": _POOLS,
+    """calicoctl.sh patch ippool default-pool --patch '{"spec": {"natOutgoing": true}}'""": _POOLS,
+    "kubectl -n kube-system patch daemonset kube-flannel --type json -p "
+    """'[{"op": "test", "path": "/spec/template/spec/containers/0/command/1", "value": "--ip-masq"}, """
+    """{"op": "remove", "path": "/spec/template/spec/containers/0/command/1"}]'""": _CLUSTER,
     "kubectl -n kube-system delete pod -l k8s-app=kube-proxy --field-selector spec.nodeName=NODE": _CLUSTER,
 }
 

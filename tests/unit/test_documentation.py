@@ -36,6 +36,7 @@ OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
 TROUBLESHOOTING = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
 VERIFICATION = (ROOT / "docs" / "verification.md").read_text(encoding="utf-8")
 KUBESPRAY = (ROOT / "docs" / "kubespray.md").read_text(encoding="utf-8")
+LIVE = (ROOT / "docs" / "kubespray-live.md").read_text(encoding="utf-8")
 FLEETS = (ROOT / "docs" / "fleets.md").read_text(encoding="utf-8")
 WINDOWS = (ROOT / "docs" / "windows.md").read_text(encoding="utf-8")
 DOCUMENTS = [
@@ -132,7 +133,7 @@ def test_every_reserved_range_is_listed() -> None:
 def test_variables_are_those_of_the_role() -> None:
     spec = yaml.safe_load((location() / "roles/ip_masq_agent/meta/argument_specs.yml").read_text(encoding="utf-8"))
     known = {*spec["argument_specs"]["main"]["options"], *OF_PLAYBOOKS, *METRICS}
-    for text in (README, OPTIONS, OPERATIONS, TROUBLESHOOTING, VERIFICATION, KUBESPRAY, FLEETS, WINDOWS):
+    for text in (README, OPTIONS, OPERATIONS, TROUBLESHOOTING, VERIFICATION, KUBESPRAY, LIVE, FLEETS, WINDOWS):
         for name in re.findall(r"\bip_masq_agent_[a-z0-9_]+\b", text):
             assert name in known or any(one.startswith(name) for one in known if name.endswith("_")), name
 
@@ -218,7 +219,7 @@ def test_pictures_are_readable_in_light_and_dark_and_name_what_there_is(picture:
     text = picture.read_text(encoding="utf-8")
     svg = "{http://www.w3.org/2000/svg}"
     tree = ElementTree.fromstring(text)
-    assert tree.findtext(svg + "title") and tree.findtext(svg + "desc") and picture.name in README
+    assert tree.findtext(svg + "title") and tree.findtext(svg + "desc") and picture.name in README + OPERATIONS
     light, dark = text.split("prefers-color-scheme: dark")
     classes = set(re.findall(r"\.([a-z-]+) \{[^}]*(?:fill|stroke): #", light))
     assert classes and classes <= set(re.findall(r"\.([a-z-]+) \{", dark)), "colours for dark, too"
