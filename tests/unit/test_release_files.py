@@ -162,10 +162,13 @@ def test_release_sets_the_version_and_writes_the_changelog(tmp_path: Path) -> No
     assert again.returncode == 1 and "there is nothing to release" in again.stderr
     # A pre-release is installed only if it is named, and what is named is no later one.
     assert "\n$ ansible-galaxy collection install kubenode.ip_masq:==97.1.0-rc1\n" in text["README.md"]
+    assert "/badge/version-97.1.0--rc1-blue)" in text["README.md"]
     fragment.write_text("---\nbugfixes:\n  - role - is repaired.\n")
     final = release(tmp_path, "97.1.0")
     assert final.returncode == 0, final.stdout + final.stderr
-    assert "\n$ ansible-galaxy collection install kubenode.ip_masq\n" in (tmp_path / "README.md").read_text()
+    readme = (tmp_path / "README.md").read_text()
+    assert "\n$ ansible-galaxy collection install kubenode.ip_masq\n" in readme
+    assert "/badge/version-97.1.0-blue)" in readme
 
 
 def test_the_readme_installs_this_version() -> None:
