@@ -255,6 +255,13 @@ effects:
       description: The number of ranges that were left out of these lists.
       type: int
       sample: 0
+    pods:
+      description:
+        - Namespace and name of the pods, for those of the sources that are one address, from the results that libcni
+          keeps on the node.
+      returned: if a name is known
+      type: dict
+      sample: {10.244.1.7/32: default/web-7c5ddbdf54-x2x9k}
     out_interfaces:
       description:
         - The interfaces by which the packets leave. Empty means all.

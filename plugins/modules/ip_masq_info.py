@@ -212,6 +212,11 @@ explanations:
       description: The address of the pod; None for the node itself.
       type: str
       sample: 10.244.1.7
+    pod:
+      description: Namespace and name of the pod that has this address, from the results that libcni keeps on the node.
+      returned: if the name is known
+      type: str
+      sample: default/web-7c5ddbdf54-x2x9k
     protocol:
       description: The protocol.
       type: str
@@ -339,6 +344,11 @@ conflicts:
       description: Networks of pods, where it concerns only some.
       type: list
       elements: str
+    pods:
+      description: Names as in RV(explanations[].pod), for those of the networks that are one address.
+      returned: if a name is known
+      type: dict
+      sample: {10.244.1.7/32: default/web-7c5ddbdf54-x2x9k}
 untested:
   description: With O(verify=true), why not all traffic was tested; empty where all was.
   returned: always

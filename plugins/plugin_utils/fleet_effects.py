@@ -99,7 +99,8 @@ def _key(answer: t.Any) -> t.Optional[t.Tuple[str, int, bool]]:
     rules = answer.get("rules") if isinstance(answer, t.Mapping) and not answer.get("failed") else None
     if not isinstance(rules, t.Mapping) or "effects" not in rules:
         return None
-    effects = [{key: value for key, value in one.items() if key != "open_connections"} for one in rules["effects"]]
+    own = ("open_connections", "pods")
+    effects = [{key: value for key, value in one.items() if key not in own} for one in rules["effects"]]
     return json.dumps(effects, sort_keys=True), rules["effects_omitted"], MOVED in rules["effects_summary"]
 
 

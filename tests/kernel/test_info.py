@@ -9,7 +9,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from support import modules
+from support import cni_results, modules
 from support.modules import Result, apply
 from support.namespaces import Namespace, until
 from support.topology import ADDRESSES, Topology
@@ -241,3 +241,35 @@ def test_without_namespaces(topology: Topology) -> None:
 def test_bad_input_is_refused(ns: Namespace, options: t.Dict[str, t.Any], message: str) -> None:
     result = _info(ns, **options)
     assert result["failed"] and message in result["msg"]
+
+
+def test_names_of_pods(topology: Topology) -> None:
+    """They are beside addresses where libcni's results have them, and nothing else differs."""
+    node = topology.node
+    node.run("mount", "-t", "tmpfs", "none", "/var/lib")
+    node.run(
+        "iptables-nft-restore",
+        "--noflush",
+        stdin="*nat\n%s\nCOMMIT\n" % "\n".join(_CALICO).replace("-s 10.244.1.0/24", "-s %s/32" % _V4.pod),
+    )
+    apply(node, **_POLICY)
+    asked = {"destinations": [_V4.exempt[0]], "source": _V4.pod, "verify": True}
+    without = _info(node, **asked, **_POLICY)
+    assert not any("pod" in one for one in without["explanations"])
+    assert without["conflicts"] and not any("pods" in one for one in without["conflicts"])
+    assert {tuple(one["sources"]) for one in without["conflicts"]} == {(_V4.pod + "/32",)}
+    node.inside(cni_results.write, Path("/var/lib/cni/results"), "default/web-0", _V4.pod)
+    found = _info(node, **asked, **_POLICY)
+    assert found["explanations"] == [dict(one, pod="default/web-0") for one in without["explanations"]]
+    assert found["conflicts"] == [dict(one, pods={_V4.pod + "/32": "default/web-0"}) for one in without["conflicts"]]
+
+
+def test_name_of_the_pod_that_an_effect_concerns(topology: Topology) -> None:
+    node = topology.node
+    node.run("mount", "-t", "tmpfs", "none", "/var/lib")
+    node.inside(cni_results.write, Path("/var/lib/cni/results"), "default/web-0", _V4.pod)
+    apply(node)
+    changed = apply(node, rules=[{"sources": [_V4.pod + "/32"], "action": "exempt"}], check=True)
+    (effect,) = changed["effects"]
+    assert effect["pods"] == {_V4.pod + "/32": "default/web-0"}
+    assert " from %s/32 (default/web-0): node -> pod" % _V4.pod in changed["effects_summary"][0]

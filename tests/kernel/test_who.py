@@ -5,13 +5,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import socket
 import sys
+import time
 import typing as t
+from pathlib import Path
 
 import pytest
-from support import modules
+from support import cni_results, modules
 from support.modules import apply
+from support.namespaces import until
 from support.topology import ADDRESSES, Topology
 
 _PROGRAM = (
@@ -19,14 +24,15 @@ _PROGRAM = (
     "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.who import parse_endpoints, who\n"
     "from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError\n"
     "try:\n"
-    "    print('; '.join(who(*parse_endpoints(sys.argv[1], sys.argv[2] or None), 'udp')))\n"
+    "    print('; '.join(who(*parse_endpoints(sys.argv[1], sys.argv[2] or None), sys.argv[3])))\n"
     "except NodeError as exc:\n"
     "    print(exc)\n"
 )
 
 
-def _who(topology: Topology, seen: str, remote: str = "") -> str:
-    return topology.node.run(sys.executable, "-c", _PROGRAM % str(modules.collections()), seen, remote).strip()
+def _who(topology: Topology, seen: str, remote: str = "", protocol: str = "udp") -> str:
+    program = _PROGRAM % str(modules.collections())
+    return topology.node.run(sys.executable, "-c", program, seen, remote, protocol).strip()
 
 
 def _written(address: str, port: str) -> str:
@@ -76,3 +82,54 @@ def test_connection_in_a_zone(topology: Topology, family: str, zone: str, shown:
     answer = "udp %s -> %s, seen as %s, conntrack %s" % (_written(a.pod, ports[0]), remote, seen, shown)
     assert _who(topology, seen, remote) == answer
     assert _who(topology, seen) == answer
+
+
+def _wait_past(moment: float) -> None:
+    until(lambda: time.time() > moment, "the clock")
+
+
+@pytest.mark.parametrize("family", ("ipv4", "ipv6"))
+@pytest.mark.parametrize("protocol", ("udp", "tcp"))
+def test_name_of_the_pod(topology: Topology, family: str, protocol: str) -> None:
+    """The pod is named if it had its address before the last packet, and not if it has come later."""
+    a = ADDRESSES[family]
+    topology.node.run("mount", "-t", "tmpfs", "none", "/var/lib")
+    apply(topology.node, enable_ipv6=True)
+    results = Path("/var/lib/cni/results")
+    topology.node.inside(cni_results.write, results, "default/web-0", a.pod)
+    # Timeouts are whole seconds, so a pod has no name in its first one.
+    _wait_past(time.time() + 1.1)
+    assert topology.ask(a.outside[0], protocol=protocol) == {a.outside[0]: a.node}
+    # of the answer: its destination is what the other side sees
+    listed = topology.node.run("conntrack", "-L", "-f", family, "-p", protocol, "--orig-src", a.pod)
+    port = re.findall(r"dport=([0-9]+)", listed)[1]
+    seen = _written(a.node, port)
+    assert re.match(protocol + r" \S+ \(default/web-0\) -> ", _who(topology, seen, protocol=protocol))
+    topology.node.inside(cni_results.write, results, "default/other", a.pod)
+    assert "(" not in _who(topology, seen, protocol=protocol), "two pods claim the address"
+    topology.node.inside(cni_results.write, results, "default/web-0", a.pod, netns=cni_results.GONE)
+    assert "(" not in _who(topology, seen, protocol=protocol), "the other pod has the address since"
+
+
+@pytest.mark.parametrize("state", ("unreplied", "unacknowledged"))
+def test_name_of_a_pod_that_waits_for_an_answer(topology: Topology, state: str) -> None:
+    """States whose timeout is shorter than others do not let a pod look idle for longer than it has existed."""
+    a = ADDRESSES["ipv4"]
+    topology.node.run("mount", "-t", "tmpfs", "none", "/var/lib")
+    apply(topology.node)
+    topology.node.inside(cni_results.write, Path("/var/lib/cni/results"), "default/web-0", a.pod)
+    _wait_past(time.time() + 1.1)
+    with topology.pod.inside(socket.socket, socket.AF_INET, socket.SOCK_STREAM) as sock:
+        if state == "unacknowledged":
+            sock.connect((a.outside[0], 8080))
+            sock.recv(100)
+        topology.outside.run("ip", "link", "set", "eth0", "down")
+        if state == "unacknowledged":
+            with contextlib.suppress(OSError):
+                sock.send(b"x" * 100)
+        else:
+            sock.setblocking(False)
+            sock.connect_ex((a.outside[0], 8080))
+        listed = topology.node.run("conntrack", "-L", "-p", "tcp", "--orig-src", a.pod)
+        port = re.findall(r"dport=([0-9]+)", listed)[1]
+        assert "(default/web-0)" in _who(topology, _written(a.node, port), protocol="tcp"), listed

@@ -57,7 +57,7 @@ def explain(
 
 def _lines(one: Data, found: Data) -> t.Iterator[str]:
     service = one["protocol"] + ("" if one["protocol"] == "icmp" else "/%d" % one["port"])
-    who = one["source"] or ("" if one["outcome"] == "not asked" else "the node itself")
+    who = _source(one) or ("" if one["outcome"] == "not asked" else "the node itself")
     yield "%s %s, for %s%s" % (one["destination"], _answer(one), service, " from %s" % who if who else "")
     if one["declared"]:
         translated = one["declared"] != one["seen"] and one["agrees"]
@@ -85,6 +85,11 @@ def _lines(one: Data, found: Data) -> t.Iterator[str]:
         yield "not understood: " + reason
     if one["remedy"]:
         yield "remedy: " + one["remedy"]
+
+
+def _source(one: Data) -> t.Optional[str]:
+    """Return who sends, with the name of the pod if it is known."""
+    return "%s (%s)" % (one["source"], one["pod"]) if "pod" in one else one["source"]
 
 
 def _why_nothing(one: Data, policy: Data) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
-from .._engine.effects import Effect, as_return
+from .._engine.effects import Effect, as_returns
 from .._engine.reconcile import Result
 from .._engine.ruleset import service_number
 from .._errors import ConfigError, NodeError
@@ -31,8 +31,8 @@ class Proposal(t.NamedTuple):
 
     def lines(self, destination: str) -> t.Iterator[str]:
         """Return it for people."""
-        for effect in self.effects:
-            yield "proposed: " + effect_words.line(as_return(effect))
+        for effect in as_returns(self.effects):
+            yield "proposed: " + effect_words.line(effect)
         if not self.effects:
             yield "proposed: nothing changes for packets to " + destination
         for note in self.notes:
@@ -40,7 +40,7 @@ class Proposal(t.NamedTuple):
 
     def as_data(self) -> t.Dict[str, t.Any]:
         """Return it for programs."""
-        return {"file": self.path, "effects": list(map(as_return, self.effects)), "notes": list(self.notes)}
+        return {"file": self.path, "effects": as_returns(self.effects), "notes": list(self.notes)}
 
 
 def propose(

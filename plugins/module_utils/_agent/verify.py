@@ -11,7 +11,7 @@ import time
 import typing as t
 
 from .._errors import NodeError
-from .._system import files
+from .._system import files, pod_names
 from .._system.node import Node
 from .._verify import explanations, inspection, verification
 from .._version import VERSION
@@ -102,7 +102,8 @@ def _lines(found: Data, causes: t.Sequence[t.Tuple[Data, str]]) -> t.Iterator[st
         yield "%s: %s" % (one["severity"], text)
         if one["decided_by"]:
             yield "  %(backend)s, table %(table)s, chain %(chain)s: %(rule)s" % one["decided_by"]
-        for title, names in (("only", one["services"]), ("only from", one["sources"])):
+        sources = pod_names.beside(one["sources"], one.get("pods", {}))
+        for title, names in (("only", one["services"]), ("only from", sources)):
             if names:
                 yield "  %s: %s" % (title, ", ".join(names))
     for one in found["untested"]:

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import ipaddress
+import time
 import typing as t
 
 from .._errors import ConfigError, NodeError
-from .._system import conntrack
+from .._system import conntrack, pod_names
 from .._system.conntrack import Connection, Endpoint
 
 
@@ -54,12 +55,26 @@ def who(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[s
     if not found:
         where = "" if remote is None else " to %s" % (remote,)
         raise NodeError("no tracked %s connection from %s%s: it may have ended" % (protocol, seen, where))
-    return [line(one) for one in found]
+    pods, now = pod_names.read(), time.time()
+    return [line(one, opener(one, pods, now)) for one in found]
 
 
-def line(one: Connection) -> str:
-    """Return one connection for people."""
-    text = "%s %s -> %s" % (one.protocol, one.source, one.destination)
+def opener(one: Connection, pods: pod_names.Pods, now: float) -> t.Optional[str]:
+    """Return the name of the pod that opened a connection; None if that is not certain.
+
+    A connection stays in the table when its pod is gone, and another pod may have the address since.
+    """
+    pod = pods.get(one.source.address)
+    return pod.name if pod and one.idle is not None and now - one.idle > pod.since else None
+
+
+def line(one: Connection, pod: t.Optional[str] = None) -> str:
+    """Return one connection for people.
+
+    :param pod: the name of the pod that opened it; None: not known.
+    """
+    opener = "%s (%s)" % (one.source, pod) if pod else str(one.source)
+    text = "%s %s -> %s" % (one.protocol, opener, one.destination)
     if one.destination != one.remote:
         text += ", translated to %s" % (one.remote,)
     text += ", seen as %s" % (one.seen,) if one.seen != one.source else ", seen with its own address"

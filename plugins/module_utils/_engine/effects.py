@@ -11,7 +11,7 @@ import typing as t
 from .._policy import effect_words, range_words
 from .._policy.effect_words import WITHOUT_CONNECTION
 from .._policy.values import EXEMPT, MASQUERADE, PROTOCOL_NUMBERS, SKIP
-from .._system import spans
+from .._system import pod_names, spans
 from .._system.families import IPV6
 from .._system.spans import Spans
 from .comparison import DROPPED, HIGHEST_SERVICE, UNKNOWN, Cell, Comparison, Pair, Product, Verdict, Verdicts, example
@@ -202,8 +202,18 @@ def _services(services: Spans, family: str) -> t.List[str]:
     return found
 
 
-def as_return(effect: Effect) -> t.Dict[str, t.Any]:
-    """Return an effect as RETURN of the module ip_masq documents it."""
+def as_returns(effects: t.Iterable[Effect]) -> t.List[t.Dict[str, t.Any]]:
+    """Return effects as RETURN of the module ip_masq documents them."""
+    found = [_as_return(one) for one in effects]
+    pods = pod_names.read() if any(one["sources"] for one in found) else {}
+    for one in found:
+        names = pod_names.of_ranges(one["sources"], pods)
+        if names:
+            one["pods"] = names
+    return found
+
+
+def _as_return(effect: Effect) -> t.Dict[str, t.Any]:
     version = 6 if effect.family == IPV6 else 4
     destinations = range_words.fewest(effect.destinations, version, LIMIT)
     sources = range_words.Ranges([], [], 0)
@@ -232,7 +242,7 @@ def lines(compared: t.Sequence[Compared]) -> t.List[str]:
     :param compared: the families whose rules are rewritten; without one there is nothing to say.
     """
     effects = [one for each in compared for one in each.effects]
-    found = [effect_words.line(as_return(one)) for one in effects[:LINES]]
+    found = [effect_words.line(one) for one in as_returns(effects[:LINES])]
     if len(effects) > LINES:
         found.append("and %s more" % format(len(effects) - LINES, ","))
     if compared and not effects:

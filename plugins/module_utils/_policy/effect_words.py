@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
+from .._system import pod_names
 from .range_words import SHOWN
 
 #: Packets of an effect that belong to no connection.
@@ -20,14 +21,16 @@ Returned = t.Mapping[str, t.Any]
 
 
 def line(effect: Returned) -> str:
-    """Return an effect with its open connections."""
+    """Return an effect with the names of its pods and its open connections."""
+    sources = pod_names.beside(effect["sources"], effect.get("pods", {}))
+    text = change({**effect, "sources": sources})
     if effect["packets"] == WITHOUT_CONNECTION:
-        return change(effect)
-    return "%s, %s" % (change(effect), connections(effect["open_connections"]))
+        return text
+    return "%s, %s" % (text, connections(effect["open_connections"]))
 
 
 def change(effect: Returned) -> str:
-    """Return an effect without its open connections: the same on all nodes with the same change."""
+    """Return an effect without pods and open connections: the same on all nodes with the same change."""
     parts = [_ranges(effect, "destinations")]
     if effect["sources"]:
         parts.append("from " + _ranges(effect, "sources"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ipaddress
 import struct
 import typing as t
+from pathlib import Path
 
 from . import netlink
 from .netlink import Message, Netlink
@@ -21,7 +22,17 @@ _GET = 1 << 8 | 1
 _DELETE = 1 << 8 | 2
 #: CTA_*
 _ORIGINAL, _REPLY, _ADDRESSES, _PROTOCOL, _TUPLE_ZONE = 1, 2, 1, 2, 3
-_ID, _MASTER, _ZONE = 12, 14, 18
+_STATUS, _PROTOCOL_STATE, _TIMEOUT, _ID, _MASTER, _ZONE = 3, 4, 7, 12, 14, 18
+#: CTA_PROTOINFO_TCP; in it the state and the flags of both sides
+_TCP, _TCP_STATE, _TCP_FLAGS = 1, 1, (4, 5)
+#: IPS_ASSURED and IPS_NAT_CLASH, one of which a stream of UDP has; IPS_OFFLOAD and IPS_HW_OFFLOAD
+_STREAM, _OFFLOADED = 1 << 2 | 1 << 12, 1 << 14 | 1 << 15
+#: IP_CT_TCP_FLAG_DATA_UNACKNOWLEDGED
+_UNACKNOWLEDGED = 0x10
+#: Sysctls of the states of TCP, in the order of enum tcp_conntrack.
+_TCP_STATES = (
+    "", "syn_sent", "syn_recv", "established", "fin_wait", "close_wait", "last_ack", "time_wait", "close"
+)  # fmt: skip
 #: CTA_IP_V4_SRC, _DST, and those of IPv6; CTA_PROTO_NUM, _SRC_PORT, _DST_PORT
 _SOURCE = {4: 1, 6: 3}
 _DESTINATION = {4: 2, 6: 4}
@@ -31,6 +42,7 @@ _AF = {4: 2, 6: 10}
 _COUNT = "/proc/sys/net/netfilter/nf_conntrack_count"
 _LIMIT = "/proc/sys/net/netfilter/nf_conntrack_max"
 _STATISTICS = "/proc/net/stat/nf_conntrack"
+_TIMEOUTS = "/proc/sys/net/netfilter/nf_conntrack_"
 
 
 class Endpoint(t.NamedTuple):
@@ -61,6 +73,8 @@ class Connection(t.NamedTuple):
     seen: Endpoint
     remote: Endpoint
     zones: Zones = Zones()
+    #: seconds since its last packet, at most; None: not known
+    idle: t.Optional[int] = None
 
 
 class Statistics(t.NamedTuple):
@@ -206,7 +220,44 @@ def _connection(protocol: str, message: Message) -> Connection:
         reply.destination,
         reply.source,
         Zones(*(int.from_bytes(zone or b"", "big") for zone in zones)),
+        _idle(protocol, known),
     )
+
+
+def _idle(protocol: str, known: netlink.Attributes) -> t.Optional[int]:
+    """Return the seconds since the last packet, at most: what has passed of the longest timeout that its state has."""
+    status = int.from_bytes(known.get(_STATUS, b""), "big")
+    if _TIMEOUT not in known or status & _OFFLOADED:
+        return None
+    if protocol == "tcp":
+        longest = _tcp_timeout(known)
+    elif protocol == "udp":
+        longest = _longest("udp_timeout_stream" if status & _STREAM else "udp_timeout")
+    else:
+        longest = _longest("sctp_timeout_established")
+    left = int.from_bytes(known[_TIMEOUT], "big")
+    # The kernel rounds down what is left. More than the longest is a timeout from elsewhere, such as a rule.
+    return None if longest is None or left > longest else longest - left
+
+
+def _tcp_timeout(known: netlink.Attributes) -> t.Optional[int]:
+    state = netlink.attributes(netlink.attributes(known.get(_PROTOCOL_STATE, b"")).get(_TCP, b""))
+    number = state.get(_TCP_STATE, b"\0")[0]
+    if not 0 < number < len(_TCP_STATES):
+        return None
+    longest = _longest("tcp_timeout_" + _TCP_STATES[number])
+    if any(state.get(side, b"\0")[0] & _UNACKNOWLEDGED for side in _TCP_FLAGS):
+        waiting = _longest("tcp_timeout_unacknowledged", "tcp_timeout_max_retrans")
+        return None if longest is None or waiting is None else min(longest, waiting)
+    return longest
+
+
+def _longest(*names: str) -> t.Optional[int]:
+    """Return the longest of some timeouts of the kernel, in seconds; None if it does not tell."""
+    try:
+        return max(int(Path(_TIMEOUTS + name).read_text(encoding="ascii")) for name in names)
+    except (OSError, ValueError):
+        return None
 
 
 def _tuple(data: bytes) -> t.Optional[_Tuple]:

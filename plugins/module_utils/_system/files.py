@@ -21,12 +21,14 @@ class NotRegularFile(OSError):
     """There is something else than a regular file, such as a named pipe or a directory."""
 
 
-def open_regular(path: str) -> t.BinaryIO:
+def open_regular(path: str, follow: bool = True) -> t.BinaryIO:
     """Open a regular file for reading. A named pipe is refused, not waited for.
 
+    :param follow: whether the path may be a symbolic link.
     :raises NotRegularFile: it is something else. OSError: it cannot be opened.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode):
         os.close(descriptor)

@@ -37,11 +37,11 @@ def _effects(result: Result) -> t.Dict[str, t.Any]:
     if not result.compared:
         return {"effects": [], "effects_omitted": 0, "effects_summary": []}
     # Imported here: to load it takes time, and most runs change nothing.
-    from .._engine.effects import LIMIT, as_return, lines
+    from .._engine.effects import LIMIT, as_returns, lines
 
     found = [effect for each in result.compared for effect in each.effects]
     return {
-        "effects": [as_return(effect) for effect in found[:LIMIT]],
+        "effects": as_returns(found[:LIMIT]),
         "effects_omitted": max(len(found) - LIMIT, 0),
         "effects_summary": lines(result.compared),
     }

@@ -10,7 +10,7 @@ import typing as t
 
 from .._engine import actors
 from .._policy import range_words
-from .._system import spans
+from .._system import pod_names, spans
 from .._twin.node_state import State
 from .._twin.twin import Twin
 from .._twin.values import Answer, Question, Rule
@@ -54,6 +54,22 @@ def declared_only(policy: Policy, one: Question) -> Data:
         promise = policy.promise(one.source, one.destination, one.protocol, one.port)
         verdict = None if promise is None else str(promise)
     return _blank(one, verdict)
+
+
+def name_pods(explained: t.Iterable[Data], conflicts: t.Iterable[Data]) -> None:
+    """Write the names of pods beside their addresses, where they are known.
+
+    :param explained: gets ``pod``.
+    :param conflicts: get ``pods``, by source.
+    """
+    pods = pod_names.read()
+    for one in explained:
+        if one["source"] in pods:
+            one["pod"] = pods[one["source"]].name
+    for one in conflicts:
+        names = pod_names.of_ranges(one["sources"], pods)
+        if names:
+            one["pods"] = names
 
 
 def _blank(one: Question, declared: t.Optional[str]) -> Data:

@@ -179,6 +179,7 @@ def inspect(
     }
     if wanted.destinations or wanted.verify:
         findings += _ask(node, policy, rulesets, wanted, progress, storage, found)
+        explanations.name_pods(found["explanations"], found["conflicts"])
     found["health"] = [one._asdict() for one in findings]
     if wanted.verify:
         found["verified"], found["summary"] = _verdict(policy, rulesets, findings, found)

@@ -57,6 +57,12 @@ def test_a_fleet_of_300_hosts_with_three_groups() -> None:
     ]
 
 
+def test_names_of_pods_divide_no_group() -> None:
+    same = dict(effect("10.20.0.0/16", "pod", "node", 1), sources=["10.244.1.2/32"])
+    hostvars = {"a": host(same), "b": host(dict(same, pods={"10.244.1.2/32": "default/web"}))}
+    assert summed_up(hostvars) == ["a, b (2 nodes): 10.20.0.0/16 from 10.244.1.2/32: pod -> node, 2 open connections"]
+
+
 def test_hosts_that_no_group_names() -> None:
     one = effect("10.20.0.0/16", "pod", "node", 1)
     hostvars = {"n%d" % number: host(one, groups=["kube_node"]) for number in range(1, 4)}

@@ -125,6 +125,16 @@ def test_explanation_names_rule_and_remedy(agent: Agent) -> None:
     assert json.loads("\n".join(agent.explain(True))) == dict(_EXPLAINED, health=[], limits=[])
 
 
+def test_name_of_a_pod_is_beside_its_address(agent: Agent) -> None:
+    named = dict(_EXPLAINED, pod="default/web")
+    network = dict(_CONFLICT, sources=["10.244.1.2/32", "10.244.1.4/31"], pods={"10.244.1.2/32": "default/web"})
+    agent.finds(explanations=[named], conflicts=[network], verified=False)
+    assert agent.explain()[0].endswith(", for tcp/443 from 10.244.1.2 (default/web)")
+    assert json.loads("\n".join(agent.explain(True)))["pod"] == "default/web"
+    assert "  only from: 10.244.1.2/32 (default/web), 10.244.1.4/31" in agent.verify().lines
+    assert json.loads("\n".join(agent.verify(True).lines))["conflicts"] == [network]
+
+
 def test_explanation_lists_all_answers_and_what_decides(agent: Agent) -> None:
     other = dict(_EXPLAINED, seen="pod", seen_address="10.244.1.2", interface="eth1", decided_by=None)
     agent.finds(explanations=[dict(_EXPLAINED, alternatives=[other], depends_on=["x"], not_understood=["y"])])

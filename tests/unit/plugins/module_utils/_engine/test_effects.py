@@ -19,7 +19,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.effects i
     Compared,
     Effect,
     Effects,
-    as_return,
+    as_returns,
     lines,
     unseen,
 )
@@ -53,12 +53,12 @@ def compared(one: Config, other: Config, family: str) -> t.List[Effect]:
 
 def line(effect: Effect) -> str:
     """One of them for people."""
-    return effect_words.line(as_return(effect))
+    return effect_words.line(as_returns([effect])[0])
 
 
 def effects(before: t.Dict[str, t.Any], after: t.Dict[str, t.Any], family: str = "ipv4") -> t.List[t.Dict[str, t.Any]]:
     """The effects as they are returned, without what is the same for all packets."""
-    found = map(as_return, compared(build(before), build(after), family))
+    found = as_returns(compared(build(before), build(after), family))
     return [
         {key: value for key, value in one.items() if value not in ([], 0, "", None) and key != "family"}
         for one in found
@@ -243,7 +243,7 @@ def test_packets_that_nat_does_not_see() -> None:
     plain, dropping = (from_config(build({**options, "leaks": leaks}), "ipv4") for leaks in ("count", "drop"))
     (found,) = unseen("ipv4", [plain], [dropping])
     assert (found.packets, found.before, found.after) == ("without a connection", "pod", "dropped")
-    assert as_return(found)["sources"] == ["10.244.0.0/16"] and found.open_connections == 0
+    assert as_returns([found])[0]["sources"] == ["10.244.0.0/16"] and found.open_connections == 0
     assert unseen("ipv4", [dropping], [dropping]) == unseen("ipv4", [plain], []) == []
 
 

@@ -1,0 +1,149 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Names of the pods on a node by address, from the results that libcni keeps for container runtimes.
+
+Format: ``cachedInfo`` in libcni/api.go; results: the CNI specification. Nothing but names is taken from there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import json
+import os
+import re
+import stat
+import typing as t
+
+from . import files
+
+#: Where containerd and CRI-O (also those of k3s and RKE2), the kubelet with Docker, and MicroK8s keep results.
+DIRECTORIES = (
+    "/var/lib/cni/results",
+    "/var/lib/cni/cache/results",
+    "/var/snap/microk8s/common/var/lib/cni/results",
+    "/var/snap/microk8s/current/var/lib/cni/results",
+)
+
+#: Files of this boot in all directories; with more no name is certain, and none is returned.
+MOST_FILES = 10000
+#: Bytes of one file; a result has a few thousand.
+_LARGEST = 128 * 1024
+
+#: Names that Kubernetes allows: of a namespace (RFC 1123 label), and of a pod (subdomain).
+_LABEL = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
+_NAMESPACE = re.compile(_LABEL, re.ASCII)
+_POD = re.compile(r"(?=.{1,253}\Z)%s(?:\.%s)*" % ((r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?",) * 2), re.ASCII)
+
+
+class Pod(t.NamedTuple):
+    """A pod, as ``namespace/name``, and since when at the latest it has its address (seconds since the epoch)."""
+
+    name: str
+    since: float
+
+
+#: By address.
+Pods = t.Mapping[str, Pod]
+
+
+class _Attachment(t.NamedTuple):
+    name: str
+    addresses: t.Tuple[str, ...]
+    network_namespace: str
+
+
+def read(directories: t.Sequence[str] = DIRECTORIES) -> t.Dict[str, Pod]:
+    """Return the pods by address. An address that two pods claim has no entry.
+
+    Results of an earlier boot, and of pods whose network namespace is gone, are ignored, as are damaged files.
+    """
+    found: t.Dict[str, t.Set[str]] = {}
+    since: t.Dict[str, float] = {}
+    for number, (path, written) in enumerate(_results(directories)):
+        if number == MOST_FILES:
+            return {}
+        one = _attachment(path)
+        if one is None or not _is_live(one.network_namespace):
+            continue
+        for address in one.addresses:
+            found.setdefault(address, set()).add(one.name)
+            since[address] = max(written, since.get(address, 0.0))
+    return {address: Pod(min(names), since[address]) for address, names in found.items() if len(names) == 1}
+
+
+def of_ranges(ranges: t.Iterable[str], pods: Pods) -> t.Dict[str, str]:
+    """Return the names of pods by range, for those of the ranges that are one address.
+
+    :param ranges: networks as text.
+    """
+    single = {one: one.partition("/")[0] for one in ranges if ipaddress.ip_network(one).num_addresses == 1}
+    return {one: pods[address].name for one, address in single.items() if address in pods}
+
+
+def beside(ranges: t.Iterable[str], names: t.Mapping[str, str]) -> t.List[str]:
+    """Return ranges for people, with the names that are known behind them: ``10.244.1.2/32 (default/web)``.
+
+    :param names: as ``of_ranges`` returns them.
+    """
+    return ["%s (%s)" % (one, names[one]) if one in names else one for one in ranges]
+
+
+def _results(directories: t.Sequence[str]) -> t.Iterator[t.Tuple[str, float]]:
+    """Return path and time of the regular files of this boot."""
+    boot = _boot_time()
+    for directory in directories:
+        with contextlib.suppress(OSError), os.scandir(directory) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode) and status.st_size <= _LARGEST and status.st_mtime >= boot:
+                        yield entry.path, status.st_mtime
+
+
+def _boot_time() -> float:
+    """Return the seconds from the epoch to the boot, by the clock of now."""
+    with open("/proc/stat", encoding="ascii") as lines:
+        return next(float(line.split()[1]) for line in lines if line.startswith("btime "))
+
+
+def _attachment(path: str) -> t.Optional[_Attachment]:
+    """Return what a result says; None if it is damaged, or not of a pod of Kubernetes."""
+    try:
+        with files.open_regular(path, follow=False) as handle:
+            content = handle.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            return None
+        return _parse(json.loads(content.decode("utf-8")))
+    # Deep nesting is a RecursionError. A value of another type than libcni writes is one of the others.
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _parse(data: t.Any) -> t.Optional[_Attachment]:
+    arguments: t.Dict[str, t.Set[str]] = {}
+    for key, value in data["cniArgs"]:
+        arguments.setdefault(key, set()).add(value)
+    # A plugin that calls others, such as Multus, gives them its own arguments too: twice the same.
+    (namespace,), (name,) = arguments["K8S_POD_NAMESPACE"], arguments["K8S_POD_NAME"]
+    if data["kind"] != "cniCacheV1" or not _NAMESPACE.fullmatch(namespace) or not _POD.fullmatch(name):
+        return None
+    result = data["result"]
+    # Since version 0.3.0 of the specification there is a list, before that one address of each IP version.
+    texts = [one["address"] for one in result.get("ips") or ()]
+    texts += [result[key]["ip"] for key in ("ip4", "ip6") if result.get(key)]
+    addresses = [ipaddress.ip_interface(str(text)).ip for text in texts]
+    known = tuple(str(one) for one in addresses if not one.is_loopback)
+    return _Attachment("%s/%s" % (namespace, name), known, str(data.get("netns") or ""))
+
+
+def _is_live(network_namespace: str) -> bool:
+    """Return whether a network namespace exists, or that is not known: older releases of libcni do not name it."""
+    if not network_namespace.startswith(("/run/netns/", "/var/run/netns/", "/proc/")):
+        return True
+    try:
+        # A file that is no namespace is what remains where one was mounted.
+        return os.stat(network_namespace).st_dev == os.stat("/proc/self/ns/net").st_dev
+    except (OSError, ValueError):
+        return False
