@@ -326,6 +326,33 @@ class TestProposals:
         assert done.returncode == 78 and "there is no such file" in done.stderr
         assert node.status()["in_sync"]
 
+    def test_they_say_what_of_a_file_is_not_used(self, node: AgentNode, tmp_path: Path) -> None:
+        node.configure()
+        node.sync()
+        proposed = tmp_path / "proposed"
+        proposed.write_text('{"masqueradeCIDR": ["10.5.0.0/16"]}')
+        done = node.command("explain", "10.5.1.2", "--proposed", str(proposed))
+        (told,) = [line for line in done.stdout.splitlines() if line.startswith("note: ")]
+        assert "masqueradeCIDR" in told and str(proposed) in told
+        data = json.loads(node.command("explain", "10.5.1.2", "--proposed", str(proposed), "--json").stdout)
+        assert data["proposed"]["notes"] == [told[len("note: ") :]]
+        node.configure(masqueradeCIDR=["10.5.0.0/16"])
+        first, told = node.command("sync", "--dry-run").stdout.splitlines()
+        assert first.startswith("nothing to do") and told.startswith("note: ") and "masqueradeCIDR" in told
+        assert json.loads(node.command("sync", "--dry-run", "--json").stdout)["notes"] == [told[len("note: ") :]]
+
+    def test_what_a_move_of_the_rules_means_was_not_compared(self, node: AgentNode, tmp_path: Path) -> None:
+        node.configure()
+        node.sync()
+        node.ns.run("iptables", "-t", "nat", "-A", "POSTROUTING", "-d", "192.0.2.9", "-j", "MASQUERADE")
+        proposed = tmp_path / "proposed"
+        proposed.write_text('{"jumpPosition": "last"}')
+        done = node.command("explain", "192.0.2.9", "--proposed", str(proposed))
+        moved = "the rules get another place among those of other programs"
+        assert "proposed: " + moved in done.stdout and "nothing changes" not in done.stdout
+        data = json.loads(node.command("explain", "192.0.2.9", "--proposed", str(proposed), "--json").stdout)
+        assert data["proposed"]["notes"][0].startswith(moved)
+
 
 class TestStatus:
     """status"""

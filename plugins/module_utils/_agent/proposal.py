@@ -27,20 +27,25 @@ class Proposal(t.NamedTuple):
 
     path: str
     effects: t.Tuple[Effect, ...]
+    #: whether the rules change their place among those of other programs, which is not compared
+    moved: bool
     notes: t.Tuple[str, ...]
 
     def lines(self, destination: str) -> t.Iterator[str]:
         """Return it for people."""
         for effect in as_returns(self.effects):
             yield "proposed: " + effect_words.line(effect)
-        if not self.effects:
+        if self.moved:
+            yield "proposed: " + effect_words.MOVED
+        elif not self.effects:
             yield "proposed: nothing changes for packets to " + destination
         for note in self.notes:
             yield "note: " + note
 
     def as_data(self) -> t.Dict[str, t.Any]:
         """Return it for programs."""
-        return {"file": self.path, "effects": as_returns(self.effects), "notes": list(self.notes)}
+        notes = [effect_words.MOVED, *self.notes] if self.moved else list(self.notes)
+        return {"file": self.path, "effects": as_returns(self.effects), "notes": notes}
 
 
 def propose(
@@ -57,23 +62,27 @@ def propose(
         raise ConfigError("%s: there is no such file" % path)
     remembered = read_memory(paths)
     try:
-        _policy, config = read_policy(paths, remembered, text.decode("utf-8", "replace"))
+        policy, config = read_policy(paths, remembered, text.decode("utf-8", "replace"))
     except ConfigError as exc:
         raise ConfigError(str(exc).replace(paths.config, path)) from None
     result = dry_run(node, paths, config, remembered, effects=True)
     if result.errors:
         raise NodeError("; ".join(result.errors))
-    return Proposal(path, tuple(_concerned(result, to, sender, protocol, port)), result.notes + result.effect_notes)
+    family = IPV4 if ipaddress.ip_address(to).version == 4 else IPV6
+    effects = tuple(_concerned(result, family, to, sender, protocol, port))
+    moved = any(one.moved for one in result.compared if one.family == family)
+    notes = tuple(note.replace(paths.config, path) for note in policy.notes)
+    return Proposal(path, effects, moved, notes + result.notes + result.effect_notes)
 
 
-def _concerned(result: Result, to: str, sender: t.Optional[str], protocol: str, port: int) -> t.Iterator[Effect]:
-    destination = ipaddress.ip_address(to)
-    family = IPV4 if destination.version == 4 else IPV6
+def _concerned(
+    result: Result, family: str, to: str, sender: t.Optional[str], protocol: str, port: int
+) -> t.Iterator[Effect]:
     service = service_number(protocol, port, family)
     for effect in (effect for one in result.compared for effect in one.effects):
         if (
             effect.family == family
-            and spans.contains(effect.destinations, int(destination))
+            and spans.contains(effect.destinations, int(ipaddress.ip_address(to)))
             and (effect.services is None or spans.contains(effect.services, service))
             and (effect.sources is None or sender is None or _is_of(effect.sources, sender))
         ):

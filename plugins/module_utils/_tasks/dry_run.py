@@ -30,15 +30,16 @@ def planned_lines(node: Node, paths: Paths, as_json: bool) -> t.Tuple[t.List[str
     errors = result.errors
     if policy.problem:
         errors += ("%s; the last valid configuration stays in force" % policy.problem,)
+    notes = policy.notes + result.notes + result.effect_notes
     returned = rules_return(result, present=True)
     if as_json:
         data = {
             **{key: returned[key] for key in _RETURNED},
             "errors": list(errors),
-            "notes": list(result.notes + result.effect_notes),
+            "notes": list(notes),
         }
         return json.dumps(data, indent=2).split("\n"), errors
-    if not result.changed:
-        return ["nothing to do: the active rules match the configuration"] if not errors else [], errors
     lines = [*returned["effects_summary"], *("would do: " + line for line in describe(result))]
-    return lines + ["note: " + note for note in result.notes + result.effect_notes], errors
+    if not result.changed and not errors:
+        lines = ["nothing to do: the active rules match the configuration"]
+    return lines + ["note: " + note for note in notes], errors
