@@ -158,6 +158,13 @@ def test_status_of_thirty_nodes_fits_on_the_screen(tmp_path: Path) -> None:
         # An operator's limit must not leave the summary out, as it would a play of localhost.
         played = fleet.play("status", "-e", NODES, "--limit", "kube_node")
         assert played.failed == sorted(off)
+        reasons = dict(re.findall(r'(?m)^fatal: \[(\S+)\]: FAILED! => .*"msg": "([^:"]+): ', played.said))
+        assert reasons == {
+            "node07": "drifted",
+            "node19": "policy differs from inventory",
+            "node28": "not installed",
+        }, "each host's own, and once"
+        assert played.said.count("fatal: ") == len(off)
         lines = summary(played)
         assert len(lines) <= 15
         assert [line.partition(":")[0] for line in lines[1:-1]] == ["node28", "node07", "node19"], "worst first"
