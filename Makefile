@@ -10,6 +10,8 @@ SCENARIOS ?=
 export BACKENDS
 # Of make test-strange: which random nodes.
 SEEDS ?= 1-100
+# Of make test-vm: whose kernels; default: the oldest, the stable and the newest of Debian.
+RELEASES ?=
 # Jobs of tests that run at a time; default: one more than there are CPUs. JOBS=1 shows output as it comes.
 JOBS ?=
 export JOBS
@@ -18,7 +20,7 @@ SIGNING_KEY ?=
 export SIGNING_KEY
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-nodes demo test test-unit test-kernel test-strange test-molecule versions sanity lint bench release dist clean
+.PHONY: help setup setup-nodes demo test test-unit test-kernel test-strange test-vm test-molecule versions sanity lint bench release dist clean
 
 help: ## this list
 	@echo "On a Debian 12 or 13 machine, as root or with sudo. Every target sets up what it needs first."
@@ -55,6 +57,10 @@ test-kernel: setup-nodes ## pytest: real rules and packets in network namespaces
 
 test-strange: setup ## random nodes, real packets beside verify: make test-strange SEEDS=1-2000
 	@cd tests && $(if $(filter 0,$(shell id -u)),,sudo )../$(PYTHON) -m strange.run --seeds $(SEEDS) --program $(SEEDS) --six $(SEEDS) --people --jobs $(or $(JOBS),2) --keep-going
+
+test-vm: ## tests that ask the kernel itself, on Debian's oldest, stable and newest in qemu; RELEASES="sid" ARGS="FILE -k WORD"
+	@tools/setup --vm
+	@$(if $(filter 0,$(shell id -u)),,sudo )$(PYTHON) tools/test-vm $(RELEASES:%=--release %) -- $(ARGS)
 
 test-molecule: setup-nodes ## scenarios on three systemd nodes: Debian 11, 12 (iptables-legacy), 13; again with nftables
 	@$(PYTHON) tools/test molecule -- $(SCENARIOS)

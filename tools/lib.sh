@@ -5,7 +5,7 @@
 # What the scripts in tools/ share. Sourced by bash.
 #
 # shellcheck shell=bash
-# shellcheck disable=SC2034 # variables for those who source it
+# shellcheck disable=SC2034,SC2016 # variables for those who source it; apt's formats have variables of their own
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 CACHE_DIR=$ROOT/.cache
@@ -32,4 +32,25 @@ use_venv() {
   export ANSIBLE_CONFIG=$ROOT/ansible.cfg
   export ANSIBLE_HOME=$CACHE_DIR/ansible
   export PYTHONDONTWRITEBYTECODE=1
+}
+
+# The mirror of this machine: among its package sources, the one of its own release, Debian's rather than a vendor's.
+mirror() {
+  if [ -n "${DEBIAN_MIRROR:-}" ]; then
+    printf '%s\n' "$DEBIAN_MIRROR"
+    return
+  fi
+  local codename found
+  codename=$(. /etc/os-release && printf '%s' "${VERSION_CODENAME:-}")
+  found=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' 2>/dev/null |
+    awk -v release="$codename" '
+      ($2 == release || $2 ~ /^(old)*stable$/) && $3 == "main" { if ($1 ~ /\/debian\/?$/) { print $1; exit } rest = rest ? rest : $1 }
+      END { if (rest) print rest }' | head -n 1)
+  [ -n "$found" ] || die "no Debian package source in this machine's apt configuration: set DEBIAN_MIRROR=URL"
+  printf '%s\n' "$found"
+}
+
+# Proxies and certificates of this machine's apt hold for the image too: mmdebstrap does not read apt.conf.
+apt_options() {
+  apt-config dump | grep -E '^Acquire::(http|https)::' | grep -v '""' || true
 }
