@@ -15,5 +15,16 @@ class ActionModule(HandedTask):
     handed = Handed(
         "ip_masq_agent",
         AGENT,
-        ("changed", "diff", "files", "kubelet", "missing_package", "rules", "services", "verification", "version"),
+        (
+            "changed",
+            "diff",
+            "files",
+            "kubelet",
+            "missing_package",
+            "proposal",
+            "rules",
+            "services",
+            "verification",
+            "version",
+        ),  # fmt: skip
     )

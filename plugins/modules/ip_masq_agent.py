@@ -90,6 +90,18 @@ options:
       - Not done in check mode, after a failure, or with O(state=absent).
     type: bool
     default: false
+  verify_before:
+    description:
+      - If rules would change, whether to test before anything is written that all traffic would leave as declared. The
+        rules are made in a copy of the node's network state, in network namespaces, and packets are sent through it.
+      - If rules of other programs undo the policy, the module fails and leaves the node as it is. The message has the
+        ranges, the program and the remedy. It does the same in check mode.
+      - If not all can be tested, it warns and goes on.
+      - A rule that the kubelet's kubenet left behind is reported and no failure with O(kubelet), because
+        M(kubenode.ip_masq.kubelet_masquerade) deletes it.
+      - Ignored with O(state=absent).
+    type: bool
+    default: false
   kubelet:
     description:
       - If set, also returns in RV(kubelet) what M(kubenode.ip_masq.kubelet_masquerade) with these options would do,
@@ -180,6 +192,12 @@ EXAMPLES = r"""
   register: applied
   failed_when: applied.failed or applied.verification.verified is false
 
+- name: Apply a policy only where other programs' rules do not undo it
+  kubenode.ip_masq.ip_masq_agent:
+    config:
+      nonMasqueradeCIDRs: [10.0.0.0/8]
+    verify_before: true
+
 - name: Remove the agent, its rules and its files
   kubenode.ip_masq.ip_masq_agent:
     state: absent
@@ -211,9 +229,53 @@ services:
   elements: str
   sample: ["start: ip-masq-agent.timer"]
 rules:
-  description: The return values of M(kubenode.ip_masq.ip_masq) for the rules, without C(changed) and C(diff).
-  returned: success
+  description:
+    - The return values of M(kubenode.ip_masq.ip_masq) for the rules, without C(changed) and C(diff).
+    - After a failure with O(verify_before=true), what would have been done.
+  returned: success, or if O(verify_before=true) made it fail
   type: dict
+proposal:
+  description: What the test with O(verify_before=true) found.
+  returned: with O(verify_before=true), if rules would change
+  type: dict
+  contains:
+    verified:
+      description: Whether all traffic leaves as declared with the new rules, None if not all could be tested.
+      type: bool
+      sample: false
+    summary:
+      description: The result, or why there is none, in a sentence.
+      type: str
+      sample: 24 questions, all as declared
+    undone:
+      description: Where rules of other programs undo the policy. Also at the end of C(effects_summary) in RV(rules).
+      type: list
+      elements: str
+      sample: ["10.8.0.0/16: pod, but Calico's rule hides it: set natOutgoing: false in the IPPool of the pods"]
+    questions:
+      description: The number of questions that were asked.
+      type: int
+      sample: 24
+    questions_left_out:
+      description: The number of questions that were not asked, because there were too many.
+      type: int
+      sample: 0
+    conflicts:
+      description: As RV(kubenode.ip_masq.ip_masq_info#module:conflicts).
+      type: list
+      elements: dict
+    untested:
+      description: As RV(kubenode.ip_masq.ip_masq_info#module:untested).
+      type: list
+      elements: dict
+    limits:
+      description: As RV(kubenode.ip_masq.ip_masq_info#module:limits).
+      type: list
+      elements: dict
+    health:
+      description: As RV(kubenode.ip_masq.ip_masq_info#module:health).
+      type: list
+      elements: dict
 verification:
   description: What C(ip-masq-agent verify --json) prints, and how it ended.
   returned: success, with O(verify=true), not in check mode

@@ -35,7 +35,7 @@ def summary(answers: t.Mapping[str, t.Any], groups: t.Mapping[str, t.Sequence[st
     unknown, none = same.pop(None, []), same.pop(_NOTHING, [])
     members = members_of(groups, answers)
     lines = [
-        "%s: %s" % (_named(hosts, members), _effects([answers[host]["rules"] for host in hosts]))
+        "%s: %s" % (_named(hosts, members), _effects([answers[host] for host in hosts]))
         for hosts in sorted(same.values(), key=lambda hosts: -len(hosts))
     ]
     if none:
@@ -90,22 +90,41 @@ def _is_unreachable(answer: t.Any) -> bool:
     return isinstance(answer, t.Mapping) and bool(answer.get("unreachable"))
 
 
-#: What hosts without effects have in common.
-_NOTHING = ("[]", 0, False)
+class _Key(t.NamedTuple):
+    """What hosts with the same effects have in common."""
+
+    effects: str = "[]"
+    omitted: int = 0
+    moved: bool = False
+    #: what rules of other programs undo, and whether the hosts are left as they are for that
+    undone: t.Tuple[str, ...] = ()
+    refused: bool = False
 
 
-def _key(answer: t.Any) -> t.Optional[t.Tuple[str, int, bool]]:
+#: That of hosts without effects.
+_NOTHING = _Key()
+
+
+def _key(answer: t.Any) -> t.Optional[_Key]:
     """Return what hosts with the same effects have in common; None if a host did not report them."""
-    rules = answer.get("rules") if isinstance(answer, t.Mapping) and not answer.get("failed") else None
-    if not isinstance(rules, t.Mapping) or "effects" not in rules:
+    if not isinstance(answer, t.Mapping):
+        return None
+    failed = bool(answer.get("failed"))
+    undone = tuple((answer.get("proposal") or {}).get("undone", ()))
+    rules = answer.get("rules")
+    # A host that failed for another reason may have changed.
+    if (failed and (not undone or answer.get("changed"))) or not isinstance(rules, t.Mapping) or "effects" not in rules:
         return None
     own = ("open_connections", "pods")
     effects = [{key: value for key, value in one.items() if key not in own} for one in rules["effects"]]
-    return json.dumps(effects, sort_keys=True), rules["effects_omitted"], MOVED in rules["effects_summary"]
+    text = json.dumps(effects, sort_keys=True)
+    return _Key(text, rules["effects_omitted"], MOVED in rules["effects_summary"], undone, failed)
 
 
-def _effects(same: t.Sequence[Returned]) -> str:
+def _effects(answers: t.Sequence[Returned]) -> str:
     """Return the effects that hosts have in common, each with the connections of all of them."""
+    same = [answer["rules"] for answer in answers]
+    key = t.cast(_Key, _key(answers[0]))
     parts = []
     for place, effect in enumerate(same[0]["effects"][:_SHOWN]):
         counts = [rules["effects"][place]["open_connections"] for rules in same]
@@ -114,10 +133,11 @@ def _effects(same: t.Sequence[Returned]) -> str:
         if known and len(known) < len(counts):
             part += " (not counted on %s)" % number_of_nodes(len(counts) - len(known))
         parts.append(part)
-    left = len(same[0]["effects"]) - _SHOWN + same[0]["effects_omitted"]
+    left = len(same[0]["effects"]) - _SHOWN + key.omitted
     parts += ["and %s more" % thousands(left)] if left > 0 else []
-    parts += [MOVED] if MOVED in same[0]["effects_summary"] else []
-    return one_line("; ".join(parts))
+    parts += [MOVED] if key.moved else []
+    parts += key.undone
+    return one_line(("left as before: " if key.refused else "") + "; ".join(parts))
 
 
 def _named(hosts: t.Sequence[str], members: t.Mapping[str, t.Set[str]]) -> str:

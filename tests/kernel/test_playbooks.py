@@ -113,12 +113,54 @@ def test_apply_ends_with_what_changes_for_packets(tmp_path: Path) -> None:
         planned = fleet.play("apply", "-e", NODES, "-CD")
         assert planned.rc == 0 and summary(planned) == expected, planned.said
         assert planned.said.count("+10.20.0.0/16: pod -> node, 0 open connections") == 3
+        plain = fleet.play("apply", "-e", NODES, "-C", env={"ANSIBLE_NOCOLOR": "1", "TERM": "dumb"})
+        assert summary(plain) == expected and "\x1b" not in plain.said
+        forced = fleet.play("apply", "-e", NODES, "-C", env={"ANSIBLE_FORCE_COLOR": "1"})
+        assert summary(forced._replace(said=re.sub(r"\x1b\[[\d;]*m", "", forced.said))) == expected, "as AWX runs it"
+        as_json = fleet.play("apply", "-e", NODES, "-C", env={"ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json"})
+        assert _told_in_json(as_json) == expected
         short = fleet.play("apply", "-e", NODES, "-C", env={"ANSIBLE_STDOUT_CALLBACK": "kubenode.ip_masq.summary"})
         assert [line for line in short.said.splitlines() if line != "no hosts matched"][:2] == expected, short.said
         done = fleet.play("apply", "-e", NODES, "-e", "ip_masq_agent_serial=2")
         assert done.rc == 0 and summary(done) == expected, done.said
         removed = fleet.play("remove", "-e", NODES, "--limit", "node1", "-D")
         assert "node -> not managed" in removed.said
+
+
+def _told_in_json(played: Played) -> t.List[str]:
+    """Return the summary of an output in JSON, which is all that there is on standard output."""
+    data, _end = json.JSONDecoder().raw_decode(played.said)
+    (told,) = [
+        one["msg"]
+        for play in data["plays"]
+        for task in play["tasks"]
+        if task["task"]["name"] == "Show what changes for packets"
+        for one in task["hosts"].values()
+    ]
+    assert isinstance(told, list)
+    return told
+
+
+def test_nodes_on_which_other_programs_undo_the_policy_are_left_as_they_are(tmp_path: Path) -> None:
+    """Told for all nodes together, in check mode and in the run; the others get the policy."""
+    with Fleet(tmp_path, {"kube_node": ["n1", "n2", "n3"], "rack_b": ["n1", "n2"]}) as fleet:
+        fleet.group_vars["kube_node"] = {"ip_masq_agent_verify": "before"}
+        for name, node in fleet.nodes.items():
+            node.wire()
+            if name != "n3":
+                other = ("-t", "nat", "-I", "POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
+                node.ns.run("iptables-nft", *other)
+        undone = "10.8.0.0/16: pod, but the rule -A POSTROUTING -d 10.8.0.0/16 -j MASQUERADE hides it: "
+        # A preview goes on by itself.
+        for flags in (["-C"], ["-e", "ip_masq_agent_max_fail_percentage=70"]):
+            played = fleet.play("apply", "-e", NODES, *flags)
+            assert played.failed == ["n1", "n2"], played.said
+            first, second = summary(played)
+            assert first.startswith("rack_b (2 nodes): left as before: ") and undone in first
+            assert second.startswith("n3: ") and undone not in second
+        for name in ("n1", "n2"):
+            assert fleet.nodes[name].files() == fleet.nodes[name].pristine
+        assert fleet.nodes["n3"].status()["in_sync"]
 
 
 def test_more_effects_than_the_limit_have_to_be_confirmed(tmp_path: Path) -> None:

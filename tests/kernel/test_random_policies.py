@@ -3,30 +3,35 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Random policies against a few lines that say what each packet has to show, with real packets.
 
-``IP_MASQ_RANDOM_POLICIES`` says how many policies each backend gets, ``IP_MASQ_RANDOM_SEED`` which ones.
+``IP_MASQ_RANDOM_POLICIES`` says how many policies each backend gets, ``IP_MASQ_RANDOM_SEED`` which ones. Each follows
+another: what changes for packets between the two is compared with the effects that are reported, at the edges of their
+ranges, and the connections that are removed with those that are counted.
 ``IP_MASQ_LEAK_POLICIES`` says how many get packets of all kinds that conntrack finds no connection for.
 """
 
 from __future__ import annotations
 
+import collections
 import ipaddress
 import itertools
 import json
 import os
 import random
+import re
 import socket
 import typing as t
 
 import pytest
 from support import strays
-from support.modules import apply
+from support.modules import apply, run_module, run_modules
+from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology, serving
 
 COUNT = int(os.environ.get("IP_MASQ_RANDOM_POLICIES", "12"))
 LEAK_COUNT = int(os.environ.get("IP_MASQ_LEAK_POLICIES", "6"))
 SEED = int(os.environ.get("IP_MASQ_RANDOM_SEED", "1"))
-#: Packets for each policy and family.
-ASKED = 8
+#: Packets for each policy and family; those to edges of the ranges before a change, and after it.
+ASKED, EDGES = 8, 12
 
 PORTS = (8080, 9090)
 BACKENDS = {
@@ -60,7 +65,7 @@ def _family(
     return Family(
         (a.pod, a.pod[:-1] + "3"),
         destinations,
-        {one: "bond0" if one in away else "eth0" for one in destinations},
+        collections.defaultdict(lambda: "eth0", dict.fromkeys(away, "bond0")),
         {"eth0": a.node, "bond0": second},
         tuple(fixed),
         tuple(ranges),
@@ -272,6 +277,11 @@ def effect_of(effects: t.Sequence[t.Dict[str, t.Any]], packet: Packet) -> t.Opti
     return found[0] if found else None
 
 
+def words_of(effect: t.Dict[str, t.Any]) -> t.Dict[str, t.Any]:
+    """An effect without its connections."""
+    return {name: value for name, value in effect.items() if name != "open_connections"}
+
+
 def addresses_of(word: str, packet: Packet) -> t.Tuple[str, ...]:
     """The addresses that a word of an effect means."""
     family, source, destination, _protocol, _port = packet
@@ -280,6 +290,91 @@ def addresses_of(word: str, packet: Packet) -> t.Tuple[str, ...]:
     if word == "node":
         return (family.node[family.by[destination]],)
     return tuple(one for one in family.fixed if one in word)
+
+
+#: Destinations to which the node does not forward, and networks of its own.
+NOT_SENT = [
+    ipaddress.ip_network(one)
+    for one in (
+        "0.0.0.0/8", "10.244.1.0/24", "127.0.0.0/8", "169.254.0.0/16", "198.51.100.0/23", "224.0.0.0/3", "::/3",
+        "2001:db8:1::/64", "2001:db8:2::/64", "4000::/2", "8000::/2", "c000::/3", "e000::/4", "f000::/5", "f800::/6",
+        "fd00:10:244:1::/64", "fe00::/7",
+    )
+]  # fmt: skip
+
+
+def edges(ranges: t.Iterable[str], version: int) -> t.List[str]:
+    """The first and last addresses of ranges, and those beside them, that packets can be sent to."""
+    found = set()
+    for network in map(ipaddress.ip_network, ranges):
+        if network.version == version:
+            first, last = int(network[0]), int(network[-1])
+            found.update(one for one in (first - 1, first, last, last + 1) if 0 <= one < 2**network.max_prefixlen)
+    kind: t.Any = ipaddress.IPv4Address if version == 4 else ipaddress.IPv6Address
+    addresses = [kind(number) for number in sorted(found)]
+    return [str(one) for one in addresses if not any(one.version == net.version and one in net for net in NOT_SENT)]
+
+
+def sampled(rng: random.Random, values: t.Sequence[str]) -> t.List[str]:
+    """As many of them as packets are sent."""
+    return rng.sample(values, min(len(values), EDGES))
+
+
+def ranges_of(options: Options, effects: t.Sequence[t.Dict[str, t.Any]]) -> t.Iterator[str]:
+    """All destinations that a policy names, and those of effects."""
+    yield from options["non_masquerade_cidrs"]
+    yield from options["masquerade_cidrs"]
+    for rule in options["rules"]:
+        yield from rule.get("destinations", [])
+    for effect in effects:
+        yield from effect["destinations"]
+        yield from effect["destinations_except"]
+
+
+def probe(topology: Topology, questions: t.Sequence[t.Tuple[str, str, int, int]]) -> t.List[t.Optional[str]]:
+    """The source address with which a datagram to any destination comes out of the node; None: none came out."""
+    wire = topology.outside.inside(socket.socket, socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0003))
+    seen: t.Dict[bytes, str] = {}
+    with wire:
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 22)
+        wire.settimeout(5)
+        topology.pod.inside(_send, questions)
+        marks = [_mark(question) for question in questions]
+        try:
+            while len(seen) < len(marks):
+                frame, about = wire.recvfrom(65535)
+                mark = frame[-len(marks[0]) :]
+                # Not the answer of ICMP, which ends with it too.
+                if mark in marks and about[2] != socket.PACKET_OUTGOING:
+                    start, size = (12, 4) if about[1] == 0x0800 else (8, 16)
+                    seen[mark] = str(ipaddress.ip_address(frame[start : start + size]))
+        except TimeoutError:
+            pass
+    return [seen.get(mark) for mark in marks]
+
+
+def _mark(question: t.Tuple[str, str, int, int]) -> bytes:
+    return b"edge %05d %d" % (question[3], 6 if ":" in question[0] else 4)
+
+
+def _send(questions: t.Sequence[t.Tuple[str, str, int, int]]) -> None:
+    for question in questions:
+        source, destination, port, own_port = question
+        with socket.socket(socket.AF_INET6 if ":" in source else socket.AF_INET, socket.SOCK_DGRAM) as sock:
+            sock.bind((source, own_port))
+            sock.sendto(_mark(question), (destination, port))
+
+
+def tracked(node: Namespace) -> t.Set[t.Tuple[str, str, int, int]]:
+    """The connections of UDP that the node tracks, as their openers know them."""
+    found = set()
+    for name in FAMILIES:
+        for line in node.run("conntrack", "-L", "-p", "udp", "-f", name).splitlines():
+            source, destination, own_port, port = re.findall(r" (?:src|dst|sport|dport)=(\S+)", line)[:4]
+            found.add(
+                (str(ipaddress.ip_address(source)), str(ipaddress.ip_address(destination)), int(port), int(own_port))
+            )
+    return found
 
 
 @pytest.fixture
@@ -298,9 +393,12 @@ def two_ways(topology: Topology) -> t.Iterator[Topology]:
             node.run("ip", "address", "add", "%s/%d" % (address, family.bits), "dev", "eth0", "preferred_lft", "0")
         pod.run("ip", "address", "add", "%s/%d" % (family.pods[1], family.bits), "dev", "eth0", "preferred_lft", "0")
         via = {"ipv4": "198.51.101.2", "ipv6": "2001:db8:2::2"}[name]
-        for destination, interface in family.by.items():
+        for destination, interface in list(family.by.items()):
             if interface == "bond0":
                 node.run("ip", "route", "add", destination, "via", via)
+    # No connection ends by itself meanwhile.
+    for name in ("udp_timeout", "tcp_timeout_time_wait", "tcp_timeout_close"):
+        node.run("sysctl", "-qw", "net.netfilter.nf_conntrack_%s=3600" % name)
     served = [destination for family in FAMILIES.values() for destination in family.destinations]
     with serving(outside, PORTS[1], served):
         yield topology
@@ -313,8 +411,9 @@ def test_every_packet_shows_what_the_policy_says(
     rng = random.Random("%d %s" % (SEED, backend))
     own_ports = itertools.cycle(range(10000, 60000))
     seen: t.Dict[str, int] = {"pod": 0, "node": 0, "fixed": 0, "strays passed": 0, "strays dropped": 0}
-    seen.update({"treated otherwise": 0, "treated as before": 0})
+    seen.update({"treated otherwise": 0, "treated as before": 0, "connections kept": 0, "connections removed": 0})
     shortened = 0
+    former: Options = {"non_masquerade_cidrs": [], "masquerade_cidrs": [], "rules": []}
     mac = two_ways.node.run("cat", "/sys/class/net/pods/address").strip()
     apply(two_ways.node, backend=backend, enable_ipv6=True)
     for number in range(COUNT):
@@ -330,11 +429,39 @@ def test_every_packet_shows_what_the_policy_says(
             for family in FAMILIES.values()
             for _packet in range(ASKED)
         ]
+        options["flush_conntrack"] = "changed"
+        planned = run_module(two_ways.node, check=True, backend=backend, **options)["effects"]
+        ends = [
+            (family, rng.choice(family.pods), destination, "udp", rng.choice(PORTS))
+            for version, family in ((4, FAMILIES["ipv4"]), (6, FAMILIES["ipv6"]))
+            for ranges in (ranges_of(former, []), ranges_of(options, planned))
+            for destination in sampled(rng, edges(ranges, version))
+        ]
+        former = options
+        two_ways.node.run("conntrack", "-F")
         earlier = two_ways.pod.inside(ask, [(*packet[1:], next(own_ports)) for packet in packets])
-        effects = apply(two_ways.node, backend=backend, **options)["effects"]
-        assert not apply(two_ways.node, backend=backend, **options)["changed"], json.dumps(options)
+        opened = [(*packet[1:3], packet[4], next(own_ports)) for packet in ends]
+        shown = probe(two_ways, opened)
+        # The kernel tracks nothing of a family while no rule needs it.
+        before_flush = tracked(two_ways.node)
+        done, again = run_modules(two_ways.node, [{"backend": backend, **options}] * 2)
+        assert not done.get("failed") and not again["changed"], (done, again, json.dumps(options))
+        effects = done["effects"]
+        assert [words_of(one) for one in effects] == [words_of(one) for one in planned], json.dumps(options)
+        for name in FAMILIES:
+            counts = [one["open_connections"] for one in effects if one["family"] == name]
+            assert done["effects_omitted"] or sum(counts) == done["flushed"].get(name, 0), json.dumps(options)
+        kept = tracked(two_ways.node)
+        for packet, question, before in zip(ends, opened, shown):
+            if question not in before_flush:
+                continue
+            stays = before in model(options, packet)
+            told = "policy %d: connection %s that showed %s: %s" % (number, question, before, json.dumps(options))
+            assert (question in kept) == stays, told
+            seen["connections kept" if stays else "connections removed"] += 1
         answers = two_ways.pod.inside(ask, [(*packet[1:], next(own_ports)) for packet in packets])
-        for packet, before, answer in zip(packets, earlier, answers):
+        answers += probe(two_ways, [(*packet[1:3], packet[4], next(own_ports)) for packet in ends])
+        for packet, before, answer in zip([*packets, *ends], [*earlier, *shown], answers):
             expected = model(options, packet)
             told = "policy %d: %s: %s" % (number, packet[1:], json.dumps(options))
             assert answer in expected, told

@@ -13,6 +13,7 @@ from .._engine.reconcile import Result
 from .._engine.ruleset import service_number
 from .._errors import ConfigError, NodeError
 from .._policy import effect_words
+from .._policy.policy import Config
 from .._system import files, spans
 from .._system.families import IPV4, IPV6
 from .._system.node import Node
@@ -20,6 +21,9 @@ from .effective_policy import read_policy
 from .memory import read_memory
 from .paths import Paths
 from .sync import dry_run
+
+#: Of a verification of proposed rules.
+_TESTED = ("verified", "summary", "questions", "questions_left_out", "conflicts", "untested", "limits", "health")
 
 
 class Proposal(t.NamedTuple):
@@ -73,6 +77,20 @@ def propose(
     moved = any(one.moved for one in result.compared if one.family == family)
     notes = tuple(note.replace(paths.config, path) for note in policy.notes)
     return Proposal(path, effects, moved, notes + result.notes + result.effect_notes)
+
+
+def verify_proposed(node: Node, config: Config, used_before: t.Optional[str]) -> t.Dict[str, t.Any]:
+    """Send packets through a copy of the node that has the rules of a policy in place of the active ones.
+
+    :param used_before: the backend that the agent used, if it is remembered.
+    :returns: what ``ip-masq-agent verify --json`` prints, with ``undone``: a line for each conflict.
+    """
+    # Imported here: to load it takes time, and most runs change nothing.
+    from .._verify import explanations, inspection
+
+    policy = inspection.ComparedPolicy(inspection.FROM_OPTIONS, config, used_before=used_before, proposed=True)
+    found = inspection.inspect(node, policy, inspection.request((), verify=True))
+    return {**{name: found[name] for name in _TESTED}, "undone": explanations.undone(found["conflicts"])}
 
 
 def _concerned(

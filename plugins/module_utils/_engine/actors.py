@@ -24,6 +24,9 @@ class Actor(t.NamedTuple):
     benign: bool = False
 
 
+#: The program whose left-over rule the role deletes with the kubelet.
+KUBENET = "kubenet"
+
 #: The first one that fits owns a rule: what has names of its own stands before what is known by its text.
 ACTORS = (
     Actor(
@@ -142,7 +145,7 @@ ACTORS = (
         "set noSNAT: true in antrea-agent.conf (trafficEncapMode noEncap or hybrid), or use an Egress",
     ),
     Actor(
-        "kubenet",
+        KUBENET,
         r"nat",
         r"POSTROUTING",
         "a leftover of the kubelet's kubenet, which nobody removes: delete the rule, or let the module "

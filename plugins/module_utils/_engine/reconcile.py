@@ -65,6 +65,8 @@ class Result(t.NamedTuple):
     flushed: t.Tuple[Flushed, ...] = ()
     #: what the changes mean for packets, by family; empty if that was not asked, or no rule was changed
     compared: t.Tuple[Compared, ...] = ()
+    #: where rules of other programs undo what is planned, a line each; empty if that was not tested
+    undone: t.Tuple[str, ...] = ()
 
     @property
     def effect_notes(self) -> t.Tuple[str, ...]:

@@ -28,5 +28,6 @@ AGENT: Spec = {
     **INFO,
     "applied_by": {"type": "str"},
     "verify": {"type": "bool", "default": False},
+    "verify_before": {"type": "bool", "default": False},
     "kubelet": {"type": "dict", "options": kubelet_options.ARGUMENT_SPEC},
 }

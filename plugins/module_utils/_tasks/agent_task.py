@@ -13,7 +13,9 @@ from .._agent.effective_policy import read_policy
 from .._agent.memory import read_memory
 from .._agent.sync import dry_run, sync
 from .._agent.units import SERVICE
+from .._engine.actors import KUBENET
 from .._engine.other_actors import find_other_actors
+from .._engine.reconcile import Result
 from .._errors import IpMasqError, NodeError, ProgramMissingError
 from .._kubelet.manage import manage_kubelets
 from .._kubelet.options import Options
@@ -58,13 +60,23 @@ def _present(params: Params, check: bool, node: Node) -> Done:
     install.check_systemd()
     failed = systemd.last_failure(node.run, SERVICE)
     planned = dry_run(node, paths, config, remembered, effects=True)
+    proposal: Params = {}
+    if params["verify_before"] and planned.changed:
+        # Imported here: to load it takes time, and most runs change nothing.
+        from .._agent.proposal import verify_proposed
+
+        proposal = verify_proposed(node, config, remembered.backend)
+        planned = planned._replace(undone=tuple(proposal["undone"]))
+        # What kubenet left behind is deleted with the kubelet, after the rules are applied.
+        if any(one["owner"] != KUBENET or params["kubelet"] is None for one in proposal["conflicts"]):
+            return _refused(planned, proposal)
     put = install.update_files(node.run, paths, text, check)
     result, errors, notes = planned, planned.errors, policy.notes
     if not check:
         synced = sync(node, paths)
         result, errors, notes = synced.result or planned, synced.errors, policy.notes + synced.unrecorded
         # What was found before the write: afterwards nothing differs.
-        result = result._replace(compared=planned.compared)
+        result = result._replace(compared=planned.compared, undone=planned.undone)
         if text is not None and params["applied_by"]:
             notes += last_applied.record(paths, params["applied_by"], text)
     put = install.update_units(node.run, paths, put, params["enabled"], check)
@@ -76,6 +88,10 @@ def _present(params: Params, check: bool, node: Node) -> Done:
         warnings += ("the last run of %s failed: %s; a run without check mode runs it again" % (SERVICE, failed),)
     warnings += result.effect_notes + tuple(result.remarks)
     returned = dict(as_return(install.InstallResult(put.files, services, result), present=True), version=VERSION)
+    if proposal:
+        returned["proposal"] = proposal
+        if proposal["verified"] is None:
+            warnings += ("the rules were not fully tested before they are written: %s" % proposal["summary"],)
     returned["rules"]["other_nat"] = find_other_actors(node, config.families)
     if not errors and not check and (put.files or failed):
         try:
@@ -90,6 +106,13 @@ def _present(params: Params, check: bool, node: Node) -> Done:
         returned["kubelet"], about_kubelets = _preview_kubelets(params["kubelet"])
         warnings += about_kubelets
     return Done(returned, warnings)
+
+
+def _refused(planned: Result, proposal: Params) -> Done:
+    """Return what would have been done to a node that is left as it is, and why."""
+    returned = dict(as_return(install.InstallResult((), (), planned), present=True), changed=False, proposal=proposal)
+    why = "left as it is, because rules of other programs undo the policy: %s" % "; ".join(planned.undone)
+    return Done(returned, planned.notes + planned.effect_notes, why)
 
 
 def _absent(params: Params, check: bool, node: Node) -> Done:

@@ -43,7 +43,7 @@ def _effects(result: Result) -> t.Dict[str, t.Any]:
     return {
         "effects": as_returns(found[:LIMIT]),
         "effects_omitted": max(len(found) - LIMIT, 0),
-        "effects_summary": lines(result.compared),
+        "effects_summary": [*lines(result.compared), *result.undone],
     }
 
 

@@ -16,7 +16,7 @@ from .._twin.twin import Twin
 from .._twin.values import Answer, Question, Rule
 from .judge import Addresses, blame, judge, judge_own, owner
 from .possibilities import Possibilities, Possible
-from .promises import Policy
+from .promises import OWN, POD, Policy
 from .senders import example_pod
 from .verification import ERROR, Conflict
 
@@ -171,12 +171,25 @@ def causes(conflicts: t.Sequence[Data]) -> t.List[t.Tuple[Data, str]]:
 
     :param conflicts: as ``conflict`` gives them.
     """
+    return [(group[0], _cause(group)) for group in _grouped(conflicts)]
+
+
+def undone(conflicts: t.Sequence[Data]) -> t.List[str]:
+    """Return a line for each cause of conflicts: what a policy says of ranges, which rule undoes it, and the remedy.
+
+    :param conflicts: as ``conflict`` gives them.
+    """
+    return [_undone(group) for group in _grouped(conflicts)]
+
+
+def _grouped(conflicts: t.Sequence[Data]) -> t.Iterable[t.List[Data]]:
+    """Return conflicts by cause."""
     grouped: t.Dict[t.Any, t.List[Data]] = {}
     for one in conflicts:
         rule = one["decided_by"] and tuple(one["decided_by"].values())
         key = (one["declared"], one["seen"], rule, one["severity"], tuple(one["services"]), tuple(one["sources"]))
         grouped.setdefault(key, []).append(one)
-    return [(group[0], _cause(group)) for group in grouped.values()]
+    return grouped.values()
 
 
 def in_words(ranges: t.Sequence[str]) -> str:
@@ -199,3 +212,23 @@ def _cause(conflicts: t.Sequence[Data]) -> str:
         rule,
         one["remedy"],
     )
+
+
+def _undone(conflicts: t.Sequence[Data]) -> str:
+    one = conflicts[0]
+    packets = in_words([each["range"] for each in conflicts])
+    for word, key in (("from", "sources"), ("for", "services")):
+        packets += " %s %s" % (word, ", ".join(one[key])) if one[key] else ""
+    without = one["decided_by"] is None or one["owner"] == "none"  # that rule only let the packets pass
+    rule = "no rule" if without else "%s's rule" % one["owner"]
+    if one["owner"] == actors.UNKNOWN.name:
+        rule = "the rule %s" % one["decided_by"]["rule"]
+    if one["declared"] in (POD, OWN) or without:
+        deed = "hides it"
+    else:
+        deed = "lets the other side see %s" % _SEEN.get(one["seen"], one["seen"])
+    sometimes = "" if one["severity"] == ERROR else "sometimes "
+    return "%s: %s, but %s %s%s: %s" % (packets, one["declared"], rule, sometimes, deed, one["remedy"])
+
+
+_SEEN = {POD: "the pod's address", OWN: "the sender's own address"}

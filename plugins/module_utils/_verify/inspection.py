@@ -20,7 +20,7 @@ from .._system.families import FAMILIES, IPV4, IPV6
 from .._system.node import Node
 from .._twin import ipvs, node_state, twin
 from .._twin.values import PROTOCOLS, NotAvailable
-from . import explanations, health, promises, senders, verification
+from . import explanations, health, promises, proposed, senders, verification
 from .fingerprint import fingerprint
 from .health import ERROR, INFO, WARNING, Health
 
@@ -53,6 +53,8 @@ class ComparedPolicy(t.NamedTuple):
     used_before: t.Optional[str] = None
     #: how the last sync failed, where it did
     failure: t.Optional[str] = None
+    #: whether packets meet this policy in place of the active rules
+    proposed: bool = False
 
 
 class Earlier(t.NamedTuple):
@@ -272,7 +274,7 @@ def _health(node: Node, policy: ComparedPolicy, result: Result) -> t.Iterator[He
     if policy.origin == FROM_RULES:
         return
     actions = [action for change in result.changes for action in change.plan.actions]
-    if actions:
+    if actions and not policy.proposed:
         text = "active rules differ from the configuration: %s: %s" % (actions[0].action, actions[0].rule)
         yield Health("out_of_sync", ERROR, text + (" and %d more" % (len(actions) - 1) if actions[1:] else ""), _SYNC)
     for note in policy.notes + result.notes:
@@ -317,6 +319,8 @@ def _ask(
     state: t.Optional[node_state.State] = None
     try:
         state = node_state.read(node.run)
+        if policy.proposed:
+            state = proposed.with_policy(state, node.run, policy.config, policy.used_before)
         earlier = storage.earlier if storage else None
         if storage and wanted.verify:
             mark = fingerprint(state, declared, storage.program)

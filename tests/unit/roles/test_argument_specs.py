@@ -98,7 +98,7 @@ def test_every_option_of_the_module_has_its_variable(option: str) -> None:
 
 
 #: Options that the role sets itself, or for which it has several variables.
-OF_ROLE = {"config", "applied_by", "verify", "kubelet"}
+OF_ROLE = {"config", "applied_by", "verify", "verify_before", "kubelet"}
 
 
 @pytest.mark.parametrize("option", sorted(set(module_spec("ip_masq_agent")) - OF_ROLE))

@@ -56,7 +56,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("rest")
     hosts: t.Dict[str, t.Dict[str, t.Any]] = {}
     for name, (status, said, _fails) in ENDINGS.items():
-        for wanted in ("warn", "fail"):
+        for wanted in ("warn", "fail", "before"):
             applied = {"verification": {"exit_status": status, "summary": said}}
             hosts["%s_%s" % (name, wanted)] = {
                 "ip_masq_agent__applied": applied,
@@ -82,12 +82,12 @@ def failed(output: str, host: str) -> bool:
     return count != "0"
 
 
-@pytest.mark.parametrize("wanted", ["warn", "fail"])
+@pytest.mark.parametrize("wanted", ["warn", "fail", "before"])
 @pytest.mark.parametrize("name", ENDINGS)
 def test_only_what_was_asked_to_fail_fails(output: str, name: str, wanted: str) -> None:
     _status, said, fails = ENDINGS[name]
     host = "%s_%s" % (name, wanted)
-    assert failed(output, host) == (wanted == "fail" and fails), output
+    assert failed(output, host) == (wanted != "warn" and fails), output
     assert messages(output, host) == ([said] if said else []), output
 
 
@@ -116,6 +116,7 @@ def main():
 
 OTHERS = "policy binary distribution args_file args_variable restart healthz_url healthz_timeout probe_timeout".split()
 OTHERS += "state config applied_by enabled config_dir bin_dir metrics_dir lock_timeout verify kubelet".split()
+OTHERS += ["verify_before"]
 
 if __name__ == "__main__":
     main()

@@ -131,6 +131,33 @@ def test_ranges_are_told_in_few_networks(ranges: t.List[str], text: str) -> None
     assert explanations.in_words(ranges) == text
 
 
+def _conflict(declared: str, seen: str, owner: str, **more: t.Any) -> t.Dict[str, t.Any]:
+    rule = None if owner == "none" else {"rule": "-A c -j MASQUERADE"}
+    known = {"declared": declared, "seen": seen, "owner": owner, "decided_by": rule, "severity": "error"}
+    return {"range": "10.8.0.0/16", **known, "services": [], "sources": [], "remedy": "do it", **more}
+
+
+@pytest.mark.parametrize(
+    ("conflicts", "lines"),
+    [
+        ([], []),
+        ([_conflict("pod", "node", "Calico"), _conflict("pod", "node", "Calico", range="10.9.0.0/16")],
+         ["10.8.0.0/15: pod, but Calico's rule hides it: do it"]),
+        ([_conflict("pod", "192.0.2.7", "unknown", severity="warning", sources=["10.244.1.0/25"], services=["tcp/80"])],
+         ["10.8.0.0/16 from 10.244.1.0/25 for tcp/80: pod, but the rule -A c -j MASQUERADE sometimes hides it: do it"]),
+        ([_conflict("node", "pod", "Calico"), _conflict("node", "192.0.2.7", "Calico")],
+         ["10.8.0.0/16: node, but Calico's rule lets the other side see the pod's address: do it",
+          "10.8.0.0/16: node, but Calico's rule lets the other side see 192.0.2.7: do it"]),
+        ([_conflict("node", "pod", "none"), _conflict("192.0.2.1", "pod", "none", decided_by={"rule": "-j RETURN"})],
+         ["10.8.0.0/16: node, but no rule hides it: do it", "10.8.0.0/16: 192.0.2.1, but no rule hides it: do it"]),
+    ],
+)  # fmt: skip
+def test_what_is_undone_is_told_with_the_remedy(
+    conflicts: t.Sequence[t.Dict[str, t.Any]], lines: t.Sequence[str]
+) -> None:
+    assert explanations.undone(conflicts) == lines
+
+
 def test_packet_that_does_not_leave_neither_agrees_nor_disagrees() -> None:
     answer = Answer(Question(_EXEMPT, _POD), DROPPED, where="rule in table ip filter")
     found = explanations.explanation(_POLICY, judge.Addresses(state()), answer)
