@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 import select
 import subprocess
+import time
 import typing as t
 from pathlib import Path
 
-from support import documented
+from support import cni_results, documented
 from support.documented import Command
 from support.fleet import Fleet
 from support.import_collection import ROOT
@@ -76,9 +77,13 @@ class Operator:
             self._node.ns.run(*nat, "-D", "POSTROUTING", "-j", "cali-nat-outgoing")
             self._node.ns.run(*nat, "-I", "POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
         elif command.text.startswith("ip-masq-agent who "):
+            # A pod that was there before the last packet: the connection has its whole timeout left.
+            results = self._node.root / "var/lib/cni/results"
+            cni_results.write(results, "default/web-0", "10.244.1.2", written=time.time() - 60)
             self._node.ns.run(
-                *"conntrack -I -p tcp --state ESTABLISHED -t 60 -s 10.244.1.2 -d 203.0.113.10 --sport 51844".split(),
-                *"--dport 443 -r 203.0.113.10 -q 198.51.100.1 --reply-port-src 443 --reply-port-dst 40123".split(),
+                *"conntrack -I -p tcp --state ESTABLISHED -t 432000 -s 10.244.1.2 -d 203.0.113.10".split(),
+                *"--sport 51844 --dport 443 -r 203.0.113.10 -q 198.51.100.1".split(),
+                *"--reply-port-src 443 --reply-port-dst 40123".split(),
             )
 
     def type(self, command: str) -> t.Tuple[int, str]:
