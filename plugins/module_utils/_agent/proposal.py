@@ -15,7 +15,7 @@ from .._errors import ConfigError, NodeError
 from .._policy import effect_words
 from .._policy.policy import Config
 from .._system import files, spans
-from .._system.families import IPV4, IPV6
+from .._system.families import BY_VERSION
 from .._system.node import Node
 from .effective_policy import read_policy
 from .memory import read_memory
@@ -72,7 +72,7 @@ def propose(
     result = dry_run(node, paths, config, remembered, effects=True)
     if result.errors:
         raise NodeError("; ".join(result.errors))
-    family = IPV4 if ipaddress.ip_address(to).version == 4 else IPV6
+    family = BY_VERSION[ipaddress.ip_address(to).version].name
     effects = tuple(_concerned(result, family, to, sender, protocol, port))
     moved = any(one.moved for one in result.compared if one.family == family)
     notes = tuple(note.replace(paths.config, path) for note in policy.notes)

@@ -275,7 +275,7 @@ def _write_metrics(
     after: Memory,
     last_success: t.Optional[float],
 ) -> None:
-    exempt = {}
+    exempt: t.Dict[str, int] = {}
     if policy.config is not None:
         for family in policy.config.families:
             exempt[family] = len(from_config(policy.config, family).exempt)

@@ -13,9 +13,9 @@ import bisect
 import itertools
 import typing as t
 
-from .._policy.values import EXEMPT, MASQUERADE, PROTOCOL_NUMBERS, SKIP, Mark
+from .._policy.values import EXEMPT, MASQUERADE, SKIP, Mark
 from .._system import spans
-from .._system.families import IPV4
+from .._system.families import FAMILY, PROTOCOLS
 from .._system.spans import Spans
 from .ruleset import DROP, MULTICAST, SERVICE_MARKS, Masquerade, Match, Ruleset, matches_interface
 
@@ -145,8 +145,8 @@ class Comparison:
         :param unseen: whether to compare what is done with packets that nat does not see.
         """
         self.family = family
-        self.version = 4 if family == IPV4 else 6
-        self.highest = 2**32 - 1 if family == IPV4 else 2**128 - 1
+        self.version = FAMILY[family].version
+        self.highest = FAMILY[family].highest
         self._unseen = unseen
         self._layers: t.List[_Layer] = []
         #: of rulesets by identity: one that is there before and after has its bits once
@@ -353,6 +353,6 @@ def _protocols(ways: t.Sequence[Masquerade]) -> t.Dict[t.Optional[int], bool]:
     """Return by number the protocols that are masqueraded, and whether all of each is; None means all protocols."""
     found: t.Dict[t.Optional[int], bool] = {}
     for way in ways:
-        number = None if way.protocol is None else PROTOCOL_NUMBERS[way.protocol]
+        number = None if way.protocol is None else PROTOCOLS[way.protocol]
         found[number] = found.get(number, False) or way.share is None
     return found

@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import typing as t
 
 from .._policy import effect_words, range_words
 from .._policy.effect_words import WITHOUT_CONNECTION
-from .._policy.values import EXEMPT, MASQUERADE, PROTOCOL_NUMBERS, SKIP
+from .._policy.values import EXEMPT, MASQUERADE, SKIP
 from .._system import pod_names, spans
-from .._system.families import IPV6
+from .._system.families import FAMILY, ICMP, ICMPV6, IPV4, IPV6, PROTOCOLS
 from .._system.spans import Spans
 from .comparison import DROPPED, HIGHEST_SERVICE, UNKNOWN, Cell, Comparison, Pair, Product, Verdict, Verdicts, example
 from .ruleset import DROP, Ruleset
@@ -155,9 +154,9 @@ def _word(verdicts: Verdicts, strength: bool = False) -> str:
 
 def _one_word(verdict: Verdict, strength: bool) -> str:
     if verdict.address is not None and verdict.action == MASQUERADE:
-        version = 4 if verdict.address[1] < 2**32 else 6
-        kind: t.Any = ipaddress.IPv4Address if version == 4 else ipaddress.IPv6Address
-        return "-".join(str(kind(one)) for one in dict.fromkeys(verdict.address))
+        four = FAMILY[IPV4]
+        family = four if verdict.address[1] <= four.highest else FAMILY[IPV6]
+        return "-".join(str(family.address(one)) for one in dict.fromkeys(verdict.address))
     word = _WORDS[verdict.action]
     return "%s (exemption %s)" % (word, verdict.exemption.lower()) if strength and verdict.exemption else word
 
@@ -183,11 +182,8 @@ def services_text(services: Spans, family: str) -> t.List[str]:
 
 
 def _services(services: Spans, family: str) -> t.List[str]:
-    names = {number: "icmp" if "icmp" in name else name for name, number in PROTOCOL_NUMBERS.items()}
-    if family == IPV6:
-        names.pop(PROTOCOL_NUMBERS["icmp"])
-    else:
-        names.pop(PROTOCOL_NUMBERS["ipv6-icmp"])
+    names = {number: "icmp" if "icmp" in name else name for name, number in PROTOCOLS.items()}
+    names.pop(ICMP if family == IPV6 else ICMPV6)
     found = []
     cuts = [number << 16 for number in names] + [(number + 1) << 16 for number in names]
     for first, last in spans.cut(services, cuts):
@@ -214,7 +210,7 @@ def as_returns(effects: t.Iterable[Effect]) -> t.List[t.Dict[str, t.Any]]:
 
 
 def _as_return(effect: Effect) -> t.Dict[str, t.Any]:
-    version = 6 if effect.family == IPV6 else 4
+    version = FAMILY[effect.family].version
     destinations = range_words.fewest(effect.destinations, version, LIMIT)
     sources = range_words.Ranges([], [], 0)
     if effect.sources is not None:

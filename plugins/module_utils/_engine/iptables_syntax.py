@@ -16,13 +16,13 @@ import typing as t
 
 from .._errors import ConfigError
 from .._policy.values import (
-    PROTOCOL_NUMBERS,
     Network,
     PortRange,
     Service,
     parse_address_range,
     parse_mark,
 )
+from .._system.families import FAMILY, PORT_PROTOCOLS, PROTOCOLS
 from .rule_comments import (
     DNAT_COMMENT,
     EXEMPT_COMMENT,
@@ -38,7 +38,7 @@ from .rule_comments import (
     SNAT_COMMENT,
     SOURCE_COMMENT,
 )
-from .ruleset import EVERYTHING, PORT_PROTOCOLS, SHARE_UNIT, Exempt, First, Guard, Leak, Masquerade, Rule, Skip, guards
+from .ruleset import EVERYTHING, SHARE_UNIT, Exempt, First, Guard, Leak, Masquerade, Rule, Skip, guards
 
 #: What our jump matches, and what releases of ip-masq-agent before 2.0.1 repeat on every rule.
 NOT_LOCAL = ("-m", "addrtype", "!", "--dst-type", "LOCAL")
@@ -56,7 +56,9 @@ _PASSING = ("-m", "addrtype", "!", "--src-type", "LOCAL", "!", "--dst-type", "LO
 PREDECESSOR_CHAINS = ("NON-MASQUERADE-DAEMON", "IP-MASQ-AGENT", "IP-MASQ")
 
 #: How iptables 1.8.7 prints protocols on a node without /etc/protocols, and a second name that others have for one.
-_PROTOCOL_NAMES = {**{str(number): name for name, number in PROTOCOL_NUMBERS.items()}, "icmpv6": "ipv6-icmp"}
+#: As rules name them: by name or by number.
+_WITH_PORTS = (*PORT_PROTOCOLS, *(str(PROTOCOLS[name]) for name in PORT_PROTOCOLS))
+_PROTOCOL_NAMES = {**{str(number): name for name, number in PROTOCOLS.items()}, "icmpv6": "ipv6-icmp"}
 
 #: The condition on a destination port, in ``conditions``, whatever the protocol is.
 DESTINATION_PORT = "dport"
@@ -251,13 +253,13 @@ def _parse_service(options: t.Dict[str, str], port: t.Optional[t.Tuple[str, str]
 
     :raises ValueError: it is none that we could have meant.
     """
-    if port is None and target in ("MASQUERADE", "SNAT") and options.get("-p") in (*PORT_PROTOCOLS, "6", "17", "132"):
+    if port is None and target in ("MASQUERADE", "SNAT") and options.get("-p") in _WITH_PORTS:
         return None
     protocol = options.pop("-p", None)
     protocol = _PROTOCOL_NAMES.get(protocol or "", protocol)
     if protocol is None and port is None:
         return None
-    if protocol not in PROTOCOL_NUMBERS or (port is not None and port[0] != protocol):
+    if protocol not in PROTOCOLS or (port is not None and port[0] != protocol):
         raise ValueError(protocol)
     return Service(protocol, None if port is None else _parse_ports(port[1], ":"))
 
@@ -280,7 +282,7 @@ def _parse_network(text: t.Optional[str], family: str) -> t.Optional[Network]:
     :raises ValueError: not a network, or of the other family.
     """
     network = None if text is None else ipaddress.ip_network(text)
-    if network is not None and network.version != EVERYTHING[family].version:
+    if network is not None and network.version != FAMILY[family].version:
         raise ValueError(text)
     return network
 

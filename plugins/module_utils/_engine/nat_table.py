@@ -17,7 +17,7 @@ import struct
 import typing as t
 
 from .._system import nfnetlink
-from .._system.families import IPV4, IPV6, NFT_FAMILY
+from .._system.families import FAMILY, IPV4, IPV6
 from .._system.netlink import Attributes, attributes
 from .._system.nfnetlink import Expression
 from .iptables_syntax import DESTINATION_PORT, NOT_LOCAL
@@ -114,22 +114,22 @@ class NftNat:
 
 def activation(family: str) -> str:
     """Return the command that takes the flag ``dormant`` from the table, and changes nothing else."""
-    return "nft add table %s %s" % (NFT_FAMILY[family], TABLE)
+    return "nft add table %s %s" % (FAMILY[family].nft, TABLE)
 
 
 def place(family: str) -> str:
     """Return the command that shows POSTROUTING as it is."""
-    return "nft -a list chain %s %s POSTROUTING" % (NFT_FAMILY[family], TABLE)
+    return "nft -a list chain %s %s POSTROUTING" % (FAMILY[family].nft, TABLE)
 
 
 def table_listing(family: str) -> str:
     """Return the command that shows the whole table as it is."""
-    return "nft list table %s %s" % (NFT_FAMILY[family], TABLE)
+    return "nft list table %s %s" % (FAMILY[family].nft, TABLE)
 
 
 def deletion(family: str, handle: int) -> str:
     """Return the command that deletes a rule of POSTROUTING, and no other."""
-    return "nft delete rule %s %s POSTROUTING handle %d" % (NFT_FAMILY[family], TABLE, handle)
+    return "nft delete rule %s %s POSTROUTING handle %d" % (FAMILY[family].nft, TABLE, handle)
 
 
 @functools.lru_cache(maxsize=1024)

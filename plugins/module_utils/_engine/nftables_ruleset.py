@@ -18,7 +18,6 @@ from .._policy.values import (
     ALL_BITS,
     EXEMPT,
     MASQUERADE,
-    PORTS_PROTOCOLS,
     SKIP,
     AddressRange,
     Mark,
@@ -27,16 +26,14 @@ from .._policy.values import (
     parse_address_range,
 )
 from .._system import spans as intervals
-from .._system.families import IPV4, IPV6, NFT_FAMILY
+from .._system.families import FAMILY, IPV4, IPV6, PORT_PROTOCOLS, PROTOCOLS
 from .nftables_syntax import (
-    BITS,
     CHAIN,
     ENFORCER,
     LEAKS,
     OUTLINE,
     SET,
     SOURCES,
-    VERSION,
     Span,
     Table,
     bare,
@@ -63,7 +60,6 @@ from .ruleset import (
     EVERYTHING,
     IGNORE,
     MULTICAST,
-    PORT_PROTOCOLS,
     SHARE_UNIT,
     Decision,
     Guard,
@@ -107,7 +103,7 @@ _MISSING = r"ct status snat ip6? saddr (\S+) drop\Z"
 _NARROWED = r"ip6? saddr != @"
 _INTERFACE = r'oifname (?:!= )?"([^"]*)"'
 #: That ``Service`` has.
-_PROTOCOLS = (*PORTS_PROTOCOLS, "icmp", "ipv6-icmp")
+_PROTOCOLS = tuple(PROTOCOLS)
 
 
 def from_ruleset(ruleset: Ruleset, family: str) -> Table:
@@ -117,7 +113,7 @@ def from_ruleset(ruleset: Ruleset, family: str) -> Table:
     lookup. Where they are many, most packets need none: another set has the few networks around them. Each entry of
     ``rules`` has sets of its own.
     """
-    nft = NFT_FAMILY[family]
+    nft = FAMILY[family].nft
     to_exempt = "%s daddr @%s" % (nft, SET)
     local = _rule("fib daddr type local", "return", _LOCAL_COMMENT)
     verdict = "accept" if ruleset.verdict == "ACCEPT" else "return"
@@ -159,7 +155,7 @@ def _leak_rules(
 
     :param others: what leaves out traffic, as in the other chains. :param to_exempt: empty where no list decides.
     """
-    nft = NFT_FAMILY[family]
+    nft = FAMILY[family].nft
     yield 'ct status confirmed return comment "%s"' % CONNECTED_COMMENT
     for address in sorted(ruleset.missing):
         written = render_span((int(address.first), int(address.last)), family)
@@ -194,9 +190,9 @@ def _outline(exempt: intervals.Spans, family: str) -> intervals.Spans:
     """Return few networks around the exempt ranges; None if there are too few ranges, or it would keep little out."""
     if len(exempt) < _MANY:
         return ()
-    outline = intervals.outline(exempt, 1 << (BITS[family] - _OUTLINE_LENGTH[family]))
+    outline = intervals.outline(exempt, 1 << (FAMILY[family].bits - _OUTLINE_LENGTH[family]))
     covered = sum(last - first + 1 for first, last in outline)
-    return outline if len(outline) * 16 <= len(exempt) and covered * 2 <= 1 << BITS[family] else ()
+    return outline if len(outline) * 16 <= len(exempt) and covered * 2 <= 1 << FAMILY[family].bits else ()
 
 
 class _Entries:
@@ -205,7 +201,7 @@ class _Entries:
     def __init__(self, ruleset: Ruleset, family: str) -> None:
         self.sets: t.Dict[str, t.Tuple[Span, ...]] = {}
         self._ruleset = ruleset
-        self._nft = NFT_FAMILY[family]
+        self._nft = FAMILY[family].nft
         self._leading = [self._conditions("rule", *one) for one in enumerate(ruleset.leading, 1)]
         self._translations = [
             (self._conditions("snat", number, one), one.address) for number, one in enumerate(ruleset.translations, 1)
@@ -287,7 +283,7 @@ def _skipped(ruleset: Ruleset, scope: Match, family: str) -> t.Iterator[str]:
         for name in decision.match.interfaces if decision.action == SKIP else ():
             yield "oifname " + _interface(name)
     if scope.sources:
-        yield "%s saddr != @%s" % (NFT_FAMILY[family], SOURCES)
+        yield "%s saddr != @%s" % (FAMILY[family].nft, SOURCES)
     if scope.interfaces:
         yield " ".join("oifname != " + _interface(name) for name in scope.interfaces)
 
@@ -311,7 +307,7 @@ def _guard(guard: Guard, family: str) -> t.Tuple[str, str, str]:
         matches, comment = "meta mark " + condition, SKIPPED_COMMENT
     else:
         source = render_span(intervals.of_network(guard.source), family)
-        matches, comment = "%s saddr %s" % (NFT_FAMILY[family], source), SOURCE_COMMENT
+        matches, comment = "%s saddr %s" % (FAMILY[family].nft, source), SOURCE_COMMENT
     return matches, "return", comment
 
 
@@ -344,7 +340,7 @@ class _Reader:
     def __init__(self, table: Table) -> None:
         self._table = table
         self._sets = table.sets
-        self._version = VERSION[table.family]
+        self._version = FAMILY[table.family].version
 
     def ruleset(self) -> Ruleset:
         """Return the rules.

@@ -17,7 +17,7 @@ import typing as t
 
 from .._policy.values import PortRange
 from .._system import spans as intervals
-from .._system.families import IPV4, IPV6, NFT_FAMILY
+from .._system.families import FAMILY, IPV4, IPV6, PROTOCOLS
 
 TABLE = "ip_masq_agent"
 SET = "exempt_ranges"
@@ -34,7 +34,7 @@ ENFORCER = "enforce"
 #: the base chain after source NAT, for packets that it did not see
 LEAKS = "leaks"
 
-#: What stands in front of the rules about leaks while others change; left over, it is removed.
+#: A rule in front of those about leaks while others change; left over, it is removed.
 LENIENT = 'ct state new return comment "ip-masq-agent: while rules change"'
 
 #: At the end of the name of a set that is asked while another one changes; left over, it is foreign.
@@ -53,9 +53,6 @@ _ELEMENTS_OF = {
     "ports": "dport",
 }
 
-_ADDRESS_FAMILY = {IPV4: socket.AF_INET, IPV6: socket.AF_INET6}
-BITS = {IPV4: 32, IPV6: 128}
-VERSION = {IPV4: 4, IPV6: 6}
 _TYPES = {IPV4: "ipv4_addr", IPV6: "ipv6_addr"}
 #: By value of the option jump_position, the priority of the chain; lower runs first. Source NAT of others is at 90 to
 #: 110, of iptables at 100. A nat chain must be above -200 (NF_IP_PRI_CONNTRACK), so none is in front of the first, and
@@ -85,11 +82,7 @@ _HEADER = r"(?m)^\t?([^\t\n].*) \{$"
 #: numeric to symbolic; the marks keep the form in which nft prints them
 _NAMES = (
     (r"\bfib (daddr|saddr) type 2\b", r"fib \1 type local"),
-    (r"\bmeta l4proto 1\b", "meta l4proto icmp"),
-    (r"\bmeta l4proto 58\b", "meta l4proto ipv6-icmp"),
-    (r"\bmeta l4proto 6\b", "meta l4proto tcp"),
-    (r"\bmeta l4proto 17\b", "meta l4proto udp"),
-    (r"\bmeta l4proto 132\b", "meta l4proto sctp"),
+    *((r"\bmeta l4proto %d\b" % number, "meta l4proto " + name) for name, number in PROTOCOLS.items()),
     (r"\bct status 0x20\b", "ct status dnat"),
     (r"\bct status 0x8\b", "ct status confirmed"),
     (r"\bct status 0x10\b", "ct status snat"),
@@ -194,7 +187,7 @@ def _declared(name: str, family: str) -> t.Optional[t.Tuple[str, ...]]:
     if kind is None:
         return None
     # The type of ports is the same for all protocols.
-    return ("typeof %s %s" % ("tcp" if kind == "dport" else NFT_FAMILY[family], kind), "flags interval")
+    return ("typeof %s %s" % ("tcp" if kind == "dport" else FAMILY[family].nft, kind), "flags interval")
 
 
 def snat_to(addresses: str, ports: str) -> str:
@@ -222,13 +215,13 @@ def render_span(span: Span, family: str) -> str:
     size = span[1] - span[0] + 1
     first = _address(span[0], family)
     if size & (size - 1) == 0 and span[0] % size == 0:
-        length = BITS[family] - size.bit_length() + 1
+        length = FAMILY[family].bits - size.bit_length() + 1
         return first if size == 1 else "%s/%d" % (first, length)
     return "%s-%s" % (first, _address(span[1], family))
 
 
 def _address(number: int, family: str) -> str:
-    return socket.inet_ntop(_ADDRESS_FAMILY[family], number.to_bytes(BITS[family] // 8, "big"))
+    return socket.inet_ntop(FAMILY[family].number, number.to_bytes(FAMILY[family].size, "big"))
 
 
 def _read_span(element: str, family: str) -> Span:
@@ -236,13 +229,13 @@ def _read_span(element: str, family: str) -> Span:
 
     :raises ValueError, OSError: it is not one.
     """
-    kind = _ADDRESS_FAMILY[family]
+    kind = FAMILY[family].number
     first, dash, last = element.partition("-")
     address, slash, length = first.partition("/")
     start = int.from_bytes(socket.inet_pton(kind, address), "big")
     if dash:
         return start, int.from_bytes(socket.inet_pton(kind, last), "big")
-    return start, start | ((1 << (BITS[family] - int(length))) - 1 if slash else 0)
+    return start, start | ((1 << (FAMILY[family].bits - int(length))) - 1 if slash else 0)
 
 
 def _read_ports(element: str) -> Span:
@@ -356,7 +349,7 @@ def _elements(line: str) -> t.List[str]:
 
 def listing(text: str, family: str) -> t.Tuple[str, ...]:
     """Return a printed table for people: one element a line, and names instead of numbers."""
-    lines = ["table %s %s {" % (NFT_FAMILY[family], TABLE)]
+    lines = ["table %s %s {" % (FAMILY[family].nft, TABLE)]
     for header, block in _blocks(text):
         lines += [_INDENT + header + " {"] if header else []
         indent = _INDENT * (2 if header else 1)
@@ -372,7 +365,7 @@ def listing(text: str, family: str) -> t.Tuple[str, ...]:
 
 def render(table: Table) -> str:
     """Return the whole table, as nft reads it."""
-    lines = ["table %s %s {" % (NFT_FAMILY[table.family], TABLE)]
+    lines = ["table %s %s {" % (FAMILY[table.family].nft, TABLE)]
     for name, spans in table.sets.items():
         lines += ["set %s {" % name, *t.cast(t.Any, _declared(name, table.family)), "auto-merge"]
         lines += ["elements = { %s }" % _rendered_spans(name, spans, table.family)] if spans else []
@@ -397,7 +390,7 @@ def change_set(table: Table, name: str, there: bool = False, called: str = "") -
     :param called: the name in place of its own.
     """
     spans = table.sets[name]
-    where = "%s %s %s" % (NFT_FAMILY[table.family], TABLE, called or name)
+    where = "%s %s %s" % (FAMILY[table.family].nft, TABLE, called or name)
     if there:
         commands = ["flush set " + where]
     else:
@@ -412,7 +405,7 @@ def created_sets(commands: str) -> t.List[str]:
 
 def delete_set(family: str, name: str) -> str:
     """Return the command that deletes a set of our table."""
-    return "delete set %s %s %s" % (NFT_FAMILY[family], TABLE, name)
+    return "delete set %s %s %s" % (FAMILY[family].nft, TABLE, name)
 
 
 def change_chains(before: Table, after: Table, names: t.Iterable[str] = ()) -> t.List[str]:
@@ -420,7 +413,7 @@ def change_chains(before: Table, after: Table, names: t.Iterable[str] = ()) -> t
 
     :param names: of the chains; empty: all of them.
     """
-    prefix = "%s %s " % (NFT_FAMILY[after.family], TABLE)
+    prefix = "%s %s " % (FAMILY[after.family].nft, TABLE)
     commands = []
     for name in names or _ALLOWED:
         rules = after.rules(name)

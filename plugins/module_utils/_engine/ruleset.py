@@ -19,8 +19,6 @@ from .._policy.values import (
     LINK_LOCAL,
     LOOPBACK,
     MASQUERADE,
-    PORTS_PROTOCOLS,
-    PROTOCOL_NUMBERS,
     SKIP,
     SNAT,
     AddressRange,
@@ -30,7 +28,7 @@ from .._policy.values import (
     Service,
 )
 from .._system import spans
-from .._system.families import IPV4, IPV6
+from .._system.families import BY_VERSION, FAMILY, IPV4, IPV6, PORT_PROTOCOLS, PROTOCOLS
 from .._system.spans import Spans
 
 EVERYTHING = {IPV4: ipaddress.ip_network("0.0.0.0/0"), IPV6: ipaddress.ip_network("::/0")}
@@ -42,7 +40,6 @@ MULTICAST = {IPV4: ipaddress.ip_network("224.0.0.0/4"), IPV6: ipaddress.ip_netwo
 IGNORE, COUNT, DROP = "ignore", "count", "drop"
 
 #: The protocols whose source ports to_ports can choose, in the order of ip-masq-agent.
-PORT_PROTOCOLS = PORTS_PROTOCOLS
 
 #: xt_statistic keeps a probability as a 31-bit fraction (struct xt_statistic_info).
 SHARE_UNIT = 2**31
@@ -228,7 +225,7 @@ class Ruleset(t.NamedTuple):
         """
         rules: t.List[Rule] = [guard for guard in self.guards if guard.mark or (self.missing and not guard.dnat)]
         if self.leaks != IGNORE:
-            family = IPV4 if self.hidden[0].version == 4 else IPV6
+            family = BY_VERSION[self.hidden[0].version].name
             rules += [Skip(network) for network in (*self.hidden, MULTICAST[family])]
         elif not self.missing:
             return ()
@@ -310,14 +307,13 @@ def service_number(protocol: str, port: int, family: str) -> int:
 
     :param protocol: a name; ``icmp`` is ICMPv6 in IPv6.
     """
-    if protocol == "icmp" and family == IPV6:
-        protocol = "ipv6-icmp"
-    return PROTOCOL_NUMBERS.get(protocol, 0) << 16 | port
+    number = FAMILY[family].icmp if protocol == "icmp" else PROTOCOLS.get(protocol, 0)
+    return number << 16 | port
 
 
 def _everything(networks: t.Sequence[Network]) -> Network:
     """Return all addresses of the family of some networks."""
-    return EVERYTHING[IPV4 if networks[0].version == 4 else IPV6]
+    return EVERYTHING[BY_VERSION[networks[0].version].name]
 
 
 def _singly(match: Match) -> t.Iterator[t.Tuple[t.Any, ...]]:
@@ -389,7 +385,7 @@ def _edges(intervals: t.Iterable[t.Tuple[int, int]]) -> t.List[int]:
 _Effect = t.Tuple[t.Any, ...]
 
 #: The protocols that ways to masquerade can tell apart, by number.
-_PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
+_PROTOCOLS = {PROTOCOLS[name]: name for name in PORT_PROTOCOLS}
 
 
 class _Effects:
@@ -538,8 +534,8 @@ def from_config(config: Config, family: str, random_fully: bool = True) -> Rules
 def _missing(config: Config, family: str, decisions: t.Sequence[Decision]) -> t.Iterator[AddressRange]:
     """Return the addresses of entries that are marked, as far as decisions lead to them."""
     if any(map(_is_translated, decisions)):
-        version = EVERYTHING[family].version
-        yield from (entry.address for entry in config.snat if entry.dropped and entry.address.version == version)
+        snat = (entry for entry in config.snat if entry.dropped)
+        yield from (entry.address for entry in snat if entry.address.version == FAMILY[family].version)
     marked = {rule.address for rule in config.rules if rule.dropped}
     yield from (one.address for one in decisions if one.address is not None and one.address in marked)
 
@@ -548,7 +544,7 @@ def _leading(config: Config, family: str) -> t.Iterator[Decision]:
     """Return the entries of ``rules`` that are about a family."""
     for rule in config.rules:
         sources, destinations = _one_family(rule.sources, family), _one_family(rule.destinations, family)
-        other = rule.address is not None and rule.address.version != EVERYTHING[family].version
+        other = rule.address is not None and rule.address.version != FAMILY[family].version
         if sources is None or destinations is None or other:
             continue
         if rule.action == EXEMPT and not destinations:
@@ -584,7 +580,7 @@ def _translations(config: Config, family: str) -> t.Iterator[Decision]:
     """Return the entries of ``snat`` whose address is of a family."""
     for entry in config.snat:
         sources = _one_family(entry.source_cidrs, family)
-        if entry.address.version == EVERYTHING[family].version and sources is not None:
+        if entry.address.version == FAMILY[family].version and sources is not None:
             interfaces = (entry.out_interface,) if entry.out_interface else ()
             yield Decision(MASQUERADE, Match(sources, (), interfaces), entry.address)
 
@@ -604,8 +600,7 @@ def _decisions(config: Config, family: str, exempt: t.Sequence[Network]) -> t.It
 
 
 def _of_family(networks: t.Iterable[Network], family: str) -> t.List[Network]:
-    version = EVERYTHING[family].version
-    return [network for network in networks if network.version == version]
+    return [network for network in networks if network.version == FAMILY[family].version]
 
 
 def from_rules(rules: t.Sequence[Rule]) -> t.Optional[Ruleset]:

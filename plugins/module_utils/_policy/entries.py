@@ -12,10 +12,10 @@ from __future__ import annotations
 import typing as t
 
 from .._errors import ConfigError
+from .._system.families import PORT_PROTOCOLS
 from .values import (
     EXEMPT,
     MASQUERADE,
-    PORTS_PROTOCOLS,
     SKIP,
     SNAT,
     AddressRange,
@@ -38,7 +38,7 @@ from .values import (
 SNAT_LIMIT = 32
 RULES_LIMIT = 100
 
-PROTOCOLS = (*PORTS_PROTOCOLS, "icmp")
+PROTOCOLS = (*PORT_PROTOCOLS, "icmp")
 ACTIONS = (EXEMPT, MASQUERADE, SNAT, SKIP)
 
 Entry = t.TypeVar("Entry")
@@ -196,10 +196,10 @@ def _services(values: t.Dict[str, t.Any]) -> t.Tuple[Service, ...]:
         ports = _named("ports", parse_port_range_list, {"ports": [given] if isinstance(given, int) else given})
     if not ports:
         return tuple(Service(protocol) for protocol in protocols)
-    portless = [protocol for protocol in protocols if protocol not in PORTS_PROTOCOLS]
+    portless = [protocol for protocol in protocols if protocol not in PORT_PROTOCOLS]
     if portless:
         raise ConfigError("ports: %s has no ports: give it an entry of its own" % portless[0])
-    return tuple(Service(protocol, one) for protocol in protocols or PORTS_PROTOCOLS for one in ports)
+    return tuple(Service(protocol, one) for protocol in protocols or PORT_PROTOCOLS for one in ports)
 
 
 def _parse_protocols(value: t.Any) -> t.Tuple[str, ...]:

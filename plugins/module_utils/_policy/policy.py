@@ -16,7 +16,7 @@ import typing as t
 
 from .._errors import ConfigError
 from .._system import spans
-from .._system.families import FAMILIES, IPV4, IPV6
+from .._system.families import BY_VERSION, FAMILIES, FAMILY, IPV4, IPV6
 from .entries import PolicyRule, Snat, as_written, parse_rules, parse_snat
 from .values import (
     LINK_LOCAL,
@@ -489,11 +489,8 @@ def _check_leaks(config: Config, label: t.Callable[[str], str]) -> None:
             "%s: %s needs the networks of the pods: set %s to them, or %s to ignore"
             % (option, config.leaks, sources, option)
         )
-    for version, everything in ((4, 2**32), (6, 2**128)):
-        if (
-            sum(last - first + 1 for first, last in spans.of_networks(_of_version(config.source_cidrs, version)))
-            == everything
-        ):
+    for version, family in BY_VERSION.items():
+        if spans.of_networks(_of_version(config.source_cidrs, version)) == ((0, family.highest),):
             raise ConfigError(
                 "%s: %s needs the networks of the pods, and %s has every IPv%d address: set it to the networks of the "
                 "pods, or %s to ignore" % (option, config.leaks, sources, version, option)
@@ -573,7 +570,7 @@ def _notes(config: Config, label: t.Callable[[str], str]) -> t.Iterator[str]:
                 network.version,
             )
     managed = {network.version for network in config.source_cidrs}
-    for version in (4, 6) if config.enable_ipv6 else (4,):
+    for version in [FAMILY[family].version for family in config.families]:
         if managed and version not in managed:
             yield "%s: no network is IPv%d, so all IPv%d traffic is left to other rules" % (
                 label("source_cidrs"),

@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import heapq
-import ipaddress
 import typing as t
 
 from .._system import spans
+from .._system.families import BY_VERSION
 from .._system.spans import Spans
 
 #: So many networks are listed in a sentence.
@@ -40,7 +40,7 @@ def fewest(some: Spans, version: int, limit: int) -> Ranges:
 
     :param limit: of networks, and of exceptions.
     """
-    bits = 32 if version == 4 else 128
+    bits = BY_VERSION[version].bits
     around = _around(some, bits)
     inside = list(_blocks(some, bits))
     outside = list(_blocks(spans.difference((_bounds(around, bits),), some), bits))
@@ -77,5 +77,4 @@ def _bounds(block: _Block, bits: int) -> t.Tuple[int, int]:
 
 
 def _text(block: _Block, version: int) -> str:
-    kind: t.Any = ipaddress.IPv4Address if version == 4 else ipaddress.IPv6Address
-    return "%s/%d" % (kind(block[1]), block[0])
+    return "%s/%d" % (BY_VERSION[version].address(block[1]), block[0])

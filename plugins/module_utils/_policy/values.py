@@ -15,7 +15,7 @@ import re
 import typing as t
 
 from .._errors import ConfigError
-from .._system.families import IPV4, IPV6
+from .._system.families import BY_VERSION, IPV4, IPV6, PROTOCOLS
 
 Network = t.Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
 
@@ -58,7 +58,6 @@ MARKS_LIMIT = 16
 SKIP, EXEMPT, MASQUERADE, SNAT = "skip", "exempt", "masquerade", "snat"
 
 #: Protocols that have ports.
-PORTS_PROTOCOLS = ("tcp", "udp", "sctp")
 
 #: Addresses of a range that takes the place of one.
 ADDRESSES_LIMIT = 256
@@ -110,14 +109,10 @@ class PortRange(t.NamedTuple):
         return str(self.first) if self.first == self.last else "%d-%d" % self
 
 
-#: IANA's numbers of the protocols of ``Service``.
-PROTOCOL_NUMBERS = {"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1, "ipv6-icmp": 58}
-
-
 class Service(t.NamedTuple):
     """Packets of a protocol, to some ports or (none) to all."""
 
-    #: a key of PROTOCOL_NUMBERS
+    #: a key of PROTOCOLS
     protocol: str
     ports: t.Optional[PortRange] = None
 
@@ -128,7 +123,7 @@ class Service(t.NamedTuple):
     def span(self) -> t.Tuple[int, int]:
         """First and last number of protocol and port, as ``protocol << 16 | port``."""
         first, last = self.ports or (0, 65535)
-        number = PROTOCOL_NUMBERS[self.protocol]
+        number = PROTOCOLS[self.protocol]
         return number << 16 | first, number << 16 | last
 
 
@@ -438,7 +433,7 @@ def parse_sources(value: t.Any) -> t.Tuple[Network, ...]:
     """
     networks = parse_networks(value)
     for network in networks:
-        loopback: t.Any = LOOPBACK[IPV4 if network.version == 4 else IPV6]
+        loopback: t.Any = LOOPBACK[BY_VERSION[network.version].name]
         if network.subnet_of(loopback):
             raise ConfigError(
                 "%s lies in %s, and no connection from there leaves a node: remove the entry" % (network, loopback)

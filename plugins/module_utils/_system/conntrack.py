@@ -14,9 +14,8 @@ import typing as t
 from pathlib import Path
 
 from . import netlink
+from .families import BY_VERSION, PROTOCOLS
 from .netlink import Message, Netlink
-
-PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132}
 
 _GET = 1 << 8 | 1
 _DELETE = 1 << 8 | 2
@@ -37,7 +36,6 @@ _TCP_STATES = (
 _SOURCE = {4: 1, 6: 3}
 _DESTINATION = {4: 2, 6: 4}
 _NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
-_AF = {4: 2, 6: 10}
 
 _COUNT = "/proc/sys/net/netfilter/nf_conntrack_count"
 _LIMIT = "/proc/sys/net/netfilter/nf_conntrack_max"
@@ -116,7 +114,7 @@ def find(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[
     """Return the connections whose opener the other side sees as an endpoint, in whatever zone they are.
 
     :param remote: the other side; None: any.
-    :param protocol: a key of PROTOCOLS.
+    :param protocol: one that has ports.
     :raises NodeError: the kernel does not tell.
     """
     number = PROTOCOLS[protocol]
@@ -181,7 +179,7 @@ def statistics() -> t.Optional[Statistics]:
 
 
 def _head(version: int) -> bytes:
-    return struct.pack("!BBH", _AF[version], 0, 0)
+    return struct.pack("!BBH", BY_VERSION[version].number, 0, 0)
 
 
 def _flow(message: Message, version: int) -> t.Optional[Flow]:

@@ -1,18 +1,58 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The two IP families, by the names that all of this collection uses."""
+"""IPv4 and IPv6, by every name and number that programs and the kernel have for them; and protocols."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import socket
+import typing as t
 
-IPV4 = "ipv4"
-IPV6 = "ipv6"
+
+class Family(t.NamedTuple):
+    """A family, by all its names and numbers."""
+
+    #: in options, results and messages of this collection
+    name: str
+    #: in a packet, and in ``ipaddress``
+    version: int
+    #: as nft and the kernel's nf_tables call it
+    nft: str
+    #: AF_INET and NFPROTO_IPV4, which are equal
+    number: int
+    #: of an address
+    bits: int
+    #: bytes of an address
+    size: int
+    #: the last address, as a number
+    highest: int
+    #: the number of the ICMP that belongs to it
+    icmp: int
+
+    def address(self, number: int) -> t.Any:
+        """Return an address by its number."""
+        return ipaddress.IPv4Address(number) if self.version == 4 else ipaddress.IPv6Address(number)
+
+
+#: IANA's numbers of protocols, by the names that iptables, nft and this collection print.
+PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1, "ipv6-icmp": 58}
+TCP, UDP, SCTP, ICMP, ICMPV6 = PROTOCOLS.values()
+#: Those that have ports, and that a policy can name with them.
+PORT_PROTOCOLS = ("tcp", "udp", "sctp")
+
+IPV4, IPV6 = "ipv4", "ipv6"
 FAMILIES = (IPV4, IPV6)
 
-#: as nft and the kernel's nf_tables call them
-NFT_FAMILY = {IPV4: "ip", IPV6: "ip6"}
+_ALL = (
+    Family(IPV4, 4, "ip", int(socket.AF_INET), 32, 4, 2**32 - 1, ICMP),
+    Family(IPV6, 6, "ip6", int(socket.AF_INET6), 128, 16, 2**128 - 1, ICMPV6),
+)
+FAMILY = {one.name: one for one in _ALL}
+BY_VERSION = {one.version: one for one in _ALL}
+BY_NFT = {one.nft: one for one in _ALL}
+BY_NUMBER = {one.number: one for one in _ALL}
 
 
 def has_ipv6() -> bool:

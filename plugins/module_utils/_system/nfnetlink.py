@@ -10,12 +10,11 @@ kernel load the module that would answer, as any use of it does; it changes no r
 from __future__ import annotations
 
 import errno
-import socket
 import struct
 import typing as t
 
 from .._errors import NodeError
-from .families import IPV4, IPV6, NFT_FAMILY
+from .families import FAMILY, IPV4
 from .netlink import NETFILTER, Attributes, KernelError, Message, Netlink, attributes, network_word, spans, text
 
 #: subsystem << 8 | message: NFT_MSG_GETTABLE, GETCHAIN, GETRULE, GETGEN, NFNL_MSG_COMPAT_GET
@@ -24,7 +23,6 @@ _GET_CHAIN = 10 << 8 | 4
 _GET_RULE = 10 << 8 | 7
 _GET_GENERATION = 10 << 8 | 16
 _GET_EXTENSION = 11 << 8 | 0
-_FAMILIES = {IPV4: socket.AF_INET, IPV6: socket.AF_INET6}
 
 #: NFTA_TABLE_NAME, NFTA_TABLE_FLAGS and NFT_TABLE_F_DORMANT
 _TABLE_NAME, _TABLE_FLAGS, _DORMANT = 1, 2, 1
@@ -133,7 +131,7 @@ def nat_postrouting_chains(family: str) -> t.List[BaseChain]:
     :raises NodeError: the kernel does not answer.
     """
     found = []
-    for number, nft_family in ((_FAMILIES[family], NFT_FAMILY[family]), (_INET, "inet")):
+    for number, nft_family in ((FAMILY[family].number, FAMILY[family].nft), (_INET, "inet")):
         for message in _dump(_GET_CHAIN, _head(number), "the chains of nf_tables"):
             chain = attributes(message.body[4:])
             hook = attributes(chain.get(_CHAIN_HOOK, b""))
@@ -161,7 +159,7 @@ def generation_of(kernel: Netlink) -> int:
 
     :raises NodeError: the kernel will not say.
     """
-    answer = kernel.ask(_GET_GENERATION, _head(socket.AF_INET), "the generation of nf_tables")
+    answer = kernel.ask(_GET_GENERATION, _head(FAMILY[IPV4].number), "the generation of nf_tables")
     return _number(attributes(answer.body[4:])[1])
 
 
@@ -170,7 +168,7 @@ def rules(family: str, table: str, name: str) -> t.List[Rule]:
 
     :raises NodeError: the kernel will not say, or others wrote each time while it was reading.
     """
-    return rules_of(_FAMILIES[family], table, name)
+    return rules_of(FAMILY[family].number, table, name)
 
 
 def rules_of(family: int, table: str, name: str) -> t.List[Rule]:
@@ -271,7 +269,7 @@ def _get(kind: int, family: str, values: bytes) -> t.Optional[Attributes]:
 
     :raises NodeError: the kernel will not say.
     """
-    body = _head(_FAMILIES[family]) + values
+    body = _head(FAMILY[family].number) + values
     try:
         with Netlink(NETFILTER, _TIMEOUT) as kernel:
             return attributes(kernel.ask(kind, body, "a question about netfilter").body[4:])

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import socket
 import struct
 import typing as t
 
 from . import netlink
+from .families import BY_NUMBER
 
 Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 
@@ -27,7 +27,7 @@ def node_addresses() -> t.List[Address]:
     """
     found: t.Dict[Address, None] = {}
     with netlink.Netlink(netlink.ROUTE) as kernel:
-        for family in (socket.AF_INET, socket.AF_INET6):
+        for family in BY_NUMBER:
             try:
                 messages = kernel.dump(_GET_ADDRESS, struct.pack("B", family).ljust(_IFA.size, b"\0"), "addresses")
             except netlink.KernelError as exc:

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 import typing as t
 
 from . import netlink
+from .families import BY_VERSION
 from .netlink import KernelError, Netlink
 
 #: rtm_type
@@ -21,7 +21,6 @@ _RTM = struct.Struct("=BBBBBBBBI")
 _TO, _FROM, _IN, _OUT, _PREFERRED = 1, 2, 3, 4, 7
 _IFINFO = struct.Struct("=BxHiII")
 _IFLA_IFNAME = 3
-_AF = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
 class _Route(t.NamedTuple):
@@ -40,7 +39,7 @@ class Routes:
 
         :raises NodeError: there is no answer to be had.
         """
-        self._family, self._size = _AF[version], {4: 4, 6: 16}[version]
+        self._family, self._size = BY_VERSION[version].number, BY_VERSION[version].size
         self._kernel = Netlink(netlink.ROUTE)
         self._kinds: t.Dict[int, _Route] = {}
         self._interfaces: t.Dict[t.Tuple[int, int], t.Optional[str]] = {}

@@ -9,6 +9,8 @@ import bisect
 import ipaddress
 import typing as t
 
+from .families import BY_VERSION
+
 #: First and last number of each interval: in order, apart from each other, never touching.
 Spans = t.Tuple[t.Tuple[int, int], ...]
 
@@ -127,7 +129,7 @@ def overlay(layers: t.Iterable[t.Tuple[bool, Spans]]) -> Spans:
 
 def networks(spans: Spans, version: int) -> t.List[t.Any]:
     """Return the same as networks."""
-    address = ipaddress.IPv4Address if version == 4 else ipaddress.IPv6Address
+    address = BY_VERSION[version].address
     found: t.List[t.Any] = []
     for first, last in spans:
         found += ipaddress.summarize_address_range(address(first), address(last))

@@ -11,6 +11,7 @@ import struct
 import typing as t
 
 from .._system import netlink
+from .._system.families import ICMP, ICMPV6
 from .._system.netlink import Message, Netlink
 from . import links, packets, routing, trace
 from .decision import Rules
@@ -100,13 +101,13 @@ class Asker:
     def _try(self, question: Question, heard: t.Optional[trace.Trace]) -> Answer:
         """Send one packet, and see what becomes of it."""
         protocol = PROTOCOLS[question.protocol]
-        if protocol == packets.ICMP and ":" in question.destination:
-            protocol = packets.ICMPV6
+        if protocol == ICMP and ":" in question.destination:
+            protocol = ICMPV6
         number = next(self._numbers) & 0x7FFFFFFF
         source_port = question.source_port or self._port()
         if question.source_port:
             forget_connections()
-        port = 0 if protocol in (packets.ICMP, packets.ICMPV6) else question.port
+        port = 0 if protocol in (ICMP, ICMPV6) else question.port
         self._outside.at_once()
         answer = self._send(question, protocol, source_port, port, number) or self._look(question, number)
         if heard is None:
@@ -203,7 +204,7 @@ def forget_connections() -> None:
 
 
 def _answer(question: Question, outcome: str, seen: packets.Packet, interface: t.Optional[str]) -> Answer:
-    without = seen.error or seen.protocol in (packets.ICMP, packets.ICMPV6)
+    without = seen.error or seen.protocol in (ICMP, ICMPV6)
     ports = (None, None) if without else (seen.source_port, seen.port)
     return Answer(question, outcome, seen.source, ports[0], seen.destination, ports[1], interface)
 

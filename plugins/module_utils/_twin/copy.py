@@ -9,6 +9,7 @@ import typing as t
 
 from .._errors import NodeError
 from .._system import netlink
+from .._system.families import BY_NFT
 from .._system.process import Runner
 from . import history, ipsets, ipvs, legacy, links, namespaces, neighbours, nf_tables, routing, sysctls, ties, trace
 from .ask import Asker
@@ -19,7 +20,6 @@ from .values import Answer, Question, Rule, Unseen
 
 #: The name of the port that every bridge of the twin has besides its own: of a pod that does not exist.
 _SPARE_PORT = "twinpod%d"
-_LEGACY_FAMILIES = {"ip": 2, "ip6": 10}
 
 
 class Copies:
@@ -88,7 +88,7 @@ class Copy:
         self._miss("address", routing.write_addresses(state.routing, number))
         self._miss("route", routing.write_routes(state.routing, number))
         known = neighbours.write(state.neighbours, number)
-        families = sorted({_LEGACY_FAMILIES[table.family] for table in state.legacy})
+        families = sorted({BY_NFT[table.family].number for table in state.legacy})
         self._rules = Rules(run, state.tables, state.legacy)
         self._tables = state.tables
         self._asker = Asker(outside, self._rules, copied, known, families)

@@ -10,6 +10,7 @@ import typing as t
 
 from .._errors import NodeError
 from .._system import netlink, nfnetlink
+from .._system.families import BY_NFT
 from .._system.process import Runner, which
 from . import nf_tables, trace
 from .legacy import LegacyTable
@@ -23,7 +24,7 @@ _NAT_TARGETS = ("MASQUERADE", "SNAT", "DNAT", "REDIRECT", "NETMAP")
 _DROPPING_TARGETS = ("DROP", "REJECT", "NFQUEUE", "QUEUE")
 _TARGET = re.compile(r" -[jg] (\S+)")
 _IPTABLES_TABLES = ("filter", "mangle", "nat", "raw", "security")
-_IPTABLES = {2: ("iptables", "ip"), 10: ("ip6tables", "ip6")}
+_IPTABLES = {BY_NFT["ip"].number: ("iptables", "ip"), BY_NFT["ip6"].number: ("ip6tables", "ip6")}
 
 #: seconds
 _PATIENCE = 20.0

@@ -9,11 +9,11 @@ Message layout: linux/neighbour.h.
 from __future__ import annotations
 
 import ipaddress
-import socket
 import struct
 import typing as t
 
 from .._system import netlink
+from .._system.families import BY_NUMBER, BY_VERSION
 from .._system.netlink import Message, Netlink
 
 _NEW, _GET = 28, 30
@@ -47,7 +47,7 @@ def read(bridges: t.Container[int]) -> Neighbours:
     hardware: t.Dict[t.Tuple[int, str], bytes] = {}
     ports: t.Dict[bytes, int] = {}
     with Netlink(netlink.ROUTE) as kernel:
-        for family in (socket.AF_INET, socket.AF_INET6):
+        for family in BY_NUMBER:
             for message in kernel.dump(_GET, _NDM.pack(family, 0, 0, 0, 0), "neighbours"):
                 _family, link, state, _flags, _type = _NDM.unpack_from(message.body)
                 known = netlink.attributes(message.body[_NDM.size :])
@@ -74,7 +74,7 @@ def write(neighbours: Neighbours, number: t.Mapping[int, int]) -> Neighbours:
     messages = []
     for (link, address), mac in here.hardware.items():
         value = ipaddress.ip_address(address)
-        family = socket.AF_INET if value.version == 4 else socket.AF_INET6
+        family = BY_VERSION[value.version].number
         body = _NDM.pack(family, link, _PERMANENT, 0, 0) + netlink.attribute(_ADDRESS, value.packed)
         messages.append(Message(_NEW, body + netlink.attribute(_HARDWARE, mac)))
     for mac, link in here.ports.items():

@@ -14,10 +14,9 @@ import socket
 import struct
 import typing as t
 
-from .values import PROTOCOLS
+from .._system.families import ICMP, ICMPV6, SCTP, TCP, UDP
 
 IPV4, IPV6, ARP = 0x0800, 0x86DD, 0x0806
-ICMP, TCP, UDP, ICMPV6, SCTP = (PROTOCOLS[name] for name in ("icmp", "tcp", "udp", "icmpv6", "sctp"))
 
 _ICMP_ECHO, _ICMPV6_ECHO = 8, 128
 _ICMP_ERRORS, _ICMPV6_ERRORS = (3, 4, 5, 11, 12), (1, 2, 3, 4)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import errno
 import ipaddress
-import socket
 import struct
 import time
 import typing as t
 
 from .._system import netlink
+from .._system.families import BY_NUMBER, BY_VERSION, FAMILY, IPV6
 from .._system.netlink import Message, Netlink
 
 _NEW_ADDRESS, _GET_ADDRESS = 20, 22
@@ -24,7 +24,6 @@ _NEW_RULE, _DELETE_RULE, _GET_RULE = 32, 33, 34
 _NEW_NEXTHOP, _GET_NEXTHOP = 104, 106
 _NEW_LABEL, _DELETE_LABEL, _GET_LABEL = 72, 73, 74
 
-_FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
 _IFA = struct.Struct("=BBBBI")
 _IFA_ADDRESS, _IFA_LOCAL, _IFA_CACHEINFO, _IFA_FLAGS = 1, 2, 6, 8
@@ -101,7 +100,7 @@ def read() -> Routing:
 
 def _read_labels(kernel: Netlink) -> t.Tuple[bytes, ...]:
     try:
-        request = _IFAL.pack(socket.AF_INET6, 0, 0, 0, 0, 0)
+        request = _IFAL.pack(FAMILY[IPV6].number, 0, 0, 0, 0, 0)
         bodies = [message.body for message in kernel.dump(_GET_LABEL, request, "address labels")]
     except netlink.KernelError as exc:
         if exc.code in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):  # a kernel without IPv6
@@ -121,7 +120,7 @@ def _read_routes(kernel: Netlink) -> t.Tuple[bytes, ...]:
 
 def _dump(kernel: Netlink, kind: int, header: struct.Struct, what: str) -> t.Tuple[bytes, ...]:
     found: t.List[bytes] = []
-    for family in _FAMILIES:
+    for family in BY_NUMBER:
         try:
             request = struct.pack("B", family).ljust(header.size, b"\0")
             found += (message.body for message in kernel.dump(kind, request, what))
@@ -161,7 +160,7 @@ def preferred_sources(routing: Routing) -> t.Iterator[t.Tuple[t.Any, int, str]]:
         known = netlink.attributes(body[_ROUTE_HEADER:])
         if _RTA_SOURCE not in known:
             continue
-        everything = b"\0" * (4 if family == socket.AF_INET else 16)
+        everything = bytes(BY_NUMBER[family].size)
         destination = ipaddress.ip_network((known.get(_RTA_DST, everything), bits), strict=False)
         paths = [link for _flags, _weight, link, _rest in _paths(known.get(_RTA_MULTIPATH, b""))]
         if _RTA_OIF in known:
@@ -189,7 +188,7 @@ def routes(routing: Routing) -> t.Iterator[Route]:
     for body in routing.routes:
         family, bits, _source, _tos, table, _protocol, _scope, kind, _flags = _RTM.unpack_from(body)
         known = netlink.attributes(body[_ROUTE_HEADER:])
-        everything = b"\0" * (4 if family == socket.AF_INET else 16)
+        everything = bytes(BY_NUMBER[family].size)
         yield Route(
             destination=ipaddress.ip_network((known.get(_RTA_DST, everything), bits), strict=False),
             kind=kind,
@@ -259,7 +258,7 @@ def source_towards(address: str, protocol: int, source_port: int, port: int) -> 
 
 def _route_towards(address: str, wanted: bytes = b"") -> t.Dict[int, bytes]:
     value = ipaddress.ip_address(address)
-    family = socket.AF_INET if value.version == 4 else socket.AF_INET6
+    family = BY_VERSION[value.version].number
     body = _RTM.pack(family, value.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + netlink.attribute(_RTA_DST, value.packed)
     with Netlink(netlink.ROUTE) as kernel:
         try:
@@ -286,9 +285,9 @@ def write_addresses(routing: Routing, number: t.Mapping[int, int]) -> t.List[str
     :param number: the index of each link here, by that on the node.
     :returns: what the kernel refused.
     """
-    bodies = [_address(body, number) for body in routing.addresses if body[0] != socket.AF_INET6]
+    bodies = [_address(body, number) for body in routing.addresses if body[0] != FAMILY[IPV6].number]
     # Of several addresses of IPv6 on a link the kernel puts the last one first, and lists them like that.
-    bodies += [_address(body, number) for body in routing.addresses[::-1] if body[0] == socket.AF_INET6]
+    bodies += [_address(body, number) for body in routing.addresses[::-1] if body[0] == FAMILY[IPV6].number]
     with Netlink(netlink.ROUTE, buffer=netlink.LARGE) as kernel:
         codes = kernel.change([Message(_NEW_ADDRESS, body) for body in bodies])
         labels = _write_labels(kernel, routing, number)

@@ -13,14 +13,12 @@ import socket
 import struct
 import typing as t
 
+from .._system.families import BY_NUMBER, SCTP, TCP, UDP
 from . import packets, routing
 
 _IP_PKTINFO, _IPV6_RECVPKTINFO, _IPV6_PKTINFO = 8, 49, 50
 
-_PROTOCOLS = {
-    socket.AF_INET: (packets.TCP, packets.UDP, packets.ICMP, packets.SCTP),
-    socket.AF_INET6: (packets.TCP, packets.UDP, packets.ICMPV6, packets.SCTP),
-}
+_PROTOCOLS = {number: (TCP, UDP, family.icmp, SCTP) for number, family in BY_NUMBER.items()}
 
 #: Why the kernel does not even send it.
 _REASONS = {
@@ -66,7 +64,7 @@ class Sockets:
         extra: t.List[t.Tuple[int, int, bytes]] = []
         if bound is not None:
             extra = [_from(family, socket.inet_pton(family, bound))]
-        elif (family, protocol) == (socket.AF_INET, packets.TCP):
+        elif (family, protocol) == (socket.AF_INET, TCP):
             # connect(2) of TCP looks for a route twice, the second time with the source that the first one gave
             # (ip_route_connect() in include/net/route.h): a rule about the source can lead elsewhere.
             source = routing.source_towards(destination, protocol, source_port, port)

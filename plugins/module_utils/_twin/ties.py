@@ -13,11 +13,13 @@ import struct
 import typing as t
 
 from .._system import netlink
+from .._system.families import BY_NFT, BY_NUMBER
 from . import nf_tables
 from .legacy import LegacyTable, priority
 from .values import HOOKS
 
-_FAMILIES = {1: ("ip", "ip6"), 2: ("ip",), 10: ("ip6",)}
+_INET = 1
+_FAMILIES = {_INET: tuple(BY_NFT), **{number: (family.nft,) for number, family in BY_NUMBER.items()}}
 #: Two tables that only let packets pass or not come to the same end in any order.
 _FILTER = 0
 

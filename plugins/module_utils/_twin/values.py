@@ -21,6 +21,8 @@ from __future__ import annotations
 
 import typing as t
 
+from .._system.families import ICMP, ICMPV6, SCTP, TCP, UDP
+
 #: What became of a packet: it left over a link, the node itself received it, it was answered with an error, or it is
 #: gone; or there was no way to send it.
 SENT = "sent"
@@ -29,7 +31,8 @@ REJECTED = "rejected"
 DROPPED = "dropped"
 NOT_ASKED = "not asked"
 
-PROTOCOLS = {"icmp": 1, "tcp": 6, "udp": 17, "icmpv6": 58, "sctp": 132}
+#: Numbers of protocols by the names that questions have for them.
+PROTOCOLS = {"icmp": ICMP, "tcp": TCP, "udp": UDP, "icmpv6": ICMPV6, "sctp": SCTP}
 
 #: hooks of netfilter (linux/netfilter.h) by the chain of iptables that hangs on them
 HOOKS = {"PREROUTING": 0, "INPUT": 1, "FORWARD": 2, "OUTPUT": 3, "POSTROUTING": 4}

@@ -234,7 +234,7 @@ def _rulesets(node: Node, policy: ComparedPolicy, result: Result) -> t.Dict[str,
     config, _missing = without_missing(policy.config)
     families = FAMILIES if config.enable_ipv6 else (IPV4,)
     kind = next(kind for kind in backends.BACKENDS if kind.name == result.backend)
-    wanted = {}
+    wanted: t.Dict[str, Ruleset] = {}
     for family in families:
         tool = kind.tool(node, family)
         random_fully = tool is not None and tool.version >= kind.random_fully_since

@@ -9,6 +9,7 @@ import struct
 import typing as t
 
 from .._system import netlink, spans
+from .._system.families import BY_VERSION, ICMP, ICMPV6, SCTP, TCP, UDP
 from .._twin.ipsets import IpSet
 from . import conditions
 from .known import Known
@@ -21,9 +22,8 @@ _PORT, _PORT_TO, _TIMEOUT, _PROTOCOL, _FLAGS, _MARK, _NAME, _IFACE = 4, 5, 6, 7,
 _PHYSDEV, _NOMATCH, _WILDCARD = 0x2, 0x4, 0x80
 #: first and last address and length of the prefix, of the first and the second address in an entry
 _ADDRESSES = ((1, 2, 3), (20, 22, 21))
-_FAMILIES = {4: 2, 6: 10}
-_TCP, _UDP = 6, 17
-_WITH_PORTS = (6, 17, 132, 136)
+_UDPLITE = 136
+_WITH_PORTS = (TCP, UDP, SCTP, _UDPLITE)
 
 
 def read(one: IpSet, sources: t.Sequence[bool], known: Known) -> t.List[Conditions]:
@@ -51,7 +51,7 @@ def _entries(one: IpSet, sources: t.Sequence[bool], known: Known) -> t.List[Cond
         names = [netlink.name(netlink.attributes(entry).get(_NAME, b"")) for entry in one.entries]
         return [found for name in names for found in _member(by_name.get(name), name, sources, known)]
     family = header.get(_FAMILY, b"\0")[0]
-    if family not in (0, _FAMILIES[known.version]) and not one.kind.startswith("bitmap:port"):
+    if family not in (0, BY_VERSION[known.version].number) and not one.kind.startswith("bitmap:port"):
         return []  # the kernel finds nothing in a set of the other family
     parts = one.kind.split(":", 1)[-1].split(",")
     if len(sources) < len(parts):
@@ -134,11 +134,11 @@ def _ports(entry: t.Mapping[int, bytes], source: bool) -> Conditions:
     high = struct.unpack("!H", entry[_PORT_TO])[0] if _PORT_TO in entry else low
     key = "source_port" if source else "port"
     if _PROTOCOL not in entry:  # bitmap:port
-        return {"protocol": ((_TCP, _TCP), (_UDP, _UDP)), key: ((low, high),)}
+        return {"protocol": ((TCP, TCP), (UDP, UDP)), key: ((low, high),)}
     protocol = entry[_PROTOCOL][0]
     if protocol in _WITH_PORTS:
         return {"protocol": ((protocol, protocol),), key: ((low, high),)}
-    if protocol in (1, 58):  # type and code stand in place of the port
+    if protocol in (ICMP, ICMPV6):  # type and code stand in place of the port
         raise UnknownError("the type of an ICMP message")
     return {"protocol": ((protocol, protocol),)} if (low, high) in ((0, 0), (0, MAX_PORT)) else {"protocol": ()}
 
@@ -147,7 +147,7 @@ def _addresses(
     entry: t.Mapping[int, bytes], first: int, last: int, prefix: int, netmask: t.Optional[int], version: int
 ) -> t.Tuple[int, int]:
     """Return first and last address of a part; everything if it has none."""
-    bits = 32 if version == 4 else 128
+    bits = BY_VERSION[version].bits
     if first not in entry:
         return (0, (1 << bits) - 1)
     value = next(iter(netlink.attributes(entry[first]).values()))

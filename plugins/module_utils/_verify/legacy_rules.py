@@ -10,6 +10,7 @@ import re
 import typing as t
 
 from .._system import spans
+from .._system.families import BY_NFT, BY_VERSION, ICMPV6
 from .._system.spans import Spans
 from .._twin.legacy import LegacyTable, priority
 from .._twin.values import HOOKS, IPTABLES_LEGACY, PROTOCOLS
@@ -32,12 +33,11 @@ from .rules import (
     RuleTable,
 )
 
-_VERSIONS = {"ip": 4, "ip6": 6}
 _KINDS = {("nat", None): "nat", ("mangle", "OUTPUT"): "route"}
 _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)')
 _PROTOCOLS = dict(
     PROTOCOLS,
-    **{"ipv6-icmp": 58, "icmpv6": 58, "esp": 50, "ah": 51, "gre": 47, "udplite": 136, "dccp": 33, "ipip": 4, "igmp": 2},
+    **{"ipv6-icmp": ICMPV6, "esp": 50, "ah": 51, "gre": 47, "udplite": 136, "dccp": 33, "ipip": 4, "igmp": 2},
 )
 _STATES = {
     "INVALID": 0x1,
@@ -61,7 +61,7 @@ _TRACKED = frozenset(("connmark", "cluster"))
 
 def read(table: LegacyTable, known: Known) -> t.Optional[RuleTable]:
     """Return a table; None if it does not see packets of this version of IP."""
-    if _VERSIONS.get(table.family) != known.version:
+    if BY_NFT[table.family].version != known.version:
         return None
     listed = table.rules()
     policies = dict(line[1:].split(" ", 2)[:2] for line in table.listing.splitlines() if line.startswith(":"))
@@ -535,7 +535,7 @@ def _protocol(value: str) -> int:
 def _network(value: str, version: int) -> Spans:
     """Parse an address, alone or with a mask or the length of a prefix."""
     address, _slash, mask = value.partition("/")
-    bits = 32 if version == 4 else 128
+    bits = BY_VERSION[version].bits
     number = int(ipaddress.ip_address(address))
     if not mask or mask.isdigit():
         length = int(mask or bits)

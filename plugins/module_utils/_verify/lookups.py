@@ -9,12 +9,11 @@ table without a route for it, a route of type throw and a suppressed route lead 
 
 from __future__ import annotations
 
-import ipaddress
-import socket
 import struct
 import typing as t
 
 from .._system import netlink, spans
+from .._system.families import BY_VERSION
 from .._system.spans import Spans
 from .._twin.links import Link
 from .._twin.routing import Routing
@@ -289,7 +288,7 @@ class Lookups:
         settings: t.Optional[t.Mapping[str, str]] = None,
     ) -> None:
         self.version = version
-        self._family = socket.AF_INET if version == 4 else socket.AF_INET6
+        self._family = BY_VERSION[version].number
         self._top = highest(version)
         self._links = {link.index: link for link in links}
         self._by_name = {link.name: link for link in links}
@@ -730,7 +729,7 @@ class Lookups:
         first = best[0] if best else None
         kind = first.kind if first is not None else _THROW
         first_address, bits = source
-        width = 32 if self.version == 4 else 128
+        width = BY_VERSION[self.version].bits
         return _Entry(
             prefix[1],
             tuple(outcomes) or (self._outcome(NO_ROUTE),),
@@ -748,7 +747,7 @@ class Lookups:
         return self._partitions[table]
 
     def _make_partition(self, table: int) -> Partition[t.Tuple[_Entry, ...]]:
-        width = 32 if self.version == 4 else 128
+        width = BY_VERSION[self.version].bits
         # Suppression asks for the length of the prefix: only where it can does a length make a difference.
         lengths = any(selector.suppress >= 0 for selector in self._selectors)
         kept: t.Dict[t.Tuple[t.Any, ...], t.Tuple[_Entry, ...]] = {}
@@ -790,7 +789,7 @@ class Lookups:
         return Partition(starts, values)
 
     def _network(self, first: int, bits: int) -> str:
-        address = ipaddress.IPv4Address(first) if self.version == 4 else ipaddress.IPv6Address(first)
+        address = BY_VERSION[self.version].address(first)
         return "%s/%d" % (address, bits)
 
     def _selector(self, body: bytes) -> _Selector:
@@ -829,7 +828,7 @@ class Lookups:
         )
 
     def _conditions(self, known: netlink.Attributes, from_bits: int, to_bits: int) -> t.Iterator[t.Tuple[int, Spans]]:
-        width = 32 if self.version == 4 else 128
+        width = BY_VERSION[self.version].bits
         for field, number, bits in ((0, _FRA_SRC, from_bits), (1, _FRA_DST, to_bits)):
             if bits:
                 first = int.from_bytes(known.get(number, b""), "big")

@@ -10,6 +10,7 @@ import time
 import typing as t
 
 from .._system import spans
+from .._system.families import BY_NFT, BY_VERSION
 from .._system.spans import Spans
 from .._twin import nf_tables
 from .._twin.node_state import State
@@ -29,10 +30,8 @@ _NOT_FORWARDED = {
     4: ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32"),
     6: ("::/64", "fe80::/10", "ff00::/8"),
 }
-_ICMP = {4: 1, 6: 58}
 #: Protocols of packets that conntrack calls invalid which are asked: a reset, an error; see Question.stray.
 STRAYS = ("tcp", "icmp")
-_VERSIONS = {"ip": 4, "ip6": 6}
 
 
 class NodeModel:
@@ -160,7 +159,7 @@ class Model(NodeModel):
 
     def stray_services(self, protocol: str) -> Spans:
         """Return a protocol of ``STRAYS`` as services."""
-        number = _ICMP[self.version] if protocol == "icmp" else PROTOCOLS[protocol]
+        number = BY_VERSION[self.version].icmp if protocol == "icmp" else PROTOCOLS[protocol]
         return ((number << 16 | 1, number << 16 | MAX_PORT),) if number in WITH_PORTS else ((number << 16,) * 2,)
 
     def last_chance(self, way: Way) -> t.Optional[Ref]:
@@ -189,7 +188,7 @@ def _tables(state: State, version: int, lookups: Lookups, types: t.Mapping[int, 
     filled = xt_rules.filled(state.tables, state.legacy, state.sets)
     about = known.Known(version, types, links, state.sets, filled, lookups.tos_tested)
     read = [nft_rules.read(table, about) for table in state.tables if not nf_tables.is_dormant(table)]
-    read += [legacy_rules.read(table, about) for table in state.legacy if _VERSIONS[table.family] == version]
+    read += [legacy_rules.read(table, about) for table in state.legacy if BY_NFT[table.family].version == version]
     return [table for table in read if table is not None]
 
 
@@ -209,7 +208,7 @@ def _destinations(version: int) -> Spans:
 
 
 def _services(version: int) -> Spans:
-    icmp = _ICMP[version] << 16
+    icmp = BY_VERSION[version].icmp << 16
     return spans.of([(icmp, icmp), *((number << 16 | 1, number << 16 | MAX_PORT) for number in WITH_PORTS)])
 
 

@@ -13,6 +13,7 @@ import struct
 import typing as t
 
 from .._system import netlink, spans
+from .._system.families import BY_NUMBER, BY_VERSION, TCP
 from .._system.spans import Spans
 from .._twin import nf_tables
 from .._twin.values import IPTABLES_NFT, NFTABLES
@@ -53,9 +54,9 @@ from .rules import (
 )
 
 #: families of tables that see packets of IPv4 and of IPv6
-_VERSIONS = {1: (4, 6), 2: (4,), 10: (6,)}
+_INET = 1
+_VERSIONS = {_INET: tuple(BY_VERSION), **{number: (family.version,) for number, family in BY_NUMBER.items()}}
 _BELOW = {5: "netdev", 7: "bridge"}
-_NFPROTO = {4: 2, 6: 10}
 _ETHERTYPE = {4: b"\x08\x00", 6: b"\x86\xdd"}
 _TABLES_OF_IPTABLES = frozenset(("nat", "filter", "mangle", "raw", "security"))
 
@@ -303,12 +304,12 @@ class _Reader:
         for start, size, field in fields:
             for place in range(max(start, offset), min(start + size, offset + length)):
                 cells[place - offset] = (field, size - 1 - (place - start), 0xFF, 0)
-        if base == 2 and offset <= 13 < offset + length and self._only(6):
+        if base == 2 and offset <= 13 < offset + length and self._only(TCP):
             cells[13 - offset] = (_TCP_FLAGS, 0, 0xFF, 0)
         if base == 1 and self.version == 4 and offset == 0 and length:
             cells[0] = ("", 0, 0, 0x45)  # packets that are asked have no options
         if base == 2 and any(cell[0] in ("port", "source_port") for cell in cells):
-            if self._only(1 if self.version == 4 else 58):
+            if self._only(BY_VERSION[self.version].icmp):
                 text = "the type of an ICMP message" if offset < 2 else _BYTES
                 cells = not_known(text, length)
         return cells
@@ -381,7 +382,7 @@ class _Reader:
         if name in ("iifname", "oifname"):
             return packet(name, 16)
         if name == "nfproto":
-            return constant(bytes((_NFPROTO[self.version],)))
+            return constant(bytes((BY_VERSION[self.version].number,)))
         if name == "protocol":
             return constant(_ETHERTYPE[self.version])
         if name in ("iif", "oif", "iifgroup", "oifgroup"):
@@ -418,7 +419,7 @@ class _Reader:
         self.load(data.get(1), self._ct(name, direction))
 
     def _ct(self, name: str, direction: int) -> t.List[Cell]:
-        size = 4 if self.version == 4 else 16
+        size = BY_VERSION[self.version].size
         if name in ("state", "status"):
             if name == "status" and self.table.after_nat:
                 return not_known("the status of a connection", 4)
@@ -430,7 +431,7 @@ class _Reader:
         if name == "direction":
             return constant(b"\0")
         if name == "l3protocol":
-            return constant(bytes((_NFPROTO[self.version],)))
+            return constant(bytes((BY_VERSION[self.version].number,)))
         if name == "protocol":
             return packet("protocol", 1)
         if name in ("src", "dst", "src_ip", "dst_ip", "src_ip6", "dst_ip6", "proto_src", "proto_dst"):
@@ -776,10 +777,10 @@ class _Reader:
     def nat(self, data: t.Dict[int, bytes]) -> None:
         """Follow a translation to a new source or destination."""
         family = number(data.get(2))
-        if family not in (_NFPROTO[self.version], 1):
+        if family not in (BY_VERSION[self.version].number, 1):
             return
         kind = DESTINATION if number(data.get(1)) else SOURCE
-        size = 4 if self.version == 4 else 16
+        size = BY_VERSION[self.version].size
         places = [data.get(one) for one in (3, 4, 5, 6)]
         cells = [
             None if one is None else self.holding(one, size if which < 2 else 2) for which, one in enumerate(places)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
+from .._system.families import BY_VERSION
 from .._twin import routing, ties
 from .._twin.twin import Twin
 from .._twin.values import NOT_ASKED, PROTOCOLS, Answer, Question
@@ -28,7 +29,6 @@ _TRIES = 64
 _OF_NODE = 16
 #: seconds for the ways of one question
 _SECONDS = 10.0
-_ICMP = {4: 1, 6: 58}
 
 _BY_ORDER = "which chain the kernel asks first: %s have the same priority, and it does not tell"
 _BY_PORT_OR_CHANCE = "the source port, or chance (%d connections were tried)" % _OF_NODE
@@ -143,7 +143,7 @@ def _kind(answer: Answer) -> t.Tuple[t.Any, ...]:
 
 
 def _start(question: Question, version: int, link: str) -> Start:
-    protocol = _ICMP[version] if question.protocol.startswith("icmp") else PROTOCOLS[question.protocol]
+    protocol = BY_VERSION[version].icmp if question.protocol.startswith("icmp") else PROTOCOLS[question.protocol]
     service = protocol << 16 | (question.port if protocol in WITH_PORTS else 0)
     source = int(ipaddress.ip_address(t.cast(str, question.source)))
     destination = int(ipaddress.ip_address(question.destination))

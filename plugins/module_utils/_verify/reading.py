@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from .._system import spans
+from .._system.families import BY_VERSION
 from .._system.spans import Spans
 from .rules import (
     ACCEPT,
@@ -60,7 +61,6 @@ _LATE = "a rule that acts on conntrack, in a chain that is asked before and afte
 _EARLY = "what conntrack knows, asked before it sees the packet"
 _TESTED_AND_CHANGED = "a value that the rule tests and changes"
 #: echo requests of ICMP
-_WITHOUT_PORTS = {4: 1, 6: 58}
 _NO_PORTS = "bytes of a packet that has no ports"
 
 
@@ -329,7 +329,7 @@ class Reading:
 
     def _without_ports(self, conditions: Conditions) -> t.Optional[Match]:
         """Return what a condition about ports means for a packet that has none there."""
-        protocol = _WITHOUT_PORTS[self.version]
+        protocol = BY_VERSION[self.version].icmp
         allowed = conditions.get("protocol")
         if allowed is not None and not spans.contains(allowed, protocol):
             return None

@@ -9,6 +9,7 @@ import sys
 import typing as t
 
 from .._system import spans
+from .._system.families import BY_VERSION
 from . import conditions
 from .known import Known
 from .reading import Conditions, UnknownError
@@ -116,7 +117,7 @@ class Values:
         """Return the number of bytes of a field."""
         if field in _SUBJECTS:
             return _SUBJECTS[field]
-        return _SIZES.get(field) or (4 if self.version == 4 else 16)
+        return _SIZES.get(field) or BY_VERSION[self.version].size
 
     def conditions(self, plan: t.Sequence[Piece], first: bytes, last: bytes) -> t.Optional[Conditions]:
         """Return which packets have a value from ``first`` to ``last`` in each field; None: none has.

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import typing as t
 
+from .._system import families
 from .._system.spans import Spans
 
 #: protocols whose packets are asked: ICMP, TCP, UDP, ICMPv6, SCTP
-PROTOCOLS = (1, 6, 17, 58, 132)
-WITH_PORTS = (6, 17, 132)
+PROTOCOLS = tuple(sorted(families.PROTOCOLS.values()))
+WITH_PORTS = tuple(families.PROTOCOLS[name] for name in families.PORT_PROTOCOLS)
 MAX_PORT = 0xFFFF
 MAX_PROTOCOL = 0xFF
 #: the highest value of a service: ``protocol << 16 | port``
@@ -35,7 +36,7 @@ INVALID = 2
 
 def highest(version: int) -> int:
     """Return the last address of an IP version."""
-    return (1 << (32 if version == 4 else 128)) - 1
+    return families.BY_VERSION[version].highest
 
 
 class Names(t.NamedTuple):

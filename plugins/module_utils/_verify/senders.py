@@ -9,6 +9,7 @@ import ipaddress
 import typing as t
 
 from .._system import spans
+from .._system.families import BY_VERSION
 from .._system.spans import Spans
 from .._twin import routing
 from .._twin.node_state import State
@@ -114,5 +115,4 @@ def example_pod(state: State, version: int, pods: t.Sequence[t.Any] = ()) -> t.O
     if not found:
         return None
     length, first, link = max((last - first, first, one.link) for one in found for first, last in one.addresses)
-    address = ipaddress.IPv4Address if version == 4 else ipaddress.IPv6Address
-    return str(address(first + (length + 1) // 2)), link
+    return str(BY_VERSION[version].address(first + (length + 1) // 2)), link

@@ -15,6 +15,7 @@ import typing as t
 
 from .._engine.ruleset import DROP
 from .._system import spans
+from .._system.families import BY_VERSION
 from .._system.spans import Spans
 from .._twin.twin import Twin
 from .._twin.values import Answer, Question, Rule
@@ -157,7 +158,7 @@ class Strays:
             )
 
     def _address(self, number: int) -> str:
-        return str(ipaddress.IPv4Address(number) if self._model.version == 4 else ipaddress.IPv6Address(number))
+        return str(BY_VERSION[self._model.version].address(number))
 
 
 _ALL_PORTS: Spans = ((1, MAX_PORT),)

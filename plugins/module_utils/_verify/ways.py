@@ -16,6 +16,7 @@ import time
 import typing as t
 
 from .._system import spans
+from .._system.families import SCTP, TCP, UDP
 from .._system.spans import Spans
 from . import regions, rules
 from .lookups import LEAVES, TO_NODE, Lookups, Outcome, Unknown
@@ -1479,7 +1480,7 @@ class _Service(t.NamedTuple):
         return rules.Rule(number, 0, tuple(branches), self.unknown, chance=several, exhaustive=several)
 
 
-_FLAGS = {"-t": 6, "--tcp-service": 6, "-u": 17, "--udp-service": 17, "--sctp-service": 132}
+_FLAGS = {"-t": TCP, "--tcp-service": TCP, "-u": UDP, "--udp-service": UDP, "--sctp-service": SCTP}
 
 
 def _services(saved: str, version: int) -> t.List[_Service]:

@@ -13,6 +13,7 @@ import struct
 import typing as t
 
 from .._system import netlink, spans
+from .._system.families import BY_VERSION
 from .._system.spans import Spans
 from .._twin import nf_tables
 from .._twin.ipsets import IpSet
@@ -370,7 +371,7 @@ def _multiport(reading: Reading, _revision: int, info: bytes, _known: Known) -> 
 
 
 def _iprange(reading: Reading, _revision: int, info: bytes, known: Known) -> None:
-    size = 4 if known.version == 4 else 16
+    size = BY_VERSION[known.version].size
     bounds = [int.from_bytes(info[place : place + size], "big") for place in (0, 16, 32, 48)]
     asked = info[64]
     if asked & 0x1:
@@ -411,7 +412,7 @@ def masked(address: int, mask: int, bits: int) -> Spans:
 
 
 def _conntrack(reading: Reading, revision: int, info: bytes, known: Known) -> None:
-    size = 4 if known.version == 4 else 16
+    size = BY_VERSION[known.version].size
     protocol, *four = struct.unpack_from("=H" + ("4H" if revision == 3 else ""), info, 136)
     if revision == 3:
         lows = list(four)
@@ -630,7 +631,7 @@ def _translation(name: str, revision: int, info: bytes, known: Known) -> t.Tuple
         asked = struct.unpack_from("=I", info, 4)[0]
         low, high, first, last = struct.unpack_from("!IIHH", info, 8)
     else:
-        size = 4 if known.version == 4 else 16
+        size = BY_VERSION[known.version].size
         asked = struct.unpack_from("=I", info)[0]
         low = int.from_bytes(info[4 : 4 + size], "big")
         high = int.from_bytes(info[20 : 20 + size], "big")

@@ -29,8 +29,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import effect_words
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PROTOCOL_NUMBERS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Flow
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import PROTOCOLS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.routes import UNICAST
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.rules_result import rules_diff, rules_return
 from hypothesis import given
@@ -419,4 +419,4 @@ def test_names_of_protocols() -> None:
             options: t.Dict[str, t.Any] = {"enable_ipv6": True}
             for found in effects(options, {**options, "rules": [entry]}, family):
                 assert found["services"] == [name]
-    assert set(PROTOCOL_NUMBERS) == {"tcp", "udp", "sctp", "icmp", "ipv6-icmp"}
+    assert set(PROTOCOLS) == {"tcp", "udp", "sctp", "icmp", "ipv6-icmp"}

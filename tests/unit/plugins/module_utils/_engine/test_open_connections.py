@@ -24,8 +24,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PROTOCOL_NUMBERS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Flow, Statistics
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import PROTOCOLS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.routes import LOCAL, UNICAST
 from hypothesis import given
 from hypothesis import strategies as st
@@ -108,7 +108,7 @@ def model(ruleset: t.Optional[Ruleset], one: Flow, version: int, interface: str,
         elif applies(rule, kind(one.destination), kind(one.source), interface, service):
             if isinstance(rule, Masquerade):
                 # What a share does not take, a later rule does.
-                if rule.share is None and PROTOCOL_NUMBERS.get(rule.protocol or "", one.protocol) == one.protocol:
+                if rule.share is None and PROTOCOLS.get(rule.protocol or "", one.protocol) == one.protocol:
                     return "masquerade", rule.address
             elif isinstance(rule, Exempt) and rule.verdict != "RETURN":
                 return "exempt", None
