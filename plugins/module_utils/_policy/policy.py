@@ -339,26 +339,19 @@ class Config(t.NamedTuple):
     @property
     def digest(self) -> str:
         """Twelve hexadecimal digits: the same on all nodes whose policies have the same values."""
-        ranges = sorted(map(str, self.non_masquerade_cidrs))
-        narrowing = {name: sorted(map(str, getattr(self, name))) for name in _NARROWING}
-        narrowing.update((name, list(map(str, getattr(self, name)))) for name in _ORDERED)
-        others = self._replace(non_masquerade_cidrs=(), notes=())._asdict()
-        added = {name: others.pop(name) for name in _ADDED}
-        values: t.List[t.Any] = [ranges, *(str(value) for name, value in others.items() if name not in narrowing)]
-        # Policies without them have the digest that they had before there were such options.
-        values += [(name, listed) for name, listed in narrowing.items() if listed]
-        values += [(name, value) for name, value in added.items() if value != DEFAULTS[name]]
+        plain = self._replace(non_masquerade_cidrs=(), notes=())[:_FIRST]
+        values: t.List[t.Any] = [sorted(map(str, self.non_masquerade_cidrs)), *map(str, plain)]
+        # Policies without later options have the digest that they had before there were such options.
+        later = [(_BY_NAME[name], getattr(self, name)) for name in self._fields[_FIRST:]]
+        for option, value in later:
+            if option.type == "list" and value:
+                values.append((option.name, sorted(map(str, value)) if option.united else list(map(str, value))))
+        values += [(one.name, value) for one, value in later if one.type != "list" and value != one.default]
         return hashlib.sha256(repr(values).encode("utf-8")).hexdigest()[:12]
 
 
-#: Options with which part of the traffic is treated otherwise.
-_NARROWING = ("masquerade_cidrs", "source_cidrs", "out_interfaces", "except_interfaces", "skip_marks")
-
-#: The same, and their entries have an order.
-_ORDERED = ("snat", "rules")
-
-#: Other options that there were not in the first release.
-_ADDED = ("snat_missing", "jump_position", "flush_conntrack", "leaks")
+#: How many fields of ``Config`` always count in its digest. A new field comes last.
+_FIRST = Config._fields.index("notes") + 1
 
 #: Options that are lists of networks.
 NETWORK_LISTS = ("non_masquerade_cidrs", "masquerade_cidrs", "source_cidrs")
@@ -366,6 +359,7 @@ NETWORK_LISTS = ("non_masquerade_cidrs", "masquerade_cidrs", "source_cidrs")
 #: Characters of a mistyped key that are compared: the time grows with the square of it.
 _LONGEST_TYPO = 100
 
+_BY_NAME = {option.name: option for option in POLICY_OPTIONS}
 _BY_KEY = {option.key.lower(): option for option in POLICY_OPTIONS}
 _KEYS = {option.name: option.key for option in POLICY_OPTIONS}
 
