@@ -121,7 +121,7 @@ def from_ruleset(ruleset: Ruleset, family: str) -> Table:
     if not deciding and not ruleset.leading:
         return Table(family, True, (), ((CHAIN, (local,)),))
     scope = deciding[-1].match if deciding else Match()
-    marked = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards if guard.mark)
+    marked = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards if guard.is_option)
     entries = _Entries(ruleset, family)
     others = tuple(_rule(matches, "return", SKIPPED_COMMENT) for matches in _skipped(ruleset, scope, family))
     exempt = exempt_spans(deciding)
@@ -134,7 +134,7 @@ def from_ruleset(ruleset: Ruleset, family: str) -> Table:
     # In the other chain the guards of the exemption would change nothing: packets that it accepts meet all others, too.
     if ruleset.verdict == "ENFORCE":
         some = exempt or any(decision.action == EXEMPT for decision in ruleset.leading)
-        left = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards if some and not guard.mark)
+        left = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards if some and not guard.is_option)
         keep = "snat to %s saddr" % nft
         ends = (_rule(to_exempt, keep, EXEMPT_COMMENT),) if deciding else ()
         chains.append((ENFORCER, (*left, local, *marked, *entries.rules(keep, only_exempt=True), *others, *ends)))
@@ -169,7 +169,7 @@ def _leak_rules(
     yield 'fib saddr type local return comment "%s"' % OWN_COMMENT
     yield 'fib daddr type local return comment "%s"' % _LOCAL_COMMENT
     for guard in ruleset.guards:
-        if guard.mark:
+        if guard.is_option:
             yield _uncounted(_rule(*_guard(guard, family)))
     leak = "drop" if ruleset.leaks == DROP else "return"
     for rule in entries.rules("return", leak=leak):

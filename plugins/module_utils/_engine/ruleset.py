@@ -86,6 +86,11 @@ class Guard(t.NamedTuple):
     #: packets with this mark
     mark: t.Optional[Mark] = None
 
+    @property
+    def is_option(self) -> bool:
+        """Whether an option of the operator asks for it. The others belong to an exemption."""
+        return self.mark is not None
+
 
 class Skip(t.NamedTuple):
     """Traffic that is left to later rules, as if there were none of ours. A field that is None matches all."""
@@ -223,7 +228,7 @@ class Ruleset(t.NamedTuple):
 
         They repeat the decisions. Packets between hidden addresses, and to many destinations at once, leave no cluster.
         """
-        rules: t.List[Rule] = [guard for guard in self.guards if guard.mark or (self.missing and not guard.dnat)]
+        rules: t.List[Rule] = [guard for guard in self.guards if guard.is_option or (self.missing and not guard.dnat)]
         if self.leaks != IGNORE:
             family = BY_VERSION[self.hidden[0].version].name
             rules += [Skip(network) for network in (*self.hidden, MULTICAST[family])]
