@@ -24,7 +24,7 @@ _CLOSED = re.compile(r"Shared connection to \S+ closed")
 #: Origins of policies that advice names.
 _NAMED = 3
 
-#: Traffic left otherwise than declared when the node was last verified, because of rules of other programs. By now they
+#: Traffic did not match the policy when the node was last verified, because of rules of other programs. By now they
 #: may be gone.
 CONFLICTS = "conflicts"
 #: The states in which a node is as declared.

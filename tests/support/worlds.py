@@ -25,7 +25,7 @@ GOOD_JUMP = ["-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", CHAIN]
 #: What comes before the exemptions that end the walk through POSTROUTING, by IP version, in alphabetical order.
 _MARKED = "-m mark ! --mark 0x0/0x6000 -j RETURN"
 GUARDS = {4: [_MARKED, "-s 127.0.0.0/8 -j RETURN"], 6: [_MARKED, "-s ::1/128 -j RETURN"]}
-#: What stands in front of each range that is accepted: connections whose destination was changed go on.
+#: The rule in front of each accepted range: connections whose destination was changed go on.
 REDIRECTED = ["-m", "conntrack", "--ctstate", "DNAT", "-j", "RETURN"]
 #: Targets behind which no packet gets, where nothing limits them.
 FINAL = ("ACCEPT", "RETURN", "MASQUERADE", "SNAT")
