@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 import json
-import re
 import typing as t
 
-from ..module_utils._errors import ConfigError
 from ..module_utils._policy.effect_words import MOVED, change, connections
 from .fleet_policies import groups_of, members_of
 from .names import number_of_nodes, one_line, some_of, thousands
-from .role_variables import PREFIX
+from .role_variables import PREFIX, read_limits
 
 #: Where the role keeps what the module returned.
 APPLIED = PREFIX + "_applied"
@@ -58,32 +56,21 @@ def to_confirm(answers: t.Mapping[str, t.Any], limit: t.Any) -> t.List[str]:
     counts = [
         effect["open_connections"]
         for host in concerned
-        for effect in (answers[host]["rules"]["effects"] if keys[host] else [{"open_connections": None}])
+        for effect in (answers[host]["rules"]["effects"] if keys[host] else [])
     ]
+    # A host returns the largest effects only.
+    all_known = None not in counts and all(key and not key.omitted for key in keys.values())
     connections_now = sum(count for count in counts if count is not None)
     found = []
-    for one in limit if isinstance(limit, (list, tuple)) else [limit]:
-        share, number = _limit(one)
+    for one, share, number in read_limits(limit):
         if share is not None and len(concerned) * 100 > share * len(answers):
             found.append(
                 "%s of %s have effects, more than %s" % (number_of_nodes(len(concerned)), thousands(len(answers)), one)
             )
-        if number is not None and (connections_now > number or None in counts):
-            told = connections(None if None in counts else connections_now)
+        if number is not None and (connections_now > number or not all_known):
+            told = connections(connections_now if all_known else None)
             found.append("%s, the limit is %s" % (told, thousands(number)))
     return found
-
-
-def _limit(text: t.Any) -> t.Tuple[t.Optional[float], t.Optional[int]]:
-    """Read a share of hosts, or a number of open connections."""
-    found = re.match(r"\A([0-9]{1,3}(?:\.[0-9]{1,3})?)%\Z|\A([0-9]{1,12})\Z", str(text).strip())
-    if not found or isinstance(text, bool):
-        raise ConfigError(
-            "ip_masq_agent_confirm_effects: %r is neither a share of hosts, such as 10%%, nor a number of open "
-            "connections, such as 1000, nor a list of them" % (text,)
-        )
-    share, number = found.groups()
-    return (None if share is None else float(share), None if number is None else int(number))
 
 
 def _is_unreachable(answer: t.Any) -> bool:

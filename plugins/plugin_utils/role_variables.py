@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import re
 import typing as t
 from pathlib import Path
 
@@ -100,6 +101,24 @@ def unknown_names(names: t.Iterable[str]) -> t.List[str]:
     return messages
 
 
+def read_limits(given: t.Any) -> t.List[t.Tuple[t.Any, t.Optional[float], t.Optional[int]]]:
+    """Return the entries of ip_masq_agent_confirm_effects, each as it is given, as a share of hosts, and as a number.
+
+    :raises ConfigError: one is neither a share nor a number of open connections.
+    """
+    found = []
+    for one in given if isinstance(given, (list, tuple)) else [] if given in ("", None) else [given]:
+        entry = re.match(r"\A([0-9]{1,3}(?:\.[0-9]{1,3})?)%\Z|\A([0-9]{1,12})\Z", str(one).strip())
+        if not entry or isinstance(one, bool):
+            raise ConfigError(
+                "%sconfirm_effects: %r is neither a share of hosts, such as 10%%, nor a number of open connections, "
+                "such as 1000, nor a list of them" % (PREFIX, one)
+            )
+        share, number = entry.groups()
+        found.append((one, None if share is None else float(share), None if number is None else int(number)))
+    return found
+
+
 class Checked(t.NamedTuple):
     """What the variables of a host come to."""
 
@@ -118,6 +137,10 @@ def check_values(values: t.Mapping[str, t.Any]) -> Checked:
 
     :param values: by name, templated; variables that are not the role's are left alone.
     """
+    try:
+        read_limits(values.get(PREFIX + "confirm_effects"))
+    except ConfigError as exc:
+        return Checked((str(exc),))
     given = {name: value for name, value in values.items() if name in role_options()}
     checked = ArgumentSpecValidator(role_options()).validate(given)
     if checked.error_messages:

@@ -149,6 +149,13 @@ def test_what_is_not_known_is_beyond_a_limit() -> None:
         assert to_confirm(list(hostvars), hostvars, "10%") == ["1 node of 2 have effects, more than 10%"]
 
 
+def test_connections_of_effects_that_are_not_returned_are_beyond_a_limit() -> None:
+    answer = host(effect("10.20.0.0/16", "pod", "node", 1))
+    answer[APPLIED]["rules"]["effects_omitted"] = 7
+    assert to_confirm(["n1"], {"n1": answer}, 1000) == ["open connections not counted, the limit is 1,000"]
+    assert to_confirm(["n1"], {"n1": answer}, "100%") == []
+
+
 @pytest.mark.parametrize("limit", ["ten", "-1", "10.5", True, {"hosts": 1}, ["10%", "x"]])
 def test_a_limit_that_is_none_is_refused(limit: t.Any) -> None:
     with pytest.raises(AnsibleFilterError, match="neither a share of hosts"):

@@ -71,6 +71,17 @@ def test_defaults_are_accepted() -> None:
     assert check_values(defaults).errors == ()
 
 
+@pytest.mark.parametrize("limit", ["ten", -1, "10.5", True, {"hosts": 1}, ["10%", "x"]])
+def test_a_limit_of_effects_that_is_none_is_refused(limit: t.Any) -> None:
+    (error,) = errors(confirm_effects=limit)
+    assert error.startswith("ip_masq_agent_confirm_effects: ") and "neither a share of hosts" in error
+
+
+@pytest.mark.parametrize("limit", ["", None, [], "10%", 0, ["10.5%", 1000]])
+def test_limits_of_effects(limit: t.Any) -> None:
+    assert errors(confirm_effects=limit) == []
+
+
 @pytest.mark.parametrize(
     "options",
     [
