@@ -452,13 +452,17 @@ def test_every_packet_shows_what_the_policy_says(
             counts = [one["open_connections"] for one in effects if one["family"] == name]
             assert done["effects_omitted"] or sum(counts) == done["flushed"].get(name, 0), json.dumps(options)
         kept = tracked(two_ways.node)
+        undecided = 0
         for packet, question, before in zip(ends, opened, shown):
             if question not in before_flush:
                 continue
             stays = before in model(options, packet)
             told = "policy %d: connection %s that showed %s: %s" % (number, question, before, json.dumps(options))
-            assert (question in kept) == stays, told
-            seen["connections kept" if stays else "connections removed"] += 1
+            assert not stays or question in kept, told
+            undecided += not stays and question in kept
+            seen["connections kept" if question in kept else "connections removed"] += 1
+        notes = " ".join(done.get("warnings", []))
+        assert undecided <= sum(map(int, re.findall(r"connections that stay, because [^:]*: (\d+)", notes))), notes
         answers = two_ways.pod.inside(ask, [(*packet[1:], next(own_ports)) for packet in packets])
         answers += probe(two_ways, [(*packet[1:3], packet[4], next(own_ports)) for packet in ends])
         for packet, before, answer in zip([*packets, *ends], [*earlier, *shown], answers):
