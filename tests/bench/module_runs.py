@@ -31,6 +31,7 @@ TITLE = "one call of the module, Python and Ansible's own imports not counted"
 _FIRST = Target(3.0, below=True)
 _ONCE = Target(1)
 _FULL_NODE = Target(1.10, of_ratio=True)
+_EFFECTS = Target(1.05, of_ratio=True)
 
 
 def measure(plan: Plan) -> t.Iterator[Row]:
@@ -78,6 +79,15 @@ def _of_policy(
     yield Row(name + ": nothing to do, wall", costs["empty"].wall)
     yield Row(name + ": nothing to do, full node: CPU", costs["full"].cpu, "empty node", costs["empty"].cpu,
               _FULL_NODE if backend == rules.NFT else None)  # fmt: skip
+    of_effects = in_turns(
+        plan,
+        {
+            "with": functools.partial(empty.call, reconciled, options, True),
+            "without": functools.partial(empty.call, reconciled, options, False),
+        },
+    )
+    yield Row(name + ": nothing to do, with effects: CPU", of_effects["with"].cpu, "without", of_effects["without"].cpu,
+              _EFFECTS)  # fmt: skip
 
 
 def _module(options: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
@@ -107,6 +117,28 @@ def run(options: t.Mapping[str, t.Any], times: int = 1) -> meter.Cost:
     cpu, started = _spent(), time.perf_counter()
     for _number in range(times):
         _module(options)
+    return meter.Cost((_spent() - cpu) / times, (time.perf_counter() - started) / times)
+
+
+def reconciled(options: t.Mapping[str, t.Any], effects: bool, times: int = 1) -> meter.Cost:
+    """Compare the rules with a policy that they have, as the module does; what that costs on average.
+
+    :param effects: whether what changes for packets is asked for.
+    :raises RuntimeError: something would change.
+    """
+    path = str(collections())
+    if path not in sys.path:
+        sys.path.insert(0, path)
+    from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import reconcile
+    from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+    from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
+    from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run as start
+
+    config = build(options)
+    cpu, started = _spent(), time.perf_counter()
+    for _number in range(times):
+        if reconcile(Node(start), config, effects=effects).changed:
+            raise RuntimeError("an unchanged node was changed")
     return meter.Cost((_spent() - cpu) / times, (time.perf_counter() - started) / times)
 
 
