@@ -85,6 +85,8 @@ class Operator:
                 *"--sport 51844 --dport 443 -r 203.0.113.10 -q 198.51.100.1".split(),
                 *"--reply-port-src 443 --reply-port-dst 40123".split(),
             )
+        elif ".who " in command.text:
+            self._inventory("node1", "node2")
 
     def type(self, command: str) -> t.Tuple[int, str]:
         """Run a command where it belongs.

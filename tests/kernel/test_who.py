@@ -21,7 +21,8 @@ from support.topology import ADDRESSES, Topology
 
 _PROGRAM = (
     "import sys; sys.path.insert(0, %r)\n"
-    "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.who import parse_endpoints, who\n"
+    "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.who import who\n"
+    "from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.endpoints import parse_endpoints\n"
     "from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError\n"
     "try:\n"
     "    print('; '.join(who(*parse_endpoints(sys.argv[1], sys.argv[2] or None), sys.argv[3])))\n"

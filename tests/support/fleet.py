@@ -98,7 +98,8 @@ class Fleet:
 
     def calls(self, name: str) -> int:
         """Count the commands that Ansible has run on a node so far. With pipelining a module's call is one."""
-        return len((self._root / name / "calls").read_bytes())
+        calls = self._root / name / "calls"
+        return len(calls.read_bytes()) if calls.exists() else 0
 
     def play(self, playbook: str, *arguments: str, env: t.Optional[t.Mapping[str, str]] = None) -> Played:
         """Run ansible-playbook with the inventory as it is now.

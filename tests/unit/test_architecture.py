@@ -35,7 +35,7 @@ USES: t.Dict[str, t.Set[str]] = {
 CONTROLLER = ("action", "callback", "filter", "lookup", "plugin_utils")
 CONTROLLER_USES = re.compile(
     r"_errors\.py|_policy/\w+\.py|_agent/(launcher|modules|paths)\.py"
-    r"|_system/spans\.py|_tasks/agent_options\.py"
+    r"|_system/(spans|endpoints|families)\.py|_tasks/agent_options\.py"
 )
 #: Imports that break a rule and are known.
 KNOWN: t.Set[t.Tuple[str, str]] = set()

@@ -14,6 +14,7 @@ import typing as t
 from pathlib import Path
 
 from . import netlink
+from .endpoints import Endpoint
 from .families import BY_VERSION, PROTOCOLS
 from .netlink import Message, Netlink
 
@@ -41,16 +42,6 @@ _COUNT = "/proc/sys/net/netfilter/nf_conntrack_count"
 _LIMIT = "/proc/sys/net/netfilter/nf_conntrack_max"
 _STATISTICS = "/proc/net/stat/nf_conntrack"
 _TIMEOUTS = "/proc/sys/net/netfilter/nf_conntrack_"
-
-
-class Endpoint(t.NamedTuple):
-    """An address with a port."""
-
-    address: str
-    port: int
-
-    def __str__(self) -> str:
-        return ("[%s]:%d" if ":" in self.address else "%s:%d") % self
 
 
 class Zones(t.NamedTuple):

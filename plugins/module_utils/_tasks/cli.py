@@ -252,10 +252,11 @@ def _verify(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
 
 
 def _who(arguments: argparse.Namespace, _node: Node, _paths: Paths) -> int:
-    from .._agent import who
+    from .._agent.who import who
+    from .._system.endpoints import parse_endpoints
 
-    seen, remote = _checked(arguments.refuse, who.parse_endpoints, arguments.seen, arguments.to)
-    for line in who.who(seen, remote, arguments.protocol):
+    seen, remote = _checked(arguments.refuse, parse_endpoints, arguments.seen, arguments.to)
+    for line in who(seen, remote, arguments.protocol):
         console.print_line(line)
     return OK
 

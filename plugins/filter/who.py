@@ -1,0 +1,110 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: who
+short_description: Which pod of many nodes is behind a connection
+version_added: 1.0.0
+author:
+  - the kubenode.ip_masq maintainers (@kubenode)
+description:
+  - Returns what the playbook C(kubenode.ip_masq.who) asks nodes about a connection, and what their answers mean.
+positional: hostvars, address, to, protocol
+options:
+  _input:
+    description: Names of hosts. One that is not in the inventory is left out.
+    type: list
+    elements: str
+    required: true
+  hostvars:
+    description:
+      - The variable C(hostvars), in which each host has its addresses as C(ip_masq_agent__addresses), and those that
+        were asked about the connection their answer as C(ip_masq_agent__who).
+    type: dict
+    required: true
+  address:
+    description: Address and port of a node as another host reports them, C(192.0.2.1:4711) or C([2001:db8::1]:4711).
+    type: str
+    required: true
+  to:
+    description: Address and port of the other host. Empty means any.
+    type: str
+  protocol:
+    description: The protocol.
+    type: str
+    choices: [tcp, udp, sctp]
+    default: tcp
+notes:
+  - Internal. Playbooks and roles of this collection call it; it may change in any release.
+"""
+
+EXAMPLES = r"""
+- name: Show which pod it is
+  ansible.builtin.debug:
+    msg: "{{ (ansible_play_hosts_all | kubenode.ip_masq.who(hostvars, '192.0.2.1:4711')).lines }}"
+  run_once: true
+"""
+
+RETURN = r"""
+_value:
+  description: Question and answer.
+  type: dict
+  contains:
+    problem:
+      description: Why the question is not valid; empty if it is.
+      type: str
+    address:
+      description: The address that nodes are asked about.
+      type: str
+    arguments:
+      description: Arguments of C(ip-masq-agent).
+      type: list
+      elements: str
+    holders:
+      description: The hosts that have the address.
+      type: list
+      elements: str
+    lines:
+      description: The answer.
+      type: list
+      elements: str
+    found:
+      description: Whether a node knows the connection.
+      type: bool
+"""
+
+import typing as t
+
+from ..module_utils._errors import ConfigError
+from ..plugin_utils.fleet_who import Hostvars, Question, ask, reply
+
+
+def who(
+    hosts: t.Sequence[str], hostvars: Hostvars, address: t.Any, to: t.Any = None, protocol: t.Any = "tcp"
+) -> t.Dict[str, t.Any]:
+    """See above."""
+    problem, question = "", Question("", ())
+    try:
+        question = ask(address, to, protocol)
+    except ConfigError as exc:
+        problem = str(exc)
+    answer = reply(question, hosts, hostvars)
+    return {
+        "problem": problem,
+        "address": question.address,
+        "arguments": list(question.arguments),
+        "holders": list(answer.holders),
+        "lines": list(answer.lines),
+        "found": answer.found,
+    }
+
+
+class FilterModule:
+    """What Ansible looks for."""
+
+    def filters(self) -> t.Dict[str, t.Callable[..., t.Any]]:
+        """Return the filters of this file."""
+        return {"who": who}

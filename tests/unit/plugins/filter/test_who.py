@@ -1,0 +1,117 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the playbook who asks, and what it makes of the answers of a fleet."""
+
+from __future__ import annotations
+
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.filter.who import FilterModule
+
+who = FilterModule().filters()["who"]
+
+SEEN = "198.51.100.1:40123"
+LINE = "tcp 10.244.1.2:51844 (default/web-0) -> 203.0.113.10:443, seen as 198.51.100.1:40123"
+HAS = "2: eth0    inet 198.51.100.1/24 scope global eth0\\       valid_lft forever preferred_lft forever\n"
+FOUND = {"rc": 0, "stdout_lines": [LINE], "stderr": ""}
+NOT_TRACKED = {"rc": 1, "stdout_lines": [], "stderr": "ip-masq-agent: no tracked tcp connection: it may have ended\n"}
+
+
+def host(listed: str = "", rc: int = 0, answer: t.Optional[t.Dict[str, t.Any]] = None) -> t.Dict[str, t.Any]:
+    """The variables of a host."""
+    found: t.Dict[str, t.Any] = {"ip_masq_agent__addresses": {"rc": rc, "stdout": listed}}
+    return dict(found, ip_masq_agent__who=answer) if answer is not None else found
+
+
+def asked(hostvars: t.Dict[str, t.Dict[str, t.Any]], seen: str = SEEN) -> t.Dict[str, t.Any]:
+    """Question and answer."""
+    return t.cast(t.Dict[str, t.Any], who([*hostvars, "nowhere"], hostvars, seen))
+
+
+@pytest.mark.parametrize(
+    ("given", "address", "arguments"),
+    [
+        ((SEEN,), "198.51.100.1", ["who", SEEN, "--protocol", "tcp"]),
+        ((SEEN, "", "udp"), "198.51.100.1", ["who", SEEN, "--protocol", "udp"]),
+        (
+            ("[2001:DB8::0:1]:4", "[2001:db8::2]:5"),
+            "2001:db8::1",
+            ["who", "[2001:db8::1]:4", "--to", "[2001:db8::2]:5", "--protocol", "tcp"],
+        ),
+    ],
+)
+def test_question(given: t.Sequence[str], address: str, arguments: t.List[str]) -> None:
+    found = who([], {}, *given)
+    assert (found["problem"], found["address"], found["arguments"]) == ("", address, arguments)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        (("",), "ip_masq_address is not given"),
+        ((None,), "ip_masq_address is not given"),
+        (("198.51.100.1",), "'198.51.100.1' is not an address with a port"),
+        (("$(reboot):1",), "is not an address with a port"),
+        ((7,), "'7' is not an address with a port"),
+        ((SEEN, "203.0.113.10"), "'203.0.113.10' is not an address with a port"),
+        ((SEEN, "[2001:db8::2]:5"), "not of the same IP version"),
+        ((SEEN, "", "icmp"), "ip_masq_protocol: 'icmp' is unknown: use tcp, udp, sctp"),
+        ((SEEN, "", {"a": 1}), "ip_masq_protocol: {'a': 1} is unknown"),
+    ],
+)
+def test_question_that_is_refused(given: t.Sequence[t.Any], problem: str) -> None:
+    found = who([], {}, *given)
+    assert problem in found["problem"] and found["arguments"] == []
+
+
+def test_the_node_that_has_the_address_answers() -> None:
+    found = asked({"n1": host(), "n2": host(HAS, answer=FOUND), "n3": {}})
+    assert (found["holders"], found["lines"], found["found"]) == (["n2"], ["n2: " + LINE], True)
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        "2: eth0    inet 198.51.100.10/24 scope global eth0",
+        "2: tun0    inet 10.0.0.1 peer 198.51.100.1/32 scope global tun0",
+        "198.51.100.1 is what the banner of this host shows",
+    ],
+)
+def test_no_node_has_the_address(listed: str) -> None:
+    found = asked({"n1": host(listed), "n2": host(), "n3": host(HAS, rc=127), "n4": {}})
+    lines = ["no node has 198.51.100.1: 2 nodes asked; 2 nodes did not answer: n[3-4]"]
+    assert (found["holders"], found["lines"], found["found"]) == ([], lines, False)
+
+
+def test_an_address_with_a_peer_is_one() -> None:
+    assert asked({"n1": host("2: tun0    inet 198.51.100.1 peer 10.0.0.1/32 scope global tun0")})["holders"] == ["n1"]
+
+
+def test_several_nodes_have_the_address() -> None:
+    both = {"n1": host(HAS, answer=NOT_TRACKED), "n2": host(HAS, answer=FOUND)}
+    found = asked(both)
+    assert (found["lines"], found["found"]) == (["n2: " + LINE, "2 nodes have 198.51.100.1: n[1-2]"], True)
+    neither = asked({"n1": host(HAS, answer=NOT_TRACKED), "n2": host(HAS, answer=NOT_TRACKED)})
+    assert neither["lines"] == [
+        "2 nodes have 198.51.100.1: n[1-2]",
+        "n1 has 198.51.100.1: no tracked tcp connection: it may have ended",
+        "n2 has 198.51.100.1: no tracked tcp connection: it may have ended",
+    ]
+    assert not neither["found"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (NOT_TRACKED, "no tracked tcp connection: it may have ended"),
+        ({"rc": 2, "msg": "[Errno 2] No such file or directory: b'ip-masq-agent'"}, "[Errno 2] No such file"),
+        ({"unreachable": True, "msg": "timed\x1b[31m out"}, r"timed\x1b[31m out"),
+        ({}, "it did not answer"),
+    ],
+)
+def test_the_node_that_has_the_address_does_not_answer(answer: t.Dict[str, t.Any], why: str) -> None:
+    found = asked({"n1": host(HAS, answer=answer)})
+    (line,) = found["lines"]
+    assert line.startswith("n1 has 198.51.100.1: " + why) and not found["found"]
