@@ -95,8 +95,8 @@ options:
         and V(enforce) these are packets that kube-proxy or the CNI plugin portmap has marked for masquerading
         (C(0x4000), C(0x2000)), packets from loopback addresses, and connections whose destination was changed (DNAT),
         as those to Services and host ports.
-      - V(enforce) does not work with kube-proxy in IPVS mode. A pod that reaches itself through a Service then gets no
-        answer if the pods' range is exempt.
+      - With kube-proxy in IPVS mode V(enforce) needs the interfaces of pods in O(except_interfaces). A pod that reaches
+        itself through a Service gets no answer without, if the pods' range is exempt.
     type: str
     choices: [return, accept, enforce]
     default: return

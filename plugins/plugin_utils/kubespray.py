@@ -27,8 +27,10 @@ DEFAULTS: t.Dict[str, t.Any] = {
     "cilium_ip_masq_agent_enable": False,
     "enable_dual_stack_networks": False,
     "enable_nat_default_gateway": True,
+    "ip_masq_agent_except_interfaces": [],
     "ip_masq_agent_exemption": "return",
     "ip_masq_agent_nomasq_all_reserved_ranges": False,
+    "ip_masq_agent_out_interfaces": [],
     "ipv4_stack": True,
     # enable_dual_stack_networks is its older name
     "ipv6_stack": None,
@@ -51,6 +53,8 @@ DEFAULTS: t.Dict[str, t.Any] = {
 ADDRESSES = ("ip", "access_ip", "ip6", "access_ip6")
 
 _ENFORCE = "set ip_masq_agent_exemption: enforce"
+#: kube_network_plugin -> the interfaces of pods, as it names them
+_INTERFACES = {"calico": "[cali+]", "flannel": "[cni0]", "kube-router": "[kube-bridge]"}
 
 
 class Cluster(t.NamedTuple):
@@ -119,6 +123,10 @@ class _Values:
             raise ConfigError("%s differs: %s: give all nodes one value, in group_vars/k8s_cluster" % (name, named))
         return values[0]
 
+    def all_set(self, *names: str) -> bool:
+        """Return whether each host sets one of the variables to something; hosts need not agree."""
+        return all(any(self._given[name].get(host) for name in names) for host in self._hosts)
+
     def flag(self, *names: str) -> bool:
         """Return a boolean, of the first name that is set.
 
@@ -166,10 +174,11 @@ def _masquerading(values: _Values, ipv6: bool) -> t.Iterator[str]:
     """Return what else masquerades pods, and the variable that ends it."""
     plugin = values.get("kube_network_plugin")
     enforced = values.get("ip_masq_agent_exemption") == "enforce"
-    if enforced and values.get("kube_proxy_mode") == "ipvs":
+    narrowed = values.all_set("ip_masq_agent_except_interfaces", "ip_masq_agent_out_interfaces")
+    if enforced and values.get("kube_proxy_mode") == "ipvs" and not narrowed:
         yield (
-            "kube_proxy_mode: ipvs, kubespray's default, does not work with ip_masq_agent_exemption: enforce: set "
-            "kube_proxy_mode: nftables or iptables"
+            "kube_proxy_mode: ipvs, kubespray's default, needs the interfaces of pods left out of "
+            "ip_masq_agent_exemption: enforce: set %s" % _pods_interfaces(values)
         )
     about = PLUGINS.get(plugin)
     if about is None:
@@ -182,8 +191,14 @@ def _masquerading(values: _Values, ipv6: bool) -> t.Iterator[str]:
 def _enforce(values: _Values) -> str:
     """Return the variables with which exempt traffic is protected from the plugin's rules."""
     if values.get("kube_proxy_mode") == "ipvs":
-        return _ENFORCE + " and kube_proxy_mode: nftables or iptables"
+        return "%s and %s" % (_ENFORCE, _pods_interfaces(values))
     return _ENFORCE
+
+
+def _pods_interfaces(values: _Values) -> str:
+    """Return the variable that names the interfaces of pods, which IPVS needs."""
+    known = _INTERFACES.get(values.get("kube_network_plugin"), "[the interfaces of pods]")
+    return "ip_masq_agent_except_interfaces: " + known
 
 
 def _calico(values: _Values, ipv6: bool) -> t.Iterator[str]:

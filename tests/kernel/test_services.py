@@ -11,7 +11,7 @@ import subprocess
 import typing as t
 
 import pytest
-from support.modules import apply
+from support.modules import apply, run_modules
 from support.namespaces import Namespace
 from support.services import (
     CLUSTER_PORT,
@@ -106,8 +106,8 @@ THEIRS: t.Dict[str, t.Tuple[Load, bool]] = {
 }
 
 IPVS = {theirs for theirs in THEIRS if theirs.startswith("IPVS")}
-#: What ``enforce`` breaks, by the name of the rules of others and that of the case; the module warns of it.
-BREAKS = {(theirs, "hairpin through " + way) for theirs in IPVS for way in ("ClusterIP", "NodePort")}
+#: What ``enforce`` needs beside IPVS: else a pod that reaches itself gets no answer, and the module warns of it.
+WITH_IPVS = {"except_interfaces": ["pods"]}
 
 
 class Case(t.NamedTuple):
@@ -173,10 +173,9 @@ def test_services_are_answered(served: Topology, theirs: str, show_table: t.Call
                     exemption=exemption,
                     enable_ipv6=True,
                     non_masquerade_cidrs=EXEMPT_RANGES,
+                    **(WITH_IPVS if exemption == "enforce" and theirs in IPVS else {}),
                 )
         cases = [case for family in CASES.values() for case in family]
-        if exemption == "enforce":
-            cases = [case for case in cases if (theirs, case.name) not in BREAKS]
         columns.append(_wrong(served, cases))
     show_table(theirs, [("%s %s" % ours).replace("iptables_", "") for ours in EXEMPTIONS], _verdicts(columns))
     assert {
@@ -214,6 +213,50 @@ def _need_ipvs() -> None:
         pytest.fail("not installed: ipvsadm: run `make setup`", pytrace=False)
 
 
+@pytest.mark.parametrize("masquerade_all", (False, True), ids=("", "masquerade-all"))
+def test_enforce_with_ipvs_keeps_what_leaves_the_node(served: Topology, masquerade_all: bool) -> None:
+    """Beside rules as flannel's, before ours. kube-proxy's ``masqueradeAll`` decides about its Services alone."""
+    _need_ipvs()
+    node = served.node
+    for family, s in SERVICES.items():
+        multicast = {"ipv4": "224.0.0.0/4", "ipv6": "ff00::/8"}[family]
+        flannel = ["-s %s -d %s -j RETURN" % (s.pods, s.pods), "-s %s ! -d %s -j MASQUERADE" % (s.pods, multicast)]
+        VARIANTS["iptables_nft"].load(node, family, *("-A POSTROUTING " + rule for rule in flannel))
+        load_iptables(node, VARIANTS["iptables_nft"], s, INSERTED, kube_proxy_ipvs)
+        if masquerade_all:
+            for virtual in (s.virtual, s.virtual_remote):
+                marked = "-I KUBE-SERVICES -d %s -p tcp --dport %d -j KUBE-MARK-MASQ" % (virtual, PORT)
+                VARIANTS["iptables_nft"].load(node, family, marked)
+        load_ipvs(node, s)
+    options = {"exemption": "enforce", "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT_RANGES}
+    assert "warnings" not in apply(node, **options, **WITH_IPVS)
+    for family, s in SERVICES.items():
+        a = ADDRESSES[family]
+        through = a.node if masquerade_all else a.pod
+        seen = served.ask(*a.exempt, *a.outside, s.virtual_remote, s.virtual)
+        assert seen == {
+            **dict.fromkeys(a.exempt, a.pod),
+            **dict.fromkeys(a.outside, a.node),
+            s.virtual_remote: through,
+            s.virtual: a.gateway,
+        }
+    found = run_modules(node, [dict(options, **WITH_IPVS, verify=True)], module="ip_masq_info")[0]
+    assert found["conflicts"] == [], found["summary"]
+
+
+@pytest.mark.parametrize("exempting", ("accept", "enforce"))
+def test_a_pod_that_reaches_itself_through_ipvs(served: Topology, family: str, exempting: str) -> None:
+    """``enforce`` on all interfaces keeps its address, and the answer never comes."""
+    _need_ipvs()
+    s = SERVICES[family]
+    load_iptables(served.node, VARIANTS["iptables_nft"], s, INSERTED, kube_proxy_ipvs)
+    load_ipvs(served.node, s)
+    exempt = {"non_masquerade_cidrs": EXEMPT_RANGES, "enable_ipv6": True}
+    apply(served.node, backend="nftables", exemption=exempting, **exempt)
+    seen = served.ask(s.virtual)[s.virtual]
+    assert "error: timed out" in seen if exempting == "enforce" else seen == ADDRESSES[family].gateway
+
+
 def test_enforce_warns_where_ipvs_has_services(ns: Namespace) -> None:
     _need_ipvs()
     options = {
@@ -225,7 +268,8 @@ def test_enforce_warns_where_ipvs_has_services(ns: Namespace) -> None:
     assert "warnings" not in apply(ns, **options)
     load_ipvs(ns, SERVICES["ipv4"])
     (warning,) = apply(ns, **options)["warnings"]
-    assert "IPVS" in warning and "exemption: return" in warning
+    assert "IPVS" in warning and "except_interfaces" in warning
+    assert "warnings" not in apply(ns, **options, **WITH_IPVS)
     assert "warnings" not in apply(ns, **dict(options, exemption="return"))
 
 

@@ -18,6 +18,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
     View,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_rules
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node, Tool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 
@@ -115,5 +116,5 @@ class MemoryType:
     def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Memory]:
         return Memory(self, family)
 
-    def notes(self, exemption: str) -> t.Iterator[str]:
+    def notes(self, config: Config) -> t.Iterator[str]:
         yield "memory forgets"

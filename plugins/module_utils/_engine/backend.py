@@ -9,6 +9,7 @@ import enum
 import typing as t
 
 from .._errors import NodeError
+from .._policy.policy import Config
 from .._system.node import Node, Tool
 from .ruleset import Ruleset
 
@@ -327,5 +328,5 @@ class BackendType(t.Protocol):
     def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Backend]:
         """Make the backend for one family; None if the node has no program for it."""
 
-    def notes(self, exemption: str) -> t.Iterator[str]:
-        """Return what an operator should know about an exemption in this backend, on this node."""
+    def notes(self, config: Config) -> t.Iterator[str]:
+        """Return what an operator should know about a policy in this backend, on this node."""

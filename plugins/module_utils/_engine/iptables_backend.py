@@ -14,6 +14,7 @@ import re
 import typing as t
 
 from .._errors import NodeError
+from .._policy.policy import Config
 from .._policy.values import PLACES, PLACES_BY_CHAIN, belongs_to_others
 from .._system.iptables_tool import RANDOM_FULLY_SINCE, IptablesTool, find_tool
 from .._system.node import Node, Tool
@@ -607,7 +608,7 @@ class IptablesType:
         """See ``backend.BackendType.tool``."""
         return find_tool(node, self.name, family)
 
-    def notes(self, exemption: str) -> t.Iterator[str]:
+    def notes(self, config: Config) -> t.Iterator[str]:
         """See ``backend.BackendType.notes``."""
         return iter(())
 

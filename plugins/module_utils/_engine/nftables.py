@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
+from .._policy.policy import Config
 from .._system.node import Node, Tool
 from .._system.process import which
 from .backend import Backend, Managed
@@ -49,18 +50,19 @@ class NftablesType:
         path = which("nft")
         return None if path is None else Nftables(node.run, family, path, position=managed.position)
 
-    def notes(self, exemption: str) -> t.Iterator[str]:
+    def notes(self, config: Config) -> t.Iterator[str]:
         """See ``backend.BackendType.notes``."""
-        if exemption == "accept":
+        if config.exemption == "accept":
             yield (
                 "exemption accept has the same effect as return with the nftables backend, whose chain holds no other "
                 "rules; use exemption: enforce to keep every NAT rule from masquerading exempt traffic"
             )
-        if exemption == "enforce" and _ipvs_in_use():
+        if config.protects_all_interfaces and _ipvs_in_use():
             yield (
                 "exemption enforce: this node has IPVS services (kube-proxy in IPVS mode). A pod that connects to "
                 "itself through such a Service gets no answer where the pods' range is exempt, because IPVS sets "
-                "neither a mark nor the DNAT status on these connections. Use another kube-proxy mode, or exemption: "
+                "neither a mark nor the DNAT status on these connections. Name the pods' interfaces in "
+                "except_interfaces (cni0 with flannel, cali+ with Calico), use another kube-proxy mode, or exemption: "
                 "return"
             )
 

@@ -269,7 +269,7 @@ class _Run:
         """Return all of it; the one place where notes come together."""
         tool = self._chosen.tool(self._node, IPV4)
         notes = list(self._config.notes)
-        notes += self._chosen.notes(self._config.exemption) if self._families else []
+        notes += self._chosen.notes(self._config) if self._families else []
         notes += self._plan_notes
         notes += ["not checked for left-over rules: " + place for place in self._not_checked]
         notes += [lock_problem] if lock_problem else []

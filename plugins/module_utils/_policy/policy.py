@@ -337,6 +337,14 @@ class Config(t.NamedTuple):
         return FAMILIES if self.enable_ipv6 else (IPV4,)
 
     @property
+    def protects_all_interfaces(self) -> bool:
+        """Whether other rules cannot masquerade exempt traffic on any interface, also on those of pods.
+
+        IPVS needs that they can there: for a pod that reaches itself through a Service.
+        """
+        return self.exemption == "enforce" and not self.except_interfaces and not self.out_interfaces
+
+    @property
     def digest(self) -> str:
         """Twelve hexadecimal digits: the same on all nodes whose policies have the same values."""
         plain = self._replace(non_masquerade_cidrs=(), notes=())[:_FIRST]

@@ -282,12 +282,12 @@ def _health(node: Node, policy: ComparedPolicy, result: Result) -> t.Iterator[He
     if policy.failure:
         yield Health("agent_failing", ERROR, "the last sync failed: %s" % policy.failure, "")
     yield from health.range_health(config.non_masquerade_cidrs, config.masquerade_cidrs)
-    if config.exemption == "enforce" and ipvs.count():
+    if config.protects_all_interfaces and ipvs.count():
         yield Health(
             "enforce_with_ipvs",
             WARNING,
             "exemption is enforce and kube-proxy uses IPVS: a pod that reaches itself through a Service gets no answer",
-            "set exemption to accept or return",
+            "name the interfaces of pods in except_interfaces, or set exemption to accept or return",
         )
     for remark in result.remarks:
         yield Health("foreign_nat_rule", WARNING, remark, "run with verify: true to see whether packets meet it")

@@ -103,9 +103,9 @@ def test_what_has_no_meaning_is_refused_with_the_variable(hosts: t.List[t.Any], 
 
 
 ENFORCE = {"ip_masq_agent_exemption": "enforce"}
-#: With kube-proxy in its mode ipvs, kubespray's default, it does not work. A $ is the end of the remark.
-OR_ENFORCE = "or set ip_masq_agent_exemption: enforce and kube_proxy_mode: nftables or iptables$"
-IPVS = "kube_proxy_mode: ipvs, kubespray's default, does not work with ip_masq_agent_exemption: enforce"
+#: With kube-proxy in its mode ipvs, kubespray's default, it needs the interfaces of pods. A $ is the end of the remark.
+OR_ENFORCE = "or set ip_masq_agent_exemption: enforce and ip_masq_agent_except_interfaces: [%s]$"
+IPVS = "kube_proxy_mode: ipvs, kubespray's default, needs the interfaces of pods left out of ip_masq_agent_exemption"
 
 
 @pytest.mark.parametrize(
@@ -116,14 +116,16 @@ IPVS = "kube_proxy_mode: ipvs, kubespray's default, does not work with ip_masq_a
         ("calico", {"nat_outgoing": "false", "nat_outgoing_ipv6": True}, None),
         ("calico", {"nat_outgoing": False, "nat_outgoing_ipv6": True, "ipv6_stack": True}, "nat_outgoing_ipv6: false"),
         ("calico", {**ENFORCE, "kube_proxy_mode": "nftables"}, None),
-        ("calico", ENFORCE, IPVS),
-        ("calico", {}, OR_ENFORCE),
+        ("calico", ENFORCE, IPVS + ": enforce: set ip_masq_agent_except_interfaces: [cali+]$"),
+        ("calico", {**ENFORCE, "ip_masq_agent_except_interfaces": ["cali+"]}, None),
+        ("calico", {**ENFORCE, "ip_masq_agent_out_interfaces": ["eth0"]}, None),
+        ("calico", {}, OR_ENFORCE % "cali+"),
         ("calico", {"kube_proxy_mode": "nftables"}, "or set ip_masq_agent_exemption: enforce$"),
-        ("kube-router", {}, OR_ENFORCE),
-        ("kube-ovn", {}, OR_ENFORCE),
+        ("kube-router", {}, OR_ENFORCE % "kube-bridge"),
+        ("kube-ovn", {}, OR_ENFORCE % "the interfaces of pods"),
         ("kube-ovn", {"kube_proxy_mode": "iptables"}, "or set ip_masq_agent_exemption: enforce$"),
-        ("macvlan", {}, OR_ENFORCE),
-        ("flannel", {}, "set ip_masq_agent_exemption: enforce and kube_proxy_mode: nftables or iptables"),
+        ("macvlan", {}, OR_ENFORCE % "the interfaces of pods"),
+        ("flannel", {}, "set ip_masq_agent_exemption: enforce and ip_masq_agent_except_interfaces: [cni0]$"),
         ("flannel", {"kube_proxy_mode": "iptables"}, "set ip_masq_agent_exemption: enforce"),
         ("flannel", {**ENFORCE, "kube_proxy_mode": "iptables"}, None),
         ("cilium", {}, "(cilium_enable_bpf_masquerade: true, cilium_ip_masq_agent_enable: true, cilium_"),
@@ -145,3 +147,9 @@ def test_a_plugin_that_masquerades_is_named_with_the_variable_that_ends_it(
     remarks = derive(kube_network_plugin=plugin, **variables)["lines"][1:]
     assert len(remarks) == (remedy is not None), remarks
     assert remedy is None or (remedy in remarks[0] + "$" and remarks[0].startswith((plugin + ": ", IPVS)))
+
+
+def test_interfaces_of_pods_may_differ_from_node_to_node_but_none_may_be_without() -> None:
+    one = {**ENFORCE, "ip_masq_agent_out_interfaces": ["eth0"]}
+    assert derive(one, {**ENFORCE, "ip_masq_agent_except_interfaces": ["cali+"]})["lines"][1:] == []
+    assert IPVS in derive(one, ENFORCE)["lines"][1]
