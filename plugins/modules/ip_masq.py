@@ -323,51 +323,9 @@ other_nat:
   sample: ["ipv4, iptables_nft: POSTROUTING jumps to cali-POSTROUTING of Calico, which may masquerade exempt traffic"]
 """
 
-import typing as t
-
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._engine.other_actors import find_other_actors
-from ..module_utils._engine.reconcile import reconcile
-from ..module_utils._errors import ConfigError, IpMasqError
-from ..module_utils._policy.config_file import load
-from ..module_utils._policy.policy import DEFAULTS, POLICY_OPTIONS, Config, build, file_key, split_lists
-from ..module_utils._system.node import Node
-from ..module_utils._system.node_warning import named
-from ..module_utils._system.process import run
-from ..module_utils._tasks.rules_result import rules_diff, rules_return
-
-#: What a config file decides; the other policy options are flags of the reference agent and go with a file.
-FILE_POLICY = tuple(option.name for option in POLICY_OPTIONS if option.of_module and option.in_reference_file)
-FLAGS = tuple(option.name for option in POLICY_OPTIONS if option.of_module and not option.in_reference_file)
-
-ARGUMENT_SPEC = dict(
-    {option.name: option.argument for option in POLICY_OPTIONS if option.of_module},
-    state={"type": "str", "choices": ["present", "absent"], "default": "present"},
-    lock_timeout={"type": "int", "default": 5},
-    config_file={"type": "path"},
-)
-
-#: seconds; longer than any sane holder of the lock, shorter than a play should hang
-LONGEST_LOCK_TIMEOUT = 3600
-
-
-def read_config(params: t.Mapping[str, t.Any]) -> Config:
-    """Return the policy that the options ask for, with notes on it.
-
-    :raises ConfigError: bad input, with the option or key, the value and the remedy.
-    """
-    given = split_lists({name: params[name] for name in FILE_POLICY + FLAGS if params[name] is not None})
-    if not params["config_file"]:
-        return build(given)
-    document = load(params["config_file"])
-    values = dict(document.values)
-    values.update((name, given[name]) for name in FLAGS if name in given and given[name] != DEFAULTS[name])
-    try:
-        config = build(values, label=file_key)
-    except ConfigError as exc:
-        raise ConfigError("%s: %s" % (params["config_file"], exc)) from None
-    return config._replace(notes=document.notes + config.notes)
+from ..module_utils._tasks.rules_task import ARGUMENT_SPEC, FILE_POLICY, carry_out
 
 
 def main() -> None:
@@ -376,23 +334,12 @@ def main() -> None:
         mutually_exclusive=[("config_file", name) for name in FILE_POLICY],
         supports_check_mode=True,
     )
-    present = module.params["state"] == "present"
-    lock_timeout = module.params["lock_timeout"]
-    try:
-        if not 0 <= lock_timeout <= LONGEST_LOCK_TIMEOUT:
-            raise ConfigError("lock_timeout: %d is outside 0-%d seconds" % (lock_timeout, LONGEST_LOCK_TIMEOUT))
-        config = read_config(module.params)
-        node = Node(run, lock_timeout)
-        result = reconcile(node, config, present, module.check_mode, new=True, effects=True)
-    except IpMasqError as exc:
-        module.fail_json(msg=str(exc))
-    for note in result.notes + result.effect_notes + result.remarks:
-        module.warn(named(note))
-    returned = dict(rules_return(result, present), changed=result.changed, diff=rules_diff(result))
-    returned["other_nat"] = find_other_actors(node, config.families) if present else []
-    if result.errors:
-        module.fail_json(msg="; ".join(result.errors), **returned)
-    module.exit_json(**returned)
+    done = carry_out(module.params, module.check_mode)
+    for warning in done.warnings:
+        module.warn(warning)
+    if done.failure:
+        module.fail_json(msg=done.failure, **done.returned)
+    module.exit_json(**done.returned)
 
 
 if __name__ == "__main__":

@@ -122,8 +122,8 @@ from ansible.module_utils.basic import AnsibleModule
 
 # Ansible sends along what a module imports; program is here because the installed program begins there and is compared.
 from ..module_utils._tasks import program  # noqa: F401  # pylint: disable=unused-import
+from ..module_utils._tasks.agent_info_task import carry_out
 from ..module_utils._tasks.agent_options import INFO as ARGUMENT_SPEC
-from ..module_utils._tasks.info_task import carry_out
 
 
 def main() -> None:

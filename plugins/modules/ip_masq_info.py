@@ -395,59 +395,10 @@ limits:
   elements: dict
 """
 
-import typing as t
-
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._agent.compared_policy import choose_policy
-from ..module_utils._agent.paths import Paths
-from ..module_utils._errors import IpMasqError, NodeError
-from ..module_utils._kubelet.kubenet_rules import find_leftovers
-from ..module_utils._policy.policy import POLICY_OPTIONS, split_lists
-from ..module_utils._system.node import Node
-from ..module_utils._system.process import run
-from ..module_utils._verify.health import WARNING, Health
-from ..module_utils._verify.inspection import Request, inspect, request
-from ..module_utils._verify.verification import QUESTIONS, SECONDS
-
-#: Without defaults: what is not given is not compared.
-POLICY_SPEC = {
-    option.name: {key: value for key, value in option.argument.items() if key != "default"}
-    for option in POLICY_OPTIONS
-    if option.of_module
-}
-
-#: What a config file decides.
-FILE_POLICY = tuple(option.name for option in POLICY_OPTIONS if option.of_module and option.in_reference_file)
-
-ARGUMENT_SPEC = dict(
-    POLICY_SPEC,
-    destinations={"type": "list", "elements": "str", "default": []},
-    source={"type": "str"},
-    protocol={"type": "str", "choices": ["tcp", "udp", "sctp", "icmp"], "default": "tcp"},
-    port={"type": "int", "default": 80},
-    verify={"type": "bool", "default": False},
-    max_questions={"type": "int", "default": QUESTIONS},
-    max_seconds={"type": "int", "default": SECONDS},
-    pod_cidrs={"type": "list", "elements": "str", "default": []},
-    config_file={"type": "path"},
-    config_dir={"type": "path", "default": "/etc/ip-masq-agent"},
-)
-
-
-def kubenet_health(node: Node) -> t.Iterator[Health]:
-    """Find rules that kubenet left. If they cannot be read, other findings say so."""
-    try:
-        leftovers = find_leftovers(node)
-    except NodeError:
-        return
-    for rule in leftovers:
-        yield Health(
-            "kubenet_leftover",
-            WARNING,
-            "%s, %s: a rule that kubenet left: %s" % (rule.family, rule.variant, rule.line),
-            "run the module kubelet_masquerade, or delete the rule",
-        )
+from ..module_utils._tasks.rules_info_task import ARGUMENT_SPEC, carry_out
+from ..module_utils._tasks.rules_task import FILE_POLICY
 
 
 def main() -> None:
@@ -456,17 +407,12 @@ def main() -> None:
         mutually_exclusive=[("config_file", name) for name in FILE_POLICY],
         supports_check_mode=True,
     )
-    params = module.params
-    given = split_lists({name: params[name] for name in POLICY_SPEC if params[name] is not None})
-    try:
-        wanted = request(**{name: params[name] for name in Request._fields})
-        policy = choose_policy(given, params["config_file"], Paths(config_dir=params["config_dir"]))
-        node = Node(run)
-        found = inspect(node, policy, wanted)
-        found["health"] += [one._asdict() for one in kubenet_health(node)]
-    except IpMasqError as exc:
-        module.fail_json(msg=str(exc))
-    module.exit_json(changed=False, **found)
+    done = carry_out(module.params, module.check_mode)
+    for warning in done.warnings:
+        module.warn(warning)
+    if done.failure:
+        module.fail_json(msg=done.failure, **done.returned)
+    module.exit_json(**done.returned)
 
 
 if __name__ == "__main__":

@@ -256,31 +256,18 @@ restart_needed:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ..module_utils._agent import last_verification
-from ..module_utils._agent.paths import Paths
-from ..module_utils._errors import IpMasqError
-from ..module_utils._kubelet.manage import manage_kubelets
-from ..module_utils._kubelet.options import Options
-from ..module_utils._system.node_warning import named
-from ..module_utils._system.process import run
 from ..module_utils._tasks.kubelet_options import ARGUMENT_SPEC
-from ..module_utils._tasks.kubelet_result import as_return
+from ..module_utils._tasks.kubelet_task import carry_out
 
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    try:
-        report = manage_kubelets(Options(**module.params), run, module.check_mode)
-    except IpMasqError as exc:
-        module.fail_json(msg=str(exc))
-    for warning in report.warnings:
-        module.warn(named(warning))
-    returned = as_return(report)
-    if returned["changed"] and not module.check_mode:
-        last_verification.discard(Paths())
-    if report.failure:
-        module.fail_json(msg=report.failure, **returned)
-    module.exit_json(**returned)
+    done = carry_out(module.params, module.check_mode)
+    for warning in done.warnings:
+        module.warn(warning)
+    if done.failure:
+        module.fail_json(msg=done.failure, **done.returned)
+    module.exit_json(**done.returned)
 
 
 if __name__ == "__main__":

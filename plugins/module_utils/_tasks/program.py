@@ -36,7 +36,7 @@ def _do_task(request: str) -> str:
     asked = json.loads(request)
     # Not at the top: loading both takes 19 ms, a quarter of a sync.
     if asked["module"] == "ip_masq_agent_info":
-        from .info_task import carry_out
+        from .agent_info_task import carry_out
     else:
         from .agent_task import carry_out
     return json.dumps(carry_out(asked["params"], asked["check"])._asdict())

@@ -14,7 +14,7 @@ import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import config_text
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import info_task, node_paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import agent_info_task, node_paths
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq_agent_info as module
 from support.module_docs import documentation
@@ -65,7 +65,7 @@ def test_keys_that_differ(
 ) -> None:
     if on_the_node is not None:
         (tmp_path / "config").write_text(on_the_node)
-    assert list(info_task.differences(Paths(config_dir=str(tmp_path)), config_text(declared))) == keys
+    assert list(agent_info_task.differences(Paths(config_dir=str(tmp_path)), config_text(declared))) == keys
 
 
 def test_both_values_of_what_differs_are_shown(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_both_values_of_what_differs_are_shown(tmp_path: Path) -> None:
         "sourceCIDRs": ["10.244.0.0/16"],
         "enableIPv6": True,
     }
-    found = info_task.differences(Paths(config_dir=str(tmp_path)), config_text(declared))
+    found = agent_info_task.differences(Paths(config_dir=str(tmp_path)), config_text(declared))
     shown = ", ".join(["172.16.0.0/12"] + ["192.168.%d.0/24" % number for number in range(4)])
     assert {key: (both["node"], both["config"]) for key, both in found.items()} == {
         # In the notation of the policy: fd00::/8 is in both. What is invalid is quoted.
@@ -98,13 +98,13 @@ def test_both_values_of_what_differs_are_shown(tmp_path: Path) -> None:
 
 def test_a_file_without_the_list_has_it_not_set(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("{}")
-    found = info_task.differences(Paths(config_dir=str(tmp_path)), config_text({}))
+    found = agent_info_task.differences(Paths(config_dir=str(tmp_path)), config_text({}))
     assert found["nonMasqueradeCIDRs"] == {"node": "not set", "config": "10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16"}
 
 
 def test_of_a_file_that_cannot_be_read_all_keys_that_have_a_value_differ(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("{")
-    keys = list(info_task.differences(Paths(config_dir=str(tmp_path)), config_text({})))
+    keys = list(agent_info_task.differences(Paths(config_dir=str(tmp_path)), config_text({})))
     assert keys[0] == "nonMasqueradeCIDRs" and "masqChain" in keys
 
 
@@ -112,7 +112,7 @@ def test_bad_input_is_refused_also_where_nothing_is_installed(tmp_path: Path, mo
     monkeypatch.setattr(node_paths.install, "check_paths", lambda _where: None)
     options = {name: spec.get("default") for name, spec in module.ARGUMENT_SPEC.items()}
     options.update(bin_dir=str(tmp_path), config={"nonMasqueradeCIDRs": "10.0.0.1/8"})
-    refused = info_task.carry_out(options, False)
+    refused = agent_info_task.carry_out(options, False)
     assert refused.returned == {} and "aligned network is 10" in refused.failure
     options["config"] = json.loads(config_text({}))
-    assert info_task.carry_out(options, False).returned == {"installed": False, "changed": False}
+    assert agent_info_task.carry_out(options, False).returned == {"installed": False, "changed": False}

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import rules_info_task
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import NFTABLES, Answer, Question, Rule
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import (
     explanations,
@@ -46,7 +47,7 @@ def test_policy_options_are_those_of_ip_masq() -> None:
         for name, option in ip_masq.ARGUMENT_SPEC.items()
         if name not in ("state", "lock_timeout", "config_file")
     }
-    assert theirs == ip_masq_info.POLICY_SPEC
+    assert theirs == rules_info_task.POLICY_SPEC
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example["name"])
@@ -56,7 +57,7 @@ def test_every_example_fits_the_options(example: t.Dict[str, t.Any]) -> None:
 
 
 def test_documented_codes_are_the_codes() -> None:
-    code = "".join(Path(module.__file__ or "").read_text() for module in (inspection, health, ip_masq_info))
+    code = "".join(Path(module.__file__ or "").read_text() for module in (inspection, health, rules_info_task))
     used = set(re.findall(r'Health\(\s*"(\w+)"', code))
     used.update(getattr(inspection, name) for name in re.findall(r"Health\(\s*([A-Z]+)\b", code))
     described = " ".join(RETURN["health"]["contains"]["code"]["description"])

@@ -20,6 +20,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import d
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage import manage_kubelets
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.options import Options
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import kubelet_task
 from ansible_collections.kubenode.ip_masq.plugins.modules import kubelet_masquerade as module
 from support import kubelet_distributions as made
 from support import module_process
@@ -47,8 +48,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[KubeletN
     def here(options: Options, _run: runner.Runner, check: bool) -> t.Any:
         return manage_kubelets(options, fresh.run, check, str(fresh.root))
 
-    monkeypatch.setattr(module, "manage_kubelets", here)
-    monkeypatch.setattr(module, "Paths", lambda: private_paths(tmp_path))
+    monkeypatch.setattr(kubelet_task, "manage_kubelets", here)
+    monkeypatch.setattr(kubelet_task, "Paths", lambda: private_paths(tmp_path))
     yield fresh
     fresh.close()
 

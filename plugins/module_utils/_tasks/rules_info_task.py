@@ -1,0 +1,74 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the module ip_masq_info does on a node: active rules, explanations of packets, a verification."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._agent.compared_policy import choose_policy
+from .._agent.paths import Paths
+from .._errors import IpMasqError, NodeError
+from .._kubelet.kubenet_rules import find_leftovers
+from .._policy.policy import POLICY_OPTIONS, split_lists
+from .._system import process
+from .._system.node import Node
+from .._verify.health import WARNING, Health
+from .._verify.inspection import Request, inspect, request
+from .._verify.verification import QUESTIONS, SECONDS
+from .task_result import Done, Params
+
+#: Without defaults: what is not given is not compared.
+POLICY_SPEC: t.Dict[str, t.Dict[str, t.Any]] = {
+    option.name: {key: value for key, value in option.argument.items() if key != "default"}
+    for option in POLICY_OPTIONS
+    if option.of_module
+}
+
+ARGUMENT_SPEC: t.Dict[str, t.Dict[str, t.Any]] = dict(
+    POLICY_SPEC,
+    destinations={"type": "list", "elements": "str", "default": []},
+    source={"type": "str"},
+    protocol={"type": "str", "choices": ["tcp", "udp", "sctp", "icmp"], "default": "tcp"},
+    port={"type": "int", "default": 80},
+    verify={"type": "bool", "default": False},
+    max_questions={"type": "int", "default": QUESTIONS},
+    max_seconds={"type": "int", "default": SECONDS},
+    pod_cidrs={"type": "list", "elements": "str", "default": []},
+    config_file={"type": "path"},
+    config_dir={"type": "path", "default": "/etc/ip-masq-agent"},
+)
+
+
+def kubenet_health(node: Node) -> t.Iterator[Health]:
+    """Find rules that kubenet left. If they cannot be read, other findings say so."""
+    try:
+        leftovers = find_leftovers(node)
+    except NodeError:
+        return
+    for rule in leftovers:
+        yield Health(
+            "kubenet_leftover",
+            WARNING,
+            "%s, %s: a rule that kubenet left: %s" % (rule.family, rule.variant, rule.line),
+            "run the module kubelet_masquerade, or delete the rule",
+        )
+
+
+def carry_out(params: Params, check: bool) -> Done:
+    """Inspect the node.
+
+    :param params: a value for each option of ``ARGUMENT_SPEC``.
+    :param check: makes no difference; nothing is changed.
+    """
+    given = split_lists({name: params[name] for name in POLICY_SPEC if params[name] is not None})
+    try:
+        wanted = request(**{name: params[name] for name in Request._fields})
+        policy = choose_policy(given, params["config_file"], Paths(config_dir=params["config_dir"]))
+        node = Node(process.run)
+        found = inspect(node, policy, wanted)
+        found["health"] += [one._asdict() for one in kubenet_health(node)]
+    except IpMasqError as exc:
+        return Done({}, failure=str(exc))
+    return Done(dict(found, changed=False))

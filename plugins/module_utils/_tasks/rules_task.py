@@ -1,0 +1,73 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the module ip_masq does on a node: rules, in one run."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._engine.other_actors import find_other_actors
+from .._engine.reconcile import reconcile
+from .._errors import ConfigError, IpMasqError
+from .._policy.config_file import load
+from .._policy.policy import DEFAULTS, POLICY_OPTIONS, Config, build, file_key, split_lists
+from .._system import process
+from .._system.node import Node
+from .._system.node_warning import named
+from .rules_result import rules_diff, rules_return
+from .task_result import Done, Params
+
+#: What a config file decides; the other policy options are flags of the reference agent and go with a file.
+FILE_POLICY = tuple(option.name for option in POLICY_OPTIONS if option.of_module and option.in_reference_file)
+FLAGS = tuple(option.name for option in POLICY_OPTIONS if option.of_module and not option.in_reference_file)
+
+ARGUMENT_SPEC: t.Dict[str, t.Dict[str, t.Any]] = dict(
+    {option.name: option.argument for option in POLICY_OPTIONS if option.of_module},
+    state={"type": "str", "choices": ["present", "absent"], "default": "present"},
+    lock_timeout={"type": "int", "default": 5},
+    config_file={"type": "path"},
+)
+
+#: seconds; longer than any sane holder of the lock, shorter than a play should hang
+LONGEST_LOCK_TIMEOUT = 3600
+
+
+def read_config(params: Params) -> Config:
+    """Return the policy that the options ask for, with notes on it.
+
+    :raises ConfigError: bad input, with the option or key, the value and the remedy.
+    """
+    given = split_lists({name: params[name] for name in FILE_POLICY + FLAGS if params[name] is not None})
+    if not params["config_file"]:
+        return build(given)
+    document = load(params["config_file"])
+    values = dict(document.values)
+    values.update((name, given[name]) for name in FLAGS if name in given and given[name] != DEFAULTS[name])
+    try:
+        config = build(values, label=file_key)
+    except ConfigError as exc:
+        raise ConfigError("%s: %s" % (params["config_file"], exc)) from None
+    return config._replace(notes=document.notes + config.notes)
+
+
+def carry_out(params: Params, check: bool) -> Done:
+    """Have the rules that the options ask for.
+
+    :param params: a value for each option of ``ARGUMENT_SPEC``.
+    :param check: only say what would be done.
+    """
+    present = params["state"] == "present"
+    lock_timeout = params["lock_timeout"]
+    try:
+        if not 0 <= lock_timeout <= LONGEST_LOCK_TIMEOUT:
+            raise ConfigError("lock_timeout: %d is outside 0-%d seconds" % (lock_timeout, LONGEST_LOCK_TIMEOUT))
+        config = read_config(params)
+        node = Node(process.run, lock_timeout)
+        result = reconcile(node, config, present, check, new=True, effects=True)
+    except IpMasqError as exc:
+        return Done({}, failure=str(exc))
+    warnings = tuple(map(named, (*result.notes, *result.effect_notes, *result.remarks)))
+    returned = dict(rules_return(result, present), changed=result.changed, diff=rules_diff(result))
+    returned["other_nat"] = find_other_actors(node, config.families) if present else []
+    return Done(returned, warnings, "; ".join(result.errors))
