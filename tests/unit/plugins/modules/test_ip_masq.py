@@ -132,7 +132,8 @@ def test_documented_return_values_are_the_return_values(machine: Machine) -> Non
     result = run(enable_ipv6=True)
     returned = {key: value for key, value in result.items() if key not in ALWAYS}
     same_for_ipv6 = {path.replace("ipv4.", "ipv6.") for path in documented(RETURN) if "ipv4." in path}
-    assert keys(returned) == documented(RETURN) | same_for_ipv6
+    # Names of pods are returned if the node knows any.
+    assert keys(returned) == (documented(RETURN) | same_for_ipv6) - {"effects.pods"}
 
 
 def test_every_return_value_has_a_sample_of_its_type() -> None:
