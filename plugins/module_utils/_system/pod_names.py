@@ -18,7 +18,7 @@ import typing as t
 
 from . import files
 
-#: Where containerd and CRI-O (also those of k3s and RKE2), the kubelet with Docker, and MicroK8s keep results.
+#: Where containerd, CRI-O and the kubelet with Docker keep results; of MicroK8s (the last two) expected, not seen.
 DIRECTORIES = (
     "/var/lib/cni/results",
     "/var/lib/cni/cache/results",
