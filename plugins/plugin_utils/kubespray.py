@@ -4,7 +4,8 @@
 """What kubespray's variables say about a cluster: its networks, IPv6, and whether the network plugin masquerades.
 
 kubespray's defaults are those of roles, which no play of another collection sees; ``DEFAULTS`` repeats those that
-matter, as of kubespray 2.31 (roles/kubespray_defaults, roles/network_plugin).
+matter, as of kubespray 2.31 (roles/kubespray_defaults, roles/network_plugin). The playbook ``kubespray_variables`` sets
+the role's variables from what ``derive`` returns.
 """
 
 from __future__ import annotations
