@@ -538,6 +538,35 @@ def test_status_tells_of_a_chain_that_is_gone(
     assert node.sync().returncode == 0 and node.status()["in_sync"]
 
 
+def test_effects_are_those_of_the_change_alone(ns: Namespace, variant: Variant) -> None:
+    """The rules about leaks are in another table than those that decide about connections."""
+    pods = ["10.244.0.0/16", "10.245.0.0/16"]
+    policy: t.Dict[str, t.Any] = {"backend": variant.backend, "non_masquerade_cidrs": ["0.0.0.0/0"]}
+    policy = {**policy, "masquerade_cidrs": ["192.0.2.0/24"], "source_cidrs": pods, "skip_marks": ["0x1/0x1"]}
+    more = {**policy, "masquerade_cidrs": ["192.0.2.0/24", "203.0.113.0/24"]}
+    steps: t.List[t.Tuple[t.Dict[str, t.Any], t.Set[t.Tuple[str, ...]]]] = [
+        ({**policy, "leaks": "count"}, set()),
+        ({**policy, "leaks": "drop"}, {("192.0.2.0/24", "without a connection", "pod", "dropped")}),
+        (
+            {**more, "leaks": "drop"},
+            {
+                ("203.0.113.0/24", "", "pod", "node"),
+                ("203.0.113.0/24", "without a connection", "pod", "dropped"),
+            },
+        ),
+        (more, {(one, "without a connection", "dropped", "pod") for one in ("192.0.2.0/24", "203.0.113.0/24")}),
+    ]
+    apply(ns, **policy)
+    for options, expected in steps:
+        effects = apply(ns, **options)["effects"]
+        found = {
+            (network, *(effect[key] for key in ("packets", "before", "after")))
+            for effect in effects
+            for network in effect["destinations"]
+        }
+        assert found == expected, options
+
+
 def test_refused_without_the_networks_of_the_pods(ns: Namespace) -> None:
     for leaks in ("count", "drop"):
         done: Result = run_module(ns, leaks=leaks)

@@ -452,7 +452,7 @@ class Iptables:
             self._view(after, wanted),
             self._view(before, found),
             others=other_rules(after.postrouting, self._jump(after), before.policy),
-            former=self._former_rules(before, after, found) if actions else Former(),
+            former=self._former_rules(before, after, found) if actions or leaks.actions else Former(),
         )
 
     def _former_rules(self, before: State, after: State, found: t.Optional[Ruleset]) -> Former:

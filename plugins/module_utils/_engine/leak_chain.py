@@ -30,7 +30,7 @@ from .iptables_syntax import (
 )
 from .nat_table import NatTable
 from .rule_comments import LEAK_COMMENT, LEAK_JUMP_COMMENT
-from .ruleset import COUNT, DROP, IGNORE, Leak, Rule, Ruleset
+from .ruleset import COUNT, DROP, IGNORE, MULTICAST, Leak, Rule, Ruleset, Skip
 
 TABLE = "mangle"
 
@@ -230,7 +230,9 @@ class LeakChain:
 
 def _found(parsed: t.Sequence[t.Optional[Rule]]) -> t.Tuple[str, t.Tuple[t.Any, ...], t.Tuple[t.Any, ...]]:
     leaks = [rule for rule in parsed if isinstance(rule, Leak)]
-    return (DROP if any(rule.drops for rule in leaks) else COUNT if leaks else IGNORE), (), ()
+    skipped = [rule.network for rule in parsed if isinstance(rule, Skip) and rule == Skip(rule.network)]
+    end = next((place for place, network in enumerate(skipped) if network in MULTICAST.values()), 0)
+    return (DROP if any(rule.drops for rule in leaks) else COUNT if leaks else IGNORE), tuple(skipped[:end]), ()
 
 
 def _changes(
