@@ -26,6 +26,11 @@ WRONG_ONCE = {
     "program:6": "a conflict named destinations that a mark does not mean",
     "program:89": "a conflict was said to hit all source ports",
 }
+#: Nodes on which verify was right, and this comparison was not.
+MISJUDGED_ONCE = {
+    "six:30093": "a preferred source of IPv4 was taken for one of IPv6 as well",
+    "six:30096": "a mark that a random program sets, and the policy skips, was not seen",
+}
 RANDOM = [str(seed) for seed in range(1, 13)] + ["%s:%d" % (sort, seed) for sort in run.SORTS for seed in range(10, 15)]
 #: Every sort of node that people have, the backends in turn.
 PEOPLE = [name for place, name in enumerate(people.NAMES) if place % 3 == place // 3 % 3]
@@ -39,7 +44,7 @@ def _hold(what: str) -> run.Outcome:
     return outcome
 
 
-@pytest.mark.parametrize("what", WRONG_ONCE)
+@pytest.mark.parametrize("what", [*WRONG_ONCE, *MISJUDGED_ONCE])
 def test_node_that_was_wrong_once(what: str) -> None:
     _hold(what)
 

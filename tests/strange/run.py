@@ -18,7 +18,7 @@ import time
 import traceback
 import typing as t
 
-from . import nodes, oracle, people, policies, programs, six, wide
+from . import marks, nodes, oracle, people, policies, programs, six, wide
 from .spaces import Failed
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -67,13 +67,17 @@ class Verdict(t.NamedTuple):
 
 def judge(node: nodes.Node, probes: t.Sequence[oracle.Probe]) -> t.List[Verdict]:
     """Send packets and judge each."""
-    seen = node.watch.send(probes)
-    return [_judged(node, probe, seen.get(place)) for place, probe in enumerate(probes)]
+    with marks.Marks(node.space, node.policy.options.get("skip_marks", [])) as marked:
+        seen = node.watch.send(probes)
+        skipped = marked.destinations()
+    return [_judged(node, probe, seen.get(place), skipped) for place, probe in enumerate(probes)]
 
 
-def _judged(node: nodes.Node, probe: oracle.Probe, seen: t.Optional[oracle.Seen]) -> Verdict:
-    if seen is None:
-        return Verdict(probe, policies.NOTHING, None, None)
+def _judged(
+    node: nodes.Node, probe: oracle.Probe, seen: t.Optional[oracle.Seen], skipped: t.Container[t.Tuple[str, str]]
+) -> Verdict:
+    if seen is None or (probe.source, seen.destination) in skipped:
+        return Verdict(probe, policies.NOTHING, seen, None)
     link = seen.end
     if link.startswith("pod"):
         link = node.pods[int(link[3:])].link

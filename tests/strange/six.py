@@ -114,5 +114,6 @@ class Six(Program):
             dict(what, dst=_ADDRESS.sub(_network, what["dst"])) for what in self.interests if "." in what.get("dst", "")
         ]
         self.interests += [{"dst": host(one) + "/128"} for one in self.hosts]
-        for up in self.uplinks:
-            up.preferred += [(_ADDRESS.sub(_network, network), host(source)) for network, source in up.preferred]
+        for up, without in zip(self.uplinks, plain.uplinks):
+            added = up.preferred[len(without.preferred) :]  # by the program: the node's own routes are not said again
+            up.preferred += [(_ADDRESS.sub(_network, network), host(source)) for network, source in added]
