@@ -135,6 +135,19 @@ def packet(region: Region, chosen: t.Optional[random.Random] = None) -> Packet:
     return Packet(*(_number(field, chosen) for field in region[1:]))
 
 
+def packet_to_another(region: Region, chosen: t.Optional[random.Random] = None) -> t.Optional[Packet]:
+    """Return a packet as ``packet`` does, whose sender is not its receiver; None: the region has none."""
+    one = packet(region, chosen)
+    if one.source != one.destination:
+        return one
+    itself: Spans = ((one.source, one.source),)
+    others = minus(region.destination, itself)
+    if others:
+        return one._replace(destination=_number(others, chosen))
+    others = minus(region.source, itself)
+    return one._replace(source=_number(others, chosen)) if others else None
+
+
 def _number(one: Spans, chosen: t.Optional[random.Random]) -> int:
     if chosen is None:
         # Of the longest interval: the first and last addresses of a network are often no host's.

@@ -143,10 +143,10 @@ class Strays:
 
     def _questions(self, way: Way, found: Ways, kind: str) -> t.Iterator[Question]:
         """Return a packet from the middle of a way's largest region."""
-        parts = self._of_kind(way, kind)
-        if parts:
-            largest = max(parts, key=regions.size)
-            packet = regions.packet(largest)
+        parts = [part for part in self._of_kind(way, kind) if regions.packet_to_another(part)]
+        largest = max(parts, key=regions.size, default=None)
+        packet = regions.packet_to_another(largest) if largest else None
+        if largest and packet:
             yield Question(
                 destination=self._address(packet.destination),
                 source=self._address(packet.source),

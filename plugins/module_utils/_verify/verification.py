@@ -314,21 +314,27 @@ class _Run:
             self._progress(self.asked, total)
 
     def _questions(self, way: Way, found: Ways) -> t.List[Question]:
-        """Return a packet from the middle of a way's largest region, and a random one of any region."""
-        largest = max(way.regions, key=regions.size)
-        chosen = [(largest, regions.packet(largest))]
+        """Return a packet from the middle of a way's largest region, and a random one of any region.
+
+        A packet of a pod to itself passes the node only if a Service translates it: without that, one to another.
+        """
+        choose = regions.packet if way.targets else regions.packet_to_another
+        parts = [part for part in way.regions if choose(part)]
+        if not parts:
+            return []
+        largest = max(parts, key=regions.size)
+        chosen = [(largest, choose(largest))]
         for _attempt in range(_ATTEMPTS):
-            another = self._random.choice(way.regions)
-            packet = regions.packet(another, self._random)
-            if packet != chosen[0][1]:
-                chosen.append((another, packet))
+            part = self._random.choice(parts)
+            another = choose(part, self._random)
+            if another != chosen[0][1]:
+                chosen.append((part, another))
                 break
-        questions = [
-            self._question(packet, self._model.link_of(found, way, packet.source), region.source_port == _ALL_PORTS)
-            for region, packet in chosen
+        return [
+            self._question(one, self._model.link_of(found, way, one.source), part.source_port == _ALL_PORTS)
+            for part, one in chosen
+            if one is not None
         ]
-        # A packet of a pod to itself passes the node only if a Service translates it.
-        return [one for one in questions if way.targets or one.source != one.destination]
 
     def _question(self, packet: regions.Packet, link: t.Optional[str], any_port: bool) -> Question:
         protocol, port = packet.service >> 16, packet.service & 0xFFFF

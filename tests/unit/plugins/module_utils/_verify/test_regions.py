@@ -88,3 +88,13 @@ def test_joined_products_are_the_same_packets(some: t.List[Region]) -> None:
 
     found = regions.joined(some)
     assert told(found) == told(some) and len(found) <= len(some)
+
+
+@given(REGIONS, st.none() | st.randoms(use_true_random=False))
+def test_a_packet_to_another_is_found_wherever_there_is_one(region: Region, chosen: t.Optional[random.Random]) -> None:
+    found = regions.packet_to_another(region, chosen)
+    if found is None:
+        assert all(one[1] == one[2] for one in packets(region))
+    else:
+        assert found.source != found.destination
+        assert (region.start, *found) in packets(region)
