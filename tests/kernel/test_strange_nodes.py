@@ -25,6 +25,7 @@ WRONG_ONCE = {
     "wide:5": "a mark from a hash counted as 0",
     "program:6": "a conflict named destinations that a mark does not mean",
     "six:30185": "packets between pods were not asked where the packets chosen were from a pod to itself",
+    "program:30216": "an untracking rule counted behind a rule that had chosen a zone",
     "program:89": "a conflict was said to hit all source ports",
 }
 #: Nodes on which verify was right, and this comparison was not.

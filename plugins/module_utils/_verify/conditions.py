@@ -103,7 +103,9 @@ _EXPRESSIONS: t.Dict[str, Treatment] = {
     "fwd": _unknown("a packet that leaves before it is routed (fwd)"),
     "synproxy": _unknown("a proxy for TCP handshakes (synproxy)"),
     "flow_offload": _LATER,
-    "notrack": _divided("the packet is untracked; without effect behind conntrack"),
+    "notrack": _divided(
+        "the packet is untracked; without effect behind conntrack, and behind a zone that a rule chose"
+    ),
     "immediate": _divided("constants and verdicts"),
     "cmp": _divided(),
     "range": _divided(),
@@ -221,7 +223,7 @@ _CT: t.Dict[str, Treatment] = {
 
 _CT_SET: t.Dict[str, Treatment] = {
     "mark": _divided("tracked"),
-    "zone": _divided("tracked; without effect behind conntrack"),
+    "zone": _divided("tracked; without effect behind conntrack, and behind a zone that a rule chose"),
     "labels": _irrelevant("no deciding rule may ask the label of a connection"),
     "secmark": _SECURITY,
     "eventmask": _COUNTS,
@@ -411,7 +413,9 @@ _TARGETS: t.Dict[str, Treatment] = {
     "CLUSTERIP": _unknown("a shared address (CLUSTERIP)"),
     "CONNMARK": _divided("tracked; a value of more than five bits of both marks is not known"),
     "CONNSECMARK": _SECURITY,
-    "CT": _divided("untracked and zone: tracked; irrelevant: helper, events, timeout"),
+    "CT": _divided(
+        "untracked and zone: tracked, of several rules the first; irrelevant: which helper, events, timeout"
+    ),
     "DNAT": _divided("a new destination"),
     "DNPT": _unknown("a translation of prefixes without conntrack (DNPT)"),
     "DROP": _divided(),

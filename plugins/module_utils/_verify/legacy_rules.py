@@ -448,10 +448,9 @@ class _Line:
         if self.target == "NOTRACK" or "--notrack" in options:
             xt_rules.untrack(self.reading)
             return
-        for word in ("--zone", "--zone-orig", "--zone-reply"):
-            if word in options:
-                value = options[word][0]
-                xt_rules.set_zone(self.reading, None if value == "mark" else int(value, 0))
+        given = [options[word][0] for word in ("--zone", "--zone-orig", "--zone-reply") if word in options]
+        value = given[0] if given else "0"  # a helper or the like, and no zone
+        xt_rules.set_zone(self.reading, None if value == "mark" else int(value, 0))
 
     def translate(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
         """Read DNAT, SNAT."""

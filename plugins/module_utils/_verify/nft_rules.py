@@ -38,9 +38,12 @@ from .registers import (
 )
 from .rules import (
     ALL_BITS,
+    BY_NOTRACK,
+    BY_TEMPLATE,
     CONTINUE,
     CT_MARK,
     CT_ZONE,
+    DECIDED,
     DESTINATION,
     DROP,
     MARK,
@@ -91,6 +94,7 @@ _NAT_PORTS, _NAT_NETMAP = 0x2, 0x40
 #: NFT_DYNSET_OP_DELETE
 _DELETE = 2
 _LIMITED = "packets seen before (an expression at the elements of a set)"
+_TRACKED_AGAIN = "a zone for packets that a rule has made untracked"
 _VERDICT_REGISTER = 0
 _LENGTH = struct.Struct("=H")
 _CHANCE_CELLS: t.List[Cell] = [(CHANCE, place, 0xFF, 0) for place in range(4)]
@@ -407,7 +411,7 @@ class _Reader:
             if name == "mark":
                 self.set_value(CT_MARK, data[4], 4)
             elif name == "zone":
-                self.set_value(CT_ZONE, data[4], 2)
+                self.set_zone(data[4])
             else:
                 found = conditions.treatment(conditions.CT_SET, name)
                 if found.kind == conditions.UNKNOWN:
@@ -758,6 +762,15 @@ class _Reader:
         self.reading.act(self._set_action(subject, cells))
         self.forget(subject)
 
+    def set_zone(self, register: bytes) -> None:
+        """Follow a register into the zone, unless a rule has chosen one before (nft_ct_set_zone_eval() in nft_ct.c)."""
+        before = self.reading.alternatives
+        self.reading.test(DECIDED, ALL_BITS, ((BY_NOTRACK, BY_NOTRACK),))
+        self.reading.act_unknown(_TRACKED_AGAIN)
+        self.reading.alternatives = before
+        self.reading.decide(BY_TEMPLATE, self._set_action(CT_ZONE, self.holding(register, 2)))
+        self.forget(CT_ZONE)
+
     def _set_action(self, subject: str, cells: t.List[Cell]) -> t.Any:
         if any(one[0][:1] == "@" for one in cells):
 
@@ -834,7 +847,7 @@ class _Reader:
     def notrack(self, _data: t.Dict[int, bytes]) -> None:
         """Keep conntrack from the packet."""
         self.table.aware = True
-        self.reading.act(Action(SET, subject=UNTRACKED, origin=UNTRACKED, flip=1))
+        xt_rules.untrack(self.reading)
 
     def objref(self, data: t.Dict[int, bytes]) -> None:
         """Follow a named object."""

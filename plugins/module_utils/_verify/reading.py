@@ -13,8 +13,10 @@ from .._system.spans import Spans
 from .rules import (
     ACCEPT,
     ALL_BITS,
+    BY_TEMPLATE,
     CONTINUE,
     CT_ZONE,
+    DECIDED,
     DESTINATION,
     DNAT,
     DROP,
@@ -29,6 +31,7 @@ from .rules import (
     RETURN,
     SET,
     SOURCE,
+    UNDECIDED,
     UNTRACKED,
     WITH_PORTS,
     Action,
@@ -90,7 +93,7 @@ class Statement(t.NamedTuple):
 
 
 #: the highest of values that are no numbers of 32 bits
-_TOPS = {UNTRACKED: INVALID, DNAT: 1, CT_ZONE: 0xFFFF}
+_TOPS = {UNTRACKED: INVALID, DNAT: 1, CT_ZONE: 0xFFFF, DECIDED: BY_TEMPLATE}
 
 
 def top_of(subject: str, mask: int) -> int:
@@ -256,6 +259,14 @@ class Reading:
             Statement(self.alternatives, self.exclusions, self.unknown, self.chance, exhaustive, self.history, acts)
         )
 
+    def decide(self, how: int, *actions: t.Any) -> None:
+        """Tell conntrack what to make of the packet, if no rule has done so before."""
+        before = self.alternatives
+        self.test(DECIDED, ALL_BITS, ((UNDECIDED, UNDECIDED),))
+        for action in (*actions, Action(SET, subject=DECIDED, origin=DECIDED, flip=how)):
+            self.act(action)
+        self.alternatives = before
+
     def act_unknown(self, reason: str) -> None:
         """Do something that is not understood."""
         before = self.unknown
@@ -349,13 +360,14 @@ def _conflict(statements: t.Sequence[Statement]) -> bool:
     """Return whether a statement changes what a later one tests again, or a choice by chance would be made twice."""
     if statements[0].chance:
         return True
-    for one in statements[:-1]:
+    for place, one in enumerate(statements, 1):
         if isinstance(one.acts, Action) and one.acts.kind != SET:
             continue
         subject = one.acts.subject if isinstance(one.acts, Action) else None
-        for conditions in (*one.alternatives, *one.exclusions):
-            if any(isinstance(key, tuple) and subject in (None, key[0]) for key in conditions):
-                return True
+        for later in statements[place:]:
+            for conditions in (*later.alternatives, *later.exclusions):
+                if any(isinstance(key, tuple) and subject in (None, key[0]) for key in conditions):
+                    return True
     return False
 
 
@@ -477,6 +489,8 @@ def _placed(rules: t.Sequence[Rule], bases: t.FrozenSet[BaseChain]) -> t.Tuple[R
 
 def _place(rule: Rule, bases: t.FrozenSet[BaseChain], early: t.Set[bool]) -> Rule:
     """Return a rule as it is at the hooks from which its chain is reached."""
+    if early == {False} and any(test.subject == DECIDED for branch in rule.branches for test in branch.match.tests):
+        return rule._replace(branches=(), unknown=())  # conntrack has seen the packet
     branches = []
     unknown = rule.unknown
     for branch in rule.branches:
@@ -486,7 +500,7 @@ def _place(rule: Rule, bases: t.FrozenSet[BaseChain], early: t.Set[bool]) -> Rul
             if len(kinds) > 1:
                 unknown += ("a translation of whole networks in a chain of several hooks",)
             action = action._replace(kind=sorted(kinds)[0])
-        elif action.kind == SET and action.subject in (UNTRACKED, CT_ZONE):
+        elif action.kind == SET and action.subject in (UNTRACKED, CT_ZONE, DECIDED):
             if early == {False}:
                 action = _NOTHING  # conntrack has seen the packet
             elif len(early) > 1:

@@ -32,6 +32,9 @@ DNAT = "dnat"
 #: 1 where rules keep the packet from conntrack; INVALID where conntrack makes no connection of it (0: it is NEW)
 UNTRACKED = "untracked"
 INVALID = 2
+#: Before conntrack sees the packet: UNDECIDED, or which rule was the first to say what conntrack is to make of it.
+DECIDED = "decided"
+UNDECIDED, BY_NOTRACK, BY_TEMPLATE = 0, 1, 2
 
 
 def highest(version: int) -> int:

@@ -27,6 +27,7 @@ from .rules import (
     CONTINUE,
     CT_MARK,
     CT_ZONE,
+    DECIDED,
     DESTINATION,
     DNAT,
     DROP,
@@ -72,7 +73,7 @@ _DOUBTED = 300
 #: How many chains of one priority are tried in all orders.
 _TIED = 3
 #: How many of the ways that chance can take are listed where no destination tells them apart.
-_SUBJECTS = {MARK: 0, CT_MARK: 1, CT_ZONE: 2, DNAT: 3, UNTRACKED: 4}
+_SUBJECTS = {MARK: 0, CT_MARK: 1, CT_ZONE: 2, DNAT: 3, UNTRACKED: 4, DECIDED: 5}
 _COUNT = len(_SUBJECTS)
 _OF_CONNTRACK = (CT_MARK, CT_ZONE)
 _NAMES = {
@@ -1049,7 +1050,7 @@ class _Engine:
 
     def _can_set(self, subject: str, state: _State) -> bool:
         """Return whether there is what a rule sets: a decision that conntrack has not made yet, or a connection."""
-        if subject in (UNTRACKED, CT_ZONE):
+        if subject in (UNTRACKED, CT_ZONE, DECIDED):
             return not self._tracked
         return subject != CT_MARK or self._has_connection(state)
 

@@ -25,6 +25,8 @@ from .registers import STATUS, STATUS_KNOWN, scattered
 from .rules import (
     ACCEPT,
     ALL_BITS,
+    BY_NOTRACK,
+    BY_TEMPLATE,
     CT_MARK,
     CT_ZONE,
     DESTINATION,
@@ -270,16 +272,19 @@ def copy_mark(reading: Reading, target: str, source: str, target_mask: int, sour
 
 
 def untrack(reading: Reading) -> None:
-    """Read ``NOTRACK``, ``CT --notrack``."""
-    reading.act(Action(SET, subject=UNTRACKED, origin=UNTRACKED, flip=1))
+    """Read ``NOTRACK``, ``CT --notrack``, and ``notrack`` of nft.
+
+    Of these and of other CT rules the first counts: xt_ct_target() in net/netfilter/xt_CT.c.
+    """
+    reading.decide(BY_NOTRACK, Action(SET, subject=UNTRACKED, origin=UNTRACKED, flip=1))
 
 
 def set_zone(reading: Reading, zone: t.Optional[int]) -> None:
-    """Read ``CT --zone``; None: the mark."""
+    """Read ``CT --zone``; None: the mark; 0: none, but a helper or the like."""
     if zone is None:
-        reading.act(Action(SET, subject=CT_ZONE, origin=MARK, keep=0xFFFF))
+        reading.decide(BY_TEMPLATE, Action(SET, subject=CT_ZONE, origin=MARK, keep=0xFFFF))
     else:
-        reading.act(Action(SET, subject=CT_ZONE, origin=CT_ZONE, flip=zone))
+        reading.decide(BY_TEMPLATE, Action(SET, subject=CT_ZONE, origin=CT_ZONE, flip=zone))
 
 
 def translate(
@@ -617,7 +622,7 @@ def _ct(reading: Reading, _revision: int, info: bytes, _known: Known) -> None:
         untrack(reading)
     elif asked & 0x10:
         set_zone(reading, None)
-    elif zone:
+    else:
         set_zone(reading, zone)
 
 

@@ -23,7 +23,9 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.known imp
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.reading import Reading, UnknownError, match_of
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import (
     ACCEPT,
+    ALL_BITS,
     CONTINUE,
+    DECIDED,
     GOTO,
     JUMP,
     RETURN,
@@ -38,6 +40,9 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules imp
     RuleTable,
     chain_of,
     does_unknown,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import (
+    Test as Tested,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -155,11 +160,14 @@ def test_conntrack_before_it_sees_a_packet() -> None:
     assert not rule.unknown
 
 
-def test_untracked_only_in_front_of_conntrack() -> None:
-    (rule,) = _rules(nft.expression("notrack"), base=("filter", 0, -300))
-    assert rule.branches == (Branch(Match(), Action(SET, subject=UNTRACKED, origin=UNTRACKED, flip=1)),)
-    (rule,) = _rules(nft.expression("notrack"), base=("filter", 0, -150))
-    assert rule.branches == ()
+def test_untracked_only_in_front_of_conntrack_and_if_nothing_was_decided() -> None:
+    found = _rules(nft.expression("notrack"), base=("filter", 0, -300))
+    undecided = Match(tests=(Tested(DECIDED, ALL_BITS, ((0, 0),)),))
+    assert [rule.branches for rule in found] == [
+        (Branch(undecided, Action(SET, subject=subject, origin=subject, flip=1)),) for subject in (UNTRACKED, DECIDED)
+    ]
+    late = _rules(nft.expression("notrack"), base=("filter", 0, -150))
+    assert not any(rule.branches for rule in late)
 
 
 def test_map_of_services_with_a_rest() -> None:
