@@ -25,6 +25,7 @@ WRONG_ONCE = {
     "wide:5": "a mark from a hash counted as 0",
     "program:6": "a conflict named destinations that a mark does not mean",
     "six:30185": "packets between pods were not asked where the packets chosen were from a pod to itself",
+    "six:30285": "pods were asked behind a link as well to which only a wider route leads",
     "program:30216": "an untracking rule counted behind a rule that had chosen a zone",
     "program:89": "a conflict was said to hit all source ports",
 }

@@ -49,7 +49,7 @@ def senders(state: State, version: int, pods: t.Sequence[t.Any] = ()) -> t.List[
     )
     others = spans.complement(mine, highest(version))
     wanted = spans.of_networks(network for network in pods if network.version == version)
-    found: t.Dict[str, t.List[t.Tuple[int, int]]] = {}
+    shown: t.List[t.Tuple[str, routing.Route]] = []
     for route in known:
         link = by_index.get(route.link)
         if link is None or link.kind not in _POD_LINKS or route.kind != routing.UNICAST or route.gateway:
@@ -57,7 +57,10 @@ def senders(state: State, version: int, pods: t.Sequence[t.Any] = ()) -> t.List[
         if not route.destination.prefixlen or route.destination.is_link_local or route.destination.is_multicast:
             continue
         if pods or (link.index not in uplinks and not _OTHERS_BRIDGES.match(link.name)):
-            found.setdefault(link.name, []).extend(spans.of_networks([route.destination]))
+            shown.append((link.name, route))
+    found: t.Dict[str, t.List[t.Tuple[int, int]]] = {}
+    for name, route, narrower in _with_narrower(shown):
+        found.setdefault(name, []).extend(spans.difference(spans.of_networks([route.destination]), narrower))
     result = []
     for name, parts in found.items():
         addresses = spans.intersection(spans.of(parts), others)
@@ -65,6 +68,21 @@ def senders(state: State, version: int, pods: t.Sequence[t.Any] = ()) -> t.List[
         if addresses:
             result.append(Sender(addresses, name))
     return result
+
+
+def _with_narrower(
+    shown: t.Sequence[t.Tuple[str, routing.Route]],
+) -> t.Iterator[t.Tuple[str, routing.Route, Spans]]:
+    """Return routes with the destinations of narrower routes of the same table: the narrowest tells where a pod is."""
+    tables: t.Dict[int, t.Dict[int, t.List[t.Tuple[str, routing.Route]]]] = {}
+    for name, route in shown:
+        tables.setdefault(route.table, {}).setdefault(route.destination.prefixlen, []).append((name, route))
+    for lengths in tables.values():
+        narrower: Spans = ()
+        for length in sorted(lengths, reverse=True):
+            for name, route in lengths[length]:
+                yield name, route, narrower
+            narrower = spans.of((*narrower, *spans.of_networks(route.destination for _name, route in lengths[length])))
 
 
 def of_node(state: State, version: int) -> Spans:
