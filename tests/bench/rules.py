@@ -117,7 +117,7 @@ def iptables(backend: str, action: str = "") -> str:
 
 def backends() -> t.List[str]:
     """The backends that the installed module offers."""
-    from ansible_collections.kubenode.ip_masq.plugins.modules.ip_masq import ARGUMENT_SPEC
+    from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.rules_task import ARGUMENT_SPEC
 
     choices = t.cast(t.Sequence[str], ARGUMENT_SPEC["backend"]["choices"])
     return [choice for choice in choices if choice != "auto"]
