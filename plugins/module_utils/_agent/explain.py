@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import typing as t
 
+from .._system import pod_names
 from .._system.families import IPV4, IPV6
 from .._system.node import Node
 from .._verify import inspection
@@ -57,8 +58,9 @@ def explain(
 
 def _lines(one: Data, found: Data) -> t.Iterator[str]:
     service = one["protocol"] + ("" if one["protocol"] == "icmp" else "/%d" % one["port"])
-    who = _source(one) or ("" if one["outcome"] == "not asked" else "the node itself")
-    yield "%s %s, for %s%s" % (one["destination"], _answer(one), service, " from %s" % who if who else "")
+    who = one["source"] or ("" if one["outcome"] == "not asked" else "the node itself")
+    sender = " from %s" % pod_names.with_name(who, one.get("pod")) if who else ""
+    yield "%s %s, for %s%s" % (one["destination"], _answer(one), service, sender)
     if one["declared"]:
         translated = one["declared"] != one["seen"] and one["agrees"]
         yield "declared: %s%s" % (
@@ -85,11 +87,6 @@ def _lines(one: Data, found: Data) -> t.Iterator[str]:
         yield "not understood: " + reason
     if one["remedy"]:
         yield "remedy: " + one["remedy"]
-
-
-def _source(one: Data) -> t.Optional[str]:
-    """Return who sends, with the name of the pod if it is known."""
-    return "%s (%s)" % (one["source"], one["pod"]) if "pod" in one else one["source"]
 
 
 def _why_nothing(one: Data, policy: Data) -> str:

@@ -43,8 +43,7 @@ def line(one: Connection, pod: t.Optional[str] = None) -> str:
 
     :param pod: the name of the pod that opened it; None: not known.
     """
-    opener = "%s (%s)" % (one.source, pod) if pod else str(one.source)
-    text = "%s %s -> %s" % (one.protocol, opener, one.destination)
+    text = "%s %s -> %s" % (one.protocol, pod_names.with_name(one.source, pod), one.destination)
     if one.destination != one.remote:
         text += ", translated to %s" % (one.remote,)
     text += ", seen as %s" % (one.seen,) if one.seen != one.source else ", seen with its own address"

@@ -87,7 +87,12 @@ def beside(ranges: t.Iterable[str], names: t.Mapping[str, str]) -> t.List[str]:
 
     :param names: as ``of_ranges`` returns them.
     """
-    return ["%s (%s)" % (one, names[one]) if one in names else one for one in ranges]
+    return [with_name(one, names.get(one)) for one in ranges]
+
+
+def with_name(address: object, name: t.Optional[str]) -> str:
+    """Return an address for people, with the name of its pod behind it if that is known."""
+    return "%s (%s)" % (address, name) if name else str(address)
 
 
 def _results(directories: t.Sequence[str]) -> t.Iterator[t.Tuple[str, float]]:
