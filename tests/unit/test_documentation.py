@@ -26,7 +26,7 @@ from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.fleet import STAT
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import ADDRESSES, PLUGINS, derive
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import DEFAULTS as DEFAULTS_OF_KUBESPRAY
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import OF_PLAYBOOKS
-from support import documented
+from support import documented, tables
 from support.agent_metrics import METRICS
 from support.import_collection import ROOT, location
 
@@ -231,6 +231,22 @@ def test_pictures_are_readable_in_light_and_dark_and_name_what_there_is(picture:
         for name in re.findall(r"/?[\w/.-]*ip-masq-agent[\w/.-]*", one.text or "")
     }
     assert all(any(name in one for one in [*names, where.state_file]) for name in found), found
+
+
+#: What an operator may have to read; each page's share is printed by tools/tables --words.
+WORDS, WORDS_OF_README = 21500, 1200
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_tables_are_made_of_the_code(document: Path) -> None:
+    assert tables.written(document) == document.read_text(encoding="utf-8"), "run tools/tables"
+
+
+def test_pages_are_short() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    counts = {page.name: len(tables.by_hand(page).split()) for page in pages}
+    assert counts["README.md"] <= WORDS_OF_README
+    assert sum(counts.values()) <= WORDS, counts
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
