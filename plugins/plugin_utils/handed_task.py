@@ -21,13 +21,13 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import merge_hash
 
-from ..module_utils._agent import launcher
+from ..module_utils._agent import program_files
 from ..module_utils._agent.paths import PACKAGED, Paths, choose_paths
 from ..module_utils._errors import ConfigError
 from ..module_utils._tasks.agent_options import Spec
 
 #: Read once, in the process that those of all hosts are forked from.
-_RELEASE_LINE = launcher.release_line()
+_RELEASE_LINE = program_files.release_line()
 
 #: More than a result has; Ansible works through it recursively.
 _LEVELS = 50

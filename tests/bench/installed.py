@@ -23,9 +23,9 @@ def setup(backend: str, size: int) -> t.Dict[str, str]:
     :returns: paths of the agent (``program``) and of the script that the timer starts (``resync``).
     """
     from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
-        launcher,
         module_directory,
         paths,
+        program_files,
         snapshot,
     )
     from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
@@ -37,7 +37,7 @@ def setup(backend: str, size: int) -> t.Dict[str, str]:
         module_directory.put(run, where)
     policy = {"nonMasqueradeCIDRs": rules.cidrs(size), "cidrLimit": max(size, 64), "backend": backend}
     for path, content in (
-        (where.program, launcher.launcher(where)),
+        (where.program, program_files.launcher(where)),
         (where.resync, snapshot.resync_script(where).encode()),
         (where.config_dir + "/config", json.dumps(policy, indent=2).encode() + b"\n"),
     ):

@@ -23,9 +23,9 @@ from .namespaces import Namespace
 make_importable()
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (  # noqa: E402
-    launcher,
     module_directory,
     paths,
+    program_files,
     snapshot,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run  # noqa: E402
@@ -105,7 +105,7 @@ def _compiled(python: str) -> Path:
     where = private_paths(Path(folder), python=python)
     problem = module_directory.put(run, where)
     assert problem is None, problem
-    return Path(launcher.modules_dir(where))
+    return Path(program_files.modules_dir(where))
 
 
 class AgentNode:
@@ -137,7 +137,7 @@ class AgentNode:
         self._log = root / "agent.log"
         self._log.touch()
         self.agent = self.program = self.at(self.where.program)
-        self.modules_dir = self.at(launcher.modules_dir(self.where))
+        self.modules_dir = self.at(program_files.modules_dir(self.where))
         self.pristine = self.files()
         if installed:
             self._install()
@@ -149,7 +149,7 @@ class AgentNode:
     def _install(self) -> None:
         self.drop_ins.mkdir(parents=True)
         self.agent = self.at(self.where.program + ".real")
-        self._write(self.agent, launcher.launcher(self.where))
+        self._write(self.agent, program_files.launcher(self.where))
         shutil.copytree(_compiled(self.where.python), self.modules_dir)
         self._write(self.program, (_RECORDER % (self._log, self.agent)).encode())
         self._write(self.at(self.where.resync), snapshot.resync_script(self.where).encode())

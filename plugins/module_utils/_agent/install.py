@@ -24,7 +24,7 @@ from .._policy.values import SHORTEST_INTERVAL_NS
 from .._system import files, packages, systemd
 from .._system.process import Runner
 from .._version import VERSION
-from . import launcher, module_directory, snapshot
+from . import module_directory, program_files, snapshot
 from .paths import MARK, METRICS_NAME, PACKAGED, Paths
 from .sync import describe
 from .units import (
@@ -106,7 +106,7 @@ def find_installed(paths: Paths) -> t.List[Paths]:
     found = []
     for bin_dir in dict.fromkeys([*started, paths.bin_dir]):
         with contextlib.suppress(ValueError):
-            found.append(launcher.places(files.read(paths._replace(bin_dir=bin_dir).program) or b""))
+            found.append(program_files.places(files.read(paths._replace(bin_dir=bin_dir).program) or b""))
     return list(dict.fromkeys(found))
 
 
@@ -241,7 +241,7 @@ def _plan_files(paths: Paths, config_text: t.Optional[str]) -> _FilePlan:
     before = find_installed(paths)
     installed = files.read(paths.program) or b""
     wanted = node_files(paths, config_text)
-    modules_dir, new_modules = launcher.modules_dir(paths), not module_directory.is_there(paths)
+    modules_dir, new_modules = program_files.modules_dir(paths), not module_directory.is_there(paths)
     if new_modules:
         wanted = {path: about for path, about in wanted.items() if not _is_within(path, modules_dir)}
     changes = [change for path, (content, mode) in wanted.items() for change in _change(path, content, mode)]
@@ -391,7 +391,7 @@ def node_files(paths: Paths, config_text: t.Optional[str] = None) -> t.Dict[str,
     wanted = {}
     if config_text is not None:
         wanted[paths.config] = (config_text.encode("utf-8"), 0o644)
-    wanted[paths.program] = (launcher.launcher(paths), 0o755)
+    wanted[paths.program] = (program_files.launcher(paths), 0o755)
     wanted[paths.resync] = (snapshot.resync_script(paths).encode("utf-8"), 0o755)
     for name, text in unit_files(paths).items():
         wanted[os.path.join(paths.unit_dir, name)] = (text.encode("utf-8"), 0o644)

@@ -19,10 +19,9 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
     install,
-    launcher,
     module_directory,
-    modules,
     paths,
+    program_files,
     snapshot,
     units,
 )
@@ -58,11 +57,11 @@ class TestPutFiles:
         put = install.put_files(where, "{}\n")
         found = tree(tmp_path)
         plain = {name for name in found if not name.startswith("lib/")}
-        modules_dir = launcher.modules_dir(where)
+        modules_dir = program_files.modules_dir(where)
         assert {change.path for change in put.files} == {str(tmp_path / name) for name in plain} | {modules_dir}
         assert {str(tmp_path / name) for name in found if name not in plain} == set(module_directory.node_files(where))
         assert found["etc/ip-masq-agent/config"] == (0o644, b"{}\n")
-        assert found["sbin/ip-masq-agent"] == (0o755, launcher.launcher(where))
+        assert found["sbin/ip-masq-agent"] == (0o755, program_files.launcher(where))
         assert found["sbin/ip-masq-agent-resync"] == (0o755, snapshot.resync_script(where).encode())
         for name, text in units.unit_files(where).items():
             assert found["etc/systemd/system/" + name] == (0o644, text.encode())
@@ -155,8 +154,8 @@ class TestPutFiles:
     def test_modules_are_described_in_the_diff_and_text_is_shown(self, where: paths.Paths) -> None:
         shown = {change.path: change for change in install.put_files(where, "{}\n").files}
         assert shown[where.config].before is None and shown[where.config].after == "{}\n"
-        assert shown[where.program].after == launcher.launcher(where).decode()
-        modules_dir = launcher.modules_dir(where)
+        assert shown[where.program].after == program_files.launcher(where).decode()
+        modules_dir = program_files.modules_dir(where)
         assert shown[modules_dir] == (modules_dir, None, "directory of modules, version %s\n" % VERSION)
         assert not [path for path in shown if path.startswith(modules_dir + "/")]
 
@@ -315,13 +314,13 @@ class TestInstalled:
 @pytest.fixture
 def older(where: paths.Paths, monkeypatch: pytest.MonkeyPatch) -> str:
     """A node with an older release; the digest of its modules."""
-    sources = {**modules.sources(), "_version": b"# the kubenode.ip_masq maintainers\nVERSION = '0.0.9'\n"}
+    sources = {**program_files.sources(), "_version": b"# the kubenode.ip_masq maintainers\nVERSION = '0.0.9'\n"}
     with monkeypatch.context() as patch:
-        patch.setattr(modules, "sources", lambda: sources)
-        digest = modules.digest.__wrapped__()
-        patch.setattr(modules, "digest", lambda: digest)
+        patch.setattr(program_files, "sources", lambda: sources)
+        digest = program_files.digest.__wrapped__()
+        patch.setattr(program_files, "digest", lambda: digest)
         install.put_files(where, "{}\n")
-    assert digest != modules.digest()
+    assert digest != program_files.digest()
     return digest
 
 
@@ -339,9 +338,9 @@ class TestUpgrade:
         predicted = install.put_files(where, "{}\n", check=True)
         assert started(where) == "0.0.9"
         assert install.put_files(where, "{}\n") == predicted
-        assert {change.path for change in predicted.files} == {launcher.modules_dir(where), where.program}
+        assert {change.path for change in predicted.files} == {program_files.modules_dir(where), where.program}
         # A run that began before loads more of them.
-        assert sorted(os.listdir(where.lib_dir)) == sorted([older, modules.digest()])
+        assert sorted(os.listdir(where.lib_dir)) == sorted([older, program_files.digest()])
         assert started(where) == VERSION
         assert install.put_files(where, "{}\n") == install.InstallResult((), ())
 
@@ -352,7 +351,7 @@ class TestUpgrade:
         assert [change.path for change in install.put_files(where, "{}\n").files if change.after is None] == [
             str(oldest)
         ]
-        assert os.listdir(where.lib_dir) == [modules.digest()]
+        assert os.listdir(where.lib_dir) == [program_files.digest()]
 
     @pytest.mark.parametrize("step", range(4))
     def test_stopped_at_any_step_one_of_both_starts(
@@ -386,7 +385,7 @@ class TestUpgrade:
 
     def test_a_damaged_module_is_put_right(self, where: paths.Paths) -> None:
         install.put_files(where, "{}\n")
-        folder = Path(launcher.modules_dir(where), "ip_masq_agent")
+        folder = Path(program_files.modules_dir(where), "ip_masq_agent")
         (folder / "_version.py").write_text("VERSION = 'edited'\n")
         (folder / "_tasks" / "cli.py").unlink()
         (folder / "_errors.py").chmod(0o666)
@@ -403,9 +402,9 @@ class TestUpgrade:
 
     def test_modules_that_are_missing_are_a_change(self, where: paths.Paths) -> None:
         install.put_files(where, "{}\n")
-        shutil.rmtree(launcher.modules_dir(where))
+        shutil.rmtree(program_files.modules_dir(where))
         (change,) = install.put_files(where, "{}\n").files
-        assert change.path == launcher.modules_dir(where) and started(where) == VERSION
+        assert change.path == program_files.modules_dir(where) and started(where) == VERSION
 
     def test_the_release_candidate_is_adopted(self, where: paths.Paths, tmp_path: Path) -> None:
         """One file with its modules, which kept its compiled code. To be dropped at 1.0.0."""

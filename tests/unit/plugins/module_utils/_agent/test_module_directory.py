@@ -15,7 +15,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import launcher, module_directory, modules, paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import module_directory, paths, program_files
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome, run
 from support.import_collection import PRELUDE
@@ -48,7 +48,7 @@ def release(where: paths.Paths, digest: str) -> Path:
 
 def launched(where: paths.Paths, digest: str, age: float) -> bytes:
     """Have a launcher of another release there for so many seconds."""
-    raw = launcher.launcher(where).replace(modules.digest().encode(), digest.encode())
+    raw = program_files.launcher(where).replace(program_files.digest().encode(), digest.encode())
     os.makedirs(where.bin_dir, exist_ok=True)
     Path(where.program).write_bytes(raw)
     os.utime(where.program, (time.time() - age,) * 2)
@@ -65,19 +65,19 @@ class TestPut:
             assert module_directory.put(run, where) is None
         finally:
             os.umask(before)
-        assert os.listdir(where.lib_dir) == [modules.digest()] and module_directory.is_there(where)
+        assert os.listdir(where.lib_dir) == [program_files.digest()] and module_directory.is_there(where)
         found = tree(where.lib_dir)
         assert {mode for name, mode in found.items() if name.endswith((".py", ".pyc"))} == {0o644}
         assert {mode for name, mode in found.items() if not name.endswith((".py", ".pyc"))} == {0o755}
         for path, content in module_directory.node_files(where).items():
             assert Path(path).read_bytes() == content
         code = [name for name in found if name.endswith(".pyc")]
-        assert len(code) == len(modules.module_files())
+        assert len(code) == len(program_files.module_files())
         assert module_directory.wrong_folders(where) == {}
 
     def test_code_is_used_whatever_the_times_of_files_are(self, where: paths.Paths) -> None:
         module_directory.put(run, where)
-        folder = launcher.modules_dir(where)
+        folder = program_files.modules_dir(where)
         for path in Path(folder).rglob("*.py"):
             os.utime(path, (1, 1))
         code = "import sys; sys.path.insert(0, %r); import ip_masq_agent._tasks.cli" % folder
@@ -87,7 +87,7 @@ class TestPut:
 
     def test_code_of_a_changed_module_is_not_used(self, where: paths.Paths) -> None:
         module_directory.put(run, where)
-        version = Path(launcher.modules_dir(where), "ip_masq_agent/_version.py")
+        version = Path(program_files.modules_dir(where), "ip_masq_agent/_version.py")
         about = version.stat()
         version.write_text(version.read_text().replace("VERSION = ", "version = "))
         os.utime(version, ns=(about.st_atime_ns, about.st_mtime_ns))
@@ -131,18 +131,18 @@ class TestPut:
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
         os.makedirs(where.lib_dir)
-        os.symlink(elsewhere, launcher.modules_dir(where))
+        os.symlink(elsewhere, program_files.modules_dir(where))
         assert not module_directory.is_there(where)
-        assert "symbolic link" in module_directory.wrong_folders(where)[launcher.modules_dir(where)]
+        assert "symbolic link" in module_directory.wrong_folders(where)[program_files.modules_dir(where)]
         module_directory.put(None, where)
         assert module_directory.is_there(where) and os.listdir(elsewhere) == []
 
     def test_one_that_another_run_has_put_there_stays(self, where: paths.Paths) -> None:
         module_directory.put(None, where)
-        inode = os.stat(launcher.modules_dir(where)).st_ino
+        inode = os.stat(program_files.modules_dir(where)).st_ino
         module_directory.put(None, where)
-        assert os.stat(launcher.modules_dir(where)).st_ino == inode
-        assert os.listdir(where.lib_dir) == [modules.digest()]
+        assert os.stat(program_files.modules_dir(where)).st_ino == inode
+        assert os.listdir(where.lib_dir) == [program_files.digest()]
 
     def test_what_cannot_be_written_is_an_error(self, where: paths.Paths) -> None:
         Path(where.lib_dir).parent.parent.mkdir(parents=True, exist_ok=True)
@@ -167,13 +167,13 @@ class TestCompileAgain:
         found = tree(where.lib_dir)
         assert {mode for name, mode in found.items() if name.endswith(".pyc")} == {0o644}
         assert {mode for name, mode in found.items() if name.endswith("__pycache__")} == {0o755}
-        assert len([name for name in found if name.endswith(".pyc")]) == len(modules.module_files())
+        assert len([name for name in found if name.endswith(".pyc")]) == len(program_files.module_files())
 
     def test_links_of_others_are_not_followed(self, where: paths.Paths, tmp_path: Path) -> None:
         module_directory.put(None, where)
         secret = tmp_path / "secret"
         secret.touch(mode=0o600)
-        cache = Path(launcher.modules_dir(where), "ip_masq_agent", "__pycache__")
+        cache = Path(program_files.modules_dir(where), "ip_masq_agent", "__pycache__")
         cache.mkdir()
         (cache / "secret").symlink_to(secret)
         assert module_directory.compile_again(run, where) is None
@@ -208,10 +208,10 @@ class TestSuperseded:
 
     def test_without_an_upgrade_none_goes(self, where: paths.Paths) -> None:
         release(where, OLD)
-        assert module_directory.superseded(where, launched(where, modules.digest(), age=self.DAY)) == []
+        assert module_directory.superseded(where, launched(where, program_files.digest(), age=self.DAY)) == []
 
     def test_what_was_not_finished_goes(self, where: paths.Paths) -> None:
-        draft = release(where, "%s.%016x.new" % (modules.digest(), 1))
+        draft = release(where, "%s.%016x.new" % (program_files.digest(), 1))
         assert module_directory.superseded(where, launched(where, OLD, age=self.DAY)) == [str(draft)]
 
     def test_others_in_that_directory_are_not_ours(self, where: paths.Paths, tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ class TestRemove:
 
     def test_all_of_ours_goes(self, where: paths.Paths) -> None:
         module_directory.put(run, where)
-        folder = launcher.modules_dir(where)
+        folder = program_files.modules_dir(where)
         assert module_directory.contents(folder).others == ()
         other = release(where, OLD)
         module_directory.remove(folder)
@@ -236,7 +236,7 @@ class TestRemove:
 
     def test_what_others_have_there_stays(self, where: paths.Paths, tmp_path: Path) -> None:
         module_directory.put(run, where)
-        folder = Path(launcher.modules_dir(where))
+        folder = Path(program_files.modules_dir(where))
         secret = tmp_path / "secret.py"
         secret.write_text("# the kubenode.ip_masq maintainers\n")
         (tmp_path / "their").mkdir()

@@ -12,7 +12,13 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, launcher, paths, removal, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
+    install,
+    paths,
+    program_files,
+    removal,
+    units,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import Memory, write_memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
@@ -316,7 +322,7 @@ class TestOthers:
 
     def test_files_among_the_modules_stay_and_are_named(self, world: World) -> None:
         world.install()
-        folder = Path(launcher.modules_dir(world.where))
+        folder = Path(program_files.modules_dir(world.where))
         theirs = [folder / "ip_masq_agent" / "notes.txt", folder.parent / "linked"]
         theirs[0].write_text("mine")
         theirs[1].symlink_to("/etc")
@@ -331,7 +337,7 @@ class TestOthers:
     def test_modules_of_all_releases_go(self, world: World) -> None:
         before = world.files()
         world.install()
-        folder = Path(launcher.modules_dir(world.where))
+        folder = Path(program_files.modules_dir(world.where))
         for name in (64 * "a", "%s.%016x.new" % (folder.name, 1)):
             shutil.copytree(folder, folder.parent / name)
         done = world.remove()

@@ -12,7 +12,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import launcher, module_directory, modules, paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import module_directory, paths, program_files
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.private_node import private_paths
@@ -28,7 +28,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> paths.Paths:
     where = private_paths(tmp_path_factory.mktemp("node"))
     module_directory.put(None, where)
     os.makedirs(where.bin_dir)
-    Path(where.program).write_bytes(launcher.launcher(where))
+    Path(where.program).write_bytes(program_files.launcher(where))
     os.chmod(where.program, 0o755)
     return where
 
@@ -48,20 +48,20 @@ def copied(where: paths.Paths, folder: Path, old: str, new: str) -> Path:
 
 
 class TestLauncher:
-    """launcher.launcher"""
+    """program_files.launcher"""
 
     def test_it_is_a_few_lines(self) -> None:
-        text = launcher.launcher(PLAIN).decode()
+        text = program_files.launcher(PLAIN).decode()
         assert text.startswith("#!%s -IB\n# %s: the agent, version %s.\n" % (sys.executable, paths.MARK, VERSION))
-        assert len(text.splitlines()) < 36 and launcher.modules_dir(PLAIN) == "/usr/local/lib/ip-masq-agent/%s" % (
-            modules.digest()
+        assert len(text.splitlines()) < 36 and program_files.modules_dir(PLAIN) == "/usr/local/lib/ip-masq-agent/%s" % (
+            program_files.digest()
         )
 
     def test_programs_of_one_release_have_a_line_in_common(self) -> None:
         other = paths.choose_paths(bin_dir="/opt/bin", python="/opt/python3", metrics_dir="/opt/metrics")
-        lines = [set(launcher.launcher(where).decode().splitlines()) for where in (PLAIN, other)]
-        assert launcher.release_line() in lines[0] & lines[1]
-        assert launcher.release(launcher.launcher(other)) == modules.digest()
+        lines = [set(program_files.launcher(where).decode().splitlines()) for where in (PLAIN, other)]
+        assert program_files.release_line() in lines[0] & lines[1]
+        assert program_files.release(program_files.launcher(other)) == program_files.digest()
 
     def test_it_runs_apart_from_environment_and_directory(self, made: paths.Paths, tmp_path: Path) -> None:
         for trap in ("json.py", "ip_masq_agent.py", "sitecustomize.py"):
@@ -81,7 +81,7 @@ class TestLauncher:
         where = private_paths(tmp_path)
         assert module_directory.put(run, where) is None
         os.makedirs(where.bin_dir)
-        Path(where.program).write_bytes(launcher.launcher(where))
+        Path(where.program).write_bytes(program_files.launcher(where))
         os.chmod(where.program, 0o755)
         compiled = list(Path(where.lib_dir).rglob("*.pyc"))
         for path in compiled:
@@ -96,16 +96,16 @@ class TestLauncher:
             made,
             tmp_path,
             "entry(WHERE)",
-            "from ip_masq_agent._agent import launcher, modules, paths\n"
-            "assert modules.are_intact()\n"
-            "sys.stdout.write(launcher.launcher(paths.Paths(**WHERE)).decode())",
+            "from ip_masq_agent._agent import paths, program_files\n"
+            "assert program_files.are_intact()\n"
+            "sys.stdout.write(program_files.launcher(paths.Paths(**WHERE)).decode())",
         )
         done = start(again)
-        assert done.stdout == launcher.launcher(made).decode(), done.stderr
+        assert done.stdout == program_files.launcher(made).decode(), done.stderr
 
     def test_an_error_names_the_file_and_the_line_that_it_comes_from(self, made: paths.Paths, tmp_path: Path) -> None:
         broken = copied(made, tmp_path, "entry(WHERE)", "entry(None)")
-        entry = os.path.join(launcher.modules_dir(made), "ip_masq_agent/_tasks/program.py")
+        entry = os.path.join(program_files.modules_dir(made), "ip_masq_agent/_tasks/program.py")
         lines = Path(entry).read_text().splitlines()
         number = 1 + next(number for number, line in enumerate(lines) if "Paths(**where)" in line)
         assert 'File "%s", line %d, in entry' % (entry, number) in start(broken, "status").stderr
@@ -115,28 +115,28 @@ class TestLauncher:
         where = private_paths(tmp_path)
         module_directory.put(run, where)
         os.makedirs(where.bin_dir)
-        Path(where.program).write_bytes(launcher.launcher(where))
+        Path(where.program).write_bytes(program_files.launcher(where))
         os.chmod(where.program, 0o755)
-        version = Path(launcher.modules_dir(where), "ip_masq_agent/_version.py")
+        version = Path(program_files.modules_dir(where), "ip_masq_agent/_version.py")
         version.write_text(version.read_text() + "# edited\n")
         done = start(where.program, "task", input="{}")
         assert done.returncode == 1 and done.stdout == "" and "modules of this agent were changed" in done.stderr
 
 
 class TestPlaces:
-    """launcher.places"""
+    """program_files.places"""
 
     def test_it_knows_the_places_that_it_was_made_for(self) -> None:
         where = paths.choose_paths(
             config_dir="/opt/etc", bin_dir="/opt/bin", python="/opt/python3", metrics_dir="/opt/metrics"
         )
-        assert launcher.places(launcher.launcher(where)) == where
-        assert launcher.places(launcher.launcher(paths.PACKAGED)) == paths.PACKAGED
+        assert program_files.places(program_files.launcher(where)) == where
+        assert program_files.places(program_files.launcher(paths.PACKAGED)) == paths.PACKAGED
 
     def test_a_program_of_the_release_candidate_is_ours(self) -> None:
         """One file with all its modules, and without the directory of the units."""
         raw = "#!/p -I\n%s\nPACKAGE = 'x'\nWHERE = %r\nSOURCES = {'_version': 'WHERE = {}'}\n" % (MARKED, OLDEST)
-        assert launcher.places(raw.encode()) == paths.Paths(**OLDEST)
+        assert program_files.places(raw.encode()) == paths.Paths(**OLDEST)
 
     @pytest.mark.parametrize(
         "raw",
@@ -155,4 +155,4 @@ class TestPlaces:
     )
     def test_another_program_is_not_taken_for_ours(self, raw: str) -> None:
         with pytest.raises(ValueError):
-            launcher.places(raw.encode())
+            program_files.places(raw.encode())
