@@ -1,7 +1,12 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a question to the twin of a node costs, and a whole verification, where other programs have many rules."""
+"""What a question to the twin of a node costs, and a whole verification, where other programs have many rules.
+
+explain: start to answer, beside iptables-save. verify: beside kube-proxy, with 30 pods, 40 nodes, two endpoints per
+Service; ``NOT COMPLETE`` if anything was left out. Nothing changed: ``verify --if-changed``, which the role runs,
+beside a whole run and a no-op resync.
+"""
 
 from __future__ import annotations
 
