@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What the agent remembers between two runs: the last valid policy, and what it did.
 
-Written only if something happened, never by a resync that finds everything in order.
+Written only if something happened, never by a resync that finds everything in order. In files of their own: the result
+of the last verification, and what applied the config file last (a playbook, or a play of the operator's).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import json
 import os
 import time
 import typing as t
+import zlib
 
 from .._errors import NodeError
 from .._policy.policy import build
@@ -22,6 +24,9 @@ from .repeated_repairs import Repeated
 
 #: Actions of the last change that are kept for the status.
 KEPT_ACTIONS = 20
+
+#: Characters that are kept of the name of what applied a policy.
+_LONGEST = 200
 
 #: One that has the types of all fields.
 _REPAIR = Repeated("", "", "", 0, 0.0, 0.0, 1, 0.0)
@@ -172,3 +177,98 @@ def _write(path: str, memory: Memory) -> None:
             data[name] = data[name]._asdict()
     files.make_directory(os.path.dirname(path), 0o700)
     files.write(path, json.dumps(data, indent=1).encode("utf-8"))
+
+
+class Verification(t.NamedTuple):
+    """The result of a verification. ``time`` is in seconds since the epoch; ``conflicts`` counts causes, not ranges.
+
+    ``verified`` is None if some or all packets could not be tested; ``untested`` counts the reasons.
+    ``fingerprint`` is that of all that the result depends on; empty if the result must not be used again.
+    ``leaked`` says whether packets without a connection left with an address that the policy hides.
+    """
+
+    time: float
+    verified: t.Optional[bool]
+    questions: int
+    conflicts: int
+    summary: str
+    untested: int = 0
+    fingerprint: str = ""
+    leaked: bool = False
+
+
+def write_verification(paths: Paths, result: Verification) -> None:
+    """Store the result of a verification, for status and metrics.
+
+    :raises NodeError: it cannot be written.
+    """
+    files.make_directory(paths.state_dir, 0o700)
+    files.write(paths.verification_file, json.dumps(result._asdict()).encode("utf-8"))
+
+
+def read_verification(paths: Paths) -> t.Optional[Verification]:
+    """Read the stored result; None if there is none, or the file is damaged."""
+    try:
+        data = json.loads((files.read(paths.verification_file) or b"").decode("utf-8"))
+        last = Verification(**data)
+        time.localtime(last.time)
+        if last.verified not in (True, False, None):
+            return None
+        last = last._replace(questions=int(last.questions), conflicts=int(last.conflicts), summary=str(last.summary))
+        return last._replace(untested=int(last.untested), fingerprint=str(last.fingerprint), leaked=bool(last.leaked))
+    except (NodeError, ValueError, TypeError, OverflowError, OSError):
+        return None
+
+
+class Applied(t.NamedTuple):
+    """What applied a policy, and when (seconds since the epoch); ``checksum`` is that of the config file it wrote."""
+
+    by: str
+    time: float
+    checksum: int
+
+
+def record_applied(paths: Paths, by: str, text: str) -> t.Tuple[str, ...]:
+    """Keep what applied a config file, unless that is known already.
+
+    :param by: for people.
+    :param text: of the config file.
+    :returns: a warning if it cannot be written. The rules do not depend on it.
+    """
+    now = Applied(" ".join(by.split())[:_LONGEST], time.time(), _checksum(text.encode("utf-8")))
+    before = read_applied(paths)
+    if before is not None and before._replace(time=now.time) == now:
+        return ()
+    try:
+        files.make_directory(paths.state_dir, 0o700)
+        files.write(paths.applied_file, json.dumps(now._asdict()).encode("utf-8"))
+    except NodeError as exc:
+        return ("what applied the policy is not recorded: %s" % exc,)
+    return ()
+
+
+def read_applied(paths: Paths) -> t.Optional[Applied]:
+    """Return what was recorded, or None if there is nothing or the file is damaged."""
+    try:
+        data = json.loads((files.read(paths.applied_file) or b"").decode("utf-8"))
+        applied = Applied(str(data["by"]), float(data["time"]), int(data["checksum"]))
+        time.localtime(applied.time)
+        return applied if applied.by else None
+    except (NodeError, ValueError, TypeError, KeyError, RecursionError, OverflowError, OSError):
+        return None
+
+
+def applied_data(paths: Paths) -> t.Optional[t.Dict[str, t.Any]]:
+    """Return it for ``status --json``: what, when, and whether the config file was edited since."""
+    applied = read_applied(paths)
+    if applied is None:
+        return None
+    try:
+        edited = _checksum(files.read(paths.config) or b"") != applied.checksum
+    except NodeError:
+        edited = True
+    return {"by": applied.by, "time": applied.time, "edited": edited}
+
+
+def _checksum(content: bytes) -> int:
+    return zlib.crc32(content)

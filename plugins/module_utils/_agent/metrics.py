@@ -9,7 +9,7 @@ import typing as t
 
 from .._engine.backend import Counters
 from .._system.conntrack import Statistics
-from .last_verification import Verification
+from .memory import Verification
 
 
 class Sample(t.NamedTuple):

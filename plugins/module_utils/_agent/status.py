@@ -17,9 +17,9 @@ from .._policy.entries import as_written
 from .._policy.policy import Config
 from .._system.node import Node
 from .._version import VERSION
-from . import last_applied, last_verification, repeated_repairs, snapshot, unit_states
+from . import repeated_repairs, snapshot, unit_states
 from .effective_policy import EffectivePolicy, require_policy
-from .memory import read_memory
+from .memory import Verification, applied_data, read_memory, read_verification
 from .paths import Paths
 from .sync import dry_run
 from .units import TIMER
@@ -52,7 +52,7 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
     remembered = read_memory(paths)
     policy, config = require_policy(paths, remembered)
     result = dry_run(node, paths, config, remembered)
-    verification = last_verification.read(paths)
+    verification = read_verification(paths)
     return {
         "version": VERSION,
         "in_sync": not result.changed and not result.errors,
@@ -71,7 +71,7 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
         "units": _unit_data(node),
         "last_sync": snapshot.last_sync(paths),
         "last_verification": _verification_data(verification) if verification else None,
-        "last_applied": last_applied.as_data(paths),
+        "last_applied": applied_data(paths),
         "last_change": remembered.last_change._asdict() if remembered.last_change else None,
         "last_error": remembered.last_error._asdict() if remembered.last_error else None,
         "failing": remembered.failing,
@@ -223,7 +223,7 @@ def _local_time(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(seconds))
 
 
-def _verification_data(last: last_verification.Verification) -> t.Dict[str, t.Any]:
+def _verification_data(last: Verification) -> t.Dict[str, t.Any]:
     return {name: value for name, value in last._asdict().items() if name != "fingerprint"}
 
 

@@ -25,9 +25,9 @@ from .._system.iptables_tool import legacy_tables
 from .._system.node import Node
 from .._system.xtables_lock import without_holder
 from .._version import VERSION
-from . import last_verification, metrics, repeated_repairs, snapshot
+from . import metrics, repeated_repairs, snapshot
 from .effective_policy import EffectivePolicy, are_unchanged, find_policy
-from .memory import KEPT_ACTIONS, Event, Memory, read_memory, write_memory
+from .memory import KEPT_ACTIONS, Event, Memory, read_memory, read_verification, write_memory
 from .paths import Paths
 from .units import interval_drop_in, interval_text
 
@@ -293,7 +293,7 @@ def _write_metrics(
         repairs_undone=undone,
         flushed=after.flushed if policy.config is not None and policy.config.flush_conntrack != "none" else None,
         info=_info(policy, result),
-        verification=last_verification.read(paths),
+        verification=read_verification(paths),
         connections=conntrack.statistics(),
         missing_addresses=len(result.missing) if result is not None else 0,
         leaks=policy.config.leaks if policy.config is not None and policy.config.leaks != IGNORE else "",

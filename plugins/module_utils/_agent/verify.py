@@ -15,9 +15,9 @@ from .._system import files, pod_names
 from .._system.node import Node
 from .._verify import explanations, inspection, verification
 from .._version import VERSION
-from . import last_verification
 from .compared_policy import choose_policy
 from .explain import Data, warnings
+from .memory import Verification, read_verification, write_verification
 from .paths import Paths
 
 #: What ``--json`` prints.
@@ -54,7 +54,7 @@ def verify(
     causes = explanations.causes(found["conflicts"])
     used_again = "asked_at" in found
     asked_at = found.setdefault("asked_at", time.time())
-    result = last_verification.Verification(
+    result = Verification(
         asked_at,
         found["verified"],
         found["questions"],
@@ -68,7 +68,7 @@ def verify(
     not_stored = None
     try:
         if not used_again:
-            last_verification.write(paths, result)
+            write_verification(paths, result)
     except NodeError as exc:
         not_stored = "result not stored: %s" % exc
     if as_json:
@@ -80,7 +80,7 @@ def verify(
 
 def _earlier(paths: Paths) -> t.Optional[inspection.Earlier]:
     """Return the stored result if it can be used again: everything was tested, and all traffic matches the policy."""
-    last = last_verification.read(paths)
+    last = read_verification(paths)
     if last is None or last.verified is not True or last.untested or last.conflicts or not last.fingerprint:
         return None
     return inspection.Earlier(last.fingerprint, last.questions, last.time, last.leaked)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 import typing as t
 
-from .._agent import install, last_applied, removal, repeated_repairs
+from .._agent import install, removal, repeated_repairs
 from .._agent.effective_policy import read_policy
-from .._agent.memory import read_memory
+from .._agent.memory import read_memory, record_applied
 from .._agent.sync import dry_run, sync
 from .._agent.units import SERVICE
 from .._engine.actors import KUBENET
@@ -78,7 +78,7 @@ def _present(params: Params, check: bool, node: Node) -> Done:
         # What was found before the write: afterwards nothing differs.
         result = result._replace(compared=planned.compared, undone=planned.undone)
         if text is not None and params["applied_by"]:
-            notes += last_applied.record(paths, params["applied_by"], text)
+            notes += record_applied(paths, params["applied_by"], text)
     put = install.update_units(node.run, paths, put, params["enabled"], check)
     services = put.services
     if install.set_timer(node.run, paths, config.resync_interval, check):

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from .._agent import last_verification
+import contextlib
+
 from .._agent.paths import Paths
-from .._errors import IpMasqError
+from .._errors import IpMasqError, NodeError
 from .._kubelet.manage import manage_kubelets
 from .._kubelet.options import Options
+from .._system import files
 from .._system.node_warning import named
 from .._system.process import run
 from .kubelet_result import as_return
@@ -28,5 +30,7 @@ def carry_out(params: Params, check: bool) -> Done:
         return Done({}, failure=str(exc))
     returned = as_return(report)
     if returned["changed"] and not check:
-        last_verification.discard(Paths())
+        # The node is not what it was then.
+        with contextlib.suppress(NodeError):
+            files.remove(Paths().verification_file)
     return Done(returned, tuple(map(named, report.warnings)), report.failure)

@@ -10,7 +10,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import explain, last_verification, verify
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import explain, verify
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import read_verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import explanations, inspection
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.promises import POD, Entry, Policy, Promise
@@ -204,7 +205,7 @@ def test_verification_begins_with_the_result(agent: Agent, changes: t.Dict[str, 
     verified = changes.get("verified", True)
     assert (output.verified, output.lines[0], output.not_stored) == (verified, first, None)
     assert json.loads("\n".join(agent.verify(True).lines))["verified"] == verified
-    stored = last_verification.read(agent.where)
+    stored = read_verification(agent.where)
     assert stored is not None and (stored.verified, stored.questions) == (verified, 9)
     assert stored.conflicts == len(changes.get("conflicts", ()))
 
@@ -232,9 +233,9 @@ def test_a_damaged_result_counts_as_none(agent: Agent, content: bytes) -> None:
     agent.finds()
     agent.verify()
     path = Path(agent.where.verification_file)
-    assert last_verification.read(agent.where) is not None
+    assert read_verification(agent.where) is not None
     path.write_bytes(content)
-    assert last_verification.read(agent.where) is None
+    assert read_verification(agent.where) is None
 
 
 @pytest.mark.parametrize(("field", "value"), [("time", 1e300), ("time", "x"), ("verified", 2), ("conflicts", "many")])
@@ -243,4 +244,4 @@ def test_a_result_with_an_odd_value_counts_as_none(agent: Agent, field: str, val
     agent.verify()
     path = Path(agent.where.verification_file)
     path.write_text(json.dumps(dict(json.loads(path.read_text()), **{field: value})))
-    assert last_verification.read(agent.where) is None
+    assert read_verification(agent.where) is None

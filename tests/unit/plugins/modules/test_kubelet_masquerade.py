@@ -15,7 +15,11 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import last_verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import (
+    Verification,
+    read_verification,
+    write_verification,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import decide, manage
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage import manage_kubelets
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.options import Options
@@ -111,17 +115,17 @@ def test_what_was_verified_before_a_change_is_dropped(
 ) -> None:
     """The status would show kubenet's rule as a conflict although it is gone."""
     where = private_paths(tmp_path)
-    found = last_verification.Verification(1e9, False, 9, 1, "9 questions, not all as declared: kubenet")
-    last_verification.write(where, found)
+    found = Verification(1e9, False, 9, 1, "9 questions, not all as declared: kubenet")
+    write_verification(where, found)
     made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=--v=2 %s\n" % SET)
     node.start("kubelet")
     run(monkeypatch, healthz_url=node.healthz, _ansible_check_mode=True)
-    assert last_verification.read(where) == found
+    assert read_verification(where) == found
     assert run(monkeypatch, healthz_url=node.healthz)["changed"]
-    assert last_verification.read(where) is None
-    last_verification.write(where, found)
+    assert read_verification(where) is None
+    write_verification(where, found)
     assert not run(monkeypatch, healthz_url=node.healthz)["changed"]
-    assert last_verification.read(where) == found
+    assert read_verification(where) == found
 
 
 def test_a_failure_keeps_its_reasons(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:

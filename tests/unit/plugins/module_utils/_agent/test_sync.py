@@ -16,15 +16,15 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
     effective_policy,
     install,
-    last_verification,
     snapshot,
     sync,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.last_verification import Verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import (
     KEPT_ACTIONS,
     Memory,
+    Verification,
     read_memory,
+    write_verification,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.units import interval_drop_in
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
@@ -422,7 +422,7 @@ class TestMetrics:
         assert info()["policy_hash"] != first["policy_hash"]
 
     def test_the_last_verification_is_counted(self, world: World) -> None:
-        last_verification.write(world.where, Verification(1e9, False, 9, 2, "9 questions, 2 conflicts"))
+        write_verification(world.where, Verification(1e9, False, 9, 2, "9 questions, 2 conflicts"))
         world.sync()
         values = world.metric_values()
         assert (values["verification_conflicts"], values["last_verification_timestamp_seconds"]) == (2, 1e9)

@@ -16,8 +16,14 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import last_verification, status, sync, units
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import Event, Memory, write_memory
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import status, sync, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import (
+    Event,
+    Memory,
+    Verification,
+    write_memory,
+    write_verification,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import View
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS, Config, build
@@ -382,7 +388,7 @@ class TestVerify:
         assert re.search(r"^verified +no result; run ip-masq-agent verify$", run.out, re.MULTILINE)
 
     def test_status_says_that_rules_have_changed_since(self, run: Agent) -> None:
-        last_verification.write(run.where, last_verification.Verification(1e9, False, 9, 1, "9 questions, 1 conflict"))
+        write_verification(run.where, Verification(1e9, False, 9, 1, "9 questions, 1 conflict"))
         run.remember(Memory(last_change=Event(1e9 - 1, ("x",))))
         assert run("status") == cli.OK
         assert re.search(r"^verified +2001-.* \(\d+ d ago\): 9 questions, 1 conflict$", run.out, re.MULTILINE)
