@@ -15,29 +15,24 @@ import json
 import os
 import re
 import stat
-import time
 import typing as t
 
 from .._engine.reconcile import Result
 from .._errors import ConfigError, NodeError
-from .._policy.values import SHORTEST_INTERVAL_NS
 from .._system import files, packages, systemd
 from .._system.process import Runner
 from .._version import VERSION
 from . import module_directory, program_files, snapshot
 from .paths import MARK, METRICS_NAME, PACKAGED, Paths
 from .sync import describe
+from .unit_control import Step, run_steps, start_units, step_lines
 from .units import (
     ENABLED_UNITS,
     FIREWALL_HOOKS,
     FIREWALL_UNITS,
-    PATH,
     RETIRED_UNITS,
     SERVICE,
     STARTED_UNITS,
-    TIMER,
-    interval_drop_in,
-    interval_text,
     retired_files,
     unit_files,
 )
@@ -58,19 +53,8 @@ _BECAUSE_HIDDEN = (
 )
 _BECAUSE_REMOVED = "which a removal deletes completely; use another directory"
 
-#: Seconds for one run of the service: the rest of a run in progress, then its own time limits.
-_SERVICE_TIMEOUT = 180.0
-
 #: Where the unit names the directory of the program.
 _EXEC_START = re.compile(r"^ExecStart=(/\S+)/ip-masq-agent-resync$", re.MULTILINE)
-
-_WITHOUT_WATCH = (
-    "%s cannot start (result %s): edits of the configuration act at the next resync, not at once. If root has used up "
-    "its inotify instances, raise the sysctl fs.inotify.max_user_instances (now %s); each resync starts the unit again"
-)
-
-#: A verb of systemctl, and units.
-Step = t.Tuple[str, t.Sequence[str]]
 
 
 class FileChange(t.NamedTuple):
@@ -162,18 +146,6 @@ def _check_dedicated(paths: Paths) -> None:
 
 def _is_within(path: str, folder: str) -> bool:
     return (path + "/").startswith(folder + "/")
-
-
-def check_systemd() -> None:
-    """Refuse a node without systemd.
-
-    :raises NodeError: nothing was touched.
-    """
-    if not systemd.is_running():
-        raise NodeError(
-            "this node was not booted with systemd, which the agent's timer requires; use the module ip_masq, which "
-            "only sets the rules"
-        )
 
 
 class _FilePlan(t.NamedTuple):
@@ -485,120 +457,10 @@ def update_units(
     notes: t.List[str] = []
     if not check:
         run_steps(run, [("stop", to_stop)])
-        starts, notes = _start_units(run, starts)
+        starts, notes = start_units(run, starts)
         # On an adopted node a package or an image has installed everything, and removes it.
         if put.files:
             _list_files(paths)
     reloaded: t.List[Step] = [] if put.files else [("daemon-reload", unread)]
     lines = step_lines([(verb, differ), *reloaded, ("stop", to_stop), *starts])
     return put._replace(services=(*put.services, *lines), notes=(*put.notes, *notes))
-
-
-def _start_units(run: Runner, starts: t.Sequence[Step]) -> t.Tuple[t.List[Step], t.List[str]]:
-    """Start or restart units; without the watch for edits, if only that cannot start.
-
-    :returns: what was done, and notes.
-    :raises NodeError: another unit cannot start.
-    """
-    done: t.List[Step] = []
-    notes = []
-    for verb, units in starts:
-        try:
-            run_steps(run, [(verb, units)])
-        except NodeError:
-            about = systemd.show_units(run, ("ActiveState", "Result"), units)
-            if [unit for unit in units if about[unit].first("ActiveState") != "active"] != [PATH]:
-                raise
-            notes.append(_WITHOUT_WATCH % (PATH, about[PATH].first("Result"), _inotify_instances()))
-            done.append((verb, [unit for unit in units if unit != PATH]))
-        else:
-            done.append((verb, units))
-    return done, notes
-
-
-def _inotify_instances() -> str:
-    try:
-        return "%d" % int(files.read("/proc/sys/fs/inotify/max_user_instances") or b"")
-    except (NodeError, ValueError):
-        return "unknown"
-
-
-def run_steps(run: Runner, steps: t.Iterable[Step]) -> None:
-    """Run systemctl once for each verb that has units. After enable and disable, the caller has systemd reload once.
-
-    :raises NodeError: systemd refused a step.
-    """
-    for verb, units in steps:
-        if units:
-            options = ["--no-reload"] if verb in ("enable", "reenable", "disable") else []
-            systemd.systemctl(run, verb, *options, *units)
-
-
-def step_lines(steps: t.Iterable[Step]) -> t.List[str]:
-    """Report steps: a line for each that has units."""
-    return ["%s: %s" % (verb, ", ".join(units)) for verb, units in steps if units]
-
-
-def parse_nanoseconds(raw: bytes) -> int:
-    """Read the interval that the sandboxed service asks for: nanoseconds, nothing else.
-
-    :raises NodeError: it is not a number, or out of bounds.
-    """
-    text = raw.decode("ascii", "replace").strip()
-    if not (text.isdigit() and len(text) < 20 and SHORTEST_INTERVAL_NS <= int(text) < 2**63):
-        raise NodeError(
-            "invalid interval %s: must be an integer from %d to %d (nanoseconds)"
-            % (ascii(text[:40]), SHORTEST_INTERVAL_NS, 2**63 - 1)
-        )
-    return int(text)
-
-
-def set_timer(run: Runner, paths: Paths, interval: int, check: bool = False) -> bool:
-    """Set the interval of the timer (nanoseconds).
-
-    :returns: whether that changed anything.
-    :raises NodeError: systemd refused.
-    """
-    path, wanted = interval_drop_in(paths), interval_text(interval)
-    differs = files.read(path) != wanted
-    if not check:
-        if wanted is None:
-            files.remove(path)
-        elif differs:
-            files.make_directory(os.path.dirname(path), 0o755)
-            files.write(path, wanted, 0o644)
-        with contextlib.suppress(NodeError):
-            files.remove(paths.interval_file)
-        if differs:
-            systemd.daemon_reload(run)
-            systemd.systemctl(run, "try-restart", TIMER)
-    return differs
-
-
-def try_service(run: Runner, paths: Paths) -> None:
-    """Run the agent's service once, in its sandbox, and check that it worked.
-
-    :raises NodeError: it did not; with the lines of the journal.
-    """
-    # Without the snapshot the agent runs, and not only the resync script.
-    snapshot.discard(paths)
-    before, started = _stamp(paths.metrics_file), time.time()
-    systemd.run_service(run, SERVICE, timeout=_SERVICE_TIMEOUT)
-    problem = systemd.last_failure(run, SERVICE)
-    if not problem and paths.metrics_file and _stamp(paths.metrics_file) == before:
-        problem = "it did not write %s" % paths.metrics_file
-    if problem:
-        lines = systemd.journal(run, SERVICE, started)
-        raise NodeError(
-            "the agent is installed, but %s fails: %s%s. Fix the cause and run this again; see also "
-            "'systemctl status %s'" % (SERVICE, problem, ": " + "; ".join(lines) if lines else "", SERVICE)
-        )
-
-
-def _stamp(path: str) -> t.Optional[t.Tuple[int, int]]:
-    """Return a value that differs after a file was replaced."""
-    try:
-        about = os.lstat(path)
-    except OSError:
-        return None
-    return about.st_ino, about.st_mtime_ns

@@ -32,11 +32,10 @@ from .install import (
     newer_units,
     removable,
     remove_path,
-    run_steps,
-    step_lines,
 )
 from .memory import read_memory
 from .paths import Paths
+from .unit_control import run_steps, step_lines
 from .units import (
     ENABLED_UNITS,
     FIREWALL_HOOKS,

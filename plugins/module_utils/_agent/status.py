@@ -17,7 +17,7 @@ from .._policy.entries import as_written
 from .._policy.policy import Config
 from .._system.node import Node
 from .._version import VERSION
-from . import repeated_repairs, snapshot, unit_states
+from . import repeated_repairs, snapshot, unit_control
 from .effective_policy import EffectivePolicy, require_policy
 from .memory import Verification, applied_data, read_memory, read_verification
 from .paths import Paths
@@ -105,7 +105,7 @@ def _policy_data(paths: Paths, policy: EffectivePolicy, config: Config) -> t.Dic
 def _unit_data(node: Node) -> t.Dict[str, t.Any]:
     """Return the units that are not as installed; None and the reason if that is unknown."""
     try:
-        found = unit_states.find_deviations(node.run)
+        found = unit_control.find_deviations(node.run)
     except NodeError as exc:
         return {"differ": None, "problem": str(exc)}
     return {"differ": {one.unit: list(one.states) for one in found}, "problem": None}

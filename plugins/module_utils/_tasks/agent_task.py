@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import typing as t
 
-from .._agent import install, removal, repeated_repairs
+from .._agent import install, removal, repeated_repairs, unit_control
 from .._agent.effective_policy import read_policy
 from .._agent.memory import read_memory, record_applied
 from .._agent.sync import dry_run, sync
@@ -57,7 +57,7 @@ def _present(params: Params, check: bool, node: Node) -> Done:
     text = None if params["config"] is None else config_text(params["config"])
     remembered = read_memory(paths)
     policy, config = read_policy(paths, remembered, text)
-    install.check_systemd()
+    unit_control.check_systemd()
     failed = systemd.last_failure(node.run, SERVICE)
     planned = dry_run(node, paths, config, remembered, effects=True)
     proposal: Params = {}
@@ -81,7 +81,7 @@ def _present(params: Params, check: bool, node: Node) -> Done:
             notes += record_applied(paths, params["applied_by"], text)
     put = install.update_units(node.run, paths, put, params["enabled"], check)
     services = put.services
-    if install.set_timer(node.run, paths, config.resync_interval, check):
+    if unit_control.set_timer(node.run, paths, config.resync_interval, check):
         services += ("timer interval set to %gs" % (config.resync_interval / 1e9),)
     warnings = notes + result.notes + put.notes + tuple(repeated_repairs.notes(read_memory(paths).repairs, time.time()))
     if check and failed:
@@ -95,7 +95,7 @@ def _present(params: Params, check: bool, node: Node) -> Done:
     returned["rules"]["other_nat"] = find_other_actors(node, config.families)
     if not errors and not check and (put.files or failed):
         try:
-            install.try_service(node.run, paths)
+            unit_control.try_service(node.run, paths)
         except NodeError as exc:
             errors = (str(exc),)
     if errors:

@@ -286,7 +286,7 @@ def _remove(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
 
 
 def _set_timer(_arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
-    from .._agent import install
+    from .._agent import unit_control
 
     done = None
     # It may be written anew meanwhile, and a unit that runs is not started again.
@@ -295,7 +295,7 @@ def _set_timer(_arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
         if asked is None or asked == done:
             return OK
         done = asked
-        if install.set_timer(node.run, paths, install.parse_nanoseconds(asked)):
+        if unit_control.set_timer(node.run, paths, unit_control.parse_nanoseconds(asked)):
             console.log(console.NOTICE, "timer interval set to %gs" % (int(asked) / 1e9))
 
 

@@ -26,8 +26,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
     units,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError, NodeError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import systemd
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.private_node import private_paths
 from support.units import Systemctl
@@ -425,56 +423,6 @@ class TestUpgrade:
         assert str(metrics / paths.METRICS_NAME) in [change.path for change in put.files if change.after is None]
 
 
-class TestTryService:
-    """install.try_service"""
-
-    class Systemd:
-        """Runs the service with a result; the journal has a line of it."""
-
-        def __init__(self, result: str = "success", status: int = 0, run: t.Callable[[], object] = int) -> None:
-            self.result, self.status, self.run = result, status, run
-            self.calls: t.List[t.List[str]] = []
-
-        def __call__(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
-            self.calls.append(list(argv[:2]))
-            if argv[1] == "restart":
-                self.run()
-                return Outcome(int(self.result != "success"), "", "Job failed. See systemctl status.\n")
-            if argv[1] == "show":
-                return Outcome(0, "Result=%s\nExecMainStatus=%d\n" % (self.result, self.status), "")
-            if argv[0] == "journalctl" and argv[1] != "--sync":
-                return Outcome(0, "exec: /usr/local/sbin/ip-masq-agent: not found\nFailed.\n", "")
-            return Outcome(0, "", "")
-
-    def test_a_run_that_works_is_silent(self, where: paths.Paths) -> None:
-        run = self.Systemd()
-        install.try_service(run, where)
-        assert ["systemctl", "restart"] in run.calls
-
-    def test_the_program_runs_and_not_only_the_comparison(self, where: paths.Paths) -> None:
-        expected = Path(where.expected)
-        expected.parent.mkdir(parents=True)
-        expected.write_text("as verified")
-        seen: t.List[bool] = []
-        install.try_service(self.Systemd(run=lambda: seen.append(expected.exists())), where)
-        assert seen == [False]
-
-    def test_a_failure_is_reported_with_the_lines_of_the_journal(self, where: paths.Paths) -> None:
-        with pytest.raises(NodeError) as error:
-            install.try_service(self.Systemd("exit-code", 127), where)
-        assert str(error.value).startswith(
-            "the agent is installed, but ip-masq-agent.service fails: result exit-code, exit status 127: "
-            "exec: /usr/local/sbin/ip-masq-agent: not found; Failed.. Fix the cause and run this again"
-        )
-
-    def test_metrics_that_were_not_written_are_a_failure(self, where: paths.Paths, tmp_path: Path) -> None:
-        there = where._replace(metrics_dir=str(tmp_path))
-        Path(there.metrics_file).write_text("of yesterday")
-        with pytest.raises(NodeError, match="fails: it did not write .*/ip_masq_agent.prom"):
-            install.try_service(self.Systemd(), there)
-        install.try_service(self.Systemd(run=lambda: Path(there.metrics_file).write_text("of today")), there)
-
-
 class TestUpdateUnits:
     """install.update_units"""
 
@@ -697,57 +645,3 @@ class TestPackages:
         assert install.adopt_package(default) == default
         install.put_files(default, None)
         assert unit.exists()
-
-
-class TestTimer:
-    """install.set_timer and install.parse_nanoseconds"""
-
-    def test_default_needs_no_drop_in(self, where: paths.Paths) -> None:
-        systemctl = Systemctl()
-        assert install.set_timer(systemctl, where, 60 * 10**9) is False
-        assert systemctl.calls == []
-
-    def test_another_interval_is_set_once_and_taken_back(self, where: paths.Paths, tmp_path: Path) -> None:
-        systemctl = Systemctl()
-        drop_in = tmp_path / "run/systemd/system/ip-masq-agent.timer.d/interval.conf"
-        assert install.set_timer(systemctl, where, 5 * 10**9, check=True) is True
-        assert not drop_in.exists() and systemctl.calls == []
-        assert install.set_timer(systemctl, where, 5 * 10**9) is True
-        assert "OnUnitInactiveSec=5000000us" in drop_in.read_text()
-        assert systemctl.calls == [["daemon-reload"], ["try-restart", units.TIMER]]
-        assert install.set_timer(systemctl, where, 5 * 10**9) is False
-        # The request of a sync is done with.
-        Path(where.run_dir).mkdir(parents=True, exist_ok=True)
-        Path(where.interval_file).write_text("60000000000\n")
-        assert install.set_timer(systemctl, where, 60 * 10**9) is True
-        assert not os.path.exists(where.interval_file)
-        assert not drop_in.exists()
-
-    @pytest.mark.parametrize("raw, interval", [(b"1000000000\n", 10**9), (b"60000000000", 60 * 10**9)])
-    def test_interval_is_read(self, raw: bytes, interval: int) -> None:
-        assert install.parse_nanoseconds(raw) == interval
-
-    @pytest.mark.parametrize(
-        "raw",
-        [
-            b"",
-            b"x",
-            b"-5",
-            b"1.5",
-            b"999999999",
-            b"9" * 30,
-            b"60s",
-            b"60000000000\nOnCalendar=",
-            b"\xff",
-            b"\xd9\xa1" * 10,
-        ],
-    )
-    def test_what_the_sandboxed_service_must_not_ask_for_is_refused(self, raw: bytes) -> None:
-        with pytest.raises(NodeError, match="^invalid interval .*: must be an integer from 1000000000 to "):
-            install.parse_nanoseconds(raw)
-
-
-def test_a_node_without_systemd_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(systemd, "is_running", lambda: False)
-    with pytest.raises(NodeError, match="not booted with systemd.*use the module ip_masq, which only"):
-        install.check_systemd()

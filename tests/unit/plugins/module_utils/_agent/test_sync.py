@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
     effective_policy,
-    install,
     snapshot,
     sync,
+    unit_control,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import (
     KEPT_ACTIONS,
@@ -362,7 +362,7 @@ def test_interval_is_requested_until_the_timer_has_it(world: World) -> None:
     before = path.stat().st_mtime_ns
     world.sync()
     assert path.stat().st_mtime_ns == before
-    assert install.set_timer(Systemctl(), world.where, 90 * 10**9)
+    assert unit_control.set_timer(Systemctl(), world.where, 90 * 10**9)
     world.sync()
     assert not path.exists()
     # What the timer was given is lost.

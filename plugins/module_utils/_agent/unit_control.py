@@ -1,0 +1,211 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The units of the agent, as systemd has them: which are stopped, disabled or failed; start them, set the timer."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import typing as t
+
+from .._errors import NodeError
+from .._policy.values import SHORTEST_INTERVAL_NS
+from .._system import files, systemd
+from .._system.process import Runner
+from . import snapshot
+from .paths import Paths
+from .units import (
+    ENABLED_UNITS,
+    FIREWALL_HOOKS,
+    FIREWALL_UNITS,
+    PATH,
+    SERVICE,
+    SERVICES,
+    STARTED_UNITS,
+    TIMER,
+    interval_drop_in,
+    interval_text,
+)
+
+_PROPERTIES = ("LoadState", "UnitFileState", "ActiveState", "Result", "ExecMainStatus", "NeedDaemonReload")
+
+#: States of a started unit between which it changes by itself.
+_STARTED = ("active", "activating", "reloading")
+
+#: Seconds for one run of the service: the rest of a run in progress, then its own time limits.
+_SERVICE_TIMEOUT = 180.0
+
+_WITHOUT_WATCH = (
+    "%s cannot start (result %s): edits of the configuration act at the next resync, not at once. If root has used up "
+    "its inotify instances, raise the sysctl fs.inotify.max_user_instances (now %s); each resync starts the unit again"
+)
+
+#: A verb of systemctl, and units.
+Step = t.Tuple[str, t.Sequence[str]]
+
+
+class UnitState(t.NamedTuple):
+    """A unit, and what is wrong with it."""
+
+    unit: str
+    states: t.Tuple[str, ...]
+
+
+def check_systemd() -> None:
+    """Refuse a node without systemd.
+
+    :raises NodeError: nothing was touched.
+    """
+    if not systemd.is_running():
+        raise NodeError(
+            "this node was not booted with systemd, which the agent's timer requires; use the module ip_masq, which "
+            "only sets the rules"
+        )
+
+
+def find_deviations(run: Runner) -> t.List[UnitState]:
+    """Return the units that are not as an installation leaves them.
+
+    :raises NodeError: systemd cannot be asked.
+    """
+    if not systemd.is_running():
+        raise NodeError("this node was not booted with systemd")
+    firewalls = [unit + ".service" for unit in FIREWALL_UNITS]
+    names = tuple(dict.fromkeys((*ENABLED_UNITS, *SERVICES)))
+    units = systemd.show_units(run, _PROPERTIES, [*names, *firewalls])
+    hooks = [hook for hook, unit in zip(FIREWALL_HOOKS, firewalls) if units[unit].first("ActiveState") == "active"]
+    started = {*STARTED_UNITS, *hooks}
+    found = [UnitState(name, tuple(_states(name, units[name], name in started))) for name in names]
+    return [one for one in found if one.states]
+
+
+def _states(name: str, about: systemd.UnitProperties, is_started: bool) -> t.Iterator[str]:
+    load, active = about.first("LoadState"), about.first("ActiveState")
+    if load == "not-found":
+        yield "missing"
+    elif load == "masked":
+        yield "masked"
+    elif load != "loaded":
+        yield "not loaded (%s)" % (load or "unknown")
+    elif name in ENABLED_UNITS and about.first("UnitFileState") != "enabled":
+        yield about.first("UnitFileState") or "disabled"
+    if active == "failed":
+        result = about.first("Result") or "unknown"
+        status = about.first("ExecMainStatus")
+        yield "failed (result %s%s)" % (result, ", exit status " + status if status not in ("", "0") else "")
+    elif is_started and load != "not-found" and active not in _STARTED:
+        yield "stopped"
+    if about.first("NeedDaemonReload") == "yes":
+        yield "changed since systemd has read it"
+
+
+def start_units(run: Runner, starts: t.Sequence[Step]) -> t.Tuple[t.List[Step], t.List[str]]:
+    """Start or restart units; without the watch for edits, if only that cannot start.
+
+    :returns: what was done, and notes.
+    :raises NodeError: another unit cannot start.
+    """
+    done: t.List[Step] = []
+    notes = []
+    for verb, units in starts:
+        try:
+            run_steps(run, [(verb, units)])
+        except NodeError:
+            about = systemd.show_units(run, ("ActiveState", "Result"), units)
+            if [unit for unit in units if about[unit].first("ActiveState") != "active"] != [PATH]:
+                raise
+            notes.append(_WITHOUT_WATCH % (PATH, about[PATH].first("Result"), _inotify_instances()))
+            done.append((verb, [unit for unit in units if unit != PATH]))
+        else:
+            done.append((verb, units))
+    return done, notes
+
+
+def _inotify_instances() -> str:
+    try:
+        return "%d" % int(files.read("/proc/sys/fs/inotify/max_user_instances") or b"")
+    except (NodeError, ValueError):
+        return "unknown"
+
+
+def run_steps(run: Runner, steps: t.Iterable[Step]) -> None:
+    """Run systemctl once for each verb that has units. After enable and disable, the caller has systemd reload once.
+
+    :raises NodeError: systemd refused a step.
+    """
+    for verb, units in steps:
+        if units:
+            options = ["--no-reload"] if verb in ("enable", "reenable", "disable") else []
+            systemd.systemctl(run, verb, *options, *units)
+
+
+def step_lines(steps: t.Iterable[Step]) -> t.List[str]:
+    """Report steps: a line for each that has units."""
+    return ["%s: %s" % (verb, ", ".join(units)) for verb, units in steps if units]
+
+
+def parse_nanoseconds(raw: bytes) -> int:
+    """Read the interval that the sandboxed service asks for: nanoseconds, nothing else.
+
+    :raises NodeError: it is not a number, or out of bounds.
+    """
+    text = raw.decode("ascii", "replace").strip()
+    if not (text.isdigit() and len(text) < 20 and SHORTEST_INTERVAL_NS <= int(text) < 2**63):
+        raise NodeError(
+            "invalid interval %s: must be an integer from %d to %d (nanoseconds)"
+            % (ascii(text[:40]), SHORTEST_INTERVAL_NS, 2**63 - 1)
+        )
+    return int(text)
+
+
+def set_timer(run: Runner, paths: Paths, interval: int, check: bool = False) -> bool:
+    """Set the interval of the timer (nanoseconds).
+
+    :returns: whether that changed anything.
+    :raises NodeError: systemd refused.
+    """
+    path, wanted = interval_drop_in(paths), interval_text(interval)
+    differs = files.read(path) != wanted
+    if not check:
+        if wanted is None:
+            files.remove(path)
+        elif differs:
+            files.make_directory(os.path.dirname(path), 0o755)
+            files.write(path, wanted, 0o644)
+        with contextlib.suppress(NodeError):
+            files.remove(paths.interval_file)
+        if differs:
+            systemd.daemon_reload(run)
+            systemd.systemctl(run, "try-restart", TIMER)
+    return differs
+
+
+def try_service(run: Runner, paths: Paths) -> None:
+    """Run the agent's service once, in its sandbox, and check that it worked.
+
+    :raises NodeError: it did not; with the lines of the journal.
+    """
+    # Without the snapshot the agent runs, and not only the resync script.
+    snapshot.discard(paths)
+    before, started = _stamp(paths.metrics_file), time.time()
+    systemd.run_service(run, SERVICE, timeout=_SERVICE_TIMEOUT)
+    problem = systemd.last_failure(run, SERVICE)
+    if not problem and paths.metrics_file and _stamp(paths.metrics_file) == before:
+        problem = "it did not write %s" % paths.metrics_file
+    if problem:
+        lines = systemd.journal(run, SERVICE, started)
+        raise NodeError(
+            "the agent is installed, but %s fails: %s%s. Fix the cause and run this again; see also "
+            "'systemctl status %s'" % (SERVICE, problem, ": " + "; ".join(lines) if lines else "", SERVICE)
+        )
+
+
+def _stamp(path: str) -> t.Optional[t.Tuple[int, int]]:
+    """Return a value that differs after a file was replaced."""
+    try:
+        about = os.lstat(path)
+    except OSError:
+        return None
+    return about.st_ino, about.st_mtime_ns

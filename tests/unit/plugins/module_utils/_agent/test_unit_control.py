@@ -1,0 +1,195 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What systemd says of the units, and what it is told. With real systemd: molecule."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import paths, unit_control, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import systemd
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+from support.private_node import private_paths
+from support.units import Systemctl
+
+FIREWALLD = "firewalld.service"
+HOOK = units.FIREWALL_HOOKS[0]
+
+
+@pytest.fixture
+def where(tmp_path: Path) -> paths.Paths:
+    """A node of our own."""
+    return private_paths(tmp_path)
+
+
+@pytest.fixture
+def systemctl(monkeypatch: pytest.MonkeyPatch) -> Systemctl:
+    """Units as an installation leaves them."""
+    monkeypatch.setattr(systemd, "is_running", lambda: True)
+    made = Systemctl(units.ENABLED_UNITS, units.STARTED_UNITS)
+    made.known.update(units.SERVICES)
+    return made
+
+
+def found(systemctl: Systemctl) -> t.Dict[str, t.List[str]]:
+    """The states by unit."""
+    return {one.unit: list(one.states) for one in unit_control.find_deviations(systemctl)}
+
+
+def test_nothing_is_said_of_units_as_installed(systemctl: Systemctl) -> None:
+    assert found(systemctl) == {}
+
+
+@pytest.mark.parametrize("unit", units.STARTED_UNITS)
+def test_a_stopped_unit(systemctl: Systemctl, unit: str) -> None:
+    systemctl.active.discard(unit)
+    assert found(systemctl) == {unit: ["stopped"]}
+    systemctl.failed[unit] = 0
+    assert found(systemctl) == {unit: ["failed (result exit-code)"]}
+
+
+@pytest.mark.parametrize("unit", units.ENABLED_UNITS)
+def test_a_unit_that_is_disabled_masked_or_missing(systemctl: Systemctl, unit: str) -> None:
+    systemctl.enabled.discard(unit)
+    assert found(systemctl) == {unit: ["disabled"]}
+    systemctl.masked.add(unit)
+    assert found(systemctl) == {unit: ["masked"]}
+    systemctl.active.discard(unit)
+    assert found(systemctl) == {unit: ["masked", "stopped"] if unit in units.STARTED_UNITS else ["masked"]}
+    systemctl.masked.clear()
+    systemctl.known.discard(unit)
+    assert found(systemctl) == {unit: ["missing"]}
+
+
+@pytest.mark.parametrize("unit", units.SERVICES)
+def test_a_service_that_failed(systemctl: Systemctl, unit: str) -> None:
+    systemctl.failed[unit] = 226
+    assert found(systemctl) == {unit: ["failed (result exit-code, exit status 226)"]}
+
+
+def test_the_hook_of_a_firewall_that_runs(systemctl: Systemctl) -> None:
+    systemctl.known.add(FIREWALLD)
+    systemctl.active.add(FIREWALLD)
+    assert found(systemctl) == {HOOK: ["stopped"]}
+    systemctl.active.add(HOOK)
+    assert found(systemctl) == {}
+
+
+def test_a_unit_that_systemd_has_not_read_again(systemctl: Systemctl) -> None:
+    systemctl.changed.add(units.TIMER)
+    assert found(systemctl) == {units.TIMER: ["changed since systemd has read it"]}
+
+
+def test_a_node_without_systemd_says_nothing_of_units(systemctl: Systemctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systemd, "is_running", lambda: False)
+    with pytest.raises(NodeError, match="not booted with systemd"):
+        found(systemctl)
+
+
+class TestTryService:
+    """unit_control.try_service"""
+
+    class Systemd:
+        """Runs the service with a result; the journal has a line of it."""
+
+        def __init__(self, result: str = "success", status: int = 0, run: t.Callable[[], object] = int) -> None:
+            self.result, self.status, self.run = result, status, run
+            self.calls: t.List[t.List[str]] = []
+
+        def __call__(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+            self.calls.append(list(argv[:2]))
+            if argv[1] == "restart":
+                self.run()
+                return Outcome(int(self.result != "success"), "", "Job failed. See systemctl status.\n")
+            if argv[1] == "show":
+                return Outcome(0, "Result=%s\nExecMainStatus=%d\n" % (self.result, self.status), "")
+            if argv[0] == "journalctl" and argv[1] != "--sync":
+                return Outcome(0, "exec: /usr/local/sbin/ip-masq-agent: not found\nFailed.\n", "")
+            return Outcome(0, "", "")
+
+    def test_a_run_that_works_is_silent(self, where: paths.Paths) -> None:
+        run = self.Systemd()
+        unit_control.try_service(run, where)
+        assert ["systemctl", "restart"] in run.calls
+
+    def test_the_program_runs_and_not_only_the_comparison(self, where: paths.Paths) -> None:
+        expected = Path(where.expected)
+        expected.parent.mkdir(parents=True)
+        expected.write_text("as verified")
+        seen: t.List[bool] = []
+        unit_control.try_service(self.Systemd(run=lambda: seen.append(expected.exists())), where)
+        assert seen == [False]
+
+    def test_a_failure_is_reported_with_the_lines_of_the_journal(self, where: paths.Paths) -> None:
+        with pytest.raises(NodeError) as error:
+            unit_control.try_service(self.Systemd("exit-code", 127), where)
+        assert str(error.value).startswith(
+            "the agent is installed, but ip-masq-agent.service fails: result exit-code, exit status 127: "
+            "exec: /usr/local/sbin/ip-masq-agent: not found; Failed.. Fix the cause and run this again"
+        )
+
+    def test_metrics_that_were_not_written_are_a_failure(self, where: paths.Paths, tmp_path: Path) -> None:
+        there = where._replace(metrics_dir=str(tmp_path))
+        Path(there.metrics_file).write_text("of yesterday")
+        with pytest.raises(NodeError, match="fails: it did not write .*/ip_masq_agent.prom"):
+            unit_control.try_service(self.Systemd(), there)
+        unit_control.try_service(self.Systemd(run=lambda: Path(there.metrics_file).write_text("of today")), there)
+
+
+class TestTimer:
+    """unit_control.set_timer and unit_control.parse_nanoseconds"""
+
+    def test_default_needs_no_drop_in(self, where: paths.Paths) -> None:
+        systemctl = Systemctl()
+        assert unit_control.set_timer(systemctl, where, 60 * 10**9) is False
+        assert systemctl.calls == []
+
+    def test_another_interval_is_set_once_and_taken_back(self, where: paths.Paths, tmp_path: Path) -> None:
+        systemctl = Systemctl()
+        drop_in = tmp_path / "run/systemd/system/ip-masq-agent.timer.d/interval.conf"
+        assert unit_control.set_timer(systemctl, where, 5 * 10**9, check=True) is True
+        assert not drop_in.exists() and systemctl.calls == []
+        assert unit_control.set_timer(systemctl, where, 5 * 10**9) is True
+        assert "OnUnitInactiveSec=5000000us" in drop_in.read_text()
+        assert systemctl.calls == [["daemon-reload"], ["try-restart", units.TIMER]]
+        assert unit_control.set_timer(systemctl, where, 5 * 10**9) is False
+        # The request of a sync is done with.
+        Path(where.run_dir).mkdir(parents=True, exist_ok=True)
+        Path(where.interval_file).write_text("60000000000\n")
+        assert unit_control.set_timer(systemctl, where, 60 * 10**9) is True
+        assert not os.path.exists(where.interval_file)
+        assert not drop_in.exists()
+
+    @pytest.mark.parametrize("raw, interval", [(b"1000000000\n", 10**9), (b"60000000000", 60 * 10**9)])
+    def test_interval_is_read(self, raw: bytes, interval: int) -> None:
+        assert unit_control.parse_nanoseconds(raw) == interval
+
+    @pytest.mark.parametrize(
+        "raw",
+        [
+            b"",
+            b"x",
+            b"-5",
+            b"1.5",
+            b"999999999",
+            b"9" * 30,
+            b"60s",
+            b"60000000000\nOnCalendar=",
+            b"\xff",
+            b"\xd9\xa1" * 10,
+        ],
+    )
+    def test_what_the_sandboxed_service_must_not_ask_for_is_refused(self, raw: bytes) -> None:
+        with pytest.raises(NodeError, match="^invalid interval .*: must be an integer from 1000000000 to "):
+            unit_control.parse_nanoseconds(raw)
+
+
+def test_a_node_without_systemd_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(systemd, "is_running", lambda: False)
+    with pytest.raises(NodeError, match="not booted with systemd.*use the module ip_masq, which only"):
+        unit_control.check_systemd()
