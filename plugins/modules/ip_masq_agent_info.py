@@ -79,7 +79,18 @@ installed:
   returned: success
   type: bool
 report:
-  description: What C(ip-masq-agent status --json) prints.
+  description:
+    - What C(ip-masq-agent status --json) prints.
+    - C(in_sync), C(differs) (pending changes), C(not_checked) (unreadable), C(errors), C(notes), C(failing).
+    - C(config) (C(sources), C(problem)), C(config_errors), C(backend), C(families) (C(rules), C(jump), C(counters)),
+      C(policy_hash), C(version).
+    - C(last_sync) (seconds since the epoch), C(last_change), C(last_error) (C(time), C(lines)), C(last_applied)
+      (C(by), C(time), C(edited) since), C(last_verification) (C(time), C(verified), C(questions), C(conflicts),
+      C(summary)).
+    - C(drift_repaired), C(connections_flushed), C(repairs_undone) (C(family), C(backend), C(what), C(times), C(first),
+      C(last), C(program), C(advice)).
+    - C(units) (C(differ), C(problem)) has units that are stopped, disabled, masked, failed or missing. It is null if
+      systemd cannot be read.
   returned: when the agent is installed and can report
   type: dict
   sample: {version: 1.0.0-rc1, in_sync: true}
