@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""ansible-pull as docs/fleets.md describes it: the files and the command of that page, on a node."""
+"""The files in examples/ansible-pull, and the command in them, on a node."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from support.import_collection import ROOT
 from support.namespaces import Namespace
 from support.variants import BACKENDS
 
-_PAGE = (ROOT / "docs" / "fleets.md").read_text(encoding="utf-8")
-#: The files of the page by their names, which are in their first lines.
-FILES = dict(re.findall(r"^```\w+\n# ([^,\n]+\.\w+)[^\n]*\n(.*?)^```", _PAGE, re.MULTILINE | re.DOTALL))
+EXAMPLE = ROOT / "examples" / "ansible-pull"
 _GIT = ("git", "-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "init.defaultBranch=main", "-C")
 
 
@@ -38,9 +36,9 @@ def test_a_node_applies_what_it_pulls(ns: Namespace, tmp_path: Path) -> None:
     repository.mkdir()
     subprocess.run([*_GIT, str(repository), "init", "-q"], check=True)
     for name in ("local.yml", "inventory.yml"):
-        (repository / name).write_text(FILES[name])
+        shutil.copy(EXAMPLE / name, repository)
     commit(repository)
-    (line,) = re.findall(r"(?m)^ExecStart=(.*)$", FILES["/etc/systemd/system/ip-masq-pull.service"])
+    (line,) = re.findall(r"(?m)^ExecStart=(.*)$", (EXAMPLE / "ip-masq-pull.service").read_text())
     program, *words = shlex.split(line)
     assert Path(program).name == "ansible-pull"
     argv = [str(Path(sys.executable).with_name("ansible-pull"))]
@@ -67,12 +65,11 @@ def test_a_node_applies_what_it_pulls(ns: Namespace, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="there is no systemd-analyze")
-def test_units_of_the_page_are_valid(tmp_path: Path) -> None:
-    units = [path for path in FILES if path.startswith("/etc/systemd/system/")]
-    assert [Path(path).suffix for path in units] == [".service", ".timer"]
-    for path in units:
-        text = FILES[path].replace("/usr/bin/ansible-pull", "/bin/true")
-        (tmp_path / Path(path).name).write_text(text)
-    files = [str(tmp_path / Path(path).name) for path in units]
+def test_units_of_the_example_are_valid(tmp_path: Path) -> None:
+    files = []
+    for name in ("ip-masq-pull.service", "ip-masq-pull.timer"):
+        text = (EXAMPLE / name).read_text()
+        files.append(str(tmp_path / name))
+        (tmp_path / name).write_text(text.replace("/usr/bin/ansible-pull", "/bin/true"))
     done = subprocess.run(["systemd-analyze", "verify", *files], capture_output=True, text=True, check=False)
     assert (done.returncode, [line for line in done.stderr.splitlines() if "ip-masq-pull" in line]) == (0, [])
