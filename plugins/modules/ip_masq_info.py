@@ -13,6 +13,7 @@ description:
   - Returns the active rules, whether they are in sync with the policy, and what is wrong on the node.
   - With O(destinations) it says which source address each destination sees, which rule decides that, and which program
     made the rule.
+  - With O(ports=true) it says to which destinations the source ports of the node run out, and which pods use them.
   - With O(verify=true) it looks for every range whose traffic leaves with another source address than the policy
     declares, whichever rule causes it.
   - These answers come from the kernel. The module copies the node's links, addresses, routes, sysctls, ipsets and
@@ -67,6 +68,11 @@ options:
     type: list
     elements: str
     default: []
+  ports:
+    description:
+      - Read the table of connections, and return in RV(source_ports) how many source ports of the node are used.
+    type: bool
+    default: false
   config_file:
     description:
       - Take the policy from this file on the node; as for M(kubenode.ip_masq.ip_masq).
@@ -116,6 +122,10 @@ EXAMPLES = r"""
   kubenode.ip_masq.ip_masq_info:
     non_masquerade_cidrs: [10.0.0.0/8]
     verify: true
+
+- name: Find out to which destinations source ports run out, and which pods use them
+  kubenode.ip_masq.ip_masq_info:
+    ports: true
 
 # The same ad hoc:
 #   ansible k8s_cluster -b -m kubenode.ip_masq.ip_masq_info -a 'destinations=10.20.0.5,203.0.113.9'
@@ -388,6 +398,76 @@ questions_left_out:
   returned: always
   type: int
   sample: 0
+source_ports:
+  description: With O(ports=true), the use of source ports. None without.
+  returned: always
+  type: dict
+  contains:
+    destinations:
+      description:
+        - The 100 destinations for which the largest share of ports is used, the largest first.
+        - Two hidden connections to the same address and port need different source ports.
+        - Each address of the node has its own ports. The kernel does not take another one because these are used up.
+      type: list
+      elements: dict
+      contains:
+        protocol:
+          description: C(tcp), C(udp) or C(sctp).
+          type: str
+        address:
+          description: The address of the node.
+          type: str
+          sample: 198.51.100.1
+        destination:
+          description: The destination, after DNAT.
+          type: str
+          sample: 203.0.113.9
+        port:
+          description: The destination port, after DNAT.
+          type: int
+          sample: 443
+        zone:
+          description: The conntrack zone of the answers; V(0) where there are none. Ports are used once in each.
+          type: int
+        ports:
+          description:
+            - The ports that the kernel chooses from. With O(to_ports) these, otherwise V(1024-65535). For a connection
+              whose own source port is lower V(600-1023) or V(1-511). The ports of each are counted apart.
+          type: list
+          elements: str
+          sample: [1024-65535]
+        used:
+          description: >-
+            How many are used, by pods and the node itself. A connection that has ended counts until the kernel forgets
+            it.
+          type: int
+        available:
+          description: How many there are, used or not.
+          type: int
+          sample: 64512
+        sources:
+          description:
+            - Who opened the connections, 20 at most, the most first. Each has C(address) and C(connections).
+            - C(pod), as in RV(explanations[].pod), is there for connections that had packets since the pod has the
+              address.
+          type: list
+          elements: dict
+    destinations_left_out:
+      description: How many more there are.
+      type: int
+    connections_not_counted:
+      description: Connections of those with the fewest, where pods have too many destinations to count all.
+      type: int
+    errors:
+      description: Why the active rules, which have the ports of O(to_ports), could not be read.
+      type: list
+      elements: str
+    conntrack:
+      description: >-
+        The table of connections. C(entries) and C(limit); since the boot C(insert_failed) (connections that could not
+        be added, in most cases because no source port was free), C(drops) (packets dropped, in most cases because the
+        table was full) and C(early_drops) (connections removed to make room). None if the kernel does not tell.
+      type: dict
 limits:
   description: What is on the node and not in the copy, each with C(code) and C(text). Answers can be wrong there.
   returned: always

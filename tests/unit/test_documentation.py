@@ -312,4 +312,4 @@ def test_commands_in_sentences_exist(page: Path) -> None:
     targets = set(re.findall(r"(?m)^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8")))
     assert set(re.findall(r"`make ([a-z-]+)", text)) <= targets
     words = set(re.findall(r"`ip-masq-agent ([a-z]+)", text))
-    assert words <= {"status", "explain", "verify", "who", "sync", "remove"}, words
+    assert words <= {"status", "explain", "verify", "who", "ports", "sync", "remove"}, words

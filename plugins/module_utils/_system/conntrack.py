@@ -9,22 +9,24 @@ Message layout: linux/netfilter/nfnetlink_conntrack.h.
 from __future__ import annotations
 
 import ipaddress
+import re
 import struct
 import typing as t
 from pathlib import Path
 
 from . import netlink
 from .endpoints import Endpoint
-from .families import BY_VERSION, PROTOCOLS
+from .families import BY_VERSION, PROTOCOLS, TCP, UDP
 from .netlink import Message, Netlink
 
 _GET = 1 << 8 | 1
 _DELETE = 1 << 8 | 2
 #: CTA_*
 _ORIGINAL, _REPLY, _ADDRESSES, _PROTOCOL, _TUPLE_ZONE = 1, 2, 1, 2, 3
-_STATUS, _PROTOCOL_STATE, _TIMEOUT, _ID, _MASTER, _ZONE = 3, 4, 7, 12, 14, 18
-#: CTA_PROTOINFO_TCP; in it the state and the flags of both sides
-_TCP, _TCP_STATE, _TCP_FLAGS = 1, 1, (4, 5)
+_STATUS, _PROTOCOL_STATE, _TIMEOUT, _MARK, _USE, _ID, _MASTER, _ZONE = 3, 4, 7, 8, 11, 12, 14, 18
+_COUNTERS, _TIMESTAMP, _START = (9, 10), 20, 1
+#: CTA_PROTOINFO_TCP; in it the state, the window scales and the flags of both sides
+_TCP, _TCP_STATE, _TCP_SCALES, _TCP_FLAGS = 1, 1, (2, 3), (4, 5)
 #: IPS_ASSURED and IPS_NAT_CLASH, one of which a stream of UDP has; IPS_OFFLOAD and IPS_HW_OFFLOAD
 _STREAM, _OFFLOADED = 1 << 2 | 1 << 12, 1 << 14 | 1 << 15
 #: IP_CT_TCP_FLAG_DATA_UNACKNOWLEDGED
@@ -73,6 +75,31 @@ class Statistics(t.NamedTuple):
     limit: int
     insert_failed: int
     drops: int
+    #: connections that the kernel removed to make room for others
+    early_drops: int = 0
+
+
+class PortUse(t.NamedTuple):
+    """A tracked connection of a protocol with ports, as the other side sees it. Addresses and ports are as in packets.
+
+    No other connection with this remote address and port has the same source, while this one is tracked.
+    """
+
+    #: who opened it
+    source: bytes
+    source_port: bytes
+    #: the opener as the other side sees it
+    seen: bytes
+    seen_port: bytes
+    #: the other side as it sees itself
+    remote: bytes
+    remote_port: bytes
+    #: IANA's number, one byte
+    protocol: bytes
+    #: of the answers; empty: the zone of all others
+    zone: bytes
+    #: seconds since its last packet, at most; None: not known
+    idle: t.Optional[int]
 
 
 class Flow(t.NamedTuple):
@@ -142,6 +169,28 @@ def read(version: int, look: t.Callable[[Flow], None]) -> None:
         kernel.dump(_GET, _head(version), "tracked connections", wanted=pass_on)
 
 
+def read_ports(version: int, look: t.Callable[[PortUse], None]) -> None:
+    """Read the source ports in use in one IP version, one connection after the other; none stays in memory.
+
+    :param look: as for ``read``.
+    :raises NodeError: the kernel does not tell.
+    """
+    match, timeouts = _layout(version).match, _Timeouts()
+
+    def pass_on(message: Message) -> bool:
+        found = match(message.body)
+        parts = found.groups() if found else _parts(netlink.attributes(message.body[4:]), version)
+        if parts:
+            source, source_port, remote, seen, protocol, remote_port, seen_port, zone, status, timeout, *state = parts
+            idle = timeouts.idle(protocol[0], status, timeout, *state)
+            look(PortUse(source, source_port, seen, seen_port, remote, remote_port, protocol, zone, idle))
+        return False
+
+    with Netlink(netlink.NETFILTER) as kernel:
+        # What was read once more would be counted twice.
+        kernel.dump(_GET, _head(version), "tracked connections", attempts=1, wanted=pass_on)
+
+
 def remove(version: int, flows: t.Sequence[Flow]) -> int:
     """Remove connections, and return how many there were still.
 
@@ -166,7 +215,8 @@ def statistics() -> t.Optional[Statistics]:
                     totals[name] += int(value, 16)
     except (OSError, ValueError):
         return None
-    return Statistics(count_now, limit_now, totals.get("insert_failed", 0), totals.get("drop", 0))
+    counted = (totals.get(name, 0) for name in ("insert_failed", "drop", "early_drop"))
+    return Statistics(count_now, limit_now, *counted)
 
 
 def _head(version: int) -> bytes:
@@ -209,44 +259,65 @@ def _connection(protocol: str, message: Message) -> Connection:
         reply.destination,
         reply.source,
         Zones(*(int.from_bytes(zone or b"", "big") for zone in zones)),
-        _idle(protocol, known),
+        _Timeouts().idle(PROTOCOLS[protocol], *_time_parts(known)),
     )
 
 
-def _idle(protocol: str, known: netlink.Attributes) -> t.Optional[int]:
-    """Return the seconds since the last packet, at most: what has passed of the longest timeout that its state has."""
-    status = int.from_bytes(known.get(_STATUS, b""), "big")
-    if _TIMEOUT not in known or status & _OFFLOADED:
-        return None
-    if protocol == "tcp":
-        longest = _tcp_timeout(known)
-    elif protocol == "udp":
-        longest = _longest("udp_timeout_stream" if status & _STREAM else "udp_timeout")
-    else:
-        longest = _longest("sctp_timeout_established")
-    left = int.from_bytes(known[_TIMEOUT], "big")
-    # The kernel rounds down what is left. More than the longest is a timeout from elsewhere, such as a rule.
-    return None if longest is None or left > longest else longest - left
+class _Timeouts:
+    """How long connections have been idle, by the timeouts of the kernel, each of which is read once."""
+
+    def __init__(self) -> None:
+        self._longest: t.Dict[t.Tuple[t.Any, ...], int] = {}
+
+    def idle(
+        self, protocol: int, status: bytes, timeout: t.Optional[bytes], *state: t.Optional[bytes]
+    ) -> t.Optional[int]:
+        """Return the seconds since the last packet, at most: what has passed of the longest timeout of its state.
+
+        :param state: of TCP, with the flags of both sides.
+        """
+        if timeout is None:
+            return None
+        key = (protocol, status, state)
+        longest = self._longest.get(key)
+        if longest is None:
+            longest = self._longest[key] = _longest_timeout(protocol, status, *state)
+        # The kernel rounds down what is left. More than the longest is a timeout from elsewhere, such as a rule.
+        idle = longest - int.from_bytes(timeout, "big")
+        return None if idle < 0 else idle
 
 
-def _tcp_timeout(known: netlink.Attributes) -> t.Optional[int]:
-    state = netlink.attributes(netlink.attributes(known.get(_PROTOCOL_STATE, b"")).get(_TCP, b""))
-    number = state.get(_TCP_STATE, b"\0")[0]
+def _longest_timeout(protocol: int, status: bytes, state: t.Optional[bytes] = None, *flags: t.Optional[bytes]) -> int:
+    """Return the longest timeout of a connection in some state, in seconds; -1: not known."""
+    bits = int.from_bytes(status, "big")
+    if bits & _OFFLOADED:
+        return -1
+    if protocol == UDP:
+        return _longest("udp_timeout_stream" if bits & _STREAM else "udp_timeout")
+    if protocol != TCP:
+        return _longest("sctp_timeout_established")
+    number = state[0] if state else 0
     if not 0 < number < len(_TCP_STATES):
-        return None
+        return -1
     longest = _longest("tcp_timeout_" + _TCP_STATES[number])
-    if any(state.get(side, b"\0")[0] & _UNACKNOWLEDGED for side in _TCP_FLAGS):
-        waiting = _longest("tcp_timeout_unacknowledged", "tcp_timeout_max_retrans")
-        return None if longest is None or waiting is None else min(longest, waiting)
+    if any(side and side[0] & _UNACKNOWLEDGED for side in flags):
+        return min(longest, _longest("tcp_timeout_unacknowledged", "tcp_timeout_max_retrans"))
     return longest
 
 
-def _longest(*names: str) -> t.Optional[int]:
-    """Return the longest of some timeouts of the kernel, in seconds; None if it does not tell."""
+def _time_parts(known: netlink.Attributes) -> t.Tuple[t.Any, ...]:
+    """Return what ``_Timeouts.idle`` needs of a connection, behind the protocol."""
+    state = netlink.attributes(netlink.attributes(known.get(_PROTOCOL_STATE, b"")).get(_TCP, b""))
+    flags = (state.get(side) for side in _TCP_FLAGS)
+    return known.get(_STATUS, b""), known.get(_TIMEOUT), state.get(_TCP_STATE), *flags
+
+
+def _longest(*names: str) -> int:
+    """Return the longest of some timeouts of the kernel, in seconds; -1 if it does not tell."""
     try:
         return max(int(Path(_TIMEOUTS + name).read_text(encoding="ascii")) for name in names)
     except (OSError, ValueError):
-        return None
+        return -1
 
 
 def _tuple(data: bytes) -> t.Optional[_Tuple]:
@@ -261,3 +332,70 @@ def _tuple(data: bytes) -> t.Optional[_Tuple]:
         for which, port in ((_SOURCE, _SOURCE_PORT), (_DESTINATION, _DESTINATION_PORT))
     )
     return _Tuple(ports[_NUMBER][0], source, destination)
+
+
+def _parts(known: netlink.Attributes, version: int) -> t.Optional[t.Tuple[t.Any, ...]]:
+    """Return of a connection what the groups of ``_layout`` are; None if its protocol has no ports."""
+    original, reply = netlink.attributes(known.get(_ORIGINAL, b"")), netlink.attributes(known.get(_REPLY, b""))
+    opened, opener = (netlink.attributes(original.get(part, b"")) for part in (_ADDRESSES, _PROTOCOL))
+    answered, ports = (netlink.attributes(reply.get(part, b"")) for part in (_ADDRESSES, _PROTOCOL))
+    source, destination = _SOURCE[version], _DESTINATION[version]
+    if source not in opened or source not in answered or _SOURCE_PORT not in ports or _SOURCE_PORT not in opener:
+        return None
+    return (
+        opened[source],
+        opener[_SOURCE_PORT],
+        answered[source],
+        answered[destination],
+        ports[_NUMBER],
+        ports[_SOURCE_PORT],
+        ports[_DESTINATION_PORT],
+        reply.get(_TUPLE_ZONE, known.get(_ZONE, b"")),
+        *_time_parts(known),
+    )
+
+
+def _layout(version: int) -> t.Pattern[bytes]:
+    """Return a pattern of the usual message, whose groups are those of ``_parts``. Parsing takes three times as long.
+
+    What it does not match, such as connections in zones, is parsed.
+    """
+    size = BY_VERSION[version].size
+    source, destination = _SOURCE[version], _DESTINATION[version]
+
+    def bundle(kind: int, *parts: t.Tuple[bytes, int]) -> t.Tuple[bytes, int]:
+        length = sum(part[1] for part in parts)
+        return _header(kind | netlink.NESTED, length) + b"".join(part[0] for part in parts), 4 + length
+
+    def value(kind: int, length: int, kept: bool = False) -> t.Tuple[bytes, int]:
+        padding = -length % 4
+        text = _header(kind, length) + (b"(.{%d})" if kept else b".{%d}") % length + b".{%d}" % padding
+        return text, 4 + length + padding
+
+    def side(kind: int, *kept: bool) -> bytes:
+        places = ((source, size), (destination, size)), ((_NUMBER, 1), (_SOURCE_PORT, 2), (_DESTINATION_PORT, 2))
+        flags = iter(kept)
+        addresses, ports = (bundle(part, *(value(*one, next(flags)) for one in places[part - 1])) for part in (1, 2))
+        return bundle(kind, addresses, ports)[0]
+
+    words = b"|".join(value(kind, 4)[0] for kind in (_MARK, _USE, _ID))
+    counters = b"".join(bundle(kind, value(1, 8), value(2, 8))[0] for kind in _COUNTERS)
+    started = bundle(_TIMESTAMP, value(_START, 8))[0]
+    scales = (value(kind, 1) for kind in _TCP_SCALES)
+    states = value(_TCP_STATE, 1, True), *scales, *(value(kind, 2, True) for kind in _TCP_FLAGS)
+    tcp = bundle(_PROTOCOL_STATE, bundle(_TCP, *states))[0]
+    parts = (
+        b"(?s).{4}",
+        side(_ORIGINAL, True, False, False, True, False),
+        side(_REPLY, True, True, True, True, True),
+        b"()",
+        value(_STATUS, 4, True)[0],
+        b"(?:%s)*" % words,
+        value(_TIMEOUT, 4, True)[0],
+        b"(?:%s)?(?:%s)?(?:%s)?" % (counters, started, tcp),
+    )
+    return re.compile(b"".join(parts))
+
+
+def _header(kind: int, length: int) -> bytes:
+    return re.escape(struct.pack("=HH", 4 + length, kind))

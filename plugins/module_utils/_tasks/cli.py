@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The command line on the node: sync, status, explain, verify, who, remove."""
+"""The command line on the node: sync, status, explain, verify, who, ports, remove."""
 
 from __future__ import annotations
 
@@ -156,6 +156,15 @@ def _parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
     command.add_argument("--to", metavar="ADDRESS:PORT", help="the other host; without it all connections are read")
     command.add_argument("--protocol", default="tcp", choices=_WITH_PORTS, help="(default: tcp)")
     command.set_defaults(command=_who, refuse=command.error)
+    command = commands.add_parser(
+        "ports",
+        help="show the destinations that use most of the source ports, and how full the connection table is",
+        description="Shows for each address of the node and each destination how many source ports are used, and of "
+        "how many: two hidden connections to the same address and port need different ones. The destinations with "
+        "the largest share come first, with the pods that have most connections to them.",
+    )
+    command.add_argument("--json", action="store_true", help="machine-readable output")
+    command.set_defaults(command=_ports)
     command = commands.add_parser("remove", help="remove the rules, the units and the files, including this program")
     command.add_argument(
         "--keep-files",
@@ -259,6 +268,16 @@ def _who(arguments: argparse.Namespace, _node: Node, _paths: Paths) -> int:
     for line in who(seen, remote, arguments.protocol):
         console.print_line(line)
     return OK
+
+
+def _ports(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
+    from .._agent import ports
+    from .._agent.compared_policy import choose_policy
+
+    report = ports.build_report(node, choose_policy({}, None, paths))
+    for line in json.dumps(report, indent=2).split("\n") if arguments.json else ports.table(report):
+        console.print_line(line)
+    return FAILED if report["errors"] else OK
 
 
 def _checked(

@@ -1,12 +1,13 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the module ip_masq_info does on a node: active rules, explanations of packets, a verification."""
+"""What the module ip_masq_info does on a node: active rules, answers about packets, a verification, source ports."""
 
 from __future__ import annotations
 
 import typing as t
 
+from .._agent import ports
 from .._agent.compared_policy import choose_policy
 from .._agent.paths import Paths
 from .._errors import IpMasqError, NodeError
@@ -36,6 +37,7 @@ ARGUMENT_SPEC: t.Dict[str, t.Dict[str, t.Any]] = dict(
     max_questions={"type": "int", "default": QUESTIONS},
     max_seconds={"type": "int", "default": SECONDS},
     pod_cidrs={"type": "list", "elements": "str", "default": []},
+    ports={"type": "bool", "default": False},
     config_file={"type": "path"},
     config_dir={"type": "path", "default": "/etc/ip-masq-agent"},
 )
@@ -69,6 +71,7 @@ def carry_out(params: Params, check: bool) -> Done:
         node = Node(process.run)
         found = inspect(node, policy, wanted)
         found["health"] += [one._asdict() for one in kubenet_health(node)]
+        found["source_ports"] = ports.build_report(node, policy) if params["ports"] else None
     except IpMasqError as exc:
         return Done({}, failure=str(exc))
     return Done(dict(found, changed=False))

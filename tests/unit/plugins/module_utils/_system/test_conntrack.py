@@ -18,9 +18,9 @@ def _files(monkeypatch: pytest.MonkeyPatch, folder: Path, statistics: str) -> No
 
 
 def test_processors_are_added_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    rows = "entries  found insert insert_failed drop early_drop\n0c 0 0 0a 01 00\n0c 0 0 01 0f 00\n"
+    rows = "entries  found insert insert_failed drop early_drop\n0c 0 0 0a 01 1f\n0c 0 0 01 0f 01\n"
     _files(monkeypatch, tmp_path, rows)
-    assert conntrack.statistics() == conntrack.Statistics(12, 262144, 11, 16)
+    assert conntrack.statistics() == conntrack.Statistics(12, 262144, 11, 16, 32)
 
 
 def test_kernel_without_connection_tracking(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,0 +1,120 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The command ports: which destinations use up the source ports of the node, and how full the connection table is."""
+
+from __future__ import annotations
+
+import typing as t
+
+from .._engine import source_ports
+from .._engine.reconcile import reconcile
+from .._engine.source_ports import Source, Use
+from .._system import conntrack, pod_names
+from .._system.conntrack import Statistics
+from .._system.endpoints import Endpoint
+from .._system.node import Node
+from .._verify.inspection import ComparedPolicy
+
+Data = t.Dict[str, t.Any]
+
+#: Destinations in the data, and in the table; sources of each in the table.
+_LISTED, _SHOWN, _SHOWN_SOURCES = 100, 20, 3
+
+_TITLES: t.Tuple[str, ...] = ("used", "of", "%", "address", "destination", "ports", "connections of")
+
+
+def build_report(node: Node, policy: ComparedPolicy) -> Data:
+    """Return the use of source ports as data, as ``ports --json`` prints it. Nothing is written.
+
+    :param policy: says where the active rules are, which say to which ports connections are masqueraded.
+    :raises NodeError: the rules or the connections cannot be read.
+    """
+    config = policy.config._replace(flush_conntrack="none")
+    result = reconcile(node, config, check=True, used_before=policy.used_before)
+    found = source_ports.read(source_ports.active_rules(result), _LISTED)
+    counted = conntrack.statistics()
+    return {
+        "destinations": [_as_data(use) for use in found.fullest],
+        "destinations_left_out": found.destinations - len(found.fullest),
+        "connections_not_counted": found.not_counted,
+        "errors": list(result.errors),
+        "conntrack": _statistics_data(counted) if counted else None,
+    }
+
+
+def _as_data(use: Use) -> Data:
+    data = use._asdict()
+    data["ports"] = list(map(str, use.ports))
+    data["sources"] = [{key: value for key, value in one._asdict().items() if value is not None} for one in use.sources]
+    return data
+
+
+def _statistics_data(counted: Statistics) -> Data:
+    data = counted._asdict()
+    return {"entries": data.pop("tracked"), **data}
+
+
+def table(report: Data) -> t.List[str]:
+    """Return the report for people, one line each."""
+    lines = [_conntrack_line(report["conntrack"]), ""]
+    uses = report["destinations"][:_SHOWN]
+    rows = [_TITLES, *map(_row, uses)] if uses else []
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for row in rows:
+        numbers = [cell.rjust(width) for cell, width in zip(row[:3], widths)]
+        texts = [cell.ljust(width) for cell, width in zip(row[3:], widths[3:])]
+        lines.append("  ".join(numbers + texts).rstrip())
+    left_out = len(report["destinations"]) - len(uses) + report["destinations_left_out"]
+    if not uses:
+        lines.append("no tracked connection is hidden behind an address of this node")
+    elif left_out:
+        lines.append("... %d more destinations with a smaller share" % left_out)
+    if report["connections_not_counted"]:
+        lines.append(
+            "not counted, because there are too many pods and destinations: %d connections, of those with the fewest"
+            % report["connections_not_counted"]
+        )
+    return lines + ["the active rules are not known, nor their to_ports: %s" % error for error in report["errors"]]
+
+
+def _conntrack_line(counted: t.Optional[Data]) -> str:
+    if counted is None:
+        return "the kernel does not tell how many connections it tracks"
+    return "tracked connections: %s; since boot: %d insert_failed, %d drops, %d early_drops" % (
+        in_share(counted["entries"], counted["limit"]),
+        counted["insert_failed"],
+        counted["drops"],
+        counted["early_drops"],
+    )
+
+
+def in_share(used: int, available: int) -> str:
+    """Return how much is used, for people."""
+    return "%d of %d (%d %%)" % (used, available, percent(used, available))
+
+
+def percent(used: int, available: int) -> int:
+    """Return a share in whole percent, rounded down: it is 100 only where nothing is left."""
+    return 100 * used // available if available else 0
+
+
+def _row(use: Data) -> t.Tuple[str, ...]:
+    used, available = use["used"], use["available"]
+    zone = " zone %d" % use["zone"] if use["zone"] else ""
+    return (
+        str(used),
+        str(available),
+        str(percent(used, available)),
+        use["address"],
+        "%s %s%s" % (use["protocol"], Endpoint(use["destination"], use["port"]), zone),
+        ",".join(use["ports"]),
+        _sources_text([Source(**one) for one in use["sources"]], used),
+    )
+
+
+def _sources_text(sources: t.Sequence[Source], used: int) -> str:
+    shown = sources[:_SHOWN_SOURCES]
+    texts = ["%s %d" % (pod_names.with_name(one.address, one.pod), one.connections) for one in shown]
+    others = used - sum(one.connections for one in shown)
+    return ", ".join(texts + (["others %d" % others] if others > 0 else []))

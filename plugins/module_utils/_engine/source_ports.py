@@ -1,0 +1,266 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How many of the source ports are used that the kernel can choose from to hide connections to one destination.
+
+Two connections to the same address and port cannot leave with the same source, so each destination has all ports of
+each address of the node. The kernel picks the address first (of ``snat``, by source and destination) and never takes
+another one because its ports are used up. Connections that have ended count until the kernel forgets them.
+"""
+
+from __future__ import annotations
+
+import heapq
+import ipaddress
+import itertools
+import math
+import re
+import statistics
+import time
+import typing as t
+
+from .._policy.values import PortRange
+from .._system import conntrack, pod_names
+from .._system.conntrack import PortUse
+from .._system.families import BY_VERSION, FAMILY, PORT_PROTOCOLS, PROTOCOLS, has_ipv6
+from .._system.node_addresses import node_addresses
+from .ruleset import Masquerade, Ruleset
+
+if t.TYPE_CHECKING:
+    from .reconcile import Result
+
+#: Without a range, from the port of the opener (nf_nat_l4proto_unique_tuple in the kernel): it keeps its kind.
+_KINDS = (PortRange(1, 511), PortRange(600, 1023), PortRange(1024, 65535))
+
+#: Sources with a destination that are in memory at most: some 15 MB.
+_MOST = 65536
+
+#: After so many connections the clock is looked at.
+_OFTEN = 1024
+
+#: The share of its ports from which on a destination is reported without being asked for.
+SCARCE = 0.8
+
+#: Of ports that no rule chooses, and that are used where the opener had them.
+_NO_PLACE = 255
+
+#: Sources that are returned of a destination.
+SOURCES = 20
+
+_NAMES = {number: name for name, number in PROTOCOLS.items()}
+
+
+class Source(t.NamedTuple):
+    """Who has connections to a destination."""
+
+    address: str
+    connections: int
+    #: namespace and name of the pod; None: not certain, or no pod
+    pod: t.Optional[str] = None
+
+
+class Use(t.NamedTuple):
+    """The source ports of one address of the node for one destination."""
+
+    protocol: str
+    #: of the node
+    address: str
+    destination: str
+    port: int
+    #: in which ports are used once; 0 is the one of all connections that are in no other
+    zone: int
+    #: from which the kernel chooses
+    ports: t.Tuple[PortRange, ...]
+    used: int
+    available: int
+    #: the largest first
+    sources: t.Tuple[Source, ...]
+
+    @property
+    def share(self) -> float:
+        """Used ports by available ones."""
+        return self.used / self.available
+
+
+class Uses(t.NamedTuple):
+    """What was read."""
+
+    #: the fullest first
+    fullest: t.Tuple[Use, ...]
+    #: how many there are, with those that are left out
+    destinations: int = 0
+    #: connections of sources with the fewest to a destination, where there were too many of these for the memory
+    not_counted: int = 0
+    #: whether all connections were read in time
+    complete: bool = True
+
+
+class _OutOfTime(Exception):
+    """The time is over."""
+
+
+class _Choice:
+    """The ports from which the kernel chooses in one family, by protocol."""
+
+    def __init__(self, rulesets: t.Iterable[Ruleset]) -> None:
+        ranges: t.Dict[str, t.Dict[PortRange, None]] = {}
+        for rule in itertools.chain.from_iterable(map(_rules, rulesets)):
+            if rule.to_ports:
+                for protocol in [rule.protocol] if rule.protocol else PORT_PROTOCOLS:
+                    ranges.setdefault(protocol, {})[rule.to_ports] = None
+        #: by protocol: those of our rules, then those of each kind without these
+        self.pools: t.Dict[bytes, t.List[t.Tuple[PortRange, ...]]] = {}
+        #: for each protocol and port, where its pool is among these
+        self.places: t.Dict[bytes, bytearray] = {}
+        for protocol in PORT_PROTOCOLS:
+            number = bytes([PROTOCOLS[protocol]])
+            self.places[number] = places = bytearray([_NO_PLACE]) * 65536
+            for place, pool in (*enumerate(_KINDS, 1), *((0, one) for one in ranges.get(protocol, ()))):
+                places[pool.first : pool.last + 1] = bytes([place]) * pool.size
+            self.pools[number] = [tuple(_runs(places, place)) for place in range(len(_KINDS) + 1)]
+
+
+def _runs(places: bytearray, place: int) -> t.Iterator[PortRange]:
+    for found in re.finditer(b"%c+" % place, places):
+        yield PortRange(found.start(), found.end() - 1)
+
+
+def _rules(ruleset: Ruleset) -> t.Iterator[Masquerade]:
+    yield from ruleset.masquerade
+    for decision in (*ruleset.leading, *ruleset.decisions, *ruleset.translations):
+        yield from decision.how or ()
+
+
+class _Family:
+    """Counts the connections of one family."""
+
+    def __init__(self, version: int, rulesets: t.Iterable[Ruleset], pods: pod_names.Pods, deadline: float) -> None:
+        self._version = version
+        self._choice = _Choice(rulesets)
+        self._deadline = deadline
+        self._read = 0
+        self._own = {one.packed for one in node_addresses() if one.version == version}
+        self._now = time.time()
+        addresses = ((ipaddress.ip_address(text), pod) for text, pod in pods.items())
+        self._pods = {one.packed: pod for one, pod in addresses if one.version == version}
+        #: by whether the pod is certain, the source, and the destination with all that is counted apart
+        self._counts: t.Dict[bytes, int] = {}
+        self.lost = 0
+        #: the addresses that others are hidden behind
+        self._hiding: t.Set[bytes] = set()
+
+    def read(self) -> bool:
+        """Read, and return whether there was time for all."""
+        try:
+            conntrack.read_ports(self._version, self._count)
+        except _OutOfTime:
+            return False
+        return True
+
+    def _count(self, one: PortUse) -> None:
+        self._read += 1
+        if self._read % _OFTEN == 0 and time.monotonic() > self._deadline:
+            raise _OutOfTime
+        source, source_port, seen, seen_port, remote, remote_port, protocol, zone, idle = one
+        places = self._choice.places.get(protocol)
+        if places is None:
+            return
+        if seen != source or seen_port != source_port:
+            self._hiding.add(seen)
+        elif seen not in self._own:
+            # Connections of the node itself take ports from those that it hides. A pod with its own address does not.
+            return
+        place = places[seen_port[0] << 8 | seen_port[1]]
+        if place == _NO_PLACE:
+            return
+        pod = self._pods.get(source)
+        # As in who: a pod that has come later has no part in a connection.
+        named = pod is not None and idle is not None and self._now - idle > pod.since
+        key = b"%c%b%b%c%b%b%b%b" % (named, source, protocol, place, remote_port, seen, remote, zone)
+        self._counts[key] = self._counts.get(key, 0) + 1
+        if len(self._counts) > _MOST:
+            self._drop_the_least()
+
+    def _drop_the_least(self) -> None:
+        """Keep what counts more than the half does: it loses nothing, or little if it had been dropped before."""
+        least = statistics.median_low(self._counts.values())
+        kept = {key: count for key, count in self._counts.items() if count > least}
+        self.lost += sum(self._counts.values()) - sum(kept.values())
+        self._counts = kept
+
+    def fullest(self, most: int) -> t.Tuple[t.List[Use], int]:
+        """Return the destinations of connections from the addresses that hide others, and how many there are.
+
+        :param most: how many are returned, the fullest first.
+        """
+        size = BY_VERSION[self._version].size
+        used: t.Dict[bytes, int] = {}
+        for mark, connections in self._counts.items():
+            key = mark[1 + size :]
+            used[key] = used.get(key, 0) + connections
+        # The kernel may tell of a connection twice while the table changes.
+        used = {
+            key: min(count, self._available(key)) for key, count in used.items() if key[4 : 4 + size] in self._hiding
+        }
+        shown = heapq.nlargest(most, used, key=lambda key: (used[key] / self._available(key), used[key], key))
+        sources: t.Dict[bytes, t.List[Source]] = {key: [] for key in shown}
+        for mark, connections in self._counts.items():
+            source, key = mark[1 : 1 + size], mark[1 + size :]
+            if key in sources:
+                name = self._pods[source].name if mark[0] else None
+                sources[key].append(Source(str(ipaddress.ip_address(source)), connections, name))
+        return [self._use(key, used[key], sources[key]) for key in shown], len(used)
+
+    def _available(self, key: bytes) -> int:
+        return sum(ports.size for ports in self._choice.pools[key[:1]][key[1]])
+
+    def _use(self, key: bytes, used: int, sources: t.List[Source]) -> Use:
+        size = BY_VERSION[self._version].size
+        address, destination = (str(ipaddress.ip_address(key[4 + at : 4 + at + size])) for at in (0, size))
+        return Use(
+            _NAMES[key[0]],
+            address,
+            destination,
+            int.from_bytes(key[2:4], "big"),
+            int.from_bytes(key[4 + 2 * size :], "big"),
+            self._choice.pools[key[:1]][key[1]],
+            used,
+            self._available(key),
+            tuple(sorted(sources, key=lambda one: -one.connections)[:SOURCES]),
+        )
+
+
+def read(rulesets: t.Mapping[str, t.Iterable[Ruleset]], most: int, seconds: float = math.inf) -> Uses:
+    """Read the table of connections, and return how many source ports are used, for the fullest destinations.
+
+    :param rulesets: the active rules, by family, as ``active_rules`` returns them.
+    :param most: how many destinations are returned.
+    :param seconds: how long it may take. What was not read is not counted.
+    :raises NodeError: the kernel does not tell.
+    """
+    pods, deadline = pod_names.read(), time.monotonic() + seconds
+    found: t.List[Use] = []
+    destinations = lost = 0
+    complete = True
+    for name, family in FAMILY.items():
+        if family.version == 6 and not has_ipv6():
+            continue
+        one = _Family(family.version, rulesets.get(name, ()), pods, deadline)
+        complete = one.read() and complete
+        uses, count = one.fullest(most)
+        found, destinations, lost = found + uses, destinations + count, lost + one.lost
+    found.sort(key=lambda use: (-use.share, -use.used))
+    return Uses(tuple(found[:most]), destinations, lost, complete)
+
+
+def active_rules(result: Result, written: bool = False) -> t.Dict[str, t.List[Ruleset]]:
+    """Return the active rules of our form by family, also those in another backend than the policy's.
+
+    :param written: whether the run was one that writes; else its changes are only planned.
+    """
+    found: t.Dict[str, t.List[Ruleset]] = {}
+    for change in result.changes:
+        ruleset = (change.plan.view if written else change.plan.found).ruleset
+        if ruleset is not None:
+            found.setdefault(change.family, []).append(ruleset)
+    return found

@@ -1,0 +1,282 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The use of source ports: what is reported is what conntrack(8) lists, and what the kernel chooses from."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import ipaddress
+import os
+import random
+import socket
+import time
+import typing as t
+from pathlib import Path
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack
+from support import cni_results, tracked
+from support.modules import apply, run_modules
+from support.namespaces import Namespace, until
+from support.topology import ADDRESSES, Topology
+from support.tracked import Tracked
+from support.variants import Variant
+
+_PORT = 9000
+_OTHER = {"ipv4": "10.244.1.3", "ipv6": "fd00:10:244:1::3"}
+_NUMBERS = {"ipv4": 4, "ipv6": 6}
+
+
+def _listen(address: str) -> socket.socket:
+    return socket.create_server((address, _PORT), family=_socket_family(address), backlog=1000)
+
+
+def _socket_family(address: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+class _Connections:
+    """Connections from a namespace that stay open for as long as ``with`` lasts."""
+
+    def __init__(self) -> None:
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> _Connections:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self._open.close()
+
+    def open(self, ns: Namespace, source: str, to: str, count: int) -> None:
+        """Open some more."""
+        self._open.enter_context(ns.inside(self._connect, source, to, count))
+
+    @staticmethod
+    def _connect(source: str, to: str, count: int) -> contextlib.ExitStack:
+        opened = contextlib.ExitStack()
+        for _number in range(count):
+            sock = opened.enter_context(socket.socket(_socket_family(to), socket.SOCK_STREAM))
+            sock.settimeout(30)
+            sock.bind((source, 0))
+            sock.connect((to, _PORT))
+        return opened
+
+
+def _report(ns: Namespace, **options: t.Any) -> t.Dict[str, t.Any]:
+    (found,) = run_modules(ns, [dict(options, ports=True)], module="ip_masq_info")
+    assert not found.get("failed"), found
+    assert found["changed"] is False
+    return t.cast(t.Dict[str, t.Any], found["source_ports"])
+
+
+@pytest.fixture
+def node(topology: Topology) -> Namespace:
+    """The node, with a place for results of libcni, and a second pod behind the same link."""
+    topology.node.run("mount", "-t", "tmpfs", "none", "/var/lib")
+    for address in _OTHER.values():
+        topology.pod.run("ip", "address", "add", address, "dev", "eth0", *(["nodad"] if ":" in address else []))
+    return topology.node
+
+
+def test_full_range_of_ports(topology: Topology, node: Namespace, variant: Variant, family: str) -> None:
+    a = ADDRESSES[family]
+    apply(node, backend=variant.backend, enable_ipv6=True, to_ports=["61000-61079", "61090-61109"])
+    node.inside(cni_results.write, Path("/var/lib/cni/results"), "default/web-0", a.pod)
+    started = time.time()
+    # Timeouts are whole seconds, so a pod has no name in its first one.
+    until(lambda: time.time() > started + 1.1, "the clock")
+    to = a.outside[0]
+    with topology.outside.inside(_listen, to), _Connections() as connections:
+        connections.open(topology.pod, a.pod, to, 60)
+        connections.open(topology.pod, _OTHER[family], to, 30)
+        report = _report(node)
+        assert report["destinations"] == [
+            {
+                "protocol": "tcp",
+                "address": a.node,
+                "destination": to,
+                "port": _PORT,
+                "zone": 0,
+                "ports": ["61000-61079", "61090-61109"],
+                "used": 90,
+                "available": 100,
+                "sources": [
+                    {"address": a.pod, "connections": 60, "pod": "default/web-0"},
+                    {"address": _OTHER[family], "connections": 30},
+                ],
+            }
+        ]
+        assert report["destinations_left_out"] == report["connections_not_counted"] == 0 and not report["errors"]
+        # Those of another program's rules are counted apart, and from what our range leaves.
+        connections.open(node, a.node, to, 1)
+        tracked.insert(node, [Tracked(6, a.pod, 4000, a.node, 1024, to, _PORT)])
+        ours, others = _report(node)["destinations"]
+        own = 61000 <= _seen_ports(node, family, a.node)[0] <= 61109
+        assert (ours["used"], ours["available"]) == (90 + own, 100)
+        assert (others["used"], others["available"]) == (2 - own, 64512 - 100)
+        assert others["ports"] == ["1024-60999", "61080-61089", "61110-65535"]
+
+
+def _seen_ports(ns: Namespace, family: str, source: str) -> t.List[int]:
+    return [one.seen_port for one in tracked.listed(ns, family) if one.source == source]
+
+
+@pytest.mark.parametrize("backend", ["iptables_nft", "nftables"])
+def test_no_port_is_left(topology: Topology, node: Namespace, backend: str) -> None:
+    """What is shown as full is full: no other connection gets through, to another destination it does."""
+    a = ADDRESSES["ipv4"]
+    apply(node, backend=backend, to_ports=["61000-61019"])
+    with contextlib.ExitStack() as listening, _Connections() as connections:
+        for to in a.outside:
+            listening.enter_context(topology.outside.inside(_listen, to))
+        connections.open(topology.pod, a.pod, a.outside[0], 20)
+        (full,) = _report(node)["destinations"]
+        assert (full["used"], full["available"]) == (20, 20)
+        sock = topology.pod.inside(socket.socket)
+        with sock:
+            sock.settimeout(1)
+            with pytest.raises(OSError):
+                sock.connect((a.outside[0], _PORT))
+        connections.open(topology.pod, a.pod, a.outside[1], 1)
+        full, other = _report(node)["destinations"]
+        assert (full["used"], other["used"], other["destination"]) == (20, 1, a.outside[1])
+        assert _report(node)["conntrack"]["drops"] + _report(node)["conntrack"]["insert_failed"] > 0
+
+
+def test_addresses_of_snat_have_their_own_ports(topology: Topology, node: Namespace, family: str) -> None:
+    a = ADDRESSES[family]
+    fixed = {"ipv4": "198.51.100.7", "ipv6": "2001:db8:1::7"}[family]
+    more = ["nodad", "preferred_lft", "0"] if family == "ipv6" else []
+    node.run("ip", "address", "add", fixed, "dev", "eth0", *more)
+    apply(
+        node,
+        enable_ipv6=True,
+        snat=[{"address": fixed, "source_cidrs": ["%s/%d" % (_OTHER[family], 128 if ":" in fixed else 32)]}],
+    )
+    with topology.outside.inside(_listen, a.outside[0]), _Connections() as connections:
+        connections.open(topology.pod, a.pod, a.outside[0], 2)
+        connections.open(topology.pod, _OTHER[family], a.outside[0], 3)
+        found = [(one["address"], one["used"], one["available"]) for one in _report(node)["destinations"]]
+        assert found == [(fixed, 3, 64512), (a.node, 2, 64512)]
+
+
+def test_connections_that_use_no_port_of_the_node(topology: Topology, node: Namespace) -> None:
+    """Not counted: exempt connections, connections to the node, and those of other protocols."""
+    a = ADDRESSES["ipv4"]
+    apply(node)
+    assert set(topology.ask(*a.exempt, protocol="tcp").values()) == {a.pod}
+    with node.inside(_listen, a.node), _Connections() as connections:
+        connections.open(topology.pod, a.pod, a.node, 1)
+        tracked.insert(node, [Tracked(33, a.pod, 5000, a.node, 5001, a.outside[0], 53)])  # DCCP
+        assert _report(node)["destinations"] == []
+
+
+@pytest.mark.parametrize("accounting", [0, 1])
+def test_connections_are_read_as_listed(ns: Namespace, family: str, accounting: int) -> None:
+    """Random ones, with and without counters, in zones and in none, are what conntrack(8) lists."""
+    dice = random.Random(accounting)
+    for name in ("acct", "timestamp"):
+        ns.inside(Path("/proc/sys/net/netfilter/nf_conntrack_" + name).write_text, str(accounting))
+    network = ipaddress.ip_network({"ipv4": "198.18.0.0/15", "ipv6": "2001:db8::/32"}[family])
+
+    def address() -> str:
+        return str(network[dice.randrange(1, 1000)])
+
+    wanted = {
+        Tracked(
+            dice.choice((6, 17)),
+            address(),
+            dice.randrange(1, 65536),
+            address(),
+            dice.randrange(1, 65536),
+            address(),
+            dice.randrange(1, 65536),
+            dice.choice((0, 0, 5)),
+        )
+        for _number in range(500)
+    }
+    tracked.insert(ns, wanted)
+    assert set(tracked.listed(ns, family)) == wanted
+    found: t.List[conntrack.PortUse] = []
+    ns.inside(conntrack.read_ports, _NUMBERS[family], found.append)
+    assert len(found) == len(wanted) and set(map(_as_tracked, found)) == wanted
+    assert {one.idle is not None and one.idle >= 0 for one in found if one.protocol == b"\x06"} == {True}
+
+
+def _as_tracked(one: conntrack.PortUse) -> Tracked:
+    ends = ((one.source, one.source_port), (one.seen, one.seen_port), (one.remote, one.remote_port))
+    parts = [(str(ipaddress.ip_address(end)), int.from_bytes(port, "big")) for end, port in ends]
+    return Tracked(one.protocol[0], *parts[0], *parts[1], *parts[2], int.from_bytes(one.zone, "big"))
+
+
+def test_ports_are_used_once_in_each_zone(node: Namespace) -> None:
+    a = ADDRESSES["ipv4"]
+    apply(node)
+    one = Tracked(17, a.pod, 4000, a.node, 5000, a.outside[0], 53)
+    tracked.insert(node, [one, one._replace(zone=7), one._replace(source_port=4001, seen_port=5001)])
+    found = [(use["zone"], use["used"]) for use in _report(node)["destinations"]]
+    assert found == [(0, 2), (7, 1)]
+
+
+def test_kinds_of_ports(node: Namespace) -> None:
+    """Without a range the kernel keeps the kind of the opener's port, so each kind can be used up by itself."""
+    a = ADDRESSES["ipv4"]
+    apply(node)
+    ports = [100, 550, 700, 701, 1024, 65534]
+    tracked.insert(node, [Tracked(6, a.pod, 65535 - port, a.node, port, a.outside[0], 2049) for port in ports])
+    found = [(use["ports"], use["used"], use["available"]) for use in _report(node)["destinations"]]
+    assert found == [(["600-1023"], 2, 424), (["1-511"], 1, 511), (["1024-65535"], 2, 64512)]
+
+
+def test_kernel_keeps_the_kind_of_a_port(topology: Topology, node: Namespace) -> None:
+    """The numbers above are the kernel's: with many connections it takes the first and last port of each kind only."""
+    a = ADDRESSES["ipv4"]
+    apply(node)
+    kinds = {100: (1, 511), 700: (600, 1023), 5000: (1024, 65535)}
+    for port in kinds:
+        topology.pod.inside(_send_from, a.pod, port, a.outside[0])
+    for one in tracked.listed(node, "ipv4"):
+        first, last = kinds[one.source_port]
+        assert first <= one.seen_port <= last, one
+    assert {one.source_port for one in tracked.listed(node, "ipv4")} == set(kinds)
+
+
+def _send_from(source: str, port: int, to: str) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.bind((source, port))
+        for remote_port in range(10000, 10200):
+            sock.sendto(b"x", (to, remote_port))
+
+
+@pytest.mark.parametrize("damage", ["garbage", "link", "pipe", "large"])
+def test_damaged_names_of_pods(node: Namespace, damage: str) -> None:
+    """Numbers are shown whatever the results of libcni look like, and names of those that are whole."""
+    a = ADDRESSES["ipv4"]
+    apply(node)
+    folder = Path("/var/lib/cni/results")
+    node.inside(cni_results.write, folder, "default/web-0", a.pod, written=time.time() - 100)
+    node.inside(functools.partial(_damage, folder / "cbr0-other-eth0", damage))
+    seconds = int(Path("/proc/sys/net/netfilter/nf_conntrack_tcp_timeout_established").read_text())
+    ports = range(5000, 5040)
+    wanted = [Tracked(6, a.pod, port, a.node, port, a.outside[0], 443) for port in ports]
+    tracked.insert(node, wanted, seconds)
+    (use,) = _report(node)["destinations"]
+    assert (use["used"], use["sources"][0].get("pod")) == (40, "default/web-0")
+    # The last packet of these was before the pod had its address.
+    tracked.insert(node, [one._replace(remote=a.outside[1]) for one in wanted], seconds - 200)
+    found = {use["destination"]: use["sources"][0].get("pod") for use in _report(node)["destinations"]}
+    assert found == {a.outside[0]: "default/web-0", a.outside[1]: None}
+
+
+def _damage(path: Path, how: str) -> None:
+    if how == "garbage":
+        path.write_bytes(b"\x00\xff{" * 1000)
+    elif how == "link":
+        path.symlink_to("/dev/zero")
+    elif how == "pipe":
+        os.mkfifo(path)
+    else:
+        with path.open("wb") as handle:
+            handle.truncate(1 << 30)

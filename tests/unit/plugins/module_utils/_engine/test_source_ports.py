@@ -1,0 +1,155 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Counting the use of source ports: bounded in memory and time, whatever is in the table."""
+
+from __future__ import annotations
+
+import ipaddress
+import typing as t
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import ports
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import source_ports
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack, pod_names
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import PortUse
+
+NODE, POD = ipaddress.ip_address("198.51.100.1"), ipaddress.ip_address("10.244.1.2")
+REMOTE = ipaddress.ip_address("203.0.113.1")
+
+Look = t.Callable[[PortUse], None]
+
+
+def _use(number: int, seen_port: int, source: int = 0, protocol: int = 6) -> PortUse:
+    """Return a connection of a pod to a destination, by its number."""
+    remote, pod = (REMOTE + number).packed, (POD + source).packed
+    port = seen_port.to_bytes(2, "big")
+    return PortUse(pod, b"\0\1", NODE.packed, port, remote, b"\1\xbb", bytes([protocol]), b"", 0)
+
+
+@pytest.fixture
+def table(monkeypatch: pytest.MonkeyPatch) -> t.List[PortUse]:
+    """The table of connections of IPv4."""
+    rows: t.List[PortUse] = []
+
+    def read_ports(_version: int, look: Look) -> None:
+        for row in rows:
+            look(row)
+
+    monkeypatch.setattr(conntrack, "read_ports", read_ports)
+    monkeypatch.setattr(source_ports, "has_ipv6", lambda: False)
+    monkeypatch.setattr(source_ports, "node_addresses", lambda: [NODE])
+    monkeypatch.setattr(pod_names, "read", dict)
+    return rows
+
+
+def test_more_destinations_than_there_is_memory_for(table: t.List[PortUse], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest are right, and it is said how many connections were not counted."""
+    most = []
+
+    class Watched(source_ports._Family):
+        def _count(self, one: PortUse) -> None:
+            super()._count(one)
+            most.append(len(self._counts))
+
+    monkeypatch.setattr(source_ports, "_Family", Watched)
+    monkeypatch.setattr(source_ports, "_MOST", 100)
+    for number in range(2000):
+        table.append(_use(number, 2000))
+        table.append(_use(5, 3000 + number))
+    found = source_ports.read({}, 10)
+    assert max(most) <= 100
+    assert str(REMOTE + 5) == found.fullest[0].destination
+    assert found.fullest[0].used in (2000, 2001)
+    assert found.not_counted > 1000
+    assert found.not_counted + found.destinations - 1 + found.fullest[0].used == len(table)
+    assert len(found.fullest) == 10
+
+
+def test_time_limit(table: t.List[PortUse]) -> None:
+    table += [_use(number % 3, 2000 + number) for number in range(5000)]
+    found = source_ports.read({}, 10, seconds=-1)
+    assert not found.complete and 0 < sum(use.used for use in found.fullest) < 5000
+    assert source_ports.read({}, 10, seconds=600).complete
+
+
+@pytest.mark.parametrize(
+    ("ranges", "expected"),
+    [
+        ((), [("1024-65535", 1, 64512)]),
+        (["1500-1999", "2000"], [("1500-2000", 1, 501)]),
+        (["3000-3999"], [("1024-2999,4000-65535", 1, 63512)]),
+        (["1-65535"], [("1-65535", 1, 65535)]),
+    ],
+)
+def test_ports_to_choose_from(table: t.List[PortUse], ranges: t.List[str], expected: t.List[t.Any]) -> None:
+    table += [_use(0, 2000), _use(1, 2000, protocol=33)]
+    config = build({"to_ports": ranges, "non_masquerade_cidrs": []})
+    found = source_ports.read({"ipv4": [from_config(config, "ipv4")]}, 10)
+    assert [(",".join(map(str, one.ports)), one.used, one.available) for one in found.fullest] == expected
+
+
+def test_share_is_never_above_all(table: t.List[PortUse]) -> None:
+    """The kernel tells of a connection twice if the table changes meanwhile."""
+    table += [_use(0, 2000), _use(0, 2000)]
+    config = build({"to_ports": ["2000"], "non_masquerade_cidrs": []})
+    (use,) = source_ports.read({"ipv4": [from_config(config, "ipv4")]}, 10).fullest
+    assert (use.used, use.available, use.share) == (1, 1, 1.0)
+
+
+def _report(**use: t.Any) -> t.Dict[str, t.Any]:
+    row = {
+        "protocol": "tcp",
+        "address": "198.51.100.1",
+        "destination": "203.0.113.9",
+        "port": 443,
+        "zone": 0,
+        "ports": ["61000-61099"],
+        "used": 90,
+        "available": 100,
+        "sources": [
+            {"address": "10.244.1.2", "connections": 60, "pod": "default/web"},
+            {"address": "10.244.1.3", "connections": 20},
+        ],
+    }
+    counted = {"entries": 900, "limit": 1000, "insert_failed": 3, "drops": 2, "early_drops": 1}
+    return {
+        "destinations": [dict(row, **use)],
+        "destinations_left_out": 0,
+        "connections_not_counted": 0,
+        "errors": [],
+        "conntrack": counted,
+    }
+
+
+def test_table_for_people() -> None:
+    assert ports.table(_report()) == [
+        "tracked connections: 900 of 1000 (90 %); since boot: 3 insert_failed, 2 drops, 1 early_drops",
+        "",
+        "used   of   %  address       destination          ports        connections of",
+        "  90  100  90  198.51.100.1  tcp 203.0.113.9:443  61000-61099  10.244.1.2 (default/web) 60, 10.244.1.3 20, "
+        "others 10",
+    ]
+    assert "  tcp [2001:db8::9]:443 zone 7  " in ports.table(_report(destination="2001:db8::9", zone=7))[3]
+
+
+def test_table_says_what_it_leaves_out() -> None:
+    report = dict(_report(), destinations_left_out=80, connections_not_counted=7, errors=["ipv6: broken"])
+    report["destinations"] *= 25
+    report["conntrack"] = None
+    lines = ports.table(report)
+    assert lines[0] == "the kernel does not tell how many connections it tracks"
+    assert lines[-3:] == [
+        "... 85 more destinations with a smaller share",
+        "not counted, because there are too many pods and destinations: 7 connections, of those with the fewest",
+        "the active rules are not known, nor their to_ports: ipv6: broken",
+    ]
+    assert ports.table(dict(report, destinations=[], destinations_left_out=0))[2] == (
+        "no tracked connection is hidden behind an address of this node"
+    )
+
+
+def test_percent_is_rounded_down() -> None:
+    assert [ports.percent(*one) for one in ((999, 1000), (1000, 1000), (0, 0))] == [99, 100, 0]
