@@ -249,12 +249,27 @@ def test_pages_are_short() -> None:
     assert sum(counts.values()) <= WORDS, counts
 
 
+#: What the address of a file of this repository begins with.
+OWN = (
+    r"https://(?:github\.com/kubenode/ansible-ip-masq/(?:blob|tree)|raw\.githubusercontent\.com/kubenode/ansible-ip-masq)"
+    "/main/"
+)
+
+
+def test_links_of_the_readme_work_on_galaxy() -> None:
+    """Which shows that page alone, as Automation Hub does."""
+    assert [one for one in re.findall(r"\]\(([^)\s]+)\)", README) if not re.match("https?://|#", one)] == []
+
+
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_links_lead_somewhere(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
-    for target in re.findall(r"\]\((?!https?://)([^)\s]+)\)", text):
-        path, _, anchor = target.partition("#")
-        other = (document.parent / path).resolve() if path else document
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        own = re.match(OWN, target)
+        if re.match("https?://", target) and not own:
+            continue
+        path, _, anchor = (target[own.end() :] if own else target).partition("#")
+        other = ((ROOT if own else document.parent) / path).resolve() if path else document
         assert other.exists(), target
         if anchor:
             assert anchor in anchors(other), target
