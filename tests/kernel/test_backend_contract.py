@@ -11,6 +11,7 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backends import BACKENDS
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import Family
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from support.backend_contract import CONTRACT, Place
@@ -34,7 +35,7 @@ def test_contract(ns: Namespace, index: int, family: str, promise: t.Callable[[P
     def inside(answers: t.Any) -> None:
         try:
             ns.enter()
-            promise(Place(kind, Node(run), family, lambda argv: run(argv).stdout, everything))
+            promise(Place(kind, Node(run), Family(family), lambda argv: run(argv).stdout, everything))
             answers.send("kept")
         except BaseException:  # noqa: B902
             answers.send(traceback.format_exc())

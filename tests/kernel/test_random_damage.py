@@ -13,6 +13,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import Iptables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nat_table import KernelRule, NftNat
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import Family
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -30,7 +31,7 @@ class NamespaceNat:
 
     def __init__(self, ns: Namespace, family: str) -> None:
         self._ns = ns
-        self._nat = NftNat(family)
+        self._nat = NftNat(Family(family))
 
     def _ask(self, question: t.Callable[[], T]) -> T:
         with concurrent.futures.ThreadPoolExecutor(1, initializer=self._ns.enter, initargs=("net",)) as thread:

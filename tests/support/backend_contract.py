@@ -21,6 +21,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import Family
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 
 CHAIN = "IP-MASQ-AGENT"
@@ -31,7 +32,7 @@ class Place(t.NamedTuple):
 
     kind: BackendType
     node: Node
-    family: str
+    family: Family
     #: runs a command and returns its output
     run: t.Callable[[t.Sequence[str]], str]
     #: all rules of the node, read by the test's own eyes

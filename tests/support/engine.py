@@ -12,6 +12,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_rule
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, Family
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.iptables_tool import IptablesTool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Tool
 
@@ -20,11 +21,12 @@ from .nat import Nat
 
 configs = worlds.policies.map(build)
 narrow_configs = worlds.narrow_policies.map(build)
+families = worlds.families.map(Family)
 
 
-def ruleset(policy: worlds.Policy, family: str = "ipv4") -> Ruleset:
+def ruleset(policy: worlds.Policy, family: str = IPV4) -> Ruleset:
     """Return what a policy asks for."""
-    return from_config(build(policy), family)
+    return from_config(build(policy), Family(family))
 
 
 def wanted(world: worlds.World) -> Ruleset:
@@ -32,7 +34,7 @@ def wanted(world: worlds.World) -> Ruleset:
     return ruleset(world.policy, world.family)
 
 
-def healthy(policy: worlds.Policy, family: str = "ipv4") -> t.List[str]:
+def healthy(policy: worlds.Policy, family: str = IPV4) -> t.List[str]:
     """Return the rules of a chain as we write it."""
     prefix = "-A %s " % worlds.CHAIN
     return [render_rule(worlds.CHAIN, rule)[len(prefix) :] for rule in ruleset(policy, family).rules]
@@ -54,17 +56,17 @@ def iptables(
     run: t.Any, variant: str, family: str, path: str, version: t.Tuple[int, ...] = (1, 8, 9), lock_timeout: int = 5
 ) -> IptablesTool:
     """Return the collection's iptables tool, over a runner."""
-    return _Iptables(run, variant, family, Tool(path, version), lock_timeout)
+    return _Iptables(run, variant, Family(family), Tool(path, version), lock_timeout)
 
 
 def backend(
-    nat: Nat, family: str = "ipv4", lock_timeout: int = 5, adopt: bool = True, position: str = "keep"
+    nat: Nat, family: str = IPV4, lock_timeout: int = 5, adopt: bool = True, position: str = "keep"
 ) -> Iptables:
     """Return the backend under test on a simulated table."""
-    command = "/usr/sbin/" + ("iptables" if family == "ipv4" else "ip6tables")
+    command = Family(family).iptables
     is_nft = nat.variant == "iptables_nft"
     return Iptables(
-        iptables(nat.run, nat.variant, family, command, lock_timeout=lock_timeout),
+        iptables(nat.run, nat.variant, family, "/usr/sbin/" + command, lock_timeout=lock_timeout),
         Managed(worlds.CHAIN, position, adopt),
         kernel=nat if is_nft else None,
         mangle=nat.mangle if is_nft else None,

@@ -19,6 +19,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_rules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import Family
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node, Tool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 
@@ -28,7 +29,7 @@ class Memory:
 
     name = "memory"
 
-    def __init__(self, kernel: MemoryType, family: str) -> None:
+    def __init__(self, kernel: MemoryType, family: Family) -> None:
         self.family = family
         self._kernel = kernel
 
@@ -101,10 +102,10 @@ class MemoryType:
         """Print the rules of a family, as the fingerprint's command would."""
         return Outcome(0, repr(self.rules.get(argv[1])), "")
 
-    def is_installed(self, node: Node, family: str) -> bool:
+    def is_installed(self, node: Node, family: Family) -> bool:
         return True
 
-    def tool(self, node: Node, family: str) -> t.Optional[Tool]:
+    def tool(self, node: Node, family: Family) -> t.Optional[Tool]:
         return Tool("/usr/sbin/memory", (7, 0))
 
     def is_in_use(self, node: Node, used_before: bool) -> bool:
@@ -113,7 +114,7 @@ class MemoryType:
     def kernel_supports(self, node: Node) -> bool:
         return True
 
-    def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Memory]:
+    def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Memory]:
         return Memory(self, family)
 
     def notes(self, config: Config) -> t.Iterator[str]:

@@ -20,7 +20,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES, Family
 
 CHAIN = "IP-MASQ-AGENT"
 
@@ -34,7 +34,7 @@ def private_paths(root: t.Any, **chosen: str) -> Paths:
 class Kernel:
     """Stands for a backend that has counted something."""
 
-    def __init__(self, family: str) -> None:
+    def __init__(self, family: Family) -> None:
         self.family = family
 
     def counters(self) -> Counters:
@@ -46,7 +46,7 @@ class Kernel:
         return [["/usr/sbin/iptables", "-S", CHAIN]]
 
 
-def in_force(config: Config, family: str) -> View:
+def in_force(config: Config, family: Family) -> View:
     """Return the rules that a policy leads to, as iptables lists them."""
     wanted = from_config(config, family)
     return View(tuple(render_rule(CHAIN, rule) for rule in wanted.rules), render_jump(CHAIN), wanted)

@@ -96,7 +96,7 @@ def _why_nothing(one: Data, policy: Data) -> str:
         # Of another source, interface or mark than the policy's, or from an address of the node.
         return "this connection is outside the policy's scope"
     if policy["origin"] not in (inspection.FROM_OPTIONS, inspection.FROM_AGENT):
-        return "no policy is given, and no rules of this agent's form were found for IPv%s" % family[-1]
+        return "no policy is given, and no rules of this agent's form were found for IPv%d" % family.version
     return "IPv6 is not managed (enableIPv6 is off)"
 
 

@@ -15,7 +15,7 @@ from .._errors import ConfigError, NodeError
 from .._policy import effect_words
 from .._policy.policy import Config
 from .._system import files, spans
-from .._system.families import BY_VERSION
+from .._system.families import BY_VERSION, Family
 from .._system.node import Node
 from .effective_policy import read_policy
 from .memory import read_memory
@@ -72,7 +72,7 @@ def propose(
     result = dry_run(node, paths, config, remembered, effects=True)
     if result.errors:
         raise NodeError("; ".join(result.errors))
-    family = BY_VERSION[ipaddress.ip_address(to).version].name
+    family = BY_VERSION[ipaddress.ip_address(to).version]
     effects = tuple(_concerned(result, family, to, sender, protocol, port))
     moved = any(one.moved for one in result.compared if one.family == family)
     notes = tuple(note.replace(paths.config, path) for note in policy.notes)
@@ -94,7 +94,7 @@ def verify_proposed(node: Node, config: Config, used_before: t.Optional[str]) ->
 
 
 def _concerned(
-    result: Result, family: str, to: str, sender: t.Optional[str], protocol: str, port: int
+    result: Result, family: Family, to: str, sender: t.Optional[str], protocol: str, port: int
 ) -> t.Iterator[Effect]:
     service = service_number(protocol, port, family)
     for effect in (effect for one in result.compared for effect in one.effects):

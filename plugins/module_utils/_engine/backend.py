@@ -10,6 +10,7 @@ import typing as t
 
 from .._errors import NodeError
 from .._policy.policy import Config
+from .._system.families import Family
 from .._system.node import Node, Tool
 from .ruleset import Ruleset
 
@@ -234,7 +235,7 @@ class Backend(t.Protocol):
 
     #: of its type
     name: str
-    family: str
+    family: Family
 
     def observe(self) -> t.Any:
         """Read the managed part of the kernel's state, as it was at one time; writes nothing, creates nothing.
@@ -310,10 +311,10 @@ class BackendType(t.Protocol):
     #: whether ``backend: auto`` takes it only where no other one is installed and works
     is_last_resort: bool
 
-    def is_installed(self, node: Node, family: str) -> bool:
+    def is_installed(self, node: Node, family: Family) -> bool:
         """Return whether the node has its program for one family."""
 
-    def tool(self, node: Node, family: str) -> t.Optional[Tool]:
+    def tool(self, node: Node, family: Family) -> t.Optional[Tool]:
         """Find that program; None if the node does not have it."""
 
     def is_in_use(self, node: Node, used_before: bool) -> bool:
@@ -325,7 +326,7 @@ class BackendType(t.Protocol):
     def kernel_supports(self, node: Node) -> bool:
         """Return whether the kernel has what its rules need; true where the kernel does not answer."""
 
-    def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Backend]:
+    def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Backend]:
         """Make the backend for one family; None if the node has no program for it."""
 
     def notes(self, config: Config) -> t.Iterator[str]:

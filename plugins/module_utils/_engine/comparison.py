@@ -15,7 +15,7 @@ import typing as t
 
 from .._policy.values import EXEMPT, MASQUERADE, SKIP, Mark
 from .._system import spans
-from .._system.families import FAMILY, PROTOCOLS
+from .._system.families import PROTOCOLS, Family
 from .._system.spans import Spans
 from .ruleset import DROP, MULTICAST, SERVICE_MARKS, Masquerade, Match, Ruleset, matches_interface
 
@@ -136,7 +136,7 @@ class Comparison:
 
     def __init__(
         self,
-        family: str,
+        family: Family,
         before: t.Sequence[t.Optional[Ruleset]],
         after: t.Sequence[t.Optional[Ruleset]],
         unseen: bool = False,
@@ -145,8 +145,8 @@ class Comparison:
         :param unseen: whether to compare what is done with packets that nat does not see.
         """
         self.family = family
-        self.version = FAMILY[family].version
-        self.highest = FAMILY[family].highest
+        self.version = family.version
+        self.highest = family.highest
         self._unseen = unseen
         self._layers: t.List[_Layer] = []
         #: of rulesets by identity: one that is there before and after has its bits once
@@ -322,7 +322,7 @@ def _layers(ruleset: Ruleset) -> t.Iterator[_Layer]:
             yield layer._replace(final=final)
 
 
-def _unseen_layers(ruleset: Ruleset, family: str) -> t.Iterator[_Layer]:
+def _unseen_layers(ruleset: Ruleset, family: Family) -> t.Iterator[_Layer]:
     """Return what becomes of packets without a connection: those that would show a hidden address can be dropped."""
     if ruleset.leaks != DROP:
         return

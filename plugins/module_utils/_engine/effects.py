@@ -11,7 +11,7 @@ from .._policy import effect_words, range_words
 from .._policy.effect_words import WITHOUT_CONNECTION
 from .._policy.values import EXEMPT, MASQUERADE, SKIP
 from .._system import pod_names, spans
-from .._system.families import FAMILY, ICMP, ICMPV6, IPV4, IPV6, PROTOCOLS
+from .._system.families import ICMP, ICMPV6, IPV4, IPV6, PROTOCOLS, Family
 from .._system.spans import Spans
 from .comparison import DROPPED, HIGHEST_SERVICE, UNKNOWN, Cell, Comparison, Pair, Product, Verdict, Verdicts, example
 from .ruleset import DROP, Ruleset
@@ -31,7 +31,7 @@ _WORDS = {SKIP: NOT_MANAGED, EXEMPT: POD, UNKNOWN: UNKNOWN, DROPPED: DROPPED, MA
 class Effect(t.NamedTuple):
     """Packets that get the same other treatment. No packet has two effects. A field that is None matches all."""
 
-    family: str
+    family: Family
     destinations: Spans
     sources: t.Optional[Spans]
     #: ``*`` at the end means the beginning of names, ``!`` in front an exception from the entries before
@@ -48,7 +48,7 @@ class Effect(t.NamedTuple):
 class Compared(t.NamedTuple):
     """The effects of a change of one family, the largest first."""
 
-    family: str
+    family: Family
     effects: t.Tuple[Effect, ...]
     #: whether the rules change their place among those of other programs, which is not compared
     moved: bool = False
@@ -86,7 +86,7 @@ class Effects:
 
 
 def unseen(
-    family: str, before: t.Sequence[t.Optional[Ruleset]], after: t.Sequence[t.Optional[Ruleset]]
+    family: Family, before: t.Sequence[t.Optional[Ruleset]], after: t.Sequence[t.Optional[Ruleset]]
 ) -> t.List[Effect]:
     """Return the effects on packets that nat does not see."""
     first, last = ([one for one in side if one is not None] for side in (before, after))
@@ -154,8 +154,8 @@ def _word(verdicts: Verdicts, strength: bool = False) -> str:
 
 def _one_word(verdict: Verdict, strength: bool) -> str:
     if verdict.address is not None and verdict.action == MASQUERADE:
-        four = FAMILY[IPV4]
-        family = four if verdict.address[1] <= four.highest else FAMILY[IPV6]
+        four = IPV4
+        family = four if verdict.address[1] <= four.highest else IPV6
         return "-".join(str(family.address(one)) for one in dict.fromkeys(verdict.address))
     word = _WORDS[verdict.action]
     return "%s (exemption %s)" % (word, verdict.exemption.lower()) if strength and verdict.exemption else word
@@ -174,14 +174,14 @@ def _order(effect: Effect) -> t.Tuple[t.Any, ...]:
     )
 
 
-def services_text(services: Spans, family: str) -> t.List[str]:
+def services_text(services: Spans, family: Family) -> t.List[str]:
     """Return services as a list; ``!`` in front of each means all but these."""
     within = _services(services, family)
     without = _services(spans.complement(services, HIGHEST_SERVICE), family)
     return ["!" + one for one in without] if len(without) < len(within) else within
 
 
-def _services(services: Spans, family: str) -> t.List[str]:
+def _services(services: Spans, family: Family) -> t.List[str]:
     names = {number: "icmp" if "icmp" in name else name for name, number in PROTOCOLS.items()}
     names.pop(ICMP if family == IPV6 else ICMPV6)
     found = []
@@ -210,7 +210,7 @@ def as_returns(effects: t.Iterable[Effect]) -> t.List[t.Dict[str, t.Any]]:
 
 
 def _as_return(effect: Effect) -> t.Dict[str, t.Any]:
-    version = FAMILY[effect.family].version
+    version = effect.family.version
     destinations = range_words.fewest(effect.destinations, version, LIMIT)
     sources = range_words.Ranges([], [], 0)
     if effect.sources is not None:

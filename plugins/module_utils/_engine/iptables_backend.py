@@ -16,6 +16,7 @@ import typing as t
 from .._errors import NodeError
 from .._policy.policy import Config
 from .._policy.values import PLACES, PLACES_BY_CHAIN, belongs_to_others
+from .._system.families import Family
 from .._system.iptables_tool import RANDOM_FULLY_SINCE, IptablesTool, find_tool
 from .._system.node import Node, Tool
 from .backend import (
@@ -600,11 +601,11 @@ class IptablesType:
     random_fully_since: t.Tuple[int, ...] = RANDOM_FULLY_SINCE
     is_last_resort = False
 
-    def is_installed(self, node: Node, family: str) -> bool:
+    def is_installed(self, node: Node, family: Family) -> bool:
         """See ``backend.BackendType.is_installed``."""
         return self.tool(node, family) is not None
 
-    def tool(self, node: Node, family: str) -> t.Optional[Tool]:
+    def tool(self, node: Node, family: Family) -> t.Optional[Tool]:
         """See ``backend.BackendType.tool``."""
         return find_tool(node, self.name, family)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import typing as t
 
+from .._system.families import Family
 from .backend import Former
 from .iptables_syntax import FINAL_TARGETS, PostroutingRule, parse_rule, shown
 from .other_nat import is_for_marked
@@ -20,7 +21,7 @@ from .ruleset import EVERYTHING, Exempt, Guard, Rule, Ruleset, Skip, from_rules
 _INVERTED = ("-s", "-d", "-o")
 
 
-def front(before: t.Sequence[PostroutingRule], after: t.Sequence[PostroutingRule], family: str) -> Former:
+def front(before: t.Sequence[PostroutingRule], after: t.Sequence[PostroutingRule], family: Family) -> Former:
     """Return what is in front of the jump before a change and still is afterwards.
 
     :param before: the rules in front of it before the change. :param after: after it.
@@ -38,7 +39,7 @@ def front(before: t.Sequence[PostroutingRule], after: t.Sequence[PostroutingRule
     return Former(front=tuple(rulesets), unread=tuple(unread))
 
 
-def _as_ruleset(rule: PostroutingRule, family: str) -> t.Optional[Ruleset]:
+def _as_ruleset(rule: PostroutingRule, family: Family) -> t.Optional[Ruleset]:
     """Return the ruleset of one rule. Return None if it has conditions that a ruleset does not have."""
     if not rule.whole or rule.unprintable:
         return None
@@ -66,7 +67,7 @@ def _line(words: t.Sequence[str]) -> str:
     return " ".join(("-A", "POSTROUTING", *words))
 
 
-def _skip(rule: t.Optional[Rule], family: str) -> t.Optional[Rule]:
+def _skip(rule: t.Optional[Rule], family: Family) -> t.Optional[Rule]:
     """Return the rule that leaves the same traffic to later rules."""
     if isinstance(rule, Guard):
         return Skip(source=rule.source)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from .._system import iptables_tool
-from .._system.families import FAMILIES
+from .._system.families import FAMILIES, Family
 from .._system.node import Node
 from .backend import Backend, Managed
 from .iptables_backend import Iptables, IptablesType
@@ -36,13 +36,13 @@ class IptablesLegacy(IptablesType):
         """Return True: iptables-restore refuses what the kernel does not support."""
         return True
 
-    def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Backend]:
+    def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Backend]:
         """See ``backend.BackendType.make``."""
         tool = iptables_tool.find(node, self.name, family)
         return None if tool is None else Iptables(tool, managed)
 
 
-def _has_rules(node: Node, family: str) -> bool:
+def _has_rules(node: Node, family: Family) -> bool:
     tool = iptables_tool.find(node, iptables_tool.LEGACY, family)
     return tool is not None and any(
         "\n-A " in "\n" + tool.list_chain(chain, table=table).stdout

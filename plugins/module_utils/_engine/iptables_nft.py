@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from .._system import iptables_tool
-from .._system.families import FAMILIES, IPV4
+from .._system.families import FAMILIES, IPV4, Family
 from .._system.nfnetlink import MATCH, TARGET
 from .._system.node import Node
 from . import leak_chain
@@ -38,7 +38,7 @@ class IptablesNft(IptablesType):
         """See ``backend.BackendType.kernel_supports``."""
         return all(node.has_extension(IPV4, *extension) is not False for extension in _EXTENSIONS)
 
-    def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Backend]:
+    def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Backend]:
         """See ``backend.BackendType.make``."""
         tool = iptables_tool.find(node, self.name, family)
         return None if tool is None else Iptables(tool, managed, NftNat(family), NftNat(family, leak_chain.TABLE))

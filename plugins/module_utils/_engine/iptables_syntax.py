@@ -22,7 +22,7 @@ from .._policy.values import (
     parse_address_range,
     parse_mark,
 )
-from .._system.families import FAMILY, PORT_PROTOCOLS, PROTOCOLS
+from .._system.families import PORT_PROTOCOLS, PROTOCOLS, Family
 from .rule_comments import (
     DNAT_COMMENT,
     EXEMPT_COMMENT,
@@ -173,7 +173,7 @@ def _comment(text: str) -> t.List[str]:
     return ["-m", "comment", "--comment", _quote(text)]
 
 
-def parse_rule(line: str, family: str) -> t.Optional[Rule]:
+def parse_rule(line: str, family: Family) -> t.Optional[Rule]:
     """Parse one printed rule of our chain; None if it is not a rule that we write.
 
     Comments say nothing, and a match on "not local" says nothing that the jump did not say before.
@@ -276,13 +276,13 @@ def _parse_skipped(mark: str) -> t.Optional[Guard]:
         return None
 
 
-def _parse_network(text: t.Optional[str], family: str) -> t.Optional[Network]:
+def _parse_network(text: t.Optional[str], family: Family) -> t.Optional[Network]:
     """Parse a network.
 
     :raises ValueError: not a network, or of the other family.
     """
     network = None if text is None else ipaddress.ip_network(text)
-    if network is not None and network.version != FAMILY[family].version:
+    if network is not None and network.version != family.version:
         raise ValueError(text)
     return network
 

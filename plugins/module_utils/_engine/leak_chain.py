@@ -14,6 +14,7 @@ import re
 import typing as t
 
 from .._errors import LockHeld, NodeError
+from .._system.families import Family
 from .._system.iptables_tool import IptablesTool
 from .backend import Action, ActionKind, listed
 from .iptables_syntax import (
@@ -143,7 +144,7 @@ class LeakChain:
         printed = [rule for rule in state.postrouting if rule.target in state.names]
         return len(mine) != len(printed) or not all(rule.complete for rule in mine)
 
-    def plan(self, state: LeakState, wanted: t.Optional[Ruleset], family: str) -> LeakPlan:
+    def plan(self, state: LeakState, wanted: t.Optional[Ruleset], family: Family) -> LeakPlan:
         """Lead to the rules of ``wanted``, or remove all of it."""
         rules = () if wanted is None else wanted.leak_rules
         if state.problem:

@@ -17,7 +17,7 @@ import struct
 import typing as t
 
 from .._system import nfnetlink
-from .._system.families import FAMILY, IPV4, IPV6
+from .._system.families import IPV4, IPV6, Family
 from .._system.netlink import Attributes, attributes
 from .._system.nfnetlink import Expression
 from .iptables_syntax import DESTINATION_PORT, NOT_LOCAL
@@ -85,7 +85,7 @@ class NatTable(t.Protocol):
 class NftNat:
     """See ``NatTable``."""
 
-    def __init__(self, family: str, table: str = TABLE) -> None:
+    def __init__(self, family: Family, table: str = TABLE) -> None:
         """:param table: another one than nat."""
         self._family = family
         self._table = table
@@ -112,28 +112,28 @@ class NftNat:
         return nfnetlink.is_dormant(self._family, self._table)
 
 
-def activation(family: str) -> str:
+def activation(family: Family) -> str:
     """Return the command that takes the flag ``dormant`` from the table, and changes nothing else."""
-    return "nft add table %s %s" % (FAMILY[family].nft, TABLE)
+    return "nft add table %s %s" % (family.nft, TABLE)
 
 
-def place(family: str) -> str:
+def place(family: Family) -> str:
     """Return the command that shows POSTROUTING as it is."""
-    return "nft -a list chain %s %s POSTROUTING" % (FAMILY[family].nft, TABLE)
+    return "nft -a list chain %s %s POSTROUTING" % (family.nft, TABLE)
 
 
-def table_listing(family: str) -> str:
+def table_listing(family: Family) -> str:
     """Return the command that shows the whole table as it is."""
-    return "nft list table %s %s" % (FAMILY[family].nft, TABLE)
+    return "nft list table %s %s" % (family.nft, TABLE)
 
 
-def deletion(family: str, handle: int) -> str:
+def deletion(family: Family, handle: int) -> str:
     """Return the command that deletes a rule of POSTROUTING, and no other."""
-    return "nft delete rule %s %s POSTROUTING handle %d" % (FAMILY[family].nft, TABLE, handle)
+    return "nft delete rule %s %s POSTROUTING handle %d" % (family.nft, TABLE, handle)
 
 
 @functools.lru_cache(maxsize=1024)
-def _judge(expressions: t.Tuple[Expression, ...], family: str) -> t.Tuple[t.Tuple[str, ...], bool]:
+def _judge(expressions: t.Tuple[Expression, ...], family: Family) -> t.Tuple[t.Tuple[str, ...], bool]:
     """Return words and completeness of a rule."""
     letters, words = "", ""
     for expression in expressions:
@@ -185,7 +185,7 @@ def _nat(found: Attributes, _family: str) -> t.Tuple[str, str]:
     return ("V", "-j SNAT") if _number(found, 1) == 0 else _UNKNOWN
 
 
-def _payload(found: Attributes, family: str) -> t.Tuple[str, str]:
+def _payload(found: Attributes, family: Family) -> t.Tuple[str, str]:
     # NFTA_PAYLOAD_DREG, where it is a load and no write; NFTA_PAYLOAD_BASE, NFTA_PAYLOAD_OFFSET, NFTA_PAYLOAD_LEN
     if 1 in found and (_number(found, 2), _number(found, 3), _number(found, 4)) == (
         _TRANSPORT_HEADER,
@@ -215,7 +215,7 @@ def _compare(found: Attributes, _family: str) -> t.Tuple[str, str]:
     return ("C", "") if _number(found, 2) in _EQUAL else _UNKNOWN
 
 
-_JUDGES: t.Dict[str, t.Callable[[Attributes, str], t.Tuple[str, str]]] = {
+_JUDGES: t.Dict[str, t.Callable[[Attributes, Family], t.Tuple[str, str]]] = {
     "counter": lambda _found, _family: ("N", ""),
     "match": _match,
     "target": _target,

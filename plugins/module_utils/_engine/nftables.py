@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from .._policy.policy import Config
+from .._system.families import Family
 from .._system.node import Node, Tool
 from .._system.process import which
 from .backend import Backend, Managed
@@ -29,11 +30,11 @@ class NftablesType:
     random_fully_since: t.Tuple[int, ...] = ()
     is_last_resort = True
 
-    def is_installed(self, node: Node, family: str) -> bool:
+    def is_installed(self, node: Node, family: Family) -> bool:
         """See ``backend.BackendType.is_installed``. Its version is not asked, which would start it."""
         return which("nft") is not None
 
-    def tool(self, node: Node, family: str) -> t.Optional[Tool]:
+    def tool(self, node: Node, family: Family) -> t.Optional[Tool]:
         """See ``backend.BackendType.tool``."""
         return node.tool("nft")
 
@@ -45,7 +46,7 @@ class NftablesType:
         """Return True: nft refuses what the kernel does not support."""
         return True
 
-    def make(self, node: Node, family: str, managed: Managed) -> t.Optional[Backend]:
+    def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Backend]:
         """See ``backend.BackendType.make``. The table has one name, and earlier agents had none."""
         path = which("nft")
         return None if path is None else Nftables(node.run, family, path, position=managed.position)

@@ -23,7 +23,7 @@ import re
 import typing as t
 
 from .._errors import NodeError
-from .._system.families import FAMILY, IPV4, IPV6
+from .._system.families import IPV4, IPV6, Family
 from .._system.nfnetlink import generation, has_nft_table
 from .._system.process import Outcome, Runner
 from . import nftables_syntax as text
@@ -97,16 +97,16 @@ class Nftables:
     def __init__(
         self,
         run: Runner,
-        family: str,
+        family: Family,
         nft: str,
-        has_table: t.Callable[[str, str], t.Optional[bool]] = has_nft_table,
+        has_table: t.Callable[[Family, str], t.Optional[bool]] = has_nft_table,
         generation: t.Callable[[], t.Optional[int]] = generation,
         position: str = "keep",
     ) -> None:
         self.family = family
         self._run = run
         self._nft = nft
-        self._table = "%s %s" % (FAMILY[family].nft, text.TABLE)
+        self._table = "%s %s" % (family.nft, text.TABLE)
         self._has_table = has_table
         self._generation = generation
         self._priority = text.PRIORITIES.get(position, text.PRIORITIES["keep"])
@@ -303,7 +303,7 @@ class Nftables:
 
     def _accepts(self, rule: str) -> bool:
         """Return whether the kernel accepts a chain as ours with this rule; nothing is written."""
-        nft = FAMILY[self.family].nft
+        nft = self.family.nft
         trial = _TRIAL + (_TRIAL_RULE if rule else "")
         rule = rule.format(address=_ADDRESS[self.family])
         return self._run([self._nft, "-c", "-f", "-"], stdin=trial.format(nft=nft, rule=rule)).rc == 0

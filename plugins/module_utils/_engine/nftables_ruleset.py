@@ -26,7 +26,7 @@ from .._policy.values import (
     parse_address_range,
 )
 from .._system import spans as intervals
-from .._system.families import FAMILY, IPV4, IPV6, PORT_PROTOCOLS, PROTOCOLS
+from .._system.families import IPV4, IPV6, PORT_PROTOCOLS, PROTOCOLS, Family
 from .nftables_syntax import (
     CHAIN,
     ENFORCER,
@@ -106,14 +106,14 @@ _INTERFACE = r'oifname (?:!= )?"([^"]*)"'
 _PROTOCOLS = tuple(PROTOCOLS)
 
 
-def from_ruleset(ruleset: Ruleset, family: str) -> Table:
+def from_ruleset(ruleset: Ruleset, family: Family) -> Table:
     """Return the table that holds these rules.
 
     Its set of exempt ranges holds what is exempt in the end: however deep ranges are within each other, it is one
     lookup. Where they are many, most packets need none: another set has the few networks around them. Each entry of
     ``rules`` has sets of its own.
     """
-    nft = FAMILY[family].nft
+    nft = family.nft
     to_exempt = "%s daddr @%s" % (nft, SET)
     # Not `oif lo`, which takes 0.02 less: traffic to an address of the node inside a VRF leaves by the VRF's device.
     local = _rule("fib daddr type local", "return", _LOCAL_COMMENT)
@@ -147,7 +147,7 @@ def from_ruleset(ruleset: Ruleset, family: str) -> Table:
 
 
 def _leak_rules(
-    ruleset: Ruleset, family: str, entries: _Entries, others: t.Sequence[str], to_exempt: str
+    ruleset: Ruleset, family: Family, entries: _Entries, others: t.Sequence[str], to_exempt: str
 ) -> t.Iterator[str]:
     """Return the rules of the chain behind source NAT: nat did not see what still has a hidden address there.
 
@@ -156,7 +156,7 @@ def _leak_rules(
 
     :param others: what leaves out traffic, as in the other chains. :param to_exempt: empty where no list decides.
     """
-    nft = FAMILY[family].nft
+    nft = family.nft
     yield 'ct status confirmed return comment "%s"' % CONNECTED_COMMENT
     for address in sorted(ruleset.missing):
         written = render_span((int(address.first), int(address.last)), family)
@@ -187,22 +187,22 @@ def _uncounted(rule: str) -> str:
     return rule.replace("counter ", "", 1)
 
 
-def _outline(exempt: intervals.Spans, family: str) -> intervals.Spans:
+def _outline(exempt: intervals.Spans, family: Family) -> intervals.Spans:
     """Return few networks around the exempt ranges; None if there are too few ranges, or it would keep little out."""
     if len(exempt) < _MANY:
         return ()
-    outline = intervals.outline(exempt, 1 << (FAMILY[family].bits - _OUTLINE_LENGTH[family]))
+    outline = intervals.outline(exempt, 1 << (family.bits - _OUTLINE_LENGTH[family]))
     covered = sum(last - first + 1 for first, last in outline)
-    return outline if len(outline) * 16 <= len(exempt) and covered * 2 <= 1 << FAMILY[family].bits else ()
+    return outline if len(outline) * 16 <= len(exempt) and covered * 2 <= 1 << family.bits else ()
 
 
 class _Entries:
     """The rules of the entries of ``rules`` and ``snat``, and the sets that they ask."""
 
-    def __init__(self, ruleset: Ruleset, family: str) -> None:
+    def __init__(self, ruleset: Ruleset, family: Family) -> None:
         self.sets: t.Dict[str, t.Tuple[Span, ...]] = {}
         self._ruleset = ruleset
-        self._nft = FAMILY[family].nft
+        self._nft = family.nft
         self._leading = [self._conditions("rule", *one) for one in enumerate(ruleset.leading, 1)]
         self._translations = [
             (self._conditions("snat", number, one), one.address) for number, one in enumerate(ruleset.translations, 1)
@@ -278,13 +278,13 @@ def _asks_for(matches: str, protocol: str) -> bool:
     return ("%s dport @" % protocol) in matches or ("meta l4proto %s " % protocol) in matches
 
 
-def _skipped(ruleset: Ruleset, scope: Match, family: str) -> t.Iterator[str]:
+def _skipped(ruleset: Ruleset, scope: Match, family: Family) -> t.Iterator[str]:
     """Return conditions, any of which matches traffic outside the policy's scope."""
     for decision in ruleset.decisions:
         for name in decision.match.interfaces if decision.action == SKIP else ():
             yield "oifname " + _interface(name)
     if scope.sources:
-        yield "%s saddr != @%s" % (FAMILY[family].nft, SOURCES)
+        yield "%s saddr != @%s" % (family.nft, SOURCES)
     if scope.interfaces:
         yield " ".join("oifname != " + _interface(name) for name in scope.interfaces)
 
@@ -297,7 +297,7 @@ def _rule(matches: str, verdict: str, comment: str) -> str:
     return '%scounter %s comment "%s"' % (matches and matches + " ", verdict, comment)
 
 
-def _guard(guard: Guard, family: str) -> t.Tuple[str, str, str]:
+def _guard(guard: Guard, family: Family) -> t.Tuple[str, str, str]:
     if guard.dnat:
         matches, comment = "ct status dnat", DNAT_COMMENT
     elif guard.marks:
@@ -308,7 +308,7 @@ def _guard(guard: Guard, family: str) -> t.Tuple[str, str, str]:
         matches, comment = "meta mark " + condition, SKIPPED_COMMENT
     else:
         source = render_span(intervals.of_network(guard.source), family)
-        matches, comment = "%s saddr %s" % (FAMILY[family].nft, source), SOURCE_COMMENT
+        matches, comment = "%s saddr %s" % (family.nft, source), SOURCE_COMMENT
     return matches, "return", comment
 
 
@@ -341,7 +341,7 @@ class _Reader:
     def __init__(self, table: Table) -> None:
         self._table = table
         self._sets = table.sets
-        self._version = FAMILY[table.family].version
+        self._version = table.family.version
 
     def ruleset(self) -> Ruleset:
         """Return the rules.

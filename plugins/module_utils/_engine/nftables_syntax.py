@@ -17,7 +17,7 @@ import typing as t
 
 from .._policy.values import PortRange
 from .._system import spans as intervals
-from .._system.families import FAMILY, IPV4, IPV6, PROTOCOLS
+from .._system.families import IPV4, IPV6, PROTOCOLS, Family
 
 TABLE = "ip_masq_agent"
 SET = "exempt_ranges"
@@ -97,7 +97,7 @@ Span = t.Tuple[int, int]
 class Table(t.NamedTuple):
     """What our table holds. Rules are lines as people write them, with their comments."""
 
-    family: str
+    family: Family
     has_set: bool
     #: merged and in order; those of the old set where there is no other
     spans: t.Tuple[Span, ...]
@@ -178,7 +178,7 @@ def _bare_chains(table: Table) -> t.Dict[str, t.List[str]]:
     return {name: [bare(rule) for rule in rules] for name, rules in table.chains}
 
 
-def _declared(name: str, family: str) -> t.Optional[t.Tuple[str, ...]]:
+def _declared(name: str, family: Family) -> t.Optional[t.Tuple[str, ...]]:
     """Return how a set of ours is declared, besides auto-merge; None if the name is not one of ours."""
     if name == OLD_SET:
         return ("type %s" % _TYPES[family], "flags interval")
@@ -187,7 +187,7 @@ def _declared(name: str, family: str) -> t.Optional[t.Tuple[str, ...]]:
     if kind is None:
         return None
     # The type of ports is the same for all protocols.
-    return ("typeof %s %s" % ("tcp" if kind == "dport" else FAMILY[family].nft, kind), "flags interval")
+    return ("typeof %s %s" % ("tcp" if kind == "dport" else family.nft, kind), "flags interval")
 
 
 def snat_to(addresses: str, ports: str) -> str:
@@ -210,32 +210,32 @@ def readable(listed: str) -> str:
     return re.sub(_PREFIXED, _as_range, listed)
 
 
-def render_span(span: Span, family: str) -> str:
+def render_span(span: Span, family: Family) -> str:
     """Return one span as an element: a network if it is one, else first and last address."""
     size = span[1] - span[0] + 1
     first = _address(span[0], family)
     if size & (size - 1) == 0 and span[0] % size == 0:
-        length = FAMILY[family].bits - size.bit_length() + 1
+        length = family.bits - size.bit_length() + 1
         return first if size == 1 else "%s/%d" % (first, length)
     return "%s-%s" % (first, _address(span[1], family))
 
 
-def _address(number: int, family: str) -> str:
-    return socket.inet_ntop(FAMILY[family].number, number.to_bytes(FAMILY[family].size, "big"))
+def _address(number: int, family: Family) -> str:
+    return socket.inet_ntop(family.number, number.to_bytes(family.size, "big"))
 
 
-def _read_span(element: str, family: str) -> Span:
+def _read_span(element: str, family: Family) -> Span:
     """Parse a plain element of an interval set.
 
     :raises ValueError, OSError: it is not one.
     """
-    kind = FAMILY[family].number
+    kind = family.number
     first, dash, last = element.partition("-")
     address, slash, length = first.partition("/")
     start = int.from_bytes(socket.inet_pton(kind, address), "big")
     if dash:
         return start, int.from_bytes(socket.inet_pton(kind, last), "big")
-    return start, start | ((1 << (FAMILY[family].bits - int(length))) - 1 if slash else 0)
+    return start, start | ((1 << (family.bits - int(length))) - 1 if slash else 0)
 
 
 def _read_ports(element: str) -> Span:
@@ -252,7 +252,7 @@ def is_torn(listed: str) -> bool:
     return len(headers) != len(set(headers)) or not listed.endswith("\n}\n")
 
 
-def parse(text: str, family: str) -> Table:
+def parse(text: str, family: Family) -> Table:
     """Parse what ``nft -n -s list table`` has printed. Never fail: what is not understood is foreign."""
     sets: t.Dict[str, t.List[Span]] = {}
     chains: t.List[t.Tuple[str, t.Tuple[str, ...]]] = []
@@ -347,9 +347,9 @@ def _elements(line: str) -> t.List[str]:
     return [element.strip() for element in found.group(1).split(",") if element.strip()] if found else [line]
 
 
-def listing(text: str, family: str) -> t.Tuple[str, ...]:
+def listing(text: str, family: Family) -> t.Tuple[str, ...]:
     """Return a printed table for people: one element a line, and names instead of numbers."""
-    lines = ["table %s %s {" % (FAMILY[family].nft, TABLE)]
+    lines = ["table %s %s {" % (family.nft, TABLE)]
     for header, block in _blocks(text):
         lines += [_INDENT + header + " {"] if header else []
         indent = _INDENT * (2 if header else 1)
@@ -365,7 +365,7 @@ def listing(text: str, family: str) -> t.Tuple[str, ...]:
 
 def render(table: Table) -> str:
     """Return the whole table, as nft reads it."""
-    lines = ["table %s %s {" % (FAMILY[table.family].nft, TABLE)]
+    lines = ["table %s %s {" % (table.family.nft, TABLE)]
     for name, spans in table.sets.items():
         lines += ["set %s {" % name, *t.cast(t.Any, _declared(name, table.family)), "auto-merge"]
         lines += ["elements = { %s }" % _rendered_spans(name, spans, table.family)] if spans else []
@@ -375,11 +375,11 @@ def render(table: Table) -> str:
     return "\n".join(lines + ["}", ""])
 
 
-def _rendered_spans(name: str, spans: t.Sequence[Span], family: str) -> str:
+def _rendered_spans(name: str, spans: t.Sequence[Span], family: Family) -> str:
     return ", ".join(render_element(name, span, family) for span in spans)
 
 
-def render_element(name: str, span: Span, family: str) -> str:
+def render_element(name: str, span: Span, family: Family) -> str:
     """Return one span as an element of a set of ours."""
     return str(PortRange(*span)) if name.endswith("_ports") else render_span(span, family)
 
@@ -390,7 +390,7 @@ def change_set(table: Table, name: str, there: bool = False, called: str = "") -
     :param called: the name in place of its own.
     """
     spans = table.sets[name]
-    where = "%s %s %s" % (FAMILY[table.family].nft, TABLE, called or name)
+    where = "%s %s %s" % (table.family.nft, TABLE, called or name)
     if there:
         commands = ["flush set " + where]
     else:
@@ -403,9 +403,9 @@ def created_sets(commands: str) -> t.List[str]:
     return re.findall(_CREATED, commands)
 
 
-def delete_set(family: str, name: str) -> str:
+def delete_set(family: Family, name: str) -> str:
     """Return the command that deletes a set of our table."""
-    return "delete set %s %s %s" % (FAMILY[family].nft, TABLE, name)
+    return "delete set %s %s %s" % (family.nft, TABLE, name)
 
 
 def change_chains(before: Table, after: Table, names: t.Iterable[str] = ()) -> t.List[str]:
@@ -413,7 +413,7 @@ def change_chains(before: Table, after: Table, names: t.Iterable[str] = ()) -> t
 
     :param names: of the chains; empty: all of them.
     """
-    prefix = "%s %s " % (FAMILY[after.family].nft, TABLE)
+    prefix = "%s %s " % (after.family.nft, TABLE)
     commands = []
     for name in names or _ALLOWED:
         rules = after.rules(name)

@@ -17,6 +17,7 @@ import typing as t
 from .._policy.values import EXEMPT, LOOPBACK, MASQUERADE
 from .._system import conntrack, spans
 from .._system.conntrack import Flow
+from .._system.families import Family
 from .._system.routes import LOCAL, UNICAST, Routes
 from .comparison import DROPPED, SKIPPED, UNKNOWN, Cell, Comparison, Verdict, Verdicts, is_of_service
 from .effects import Effects
@@ -35,7 +36,7 @@ _REMEMBERED = 65536
 class Flushed(t.NamedTuple):
     """What was removed in one family, or would be in check mode."""
 
-    family: str
+    family: Family
     removed: int
     #: for the operator: which limit was met, what could not be judged
     notes: t.Tuple[str, ...] = ()
@@ -46,7 +47,7 @@ class _LimitMet(Exception):
 
 
 def flush(
-    family: str,
+    family: Family,
     before: t.Sequence[Ruleset],
     after: t.Optional[Ruleset],
     check: bool,
@@ -176,7 +177,7 @@ class _Search:
             )
 
 
-def unread(family: str) -> str:
+def unread(family: Family) -> str:
     """Return the note that the rules before a change are not known."""
     return (
         "flush_conntrack: the rules before the change are not of this collection's form and count as rules that "

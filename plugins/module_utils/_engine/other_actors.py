@@ -13,6 +13,7 @@ import typing as t
 
 from .._errors import NodeError
 from .._system import iptables_tool, nfnetlink
+from .._system.families import Family
 from .._system.iptables_tool import LEGACY, NFT
 from .._system.node import Node
 from . import actors
@@ -28,7 +29,7 @@ _EFFECT = "which may masquerade exempt traffic (its rules were not evaluated)"
 _DROPS = "; its policy drops traffic that they do not translate or accept"
 
 
-def find_other_actors(node: Node, families: t.Iterable[str]) -> t.List[str]:
+def find_other_actors(node: Node, families: t.Iterable[Family]) -> t.List[str]:
     """Find such chains, one sentence each. What cannot be read is left out: other steps report that."""
     found: t.Dict[str, None] = {}
     for family in families:
@@ -55,13 +56,13 @@ def find_other_actors(node: Node, families: t.Iterable[str]) -> t.List[str]:
     return list(found)
 
 
-def _nft_jumps(_node: Node, family: str) -> t.List[str]:
+def _nft_jumps(_node: Node, family: Family) -> t.List[str]:
     """Return chains that POSTROUTING of iptables-nft jumps to; the kernel reads no other chain for this."""
     rules = NftNat(family).rules("POSTROUTING") or []
     return [shown(rule.words[-1]) for rule in rules if rule.words[-2:-1] in (("-j",), ("-g",))]
 
 
-def _legacy_jumps(node: Node, family: str) -> t.List[str]:
+def _legacy_jumps(node: Node, family: Family) -> t.List[str]:
     """Return chains that POSTROUTING of iptables-legacy jumps to. A table that does not exist is not asked for."""
     exists = IPTABLES_TABLE in iptables_tool.legacy_tables(family)
     tool = iptables_tool.find(node, LEGACY, family) if exists else None

@@ -16,7 +16,7 @@ import typing as t
 
 from .._errors import NodeError
 from .._policy.policy import Config
-from .._system.families import FAMILIES, IPV4, IPV6, has_ipv6
+from .._system.families import FAMILIES, IPV4, IPV6, Family, has_ipv6
 from .._system.node import Node
 from . import backends
 from .backend import Backend, BackendType, CommitRefused, Counters, Managed, Overtaken, PartlyRefused, Plan
@@ -39,7 +39,7 @@ DISAGREEMENTS = 2
 class Change(t.NamedTuple):
     """What happened (or would happen, in check mode) in one family of one backend."""
 
-    family: str
+    family: Family
     backend: str
     plan: Plan
     #: to ask it more: its counters, its fingerprint
@@ -155,10 +155,10 @@ class _Run:
         self._flushed: t.List[Flushed] = []
         self._compared: t.List[Compared] = []
         #: families that are to have rules, and those of them that have none now
-        self._families: t.Sequence[str] = ()
+        self._families: t.Sequence[Family] = ()
         self._failed: t.Set[str] = set()
 
-    def establish(self, families: t.Sequence[str]) -> None:
+    def establish(self, families: t.Sequence[Family]) -> None:
         """Have the rules in the chosen backend."""
         self._families = families
         for family in families:
@@ -176,7 +176,7 @@ class _Run:
                 # Rules that are not active replace none.
                 self._failed.add(family)
 
-    def _establish(self, family: str) -> Change:
+    def _establish(self, family: Family) -> Change:
         leaks = self._config.leaks != IGNORE
         managed = Managed(self._config.masq_chain, self._config.jump_position, leaks=leaks)
         backend = self._chosen.make(self._node, family, managed)
@@ -230,7 +230,7 @@ class _Run:
             if concerned and (flush or effects):
                 self._compare(family, changes, flush, effects)
 
-    def _compare(self, family: str, changes: t.Sequence[Change], flush: bool, asked: bool) -> None:
+    def _compare(self, family: Family, changes: t.Sequence[Change], flush: bool, asked: bool) -> None:
         # Imported here: to load it takes time, and most runs change nothing.
         from .comparison import Comparison
         from .effects import Compared, Effects, unseen

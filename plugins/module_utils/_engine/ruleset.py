@@ -28,7 +28,7 @@ from .._policy.values import (
     Service,
 )
 from .._system import spans
-from .._system.families import BY_VERSION, FAMILY, IPV4, IPV6, PORT_PROTOCOLS, PROTOCOLS
+from .._system.families import BY_VERSION, IPV4, IPV6, PORT_PROTOCOLS, PROTOCOLS, Family
 from .._system.spans import Spans
 
 EVERYTHING = {IPV4: ipaddress.ip_network("0.0.0.0/0"), IPV6: ipaddress.ip_network("::/0")}
@@ -230,7 +230,7 @@ class Ruleset(t.NamedTuple):
         """
         rules: t.List[Rule] = [guard for guard in self.guards if guard.is_option or (self.missing and not guard.dnat)]
         if self.leaks != IGNORE:
-            family = BY_VERSION[self.hidden[0].version].name
+            family = BY_VERSION[self.hidden[0].version]
             rules += [Skip(network) for network in (*self.hidden, MULTICAST[family])]
         elif not self.missing:
             return ()
@@ -307,18 +307,18 @@ class Ruleset(t.NamedTuple):
         )
 
 
-def service_number(protocol: str, port: int, family: str) -> int:
+def service_number(protocol: str, port: int, family: Family) -> int:
     """Return a protocol and port in the way in which services count.
 
     :param protocol: a name; ``icmp`` is ICMPv6 in IPv6.
     """
-    number = FAMILY[family].icmp if protocol == "icmp" else PROTOCOLS.get(protocol, 0)
+    number = family.icmp if protocol == "icmp" else PROTOCOLS.get(protocol, 0)
     return number << 16 | port
 
 
 def _everything(networks: t.Sequence[Network]) -> Network:
     """Return all addresses of the family of some networks."""
-    return EVERYTHING[BY_VERSION[networks[0].version].name]
+    return EVERYTHING[BY_VERSION[networks[0].version]]
 
 
 def _singly(match: Match) -> t.Iterator[t.Tuple[t.Any, ...]]:
@@ -479,7 +479,7 @@ def _destinations(decision: Decision) -> Spans:
     return spans.of_networks(networks) if networks else ((0, 2**128 - 1),)
 
 
-def guards(verdict: str, family: str) -> t.Tuple[Guard, ...]:
+def guards(verdict: str, family: Family) -> t.Tuple[Guard, ...]:
     """Return the guards of a verdict: exempt traffic that is answered only if it leaves as the node.
 
     Marks: Services and host ports, and pods that reach themselves through one. Loopback: host ports on 127.0.0.1, which
@@ -491,7 +491,7 @@ def guards(verdict: str, family: str) -> t.Tuple[Guard, ...]:
     return (Guard(dnat=True), Guard(marks=SERVICE_MARKS), Guard(source=LOOPBACK[family]))
 
 
-def guards_of(verdict: str, family: str, every: t.Sequence[Decision]) -> t.Tuple[Guard, ...]:
+def guards_of(verdict: str, family: Family, every: t.Sequence[Decision]) -> t.Tuple[Guard, ...]:
     """Return the guards of a verdict that a family with these decisions needs."""
     found = guards(verdict, family) if every else ()
     if any(decision.action == EXEMPT for decision in every):
@@ -500,7 +500,7 @@ def guards_of(verdict: str, family: str, every: t.Sequence[Decision]) -> t.Tuple
     return tuple(guard for guard in found if verdict == "ACCEPT" and not guard.dnat)
 
 
-def from_config(config: Config, family: str, random_fully: bool = True) -> Ruleset:
+def from_config(config: Config, family: Family, random_fully: bool = True) -> Ruleset:
     """Return the rules that ``config`` asks for in one family.
 
     :param random_fully: whether the node's tools know fully random source ports (iptables 1.6.2 and later).
@@ -536,20 +536,20 @@ def from_config(config: Config, family: str, random_fully: bool = True) -> Rules
     )
 
 
-def _missing(config: Config, family: str, decisions: t.Sequence[Decision]) -> t.Iterator[AddressRange]:
+def _missing(config: Config, family: Family, decisions: t.Sequence[Decision]) -> t.Iterator[AddressRange]:
     """Return the addresses of entries that are marked, as far as decisions lead to them."""
     if any(map(_is_translated, decisions)):
         snat = (entry for entry in config.snat if entry.dropped)
-        yield from (entry.address for entry in snat if entry.address.version == FAMILY[family].version)
+        yield from (entry.address for entry in snat if entry.address.version == family.version)
     marked = {rule.address for rule in config.rules if rule.dropped}
     yield from (one.address for one in decisions if one.address is not None and one.address in marked)
 
 
-def _leading(config: Config, family: str) -> t.Iterator[Decision]:
+def _leading(config: Config, family: Family) -> t.Iterator[Decision]:
     """Return the entries of ``rules`` that are about a family."""
     for rule in config.rules:
         sources, destinations = _one_family(rule.sources, family), _one_family(rule.destinations, family)
-        other = rule.address is not None and rule.address.version != FAMILY[family].version
+        other = rule.address is not None and rule.address.version != family.version
         if sources is None or destinations is None or other:
             continue
         if rule.action == EXEMPT and not destinations:
@@ -569,7 +569,7 @@ def _is_about_everything(decision: Decision) -> bool:
     return everywhere and decision.match._replace(destinations=()) == Match()
 
 
-def _one_family(networks: t.Sequence[Network], family: str) -> t.Optional[t.Tuple[Network, ...]]:
+def _one_family(networks: t.Sequence[Network], family: Family) -> t.Optional[t.Tuple[Network, ...]]:
     """Return the networks of a family: empty if all are, None if none is."""
     found = _collapse(_of_family(networks, family))
     if networks and not found:
@@ -581,16 +581,16 @@ def _is_translated(decision: Decision) -> bool:
     return decision.action == MASQUERADE and decision.address is None
 
 
-def _translations(config: Config, family: str) -> t.Iterator[Decision]:
+def _translations(config: Config, family: Family) -> t.Iterator[Decision]:
     """Return the entries of ``snat`` whose address is of a family."""
     for entry in config.snat:
         sources = _one_family(entry.source_cidrs, family)
-        if entry.address.version == FAMILY[family].version and sources is not None:
+        if entry.address.version == family.version and sources is not None:
             interfaces = (entry.out_interface,) if entry.out_interface else ()
             yield Decision(MASQUERADE, Match(sources, (), interfaces), entry.address)
 
 
-def _decisions(config: Config, family: str, exempt: t.Sequence[Network]) -> t.Iterator[Decision]:
+def _decisions(config: Config, family: Family, exempt: t.Sequence[Network]) -> t.Iterator[Decision]:
     """Return what the flat options mean, in order: other interfaces, ranges from the inside out, everything else."""
     sources = _one_family(config.source_cidrs, family)
     if sources is None:
@@ -604,8 +604,8 @@ def _decisions(config: Config, family: str, exempt: t.Sequence[Network]) -> t.It
     yield Decision(MASQUERADE, scope)
 
 
-def _of_family(networks: t.Iterable[Network], family: str) -> t.List[Network]:
-    return [network for network in networks if network.version == FAMILY[family].version]
+def _of_family(networks: t.Iterable[Network], family: Family) -> t.List[Network]:
+    return [network for network in networks if network.version == family.version]
 
 
 def from_rules(rules: t.Sequence[Rule]) -> t.Optional[Ruleset]:

@@ -15,7 +15,7 @@ import typing as t
 from .._engine.iptables_syntax import NOT_LOCAL, PostroutingRule, parse_postrouting, printed_rules, tokenise
 from .._errors import NodeError
 from .._system import iptables_tool
-from .._system.families import FAMILIES
+from .._system.families import FAMILIES, Family
 from .._system.iptables_tool import IptablesTool
 from .._system.node import Node
 
@@ -31,7 +31,7 @@ class Leftover(t.NamedTuple):
 
     command: str
     variant: str
-    family: str
+    family: Family
     line: str
 
 

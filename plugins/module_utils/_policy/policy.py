@@ -16,7 +16,7 @@ import typing as t
 
 from .._errors import ConfigError
 from .._system import spans
-from .._system.families import BY_VERSION, FAMILIES, FAMILY, IPV4, IPV6
+from .._system.families import BY_VERSION, FAMILIES, IPV4, IPV6, Family
 from .entries import PolicyRule, Snat, as_written, parse_rules, parse_snat
 from .values import (
     LINK_LOCAL,
@@ -332,7 +332,7 @@ class Config(t.NamedTuple):
     leaks: str = "ignore"
 
     @property
-    def families(self) -> t.Tuple[str, ...]:
+    def families(self) -> t.Tuple[Family, ...]:
         """The IP families that have rules."""
         return FAMILIES if self.enable_ipv6 else (IPV4,)
 
@@ -572,7 +572,7 @@ def _notes(config: Config, label: t.Callable[[str], str]) -> t.Iterator[str]:
                 network.version,
             )
     managed = {network.version for network in config.source_cidrs}
-    for version in [FAMILY[family].version for family in config.families]:
+    for version in [family.version for family in config.families]:
         if managed and version not in managed:
             yield "%s: no network is IPv%d, so all IPv%d traffic is left to other rules" % (
                 label("source_cidrs"),

@@ -433,7 +433,7 @@ def parse_sources(value: t.Any) -> t.Tuple[Network, ...]:
     """
     networks = parse_networks(value)
     for network in networks:
-        loopback: t.Any = LOOPBACK[BY_VERSION[network.version].name]
+        loopback: t.Any = LOOPBACK[BY_VERSION[network.version]]
         if network.subnet_of(loopback):
             raise ConfigError(
                 "%s lies in %s, and no connection from there leaves a node: remove the entry" % (network, loopback)

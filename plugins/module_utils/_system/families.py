@@ -11,15 +11,15 @@ import socket
 import typing as t
 
 
-class Family(t.NamedTuple):
-    """A family, by all its names and numbers."""
+class Family(str):
+    """A family: the text that options, results and messages of this collection have for it, and all other names."""
 
-    #: in options, results and messages of this collection
-    name: str
     #: in a packet, and in ``ipaddress``
     version: int
     #: as nft and the kernel's nf_tables call it
     nft: str
+    #: the program that sets rules for it
+    iptables: str
     #: AF_INET and NFPROTO_IPV4, which are equal
     number: int
     #: of an address
@@ -30,6 +30,21 @@ class Family(t.NamedTuple):
     highest: int
     #: the number of the ICMP that belongs to it
     icmp: int
+
+    def __new__(cls, name: str) -> Family:
+        """Return the family of that name.
+
+        :raises KeyError: there is none.
+        """
+        family = super().__new__(cls, name)
+        family.version, family.nft, family.iptables, family.number, family.bits, family.icmp = _NAMES[name]
+        family.size, family.highest = family.bits // 8, 2**family.bits - 1
+        return family
+
+    @property
+    def name(self) -> Family:
+        """The family itself."""
+        return self
 
     def address(self, number: int) -> t.Any:
         """Return an address by its number."""
@@ -42,17 +57,17 @@ TCP, UDP, SCTP, ICMP, ICMPV6 = PROTOCOLS.values()
 #: Those that have ports, and that a policy can name with them.
 PORT_PROTOCOLS = ("tcp", "udp", "sctp")
 
-IPV4, IPV6 = "ipv4", "ipv6"
+_NAMES = {
+    "ipv4": (4, "ip", "iptables", int(socket.AF_INET), 32, ICMP),
+    "ipv6": (6, "ip6", "ip6tables", int(socket.AF_INET6), 128, ICMPV6),
+}
+IPV4, IPV6 = Family("ipv4"), Family("ipv6")
 FAMILIES = (IPV4, IPV6)
 
-_ALL = (
-    Family(IPV4, 4, "ip", int(socket.AF_INET), 32, 4, 2**32 - 1, ICMP),
-    Family(IPV6, 6, "ip6", int(socket.AF_INET6), 128, 16, 2**128 - 1, ICMPV6),
-)
-FAMILY = {one.name: one for one in _ALL}
-BY_VERSION = {one.version: one for one in _ALL}
-BY_NFT = {one.nft: one for one in _ALL}
-BY_NUMBER = {one.number: one for one in _ALL}
+FAMILY = {str(one): one for one in FAMILIES}
+BY_VERSION = {one.version: one for one in FAMILIES}
+BY_NFT = {one.nft: one for one in FAMILIES}
+BY_NUMBER = {one.number: one for one in FAMILIES}
 
 
 def has_ipv6() -> bool:

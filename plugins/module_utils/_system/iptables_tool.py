@@ -10,7 +10,7 @@ import typing as t
 
 from .._errors import LockHeld, NodeError
 from . import xtables_lock
-from .families import IPV4, IPV6
+from .families import FAMILIES, Family
 from .node import Node, Tool
 from .process import Outcome, Runner, which
 
@@ -18,18 +18,16 @@ NFT = "iptables_nft"
 LEGACY = "iptables_legacy"
 VARIANTS = (NFT, LEGACY)
 
-_COMMANDS = {IPV4: "iptables", IPV6: "ip6tables"}
 _SUFFIXES = {NFT: "-nft", LEGACY: "-legacy"}
 #: All names under which one may be found; none is of use without its iptables-restore.
 PROGRAMS = tuple(
-    command + suffix + action
-    for command in _COMMANDS.values()
+    family.iptables + suffix + action
+    for family in FAMILIES
     for suffix in (*_SUFFIXES.values(), "")
     for action in ("", "-restore")
 )
 #: What a program calls its variant behind its version. Before 1.8 there was one variant, and no word for it.
 _REPORTED = {NFT: ("nf_tables",), LEGACY: ("legacy", "")}
-_LEGACY_TABLES = {IPV4: "/proc/net/ip_tables_names", IPV6: "/proc/net/ip6_tables_names"}
 
 #: First release with ``--random-fully``, and in which iptables-restore has ``-w`` (iptables 1.6.2 release notes).
 RANDOM_FULLY_SINCE = RESTORE_WAITS_SINCE = (1, 6, 2)
@@ -59,7 +57,7 @@ class IptablesTool:
     :ivar run: as ``process.run``.
     """
 
-    def __init__(self, run: Runner, variant: str, family: str, tool: Tool, lock_timeout: int) -> None:
+    def __init__(self, run: Runner, variant: str, family: Family, tool: Tool, lock_timeout: int) -> None:
         """:param lock_timeout: seconds to wait for the xtables lock."""
         self.run = run
         self.variant = variant
@@ -138,10 +136,9 @@ class IptablesTool:
         return error("%s %s: %s%s" % (self.path, what, said, advice))
 
 
-def find_tool(node: Node, variant: str, family: str) -> t.Optional[Tool]:
+def find_tool(node: Node, variant: str, family: Family) -> t.Optional[Tool]:
     """Find the program of one variant and family, with its iptables-restore; None if the node does not have it."""
-    command = _COMMANDS[family]
-    for name in (command + _SUFFIXES[variant], command):
+    for name in (family.iptables + _SUFFIXES[variant], family.iptables):
         path = which(name)
         if path is None or which(path + "-restore") is None:
             continue
@@ -152,16 +149,16 @@ def find_tool(node: Node, variant: str, family: str) -> t.Optional[Tool]:
     return None
 
 
-def find(node: Node, variant: str, family: str) -> t.Optional[IptablesTool]:
+def find(node: Node, variant: str, family: Family) -> t.Optional[IptablesTool]:
     """Find the program as ``find_tool``, ready for use."""
     tool = find_tool(node, variant, family)
     return None if tool is None else IptablesTool(node.run, variant, family, tool, node.lock_timeout)
 
 
-def legacy_tables(family: str) -> t.List[str]:
+def legacy_tables(family: Family) -> t.List[str]:
     """List the legacy tables that exist in this network namespace; reading the list creates none."""
     try:
-        with open(_LEGACY_TABLES[family], encoding="ascii") as names:
+        with open("/proc/net/%s_tables_names" % family.nft, encoding="ascii") as names:
             return names.read().split()
     except OSError:
         return []

@@ -14,7 +14,7 @@ import struct
 import typing as t
 
 from .._errors import NodeError
-from .families import FAMILY, IPV4
+from .families import IPV4, Family
 from .netlink import NETFILTER, Attributes, KernelError, Message, Netlink, attributes, network_word, spans, text
 
 #: subsystem << 8 | message: NFT_MSG_GETTABLE, GETCHAIN, GETRULE, GETGEN, NFNL_MSG_COMPAT_GET
@@ -69,12 +69,12 @@ class Rule(t.NamedTuple):
     expressions: t.Tuple[Expression, ...]
 
 
-def has_nft_table(family: str, name: str) -> t.Optional[bool]:
+def has_nft_table(family: Family, name: str) -> t.Optional[bool]:
     """Return whether our network namespace has a table of this family and name; None if the kernel does not say."""
     return _is_there(_GET_TABLE, family, text(_TABLE_NAME, name))
 
 
-def has_extension(family: str, kind: int, name: str, revision: int) -> t.Optional[bool]:
+def has_extension(family: Family, kind: int, name: str, revision: int) -> t.Optional[bool]:
     """Return whether iptables-nft rules can use an xtables extension on this kernel; None if the kernel does not say.
 
     This is the very question that iptables-nft asks before it uses one. ``iptables-restore --test`` is no help: it
@@ -86,7 +86,7 @@ def has_extension(family: str, kind: int, name: str, revision: int) -> t.Optiona
     return _is_there(_GET_EXTENSION, family, values)
 
 
-def is_dormant(family: str, table: str) -> bool:
+def is_dormant(family: Family, table: str) -> bool:
     """Return whether a table is there and its flag ``dormant`` keeps the kernel from asking any of its chains.
 
     :raises NodeError: the kernel will not say.
@@ -95,7 +95,7 @@ def is_dormant(family: str, table: str) -> bool:
     return found is not None and bool(_number(found.get(_TABLE_FLAGS, b"\0")) & _DORMANT)
 
 
-def has_chain(family: str, table: str, name: str) -> bool:
+def has_chain(family: Family, table: str, name: str) -> bool:
     """Return whether a chain is there.
 
     :raises NodeError: the kernel will not say.
@@ -113,7 +113,7 @@ class BaseChain(t.NamedTuple):
     drops: bool
 
 
-def references(family: str, table: str, name: str) -> int:
+def references(family: Family, table: str, name: str) -> int:
     """Return how many rules lead to a chain; 0 if it is not there.
 
     :raises NodeError: the kernel does not answer.
@@ -125,13 +125,13 @@ def references(family: str, table: str, name: str) -> int:
     return max(_number(found.get(_CHAIN_USE, b"\0")) - len(rules(family, table, name)), 0)
 
 
-def nat_postrouting_chains(family: str) -> t.List[BaseChain]:
+def nat_postrouting_chains(family: Family) -> t.List[BaseChain]:
     """List all chains of type nat at the hook postrouting that traffic of a family meets.
 
     :raises NodeError: the kernel does not answer.
     """
     found = []
-    for number, nft_family in ((FAMILY[family].number, FAMILY[family].nft), (_INET, "inet")):
+    for number, nft_family in ((family.number, family.nft), (_INET, "inet")):
         for message in _dump(_GET_CHAIN, _head(number), "the chains of nf_tables"):
             chain = attributes(message.body[4:])
             hook = attributes(chain.get(_CHAIN_HOOK, b""))
@@ -159,16 +159,16 @@ def generation_of(kernel: Netlink) -> int:
 
     :raises NodeError: the kernel will not say.
     """
-    answer = kernel.ask(_GET_GENERATION, _head(FAMILY[IPV4].number), "the generation of nf_tables")
+    answer = kernel.ask(_GET_GENERATION, _head(IPV4.number), "the generation of nf_tables")
     return _number(attributes(answer.body[4:])[1])
 
 
-def rules(family: str, table: str, name: str) -> t.List[Rule]:
+def rules(family: Family, table: str, name: str) -> t.List[Rule]:
     """Read the rules of one chain. The kernel reads no other chain for this, so other rules cost nothing.
 
     :raises NodeError: the kernel will not say, or others wrote each time while it was reading.
     """
-    return rules_of(FAMILY[family].number, table, name)
+    return rules_of(family.number, table, name)
 
 
 def rules_of(family: int, table: str, name: str) -> t.List[Rule]:
@@ -257,19 +257,19 @@ def _head(family: int) -> bytes:
     return struct.pack("!BBH", family, 0, 0)
 
 
-def _is_there(kind: int, family: str, values: bytes) -> t.Optional[bool]:
+def _is_there(kind: int, family: Family, values: bytes) -> t.Optional[bool]:
     try:
         return _get(kind, family, values) is not None
     except NodeError:
         return None
 
 
-def _get(kind: int, family: str, values: bytes) -> t.Optional[Attributes]:
+def _get(kind: int, family: Family, values: bytes) -> t.Optional[Attributes]:
     """Get the attributes of one object; None if it does not exist.
 
     :raises NodeError: the kernel will not say.
     """
-    body = _head(FAMILY[family].number) + values
+    body = _head(family.number) + values
     try:
         with Netlink(NETFILTER, _TIMEOUT) as kernel:
             return attributes(kernel.ask(kind, body, "a question about netfilter").body[4:])

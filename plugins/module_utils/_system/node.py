@@ -12,6 +12,7 @@ import os
 import re
 import typing as t
 
+from .families import Family
 from .nfnetlink import has_extension
 from .process import Runner, which
 
@@ -38,7 +39,7 @@ class Node:
         self,
         run: Runner,
         lock_timeout: int = 5,
-        has_extension: t.Callable[[str, int, str, int], t.Optional[bool]] = has_extension,
+        has_extension: t.Callable[[Family, int, str, int], t.Optional[bool]] = has_extension,
     ) -> None:
         """:param lock_timeout: seconds. :param has_extension: as ``nfnetlink.has_extension``."""
         self.run = run

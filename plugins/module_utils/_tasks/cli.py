@@ -15,7 +15,9 @@ import typing as t
 from .._agent.paths import Paths
 from .._agent.sync import sync
 from .._errors import ConfigError, NodeError
+from .._policy.entries import PROTOCOLS
 from .._system import files
+from .._system.families import PORT_PROTOCOLS
 from .._system.node import Node
 from .._system.process import run
 from .._version import VERSION
@@ -28,8 +30,6 @@ CONFIG_BROKEN = 78
 OUT_OF_SYNC = 4
 CONFLICT = 5
 NOT_TESTED = 6
-
-_WITH_PORTS = ("tcp", "udp", "sctp")
 
 Checked = t.TypeVar("Checked")
 
@@ -113,7 +113,7 @@ def _parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
     )
     command.add_argument("destination", metavar="DEST", help="an IP address")
     command.add_argument("--source", metavar="SRC", help="IP address of a pod or of the node (default: a pod's)")
-    command.add_argument("--protocol", default="tcp", choices=(*_WITH_PORTS, "icmp"), help="(default: tcp)")
+    command.add_argument("--protocol", default="tcp", choices=PROTOCOLS, help="(default: tcp)")
     command.add_argument("--port", type=int, default=80, help="destination port (default: 80)")
     command.add_argument(
         "--proposed", metavar="FILE", help="also show what this file, in place of the configuration, would change"
@@ -154,7 +154,7 @@ def _parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
     command = commands.add_parser("who", help="show the pod behind a connection that another host reports")
     command.add_argument("seen", metavar="ADDRESS:PORT", help="the source that the other host saw, IPv6 in []")
     command.add_argument("--to", metavar="ADDRESS:PORT", help="the other host; without it all connections are read")
-    command.add_argument("--protocol", default="tcp", choices=_WITH_PORTS, help="(default: tcp)")
+    command.add_argument("--protocol", default="tcp", choices=PORT_PROTOCOLS, help="(default: tcp)")
     command.set_defaults(command=_who, refuse=command.error)
     command = commands.add_parser(
         "ports",

@@ -70,7 +70,7 @@ policies = engine.narrow_configs | st.builds(
 )
 
 
-@given(policies, worlds.families, st.data())
+@given(policies, engine.families, st.data())
 def test_every_packet_meets_what_the_policy_says(config: Config, family: str, data: t.Any) -> None:
     ruleset = from_config(config, family)
     read = nftables_ruleset.to_ruleset(nftables_ruleset.from_ruleset(ruleset, family))
@@ -88,7 +88,7 @@ def _general_snat_first(config: Config) -> Config:
     return config._replace(snat=first + config.snat)
 
 
-@given(engine.narrow_configs, worlds.families)
+@given(engine.narrow_configs, engine.families)
 def test_rules_about_leaks_are_read_back_from_how_iptables_prints_them(config: Config, family: str) -> None:
     for exemption in ("return", "accept"):
         ruleset = from_config(config._replace(exemption=exemption), family)
@@ -102,7 +102,7 @@ def _bare(line: str) -> str:
     return re.sub('--comment "[^"]*"', "", line)
 
 
-@given(policies | policies.map(_general_snat_first), worlds.families)
+@given(policies | policies.map(_general_snat_first), engine.families)
 def test_rules_are_read_back(config: Config, family: str) -> None:
     """As values, and from how iptables prints them."""
     assume(not _repeated(config))
@@ -170,7 +170,7 @@ def test_edge_cases_are_read_back(options: t.Dict[str, t.Any]) -> None:
     _is_read_back(config, IPV4)
 
 
-@given(policies | policies.map(_general_snat_first), worlds.families, st.booleans())
+@given(policies | policies.map(_general_snat_first), engine.families, st.booleans())
 def test_a_table_is_read_back_from_how_nft_prints_it(config: Config, family: str, outlined: bool) -> None:
     with mock.patch.object(nftables_ruleset, "_MANY", 1 if outlined else 1000):
         _is_read_back(config, family)
@@ -189,7 +189,7 @@ def _is_read_back(config: Config, family: str) -> None:
         assert wanted.means(found._replace(guards=wanted.guards))
 
 
-@given(engine.narrow_configs, engine.narrow_configs, worlds.families, st.data())
+@given(engine.narrow_configs, engine.narrow_configs, engine.families, st.data())
 def test_rulesets_that_mean_the_same_do_the_same(one: Config, other: Config, family: str, data: t.Any) -> None:
     other = data.draw(st.sampled_from([other, one._replace(source_cidrs=other.source_cidrs)]))
     if not from_config(one, family).means(from_config(other, family)):
@@ -199,7 +199,7 @@ def test_rulesets_that_mean_the_same_do_the_same(one: Config, other: Config, fam
         assert effect(model(one, packet), one) == effect(model(other, packet), other)
 
 
-@given(engine.narrow_configs, worlds.families, st.data())
+@given(engine.narrow_configs, engine.families, st.data())
 def test_a_rule_that_is_gone_is_never_equal_unless_no_packet_meets_it(config: Config, family: str, data: t.Any) -> None:
     config = config._replace(exemption="return")
     ruleset = from_config(config, family)
@@ -372,7 +372,7 @@ def _without_covered(networks: t.Sequence[t.Any]) -> t.List[t.Any]:
     return [one for one in dict.fromkeys(networks) if one in kept]
 
 
-@given(engine.configs, worlds.families)
+@given(engine.configs, engine.families)
 def test_policies_without_these_options_have_the_rules_that_they_had(config: Config, family: str) -> None:
     version = 4 if family == IPV4 else 6
     listed = [network for network in config.non_masquerade_cidrs if network.version == version]

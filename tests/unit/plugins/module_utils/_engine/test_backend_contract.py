@@ -16,8 +16,9 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ProgramMissingError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import policy
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES, IPV4, IPV6
 from support.backend_contract import CONTRACT, Place
-from support.machine import FAMILIES, LEGACY, NFT, Machine
+from support.machine import LEGACY, NFT, Machine
 from support.memory_backend import MemoryType
 
 REGISTERED = {kind.name: kind for kind in backends.BACKENDS}
@@ -44,7 +45,7 @@ def test_iptables(machine: Machine, name: str, family: str, promise: t.Callable[
 
 @pytest.mark.parametrize("promise", CONTRACT, ids=lambda promise: promise.__name__)
 def test_a_third_one(machine: Machine, memory: MemoryType, promise: t.Callable[[Place], None]) -> None:
-    place = Place(memory, machine.node(), "ipv4", lambda argv: memory.run(argv).stdout, lambda: repr(memory.rules))
+    place = Place(memory, machine.node(), IPV4, lambda argv: memory.run(argv).stdout, lambda: repr(memory.rules))
     promise(place)
 
 
@@ -52,7 +53,7 @@ def test_a_third_one_is_chosen_and_used(machine: Machine, memory: MemoryType) ->
     config = policy.build({"enable_ipv6": True})
     done = reconcile(machine.node(), config)
     assert (done.backend, done.version, done.errors) == ("memory", "7.0", ())
-    assert sorted(memory.rules) == ["ipv4", "ipv6"] and machine.writes() == []
+    assert sorted(memory.rules) == [IPV4, IPV6] and machine.writes() == []
     assert "memory forgets" in done.notes
     assert not reconcile(machine.node(), config).changed and memory.writes == 2
     assert reconcile(machine.node(), config._replace(backend=NFT)).backend == NFT

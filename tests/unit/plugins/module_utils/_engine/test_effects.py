@@ -30,12 +30,12 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import No
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import effect_words
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Flow
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import PROTOCOLS
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6, PROTOCOLS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.routes import UNICAST
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.rules_result import rules_diff, rules_return
 from hypothesis import given
 from hypothesis import strategies as st
-from support import engine, worlds
+from support import engine
 from support.machine import Machine
 from support.many_ranges import many_ranges
 from support.packet_model import Packet, model, packets
@@ -56,7 +56,7 @@ def line(effect: Effect) -> str:
     return effect_words.line(as_returns([effect])[0])
 
 
-def effects(before: t.Dict[str, t.Any], after: t.Dict[str, t.Any], family: str = "ipv4") -> t.List[t.Dict[str, t.Any]]:
+def effects(before: t.Dict[str, t.Any], after: t.Dict[str, t.Any], family: str = IPV4) -> t.List[t.Dict[str, t.Any]]:
     """The effects as they are returned, without what is the same for all packets."""
     found = as_returns(compared(build(before), build(after), family))
     return [
@@ -132,7 +132,7 @@ def pairs(draw: t.Any) -> t.Tuple[Config, Config]:
     return one, other
 
 
-@given(pairs(), worlds.families, st.data())
+@given(pairs(), engine.families, st.data())
 def test_a_packet_has_one_effect_or_nothing_changes_for_it(
     pair: t.Tuple[Config, Config], family: str, data: t.Any
 ) -> None:
@@ -146,10 +146,10 @@ def test_a_packet_has_one_effect_or_nothing_changes_for_it(
         ], packet
 
 
-@given(pairs(), worlds.families)
+@given(pairs(), engine.families)
 def test_each_corner_of_an_effect_is_treated_otherwise(pair: t.Tuple[Config, Config], family: str) -> None:
     one, other = pair
-    kind: t.Any = ipaddress.IPv4Address if family == "ipv4" else ipaddress.IPv6Address
+    kind: t.Any = ipaddress.IPv4Address if family == IPV4 else ipaddress.IPv6Address
     for effect in [effect for effect in compared(one, other, family) if effect.packets in PLAIN][:20]:
         names = ("eth0", "eth1", "eth10", "bond0", "bond7", "wlan0", "ens3")
         corners = [
@@ -169,7 +169,7 @@ def test_each_corner_of_an_effect_is_treated_otherwise(pair: t.Tuple[Config, Con
             assert expected(one, other, packet) == (effect.before, effect.after), packet
 
 
-@given(engine.narrow_configs, worlds.families)
+@given(engine.narrow_configs, engine.families)
 def test_the_same_policy_has_no_effects(config: Config, family: str) -> None:
     """Nor has another choice of source ports."""
     assert compared(config, config._replace(random_fully=not config.random_fully, to_ports=()), family) == []
@@ -240,24 +240,24 @@ def test_marks_of_packets_that_are_left_to_other_programs() -> None:
 
 def test_packets_that_nat_does_not_see() -> None:
     options: t.Dict[str, t.Any] = {"source_cidrs": ["10.244.0.0/16"]}
-    plain, dropping = (from_config(build({**options, "leaks": leaks}), "ipv4") for leaks in ("count", "drop"))
-    (found,) = unseen("ipv4", [plain], [dropping])
+    plain, dropping = (from_config(build({**options, "leaks": leaks}), IPV4) for leaks in ("count", "drop"))
+    (found,) = unseen(IPV4, [plain], [dropping])
     assert (found.packets, found.before, found.after) == ("without a connection", "pod", "dropped")
     assert as_returns([found])[0]["sources"] == ["10.244.0.0/16"] and found.open_connections == 0
-    assert unseen("ipv4", [dropping], [dropping]) == unseen("ipv4", [plain], []) == []
+    assert unseen(IPV4, [dropping], [dropping]) == unseen(IPV4, [plain], []) == []
 
 
 def test_a_missing_address_whose_connections_are_dropped() -> None:
     policy = build({"snat": [{"address": "192.0.2.7", "source_cidrs": ["10.244.8.0/24"]}], "snat_missing": "drop"})
-    there = from_config(policy, "ipv4")
-    gone = from_config(policy._replace(snat=tuple(one._replace(dropped=True) for one in policy.snat)), "ipv4")
-    (found,) = Effects(Comparison("ipv4", [there], [gone])).effects
+    there = from_config(policy, IPV4)
+    gone = from_config(policy._replace(snat=tuple(one._replace(dropped=True) for one in policy.snat)), IPV4)
+    (found,) = Effects(Comparison(IPV4, [there], [gone])).effects
     assert (found.before, found.after) == ("192.0.2.7", "dropped")
 
 
 def test_rules_that_cannot_be_read_are_not_known() -> None:
-    after = from_config(build({"non_masquerade_cidrs": ["10.0.0.0/8"], "masq_link_local": True}), "ipv4")
-    found = Effects(Comparison("ipv4", [None], [after])).effects
+    after = from_config(build({"non_masquerade_cidrs": ["10.0.0.0/8"], "masq_link_local": True}), IPV4)
+    found = Effects(Comparison(IPV4, [None], [after])).effects
     assert [(one.before, one.after) for one in found] == [("unknown", "node"), ("unknown", "pod")]
 
 
@@ -267,21 +267,21 @@ def test_thousands_of_ranges_are_the_largest_and_a_count() -> None:
     (found,) = effects({}, after)
     assert len(found["destinations"]) == LIMIT and found["destinations"][0] == "172.16.0.0/20"
     assert found["destinations_omitted"] == 1001 - LIMIT
-    (effect,) = compared(build({}), build(after), "ipv4")
+    (effect,) = compared(build({}), build(after), IPV4)
     assert line(effect).startswith("172.16.0.0/20, ") and " and 996 more: pod -> node" in line(effect)
 
 
 def _effect(number: int, **more: t.Any) -> Effect:
     values = {"packets": "", "before": "pod", "after": "node", "open_connections": number, **more}
-    return Effect("ipv4", ((number, number),), None, (), None, **values)
+    return Effect(IPV4, ((number, number),), None, (), None, **values)
 
 
 def test_lines_for_people() -> None:
     assert lines([]) == []
-    assert lines([Compared("ipv4", ())]) == ["rules rewritten, no packet is treated otherwise"]
-    assert lines([Compared("ipv4", (), moved=True)])[1].endswith("was not compared")
+    assert lines([Compared(IPV4, ())]) == ["rules rewritten, no packet is treated otherwise"]
+    assert lines([Compared(IPV4, (), moved=True)])[1].endswith("was not compared")
     some = tuple(map(_effect, range(LINES + 1230)))
-    told = lines([Compared("ipv4", some), Compared("ipv6", ())])
+    told = lines([Compared(IPV4, some), Compared(IPV6, ())])
     assert len(told) == LINES + 1 and told[-1] == "and 1,230 more"
     assert told[:3] == [
         "0.0.0.0/32: pod -> node, 0 open connections",
@@ -290,9 +290,9 @@ def test_lines_for_people() -> None:
     ]
     assert line(_effect(1, open_connections=None)).endswith("open connections not counted")
     entry = {"action": "exempt", "destinations": ["203.0.113.0/24"], "out_interfaces": ["eth0"], "protocols": ["tcp"]}
-    (effect,) = compared(build({}), build({"rules": [entry]}), "ipv4")
+    (effect,) = compared(build({}), build({"rules": [entry]}), IPV4)
     assert line(effect) == "203.0.113.0/24 over eth0 for tcp: node -> pod, open connections not counted"
-    (effect,) = compared(build({"out_interfaces": ["eth0"]}), build({}), "ipv4")
+    (effect,) = compared(build({"out_interfaces": ["eth0"]}), build({}), IPV4)
     assert line(effect) == (
         "0.0.0.0/0 except 10.0.0.0/8, 172.16.0.0/12, 169.254.0.0/16, 192.168.0.0/16 over all interfaces except eth0: "
         "not managed -> node, open connections not counted"
@@ -355,7 +355,7 @@ def test_connections_that_cannot_be_counted_are_not_zero(tmp_path: Path, monkeyp
     )
 
 
-@given(pairs(), worlds.families, st.data())
+@given(pairs(), engine.families, st.data())
 def test_as_many_connections_are_counted_as_are_removed(
     pair: t.Tuple[Config, Config], family: str, data: t.Any
 ) -> None:
@@ -413,7 +413,7 @@ class _Kernel:
 
 def test_names_of_protocols() -> None:
     """Every protocol that a policy can name has its name in effects, in each family."""
-    for family in ("ipv4", "ipv6"):
+    for family in (IPV4, IPV6):
         for name in ("tcp", "udp", "sctp", "icmp"):
             entry = {"action": "skip", "protocols": [name]}
             options: t.Dict[str, t.Any] = {"enable_ipv6": True}

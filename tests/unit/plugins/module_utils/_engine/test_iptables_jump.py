@@ -16,6 +16,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from hypothesis import given
 from hypothesis import strategies as st
 from support import engine, worlds
@@ -24,7 +25,7 @@ from support.worlds import CHAIN, JUMP, World
 
 variants = st.sampled_from(["iptables_nft", "iptables_legacy"])
 positions = st.sampled_from(["first", "last", "before:OTHER", "after:OTHER", "before:KUBE-POSTROUTING", "after:NONE"])
-WANTED = from_config(build({}), "ipv4")
+WANTED = from_config(build({}), IPV4)
 
 
 def placed(nat: Nat, family: str, position: str) -> Iptables:
@@ -135,7 +136,7 @@ def order(nat: Nat) -> str:
 )
 def test_places(before: str, position: str, after: str) -> None:
     nat = table(*before.split())
-    converge(placed(nat, "ipv4", position), WANTED)
+    converge(placed(nat, IPV4, position), WANTED)
     assert order(nat) == after
 
 
@@ -151,7 +152,7 @@ def test_places(before: str, position: str, after: str) -> None:
     ],
 )
 def test_who_is_in_the_way(before: str, position: str, kind: ActionKind, program: str, rule: str) -> None:
-    (action,) = converge(placed(table(*before.split()), "ipv4", position), WANTED).plan.actions
+    (action,) = converge(placed(table(*before.split()), IPV4, position), WANTED).plan.actions
     assert (action.kind, action.cause) == (kind, ("-A POSTROUTING " + RULES[rule], program))
 
 
@@ -173,7 +174,7 @@ def test_who_is_in_the_way(before: str, position: str, kind: ActionKind, program
     ],
 )
 def test_what_cannot_be_done_is_a_note(before: str, position: str, note: str) -> None:
-    assert converge(placed(table(*before.split()), "ipv4", position), WANTED).plan.notes == (note,)
+    assert converge(placed(table(*before.split()), IPV4, position), WANTED).plan.notes == (note,)
 
 
 @pytest.mark.parametrize(
@@ -191,10 +192,10 @@ def test_what_cannot_be_done_is_a_note(before: str, position: str, note: str) ->
 )
 def test_second_jumps_stay_if_they_directly_follow(before: str, position: str, after: str) -> None:
     nat = table(*before.split())
-    plan = converge(placed(nat, "ipv4", position), WANTED).plan
+    plan = converge(placed(nat, IPV4, position), WANTED).plan
     assert order(nat) == after
     assert bool(plan.actions) == (before != after)
-    assert not converge(placed(nat, "ipv4", position), WANTED).plan.actions
+    assert not converge(placed(nat, IPV4, position), WANTED).plan.actions
 
 
 def test_a_jump_that_iptables_cannot_delete_is_not_moved() -> None:

@@ -32,10 +32,11 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from hypothesis import given
 from hypothesis import strategies as st
-from support import engine, worlds
+from support import engine
 
 TEN = Exempt(ipaddress.ip_network("10.0.0.0/8"), "RETURN")
 PORTS = PortRange(1024, 29999)
@@ -44,14 +45,14 @@ EVERYTHING_OF_TEN = Exempt(ALL, "RETURN", TEN.network)
 TO_42 = Masquerade("tcp", PortRange(42, 42), source=TEN.network, interface="eth0")
 
 
-@given(engine.configs, worlds.families)
+@given(engine.configs, engine.families)
 def test_every_rule_is_read_back_from_how_it_is_written(config: t.Any, family: str) -> None:
     rules = from_config(config, family).rules
     assert tuple(parse_rule(render_rule("C", rule), family) for rule in rules) == rules
 
 
 @pytest.mark.parametrize("verdict", ["RETURN", "ACCEPT"])
-@pytest.mark.parametrize("family, everything", [("ipv4", "0.0.0.0/0"), ("ipv6", "::/0")])
+@pytest.mark.parametrize("family, everything", [(IPV4, "0.0.0.0/0"), (IPV6, "::/0")])
 def test_everything_is_written_without_a_destination(family: str, everything: str, verdict: str) -> None:
     rule = Exempt(ipaddress.ip_network(everything), verdict)
     assert "-d" not in render_rule("C", rule) and parse_rule(render_rule("C", rule), family) == rule
@@ -72,8 +73,8 @@ def test_everything_is_written_without_a_destination(family: str, everything: st
         ("-A C -d 10.0.0.0/8 -m comment --comment -j -j RETURN", TEN),
         ("-A C -d 10.0.0.0/8 -j RETURN", TEN),
         ("-A C -d 10.1.2.3/32 -j RETURN", Exempt(ipaddress.ip_network("10.1.2.3/32"), "RETURN")),
-        ("-A C -s 127.0.0.0/8 -j RETURN", Guard(source=LOOPBACK["ipv4"])),
-        ("-A C -s 127.0.0.0/8 -m comment --comment x -j RETURN", Guard(source=LOOPBACK["ipv4"])),
+        ("-A C -s 127.0.0.0/8 -j RETURN", Guard(source=LOOPBACK[IPV4])),
+        ("-A C -s 127.0.0.0/8 -m comment --comment x -j RETURN", Guard(source=LOOPBACK[IPV4])),
         ("-A C -m mark ! --mark 0x0/0x6000 -j RETURN", Guard(marks=SERVICE_MARKS)),
         ("-A C -m addrtype ! --dst-type LOCAL -m mark ! --mark 0x0/0x6000 -j RETURN", Guard(marks=SERVICE_MARKS)),
         ("-A C -o eth0 -j RETURN", Skip(interface="eth0")),
@@ -94,7 +95,7 @@ def test_everything_is_written_without_a_destination(family: str, everything: st
     ],
 )
 def test_rules_of_others_that_mean_the_same_are_read(line: str, rule: t.Any) -> None:
-    assert parse_rule(line, "ipv4") == rule
+    assert parse_rule(line, IPV4) == rule
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_rules_of_others_that_mean_the_same_are_read(line: str, rule: t.Any) -> 
     ],
 )
 def test_what_we_could_not_have_meant_is_no_rule(spec: str) -> None:
-    assert parse_rule("-A C " + spec, "ipv4") is None
+    assert parse_rule("-A C " + spec, IPV4) is None
 
 
 @pytest.mark.parametrize(
@@ -149,7 +150,7 @@ def test_what_we_could_not_have_meant_is_no_rule(spec: str) -> None:
 def test_probabilities_are_written_with_the_digits_that_iptables_prints(
     ports: t.Tuple[PortRange, ...], shares: t.List[str]
 ) -> None:
-    rules = from_config(Config((), to_ports=ports), "ipv4").masquerade[: len(ports)]
+    rules = from_config(Config((), to_ports=ports), IPV4).masquerade[: len(ports)]
     written = [tokenise(render_rule("C", rule)) for rule in rules]
     assert [line[line.index("--probability") + 1] for line in written[:-1]] == shares
     assert [line[line.index("--to-ports") + 1] for line in written] == [str(part) for part in ports]
@@ -157,7 +158,7 @@ def test_probabilities_are_written_with_the_digits_that_iptables_prints(
 
 
 def test_every_rule_and_the_jump_say_whose_they_are() -> None:
-    guards = [render_rule("C", Guard(marks=SERVICE_MARKS)), render_rule("C", Guard(source=LOOPBACK["ipv6"]))]
+    guards = [render_rule("C", Guard(marks=SERVICE_MARKS)), render_rule("C", Guard(source=LOOPBACK[IPV6]))]
     for line in [render_rule("C", TEN), render_rule("C", Masquerade()), render_jump("C")] + guards:
         words = tokenise(line)
         assert words[words.index("--comment") + 1].startswith("ip-masq-agent: ")
@@ -204,12 +205,12 @@ def test_what_a_rule_of_postrouting_does_to_our_jump(spec: str, target: str, is_
 def test_counters_separate_exempt_and_masqueraded_and_omit_the_rest() -> None:
     """Packets that are left to later rules are neither."""
     config = Config((ipaddress.ip_network("10.0.0.0/8"),), to_ports=(PORTS,), exemption="accept")
-    rules = from_config(config, "ipv4").rules
+    rules = from_config(config, IPV4).rules
     counted = ["-N C"]
     for number, rule in enumerate(rules):
         counted.append(render_rule("C", rule).replace(" -j ", " -c %d %d -j " % (10**number, 2 * 10**number)))
     listing = Outcome(0, "\n".join(counted) + "\n", "")
-    backend = Iptables(engine.iptables(lambda argv, **_how: listing, "iptables_nft", "ipv4", "iptables"), Managed("C"))
+    backend = Iptables(engine.iptables(lambda argv, **_how: listing, "iptables_nft", IPV4, "iptables"), Managed("C"))
     kinds = [type(rule) for rule in rules]
     assert kinds == [Guard] * 2 + [Skip, Exempt] * 2 + [Masquerade] * 4
     assert backend.counters() == Counters(101000, 202000, 1111000000, 2222000000)
@@ -252,4 +253,4 @@ def test_the_conditions_of_a_rule_are_listed_without_their_values(line: str, con
 def test_protocols_are_known_by_their_numbers(number: str, name: str) -> None:
     """As iptables 1.8.7 prints them on a node without /etc/protocols."""
     line = "-A C -p %s -j MASQUERADE --to-ports 1024-29999"
-    assert parse_rule(line % number, "ipv4") == parse_rule(line % name, "ipv4") == Masquerade(name, PORTS)
+    assert parse_rule(line % number, IPV4) == parse_rule(line % name, IPV4) == Masquerade(name, PORTS)

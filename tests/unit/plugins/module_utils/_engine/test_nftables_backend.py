@@ -19,6 +19,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from support.many_ranges import many_ranges
@@ -82,17 +83,17 @@ class Nft:
 
 def wanted(**options: t.Any) -> Ruleset:
     """The IPv4 rules of a policy."""
-    return from_config(build(dict(options, backend="nftables")), "ipv4")
+    return from_config(build(dict(options, backend="nftables")), IPV4)
 
 
 def state(**options: t.Any) -> State:
     """The table of a policy, as observed."""
-    return State(text.render(from_ruleset(wanted(**options), "ipv4")))
+    return State(text.render(from_ruleset(wanted(**options), IPV4)))
 
 
 def backend(nft: t.Optional[Nft] = None, has_table: t.Optional[bool] = True) -> Nftables:
     """The backend over a stand-in."""
-    return Nftables((nft or Nft()).run, "ipv4", "nft", has_table=lambda _family, _name: has_table)
+    return Nftables((nft or Nft()).run, IPV4, "nft", has_table=lambda _family, _name: has_table)
 
 
 def test_where_the_kernel_has_no_such_table_nft_is_not_started() -> None:
@@ -219,7 +220,7 @@ def test_a_step_that_lost_its_table_is_no_refusal_of_the_kernel(form: str, refus
         return DONE
 
     nft.wrote = write
-    it = Nftables(nft.run, "ipv4", "nft", has_table=lambda _family, _name: there)
+    it = Nftables(nft.run, IPV4, "nft", has_table=lambda _family, _name: there)
     transaction = it.plan(state(**FORMS["other sources and ranges"]), wanted(**FORMS[form])).transaction
     if len(transaction) < refused:
         pytest.skip("this policy takes fewer steps")
@@ -269,7 +270,7 @@ def test_while_others_write_all_the_time_a_whole_table_is_taken_in_the_end() -> 
     numbers = itertools.count()
     listed = Outcome(0, t.cast(str, state().listed), "")
     nft = Nft(listed)
-    it = Nftables(nft.run, "ipv4", "nft", has_table=lambda _family, _name: True, generation=lambda: next(numbers))
+    it = Nftables(nft.run, IPV4, "nft", has_table=lambda _family, _name: True, generation=lambda: next(numbers))
     found = it.observe()
     assert (found.listed, found.generation.number, len(nft.argv)) == (listed.stdout, None, 4)
 
@@ -281,7 +282,7 @@ def test_while_others_write_all_the_time_a_whole_table_is_taken_in_the_end() -> 
 )
 def test_a_second_step_that_is_refused_takes_the_first_with_it(before: t.Optional[str], undone: str) -> None:
     nft = Nft(wrote=lambda step: Outcome(1, "", "no") if "@exempt_ranges" in step else DONE)
-    it = Nftables(nft.run, "ipv4", "nft", has_table=lambda _family, _name: before is not None or bool(nft.written))
+    it = Nftables(nft.run, IPV4, "nft", has_table=lambda _family, _name: before is not None or bool(nft.written))
     with pytest.raises(CommitRefused):
         it.commit(it.plan(State(before), wanted()).transaction)
     assert nft.written[2:] == [undone]
@@ -312,7 +313,7 @@ def test_a_crash_of_nft_is_an_error_with_its_cause_and_remedy(status: int) -> No
     def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
         return Outcome(0, "nftables v1.0.6 (Lester Gooch #5)\n", "") if "--version" in argv else Outcome(status, "", "")
 
-    it = Nftables(run, "ipv4", "/usr/sbin/nft", has_table=lambda _family, _name: True)
+    it = Nftables(run, IPV4, "/usr/sbin/nft", has_table=lambda _family, _name: True)
     for fails in (it.observe, it.counters, lambda: it.commit(("add table ip ip_masq_agent\n",))):
         with pytest.raises(NodeError) as caught:
             fails()
@@ -448,9 +449,9 @@ class Steps:
     """The rules and sets of a table, as steps of a transaction change them."""
 
     def __init__(self, listed: str) -> None:
-        table = text.parse(listed, "ipv4")
+        table = text.parse(listed, IPV4)
         self.sets = {
-            name: {text.render_element(name, span, "ipv4") for span in spans} for name, spans in table.sets.items()
+            name: {text.render_element(name, span, IPV4) for span in spans} for name, spans in table.sets.items()
         }
         self.chains = {name: list(rules) for name, rules in table.chains}
 

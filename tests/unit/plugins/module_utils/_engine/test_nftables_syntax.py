@@ -14,10 +14,10 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nftables_
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Masquerade, from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES, IPV4, IPV6
 from hypothesis import given
 from hypothesis import strategies as st
-from support import engine, worlds
+from support import engine
 
 exemptions = st.sampled_from(["return", "accept", "enforce"])
 policies = st.builds(lambda config, exemption: config._replace(exemption=exemption), engine.configs, exemptions)
@@ -56,7 +56,7 @@ table ip ip_masq_agent {
 
 
 def test_what_nft_prints_is_understood() -> None:
-    table = text.parse(PRINTED, "ipv4")
+    table = text.parse(PRINTED, IPV4)
     assert table.foreign == ()
     ruleset = to_ruleset(table)
     assert ruleset is not None
@@ -76,7 +76,7 @@ def test_what_nft_prints_is_understood() -> None:
     )
 
 
-@pytest.mark.parametrize("family, nft", [("ipv4", "ip"), ("ipv6", "ip6")])
+@pytest.mark.parametrize("family, nft", [(IPV4, "ip"), (IPV6, "ip6")])
 def test_only_a_set_that_every_nft_can_read_is_in_sync(family: str, nft: str) -> None:
     table = from_ruleset(from_config(build({"enable_ipv6": True}), family), family)
     written = text.render(table)
@@ -90,7 +90,7 @@ def test_only_a_set_that_every_nft_can_read_is_in_sync(family: str, nft: str) ->
 
 
 def test_people_are_shown_names_and_one_range_a_line() -> None:
-    lines = text.listing(PRINTED, "ipv4")
+    lines = text.listing(PRINTED, IPV4)
     assert lines[0] == "table ip ip_masq_agent {"
     assert lines[-1] == "}"
     assert "            10.0.0.0-13.255.255.255," in lines
@@ -99,7 +99,7 @@ def test_people_are_shown_names_and_one_range_a_line() -> None:
     assert not [line for line in lines if "\t" in line]
 
 
-@given(policies, worlds.families)
+@given(policies, engine.families)
 def test_what_is_written_is_read_back_as_the_same_rules(config: t.Any, family: str) -> None:
     wanted = from_config(config, family)
     table = from_ruleset(wanted, family)
@@ -112,14 +112,14 @@ def test_what_is_written_is_read_back_as_the_same_rules(config: t.Any, family: s
     assert ruleset.verdict == wanted.verdict
 
 
-@given(policies, policies, worlds.families)
+@given(policies, policies, engine.families)
 def test_tables_mean_the_same_only_where_the_rules_do(one: t.Any, other: t.Any, family: str) -> None:
     first, second = from_config(one, family), from_config(other, family)
     same = from_ruleset(first, family).means(from_ruleset(second, family))
     assert same == (first.means(second) and first.verdict == second.verdict)
 
 
-@given(policies, worlds.families, st.data())
+@given(policies, engine.families, st.data())
 def test_no_line_of_a_table_can_go_unnoticed(config: t.Any, family: str, data: t.Any) -> None:
     table = from_ruleset(from_config(config, family), family)
     lines = text.render(table).splitlines()
@@ -128,7 +128,7 @@ def test_no_line_of_a_table_can_go_unnoticed(config: t.Any, family: str, data: t
     assert not text.parse("\n".join(lines[:gone] + lines[gone + 1 :]), family).means(table), lines[gone]
 
 
-@given(policies, worlds.families, st.data())
+@given(policies, engine.families, st.data())
 def test_no_line_can_be_slipped_in(config: t.Any, family: str, data: t.Any) -> None:
     table = from_ruleset(from_config(config, family), family)
     lines = text.render(table).splitlines()
@@ -141,7 +141,7 @@ def test_no_line_can_be_slipped_in(config: t.Any, family: str, data: t.Any) -> N
     assert not text.parse("\n".join(lines[:place] + [new] + lines[place:]), family).means(table)
 
 
-@given(policies, worlds.families, st.data())
+@given(policies, engine.families, st.data())
 def test_comments_and_counters_say_nothing(config: t.Any, family: str, data: t.Any) -> None:
     table = from_ruleset(from_config(config, family), family)
     spelled = []
@@ -163,7 +163,7 @@ def test_any_span_is_read_as_it_is_written(span: t.Tuple[int, int]) -> None:
         assert table.spans == (span,)
 
 
-@pytest.mark.parametrize("family, everything", [("ipv4", "0.0.0.0/0"), ("ipv6", "::/0")])
+@pytest.mark.parametrize("family, everything", [(IPV4, "0.0.0.0/0"), (IPV6, "::/0")])
 def test_everything_is_one_element(family: str, everything: str) -> None:
     network = ipaddress.ip_network(everything)
     halves = [str(half) for half in network.subnets(1)]
@@ -171,7 +171,7 @@ def test_everything_is_one_element(family: str, everything: str) -> None:
     assert "elements = { %s }" % everything in text.render(from_ruleset(from_config(config, family), family))
 
 
-@given(st.text() | st.text('table{}\n\t ,;-/:.0123456789abcdefsetchainexempt="@'), worlds.families)
+@given(st.text() | st.text('table{}\n\t ,;-/:.0123456789abcdefsetchainexempt="@'), engine.families)
 def test_no_text_is_too_strange_to_read(strange: str, family: str) -> None:
     table = text.parse(strange, family)
     to_ruleset(table)
@@ -187,19 +187,19 @@ def test_no_text_is_too_strange_to_read(strange: str, family: str) -> None:
 )
 def test_no_mixture_of_lines_is_too_strange_to_read(lines: t.List[str]) -> None:
     strange = "\n".join(["table ip ip_masq_agent {"] + lines)
-    table = text.parse(strange, "ipv4")
+    table = text.parse(strange, IPV4)
     ruleset = to_ruleset(table)
-    assert ruleset is None or from_ruleset(ruleset, "ipv4").means(table)
-    text.listing(strange, "ipv4")
+    assert ruleset is None or from_ruleset(ruleset, IPV4).means(table)
+    text.listing(strange, IPV4)
 
 
 def test_a_table_with_the_comments_of_the_first_candidate_means_the_same() -> None:
     config = build({"source_cidrs": ["10.244.0.0/16"], "except_interfaces": ["eth1"], "skip_marks": ["0x1/0x1"]})
-    table = from_ruleset(from_config(config, "ipv4"), "ipv4")
+    table = from_ruleset(from_config(config, IPV4), IPV4)
     written = text.render(table)
     before = written.replace("outside the scope of the policy", "traffic that the policy is not about")
     assert before != written
-    read = text.parse(before, "ipv4")
+    read = text.parse(before, IPV4)
     assert read.means(table) and table.means(read)
     ruleset = to_ruleset(read)
-    assert ruleset is not None and ruleset.means(from_config(config, "ipv4"))
+    assert ruleset is not None and ruleset.means(from_config(config, IPV4))

@@ -25,7 +25,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Flow, Statistics
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import PROTOCOLS
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, PROTOCOLS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.routes import LOCAL, UNICAST
 from hypothesis import given
 from hypothesis import strategies as st
@@ -94,7 +94,7 @@ class Kernel:
 
 def rules(**options: t.Any) -> Ruleset:
     """The IPv4 rules of a policy."""
-    return from_config(build(options), "ipv4")
+    return from_config(build(options), IPV4)
 
 
 def model(ruleset: t.Optional[Ruleset], one: Flow, version: int, interface: str, mark: int) -> t.Tuple[str, t.Any]:
@@ -148,7 +148,7 @@ FIXED = {4: (number("192.0.2.7"), number("192.0.2.9")), 6: (number("2001:db8::7"
     st.none() | engine.narrow_configs,
     st.lists(st.tuples(ends, ends, services, st.integers(0, 3)), min_size=1, max_size=8),
     st.sampled_from(["eth0", "eth1", "bond0", "wlan0"]),
-    worlds.families,
+    engine.families,
 )
 def test_any_two_policies_and_connections(
     before: t.Any,
@@ -157,7 +157,7 @@ def test_any_two_policies_and_connections(
     interface: str,
     family: str,
 ) -> None:
-    version, shift = (4, 0) if family == "ipv4" else (6, 96)
+    version, shift = (4, 0) if family == IPV4 else (6, 96)
     old, new = (config and from_config(config, family) for config in (before, after))
     flows = [
         Flow(
@@ -211,13 +211,13 @@ def test_connections_that_stay(
     monkeypatch: pytest.MonkeyPatch, what: str, one: Flow, before: t.Optional[Ruleset], after: Ruleset
 ) -> None:
     kernel = Kernel(monkeypatch, [one])
-    assert flush("ipv4", [before] if before else [], after, check=False) == ("ipv4", 0, ())
+    assert flush(IPV4, [before] if before else [], after, check=False) == (IPV4, 0, ())
     assert not kernel.removed, what
 
 
 def test_check_mode_counts_and_removes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel(monkeypatch, [flow(EXEMPT), flow(OUTSIDE, seen=NODE)])
-    assert flush("ipv4", [PLAIN], NARROW, check=True).removed == 1
+    assert flush(IPV4, [PLAIN], NARROW, check=True).removed == 1
     assert not kernel.removed
 
 
@@ -225,7 +225,7 @@ def test_where_the_interface_is_not_known_connections_stay_if_it_matters(monkeyp
     narrowed = rules(out_interfaces=["eth0"], non_masquerade_cidrs=["10.0.0.0/8"])
     kernel = Kernel(monkeypatch, [flow("192.0.2.7"), flow("192.0.2.8"), flow(EXEMPT)])
     kernel.interfaces, kernel.default = {"192.0.2.8": "eth0"}, None
-    done = flush("ipv4", [], narrowed, check=False)
+    done = flush(IPV4, [], narrowed, check=False)
     assert [one.destination for one in kernel.removed] == [number("192.0.2.8")]
     (note,) = done.notes
     assert note == ("flush_conntrack: connections that stay, because the interface by which they leave is not known: 1")
@@ -242,7 +242,7 @@ def test_marks_of_services_are_on_redirected_connections_only(monkeypatch: pytes
     service = flow(EXEMPT, redirected=True)
     kernel = Kernel(monkeypatch, [flow(EXEMPT), service])
     wanted = rules(skip_marks=[mark], masquerade_cidrs=["10.99.0.0/16"])
-    done = flush("ipv4", [rules(skip_marks=[mark])], wanted, check=False)
+    done = flush(IPV4, [rules(skip_marks=[mark])], wanted, check=False)
     assert (done.removed, done.notes) == (1, ())
     assert service not in kernel.removed
 
@@ -251,7 +251,7 @@ def test_marks_of_services_are_on_redirected_connections_only(monkeypatch: pytes
 def test_connections_stay_where_another_mark_can_decide(monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
     kernel = Kernel(monkeypatch, [flow(EXEMPT), flow("10.1.1.1"), flow(OUTSIDE, seen=NODE)])
     wanted = rules(skip_marks=[mark], masquerade_cidrs=["10.99.0.0/16"])
-    done = flush("ipv4", [rules(skip_marks=[mark])], wanted, check=False)
+    done = flush(IPV4, [rules(skip_marks=[mark])], wanted, check=False)
     assert not kernel.removed
     assert done.notes == (
         "flush_conntrack: connections that stay, because the interface by which they leave, or the mark of their "
@@ -262,7 +262,7 @@ def test_connections_stay_where_another_mark_can_decide(monkeypatch: pytest.Monk
 def test_marks_that_can_not_matter_do_not_keep_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the mark the connection goes, because it is masqueraded no more; with it, it is left from now on."""
     kernel = Kernel(monkeypatch, [flow(EXEMPT, seen=NODE), flow("10.1.1.1")])
-    done = flush("ipv4", [NARROW], rules(skip_marks=["0x10000/0x10000"]), check=False)
+    done = flush(IPV4, [NARROW], rules(skip_marks=["0x10000/0x10000"]), check=False)
     assert ([one.destination for one in kernel.removed], done.notes) == ([number(EXEMPT)], ())
 
 
@@ -281,12 +281,12 @@ def test_fixed_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         (fixed, fixed, []),
     ):
         kernel = Kernel(monkeypatch, [right, wrong])
-        flush("ipv4", [before] if before else [], after, check=False)
+        flush(IPV4, [before] if before else [], after, check=False)
         assert kernel.removed == removed
     # The address that was fixed is the one of the interface, too.
     kernel = Kernel(monkeypatch, [right])
     kernel.own = right.seen
-    assert flush("ipv4", [fixed], PLAIN, check=False).removed == 0
+    assert flush(IPV4, [fixed], PLAIN, check=False).removed == 0
 
 
 def test_services_of_rules(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +294,7 @@ def test_services_of_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = {"action": "masquerade", "protocols": ["tcp"], "ports": ["443"], "destinations": ["10.99.0.0/16"]}
     to_port, udp, icmp = flow(EXEMPT), flow(EXEMPT, protocol=17), flow(EXEMPT, protocol=1, port=0)
     kernel = Kernel(monkeypatch, [udp, flow(EXEMPT, port=80), icmp, to_port])
-    assert flush("ipv4", [PLAIN], rules(rules=[entry]), check=False) == ("ipv4", 1, ())
+    assert flush(IPV4, [PLAIN], rules(rules=[entry]), check=False) == (IPV4, 1, ())
     assert kernel.removed == [to_port]
 
 
@@ -308,7 +308,7 @@ def test_rules_that_masquerade_some_protocols_only(monkeypatch: pytest.MonkeyPat
     ):
         tcp, udp = flow(OUTSIDE, seen=NODE), flow(OUTSIDE, protocol=17)
         kernel = Kernel(monkeypatch, [tcp, udp])
-        assert flush("ipv4", [partly], PLAIN, check=False).removed == 1
+        assert flush(IPV4, [partly], PLAIN, check=False).removed == 1
         assert kernel.removed == [udp]
 
 
@@ -326,7 +326,7 @@ def test_time_limit_while_reading(monkeypatch: pytest.MonkeyPatch, check: bool) 
         look(version, one)
 
     monkeypatch.setattr(open_connections.conntrack, "read", slow)
-    done = flush("ipv4", [PLAIN], NARROW, check=check)
+    done = flush(IPV4, [PLAIN], NARROW, check=check)
     assert (done.removed, len(kernel.removed)) == (768, 0 if check else 768)
     assert done.notes == (
         "flush_conntrack: the limit of 10 seconds was met; connections read: 768, %s: 768, still tracked in all "
@@ -354,8 +354,8 @@ def test_connections_are_removed_while_others_are_read(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(open_connections.conntrack, "read", counting)
     monkeypatch.setattr(open_connections.conntrack, "remove", once)
-    assert flush("ipv4", [PLAIN], NARROW, check=True) == ("ipv4", 30005, ())
-    assert flush("ipv4", [PLAIN], NARROW, check=False) == ("ipv4", 30005, ())
+    assert flush(IPV4, [PLAIN], NARROW, check=True) == (IPV4, 30005, ())
+    assert flush(IPV4, [PLAIN], NARROW, check=False) == (IPV4, 30005, ())
     assert reads[-1] >= 29000, "nothing was removed while connections were read"
     assert len(set(kernel.removed)) == len(kernel.removed) == 30005
 
@@ -366,8 +366,8 @@ def test_rules_that_decide_the_same_read_nothing(monkeypatch: pytest.MonkeyPatch
     exempt, rest = PLAIN.decisions
     ported = PLAIN._replace(decisions=(exempt, rest._replace(how=rules(to_ports="1024-2048,4000").masquerade)))
     for same in (rules(random_fully=False), rules(to_ports="1024-2048,4000"), ported):
-        assert flush("ipv4", [PLAIN], same, check=False) == ("ipv4", 0, ())
-    assert flush("ipv4", [], None, check=False) == ("ipv4", 0, ())
+        assert flush(IPV4, [PLAIN], same, check=False) == (IPV4, 0, ())
+    assert flush(IPV4, [], None, check=False) == (IPV4, 0, ())
     assert not kernel.removed
 
 
@@ -384,7 +384,7 @@ def test_rules_are_applied_where_connections_cannot_be_read(monkeypatch: pytest.
         "ipv4: flush_conntrack: open connections were not examined: the kernel refused tracked connections: Operation "
         "not supported",
     )
-    assert done.changed and machine.nat["iptables_nft", "ipv4"].chains["POSTROUTING"]
+    assert done.changed and machine.nat["iptables_nft", IPV4].chains["POSTROUTING"]
     again = reconcile(machine.node(), build({"flush_conntrack": "changed"}))
     assert not again.errors and not again.changed and not again.flushed
 
@@ -406,10 +406,10 @@ def test_what_rules_in_front_decide_ours_do_not(monkeypatch: pytest.MonkeyPatch)
     }
     for line, decides in lines.items():
         rules_in_front = parse_postrouting(["-A POSTROUTING " + line])
-        known = iptables_front.front(rules_in_front, rules_in_front, "ipv4")
+        known = iptables_front.front(rules_in_front, rules_in_front, IPV4)
         assert not known.unread and len(known.front) == 1, line
         kernel = Kernel(monkeypatch, [flow(EXEMPT)])
-        done = flush("ipv4", [PLAIN], NARROW, check=False, front=known.front)
+        done = flush(IPV4, [PLAIN], NARROW, check=False, front=known.front)
         assert (done.removed, bool(kernel.removed)) == ((0, False) if decides else (1, True)), line
 
 
@@ -424,11 +424,11 @@ def test_rules_in_front_that_cannot_be_evaluated(monkeypatch: pytest.MonkeyPatch
         "-m conntrack --ctstate DNAT -j RETURN",
     )
     rules_in_front = parse_postrouting(["-A POSTROUTING " + line for line in lines])
-    known = iptables_front.front(rules_in_front, rules_in_front, "ipv4")
+    known = iptables_front.front(rules_in_front, rules_in_front, IPV4)
     assert not known.front
     assert known.unread == tuple("-A POSTROUTING " + lines[number] for number in (0, 1, 2, 5))
     # What is not there before and afterwards is not common.
-    assert not iptables_front.front(rules_in_front, rules_in_front[3:5], "ipv4").unread
+    assert not iptables_front.front(rules_in_front, rules_in_front[3:5], IPV4).unread
 
 
 def _flushed(machine: Machine, monkeypatch: pytest.MonkeyPatch, flows: t.Sequence[Flow], **options: t.Any) -> t.Any:
@@ -450,7 +450,7 @@ def test_chain_of_another_name_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path
         reconcile(machine.node(), build({**cases, "masq_chain": former}))
         done, removed = _flushed(machine, monkeypatch, opened, backend=backend)
         assert removed == [EXEMPT], former
-        assert former not in machine.nat[backend, "ipv4"].chains
+        assert former not in machine.nat[backend, IPV4].chains
         assert not any("flush_conntrack" in note for note in done.notes)
 
 
@@ -459,7 +459,7 @@ def test_rules_that_cannot_be_read_are_reported(monkeypatch: pytest.MonkeyPatch,
     machine = Machine(tmp_path)
     machine.install(monkeypatch)
     reconcile(machine.node(), build({"backend": backend}))
-    nat = machine.nat[backend, "ipv4"]
+    nat = machine.nat[backend, IPV4]
     opened = [flow(EXEMPT, seen=NODE), flow(OUTSIDE), flow("10.1.1.1")]
     note = (
         "ipv4: flush_conntrack: the rules before the change are not of this collection's form and count as rules that "
@@ -487,7 +487,7 @@ def test_rules_in_front_of_the_jump_are_considered(monkeypatch: pytest.MonkeyPat
     machine.install(monkeypatch)
     options: t.Dict[str, t.Any] = {"backend": "iptables_nft", "jump_position": "last"}
     reconcile(machine.node(), build(options))
-    postrouting = machine.nat["iptables_nft", "ipv4"].chains["POSTROUTING"]
+    postrouting = machine.nat["iptables_nft", IPV4].chains["POSTROUTING"]
     postrouting.insert(0, "-d 10.99.0.0/24 -j ACCEPT")
     postrouting.insert(1, "-m set --match-set pods src -j ACCEPT")
     opened = [flow("10.99.0.1"), flow("10.99.1.1")]
@@ -503,5 +503,5 @@ def test_rules_in_front_of_the_jump_are_considered(monkeypatch: pytest.MonkeyPat
 def test_rules_of_two_backends_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = Kernel(monkeypatch, [flow(OUTSIDE, seen=NODE), flow(EXEMPT)])
     nothing = rules(source_cidrs=["192.0.2.0/24"])
-    assert flush("ipv4", [nothing, PLAIN], None, check=False).removed == 1
+    assert flush(IPV4, [nothing, PLAIN], None, check=False).removed == 1
     assert [one.destination for one in kernel.removed] == [number(OUTSIDE)]

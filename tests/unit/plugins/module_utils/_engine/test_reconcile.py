@@ -15,6 +15,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import ru
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result, reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
 from support import engine, worlds
 from support.machine import FAMILIES, LEGACY, NFT, Machine
 from support.worlds import CHAIN, JUMP
@@ -41,19 +42,19 @@ def has_ours(machine: Machine, variant: str, family: str) -> bool:
 def test_both_families_are_kept_and_a_second_run_changes_nothing(machine: Machine) -> None:
     first = sync(machine, **DUAL)
     assert (first.changed, first.errors, first.backend, first.version) == (True, (), NFT, "1.8.9")
-    assert [(change.backend, change.family) for change in first.changes] == [(NFT, "ipv4"), (NFT, "ipv6")]
+    assert [(change.backend, change.family) for change in first.changes] == [(NFT, IPV4), (NFT, IPV6)]
     for family in FAMILIES:
         worlds.assert_holds(machine.nat[NFT, family].chains, DUAL, family)
     second = sync(machine, **DUAL)
-    assert not second.changed and machine.writes() == [(NFT, "ipv4"), (NFT, "ipv6")]
+    assert not second.changed and machine.writes() == [(NFT, IPV4), (NFT, IPV6)]
 
 
 def test_without_ipv6_no_ipv6_table_is_written(machine: Machine) -> None:
     sync(machine)
-    assert machine.writes() == [(NFT, "ipv4")]
+    assert machine.writes() == [(NFT, IPV4)]
 
 
-@pytest.mark.parametrize("broken, works", [("ipv6", "ipv4"), ("ipv4", "ipv6")])
+@pytest.mark.parametrize("broken, works", [(IPV6, IPV4), (IPV4, IPV6)])
 def test_a_family_that_fails_does_not_stop_the_other_and_is_not_hidden(
     machine: Machine, broken: str, works: str
 ) -> None:
@@ -71,7 +72,7 @@ def test_a_family_without_a_program_is_an_error_of_that_family_only(machine: Mac
     done = sync(machine, **DUAL)
     (error,) = done.errors
     assert error.startswith("ipv6: ") and "install the package iptables" in error
-    assert has_ours(machine, NFT, "ipv4")
+    assert has_ours(machine, NFT, IPV4)
 
 
 def test_rules_left_in_the_other_variant_go_after_the_new_ones_are_there(machine: Machine) -> None:
@@ -79,7 +80,7 @@ def test_rules_left_in_the_other_variant_go_after_the_new_ones_are_there(machine
         fill(machine, NFT, family, **DUAL)
     before = machine.foreign()
     done = sync(machine, backend=LEGACY, **DUAL)
-    assert machine.writes() == [(LEGACY, "ipv4"), (LEGACY, "ipv6"), (NFT, "ipv4"), (NFT, "ipv6")]
+    assert machine.writes() == [(LEGACY, IPV4), (LEGACY, IPV6), (NFT, IPV4), (NFT, IPV6)]
     assert [has_ours(machine, *where) for where in EVERYWHERE] == [False, False, True, True]
     assert machine.foreign() == before
     gone = [
@@ -94,39 +95,39 @@ def test_rules_left_in_the_other_variant_go_after_the_new_ones_are_there(machine
 def test_rules_of_a_family_that_could_not_move_stay_where_they_are(machine: Machine) -> None:
     for family in FAMILIES:
         fill(machine, NFT, family, **DUAL)
-    machine.broken.add((LEGACY, "ipv6"))
+    machine.broken.add((LEGACY, IPV6))
     done = sync(machine, backend=LEGACY, **DUAL)
     assert [has_ours(machine, *where) for where in EVERYWHERE] == [False, True, True, False]
     assert len(done.errors) == 1
 
 
 def test_rules_in_a_dormant_table_replace_none(machine: Machine) -> None:
-    fill(machine, LEGACY, "ipv4")
-    machine.nat[NFT, "ipv4"].dormant = True
+    fill(machine, LEGACY, IPV4)
+    machine.nat[NFT, IPV4].dormant = True
     done = sync(machine, backend=NFT)
     (error,) = done.errors
     assert "table nat is dormant" in error
-    assert has_ours(machine, NFT, "ipv4") and has_ours(machine, LEGACY, "ipv4")
-    machine.nat[NFT, "ipv4"].dormant = False
+    assert has_ours(machine, NFT, IPV4) and has_ours(machine, LEGACY, IPV4)
+    machine.nat[NFT, IPV4].dormant = False
     assert sync(machine, backend=NFT).errors == ()
-    assert not has_ours(machine, LEGACY, "ipv4")
+    assert not has_ours(machine, LEGACY, IPV4)
 
 
 @pytest.mark.parametrize("variant", [NFT, LEGACY])
 def test_the_ipv6_chain_goes_when_ipv6_is_turned_off(machine: Machine, variant: str) -> None:
     sync(machine, backend=variant, **DUAL)
     done = sync(machine, backend=variant, non_masquerade_cidrs=["10.0.0.0/8"])
-    assert [(change.family, change.backend) for change in done.changes if change.plan.actions] == [("ipv6", variant)]
-    assert has_ours(machine, variant, "ipv4") and not has_ours(machine, variant, "ipv6")
+    assert [(change.family, change.backend) for change in done.changes if change.plan.actions] == [(IPV6, variant)]
+    assert has_ours(machine, variant, IPV4) and not has_ours(machine, variant, IPV6)
 
 
 def test_a_program_for_leftovers_that_does_not_work_is_a_note_and_no_error(machine: Machine) -> None:
-    machine.legacy_tables["ipv4"].append("nat")
-    machine.broken.add((LEGACY, "ipv4"))
+    machine.legacy_tables[IPV4].append("nat")
+    machine.broken.add((LEGACY, IPV4))
     done = sync(machine)
-    assert done.errors == () and has_ours(machine, NFT, "ipv4")
+    assert done.errors == () and has_ours(machine, NFT, IPV4)
     (note,) = done.notes
-    assert "ipv4" in note and LEGACY in note
+    assert IPV4 in note and LEGACY in note
     (place,) = done.not_checked
     assert place in note
 
@@ -159,37 +160,37 @@ def test_absent_on_a_fresh_node_creates_nothing(machine: Machine) -> None:
 def test_absent_that_fails_in_one_place_is_reported_and_continues_elsewhere(machine: Machine) -> None:
     for where in EVERYWHERE:
         fill(machine, *where, **DUAL)
-    machine.broken.add((LEGACY, "ipv4"))
+    machine.broken.add((LEGACY, IPV4))
     done = sync(machine, present=False)
     (error,) = done.errors
     assert error.startswith("ipv4, " + LEGACY)
-    assert [where for where in EVERYWHERE if has_ours(machine, *where)] == [(LEGACY, "ipv4")]
+    assert [where for where in EVERYWHERE if has_ours(machine, *where)] == [(LEGACY, IPV4)]
 
 
 def test_two_chains_of_other_names_do_not_meet(machine: Machine) -> None:
     sync(machine, masq_chain="MINE")
     machine.put(
-        NFT, "ipv4", THEIRS=["-j RETURN"], POSTROUTING=machine.nat[NFT, "ipv4"].chains["POSTROUTING"] + ["-j THEIRS"]
+        NFT, IPV4, THEIRS=["-j RETURN"], POSTROUTING=machine.nat[NFT, IPV4].chains["POSTROUTING"] + ["-j THEIRS"]
     )
     sync(machine, present=False, masq_chain="MINE")
-    assert machine.nat[NFT, "ipv4"].chains["THEIRS"] == ["-j RETURN"]
-    assert machine.nat[NFT, "ipv4"].chains["POSTROUTING"] == ["-j THEIRS"]
+    assert machine.nat[NFT, IPV4].chains["THEIRS"] == ["-j RETURN"]
+    assert machine.nat[NFT, IPV4].chains["POSTROUTING"] == ["-j THEIRS"]
 
 
 def test_a_chain_of_an_earlier_name_is_replaced_in_the_same_transaction(machine: Machine) -> None:
     sync(machine, masq_chain="OLD")
     done = sync(machine, masq_chain=CHAIN)
-    assert machine.writes() == [(NFT, "ipv4")] * 2
-    assert "OLD" not in machine.nat[NFT, "ipv4"].chains
-    worlds.assert_holds(machine.nat[NFT, "ipv4"].chains, {})
+    assert machine.writes() == [(NFT, IPV4)] * 2
+    assert "OLD" not in machine.nat[NFT, IPV4].chains
+    worlds.assert_holds(machine.nat[NFT, IPV4].chains, {})
     assert "chain of an earlier agent removed" in [action.action for action in done.changes[0].plan.actions]
 
 
 def test_earlier_chains_that_jump_to_each_other_are_replaced_together(machine: Machine) -> None:
     jumps = ["-j IP-MASQ", "-j NON-MASQUERADE-DAEMON"]
-    machine.put(NFT, "ipv4", IP_MASQ=["-j RETURN"], NON_MASQUERADE_DAEMON=["-j IP-MASQ"], POSTROUTING=jumps)
+    machine.put(NFT, IPV4, IP_MASQ=["-j RETURN"], NON_MASQUERADE_DAEMON=["-j IP-MASQ"], POSTROUTING=jumps)
     assert sync(machine).errors == ()
-    worlds.assert_holds(machine.nat[NFT, "ipv4"].chains, {})
+    worlds.assert_holds(machine.nat[NFT, IPV4].chains, {})
 
 
 @pytest.mark.parametrize("name", ["KUBE-POSTROUTING", "CNI-0123", "cali-POSTROUTING"])
@@ -197,17 +198,17 @@ def test_a_chain_of_another_program_is_not_an_earlier_agents_whatever_the_commen
     machine: Machine, name: str
 ) -> None:
     jump = '-m comment --comment "ip-masq-agent: first" -j ' + name
-    machine.put(NFT, "ipv4", POSTROUTING=[jump])
-    machine.nat[NFT, "ipv4"].chains[name] = ["-p udp -j RETURN"]
+    machine.put(NFT, IPV4, POSTROUTING=[jump])
+    machine.nat[NFT, IPV4].chains[name] = ["-p udp -j RETURN"]
     sync(machine)
-    assert machine.nat[NFT, "ipv4"].chains[name] == ["-p udp -j RETURN"]
-    assert jump in machine.nat[NFT, "ipv4"].chains["POSTROUTING"]
+    assert machine.nat[NFT, IPV4].chains[name] == ["-p udp -j RETURN"]
+    assert jump in machine.nat[NFT, IPV4].chains["POSTROUTING"]
 
 
 @pytest.mark.parametrize("present", [True, False])
 def test_check_mode_predicts_the_run_and_changes_nothing(machine: Machine, present: bool) -> None:
-    fill(machine, LEGACY, "ipv4", **DUAL)
-    fill(machine, NFT, "ipv6")
+    fill(machine, LEGACY, IPV4, **DUAL)
+    fill(machine, NFT, IPV6)
     before = copy.deepcopy({where: nat.chains for where, nat in machine.nat.items()})
     looked = sync(machine, present, check=True, **DUAL)
     assert looked.changed and machine.writes() == []
@@ -230,7 +231,7 @@ def test_whoever_is_not_root_is_refused_before_anything_is_asked(
 
 def test_the_lock_is_held_while_the_kernel_is_asked_and_gone_afterwards(machine: Machine) -> None:
     seen = []
-    machine.nat[NFT, "ipv4"].interloper = lambda: seen.append(os.path.exists(run_lock.LOCK_PATH))
+    machine.nat[NFT, IPV4].interloper = lambda: seen.append(os.path.exists(run_lock.LOCK_PATH))
     sync(machine)
     assert seen and all(seen)
     assert os.listdir(str(machine.folder)) == ["bin"]
@@ -241,7 +242,7 @@ def test_fully_random_ports_only_where_iptables_knows_them(machine: Machine, ver
     machine.remove("-nft", "-legacy")
     machine.add("iptables", LEGACY, version)
     sync(machine)
-    last = machine.nat[LEGACY, "ipv4"].chains[CHAIN][-1]
+    last = machine.nat[LEGACY, IPV4].chains[CHAIN][-1]
     assert last.endswith("--random-fully") is fully
     (write,) = [argv for argv in machine.asked if argv[0].endswith("-restore")]
     assert ("-w" in write) is fully, "iptables-restore knows -w from the same release"
@@ -271,10 +272,8 @@ def test_old_releases_of_legacy_ask_for_the_lock_more_often_than_once_a_second(
 
 
 def test_a_masquerade_rule_in_another_variant_is_reported(machine: Machine) -> None:
-    machine.put(
-        LEGACY, "ipv4", POSTROUTING=["-o eth1 -j MASQUERADE", "-p tcp -j ACCEPT", "-s 10.9.0.0/16 -j MASQUERADE"]
-    )
-    machine.put(LEGACY, "ipv6", POSTROUTING=["-o eth2 -j MASQUERADE"])
+    machine.put(LEGACY, IPV4, POSTROUTING=["-o eth1 -j MASQUERADE", "-p tcp -j ACCEPT", "-s 10.9.0.0/16 -j MASQUERADE"])
+    machine.put(LEGACY, IPV6, POSTROUTING=["-o eth2 -j MASQUERADE"])
     for _again in range(2):
         (remark,) = sync(machine, backend=NFT).remarks
         assert "of iptables_legacy also matches this traffic (-A POSTROUTING -o eth1 -j MASQUERADE)" in remark

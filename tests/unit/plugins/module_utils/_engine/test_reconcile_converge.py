@@ -20,6 +20,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import LockHeld, NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +28,7 @@ from support import engine, worlds
 from support.nat import Nat, target
 from support.worlds import CHAIN, JUMP, World
 
-WANTED = from_config(build({}), "ipv4")
+WANTED = from_config(build({}), IPV4)
 KUBE = '-m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING'
 
 
@@ -157,9 +158,9 @@ def test_a_table_that_never_holds_still_ends_after_a_bounded_number_of_tries() -
 @given(engine.configs, st.integers(0, 30), st.integers(2, 4))
 def test_rules_of_others_that_come_and_go_do_not_keep_from_a_removal(config: t.Any, first: int, questions: int) -> None:
     """Read between two of the kernel's answers, such a rule looks like one that iptables does not print."""
-    wanted = from_config(config, "ipv4")
+    wanted = from_config(config, IPV4)
     nat = Nat("iptables_nft")
-    converge(engine.backend(nat, "ipv4"), wanted)
+    converge(engine.backend(nat, IPV4), wanted)
     calls = itertools.count(first)
 
     def come_and_go() -> None:
@@ -171,7 +172,7 @@ def test_rules_of_others_that_come_and_go_do_not_keep_from_a_removal(config: t.A
                 nat.chains["POSTROUTING"].insert(0, rule)
 
     nat.interloper = come_and_go
-    converge(engine.backend(nat, "ipv4"), None)
+    converge(engine.backend(nat, IPV4), None)
     assert CHAIN not in nat.chains and not [rule for rule in nat.chains["POSTROUTING"] if CHAIN in rule]
 
 

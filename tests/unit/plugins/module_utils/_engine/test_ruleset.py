@@ -26,7 +26,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     from_rules,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES, IPV4, IPV6
 from hypothesis import given
 from hypothesis import strategies as st
 from support import engine, worlds
@@ -42,28 +42,28 @@ MIXED: t.Dict[str, t.Any] = {"non_masquerade_cidrs": ["10.244.0.0/16", "fc00::/7
 @pytest.mark.parametrize(
     "family, options, exempt",
     [
-        ("ipv4", {"non_masquerade_cidrs": []}, ["169.254.0.0/16"]),
-        ("ipv4", {}, ["169.254.0.0/16"] + RFC1918),
-        ("ipv4", {"nomasq_all_reserved_ranges": True}, ["169.254.0.0/16"] + RESERVED),
-        ("ipv4", {"masq_link_local": True}, RFC1918),
-        ("ipv4", {"masq_link_local_ipv6": True}, ["169.254.0.0/16"] + RFC1918),
-        ("ipv4", MIXED, ["169.254.0.0/16", "10.244.0.0/16"]),
-        ("ipv6", dict(MIXED, non_masquerade_cidrs=[]), ["fe80::/10"]),
-        ("ipv6", MIXED, ["fe80::/10", "fc00::/7"]),
-        ("ipv6", dict(MIXED, masq_link_local=True), ["fe80::/10", "fc00::/7"]),
-        ("ipv6", dict(MIXED, non_masquerade_cidrs=[], masq_link_local_ipv6=True), []),
+        (IPV4, {"non_masquerade_cidrs": []}, ["169.254.0.0/16"]),
+        (IPV4, {}, ["169.254.0.0/16"] + RFC1918),
+        (IPV4, {"nomasq_all_reserved_ranges": True}, ["169.254.0.0/16"] + RESERVED),
+        (IPV4, {"masq_link_local": True}, RFC1918),
+        (IPV4, {"masq_link_local_ipv6": True}, ["169.254.0.0/16"] + RFC1918),
+        (IPV4, MIXED, ["169.254.0.0/16", "10.244.0.0/16"]),
+        (IPV6, dict(MIXED, non_masquerade_cidrs=[]), ["fe80::/10"]),
+        (IPV6, MIXED, ["fe80::/10", "fc00::/7"]),
+        (IPV6, dict(MIXED, masq_link_local=True), ["fe80::/10", "fc00::/7"]),
+        (IPV6, dict(MIXED, non_masquerade_cidrs=[], masq_link_local_ipv6=True), []),
         (
-            "ipv4",
+            IPV4,
             {"non_masquerade_cidrs": ["11.0.0.0/8", "10.0.0.0/8"]},
             ["169.254.0.0/16", "11.0.0.0/8", "10.0.0.0/8"],
         ),
         (
-            "ipv4",
+            IPV4,
             {"non_masquerade_cidrs": ["10.1.0.0/16", "10.0.0.0/8", "10.0.0.0/8"]},
             ["169.254.0.0/16", "10.0.0.0/8"],
         ),
-        ("ipv4", {"non_masquerade_cidrs": ["169.254.1.0/24", "169.0.0.0/8"]}, ["169.0.0.0/8"]),
-        ("ipv4", {"non_masquerade_cidrs": ["0.0.0.0/0"]}, ["0.0.0.0/0"]),
+        (IPV4, {"non_masquerade_cidrs": ["169.254.1.0/24", "169.0.0.0/8"]}, ["169.0.0.0/8"]),
+        (IPV4, {"non_masquerade_cidrs": ["0.0.0.0/0"]}, ["0.0.0.0/0"]),
     ],
 )
 def test_link_local_then_the_list_then_masquerade(
@@ -78,7 +78,7 @@ def test_link_local_then_the_list_then_masquerade(
 
 @pytest.mark.parametrize("exemption, verdict", [("return", "RETURN"), ("accept", "ACCEPT")])
 def test_the_exemption_decides_the_verdict(exemption: str, verdict: str) -> None:
-    assert from_config(build({"exemption": exemption}), "ipv4").verdict == verdict
+    assert from_config(build({"exemption": exemption}), IPV4).verdict == verdict
 
 
 MARKED = Guard(marks=SERVICE_MARKS)
@@ -127,10 +127,10 @@ def test_accept_spares_no_connection_whose_destination_was_changed() -> None:
         {"exemption": "accept", "non_masquerade_cidrs": ["10.0.0.0/8", "0.0.0.0/0"], "masq_link_local": True}
     )
     ten, everything = (ipaddress.ip_network(cidr) for cidr in ("10.0.0.0/8", "0.0.0.0/0"))
-    wanted = from_config(config, "ipv4")
+    wanted = from_config(config, IPV4)
     rules = wanted.rules[2:]
     assert rules == (Skip(redirected=True), Exempt(everything, "ACCEPT"), Masquerade(random_fully=True))
-    narrow = from_config(config._replace(non_masquerade_cidrs=(ten,)), "ipv4")
+    narrow = from_config(config._replace(non_masquerade_cidrs=(ten,)), IPV4)
     assert narrow.rules[2:4] == (Skip(ten, redirected=True), Exempt(ten, "ACCEPT"))
     assert narrow.means(from_rules(narrow.rules))
     guards = narrow.rules[:2]
@@ -171,7 +171,7 @@ def test_ports_are_shared_by_the_size_of_the_ranges_for_each_protocol(
 def test_every_range_gets_its_share_of_all_connections(ranges: t.List[str]) -> None:
     config = build({"to_ports": ranges})
     total, left = sum(ports.size for ports in config.to_ports), 1.0
-    for rule, ports in zip(from_config(config, "ipv4").masquerade, config.to_ports):
+    for rule, ports in zip(from_config(config, IPV4).masquerade, config.to_ports):
         share = left * (1 if rule.share is None else rule.share / SHARE_UNIT)
         assert share == pytest.approx(ports.size / total, abs=1e-8)
         left -= share
@@ -211,7 +211,7 @@ def test_order_duplicates_and_overlaps_mean_nothing_all_else_does(
         assert other.means(one) is same
 
 
-@given(engine.configs, worlds.families)
+@given(engine.configs, engine.families)
 def test_covered_ranges_go_and_no_address_changes_its_verdict(config: t.Any, family: str) -> None:
     ruleset = from_config(config, family)
     version = {"ipv4": 4, "ipv6": 6}[family]
@@ -223,7 +223,7 @@ def test_covered_ranges_go_and_no_address_changes_its_verdict(config: t.Any, fam
     assert not any(a != b and a.subnet_of(b) for a in ruleset.exempt for b in ruleset.exempt)
 
 
-@given(engine.configs, worlds.families)
+@given(engine.configs, engine.families)
 def test_rules_give_back_the_ruleset(config: t.Any, family: str) -> None:
     ruleset = from_config(config, family)
     assert ruleset.means(from_rules(ruleset.rules))
@@ -242,7 +242,7 @@ def test_rules_of_another_shape_are_no_ruleset(rules: t.List[t.Any]) -> None:
     assert from_rules(rules) is None
 
 
-def _rules(family: str = "ipv4", **options: t.Any) -> t.List[t.Any]:
+def _rules(family: str = IPV4, **options: t.Any) -> t.List[t.Any]:
     """The rules of a policy in one family."""
     return list(from_config(build(options), family).rules)
 
@@ -279,9 +279,9 @@ def test_the_mark_zero_is_a_packet_without_a_mark() -> None:
 @pytest.mark.parametrize(
     ("entry", "families"),
     [
-        ({"action": "snat", "address": "192.0.2.7"}, ["ipv4"]),
-        ({"action": "exempt", "destinations": ["10.9.0.0/16"]}, ["ipv4"]),
-        ({"action": "exempt", "sources": ["fd00::/8"]}, ["ipv6"]),
+        ({"action": "snat", "address": "192.0.2.7"}, [IPV4]),
+        ({"action": "exempt", "destinations": ["10.9.0.0/16"]}, [IPV4]),
+        ({"action": "exempt", "sources": ["fd00::/8"]}, [IPV6]),
         ({"action": "exempt", "sources": ["fd00::/8"], "destinations": ["10.9.0.0/16"]}, []),
         ({"action": "exempt", "sources": [], "destinations": [], "out_interfaces": [], "protocols": ["tcp"]}, FAMILIES),
     ],

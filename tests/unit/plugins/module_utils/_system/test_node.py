@@ -11,6 +11,7 @@ import typing as t
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backends
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.iptables_tool import find_tool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Tool
 from support.machine import LEGACY, NFT, Machine
@@ -19,15 +20,15 @@ IN_USE = "-j KUBE-SERVICES"
 
 
 @pytest.mark.parametrize("hint", ["KUBE-IPTABLES-HINT", "KUBE-KUBELET-CANARY"])
-@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+@pytest.mark.parametrize("family", [IPV4, IPV6])
 def test_the_kubelets_hint_in_nft_means_nft_whatever_legacy_holds(machine: Machine, family: str, hint: str) -> None:
     machine.elsewhere[NFT, family, "mangle", hint] = []
-    machine.legacy_tables["ipv4"] = ["filter"]
-    machine.elsewhere[LEGACY, "ipv4", "filter", "INPUT"] = [IN_USE]
+    machine.legacy_tables[IPV4] = ["filter"]
+    machine.elsewhere[LEGACY, IPV4, "filter", "INPUT"] = [IN_USE]
     assert machine.choose("auto") == NFT
 
 
-@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+@pytest.mark.parametrize("family", [IPV4, IPV6])
 @pytest.mark.parametrize(
     "table, chain",
     [("nat", "PREROUTING"), ("nat", "POSTROUTING"), ("filter", "FORWARD"), ("filter", "INPUT"), ("mangle", "OUTPUT")]
@@ -49,7 +50,7 @@ def test_else_nft(machine: Machine) -> None:
 def test_a_node_that_used_legacy_stays_there_until_something_points_to_nft(machine: Machine) -> None:
     assert machine.choose("auto", used_before=LEGACY) == LEGACY
     assert machine.choose("auto", used_before=NFT) == NFT
-    machine.elsewhere[NFT, "ipv4", "mangle", "KUBE-KUBELET-CANARY"] = []
+    machine.elsewhere[NFT, IPV4, "mangle", "KUBE-KUBELET-CANARY"] = []
     assert machine.choose("auto", used_before=LEGACY) == NFT
 
 
@@ -64,18 +65,18 @@ def test_empty_legacy_tables_mean_nothing(machine: Machine) -> None:
 
 
 def test_a_hint_in_legacy_is_no_hint_for_nft(machine: Machine) -> None:
-    machine.legacy_tables["ipv4"] = ["mangle"]
-    machine.elsewhere[LEGACY, "ipv4", "mangle", "KUBE-IPTABLES-HINT"] = []
-    machine.elsewhere[LEGACY, "ipv4", "mangle", "OUTPUT"] = [IN_USE]
+    machine.legacy_tables[IPV4] = ["mangle"]
+    machine.elsewhere[LEGACY, IPV4, "mangle", "KUBE-IPTABLES-HINT"] = []
+    machine.elsewhere[LEGACY, IPV4, "mangle", "OUTPUT"] = [IN_USE]
     assert machine.choose("auto") == LEGACY
 
 
 @pytest.mark.parametrize("gone, left", [("-nft", LEGACY), ("-legacy", NFT)])
 def test_the_only_variant_there_is_is_taken(machine: Machine, gone: str, left: str) -> None:
     machine.remove(gone)
-    machine.elsewhere[NFT, "ipv4", "mangle", "KUBE-IPTABLES-HINT"] = []
-    machine.legacy_tables["ipv4"] = ["filter"]
-    machine.elsewhere[LEGACY, "ipv4", "filter", "INPUT"] = [IN_USE]
+    machine.elsewhere[NFT, IPV4, "mangle", "KUBE-IPTABLES-HINT"] = []
+    machine.legacy_tables[IPV4] = ["filter"]
+    machine.elsewhere[LEGACY, IPV4, "filter", "INPUT"] = [IN_USE]
     assert machine.choose("auto") == left
 
 
@@ -92,26 +93,26 @@ def test_a_plain_iptables_is_what_it_says_it_is(machine: Machine, version: str, 
     machine.remove("-nft", "-legacy")
     machine.add("iptables", variant, version)
     assert machine.choose("auto") == variant
-    tool = find_tool(machine.node(), variant, "ipv4")
+    tool = find_tool(machine.node(), variant, IPV4)
     assert tool is not None and tool.version == number
     assert tool.version_text == version.split()[0][1:]
-    assert find_tool(machine.node(), {NFT: LEGACY, LEGACY: NFT}[variant], "ipv4") is None
+    assert find_tool(machine.node(), {NFT: LEGACY, LEGACY: NFT}[variant], IPV4) is None
 
 
 def test_a_program_of_the_other_variant_is_not_used_for_its_name(machine: Machine) -> None:
     machine.remove("-legacy")
     machine.add("iptables-legacy", NFT)
-    assert find_tool(machine.node(), LEGACY, "ipv4") is None
+    assert find_tool(machine.node(), LEGACY, IPV4) is None
 
 
 def test_a_command_without_its_restore_is_no_tool(machine: Machine) -> None:
     (machine.bin / "iptables-nft-restore").unlink()
-    assert find_tool(machine.node(), NFT, "ipv4") is None
+    assert find_tool(machine.node(), NFT, IPV4) is None
 
 
 @pytest.mark.parametrize("asked_for", [NFT, LEGACY])
 def test_a_variant_asked_for_is_taken_whatever_kubernetes_uses(machine: Machine, asked_for: str) -> None:
-    machine.elsewhere[NFT, "ipv4", "mangle", "KUBE-IPTABLES-HINT"] = []
+    machine.elsewhere[NFT, IPV4, "mangle", "KUBE-IPTABLES-HINT"] = []
     assert machine.choose(asked_for) == asked_for
 
 
@@ -157,7 +158,7 @@ def test_one_file_under_two_names_is_asked_once(machine: Machine) -> None:
     (machine.bin / "xtables-nft-multi").write_text("")
     (machine.bin / "xtables-nft-multi").chmod(0o755)
     node = machine.node()
-    found = [find_tool(node, NFT, family) for family in ("ipv4", "ipv6")]
+    found = [find_tool(node, NFT, family) for family in (IPV4, IPV6)]
     assert [tool and os.path.basename(tool.path) for tool in found] == ["iptables-nft", "ip6tables-nft"]
     assert len(machine.asked) == 1
 
