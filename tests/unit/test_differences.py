@@ -30,31 +30,39 @@ def _yaml(key: str, *values: str) -> t.List[str]:
 
 #: Text that the first column of a row begins with, and files. Those of flags are given as the key of the file.
 INPUTS: t.Dict[str, t.Sequence[t.Union[str, bytes]]] = {
-    "`--masq-chain` with `:`": _yaml("masqChain", "'A:B'", "A+B", "A=B", "A/B", "'A B'", ".A", "'-A'"),
-    "`--masq-chain` with a name": _yaml(
-        "masqChain",
-        *("INPUT", "mark", "KUBE-X", "cali-x", "FLANNEL-X", "cilium_x", "CNI-x", "docker", "LIBVIRT_X", "weave"),
-        "netavark-x",
-    ),
-    "`--to-ports`": _yaml("toPorts", "'0'", "0-100", "'+42'", "1-65536", "['1', '0']"),
-    "a prefix length": ["enableIPv6: true\nnonMasqueradeCIDRs: ['%s']\n" % one for one in ("::/00", "10.0.0.0/08")],
-    "a duplicate key": ["cidrLimit: 3\ncidrLimit: 4\n", '{"cidrLimit": 3, "CIDRLIMIT": 4}'],
-    "a null entry": _yaml("nonMasqueradeCIDRs", "[null]", "[10.0.0.0/8, null]"),
-    "an IPv4-mapped range": ["enableIPv6: true\nnonMasqueradeCIDRs: ['::ffff:10.0.0.0/104']\n"],
-    "`resyncInterval` below 1s": _yaml("resyncInterval", "999ms", "0s", "-5s"),
-    "YAML aliases": ["a: &x 1\nb: *x\n", "<<: {cidrLimit: 3}\n", "masqLinkLocal: !!bool true\n"],
-    "several YAML documents": ["cidrLimit: 3\n---\ncidrLimit: 4\n"],
-    "booleans": _yaml("masqLinkLocal", "y", "n"),
-    "counts that are not": _yaml("cidrLimit", "64.0", "1e2", "0o100", "0x40", "08"),
-    "YAML in braces": ["{resyncInterval: 5m}"],
-    "a file of comments": ['#{"cidrLimit": 3}', '# a\n# {"cidrLimit": 3}\n'],
-    "a brace, a bracket": ['x{"cidrLimit": 3}', "cidrLimit]: 3\n"],
-    "UTF-16": ["cidrLimit: 3\n".encode("utf-16"), b"a: \xff\n"],
-    "tabs between": ["cidrLimit:\t3\n\tmasqLinkLocal: true\n"],
-    "beyond the limits": ["a: %s\n" % ("x" * 4097), "toPorts: [%s]\n" % ", ".join(["'1'"] * 101)],
+    "`--masq-chain` with other": [
+        *_yaml("masqChain", "'A:B'", "A+B", "A=B", "A/B", "'A B'", ".A", "'-A'", "INPUT", "mark", "KUBE-X", "cali-x"),
+        *_yaml("masqChain", "FLANNEL-X", "cilium_x", "CNI-x", "docker", "LIBVIRT_X", "weave", "netavark-x"),
+    ],
+    "`--to-ports`": [
+        *_yaml("toPorts", "'0'", "0-100", "'+42'", "1-65536", "['1', '0']"),
+        *_yaml("resyncInterval", "999ms", "0s", "-5s"),
+        *_yaml("cidrLimit", "64.0", "1e2", "0o100", "0x40", "08"),
+    ],
+    "a prefix length": [
+        *("enableIPv6: true\nnonMasqueradeCIDRs: ['%s']\n" % one for one in ("::/00", "10.0.0.0/08")),
+        "enableIPv6: true\nnonMasqueradeCIDRs: ['::ffff:10.0.0.0/104']\n",
+        *_yaml("nonMasqueradeCIDRs", "[null]", "[10.0.0.0/8, null]"),
+    ],
+    "a duplicate key": [
+        *("cidrLimit: 3\ncidrLimit: 4\n", '{"cidrLimit": 3, "CIDRLIMIT": 4}'),
+        "cidrLimit: 3\n---\ncidrLimit: 4\n",
+    ],
+    "YAML aliases": [
+        *("a: &x 1\nb: *x\n", "<<: {cidrLimit: 3}\n", "masqLinkLocal: !!bool true\n"),
+        *_yaml("masqLinkLocal", "y", "n"),
+        *("{resyncInterval: 5m}", "cidrLimit:\t3\n\tmasqLinkLocal: true\n"),
+    ],
+    "damaged JSON": [
+        *('#{"cidrLimit": 3}', '# a\n# {"cidrLimit": 3}\n'),
+        *('x{"cidrLimit": 3}', "cidrLimit]: 3\n"),
+    ],
+    "UTF-16": [
+        *("cidrLimit: 3\n".encode("utf-16"), b"a: \xff\n"),
+        *("a: %s\n" % ("x" * 4097), "toPorts: [%s]\n" % ", ".join(["'1'"] * 101)),
+    ],
     "`%YAML 1.2`": ["%YAML 1.2\n---\ncidrLimit: 3\n", "%FOO bar\n---\ncidrLimit: 3\n"],
-    "a key that is null": ["~: 1\n", "7: 1\n", "true: 1\n"],
-    "a lone surrogate": ['"\\ud800": 1\n'],
+    "a key that is null": ["~: 1\n", "7: 1\n", "true: 1\n", '"\\ud800": 1\n'],
 }
 
 
