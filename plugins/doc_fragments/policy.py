@@ -67,11 +67,21 @@ options:
     description:
       - Masquerade tcp, udp and sctp to these source ports only, each a port or C(FIRST-LAST). Ranges are used in
         proportion to their size.
-      - If not set, or with V([]), the kernel chooses.
+      - If not set, or with V([]), the kernel chooses, also among NodePorts and outside of the node's local ports.
+      - V(auto) is a range that is found on the node, in each run and each resync. It is the largest part of
+        C(net.ipv4.ip_local_port_range) without O(node_port_range) and C(net.ipv4.ip_local_reserved_ports), which hold
+        for IPv6 too. A node where it has fewer than 1024 ports is refused. If it gets so few later, the kernel
+        chooses, and each resync reports an error.
       - A connection for which no port is free gets no answer, because the kernel drops its packets. A port is free if
         no other connection to the same destination and port uses it.
     type: list
     elements: raw
+  node_port_range:
+    description:
+      - The NodePorts of the cluster, C(FIRST-LAST), as of C(--service-node-port-range) of kube-apiserver. Only
+        O(to_ports=auto) uses it.
+    type: str
+    default: 30000-32767
   backend:
     description:
       - What holds the rules. V(iptables_nft) and V(iptables_legacy) are the variants of iptables. V(nftables) is a

@@ -26,6 +26,7 @@ _GENERATED = re.compile(
 _SEE = {
     "snat": "[policies](policies.md#fixed-addresses)",
     "rules": "[policies](policies.md#single-protocols-and-ports)",
+    "to_ports": "[policies](policies.md#source-ports)",
     "skip_marks": "[policies](policies.md#marks-of-other-programs)",
     "exemption": "[nftables](nftables.md#how-strongly-exempt-traffic-is-protected)",
     "jump_position": "[the jump](operations.md#the-place-of-the-jump)",

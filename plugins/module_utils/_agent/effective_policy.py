@@ -8,8 +8,9 @@ from __future__ import annotations
 import time
 import typing as t
 
+from .._engine.auto_ports import with_auto_ports
 from .._engine.fixed_addresses import require_addresses
-from .._errors import ConfigError
+from .._errors import ConfigError, NodeError
 from .._policy.config_file import Source, merge, name_culprit, read_directory
 from .._policy.policy import Config, build, file_key
 from .._policy.values import show
@@ -44,7 +45,7 @@ def find_policy(paths: Paths, remembered: Memory) -> EffectivePolicy:
     """
     try:
         policy, empty = _read(paths)
-        _require_addresses(policy, remembered)
+        _require_fit(policy, remembered)
     except ConfigError as exc:
         return _last_valid(remembered)._replace(problem=str(exc))
     if remembered.values is not None and policy.values != remembered.values:
@@ -72,24 +73,32 @@ def read_policy(paths: Paths, remembered: Memory, main: t.Optional[str] = None) 
     :raises ConfigError: they are invalid.
     """
     policy = _read(paths, main)[0]
-    _require_addresses(policy, remembered)
+    _require_fit(policy, remembered)
     return policy, t.cast(Config, policy.config)
 
 
-def _require_addresses(policy: EffectivePolicy, remembered: Memory) -> None:
-    """Refuse a policy that was not in force before, and has fixed addresses that are not on the node.
+def _require_fit(policy: EffectivePolicy, remembered: Memory) -> None:
+    """Refuse a policy that was not in force before, and needs addresses or ports that the node does not have.
 
     :raises ConfigError: it does.
     """
     if policy.config is not None and policy.values != remembered.values:
         try:
-            require_addresses(policy.config)
+            _require(policy.config)
         except ConfigError as exc:
-            raise ConfigError(name_culprit(policy.files or (), _require_addresses_of, exc)) from None
+            raise ConfigError(name_culprit(policy.files or (), _require_of, exc)) from None
 
 
-def _require_addresses_of(values: t.Dict[str, t.Any]) -> None:
-    require_addresses(_build(values))
+def _require(config: Config) -> None:
+    require_addresses(config)
+    try:
+        with_auto_ports(config, file_key)
+    except NodeError as exc:
+        raise ConfigError(str(exc)) from None
+
+
+def _require_of(values: t.Dict[str, t.Any]) -> None:
+    _require(_build(values))
 
 
 def _build(values: t.Dict[str, t.Any]) -> Config:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
+from .._engine.auto_ports import or_any_ports
 from .._engine.effects import Effect, as_returns
 from .._engine.reconcile import Result
 from .._engine.ruleset import service_number
@@ -88,6 +89,8 @@ def verify_proposed(node: Node, config: Config, used_before: t.Optional[str]) ->
     # Imported here: to load it takes time, and most runs change nothing.
     from .._verify import explanations, inspection
 
+    # The copy's settings of ports are not those of the node.
+    config, _errors = or_any_ports(config)
     policy = inspection.ComparedPolicy(inspection.FROM_OPTIONS, config, used_before=used_before, proposed=True)
     found = inspection.inspect(node, policy, inspection.request((), verify=True))
     return {**{name: found[name] for name in _TESTED}, "undone": explanations.undone(found["conflicts"])}

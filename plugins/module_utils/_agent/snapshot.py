@@ -17,6 +17,7 @@ import typing as t
 from .._engine.backends import PROGRAMS
 from .._errors import NodeError
 from .._system import files
+from .._system.local_ports import RANGE, RESERVED
 from .._system.process import SYSTEM_PATH, Outcome, Runner
 from .paths import Paths
 
@@ -116,6 +117,7 @@ def resync_script(paths: Paths) -> str:
         program=paths.program,
         path=SYSTEM_PATH,
         programs=" ".join(PROGRAMS),
+        ports="%s %s" % (RANGE, RESERVED),
     )
 
 
@@ -136,7 +138,8 @@ set --
 irregular=
 for file in {config} \\
     {drop_ins}/*.json {drop_ins}/*.yaml {drop_ins}/*.yml \\
-    /proc/net/ip_tables_names /proc/net/ip6_tables_names; do
+    /proc/net/ip_tables_names /proc/net/ip6_tables_names \\
+    {ports}; do
     if [ -f "$file" ]; then
         set -- "$@" "$file"
     elif [ -e "$file" ] || [ -L "$file" ]; then

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 import typing as t
 
+from .._engine.auto_ports import or_any_ports
 from .._engine.backend import Action
 from .._engine.other_actors import find_other_actors
 from .._engine.reconcile import Change, Result
@@ -15,6 +16,7 @@ from .._engine.ruleset import DROP, IGNORE
 from .._errors import NodeError
 from .._policy.entries import as_written
 from .._policy.policy import Config
+from .._policy.values import AUTO_PORTS
 from .._system.node import Node
 from .._version import VERSION
 from . import repeated_repairs, snapshot, unit_control
@@ -65,6 +67,7 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
         "not_checked": list(result.not_checked),
         "repairs_undone": [_undone_data(one) for one in repeated_repairs.undone(remembered.repairs, time.time())],
         "config": _policy_data(paths, policy, config),
+        "port_ranges": list(map(str, or_any_ports(config)[0].to_ports)),
         "policy_hash": config.digest,
         "backend": {"name": result.backend, "version": result.version},
         "families": _family_data(result),
@@ -153,6 +156,9 @@ def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
             yield title, _some(config[name])
     yield "chain", config["masq_chain"]
     yield "exemption", config["exemption"]
+    if config["to_ports"]:
+        how = " (auto)" if config["to_ports"] == AUTO_PORTS else ""
+        yield "source ports", (", ".join(report["port_ranges"]) or "any") + how
     for title, name, default in _PARTICULAR:
         if config[name] != default:
             yield title, config[name]

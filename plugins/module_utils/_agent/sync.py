@@ -22,6 +22,7 @@ from .._policy.policy import Config
 from .._system import conntrack, files
 from .._system.families import FAMILIES
 from .._system.iptables_tool import legacy_tables
+from .._system.local_ports import LocalPorts, read_local_ports
 from .._system.node import Node
 from .._system.xtables_lock import without_holder
 from .._version import VERSION
@@ -105,15 +106,23 @@ def sync(node: Node, paths: Paths) -> SyncResult:
     return SyncResult(policy, result, changes, errors, tuple(warnings), tuple(records.failed))
 
 
+class _Seen(t.NamedTuple):
+    """What the rules depend on besides the policy and the node's firewall."""
+
+    #: the legacy tables that exist
+    legacy: t.List[t.List[str]]
+    #: where the programs are
+    programs: t.List[t.Optional[str]]
+    #: None if they cannot be read
+    ports: t.Optional[LocalPorts]
+
+
 class _Round(t.NamedTuple):
-    """One reconcile, and what the node looked like to it."""
+    """One reconcile, and what the node looked like before it."""
 
     result: Result
     recorded: snapshot.RecordingRunner
-    #: the legacy tables that existed before it
-    legacy: t.List[t.List[str]]
-    #: where the programs were
-    programs: t.List[t.Optional[str]]
+    seen: _Seen
 
 
 def dry_run(node: Node, paths: Paths, config: Config, remembered: Memory, effects: bool = False) -> Result:
@@ -130,7 +139,7 @@ def dry_run(node: Node, paths: Paths, config: Config, remembered: Memory, effect
 def _reconcile(
     node: Node, paths: Paths, config: Config, remembered: Memory, check: bool = False, effects: bool = False
 ) -> _Round:
-    recorded, legacy, programs = snapshot.RecordingRunner(node.run), _legacy_tables(), installed_programs()
+    recorded, seen = snapshot.RecordingRunner(node.run), _seen()
     recorded_node = copy.copy(node)
     recorded_node.run = recorded
     result = reconcile(
@@ -141,11 +150,15 @@ def _reconcile(
         lock_path=paths.run_lock,
         effects=effects,
     )
-    return _Round(result, recorded, legacy, programs)
+    return _Round(result, recorded, seen)
 
 
-def _legacy_tables() -> t.List[t.List[str]]:
-    return [legacy_tables(family) for family in FAMILIES]
+def _seen() -> _Seen:
+    try:
+        ports: t.Optional[LocalPorts] = read_local_ports()
+    except NodeError:
+        ports = None
+    return _Seen([legacy_tables(family) for family in FAMILIES], installed_programs(), ports)
 
 
 def _repair(
@@ -186,8 +199,7 @@ def _take_snapshot(node: Node, paths: Paths, policy: EffectivePolicy, before: Me
 
     def is_current() -> bool:
         # An edit made after the files were read is not in effect yet.
-        seen = (last.legacy, last.programs)
-        return seen == (_legacy_tables(), installed_programs()) and are_unchanged(sources, paths)
+        return last.seen == _seen() and are_unchanged(sources, paths)
 
     snapshot.take(node.run, paths, commands, last.recorded.output_of(commands), is_current)
 

@@ -19,6 +19,7 @@ from .._policy.policy import Config
 from .._system.families import FAMILIES, IPV4, IPV6, Family, has_ipv6
 from .._system.node import Node
 from . import backends
+from .auto_ports import or_any_ports, with_auto_ports
 from .backend import Backend, BackendType, CommitRefused, Counters, Managed, Overtaken, PartlyRefused, Plan
 from .fixed_addresses import require_addresses, without_missing
 from .other_nat import remarks, remarks_elsewhere
@@ -114,8 +115,8 @@ def reconcile(
     :param used_before: as for ``backends.choose``.
     :param former: other names that the managed chain may have on this node; such chains are removed.
     :param lock_path: as for ``run_lock.lock``.
-    :param new: whether the policy is refused if the node lacks one of its fixed addresses, with ConfigError; else the
-        option snat_missing decides.
+    :param new: whether the policy is refused if the node lacks one of its fixed addresses, or has too few ports for
+        ``to_ports: auto``, with ConfigError; else the option snat_missing decides, and the result has an error.
     :param effects: whether to say what the changes mean for packets, and count the open connections, which may take
         seconds. Without changes nothing is computed.
     :raises NodeError: before anything was touched: no tools, no root, a lock. Later failures are in ``errors``.
@@ -123,14 +124,17 @@ def reconcile(
     if os.geteuid() != 0:
         raise NodeError("changing netfilter rules requires root; use become: true in Ansible, or sudo")
     missing: t.Tuple[t.Any, ...] = ()
+    errors: t.Tuple[str, ...] = ()
     if present and new:
         require_addresses(config)
+        config = with_auto_ports(config)
     elif present:
         config, missing = without_missing(config)
+        config, errors = or_any_ports(config)
     with contextlib.nullcontext("") if check else lock(node.lock_timeout, lock_path) as lock_problem:
         special = (config.exemption, config.jump_position) if present else ("return", "keep")
         chosen = backends.choose(node, config.backend, special[0], used_before, special[1])
-        run = _Run(node, config, chosen, check)
+        run = _Run(node, config, chosen, check, errors)
         if present:
             run.establish(config.families)
         run.clear(adopt=present, former=former)
@@ -142,13 +146,15 @@ def reconcile(
 class _Run:
     """One run: what it has done and found so far."""
 
-    def __init__(self, node: Node, config: Config, chosen: BackendType, check: bool) -> None:
+    def __init__(
+        self, node: Node, config: Config, chosen: BackendType, check: bool, errors: t.Sequence[str] = ()
+    ) -> None:
         self._node = node
         self._config = config
         self._chosen = chosen
         self._check = check
         self._changes: t.List[Change] = []
-        self._errors: t.List[str] = []
+        self._errors = list(errors)
         self._plan_notes: t.List[str] = []
         self._not_checked: t.List[str] = []
         self._remarks: t.List[str] = []

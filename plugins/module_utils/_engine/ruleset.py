@@ -503,12 +503,15 @@ def guards_of(verdict: str, family: Family, every: t.Sequence[Decision]) -> t.Tu
 def from_config(config: Config, family: Family, random_fully: bool = True) -> Ruleset:
     """Return the rules that ``config`` asks for in one family.
 
+    With ``to_ports: auto`` the kernel chooses source ports: ``auto_ports`` replaces it before rules are written.
+
     :param random_fully: whether the node's tools know fully random source ports (iptables 1.6.2 and later).
     """
     spare_link_local = not (config.masq_link_local if family == IPV4 else config.masq_link_local_ipv6)
     exempt = [LINK_LOCAL[family]] if spare_link_local else []
     exempt += _of_family(config.non_masquerade_cidrs, family)
     random_fully = random_fully and config.random_fully
+    ranges = () if isinstance(config.to_ports, str) else config.to_ports
     verdict = VERDICTS[config.exemption]
     leading = tuple(_leading(config, family))
     if not any(_is_about_everything(decision) for decision in leading):
@@ -525,7 +528,7 @@ def from_config(config: Config, family: Family, random_fully: bool = True) -> Ru
     return Ruleset(
         decisions=decisions,
         verdict=verdict,
-        masquerade=tuple(_port_rules(config.to_ports, random_fully)) + (Masquerade(random_fully=random_fully),),
+        masquerade=tuple(_port_rules(ranges, random_fully)) + (Masquerade(random_fully=random_fully),),
         guards=guards_of(verdict, family, every)
         + (tuple(Guard(mark=mark) for mark in config.skip_marks) if every else ()),
         leading=leading,

@@ -34,8 +34,9 @@ from .values import (
     parse_jump_position,
     parse_marks,
     parse_networks,
-    parse_port_range_list,
+    parse_port_range,
     parse_sources,
+    parse_to_ports,
     split_entries,
 )
 
@@ -182,8 +183,18 @@ POLICY_OPTIONS = (
         "to-ports",
         "list",
         (),
-        parse_port_range_list,
+        parse_to_ports,
         "masquerade to these source ports only",
+    ),
+    Option(
+        "node_port_range",
+        "nodePortRange",
+        None,
+        "str",
+        "30000-32767",
+        parse_port_range,
+        "NodePorts of the cluster, which to_ports: auto leaves out",
+        sparse=True,
     ),
     _choice("backend", "backend", "what holds the rules", BACKENDS),
     _choice("exemption", "exemption", "how strongly exempt traffic is protected from other NAT rules", EXEMPTIONS),
@@ -312,7 +323,8 @@ class Config(t.NamedTuple):
     enable_ipv6: bool = False
     masq_chain: str = "IP-MASQ-AGENT"
     random_fully: bool = True
-    to_ports: t.Tuple[PortRange, ...] = ()
+    #: AUTO_PORTS until auto_ports has found them
+    to_ports: t.Union[str, t.Tuple[PortRange, ...]] = ()
     backend: str = "auto"
     exemption: str = "return"
     #: nanoseconds, as Go's time.Duration counts
@@ -330,6 +342,7 @@ class Config(t.NamedTuple):
     jump_position: str = "keep"
     flush_conntrack: str = "none"
     leaks: str = "ignore"
+    node_port_range: PortRange = PortRange(30000, 32767)
 
     @property
     def families(self) -> t.Tuple[Family, ...]:
@@ -354,7 +367,8 @@ class Config(t.NamedTuple):
         for option, value in later:
             if option.type == "list" and value:
                 values.append((option.name, sorted(map(str, value)) if option.united else list(map(str, value))))
-        values += [(one.name, value) for one, value in later if one.type != "list" and value != one.default]
+        plainly = [(one, str(value)) for one, value in later if one.type != "list"]
+        values += [(one.name, text) for one, text in plainly if text != one.default]
         return hashlib.sha256(repr(values).encode("utf-8")).hexdigest()[:12]
 
 

@@ -41,6 +41,9 @@ RESERVED_PREFIXES = ("KUBE-", "CALI-", "FLANNEL-", "CILIUM_", "CNI-", "DOCKER", 
 PLACES = ("keep", "first", "last")
 PLACES_BY_CHAIN = ("before", "after")
 
+#: Value of the option to_ports: those that are found on the node.
+AUTO_PORTS = "auto"
+
 #: Ranges of source ports; each takes a rule for each protocol.
 PORT_RANGES_LIMIT = 100
 
@@ -509,14 +512,37 @@ def parse_port_range_list(value: t.Any) -> t.Tuple[PortRange, ...]:
         return ()
     if not isinstance(value, (list, tuple)):
         raise ConfigError("%s is not a list of port ranges" % show(value))
-    for entry in value:
-        if isinstance(entry, bool) or not isinstance(entry, (str, int)):
-            raise ConfigError("%s is not a port range: give PORT or FIRST-LAST" % show(entry))
-    texts = [entry if isinstance(entry, str) else show(entry) for entry in value]
+    texts = map(_port_text, value)
     ranges = tuple(part for text in texts for part in parse_port_ranges(text) or (_parse_port_range(""),))
     if len(ranges) > PORT_RANGES_LIMIT:
         raise ConfigError("%d port ranges are more than the limit of %d" % (len(ranges), PORT_RANGES_LIMIT))
     return ranges
+
+
+def parse_to_ports(value: t.Any) -> t.Union[str, t.Tuple[PortRange, ...]]:
+    """Read source ports: ``auto``, or port ranges.
+
+    :raises ConfigError: neither.
+    """
+    if value in (AUTO_PORTS, [AUTO_PORTS], (AUTO_PORTS,)):
+        return AUTO_PORTS
+    if isinstance(value, (list, tuple)) and AUTO_PORTS in value:
+        raise ConfigError("auto is in a list with others: give auto alone, or port ranges")
+    return parse_port_range_list(value)
+
+
+def parse_port_range(value: t.Any) -> PortRange:
+    """Read one range of ports.
+
+    :raises ConfigError: malformed, reversed, or outside 1-65535.
+    """
+    return _parse_port_range(_port_text(value))
+
+
+def _port_text(value: t.Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        raise ConfigError("%s is not a port range: give PORT or FIRST-LAST" % show(value))
+    return value if isinstance(value, str) else show(value)
 
 
 def check_bool(value: t.Any) -> bool:

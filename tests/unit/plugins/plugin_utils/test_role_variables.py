@@ -90,6 +90,7 @@ def test_limits_of_effects(limit: t.Any) -> None:
         {"non_masquerade_cidrs": ["10.233.64.0/18,fd85::/112", "10.0.0.0/8"], "enable_ipv6": "true"},
         {"to_ports": "1024-29999,32768"},
         {"to_ports": [1024, "2000-3000"]},
+        {"to_ports": "auto", "node_port_range": "30000-40000"},
         {"cidr_limit": "70", "random_fully": "no", "lock_timeout": "3"},
         {"cluster_cidrs": "10.233.64.0/18,10.233.0.0/18"},
         {"cluster_cidrs": ["100.64.0.0/10"], "nomasq_all_reserved_ranges": True},
@@ -121,6 +122,7 @@ def test_good_values_are_accepted(options: t.Dict[str, t.Any]) -> None:
         ({"resync_interval": "60"}, "ip_masq_agent_resync_interval: '60' is not a duration"),
         ({"resync_interval": 60}, "ip_masq_agent_resync_interval: '60' is not a duration"),
         ({"masq_chain": "KUBE-X"}, "ip_masq_agent_masq_chain: 'KUBE-X' cannot name our chain"),
+        ({"to_ports": ["auto", "1-5"]}, "ip_masq_agent_to_ports: auto is in a list with others"),
         ({"to_ports": ["0-5"]}, "ip_masq_agent_to_ports: '0-5' is not a port range"),
         (
             {"exemption": "enforce", "backend": "iptables_nft"},

@@ -31,6 +31,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.local_ports import LocalPorts
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
@@ -135,6 +136,15 @@ def test_a_concurrent_edit_invalidates_the_snapshot(world: World, monkeypatch: p
     assert not world.has_snapshot()
     world.sync()
     assert world.policies[-1].masq_link_local
+    assert world.has_snapshot()
+
+
+def test_local_ports_changed_meanwhile_invalidate_the_snapshot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = [LocalPorts(32768, 60999)]
+    monkeypatch.setattr(sync, "read_local_ports", lambda: settings.pop() if settings else LocalPorts(1024, 60999))
+    world.sync()
+    assert not world.has_snapshot()
+    world.sync()
     assert world.has_snapshot()
 
 

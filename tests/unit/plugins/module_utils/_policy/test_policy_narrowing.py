@@ -110,7 +110,9 @@ def test_what_is_no_mark_is_refused(mark: t.Any, message: str) -> None:
 
 def test_digests_are_those_of_before_as_long_as_the_options_are_not_used() -> None:
     """Nodes with another release of the collection have the same digest."""
-    assert build({}).digest == "66acdcbd628a"
+    assert build({}).digest == "66acdcbd628a" == build({"node_port_range": "30000-32767"}).digest
+    assert build({"node_port_range": "30000-32768"}).digest != build({}).digest
+    assert build({"to_ports": "auto"}).digest == build({"to_ports": ["auto"]}).digest != build({}).digest
     one = build({"out_interfaces": ["eth0", "eth1"]})
     assert one.digest == build({"out_interfaces": ["eth1", "eth0"]}).digest != build({}).digest
     assert one.digest != build({"except_interfaces": ["eth0", "eth1"]}).digest
