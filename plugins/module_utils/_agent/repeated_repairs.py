@@ -20,7 +20,6 @@ from .._engine.reconcile import Change, Result
 from .._system import reference_agents
 from .._system.iptables_tool import LEGACY, VARIANTS
 from .._system.process import Runner
-from .._verify import health
 
 #: Seconds for which a repair is remembered. Other places are looked at once an hour only.
 PERIOD = 7200.0
@@ -136,6 +135,9 @@ def _culprit(change: Change, run: Runner) -> t.Tuple[str, str]:
                 return program, text + "Have that program leave the place, or set jump_position to keep"
             return program, text + "No packet passes it: have that program put it behind the jump, or delete it"
     if any(action.kind in _FLUSHED for action in change.plan.actions):
+        # Imported here: to load it takes 1 of 70 ms, and most runs repeat no repair.
+        from .._verify import health
+
         for flusher in health.flushers(run):
             if change.backend in flusher.backends:
                 return flusher.unit, "Probably %s: %s. Remedy: %s" % (flusher.unit, *flusher.words())

@@ -19,14 +19,14 @@ from .._engine.ruleset import IGNORE, from_config
 from .._errors import NodeError
 from .._policy.entries import addresses
 from .._policy.policy import Config
-from .._system import conntrack, files
+from .._system import files
 from .._system.families import FAMILIES
 from .._system.iptables_tool import legacy_tables
 from .._system.local_ports import LocalPorts, read_local_ports
 from .._system.node import Node
 from .._system.xtables_lock import without_holder
 from .._version import VERSION
-from . import metrics, repeated_repairs, snapshot
+from . import repeated_repairs, snapshot
 from .effective_policy import EffectivePolicy, are_unchanged, find_policy
 from .memory import KEPT_ACTIONS, Event, Memory, read_memory, read_verification, write_memory
 from .paths import Paths
@@ -287,6 +287,10 @@ def _write_metrics(
     after: Memory,
     last_success: t.Optional[float],
 ) -> None:
+    # Imported here: to load them takes 2 of 70 ms, and not every agent writes metrics.
+    from .._system import conntrack
+    from . import metrics
+
     exempt: t.Dict[str, int] = {}
     if policy.config is not None:
         for family in policy.config.families:

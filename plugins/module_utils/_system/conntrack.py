@@ -12,9 +12,9 @@ import ipaddress
 import re
 import struct
 import typing as t
-from pathlib import Path
 
-from . import netlink
+from .._errors import NodeError
+from . import files, netlink
 from .endpoints import Endpoint
 from .families import BY_VERSION, PROTOCOLS, TCP, UDP
 from .netlink import Message, Netlink
@@ -315,8 +315,8 @@ def _time_parts(known: netlink.Attributes) -> t.Tuple[t.Any, ...]:
 def _longest(*names: str) -> int:
     """Return the longest of some timeouts of the kernel, in seconds; -1 if it does not tell."""
     try:
-        return max(int(Path(_TIMEOUTS + name).read_text(encoding="ascii")) for name in names)
-    except (OSError, ValueError):
+        return max(int(files.read(_TIMEOUTS + name) or b"") for name in names)
+    except (NodeError, ValueError):
         return -1
 
 

@@ -103,6 +103,14 @@ class TestLauncher:
         done = start(again)
         assert done.stdout == program_files.launcher(made).decode(), done.stderr
 
+    def test_a_start_loads_nothing_that_few_runs_need(self, made: paths.Paths, tmp_path: Path) -> None:
+        """Each takes milliseconds of every start: OpenSSL six of seventy."""
+        names = {"hashlib", "difflib", "pathlib", "ip_masq_agent._system.conntrack", "ip_masq_agent._verify"}
+        loaded = "sys.stdout.write(repr(sorted(%r.intersection(sys.modules))))" % names
+        started = copied(made, tmp_path, "entry(WHERE)", loaded)
+        done = subprocess.run([sys.executable, "-ISB", str(started)], capture_output=True, text=True, check=False)
+        assert done.stdout == "[]", done.stderr
+
     def test_an_error_names_the_file_and_the_line_that_it_comes_from(self, made: paths.Paths, tmp_path: Path) -> None:
         broken = copied(made, tmp_path, "entry(WHERE)", "entry(None)")
         entry = os.path.join(program_files.modules_dir(made), "ip_masq_agent/_tasks/program.py")
