@@ -40,8 +40,9 @@ setup-nodes:
 demo: setup-nodes ## three systemd nodes, the module on each, real packets, who saw which address
 	@tools/demo
 
-test: setup-nodes ## everything below, side by side; what fails does not hide the rest
-	@$(PYTHON) tools/test kernel unit sanity lint versions molecule # the longest job first, the many short ones last
+test: ## everything below, side by side; what fails does not hide the rest
+	@tools/setup --nodes --vm
+	@$(PYTHON) tools/test kernel vm unit sanity lint versions molecule # the longest job first, the many short ones last
 
 lint: setup ## ruff, shellcheck, ansible-lint (production), REUSE, changelog, docsite, galaxy-importer
 	@$(PYTHON) tools/test lint

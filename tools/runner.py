@@ -172,16 +172,25 @@ class Job:
         self.say("--- " + title)
         own = ("-o", "cache_dir=.cache/pytest/" + name, "--junitxml=%s" % report)
         status = await self.run(python, "-m", "pytest", "-q", *own, *arguments, root=root, cwd=ROOT, **COMPILED, **env)
-        tally = Tally()
-        if report.exists():
-            for suite in ElementTree.parse(report).getroot().iter("testsuite"):
-                total, skipped = int(suite.get("tests", 0)), int(suite.get("skipped", 0))
-                failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
-                tally += Tally(max(total - failed - skipped, 0), failed, skipped)
-        if status != 0 and tally.failed == 0:  # nothing collected, or a crash
-            tally += Tally(failed=1)
+        tally = read_report(report, status)
         self.add(title, tally, "pytest's exit status %d" % status)
         return report
+
+
+def read_report(report: Path, status: int) -> Tally:
+    """Return what a report of pytest says, in the form of JUnit; a failure if there is none, or nothing ran.
+
+    :param status: pytest's exit status, which can be a failure where the report has none.
+    """
+    tally = Tally()
+    if report.exists():
+        for suite in ElementTree.parse(report).getroot().iter("testsuite"):
+            total, skipped = int(suite.get("tests", 0)), int(suite.get("skipped", 0))
+            failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
+            tally += Tally(max(total - failed - skipped, 0), failed, skipped)
+    if not tally.failed and (status or not tally.passed + tally.skipped):
+        tally += Tally(failed=1)
+    return tally
 
 
 def _file_name(title: str) -> str:
