@@ -20,7 +20,7 @@ from .._errors import IpMasqError, NodeError, ProgramMissingError
 from .._kubelet.manage import manage_kubelets
 from .._kubelet.options import Options
 from .._policy.config_file import config_text
-from .._system import systemd
+from .._system import packages, systemd
 from .._system.node import Node
 from .._system.node_warning import named
 from .._system.process import run
@@ -42,6 +42,9 @@ def carry_out(params: Params, check: bool) -> Done:
     try:
         done = _present(params, check, node) if params["state"] == "present" else _absent(params, check, node)
     except ProgramMissingError as exc:
+        by_image = packages.by_image(exc.package)
+        if by_image:  # nobody is to try to install it
+            return Done({}, failure="%s. %s" % (exc, by_image))
         return Done({"missing_package": exc.package}, failure=str(exc))
     except IpMasqError as exc:
         return Done({}, failure=str(exc))

@@ -9,10 +9,10 @@ import typing as t
 
 from .._engine.other_actors import find_other_actors
 from .._engine.reconcile import reconcile
-from .._errors import ConfigError, IpMasqError
+from .._errors import ConfigError, IpMasqError, ProgramMissingError
 from .._policy.config_file import load
 from .._policy.policy import DEFAULTS, POLICY_OPTIONS, Config, build, file_key, split_lists
-from .._system import process
+from .._system import packages, process
 from .._system.node import Node
 from .._system.node_warning import named
 from .rules_result import rules_diff, rules_return
@@ -65,6 +65,8 @@ def carry_out(params: Params, check: bool) -> Done:
         config = read_config(params)
         node = Node(process.run, lock_timeout)
         result = reconcile(node, config, present, check, new=True, effects=True)
+    except ProgramMissingError as exc:
+        return Done({}, failure=". ".join(filter(None, (str(exc), packages.by_image(exc.package)))))
     except IpMasqError as exc:
         return Done({}, failure=str(exc))
     warnings = tuple(map(named, (*result.notes, *result.effect_notes, *result.remarks)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import typing as t
+from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
@@ -30,8 +31,9 @@ def answer(program: str, outcome: Outcome) -> t.Callable[..., Outcome]:
 
 @pytest.fixture(autouse=True)
 def databases(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both databases are there."""
+    """Both databases are there, on a node that is no image."""
     monkeypatch.setattr(os, "listdir", lambda _path: ["database"])
+    monkeypatch.setattr(packages, "is_image", lambda: False)
 
 
 @pytest.mark.parametrize(
@@ -51,6 +53,39 @@ def test_owner_and_how_to_remove_it(program: str, printed: str, expected: t.Opti
 def test_a_file_of_no_package(program: str) -> None:
     refused = Outcome(1, "file %s is not owned by any package\n" % PATH, "dpkg-query: no path found\n")
     assert packages.find_owner(answer(program, refused), PATH) is None
+
+
+IMAGES = {
+    "rpm-ostree": ("run 'rpm-ostree install nftables' on the node and reboot it, or ", "rpm-ostree uninstall masq"),
+    "transactional-update": (
+        "run 'transactional-update pkg install nftables' on the node and reboot it, or ",
+        "transactional-update pkg remove masq",
+    ),
+    "none": ("", "rpm --erase masq"),
+}
+
+
+@pytest.mark.parametrize("tool", IMAGES)
+def test_a_node_that_runs_an_image(monkeypatch: pytest.MonkeyPatch, tool: str) -> None:
+    monkeypatch.setattr(packages, "is_image", lambda: True)
+    monkeypatch.setattr(packages, "which", lambda name: "/usr/sbin/" + name if name == tool else None)
+    installing, removing = IMAGES[tool]
+    assert packages.by_image("nftables") == (
+        "The node runs an image that packages cannot be installed into: %suse an image that has nftables" % installing
+    )
+    assert packages.find_owner(answer("rpm", Outcome(0, "masq\n", "")), PATH) == ("masq", removing)
+
+
+@pytest.mark.parametrize("booted, read_only, image", [(True, False, True), (False, True, True), (False, False, False)])
+def test_what_is_an_image(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, booted: bool, read_only: bool, image: bool
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setattr(packages, "_OSTREE_BOOTED", str(tmp_path if booted else tmp_path / "none"))
+    monkeypatch.setattr(packages, "_OF_IMAGE", "/sys/file" if read_only else str(tmp_path / "file"))
+    monkeypatch.setattr(packages.files, "is_read_only", lambda path: path == "/sys/file")
+    assert packages.is_image() is image
+    assert bool(packages.by_image("nftables")) is image
 
 
 def _no_directory(path: str) -> t.List[str]:
