@@ -51,7 +51,7 @@ from checks import (
 
 HOOKS = tuple(
     "ip-masq-agent-firewall@%s.service" % unit
-    for unit in ("firewalld", "nftables", "netfilter-persistent", "iptables", "ip6tables")
+    for unit in ("firewalld", "nftables", "netfilter-persistent", "iptables", "ip6tables", "ufw")
 )
 STARTED = (TIMER, "ip-masq-agent.path")
 

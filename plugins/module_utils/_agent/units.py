@@ -16,7 +16,7 @@ from .._policy.policy import build
 from .paths import MARK, Paths
 
 #: Units whose start, restart or reload may flush the nat table (all are ordered before network-pre.target).
-FIREWALL_UNITS = ("firewalld", "nftables", "netfilter-persistent", "iptables", "ip6tables")
+FIREWALL_UNITS = ("firewalld", "nftables", "netfilter-persistent", "iptables", "ip6tables", "ufw")
 
 #: Units that run a kubelet. It starts the pods, so at boot it waits for the first sync, successful or not.
 KUBELET_UNITS = (

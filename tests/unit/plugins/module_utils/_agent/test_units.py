@@ -278,7 +278,7 @@ def test_hook_follows_start_restart_and_reload_of_a_firewall() -> None:
 def test_there_is_a_hook_for_every_known_flusher() -> None:
     assert set(units.FIREWALL_HOOKS) == {
         "ip-masq-agent-firewall@%s.service" % unit
-        for unit in ("firewalld", "nftables", "netfilter-persistent", "iptables", "ip6tables")
+        for unit in ("firewalld", "nftables", "netfilter-persistent", "iptables", "ip6tables", "ufw")
     }
 
 
