@@ -20,6 +20,7 @@ from .units import (
     ENABLED_UNITS,
     FIREWALL_HOOKS,
     FIREWALL_UNITS,
+    LEAST_SYSTEMD,
     PATH,
     SERVICE,
     SERVICES,
@@ -53,8 +54,8 @@ class UnitState(t.NamedTuple):
     states: t.Tuple[str, ...]
 
 
-def check_systemd() -> None:
-    """Refuse a node without systemd.
+def check_systemd(run: Runner, paths: Paths) -> None:
+    """Refuse a node without systemd, and one on which it is too old for the units, if they are not there yet.
 
     :raises NodeError: nothing was touched.
     """
@@ -63,6 +64,14 @@ def check_systemd() -> None:
             "this node was not booted with systemd, which the agent's timer requires; use the module ip_masq, which "
             "only sets the rules"
         )
+    # An unchanged node is spared the process.
+    if not os.path.exists(os.path.join(paths.unit_dir, SERVICE)):
+        release = systemd.release(run)
+        if release is not None and release < LEAST_SYSTEMD:
+            raise NodeError(
+                "systemd %d is too old for the agent's units, which need %d or later; files and rules left unchanged; "
+                "upgrade the node, or use the module ip_masq, which only sets the rules" % (release, LEAST_SYSTEMD)
+            )
 
 
 def find_deviations(run: Runner) -> t.List[UnitState]:

@@ -51,6 +51,9 @@ _RETIRED_LINKS = ("paths.target.wants", "paths.target.wants", "multi-user.target
 #: Services that can be running or failed although they are not enabled.
 SERVICES = (SERVICE, EDIT_SERVICE, INTERVAL_SERVICE, PREPARE_SERVICE)
 
+#: That of RHEL 8. Those before lack too much of the sandbox, and are not tested.
+LEAST_SYSTEMD = 239
+
 _HEADER = "# %s; local changes belong in a drop-in.\n" % MARK
 
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import typing as t
 
 from .._errors import NodeError
@@ -26,6 +27,15 @@ class UnitProperties(t.Dict[str, t.List[str]]):
 def is_running() -> bool:
     """Return whether systemd is the init system of this node."""
     return os.path.isdir(_BOOTED)
+
+
+def release(run: Runner) -> t.Optional[int]:
+    """Return the number of the installed release; None if systemctl does not tell it.
+
+    :raises NodeError: there is no systemctl.
+    """
+    found = re.match(r"systemd ([0-9]+)", run(["systemctl", "--version"]).stdout)
+    return int(found.group(1)) if found else None
 
 
 def systemctl(run: Runner, verb: str, *arguments: str, timeout: float = 120.0) -> str:

@@ -60,7 +60,7 @@ def _present(params: Params, check: bool, node: Node) -> Done:
     text = None if params["config"] is None else config_text(params["config"])
     remembered = read_memory(paths)
     policy, config = read_policy(paths, remembered, text)
-    unit_control.check_systemd()
+    unit_control.check_systemd(node.run, paths)
     failed = systemd.last_failure(node.run, SERVICE)
     planned = dry_run(node, paths, config, remembered, effects=True)
     proposal: Params = {}

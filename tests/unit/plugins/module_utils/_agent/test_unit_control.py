@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import paths, unit_control, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, paths, unit_control, units
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import systemd
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
@@ -192,4 +193,32 @@ class TestTimer:
 def test_a_node_without_systemd_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systemd, "is_running", lambda: False)
     with pytest.raises(NodeError, match="not booted with systemd.*use the module ip_masq, which only"):
-        unit_control.check_systemd()
+        unit_control.check_systemd(Systemctl(), paths.Paths())
+
+
+@pytest.mark.parametrize(
+    "version, is_refused",
+    [
+        ("systemd 237\n+PAM", True),
+        ("systemd 239 (239-82.el8)\n", False),
+        ("systemd 257 (257.9-1)", False),
+        ("?", False),
+    ],
+)
+def test_a_node_whose_systemd_is_too_old_is_refused(
+    monkeypatch: pytest.MonkeyPatch, where: paths.Paths, version: str, is_refused: bool
+) -> None:
+    calls = []
+
+    def runner(argv: t.Sequence[str], **_more: t.Any) -> Outcome:
+        calls.append(argv)
+        return Outcome(0, version, "")
+
+    monkeypatch.setattr(systemd, "is_running", lambda: True)
+    refused = pytest.raises(NodeError, match="^systemd 237 is too old .* need 239 or later; .* use the module ip_masq,")
+    with refused if is_refused else contextlib.nullcontext():
+        unit_control.check_systemd(runner, where)
+    assert calls == [["systemctl", "--version"]]
+    install.put_files(where, "{}\n")
+    unit_control.check_systemd(runner, where)  # where the agent is installed, no process is started
+    assert len(calls) == 1
