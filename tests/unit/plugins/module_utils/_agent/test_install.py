@@ -645,3 +645,20 @@ class TestPackages:
         assert install.adopt_package(default) == default
         install.put_files(default, None)
         assert unit.exists()
+
+
+def test_new_directories_get_their_labels(monkeypatch: pytest.MonkeyPatch, where: paths.Paths, tmp_path: Path) -> None:
+    seen: t.List[t.Tuple[str, ...]] = []
+
+    def restore(_run: t.Any, places: t.Tuple[str, ...]) -> str:
+        seen.append(places)
+        return "no labels"
+
+    monkeypatch.setattr(install.labels, "restore", restore)
+    put = install.update_files(lambda _argv, **_more: Outcome(0, "", ""), where, "{}\n")
+    assert put.notes == ("no labels",)
+    assert set(seen[0]) == {str(path) for path in tmp_path.iterdir()} and len(seen) == 1
+    os.unlink(where.program)
+    install.update_files(lambda _argv, **_more: Outcome(0, "", ""), where, "{}\n", check=True)
+    install.update_files(lambda _argv, **_more: Outcome(0, "", ""), where, "{}\n")
+    assert seen[1:] == [()]
