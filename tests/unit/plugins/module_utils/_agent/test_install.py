@@ -26,6 +26,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
     units,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError, NodeError
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.private_node import private_paths
 from support.units import Systemctl
