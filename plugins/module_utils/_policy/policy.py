@@ -68,19 +68,13 @@ class Option(t.NamedTuple):
     name: str
     #: in a config file
     key: str
-    #: of ip-masq-agent, without the dashes; None if it has no such flag
-    flag: t.Optional[str]
     #: of Ansible's argument specification
     type: str
     #: what the operator would write; None if there is no one value
     default: t.Any
     #: plain value to field of ``Config``; raises ConfigError
     parse: t.Callable[[t.Any], t.Any]
-    #: one line for tables and ``--help``
-    help: str
     choices: t.Optional[t.Tuple[str, ...]] = None
-    #: release of this collection
-    since: str = "1.0.0"
     #: whether ip-masq-agent reads it from its config file
     in_reference_file: bool = False
     #: whether the module ip_masq, which does one run, has a use for it
@@ -111,199 +105,42 @@ class Option(t.NamedTuple):
             return False
 
 
-def _bool(name: str, key: str, flag: t.Optional[str], help: str, default: bool = False, **more: t.Any) -> Option:
-    return Option(name, key, flag, "bool", default, check_bool, help, **more)
+def _bool(name: str, key: str, default: bool = False, **more: t.Any) -> Option:
+    return Option(name, key, "bool", default, check_bool, **more)
 
 
-def _choice(name: str, key: str, help: str, choices: t.Tuple[str, ...]) -> Option:
-    return Option(
-        name, key, None, "str", choices[0], functools.partial(check_choice, choices=choices), help, choices=choices
-    )
+def _choice(name: str, key: str, choices: t.Tuple[str, ...]) -> Option:
+    return Option(name, key, "str", choices[0], functools.partial(check_choice, choices=choices), choices=choices)
 
 
 #: The order is that of the documentation.
 POLICY_OPTIONS = (
     Option(
-        "non_masquerade_cidrs",
-        "nonMasqueradeCIDRs",
-        None,
-        "list",
-        None,
-        parse_networks,
-        "destinations that see the pod's address",
-        in_reference_file=True,
-        united=True,
+        "non_masquerade_cidrs", "nonMasqueradeCIDRs", "list", None, parse_networks, in_reference_file=True, united=True
     ),
-    _bool(
-        "nomasq_all_reserved_ranges",
-        "nomasqAllReservedRanges",
-        "nomasq-all-reserved-ranges",
-        "exempt every reserved IPv4 range by default, not only RFC 1918",
-    ),
-    Option(
-        "cidr_limit",
-        "cidrLimit",
-        None,
-        "int",
-        64,
-        check_count,
-        "refuse a longer list of exempt ranges",
-        in_reference_file=True,
-    ),
-    _bool(
-        "masq_link_local",
-        "masqLinkLocal",
-        None,
-        "masquerade 169.254.0.0/16 too",
-        in_reference_file=True,
-    ),
-    _bool(
-        "masq_link_local_ipv6",
-        "masqLinkLocalIPv6",
-        None,
-        "masquerade fe80::/10 too",
-        in_reference_file=True,
-    ),
-    _bool("enable_ipv6", "enableIPv6", "enable-ipv6", "keep IPv6 rules as well"),
-    Option(
-        "masq_chain",
-        "masqChain",
-        "masq-chain",
-        "str",
-        "IP-MASQ-AGENT",
-        check_chain_name,
-        "name of the chain in the nat table",
-    ),
-    _bool("random_fully", "randomFully", "random-fully", "choose source ports fully at random", default=True),
-    Option(
-        "to_ports",
-        "toPorts",
-        "to-ports",
-        "list",
-        (),
-        parse_to_ports,
-        "masquerade to these source ports only",
-    ),
-    Option(
-        "node_port_range",
-        "nodePortRange",
-        None,
-        "str",
-        "30000-32767",
-        parse_port_range,
-        "NodePorts of the cluster, which to_ports: auto leaves out",
-        sparse=True,
-    ),
-    _choice("backend", "backend", "what holds the rules", BACKENDS),
-    _choice("exemption", "exemption", "how strongly exempt traffic is protected from other NAT rules", EXEMPTIONS),
-    Option(
-        "masquerade_cidrs",
-        "masqueradeCIDRs",
-        None,
-        "list",
-        (),
-        parse_networks,
-        "destinations that are masqueraded although an exempt range contains them",
-        united=True,
-        sparse=True,
-    ),
-    Option(
-        "source_cidrs",
-        "sourceCIDRs",
-        None,
-        "list",
-        (),
-        parse_sources,
-        "the only sources whose connections the policy is about",
-        united=True,
-        sparse=True,
-    ),
-    Option(
-        "out_interfaces",
-        "outInterfaces",
-        None,
-        "list",
-        (),
-        parse_interfaces,
-        "the only interfaces that the policy is about",
-        united=True,
-        sparse=True,
-    ),
-    Option(
-        "except_interfaces",
-        "exceptInterfaces",
-        None,
-        "list",
-        (),
-        parse_interfaces,
-        "interfaces outside the policy's scope",
-        united=True,
-        sparse=True,
-    ),
-    Option(
-        "skip_marks",
-        "skipMarks",
-        None,
-        "list",
-        (),
-        parse_marks,
-        "marks of packets outside the policy's scope",
-        united=True,
-        sparse=True,
-    ),
-    Option(
-        "snat",
-        "snat",
-        None,
-        "list",
-        (),
-        parse_snat,
-        "fixed addresses in place of that of the interface",
-        sparse=True,
-    ),
-    _choice(
-        "snat_missing", "snatMissing", "what is done while a fixed address is not on the node", SNAT_MISSING
-    )._replace(sparse=True),
-    Option(
-        "rules",
-        "rules",
-        None,
-        "list",
-        (),
-        parse_rules,
-        "what becomes of some packets, whatever the lists say",
-        sparse=True,
-    ),
-    Option(
-        "jump_position",
-        "jumpPosition",
-        None,
-        "str",
-        "keep",
-        parse_jump_position,
-        "where in POSTROUTING the jump is",
-        sparse=True,
-    ),
-    _choice(
-        "flush_conntrack",
-        "flushConntrack",
-        "which open connections are removed after a change of the rules",
-        FLUSHES,
-    )._replace(sparse=True),
-    _choice("leaks", "leaks", "packets that nat does not see and that would show a pod's address", LEAKS)._replace(
-        sparse=True
-    ),
-    Option(
-        "resync_interval",
-        "resyncInterval",
-        None,
-        "str",
-        "60s",
-        parse_interval,
-        "how often the agent compares the rules with the policy",
-        in_reference_file=True,
-        of_module=False,
-    ),
+    _bool("nomasq_all_reserved_ranges", "nomasqAllReservedRanges"),
+    Option("cidr_limit", "cidrLimit", "int", 64, check_count, in_reference_file=True),
+    _bool("masq_link_local", "masqLinkLocal", in_reference_file=True),
+    _bool("masq_link_local_ipv6", "masqLinkLocalIPv6", in_reference_file=True),
+    _bool("enable_ipv6", "enableIPv6"),
+    Option("masq_chain", "masqChain", "str", "IP-MASQ-AGENT", check_chain_name),
+    _bool("random_fully", "randomFully", default=True),
+    Option("to_ports", "toPorts", "list", (), parse_to_ports),
+    Option("node_port_range", "nodePortRange", "str", "30000-32767", parse_port_range, sparse=True),
+    _choice("backend", "backend", BACKENDS),
+    _choice("exemption", "exemption", EXEMPTIONS),
+    Option("masquerade_cidrs", "masqueradeCIDRs", "list", (), parse_networks, united=True, sparse=True),
+    Option("source_cidrs", "sourceCIDRs", "list", (), parse_sources, united=True, sparse=True),
+    Option("out_interfaces", "outInterfaces", "list", (), parse_interfaces, united=True, sparse=True),
+    Option("except_interfaces", "exceptInterfaces", "list", (), parse_interfaces, united=True, sparse=True),
+    Option("skip_marks", "skipMarks", "list", (), parse_marks, united=True, sparse=True),
+    Option("snat", "snat", "list", (), parse_snat, sparse=True),
+    _choice("snat_missing", "snatMissing", SNAT_MISSING)._replace(sparse=True),
+    Option("rules", "rules", "list", (), parse_rules, sparse=True),
+    Option("jump_position", "jumpPosition", "str", "keep", parse_jump_position, sparse=True),
+    _choice("flush_conntrack", "flushConntrack", FLUSHES)._replace(sparse=True),
+    _choice("leaks", "leaks", LEAKS)._replace(sparse=True),
+    Option("resync_interval", "resyncInterval", "str", "60s", parse_interval, in_reference_file=True, of_module=False),
 )
 
 #: What an operator who says nothing gets; the default of the exempt ranges depends on another option.

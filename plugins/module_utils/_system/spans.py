@@ -68,13 +68,6 @@ def highest_of(spans: Spans) -> int:
     return spans[-1][1] if spans else -1
 
 
-def edges(spans: Spans) -> t.Iterator[int]:
-    """Return each number with which something new begins."""
-    for first, last in spans:
-        yield first
-        yield last + 1
-
-
 def cut(spans: Spans, cuts: t.Iterable[int]) -> t.List[t.Tuple[int, int]]:
     """Divide the intervals in front of each of these numbers."""
     points = sorted(set(cuts))
