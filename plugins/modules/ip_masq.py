@@ -7,7 +7,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: ip_masq
-short_description: Keep a node's IP masquerading as declared
+short_description: Keep a node's IP masquerading as the policy defines it
 version_added: 1.0.0
 description:
   - Masquerades the traffic of pods to the outside with the address of the node, and keeps their addresses inside the
@@ -26,7 +26,7 @@ description:
 options:
   state:
     description:
-      - V(present) sets the rules as declared.
+      - V(present) sets the rules of the policy.
       - V(absent) removes the chain and the jumps to it, or the table, in every backend and family.
     type: str
     choices: [present, absent]

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: ip_masq_agent
-short_description: Install the agent that keeps a node's IP masquerading as declared
+short_description: Install the agent that keeps a node's IP masquerading as the policy defines it
 version_added: 1.0.0
 description:
-  - Installs an agent that keeps the masquerading of a node as declared. It consists of one program, its configuration,
-    and systemd units that start a resync at an interval, after an edit of the configuration, and after a firewall was
-    restarted, reloaded or stopped.
+  - Installs an agent that keeps a node's masquerading as the policy defines it. It consists of one program, its
+    configuration, and systemd units that start a resync at an interval, after an edit of the configuration, and after a
+    firewall was restarted, reloaded or stopped.
   - Applies the policy at once, as M(kubenode.ip_masq.ip_masq) does; the agent runs the same code.
   - If something was changed, or if the last run of the agent's service failed, starts that service once, in its
     sandbox, and fails with the lines of the journal if it fails. In check mode it warns instead.
@@ -84,7 +84,7 @@ options:
     default: 5
   verify:
     description:
-      - Whether to test afterwards that all traffic leaves as declared, whichever program's rules decide. Runs
+      - Whether to test afterwards that all traffic matches the policy, whichever program's rules decide. Runs
         C(ip-masq-agent verify) on the node and returns its result in RV(verification). The module does not fail for
         that result.
       - Not done in check mode, after a failure, or with O(state=absent).
@@ -92,7 +92,7 @@ options:
     default: false
   verify_before:
     description:
-      - If rules would change, whether to test before anything is written that all traffic would leave as declared. The
+      - If rules would change, whether to test before anything is written that all traffic would match the policy. The
         rules are made in a copy of the node's network state, in network namespaces, and packets are sent through it.
       - If rules of other programs undo the policy, the module fails and leaves the node as it is. The message has the
         ranges, the program and the remedy. It does the same in check mode.
@@ -240,7 +240,7 @@ proposal:
   type: dict
   contains:
     verified:
-      description: Whether all traffic leaves as declared with the new rules, None if not all could be tested.
+      description: Whether all traffic matches the policy with the new rules, None if not all could be tested.
       type: bool
       sample: false
     summary:
@@ -283,13 +283,13 @@ verification:
   contains:
     exit_status:
       description:
-        - V(0) if all traffic leaves as declared, V(5) if not, V(6) if not all could be tested. Negative is the number
+        - V(0) if all traffic matches the policy, V(5) if not, V(6) if not all could be tested. Negative is the number
           of the signal that ended the program.
         - None if the program could not be started, or was still running after an hour.
       type: int
       sample: 0
     verified:
-      description: Whether all traffic leaves as declared, None if not all could be tested.
+      description: Whether all traffic matches the policy, None if not all could be tested.
       type: bool
       sample: true
     summary:

@@ -292,7 +292,7 @@ explanations:
       description: The rule or the routing decision that ended the packet's way.
       type: str
     remedy:
-      description: How to make it as declared.
+      description: How to make it match the policy.
       type: str
     alternatives:
       description:
@@ -378,7 +378,7 @@ untested:
       elements: str
 verified:
   description:
-    - With O(verify=true), whether all traffic leaves as declared. None if packets could not be tested, and if no
+    - With O(verify=true), whether all traffic matches the policy. None if packets could not be tested, and if no
       policy is declared.
   returned: always
   type: bool
