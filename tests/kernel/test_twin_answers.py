@@ -179,6 +179,10 @@ def _two_answers(first: str, second: str) -> t.Tuple[Answer, ...]:
         (answer,) = made.ask([Question("203.0.113.10", "10.244.1.2")], explain=True)
         # It is as it was: asked again, the answer is the same.
         assert made.ask([Question("203.0.113.10", "10.244.1.2")])[0].outside == answer.outside
+        in_turns = made.ask([Question("203.0.113.10", "10.244.1.2")] * 5, in_turns=True)
+        assert made.orders == 2 and not any(one.alternatives for one in in_turns)
+        assert [one.source for one in in_turns[::2]] == [answer.source] * 3
+        assert [one.source for one in in_turns[1::2]] == [answer.alternatives[0].source] * 2
     return (answer, *answer.alternatives)
 
 

@@ -48,20 +48,35 @@ class Copies:
             if copy is not None:
                 copy.forget()
 
-    def ask(self, questions: t.Sequence[Question], explain: bool) -> t.List[Answer]:
+    def orders(self) -> int:
+        """Return how many orders of chains are tried."""
+        return self._ties.orders
+
+    def ask(self, questions: t.Sequence[Question], explain: bool, in_turns: bool = False) -> t.List[Answer]:
         """Return the answers, in order.
 
         :param explain: whether to say which rules decided.
+        :param in_turns: whether each question is put in one order of chains only, the next one in the next order.
         """
-        answers = self._main.ask(questions, explain)
-        others = [] if self._other is None else [self._other.ask(questions, explain)]
+        if not in_turns:
+            return [_with_alternatives(*each) for each in zip(*(copy.ask(questions, explain) for copy in self._each()))]
+        orders = self.orders()
+        answers: t.List[t.List[Answer]] = [[] for _question in questions]
+        for turn, copy in enumerate(self._each()):
+            answers[turn::orders] = [[one] for one in copy.ask(questions[turn::orders], explain)]
+        return [answer for each in answers for answer in each]
+
+    def _each(self) -> t.Iterator[Copy]:
+        """Yield a copy for each order of chains, with its chains in that order until the next one is taken."""
+        yield self._main
+        if self._other is not None:
+            yield self._other
         # The table that was made last is asked first; then each of the others is; in the end all is as it was.
         for table in self._ties.tables[:-1]:
             self._main.put_first(table)
-            others.append(self._main.ask(questions, explain))
+            yield self._main
         for table in self._ties.tables[1:]:
             self._main.put_first(table)
-        return [_with_alternatives(*each) for each in zip(answers, *others)] if others else answers
 
 
 def _with_alternatives(answer: Answer, *others: Answer) -> Answer:

@@ -64,7 +64,7 @@ _UNNAMED = re.compile(rb"__(?:set|map)[0-9]+\0")
 #: How many rules one transaction makes.
 _RULES_AT_A_TIME = 500
 #: Above this the rules are read chain by chain.
-_MANY_RULES = 20000
+_MANY_RULES = 40000
 
 
 class Table(t.NamedTuple):

@@ -33,6 +33,11 @@ class Ties(t.NamedTuple):
     tables: t.Tuple[nf_tables.Table, ...]
     legacy: bool
 
+    @property
+    def orders(self) -> int:
+        """How many orders of chains are tried."""
+        return 1 + self.legacy + len(self.tables[1:])
+
 
 def find(tables: t.Sequence[nf_tables.Table], legacy: t.Sequence[LegacyTable]) -> Ties:
     """Find the tables that have rules in chains that the kernel may ask in either order."""

@@ -22,9 +22,11 @@ _MINIMUM = 60.0
 class Twin:
     """Use it in ``with``: at its end the copy is gone."""
 
-    def __init__(self, worker: namespaces.Worker, state: State, unseen: t.Sequence[Unseen]) -> None:
+    def __init__(self, worker: namespaces.Worker, state: State, unseen: t.Sequence[Unseen], orders: int) -> None:
         self._worker = worker
         self.state = state
+        #: how many orders of chains of the same priority there are
+        self.orders = orders
         #: what is on the node and not in here
         self.unseen = tuple(unseen)
 
@@ -34,14 +36,15 @@ class Twin:
     def __exit__(self, *_exc: object) -> None:
         self._worker.close()
 
-    def ask(self, questions: t.Sequence[Question], explain: bool = False) -> t.List[Answer]:
+    def ask(self, questions: t.Sequence[Question], explain: bool = False, in_turns: bool = False) -> t.List[Answer]:
         """Put questions to the twin.
 
         :param explain: whether the answers say which rules decided.
+        :param in_turns: whether each question is put in one order of chains only, the next one in the next order.
         :raises NodeError: the twin is gone, or does not answer.
         """
         patience = max(_MINIMUM, _PER_QUESTION * len(questions))
-        return t.cast(t.List[Answer], self._worker.call("ask", list(questions), explain, timeout=patience))
+        return t.cast(t.List[Answer], self._worker.call("ask", list(questions), explain, in_turns, timeout=patience))
 
     def forget(self) -> None:
         """Forget what rules of the copy have seen: the next packets are the first ones.
@@ -75,7 +78,8 @@ def build(state: State, run: Runner, timeout: float = 60.0) -> t.Union[Twin, Not
     except namespaces.NotAllowed as exc:
         return NotAvailable(str(exc))
     try:
-        return Twin(worker, state, [*state.unseen, *worker.call("unseen", timeout=timeout)])
+        unseen = worker.call("unseen", timeout=timeout)
+        return Twin(worker, state, [*state.unseen, *unseen], worker.call("orders", timeout=timeout))
     except BaseException:
         worker.close(kill=True)
         raise

@@ -122,6 +122,8 @@ class _Table:
         self.values = Values(known)
         self.aware = False
         self.parsed: t.Dict[bytes, t.Tuple[str, t.Dict[int, bytes]]] = {}
+        #: of expressions by what is in front of the value: name, attributes, which of them is the value
+        self.heads: t.Dict[bytes, t.Tuple[str, t.Dict[int, bytes], int]] = {}
         self.plans: t.Dict[t.Tuple[Cell, ...], t.List[Piece]] = {}
         self.loads: t.Dict[t.Tuple[int, int], t.List[Cell]] = {}
         #: bytes of the keys of sets
@@ -193,21 +195,33 @@ class _Table:
             # Counters differ from rule to rule; the name of the expression comes first.
             if element[4:12] == b"counter\0":
                 continue
-            found = parsed.get(element)
-            if found is None:
-                parts = netlink.attributes(element)
-                name = netlink.name(parts.get(1, b""))
-                found = (name, netlink.attributes(parts.get(2, b"")))
-                if name not in _VARIED:
-                    parsed[element] = found
-            reader.take(*found)
+            reader.take(*(parsed.get(element) or self._parsed(element)))
             if reader.reading.over:
                 break
         return reader.reading.rules(chain, place, handle)
 
+    def _parsed(self, element: bytes) -> t.Tuple[str, t.Dict[int, bytes]]:
+        """Return the name and the attributes of an expression."""
+        known = self.heads.get(element[:_HEAD])
+        if known is not None:
+            name, others, varied = known
+            return name, {**others, varied: element[_HEAD:]}
+        parts = netlink.attributes(element)
+        name, inner = netlink.name(parts.get(1, b"")), parts.get(2, b"")
+        data = netlink.attributes(inner)
+        if name not in _VARIED:
+            self.parsed[element] = (name, data)
+        elif len(data) > 1 and name != "match":
+            last, begin, _end = list(netlink.spans(inner, 0, len(inner)))[-1]
+            if element[_HEAD:] == inner[begin:] == data[last]:
+                self.heads[element[:_HEAD]] = (name, data, last)
+        return name, data
+
 
 #: expressions that are hardly ever the same
 _VARIED = frozenset(("cmp", "immediate", "match"))
+#: bytes of a comparison, and of a constant for a register, in front of the value: many have the same
+_HEAD = 32
 
 
 def _place(register: t.Optional[bytes]) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import gc
 import ipaddress
+import itertools
 import random
 import time
 import typing as t
@@ -305,13 +306,18 @@ class _Run:
             if any(way.history for way, _questions in part):
                 self._twin.forget()
             explain = self._expected.needs_trace(way for way, _questions in part)
-            answers = self._twin.ask([question for _way, questions in part for question in questions], explain)
-            place = 0
-            for way, questions in part:
-                self.asked += len(questions)
-                yield way, answers[place : place + len(questions)]
-                place += len(questions)
+            for in_turns in (True, False):
+                chosen = [(way, questions) for way, questions in part if self._is_certain(way, questions) is in_turns]
+                asked = [question for _way, questions in chosen for question in questions]
+                answers = iter(self._twin.ask(asked, explain, in_turns) if asked else ())
+                for way, questions in chosen:
+                    self.asked += len(questions)
+                    yield way, list(itertools.islice(answers, len(questions)))
             self._progress(self.asked, total)
+
+    def _is_certain(self, way: Way, questions: t.Sequence[Question]) -> bool:
+        """Return whether no order of chains makes a difference to a way, so each needs only one of its questions."""
+        return self._twin.orders == len(questions) and not (way.tied or way.unknown or way.history)
 
     def _questions(self, way: Way, found: Ways) -> t.List[Question]:
         """Return a packet from the middle of a way's largest region, and a random one of any region.

@@ -767,25 +767,42 @@ class _Engine:
         return kept
 
     def _combined(self, results: t.List[t.List[_Flow]]) -> t.List[_Flow]:
-        """Combine what came out of several orders: packets with one outcome are certain, the others are tied."""
+        """Combine what came out of several orders: packets with one outcome are certain, the others are tied.
+
+        In which order the same rules were met is no part of an outcome.
+        """
         if len(results) == 1:
             return results[0]
+        outcomes: t.Dict[_State, _State] = {}
+
+        def outcome(flow: _Flow) -> t.Any:
+            state = flow[_STATE]
+            known = outcomes.get(state)
+            if known is None:
+                known = outcomes[state] = self._state(state._replace(met=0))
+            return (flow[_NEW_DESTINATION], flow[_NEW_SERVICE], id(known))
+
         alike: t.List[t.Dict[t.Any, t.List[_Flow]]] = []
         for result in results:
             groups: t.Dict[t.Any, t.List[_Flow]] = {}
             for flow in result:
-                groups.setdefault(flow[_NEW_DESTINATION:], []).append(flow)
+                groups.setdefault(outcome(flow), []).append(flow)
             alike.append(groups)
         found: t.Dict[_Flow, None] = {}
         for number, result in enumerate(results):
             others = alike[:number] + alike[number + 1 :]
             for flow in result:
+                key = outcome(flow)
                 certain = [flow]
                 for groups in others:
-                    same = groups.get(flow[_NEW_DESTINATION:], ())
+                    same = groups.get(key, ())
+                    if any(one[:_NEW_DESTINATION] == flow[:_NEW_DESTINATION] for one in same):
+                        continue
                     certain = [both for one in certain for other in same for both in [_meet(one, other)] if both]
                 if number == 0:
                     found.update(dict.fromkeys(certain))
+                if len(certain) == 1 and certain[0] is flow:
+                    continue
                 tied = self._with(flow, self._state(flow[_STATE]._replace(tied=True)))
                 found.update(dict.fromkeys(_minus(tied, certain)))
         return list(found)

@@ -1038,6 +1038,18 @@ def test_only_packets_of_which_the_order_decides_are_tied() -> None:
         assert not tied or (region.source == pod and not regions.minus(region.destination, PRIVATE))
 
 
+def test_the_order_of_rules_that_change_nothing_is_no_tie() -> None:
+    """Two chains let packets pass by a rule each; one translates what is left."""
+    one = _table("nat", rules.POSTROUTING, 0, (Match(destination=PRIVATE), Action(rules.RETURN)))
+    other = _table(
+        "nat", rules.POSTROUTING, 0, (Match(destination=PRIVATE), Action(rules.RETURN)), (Match(), Action(rules.SOURCE))
+    )
+    found = ways.ways(node(one, other), [POD])
+    leaving = [way for way in found.ways if way.end == "leaves"]
+    assert {way.source is None for way in leaving} == {False, True}
+    assert not any(way.tied for way in leaving)
+
+
 def test_untracked_packets_meet_no_translation() -> None:
     invalid = POD._replace(untracked=2)
     found = ways.ways(node(shapes.agent(EXEMPT)), [invalid], SAYS)
