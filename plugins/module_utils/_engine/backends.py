@@ -20,7 +20,7 @@ from .._system.process import search_path, which
 from .backend import BackendType
 from .iptables_legacy import IptablesLegacy
 from .iptables_nft import IptablesNft
-from .nftables import NftablesType
+from .nftables_backend import NftablesType
 
 #: In order of preference. The names after ``auto`` in the policy's option ``backend`` are these.
 BACKENDS: t.Tuple[BackendType, ...] = (IptablesNft(), IptablesLegacy(), NftablesType())
