@@ -22,14 +22,13 @@ from .._kubelet.options import Options
 from .._policy.config_file import config_text
 from .._system import packages, systemd
 from .._system.node import Node
-from .._system.node_warning import named
 from .._system.process import run
 from .._version import VERSION
 from . import installed_program
 from .agent_result import as_return
 from .kubelet_result import as_return as kubelet_return
 from .node_paths import find_paths, named_paths
-from .task_result import Done, Params
+from .task_result import Done, Params, named
 
 
 def carry_out(params: Params, check: bool) -> Done:

@@ -12,10 +12,9 @@ from .._errors import IpMasqError, NodeError
 from .._kubelet.manage import manage_kubelets
 from .._kubelet.options import Options
 from .._system import files
-from .._system.node_warning import named
 from .._system.process import run
 from .kubelet_result import as_return
-from .task_result import Done, Params
+from .task_result import Done, Params, named
 
 
 def carry_out(params: Params, check: bool) -> Done:

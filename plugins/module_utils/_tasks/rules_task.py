@@ -14,9 +14,8 @@ from .._policy.config_file import load
 from .._policy.policy import DEFAULTS, POLICY_OPTIONS, Config, build, file_key, split_lists
 from .._system import packages, process
 from .._system.node import Node
-from .._system.node_warning import named
 from .rules_result import rules_diff, rules_return
-from .task_result import Done, Params
+from .task_result import Done, Params, named
 
 #: What a config file decides; the other policy options are flags of the reference agent and go with a file.
 FILE_POLICY = tuple(option.name for option in POLICY_OPTIONS if option.of_module and option.in_reference_file)

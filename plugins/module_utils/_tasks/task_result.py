@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import typing as t
 
 #: The options of a module, each with its value.
@@ -17,3 +18,8 @@ class Done(t.NamedTuple):
     returned: t.Dict[str, t.Any]
     warnings: t.Tuple[str, ...] = ()
     failure: str = ""
+
+
+def named(note: str) -> str:
+    """Name this node in a warning. Ansible prints warnings without a host, and equal ones of several hosts once."""
+    return "%s: %s" % (os.uname().nodename, note)
