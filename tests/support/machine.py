@@ -12,7 +12,7 @@ from pathlib import Path
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import (
     backends,
     iptables_nft,
-    other_actors,
+    other_chains,
     reconcile,
     run_lock,
 )
@@ -71,7 +71,7 @@ class Machine:
         monkeypatch.setattr(runner, "run", self.run)
         monkeypatch.setattr(iptables_tool, "legacy_tables", lambda family: list(self.legacy_tables[family]))
         monkeypatch.setattr(iptables_nft, "NftNat", self._table)
-        monkeypatch.setattr(other_actors, "NftNat", lambda family: self.nat[NFT, family])
+        monkeypatch.setattr(other_chains, "NftNat", lambda family: self.nat[NFT, family])
         monkeypatch.setattr(nfnetlink, "nat_postrouting_chains", lambda _family: [])
         # No connection is open.
         monkeypatch.setattr(conntrack, "read", lambda _version, _look: None)

@@ -10,7 +10,7 @@ import typing as t
 
 from .._engine.auto_ports import or_any_ports
 from .._engine.backend import Action
-from .._engine.other_actors import find_other_actors
+from .._engine.other_chains import find_other_chains
 from .._engine.reconcile import Change, Result
 from .._engine.ruleset import DROP, IGNORE
 from .._errors import NodeError
@@ -63,7 +63,7 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
         "notes": list(policy.notes + result.notes + remembered.unrecorded)
         + repeated_repairs.notes(remembered.repairs, time.time())
         + list(result.remarks)
-        + find_other_actors(node, config.families),
+        + find_other_chains(node, config.families),
         "not_checked": list(result.not_checked),
         "repairs_undone": [_undone_data(one) for one in repeated_repairs.undone(remembered.repairs, time.time())],
         "config": _policy_data(paths, policy, config),

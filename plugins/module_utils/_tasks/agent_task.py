@@ -14,7 +14,7 @@ from .._agent.memory import read_memory, record_applied
 from .._agent.sync import dry_run, sync
 from .._agent.units import SERVICE
 from .._engine.actors import KUBENET
-from .._engine.other_actors import find_other_actors
+from .._engine.other_chains import find_other_chains
 from .._engine.reconcile import Result
 from .._errors import IpMasqError, NodeError, ProgramMissingError
 from .._kubelet.manage import manage_kubelets
@@ -94,7 +94,7 @@ def _present(params: Params, check: bool, node: Node) -> Done:
         returned["proposal"] = proposal
         if proposal["verified"] is None:
             warnings += ("the rules were not fully tested before they are written: %s" % proposal["summary"],)
-    returned["rules"]["other_nat"] = find_other_actors(node, config.families)
+    returned["rules"]["other_nat"] = find_other_chains(node, config.families)
     if not errors and not check and (put.files or failed):
         try:
             unit_control.try_service(node.run, paths)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .._engine.other_actors import find_other_actors
+from .._engine.other_chains import find_other_chains
 from .._engine.reconcile import reconcile
 from .._errors import ConfigError, IpMasqError, ProgramMissingError
 from .._policy.config_file import load
@@ -70,5 +70,5 @@ def carry_out(params: Params, check: bool) -> Done:
         return Done({}, failure=str(exc))
     warnings = tuple(map(named, (*result.notes, *result.effect_notes, *result.remarks)))
     returned = dict(rules_return(result, present), changed=result.changed, diff=rules_diff(result))
-    returned["other_nat"] = find_other_actors(node, config.families) if present else []
+    returned["other_nat"] = find_other_chains(node, config.families) if present else []
     return Done(returned, warnings, "; ".join(result.errors))

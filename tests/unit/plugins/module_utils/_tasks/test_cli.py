@@ -47,7 +47,7 @@ class Agent:
         monkeypatch.delenv("JOURNAL_STREAM", raising=False)
         monkeypatch.setattr(sync, "reconcile", self._reconcile)
         monkeypatch.setattr(cli, "run", self._run)
-        monkeypatch.setattr(status, "find_other_actors", lambda *_: [])
+        monkeypatch.setattr(status, "find_other_chains", lambda *_: [])
         monkeypatch.setattr(inspection, "inspect", self._inspect)
         self.where = private_paths(root, config_dir=str(root / "config"))
         self.config = root / "config" / "config"

@@ -29,7 +29,7 @@ _EFFECT = "which may masquerade exempt traffic (its rules were not evaluated)"
 _DROPS = "; its policy drops traffic that they do not translate or accept"
 
 
-def find_other_actors(node: Node, families: t.Iterable[Family]) -> t.List[str]:
+def find_other_chains(node: Node, families: t.Iterable[Family]) -> t.List[str]:
     """Find such chains, one sentence each. What cannot be read is left out: other steps report that."""
     found: t.Dict[str, None] = {}
     for family in families:
