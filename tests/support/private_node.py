@@ -46,9 +46,9 @@ class Kernel:
         return [["/usr/sbin/iptables", "-S", CHAIN]]
 
 
-def in_force(config: Config, family: Family) -> View:
+def in_force(config: Config, family: str) -> View:
     """Return the rules that a policy leads to, as iptables lists them."""
-    wanted = from_config(config, family)
+    wanted = from_config(config, Family(family))
     return View(tuple(render_rule(CHAIN, rule) for rule in wanted.rules), render_jump(CHAIN), wanted)
 
 

@@ -15,6 +15,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import Co
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import config_file
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import policy as config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import values as value_grammar
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES, Family
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support import worlds
@@ -188,13 +189,13 @@ def test_valid_config_files_are_accepted_for_what_they_say(values: t.Dict[str, t
     assert built.resync_interval == int(options.get("resync_interval", "60s")[:-1]) * 10**9
 
 
-@pytest.mark.parametrize("family", ["ipv4", "ipv6"])
+@pytest.mark.parametrize("family", FAMILIES)
 @given(line=spaced)
 @example("-A C -p tcp -j MASQUERADE --to-ports " + "9" * 5000)
 @example("-A C -j MASQUERADE --to-ports 1-2-3")
 @example("-A C -m statistic --mode random --probability 1e999 -j MASQUERADE")
 @example('-A C -m comment --comment "open -j RETURN')
-def test_listed_rules(family: str, line: str) -> None:
+def test_listed_rules(family: Family, line: str) -> None:
     iptables_syntax.parse_rule(line, family)
     iptables_syntax.parse_rule("-A C " + line, family)
     assert all(isinstance(word, str) for word in iptables_syntax.tokenise(line))

@@ -15,6 +15,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack, pod_names
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import PortUse
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 
 NODE, POD = ipaddress.ip_address("198.51.100.1"), ipaddress.ip_address("10.244.1.2")
 REMOTE = ipaddress.ip_address("203.0.113.1")
@@ -87,7 +88,7 @@ def test_time_limit(table: t.List[PortUse]) -> None:
 def test_ports_to_choose_from(table: t.List[PortUse], ranges: t.List[str], expected: t.List[t.Any]) -> None:
     table += [_use(0, 2000), _use(1, 2000, protocol=33)]
     config = build({"to_ports": ranges, "non_masquerade_cidrs": []})
-    found = source_ports.read({"ipv4": [from_config(config, "ipv4")]}, 10)
+    found = source_ports.read({"ipv4": [from_config(config, IPV4)]}, 10)
     assert [(",".join(map(str, one.ports)), one.used, one.available) for one in found.fullest] == expected
 
 
@@ -95,7 +96,7 @@ def test_share_is_never_above_all(table: t.List[PortUse]) -> None:
     """The kernel tells of a connection twice if the table changes meanwhile."""
     table += [_use(0, 2000), _use(0, 2000)]
     config = build({"to_ports": ["2000"], "non_masquerade_cidrs": []})
-    (use,) = source_ports.read({"ipv4": [from_config(config, "ipv4")]}, 10).fullest
+    (use,) = source_ports.read({"ipv4": [from_config(config, IPV4)]}, 10).fullest
     assert (use.used, use.available, use.share) == (1, 1, 1.0)
 
 
