@@ -33,7 +33,7 @@ options:
     description:
       - The content of the file C(config) in O(config_dir), with the keys of ip-masq-agent's own file, such as
         C(nonMasqueradeCIDRs). Each policy option of M(kubenode.ip_masq.ip_masq) is a key there, written as
-        C(enableIPv6) is for C(enable_ipv6); C(resyncInterval) is the only other one.
+        C(enableIPv6) is for C(enable_ipv6); C(resyncInterval) and C(portMetrics) are the only others.
       - Keys that are not set have their defaults. An unknown key is an error.
       - Without C(nonMasqueradeCIDRs) the default list is written to the file, so that drop-ins add to it.
       - C(nonMasqueradeCIDRs) may be text, as in V(10.0.0.0/8,fd00::/8). Text is split at commas, in a list too.

@@ -89,6 +89,9 @@ report:
       C(summary)).
     - C(drift_repaired), C(connections_flushed), C(repairs_undone) (C(family), C(backend), C(what), C(times), C(first),
       C(last), C(program), C(advice)).
+    - C(conntrack) (C(entries), C(limit), C(insert_failed), C(drops), C(early_drops)); null if the kernel does not tell.
+    - C(source_ports) (C(fullest), C(problem)) has the destination for which the largest share of source ports is used,
+      as in RV(kubenode.ip_masq.ip_masq_info#module:source_ports.destinations), and why not all connections were read.
     - C(units) (C(differ), C(problem)) has units that are stopped, disabled, masked, failed or missing. It is null if
       systemd cannot be read.
   returned: when the agent is installed and can report

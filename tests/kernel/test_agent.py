@@ -535,7 +535,8 @@ class TestVerify:
         metrics = parse((node.metrics_dir / "ip_masq_agent.prom").read_text())
         assert metrics.values["ip_masq_agent_verification_conflicts", ()] == 1
         # Of what docs/monitoring names, all but what other options of the policy are needed for.
-        others = {"ip_masq_agent_connections_flushed_total", "ip_masq_agent_leaked_packets_total"}
+        others = {"connections_flushed_total", "leaked_packets_total", "source_ports_highest_share"}
+        others = {"ip_masq_agent_" + name for name in others}
         assert METRICS - set(metrics.types) == others
         assert set(metrics.types) <= METRICS
 

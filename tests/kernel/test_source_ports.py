@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import ipaddress
+import json
 import os
 import random
+import re
 import socket
 import time
 import typing as t
@@ -18,8 +20,10 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack
 from support import cni_results, tracked
+from support.agent_node import AgentNode
 from support.modules import apply, run_modules
 from support.namespaces import Namespace, until
+from support.prometheus import parse
 from support.topology import ADDRESSES, Topology
 from support.tracked import Tracked
 from support.variants import Variant
@@ -280,3 +284,84 @@ def _damage(path: Path, how: str) -> None:
     else:
         with path.open("wb") as handle:
             handle.truncate(1 << 30)
+
+
+@pytest.fixture
+def agent(topology: Topology, tmp_path: Path) -> AgentNode:
+    """The agent on the node, with metrics."""
+    for address in _OTHER.values():
+        topology.pod.run("ip", "address", "add", address, "dev", "eth0", *(["nodad"] if ":" in address else []))
+    return AgentNode(topology.node, tmp_path, metrics=True)
+
+
+def _rows(agent: AgentNode) -> t.List[str]:
+    """Return the rows of the status about what is nearly used up."""
+    return [line for line in agent.command("status").stdout.splitlines() if "NEARLY" in line]
+
+
+def _share(agent: AgentNode) -> t.Optional[float]:
+    """Return the share in the metrics after one more sync; None if it is not there."""
+    done = agent.sync()
+    assert done.returncode == 0 and not done.stderr, done
+    text = (agent.metrics_dir / "ip_masq_agent.prom").read_text()
+    return parse(text).values.get(("ip_masq_agent_source_ports_highest_share", ()))
+
+
+def test_status_metrics_and_command(topology: Topology, agent: AgentNode, family: str) -> None:
+    a = ADDRESSES[family]
+    policy = {"toPorts": ["61000-61099"], "enableIPv6": True}
+    agent.configure(**policy)
+    assert _share(agent) is None, "not asked for"
+    agent.configure(**policy, portMetrics=3)
+    assert _share(agent) == 0.0
+    to = a.outside[0]
+    with topology.outside.inside(_listen, to), _Connections() as connections:
+        connections.open(topology.pod, a.pod, to, 80)
+        assert _rows(agent) == []
+        connections.open(topology.pod, _OTHER[family], to, 10)
+        shown = ("[%s]:%d" if family == "ipv6" else "%s:%d") % (to, _PORT)
+        words = "NEARLY USED UP for tcp %s from %s: 90 of 100 (90 %%); see ip-masq-agent ports" % (shown, a.node)
+        assert [row.split(None, 1) for row in _rows(agent)] == [["ports", words]]
+        assert agent.status()["source_ports"]["problem"] is None
+        assert agent.status()["in_sync"] is True
+        done = agent.command("ports")
+        assert done.returncode == 0 and not done.stderr, done
+        (row,) = [line for line in done.stdout.splitlines() if shown in line]
+        assert row.split()[:4] == ["90", "100", "90", a.node]
+        assert row.endswith("  %s 80, %s 10" % (a.pod, _OTHER[family]))
+        assert json.loads(agent.command("ports", "--json").stdout)["destinations"][0]["used"] == 90
+        assert [_share(agent) for _number in range(4)] == [0.0, 0.0, 0.9, 0.9]
+        agent.at(agent.where.port_share).write_text("damaged")
+        assert _share(agent) == 0.9
+
+
+def test_table_of_connections_filled_to_nine_tenths(topology: Topology, agent: AgentNode) -> None:
+    """The limit is the machine's; what is counted is the node's own."""
+    a = ADDRESSES["ipv4"]
+    limit = int(topology.node.read("/proc/sys/net/netfilter/nf_conntrack_max"))
+    if limit > 300000:
+        pytest.skip("%d connections would take too long" % limit)
+    agent.configure()
+    assert agent.sync().returncode == 0
+    assert _rows(agent) == []
+    wanted = limit * 9 // 10 + 1
+    remotes = [str(ipaddress.ip_address(a.outside[0]) + number) for number in range(wanted // 60000 + 1)]
+    tracked.insert(
+        topology.node,
+        (
+            Tracked(
+                6, "10.244.1.%d" % (2 + number % 100), 1024 + number % 60000, a.node, 1024 + number % 60000, to, 443
+            )
+            for number, to in zip(range(wanted), (to for to in remotes for _number in range(60000)))
+        ),
+    )
+    rows = _rows(agent)
+    assert [row.split()[0] for row in rows] == ["ports", "connections"], rows
+    assert re.search(r"NEARLY FULL: \d+ of %d \(90 %%\); raise net\.netfilter\.nf_conntrack_max$" % limit, rows[1]), (
+        rows
+    )
+    report = json.loads(agent.command("ports", "--json").stdout)
+    assert report["conntrack"]["entries"] >= wanted and report["conntrack"]["limit"] == limit
+    used = sorted((use["used"] for use in report["destinations"]), reverse=True)
+    assert used == [60000] * (wanted // 60000) + [wanted % 60000]
+    assert report["connections_not_counted"] == 0

@@ -28,6 +28,7 @@ SAMPLE = Sample(
     connections=Statistics(0, 0, 0, 0),
     flushed=0,
     leaks="drop",
+    port_share=0.5,
 )
 #: All of them, as a file.
 TEXT = metrics_text(SAMPLE)

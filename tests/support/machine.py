@@ -75,6 +75,7 @@ class Machine:
         monkeypatch.setattr(nfnetlink, "nat_postrouting_chains", lambda _family: [])
         # No connection is open.
         monkeypatch.setattr(conntrack, "read", lambda _version, _look: None)
+        monkeypatch.setattr(conntrack, "read_ports", lambda _version, _look: None)
         monkeypatch.setattr(reconcile, "has_ipv6", lambda: True)
         monkeypatch.setattr(run_lock, "LOCK_PATH", str(self.folder / "lock"))
         monkeypatch.setattr(os, "geteuid", lambda: 0)

@@ -33,6 +33,7 @@ _SEE = {
     "flush_conntrack": "[open connections](operations.md#open-connections)",
     "leaks": "[leaks](leaks.md)",
     "bin_dir": "[packages](releases.md#without-ansible-tarball-deb-rpm)",
+    "port_metrics": "[source ports](operations.md#source-ports)",
     "metrics_dir": "[metrics](operations.md#logs-metrics-alerts)",
     "verify": "[verification](verification.md)",
     "kubelet": "[kubelet](kubelet.md)",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import re
 import struct
 import typing as t
@@ -46,8 +47,8 @@ def insert(ns: Namespace, connections: t.Iterable[Tracked], seconds: int = 3600)
 
     :param seconds: for which it does.
     """
-    codes = ns.inside(_insert, [_message(one, seconds) for one in connections])
-    assert set(codes) <= {0}, "the kernel refused %d of %d connections" % (len(codes) - codes.count(0), len(codes))
+    refused = ns.inside(_insert, connections, seconds)
+    assert not refused, "the kernel refused %d connections" % refused
 
 
 def listed(ns: Namespace, family: str) -> t.List[Tracked]:
@@ -64,9 +65,16 @@ def listed(ns: Namespace, family: str) -> t.List[Tracked]:
     return found
 
 
-def _insert(messages: t.Sequence[Message]) -> t.List[int]:
+def _insert(connections: t.Iterable[Tracked], seconds: int) -> int:
+    refused = 0
+    left = iter(connections)
     with netlink.Netlink(netlink.NETFILTER, buffer=netlink.LARGE) as kernel:
-        return kernel.change(messages, netlink.CREATE | netlink.EXCLUSIVE)
+        while True:
+            part = [_message(one, seconds) for one in itertools.islice(left, 4096)]
+            if not part:
+                return refused
+            codes = kernel.change(part, netlink.CREATE | netlink.EXCLUSIVE)
+            refused += len(codes) - codes.count(0)
 
 
 def _message(one: Tracked, seconds: int) -> Message:

@@ -33,6 +33,8 @@ class Sample(t.NamedTuple):
     flushed: t.Optional[int] = None
     #: what is done with packets that nat does not see; empty where there are no rules for them
     leaks: str = ""
+    #: the largest share of its source ports that a destination uses, 0 to 1; None: not known
+    port_share: t.Optional[float] = None
 
 
 def metrics_text(sample: Sample) -> str:
@@ -107,6 +109,9 @@ def metrics_text(sample: Sample) -> str:
         lines += _verification_lines(sample.verification)
     if sample.connections is not None:
         lines += _connection_lines(sample.connections)
+    if sample.port_share is not None:
+        title = "Largest share of its source ports that a destination uses, 0 to 1; measured at each n-th resync."
+        lines += _metric("source_ports_highest_share", "gauge", title, [("", "%.4f" % sample.port_share)])
     return "\n".join(lines) + "\n"
 
 

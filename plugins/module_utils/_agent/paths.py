@@ -152,6 +152,11 @@ class Paths(t.NamedTuple):
         return os.path.join(self.run_dir, "interval")
 
     @property
+    def port_share(self) -> str:
+        """How many resyncs have used a measured share of source ports, and the share."""
+        return os.path.join(self.run_dir, "port-share")
+
+    @property
     def expected(self) -> str:
         """Checksums that the resync script compares."""
         return os.path.join(self.run_dir, "expected")

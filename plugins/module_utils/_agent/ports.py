@@ -14,7 +14,9 @@ from .._system import conntrack, pod_names
 from .._system.conntrack import Statistics
 from .._system.endpoints import Endpoint
 from .._system.node import Node
-from .._verify.inspection import ComparedPolicy
+
+if t.TYPE_CHECKING:
+    from .._verify.inspection import ComparedPolicy
 
 Data = t.Dict[str, t.Any]
 
@@ -32,25 +34,27 @@ def build_report(node: Node, policy: ComparedPolicy) -> Data:
     """
     config = policy.config._replace(flush_conntrack="none")
     result = reconcile(node, config, check=True, used_before=policy.used_before)
-    found = source_ports.read(source_ports.active_rules(result), _LISTED)
+    found = source_ports.read(source_ports.active_rules(result), _LISTED, pod_names.read())
     counted = conntrack.statistics()
     return {
-        "destinations": [_as_data(use) for use in found.fullest],
+        "destinations": [as_data(use) for use in found.fullest],
         "destinations_left_out": found.destinations - len(found.fullest),
         "connections_not_counted": found.not_counted,
         "errors": list(result.errors),
-        "conntrack": _statistics_data(counted) if counted else None,
+        "conntrack": statistics_data(counted) if counted else None,
     }
 
 
-def _as_data(use: Use) -> Data:
+def as_data(use: Use) -> Data:
+    """Return the use of the ports for one destination, as in ``ports --json``."""
     data = use._asdict()
     data["ports"] = list(map(str, use.ports))
     data["sources"] = [{key: value for key, value in one._asdict().items() if value is not None} for one in use.sources]
     return data
 
 
-def _statistics_data(counted: Statistics) -> Data:
+def statistics_data(counted: Statistics) -> Data:
+    """Return how full the table of connections is, as in ``ports --json``."""
     data = counted._asdict()
     return {"entries": data.pop("tracked"), **data}
 
@@ -107,10 +111,15 @@ def _row(use: Data) -> t.Tuple[str, ...]:
         str(available),
         str(percent(used, available)),
         use["address"],
-        "%s %s%s" % (use["protocol"], Endpoint(use["destination"], use["port"]), zone),
+        destination(use) + zone,
         ",".join(use["ports"]),
         _sources_text([Source(**one) for one in use["sources"]], used),
     )
+
+
+def destination(use: Data) -> str:
+    """Return a destination, for people."""
+    return "%s %s" % (use["protocol"], Endpoint(use["destination"], use["port"]))
 
 
 def _sources_text(sources: t.Sequence[Source], used: int) -> str:

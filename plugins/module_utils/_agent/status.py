@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 import typing as t
 
+from .._engine import source_ports
 from .._engine.auto_ports import or_any_ports
 from .._engine.backend import Action
 from .._engine.other_chains import find_other_chains
@@ -17,9 +18,10 @@ from .._errors import NodeError
 from .._policy.entries import as_written
 from .._policy.policy import Config
 from .._policy.values import AUTO_PORTS
+from .._system import conntrack
 from .._system.node import Node
 from .._version import VERSION
-from . import repeated_repairs, snapshot, unit_control
+from . import ports, repeated_repairs, snapshot, unit_control
 from .effective_policy import EffectivePolicy, require_policy
 from .memory import Verification, applied_data, read_memory, read_verification
 from .paths import Paths
@@ -29,6 +31,9 @@ from .units import TIMER
 #: Entries of a list, and rules of a family, that the table shows.
 _SHOWN_CIDRS = 8
 _SHOWN_RULES = 40
+
+#: CPU time for reading connections, in seconds: enough for 500,000.
+_PORTS_SECONDS = 5.0
 
 #: Rows that are there only if the policy has the option.
 _NARROWING = (
@@ -80,6 +85,7 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
         "failing": remembered.failing,
         "drift_repaired": remembered.drift_repaired,
         "connections_flushed": remembered.flushed,
+        **_connection_data(result),
         "config_errors": remembered.config_errors,
     }
 
@@ -112,6 +118,24 @@ def _unit_data(node: Node) -> t.Dict[str, t.Any]:
     except NodeError as exc:
         return {"differ": None, "problem": str(exc)}
     return {"differ": {one.unit: list(one.states) for one in found}, "problem": None}
+
+
+def _connection_data(result: Result) -> t.Dict[str, t.Any]:
+    """Return how full the table of connections is, and the destination for which most source ports are used."""
+    counted = conntrack.statistics()
+    fullest: t.Optional[t.Dict[str, t.Any]] = None
+    problem = None
+    try:
+        found = source_ports.read(source_ports.active_rules(result), 1, {}, _PORTS_SECONDS)
+        fullest = ports.as_data(found.fullest[0]) if found.fullest else None
+        if not found.complete:
+            problem = "not all connections could be read in %d s" % _PORTS_SECONDS
+    except NodeError as exc:
+        problem = str(exc)
+    return {
+        "conntrack": ports.statistics_data(counted) if counted else None,
+        "source_ports": {"fullest": fullest, "problem": problem},
+    }
 
 
 def _family_data(result: Result) -> t.Dict[str, t.Dict[str, t.Any]]:
@@ -162,6 +186,9 @@ def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
     for title, name, default in _PARTICULAR:
         if config[name] != default:
             yield title, config[name]
+    if config["port_metrics"]:
+        yield "port metrics", "at each %d resyncs" % config["port_metrics"]
+    yield from _scarce_rows(report)
     yield from _unit_rows(report["units"])
     yield "resync", _resync_text(config["resync_interval_seconds"], report["units"]["differ"])
     yield "last sync", _local_time(report["last_sync"]) if report["last_sync"] else "never since boot"
@@ -170,6 +197,19 @@ def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
     resolved = " (resolved)" if report["last_error"] and not report["failing"] else ""
     yield "last error", _event_text(report["last_error"]) + resolved
     yield "drift", "repaired %d time%s" % (report["drift_repaired"], _plural(report["drift_repaired"]))
+
+
+def _scarce_rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
+    """Return a row for what is nearly used up: the source ports for a destination, the table of connections."""
+    use, table = report["source_ports"]["fullest"], report["conntrack"]
+    if use and use["used"] > source_ports.SCARCE * use["available"]:
+        words = (ports.destination(use), use["address"], ports.in_share(use["used"], use["available"]))
+        yield "ports", "NEARLY USED UP for %s from %s: %s; see ip-masq-agent ports" % words
+    elif report["source_ports"]["problem"]:
+        yield "ports", "unknown: %s; see ip-masq-agent ports" % report["source_ports"]["problem"]
+    if table and table["entries"] > source_ports.SCARCE * table["limit"]:
+        share = ports.in_share(table["entries"], table["limit"])
+        yield "connections", "NEARLY FULL: %s; raise net.netfilter.nf_conntrack_max" % share
 
 
 def _unit_rows(units: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:

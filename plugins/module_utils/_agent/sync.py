@@ -87,8 +87,12 @@ def sync(node: Node, paths: Paths) -> SyncResult:
         with records.step():
             snapshot.mark_sync(paths)
     if paths.metrics_file:
+        share = None
+        with records.step("source ports not counted: "):
+            share = _port_share(paths, policy.config, result)
         with records.step("metrics not written: "):
-            _write_metrics(paths, policy, result, after, time.time() if synced else snapshot.last_sync(paths))
+            last_success = time.time() if synced else snapshot.last_sync(paths)
+            _write_metrics(paths, policy, result, after, last_success, share)
     elif done is not None and not errors:
         with records.step("each resync starts the agent: "):
             _take_snapshot(node, paths, policy, before, done)
@@ -280,12 +284,23 @@ def _info(policy: EffectivePolicy, result: t.Optional[Result]) -> t.Dict[str, st
     return info
 
 
+def _port_share(paths: Paths, config: t.Optional[Config], result: t.Optional[Result]) -> t.Optional[float]:
+    if config is None or not config.port_metrics or result is None:
+        return None
+    # Not at the top: most nodes do not ask for it.
+    from .._engine.source_ports import active_rules
+    from .port_share import measure
+
+    return measure(paths, config.port_metrics, active_rules(result, written=True))
+
+
 def _write_metrics(
     paths: Paths,
     policy: EffectivePolicy,
     result: t.Optional[Result],
     after: Memory,
     last_success: t.Optional[float],
+    port_share: t.Optional[float],
 ) -> None:
     # Imported here: to load them takes 2 of 70 ms, and not every agent writes metrics.
     from .._system import conntrack
@@ -313,5 +328,6 @@ def _write_metrics(
         connections=conntrack.statistics(),
         missing_addresses=len(result.missing) if result is not None else 0,
         leaks=policy.config.leaks if policy.config is not None and policy.config.leaks != IGNORE else "",
+        port_share=port_share,
     )
     files.write(paths.metrics_file, metrics.metrics_text(sample).encode("utf-8"), 0o644)

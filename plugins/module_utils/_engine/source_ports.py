@@ -15,7 +15,6 @@ import ipaddress
 import itertools
 import math
 import re
-import statistics
 import time
 import typing as t
 
@@ -159,7 +158,7 @@ class _Family:
 
     def _count(self, one: PortUse) -> None:
         self._read += 1
-        if self._read % _OFTEN == 0 and time.monotonic() > self._deadline:
+        if self._read % _OFTEN == 0 and time.thread_time() > self._deadline:
             raise _OutOfTime
         source, source_port, seen, seen_port, remote, remote_port, protocol, zone, idle = one
         places = self._choice.places.get(protocol)
@@ -183,7 +182,7 @@ class _Family:
 
     def _drop_the_least(self) -> None:
         """Keep what counts more than the half does: it loses nothing, or little if it had been dropped before."""
-        least = statistics.median_low(self._counts.values())
+        least = sorted(self._counts.values())[len(self._counts) // 2]
         kept = {key: count for key, count in self._counts.items() if count > least}
         self.lost += sum(self._counts.values()) - sum(kept.values())
         self._counts = kept
@@ -230,15 +229,18 @@ class _Family:
         )
 
 
-def read(rulesets: t.Mapping[str, t.Iterable[Ruleset]], most: int, seconds: float = math.inf) -> Uses:
+def read(
+    rulesets: t.Mapping[str, t.Iterable[Ruleset]], most: int, pods: pod_names.Pods, seconds: float = math.inf
+) -> Uses:
     """Read the table of connections, and return how many source ports are used, for the fullest destinations.
 
     :param rulesets: the active rules, by family, as ``active_rules`` returns them.
     :param most: how many destinations are returned.
-    :param seconds: how long it may take. What was not read is not counted.
+    :param pods: whose names are returned.
+    :param seconds: of CPU time that it may take. What was not read is not counted.
     :raises NodeError: the kernel does not tell.
     """
-    pods, deadline = pod_names.read(), time.monotonic() + seconds
+    deadline = time.thread_time() + seconds
     found: t.List[Use] = []
     destinations = lost = 0
     complete = True

@@ -141,6 +141,7 @@ POLICY_OPTIONS = (
     _choice("flush_conntrack", "flushConntrack", FLUSHES)._replace(sparse=True),
     _choice("leaks", "leaks", LEAKS)._replace(sparse=True),
     Option("resync_interval", "resyncInterval", "str", "60s", parse_interval, in_reference_file=True, of_module=False),
+    Option("port_metrics", "portMetrics", "int", 0, check_count, of_module=False, sparse=True),
 )
 
 #: What an operator who says nothing gets; the default of the exempt ranges depends on another option.
@@ -178,6 +179,8 @@ class Config(t.NamedTuple):
     flush_conntrack: str = "none"
     leaks: str = "ignore"
     node_port_range: PortRange = PortRange(30000, 32767)
+    #: resyncs between two measurements; 0: none
+    port_metrics: int = 0
 
     @property
     def families(self) -> t.Tuple[Family, ...]:
@@ -203,7 +206,7 @@ class Config(t.NamedTuple):
             if option.type == "list" and value:
                 values.append((option.name, sorted(map(str, value)) if option.united else list(map(str, value))))
         plainly = [(one, str(value)) for one, value in later if one.type != "list"]
-        values += [(one.name, text) for one, text in plainly if text != one.default]
+        values += [(one.name, text) for one, text in plainly if text != str(one.default)]
         # Imported here: hashlib loads OpenSSL, which takes 6 ms, and most runs need no digest.
         import hashlib
 

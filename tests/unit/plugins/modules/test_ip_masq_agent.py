@@ -57,7 +57,7 @@ def test_keys_are_written_as_the_documentation_says() -> None:
     text = " ".join(OPTIONS["config"]["description"])
     keys = {option.name: option.key for option in POLICY_OPTIONS}
     assert set(re.findall(r"C\(([a-z]+[A-Z]\w*)\)", text)) <= set(keys.values())
-    assert [name for name in keys if name not in ip_masq.ARGUMENT_SPEC] == ["resync_interval"]
+    assert [name for name in keys if name not in ip_masq.ARGUMENT_SPEC] == ["resync_interval", "port_metrics"]
     for name, key in keys.items():
         assert re.sub("[^a-z0-9]", "", name.lower()) == key.lower()
 

@@ -33,9 +33,10 @@ samples = st.builds(
     ),
     verification=st.none()
     | st.builds(Verification, st.floats(0, 4e9), st.none() | st.booleans(), counts, counts, st.text(), counts),
-    connections=st.none() | st.builds(Statistics, counts, counts, counts, counts),
+    connections=st.none() | st.builds(Statistics, counts, counts, counts, counts, counts),
     flushed=st.none() | counts,
     leaks=st.sampled_from(["", "count", "drop"]),
+    port_share=st.none() | st.floats(0, 1),
 )
 
 

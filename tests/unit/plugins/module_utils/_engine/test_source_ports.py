@@ -13,7 +13,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import por
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import source_ports
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack, pod_names
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import PortUse
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 
@@ -42,7 +42,6 @@ def table(monkeypatch: pytest.MonkeyPatch) -> t.List[PortUse]:
     monkeypatch.setattr(conntrack, "read_ports", read_ports)
     monkeypatch.setattr(source_ports, "has_ipv6", lambda: False)
     monkeypatch.setattr(source_ports, "node_addresses", lambda: [NODE])
-    monkeypatch.setattr(pod_names, "read", dict)
     return rows
 
 
@@ -60,7 +59,7 @@ def test_more_destinations_than_there_is_memory_for(table: t.List[PortUse], monk
     for number in range(2000):
         table.append(_use(number, 2000))
         table.append(_use(5, 3000 + number))
-    found = source_ports.read({}, 10)
+    found = source_ports.read({}, 10, {})
     assert max(most) <= 100
     assert str(REMOTE + 5) == found.fullest[0].destination
     assert found.fullest[0].used in (2000, 2001)
@@ -71,9 +70,9 @@ def test_more_destinations_than_there_is_memory_for(table: t.List[PortUse], monk
 
 def test_time_limit(table: t.List[PortUse]) -> None:
     table += [_use(number % 3, 2000 + number) for number in range(5000)]
-    found = source_ports.read({}, 10, seconds=-1)
+    found = source_ports.read({}, 10, {}, seconds=-1)
     assert not found.complete and 0 < sum(use.used for use in found.fullest) < 5000
-    assert source_ports.read({}, 10, seconds=600).complete
+    assert source_ports.read({}, 10, {}, seconds=600).complete
 
 
 @pytest.mark.parametrize(
@@ -88,7 +87,7 @@ def test_time_limit(table: t.List[PortUse]) -> None:
 def test_ports_to_choose_from(table: t.List[PortUse], ranges: t.List[str], expected: t.List[t.Any]) -> None:
     table += [_use(0, 2000), _use(1, 2000, protocol=33)]
     config = build({"to_ports": ranges, "non_masquerade_cidrs": []})
-    found = source_ports.read({"ipv4": [from_config(config, IPV4)]}, 10)
+    found = source_ports.read({"ipv4": [from_config(config, IPV4)]}, 10, {})
     assert [(",".join(map(str, one.ports)), one.used, one.available) for one in found.fullest] == expected
 
 
@@ -96,7 +95,7 @@ def test_share_is_never_above_all(table: t.List[PortUse]) -> None:
     """The kernel tells of a connection twice if the table changes meanwhile."""
     table += [_use(0, 2000), _use(0, 2000)]
     config = build({"to_ports": ["2000"], "non_masquerade_cidrs": []})
-    (use,) = source_ports.read({"ipv4": [from_config(config, IPV4)]}, 10).fullest
+    (use,) = source_ports.read({"ipv4": [from_config(config, IPV4)]}, 10, {}).fullest
     assert (use.used, use.available, use.share) == (1, 1, 1.0)
 
 

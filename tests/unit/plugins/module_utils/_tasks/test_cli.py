@@ -27,7 +27,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory imp
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import View
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS, Config, build
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import systemd
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack, systemd
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import cli
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import inspection
@@ -48,6 +48,7 @@ class Agent:
         monkeypatch.setattr(sync, "reconcile", self._reconcile)
         monkeypatch.setattr(cli, "run", self._run)
         monkeypatch.setattr(status, "find_other_chains", lambda *_: [])
+        monkeypatch.setattr(conntrack, "read_ports", lambda *_: None)
         monkeypatch.setattr(inspection, "inspect", self._inspect)
         self.where = private_paths(root, config_dir=str(root / "config"))
         self.config = root / "config" / "config"
