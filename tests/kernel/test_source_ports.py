@@ -230,8 +230,10 @@ def test_kinds_of_ports(node: Namespace) -> None:
     apply(node)
     ports = [100, 550, 700, 701, 1024, 65534]
     tracked.insert(node, [Tracked(6, a.pod, 65535 - port, a.node, port, a.outside[0], 2049) for port in ports])
+    # One of the node itself takes a port of it, one of an exempt pod does not.
+    tracked.insert(node, [Tracked(6, one, 3000, one, 3000, a.outside[0], 2049) for one in (a.node, a.pod)])
     found = [(use["ports"], use["used"], use["available"]) for use in _report(node)["destinations"]]
-    assert found == [(["600-1023"], 2, 424), (["1-511"], 1, 511), (["1024-65535"], 2, 64512)]
+    assert found == [(["600-1023"], 2, 424), (["1-511"], 1, 511), (["1024-65535"], 3, 64512)]
 
 
 def test_kernel_keeps_the_kind_of_a_port(topology: Topology, node: Namespace) -> None:

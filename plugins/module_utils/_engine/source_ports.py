@@ -21,7 +21,7 @@ import typing as t
 from .._policy.values import PortRange
 from .._system import conntrack, pod_names
 from .._system.conntrack import PortUse
-from .._system.families import BY_VERSION, FAMILY, PORT_PROTOCOLS, PROTOCOLS, has_ipv6
+from .._system.families import BY_VERSION, FAMILIES, PORT_PROTOCOLS, PROTOCOLS, has_ipv6
 from .._system.node_addresses import node_addresses
 from .ruleset import Masquerade, Ruleset
 
@@ -244,10 +244,10 @@ def read(
     found: t.List[Use] = []
     destinations = lost = 0
     complete = True
-    for name, family in FAMILY.items():
+    for family in FAMILIES:
         if family.version == 6 and not has_ipv6():
             continue
-        one = _Family(family.version, rulesets.get(name, ()), pods, deadline)
+        one = _Family(family.version, rulesets.get(family, ()), pods, deadline)
         complete = one.read() and complete
         uses, count = one.fullest(most)
         found, destinations, lost = found + uses, destinations + count, lost + one.lost
