@@ -44,6 +44,7 @@ DEFAULTS: t.Dict[str, t.Any] = {
     "kube_service_addresses": "10.233.0.0/18",
     "kube_service_addresses_ipv6": "fd85:ee78:d8a6:8607::1000/116",
     "kube_proxy_mode": "ipvs",
+    "kube_proxy_remove": False,
     "kube_router_extra_args": [],
     "nat_outgoing": True,
     "nat_outgoing_ipv6": False,
@@ -176,7 +177,7 @@ def _masquerading(values: _Values, ipv6: bool) -> t.Iterator[str]:
     plugin = values.get("kube_network_plugin")
     enforced = values.get("ip_masq_agent_exemption") == "enforce"
     narrowed = values.all_set("ip_masq_agent_except_interfaces", "ip_masq_agent_out_interfaces")
-    if enforced and values.get("kube_proxy_mode") == "ipvs" and not narrowed:
+    if enforced and _has_ipvs(values) and not narrowed:
         yield (
             "kube_proxy_mode: ipvs, kubespray's default, needs the interfaces of pods left out of "
             "ip_masq_agent_exemption: enforce: set %s" % _pods_interfaces(values)
@@ -189,9 +190,16 @@ def _masquerading(values: _Values, ipv6: bool) -> t.Iterator[str]:
         yield from ("%s: %s" % (plugin, text) for text in about(values, ipv6))
 
 
+def _has_ipvs(values: _Values) -> bool:
+    """Return whether Services are in IPVS. In place of a kube-proxy that is removed, kube-router has them there too."""
+    if values.get("kube_network_plugin") != "kube-router" and values.flag("kube_proxy_remove"):
+        return False
+    return bool(values.get("kube_proxy_mode") == "ipvs")
+
+
 def _enforce(values: _Values) -> str:
     """Return the variables with which exempt traffic is protected from the plugin's rules."""
-    if values.get("kube_proxy_mode") == "ipvs":
+    if _has_ipvs(values):
         return "%s and %s" % (_ENFORCE, _pods_interfaces(values))
     return _ENFORCE
 
