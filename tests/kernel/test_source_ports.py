@@ -69,10 +69,14 @@ class _Connections:
 
 
 def _report(ns: Namespace, **options: t.Any) -> t.Dict[str, t.Any]:
+    return t.cast(t.Dict[str, t.Any], _found(ns, **options)["source_ports"])
+
+
+def _found(ns: Namespace, **options: t.Any) -> t.Dict[str, t.Any]:
     (found,) = run_modules(ns, [dict(options, ports=True)], module="ip_masq_info")
     assert not found.get("failed"), found
     assert found["changed"] is False
-    return t.cast(t.Dict[str, t.Any], found["source_ports"])
+    return found
 
 
 @pytest.fixture
@@ -135,7 +139,12 @@ def test_no_port_is_left(topology: Topology, node: Namespace, backend: str) -> N
     with contextlib.ExitStack() as listening, _Connections() as connections:
         for to in a.outside:
             listening.enter_context(topology.outside.inside(_listen, to))
-        connections.open(topology.pod, a.pod, a.outside[0], 20)
+        connections.open(topology.pod, a.pod, a.outside[0], 16)
+        assert [one for one in _found(node)["health"] if one["code"] == "few_source_ports"] == []
+        connections.open(topology.pod, a.pod, a.outside[0], 4)
+        (finding,) = [one for one in _found(node)["health"] if one["code"] == "few_source_ports"]
+        words = "source ports for tcp %s:%d from %s: 20 of 20 (100 %%)" % (a.outside[0], _PORT, a.node)
+        assert (finding["severity"], finding["text"]) == ("warning", words)
         (full,) = _report(node)["destinations"]
         assert (full["used"], full["available"]) == (20, 20)
         sock = topology.pod.inside(socket.socket)

@@ -98,6 +98,11 @@ def in_share(used: int, available: int) -> str:
     return "%d of %d (%d %%)" % (used, available, percent(used, available))
 
 
+def is_scarce(used: int, available: int) -> bool:
+    """Return whether so little is left that an operator wants to know unasked."""
+    return used > source_ports.SCARCE * available
+
+
 def percent(used: int, available: int) -> int:
     """Return a share in whole percent, rounded down: it is 100 only where nothing is left."""
     return 100 * used // available if available else 0

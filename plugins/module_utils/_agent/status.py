@@ -202,12 +202,12 @@ def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
 def _scarce_rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
     """Return a row for what is nearly used up: the source ports for a destination, the table of connections."""
     use, table = report["source_ports"]["fullest"], report["conntrack"]
-    if use and use["used"] > source_ports.SCARCE * use["available"]:
+    if use and ports.is_scarce(use["used"], use["available"]):
         words = (ports.destination(use), use["address"], ports.in_share(use["used"], use["available"]))
         yield "ports", "NEARLY USED UP for %s from %s: %s; see ip-masq-agent ports" % words
     elif report["source_ports"]["problem"]:
         yield "ports", "unknown: %s; see ip-masq-agent ports" % report["source_ports"]["problem"]
-    if table and table["entries"] > source_ports.SCARCE * table["limit"]:
+    if table and ports.is_scarce(table["entries"], table["limit"]):
         share = ports.in_share(table["entries"], table["limit"])
         yield "connections", "NEARLY FULL: %s; raise net.netfilter.nf_conntrack_max" % share
 
