@@ -524,10 +524,12 @@ class TestVerify:
         assert topology.ask("10.99.0.1") == {"10.99.0.1": a.pod}
         done = node.command("verify")
         assert done.returncode == 5, done.stdout + done.stderr
-        first, conflict, where = done.stdout.splitlines()[:3]
+        first, conflict, decided_by = done.stdout.splitlines()[:3]
         assert re.match(r"\d+ questions, 1 conflict$", first)
         assert conflict.startswith("error: 10.8.0.0/16: declared pod, node seen (rule of: unknown: -A POSTROUTING")
-        assert where == "  iptables_nft, table ip nat, chain POSTROUTING: -A POSTROUTING -d 10.8.0.0/16 -j MASQUERADE"
+        assert (
+            decided_by == "  iptables_nft, table ip nat, chain POSTROUTING: -A POSTROUTING -d 10.8.0.0/16 -j MASQUERADE"
+        )
         last = node.status()["last_verification"]
         assert (last["verified"], last["conflicts"]) == (False, 1) and "10.8.0.0/16" in last["summary"]
         assert re.search(r"^verified +20.*10\.8\.0\.0/16: declared pod", node.command("status").stdout, re.MULTILINE)
