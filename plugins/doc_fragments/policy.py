@@ -161,7 +161,10 @@ options:
       - If not set, or with V([]), there are none. In an entry an empty C(source_cidrs) means all sources.
       - An entry acts in the family of its address. O(to_ports) and O(random_fully) apply as well.
       - "Keys of an entry: C(address) (an address, or C(FIRST-LAST), at most 256), and optionally C(out_interface) (a
-        name as in O(out_interfaces)) and C(source_cidrs)."
+        name as in O(out_interfaces)), C(source_cidrs) and C(ports_mapping), which is C(random) or C(keep)."
+      - With C(ports_mapping=keep) a connection keeps its source port where that is free, and in O(to_ports) where these
+        are set. So a UDP socket has the same port at all destinations, which STUN, SIP, WireGuard and Tailscale need.
+        With C(random) it has a random one at each. If not given, O(random_fully) decides.
     type: list
     elements: raw
   snat_missing:
@@ -190,6 +193,8 @@ options:
         none at all.
       - "Actions: C(exempt) keeps the source address, protected as O(exemption) says. C(masquerade) uses the address of
         O(snat) or of the interface, C(snat) the key C(address). C(skip) leaves the connection to later rules."
+      - With actions C(masquerade) and C(snat) an entry may have C(ports_mapping), as one of O(snat). In an entry that
+        masquerades it counts before that of O(snat).
       - With an iptables backend each combination of values is a rule; more than 4096 are refused. With
         O(backend=nftables) each entry is a rule or a few, however long its lists are.
     type: list

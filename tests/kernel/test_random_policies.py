@@ -154,6 +154,9 @@ def policy(rng: random.Random, exemptions: t.Sequence[str]) -> Options:
         entry.update(chosen, out_interfaces=some(rng, INTERFACES, 2, 0.3), protocols=some(rng, ["tcp", "udp"], 2))
         entry["ports"] = some(rng, ["8080", "9000-9100", "1-8079"], 2, 0.4)
         options["rules"].append({name: value for name, value in entry.items() if value != []})
+    for number, entry in enumerate([*options["snat"], *options["rules"]]):
+        if entry.get("action") not in ("exempt", "skip"):
+            entry.update([{}, {"ports_mapping": "random"}, {"ports_mapping": "keep"}][number % 3])
     return options
 
 

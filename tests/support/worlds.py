@@ -68,19 +68,26 @@ def _of_family(address: str) -> st.SearchStrategy:
     return st.lists(networks(6 if ":" in address else 4).map(str), max_size=2)
 
 
+_mappings = st.none() | st.sampled_from(["random", "keep"])
+
+
 def _snat(address: str) -> st.SearchStrategy:
     return st.fixed_dictionaries(
         {
             "address": st.just(address),
             "out_interface": st.none() | st.sampled_from(["eth0", "eth1", "eth+", "bond+"]),
             "source_cidrs": _of_family(address),
+            "ports_mapping": _mappings,
         }
     )
 
 
 def _rule(action: str, address: t.Optional[str]) -> st.SearchStrategy:
     ranges = st.lists(cidrs, max_size=2) if address is None else _of_family(address)
-    entry = st.fixed_dictionaries({"sources": ranges, "destinations": ranges, "out_interfaces": interfaces})
+    mapping = _mappings if action in ("masquerade", "snat") else st.none()
+    entry = st.fixed_dictionaries(
+        {"sources": ranges, "destinations": ranges, "out_interfaces": interfaces, "ports_mapping": mapping}
+    )
     return st.builds(lambda one, service: dict(one, action=action, address=address, **service), entry, services)
 
 

@@ -90,6 +90,7 @@ _MASQUERADE = (
     r"(?:masquerade(?: to :(?P<ports>[0-9]+(?:-[0-9]+)?))?|snat to %s)(?P<random> fully-random)?\Z"
     % (SHARE_UNIT, _TO_SOURCE)
 )
+_MASQUERADES = r"\b(?:masquerade|snat to [0-9a-f\[])"
 _ENTRY = r' comment "%s rules, entry ([1-9][0-9]*)"\Z' % COMMENT_PREFIX
 _CONDITIONS = (
     r'(?:oifname "(?P<interface>[^"]*)" )?(?:ip6? saddr @(?P<sources>\w+) )?(?:ip6? daddr @(?P<destinations>\w+) )?'
@@ -205,7 +206,7 @@ class _Entries:
         self._nft = family.nft
         self._leading = [self._conditions("rule", *one) for one in enumerate(ruleset.leading, 1)]
         self._translations = [
-            (self._conditions("snat", number, one), one.address) for number, one in enumerate(ruleset.translations, 1)
+            (self._conditions("snat", number, one), one) for number, one in enumerate(ruleset.translations, 1)
         ]
 
     def _conditions(self, kind: str, number: int, decision: Decision) -> t.List[str]:
@@ -250,25 +251,35 @@ class _Entries:
                 if decision.action == MASQUERADE and leak:
                     yield _rule(matches.strip(), leak, LEAK_COMMENT)
                 elif decision.action == MASQUERADE and not only_exempt:
-                    yield from self.masqueraded(matches, decision.address, comment)
+                    yield from self.masqueraded(matches, decision.address, comment, decision.how)
                 else:
                     yield _rule(matches.strip(), exempt if decision.action == EXEMPT else "return", comment)
 
-    def masqueraded(self, matches: str, address: t.Optional[AddressRange] = None, comment: str = "") -> t.Iterator[str]:
+    def masqueraded(
+        self,
+        matches: str,
+        address: t.Optional[AddressRange] = None,
+        comment: str = "",
+        how: t.Optional[t.Tuple[Masquerade, ...]] = None,
+    ) -> t.Iterator[str]:
         """Return the rules that masquerade packets that match.
 
         :param address: instead of that of the interface, and of those of ``snat``.
         :param comment: instead of the usual ones.
+        :param how: instead of what entries of ``snat`` and the ruleset say.
         """
         if address is None:
             for number, (conditions, fixed) in enumerate(self._translations, 1):
+                ways = fixed.how if how is None else how
                 for more in conditions:
-                    yield from self._ways(matches + more, fixed, comment or _TRANSLATED_COMMENT % number)
-        yield from self._ways(matches, address, comment or MASQUERADE_COMMENT)
+                    yield from self._ways(matches + more, fixed.address, comment or _TRANSLATED_COMMENT % number, ways)
+        yield from self._ways(matches, address, comment or MASQUERADE_COMMENT, how)
 
-    def _ways(self, matches: str, address: t.Optional[AddressRange], comment: str) -> t.Iterator[str]:
+    def _ways(
+        self, matches: str, address: t.Optional[AddressRange], comment: str, how: t.Optional[t.Tuple[Masquerade, ...]]
+    ) -> t.Iterator[str]:
         named = next((protocol for protocol in _PROTOCOLS if _asks_for(matches, protocol)), None)
-        for rule in self._ruleset.masquerade:
+        for rule in self._ruleset.masquerade if how is None else how:
             if named is None or rule.protocol in (None, named):
                 more, verdict = _masquerade(rule._replace(protocol=None) if named else rule, address)
                 yield _rule((matches + more).strip(), verdict, comment)
@@ -374,7 +385,7 @@ class _Reader:
         return Ruleset(
             decisions=tuple(decisions),
             verdict=verdict,
-            masquerade=tuple(map(_read_masquerade, rules[1:])) or self._ways_of_entries(entries),
+            masquerade=tuple(map(_read_masquerade, rules[1:])) or _usual_ways(entries),
             guards=guards_of(verdict, table.family, (*decisions, *leading)) + marks,
             leading=leading,
             translations=tuple(
@@ -411,9 +422,11 @@ class _Reader:
             fixed = [line for line in lines if "snat to " in line]
             masquerading = [line for line in lines if _verdict(line).startswith("masquerade")]
             if masquerading:
-                yield Decision(MASQUERADE, self._match(masquerading))
+                # What maps ports as each entry of ``snat`` says, says nothing itself.
+                how = None if _maps_variously(written) else _ways(written)
+                yield Decision(MASQUERADE, self._match(masquerading), None, how)
             elif fixed:
-                yield Decision(MASQUERADE, self._match(fixed), _read_address(_verdict(fixed[0])))
+                yield Decision(MASQUERADE, self._match(fixed), _read_address(_verdict(fixed[0])), _ways(written))
             elif self._exempts(lines[0]):
                 match = self._match(lines)
                 everything = (EVERYTHING[self._table.family],)
@@ -452,37 +465,63 @@ class _Reader:
     def _translations(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
         """Return the entries of ``snat``."""
         for lines in _by_comment(rules, _TRANSLATED):
-            yield Decision(MASQUERADE, self._match(lines[-1:]), _read_address(_verdict(lines[-1])))
+            yield Decision(MASQUERADE, self._match(lines[-1:]), _read_address(_verdict(lines[-1])), _ways(lines))
 
     def _translations_of_entries(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
         """Return the same if no rule masquerades everything else: entries of ``rules`` begin with them."""
-        for written in _by_comment(rules, _ENTRY):
+        # Those that say themselves how ports are mapped do not show how an entry of ``snat`` says it.
+        for written in sorted(_by_comment(rules, _ENTRY), key=lambda lines: not _maps_variously(lines)):
             lines = [line for line in written if not _has_ports(line)]
             last = next((line for line in lines if _verdict(line).startswith("masquerade")), None)
             if last is not None:
                 conditions = len(last) - len(_verdict(last))
                 for line in lines[: lines.index(last)]:
-                    yield Decision(MASQUERADE, self._match([line[conditions:]]), _read_address(_verdict(line)))
+                    match, address = self._match([line[conditions:]]), _read_address(_verdict(line))
+                    yield Decision(MASQUERADE, match, address, _ways(rules, _is_random(line)))
                 return
 
-    def _ways_of_entries(self, written: t.Sequence[str]) -> t.Tuple[Masquerade, ...]:
-        """Return how to masquerade if no rule masquerades everything else."""
-        found: t.Dict[Masquerade, None] = {}
-        for rule in map(bare, written):
-            if re.search(r"\b(?:masquerade|snat to [0-9a-f\[])", rule):
-                conditions = t.cast(t.Any, re.match(_CONDITIONS, rule))
-                protocol = conditions.group("ported") or conditions.group("protocol")
-                rest = rule[conditions.end() :]
-                while rest.startswith(("oifname", "ip saddr", "ip6 saddr")):
-                    more = t.cast(t.Any, re.match(_CONDITIONS, rest))
-                    protocol = protocol or more.group("protocol")
-                    rest = rest[more.end() :]
-                way = _read_masquerade(rest)
+
+def _usual_ways(rules: t.Sequence[str]) -> t.Tuple[Masquerade, ...]:
+    """Return how to masquerade if no rule masquerades everything else, by entries of ``rules``."""
+    for written in _by_comment(rules, _ENTRY):
+        if _maps_variously(written):
+            own = next((line for line in written if _verdict(line).startswith("masquerade")), "")
+            return _ways(rules, _is_random(own))
+    return _ways(rules)
+
+
+def _ways(written: t.Sequence[str], random_fully: t.Optional[bool] = None) -> t.Tuple[Masquerade, ...]:
+    """Return how rules masquerade.
+
+    :param random_fully: to leave out those that map ports otherwise.
+    """
+    found: t.Dict[Masquerade, None] = {}
+    for rule in map(bare, written):
+        if re.search(_MASQUERADES, rule):
+            conditions = t.cast(t.Any, re.match(_CONDITIONS, rule))
+            protocol = conditions.group("ported") or conditions.group("protocol")
+            rest = rule[conditions.end() :]
+            while rest.startswith(("oifname", "ip saddr", "ip6 saddr")):
+                more = t.cast(t.Any, re.match(_CONDITIONS, rest))
+                protocol = protocol or more.group("protocol")
+                rest = rest[more.end() :]
+            way = _read_masquerade(rest)
+            if random_fully in (None, way.random_fully):
                 found[way._replace(protocol=protocol) if protocol and way.to_ports else way] = None
-        # An entry lists its own protocols only, in its own order.
-        protocols = (*PORT_PROTOCOLS, None)
-        ways = sorted(found, key=lambda way: protocols.index(way.protocol))
-        return tuple(ways) or (Masquerade(),)
+    # An entry lists its own protocols only, in its own order.
+    protocols = (*PORT_PROTOCOLS, None)
+    ways = sorted(found, key=lambda way: protocols.index(way.protocol))
+    return tuple(ways) or (Masquerade(),)
+
+
+def _is_random(rule: str) -> bool:
+    """Return whether a rule chooses source ports fully at random."""
+    return bare(rule).endswith(" fully-random")
+
+
+def _maps_variously(rules: t.Sequence[str]) -> bool:
+    """Return whether some of the rules that masquerade choose source ports fully at random, and others do not."""
+    return len({_is_random(rule) for rule in rules if re.search(_MASQUERADES, rule)}) > 1
 
 
 def _by_comment(rules: t.Iterable[str], comment: str) -> t.Iterator[t.List[str]]:

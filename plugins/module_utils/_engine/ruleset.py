@@ -19,6 +19,7 @@ from .._policy.values import (
     LINK_LOCAL,
     LOOPBACK,
     MASQUERADE,
+    RANDOM,
     SKIP,
     SNAT,
     AddressRange,
@@ -210,7 +211,8 @@ class Ruleset(t.NamedTuple):
         for translation in self.translations:
             match = _both(decision.match, translation.match)
             if match is not None:
-                yield Decision(MASQUERADE, match, translation.address)
+                how = translation.how if decision.how is None else decision.how
+                yield Decision(MASQUERADE, match, translation.address, how)
 
     @property
     def rules(self) -> t.Tuple[Rule, ...]:
@@ -219,7 +221,7 @@ class Ruleset(t.NamedTuple):
         # Of redirected connections, ACCEPT spares those to exempt destinations alone; see _rules.
         guards = tuple(guard for guard in self.guards if not (guard.dnat and self.verdict == "ACCEPT"))
         # No packet gets to what an earlier entry has said of all the same packets.
-        return guards + tuple(dict.fromkeys(rules) if self.leading or self.translations else rules)
+        return guards + tuple(_met(rules) if self.leading or self.translations else rules)
 
     @property
     def leak_rules(self) -> t.Tuple[Rule, ...]:
@@ -305,6 +307,14 @@ class Ruleset(t.NamedTuple):
                 and _same_effect(self, other)
             )
         )
+
+
+def _met(rules: t.Iterable[Rule]) -> t.Iterable[Rule]:
+    """Leave out rules about the same packets as an earlier one, also if it maps their ports otherwise."""
+    found: t.Dict[Rule, Rule] = {}
+    for rule in rules:
+        found.setdefault(rule._replace(random_fully=False) if isinstance(rule, Masquerade) else rule, rule)
+    return found.values()
 
 
 def service_number(protocol: str, port: int, family: Family) -> int:
@@ -510,13 +520,12 @@ def from_config(config: Config, family: Family, random_fully: bool = True) -> Ru
     spare_link_local = not (config.masq_link_local if family == IPV4 else config.masq_link_local_ipv6)
     exempt = [LINK_LOCAL[family]] if spare_link_local else []
     exempt += _of_family(config.non_masquerade_cidrs, family)
-    random_fully = random_fully and config.random_fully
-    ranges = () if isinstance(config.to_ports, str) else config.to_ports
+    ways = _Ways(() if isinstance(config.to_ports, str) else config.to_ports, random_fully, config.random_fully)
     verdict = VERDICTS[config.exemption]
-    leading = tuple(_leading(config, family))
+    leading = tuple(_leading(config, family, ways))
     if not any(_is_about_everything(decision) for decision in leading):
         decisions = tuple(_decisions(config, family, exempt))
-    elif _is_translated(leading[-1]):
+    elif _is_translated(leading[-1]) and leading[-1].how is None:
         # The same as flat options that exempt nothing.
         leading, decisions = leading[:-1], (Decision(MASQUERADE),)
     else:
@@ -528,11 +537,11 @@ def from_config(config: Config, family: Family, random_fully: bool = True) -> Ru
     return Ruleset(
         decisions=decisions,
         verdict=verdict,
-        masquerade=tuple(_port_rules(ranges, random_fully)) + (Masquerade(random_fully=random_fully),),
+        masquerade=ways.usual,
         guards=guards_of(verdict, family, every)
         + (tuple(Guard(mark=mark) for mark in config.skip_marks) if every else ()),
         leading=leading,
-        translations=tuple(_translations(config, family)) if any(map(_is_translated, every)) else (),
+        translations=tuple(_translations(config, family, ways)) if any(map(_is_translated, every)) else (),
         leaks=config.leaks if hides else IGNORE,
         hidden=tuple(hidden) if hides else (),
         missing=tuple(dict.fromkeys(_missing(config, family, every))),
@@ -548,7 +557,7 @@ def _missing(config: Config, family: Family, decisions: t.Sequence[Decision]) ->
     yield from (one.address for one in decisions if one.address is not None and one.address in marked)
 
 
-def _leading(config: Config, family: Family) -> t.Iterator[Decision]:
+def _leading(config: Config, family: Family, ways: _Ways) -> t.Iterator[Decision]:
     """Return the entries of ``rules`` that are about a family."""
     for rule in config.rules:
         sources, destinations = _one_family(rule.sources, family), _one_family(rule.destinations, family)
@@ -560,7 +569,8 @@ def _leading(config: Config, family: Family) -> t.Iterator[Decision]:
         icmp = "icmp" if family == IPV4 else "ipv6-icmp"
         services = tuple(one._replace(protocol=icmp) if one.protocol == "icmp" else one for one in rule.services)
         match = Match(sources, destinations, rule.out_interfaces, services)
-        decision = Decision(MASQUERADE if rule.action == SNAT else rule.action, match, rule.address)
+        action = MASQUERADE if rule.action == SNAT else rule.action
+        decision = Decision(action, match, rule.address, ways.mapped(rule.mapping))
         yield decision
         if _is_about_everything(decision):
             return
@@ -584,13 +594,13 @@ def _is_translated(decision: Decision) -> bool:
     return decision.action == MASQUERADE and decision.address is None
 
 
-def _translations(config: Config, family: Family) -> t.Iterator[Decision]:
+def _translations(config: Config, family: Family, ways: _Ways) -> t.Iterator[Decision]:
     """Return the entries of ``snat`` whose address is of a family."""
     for entry in config.snat:
         sources = _one_family(entry.source_cidrs, family)
         if entry.address.version == family.version and sources is not None:
             interfaces = (entry.out_interface,) if entry.out_interface else ()
-            yield Decision(MASQUERADE, Match(sources, (), interfaces), entry.address)
+            yield Decision(MASQUERADE, Match(sources, (), interfaces), entry.address, ways.mapped(entry.mapping))
 
 
 def _decisions(config: Config, family: Family, exempt: t.Sequence[Network]) -> t.Iterator[Decision]:
@@ -632,7 +642,7 @@ def from_rules(rules: t.Sequence[Rule]) -> t.Optional[Ruleset]:
         return None
     decisions: t.List[Decision] = []
     over = False
-    for (kind, source, interface, service, network, address), group in itertools.groupby(rest, _place):
+    for (kind, source, interface, service, network, address, _random), group in itertools.groupby(rest, _place):
         over = over or bool(decisions and decisions[-1].match == Match() and _takes_all(decisions[-1].how or ()))
         if kind is Guard or (over and kind is not Masquerade):
             return None
@@ -687,10 +697,12 @@ def _takes_all(ways: t.Sequence[Masquerade]) -> bool:
 def _place(rule: Rule) -> t.Tuple[t.Any, ...]:
     """Return what the rules of one place have in common: exempt ranges, or the ways to masquerade the same traffic."""
     if isinstance(rule, Guard):
-        return Guard, None, None, None, None, None
+        return Guard, None, None, None, None, None, None
     masqueraded = isinstance(rule, Masquerade)
     network, address = (rule.network, t.cast(Masquerade, rule).address) if masqueraded else (None, None)
-    return type(rule), rule.source, rule.interface, rule.service, network, address
+    # No decision maps some ports at random and keeps others.
+    random_fully = masqueraded and t.cast(Masquerade, rule).random_fully
+    return type(rule), rule.source, rule.interface, rule.service, network, address, random_fully
 
 
 def _united(decisions: t.Sequence[Decision]) -> t.Iterator[Decision]:
@@ -707,6 +719,24 @@ def _united(decisions: t.Sequence[Decision]) -> t.Iterator[Decision]:
 
 def _listed(value: t.Any) -> t.Tuple[t.Any, ...]:
     return () if value is None else (value,)
+
+
+class _Ways:
+    """The ways to masquerade: with the ports and the mapping of a policy, or with another mapping."""
+
+    def __init__(self, ranges: t.Sequence[PortRange], supported: bool, random_fully: bool) -> None:
+        """:param supported: whether the node's tools know fully random source ports."""
+        self._ranges = ranges
+        self._supported = supported
+        self.usual = self._of(random_fully)
+
+    def _of(self, random_fully: bool) -> t.Tuple[Masquerade, ...]:
+        random_fully = random_fully and self._supported
+        return (*_port_rules(self._ranges, random_fully), Masquerade(random_fully=random_fully))
+
+    def mapped(self, mapping: t.Optional[str]) -> t.Optional[t.Tuple[Masquerade, ...]]:
+        """Return those of an entry; None: the usual ones."""
+        return None if mapping is None else self._of(mapping == RANDOM)
 
 
 def _port_rules(ranges: t.Sequence[PortRange], random_fully: bool) -> t.Iterator[Masquerade]:

@@ -15,7 +15,9 @@ from .._errors import ConfigError
 from .._system.families import PORT_PROTOCOLS
 from .values import (
     EXEMPT,
+    KEEP,
     MASQUERADE,
+    RANDOM,
     SKIP,
     SNAT,
     AddressRange,
@@ -40,6 +42,8 @@ RULES_LIMIT = 100
 
 PROTOCOLS = (*PORT_PROTOCOLS, "icmp")
 ACTIONS = (EXEMPT, MASQUERADE, SNAT, SKIP)
+#: How source ports are mapped.
+MAPPINGS = (RANDOM, KEEP)
 
 Entry = t.TypeVar("Entry")
 
@@ -52,11 +56,14 @@ class Snat(t.NamedTuple):
     source_cidrs: t.Tuple[Network, ...] = ()
     #: whether what would get the address is dropped, because the node does not have it
     dropped: bool = False
+    #: one of MAPPINGS; None: as the policy says
+    mapping: t.Optional[str] = None
 
     def __str__(self) -> str:
         words = "%s" % (self.address,)
         words += " for %s" % ", ".join(map(str, self.source_cidrs)) if self.source_cidrs else ""
-        return words + (" by %s" % self.out_interface if self.out_interface else "")
+        words += " by %s" % self.out_interface if self.out_interface else ""
+        return words + _mapping_text(self.mapping)
 
 
 class PolicyRule(t.NamedTuple):
@@ -72,6 +79,7 @@ class PolicyRule(t.NamedTuple):
     address: t.Optional[AddressRange] = None
     #: as of Snat
     dropped: bool = False
+    mapping: t.Optional[str] = None
 
     def __str__(self) -> str:
         words = [self.action] if self.address is None else ["%s to %s" % (self.action, self.address)]
@@ -83,7 +91,11 @@ class PolicyRule(t.NamedTuple):
         ):
             if values:
                 words.append("%s %s" % (title, ", ".join(map(str, values))))
-        return " ".join(words)
+        return " ".join(words) + _mapping_text(self.mapping)
+
+
+def _mapping_text(mapping: t.Optional[str]) -> str:
+    return ", ports_mapping %s" % mapping if mapping else ""
 
 
 def as_written(value: t.Any) -> str:
@@ -100,7 +112,7 @@ def parse_snat(value: t.Any) -> t.Tuple[Snat, ...]:
 
     :raises ConfigError: with the number of the entry, the value and the remedy.
     """
-    return _entries(value, SNAT_LIMIT, ("address", "out_interface", "source_cidrs"), _parse_snat)
+    return _entries(value, SNAT_LIMIT, ("address", "out_interface", "source_cidrs", "ports_mapping"), _parse_snat)
 
 
 def parse_rules(value: t.Any) -> t.Tuple[PolicyRule, ...]:
@@ -108,7 +120,7 @@ def parse_rules(value: t.Any) -> t.Tuple[PolicyRule, ...]:
 
     :raises ConfigError: as of ``parse_snat``.
     """
-    names = ("sources", "destinations", "out_interfaces", "protocols", "ports", "action", "address")
+    names = ("sources", "destinations", "out_interfaces", "protocols", "ports", "action", "address", "ports_mapping")
     return _entries(value, RULES_LIMIT, names, _parse_rule)
 
 
@@ -150,7 +162,7 @@ def _parse_snat(values: t.Dict[str, t.Any]) -> Snat:
     interface = parse_interface(values["out_interface"]) if "out_interface" in values else None
     sources = _named("source_cidrs", parse_sources, values)
     _check_family("source_cidrs", sources, address)
-    return Snat(address, interface, sources)
+    return Snat(address, interface, sources, mapping=_mapping(values))
 
 
 def _parse_rule(values: t.Dict[str, t.Any]) -> PolicyRule:
@@ -161,6 +173,10 @@ def _parse_rule(values: t.Dict[str, t.Any]) -> PolicyRule:
         raise ConfigError("address is missing: action snat needs an address of the node, such as 192.0.2.7, or a range")
     if action != SNAT and "address" in values:
         raise ConfigError("address is for action snat, not for %s: remove it, or set action to snat" % action)
+    if action not in (MASQUERADE, SNAT) and "ports_mapping" in values:
+        raise ConfigError(
+            "ports_mapping is for actions masquerade and snat, not for %s, which changes no port: remove it" % action
+        )
     address = parse_address_range(values["address"]) if action == SNAT else None
     rule = PolicyRule(
         action,
@@ -169,6 +185,7 @@ def _parse_rule(values: t.Dict[str, t.Any]) -> PolicyRule:
         _named("out_interfaces", parse_interfaces, values),
         _services(values),
         address,
+        mapping=_mapping(values),
     )
     if address is not None:
         _check_family("sources", rule.sources, address)
@@ -185,6 +202,15 @@ def _named(
         return parse([value] if isinstance(value, str) else value)
     except ConfigError as exc:
         raise ConfigError("%s: %s" % (name, exc)) from None
+
+
+def _mapping(values: t.Dict[str, t.Any]) -> t.Optional[str]:
+    if "ports_mapping" not in values:
+        return None
+    try:
+        return check_choice(values["ports_mapping"], MAPPINGS)
+    except ConfigError as exc:
+        raise ConfigError("ports_mapping: %s" % exc) from None
 
 
 def _services(values: t.Dict[str, t.Any]) -> t.Tuple[Service, ...]:

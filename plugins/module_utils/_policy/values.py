@@ -44,6 +44,9 @@ PLACES_BY_CHAIN = ("before", "after")
 #: Value of the option to_ports: those that are found on the node.
 AUTO_PORTS = "auto"
 
+#: How the kernel maps a source port: to a random one, or to itself where that is free.
+RANDOM, KEEP = "random", "keep"
+
 #: Ranges of source ports; each takes a rule for each protocol.
 PORT_RANGES_LIMIT = 100
 

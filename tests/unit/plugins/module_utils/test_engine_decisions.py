@@ -117,9 +117,10 @@ def _repeated(config: Config) -> bool:
 
     With ``to_ports`` its rules look like more ways of the earlier entry. They are replaced by the same text.
     """
-    plain = [rule._replace(services=()) for rule in config.rules]
+    rules = [rule._replace(mapping=None) for rule in config.rules]
+    plain = [rule._replace(services=()) for rule in rules]
     return bool(config.to_ports) and any(
-        rule in config.rules[:number] and config.rules[number].services for number, rule in enumerate(plain)
+        rule in rules[:number] and rules[number].services for number, rule in enumerate(plain)
     )
 
 
@@ -150,6 +151,22 @@ _EDGE_CASES: t.Dict[str, t.Dict[str, t.Any]] = {
         "exemption": "accept",
         "non_masquerade_cidrs": ["0.0.0.0/1", "128.0.0.0/1"],
         "masq_link_local": True,
+    },
+    "ports of one protocol kept, then all random": {
+        "masq_link_local": True,
+        "non_masquerade_cidrs": [],
+        "exemption": "accept",
+        "rules": [{"action": "masquerade", "protocols": ["udp"], "ports_mapping": "keep"}],
+    },
+    "a rule, an entry of snat and the rest map ports in turn": {
+        "exemption": "accept",
+        "to_ports": "1024-2048",
+        "snat": [{"address": "192.0.2.7", "source_cidrs": ["10.0.0.0/8"], "ports_mapping": "keep"}],
+        "rules": [
+            {"action": "masquerade", "protocols": ["udp"], "ports_mapping": "random"},
+            {"action": "masquerade", "protocols": ["tcp"]},
+            {"action": "masquerade"},
+        ],
     },
     "protocols in another order than ports": {
         "to_ports": "1024-2048",

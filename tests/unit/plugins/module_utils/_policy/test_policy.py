@@ -122,6 +122,13 @@ def test_an_exemption_of_everything_is_reported(everything: str) -> None:
         ("to_ports", {}, "not a list"),
         ("to_ports", [10**5000], "is not a port range"),
         ("to_ports", ["auto", "1024-2047"], "auto is in a list with others: give auto alone"),
+        (
+            "snat",
+            [{"address": "192.0.2.7", "ports_mapping": "stay"}],
+            "ports_mapping: 'stay' is not one of random, keep",
+        ),
+        ("rules", [{"action": "masquerade", "ports_mapping": True}], "ports_mapping: True is not one of random, keep"),
+        ("rules", [{"action": "skip", "ports_mapping": "keep"}], "not for skip, which changes no port: remove it"),
         ("to_ports", "Auto", "PORT or FIRST-LAST"),
         ("node_port_range", "", "PORT or FIRST-LAST"),
         ("node_port_range", None, "None is not a port range"),
