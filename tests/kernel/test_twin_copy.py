@@ -13,6 +13,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.netlink import KernelError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import (
@@ -511,6 +512,32 @@ def _many_rules() -> str:
     elements = ", ".join("192.0.2.%d : goto c%d" % (number, number) for number in range(5))
     named = "map m { type ipv4_addr : verdict; elements = { %s }; }" % elements
     return "table ip many {\n%s\nchain d { }\n%s%s }" % (named, chains, base)
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    ["2 vmap { 0 : accept, 1 : drop }", "3 vmap { 0 : accept, 2 : drop }", "2 map { 0 : 7, 1 : 9 }"],
+)
+def test_a_map_of_numbers_is_read_whole(ns: Namespace, drawn: str) -> None:
+    """Asked for by number; where one is missing in between, all are asked for."""
+    chance = "meta mark set numgen random mod %s" if " map " in drawn else "numgen random mod %s"
+    chain = "chain c {\ntype filter hook forward priority 0;\n%s\n}" % (chance % drawn)
+    ns.run("nft", "-f", "-", stdin="table ip t {\n%s\n}\n" % chain)
+
+    def read() -> t.Tuple[t.Any, t.Any]:
+        by_number = nf_tables.read()
+        with mock.patch.object(nf_tables, "_NUMBERED", 0):
+            return by_number, nf_tables.read()
+
+    by_number, at_once = (_elements(tables) for tables in inside(ns, read))
+    assert by_number == at_once and len(by_number) == 2
+    assert inside(ns, _differences) == []
+
+
+def _elements(tables: t.Sequence[nf_tables.Table]) -> t.List[bytes]:
+    (table,) = tables
+    listed = [netlink.attributes(body).get(nf_tables.ELEMENTS, b"") for body in table.elements]
+    return sorted(whole for one in listed for _kind, _value, whole in netlink.pieces(one))
 
 
 def test_table_of_several_transactions_is_copied(ns: Namespace) -> None:

@@ -236,13 +236,22 @@ class Netlink:
 
         :raises KernelError: there is none, or the kernel refused.
         """
+        return self.ask_all(kind, body, 1, what)[0]
+
+    def ask_all(self, kind: int, body: bytes, count: int, what: str) -> t.List[Message]:
+        """Get so many objects with one request that names each.
+
+        :raises KernelError: one is not there, or the kernel refused.
+        """
         sequence = self.send([Message(kind, body)], REQUEST)
-        while True:
+        found: t.List[Message] = []
+        while len(found) < count:
             for _flags, number, message in self.receive():
                 if number == sequence:
                     if message.kind == _ERROR:
                         _check(message.body, what)
-                    return message
+                    found.append(message)
+        return found
 
     def change(self, messages: t.Sequence[Message], flags: int = CREATE) -> t.List[int]:
         """Carry out changes, one after the other, also where an earlier one fails.
