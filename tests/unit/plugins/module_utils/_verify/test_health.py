@@ -12,6 +12,10 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import health
 
+#: firewalld of Debian 12, and what of it differs in Debian 13.
+FIREWALLD = "usr/lib/python3/dist-packages/firewall/core/fw.py"
+FLUSHES = "        for backend in self.%s_backends():\n            rules = backend.build_flush_rules()\n"
+
 
 def _run(state: str) -> t.Any:
     return lambda argv, **_options: Outcome(0 if state == "enabled" else 1, state + "\n", "")
@@ -29,6 +33,14 @@ def _run(state: str) -> t.Any:
         ("etc/sysconfig/iptables", "*nat\nCOMMIT\n", "enabled", "iptables.service"),
         ("etc/firewalld/firewalld.conf", "FirewallBackend=iptables\n", "enabled", "firewalld.service"),
         ("etc/firewalld/firewalld.conf", "#FirewallBackend=iptables\nFirewallBackend=nftables\n", "enabled", None),
+        ("etc/sysconfig/nftables.conf", "flush ruleset\n", "enabled", "nftables.service"),
+        (FIREWALLD, FLUSHES % "all", "enabled", "firewalld.service"),
+        (FIREWALLD, FLUSHES % "enabled", "enabled", None),
+        ("etc/default/ufw", "MANAGE_BUILTINS=yes\n", "enabled", "ufw.service"),
+        ("etc/default/ufw", "MANAGE_BUILTINS=no\n", "enabled", None),
+        ("etc/ufw/before.rules", "*nat\n:POSTROUTING ACCEPT [0:0]\n-F\nCOMMIT\n", "enabled", "ufw.service"),
+        ("etc/ufw/before6.rules", "*nat\n-F POSTROUTING\nCOMMIT\n", "enabled", "ufw.service"),
+        ("etc/ufw/before.rules", "*nat\n-A POSTROUTING -j ACCEPT\nCOMMIT\n*filter\n-F\nCOMMIT\n", "enabled", None),
         ("etc/unrelated", "", "enabled", None),
     ],
 )
