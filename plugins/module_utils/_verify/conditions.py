@@ -55,7 +55,6 @@ _MSS = _irrelevant("it writes options of TCP, which no deciding rule may ask")
 _PRIORITY = _irrelevant("it chooses a queue of the link, after the source is decided")
 _SECURITY = _irrelevant("it writes a label of SELinux, which no deciding rule may ask")
 _COPY = _irrelevant("it sends a copy; the packet itself goes on as it was")
-_HISTORY = "packets seen before"
 _RATE = "how many packets there were before"
 _HEADER = "an option or extension header of a packet"
 _SOCKET = _unknown("a socket that is open on the node")

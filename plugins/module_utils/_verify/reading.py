@@ -11,7 +11,6 @@ from .._system import spans
 from .._system.families import BY_VERSION
 from .._system.spans import Spans
 from .rules import (
-    ACCEPT,
     ALL_BITS,
     BY_TEMPLATE,
     CONTINUE,
@@ -19,7 +18,6 @@ from .rules import (
     DECIDED,
     DESTINATION,
     DNAT,
-    DROP,
     GOTO,
     INVALID,
     JUMP,
@@ -59,7 +57,6 @@ UNREADABLE = "it cannot be read"
 #: type, hook and priority at which conntrack sees packets
 _CONNTRACK = -200
 _SOURCE_NAT = 100
-_ENDS = frozenset((ACCEPT, DROP, RETURN, GOTO, SOURCE, DESTINATION, NETMAP))
 _LATE = "a rule that acts on conntrack, in a chain that is asked before and after it"
 _EARLY = "what conntrack knows, asked before it sees the packet"
 _TESTED_AND_CHANGED = "a value that the rule tests and changes"
@@ -393,7 +390,6 @@ def service_of(protocol: t.Optional[Spans], port: t.Optional[Spans], ported: boo
     return known
 
 
-_MEMBERS = ("source", "destination", "source_port", "original_destination")
 _EMPTY = Match()
 
 
