@@ -13,7 +13,18 @@ from .._policy.values import EXEMPT, MASQUERADE, SKIP
 from .._system import pod_names, spans
 from .._system.families import ICMP, ICMPV6, IPV4, IPV6, PROTOCOLS, Family
 from .._system.spans import Spans
-from .comparison import DROPPED, HIGHEST_SERVICE, UNKNOWN, Cell, Comparison, Pair, Product, Verdict, Verdicts, example
+from .changed_packets import (
+    DROPPED,
+    HIGHEST_SERVICE,
+    UNKNOWN,
+    Cell,
+    Comparison,
+    Pair,
+    Product,
+    Verdict,
+    Verdicts,
+    example,
+)
 from .ruleset import DROP, Ruleset
 
 #: What an effect says of packets before and after a change, beside fixed addresses.

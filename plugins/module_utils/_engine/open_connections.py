@@ -19,7 +19,7 @@ from .._system import conntrack, spans
 from .._system.conntrack import Flow
 from .._system.families import Family
 from .._system.routes import LOCAL, UNICAST, Routes
-from .comparison import DROPPED, SKIPPED, UNKNOWN, Cell, Comparison, Verdict, Verdicts, is_of_service
+from .changed_packets import DROPPED, SKIPPED, UNKNOWN, Cell, Comparison, Verdict, Verdicts, is_of_service
 from .effects import Effects
 from .ruleset import Ruleset
 

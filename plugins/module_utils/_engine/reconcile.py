@@ -238,7 +238,7 @@ class _Run:
 
     def _compare(self, family: Family, changes: t.Sequence[Change], flush: bool, asked: bool) -> None:
         # Imported here: to load it takes time, and most runs change nothing.
-        from .comparison import Comparison
+        from .changed_packets import Comparison
         from .effects import Compared, Effects, unseen
         from .open_connections import not_considered, search, unread
 

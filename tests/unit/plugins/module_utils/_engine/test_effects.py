@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import open_connections
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.comparison import Comparison
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.changed_packets import Comparison
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.effects import (
     LIMIT,
     LINES,
