@@ -41,11 +41,6 @@ class Family(str):
         family.size, family.highest = family.bits // 8, 2**family.bits - 1
         return family
 
-    @property
-    def name(self) -> Family:
-        """The family itself."""
-        return self
-
     def address(self, number: int) -> t.Any:
         """Return an address by its number."""
         return ipaddress.IPv4Address(number) if self.version == 4 else ipaddress.IPv6Address(number)
@@ -64,7 +59,6 @@ _NAMES = {
 IPV4, IPV6 = Family("ipv4"), Family("ipv6")
 FAMILIES = (IPV4, IPV6)
 
-FAMILY = {str(one): one for one in FAMILIES}
 BY_VERSION = {one.version: one for one in FAMILIES}
 BY_NFT = {one.nft: one for one in FAMILIES}
 BY_NUMBER = {one.number: one for one in FAMILIES}

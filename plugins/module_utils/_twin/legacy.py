@@ -11,13 +11,13 @@ from __future__ import annotations
 import typing as t
 
 from .._errors import NodeError
-from .._system.families import BY_NFT, FAMILY, IPV4, IPV6
+from .._system.families import BY_NFT, IPV4, IPV6
 from .._system.iptables_tool import LEGACY, find_tool, legacy_tables
 from .._system.node import Node
 from .._system.process import Runner, which
 
 #: in the words of nft
-_COMMANDS = {FAMILY[IPV4].nft: "iptables", FAMILY[IPV6].nft: "ip6tables"}
+_COMMANDS = {IPV4.nft: "iptables", IPV6.nft: "ip6tables"}
 #: seconds
 _PATIENCE = 60.0
 
@@ -52,12 +52,12 @@ class LegacyTable(t.NamedTuple):
 
 def names() -> t.List[t.Tuple[str, str]]:
     """Return family and name of each table that there is in this network namespace."""
-    return [(family, name) for family, known in BY_NFT.items() for name in sorted(legacy_tables(known.name))]
+    return [(family, name) for family, known in BY_NFT.items() for name in sorted(legacy_tables(known))]
 
 
 def program(run: Runner, family: str, action: str) -> t.Optional[str]:
     """Return the path of the tool for an action, ``save`` or ``restore``; None if there is none."""
-    tool = find_tool(Node(run), LEGACY, BY_NFT[family].name)
+    tool = find_tool(Node(run), LEGACY, BY_NFT[family])
     return None if tool is None else which("%s-%s" % (tool.path, action))
 
 

@@ -15,7 +15,7 @@ import time
 import typing as t
 
 from .._system import netlink
-from .._system.families import BY_NUMBER, BY_VERSION, FAMILY, IPV6
+from .._system.families import BY_NUMBER, BY_VERSION, IPV6
 from .._system.netlink import Message, Netlink
 
 _NEW_ADDRESS, _GET_ADDRESS = 20, 22
@@ -100,7 +100,7 @@ def read() -> Routing:
 
 def _read_labels(kernel: Netlink) -> t.Tuple[bytes, ...]:
     try:
-        request = _IFAL.pack(FAMILY[IPV6].number, 0, 0, 0, 0, 0)
+        request = _IFAL.pack(IPV6.number, 0, 0, 0, 0, 0)
         bodies = [message.body for message in kernel.dump(_GET_LABEL, request, "address labels")]
     except netlink.KernelError as exc:
         if exc.code in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):  # a kernel without IPv6
@@ -285,9 +285,9 @@ def write_addresses(routing: Routing, number: t.Mapping[int, int]) -> t.List[str
     :param number: the index of each link here, by that on the node.
     :returns: what the kernel refused.
     """
-    bodies = [_address(body, number) for body in routing.addresses if body[0] != FAMILY[IPV6].number]
+    bodies = [_address(body, number) for body in routing.addresses if body[0] != IPV6.number]
     # Of several addresses of IPv6 on a link the kernel puts the last one first, and lists them like that.
-    bodies += [_address(body, number) for body in routing.addresses[::-1] if body[0] == FAMILY[IPV6].number]
+    bodies += [_address(body, number) for body in routing.addresses[::-1] if body[0] == IPV6.number]
     with Netlink(netlink.ROUTE, buffer=netlink.LARGE) as kernel:
         codes = kernel.change([Message(_NEW_ADDRESS, body) for body in bodies])
         labels = _write_labels(kernel, routing, number)

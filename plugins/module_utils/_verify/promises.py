@@ -12,7 +12,7 @@ from .._engine.rule_comments import SKIPPED_COMMENTS
 from .._engine.ruleset import IGNORE, Decision, Ruleset, service_number
 from .._policy.values import EXEMPT, SKIP, AddressRange, Network
 from .._system import spans
-from .._system.families import BY_VERSION, FAMILY
+from .._system.families import BY_VERSION, Family
 from .._twin.values import Rule
 from .rules import Match, Names
 
@@ -63,7 +63,7 @@ class Policy(t.NamedTuple):
         :param interface: over which it leaves; None: the one that the policy is about.
         """
         version = 6 if ":" in destination else 4
-        service = service_number(protocol, port, BY_VERSION[version].name)
+        service = service_number(protocol, port, BY_VERSION[version])
         numbers = int(ipaddress.ip_address(source)), int(ipaddress.ip_address(destination))
         for match, promise in self.entries.get(version, ()):
             if (
@@ -92,7 +92,7 @@ def policy_of(rulesets: t.Mapping[str, Ruleset], pods: t.Sequence[Network] = ())
     :param rulesets: by family; a family that has none says nothing.
     :param pods: networks in which all pods of the node lie; empty where that is not known.
     """
-    versions = {FAMILY[family].version: ruleset for family, ruleset in rulesets.items()}
+    versions = {Family(family).version: ruleset for family, ruleset in rulesets.items()}
     watched = {version: ruleset for version, ruleset in versions.items() if ruleset.leaks != IGNORE}
     return Policy(
         {version: tuple(_entries(ruleset)) for version, ruleset in versions.items()},
