@@ -130,7 +130,7 @@ async def core_environment(job: Job, series: str, version: Version, release: str
 
     A series without a release has a candidate installed.
 
-    :returns: None where it cannot be made; the log says why.
+    :returns: None if it cannot be made; the log says why.
     :raises NotPublished: the package index has nothing of that series.
     """
     folder = CACHE / "versions" / ("core-%s-python-%s" % (series, dotted(version)))

@@ -54,7 +54,7 @@ def _scale(sample: Sample) -> t.Tuple[float, str, int]:
 
 
 def ratio(ours: Sample, peer: Sample, paired: bool = True) -> t.Optional[Sample]:
-    """Ours by the peer's: round by round where both were measured in the same rounds; none where the peer's is 0."""
+    """Ours by the peer's: round by round where both were measured in the same rounds; None if the peer's is 0."""
     if paired and all(peer.values):
         return Sample(tuple(mine / its for mine, its in zip(ours.values, peer.values)), "")
     return Sample((ours.median / peer.median,), "") if peer.median else None

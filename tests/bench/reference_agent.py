@@ -32,7 +32,7 @@ _running: t.Dict[str, t.Any] = {}
 
 
 def binary() -> t.Optional[str]:
-    """Its path; none where the environment does not name it.
+    """Its path; None if the environment does not name it.
 
     :raises RuntimeError: what it names cannot be run.
     """

@@ -109,7 +109,7 @@ class World:
         return self.node.inside(lambda: dict(_tracked(self.family)))
 
     def id(self, sock: socket.socket) -> t.Optional[bytes]:
-        """The time, to the nanosecond, of one connection; none where it is not tracked any more."""
+        """The time, to the nanosecond, of one connection; None if it is no longer tracked."""
         (source, port), (to, to_port) = sock.getsockname()[:2], sock.getpeername()[:2]
         return self.ids().get((source, to, port, to_port))
 

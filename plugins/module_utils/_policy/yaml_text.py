@@ -64,7 +64,7 @@ def parse(text: str) -> t.Any:
         # PyYAML's scanner lets these through, for an escape beyond Unicode or a directive of thousands of digits.
         raise ConfigError("invalid YAML: %s" % exc) from None
     if len(found) > 1:
-        raise ConfigError("%d YAML documents, of which none can be preferred: keep one" % len(found))
+        raise ConfigError("%d YAML documents, and none can be preferred: keep one" % len(found))
     return found[0] if found else None
 
 

@@ -195,7 +195,7 @@ class Values:
     def _between(self, piece: Piece, low: int, high: int) -> t.Optional[t.Tuple[t.Any, t.Any]]:
         field, mask, flip = piece.field, piece.mask, piece.flip
         if flip:
-            raise UnknownError("a range of a value of which bits are turned over")
+            raise UnknownError("a range of a value with inverted bits")
         if field in _SUBJECTS:
             return (field, mask), ((low, high),)
         if field in _TRACKED:
