@@ -350,8 +350,10 @@ def assert_holds(chains: Chains, policy: Policy, family: str = "ipv4") -> None:
     assert _collapsed(exempt) == _exempt(policy, version)
     # No packet meets the rules of two protocols: only within one does their order matter.
     masquerade = list(_masquerade(policy))
-    assert sorted(rules[count:], key=_protocol) == sorted(masquerade, key=_protocol)
-    assert rules[-1] == masquerade[-1]
+    # What follows the rule for all packets is never met.
+    rules, unmet = rules[count : rules.index(masquerade[-1]) + 1], rules[rules.index(masquerade[-1]) + 1 :]
+    assert sorted(rules, key=_protocol) == sorted(masquerade, key=_protocol)
+    assert all("MASQUERADE" in rule for rule in unmet)
     jumps = [i for i, rule in enumerate(chains["POSTROUTING"]) if target(rule) == CHAIN]
     # What the first one lets through, those that directly follow it let through as well.
     assert jumps == list(range(jumps[0], jumps[0] + len(jumps))), chains["POSTROUTING"]
