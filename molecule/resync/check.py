@@ -148,10 +148,13 @@ def by_the_stop_of_firewalld() -> None:
     """It takes all rules with it, if its release does; the hook that is stopped before it asks for a sync."""
     repaired("firewalld: stop", partial(sh, "systemctl", "stop", "firewalld"), 2, real=False)
     # A hook that is stopped alone asks for none: the agent may be about to be removed.
+    hook = "ip-masq-agent-firewall@nftables.service"
     sh("systemctl", "start", "nftables")
-    eventually("no sync is under way", lambda: run("systemctl", "is-active", "ip-masq-agent.service").returncode)
+    # It starts behind nftables, and asks for a sync before it is active.
+    eventually("the hook is active", lambda: run("systemctl", "is-active", hook).returncode == 0)
+    eventually("no sync is under way", lambda: not sh("systemctl", "list-jobs", "--no-legend"))
     before = last_sync()
-    sh("systemctl", "stop", "ip-masq-agent-firewall@nftables.service")
+    sh("systemctl", "stop", hook)
     equal("no sync is requested", (sh("systemctl", "list-jobs", "--no-legend"), last_sync()), ("", before))
 
 
