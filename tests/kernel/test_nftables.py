@@ -287,9 +287,10 @@ def test_a_node_that_uses_iptables_starts_nft_for_nothing(ns: Namespace, program
 def test_the_kernel_says_which_extensions_and_tables_it_has(ns: Namespace) -> None:
     asked = (
         "from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.nfnetlink import *\n"
-        "print([has_extension('ipv4', TARGET, 'MASQUERADE', 0), has_extension('ipv6', MATCH, 'addrtype', 1),"
-        " has_extension('ipv4', TARGET, 'NOSUCH', 0), has_extension('ipv4', MATCH, 'addrtype', 99),"
-        " has_nft_table('ipv4', 'mine'), has_nft_table('ipv6', 'mine')])\n"
+        "from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV6\n"
+        "print([has_extension(IPV4, TARGET, 'MASQUERADE', 0), has_extension(IPV6, MATCH, 'addrtype', 1),"
+        " has_extension(IPV4, TARGET, 'NOSUCH', 0), has_extension(IPV4, MATCH, 'addrtype', 99),"
+        " has_nft_table(IPV4, 'mine'), has_nft_table(IPV6, 'mine')])\n"
     )
     location = nfnetlink.__file__.split("ansible_collections")[0]
     nft(ns, "add table ip mine")
