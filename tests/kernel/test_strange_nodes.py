@@ -22,7 +22,6 @@ WRONG_ONCE = {
     "334": "the same with a zone of conntrack",
     "416": "which of two chains is asked first decides about a choice by chance",
     "431": "packets of which no order decides were judged together with others",
-    "20214": "the copy of a macvlan is a veth, as a rule about kinds of links wants",
     "wide:5": "a mark from a hash counted as 0",
     "program:6": "a conflict named destinations that a mark does not mean",
     "six:30185": "packets between pods were not asked where the packets chosen were from a pod to itself",

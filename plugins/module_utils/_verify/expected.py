@@ -27,7 +27,6 @@ class Expected:
         self._twin = twin
         self._model = model
         self._own = routing.local_addresses(twin.state.routing)
-        self._traces = not any(unseen.code == "trace" for unseen in twin.unseen)
         #: addresses that rules give without asking for those of a link
         self._fixed = model.fixed()
         #: rules whose answers look like those of other rules: only the trace tells
@@ -37,10 +36,6 @@ class Expected:
     def needs_trace(self, ways: t.Iterable[Way]) -> bool:
         """Return whether answers about ways have to say which rules decided."""
         return any(way.source in self._alike for way in ways)
-
-    def lacks_trace(self, way: Way, answers: t.Iterable[Answer]) -> bool:
-        """Return whether only the rule that decided tells what answers are of a way, and they do not say it."""
-        return self.needs_trace([way]) and any(one.outcome == SENT and one.decided_by is None for one in answers)
 
     def fits(self, way: Way, answer: Answer) -> bool:
         """Return whether an answer is what a way leads to."""
@@ -63,8 +58,7 @@ class Expected:
         if given.local and kept:
             # The node's own address may be the one that the link has.
             return answer.source in self._own
-        doubtful = spans.contains(self._fixed, number) if given.local else way.chance
-        if not doubtful or not (way.chance or self._traces):
+        if not way.chance or (given.local and not spans.contains(self._fixed, number)):
             return True
         # Another rule may have given that address.
         self._alike.add(way.source)

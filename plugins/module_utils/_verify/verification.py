@@ -263,18 +263,13 @@ class _Run:
         for way in found.ways:
             for unknown in way.unknown:
                 self._miss("unknown_rule", way.regions, unknown)
-        silent: t.List[Way] = []
+        silent = []
         waiting = [way for way in found.ways if way.end not in (BY_FILTER, TRANSLATED)]
         for attempt in range(_TRIES):
             again = []
             for way, answers in self._put(waiting, found):
                 fitting = [answer for answer in answers if way.unknown or self._expected.fits(way, answer)]
-                if not way.chance and len(fitting) < len(answers) and self._expected.lacks_trace(way, answers):
-                    again.append(way)
-                    continue
-                # Where the rules and the copy disagree nothing is known: a link may be of another kind in the copy.
-                certain = [one for one in answers if one in fitting or one.outcome == NOT_ASKED]
-                self._judge(way, answers if way.chance else certain)
+                self._judge(way, answers)
                 if not fitting and way.chance:
                     again.append(way)
                 elif len(fitting) < len(answers) and not way.chance:
