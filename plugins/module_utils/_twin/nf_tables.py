@@ -159,7 +159,7 @@ def _numbered(kernel: Netlink, family: int, known: t.Mapping[int, bytes], wanted
     """Read a map from the numbers 0 to N - 1, as those for a choice by chance are; None if it is no such map.
 
     Asked for all elements, the kernel walks through all sets of the table three times, asked for some, once: with 5,000
-    Services of kube-proxy that is 0.6 s. It is whole if it may have no more elements than were found.
+    Services of kube-proxy that is 0.3 s. It is whole if it may have no more elements than were found.
     """
     flags = struct.unpack("!I", known.get(_SET_FLAGS, bytes(4)))[0]
     if flags != _ANONYMOUS | _CONSTANT | _MAP or known.get(_SET_KEY_LENGTH) != b"\0\0\0\4":
