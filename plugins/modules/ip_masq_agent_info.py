@@ -92,6 +92,7 @@ report:
     - C(conntrack) (C(entries), C(limit), C(insert_failed), C(drops), C(early_drops)); null if the kernel does not tell.
     - C(source_ports) (C(fullest), C(problem)) has the destination for which the largest share of source ports is used,
       as in RV(kubenode.ip_masq.ip_masq_info#module:source_ports.destinations), and why not all connections were read.
+      It is null if the kernel tracks too few connections for any to use 80 % of the ports from 1024 up.
     - C(units) (C(differ), C(problem)) has units that are stopped, disabled, masked, failed or missing. It is null if
       systemd cannot be read.
   returned: when the agent is installed and can report

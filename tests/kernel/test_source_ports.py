@@ -18,6 +18,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import source_ports
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack
 from support import cni_results, tracked
 from support.agent_node import AgentNode
@@ -306,8 +307,8 @@ def agent(topology: Topology, tmp_path: Path) -> AgentNode:
 
 
 def _rows(agent: AgentNode) -> t.List[str]:
-    """Return the rows of the status about what is nearly used up."""
-    return [line for line in agent.command("status").stdout.splitlines() if "NEARLY" in line]
+    """Return the rows of the status about what is nearly used up, or not known."""
+    return [row for row in agent.command("status").stdout.splitlines() if row.startswith(("ports ", "connections "))]
 
 
 def _share(agent: AgentNode) -> t.Optional[float]:
@@ -327,7 +328,9 @@ def test_status_metrics_and_command(topology: Topology, agent: AgentNode, family
     assert _share(agent) == 0.0
     to = a.outside[0]
     with topology.outside.inside(_listen, to), _Connections() as connections:
-        connections.open(topology.pod, a.pod, to, 80)
+        connections.open(topology.pod, a.pod, to, 60)
+        assert agent.status()["source_ports"] == {"fullest": None, "problem": None}, "too few to be looked at"
+        connections.open(topology.pod, a.pod, to, 20)
         assert _rows(agent) == []
         connections.open(topology.pod, _OTHER[family], to, 10)
         shown = ("[%s]:%d" if family == "ipv6" else "%s:%d") % (to, _PORT)
@@ -344,6 +347,24 @@ def test_status_metrics_and_command(topology: Topology, agent: AgentNode, family
         assert [_share(agent) for _number in range(4)] == [0.0, 0.0, 0.9, 0.9]
         agent.at(agent.where.port_share).write_text("damaged")
         assert _share(agent) == 0.9
+
+
+def test_status_looks_at_connections_only_if_they_can_use_up_ports(topology: Topology, agent: AgentNode) -> None:
+    a = ADDRESSES["ipv4"]
+    agent.configure()
+    assert agent.sync().returncode == 0
+    few, many = (source_ports.SCARCE * 64512 + more for more in (-100, 100))
+
+    def insert(first: int, last: int) -> None:
+        used = (Tracked(17, a.pod, 1024 + port, a.node, 1024 + port, a.outside[0], 53) for port in range(first, last))
+        tracked.insert(topology.node, used)
+
+    insert(0, int(few))
+    assert agent.status()["source_ports"] == {"fullest": None, "problem": None}
+    insert(int(few), int(many))
+    report = agent.status()["source_ports"]
+    assert (report["fullest"]["used"], report["fullest"]["available"], report["problem"]) == (int(many), 64512, None)
+    assert [row.split()[0] for row in _rows(agent)] == ["ports"]
 
 
 def test_table_of_connections_filled_to_nine_tenths(topology: Topology, agent: AgentNode) -> None:

@@ -14,12 +14,11 @@ import heapq
 import ipaddress
 import itertools
 import math
-import re
 import time
 import typing as t
 
 from .._policy.values import PortRange
-from .._system import conntrack, pod_names
+from .._system import conntrack, pod_names, spans
 from .._system.conntrack import PortUse
 from .._system.families import BY_VERSION, FAMILIES, PORT_PROTOCOLS, PROTOCOLS, has_ipv6
 from .._system.node_addresses import node_addresses
@@ -102,26 +101,31 @@ class _Choice:
     """The ports from which the kernel chooses in one family, by protocol."""
 
     def __init__(self, rulesets: t.Iterable[Ruleset]) -> None:
-        ranges: t.Dict[str, t.Dict[PortRange, None]] = {}
+        ranges: t.Dict[str, t.Set[PortRange]] = {}
         for rule in itertools.chain.from_iterable(map(_rules, rulesets)):
             if rule.to_ports:
                 for protocol in [rule.protocol] if rule.protocol else PORT_PROTOCOLS:
-                    ranges.setdefault(protocol, {})[rule.to_ports] = None
+                    ranges.setdefault(protocol, set()).add(rule.to_ports)
         #: by protocol: those of our rules, then those of each kind without these
         self.pools: t.Dict[bytes, t.List[t.Tuple[PortRange, ...]]] = {}
-        #: for each protocol and port, where its pool is among these
-        self.places: t.Dict[bytes, bytearray] = {}
         for protocol in PORT_PROTOCOLS:
-            number = bytes([PROTOCOLS[protocol]])
-            self.places[number] = places = bytearray([_NO_PLACE]) * 65536
-            for place, pool in (*enumerate(_KINDS, 1), *((0, one) for one in ranges.get(protocol, ()))):
-                places[pool.first : pool.last + 1] = bytes([place]) * pool.size
-            self.pools[number] = [tuple(_runs(places, place)) for place in range(len(_KINDS) + 1)]
+            own = spans.of(ranges.get(protocol, ()))
+            pools = [own] + [spans.difference((kind,), own) for kind in _KINDS]
+            self.pools[bytes([PROTOCOLS[protocol]])] = [tuple(PortRange(*span) for span in pool) for pool in pools]
+
+    def places(self) -> t.Dict[bytes, bytearray]:
+        """Return for each protocol and port where its pool is among those of the protocol."""
+        found = {}
+        for protocol, pools in self.pools.items():
+            found[protocol] = places = bytearray([_NO_PLACE]) * 65536
+            for place, pool in enumerate(pools):
+                for ports in pool:
+                    places[ports.first : ports.last + 1] = bytes([place]) * ports.size
+        return found
 
 
-def _runs(places: bytearray, place: int) -> t.Iterator[PortRange]:
-    for found in re.finditer(b"%c+" % place, places):
-        yield PortRange(found.start(), found.end() - 1)
+def _size(pool: t.Iterable[PortRange]) -> int:
+    return sum(ports.size for ports in pool)
 
 
 def _rules(ruleset: Ruleset) -> t.Iterator[Masquerade]:
@@ -136,6 +140,7 @@ class _Family:
     def __init__(self, version: int, rulesets: t.Iterable[Ruleset], pods: pod_names.Pods, deadline: float) -> None:
         self._version = version
         self._choice = _Choice(rulesets)
+        self._places = self._choice.places()
         self._deadline = deadline
         self._read = 0
         self._own = {one.packed for one in node_addresses() if one.version == version}
@@ -161,7 +166,7 @@ class _Family:
         if self._read % _OFTEN == 0 and time.thread_time() > self._deadline:
             raise _OutOfTime
         source, source_port, seen, seen_port, remote, remote_port, protocol, zone, idle = one
-        places = self._choice.places.get(protocol)
+        places = self._places.get(protocol)
         if places is None:
             return
         if seen != source or seen_port != source_port:
@@ -211,7 +216,7 @@ class _Family:
         return [self._use(key, used[key], sources[key]) for key in shown], len(used)
 
     def _available(self, key: bytes) -> int:
-        return sum(ports.size for ports in self._choice.pools[key[:1]][key[1]])
+        return _size(self._choice.pools[key[:1]][key[1]])
 
     def _use(self, key: bytes, used: int, sources: t.List[Source]) -> Use:
         size = BY_VERSION[self._version].size
@@ -227,6 +232,15 @@ class _Family:
             self._available(key),
             tuple(sorted(sources, key=lambda one: -one.connections)[:SOURCES]),
         )
+
+
+def can_be_scarce(rulesets: t.Mapping[str, t.Iterable[Ruleset]], tracked: int) -> bool:
+    """Return whether ports from 1024 up, or of our rules, can be scarce if the kernel tracks so many connections.
+
+    :param rulesets: as for ``read``.
+    """
+    pools = (pools for family in FAMILIES for pools in _Choice(rulesets.get(family, ())).pools.values())
+    return any(tracked > SCARCE * _size(pool) for own, *kinds in pools for pool in (own, kinds[-1]) if pool)
 
 
 def read(

@@ -91,6 +91,17 @@ def test_ports_to_choose_from(table: t.List[PortUse], ranges: t.List[str], expec
     assert [(",".join(map(str, one.ports)), one.used, one.available) for one in found.fullest] == expected
 
 
+@pytest.mark.parametrize(
+    ("ranges", "smallest"), [((), 64512), (["61000-61099"], 100), (["1024-65000"], 535), (["1-65535"], 64512)]
+)
+def test_few_connections_cannot_make_ports_scarce(ranges: t.List[str], smallest: int) -> None:
+    config = build({"to_ports": ranges, "non_masquerade_cidrs": []})
+    rulesets = {"ipv4": [from_config(config, IPV4)]}  # of IPv6 there are none
+    most = int(source_ports.SCARCE * smallest)
+    assert not source_ports.can_be_scarce(rulesets, most)
+    assert source_ports.can_be_scarce(rulesets, most + 1)
+
+
 def test_share_is_never_above_all(table: t.List[PortUse]) -> None:
     """The kernel tells of a connection twice if the table changes meanwhile."""
     table += [_use(0, 2000), _use(0, 2000)]
