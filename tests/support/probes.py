@@ -181,7 +181,7 @@ class Judge:
             3: spans.of_networks(map(ipaddress.ip_network, broadcast)),
             5: spans.of_networks(map(ipaddress.ip_network, multicast)),
         }
-        named = {one.index: KnownLink(one.name, one.kind, one.group, one.master) for one in found}
+        named = {one.index: KnownLink(one.name, one.kind, one.group, one.master, one.kind) for one in found}
         return Known(self.version, types, named, sets)
 
     def tables(self) -> t.List[RuleTable]:

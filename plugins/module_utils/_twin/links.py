@@ -33,6 +33,7 @@ UP, LOOPBACK, NOARP, CARRIER = 0x1, 0x8, 0x80, 0x10000
 _HEADER = struct.Struct("=BxHiII")
 
 BRIDGE = "bridge"
+CABLE = "veth"
 #: Kinds of links that a cable can replace: none decides about routes or addresses by itself, and a tunnel sends what
 #: netfilter has seen as it is. Empty: hardware. Any other kind is named.
 LIKE_A_CABLE = frozenset(
@@ -71,6 +72,13 @@ class Link(t.NamedTuple):
     def loopback(self) -> bool:
         """Whether it is ``lo``."""
         return bool(self.flags & LOOPBACK)
+
+    @property
+    def copied_kind(self) -> str:
+        """What kind of link its copy in the twin is."""
+        if self.loopback:
+            return self.kind
+        return BRIDGE if self.kind == BRIDGE else CABLE
 
     @property
     def is_cable(self) -> bool:
@@ -155,7 +163,7 @@ def make(links: t.Sequence[Link], outside: int) -> t.Dict[int, int]:
             if link.loopback:
                 continue
             body = _header(number[link.index]) + _common(link)
-            kind = _kind(BRIDGE) if link.kind == BRIDGE else _queues() + _cable(number[link.index], outside)
+            kind = _kind(BRIDGE) if link.copied_kind == BRIDGE else _queues() + _cable(number[link.index], outside)
             _do(kernel, _NEW_LINK, body + kind, link.name)
         for link in links:
             if link.master in bridges:
@@ -190,7 +198,7 @@ def far_end(index: int) -> str:
 def _cable(index: int, outside: int) -> bytes:
     peer = _header(0) + netlink.text(_NAME, far_end(index)) + netlink.word(_MTU, 65535) + _queues()
     peer += netlink.word(_NS_FD, outside)
-    return _kind("veth", netlink.nest(_INFO_DATA, netlink.attribute(_VETH_PEER, peer)))
+    return _kind(CABLE, netlink.nest(_INFO_DATA, netlink.attribute(_VETH_PEER, peer)))
 
 
 def _header(index: int, flags: int = 0, change: int = 0) -> bytes:
@@ -210,7 +218,7 @@ def make_loop(name: str, other: str) -> None:
         peer = _header(0) + netlink.text(_NAME, other) + _queues()
         body = _header(0) + netlink.text(_NAME, name) + _queues()
         data = netlink.nest(_INFO_DATA, netlink.attribute(_VETH_PEER, peer))
-        _do(kernel, _NEW_LINK, body + _kind("veth", data), name)
+        _do(kernel, _NEW_LINK, body + _kind(CABLE, data), name)
     switch(link.index for link in read() if link.name in (name, other))
 
 

@@ -45,6 +45,7 @@ def _unknown(text: str) -> Treatment:
     return Treatment(UNKNOWN, text)
 
 
+_KIND = _divided("unknown where the copy of the node has links of that kind that the node has not, or the reverse")
 _COUNTS = _irrelevant("it counts or reports; the packet goes on as it was")
 _LATER = _irrelevant("it acts on packets that follow in an established connection; the first one decides the address")
 _TOS = _irrelevant(
@@ -169,8 +170,8 @@ _META: t.Dict[str, Treatment] = {
     "cgroup": _CGROUP,
     "prandom": _divided("by chance: each choice is followed"),
     "secpath": _IPSEC,
-    "iifkind": _divided(),
-    "oifkind": _divided(),
+    "iifkind": _KIND,
+    "oifkind": _KIND,
     "bri_iifpvid": _BRIDGE,
     "bri_iifvproto": _BRIDGE,
     "bri_broute": _BRIDGE,

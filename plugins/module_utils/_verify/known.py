@@ -15,12 +15,13 @@ UNICAST, LOCAL, BROADCAST, ANYCAST, MULTICAST = 1, 2, 3, 4, 5
 
 
 class KnownLink(t.NamedTuple):
-    """One link. ``master`` is the index of the link that it is a port of, or 0."""
+    """One link. ``master`` is the index of the link that it is a port of, or 0; ``copied_kind`` is that of its copy."""
 
     name: str
     kind: str = ""
     group: int = 0
     master: int = 0
+    copied_kind: str = ""
 
 
 class Known(t.NamedTuple):

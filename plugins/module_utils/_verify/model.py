@@ -184,7 +184,10 @@ class Model(NodeModel):
 
 
 def _tables(state: State, version: int, lookups: Lookups, types: t.Mapping[int, Spans]) -> t.List[RuleTable]:
-    links = {link.index: known.KnownLink(link.name, link.kind, link.group, link.master) for link in state.links}
+    links = {
+        link.index: known.KnownLink(link.name, link.kind, link.group, link.master, link.copied_kind)
+        for link in state.links
+    }
     filled = xt_rules.filled(state.tables, state.legacy, state.sets)
     about = known.Known(version, types, links, state.sets, filled, lookups.tos_tested)
     read = [nft_rules.read(table, about) for table in state.tables if not nf_tables.is_dormant(table)]

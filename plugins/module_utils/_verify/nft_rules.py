@@ -591,13 +591,13 @@ class _Reader:
             else:
                 self.reading.not_known(PART_OF_CHANCE)
             return
-        if name in _KINDS:
-            self.reading.link(_KINDS[name], self.values.of_kind(netlink.name(first)), inverted)
-            return
         if name[:1] == "@":
             self._compare_map(cells, first, last, inverted)
             return
         try:
+            if name in _KINDS:
+                self.reading.link(_KINDS[name], self.values.of_kind(netlink.name(first)), inverted)
+                return
             found = self.values.conditions(self.plan(cells), first, last)
             if first != last and len(self.plan(cells)) > 1:
                 raise UnknownError("a range over several fields")

@@ -10,6 +10,7 @@ import typing as t
 
 from .._system import spans
 from .._system.families import BY_VERSION
+from .._twin.links import CABLE
 from . import conditions
 from .known import Known
 from .reading import Conditions, UnknownError
@@ -240,8 +241,15 @@ class Values:
         return found
 
     def of_kind(self, kind: str) -> t.Tuple[str, ...]:
-        """Return the names of links of a kind."""
-        return tuple(one.name for one in self.known.links.values() if one.kind == kind)
+        """Return the names of links of a kind.
+
+        :raises UnknownError: in the copy of the node other links are of that kind.
+        """
+        links = self.known.links.values()
+        found = tuple(one.name for one in links if one.kind == kind)
+        if found != tuple(one.name for one in links if one.copied_kind == kind):
+            raise UnknownError("the kind of a link: the copy of the node has links of kind %s instead" % CABLE)
+        return found
 
 
 #: fields whose values stand for others, and what they are

@@ -52,7 +52,12 @@ from support.nft_messages import address, span
 KNOWN = Known(
     4,
     {2: (span("127.0.0.0/8"), span("198.51.100.1/32"))},
-    {1: KnownLink("lo"), 2: KnownLink("eth0", "", 0), 3: KnownLink("cali1", "veth", 7)},
+    {
+        1: KnownLink("lo"),
+        2: KnownLink("eth0", "", 0, 0, "veth"),
+        3: KnownLink("cali1", "veth", 7, 0, "veth"),
+        4: KnownLink("cbr0", "bridge", 0, 0, "bridge"),
+    },
 )
 MASQ = nft.expression("masq")
 DADDR, SADDR = nft.payload(nft.NETWORK, 16, 4), nft.payload(nft.NETWORK, 12, 4)
@@ -120,12 +125,21 @@ def test_links_by_number_group_and_kind() -> None:
     def number(value: int) -> bytes:
         return nft.compare(struct.pack("=I", value))
 
+    def kind(name: str) -> bytes:
+        return nft.compare(name.encode().ljust(16, b"\0"))
+
     assert _match(nft.meta(4), number(3)).incoming == (Names(("cali1",)),)
     assert _match(nft.meta(5), number(2)).outgoing == (Names(("eth0",)),)
     assert _match(nft.meta(5), number(99)).outgoing == (Names(()),)
     assert _match(nft.meta(21), number(7)).incoming == (Names(("cali1",)),)
-    assert _match(nft.meta(26), nft.compare(b"veth".ljust(16, b"\0"))).incoming == (Names(("cali1",)),)
     assert _match(nft.meta(6), nft.compare(b"cali")).incoming == (Names(("cali+",)),)
+    # In the copy the card is a cable, and would be of that kind as well.
+    assert _match(nft.meta(26), kind("bridge")).incoming == (Names(("cbr0",)),)
+    assert _match(nft.meta(27), kind("wireguard")).outgoing == (Names(()),)
+    assert _unknown(nft.meta(26), kind("veth")) == _unknown(
+        nft.meta(27), nft.compare(b"veth" + bytes(12), nft.NOT_EQUAL)
+    )
+    assert "the kind of a link" in _unknown(nft.meta(26), kind("veth"))[0]
     # no link is a VRF
     assert _match(nft.meta(33), number(0)) == Match()
     vrf = KNOWN._replace(links={9: KnownLink("blue", "vrf")})
