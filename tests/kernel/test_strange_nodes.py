@@ -27,6 +27,8 @@ WRONG_ONCE = {
     "six:30185": "packets between pods were not asked where the packets chosen were from a pod to itself",
     "six:30285": "pods were asked behind a link as well to which only a wider route leads",
     "program:30216": "an untracking rule counted behind a rule that had chosen a zone",
+    "20214": "the copy of a macvlan is of another kind, which a rule of nft asked for",
+    "program:20745": "a translation to the destination that a packet has already is no status dnat",
     "program:89": "a conflict was said to hit all source ports",
 }
 #: Nodes on which verify was right, and this comparison was not.

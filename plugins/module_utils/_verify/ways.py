@@ -1115,9 +1115,32 @@ class _Engine:
                 pieces.append((rest, None))
         for service, new in pieces:
             one: _Flow = (flow[_SOURCE], flow[_DESTINATION], service, flow[_PORT], destination, new, state)
-            if several:
-                one = self._by_chance(one)
-            self._translated.append(one)
+            for part in self._marked(one, flow) if self._tested.get(DNAT) else [one]:
+                self._translated.append(self._by_chance(part) if several else part)
+
+    def _marked(self, flow: _Flow, before: _Flow) -> t.List[_Flow]:
+        """Divide what is translated by whether conntrack's status says so: not if the destination stays as it was
+        (nf_nat_setup_info in the kernel's nf_nat_core.c). Of a choice that may leave it so, both are followed.
+        """
+        same = flow
+        chosen = False
+        for place in (_NEW_DESTINATION, _NEW_SERVICE):
+            new = flow[place]
+            if new is before[place]:
+                continue
+            both = regions.meet(before[place - _BEFORE if before[place] is None else place], new)
+            if not both:
+                return [flow]
+            chosen = chosen or _many(new)
+            if before[place] is None:
+                same = (*same[: place - _BEFORE], both, *same[place - _BEFORE + 1 :])
+            else:
+                chosen = True
+        state = flow[_STATE]
+        values = list(state.values)
+        values[_SUBJECTS[DNAT]] = 0
+        found = [*_minus(flow, [same]), self._with(same, self._state(state._replace(values=tuple(values))))]
+        return [*found, same] if chosen else found
 
     # routing, IPVS, the policy
 

@@ -209,14 +209,13 @@ class Walker:
                 assert action.kind == rules.DESTINATION
                 numbers = [None] if action.addresses is None else _numbers(action.addresses)
                 ports = [None] if action.ports is None or one.service >> 16 != UDP else _numbers(action.ports)
-                for number, port in itertools.product(numbers, ports):
-                    yield (
-                        "translated",
-                        one._replace(
-                            destination=one.destination if number is None else number,
-                            service=one.service if port is None else UDP << 16 | port,
-                        ).with_value(rules.DNAT, 1),
-                    )
+                numbers = [one.destination if number is None else number for number in numbers]
+                services = [one.service if port is None else UDP << 16 | port for port in ports]
+                stays = one.destination in numbers and one.service in services
+                marks = ([0] if len(numbers) == len(services) == 1 else [0, 1]) if stays else [1]
+                for number, service, mark in itertools.product(numbers, services, marks):
+                    new = one._replace(destination=number, service=service)
+                    yield "translated", new.with_value(rules.DNAT, mark)
 
     def base(self, table: int, name: str, p: P, tracked: bool) -> Verdicts:
         drops = self.world.tables[table].base[name].drops
@@ -720,6 +719,18 @@ def test_both_orders_of_ties(world: World, seed: int) -> None:
 @given(worlds(unknown=True, several=2).filter(_no_ties), st.integers(0, 999))
 def test_unknown_is_what_reaches_an_unknown_rule(world: World, seed: int) -> None:
     compare(world, seed, False)
+
+
+@settings(deadline=None, max_examples=30)
+@given(_NEW, _maybe(_ALLOWED), st.sampled_from([0, 1]))
+def test_a_destination_that_stays_is_no_status_dnat(new: Action, allowed: t.Any, wanted: int) -> None:
+    translated = Rule(1, 0, (Branch(Match(destination=allowed), new),))
+    asked = Rule(1, 0, (Branch(Match(tests=(rules.Test(rules.DNAT, 1, ((wanted, wanted),)),)), Action(rules.SOURCE)),))
+    found = (
+        RuleTable("nftables", "ip x", {"A": BaseChain("nat", rules.PREROUTING, -100)}, {"A": (translated,)}),
+        RuleTable("nftables", "ip x", {"A": BaseChain("nat", rules.POSTROUTING, 100)}, {"A": (asked,)}),
+    )
+    compare(World(found, (Route(0, 0, 253, 1, (2,)),), (Selector(32768, 253),)), 0, False, 100)
 
 
 # shapes of kube-proxy
