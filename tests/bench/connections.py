@@ -68,7 +68,7 @@ class _Node(t.NamedTuple):
 
 
 def measure(plan: Plan) -> t.Iterator[Row]:
-    """The rows of this part, those of a backend at once: they are measured in the same rounds.
+    """Yield the rows of this part, those of a backend at once: they are measured in the same rounds.
 
     Each backend has rounds of its own: chains of 10,000 rules would empty the caches for the sets of another.
     """
@@ -94,7 +94,7 @@ def measure(plan: Plan) -> t.Iterator[Row]:
 
 
 def _policies(plan: Plan, backend: str) -> t.Dict[str, t.Optional[t.Dict[str, t.Any]]]:
-    """The nodes of one backend and their policies; those without one have no rules of ours."""
+    """Return the nodes of one backend and their policies; those without one have no rules of ours."""
     found: t.Dict[str, t.Optional[t.Dict[str, t.Any]]] = {_NONE: None, _bare(backend): None}
     found.update((_ours(backend, size), rules.policy(size)) for size in (0, *plan.sizes))
     found.update((_guarded(backend, leaks), rules.guarded(leaks)) for leaks in rules.GUARDED)
@@ -161,7 +161,7 @@ def _wire(number: int, pod: Namespace, node: Namespace, outside: Namespace) -> s
 
 
 def _rules(ns: Namespace, name: str, backend: str, policy: t.Optional[t.Mapping[str, t.Any]]) -> None:
-    """The rules of a node: ours, a bare MASQUERADE, or none."""
+    """Return the rules of a node: ours, a bare MASQUERADE, or none."""
     ns.run("nft", "-f", "-", stdin=_TRACK)
     if backend != rules.NFTABLES:
         # As the kubelet does on each node.

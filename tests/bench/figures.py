@@ -148,7 +148,7 @@ def _data(sample: t.Optional[Sample]) -> t.Optional[t.Dict[str, t.Any]]:
 
 
 def table(parts: t.Sequence[t.Tuple[str, t.Sequence[Row]]]) -> str:
-    """The aligned table: a title and rows for each part."""
+    """Return the aligned table: a title and rows for each part."""
     cells = [row.cells() for _title, rows in parts for row in rows]
     # The last column is free to be long.
     widths = [max(len(line[column]) for line in [HEAD, *cells]) for column in range(len(HEAD) - 1)]

@@ -177,12 +177,12 @@ class _Side:
         return _Played(sum(play_seconds(duration) for duration in durations if "end" in duration), cpu)
 
     def install(self) -> None:
-        """The first run on the real node."""
+        """Run for the first time on the real node."""
         self._play({"node": self._node})
         self._take_calls()
 
     def unchanged(self) -> t.Tuple[_Played, t.List[_Call]]:
-        """A run on the real node that finds nothing to do; its figures, and the calls that it made there."""
+        """Run on the real node, where nothing is to be done; return the figures, and the calls that were made there."""
         played = self._play({"node": self._node})
         self._seen.append(self._take_calls())
         return played, self._seen[-1]
@@ -206,7 +206,7 @@ class _Side:
             (self._root / (calls[0].module + ".sh")).write_text("sleep %.3f\n" % seconds)
 
     def fleet(self, size: int, **settings: str) -> _Played:
-        """A run on so many hosts that do not exist."""
+        """Run on so many hosts that do not exist."""
         hosts = {"node%04d" % number: self._host for number in range(size)}
         return self._play(hosts, **{"ANSIBLE_FORKS": str(_FORKS), **settings})
 
@@ -218,7 +218,7 @@ def _minutes(text: str) -> float:
 
 
 def measure(plan: Plan) -> t.Iterator[Row]:
-    """The rows of this part, as they come."""
+    """Yield the rows of this part."""
     with tempfile.TemporaryDirectory(prefix="ip-masq-bench-") as folder:
         os.chmod(folder, 0o755)
         sides: t.List[_Side] = []
@@ -248,7 +248,7 @@ def _in_turns(plan: Plan, what: str, runs: t.Mapping[str, t.Callable[[], t.Any]]
 
 
 def _row(figure: str, unit: str, found: t.Mapping[str, t.Sequence[float]], target: t.Optional[Target] = None) -> Row:
-    """The first series, with the second beside it if there is one."""
+    """Return the first series, with the second beside it if there is one."""
     (ours, *others) = found.items()
     sample = Sample(tuple(ours[1]), unit)
     if not others:

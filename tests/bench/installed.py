@@ -64,7 +64,7 @@ def without_agent(paths: t.Dict[str, str], away: bool) -> None:
 
 
 def read_alone(backend: str) -> meter.Command:
-    """What it takes to see our chain (or table), and nothing more."""
+    """Return what it takes to see our chain (or table), and nothing more."""
     if backend == rules.NFTABLES:
         argv = (rules.program("nft"), "-n", "-s", "list", "table", "ip", rules.TABLE)
     else:
@@ -73,14 +73,14 @@ def read_alone(backend: str) -> meter.Command:
 
 
 def read_whole_table(backend: str) -> meter.Command:
-    """What it takes to see all nat rules."""
+    """Return what it takes to see all nat rules."""
     if backend == rules.NFTABLES:
         return (meter.Step((rules.program("nft"), "-n", "-s", "list", "ruleset")),)
     return (meter.Step((rules.iptables(backend, "-save"), "-t", "nat")),)
 
 
 def rewrite(backend: str) -> meter.Command:
-    """The reference daemon's way: make the chain if it is not there, check the jump, and write the chain anew.
+    """Resync as the reference daemon does: make the chain if it is not there, check the jump, and write the chain anew.
 
     What is written is what stands there, so that a resync still finds nothing to do.
     """
@@ -103,7 +103,7 @@ def rewrite(backend: str) -> meter.Command:
 
 
 def load_same(backend: str) -> meter.Command:
-    """Loads the rules that are there once more, in place of what is there."""
+    """Load the rules that are there once more, in place of what is there."""
     if backend != rules.NFTABLES:
         return rewrite(backend)[-1:]
     os.makedirs(DIRECTORY, exist_ok=True)
@@ -124,8 +124,8 @@ def load_others(backend: str, count: int) -> None:
 
 
 def state(backend: str) -> t.Union[int, str]:
-    """What differs after any write: the generation of nf_tables, or of iptables-legacy, which counts none, the table
-    with its counters, which a rewritten chain starts anew."""
+    """Return what differs after any write: the generation of nf_tables, or of iptables-legacy, which counts none, the
+    table with its counters, which a rewritten chain starts anew."""
     if backend != rules.LEGACY:
         return meter.generation()
     argv = [rules.iptables(backend, "-save"), "-c", "-t", "nat"]

@@ -83,7 +83,7 @@ def peak_memory(command: Command) -> int:
 
 
 def generation() -> int:
-    """The number of transactions that nf_tables has carried out in this namespace (NFT_MSG_GETGEN)."""
+    """Return the number of transactions that nf_tables has carried out in this namespace (NFT_MSG_GETGEN)."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12) as link:
         # struct nlmsghdr: length, NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETGEN, NLM_F_REQUEST; then struct nfgenmsg.
         link.send(struct.pack("=IHHIIBBH", 20, 10 << 8 | 16, 1, 1, 0, socket.AF_UNSPEC, 0, 0))

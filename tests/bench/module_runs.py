@@ -39,7 +39,7 @@ _EFFECTS = Target(1.03, of_ratio=True)
 
 
 def measure(plan: Plan) -> t.Iterator[Row]:
-    """The rows of this part, as they come."""
+    """Yield the rows of this part."""
     for backend in plan.backends:
         with Inside() as empty, Inside() as full:
             say("module, %s: loading %d rules of others on one of two nodes" % (backend, plan.others))
@@ -95,7 +95,7 @@ def _of_policy(
 
 
 def _module(options: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
-    """What the installed module returns.
+    """Return what the installed module returns.
 
     :raises RuntimeError: it failed.
     """
@@ -156,7 +156,7 @@ def first_apply(options: t.Mapping[str, t.Any]) -> meter.Cost:
 
 
 def _load(node: Inside, backend: str) -> meter.Cost:
-    """What it costs to load the rules that the module made: what any program must spend."""
+    """Load the rules that the module made, which any program must spend."""
     command = node.call(installed.load_same, backend)
     return t.cast(meter.Cost, node.call(meter.spend, command))
 

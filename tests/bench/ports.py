@@ -26,7 +26,7 @@ _WITHIN = Target(1.0)
 
 
 def measure(plan: Plan) -> t.Iterator[Row]:
-    """The rows of this part, as they come."""
+    """Yield the rows of this part."""
     with Inside() as node:
         say("source ports: %d connections" % _CONNECTIONS)
         paths = node.call(installed.setup, rules.NFT if rules.NFT in plan.backends else plan.backends[0], 4)

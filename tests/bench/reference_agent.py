@@ -51,7 +51,7 @@ class Ticks:
         self._node = node
 
     def spend(self, times: int) -> meter.Cost:
-        """What one resync cost on average, over so many."""
+        """Return what one resync cost on average, over so many."""
         return t.cast(meter.Cost, self._node.call(_spend, times))
 
     def resident(self) -> int:

@@ -38,7 +38,7 @@ _WATCHED = 20
 
 
 def measure(plan: Plan) -> t.Iterator[Row]:
-    """The rows of this part, as they come."""
+    """Yield the rows of this part."""
     for backend in plan.backends:
         with Inside() as empty, Inside() as full:
             say("resync, %s: loading %d rules of others on one of two nodes" % (backend, plan.others))

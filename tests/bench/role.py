@@ -55,7 +55,7 @@ class _Play(t.NamedTuple):
 
 
 def measure(plan: Plan) -> t.Iterator[Row]:
-    """The rows of this part, as they come; one that says why where no node can be had."""
+    """Yield the rows of this part; one that says why where no node can be had."""
     try:
         say("role: booting systemd nodes (the first time, building their images takes a minute or two)")
         _run(str(_ROOT / "tools/nodes"), "up", _LAB)

@@ -31,7 +31,7 @@ def cidrs(count: int) -> t.List[str]:
 
 
 def policy(size: int) -> t.Dict[str, t.Any]:
-    """The options of a policy with so many exempt ranges."""
+    """Return the options of a policy with so many exempt ranges."""
     return {"cidr_limit": max(size, 64), "non_masquerade_cidrs": cidrs(size)}
 
 
@@ -40,7 +40,7 @@ NARROWED = ", 1000 exceptions, 4 sources"
 
 
 def narrowed(size: int) -> t.Dict[str, t.Any]:
-    """The same with 1,000 exceptions, spread over the ranges, and 4 sources.
+    """Return the same with 1,000 exceptions, spread over the ranges, and 4 sources.
 
     Of each five, four are masqueraded although an exempt range contains them, and one is exempt inside of these.
     """
@@ -62,7 +62,7 @@ GUARDED = {"ignore": ", 1 source", "drop": ", 1 source, leaks dropped"}
 
 
 def guarded(leaks: str) -> t.Dict[str, t.Any]:
-    """The options of a policy for the pods alone, and what it does with packets that nat does not see."""
+    """Return the options of a policy for the pods alone, and what it does with packets that nat does not see."""
     return {**policy(0), "source_cidrs": ["10.244.0.0/16"], "leaks": leaks}
 
 
@@ -71,7 +71,7 @@ ENTRIES = 100
 
 
 def entries(size: int) -> t.Dict[str, t.Any]:
-    """The options of a policy whose exempt, masqueraded and skipped ranges are in 100 entries of ``rules``."""
+    """Return the options of a policy whose exempt, masqueraded and skipped ranges are in 100 entries of ``rules``."""
     listed, each = cidrs(size), size // ENTRIES
     return {
         "cidr_limit": max(each, 64),
@@ -100,7 +100,7 @@ def services(count: int) -> str:
 
 
 def program(name: str) -> str:
-    """The full path of a program.
+    """Return the full path of a program.
 
     :raises RuntimeError: it is not there.
     """
@@ -111,12 +111,12 @@ def program(name: str) -> str:
 
 
 def iptables(backend: str, action: str = "") -> str:
-    """The iptables program of a backend; of iptables-nft for nftables, which others use beside it."""
+    """Return the iptables program of a backend; of iptables-nft for nftables, which others use beside it."""
     return program("iptables-" + ("legacy" if backend == LEGACY else "nft") + action)
 
 
 def backends() -> t.List[str]:
-    """The backends that the installed module offers."""
+    """Return the backends that the installed module offers."""
     from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.rules_task import ARGUMENT_SPEC
 
     choices = t.cast(t.Sequence[str], ARGUMENT_SPEC["backend"]["choices"])

@@ -53,7 +53,7 @@ _sockets: t.List[socket.socket] = []
 
 
 def measure(plan: Plan) -> t.Iterator[Row]:
-    """The rows of this part, as they come."""
+    """Yield the rows of this part."""
     for backend in plan.backends:
         for name, pieces in _PIECES.items():
             say("throughput: %s, %s" % (backend, name))

@@ -45,7 +45,7 @@ _SIZES = (
 
 
 def measure(plan: Plan) -> t.Iterator[Row]:
-    """The rows of this part, as they come."""
+    """Yield the rows of this part."""
     yield from _explain(plan)
     for size in _SIZES:
         for mode in (rules.NFTABLES, rules.NFT, rules.LEGACY):
@@ -73,7 +73,7 @@ def _explain(plan: Plan) -> t.Iterator[Row]:
 
 
 def _verify(plan: Plan, mode: str, size: _Size) -> t.Iterator[Row]:
-    """A verification beside kube-proxy; it has to be complete."""
+    """Verify beside kube-proxy; the result has to be complete."""
     say("twin: verify beside %s, %s" % (size, mode))
     with Inside() as node:
         node.call(kube_proxy.make_node)

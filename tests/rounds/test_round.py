@@ -40,7 +40,7 @@ class NodePython(t.NamedTuple):
     @property
     def supported(self) -> bool:
         """Whether modules of this ansible-core start with it."""
-        return tuple(map(int, self.version.split(".")))[:2] >= basic._PY_MIN
+        return bool(tuple(map(int, self.version.split(".")))[:2] >= basic._PY_MIN)
 
     def give(self, node: AgentNode) -> str:
         """Its path on the node, where it gets a place that the agent's service sees."""
@@ -107,7 +107,7 @@ class Nodes:
         node = self.fleet.nodes[version]
         program = node.program.read_bytes() if node.program.exists() else b""
         interpreter = re.match(rb"#!(\S+)", program)
-        started = bool(interpreter) and interpreter.group(1).decode() == self.pythons[version]
+        started = interpreter is not None and interpreter.group(1).decode() == self.pythons[version]
         return State(node.files() - node.pristine, NFT.rules(node.ns, "ipv4"), started)
 
 

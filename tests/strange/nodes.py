@@ -473,7 +473,8 @@ class Node:
 
     def _ranges(self) -> t.List[str]:
         options = self.policy.options
-        found = list(options.get("non_masquerade_cidrs", policies.RFC1918)) + options.get("masquerade_cidrs", [])
+        found: t.List[str] = list(options.get("non_masquerade_cidrs", policies.RFC1918))
+        found += options.get("masquerade_cidrs", [])
         for rule in options.get("rules", []):
             found += rule.get("destinations", [])
         return found

@@ -57,7 +57,7 @@ class Seen(t.NamedTuple):
 def _sum16(data: bytes) -> int:
     if len(data) % 2:
         data += b"\0"
-    total = sum(struct.unpack("!%dH" % (len(data) // 2), data))
+    total: int = sum(struct.unpack("!%dH" % (len(data) // 2), data))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
     return ~total & 0xFFFF

@@ -257,7 +257,7 @@ def portmap(n: nodes.Node) -> None:
 
 
 def session_affinity(n: nodes.Node) -> None:
-    """A Service of kube-proxy (iptables) whose clients stay at one endpoint."""
+    """Add a Service of kube-proxy (iptables) whose clients stay at one endpoint."""
     n.interest(dst="10.96.9.9/32", proto="tcp", dport=443)
     ends = [n.pods[0].four, "10.244.2.99"]
     rules = ["-A PREROUTING -d 10.96.9.9/32 -p tcp -m tcp --dport 443 -j KUBE-SVC-STAYS"]
@@ -276,7 +276,7 @@ def session_affinity(n: nodes.Node) -> None:
 
 
 def nodelocal_dns(n: nodes.Node) -> None:
-    """A DNS cache on the node that takes the address of the cluster's Service, and keeps it from conntrack."""
+    """Add a DNS cache on the node that takes the address of the cluster's Service, and keeps it from conntrack."""
     n.step("ip", "addr add 169.254.20.10/32 dev lo\naddr add 10.96.0.10/32 dev lo\n")
     for address in ("169.254.20.10", "10.96.0.10"):
         n.interest(dst=address + "/32", proto="udp", dport=53)
@@ -287,7 +287,7 @@ def nodelocal_dns(n: nodes.Node) -> None:
 
 
 def bridge_plugin(n: nodes.Node) -> None:
-    """The CNI plugin bridge with ipMasq, as for a network beside the cluster's."""
+    """Add what the CNI plugin bridge makes with ipMasq, as for a network beside the cluster's."""
     rules = []
     chains = []
     for number, pod in enumerate(n.pods):
@@ -349,7 +349,7 @@ def libvirt(n: nodes.Node) -> None:
 
 
 def guards(n: nodes.Node) -> None:
-    """What keeps others out: lists that grow and end by themselves, limits, logs (fail2ban, CrowdSec, ufw)."""
+    """Add what keeps others out: lists that grow and end by themselves, limits, logs (fail2ban, CrowdSec, ufw)."""
     n.step(
         "ipset",
         "create crowdsec-blacklists hash:net timeout 300 -exist\nadd crowdsec-blacklists 203.0.113.0/25 -exist\n",
@@ -375,7 +375,7 @@ def guards(n: nodes.Node) -> None:
 
 
 def vxlan(n: nodes.Node) -> None:
-    """The link over which flannel and Calico reach pods of other nodes."""
+    """Add the link over which flannel and Calico reach pods of other nodes."""
     lines = ["link add flannel.1 type vxlan id 1 local 198.51.100.1 dev up0 dstport 8472 nolearning"]
     lines += ["addr add 10.244.1.0/32 dev flannel.1", "link set flannel.1 up"]
     lines += ["route replace 10.244.3.0/24 via 10.244.3.0 dev flannel.1 onlink"]
@@ -383,7 +383,7 @@ def vxlan(n: nodes.Node) -> None:
 
 
 def bare(n: nodes.Node) -> None:
-    """A bridge and no program at all."""
+    """Add a bridge, and no program at all."""
 
 
 Part = t.Callable[[nodes.Node], None]

@@ -125,7 +125,7 @@ def asked(node: nodes.Node, conflict: t.Mapping[str, t.Any], r: random.Random) -
     for what in node.interests:
         network = ipaddress.ip_network(what.get("dst", "0.0.0.0/32"))
         if network.version == start.version:
-            addresses.update(int(one) for one in (network[0], network[-1]) if start <= one <= end)
+            addresses.update(one for one in map(int, (network[0], network[-1])) if int(start) <= one <= int(end))
     services = []
     sports = [what["sport"] for what in node.interests if "sport" in what][:1]
     for text in conflict.get("services") or []:
@@ -153,7 +153,7 @@ def asked(node: nodes.Node, conflict: t.Mapping[str, t.Any], r: random.Random) -
     found = []
     for number in sorted(addresses)[:20]:
         for place, source in chosen:
-            for proto, port in services:
+            for proto, to_port in services:
                 for port_from in [0, *sports]:
                     for tos in [0, *toses]:
                         probe = oracle.Probe(
@@ -162,7 +162,7 @@ def asked(node: nodes.Node, conflict: t.Mapping[str, t.Any], r: random.Random) -
                             str(type(start)(number)),
                             proto,
                             port_from or oracle.sport(r),
-                            port,
+                            to_port,
                             tos,
                             "conflict",
                         )
@@ -250,7 +250,7 @@ def run(node: nodes.Node, name: str) -> Outcome:
         if applied.get("failed"):
             used = tuple(sorted(node.used - {""}))
             text = str(applied.get("msg"))[:400]
-            return Outcome(name, REFUSED, 0, 0, empty, empty, text, used, tuple(node.skipped), policy, empty)
+            return Outcome(name, REFUSED, 0, 0, empty, empty, text, used, tuple(node.skipped), policy, ())
         node.rules(late=True)
         lap()
         checked = call(node, "ip_masq_info", dict(options, verify=True))
@@ -260,7 +260,8 @@ def run(node: nodes.Node, name: str) -> Outcome:
         verdicts = judge(node, probes)
         told = [one for one in checked.get("conflicts") or [] if one.get("severity") == "error"]
         errors = [one for one in told if not of_node(node, one)]
-        false_errors, notes, suspects = [], [], []
+        false_errors: t.List[str] = []
+        notes, suspects = [], []
         for conflict in errors[:12]:
             more = asked(node, conflict, r)
             if more is None:

@@ -160,7 +160,7 @@ def target(n: Node) -> str:
     """Return a target of iptables that changes what is seen."""
     if n.plain:
         return "MASQUERADE"
-    return n.r.choices(
+    choice: str = n.r.choices(
         [
             "MASQUERADE",
             "SNAT --to-source 192.0.2.25",
@@ -171,15 +171,16 @@ def target(n: Node) -> str:
         ],
         [6, 2, 1, 1, 2, 1],
     )[0]
+    return choice
 
 
 def verdict(n: Node) -> str:
     """Return a statement of nft that does."""
     if n.plain:
         return "masquerade"
-    return n.r.choices(["masquerade", "snat to 192.0.2.25", "masquerade random", "accept", "return"], [6, 2, 1, 2, 1])[
-        0
-    ]
+    actions = ["masquerade", "snat to 192.0.2.25", "masquerade random", "accept", "return"]
+    choice: str = n.r.choices(actions, [6, 2, 1, 2, 1])[0]
+    return choice
 
 
 def priority(n: Node) -> int:

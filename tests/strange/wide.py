@@ -187,7 +187,7 @@ def second_addresses(n: Wide) -> None:
 
 @feature
 def other_order_of_addresses(n: Wide) -> None:
-    """The first address of the uplink goes and comes again behind another one."""
+    """Remove the first address of the uplink, and add it again behind another one."""
     up = n.up()
     if up.numbered:
         base = up.four[0].rpartition(".")[0]
