@@ -41,7 +41,7 @@ RETURN = r"""
 _value:
   description:
     - A line for each group of hosts with the same effects, those of most hosts first. Then the number of hosts for
-      which nothing changes, and the hosts of which that is not known.
+      which nothing changes, and the hosts with unknown effects.
     - A group of hosts is named as in the inventory, if it has a group of these hosts.
   type: list
   elements: str

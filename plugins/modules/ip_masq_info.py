@@ -243,7 +243,7 @@ explanations:
       sample: sent
     declared:
       description: >-
-        What the policy declares that the destination sees. C(pod), C(node), a fixed address, or None where it says
+        What the policy declares that the destination sees. C(pod), C(node) or a fixed address; None if it declares
         nothing.
       type: str
       sample: pod

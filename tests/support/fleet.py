@@ -114,7 +114,7 @@ class Fleet:
     def type(
         self, command: str, folder: t.Optional[Path] = None, env: t.Optional[t.Mapping[str, str]] = None
     ) -> Played:
-        """Run a command line of Ansible as an operator types it, with the inventory beside the one that it names.
+        """Run a command line of Ansible as an operator types it, with our inventory beside its own.
 
         :param folder: the current directory; default: that of ``play``.
         """

@@ -24,7 +24,7 @@ _INSIDE = Path("ansible_collections", "kubenode", "ip_masq")
 def location() -> Path:
     """Return the directory of the collection under test.
 
-    Its installed artefact below the directory that IP_MASQ_COLLECTIONS names, else the one that the setup installed,
+    Its installed artefact below the directory that IP_MASQ_COLLECTIONS names, else the one that tools/setup installed,
     else the checkout.
     """
     named = os.environ.get("IP_MASQ_COLLECTIONS")

@@ -103,8 +103,8 @@ def until(condition: t.Callable[[], bool], what: str) -> None:
 class Namespace:
     """One network namespace with a /run of its own. Delete it with ``delete``, or use it in ``with``.
 
-    It is made, and programs are started inside, by threads that move there: that takes a tenth of the time of programs
-    that do so, of which there would be tens of thousands.
+    It is made, and programs are started inside, by threads that move there. That takes a tenth of the time of tens of
+    thousands of programs that do so.
     """
 
     def __init__(self) -> None:

@@ -34,7 +34,7 @@ def typed(command: str, folder: Path, home: Path, **settings: str) -> subprocess
 
 
 def _program() -> Path:
-    """Return the one that IP_MASQ_ANSIBLE_PLAYBOOK names, else that of the Python that runs the tests."""
+    """Return the program that IP_MASQ_ANSIBLE_PLAYBOOK names, else that of the Python that runs the tests."""
     named = os.environ.get("IP_MASQ_ANSIBLE_PLAYBOOK")
     return Path(named) if named else Path(sys.executable).with_name("ansible-playbook")
 

@@ -44,7 +44,7 @@ class Stray(t.NamedTuple):
 
 
 def strays(source: str, destination: str, port: int = 9) -> t.List[Stray]:
-    """Return packets of all kinds that conntrack may find no connection for, none of which shares one with another.
+    """Return packets of all kinds that conntrack may find no connection for. No two share a connection.
 
     Every combination of flags of TCP is among them, so some are accepted as the beginning of a connection.
     """

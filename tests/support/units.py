@@ -17,7 +17,7 @@ class Systemctl:
     def __init__(self, enabled: t.Iterable[str] = (), active: t.Iterable[str] = ()) -> None:
         self.enabled = set(enabled)
         self.active = set(active)
-        #: the units of which there are files
+        #: the units that have files
         self.known = set(units.ENABLED_UNITS)
         #: those of them that are linked to /dev/null
         self.masked: t.Set[str] = set()

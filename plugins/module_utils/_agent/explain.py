@@ -42,7 +42,7 @@ def explain(
     """Return the answer about one destination, one line each.
 
     :param wanted: names one destination.
-    :param proposal: what to say of a proposed configuration.
+    :param proposal: what a proposed configuration would change.
     :raises ConfigError: there is no valid configuration. NodeError: the node cannot be read.
     """
     found = inspection.inspect(node, choose_policy({}, None, paths), wanted)

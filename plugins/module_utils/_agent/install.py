@@ -286,7 +286,7 @@ def remove_path(path: str) -> None:
 
 
 def removable(paths: t.Sequence[str]) -> t.Tuple[t.List[str], t.List[str]]:
-    """Return those of some files that are not on a read-only file system, and what to say about the others."""
+    """Return those of some files that are not on a read-only file system, and warnings about the others."""
     kept = [path for path in paths if files.is_read_only(path)]
     notes = ["%s kept: its file system is read-only; nothing starts it any more" % path for path in kept]
     return [path for path in paths if path not in kept], notes

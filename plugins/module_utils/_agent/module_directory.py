@@ -112,7 +112,7 @@ def put(run: t.Optional[Runner], paths: Paths) -> t.Optional[str]:
     """Put the modules into a directory of their own, compiled for the agent's interpreter, in one rename.
 
     :param run: starts that interpreter; None leaves the modules as they are.
-    :returns: what to say if they could not be compiled.
+    :returns: a warning if they could not be compiled.
     :raises NodeError: the directory cannot be written, and does not exist.
     """
     folder = program_files.modules_dir(paths)
@@ -172,7 +172,7 @@ def is_compiled(paths: Paths) -> bool:
 def compile_again(run: Runner, paths: Paths) -> t.Optional[str]:
     """Have the agent's interpreter compile modules that are in their place, if the file system allows it.
 
-    :returns: what to say if that fails.
+    :returns: a warning if that fails.
     :raises NodeError: a directory for the code cannot be made.
     """
     caches = [os.path.join(folder, "__pycache__") for folder in folders(paths)[2:]]
@@ -192,7 +192,7 @@ def compile_again(run: Runner, paths: Paths) -> t.Optional[str]:
 def _compile(run: Runner, paths: Paths, draft: t.Optional[str] = None) -> t.Optional[str]:
     """Have the agent's interpreter compile the modules. Without that, each start does.
 
-    :returns: what to say if that fails.
+    :returns: a warning if that fails.
     """
     try:
         done = run(compile_command(paths, draft), timeout=_COMPILE_TIMEOUT)

@@ -19,7 +19,7 @@ _SECONDS = 10.0
 
 
 def measure(paths: Paths, every: int, rulesets: t.Mapping[str, t.Iterable[Ruleset]]) -> float:
-    """Return the share: measured at the first of so many resyncs, of all others the one that was measured last.
+    """Return the share, measured at the first of so many resyncs; the others return the last measurement.
 
     :param rulesets: the active rules, by family.
     :raises NodeError: the kernel does not tell, or the share cannot be kept.

@@ -126,7 +126,7 @@ def _repair(change: Change, actions: t.Sequence[str], now: float) -> Repeated:
 
 
 def _culprit(change: Change, run: Runner) -> t.Tuple[str, str]:
-    """Return the program that undoes a repair, and what to say of it."""
+    """Return the program that undoes a repair, and advice."""
     for action in change.plan.actions:
         if action.cause:
             program, rule = action.cause.program, action.cause.rule

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``ip-masq-agent verify``: whether all traffic leaves as declared, whichever program's rules decide."""
+"""``ip-masq-agent verify``: whether all traffic matches the policy, whichever program's rules decide."""
 
 from __future__ import annotations
 

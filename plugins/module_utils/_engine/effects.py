@@ -246,7 +246,7 @@ def _as_return(effect: Effect) -> t.Dict[str, t.Any]:
 def lines(compared: t.Sequence[Compared]) -> t.List[str]:
     """Return the effects for people, a line each; of many the largest, and the number of the others.
 
-    :param compared: the families whose rules are rewritten; without one there is nothing to say.
+    :param compared: the families whose rules are rewritten; without one nothing is reported.
     """
     effects = [one for each in compared for one in each.effects]
     found = [effect_words.line(one) for one in as_returns(effects[:LINES])]

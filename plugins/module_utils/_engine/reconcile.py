@@ -117,7 +117,7 @@ def reconcile(
     :param lock_path: as for ``run_lock.lock``.
     :param new: whether the policy is refused if the node lacks one of its fixed addresses, or has too few ports for
         ``to_ports: auto``, with ConfigError; else the option snat_missing decides, and the result has an error.
-    :param effects: whether to say what the changes mean for packets, and count the open connections, which may take
+    :param effects: whether to report what the changes mean for packets, and count the open connections, which may take
         seconds. Without changes nothing is computed.
     :raises NodeError: before anything was touched: no tools, no root, a lock. Later failures are in ``errors``.
     """

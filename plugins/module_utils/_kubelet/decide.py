@@ -102,7 +102,7 @@ def _decide_set(policy: str, seen: Observation) -> Decision:
 def decide_node(
     policy: str, decisions: t.Sequence[Decision], cri_dockerd: bool, strays: t.Sequence[int], wanted: str, named: bool
 ) -> Decision:
-    """Decide for the node: the gravest of its kubelets' decisions, or what there is to say without any.
+    """Decide for the node: the gravest of its kubelets' decisions; without kubelets, what that means.
 
     :param cri_dockerd: whether cri-dockerd runs kubenet.
     :param strays: kubelets that run; asked for where no service was found.

@@ -50,7 +50,7 @@ class RancherKubelet:
     """k3s and RKE2: one program, configured by a YAML file and drop-ins.
 
     :param name: ``k3s`` or ``rke2``.
-    :param binary: the program to ask, in place of the one that the unit starts.
+    :param binary: the program to ask instead of the unit's.
     """
 
     def __init__(self, unit: Unit, host: Host, name: str, binary: str = "") -> None:
@@ -99,7 +99,7 @@ class RancherKubelet:
 class K0sKubelet:
     """k0s: the kubelet's arguments are one argument of k0s, in the unit.
 
-    :param binary: the program to ask, in place of the one that k0s unpacks.
+    :param binary: the program to ask instead of the one in k0s.
     """
 
     distributions = ("k0s",)
@@ -169,7 +169,7 @@ def find_kubelets(
     """Return the kubelets that this node is meant to run; stopped and disabled ones only if there is no other.
 
     :param unit: look at this service only.
-    :param binary: ask this program, not the one that the unit starts.
+    :param binary: ask this program instead of the unit's.
     :param distribution: look only for this one, or take the unit for it.
     :param named: where a unit of the operator's own takes arguments from.
     :raises NodeError: systemd cannot be asked.

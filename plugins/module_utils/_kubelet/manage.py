@@ -58,7 +58,7 @@ class _Survey(t.NamedTuple):
         return "; ".join(dict.fromkeys(one.reason for one in every if one.severity == "fail"))
 
     def report(self) -> Report:
-        """Return what there is to say before anything is done."""
+        """Return the report before anything is done."""
         lines = tuple(rule.line for rule in self.leftovers)
         overall = self.overall
         return Report(overall.name, overall.reason, False, "", self.warnings, self.kubelets, leftovers=lines)

@@ -40,7 +40,7 @@ _CONTAINER_TOOLS = frozenset("docker podman nerdctl ctr crictl runc crun rkt lxc
 class ServiceKubelet:
     """A kubelet that a unit starts directly: kubeadm, kubespray, or a unit of the operator's own.
 
-    :param binary: the program to ask, in place of the one that the unit starts.
+    :param binary: the program to ask instead of the unit's.
     :param distribution: what to take the unit for; empty where the unit itself has to tell.
     :param named: where the operator said that the unit takes arguments from.
     """

@@ -264,7 +264,7 @@ def _connection(protocol: str, message: Message) -> Connection:
 
 
 class _Timeouts:
-    """How long connections have been idle, by the timeouts of the kernel, each of which is read once."""
+    """How long connections have been idle, by the timeouts of the kernel. Each is read once."""
 
     def __init__(self) -> None:
         self._longest: t.Dict[t.Tuple[t.Any, ...], int] = {}

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """SELinux labels of new directories: restorecon(8).
 
-A new file inherits the label of its directory. In a new directory, such as one in /opt, it is not the one that the
+A new file inherits the label of its directory. In a new directory, such as one in /opt, it is not the label that the
 SELinux policy has for programs there, and systemd may not be allowed to start them.
 """
 
@@ -37,7 +37,7 @@ def missing(paths: t.Iterable[str]) -> t.Tuple[str, ...]:
 def restore(run: Runner, paths: t.Sequence[str]) -> t.Optional[str]:
     """Give paths, and what is below them, the labels of the SELinux policy, if SELinux is enabled.
 
-    :returns: what to say if that fails.
+    :returns: a warning if that fails.
     """
     if not paths or not os.path.exists(_ENABLED):
         return None
