@@ -1,19 +1,26 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The command ports: which destinations use up the source ports of the node, and how full the connection table is."""
+"""Which destinations use up the source ports of the node, and how full the connection table is.
+
+For ``ip-masq-agent ports``, for the status, and for the metrics, which measure now and then and keep the result.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import typing as t
 
 from .._engine import source_ports
 from .._engine.reconcile import reconcile
+from .._engine.ruleset import Ruleset
 from .._engine.source_ports import Source, Use
-from .._system import conntrack, pod_names
+from .._errors import NodeError
+from .._system import conntrack, files, pod_names
 from .._system.conntrack import Statistics
 from .._system.endpoints import Endpoint
 from .._system.node import Node
+from .paths import Paths
 
 if t.TYPE_CHECKING:
     from .._verify.inspection import ComparedPolicy
@@ -22,6 +29,9 @@ Data = t.Dict[str, t.Any]
 
 #: Destinations in the data, and in the table; sources of each in the table.
 _LISTED, _SHOWN, _SHOWN_SOURCES = 100, 20, 3
+
+#: CPU time that a measurement for the metrics may take. Connections that were not read are not counted.
+_SECONDS = 10.0
 
 _TITLES: t.Tuple[str, ...] = ("used", "of", "%", "address", "destination", "ports", "connections of")
 
@@ -132,3 +142,27 @@ def _sources_text(sources: t.Sequence[Source], used: int) -> str:
     texts = ["%s %d" % (pod_names.with_name(one.address, one.pod), one.connections) for one in shown]
     others = used - sum(one.connections for one in shown)
     return ", ".join(texts + (["others %d" % others] if others > 0 else []))
+
+
+def highest_share(paths: Paths, every: int, rulesets: t.Mapping[str, t.Iterable[Ruleset]]) -> float:
+    """Return the largest share, measured at the first of so many resyncs; the others return the last measurement.
+
+    :param rulesets: the active rules, by family.
+    :raises NodeError: the kernel does not tell, or the share cannot be kept.
+    """
+    runs, share = _kept_share(paths)
+    if share is None or runs >= every:
+        found = source_ports.read(rulesets, 1, {}, _SECONDS).fullest
+        runs, share = 0, found[0].share if found else 0.0
+    files.make_directory(paths.run_dir, 0o700)
+    files.write(paths.port_share, b"%d %.4f\n" % (runs + 1, share))
+    return share
+
+
+def _kept_share(paths: Paths) -> t.Tuple[int, t.Optional[float]]:
+    """Return how many resyncs have used the last share, and the share; None without one, or if the file is damaged."""
+    with contextlib.suppress(NodeError, ValueError):
+        runs, share = (files.read(paths.port_share) or b"").decode("ascii").split()
+        if 0.0 <= float(share) <= 1.0:
+            return int(runs), float(share)
+    return 0, None

@@ -289,9 +289,9 @@ def _port_share(paths: Paths, config: t.Optional[Config], result: t.Optional[Res
         return None
     # Not at the top: most nodes do not ask for it.
     from .._engine.source_ports import active_rules
-    from .port_share import measure
+    from .ports import highest_share
 
-    return measure(paths, config.port_metrics, active_rules(result, written=True))
+    return highest_share(paths, config.port_metrics, active_rules(result, written=True))
 
 
 def _write_metrics(

@@ -9,7 +9,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import port_share, status
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import ports, status
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import source_ports
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.source_ports import Use, Uses
@@ -41,14 +41,14 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> t.List[int]:
     ("every", "shares"), [(1, [0.01, 0.02, 0.03, 0.04, 0.05]), (2, [0.01, 0.01, 0.02, 0.02, 0.03]), (9, [0.01] * 5)]
 )
 def test_measured_now_and_then(paths: Paths, measured: t.List[int], every: int, shares: t.List[float]) -> None:
-    assert [port_share.measure(paths, every, {}) for _number in range(5)] == shares
+    assert [ports.highest_share(paths, every, {}) for _number in range(5)] == shares
 
 
 @pytest.mark.parametrize("content", [b"", b"1", b"1 2.0", b"1 nan", b"x 0.5", b"1 0.5 3", b"\xff\xff"])
 def test_damaged_file(paths: Paths, measured: t.List[int], content: bytes) -> None:
-    port_share.measure(paths, 5, {})
+    ports.highest_share(paths, 5, {})
     Path(paths.port_share).write_bytes(content)
-    assert port_share.measure(paths, 5, {}) == 0.02
+    assert ports.highest_share(paths, 5, {}) == 0.02
 
 
 def test_kernel_that_does_not_tell(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +57,7 @@ def test_kernel_that_does_not_tell(paths: Paths, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(source_ports, "read", read)
     with pytest.raises(NodeError):
-        port_share.measure(paths, 5, {})
+        ports.highest_share(paths, 5, {})
     assert not Path(paths.port_share).exists()
 
 
@@ -72,8 +72,8 @@ def _rows(used: int, entries: int, problem: t.Optional[str] = None) -> t.List[t.
 
 def test_status_warns_above_80_percent_only() -> None:
     assert _rows(0, 0) == _rows(80, 800) == []
-    ports, table = _rows(81, 801)
-    assert ports == (
+    share, table = _rows(81, 801)
+    assert share == (
         "ports",
         "NEARLY USED UP for tcp 203.0.113.9:443 from 192.0.2.1: 81 of 100 (81 %); see ip-masq-agent ports",
     )
