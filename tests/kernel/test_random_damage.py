@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import engine, worlds
 from support.namespaces import Namespace
-from support.nat import BUILTIN_CHAINS, Chains, Nat
+from support.nat import Nat
+from support.nat_rules import BUILTIN_CHAINS, Chains
 
 COMMANDS = {"ipv4": "iptables", "ipv6": "ip6tables"}
 

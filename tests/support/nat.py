@@ -21,32 +21,13 @@ import typing as t
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.nat_table import KernelRule
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 
-BUILTIN_CHAINS = ("PREROUTING", "INPUT", "OUTPUT", "POSTROUTING")
+from .nat_rules import BUILTIN_CHAINS, UNREADABLE, Chains, printed, target, without_comment
+
 BUILTIN_TARGETS = ("ACCEPT", "DROP", "RETURN", "MASQUERADE", "SNAT", "MARK")
-
-Chains = t.Dict[str, t.List[str]]
-
-#: Behind a rule: what nft has added to it, and iptables leaves out when it prints the rule, or cannot read at all.
-LEFT_OUT = " [ip saddr { 192.0.2.1, 192.0.2.2 }]"
-UNREADABLE = " [meta cpu 0]"
 
 
 class _Refused(Exception):
     """The transaction fails; the text is what iptables would say."""
-
-
-def printed(rule: str) -> str:
-    """Return a rule as iptables prints it."""
-    return rule.replace(LEFT_OUT, "").replace(UNREADABLE, "")
-
-
-def target(rule: str) -> str:
-    """Return the target of ``-j`` or ``-g``."""
-    words = shlex.split(printed(rule))
-    for flag in ("-j", "-g"):
-        if flag in words[:-1]:
-            return words[words.index(flag) + 1]
-    return ""
 
 
 class Nat:
@@ -109,7 +90,7 @@ class Nat:
         return [
             KernelRule(
                 self._handles[chain, rule, found[:before].count(rule)],
-                tuple(_without_comment(printed(rule))),
+                tuple(without_comment(printed(rule))),
                 rule == printed(rule),
             )
             for before, rule in enumerate(found)
@@ -218,11 +199,3 @@ class Nat:
                 raise _Refused("Port not valid")
         if not self.loses(rule):
             rules.insert(position, rule)
-
-
-def _without_comment(rule: str) -> t.List[str]:
-    words = shlex.split(rule)
-    while "--comment" in words:
-        at = words.index("--comment")
-        del words[at - 2 : at + 2]
-    return words

@@ -13,12 +13,11 @@ import functools
 import ipaddress
 import itertools
 import re
-import shlex
 import typing as t
 
 from hypothesis import strategies as st
 
-from .nat import BUILTIN_CHAINS, LEFT_OUT, Chains, target
+from .nat_rules import BUILTIN_CHAINS, LEFT_OUT, Chains, target, without_comment
 
 CHAIN = "IP-MASQ-AGENT"
 GOOD_JUMP = ["-m", "addrtype", "!", "--dst-type", "LOCAL", "-j", CHAIN]
@@ -393,15 +392,6 @@ def _destination(words: t.List[str], version: int) -> str:
         return "0.0.0.0/0" if version == 4 else "::/0"
     assert words[0] == "-d" and len(words) == 2, words
     return words[1]
-
-
-def without_comment(rule: str) -> t.List[str]:
-    """Return the words of a rule that say something to packets."""
-    words = shlex.split(rule)
-    while "--comment" in words:
-        at = words.index("--comment")
-        del words[at - 2 : at + 2]
-    return words
 
 
 def drop_jumps(chains: Chains) -> None:

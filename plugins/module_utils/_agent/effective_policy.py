@@ -86,7 +86,7 @@ def _require_fit(policy: EffectivePolicy, remembered: Memory) -> None:
         try:
             _require(policy.config)
         except ConfigError as exc:
-            raise ConfigError(name_culprit(policy.files or (), _require_of, exc)) from None
+            raise ConfigError(name_culprit(policy.files or (), lambda values: _require(_build(values)), exc)) from None
 
 
 def _require(config: Config) -> None:
@@ -95,10 +95,6 @@ def _require(config: Config) -> None:
         with_auto_ports(config, file_key)
     except NodeError as exc:
         raise ConfigError(str(exc)) from None
-
-
-def _require_of(values: t.Dict[str, t.Any]) -> None:
-    _require(_build(values))
 
 
 def _build(values: t.Dict[str, t.Any]) -> Config:

@@ -100,15 +100,13 @@ def _concerned(
     result: Result, family: Family, to: str, sender: t.Optional[str], protocol: str, port: int
 ) -> t.Iterator[Effect]:
     service = service_number(protocol, port, family)
+    destination = int(ipaddress.ip_address(to))
+    source = None if sender is None else int(ipaddress.ip_address(sender))
     for effect in (effect for one in result.compared for effect in one.effects):
         if (
             effect.family == family
-            and spans.contains(effect.destinations, int(ipaddress.ip_address(to)))
+            and spans.contains(effect.destinations, destination)
             and (effect.services is None or spans.contains(effect.services, service))
-            and (effect.sources is None or sender is None or _is_of(effect.sources, sender))
+            and (effect.sources is None or source is None or spans.contains(effect.sources, source))
         ):
             yield effect
-
-
-def _is_of(sources: spans.Spans, sender: str) -> bool:
-    return spans.contains(sources, int(ipaddress.ip_address(sender)))

@@ -349,7 +349,7 @@ def _check_leaks(config: Config, label: t.Callable[[str], str]) -> None:
             % (option, config.leaks, sources, option)
         )
     for version, family in BY_VERSION.items():
-        if spans.of_networks(_of_version(config.source_cidrs, version)) == ((0, family.highest),):
+        if spans.of_networks(one for one in config.source_cidrs if one.version == version) == ((0, family.highest),):
             raise ConfigError(
                 "%s: %s needs the networks of the pods, and %s has every IPv%d address: set it to the networks of the "
                 "pods, or %s to ignore" % (option, config.leaks, sources, version, option)
@@ -369,10 +369,6 @@ def _check_missing(config: Config, label: t.Callable[[str], str]) -> None:
                 "while the address is missing: give it %s, or set %s to keep"
                 % (label(option), number, label("snat_missing"), key, label("snat_missing"))
             )
-
-
-def _of_version(networks: t.Sequence[Network], version: int) -> t.List[Network]:
-    return [network for network in networks if network.version == version]
 
 
 def _check_networks(

@@ -13,7 +13,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile
 from hypothesis import given
 from hypothesis import strategies as st
 from support import engine, worlds
-from support.nat import LEFT_OUT, UNREADABLE, Chains, Nat, target
+from support.nat import Nat
+from support.nat_rules import LEFT_OUT, UNREADABLE, Chains, target
 from support.worlds import CHAIN, GOOD_JUMP, World
 
 variants = st.sampled_from(["iptables_nft", "iptables_legacy"])

@@ -25,7 +25,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process i
 from hypothesis import given
 from hypothesis import strategies as st
 from support import engine, worlds
-from support.nat import Nat, target
+from support.nat import Nat
+from support.nat_rules import target
 from support.worlds import CHAIN, JUMP, World
 
 WANTED = from_config(build({}), IPV4)
