@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from support import modules
+from support.import_collection import ROOT
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology
 from support.variants import VARIANTS, Variant, pristine, snapshot
@@ -30,7 +31,7 @@ def ansible(ns: Namespace, home: Path, module: str, arguments: str, *flags: str,
     env.update(ANSIBLE_LOCALHOST_WARNING="False", LC_ALL="C.UTF-8")
     if not checkout:
         env["ANSIBLE_COLLECTIONS_PATH"] = str(modules.collections())
-    where = modules.ROOT if checkout else home
+    where = ROOT if checkout else home
     program = str(Path(sys.executable).with_name("ansible"))
     done = subprocess.run(
         ns.argv("env", "-C", str(where), program, "localhost", "-c", "local", "-m", module, "-a", arguments, *flags),

@@ -128,7 +128,6 @@ class KubeletNode:
         self.postrouting: t.List[str] = []
         #: what happens before a service is started; a place to interfere
         self.before_start: t.Callable[[], None] = lambda: None
-        #: kubelets that no service started
         #: every process that was started, also of services that a test described anew
         self.spawned: t.List[subprocess.Popen[bytes]] = []
         (root / "proc").mkdir(parents=True, exist_ok=True)

@@ -18,10 +18,9 @@ import typing as t
 from pathlib import Path
 
 from . import module_process
+from .import_collection import ROOT, location
 from .namespaces import Namespace
 
-#: The checkout.
-ROOT = Path(__file__).resolve().parents[2]
 _FORK = multiprocessing.get_context("fork")
 
 Result = t.Dict[str, t.Any]
@@ -32,13 +31,13 @@ def collections() -> Path:
 
     :raises RuntimeError: it is not there.
     """
-    path = Path(os.environ.get("IP_MASQ_COLLECTIONS") or ROOT / ".cache" / "collections").resolve()
-    if not (path / "ansible_collections" / "kubenode" / "ip_masq" / "plugins" / "modules" / "ip_masq.py").is_file():
+    inside = location()
+    if inside == ROOT:
         raise RuntimeError(
-            "the collection is not installed in %s: run `make setup`, or name the directory that holds"
-            " ansible_collections/ in the environment variable IP_MASQ_COLLECTIONS" % path
+            "the collection is not installed: run `make setup`, or name the directory that holds ansible_collections/ "
+            "in the environment variable IP_MASQ_COLLECTIONS"
         )
-    return path
+    return inside.parents[2]
 
 
 class ModuleRun:

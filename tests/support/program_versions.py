@@ -16,7 +16,7 @@ import tempfile
 import typing as t
 from pathlib import Path
 
-from .modules import ROOT
+from .import_collection import ROOT
 from .namespaces import Namespace
 
 RELEASES = ("bullseye", "bookworm", "trixie")

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import yaml
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import conditions
 
 from . import agent_metrics
 from .import_collection import ROOT
@@ -129,4 +130,10 @@ def _alerts() -> str:
 
 
 #: The tables of tools/tables, by name.
-TABLES = {"policy": _policy, "role": _role, "metrics": _metrics, "alerts": _alerts}
+TABLES: t.Dict[str, t.Callable[[], str]] = {
+    "policy": _policy,
+    "role": _role,
+    "metrics": _metrics,
+    "alerts": _alerts,
+    "conditions": lambda: "\n" + conditions.markdown(),
+}

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import sysctls
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import conditions, nft_rules
-from support.import_collection import ROOT
 
 HEADERS = Path("/usr/include")
 MANUALS = Path("/usr/share/man/man8")
@@ -137,10 +136,3 @@ def test_every_entry_says_why() -> None:
 def test_what_is_not_listed_is_unknown() -> None:
     assert conditions.treatment(conditions.EXPRESSION, "nonsense").kind == conditions.UNKNOWN
     assert "nonsense" in conditions.because(conditions.MATCH, "nonsense")
-
-
-def test_the_document_has_the_tables() -> None:
-    """To write it anew: tools/conditions."""
-    text = (ROOT / "docs" / "conditions.md").read_text(encoding="utf-8")
-    _before, heading, tables = text.partition("## ")
-    assert heading + tables == conditions.markdown(), "docs/conditions.md is not up to date: run tools/conditions"
