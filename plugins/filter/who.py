@@ -12,7 +12,7 @@ author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:
   - Returns what the playbook C(kubenode.ip_masq.who) asks nodes about a connection, and what their answers mean.
-positional: hostvars, address, to, protocol
+positional: hostvars, address, to, protocol, at
 options:
   _input:
     description: Names of hosts. One that is not in the inventory is left out.
@@ -37,6 +37,9 @@ options:
     type: str
     choices: [tcp, udp, sctp]
     default: tcp
+  at:
+    description: A time such as C(2026-11-23T03:12), in UTC or with an offset, for what nodes logged. Empty means now.
+    type: str
 notes:
   - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """
@@ -83,12 +86,17 @@ from ..plugin_utils.fleet_who import Hostvars, Question, ask, reply
 
 
 def who(
-    hosts: t.Sequence[str], hostvars: Hostvars, address: t.Any, to: t.Any = None, protocol: t.Any = "tcp"
+    hosts: t.Sequence[str],
+    hostvars: Hostvars,
+    address: t.Any,
+    to: t.Any = None,
+    protocol: t.Any = "tcp",
+    at: t.Any = None,
 ) -> t.Dict[str, t.Any]:
     """See above."""
     problem, question = "", Question("", ())
     try:
-        question = ask(address, to, protocol)
+        question = ask(address, to, protocol, at)
     except ConfigError as exc:
         problem = str(exc)
     answer = reply(question, hosts, hostvars)

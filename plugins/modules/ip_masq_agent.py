@@ -102,6 +102,16 @@ options:
       - Ignored with O(state=absent).
     type: bool
     default: false
+  connection_log:
+    description:
+      - Megabytes that a log of connections that have ended may take in C(/var/log/ip-masq-agent), from V(16). V(0) is
+        no log; what was logged stays until O(state=absent).
+      - C(ip-masq-agent who --at) reads it. It is written by C(ulogd) of the distribution, started with a configuration
+        and units of its own; while it runs, the sysctl C(net.netfilter.nf_conntrack_timestamp) is V(1).
+      - Without C(ulogd) and its JSON output the module fails before anything is touched. On Debian the package is
+        C(ulogd2-json), for RHEL C(ulogd) of EPEL.
+    type: int
+    default: 0
   kubelet:
     description:
       - If set, also returns in RV(kubelet) what M(kubenode.ip_masq.kubelet_masquerade) with these options would do,

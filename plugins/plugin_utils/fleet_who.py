@@ -11,6 +11,7 @@ import typing as t
 from ..module_utils._errors import ConfigError
 from ..module_utils._system.endpoints import parse_endpoints
 from ..module_utils._system.families import PORT_PROTOCOLS
+from ..module_utils._system.moments import parse_moment
 from .names import number_of_nodes, one_line, some_of
 
 #: The variables of hosts with what they answered: whether they have the address, and who has the connection.
@@ -37,11 +38,12 @@ class Reply(t.NamedTuple):
     found: bool
 
 
-def ask(seen: t.Any, remote: t.Any = None, protocol: t.Any = "tcp") -> Question:
+def ask(seen: t.Any, remote: t.Any = None, protocol: t.Any = "tcp", at: t.Any = None) -> Question:
     """Return the question about a connection.
 
     :param seen: address and port that the other side saw.
     :param remote: address and port of the other side; empty or None: any.
+    :param at: a time, for what the node logged; empty or None: now.
     :raises ConfigError: one of them is not valid; names the variable of the playbook.
     """
     if not seen:
@@ -52,8 +54,14 @@ def ask(seen: t.Any, remote: t.Any = None, protocol: t.Any = "tcp") -> Question:
         node, other = parse_endpoints(str(seen), str(remote) if remote else None)
     except ConfigError as exc:
         raise ConfigError("ip_masq_address, ip_masq_to: %s" % exc) from None
+    try:
+        if at:
+            parse_moment(str(at))
+    except ConfigError as exc:
+        raise ConfigError("ip_masq_at: %s" % exc) from None
+    when = ("--at", str(at)) if at else ()
     to = () if other is None else ("--to", str(other))
-    return Question(node.address, ("who", str(node), *to, "--protocol", str(protocol)))
+    return Question(node.address, ("who", str(node), *to, "--protocol", str(protocol), *when))
 
 
 def reply(question: Question, hosts: t.Sequence[str], hostvars: Hostvars) -> Reply:

@@ -20,7 +20,7 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ..module_utils._agent.paths import choose_paths
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy.policy import POLICY_OPTIONS, Config, build, split_lists
-from ..module_utils._policy.values import Network
+from ..module_utils._policy.values import Network, check_log_size
 from ..module_utils._system import spans
 from .names import first_of
 from .networks import read_networks, uncovered, uncovered_entries
@@ -152,6 +152,7 @@ def check_values(values: t.Mapping[str, t.Any]) -> Checked:
         choose_paths(
             **{name: options[name] for name in ("config_dir", "bin_dir", "metrics_dir", "python") if name in options}
         )
+        check_log_size(options.get("connection_log", 0))
     except ConfigError as exc:
         return Checked((PREFIX + str(exc),))
     values = split_lists({key.name: options[key.name] for key in POLICY_OPTIONS if key.name in options})

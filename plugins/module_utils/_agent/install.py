@@ -216,7 +216,7 @@ def _plan_files(paths: Paths, config_text: t.Optional[str]) -> _FilePlan:
     modules_dir, new_modules = program_files.modules_dir(paths), not module_directory.is_there(paths)
     if new_modules:
         wanted = {path: about for path, about in wanted.items() if not _is_within(path, modules_dir)}
-    changes = [change for path, (content, mode) in wanted.items() for change in _change(path, content, mode)]
+    changes = [change for path, (content, mode) in wanted.items() for change in plan_change(path, content, mode)]
     wrong = module_directory.wrong_folders(paths)
     changes += [FileChange(path, text, _FOLDER) for path, text in wrong.items()]
     if new_modules:
@@ -374,7 +374,8 @@ def node_files(paths: Paths, config_text: t.Optional[str] = None) -> t.Dict[str,
     return wanted
 
 
-def _change(path: str, content: bytes, mode: int) -> t.Iterator[FileChange]:
+def plan_change(path: str, content: bytes, mode: int) -> t.Iterator[FileChange]:
+    """Return the change of a file, if it is not as it should be."""
     before = files.read(path)
     if before != content or os.stat(path).st_mode & 0o7777 != mode:
         yield FileChange(path, _diff_text(before), _diff_text(content))

@@ -132,6 +132,26 @@ class Paths(t.NamedTuple):
         return os.path.join(self.state_dir, "files.json")
 
     @property
+    def log_dir(self) -> str:
+        """The log of connections, and which pods had addresses meanwhile."""
+        return self.fixed("/var/log/ip-masq-agent")
+
+    @property
+    def log_config(self) -> str:
+        """The configuration of ulogd that writes the log."""
+        return os.path.join(self.config_dir, "ulogd.conf")
+
+    @property
+    def pod_history(self) -> str:
+        """Which pods had which addresses while connections were logged."""
+        return os.path.join(self.log_dir, "pods.json")
+
+    @property
+    def log_runs(self) -> str:
+        """When the log was not written, and until when it was."""
+        return os.path.join(self.log_dir, "runs.json")
+
+    @property
     def run_dir(self) -> str:
         """What does not outlive the boot. A unit creates it, best effort."""
         return self.fixed("/run/ip-masq-agent")

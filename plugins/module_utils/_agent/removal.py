@@ -19,7 +19,7 @@ from .._policy.policy import Config, build
 from .._system import files, packages, systemd
 from .._system.node import Node
 from .._system.process import Runner
-from . import module_directory
+from . import connection_log, module_directory
 from .effective_policy import find_policy
 from .install import (
     NAME,
@@ -74,16 +74,20 @@ def uninstall(node: Node, paths: Paths, check: bool = False, keep_files: bool = 
         gone += [path for place in places for path in _config_files(place)]
     modules = _module_directories([] if keep_files else places)
     gone = modules.removed + existing(gone + [path for path in written if path not in foreign])
-    gone, kept = removable(gone)
+    # A package does not have these.
+    gone += [path for place in places for path in connection_log.installed(place)]
+    gone, kept = removable(list(dict.fromkeys(gone)))
 
     has_systemd = systemd.is_running()
-    services = _stop_units(node.run, paths, foreign, check) if has_systemd else []
+    services = connection_log.stop(node.run, paths, check) if has_systemd else []
+    services += _stop_units(node.run, paths, foreign, check) if has_systemd else []
     result = _remove_rules(node, paths, places, check)
     changes = tuple(file_removal(path) for path in gone)
     folders, notes = _emptied(gone, paths, [] if keep_files else places, bool(found))
     folders += modules.emptied
     notes += modules.notes
-    trees = [path for path in (paths.state_dir, paths.run_dir) if os.path.isdir(path)]
+    trees = [paths.state_dir, paths.run_dir] + ([] if keep_files else [paths.log_dir])
+    trees = [path for path in trees if os.path.isdir(path)]
     services += ["directory removed: " + path for path in trees + folders]
     notes += kept + ["%s kept: it is not a file of this collection" % path for path in foreign]
     if not check:

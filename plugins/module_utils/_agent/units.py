@@ -51,6 +51,12 @@ _RETIRED_LINKS = ("paths.target.wants", "paths.target.wants", "multi-user.target
 #: Services that can be running or failed although they are not enabled.
 SERVICES = (SERVICE, EDIT_SERVICE, INTERVAL_SERVICE, PREPARE_SERVICE)
 
+#: Those of the log of connections, if it is asked for: what writes it, and what rotates it each minute.
+LOG_SERVICE = "ip-masq-agent-log.service"
+LOG_KEEP_SERVICE = "ip-masq-agent-log-keep.service"
+LOG_TIMER = "ip-masq-agent-log-keep.timer"
+LOG_STARTED = (LOG_SERVICE, LOG_TIMER)
+
 #: That of RHEL 8. Those before lack too much of the sandbox, and are not tested.
 LEAST_SYSTEMD = 239
 
@@ -87,6 +93,27 @@ def unit_files(paths: Paths) -> t.Dict[str, str]:
         FIREWALL_TEMPLATE: _FIREWALL.format(walls=_WALLS),
     }
     return {name: _HEADER + text for name, text in units.items()}
+
+
+def log_unit_files(paths: Paths, ulogd: str, megabytes: int) -> t.Dict[str, str]:
+    """Return the unit files of the log of connections by name.
+
+    :param ulogd: the program.
+    :param megabytes: what the log may take.
+    """
+    values = {
+        "program": paths.program,
+        "ulogd": ulogd,
+        "config": paths.log_config,
+        "log": paths.log_dir,
+        "run": paths.run_dir,
+        "timestamps": "/proc/sys/net/netfilter/nf_conntrack_timestamp",
+        "megabytes": megabytes,
+        "largest": megabytes // 2,
+        "walls": _WALLS,
+    }
+    units = {LOG_SERVICE: _LOG_SERVICE, LOG_KEEP_SERVICE: _LOG_KEEP_SERVICE, LOG_TIMER: _LOG_TIMER}
+    return {name: _HEADER + text.format(**values) for name, text in units.items()}
 
 
 def retired_files(paths: Paths) -> t.List[str]:
@@ -319,4 +346,78 @@ RestrictAddressFamilies=AF_UNIX
 
 [Install]
 WantedBy=%i.service
+"""
+
+# The kernel stores when a connection began only with nf_conntrack_timestamp; what that was is restored. LimitFSIZE ends
+# ulogd before it fills a disk within a minute, and the start that follows rotates its file. LogsDirectory: without the
+# directory there is nothing to log to, so this service may fail; the rules do not depend on it.
+# SystemCallErrorNumber: ulogd asks for a higher priority, and goes on without.
+_LOG_SERVICE = """\
+[Unit]
+Description=Log connections that have ended, for ip-masq-agent who --at
+Documentation=https://github.com/kubenode/ansible-ip-masq
+After=ip-masq-agent.service
+StartLimitIntervalSec=0
+
+[Service]
+Type=forking
+ExecStartPre={program} keep-log --megabytes {megabytes} --starting
+ExecStartPre=+-/bin/sh -c 'modprobe -q nf_conntrack; mkdir -p -m 0700 {run}'
+ExecStartPre=+-/bin/sh -c 'cat {timestamps} >{run}/timestamps && echo 1 >{timestamps}'
+ExecStart={ulogd} --daemon --configfile {config}
+ExecStopPost=+-/bin/sh -c 'cat {run}/timestamps >{timestamps} && rm {run}/timestamps'
+Restart=always
+RestartSec=1
+LimitFSIZE={largest}M
+LimitCORE=0
+SyslogIdentifier=ip-masq-agent-log
+UMask=0077
+LogsDirectory=ip-masq-agent
+LogsDirectoryMode=0700
+ProtectSystem=strict
+ReadOnlyPaths=/run
+CapabilityBoundingSet=CAP_NET_ADMIN CAP_DAC_OVERRIDE
+RestrictAddressFamilies=AF_NETLINK AF_UNIX
+{walls}
+SystemCallErrorNumber=EPERM
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+_LOG_KEEP_SERVICE = """\
+[Unit]
+Description=Rotate the log of connections, and note the addresses of pods
+Documentation=https://github.com/kubenode/ansible-ip-masq
+StartLimitIntervalSec=0
+
+[Service]
+Type=oneshot
+ExecStart={program} keep-log --megabytes {megabytes}
+TimeoutStartSec=300
+SyslogIdentifier=ip-masq-agent-log
+LogLevelMax=notice
+SyslogLevel=notice
+UMask=0077
+Nice=10
+ProtectSystem=strict
+ReadOnlyPaths=/run
+ReadWritePaths=-{log}
+CapabilityBoundingSet=CAP_DAC_OVERRIDE
+RestrictAddressFamilies=AF_UNIX
+{walls}
+"""
+
+_LOG_TIMER = """\
+[Unit]
+Description=Rotate the log of connections each minute
+Documentation=https://github.com/kubenode/ansible-ip-masq
+
+[Timer]
+OnActiveSec=5
+OnUnitInactiveSec=60s
+AccuracySec=1s
+
+[Install]
+WantedBy=timers.target
 """

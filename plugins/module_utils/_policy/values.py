@@ -581,3 +581,19 @@ def show(value: t.Any) -> str:
         # Python refuses to print integers of thousands of digits.
         text = "a %s that is too long" % type(value).__name__
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+#: Megabytes that the log of connections may take.
+_LEAST_LOG, _MOST_LOG = 16, 1 << 20
+
+
+def check_log_size(megabytes: int) -> None:
+    """Refuse a size of the log of connections; 0 is no log.
+
+    :raises ConfigError: it is too small or too large.
+    """
+    if megabytes and (isinstance(megabytes, bool) or not _LEAST_LOG <= megabytes <= _MOST_LOG):
+        raise ConfigError(
+            "connection_log: %r is not a number of megabytes from %d to %d, or 0 for no log"
+            % (megabytes, _LEAST_LOG, _MOST_LOG)
+        )

@@ -66,6 +66,8 @@ class Connection(t.NamedTuple):
     zones: Zones = Zones()
     #: seconds since its last packet, at most; None: not known
     idle: t.Optional[int] = None
+    #: seconds since the epoch; None: the kernel does not know it (nf_conntrack_timestamp)
+    began: t.Optional[float] = None
 
 
 class Statistics(t.NamedTuple):
@@ -251,6 +253,7 @@ def _connection(protocol: str, message: Message) -> Connection:
     known = netlink.attributes(message.body[4:])
     opened = t.cast(_Tuple, _tuple(known[_ORIGINAL]))
     reply = t.cast(_Tuple, _tuple(known[_REPLY]))
+    began = netlink.attributes(known.get(_TIMESTAMP, b"")).get(_START)
     zones = [known.get(_ZONE)] + [netlink.attributes(known[side]).get(_TUPLE_ZONE) for side in (_ORIGINAL, _REPLY)]
     return Connection(
         protocol,
@@ -260,6 +263,7 @@ def _connection(protocol: str, message: Message) -> Connection:
         reply.source,
         Zones(*(int.from_bytes(zone or b"", "big") for zone in zones)),
         _Timeouts().idle(PROTOCOLS[protocol], *_time_parts(known)),
+        int.from_bytes(began, "big") / 1e9 if began else None,
     )
 
 

@@ -94,6 +94,19 @@ def _set_attributes(descriptor: int, attributes: t.Iterable[t.Tuple[str, bytes]]
             os.setxattr(descriptor, name, value)
 
 
+def touch(path: str) -> None:
+    """Set the modification time of a file to now. Nothing is done if it does not exist.
+
+    :raises NodeError: naming the path and the reason.
+    """
+    try:
+        os.utime(path, follow_symlinks=False)
+    except FileNotFoundError:
+        pass
+    except OSError as exc:
+        raise NodeError("cannot write %s: %s" % (path, exc.strerror or exc)) from None
+
+
 def flush_directory(path: str) -> None:
     """Flush a directory to the disk, which makes renames in it durable. Failing to is ignored: the files are there."""
     with contextlib.suppress(OSError):

@@ -29,5 +29,6 @@ AGENT: Spec = {
     "applied_by": {"type": "str"},
     "verify": {"type": "bool", "default": False},
     "verify_before": {"type": "bool", "default": False},
+    "connection_log": {"type": "int", "default": 0},
     "kubelet": {"type": "dict", "options": kubelet_options.ARGUMENT_SPEC},
 }

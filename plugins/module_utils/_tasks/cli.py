@@ -155,6 +155,11 @@ def _parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
     command.add_argument("seen", metavar="ADDRESS:PORT", help="the source that the other host saw, IPv6 in []")
     command.add_argument("--to", metavar="ADDRESS:PORT", help="the other host; without it all connections are read")
     command.add_argument("--protocol", default="tcp", choices=PORT_PROTOCOLS, help="(default: tcp)")
+    command.add_argument(
+        "--at",
+        metavar="TIME",
+        help="a time in UTC, such as 2026-11-23T03:12, or with an offset: read the log of connections that have ended",
+    )
     command.set_defaults(command=_who, refuse=command.error)
     command = commands.add_parser(
         "ports",
@@ -174,6 +179,10 @@ def _parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
     command.set_defaults(command=_remove)
     command = commands.add_parser("set-timer", help="set the timer to resyncInterval (used by a unit of the agent)")
     command.set_defaults(command=_set_timer)
+    command = commands.add_parser("keep-log", help="rotate the log of connections (used by units of the agent)")
+    command.add_argument("--megabytes", type=int, required=True, help="what the log may take")
+    command.add_argument("--starting", action="store_true", help="the log is about to be written again")
+    command.set_defaults(command=_keep_log)
     command = commands.add_parser("task", help="do a task that is read as JSON (used by Ansible, see ip_masq_agent)")
     command.set_defaults(command=functools.partial(_task, do_task))
     return parser
@@ -260,12 +269,18 @@ def _verify(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     return NOT_TESTED if done.verified is None else OK if done.verified else CONFLICT
 
 
-def _who(arguments: argparse.Namespace, _node: Node, _paths: Paths) -> int:
-    from .._agent.who import who
+def _who(arguments: argparse.Namespace, _node: Node, paths: Paths) -> int:
+    from .._agent.who import who, who_at
     from .._system.endpoints import parse_endpoints
+    from .._system.moments import parse_moment
 
     seen, remote = _checked(arguments.refuse, parse_endpoints, arguments.seen, arguments.to)
-    for line in who(seen, remote, arguments.protocol):
+    if arguments.at is None:
+        lines = who(seen, remote, arguments.protocol)
+    else:
+        at = _checked(arguments.refuse, parse_moment, arguments.at)
+        lines = who_at(paths, seen, remote, arguments.protocol, at)
+    for line in lines:
         console.print_line(line)
     return OK
 
@@ -316,6 +331,13 @@ def _set_timer(_arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
         done = asked
         if unit_control.set_timer(node.run, paths, unit_control.parse_nanoseconds(asked)):
             console.log(console.NOTICE, "timer interval set to %gs" % (int(asked) / 1e9))
+
+
+def _keep_log(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
+    from .._agent.log_rotation import keep
+
+    keep(node.run, paths, arguments.megabytes, arguments.starting)
+    return OK
 
 
 def _task(do_task: t.Callable[[str], str], _arguments: argparse.Namespace, _node: Node, _paths: Paths) -> int:

@@ -178,7 +178,9 @@ class TestUsage:
         assert run.where.config in run.out and run.where.drop_ins in run.out
         assert max(len(line) for line in run.out.splitlines() if run.where.config_dir not in line) <= 101
 
-    @pytest.mark.parametrize("command", ["sync", "status", "explain", "verify", "who", "remove", "set-timer", "task"])
+    @pytest.mark.parametrize(
+        "command", ["sync", "status", "explain", "verify", "who", "remove", "set-timer", "keep-log", "task"]
+    )
     def test_every_command_has_a_help(self, run: Agent, command: str) -> None:
         assert run(command, "--help") == 0
         assert "usage: ip-masq-agent %s" % command in run.out
@@ -193,6 +195,7 @@ class TestUsage:
             ["who", "192.0.2.1:1"],
             ["remove"],
             ["set-timer"],
+            ["keep-log", "--megabytes", "16"],
             ["task"],
         ],
     )

@@ -1,0 +1,153 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a timer does for the log of connections: rotate it, bound it, and note which pods have which addresses.
+
+The directory never has more than the limit when this has run, and the file that is being written no more than half of
+it (LimitFSIZE of the service). So nothing fills the disk, whoever opens connections.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import shutil
+import signal
+import stat
+import time
+import typing as t
+
+from .._errors import NodeError
+from .._system import connection_log, files, pod_history, pod_names, systemd
+from .._system.connection_log import CURRENT, Part
+from .._system.process import Runner
+from .paths import Paths
+from .units import LOG_SERVICE
+
+#: A file is rotated at this part of the limit, and at so many bytes at most.
+_PARTS, _LARGEST = 16, 64 << 20
+#: Interruptions that are kept.
+_MOST_GAPS = 1000
+
+#: From when to when nothing was logged; without a first moment: never before.
+Gap = t.Tuple[t.Optional[float], float]
+
+
+def keep(run: Runner, paths: Paths, megabytes: int, starting: bool) -> None:
+    """Do it once.
+
+    :param starting: whether the log is about to be written again.
+    :raises NodeError: something cannot be written.
+    """
+    files.make_directory(paths.log_dir, 0o700)
+    process = 0 if starting else _main_process(run)
+    with connection_log.locked(paths.log_dir, to_write=True, wait=False) as is_alone:
+        if is_alone:
+            _rotate(paths.log_dir, megabytes << 20, process, starting)
+    if starting:
+        _note_start(paths)
+    elif process:
+        files.touch(paths.log_runs)
+    pod_history.update(paths.pod_history, pod_names.read(), time.time())
+
+
+def gaps(paths: Paths) -> t.Optional[t.Tuple[t.List[Gap], float]]:
+    """Return from when to when nothing was logged, and until when it was; None if that is not known."""
+    try:
+        with files.open_regular(paths.log_runs, follow=False) as handle:
+            written, content = os.fstat(handle.fileno()).st_mtime, handle.read(1 << 20)
+        listed = json.loads(content.decode("utf-8"))
+        return [(None if a is None else float(a), float(b)) for a, b in listed], written
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+
+
+def _note_start(paths: Paths) -> None:
+    """Note that nothing was logged until now, and end a line that was cut off.
+
+    :raises NodeError: it cannot be written.
+    """
+    known = gaps(paths)
+    listed, until = known or ([], None)
+    current = os.path.join(paths.log_dir, CURRENT)
+    with contextlib.suppress(FileNotFoundError):
+        _end_line(current)
+    content = json.dumps([*listed, (until, time.time())][-_MOST_GAPS:])
+    files.write(paths.log_runs, content.encode("utf-8"))
+
+
+def _end_line(path: str) -> None:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "r+b", buffering=0) as handle:
+            about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode):
+                raise NodeError("%s is not a regular file: remove it" % path)
+            if about.st_size and os.pread(descriptor, 1, about.st_size - 1) != b"\n":
+                handle.write(b"\n")
+    except FileNotFoundError:
+        raise
+    except OSError as exc:
+        raise NodeError("cannot write %s: %s" % (path, exc.strerror or exc)) from None
+
+
+def _main_process(run: Runner) -> int:
+    """Return the process that writes the log; 0 if there is none."""
+    return int(systemd.show_units(run, ("MainPID",), [LOG_SERVICE])[LOG_SERVICE].first("MainPID") or 0)
+
+
+def _rotate(folder: str, limit: int, process: int, starting: bool) -> None:
+    try:
+        known = connection_log.parts(folder)
+        # What was rotated a minute ago nobody writes to any more.
+        for part in known:
+            if not part.is_current and not part.is_compressed:
+                _compress(part)
+        # Without a process it may be about to open the file, which it would then go on writing.
+        for part in known if process or starting else ():
+            if part.is_current and part.size and part.size >= min(limit // _PARTS, _LARGEST):
+                os.rename(part.path, _free_name(folder, part))
+                if process:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(process, signal.SIGHUP)
+        _remove_oldest(folder, limit)
+    except OSError as exc:
+        raise NodeError("cannot rotate %s: %s" % (exc.filename or folder, exc.strerror or exc)) from None
+
+
+def _free_name(folder: str, part: Part) -> str:
+    number = 0
+    while True:
+        name = "connections-%012d%s.log" % (part.ended, "-%d" % number if number else "")
+        path = os.path.join(folder, name)
+        if not os.path.lexists(path) and not os.path.lexists(path + ".gz"):
+            return path
+        number += 1
+
+
+def _compress(part: Part) -> None:
+    draft, done = os.path.join(os.path.dirname(part.path), "draft.gz"), part.path + ".gz"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(draft)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as out:
+        with files.open_regular(part.path, follow=False) as source, gzip.GzipFile(
+            filename="", mode="wb", fileobj=out, compresslevel=6, mtime=0
+        ) as packed:
+            shutil.copyfileobj(source, packed, 1 << 20)
+        out.flush()
+        os.fsync(out.fileno())
+    os.rename(draft, done)
+    os.unlink(part.path)
+
+
+def _remove_oldest(folder: str, limit: int) -> None:
+    known = connection_log.parts(folder)
+    total = sum(part.size for part in known)
+    for part in known:
+        if total <= limit or part.is_current:
+            break
+        os.unlink(part.path)
+        total -= part.size

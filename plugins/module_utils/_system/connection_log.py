@@ -1,0 +1,293 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The log of connections that have ended, which ulogd writes (plugins NFCT, IP2STR and JSON) and the agent rotates.
+
+Each line is a connection, written when the kernel forgets it. Lines are in the order of these ends. The log belongs to
+root, but it is read with limits: other programs may write there, and a disk may damage it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gzip
+import json
+import os
+import re
+import stat
+import typing as t
+import zlib
+
+from .._errors import NodeError
+from . import files
+from .conntrack import Connection
+from .endpoints import Endpoint
+from .families import PROTOCOLS
+from .moments import Moment
+
+#: The file that ulogd writes, and the time of the last line in the name of one that was rotated.
+CURRENT = "connections.log"
+_ROTATED = re.compile(r"connections-([0-9]{1,12})(?:-[0-9]{1,3})?\.log(\.gz)?", re.ASCII)
+
+#: Files that are read at most, and what is read of them at most, uncompressed.
+_MOST_FILES = 10000
+_MOST_BYTES = 64 << 30
+#: Connections that are returned at most.
+MOST_FOUND = 100
+#: Bytes that are read at once, and of one line; a connection has 600.
+_CHUNK, _LONGEST_LINE = 1 << 20, 1 << 14
+
+#: Seconds for which ulogd may still write to a file that was rotated.
+_LATE = 60
+
+
+class Part(t.NamedTuple):
+    """One file of the log."""
+
+    path: str
+    #: of the last line, or when it was written; seconds since the epoch
+    ended: float
+    size: int
+    is_compressed: bool
+    is_current: bool
+
+
+class Ended(t.NamedTuple):
+    """A connection that has ended."""
+
+    connection: Connection
+    #: seconds since the epoch; None: the kernel did not know it
+    began: t.Optional[float]
+    ended: float
+
+
+class Found(t.NamedTuple):
+    """What the log has about a question."""
+
+    connections: t.List[Ended]
+    #: whether there are more than ``MOST_FOUND``, or not all could be read
+    is_complete: bool
+    #: when the first and the last logged connection ended; None: the log is empty
+    first: t.Optional[float]
+    last: t.Optional[float]
+    #: lines that could not be read, and files that could not
+    damaged: int
+    damaged_files: int
+
+
+class _Question(t.NamedTuple):
+    seen: Endpoint
+    remote: t.Optional[Endpoint]
+    protocol: str
+    at: Moment
+
+
+@contextlib.contextmanager
+def locked(folder: str, to_write: bool, wait: bool = True) -> t.Iterator[bool]:
+    """Keep the files of the log from being renamed, compressed and removed, or from being read meanwhile.
+
+    :param wait: whether to wait for others; if not, the value is whether there are none.
+    :raises NodeError: the directory cannot be opened.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as exc:
+        raise NodeError("cannot read %s: %s" % (folder, exc.strerror or exc)) from None
+    try:
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_EX if to_write else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def parts(folder: str) -> t.List[Part]:
+    """Return the files of the log, the oldest first. What is not a regular file is left out.
+
+    :raises NodeError: the directory cannot be read.
+    """
+    found: t.Dict[str, Part] = {}
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                rotated = _ROTATED.fullmatch(entry.name)
+                if not rotated and entry.name != CURRENT:
+                    continue
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        compressed = bool(rotated and rotated.group(2))
+                        ended = float(rotated.group(1)) if rotated else status.st_mtime
+                        part = Part(entry.path, ended, status.st_size, compressed, not rotated)
+                        stem = entry.name[: -len(".gz")] if compressed else entry.name
+                        # Of both, a compression was interrupted.
+                        if not compressed or stem not in found:
+                            found[stem] = part
+    except OSError as exc:
+        raise NodeError("cannot read %s: %s" % (folder, exc.strerror or exc)) from None
+    return sorted(found.values(), key=lambda part: (part.is_current, part.ended, part.path))
+
+
+def search(folder: str, seen: Endpoint, remote: t.Optional[Endpoint], protocol: str, at: Moment) -> Found:
+    """Return the logged connections that were open at a moment, and whose opener the other side saw as an endpoint.
+
+    Takes the time to read what was logged since the moment, and a few megabytes of memory.
+
+    :param remote: the other side; None: any.
+    :raises NodeError: there is no log.
+    """
+    question = _Question(seen, remote, protocol, at)
+    with locked(folder, to_write=False):
+        known = parts(folder)
+        search_of = _Search(question)
+        for part in known[-_MOST_FILES:]:
+            # A connection is logged at its end: one that was open then is not in what ended before.
+            if part.is_current or part.ended >= at.start - _LATE:
+                search_of.read(part)
+        first = next(filter(None, map(first_end, known)), None)
+        last = next(filter(None, map(last_end, reversed(known))), None)
+    complete = search_of.is_complete and len(known) <= _MOST_FILES
+    return Found(search_of.found, complete, first, last, search_of.damaged, search_of.damaged_files)
+
+
+class _Search:
+    """Reads files of the log and keeps the connections that are meant."""
+
+    def __init__(self, question: _Question) -> None:
+        self._question = question
+        # Few lines have it. To parse all would take ten times as long.
+        self._needle = b'"reply.l4.dport": %d,' % question.seen.port
+        self._left = _MOST_BYTES
+        self.found: t.List[Ended] = []
+        self.is_complete = True
+        self.damaged = 0
+        self.damaged_files = 0
+
+    def read(self, part: Part) -> None:
+        """Read one file."""
+        try:
+            with _opened(part) as handle:
+                self._read(handle, part)
+        # The end of a compressed file may be missing, or be another's.
+        except (OSError, EOFError, zlib.error):
+            self.damaged_files += 1
+
+    def _read(self, handle: t.BinaryIO, part: Part) -> None:
+        rest, too_long = b"", False
+        while self._left > 0:
+            chunk = handle.read(_CHUNK)
+            self._left -= len(chunk)
+            if not chunk:
+                break
+            end = chunk.rfind(b"\n") + 1
+            if too_long:
+                start = chunk.find(b"\n") + 1
+                if not start:
+                    continue
+                chunk, end, too_long = chunk[start:], max(end - start, 0), False
+            self._look(rest + chunk[:end] if end else b"")
+            rest = chunk[end:] if end else rest + chunk
+            if len(rest) > _LONGEST_LINE:
+                self.damaged += 1
+                rest, too_long = b"", True
+        else:
+            self.is_complete = False
+        # Of the file that ulogd writes the last line may not be complete yet.
+        if rest and not part.is_current:
+            self.damaged += 1
+
+    def _look(self, lines: bytes) -> None:
+        """Look at some complete lines."""
+        needle, damaged = self._needle, 0
+        for line in lines.split(b"\n"):
+            if needle not in line:
+                # An empty line is what ends a line that was cut off.
+                if line and (line[:1] != b"{" or line[-1:] != b"}"):
+                    damaged += 1
+                continue
+            try:
+                one = _parse(line)
+            # Deep nesting is a RecursionError; values of other types are one of the others.
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+                damaged += 1
+                continue
+            if not self._is_meant(one):
+                continue
+            if len(self.found) == MOST_FOUND:
+                self.is_complete = False
+            else:
+                self.found.append(one)
+        self.damaged += damaged
+
+    def _is_meant(self, one: Ended) -> bool:
+        about, asked = one.connection, self._question
+        return (
+            (about.protocol, about.seen) == (asked.protocol, asked.seen)
+            and asked.remote in (None, about.remote)
+            and one.ended >= asked.at.start
+            and (one.began is None or one.began < asked.at.end)
+        )
+
+
+def _opened(part: Part) -> t.BinaryIO:
+    handle = files.open_regular(part.path, follow=False)
+    if not part.is_compressed:
+        return handle
+    # The file is closed with the last reference to it.
+    return t.cast(t.BinaryIO, gzip.GzipFile(fileobj=handle, mode="rb"))
+
+
+_PROTOCOLS = {number: name for name, number in PROTOCOLS.items()}
+
+
+def _parse(line: bytes) -> Ended:
+    """Parse a line.
+
+    :raises ValueError, TypeError, KeyError, AttributeError, RecursionError: it is damaged.
+    """
+    if len(line) > _LONGEST_LINE:
+        raise ValueError
+    data = json.loads(line.decode("utf-8"))
+    source = Endpoint(str(data["src_ip"]), int(data["orig.l4.sport"]))
+    destination = Endpoint(str(data["dest_ip"]), int(data["orig.l4.dport"]))
+    remote = Endpoint(str(data["reply.ip.saddr.str"]), int(data["reply.l4.sport"]))
+    seen = Endpoint(str(data["reply.ip.daddr.str"]), int(data["reply.l4.dport"]))
+    protocol = _PROTOCOLS.get(int(data["orig.ip.protocol"]), "")
+    began = _time(data, "flow.start")
+    return Ended(Connection(protocol, source, destination, seen, remote), began or None, _time(data, "flow.end"))
+
+
+def _time(data: t.Mapping[str, t.Any], name: str) -> float:
+    return float(int(data.get(name + ".sec") or 0)) + int(data.get(name + ".usec") or 0) / 1e6
+
+
+def first_end(part: Part) -> t.Optional[float]:
+    """Return when the first connection in a file ended; None if no line of its beginning can be read."""
+    try:
+        with _opened(part) as handle:
+            return _first_end(handle.read(_LONGEST_LINE * 4).split(b"\n"))
+    except (OSError, EOFError, zlib.error):
+        return None
+
+
+def last_end(part: Part) -> t.Optional[float]:
+    """Return when the last connection in a file ended; None if that cannot be read. Of a rotated one it is its name."""
+    if not part.is_current:
+        return part.ended
+    try:
+        with _opened(part) as handle:
+            handle.seek(max(part.size - _LONGEST_LINE * 4, 0))
+            return _first_end(reversed(handle.read(_LONGEST_LINE * 4).split(b"\n")))
+    except OSError:
+        return None
+
+
+def _first_end(lines: t.Iterable[bytes]) -> t.Optional[float]:
+    for line in lines:
+        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return _parse(line).ended
+    return None

@@ -1,0 +1,55 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Moments as people write them. Reads nothing of a node."""
+
+from __future__ import annotations
+
+import datetime
+import re
+import typing as t
+
+from .._errors import ConfigError
+
+_MOMENT = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d)(?::(\d\d))?(?:Z|([+-])(\d\d):?(\d\d))?", re.ASCII | re.IGNORECASE
+)
+
+
+class Moment(t.NamedTuple):
+    """A second or a minute, in seconds since the epoch; the end does not belong to it."""
+
+    start: float
+    end: float
+
+
+def parse_moment(text: str) -> Moment:
+    """Parse a minute or a second: ``2026-11-23T03:12``, ``2026-11-23T03:12:07+01:00``. Without an offset it is UTC.
+
+    :raises ConfigError: it is not one.
+    """
+    found = _MOMENT.fullmatch(text)
+    try:
+        if found is None:
+            raise ValueError
+        year, month, day, hour, minute, second, sign, hours, minutes = found.groups()
+        if int(hours or 0) > 23 or int(minutes or 0) > 59:
+            raise ValueError
+        offset = datetime.timedelta(hours=int(hours or 0), minutes=int(minutes or 0))
+        zone = datetime.timezone(-offset if sign == "-" else offset)
+        start = datetime.datetime(
+            int(year), int(month), int(day), int(hour), int(minute), int(second or 0), tzinfo=zone
+        ).timestamp()
+        show_moment(start)
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            "%r is not a time: write 2026-11-23T03:12 or 2026-11-23T03:12:07, in UTC or with an offset such as +01:00"
+            % text
+        ) from None
+    return Moment(start, start + (60 if second is None else 1))
+
+
+def show_moment(moment: float) -> str:
+    """Return a moment for people, in UTC to the second."""
+    known = datetime.datetime.fromtimestamp(int(moment), datetime.timezone.utc)
+    return known.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,91 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which pod had which address when: what the agent saw once a minute while connections are logged."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import typing as t
+
+from .._errors import NodeError
+from . import files
+from .pod_names import Pods
+
+#: Entries that are kept, the latest, and bytes that are read; an entry has about 100.
+MOST = 20000
+_LARGEST = 8 << 20
+
+
+class Held(t.NamedTuple):
+    """A pod had an address, at least from one moment to another; seconds since the epoch."""
+
+    address: str
+    name: str
+    #: the time of libcni's result, which tells one attachment from another
+    attached: float
+    since: float
+    until: float
+
+
+def read(path: str) -> t.List[Held]:
+    """Return what is known. A damaged file says nothing.
+
+    :param path: a file whose modification time is when the addresses were last looked at.
+    """
+    try:
+        with files.open_regular(path, follow=False) as handle:
+            seen, content = os.fstat(handle.fileno()).st_mtime, handle.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            return []
+        # Of those that were there then, the file has no end.
+        return [
+            Held(str(address), str(name), float(attached), float(since), seen if until is None else float(until))
+            for address, name, attached, since, until in json.loads(content.decode("utf-8"))
+        ]
+    except (OSError, ValueError, TypeError, RecursionError):
+        return []
+
+
+def name_at(known: t.Iterable[Held], address: str, moment: float) -> t.Optional[str]:
+    """Return which pod had an address at a moment; None if that is not certain."""
+    names = {one.name for one in known if one.address == address and one.since < moment <= one.until}
+    return names.pop() if len(names) == 1 else None
+
+
+def update(path: str, pods: Pods, now: float) -> None:
+    """Write down which pods have addresses now. Nothing but a time is written while they stay the same.
+
+    :raises NodeError: it cannot be written.
+    """
+    known, seen = read(path), _seen(path)
+    live = {(address, pod.name, pod.since) for address, pod in pods.items()}
+    there = {one[:3]: one for one in known if one.until == seen}
+    if live == set(there) and known:
+        with contextlib.suppress(OSError):
+            os.utime(path, (now, now))
+            return
+    ended = sorted(
+        (one for one in known if there.get(one[:3]) != one or one[:3] not in live), key=lambda one: one.until
+    )
+    # One that was not there the last time, but before, may not have had the address between.
+    before = {one[:3] for one in ended}
+    new = [
+        (*one, there[one].since if one in there else now if one in before else one[2], None)
+        for one in sorted(live)[:MOST]
+    ]
+    content = json.dumps([*ended, *new][-MOST:])
+    files.write(path, content.encode("utf-8"))
+    try:
+        os.utime(path, (now, now))
+    except OSError as exc:
+        raise NodeError("cannot write %s: %s" % (path, exc.strerror or exc)) from None
+
+
+def _seen(path: str) -> float:
+    try:
+        return os.lstat(path).st_mtime
+    except OSError:
+        return 0.0
