@@ -20,6 +20,11 @@ ASKED = PREFIX + "_asked"
 #: The playbooks that apply a policy: that of the inventory, and one that is derived from kubespray's variables.
 _APPLY, _KUBESPRAY = "kubenode.ip_masq.apply", "kubenode.ip_masq.kubespray"
 _OPTIONS = {key.key: key for key in POLICY_OPTIONS}
+#: What Ansible writes before the words of ssh.
+_BEFORE_SSH = re.compile(
+    r"(Task failed: )?(Data could not be sent to remote host \S+ Make sure this host can be reached over ssh: "
+    r"|Failed to connect to the host via ssh: )"
+)
 _CLOSED = re.compile(r"Shared connection to \S+ closed")
 #: Origins of policies that advice names.
 _NAMED = 3
@@ -219,7 +224,7 @@ def _findings(
 ) -> t.Iterator[t.Tuple[str, str]]:
     """Return what is wrong with a node: a state and the reason."""
     if asked.get("unreachable"):
-        yield "unreachable", asked.get("msg", "")
+        yield "unreachable", _BEFORE_SSH.sub("", str(asked.get("msg", "")))
         return
     if "installed" not in asked:
         yield "not checked", _module_failure(asked)

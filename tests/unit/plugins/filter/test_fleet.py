@@ -139,6 +139,18 @@ LINES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Optional[str]]] = {
         {"installed": True},
         "no report: the answer is not understood: KeyError('problems')",
     ),
+    "ssh": (
+        {
+            "unreachable": True,
+            "msg": 'Task failed: Data could not be sent to remote host "192.0.2.7". Make sure this host can be reached '
+            "over ssh: ssh: connect to host 192.0.2.7 port 22: Connection refused\r\n",
+        },
+        "unreachable: ssh: connect to host 192.0.2.7 port 22: Connection refused",
+    ),
+    "ssh, ansible-core 2.18": (
+        {"unreachable": True, "msg": "Failed to connect to the host via ssh: n7: Permission denied (publickey)."},
+        "unreachable: n7: Permission denied (publickey).",
+    ),
     "escape sequences": ({"unreachable": True, "msg": "a\x1b[2Jb\u202ec"}, "unreachable: a\\x1b[2Jb\\u202ec"),
     "a timer that does not run": (
         asked(pending=["enable: ip-masq-agent.timer", "start: ip-masq-agent.timer"]),
