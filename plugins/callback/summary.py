@@ -70,15 +70,13 @@ class CallbackModule(CallbackBase):
         message = "%s: %s" % (what, "; ".join(map(str, said if isinstance(said, list) else [said])).strip())
         self._failures.setdefault(message, []).append(result._host.get_name())
 
-    def v2_playbook_on_no_hosts_matched(self) -> None:
-        """Say so; Ansible's own warning is about patterns only."""
-        self._display.display("no hosts matched")
-
     def v2_playbook_on_stats(self, stats: t.Any) -> None:
         """Print the failures and the counts."""
         for message, hosts in self._failures.items():
             self._display.display("%s (%s)" % (message, some_of(hosts)), color="red")
         counts = {host: stats.summarize(host) for host in stats.processed}
+        if not counts:
+            self._display.display("no hosts matched")
         unreachable = self._unreachable | {host for host, one in counts.items() if one["unreachable"]}
         self._display.display(
             "%d hosts: %d changed, %d failed, %d unreachable"
