@@ -20,6 +20,9 @@ _LISTED = 12
 #: States in which nothing is known to be wrong with the rules of a node.
 _UNKNOWN = ("unreachable", "not checked", "not installed", "no report")
 
+#: What to read about states.
+_STATES_PAGE = "https://github.com/kubenode/ansible-ip-masq/blob/main/docs/operations.md#status-of-a-fleet"
+
 #: Title, number of nodes, and their names in short form.
 _Row = t.Tuple[str, str, str]
 
@@ -37,7 +40,8 @@ def as_html(nodes: t.Sequence[Node], generated: str) -> str:
     environment.filters["thousands"] = thousands
     environment.globals.update(tone=_tone, anchor=STATES.index)
     return environment.get_template("report.html.j2").render(
-        title="%s of %s nodes as declared" % (thousands(as_declared(nodes)), thousands(len(nodes))),
+        title="%s of %s nodes match the policy" % (thousands(as_declared(nodes)), thousands(len(nodes))),
+        states=_STATES_PAGE,
         number=thousands(len(nodes)),
         generated=generated,
         groups=groups,
