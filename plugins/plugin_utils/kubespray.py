@@ -215,8 +215,8 @@ def _calico(values: _Values, ipv6: bool) -> t.Iterator[str]:
     if names:
         settings = " and ".join("%s: false" % name for name in names)
         yield (
-            "masquerades what leaves its pools, exempt ranges too: set %s and run cluster.yml again, or %s"
-            % (settings, _enforce(values))
+            "masquerades what leaves its pools, exempt ranges too: set %s and run cluster.yml again (or one command, "
+            "see docs/kubespray-live.md), or %s" % (settings, _enforce(values))
         )
 
 

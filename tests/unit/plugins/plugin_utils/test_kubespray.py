@@ -111,7 +111,11 @@ IPVS = "kube_proxy_mode: ipvs, kubespray's default, needs the interfaces of pods
 @pytest.mark.parametrize(
     "plugin, variables, remedy",
     [
-        ("calico", {}, "set nat_outgoing: false and run cluster.yml again"),
+        (
+            "calico",
+            {},
+            "set nat_outgoing: false and run cluster.yml again (or one command, see docs/kubespray-live.md)",
+        ),
         ("calico", {"nat_outgoing": False}, None),
         ("calico", {"nat_outgoing": "false", "nat_outgoing_ipv6": True}, None),
         ("calico", {"nat_outgoing": False, "nat_outgoing_ipv6": True, "ipv6_stack": True}, "nat_outgoing_ipv6: false"),
