@@ -54,3 +54,16 @@ mirror() {
 apt_options() {
   apt-config dump | grep -E '^Acquire::(http|https)::' | grep -v '""' || true
 }
+
+# Run apt-get or apt-cache with one release of Debian as its only source, and a state of its own below a folder; those
+# of the machine are neither read nor written:   own_apt FOLDER RELEASE PROGRAM ARGUMENT...
+own_apt() {
+  local folder=$1 release=$2 program=$3
+  shift 3
+  mkdir -p "$folder"/{lists,cache/archives}/partial
+  : >"$folder/status"
+  printf 'deb %s %s main\n' "$(mirror)" "$release" >"$folder/sources.list"
+  "$program" -q -o Dir::State::status="$folder/status" -o Dir::State::lists="$folder/lists" \
+    -o Dir::Cache="$folder/cache" -o Dir::Etc::sourcelist="$folder/sources.list" -o Dir::Etc::sourceparts=- \
+    -o APT::Architecture=amd64 -o APT::Sandbox::User=root -o Acquire::Retries=3 "$@"
+}

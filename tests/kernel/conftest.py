@@ -110,5 +110,5 @@ def programs(tmp_path: Path) -> Programs:
 
 @pytest.fixture(scope="session")
 def nfts() -> t.Dict[str, program_versions.Nft]:
-    """The nft of every supported Debian release, by release, oldest first."""
+    """The nft of every supported Debian release and of the next, by release, oldest first."""
     return {release: program_versions.nft_of(release) for release in program_versions.RELEASES}

@@ -14,7 +14,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import xt
 from support.marks import iptables_only
 from support.modules import ModuleRun, apply, refused, run_modules
 from support.namespaces import Namespace, until
-from support.program_versions import iptables_legacy_of
+from support.program_versions import iptables_of
 from support.programs import Programs
 from support.variants import VARIANTS, Variant, snapshot
 
@@ -138,7 +138,7 @@ class TestLock:
         self, ns: Namespace, installed: None, release: str
     ) -> None:
         """Free for the last third of each second: iptables 1.8.7 (bullseye), asking once a second, finds it taken."""
-        path = None if release == "of-this-machine" else iptables_legacy_of(release)
+        path = None if release == "of-this-machine" else iptables_of(release, "legacy")
         pattern = "while flock -x 9 && sleep 0.7; do flock -u 9; sleep 0.3; done 9>/run/xtables.lock"
         writer = ns.popen("bash", "-c", pattern)
         try:

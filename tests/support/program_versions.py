@@ -1,37 +1,30 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""nft and iptables-legacy of Debian releases that are supported, to run on this machine.
+"""nft and iptables of Debian releases, to run on this machine.
 
-Each is copied once, with the libraries that it needs, out of the node image of its release (``tools/node-image``, which
-builds the image if podman does not have it).
+They run from where ``tools/debian-tree`` unpacks their packages, with the libraries of their release.
 """
 
 from __future__ import annotations
 
 import fcntl
-import shutil
 import subprocess
-import tempfile
 import typing as t
 from pathlib import Path
 
 from .import_collection import ROOT
 from .namespaces import Namespace
 
-RELEASES = ("bullseye", "bookworm", "trixie")
+#: Those that are supported, and the next one as far as it is made; oldest first.
+RELEASES = ("bullseye", "bookworm", "trixie", "sid")
 
-_CACHE = ROOT / ".cache"
-#: Packs a program, other files, the libraries and the dynamic loader; symbolic links are resolved in the image.
-_PACK = "tar -chf - /usr/sbin/%s %s $(ldd /usr/sbin/%s | grep -o '/[^ ]*')"
 #: With the loader, libraries of another release are found without a chroot: nft 0.9.8 needs /dev/stdin.
 _WRAPPER = """#!/bin/sh
-XTABLES_LIBDIR="%(lib)s"
+XTABLES_LIBDIR="%(lib)s/xtables"
 export XTABLES_LIBDIR
-exec "%(lib)s/%(loader)s" --library-path "%(lib)s" "%(lib)s/%(name)s" "$@"
+exec "%(loader)s" --library-path "%(paths)s" "%(program)s" "$@"
 """
-#: The names under which programs are called that act by their name.
-_LEGACY = [command + suffix for command in ("iptables-legacy", "ip6tables-legacy") for suffix in ("", "-restore")]
 
 
 class Nft(t.NamedTuple):
@@ -56,52 +49,38 @@ class Nft(t.NamedTuple):
 
 def nft_of(release: str) -> Nft:
     """Return the nft of one release."""
-    path = _programs(release, "nft", ["nft"])
-    return Nft(release, _output(str(path / "nft"), "--version").split()[1].lstrip("v"), path)
+    path = _programs(release, "nft")
+    version = subprocess.run([path / "nft", "--version"], capture_output=True, check=True, text=True).stdout
+    return Nft(release, version.split()[1].lstrip("v"), path)
 
 
-def iptables_legacy_of(release: str) -> Path:
-    """Return a directory with nothing but the iptables-legacy of one release, to put before PATH."""
-    return _programs(release, "xtables-legacy-multi", _LEGACY, "/usr/lib/*/xtables/*.so")
+def iptables_of(release: str, variant: str) -> Path:
+    """Return a directory with nothing but the iptables of one release, ``nft`` or ``legacy``, to put before PATH."""
+    names = ["%s-%s" % (command, variant) for command in ("iptables", "ip6tables")]
+    return _programs(release, *(name + suffix for name in names for suffix in ("", "-restore", "-save")))
 
 
-def _programs(release: str, program: str, names: t.Sequence[str], more: str = "") -> Path:
-    image = _output(str(ROOT / "tools" / "node-image"), release)
-    cache = _CACHE / program
-    folder = cache / image.rpartition(":")[2]
-    cache.mkdir(parents=True, exist_ok=True)
-    with open(cache / "lock", "w", encoding="ascii") as lock:  # tests run in several processes
+def _programs(release: str, *names: str) -> Path:
+    made = subprocess.run(
+        [ROOT / "tools/debian-tree", release, "nftables", "iptables"], stdout=subprocess.PIPE, check=True, text=True
+    )
+    tree = Path(made.stdout.strip())
+    folder = tree.with_name("%s-%s" % (tree.name, names[0]))
+    with open(str(folder) + ".lock", "w", encoding="ascii") as lock:  # tests run in several processes
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
-            _copy(image, folder, program, names, more)
-    return folder / "bin"
+            _wrap(tree, folder, names)
+    return folder
 
 
-def _copy(image: str, folder: Path, program: str, names: t.Sequence[str], more: str) -> None:
-    fresh = Path(tempfile.mkdtemp(dir=folder.parent))
-    try:
-        mounted = _output("podman", "image", "mount", image)
-        try:
-            command = ["chroot", mounted, "sh", "-c", _PACK % (program, more, program)]
-            pack = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-        finally:
-            _output("podman", "image", "unmount", image)
-        for part in ("bin", "lib"):
-            (fresh / part).mkdir()
-        unpack = ["tar", "-xf", "-", "-C", str(fresh / "lib"), "--transform", "s|.*/||"]
-        subprocess.run(unpack, input=pack.stdout, check=True)
-        (loader,) = (fresh / "lib").glob("ld-linux*")
-        for name in names:
-            if name != program:
-                (fresh / "lib" / name).symlink_to(program)
-            wrapper = fresh / "bin" / name
-            wrapper.write_text(_WRAPPER % {"lib": folder / "lib", "loader": loader.name, "name": name})
-            wrapper.chmod(0o755)
-        fresh.chmod(0o755)
-        fresh.rename(folder)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _output(*argv: str) -> str:
-    return subprocess.run(argv, stdout=subprocess.PIPE, check=True, text=True).stdout.strip()
+def _wrap(tree: Path, folder: Path, names: t.Sequence[str]) -> None:
+    libraries = [path for place in ("lib", "usr/lib") for path in tree.glob(place + "/*-linux-gnu")]
+    (loader,) = {path.resolve() for place in libraries for path in place.glob("ld-linux*.so.*")}
+    fresh = folder.with_name(folder.name + ".new")
+    fresh.mkdir(exist_ok=True)
+    for name in names:
+        wrapper = fresh / name
+        places = {"lib": libraries[-1], "paths": ":".join(map(str, libraries)), "loader": loader}
+        wrapper.write_text(_WRAPPER % dict(places, program=tree / "usr/sbin" / name))
+        wrapper.chmod(0o755)
+    fresh.rename(folder)
