@@ -149,8 +149,12 @@ def render_rule(chain: str, rule: Rule) -> str:
 
 def _service(service: Service) -> t.List[str]:
     words = ["-p", service.protocol]
-    if service.ports:
-        words += ["-m", service.protocol, "--dport", str(service.ports).replace("-", ":")]
+    if service.ports and service.ports.size == 1:
+        words += ["-m", service.protocol, "--dport", str(service.ports)]
+    elif service.ports:
+        # Without multiport, iptables-nft from 1.8.8 writes a range so that an older one, of kube-proxy for one, cannot
+        # read the table any more ("incompatible").
+        words += ["-m", "multiport", "--dports", str(service.ports).replace("-", ":")]
     return words
 
 
@@ -241,10 +245,12 @@ _OPTIONS = ("-s", "-d", "-o", "-p", "-m", "--mode", "--probability", "-j", "--to
 
 
 def _split_port(words: t.List[str]) -> t.Tuple[t.List[str], t.Optional[t.Tuple[str, str]]]:
-    """Return the words of a rule without its condition on the destination port, and the protocol and port of that."""
+    """Return the words of a rule without its condition on destination ports, and the match and ports of that."""
     for position in range(len(words) - 3):
-        if words[position] == "-m" and words[position + 1] in PORT_PROTOCOLS and words[position + 2] == "--dport":
-            return words[:position] + words[position + 4 :], (words[position + 1], words[position + 3])
+        flag, match, option, ports = words[position : position + 4]
+        single = match in PORT_PROTOCOLS and option == "--dport"
+        if flag == "-m" and (single or (match, option) == ("multiport", "--dports")) and single == (":" not in ports):
+            return words[:position] + words[position + 4 :], (match, ports)
     return words, None
 
 
@@ -259,7 +265,7 @@ def _parse_service(options: t.Dict[str, str], port: t.Optional[t.Tuple[str, str]
     protocol = _PROTOCOL_NAMES.get(protocol or "", protocol)
     if protocol is None and port is None:
         return None
-    if protocol not in PROTOCOLS or (port is not None and port[0] != protocol):
+    if protocol not in PROTOCOLS or (port is not None and port[0] not in (protocol, "multiport")):
         raise ValueError(protocol)
     return Service(protocol, None if port is None else _parse_ports(port[1], ":"))
 

@@ -291,7 +291,7 @@ def rendered(family: str = IPV4, **options: t.Any) -> t.List[str]:
             },
             [
                 "-d 9.0.0.0/8 -p tcp -m tcp --dport 80 RETURN",
-                "-d 9.0.0.0/8 -p tcp -m tcp --dport 90:99 RETURN",
+                "-d 9.0.0.0/8 -p tcp -m multiport --dports 90:99 RETURN",
                 "-p icmp SNAT --to-source 192.0.2.7",
                 "-s 10.2.0.0/16 MASQUERADE",
                 "RETURN",
