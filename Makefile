@@ -41,7 +41,7 @@ demo: setup-nodes ## three systemd nodes, the module on each, real packets, who 
 	@tools/demo
 
 test: ## everything below, side by side; what fails does not hide the rest
-	@tools/setup --nodes --vm
+	@tools/setup --nodes --pythons --vm
 	@$(PYTHON) tools/test kernel vm unit sanity lint versions molecule # the longest job first, the many short ones last
 
 lint: setup ## ruff, shellcheck, ansible-lint (production), REUSE, changelog, docsite, galaxy-importer
@@ -70,7 +70,8 @@ test-selinux: ## the agent's life on Debian 12 with SELinux enforcing, in qemu
 test-molecule: setup-nodes ## scenarios on three systemd nodes: Debian 11, 12 (iptables-legacy), 13; again with nftables
 	@$(PYTHON) tools/test molecule -- $(SCENARIOS)
 
-versions: setup ## every ansible-core, every Python on nodes: the table in docs/versions.md; ARGS="--missing" goes on
+versions: ## every ansible-core, every Python on nodes: the table in docs/versions.md; ARGS="--missing" goes on
+	@tools/setup --pythons
 	@$(PYTHON) tools/versions $(ARGS)
 
 bench: setup-nodes ## the figures, ours and others', in one table

@@ -70,11 +70,12 @@ def dotted(version: Version) -> str:
 
 @functools.lru_cache(maxsize=None)
 def node_pythons() -> t.Dict[Version, Path]:
-    """Find every Python from 3.8 up that this machine has, by version: pyenv's, those on PATH, the system's."""
+    """Find every Python from 3.8 up that is here, by version: on PATH, the system's, pyenv's, tools/debian-pythons'."""
     candidates = [Path(found) for minor in range(8, 30) for found in [shutil.which("python3.%d" % minor)] if found]
     candidates += [Path("/usr/bin/python3")]
     pyenv = os.environ.get("PYENV_ROOT") or str(Path.home() / ".pyenv")
     candidates += sorted(Path(pyenv, "versions").glob("3.*/bin/python3"))
+    candidates += sorted((CACHE / "debian").glob("*/usr/bin/python3.[0-9][0-9]"))
     ask = "import ensurepip, sys, venv; print(*sys.version_info[:2], sys.executable)"
     found: t.Dict[Version, Path] = {}
     for candidate in candidates:
