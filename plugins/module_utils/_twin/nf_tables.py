@@ -34,7 +34,7 @@ TABLE = 1
 TABLE_FLAGS, CHAIN_NAME, CHAIN_HOOK, CHAIN_USE, CHAIN_TYPE = 2, 3, 4, 6, 7
 RULE_CHAIN, RULE_HANDLE, RULE_EXPRESSIONS, RULE_COMPAT = 2, 3, 4, 5
 SET_NAME, _SET_FLAGS, SET_ID = 2, 3, 10
-ELEMENTS_SET, ELEMENTS = 2, 3
+ELEMENTS_SET, ELEMENTS, _ELEMENTS_SET_ID = 2, 3, 4
 
 #: The attributes that are sent again. The kernel also reports some that it does not accept: handles, use counts.
 _TABLE_KEEPS = frozenset((1, 6))
@@ -239,7 +239,10 @@ def _parts(table: Table) -> t.Iterator[t.List[Message]]:
         return add(_NEW_SET, made)
 
     def fill_set(name: bytes) -> t.List[Message]:
-        return add(_NEW_ELEMENT, *elements.get(name, ()))
+        # By the number that it has in this transaction: by a name the kernel walks through all sets of the table.
+        number = netlink.network_word(_ELEMENTS_SET_ID, places[name])
+        keeps = frozenset((TABLE, ELEMENTS))
+        return add(_NEW_ELEMENT, *(netlink.only(body, keeps) + number for body in elements.get(name, ())))
 
     users = _users(table)
     whole = not users  # a set without name has to be made with the rule that has it
