@@ -355,6 +355,8 @@ class _Tree(t.NamedTuple):
     #: what is set, and from which values
     sets: t.Tuple[t.Tuple[str, int, t.Optional[str]], ...]
     anything: bool
+    #: whether neither chance nor what is unknown decides
+    certain: bool
 
 
 class Ready:
@@ -710,20 +712,44 @@ class _Engine:
             values = flow[_STATE].values
             (done if values[place] and not values[place + _COUNT] else live).append(flow)
         for priority in sorted(by_priority):
-            results = []
-            for order in _orders(by_priority[priority]):
-                now = live
-                translated: t.List[_Flow] = []
-                dropped: t.List[_Flow] = []
-                for tree in order:
-                    now, more, gone = self._base(tree, now)
-                    translated = translated + more
-                    dropped = dropped + gone
-                results.append((now, translated, dropped))
-            live = self._combined([one[0] for one in results])
-            done += self._combined([one[1] for one in results])
-            ended += self._combined([one[2] for one in results])
+            first, *others = _orders(by_priority[priority])
+            now, translated, dropped = self._in_turn(first, live)
+            results = [(translated, dropped)]
+            if others and self._is_certain(first, live):
+                # What all chains let through in one order they let through in any.
+                changed = _those(live, translated + dropped)
+                results += [self._in_turn(order, changed)[1:] for order in others]
+                live = now
+            else:
+                more = [self._in_turn(order, live) for order in others]
+                results += [one[1:] for one in more]
+                live = self._combined([now, *(one[0] for one in more)])
+            done += self._combined([one[0] for one in results])
+            ended += self._combined([one[1] for one in results])
         return self._join(live + done), ended
+
+    def _in_turn(
+        self, order: t.Iterable[_Tree], flows: t.List[_Flow]
+    ) -> t.Tuple[t.List[_Flow], t.List[_Flow], t.List[_Flow]]:
+        """Run chains of type nat after each other: each sees what those before it did not translate."""
+        translated: t.List[_Flow] = []
+        dropped: t.List[_Flow] = []
+        for tree in order:
+            flows, more, gone = self._base(tree, flows)
+            translated = translated + more
+            dropped = dropped + gone
+        return flows, translated, dropped
+
+    def _is_certain(self, trees: t.Iterable[_Tree], flows: t.Iterable[_Flow]) -> bool:
+        """Return whether nothing but the rules of chains decides what each does with a packet, none gives it another
+        destination, and none sets a value that another tests or sets.
+        """
+        if not all(tree.certain and tree.base.hook == POSTROUTING for tree in trees):
+            return False
+        if any(map(_disturbs, *zip(*itertools.permutations(trees, 2)))):
+            return False
+        states = {id(flow[_STATE]): flow[_STATE] for flow in flows}
+        return not any(any(state.values[_COUNT:]) for state in states.values())
 
     def _base(self, tree: _Tree, flows: t.List[_Flow]) -> t.Tuple[t.List[_Flow], t.List[_Flow], t.List[_Flow]]:
         """Run one base chain. Returns what goes on, what was translated, and what was dropped."""
@@ -1391,6 +1417,30 @@ def _meet(one: _Flow, other: _Flow) -> t.Optional[_Flow]:
     return (*parts, *one[_NEW_DESTINATION:]) if all(parts) else None
 
 
+def _disturbs(one: _Tree, other: _Tree) -> bool:
+    """Return whether a chain sets what another tests or sets."""
+    touched = dict(other.tested)
+    for subject, bits, origin in other.sets:
+        touched[subject] = touched.get(subject, 0) | bits
+        if origin is not None and origin != subject:
+            touched[origin] = ALL_BITS
+    return any(bits & touched.get(subject, 0) for subject, bits, _origin in one.sets)
+
+
+def _those(flows: t.Iterable[_Flow], found: t.Iterable[_Flow]) -> t.List[_Flow]:
+    """Return the packets of flows, as they were, that became the others, which went on to the same destination."""
+    before: t.Dict[t.Any, t.List[_Flow]] = {}
+    for flow in flows:
+        before.setdefault(flow[_NEW_DESTINATION:_STATE], []).append(flow)
+    return [
+        both
+        for one in found
+        for flow in before.get(one[_NEW_DESTINATION:_STATE], ())
+        for both in [_meet(flow, one)]
+        if both
+    ]
+
+
 def _same_but_for_rules(one: _Flow, other: _Flow) -> bool:
     """Return whether packets of two flows are in the same state, whatever rules led there."""
     if one[_NEW_DESTINATION:_STATE] != other[_NEW_DESTINATION:_STATE]:
@@ -1477,8 +1527,11 @@ def _trees(number: int, table: rules.RuleTable) -> t.Iterator[_Tree]:
         sets: t.Dict[t.Tuple[str, int, t.Optional[str]], None] = {}
         anything = False
         effect = False
+        certain = True
         for chain in chains:
+            certain = certain and chain in table.chains
             for rule in table.chains.get(chain, ()):
+                certain = certain and not (rule.chance or rule.unknown or rule.history)
                 for branch in rule.branches:
                     for test in branch.match.tests:
                         tested[test.subject] = tested.get(test.subject, 0) | test.mask
@@ -1489,7 +1542,7 @@ def _trees(number: int, table: rules.RuleTable) -> t.Iterator[_Tree]:
                     anything = anything or bool(rule.unknown and action.kind == CONTINUE)
                 effect = effect or bool(rule.unknown)
         if effect or base.drops:
-            yield _Tree(number, name, base, chains, tested, tuple(sets), anything)
+            yield _Tree(number, name, base, chains, tested, tuple(sets), anything, certain)
 
 
 class _Service(t.NamedTuple):

@@ -537,8 +537,8 @@ _POLICY = st.lists(
 )
 
 
-def worlds(chance: bool = False, unknown: bool = False, several: int = 3, tied: bool = False) -> t.Any:
-    """Random nodes; tied: all base chains have the same hook and priority."""
+def worlds(chance: bool = False, unknown: bool = False, several: int = 3, tied: t.Any = None) -> t.Any:
+    """Random nodes; tied: all base chains have the same hook and priority, one of these."""
 
     def make(found: t.Any, routes: t.Any, selectors: t.Any, policy: t.Any, doubted: t.Any) -> World:
         numbered = [one._replace(priority=place) for place, one in enumerate(selectors, 1)]
@@ -550,8 +550,8 @@ def worlds(chance: bool = False, unknown: bool = False, several: int = 3, tied: 
 
     return st.builds(
         make,
-        _BASES.flatmap(lambda base: st.lists(tables(chance, unknown, st.just(base)), min_size=2, max_size=several))
-        if tied
+        tied.flatmap(lambda base: st.lists(tables(chance, unknown, st.just(base)), min_size=2, max_size=several))
+        if tied is not None
         else st.lists(tables(chance, unknown), min_size=1, max_size=several),
         _ROUTES,
         _SELECTORS,
@@ -710,9 +710,15 @@ def test_what_chance_can_do(world: World, seed: int) -> None:
 
 
 @settings(deadline=None, max_examples=80)
-@given(worlds(several=2, tied=True), st.integers(0, 999))
+@given(worlds(several=2, tied=_BASES), st.integers(0, 999))
 def test_both_orders_of_ties(world: World, seed: int) -> None:
     compare(world, seed, False)
+
+
+@settings(deadline=None, max_examples=80)
+@given(worlds(several=3, tied=st.just(BaseChain("nat", rules.POSTROUTING, 100))), st.integers(0, 999))
+def test_all_orders_of_chains_that_translate_the_source(world: World, seed: int) -> None:
+    compare(world, seed, False, 30)
 
 
 @settings(deadline=None, max_examples=100)
