@@ -478,6 +478,7 @@ def test_services_are_understood(ns: Namespace, family: str, version: int) -> No
         services.portmap_nftables(s),
     ):
         ns.run("nft", "-f", "-", stdin=text)
+    services.load_ipvs_sets(ns, s)
     for shape in (
         services.kube_proxy_iptables,
         services.portmap_iptables,

@@ -11,6 +11,8 @@ import subprocess
 import typing as t
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Question
+from support.lab import inside
 from support.modules import apply, run_modules
 from support.namespaces import Namespace
 from support.services import (
@@ -30,6 +32,7 @@ from support.services import (
     portmap_nftables,
 )
 from support.topology import ADDRESSES, Topology, ask, serving
+from support.twins import build
 from support.variants import EXEMPT_RANGES, EXEMPTIONS, VARIANTS, Variant
 
 INSERTED, APPENDED = "-I POSTROUTING 1", "-A POSTROUTING"
@@ -65,6 +68,10 @@ def _virtual_services(node: Namespace, _variant: Variant, s: Services) -> None:
     load_ipvs(node, s)
 
 
+def _kube_proxy_masquerade_all(s: Services, add: str) -> t.List[str]:
+    return kube_proxy_ipvs(s, add, masquerade_all=True)
+
+
 #: Who serves Services and host ports; whether these rules are loaded after ours.
 THEIRS: t.Dict[str, t.Tuple[Load, bool]] = {
     "iptables: kube-proxy, portmap": (_iptables(INSERTED, kube_proxy_iptables, portmap_iptables), False),
@@ -96,16 +103,25 @@ THEIRS: t.Dict[str, t.Tuple[Load, bool]] = {
         True,
     ),
     "IPVS: kube-proxy, iptables: portmap": (
-        _each(_iptables(INSERTED, kube_proxy_ipvs, portmap_iptables), _virtual_services),
+        _each(_virtual_services, _iptables(INSERTED, kube_proxy_ipvs, portmap_iptables)),
         False,
     ),
     "IPVS: kube-proxy, nftables: portmap": (
-        _each(_iptables(INSERTED, kube_proxy_ipvs), _nftables(portmap_nftables), _virtual_services),
+        _each(_virtual_services, _iptables(INSERTED, kube_proxy_ipvs), _nftables(portmap_nftables)),
+        False,
+    ),
+    "IPVS: kube-proxy, masqueradeAll, iptables: portmap": (
+        _each(_virtual_services, _iptables(INSERTED, _kube_proxy_masquerade_all, portmap_iptables)),
+        False,
+    ),
+    "IPVS: kube-proxy, masqueradeAll, nftables: portmap": (
+        _each(_virtual_services, _iptables(INSERTED, _kube_proxy_masquerade_all), _nftables(portmap_nftables)),
         False,
     ),
 }
 
 IPVS = {theirs for theirs in THEIRS if theirs.startswith("IPVS")}
+MASQUERADE_ALL = {theirs for theirs in IPVS if "masqueradeAll" in theirs}
 #: What ``enforce`` needs beside IPVS: else a pod that reaches itself gets no answer, and the module warns of it.
 WITH_IPVS = {"except_interfaces": ["pods"]}
 
@@ -122,13 +138,13 @@ class Case(t.NamedTuple):
     source: str
 
 
-def _cases(family: str) -> t.List[Case]:
+def _cases(family: str, masquerade_all: bool = False) -> t.List[Case]:
     a, s = ADDRESSES[family], SERVICES[family]
     cases = [
         Case("hairpin through ClusterIP", "pod", s.virtual, a.gateway),
         Case("hairpin through NodePort", "pod", "%s@%d" % (a.node, LOCAL_PORT), a.gateway),
         Case("hairpin through host port", "pod", "%s@%d" % (a.node, HOST_PORT), a.gateway),
-        Case("ClusterIP, from a pod", "pod", s.virtual_remote, a.pod),
+        Case("ClusterIP, from a pod", "pod", s.virtual_remote, a.node if masquerade_all else a.pod),
         Case("ClusterIP, from the node", "node", s.virtual_remote, a.node),
         Case("ClusterIP of a local pod, from the node", "node", s.virtual, a.gateway),
         Case("NodePort Cluster, from outside", "outside", "%s@%d" % (a.node, CLUSTER_PORT), a.node),
@@ -141,7 +157,7 @@ def _cases(family: str) -> t.List[Case]:
     return cases
 
 
-CASES = {family: _cases(family) for family in ADDRESSES}
+NAMES = [case.name for case in _cases("ipv4")]
 
 
 @pytest.fixture
@@ -158,6 +174,7 @@ def test_services_are_answered(served: Topology, theirs: str, show_table: t.Call
     load, after = THEIRS[theirs]
     if theirs in IPVS:
         _need_ipvs()
+    cases = [case for family in ADDRESSES for case in _cases(family, theirs in MASQUERADE_ALL)]
     columns = []
     for backend, exemption in EXEMPTIONS:
         _clear(served.node)
@@ -175,8 +192,9 @@ def test_services_are_answered(served: Topology, theirs: str, show_table: t.Call
                     non_masquerade_cidrs=EXEMPT_RANGES,
                     **(WITH_IPVS if exemption == "enforce" and theirs in IPVS else {}),
                 )
-        cases = [case for family in CASES.values() for case in family]
         columns.append(_wrong(served, cases))
+        if theirs in IPVS:
+            assert _twin(served, cases) == {case: case.source for case in cases if case.client == "pod"}
     show_table(theirs, [("%s %s" % ours).replace("iptables_", "") for ours in EXEMPTIONS], _verdicts(columns))
     assert {
         (ours, case.name, seen) for ours, column in zip(EXEMPTIONS, columns) for case, seen in column.items() if seen
@@ -195,8 +213,25 @@ def _wrong(topology: Topology, cases: t.Sequence[Case]) -> t.Dict[Case, str]:
     return found
 
 
+def _twin(topology: Topology, cases: t.Sequence[Case]) -> t.Dict[Case, t.Optional[str]]:
+    """What verify's copy of the node says of the connections of the pod."""
+    mine = [case for case in cases if case.client == "pod"]
+    return dict(zip(mine, inside(topology.node, _sources, list(map(_question, mine)))))
+
+
+def _question(case: Case) -> Question:
+    destination, _at, port = case.destination.partition("@")
+    pod = ADDRESSES["ipv6" if ":" in destination else "ipv4"].pod
+    return Question(destination, pod, port=int(port or PORT))
+
+
+def _sources(questions: t.Sequence[Question]) -> t.List[t.Optional[str]]:
+    with build() as made:
+        return [answer.source for answer in made.ask(questions)]
+
+
 def _verdicts(columns: t.Sequence[t.Mapping[Case, str]]) -> t.Iterator[t.Tuple[str, t.List[str]]]:
-    for name in dict.fromkeys(case.name for family in CASES.values() for case in family):
+    for name in NAMES:
         cells = []
         for column in columns:
             seen = [wrong for case, wrong in column.items() if case.name == name]
@@ -222,12 +257,9 @@ def test_enforce_with_ipvs_keeps_what_leaves_the_node(served: Topology, masquera
         multicast = {"ipv4": "224.0.0.0/4", "ipv6": "ff00::/8"}[family]
         flannel = ["-s %s -d %s -j RETURN" % (s.pods, s.pods), "-s %s ! -d %s -j MASQUERADE" % (s.pods, multicast)]
         VARIANTS["iptables_nft"].load(node, family, *("-A POSTROUTING " + rule for rule in flannel))
-        load_iptables(node, VARIANTS["iptables_nft"], s, INSERTED, kube_proxy_ipvs)
-        if masquerade_all:
-            for virtual in (s.virtual, s.virtual_remote):
-                marked = "-I KUBE-SERVICES -d %s -p tcp --dport %d -j KUBE-MARK-MASQ" % (virtual, PORT)
-                VARIANTS["iptables_nft"].load(node, family, marked)
         load_ipvs(node, s)
+        shape = _kube_proxy_masquerade_all if masquerade_all else kube_proxy_ipvs
+        load_iptables(node, VARIANTS["iptables_nft"], s, INSERTED, shape)
     options = {"exemption": "enforce", "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT_RANGES}
     assert "warnings" not in apply(node, **options, **WITH_IPVS)
     for family, s in SERVICES.items():
@@ -249,8 +281,8 @@ def test_a_pod_that_reaches_itself_through_ipvs(served: Topology, family: str, e
     """``enforce`` on all interfaces keeps its address, and the answer never comes."""
     _need_ipvs()
     s = SERVICES[family]
-    load_iptables(served.node, VARIANTS["iptables_nft"], s, INSERTED, kube_proxy_ipvs)
     load_ipvs(served.node, s)
+    load_iptables(served.node, VARIANTS["iptables_nft"], s, INSERTED, kube_proxy_ipvs)
     exempt = {"non_masquerade_cidrs": EXEMPT_RANGES, "enable_ipv6": True}
     apply(served.node, backend="nftables", exemption=exempting, **exempt)
     seen = served.ask(s.virtual)[s.virtual]
@@ -282,3 +314,4 @@ def _clear(node: Namespace) -> None:
         if legacy.present(node, family):
             node.run(legacy.tool(family), "-w", "-t", "nat", "-F")
             node.run(legacy.tool(family), "-w", "-t", "nat", "-X")
+    node.run("ipset", "destroy")

@@ -119,29 +119,44 @@ def kubelet_host_port(s: Services, add: str) -> t.List[str]:
     return _with_chains(lines)
 
 
-def kube_proxy_ipvs(s: Services, add: str) -> t.List[str]:
-    """Return the rules of kube-proxy in IPVS mode, with the addresses in its ipsets; see also ``load_ipvs``."""
+def kube_proxy_ipvs(s: Services, add: str, masquerade_all: bool = False) -> t.List[str]:
+    """Return the rules of kube-proxy in IPVS mode, after ``load_ipvs``.
+
+    :param masquerade_all: what ``iptables.masqueradeAll`` of its configuration is.
+    """
+    cluster, node_port, local, loop_back = _ipvs_sets(s)
     lines = [
         "-A PREROUTING -j KUBE-SERVICES",
         "-A OUTPUT -j KUBE-SERVICES",
         add + " -j KUBE-POSTROUTING",
         "-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000",
-        # KUBE-LOOP-BACK dst,dst,src
-        "-A KUBE-POSTROUTING -s %s -d %s -p tcp --dport %d -j MASQUERADE" % (s.pod, s.pod, PORT),
+        "-A KUBE-POSTROUTING -m set --match-set %s dst,dst,src -j MASQUERADE" % loop_back,
         "-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN",
         "-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0",
         "-A KUBE-POSTROUTING -j MASQUERADE --random-fully",
-        "-A KUBE-SERVICES ! -s %s -d %s -p tcp --dport %d -j KUBE-MARK-MASQ" % (s.pods, s.virtual, PORT),
-        "-A KUBE-SERVICES ! -s %s -d %s -p tcp --dport %d -j KUBE-MARK-MASQ" % (s.pods, s.virtual_remote, PORT),
+        "-A KUBE-SERVICES %s-m set --match-set %s dst,dst -j KUBE-MARK-MASQ"
+        % ("" if masquerade_all else "! -s %s " % s.pods, cluster),
         "-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT",
-        "-A KUBE-NODE-PORT -p tcp --dport %d -j RETURN" % LOCAL_PORT,
-        "-A KUBE-NODE-PORT -p tcp --dport %d -j KUBE-MARK-MASQ" % CLUSTER_PORT,
+        "-A KUBE-SERVICES -m set --match-set %s dst,dst -j ACCEPT" % cluster,
+        "-A KUBE-NODE-PORT -p tcp -m set --match-set %s dst -j RETURN" % local,
+        "-A KUBE-NODE-PORT -p tcp -m set --match-set %s dst -j KUBE-MARK-MASQ" % node_port,
     ]
+    if s.family == "ipv4":
+        lines.insert(0, "-A KUBE-SERVICES -s 127.0.0.0/8 -j RETURN")
     return _with_chains(lines)
 
 
+def _ipvs_sets(s: Services) -> t.List[str]:
+    """Return the names of the sets of kube-proxy in IPVS mode (pkg/proxy/ipvs/ipset.go)."""
+    start = "KUBE-6-" if s.family == "ipv6" else "KUBE-"
+    return [start + name for name in ("CLUSTER-IP", "NODE-PORT-TCP", "NODE-PORT-LOCAL-TCP", "LOOP-BACK")]
+
+
 def load_ipvs(node: Namespace, s: Services) -> None:
-    """Return the virtual services of kube-proxy in IPVS mode. Its addresses are on a dummy device; lo does as well."""
+    """Make the virtual services of kube-proxy in IPVS mode, and its sets, which its rules need.
+
+    Its addresses are on a dummy device; lo does as well.
+    """
     node.run("sysctl", "-qw", "net.ipv4.vs.conntrack=1")
     for service, endpoint in (
         (s.at(s.virtual), s.pod),
@@ -153,6 +168,26 @@ def load_ipvs(node: Namespace, s: Services) -> None:
         node.run("ipvsadm", "-a", "-t", service, "-r", s.at(endpoint), "-m")
     for address in (s.virtual, s.virtual_remote):
         node.run("ip", "address", "replace", "%s/%d" % (address, 128 if ":" in address else 32), "dev", "lo")
+    load_ipvs_sets(node, s)
+
+
+def load_ipvs_sets(node: Namespace, s: Services) -> None:
+    """Make the sets of kube-proxy in IPVS mode."""
+    cluster, node_port, local, loop_back = _ipvs_sets(s)
+    family = "inet6" if s.family == "ipv6" else "inet"
+    lines = [
+        "create %s hash:ip,port family %s" % (cluster, family),
+        "create %s bitmap:port range 0-65535" % node_port,
+        "create %s bitmap:port range 0-65535" % local,
+        "create %s hash:ip,port,ip family %s" % (loop_back, family),
+        "add %s %s,tcp:%d" % (cluster, s.virtual, PORT),
+        "add %s %s,tcp:%d" % (cluster, s.virtual_remote, PORT),
+        "add %s %d" % (node_port, CLUSTER_PORT),
+        "add %s %d" % (node_port, LOCAL_PORT),
+        "add %s %d" % (local, LOCAL_PORT),
+        "add %s %s,tcp:%d,%s" % (loop_back, s.pod, PORT, s.pod),
+    ]
+    node.run("ipset", "restore", stdin="".join(line + "\n" for line in lines))
 
 
 def _with_chains(lines: t.Sequence[str]) -> t.List[str]:
