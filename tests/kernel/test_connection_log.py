@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+import json
 import re
 import shutil
 import subprocess
@@ -90,8 +91,11 @@ class _Node:
         """Return the lines of the log."""
         return self.topology.node.inside(lambda: _LOG.read_text(encoding="utf-8") if _LOG.exists() else "").splitlines()
 
-    def connect(self, family: str, protocol: str) -> t.Tuple[str, str]:
-        """Open a connection, have the kernel forget it, and return both ends as the other side saw them."""
+    def connect(self, family: str, protocol: str) -> t.Tuple[str, str, str]:
+        """Open a connection and have the kernel forget it.
+
+        :returns: both ends as the other side saw them, and the second in which it began.
+        """
         a, number = ADDRESSES[family], len(self.lines())
         assert self.topology.ask(a.outside[0], protocol=protocol) == {a.outside[0]: a.node}
         which = ("-f", family, "-p", protocol, "--orig-src", a.pod)
@@ -100,7 +104,8 @@ class _Node:
         assert len(ports) == 4, listed
         self.topology.node.run("conntrack", "-D", *which)
         until(lambda: len(self.lines()) > number, "a line in the log")
-        return _written(a.node, ports[3]), _written(a.outside[0], ports[1])
+        began = json.loads(self.lines()[-1])["flow.start.sec"]
+        return _written(a.node, ports[3]), _written(a.outside[0], ports[1]), _written_time(began)
 
     def who(self, seen: str, remote: t.Optional[str], at: str, protocol: str = "tcp") -> t.List[str]:
         """Return the answer."""
@@ -117,8 +122,12 @@ def _written(address: str, port: str) -> str:
     return ("[%s]:%s" if ":" in address else "%s:%s") % (address, port)
 
 
-def _now(seconds: float = 0) -> str:
-    return datetime.datetime.fromtimestamp(time.time() + seconds, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _written_time(moment: float) -> str:
+    return datetime.datetime.fromtimestamp(moment, datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _an_hour_ago() -> str:
+    return _written_time(time.time() - 3600)
 
 
 @pytest.mark.parametrize("family", ("ipv4", "ipv6"))
@@ -127,8 +136,7 @@ def test_pod_that_is_gone(node: _Node, family: str, protocol: str) -> None:
     """The pod that opened a connection is named after another one has its address."""
     node.pod("default/web-0")
     node.start()
-    at = _now()
-    seen, remote = node.connect(family, protocol)
+    seen, remote, at = node.connect(family, protocol)
     node.keep()
     node.pod("default/other")
     node.keep()
@@ -138,7 +146,7 @@ def test_pod_that_is_gone(node: _Node, family: str, protocol: str) -> None:
     assert re.fullmatch(r"%s %s\d+ \(default/web-0\) %s\S+Z to \S+Z" % (protocol, opener, rest), answer[0]), answer
     assert len(answer) == 2 and answer[1].startswith("the log has connections that ended from "), answer
     with pytest.raises(NodeError, match="no logged"):
-        node.who(seen, remote, _now(-3600), protocol)
+        node.who(seen, remote, _an_hour_ago(), protocol)
     with pytest.raises(NodeError, match="no logged"):
         node.who(seen, _written(a.outside[1], "8080"), at, protocol)
 
@@ -146,8 +154,7 @@ def test_pod_that_is_gone(node: _Node, family: str, protocol: str) -> None:
 def test_name_that_is_not_certain(node: _Node) -> None:
     """Without a look at the pods after the connection began, or with one that came later, there is the address."""
     node.start()
-    at = _now()
-    seen, remote = node.connect("ipv4", "tcp")
+    seen, remote, at = node.connect("ipv4", "tcp")
     assert node.who(seen, remote, at)[0].startswith("tcp 10.244.1.2:")
     node.pod("default/late")
     node.keep()
@@ -162,16 +169,15 @@ def test_connection_that_is_open(node: _Node) -> None:
     node.keep()
     listed = node.topology.node.run("conntrack", "-L", "-p", "tcp", "--orig-src", a.pod)
     seen = _written(a.node, re.findall(r"dport=([0-9]+)", listed)[1])
-    answer = node.who(seen, None, _now())
+    answer = node.who(seen, None, _written_time(time.time()))
     assert re.search(r"\(default/web-0\) -> .*, open since \S+Z$", answer[0]), answer
     with pytest.raises(NodeError, match="the log has no connection"):
-        node.who(seen, None, _now(-3600))
+        node.who(seen, None, _an_hour_ago())
 
 
 def test_rotated_log(node: _Node) -> None:
     """ulogd goes on in a new file, and what it wrote before is found, compressed too, until the limit is reached."""
     node.start()
-    at = _now()
     first = node.connect("ipv4", "tcp")
     line = node.lines()[0]
     node.topology.node.inside(functools.partial(_append, (line.replace('"203.0.113.10"', '"192.0.2.77"') + "\n") * 200))
@@ -182,15 +188,15 @@ def test_rotated_log(node: _Node) -> None:
     names = _names(node)
     assert len(names) == 1 and names[0].endswith(".log"), names
     for rounds in range(2):
-        assert " -> %s, " % first[1] in node.who(*first, at)[0], rounds
-        assert " -> %s, " % second[1] in node.who(*second, at)[0], rounds
+        assert " -> %s, " % first[1] in node.who(*first)[0], rounds
+        assert " -> %s, " % second[1] in node.who(*second)[0], rounds
         node.keep()
         assert [name[-7:] for name in _names(node)] == [".log.gz"]
     node.keep(megabytes=0)
     node.keep(megabytes=0)
     assert not _names(node)
     with pytest.raises(NodeError, match="no logged"):
-        node.who(*first, at)
+        node.who(*first)
 
 
 def _append(text: str) -> None:
@@ -211,8 +217,6 @@ def test_interruption_is_named(node: _Node) -> None:
     assert node.topology.ask(a.outside[0]) == {a.outside[0]: a.node}
     node.topology.node.run("conntrack", "-D", "-p", "tcp")
     node.start()
-    at = _now()
-    again = node.connect("ipv4", "tcp")
-    about = node.who(*again, at)[-1]
+    about = node.who(*node.connect("ipv4", "tcp"))[-1]
     assert "it misses those that began before " in about
     assert re.search(r"it misses those that began or ended from \S+Z to \S+Z", about), about

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import typing as t
 from pathlib import Path
@@ -70,6 +71,34 @@ def test_only_the_node_with_the_address_is_asked(fleet: Fleet) -> None:
 def test_no_answer(fleet: Fleet, seen: str, arguments: t.Tuple[str, ...], answer: str) -> None:
     played, _lines = _ask(fleet, *arguments, seen=seen)
     assert played.rc == 2 and answer in played.said, played.said
+
+
+def test_connection_that_was_logged(fleet: Fleet) -> None:
+    logged = {
+        "orig.ip.protocol": 6,
+        "orig.l4.sport": 51845,
+        "orig.l4.dport": 443,
+        "reply.l4.sport": 443,
+        "reply.l4.dport": 40124,
+        "flow.start.sec": 1795403518,
+        "flow.end.sec": 1795403660,
+        "src_ip": "10.244.1.2",
+        "dest_ip": "203.0.113.10",
+        "reply.ip.saddr.str": "203.0.113.10",
+        "reply.ip.daddr.str": "198.51.100.1",
+    }
+    node = fleet.nodes["n1"].ns
+    node.run("mount", "-t", "tmpfs", "none", "/var/log")
+    node.run("mkdir", "/var/log/ip-masq-agent")
+    node.run("tee", "/var/log/ip-masq-agent/connections.log", stdin=json.dumps(logged) + "\n")
+    played, lines = _ask(fleet, "-e", "ip_masq_at=2026-11-23T03:12", seen="198.51.100.1:40124")
+    assert played.rc == 0, played.said
+    assert lines[0] == (
+        "n1: tcp 10.244.1.2:51845 -> 203.0.113.10:443, seen as 198.51.100.1:40124, from 2026-11-23T03:11:58Z to "
+        "2026-11-23T03:14:20Z"
+    )
+    played, lines = _ask(fleet, "-e", "ip_masq_at=2026-11-23T04:12", seen="198.51.100.1:40124")
+    assert played.rc == 2 and "no logged tcp connection" in played.said, played.said
 
 
 def test_several_nodes_have_the_address(fleet: Fleet) -> None:

@@ -36,6 +36,11 @@ def asked(hostvars: t.Dict[str, t.Dict[str, t.Any]], seen: str = SEEN) -> t.Dict
         ((SEEN,), "198.51.100.1", ["who", SEEN, "--protocol", "tcp"]),
         ((SEEN, "", "udp"), "198.51.100.1", ["who", SEEN, "--protocol", "udp"]),
         (
+            (SEEN, "", "tcp", "2026-11-23T03:12"),
+            "198.51.100.1",
+            ["who", SEEN, "--protocol", "tcp", "--at", "2026-11-23T03:12"],
+        ),
+        (
             ("[2001:DB8::0:1]:4", "[2001:db8::2]:5"),
             "2001:db8::1",
             ["who", "[2001:db8::1]:4", "--to", "[2001:db8::2]:5", "--protocol", "tcp"],
@@ -57,6 +62,7 @@ def test_question(given: t.Sequence[str], address: str, arguments: t.List[str]) 
         ((7,), "'7' is not an address with a port"),
         ((SEEN, "203.0.113.10"), "'203.0.113.10' is not an address with a port"),
         ((SEEN, "[2001:db8::2]:5"), "not of the same IP version"),
+        ((SEEN, "", "tcp", "noon"), "ip_masq_at: 'noon' is not a time"),
         ((SEEN, "", "icmp"), "ip_masq_protocol: 'icmp' is unknown: use tcp, udp, sctp"),
         ((SEEN, "", {"a": 1}), "ip_masq_protocol: {'a': 1} is unknown"),
     ],
