@@ -52,6 +52,7 @@ _value:
   description:
     - C(pods), C(services) and C(nodes) are lists of networks, C(ipv6) is whether IPv6 is on.
     - C(exempt) are the ranges that are exempt by default, and what they do not cover of the cluster.
+    - C(node_port_range) are the NodePorts, C(kube_apiserver_node_port_range).
     - C(lines) are for people, the networks, and how to stop the network plugin from masquerading.
   type: dict
 """

@@ -33,6 +33,7 @@ DEFAULTS: t.Dict[str, t.Any] = {
     "ip_masq_agent_nomasq_all_reserved_ranges": False,
     "ip_masq_agent_out_interfaces": [],
     "ipv4_stack": True,
+    "kube_apiserver_node_port_range": "30000-32767",
     # enable_dual_stack_networks is its older name
     "ipv6_stack": None,
     "kube_network_plugin": "calico",
@@ -69,6 +70,8 @@ class Cluster(t.NamedTuple):
     ipv6: bool
     #: the default list plus cluster networks it does not cover
     exempt: t.List[str]
+    #: of Services
+    node_port_range: str
     #: for people: the networks, and what else masquerades
     lines: t.List[str]
 
@@ -98,7 +101,8 @@ def derive(hosts: t.Sequence[str], nodes: t.Sequence[str], hostvars: t.Mapping[s
         "on" if ipv6 else "off",
     )
     lines = ["kubespray: pods %s; services %s; nodes %s; IPv6 %s" % found, *_masquerading(values, ipv6)]
-    return Cluster(pods, services, addresses, ipv6, exempt, lines)
+    node_ports = str(values.get("kube_apiserver_node_port_range"))
+    return Cluster(pods, services, addresses, ipv6, exempt, node_ports, lines)
 
 
 class _Values:

@@ -31,6 +31,11 @@ def test_an_inventory_that_sets_nothing_has_the_defaults_of_kubespray() -> None:
     )
 
 
+def test_ports_of_services() -> None:
+    assert derive()["node_port_range"] == "30000-32767"
+    assert derive(kube_apiserver_node_port_range="20000-22767")["node_port_range"] == "20000-22767"
+
+
 @pytest.mark.parametrize(
     "variables, pods, services, ipv6",
     [
