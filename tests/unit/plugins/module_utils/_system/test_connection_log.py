@@ -21,7 +21,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import (
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.connection_log import CURRENT, Found
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.endpoints import Endpoint
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.moments import Moment
-from support import modules
+from support import import_collection
 
 SEEN = Endpoint("198.51.100.1", 40123)
 
@@ -196,6 +196,6 @@ def test_a_gigabyte_takes_little_memory(tmp_path: Path, name: str, size: int) ->
         for _ in range(size // len(other)):
             out.write(block)
         out.write(gzip.compress(wanted) if name.endswith(".gz") else wanted)
-    argv = [sys.executable, "-c", _PROGRAM, str(modules.collections()), str(tmp_path)]
+    argv = [sys.executable, "-c", _PROGRAM, str(import_collection.location().parents[2]), str(tmp_path)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.stdout.split()[:2] == ["1", "1"], done
