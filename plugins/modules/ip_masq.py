@@ -334,12 +334,7 @@ def main() -> None:
         mutually_exclusive=[("config_file", name) for name in FILE_POLICY],
         supports_check_mode=True,
     )
-    done = carry_out(module.params, module.check_mode)
-    for warning in done.warnings:
-        module.warn(warning)
-    if done.failure:
-        module.fail_json(msg=done.failure, **done.returned)
-    module.exit_json(**done.returned)
+    carry_out(module.params, module.check_mode).end(module)
 
 
 if __name__ == "__main__":

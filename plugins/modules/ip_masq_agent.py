@@ -287,7 +287,10 @@ proposal:
       type: list
       elements: dict
 verification:
-  description: What C(ip-masq-agent verify --json) prints, and how it ended.
+  description:
+    - What C(ip-masq-agent verify --json) prints, and how it ended in C(exit_status).
+    - C(verified), C(summary), C(questions), C(questions_left_out), C(conflicts), C(untested), C(limits) and C(health)
+      are as in RV(proposal). Of these only C(verified) and C(summary) are there if the program printed no result.
   returned: success, with O(verify=true), not in check mode
   type: dict
   contains:
@@ -298,34 +301,6 @@ verification:
         - None if the program could not be started, or was still running after an hour.
       type: int
       sample: 0
-    verified:
-      description: Whether all traffic matches the policy, None if not all could be tested.
-      type: bool
-      sample: true
-    summary:
-      description: The result, or why there is none, in a sentence.
-      type: str
-      sample: 24 questions, all as declared
-    questions:
-      description: The number of questions that were asked. This and the following only if the program printed a result.
-      type: int
-      sample: 24
-    questions_left_out:
-      description: The number of questions that were not asked, because there were too many.
-      type: int
-      sample: 0
-    conflicts:
-      description: As RV(kubenode.ip_masq.ip_masq_info#module:conflicts).
-      type: list
-      elements: dict
-    limits:
-      description: As RV(kubenode.ip_masq.ip_masq_info#module:limits).
-      type: list
-      elements: dict
-    health:
-      description: As RV(kubenode.ip_masq.ip_masq_info#module:health).
-      type: list
-      elements: dict
 kubelet:
   description:
     - The return values of M(kubenode.ip_masq.kubelet_masquerade) in check mode, without C(changed) and C(diff).
@@ -348,12 +323,7 @@ from ..module_utils._tasks.agent_task import carry_out
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    done = carry_out(module.params, module.check_mode)
-    for warning in done.warnings:
-        module.warn(warning)
-    if done.failure:
-        module.fail_json(msg=done.failure, **done.returned)
-    module.exit_json(**done.returned)
+    carry_out(module.params, module.check_mode).end(module)
 
 
 if __name__ == "__main__":

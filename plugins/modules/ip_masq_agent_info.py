@@ -143,10 +143,7 @@ from ..module_utils._tasks.agent_options import INFO as ARGUMENT_SPEC
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    done = carry_out(module.params, module.check_mode)
-    if done.failure:
-        module.fail_json(msg=done.failure)
-    module.exit_json(**done.returned)
+    carry_out(module.params, module.check_mode).end(module)
 
 
 if __name__ == "__main__":

@@ -262,12 +262,7 @@ from ..module_utils._tasks.kubelet_task import carry_out
 
 def main() -> None:
     module = AnsibleModule(argument_spec=ARGUMENT_SPEC, supports_check_mode=True)
-    done = carry_out(module.params, module.check_mode)
-    for warning in done.warnings:
-        module.warn(warning)
-    if done.failure:
-        module.fail_json(msg=done.failure, **done.returned)
-    module.exit_json(**done.returned)
+    carry_out(module.params, module.check_mode).end(module)
 
 
 if __name__ == "__main__":

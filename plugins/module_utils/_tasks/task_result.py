@@ -19,6 +19,14 @@ class Done(t.NamedTuple):
     warnings: t.Tuple[str, ...] = ()
     failure: str = ""
 
+    def end(self, module: t.Any) -> None:
+        """End a module of Ansible with it."""
+        for warning in self.warnings:
+            module.warn(warning)
+        if self.failure:
+            module.fail_json(msg=self.failure, **self.returned)
+        module.exit_json(**self.returned)
+
 
 def named(note: str) -> str:
     """Name this node in a warning. Ansible prints warnings without a host, and equal ones of several hosts once."""
