@@ -279,7 +279,7 @@ def remove_path(path: str) -> None:
 
     :raises NodeError: naming the path and the reason.
     """
-    if stat.S_ISDIR(_mode(path)):
+    if stat.S_ISDIR(files.mode(path)):
         module_directory.remove(path)
     else:
         files.remove(path)
@@ -383,15 +383,7 @@ def plan_change(path: str, content: bytes, mode: int) -> t.Iterator[FileChange]:
 
 def existing(paths: t.Iterable[str]) -> t.List[str]:
     """Return those of some files that exist, each once. A directory of that name does not count."""
-    return [path for path in dict.fromkeys(paths) if _mode(path) and not stat.S_ISDIR(_mode(path))]
-
-
-def _mode(path: str) -> int:
-    """Return the type of a file and its permission bits; 0 if there is none. Symbolic links are not followed."""
-    try:
-        return os.lstat(path).st_mode
-    except OSError:
-        return 0
+    return [path for path in dict.fromkeys(paths) if files.mode(path) and not stat.S_ISDIR(files.mode(path))]
 
 
 def file_removal(path: str) -> FileChange:
@@ -399,11 +391,11 @@ def file_removal(path: str) -> FileChange:
 
     The text of a file is shown only if no other user can have written it: they may own metrics_dir.
     """
-    if stat.S_ISDIR(_mode(path)):
+    if stat.S_ISDIR(files.mode(path)):
         return FileChange(path, module_directory.describe(path), None)
-    if stat.S_ISLNK(_mode(path)):
+    if stat.S_ISLNK(files.mode(path)):
         return FileChange(path, "symbolic link to %s\n" % os.readlink(path), None)
-    if os.path.basename(path) == METRICS_NAME or not stat.S_ISREG(_mode(path)):
+    if os.path.basename(path) == METRICS_NAME or not stat.S_ISREG(files.mode(path)):
         return FileChange(path, "not shown\n", None)
     return FileChange(path, _diff_text(files.read(path)), None)
 

@@ -69,22 +69,14 @@ def is_there(paths: Paths) -> bool:
 
 
 def _is_directory(path: str) -> bool:
-    return stat.S_ISDIR(_mode(path))
-
-
-def _mode(path: str) -> int:
-    """Return the type and the permission bits of a file; 0 if there is none."""
-    try:
-        return os.lstat(path).st_mode
-    except OSError:
-        return 0
+    return stat.S_ISDIR(files.mode(path))
 
 
 def wrong_folders(paths: Paths) -> t.Dict[str, str]:
     """Return what is in the place of a directory of the modules, by path."""
     found = {}
     for folder in folders(paths):
-        mode = _mode(folder)
+        mode = files.mode(folder)
         if stat.S_ISLNK(mode):
             found[folder] = "symbolic link to %s\n" % os.readlink(folder)
         elif mode and not stat.S_ISDIR(mode):
@@ -209,7 +201,7 @@ def _flush(folder: str) -> None:
     """
     parents = [parent for parent, _folders, _names in os.walk(folder)]
     paths = [os.path.join(parent, name) for parent, _folders, names in os.walk(folder) for name in names]
-    modes = {path: 0o644 for path in paths if stat.S_ISREG(_mode(path))}
+    modes = {path: 0o644 for path in paths if stat.S_ISREG(files.mode(path))}
     modes.update((parent, 0o755) for parent in reversed(parents))
     for path, mode in modes.items():
         with _opened(path) as descriptor:
@@ -270,7 +262,7 @@ def contents(folder: str) -> Contents:
 
 def _is_ours(path: str) -> bool:
     """Return whether a file is a module of ours, or compiled code."""
-    if not stat.S_ISREG(_mode(path)):
+    if not stat.S_ISREG(files.mode(path)):
         return False
     if os.path.basename(os.path.dirname(path)) == "__pycache__":
         return path.endswith(".pyc")

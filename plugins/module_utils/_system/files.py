@@ -37,6 +37,14 @@ def open_regular(path: str, follow: bool = True) -> t.BinaryIO:
     return os.fdopen(descriptor, "rb")
 
 
+def mode(path: str) -> int:
+    """Return the type of a file and its permission bits; 0 if there is none. Symbolic links are not followed."""
+    try:
+        return os.lstat(path).st_mode
+    except OSError:
+        return 0
+
+
 def read(path: str) -> t.Optional[bytes]:
     """Read the bytes of a file; None if it does not exist.
 
