@@ -280,12 +280,7 @@ def remove(folder: str) -> None:
     :raises NodeError: naming the path and the reason.
     """
     for path in contents(folder).ours:
-        try:
-            (os.rmdir if _is_directory(path) else os.unlink)(path)
-        except FileNotFoundError:
-            pass
-        except OSError as exc:
-            raise NodeError("cannot remove %s: %s" % (path, exc.strerror or exc)) from None
+        files.remove(path, os.rmdir if _is_directory(path) else os.unlink)
     with contextlib.suppress(OSError):
         os.rmdir(os.path.dirname(folder))
 

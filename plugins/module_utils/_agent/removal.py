@@ -94,7 +94,7 @@ def uninstall(node: Node, paths: Paths, check: bool = False, keep_files: bool = 
         for path in gone:
             remove_path(path)
         for path in trees + folders:
-            _remove_directory(path, shutil.rmtree if path in trees else os.rmdir)
+            files.remove(path, os.unlink if os.path.islink(path) else shutil.rmtree if path in trees else os.rmdir)
         if has_systemd and (changes or services):
             systemd.daemon_reload(node.run)
             systemd.reset_failed(node.run, *SERVICES)
@@ -212,13 +212,3 @@ def _emptied(
         elif left and touched:
             notes.append(_KEPT % (folder, ", ".join(left)))
     return [folder for folder in dict(folders) if folder in gone and folder not in removed], notes
-
-
-def _remove_directory(path: str, remove: t.Callable[[str], None]) -> None:
-    try:
-        # rmtree does not follow symbolic links.
-        (os.unlink if os.path.islink(path) else remove)(path)
-    except FileNotFoundError:
-        pass
-    except OSError as exc:
-        raise NodeError("cannot remove %s: %s" % (path, exc.strerror or exc)) from None

@@ -133,13 +133,14 @@ def is_read_only(path: str) -> bool:
     return bool(os.statvfs(folder).f_flag & _READ_ONLY)
 
 
-def remove(path: str) -> None:
+def remove(path: str, how: t.Callable[[str], None] = os.unlink) -> None:
     """Remove a file, or a symbolic link; one that does not exist is not an error.
 
+    :param how: of a directory ``os.rmdir``, or ``shutil.rmtree``, which does not follow symbolic links.
     :raises NodeError: naming the path and the reason.
     """
     try:
-        os.unlink(path)
+        how(path)
     except (FileNotFoundError, NotADirectoryError):
         pass
     except OSError as exc:
