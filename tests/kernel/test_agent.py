@@ -367,6 +367,9 @@ class TestStatus:
         assert "in sync" in done.stdout and variant.backend in done.stdout
 
     def test_without_a_file_the_defaults_are_in_force(self, node: AgentNode) -> None:
+        assert node.status()["config"]["sources"] == [
+            "defaults (/etc/ip-masq-agent/config does not exist: no rule is changed until it does)"
+        ]
         node.sync()
         assert node.status()["config"]["sources"] == ["defaults (/etc/ip-masq-agent/config does not exist)"]
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import typing as t
 
@@ -104,11 +105,17 @@ def _policy_data(paths: Paths, policy: EffectivePolicy, config: Config) -> t.Dic
     del values["notes"]
     interval = values.pop("resync_interval")
     return {
-        "sources": list(policy.sources) or ["defaults (%s does not exist)" % paths.config],
+        "sources": list(policy.sources) or [_without_files(paths)],
         "problem": policy.problem,
         **{name: list(map(as_written, value)) if isinstance(value, tuple) else value for name, value in values.items()},
         "resync_interval_seconds": interval / 1e9,
     }
+
+
+def _without_files(paths: Paths) -> str:
+    """Return what is shown in place of configuration files. The units wait for one, unless the agent has run."""
+    waits = not any(map(os.path.exists, (paths.state_file, paths.spare_state_file)))
+    return "defaults (%s does not exist%s)" % (paths.config, ": no rule is changed until it does" if waits else "")
 
 
 def _unit_data(node: Node) -> t.Dict[str, t.Any]:
