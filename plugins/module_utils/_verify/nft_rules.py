@@ -9,6 +9,7 @@ linux/netfilter/nf_tables.h.
 
 from __future__ import annotations
 
+import functools
 import struct
 import typing as t
 
@@ -224,6 +225,7 @@ _VARIED = frozenset(("cmp", "immediate", "match"))
 _HEAD = 32
 
 
+@functools.lru_cache(maxsize=64)  # asked for each expression
 def _place(register: t.Optional[bytes]) -> int:
     """Return where a register begins: those from 8 on have four bytes, those before sixteen."""
     which = number(register)
