@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 from support import cni_results
+from support.agent_node import AgentNode
 from support.import_collection import make_importable
 from support.modules import apply
-from support.namespaces import until
+from support.namespaces import Namespace, until
 from support.topology import ADDRESSES, Topology
 
 make_importable()
@@ -220,3 +221,86 @@ def test_interruption_is_named(node: _Node) -> None:
     about = node.who(*node.connect("ipv4", "tcp"))[-1]
     assert "it misses those that began before " in about
     assert re.search(r"it misses those that began or ended from \S+Z to \S+Z", about), about
+
+
+class TestModule:
+    """ip_masq_agent with connection_log; systemctl is a stand-in (molecule has systemd)."""
+
+    UNITS = ("ip-masq-agent-log.service", "ip-masq-agent-log-keep.timer")
+    FILES = (
+        "/etc/ip-masq-agent/ulogd.conf",
+        "/etc/systemd/system/ip-masq-agent-log-keep.service",
+        "/etc/systemd/system/ip-masq-agent-log-keep.timer",
+        "/etc/systemd/system/ip-masq-agent-log.service",
+    )
+
+    @pytest.fixture
+    def bare(self, ns: Namespace, tmp_path: Path) -> AgentNode:
+        """A node on which nothing is installed yet."""
+        ns.run("mount", "-t", "tmpfs", "none", "/var/log")
+        return AgentNode(ns, tmp_path, installed=False)
+
+    def ours(self, node: AgentNode) -> t.List[str]:
+        """Return the files of the log that are there."""
+        return [path for path in self.FILES if node.at(path).exists()]
+
+    def active(self, node: AgentNode) -> t.List[str]:
+        """Return its units that are enabled and active."""
+        return [
+            unit for unit in self.UNITS if all((node.systemd / (unit + s)).exists() for s in (".enabled", ".active"))
+        ]
+
+    def run(self, node: AgentNode, check: bool = False, **options: t.Any) -> t.Dict[str, t.Any]:
+        return node.module("ip_masq_agent", options, check=check, diff=True)
+
+    def test_from_nothing_to_nothing(self, bare: AgentNode) -> None:
+        predicted = self.run(bare, check=True, config={}, connection_log=64)
+        assert self.ours(bare) == self.active(bare) == []
+        done = self.run(bare, config={}, connection_log=64)
+        assert not done.get("failed"), done
+        for key in ("files", "services", "diff"):
+            assert predicted[key] == done[key], key
+        assert self.ours(bare) == list(self.FILES) and self.active(bare) == list(self.UNITS)
+        again = self.run(bare, config={}, connection_log=64)
+        assert not again["changed"], again
+        larger = self.run(bare, config={}, connection_log=128)
+        assert "restart: %s" % ", ".join(self.UNITS) in larger["services"], larger
+        assert "LimitFSIZE=64M" in bare.at(self.FILES[-1]).read_text()
+        log = bare.ns.run("find", "/var/log/ip-masq-agent", "-printf", "%m %U ").split()
+        assert log == ["700", "0"]
+        bare.ns.run("touch", "/var/log/ip-masq-agent/connections.log")
+        ended = self.run(bare, config={})
+        assert ended["changed"] and self.ours(bare) == self.active(bare) == []
+        assert bare.ns.run("ls", "/var/log/ip-masq-agent") == "connections.log\n", "what was logged stays"
+        assert not self.run(bare, config={})["changed"]
+        self.run(bare, config={}, connection_log=64)
+        removed = self.run(bare, state="absent")
+        assert "directory removed: /var/log/ip-masq-agent" in removed["services"]
+        assert sorted(bare.files() - bare.pristine) == [] and self.active(bare) == []
+
+    def test_files_of_others_stay(self, bare: AgentNode) -> None:
+        self.run(bare, config={})
+        unit = bare.at(self.FILES[-1])
+        unit.write_text("[Service]\nExecStart=/bin/true\n")
+        assert not self.run(bare, config={})["changed"]
+        self.run(bare, state="absent")
+        assert unit.exists()
+
+    @pytest.mark.parametrize(
+        ("missing", "message"),
+        [
+            ("plugins", "connection_log needs ulogd with its JSON output: install the package ulogd2-json (Debian, "),
+            ("events", "set the sysctl net.netfilter.nf_conntrack_events to 1"),
+            ("size", "connection_log: 5 is not a number of megabytes from 16 to 1048576, or 0 for no log"),
+        ],
+    )
+    def test_what_cannot_be_touches_nothing(self, bare: AgentNode, missing: str, message: str) -> None:
+        if missing == "plugins":
+            folder = str(Path(connection_log.find_plugins()[1][0]).parent)
+            bare.ns.run("mount", "-t", "tmpfs", "none", folder)
+        elif missing == "events":
+            bare.ns.run("sysctl", "-qw", "net.netfilter.nf_conntrack_events=0")
+        done = self.run(bare, config={}, connection_log=5 if missing == "size" else 64)
+        assert done["failed"] and message in done["msg"], done
+        assert done.get("missing_package") == ("ulogd2-json" if missing == "plugins" else None)
+        assert sorted(bare.files() - bare.pristine) == []

@@ -77,7 +77,7 @@ def find_plugins() -> t.Tuple[str, t.List[str]]:
         found = [os.path.join(folder, name) for name in _PLUGINS]
         if program and all(map(os.path.isfile, found)):
             return program, found
-    package = "ulogd2-json" if os.path.isdir("/var/lib/dpkg/info") else "ulogd"
+    package = "ulogd2-json" if which("apt-get") else "ulogd"
     raise ProgramMissingError(
         "connection_log needs ulogd with its JSON output: install the package ulogd2-json (Debian, Ubuntu) or ulogd "
         "(EPEL), or set connection_log to 0; files and rules left unchanged",
