@@ -43,6 +43,7 @@ from checks import (
 )
 
 INTERVAL = 3.0
+UFW_RULES = "/etc/ufw/before.rules"
 SLOW = os.path.join(DROP_INS, "50-slow.json")
 
 
@@ -177,6 +178,43 @@ def masquerading_of_firewalld() -> None:
     packets("after the remedy")
 
 
+def ufw(*argv: str) -> None:
+    """Have ufw do something. Without --force it asks whoever is logged in by SSH."""
+    sh("ufw", "--force", *argv)
+
+
+def by_ufw() -> None:
+    """Its own command works past systemd. As it is installed, it leaves the nat table alone."""
+    for chain in ("incoming", "routed"):
+        ufw("default", "allow", chain)
+    before = remembered()["drift_repaired"]
+    for verb in ("enable", "reload", "disable"):
+        repaired("ufw %s" % verb, partial(ufw, verb), INTERVAL + 2, real=False)
+    equal("ufw left our rules alone", remembered()["drift_repaired"], before)
+    # As its manual page has it for masquerading; with a flush, because each reload adds to the table otherwise.
+    with open(UFW_RULES, encoding="utf-8") as file:
+        installed = file.read()
+    write(UFW_RULES, "*nat\n:POSTROUTING ACCEPT [0:0]\n-F\nCOMMIT\n" + installed)
+    for verb in ("enable", "reload"):
+        repaired("ufw %s, which flushes nat" % verb, partial(ufw, verb), INTERVAL + 2, real=not NATIVE)
+    sh("systemctl", "enable", "ufw")
+    found = agent("verify").stdout
+    told = "ufw.service is enabled: -F below *nat in %s removes all other rules" % UFW_RULES
+    check("verify warns of it", told in found, found)
+    sh("/lib/ufw/ufw-init", "stop")  # or its start finds it running, and does nothing
+    slow(True)
+    for verb in ("start", "restart", "stop"):
+        # As it stops, it removes its own chains.
+        repaired("ufw: " + verb, partial(sh, "systemctl", verb, "ufw"), 2, real=verb != "stop" and not NATIVE)
+    write(UFW_RULES, installed)
+    sh("sed", "-i", "s/^MANAGE_BUILTINS=.*/MANAGE_BUILTINS=yes/", "/etc/default/ufw")
+    for verb in ("start", "stop"):
+        repaired("ufw, all of it is its own: " + verb, partial(sh, "systemctl", verb, "ufw"), 2, real=not NATIVE)
+    slow(False)
+    ufw("disable")
+    sh("systemctl", "disable", "ufw")
+
+
 check_rules("before any damage")
 packets("before any damage")
 equal("the timer's interval", interval(), "3s")
@@ -185,6 +223,7 @@ silent_ticks()
 slow(True)
 by_the_hooks()
 slow(False)
+by_ufw()
 by_the_timer_again()
 masquerading_of_firewalld()
 slow(True)
