@@ -20,7 +20,7 @@ import typing as t
 from .lab import Net
 
 #: Seconds in which a packet that is expected, and one that is not, may come out.
-PATIENCE, SILENCE = 5.0, 0.03
+PATIENCE, SILENCE = 20.0, 0.03
 
 _MAGIC = b"random node"
 _BRIDGE_MAC, _POD_MAC = "02:00:00:00:02:01", "02:00:00:00:01:%02x"
