@@ -35,13 +35,6 @@ notes:
   - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """
 
-EXAMPLES = r"""
-- name: Stop if more than a tenth of the nodes, or 1,000 open connections, are concerned
-  ansible.builtin.assert:
-    that: ansible_play_hosts_all | kubenode.ip_masq.effects_to_confirm(hostvars, ['10%', 1000]) == []
-  run_once: true
-"""
-
 RETURN = r"""
 _value:
   description:

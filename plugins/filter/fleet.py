@@ -36,17 +36,6 @@ notes:
   - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """
 
-EXAMPLES = r"""
-- name: Query the node
-  kubenode.ip_masq.ip_masq_agent_info:
-  register: ip_masq_agent__asked
-
-- name: Show the summary
-  ansible.builtin.debug:
-    msg: "{{ (ansible_play_hosts_all | kubenode.ip_masq.fleet(hostvars)).lines }}"
-  run_once: true
-"""
-
 RETURN = r"""
 _value:
   description:

@@ -40,13 +40,6 @@ notes:
   - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """
 
-EXAMPLES = r"""
-- name: Show the networks of the cluster, and what else masquerades
-  ansible.builtin.debug:
-    msg: "{{ (groups.kube_node | kubenode.ip_masq.kubespray(groups.kube_node, hostvars)).lines }}"
-  run_once: true
-"""
-
 RETURN = r"""
 _value:
   description:

@@ -37,18 +37,6 @@ notes:
   - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """
 
-EXAMPLES = r"""
-- name: Read a configuration
-  ansible.windows.slurp:
-    src: "{{ item }}"
-  loop: ['C:\etc\cni\net.d\10-flannel.conf']
-  register: files
-
-- name: Show what the policy would change
-  ansible.builtin.debug:
-    msg: "{{ files.results | kubenode.ip_masq.outbound_nat_plan(lookup('kubenode.ip_masq.config')) }}"
-"""
-
 RETURN = r"""
 _value:
   description:

@@ -44,13 +44,6 @@ notes:
   - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """
 
-EXAMPLES = r"""
-- name: Show which pod it is
-  ansible.builtin.debug:
-    msg: "{{ (ansible_play_hosts_all | kubenode.ip_masq.who(hostvars, '192.0.2.1:4711')).lines }}"
-  run_once: true
-"""
-
 RETURN = r"""
 _value:
   description: Question and answer.

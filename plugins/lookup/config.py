@@ -20,12 +20,6 @@ notes:
   - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """
 
-EXAMPLES = r"""
-- name: Show what the role would write to the config file
-  ansible.builtin.debug:
-    msg: "{{ lookup('kubenode.ip_masq.config') }}"
-"""
-
 RETURN = r"""
 _raw:
   description: One mapping, by the keys of the config file.

@@ -24,17 +24,6 @@ notes:
   - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """
 
-EXAMPLES = r"""
-- name: Run a play on the hosts of ip_masq_agent_hosts
-  hosts: "{{ query('kubenode.ip_masq.hosts') }}"
-  gather_facts: false
-  tasks:
-    - name: Show them
-      ansible.builtin.debug:
-        msg: "{{ ansible_play_hosts_all }}"
-      run_once: true
-"""
-
 RETURN = r"""
 _raw:
   description: The patterns.

@@ -40,14 +40,6 @@ notes:
   - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """
 
-EXAMPLES = r"""
-- name: Refuse invalid variables of any host of the play, before a node is touched
-  ansible.builtin.assert:
-    that: not lookup('kubenode.ip_masq.preflight', *ansible_play_hosts_all, remarks='ignore').failed
-    quiet: true
-  run_once: true
-"""
-
 RETURN = r"""
 _raw:
   description:
