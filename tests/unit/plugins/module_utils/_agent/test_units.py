@@ -99,7 +99,7 @@ def test_every_fixed_path_is_below_the_root() -> None:
 
 
 #: They follow from the chosen paths; and NamedTuple makes a property of each field before Python 3.8.
-_OF_CHOSEN = {"program", "lib_dir", "resync", "config", "drop_ins", "metrics_file", *paths.Paths._fields}
+_OF_CHOSEN = {"program", "lib_dir", "resync", "config", "drop_ins", "log_config", "metrics_file", *paths.Paths._fields}
 
 
 def test_no_placeholder_is_left_in_any_text() -> None:
