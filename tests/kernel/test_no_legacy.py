@@ -1,0 +1,50 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Kernels without the tables of iptables-legacy, which Linux leaves out by default from 6.17 on: make test-vm."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import typing as t
+from pathlib import Path
+
+import pytest
+from support.modules import apply, run_modules
+from support.topology import Topology
+from support.variants import EXEMPT_RANGES
+
+_MODULES = [
+    "%stable_%s" % (family, table)
+    for family in ("ip", "ip6")
+    for table in ("nat", "filter", "mangle", "raw", "security")
+] + ["ip_tables", "ip6_tables"]
+
+
+@pytest.fixture
+def without_legacy() -> t.Iterator[None]:
+    """Unload what is loaded, and have the kernel load none of it again."""
+    if "IP_MASQ_VM" not in os.environ:
+        pytest.skip("the modules of this machine are left alone: make test-vm")
+    refuse = Path("/run/modprobe.d/no-legacy.conf")
+    refuse.parent.mkdir(exist_ok=True)
+    refuse.write_text("".join("install %s /bin/false\n" % module for module in _MODULES))
+    for module in _MODULES:
+        subprocess.run(["rmmod", module], stderr=subprocess.DEVNULL, check=False)
+    assert not Path("/proc/net/ip_tables_names").exists()
+    yield
+    refuse.unlink()
+
+
+@pytest.mark.parametrize("backend", ("auto", "nftables"))
+def test_the_module_changes_its_backend_and_removes_it(without_legacy: None, topology: Topology, backend: str) -> None:
+    options = {"backend": backend, "enable_ipv6": True, "non_masquerade_cidrs": EXEMPT_RANGES}
+    assert "warnings" not in apply(topology.node, **options)
+    assert apply(topology.node, **options)["changed"] is False
+    assert apply(topology.node, state="absent")["changed"] is True
+
+
+def test_legacy_is_refused_with_the_reason(without_legacy: None, topology: Topology) -> None:
+    (refused,) = run_modules(topology.node, [{"backend": "iptables_legacy"}])
+    assert refused["failed"] and "iptables-legacy" in refused["msg"]
