@@ -13,9 +13,9 @@ version_added: 1.0.0
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:
-  - Prints messages of C(ansible.builtin.debug), failures (equal ones of several hosts once), and one line with the
-    counts of all hosts. A host that is unreachable is not counted as failed. With the playbook
-    C(kubenode.ip_masq.status) this is the summary alone.
+  - Prints messages of C(ansible.builtin.debug), warnings and failures (equal ones of several hosts once), and one line
+    with the counts of all hosts. Which interpreter Ansible has discovered is left out. A host that is unreachable is
+    not counted as failed. With the playbook C(kubenode.ip_masq.status) this is the summary alone.
 requirements:
   - set as stdout callback in the configuration of Ansible, or with C(ANSIBLE_STDOUT_CALLBACK)
 """
@@ -25,11 +25,17 @@ EXAMPLES = r"""
 #   -e ip_masq_agent_hosts=kube_node
 """
 
+import re
 import typing as t
 
 from ansible.plugins.callback import CallbackBase
 
 from ..plugin_utils.names import some_of
+
+#: Before the warnings of these modules is the name of the node: Ansible prints warnings without a host.
+_NAMING = ("ip_masq_agent", "kubenode.ip_masq.ip_masq_agent")
+_NODE = re.compile(r"^[^\s:/]+: ")
+_DISCOVERED = "using the discovered Python interpreter"
 
 
 class CallbackModule(CallbackBase):
@@ -43,18 +49,23 @@ class CallbackModule(CallbackBase):
         super().__init__()
         #: message -> hosts that it is about
         self._failures: t.Dict[str, t.List[str]] = {}
+        #: warning -> hosts that it is about
+        self._warnings: t.Dict[str, t.List[str]] = {}
         #: hosts without which a task went on, which Ansible counts nowhere
         self._unreachable: t.Set[str] = set()
 
     def v2_runner_on_ok(self, result: t.Any) -> None:
-        """Print what a debug task shows."""
+        """Print what a debug task shows, and of which host."""
+        self._keep_warnings(result)
         if result._task.action in ("debug", "ansible.builtin.debug"):
             message = result._result.get("msg", "")
+            host = "" if result._task.run_once else " (%s)" % result._host.get_name()
             for line in message if isinstance(message, list) else [message]:
-                self._display.display(str(line))
+                self._display.display("%s%s" % (line, host))
 
     def v2_runner_on_failed(self, result: t.Any, ignore_errors: bool = False) -> None:
         """Keep it for the end, unless the summary of the playbook has it."""
+        self._keep_warnings(result)
         if not ignore_errors and "ip_masq_agent__in_summary" not in result._task.vars:
             self._keep("failed", result)
 
@@ -70,8 +81,18 @@ class CallbackModule(CallbackBase):
         message = "%s: %s" % (what, "; ".join(map(str, said if isinstance(said, list) else [said])).strip())
         self._failures.setdefault(message, []).append(result._host.get_name())
 
+    def _keep_warnings(self, result: t.Any) -> None:
+        for warning in map(str, result._result.get("warnings") or ()):
+            if _DISCOVERED not in warning:
+                text = _NODE.sub("", warning) if result._task.action in _NAMING else warning
+                self._warnings.setdefault(text, []).append(result._host.get_name())
+
     def v2_playbook_on_stats(self, stats: t.Any) -> None:
-        """Print the failures and the counts."""
+        """Print the warnings, the failures and the counts."""
+        for warning, hosts in self._warnings.items():
+            once = list(dict.fromkeys(hosts))  # two tasks may warn of the same
+            line = "warning: %s (%s)" % (warning.strip(), some_of(once))
+            self._display.display(line, color="purple")
         for message, hosts in self._failures.items():
             self._display.display("%s (%s)" % (message, some_of(hosts)), color="red")
         counts = {host: stats.summarize(host) for host in stats.processed}
