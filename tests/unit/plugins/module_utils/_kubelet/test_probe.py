@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import subprocess
@@ -130,9 +131,10 @@ def test_the_stand_in_starts_on(tmp_path: Path, machine: str) -> None:
     program.write_bytes(fake_kubelet.launcher(sys.executable, str(script), machine))
     program.chmod(0o755)
     assert is_machine_code(str(program))
+    home = {"PYTHONHOME": os.environ["PYTHONHOME"]}
     for words in ([], ["--help"], ["a b", "", "c"]):
         done = subprocess.run(
-            found[:1] + [str(program), *words], env={"HERE": "yes"}, stdout=subprocess.PIPE, check=True
+            found[:1] + [str(program), *words], env={"HERE": "yes", **home}, stdout=subprocess.PIPE, check=True
         )
         assert json.loads(done.stdout) == [[str(script), *words], "yes"]
     program.write_bytes(fake_kubelet.launcher("/nowhere", str(script), machine))
