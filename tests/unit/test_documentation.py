@@ -15,7 +15,7 @@ import pytest
 import yaml
 from ansible_collections.kubenode.ip_masq.plugins.doc_fragments.policy import ModuleDocFragment
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.units import unit_files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.units import log_unit_files, unit_files
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.actors import ACTORS
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import (
     DEFAULTS,
@@ -211,7 +211,7 @@ def test_units_are_those_that_are_installed() -> None:
         for unit in re.findall(r"`([^`]+)`", row[0]):
             # "`name.path`, `.service`" are two units of one name.
             named.append(named[-1].rpartition(".")[0] + unit if unit.startswith(".") else unit.replace("@*.", "@."))
-    assert sorted(named) == sorted(unit_files(Paths()))
+    assert sorted(named) == sorted([*unit_files(Paths()), *log_unit_files(Paths(), "", 0)])
 
 
 @pytest.mark.parametrize("picture", sorted((ROOT / "docs/images").iterdir()), ids=lambda path: path.name)
