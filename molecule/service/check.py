@@ -8,10 +8,13 @@ from __future__ import annotations
 import glob
 import os
 import pwd
+import re
 import shutil
 import stat
 import sys
+import time
 import typing as t
+from pathlib import Path
 
 from checks import (
     AGENT,
@@ -35,10 +38,13 @@ from checks import (
     shown,
     write,
 )
+from support import cni_results
 
 METRICS_DIR = "/var/lib/node_exporter"
 METRICS = os.path.join(METRICS_DIR, "ip_masq_agent.prom")
 LOCK = "/run/xtables.lock"
+LOG_SERVICE, LOG_DIR = "ip-masq-agent-log.service", "/var/log/ip-masq-agent"
+TIMESTAMPS = "/proc/sys/net/netfilter/nf_conntrack_timestamp"
 PREPARE_SERVICE = "ip-masq-agent-prepare.service"
 TEMPORARY = "/run/systemd/system/%s.d" % SERVICE
 
@@ -165,6 +171,36 @@ def units() -> None:
     equal("systemd-analyze verify", (verified.returncode, verified.stdout + verified.stderr), (0, ""))
 
 
+def connections() -> None:
+    """A connection that has ended is found in the log, with the name of its pod."""
+    equal("the log is for root alone", stat.S_IMODE(os.stat(LOG_DIR).st_mode), 0o700)
+    active = {"ActiveState": "active"}
+    eventually("ulogd runs", lambda: shown(LOG_SERVICE, "ActiveState") == active)
+    remote = ("-p", "tcp", "-d", "203.0.113.7")
+    run("conntrack", "-D", *remote)
+    packets("that are logged", {"203.0.113.7": "node"})
+    found = re.search(r"src=(\S+) .* dst=(\S+) sport=([0-9]+) dport=([0-9]+)", sh("conntrack", "-L", *remote))
+    assert found
+    pod, node, server_port, port = found.groups()
+    cni_results.write(
+        Path("/var/lib/cni/results"), "default/web-0", pod, netns="/run/netns/pod", written=time.time() - 60
+    )
+    sh("systemctl", "start", LOG_SERVICE.replace(".", "-keep."))
+    sh("conntrack", "-D", *remote)
+    needle = '"reply.l4.dport": %s,' % port
+    eventually("the log has it", lambda: needle in Path(LOG_DIR, "connections.log").read_text(encoding="ascii"))
+    began = re.findall(needle + '.*"flow.start.sec": ([0-9]+)', Path(LOG_DIR, "connections.log").read_text())[-1]
+    check("the kernel tells when it began", int(began))
+    at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(began)))
+    ends = ("%s:%s" % (node, port), "--to", "203.0.113.7:" + server_port)
+    answer = sh(AGENT, "who", *ends, "--at", at).splitlines()[0]
+    check("the pod is named", "%s:" % pod in answer and " (default/web-0) -> " in answer, answer)
+    check("the sysctl is set", Path(TIMESTAMPS).read_text() == "1\n")
+    sh("systemctl", "stop", LOG_SERVICE)
+    check("the sysctl is restored", Path(TIMESTAMPS).read_text() == "0\n")
+    sh("systemctl", "start", LOG_SERVICE)
+
+
 def works() -> None:
     """The service repairs drift."""
     equal("its last run went well", shown(SERVICE, "Result"), {"Result": "success"})
@@ -176,7 +212,17 @@ if __name__ == "__main__":
     if sys.argv[1] == "sandbox":
         check("the configuration is there", os.path.exists(CONFIG))
         exposure(sys.argv[2:])
-        for part in (units, metrics_of_others, metrics_gone, config_of_others, lock_file, walls, restarts, traceback):
+        for part in (
+            units,
+            metrics_of_others,
+            metrics_gone,
+            config_of_others,
+            lock_file,
+            walls,
+            restarts,
+            traceback,
+            connections,
+        ):
             t.cast(t.Callable[[], None], part)()
     works()
     done()
