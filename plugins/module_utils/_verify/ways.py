@@ -355,6 +355,10 @@ class _Tree(t.NamedTuple):
     #: what is set, and from which values
     sets: t.Tuple[t.Tuple[str, int, t.Optional[str]], ...]
     anything: bool
+    #: what is asked of the link that packets come in over
+    incoming: t.Tuple[rules.Names, ...]
+    #: whether a rule leads packets to the node itself
+    redirects: bool
     #: whether neither chance nor what is unknown decides
     certain: bool
 
@@ -556,12 +560,7 @@ class _Engine:
         return [one._replace(region=one.region._replace(start=number)) for number, one in enumerate(result)]
 
     def _incoming_patterns(self) -> t.List[rules.Names]:
-        found: t.Dict[rules.Names, None] = {}
-        for tree in self._trees:
-            for chain in tree.chains:
-                for rule in self._tables[tree.table].chains.get(chain, ()):
-                    for branch in rule.branches:
-                        found.update(dict.fromkeys(branch.match.incoming))
+        found = dict.fromkeys(names for tree in self._trees for names in tree.incoming)
         for block in self._policy:
             for member in block.rules:
                 found.update(dict.fromkeys(member.branches[0].incoming))
@@ -569,12 +568,7 @@ class _Engine:
 
     def _local_key(self, link: str) -> t.Any:
         """Return what a rule that redirects to the node makes of a link."""
-        for tree in self._trees:
-            for chain in tree.chains:
-                for rule in self._tables[tree.table].chains.get(chain, ()):
-                    if any(branch.action.local and branch.action.kind == DESTINATION for branch in rule.branches):
-                        return self._lookups.addresses_of(link)
-        return None
+        return self._lookups.addresses_of(link) if any(tree.redirects for tree in self._trees) else None
 
     def _first(self, start: StartClass) -> t.List[_Flow]:
         """Return all packets of a class as they come in."""
@@ -1071,10 +1065,10 @@ class _Engine:
             self._met.append((state.met, rule.number))
         values = _set(state.values, branch.action) if kind == SET else state.values
         source, given = (rule.ref, branch.action) if kind == SOURCE else (state.source, state.given)
+        if kind == SET and not self._can_set(branch.action.subject, state):
+            values = state.values
         flow = self._with(flow, self._state(state._replace(met=met, values=values, source=source, given=given)))
         if kind == SET:
-            if not self._can_set(branch.action.subject, state):
-                flow = self._with(flow, self._state(flow[_STATE]._replace(values=state.values)))
             out.append(flow)
         elif kind == JUMP:
             out += self._chain(context[0], branch.action.chain, [flow], context[1])
@@ -1528,6 +1522,8 @@ def _trees(number: int, table: rules.RuleTable) -> t.Iterator[_Tree]:
         anything = False
         effect = False
         certain = True
+        incoming: t.Dict[rules.Names, None] = {}
+        redirects = False
         for chain in chains:
             certain = certain and chain in table.chains
             for rule in table.chains.get(chain, ()):
@@ -1535,14 +1531,17 @@ def _trees(number: int, table: rules.RuleTable) -> t.Iterator[_Tree]:
                 for branch in rule.branches:
                     for test in branch.match.tests:
                         tested[test.subject] = tested.get(test.subject, 0) | test.mask
+                    if branch.match.incoming:
+                        incoming.update(dict.fromkeys(branch.match.incoming))
                     action = branch.action
+                    redirects = redirects or (action.local and action.kind == DESTINATION)
                     if action.kind == SET:
                         sets[(action.subject, _changed(action), action.origin)] = None
                     effect = effect or action.kind != CONTINUE
                     anything = anything or bool(rule.unknown and action.kind == CONTINUE)
                 effect = effect or bool(rule.unknown)
         if effect or base.drops:
-            yield _Tree(number, name, base, chains, tested, tuple(sets), anything, certain)
+            yield _Tree(number, name, base, chains, tested, tuple(sets), anything, tuple(incoming), redirects, certain)
 
 
 class _Service(t.NamedTuple):
