@@ -17,7 +17,6 @@ import typing as t
 from .._engine.backends import PROGRAMS
 from .._errors import NodeError
 from .._system import files
-from .._system.local_ports import RANGE, RESERVED
 from .._system.process import SYSTEM_PATH, Outcome, Runner
 from .paths import Paths
 
@@ -117,7 +116,6 @@ def resync_script(paths: Paths) -> str:
         program=paths.program,
         path=SYSTEM_PATH,
         programs=" ".join(PROGRAMS),
-        ports="%s %s" % (RANGE, RESERVED),
     )
 
 
@@ -138,8 +136,7 @@ set --
 irregular=
 for file in {config} \\
     {drop_ins}/*.json {drop_ins}/*.yaml {drop_ins}/*.yml \\
-    /proc/net/ip_tables_names /proc/net/ip6_tables_names \\
-    {ports}; do
+    /proc/net/ip_tables_names /proc/net/ip6_tables_names; do
     if [ -f "$file" ]; then
         set -- "$@" "$file"
     elif [ -e "$file" ] || [ -L "$file" ]; then

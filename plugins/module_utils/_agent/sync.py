@@ -19,10 +19,11 @@ from .._engine.ruleset import IGNORE, from_config
 from .._errors import NodeError
 from .._policy.entries import addresses
 from .._policy.policy import Config
+from .._policy.values import AUTO_PORTS
 from .._system import files
 from .._system.families import FAMILIES
 from .._system.iptables_tool import legacy_tables
-from .._system.local_ports import LocalPorts, read_local_ports
+from .._system.local_ports import RANGE, RESERVED, LocalPorts, read_local_ports
 from .._system.node import Node
 from .._system.xtables_lock import without_holder
 from .._version import VERSION
@@ -31,6 +32,9 @@ from .effective_policy import EffectivePolicy, are_unchanged, find_policy
 from .memory import KEPT_ACTIONS, Event, Memory, read_memory, read_verification, write_memory
 from .paths import Paths
 from .units import interval_drop_in, interval_text
+
+#: Prints what to_ports: auto depends on.
+_LOCAL_PORTS = ("cat", RANGE, RESERVED)
 
 
 class SyncResult(t.NamedTuple):
@@ -199,7 +203,12 @@ def _take_snapshot(node: Node, paths: Paths, policy: EffectivePolicy, before: Me
     if last.result.not_checked:
         # The next resync tries again.
         return
-    commands = [command for change in last.result.managed for command in change.via.fingerprint()]
+    commands: t.List[t.Sequence[str]] = [
+        command for change in last.result.managed for command in change.via.fingerprint()
+    ]
+    if policy.config.to_ports == AUTO_PORTS:
+        last.recorded(_LOCAL_PORTS)
+        commands.append(_LOCAL_PORTS)
 
     def is_current() -> bool:
         # An edit made after the files were read is not in effect yet.
