@@ -254,7 +254,9 @@ class TestStatus:
         assert run("status") == cli.OK
         assert re.search(r"^rules +in sync$", run.out, re.MULTILINE)
         assert re.search(
-            r"^config +defaults \(%s/config does not exist\)$" % run.where.config_dir, run.out, re.MULTILINE
+            r"^config +defaults \(%s/config does not exist: no rule is changed until it does\)$" % run.where.config_dir,
+            run.out,
+            re.MULTILINE,
         )
         assert re.search(r"^exempt +10.0.0.0/8, 172.16.0.0/12, 192.168.0.0/16$", run.out, re.MULTILINE)
         assert "connections: 3 masqueraded, 12 exempt" in run.out
