@@ -63,9 +63,9 @@ test-vm: ## tests that ask the kernel itself, on Debian's oldest, stable and new
 	@tools/setup --vm
 	@$(if $(filter 0,$(shell id -u)),,sudo )$(PYTHON) tools/test-vm $(RELEASES:%=--release %) -- $(ARGS)
 
-test-selinux: ## the agent's life on Debian 12 with SELinux enforcing, in qemu
+test-selinux: ## the agent's life on Debian 12 with SELinux enforcing, in qemu; counts what is denied
 	@tools/setup --vm
-	@$(if $(filter 0,$(shell id -u)),,sudo )$(PYTHON) tools/test-vm --selinux
+	@$(if $(filter 0,$(shell id -u)),,sudo )$(PYTHON) tools/test-vm --lsm selinux
 
 test-molecule: setup-nodes ## scenarios on three systemd nodes: Debian 11, 12 (iptables-legacy), 13; again with nftables
 	@$(PYTHON) tools/test molecule -- $(SCENARIOS)

@@ -288,7 +288,9 @@ RestrictAddressFamilies=AF_UNIX
 # is no directory in /run then) the kernel module ip_tables. iptables-legacy loads that module with modprobe
 # (libxtables, xtables_load_ko), which ProtectKernelModules forbids; the kernel itself requests all others. Each step
 # may fail: the service runs without it, and reports what it lacks. -C: nothing that is there is written to, and no link
-# is followed.
+# is followed. Where SELinux is enabled, the lock file gets the label that the policy has for it: with another one every
+# other iptables-legacy of the node is refused. restorecon takes SELinux for disabled in a sandbox with a read-only
+# /sys, so this command has none ("+").
 _PREPARE_SERVICE = """\
 [Unit]
 Description=Prepare directories, lock file and kernel module for ip-masq-agent
@@ -301,6 +303,7 @@ ConditionPathExists=|!/run/xtables.lock
 [Service]
 Type=oneshot
 ExecStart=-/bin/sh -Cc 'mkdir -p -m 0700 {run}; mkdir -p -m 0700 {state}; umask 077; true >/run/xtables.lock'
+ExecStart=-+/bin/sh -c 'if test -e /sys/fs/selinux/enforce; then exec restorecon /run/xtables.lock; fi'
 ExecStart=-/bin/sh -c 'if grep -qs "backend.*iptables_legacy" {file}; then exec modprobe -aq ip_tables ip6_tables; fi'
 TimeoutStartSec=30
 TimeoutStopSec=10

@@ -9,7 +9,7 @@ import re
 import typing as t
 
 from .._errors import LockHeld, NodeError
-from . import xtables_lock
+from . import labels, xtables_lock
 from .families import FAMILIES, Family
 from .node import Node, Tool
 from .process import Outcome, Runner, which
@@ -126,7 +126,11 @@ class IptablesTool:
                 "lock_timeout" % (self.path, what, xtables_lock.holder())
             )
         advice = ""
-        if "Permission denied" in said:
+        if "lock file" in said and "Permission denied" in said and labels.enabled():
+            advice = ". SELinux denies it, unless the file has the label of its policy: run 'restorecon %s'" % (
+                xtables_lock.PATH
+            )
+        elif "Permission denied" in said:
             advice = ". It lacks CAP_NET_ADMIN: run it as root of the host, or in a privileged container"
         elif "missing kernel module" in said or "Couldn't load" in said or "can't initialize" in said:
             advice = (

@@ -22,6 +22,11 @@ _ENABLED = "/sys/fs/selinux/enforce"
 _TIMEOUT = 60.0
 
 
+def enabled() -> bool:
+    """Return whether the kernel enforces SELinux, or would if it were not permissive."""
+    return os.path.exists(_ENABLED)
+
+
 def missing(paths: t.Iterable[str]) -> t.Tuple[str, ...]:
     """Return the first directory that does not exist on the way to each path; nothing for those that exist."""
     found: t.Dict[str, None] = {}
@@ -39,7 +44,7 @@ def restore(run: Runner, paths: t.Sequence[str]) -> t.Optional[str]:
 
     :returns: a warning if that fails.
     """
-    if not paths or not os.path.exists(_ENABLED):
+    if not paths or not enabled():
         return None
     program = which("restorecon")
     if program is None:

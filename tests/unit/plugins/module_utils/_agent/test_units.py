@@ -244,6 +244,20 @@ def test_preparation_makes_what_is_missing_and_touches_nothing_else(tmp_path: t.
     assert not (tmp_path / "victim").exists()
 
 
+def test_the_lock_file_gets_its_label_where_selinux_is_enabled(tmp_path: t.Any) -> None:
+    line = read_units()[units.PREPARE_SERVICE]["Service", "ExecStart"][1]
+    assert line.startswith("-+/bin/sh ")  # in a sandbox restorecon takes SELinux for disabled
+    (tmp_path / "restorecon").write_text('#!/bin/sh\necho "$@" >>%s/labelled\n' % tmp_path)
+    (tmp_path / "restorecon").chmod(0o755)
+    command = line[2:].replace("/sys/fs/selinux/enforce", str(tmp_path / "enforce"))
+    for enabled in (False, True):
+        if enabled:
+            (tmp_path / "enforce").touch()
+        subprocess.run(["sh", "-c", command], env={"PATH": "%s:/bin" % tmp_path}, check=True)
+        assert (tmp_path / "labelled").exists() == enabled
+    assert (tmp_path / "labelled").read_text() == "/run/xtables.lock\n"
+
+
 def test_timer_fires_to_the_second_at_the_reference_agent_s_interval() -> None:
     timer = read_units()[units.TIMER]
     assert timer["Timer", "AccuracySec"] == ["1s"]
