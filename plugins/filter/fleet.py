@@ -42,7 +42,7 @@ _value:
     - C(lines) are what the nodes have in common, a line for each thing that is wrong with the nodes that have it, and
       one with the counts. If that is long, C(table) is in place of it.
     - C(table) are at most 28 lines of at most 120 characters, with a row for each state and for what nodes differ in.
-    - C(off) are the names of the nodes that were queried and are not as declared, C(reasons) what is wrong with each of
+    - C(off) are the names of the nodes that were queried and are not in order, C(reasons) what is wrong with each of
       them, by name. C(shown_by) are the same names, or one of a node that was queried if there are none.
     - C(files) are the contents of C(report.json), C(report.csv) and C(report.html), by these names.
   type: dict

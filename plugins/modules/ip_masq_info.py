@@ -387,7 +387,7 @@ summary:
   description: With O(verify=true), the result in one line. Empty without.
   returned: always
   type: str
-  sample: 214 questions, all as declared
+  sample: 214 questions, all match the policy
 questions:
   description: How many packets O(verify=true) tested.
   returned: always

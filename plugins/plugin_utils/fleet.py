@@ -32,7 +32,7 @@ _NAMED = 3
 #: Traffic did not match the policy when the node was last verified, because of rules of other programs. By now they
 #: may be gone.
 CONFLICTS = "conflicts"
-#: The states in which a node is as declared.
+#: The states in which a node is in order.
 GOOD = ("in sync", "absent")
 #: Every state, worst first.
 STATES = (
@@ -116,7 +116,7 @@ def _verification(report: _Report) -> str:
         return "never"
     if last["conflicts"]:
         return CONFLICTS
-    return "as declared" if last["verified"] else "not fully tested"
+    return "matches the policy" if last["verified"] else "not fully tested"
 
 
 def _leaks(report: _Report) -> t.List[str]:
@@ -378,10 +378,10 @@ def _most_first(pairs: t.Iterable[t.Tuple[str, Node]]) -> t.List[Group]:
 
 
 def as_declared(nodes: t.Iterable[Node]) -> int:
-    """Count the nodes that are as declared."""
+    """Count the nodes that are in order."""
     return sum(1 for node in nodes if node.state in GOOD)
 
 
 def off(nodes: t.Iterable[Node]) -> t.List[str]:
-    """Return the hosts that were queried and are not as declared, as far as the node itself knows."""
+    """Return the hosts that were queried and are not in order, as far as the node itself knows."""
     return [node.host for node in nodes if node.queried and node.state not in (CONFLICTS, *GOOD)]

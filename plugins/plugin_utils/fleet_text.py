@@ -14,7 +14,7 @@ from .names import cut, number_of_nodes, some_of, thousands
 WIDTH = 120
 #: Lines of a table; two of 30 are left for where the files are, and for what Ansible counts.
 LINES = 28
-#: Lines about nodes that are not as declared, above which a table is shorter.
+#: Lines about nodes that are not in order, above which a table is shorter.
 _PROBLEMS = 10
 #: Different notes that are shown: beside a few lines, and above a table.
 _NOTES, _NOTES_OF_TABLE = 5, 2
@@ -128,12 +128,12 @@ def _in_common(nodes: t.Sequence[Node], limit: int) -> t.Iterator[str]:
 
 
 def _short_counts(nodes: t.Sequence[Node]) -> str:
-    """Return the counts of all states, or, if that is too long, of nodes that are as declared."""
+    """Return the counts of all states, or, if that is too long, of nodes that are in order."""
     counts = _counts(nodes)
     if len(counts) <= WIDTH:
         return counts
     good = as_declared(nodes)
-    return "%s: %s as declared, %s not" % (number_of_nodes(len(nodes)), thousands(good), thousands(len(nodes) - good))
+    return "%s: %s in order, %s not" % (number_of_nodes(len(nodes)), thousands(good), thousands(len(nodes) - good))
 
 
 def _counts(nodes: t.Sequence[Node], named: bool = False) -> str:

@@ -518,9 +518,9 @@ class TestVerify:
         node.sync()
         before = node.ns.run("nft", "-s", "list", "ruleset")
         done = node.command("verify")
-        agrees = r"\d+ questions, as declared; invalid packets leave with the pod's address: see leaks$"
+        agrees = r"\d+ questions match the policy; invalid packets leave with the pod's address: see leaks$"
         assert done.returncode == 0 and re.match(agrees, done.stdout.splitlines()[0])
-        assert "as declared" in node.status()["last_verification"]["summary"]
+        assert "match the policy" in node.status()["last_verification"]["summary"]
 
         rule = ("POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
         node.ns.run("iptables-nft", "-t", "nat", "-A", *rule)

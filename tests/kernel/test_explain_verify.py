@@ -285,7 +285,7 @@ def test_one_cause_is_told_in_few_networks(topology: Topology) -> None:
     )
     topology.node.run("iptables-nft", "-t", "nat", *shlex.split(jump.replace("-A", "-D", 1)))
     found = _look(topology.node, verify=True, **_TEN)
-    assert "not all as declared: 0.0.0.0/0 except 10.0.0.0/8, 169.254.0.0/16: declared node" in found["summary"]
+    assert "not all match the policy: 0.0.0.0/0 except 10.0.0.0/8, 169.254.0.0/16: declared node" in found["summary"]
     assert len(found["conflicts"]) < 25
 
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a verification does not know is said, and never counted as something that leaves as declared."""
+"""What a verification does not know is said, and never counted as traffic that matches the policy."""
 
 from __future__ import annotations
 

@@ -391,7 +391,7 @@ def test_role_verifies_what_it_applied_in_one_remote_call(tmp_path: Path) -> Non
 
         other = ("-t", "nat", "-I", "POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
         fleet.nodes["n1"].ns.run("iptables-nft", *other)
-        text = "not all as declared: 10.8.0.0/16: declared pod, node seen"
+        text = "not all match the policy: 10.8.0.0/16: declared pod, node seen"
         before = {name: fleet.calls(name) for name in fleet.nodes}
         warned = fleet.type(
             "ansible-playbook kubenode.ip_masq.apply -i hosts.ini -e ip_masq_agent_hosts=kube_node "

@@ -35,9 +35,9 @@ def asked(report: t.Optional[t.Mapping[str, t.Any]] = None, **found: t.Any) -> t
 
 def verified(conflicts: int = 0) -> t.Dict[str, t.Any]:
     """Return a last verification, of 2026-11-21."""
-    summary = "31 questions, all as declared"
+    summary = "31 questions, all match the policy"
     if conflicts:
-        summary = "31 questions, not all as declared: 10.8.0.0/16: declared pod, node seen"
+        summary = "31 questions, not all match the policy: 10.8.0.0/16: declared pod, node seen"
     return {
         "time": 1795233600.0,
         "verified": not conflicts,

@@ -200,14 +200,14 @@ def _verdict(
     asked = "%d questions" % found["questions"]
     causes = explanations.causes(found["conflicts"])
     if causes:
-        return False, "%s, not all as declared: %s%s" % (asked, causes[0][1], _more(causes))
+        return False, "%s, not all match the policy: %s%s" % (asked, causes[0][1], _more(causes))
     leaks = _leaks_in_short(rulesets) if any(one.code == LEAKS for one in findings) else ""
     missed = found["untested"]
     if missed:
-        tested = "%s, as declared; " % asked if found["questions"] else ""
+        tested = "%s match the policy; " % asked if found["questions"] else ""
         return None, "%snot tested: %s%s%s" % (tested, missed[0]["text"], _more(missed), leaks)
-    everything = "as declared" + leaks if leaks else "all as declared"
-    return True, "%s, %s%s" % (asked, everything, _since(found.get("asked_at")))
+    everything = " match the policy" + leaks if leaks else ", all match the policy"
+    return True, asked + everything + _since(found.get("asked_at"))
 
 
 def _leaks_in_short(rulesets: t.Mapping[str, Ruleset]) -> str:

@@ -125,7 +125,7 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def updated(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """As ``output``, of nodes that are not as declared before their kubelet is updated."""
+    """As ``output``, of nodes that are not in order before their kubelet is updated."""
     root = tmp_path_factory.mktemp("updates")
     here = root / "ansible_collections/kubenode/ip_masq"
     shutil.copytree(location(), here)

@@ -84,7 +84,7 @@ def test_three_thousand_nodes_are_thirty_lines(large: t.Dict[str, t.Any]) -> Non
     found = states(table)
     assert list(found) == [state for state in STATES if state in found], "worst first"
     assert len(found) == len(STATES) - 2 and sum(found.values()) == 3004, "all but 'not removed' and 'absent'"
-    assert table[-1] == "3,004 nodes: 2,712 as declared, 292 not"
+    assert table[-1] == "3,004 nodes: 2,712 in order, 292 not"
     assert any(re.match(r"policy: 10 other values +900  node\[2001-2900\]", line) for line in table)
     # The playbook status ends with it.
     assert len(large["lines"]) <= LINES and max(map(len, large["lines"])) <= WIDTH
@@ -235,7 +235,9 @@ def test_json_is_for_programs(large: t.Dict[str, t.Any]) -> None:
     (broken,) = [one for one in data["hosts"] if one["host"] == "node0077.fra1.example"]
     assert broken["findings"][0]["state"] == "broken config"
     assert broken["findings"][0]["reason"].startswith(PROBLEM.replace("10.0.0.1", "10.0.0.77"))
-    assert broken["traits"]["verification"] == ["as declared"] and broken["verified_at"] == "2026-11-21 04:00 UTC"
+    assert (
+        broken["traits"]["verification"] == ["matches the policy"] and broken["verified_at"] == "2026-11-21 04:00 UTC"
+    )
 
 
 def test_csv_is_for_spreadsheets(large: t.Dict[str, t.Any]) -> None:

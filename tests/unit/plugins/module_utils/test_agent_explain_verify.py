@@ -64,7 +64,7 @@ _FOUND: t.Dict[str, t.Any] = {
     "limits": [],
     "health": [],
     "verified": True,
-    "summary": "9 questions, all as declared",
+    "summary": "9 questions, all match the policy",
 }
 
 
@@ -194,7 +194,7 @@ def test_explanation_without_a_policy_names_the_family_that_was_asked_about(
 @pytest.mark.parametrize(
     ("changes", "first"),
     [
-        ({}, "9 questions, all as declared"),
+        ({}, "9 questions, all match the policy"),
         ({"verified": None, "summary": "not verified: x"}, "not verified: x"),
         ({"verified": False, "conflicts": [_CONFLICT]}, "9 questions, 1 conflict"),
     ],

@@ -115,7 +115,7 @@ def test_what_was_verified_before_a_change_is_dropped(
 ) -> None:
     """The status would show kubenet's rule as a conflict although it is gone."""
     where = private_paths(tmp_path)
-    found = Verification(1e9, False, 9, 1, "9 questions, not all as declared: kubenet")
+    found = Verification(1e9, False, 9, 1, "9 questions, not all match the policy: kubenet")
     write_verification(where, found)
     made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=--v=2 %s\n" % SET)
     node.start("kubelet")

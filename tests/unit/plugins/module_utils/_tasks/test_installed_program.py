@@ -13,7 +13,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import installed_program
 from support.private_node import private_paths
 
-#: what the program does, how it ends, whether traffic leaves as declared, what is said
+#: what the program does, how it ends, whether traffic matches the policy, what is said
 ENDINGS: t.Dict[str, t.Tuple[str, t.Optional[int], t.Optional[bool], str]] = {
     "declared": ("""echo '{"verified": true, "summary": "31 questions"}'""", 0, True, "31 questions"),
     "differs": ("""echo '{"verified": false, "summary": "not all"}'; exit 5""", 5, False, "not all"),

@@ -189,10 +189,18 @@ _CONFLICT = {
 @pytest.mark.parametrize(
     ("changes", "verified", "summary"),
     [
-        ({}, True, "10 questions, all as declared"),
-        ({"untested": [{"text": "x"}]}, None, "10 questions, as declared; not tested: x"),
-        ({"untested": [{"text": "x"}, {"text": "y"}]}, None, "10 questions, as declared; not tested: x (and 1 more)"),
-        ({"conflicts": [_CONFLICT], "untested": [{"text": "x"}]}, False, "10 questions, not all as declared: 10.8"),
+        ({}, True, "10 questions, all match the policy"),
+        ({"untested": [{"text": "x"}]}, None, "10 questions match the policy; not tested: x"),
+        (
+            {"untested": [{"text": "x"}, {"text": "y"}]},
+            None,
+            "10 questions match the policy; not tested: x (and 1 more)",
+        ),
+        (
+            {"conflicts": [_CONFLICT], "untested": [{"text": "x"}]},
+            False,
+            "10 questions, not all match the policy: 10.8",
+        ),
     ],
 )
 def test_summary_never_says_more_than_was_tested(
@@ -208,12 +216,12 @@ def test_summary_never_says_more_than_was_tested(
 @pytest.mark.parametrize(
     ("leaks", "missed", "summary"),
     [
-        ("ignore", [], "10 questions, as declared; invalid packets leave with the pod's address: see leaks"),
+        ("ignore", [], "10 questions match the policy; invalid packets leave with the pod's address: see leaks"),
         ("count", [],
-         "10 questions, as declared; invalid packets leave with the pod's address, and are counted: see leaks"),
-        ("drop", [], "10 questions, as declared; invalid packets leave with the pod's address: see leaks"),
+         "10 questions match the policy; invalid packets leave with the pod's address, and are counted: see leaks"),
+        ("drop", [], "10 questions match the policy; invalid packets leave with the pod's address: see leaks"),
         ("ignore", [{"text": "x"}],
-         "10 questions, as declared; not tested: x; invalid packets leave with the pod's address: see leaks"),
+         "10 questions match the policy; not tested: x; invalid packets leave with the pod's address: see leaks"),
     ],
 )  # fmt: skip
 def test_summary_says_that_packets_without_a_connection_leave(
