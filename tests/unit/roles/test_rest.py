@@ -116,7 +116,7 @@ def main():
 
 OTHERS = "policy binary distribution args_file args_variable restart healthz_url healthz_timeout probe_timeout".split()
 OTHERS += "state config applied_by enabled config_dir bin_dir metrics_dir lock_timeout verify kubelet".split()
-OTHERS += ["verify_before"]
+OTHERS += ["verify_before", "connection_log"]
 
 if __name__ == "__main__":
     main()

@@ -37,7 +37,7 @@ def test_every_example_is_accepted(example: t.Dict[str, t.Any]) -> None:
 
 
 def test_options_are_those_of_the_module_that_installs() -> None:
-    other = {"state", "applied_by", "verify", "verify_before", "kubelet"}
+    other = {"state", "applied_by", "verify", "verify_before", "connection_log", "kubelet"}
     installs = {name: spec for name, spec in ip_masq_agent.ARGUMENT_SPEC.items() if name not in other}
     assert installs == module.ARGUMENT_SPEC
 
