@@ -20,7 +20,7 @@ SIGNING_KEY ?=
 export SIGNING_KEY
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-nodes demo test test-unit test-kernel test-strange test-vm test-selinux test-molecule versions sanity lint bench release dist clean
+.PHONY: help setup setup-nodes demo test test-unit test-kernel test-strange test-vm test-selinux test-apparmor test-molecule versions sanity lint bench release dist clean
 
 help: ## this list
 	@echo "On a Debian 12 or 13 machine, as root or with sudo. Every target sets up what it needs first."
@@ -66,6 +66,10 @@ test-vm: ## tests that ask the kernel itself, on Debian's oldest, stable and new
 test-selinux: ## the agent's life on Debian 12 with SELinux enforcing, in qemu; counts what is denied
 	@tools/setup --vm
 	@$(if $(filter 0,$(shell id -u)),,sudo )$(PYTHON) tools/test-vm --lsm selinux
+
+test-apparmor: ## the same with AppArmor
+	@tools/setup --vm
+	@$(if $(filter 0,$(shell id -u)),,sudo )$(PYTHON) tools/test-vm --lsm apparmor
 
 test-molecule: setup-nodes ## scenarios on three systemd nodes: Debian 11, 12 (iptables-legacy), 13; again with nftables
 	@$(PYTHON) tools/test molecule -- $(SCENARIOS)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The life of an agent where SELinux is enforcing, in a virtual machine: tools/test-vm --lsm NAME.
+"""The life of an agent where SELinux or AppArmor is enforcing, in a virtual machine: tools/test-vm --lsm NAME.
 
 It is run by systemd, as root, on Debian 12, and counts what the kernel denies. It ends with the number of checks. It
 has the standard library, and in /srv the built collection and the stand-in for the kubelet.
@@ -32,6 +32,8 @@ DROP_IN = Path("/etc/ip-masq-agent/config.d/more.json")
 KUBELET_FILE = Path("/etc/default/kubelet")
 TIMER = "ip-masq-agent.timer"
 MODULE = Path("/srv/collections/ansible_collections/kubenode/ip_masq/examples/selinux/ip-masq-agent.cil")
+#: A program that its profile does not let read /etc/shadow: what AppArmor denies is seen and counted.
+WALLED = Path("/usr/local/bin/walled")
 #: Seconds.
 LONGEST = 300.0
 #: So long that no tick of the timer comes by chance.
@@ -44,6 +46,15 @@ ExecStart=/usr/bin/kubelet --v=2 $KUBELET_EXTRA_ARGS
 Restart=always
 RestartSec=1
 """
+PROFILE = """
+#include <tunables/global>
+%s {
+  #include <abstractions/base>
+  deny /etc/shadow r,
+  audit deny /etc/gshadow r,
+}
+"""
+
 checks: t.List[bool] = []
 
 
@@ -157,6 +168,23 @@ def kubelet(title: str, version: str, before: str, after: str) -> None:
     run("systemctl", "stop", "kubelet.service")
 
 
+def ufw() -> None:
+    """Start ufw with rules that flush the table nat."""
+    apply("install, beside ufw")
+    rules_of_ufw = Path("/etc/ufw/before.rules")
+    rules_of_ufw.write_text("*nat\n-F\nCOMMIT\n" + rules_of_ufw.read_text())
+    Path("/etc/ufw/ufw.conf").write_text("ENABLED=yes\nLOGLEVEL=off\n")
+    before = repairs()
+    run("systemctl", "restart", "ufw.service")
+    comes("hook: rules after the start of ufw, which flushes", lambda: repairs() > before and has("10.0.0.0/8")())
+    apply("removal", state="absent")
+
+
+def repairs() -> int:
+    """Return how often lost rules were repaired."""
+    return int(json.loads(Path("/var/lib/ip-masq-agent/state.json").read_text())["drift_repaired"])
+
+
 def label(path: Path) -> str:
     """Return the label of SELinux; empty where there is none."""
     try:
@@ -199,10 +227,10 @@ def live() -> None:
 
 
 def denials() -> t.List[str]:
-    """Return what was denied up to now, without times and process ids."""
-    pattern = r"^type=(?:USER_)?AVC .*denied.*$"
+    """Return what was denied up to now, or only complained about, without times and process ids."""
+    pattern = r"^type=(?:USER_)?AVC .*(?:denied|apparmor=\"(?:DENIED|ALLOWED)\").*$"
     found = re.findall(pattern, AUDIT.read_text(errors="replace"), re.MULTILINE)
-    return [re.sub(r"^.*?(?=denied)|pid=\d+|ino=\d+", "", line) for line in found]
+    return [re.sub(r"^.*?(?=denied|apparmor)|pid=\d+|ino=\d+", "", line) for line in found]
 
 
 def count(what: str, of: t.Callable[[], None], expected: str = "") -> None:
@@ -229,11 +257,28 @@ def selinux() -> None:
     count("with the module", live)
 
 
+def apparmor() -> None:
+    """Live beside the profiles of Debian's packages."""
+    check("AppArmor is enabled", Path("/sys/module/apparmor/parameters/enabled").read_text() == "Y\n")
+    WALLED.write_bytes(Path("/bin/cat").read_bytes())
+    WALLED.chmod(0o755)
+    Path("/etc/apparmor.d/walled").write_text(PROFILE % WALLED)
+    run("apparmor_parser", "-r", "/etc/apparmor.d/walled")
+    loaded = Path("/sys/kernel/security/apparmor/profiles").read_text().splitlines()
+    enforced = [line for line in loaded if line.endswith("(enforce)")]
+    check("%d profiles are loaded, %d of them enforced" % (len(loaded), len(enforced)), len(enforced) > 5)
+    before = len(denials())
+    run(str(WALLED), "/etc/gshadow")
+    comes("a denial is counted", lambda: len(denials()) == before + 1)
+    count("AppArmor", live)
+    ufw()
+
+
 if __name__ == "__main__":
     try:
         for words in ("link add cni0 type bridge", "address add 10.244.1.1/24 dev cni0", "link set cni0 up"):
             run("ip", *words.split())  # verify asks about packets of pods
-        {"selinux": selinux}[sys.argv[1]]()
+        {"selinux": selinux, "apparmor": apparmor}[sys.argv[1]]()
     finally:
         print(run("journalctl", "--no-pager", "--priority=err", "--output=short-monotonic"))
         print("%d passed, %d failed" % (sum(checks), checks.count(False) + (sys.exc_info()[0] is not None)), flush=True)
