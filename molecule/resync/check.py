@@ -211,7 +211,8 @@ def by_ufw() -> None:
     for verb in ("start", "stop"):
         repaired("ufw, all of it is its own: " + verb, partial(sh, "systemctl", verb, "ufw"), 2, real=not NATIVE)
     slow(False)
-    ufw("disable")
+    # What follows looks at our rules first: they have to be there again.
+    repaired("ufw disable, all of it is its own", partial(ufw, "disable"), INTERVAL + 2, real=False)
     sh("systemctl", "disable", "ufw")
 
 
