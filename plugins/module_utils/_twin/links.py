@@ -25,8 +25,8 @@ _VETH_PEER = 1
 _XDP_ATTACHED = 2
 _VRF_TABLE = 1
 _STATE_UP = b"\6"
-#: How often, and with how many seconds in between, it is looked whether links are ready.
-_ATTEMPTS, _PAUSE = 1000, 0.002
+#: Seconds for which links may take to be ready, and between two looks at them: first, and at most.
+_PATIENCE, _FIRST_PAUSE, _LONGEST_PAUSE = 30.0, 0.002, 0.05
 
 #: linux/if.h
 UP, LOOPBACK, NOARP, CARRIER = 0x1, 0x8, 0x80, 0x10000
@@ -244,8 +244,11 @@ def settle(indices: t.Container[int]) -> None:
     :param indices: of links that are on, with a carrier.
     :raises NodeError: they are not ready within some seconds.
     """
-    for _attempt in range(_ATTEMPTS):
-        if all(link.ready for link in read() if link.index in indices):
-            return
-        time.sleep(_PAUSE)
-    raise NodeError("the links of the twin did not come up")
+    until = time.monotonic() + _PATIENCE
+    pause = _FIRST_PAUSE
+    while not all(link.ready for link in read() if link.index in indices):
+        if time.monotonic() >= until:
+            raise NodeError("the links of the twin did not come up")
+        # The kernel looks at once if it has not looked lately, and a second later otherwise (net/core/link_watch.c).
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE)
