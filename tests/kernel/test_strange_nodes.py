@@ -29,6 +29,7 @@ WRONG_ONCE = {
     "program:30216": "an untracking rule counted behind a rule that had chosen a zone",
     "20214": "the copy of a macvlan is of another kind, which a rule of nft asked for",
     "program:20745": "a translation to the destination that a packet has already is no status dnat",
+    "program:60010": "a condition on the port of a connection was taken for one that ICMP never meets",
     "program:89": "a conflict was said to hit all source ports",
 }
 #: Nodes on which verify was right, and this comparison was not.

@@ -301,7 +301,7 @@ class Reading:
     def _rule(self, one: Statement, number: int, handle: int) -> t.List[Rule]:
         if one.chance and one.exclusions:
             one = one._replace(unknown=(*one.unknown, "a choice by chance among packets outside of a set"))
-        if any("port" in each or "source_port" in each for each in one.exclusions):
+        if any(not _PORTS.isdisjoint(each) for each in one.exclusions):
             open_to = (self._without_ports(dict(each, port=())) for each in one.alternatives)
             if any(each is not None for each in open_to) and not all("protocol" in each for each in one.exclusions):
                 one = one._replace(unknown=(*one.unknown, _NO_PORTS))
@@ -319,7 +319,7 @@ class Reading:
             action = fixed or t.cast(t.Callable[[Conditions], Action], one.acts)(conditions)
             if match is not None:
                 branches.append(Branch(match, action))
-            if "port" in conditions or "source_port" in conditions:
+            if not _PORTS.isdisjoint(conditions):
                 ported = True
                 rest = self._without_ports(conditions)
                 if rest is not None:
@@ -341,7 +341,7 @@ class Reading:
         allowed = conditions.get("protocol")
         if allowed is not None and not spans.contains(allowed, protocol):
             return None
-        rest = {key: value for key, value in conditions.items() if key not in ("port", "source_port")}
+        rest = {key: value for key, value in conditions.items() if key not in _PORTS}
         rest["protocol"] = ((protocol, protocol),)
         return match_of(rest)
 
@@ -369,6 +369,8 @@ def _conflict(statements: t.Sequence[Statement]) -> bool:
 
 
 _NOTHING = Action(CONTINUE)
+#: Conditions about ports. For ICMP, rules compare other bytes of the packet, or of conntrack's tuple.
+_PORTS = frozenset(("port", "source_port", "original_port"))
 _services: t.Dict[t.Tuple[t.Optional[Spans], Spans], Spans] = {}
 
 
