@@ -734,13 +734,13 @@ class _Engine:
             dropped = dropped + gone
         return flows, translated, dropped
 
-    def _is_certain(self, trees: t.Iterable[_Tree], flows: t.Iterable[_Flow]) -> bool:
+    def _is_certain(self, trees: t.Sequence[_Tree], flows: t.Iterable[_Flow]) -> bool:
         """Return whether nothing but the rules of chains decides what each does with a packet, none gives it another
         destination, and none sets a value that another tests or sets.
         """
         if not all(tree.certain and tree.base.hook == POSTROUTING for tree in trees):
             return False
-        if any(map(_disturbs, *zip(*itertools.permutations(trees, 2)))):
+        if any(_disturbs(one, other) for one, other in itertools.permutations(trees, 2)):
             return False
         states = {id(flow[_STATE]): flow[_STATE] for flow in flows}
         return not any(any(state.values[_COUNT:]) for state in states.values())
