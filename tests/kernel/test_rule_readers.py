@@ -107,6 +107,7 @@ IPTABLES_RULES = """
 -m conntrack --ctorigsrc 10.244.1.0/26
 -m conntrack ! --ctorigdst 10.0.0.0/8
 -m conntrack --ctorigdst 203.0.113.7 --ctorigdstport 80
+-m conntrack --ctorigdst 203.0.113.7 ! --ctorigdstport 9090
 -p tcp -m conntrack --ctorigsrcport 1024:1031
 -m conntrack --ctdir ORIGINAL
 -m conntrack --ctdir REPLY
@@ -245,6 +246,8 @@ ct protocol tcp
 ct l3proto ipv4
 ct original ip saddr 10.244.1.0/26
 ct original ip daddr 203.0.113.7
+meta l4proto tcp ct original proto-dst 80
+meta l4proto tcp ct original proto-dst != 80
 iifname "cali1"
 iifname "cali*"
 iifname != "cali*"
@@ -435,6 +438,22 @@ def test_iptables(judge: Judge, version: int) -> None:
         name = "p%d" % number
         assert [one.branches for one in old.chains[name]] == [one.branches for one in table.chains[name]], text
         assert [one.unknown for one in old.chains[name]] == [one.unknown for one in table.chains[name]], text
+
+
+@pytest.mark.parametrize(
+    ("version", "port", "unknown"),
+    [(4, "80", False), (4, "2048", True), (4, "2304:3327", False), (6, "2048", False), (6, "32768", True)],
+)
+def test_only_a_port_that_reads_as_type_and_code_concerns_icmp(
+    judge: Judge, version: int, port: str, unknown: bool
+) -> None:
+    """An echo request is 8 in IPv4, 128 in IPv6: 8 * 256 as conntrack compares it."""
+    command = "iptables" if version == 4 else "ip6tables"
+    rule = "-m conntrack --ctorigdstport %s" % port
+    judge.node.run(command + "-nft-restore", "-w", stdin=_iptables_lines([rule]))
+    (table,) = judge.tables()
+    told = [each for one in table.chains["p0"] for each in one.unknown]
+    assert told == (["bytes of a packet that has no ports"] if unknown else [])
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["%s-%s" % (one[0], one[1]) for one in SHAPES])

@@ -301,7 +301,7 @@ class Reading:
     def _rule(self, one: Statement, number: int, handle: int) -> t.List[Rule]:
         if one.chance and one.exclusions:
             one = one._replace(unknown=(*one.unknown, "a choice by chance among packets outside of a set"))
-        if any(not _PORTS.isdisjoint(each) for each in one.exclusions):
+        if any(not _PORTS.isdisjoint(each) and self._without_ports(each) for each in one.exclusions):
             open_to = (self._without_ports(dict(each, port=())) for each in one.alternatives)
             if any(each is not None for each in open_to) and not all("protocol" in each for each in one.exclusions):
                 one = one._replace(unknown=(*one.unknown, _NO_PORTS))
@@ -311,7 +311,7 @@ class Reading:
             if match is not None:
                 branches.append(Branch(match, _NOTHING))
         first = len(branches)
-        without = []
+        without: t.List[Branch] = []
         fixed = one.acts if isinstance(one.acts, Action) else None
         ported = False
         for conditions in one.alternatives:
@@ -323,7 +323,7 @@ class Reading:
                 ported = True
                 rest = self._without_ports(conditions)
                 if rest is not None:
-                    without.append(Branch(rest, action))
+                    (branches if self._any_icmp(conditions) else without).append(Branch(rest, action))
         if len(branches) == first and not without:
             return [Rule(number, handle, ())]
         does_unknown = fixed is not None and fixed.kind == CONTINUE
@@ -338,12 +338,20 @@ class Reading:
     def _without_ports(self, conditions: Conditions) -> t.Optional[Match]:
         """Return what a condition about ports means for a packet that has none there."""
         protocol = BY_VERSION[self.version].icmp
-        allowed = conditions.get("protocol")
+        allowed, port = conditions.get("protocol"), conditions.get("original_port")
         if allowed is not None and not spans.contains(allowed, protocol):
+            return None
+        if port is not None and not spans.intersection(port, _ICMP_TUPLES[self.version]):
             return None
         rest = {key: value for key, value in conditions.items() if key not in _PORTS}
         rest["protocol"] = ((protocol, protocol),)
         return match_of(rest)
+
+    def _any_icmp(self, conditions: Conditions) -> bool:
+        """Return whether each message of ICMP that begins a connection fulfils the conditions about ports."""
+        port = conditions.get("original_port")
+        alone = _PORTS.intersection(conditions) == {"original_port"}
+        return alone and port is not None and not spans.difference(_ICMP_TUPLES[self.version], port)
 
 
 def joined_names(values: t.Sequence[t.Tuple[Names, ...]]) -> t.Optional[t.Tuple[Names, ...]]:
@@ -371,6 +379,12 @@ def _conflict(statements: t.Sequence[Statement]) -> bool:
 _NOTHING = Action(CONTINUE)
 #: Conditions about ports. For ICMP, rules compare other bytes of the packet, or of conntrack's tuple.
 _PORTS = frozenset(("port", "source_port", "original_port"))
+#: Type and code, as conntrack's tuple has them, of the ICMP messages that begin a connection; any code (the kernel's
+#: nf_conntrack_proto_icmp.c: echo, timestamp, information, address mask; nf_conntrack_proto_icmpv6.c: echo, node).
+_ICMP_TUPLES = {
+    4: tuple((kind << 8, kind << 8 | 0xFF) for kind in (8, 13, 15, 17)),
+    6: tuple((kind << 8, kind << 8 | 0xFF) for kind in (128, 139)),
+}
 _services: t.Dict[t.Tuple[t.Optional[Spans], Spans], Spans] = {}
 
 
