@@ -5,12 +5,57 @@
 
 What matters to another playbook of the same run is as in kubespray 2.31: ``k8s_cluster`` is a group that its first play
 makes, defaults are those of a role, and nodes get facts such as ``main_ip``.
+
+``SEEN`` are its defaults, as they were read; the collection's own table and these files are compared with it.
 """
 
 from __future__ import annotations
 
 import typing as t
 from pathlib import Path
+
+import yaml
+
+
+class Seen(t.NamedTuple):
+    """A default of kubespray, and where it was read."""
+
+    value: t.Any
+    #: below ``roles/``
+    file: str
+    commit: str
+
+
+#: On the development branch, after 2.32.
+_MAIN = ("kubespray_defaults/defaults/main/main.yml", "2ed6d5f")
+_CALICO = ("network_plugin/calico_defaults/defaults/main.yml", "2ed6d5f")
+#: The newest version of the file that was read: these files have not been read at the commit above.
+_API_SERVER = ("kubernetes/control-plane/defaults/main/main.yml", "64fe508")
+_CILIUM = ("network_plugin/cilium/defaults/main.yml", "0111aed")
+_KUBE_ROUTER = ("network_plugin/kube-router/defaults/main.yml", "2cfbbcb")
+_MACVLAN = ("network_plugin/macvlan/defaults/main.yml", "007d371")
+
+#: The variables that the collection reads and that have a default.
+SEEN: t.Dict[str, Seen] = {
+    "ipv4_stack": Seen(True, *_MAIN),
+    "ipv6_stack": Seen("{{ enable_dual_stack_networks | default(false) }}", *_MAIN),
+    "kube_network_plugin": Seen("calico", *_MAIN),
+    "kube_pods_subnet": Seen("10.233.64.0/18", *_MAIN),
+    "kube_pods_subnet_ipv6": Seen("fd85:ee78:d8a6:8607::1:0000/112", *_MAIN),
+    "kube_proxy_mode": Seen("ipvs", *_MAIN),
+    "kube_proxy_remove": Seen(False, *_MAIN),
+    "kube_service_addresses": Seen("10.233.0.0/18", *_MAIN),
+    "kube_service_addresses_ipv6": Seen("fd85:ee78:d8a6:8607::1000/116", *_MAIN),
+    "kube_apiserver_node_port_range": Seen("30000-32767", *_API_SERVER),
+    "nat_outgoing": Seen(True, *_CALICO),
+    "nat_outgoing_ipv6": Seen(False, *_CALICO),
+    "cilium_enable_bpf_masquerade": Seen(False, *_CILIUM),
+    "cilium_enable_ipv4_masquerade": Seen(True, *_CILIUM),
+    "cilium_enable_ipv6_masquerade": Seen(True, *_CILIUM),
+    "cilium_ip_masq_agent_enable": Seen(False, *_CILIUM),
+    "kube_router_extra_args": Seen([], *_KUBE_ROUTER),
+    "enable_nat_default_gateway": Seen(True, *_MACVLAN),
+}
 
 #: Settings of a checkout. The cache of facts is in a folder of the test.
 CONFIG = """
@@ -113,16 +158,9 @@ _FILES = {
     main_ip: "{{ ip | default('203.0.113.99') }}"
     main_access_ip: "{{ access_ip | default(ip | default('203.0.113.99')) }}"
 """,
-    "roles/kubespray_defaults/defaults/main/main.yml": """
-kube_network_plugin: calico
-kube_proxy_mode: ipvs
-kube_service_addresses: 10.233.0.0/18
-kube_pods_subnet: 10.233.64.0/18
-ipv4_stack: true
-ipv6_stack: "{{ enable_dual_stack_networks | default(false) }}"
-kube_service_addresses_ipv6: fd85:ee78:d8a6:8607::1000/116
-kube_pods_subnet_ipv6: fd85:ee78:d8a6:8607::1:0000/112
-""",
+    "roles/kubespray_defaults/defaults/main/main.yml": yaml.safe_dump(
+        {name: seen.value for name, seen in SEEN.items() if seen.file == _MAIN[0]}
+    ),
     "roles/kubespray_defaults/vars/main/main.yml": "".join(
         "%s: >-\n  {%%- if ipv4_stack and ipv6_stack -%%}{{ %s }},{{ %s_ipv6 }}{%%- elif ipv4_stack -%%}{{ %s }}"
         "{%%- else -%%}{{ %s_ipv6 }}{%%- endif -%%}\n" % (both, one, one, one, one)

@@ -10,6 +10,8 @@ import typing as t
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.kubenode.ip_masq.plugins.filter.kubespray import FilterModule
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import DEFAULTS
+from support.kubespray import SEEN
 
 RFC1918 = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]
 PODS6, SERVICES6 = "fd85:ee78:d8a6:8607::1:0/112", "fd85:ee78:d8a6:8607::1000/116"
@@ -29,6 +31,21 @@ def test_an_inventory_that_sets_nothing_has_the_defaults_of_kubespray() -> None:
     assert found["lines"][0] == (
         "kubespray: pods 10.233.64.0/18; services 10.233.0.0/18; nodes not in the inventory; IPv6 off"
     )
+
+
+def test_defaults_are_those_that_were_read_in_kubespray() -> None:
+    """``ipv6_stack`` is a template of its older name there; the networks of both families are made of those of each."""
+    templates = {"ipv6_stack": "enable_dual_stack_networks"}
+    made = {"kube_pods_subnets", "kube_service_subnets"}
+    ours = {name: value for name, value in DEFAULTS.items() if not name.startswith("ip_masq_agent_")}
+    assert set(SEEN) == set(ours) - made - set(templates.values())
+    for name, seen in SEEN.items():
+        if name in templates:
+            assert "%s | default(%s)" % (templates[name], str(ours[templates[name]]).lower()) in seen.value
+            assert ours[name] is None
+        else:
+            assert ours[name] == seen.value, "%s in %s of %s" % (name, seen.file, seen.commit)
+    assert {ours[name] for name in made} == {None}
 
 
 def test_ports_of_services() -> None:
