@@ -19,6 +19,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
+import yaml
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, units
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import PACKAGED, Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
@@ -250,6 +251,30 @@ def test_bad_paths_are_refused(tmp_path: Path, argument: str, message: str) -> N
     done = dist(tmp_path / "dist", argument)
     assert done.returncode == 2 and message in done.stderr
     assert not (tmp_path / "dist").exists()
+
+
+@pytest.mark.parametrize(
+    "name, offset",
+    [(COLLECTION, 200), (AGENT + ".tar.gz", 200), (AGENT + ".cdx.json", 200), (DEB, 200), (RPM, -200)],
+)
+def test_the_release_workflow_compares_each_file_of_two_builds(
+    built: Path, tmp_path: Path, name: str, offset: int
+) -> None:
+    """In an .rpm its files: the header of two builds may differ."""
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
+    (step,) = (step["run"] for step in workflow["jobs"]["draft"]["steps"] if step["name"] == "Compare the builds")
+    for release in workflow["jobs"]["build"]["strategy"]["matrix"]["release"]:
+        shutil.copytree(built, tmp_path / ("dist-" + release))
+
+    def compared() -> int:
+        return subprocess.run(["bash", "-e", "-c", step], cwd=tmp_path, capture_output=True, check=False).returncode
+
+    assert compared() == 0
+    changed = tmp_path / "dist-trixie" / name
+    content = bytearray(changed.read_bytes())
+    content[offset] ^= 1
+    changed.write_bytes(content)
+    assert compared() != 0
 
 
 def verified(output: Path, artefact: Path, home: Path, target: Path) -> subprocess.CompletedProcess[str]:
