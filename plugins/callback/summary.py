@@ -30,6 +30,7 @@ import typing as t
 
 from ansible.plugins.callback import CallbackBase
 
+from ..plugin_utils.fleet import module_failure
 from ..plugin_utils.names import some_of
 
 #: Before the warnings of these modules is the name of the node: Ansible prints warnings without a host.
@@ -78,7 +79,8 @@ class CallbackModule(CallbackBase):
 
     def _keep(self, what: str, result: t.Any) -> None:
         said = result._result.get("msg", "")
-        message = "%s: %s" % (what, "; ".join(map(str, said if isinstance(said, list) else [said])).strip())
+        text = "; ".join(map(str, said if isinstance(said, list) else [said])).strip()
+        message = "%s: %s" % (what, module_failure({**result._result, "msg": text}))
         self._failures.setdefault(message, []).append(result._host.get_name())
 
     def _keep_warnings(self, result: t.Any) -> None:

@@ -227,7 +227,7 @@ def _findings(
         yield "unreachable", _BEFORE_SSH.sub("", str(asked.get("msg", "")))
         return
     if "installed" not in asked:
-        yield "not checked", _module_failure(asked)
+        yield "not checked", module_failure(asked)
         return
     if not asked["installed"]:
         if wanted != "absent":
@@ -250,16 +250,16 @@ def _findings(
         yield CONFLICTS, "verification of %s: %s" % (_utc(last["time"]), last["summary"])
 
 
-def _module_failure(asked: t.Mapping[str, t.Any]) -> str:
-    """Return why the module did not run: the words of the shell or of Python, which Ansible keeps apart."""
-    message = str(asked.get("msg", "the module returned nothing"))
+def module_failure(result: t.Mapping[str, t.Any]) -> str:
+    """Return why a module did not run: the words of the shell or of Python, which Ansible keeps apart."""
+    message = str(result.get("msg", "the module returned nothing"))
     for name in ("module_stderr", "module_stdout"):
         # ssh -tt adds a line of its own.
-        lines = [line for line in str(asked.get(name, "")).splitlines() if line.strip() and not _CLOSED.match(line)]
+        lines = [line for line in str(result.get(name, "")).splitlines() if line.strip() and not _CLOSED.match(line)]
         if lines:
             # A traceback ends with its error; what a shell says begins with it.
             words = lines[-1] if any(line.startswith("Traceback") for line in lines) else lines[0]
-            return "%s (%s)" % (words.strip(), message)
+            return "%s (%s)" % (words.strip(), one_line(message))
     return message
 
 

@@ -22,7 +22,7 @@ module.exit_json()
 """
 
 
-def printed(folder: Path, hosts: str, *tasks: t.Mapping[str, t.Any]) -> t.List[str]:
+def printed(folder: Path, hosts: str, *tasks: t.Mapping[str, t.Any], python: str = sys.executable) -> t.List[str]:
     """Run the tasks on hosts that are this machine."""
     (folder / "library").mkdir()
     (folder / "library/ip_masq_agent.py").write_text(_MODULE)
@@ -34,7 +34,7 @@ def printed(folder: Path, hosts: str, *tasks: t.Mapping[str, t.Any]) -> t.List[s
     (folder / "play.yml").write_text(json.dumps(plays))
     done = ansible_playbook(
         folder,
-        *("-i", hosts, "play.yml", "-e", "ansible_python_interpreter=" + sys.executable),
+        *("-i", hosts, "play.yml", "-e", "ansible_python_interpreter=" + python),
         ANSIBLE_STDOUT_CALLBACK="kubenode.ip_masq.summary",
     )
     return done.stdout.splitlines()
@@ -66,3 +66,11 @@ def test_equal_warnings_and_failures_are_printed_once(tmp_path: Path) -> None:
     ]
     assert lines[3].startswith("failed: ") and lines[3].endswith("bad (n[1,3])")
     assert lines[4:] == ["3 hosts: 0 changed, 2 failed, 0 unreachable"]
+
+
+def test_a_node_without_python_has_the_words_of_the_shell(tmp_path: Path) -> None:
+    """``msg`` alone would advise to see an output that is not printed."""
+    lines = printed(tmp_path, "n1,n2,", {"other": {"warnings": []}}, python="/no/python3")
+    assert len(lines) == 2 and lines[1] == "2 hosts: 0 changed, 2 failed, 0 unreachable", lines
+    assert lines[0].startswith("failed: ") and "/no/python3: not found" in lines[0], lines
+    assert lines[0].endswith(" (n[1-2])")
