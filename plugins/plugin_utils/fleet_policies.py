@@ -12,6 +12,8 @@ from .names import cut, one_line
 
 #: Groups of a name, entries of a list, characters of what differs.
 _GROUPS, _ENTRIES, _DIFFERENCE = 3, 2, 80
+#: Groups that every inventory has.
+_NO_NAMES = ("all", "ungrouped")
 #: What an agent reports beside its policy.
 _NO_OPTIONS = ("sources", "problem")
 
@@ -25,10 +27,12 @@ def name_policies(
     :param policies: host -> the policy that its agent reports, by option.
     """
     found = by_trait(nodes, "policy")
-    members = members_of(groups, {node.host for group in found for node in group.nodes})
+    reporting = {node.host for group in found for node in group.nodes}
+    members = members_of(groups, reporting)
     names: t.Dict[str, str] = {}
     for group in found:
-        name = groups_of({node.host for node in group.nodes}, members) or _difference(policies, found[0], group)
+        hosts = {node.host for node in group.nodes}
+        name = groups_of(hosts, members) or _difference(policies, found[0], group) or _most(hosts, members, reporting)
         names.update((node.host, "%s (%s)" % (name, group.value) if name else group.value) for node in group.nodes)
     return [node._replace(policy_name=names.get(node.host, "")) for node in nodes]
 
@@ -50,10 +54,19 @@ def groups_of(hosts: t.Iterable[str], members: t.Mapping[str, t.Set[str]]) -> st
     left = set(hosts)
     names = []
     for name, some in sorted(members.items(), key=lambda pair: (-len(pair[1]), pair[0])):
-        if name not in ("all", "ungrouped") and left >= some:
+        if name not in _NO_NAMES and left >= some:
             names.append(one_line(name))
             left -= some
     return ", ".join(names) if not left and len(names) <= _GROUPS else ""
+
+
+def _most(hosts: t.Set[str], members: t.Mapping[str, t.Set[str]], reporting: t.Set[str]) -> str:
+    """Return the smallest group of which these hosts are most, but not all; empty if there is none."""
+    around = [(len(some), name) for name, some in members.items() if name not in _NO_NAMES and hosts < some]
+    size, name = min(around, default=(len(reporting), ""))
+    if hosts == reporting or 2 * len(hosts) <= size:
+        return ""
+    return "most of " + one_line(name) if name else "most nodes"
 
 
 def _difference(policies: t.Mapping[str, t.Any], most: Group, other: Group) -> str:

@@ -305,5 +305,27 @@ def test_policies_have_names_that_people_know() -> None:
     assert data["n1"] == next(iter(names)) and data["n10"] is None
 
 
+@pytest.mark.parametrize(
+    "groups, off, name",
+    [
+        # cluster has nodes that report nothing, and kube_node is the smaller of those with all nodes of the policy
+        (("all", "cluster", "kube_node"), range(9, 11), "most of kube_node (aaaaaaaaaaaa)"),
+        (("all",), range(9, 11), "most nodes (aaaaaaaaaaaa)"),
+        (("all",), range(6, 11), "aaaaaaaaaaaa"),
+    ],
+)
+def test_the_policy_of_most_nodes_has_a_name_where_others_of_its_group_differ(
+    groups: t.Sequence[str], off: t.Sequence[int], name: str
+) -> None:
+    answers = {"n%d" % number: with_policy("a" * 12) for number in range(1, 11)}
+    answers.update({"n%d" % number: with_policy("%012d" % number, exemption="enforce") for number in off})
+    hostvars = {host: {ASKED: answer, "group_names": groups} for host, answer in answers.items()}
+    hostvars["db"] = {ASKED: with_policy("b" * 12), "group_names": groups[:2]}
+    data = json.loads(fleet(list(hostvars), hostvars, NOW)["files"]["report.json"])
+    names = {one["host"]: one["policy_name"] for one in data["hosts"]}
+    assert names["n1"] == names["n5"] == name
+    assert names["n10"] == "exemption enforce (000000000010)"
+
+
 def test_files_are_made_only_when_asked_for() -> None:
     assert "files" not in fleet(["n1"], {"n1": {ASKED: asked()}})
