@@ -15,6 +15,7 @@ import sys
 import typing as t
 from pathlib import Path
 
+import ansible
 import pytest
 from ansible.module_utils import basic
 from support.agent_node import AgentNode
@@ -38,9 +39,16 @@ class NodePython(t.NamedTuple):
     path: str
 
     @property
-    def supported(self) -> bool:
-        """Whether modules of this ansible-core start with it."""
-        return bool(tuple(map(int, self.version.split(".")))[:2] >= basic._PY_MIN)
+    def too_old(self) -> bool:
+        """Whether this ansible-core refuses it."""
+        return bool(tuple(map(int, self.version.split(".")))[:2] < basic._PY_MIN)
+
+    @property
+    def too_new(self) -> bool:
+        """Whether what all modules of this ansible-core import fails with it."""
+        folder = str(Path(ansible.__file__).parent.parent)
+        start = [self.path, "-c", "import sys; sys.path.append(sys.argv[1]); import ansible.module_utils.basic", folder]
+        return not self.too_old and subprocess.run(start, capture_output=True, check=False).returncode != 0
 
     def give(self, node: AgentNode) -> str:
         """Its path on the node, where it gets a place that the agent's service sees."""
@@ -57,8 +65,9 @@ def _ask(interpreter: str) -> NodePython:
 
 _NAMED = os.environ.get("IP_MASQ_NODE_PYTHONS") or sys.executable
 PYTHONS = {python.version: python for python in map(_ask, _NAMED.split(os.pathsep))}
-SUPPORTED = [version for version, python in PYTHONS.items() if python.supported]
-TOO_OLD = [version for version, python in PYTHONS.items() if not python.supported]
+TOO_OLD = [version for version, python in PYTHONS.items() if python.too_old]
+TOO_NEW = [version for version, python in PYTHONS.items() if python.too_new]
+SUPPORTED = [version for version in PYTHONS if version not in TOO_OLD and version not in TOO_NEW]
 
 
 class State(t.NamedTuple):
@@ -150,8 +159,8 @@ def test_round_has_no_deprecation_and_no_traceback(steps: t.Dict[str, Step], nam
 
 @pytest.fixture(scope="module")
 def refused(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[t.List[Step]]:
-    """Apply and status on all nodes whose Python is too old."""
-    nodes = Nodes(tmp_path_factory.mktemp("refused"), TOO_OLD)
+    """Apply and status on all nodes on whose Python no module runs."""
+    nodes = Nodes(tmp_path_factory.mktemp("refused"), TOO_OLD + TOO_NEW)
     with nodes.fleet:
         yield [nodes.step("apply"), nodes.step("status")]
 
@@ -164,3 +173,13 @@ def test_python_that_is_too_old_is_refused(refused: t.List[Step], version: str) 
     assert re.search(reason, applied.played.said)
     assert applied.states[version] == NOTHING, "left on the node"
     assert re.search('"%s: not checked: .*%s' % (re.escape(version), reason), status.played.said), status.played.said
+
+
+@pytest.mark.parametrize("version", TOO_NEW)
+def test_python_that_is_too_new_leaves_the_node_alone(refused: t.List[Step], version: str) -> None:
+    """Nothing of this collection has started there: the words are Ansible's."""
+    applied, status = refused
+    assert applied.played.recap[version]["failed"] == 1, applied.played.said
+    assert "Traceback" in applied.played.said
+    assert applied.states[version] == NOTHING, "left on the node"
+    assert re.search('"%s: not checked: ' % re.escape(version), status.played.said), status.played.said

@@ -186,6 +186,7 @@ def install(path: str, version: str, **behaviour: t.Any) -> None:
         which it then calls itself.
     """
     import py_compile
+    import sysconfig
 
     script = path + ".pyc"
     for stale in (path, script):
@@ -194,8 +195,13 @@ def install(path: str, version: str, **behaviour: t.Any) -> None:
             os.unlink(stale)
     py_compile.compile(os.path.abspath(__file__), cfile=script, doraise=True)
     configure(path, version=version, **behaviour)
+    python = os.path.realpath(sys.executable)
+    if os.path.dirname(os.__file__) != sysconfig.get_config_var("LIBDEST"):
+        # Under the name of another program, a Python that is not where it was built for finds its library by this file.
+        with open(os.path.join(os.path.dirname(os.path.dirname(path)), "pyvenv.cfg"), "w", encoding="utf-8") as handle:
+            handle.write("home = %s\n" % os.path.dirname(python))
     with open(path, "wb") as handle:
-        handle.write(launcher(os.path.realpath(sys.executable), script))
+        handle.write(launcher(python, script))
     os.chmod(path, 0o755)
 
 
