@@ -20,11 +20,11 @@ from support.topology import ADDRESSES, Topology
 from support.variants import BACKENDS, EXEMPT_RANGES, NFTABLES, VARIANTS, Variant
 
 CHAIN = "IP-MASQ-AGENT"
-REWRITES = 200
+REWRITES = 60
 KILLS = 20
 
 
-def test_no_new_connection_is_wrong_while_the_rules_are_rewritten_hundreds_of_times(
+def test_no_new_connection_is_wrong_while_the_rules_are_rewritten_many_times(
     topology: Topology, variant: Variant
 ) -> None:
     """Both families at once. What is exempt is so in both policies, what is outside is outside in both."""
@@ -52,7 +52,7 @@ def test_exempt_destinations_stay_exempt_while_the_rules_come_and_go(topology: T
     a = ADDRESSES["ipv4"]
     stream = topology.stream(*a.exempt)
     there = {"backend": variant.backend}
-    results = run_modules(topology.node, [there, dict(there, state="absent")] * 50)
+    results = run_modules(topology.node, [there, dict(there, state="absent")] * 20)
     seen = stream.finish()
     assert all(result["changed"] for result in results)
     assert {where: set(sources) for where, sources in seen.items()} == {exempt: {a.pod} for exempt in a.exempt}

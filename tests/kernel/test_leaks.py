@@ -28,7 +28,7 @@ from support.talk import Talk
 from support.topology import ADDRESSES, Addresses, Topology
 from support.variants import NFT_FAMILIES, VARIANTS, Nftables, Variant, snapshot
 
-FLIPS = int(os.environ.get("IP_MASQ_LEAK_FLIPS", "20"))
+FLIPS = int(os.environ.get("IP_MASQ_LEAK_FLIPS", "9"))
 PODS = ["10.244.0.0/16", "fd00:10:244::/48"]
 EXEMPT = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"]
 POLICY: t.Dict[str, t.Any] = {"enable_ipv6": True, "non_masquerade_cidrs": EXEMPT, "source_cidrs": PODS}
