@@ -7,7 +7,8 @@
 ``packets.py ask tcp|udp PORT DESTINATION...``: prints a JSON object, destination -> source address seen there. A
 destination is an address, or ADDRESS@PORT.
 ``packets.py stream PORT DESTINATION...``: opens TCP connections in turn until told to stop by the end of its standard
-input, then prints a JSON object, destination -> {source address seen there: how often}.
+input, then prints a JSON object, destination -> {source address seen there: how often}. Each ends with a reset;
+``packets.py talk`` does the same with connections that end in order.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PATIENCE = 20.0
 #: Seconds between two connections of a stream; short beside the milliseconds that a rewrite of the rules takes, long
 #: enough to leave the processor to whoever rewrites them.
 PAUSE = 0.0005
-#: Close with a reset, so that a stream of connections does not use up all ports in TIME_WAIT.
+#: Close with a reset, so that a stream of connections does not leave thousands in TIME_WAIT.
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -67,32 +68,38 @@ def answer(sockets: t.Sequence[socket.socket]) -> None:
                     peer.sendall(sender[0].encode())
 
 
-def ask(protocol: str, port: int, destination: str) -> str:
-    """Return the source address that ``destination`` saw, or what went wrong."""
+def ask(protocol: str, port: int, destination: str, in_order: bool = False) -> str:
+    """Return the source address that ``destination`` saw, or what went wrong.
+
+    :param in_order: whether a connection of TCP ends with FIN, that of the server first.
+    """
     kind = socket.SOCK_STREAM if protocol == "tcp" else socket.SOCK_DGRAM
     address, _at, own_port = destination.partition("@")
     with socket.socket(_family(address), kind) as sock:
         sock.settimeout(PATIENCE)
         try:
             sock.connect((address, int(own_port or port)))
-            if protocol == "tcp":
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            else:
+            if protocol != "tcp":
                 sock.send(b"?")
-            return sock.recv(64).decode()
+            elif not in_order:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+            seen = sock.recv(64).decode()
+            if in_order:
+                sock.recv(64)
+            return seen
         except OSError as exc:
             return "error: %s" % exc
 
 
-def stream(port: int, destinations: t.Sequence[str]) -> t.Dict[str, t.Dict[str, int]]:
-    """Ask the destinations in turn until standard input ends. Says ``ready`` after the first round."""
+def stream(port: int, destinations: t.Sequence[str], in_order: bool) -> t.Dict[str, t.Dict[str, int]]:
+    """Ask the destinations in turn until standard input ends. Print ``ready`` after the first round."""
     seen: t.Dict[str, t.Dict[str, int]] = {destination: {} for destination in destinations}
     stop = selectors.DefaultSelector()
     stop.register(sys.stdin, selectors.EVENT_READ)
     first = True
     while not stop.select(timeout=0):
         for destination in destinations:
-            source = ask("tcp", port, destination)
+            source = ask("tcp", port, destination, in_order)
             seen[destination][source] = seen[destination].get(source, 0) + 1
             time.sleep(PAUSE)
         if first:
@@ -110,7 +117,7 @@ def main(argv: t.Sequence[str]) -> None:
     elif argv[0] == "ask":
         print(json.dumps({destination: ask(argv[1], int(argv[2]), destination) for destination in argv[3:]}))
     else:
-        print(json.dumps(stream(int(argv[1]), argv[2:])))
+        print(json.dumps(stream(int(argv[1]), argv[2:], argv[0] == "talk")))
 
 
 if __name__ == "__main__":

@@ -64,10 +64,10 @@ ADDRESSES: t.Dict[str, Addresses] = {
 
 
 class Stream:
-    """Connections that a client in the pod opens without a pause until ``finish``."""
+    """Connections of TCP that a client in the pod opens one after the other until ``finish``."""
 
-    def __init__(self, pod: Namespace, destinations: t.Sequence[str]) -> None:
-        self._process = pod.popen(sys.executable, packets.__file__, "stream", str(_PORT), *destinations)
+    def __init__(self, pod: Namespace, destinations: t.Sequence[str], how: str) -> None:
+        self._process = pod.popen(sys.executable, packets.__file__, how, str(_PORT), *destinations)
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == "ready\n", "the client in the pod did not start"
 
@@ -122,8 +122,12 @@ class Topology:
         return ask(client or self.pod, protocol, _PORT, *destinations)
 
     def stream(self, *destinations: str) -> Stream:
-        """Start a stream of new connections from the pod to the destinations, in turn."""
-        return Stream(self.pod, destinations)
+        """Start a stream of new connections from the pod to the destinations, in turn; each ends with a reset."""
+        return Stream(self.pod, destinations, "stream")
+
+    def talk(self, *destinations: str) -> Stream:
+        """Do the same with connections that end in order."""
+        return Stream(self.pod, destinations, "talk")
 
 
 def ask(ns: Namespace, protocol: str, port: int, *destinations: str) -> t.Dict[str, str]:

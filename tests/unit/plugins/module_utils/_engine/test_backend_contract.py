@@ -12,16 +12,126 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import backends
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import BackendType
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import (
+    Action,
+    ActionKind,
+    BackendType,
+    CommitRefused,
+    Counters,
+    Managed,
+    Plan,
+    Transaction,
+    View,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import reconcile
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_rules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ProgramMissingError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import policy
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES, IPV4, IPV6
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES, IPV4, IPV6, Family
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node, Tool
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from support.backend_contract import CONTRACT, Place
 from support.machine import LEGACY, NFT, Machine
-from support.memory_backend import MemoryType
 
 REGISTERED = {kind.name: kind for kind in backends.BACKENDS}
+
+
+class Memory:
+    """What the engine needs of a backend, no more. A transaction is the number of a ruleset that was planned."""
+
+    name = "memory"
+
+    def __init__(self, kernel: MemoryType, family: Family) -> None:
+        self.family = family
+        self._kernel = kernel
+
+    def observe(self) -> t.Optional[Ruleset]:
+        return self._kernel.rules.get(self.family)
+
+    def plan(self, state: t.Optional[Ruleset], wanted: t.Optional[Ruleset]) -> Plan:
+        found = _view(state)
+        if state == wanted or (state is not None and state.means(wanted)):
+            return Plan((), (), found.rules, found.rules, found, found)
+        kind = ActionKind.TABLE_REMOVED if wanted is None else ActionKind.TABLE_CREATED
+        after = _view(wanted)
+        return Plan((Action(kind, "rules"),), self._transaction(wanted), found.rules, after.rules, after, found)
+
+    def _transaction(self, wanted: t.Optional[Ruleset]) -> Transaction:
+        if wanted not in self._kernel.planned:
+            self._kernel.planned.append(wanted)
+        return ("put %d\n" % self._kernel.planned.index(wanted),)
+
+    def is_alone(self, before: t.Optional[Ruleset], transaction: Transaction, now: t.Optional[Ruleset]) -> bool:
+        # Nothing is known of others.
+        return False
+
+    def undo(self, state: t.Optional[Ruleset], previous: t.Optional[Ruleset]) -> Transaction:
+        return self._transaction(previous)
+
+    def commit(self, transaction: Transaction) -> None:
+        words = transaction[0].split()
+        if words[:1] != ["put"]:
+            raise CommitRefused("memory refused the rules")
+        wanted = self._kernel.planned[int(words[1])]
+        self._kernel.writes += 1
+        if wanted is None:
+            del self._kernel.rules[self.family]
+        else:
+            self._kernel.rules[self.family] = wanted
+
+    def counters(self) -> Counters:
+        return Counters()
+
+    def fingerprint(self) -> t.List[t.List[str]]:
+        return [["memory", self.family]]
+
+
+def _view(ruleset: t.Optional[Ruleset]) -> View:
+    if ruleset is None:
+        return View((), None)
+    found = from_rules(ruleset.rules)
+    rules = tuple(map(str, ruleset.rules + ruleset.leak_rules))
+    return View(rules, None, found and found._replace(leaks=ruleset.leaks, hidden=ruleset.hidden))
+
+
+class MemoryType:
+    """See ``BackendType``. It holds what a kernel would."""
+
+    name = "memory"
+    exemptions: t.Tuple[str, ...] = ("return", "accept")
+    like_return: t.Tuple[str, ...] = ()
+    positions: t.Tuple[str, ...] = ("keep",)
+    package = "memory"
+    random_fully_since: t.Tuple[int, ...] = ()
+    is_last_resort = False
+
+    def __init__(self) -> None:
+        self.rules: t.Dict[str, Ruleset] = {}
+        self.planned: t.List[t.Optional[Ruleset]] = []
+        self.writes = 0
+
+    def run(self, argv: t.Sequence[str]) -> Outcome:
+        """Print the rules of a family, as the fingerprint's command would."""
+        return Outcome(0, repr(self.rules.get(argv[1])), "")
+
+    def is_installed(self, node: Node, family: Family) -> bool:
+        return True
+
+    def tool(self, node: Node, family: Family) -> t.Optional[Tool]:
+        return Tool("/usr/sbin/memory", (7, 0))
+
+    def is_in_use(self, node: Node, used_before: bool) -> bool:
+        return True
+
+    def kernel_supports(self, node: Node) -> bool:
+        return True
+
+    def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Memory]:
+        return Memory(self, family)
+
+    def notes(self, config: Config) -> t.Iterator[str]:
+        yield "memory forgets"
 
 
 @pytest.fixture
