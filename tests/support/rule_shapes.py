@@ -44,7 +44,7 @@ def tcp(port: int) -> Spans:
 
 def rule(number: int, match: Match, action: Action, **more: t.Any) -> Rule:
     """Return a rule with one branch."""
-    return Rule(number, 0, (Branch(match, action),), **more)
+    return Rule(number, (Branch(match, action),), **more)
 
 
 def chain(*pairs: t.Tuple[Match, Action]) -> t.Tuple[Rule, ...]:
@@ -170,7 +170,7 @@ def nftables(known: t.Sequence[Service]) -> RuleTable:
             )
         chains[name] = (
             rule(1, Match(source=outside, destination=address, service=tcp(one.port)), jump("mark-for-masquerade")),
-            Rule(2, 0, tuple(ends), chance=True, exhaustive=True),
+            Rule(2, tuple(ends), chance=True, exhaustive=True),
         )
         if one.node_port:
             external = "external-%08d" % number
@@ -178,8 +178,8 @@ def nftables(known: t.Sequence[Service]) -> RuleTable:
             chains[external] = chain((ALL, jump("mark-for-masquerade")), (ALL, Action(rules.GOTO, chain=name)))
     local = spans.of(net(NODE))
     chains["services"] = (
-        Rule(1, 0, tuple(listed)),
-        Rule(2, 0, tuple(one._replace(match=one.match._replace(destination=local)) for one in ports)),
+        Rule(1, tuple(listed)),
+        Rule(2, tuple(one._replace(match=one.match._replace(destination=local)) for one in ports)),
     )
     base = {
         "nat-prerouting": BaseChain("nat", rules.PREROUTING, -100),

@@ -32,7 +32,7 @@ _GET_TABLE, _GET_CHAIN, _GET_RULE, _GET_SET, _GET_ELEMENT, _GET_OBJECT, _GET_FLO
 #: In every kind of object the first attribute names the table, and for all that lies in a table the next the object.
 TABLE = 1
 TABLE_FLAGS, CHAIN_NAME, CHAIN_HOOK, CHAIN_USE, CHAIN_TYPE = 2, 3, 4, 6, 7
-RULE_CHAIN, RULE_HANDLE, RULE_EXPRESSIONS, RULE_COMPAT = 2, 3, 4, 5
+RULE_CHAIN, RULE_EXPRESSIONS, RULE_COMPAT = 2, 4, 5
 SET_NAME, _SET_FLAGS, SET_ID = 2, 3, 10
 ELEMENTS_SET, ELEMENTS, _ELEMENTS_SET_ID = 2, 3, 4
 

@@ -55,8 +55,6 @@ _FLAGS = {"FIN": 1, "SYN": 2, "RST": 4, "PSH": 8, "ACK": 16, "URG": 32, "ALL": 6
 _BARE = frozenset(
     ("--random", "--random-fully", "--persistent", "--notrack", "--rsource", "--rdest", "--socket-exists")
 )
-#: matches that need a connection
-_TRACKED = frozenset(("connmark", "cluster"))
 
 
 def read(table: LegacyTable, known: Known) -> t.Optional[RuleTable]:
@@ -79,10 +77,10 @@ def read(table: LegacyTable, known: Known) -> t.Optional[RuleTable]:
             try:
                 reader = _Line(line, known, listed)
                 reader.read()
-                found, more = reader.reading.rules(chain, place_in_chain, 0)
+                found, more = reader.reading.rules(chain, place_in_chain)
                 aware = aware or reader.aware
             except (ArithmeticError, AttributeError, IndexError, KeyError, StopIteration, TypeError, ValueError):
-                found, more = [unreadable(place_in_chain, 0)], {}
+                found, more = [unreadable(place_in_chain)], {}
             rules += found
             chains.update(more)
         chains[chain] = tuple(rules)
@@ -354,7 +352,6 @@ class _Line:
         """Read cluster."""
         options.clear()
         xt_rules.tracked(self.reading)
-        self.reading.chance = True
         self.reading.chance = True
 
     def set(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:

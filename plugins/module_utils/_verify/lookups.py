@@ -177,7 +177,7 @@ _NEXTHOP = struct.Struct("=HBBi")
 _NHM_SIZE = 8
 #: RTNH_F_DEAD, RTNH_F_LINKDOWN, RTM_F_CLONED
 _DEAD, _LINK_DOWN, _CLONED = 0x1, 0x10, 0x200
-_TABLE_LOCAL, _TABLE_MAIN = 255, 254
+_TABLE_LOCAL = 255
 _SECONDARY = 0x01
 
 #: What becomes of a packet. A packet without a route in any rule has none.
@@ -889,8 +889,3 @@ def _word(value: bytes) -> int:
 
 def _signed(value: bytes) -> int:
     return int(struct.unpack("=i", value[:4])[0])
-
-
-def address_types(routing: Routing, version: int) -> t.Mapping[int, Spans]:
-    """Return the addresses of each type (RTN_LOCAL and so on) as conditions of netfilter ask for them."""
-    return Lookups(routing, (), version).types()

@@ -10,7 +10,7 @@ import time
 import typing as t
 
 from .._system import spans
-from .._system.families import BY_NFT, BY_VERSION
+from .._system.families import BY_VERSION
 from .._system.spans import Spans
 from .._twin import nf_tables
 from .._twin.node_state import State
@@ -190,8 +190,8 @@ def _tables(state: State, version: int, lookups: Lookups, types: t.Mapping[int, 
     }
     filled = xt_rules.filled(state.tables, state.legacy, state.sets)
     about = known.Known(version, types, links, state.sets, filled, lookups.tos_tested)
-    read = [nft_rules.read(table, about) for table in state.tables if not nf_tables.is_dormant(table)]
-    read += [legacy_rules.read(table, about) for table in state.legacy if BY_NFT[table.family].version == version]
+    read = [nft_rules.read(table, about) for table in state.tables]
+    read += [legacy_rules.read(table, about) for table in state.legacy]
     return [table for table in read if table is not None]
 
 

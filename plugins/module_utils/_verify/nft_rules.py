@@ -87,11 +87,11 @@ _CT = (
 _OBJECTS = ("unspec counter quota ct_helper limit connlimit tunnel ct_timeout secmark ct_expect synproxy").split()
 _EXTHDRS = ("ipv6", "tcpopt", "ipv4", "sctp", "dccp")
 _KINDS = {"iifkind": "incoming", "oifkind": "outgoing"}
-_SADDR, _DADDR, _FIB_MARK, _FIB_IIF, _FIB_OIF, _FIB_PRESENT = 1, 2, 4, 8, 16, 32
+_SADDR, _DADDR, _FIB_IIF, _FIB_OIF, _FIB_PRESENT = 1, 2, 8, 16, 32
 _ADDRESS_TYPE = 3
 
 _EQUAL, _NOT_EQUAL, _LESS, _LESS_OR_EQUAL, _GREATER, _GREATER_OR_EQUAL = range(6)
-_NAT_PORTS, _NAT_NETMAP = 0x2, 0x40
+_NAT_NETMAP = 0x40
 #: NFT_DYNSET_OP_DELETE
 _DELETE = 2
 _LIMITED = "packets seen before (an expression at the elements of a set)"
@@ -103,6 +103,8 @@ _CHANCE_CELLS: t.List[Cell] = [(CHANCE, place, 0xFF, 0) for place in range(4)]
 
 def read(table: nf_tables.Table, known: Known) -> t.Optional[RuleTable]:
     """Return a table as it treats packets of one version of IP; None if it does not see them."""
+    if nf_tables.is_dormant(table):
+        return None
     if table.family in _BELOW:
         if not table.rules:
             return None
@@ -158,8 +160,6 @@ class _Table:
             base[name] = BaseChain(kind, place, priority, number(known.get(_CHAIN_POLICY, b"\1")) == 0)
             if conditions.treatment("chain type", kind).kind == conditions.UNKNOWN:
                 unknown.append(conditions.because("chain type", kind))
-        if nf_tables.is_dormant(self.table):
-            base = {}
         self.after_nat = any(one.hook in (1, 4) and one.kind != "nat" and one.priority >= 100 for one in base.values())
         rules = [netlink.attributes(body) for body in self.table.rules]
         self.sets.filled = nf_tables.filled_sets(self.table)
@@ -168,11 +168,10 @@ class _Table:
         for known in rules:
             chain = netlink.name(known.get(nf_tables.RULE_CHAIN, b""))
             place = counts[chain] = counts.get(chain, 0) + 1
-            handle = number(known.get(nf_tables.RULE_HANDLE))
             try:
-                found, more = self._rule(known.get(nf_tables.RULE_EXPRESSIONS, b""), chain, place, handle)
+                found, more = self._rule(known.get(nf_tables.RULE_EXPRESSIONS, b""), chain, place)
             except (ArithmeticError, AttributeError, IndexError, KeyError, TypeError, ValueError, struct.error):
-                found, more = [unreadable(place, handle)], {}
+                found, more = [unreadable(place)], {}
             chains.setdefault(chain, []).extend(found)
             extra.update(more)
         extra.update((name, tuple(members)) for name, members in chains.items())
@@ -182,7 +181,7 @@ class _Table:
         return finished(backend, self.table.title, base, extra, unknown, self.aware)
 
     def _rule(
-        self, expressions: bytes, chain: str, place: int, handle: int
+        self, expressions: bytes, chain: str, place: int
     ) -> t.Tuple[t.List[Rule], t.Dict[str, t.Tuple[Rule, ...]]]:
         reader = _Reader(self)
         parsed = self.parsed
@@ -199,7 +198,7 @@ class _Table:
             reader.take(*(parsed.get(element) or self._parsed(element)))
             if reader.reading.over:
                 break
-        return reader.reading.rules(chain, place, handle)
+        return reader.reading.rules(chain, place)
 
     def _parsed(self, element: bytes) -> t.Tuple[str, t.Dict[int, bytes]]:
         """Return the name and the attributes of an expression."""

@@ -56,7 +56,6 @@ NETMAP = "netmap"
 UNREADABLE = "it cannot be read"
 #: type, hook and priority at which conntrack sees packets
 _CONNTRACK = -200
-_SOURCE_NAT = 100
 _LATE = "a rule that acts on conntrack, in a chain that is asked before and after it"
 _EARLY = "what conntrack knows, asked before it sees the packet"
 _TESTED_AND_CHANGED = "a value that the rule tests and changes"
@@ -271,24 +270,24 @@ class Reading:
         self.act(Action(CONTINUE))
         self.unknown = before
 
-    def rules(self, chain: str, number: int, handle: int) -> t.Tuple[t.List[Rule], t.Dict[str, t.Tuple[Rule, ...]]]:
+    def rules(self, chain: str, number: int) -> t.Tuple[t.List[Rule], t.Dict[str, t.Tuple[Rule, ...]]]:
         """Return what was read as rules, and chains that only they lead to."""
         statements = self.statements
         if not statements:
-            return [Rule(number, handle, ())], {}
+            return [Rule(number, ())], {}
         if len(statements) > 1 and _conflict(statements):
             rest = self._rest(statements)
             if rest is not None:
                 name = behind(chain, number)
-                steps = tuple(Rule(number, handle, (Branch(Match(), action),)) for action in rest)
+                steps = tuple(Rule(number, (Branch(Match(), action),)) for action in rest)
                 kind = GOTO if rest[-1].kind in (RETURN, GOTO) else JUMP
                 first = statements[0]._replace(acts=Action(kind, chain=name))
-                return self._rule(first, number, handle), {name: steps}
+                return self._rule(first, number), {name: steps}
             unknown = (*statements[0].unknown, _TESTED_AND_CHANGED)
             statements = [
                 one._replace(unknown=unknown, chance=False, exhaustive=False, history=()) for one in statements
             ]
-        return [rule for one in statements for rule in self._rule(one, number, handle)], {}
+        return [rule for one in statements for rule in self._rule(one, number)], {}
 
     @staticmethod
     def _rest(statements: t.Sequence[Statement]) -> t.Optional[t.List[Action]]:
@@ -298,7 +297,7 @@ class Reading:
         acts = [one.acts for one in statements]
         return t.cast(t.List[Action], acts) if all(isinstance(one, Action) for one in acts) else None
 
-    def _rule(self, one: Statement, number: int, handle: int) -> t.List[Rule]:
+    def _rule(self, one: Statement, number: int) -> t.List[Rule]:
         if one.chance and one.exclusions:
             one = one._replace(unknown=(*one.unknown, "a choice by chance among packets outside of a set"))
         if any(not _PORTS.isdisjoint(each) and self._without_ports(each) for each in one.exclusions):
@@ -325,14 +324,14 @@ class Reading:
                 if rest is not None:
                     (branches if self._any_icmp(conditions) else without).append(Branch(rest, action))
         if len(branches) == first and not without:
-            return [Rule(number, handle, ())]
+            return [Rule(number, ())]
         does_unknown = fixed is not None and fixed.kind == CONTINUE
         if not does_unknown and all(branch.action == _NOTHING for branch in branches):
             branches = []
         unknown = one.unknown if branches else ()
-        found = [Rule(number, handle, tuple(branches), unknown, one.chance, one.exhaustive, one.history)]
+        found = [Rule(number, tuple(branches), unknown, one.chance, one.exhaustive, one.history)]
         if ported and without:
-            found.append(Rule(number, handle, tuple(without), (*one.unknown, _NO_PORTS)))
+            found.append(Rule(number, tuple(without), (*one.unknown, _NO_PORTS)))
         return found
 
     def _without_ports(self, conditions: Conditions) -> t.Optional[Match]:
@@ -442,9 +441,9 @@ def match_of(conditions: Conditions) -> t.Optional[Match]:
     )
 
 
-def unreadable(number: int, handle: int) -> Rule:
+def unreadable(number: int) -> Rule:
     """Return a rule that cannot be read: it may do anything."""
-    return Rule(number, handle, (Branch(_EMPTY, _NOTHING),), (UNREADABLE,))
+    return Rule(number, (Branch(_EMPTY, _NOTHING),), (UNREADABLE,))
 
 
 # tables

@@ -161,12 +161,6 @@ def _number(one: Spans, chosen: t.Optional[random.Random]) -> int:
     raise ValueError("no number lies in empty spans")
 
 
-def edges(region: Region) -> t.Tuple[Packet, Packet]:
-    """Return the packets with the lowest and with the highest values."""
-    fields = region[1:]
-    return Packet(*(field[0][0] for field in fields)), Packet(*(field[-1][1] for field in fields))
-
-
 class Partition(t.Generic[T]):
     """A value for each number: from each of ``starts`` on, up to the next, that of ``values``. The first start is 0."""
 

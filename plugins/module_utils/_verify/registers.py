@@ -11,7 +11,6 @@ import typing as t
 from .._system import spans
 from .._system.families import BY_VERSION
 from .._twin.links import CABLE
-from . import conditions
 from .known import Known
 from .reading import Conditions, UnknownError
 from .rules import ALL_BITS, CT_MARK, CT_ZONE, DNAT, INVALID, MARK, UNTRACKED, Names
@@ -278,8 +277,3 @@ def scattered(wanted: int, free: int) -> spans.Spans:
     for bit in bits:
         found += [one | bit for one in found]
     return spans.of((one, one | low) for one in found)
-
-
-def reason(area: str, name: str) -> str:
-    """Return why something is unknown."""
-    return conditions.because(area, name)

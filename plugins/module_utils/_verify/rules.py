@@ -125,7 +125,7 @@ class Branch(t.NamedTuple):
 
 
 class Rule(t.NamedTuple):
-    """One step of a rule. A rule of nft that acts before its last condition is several steps with the same handle.
+    """One step of a rule. A rule of nft that acts before its last condition is several steps with the same number.
 
     A packet that matches no branch goes on behind the rule; a rule without branches only counts or logs. With
     ``chance`` a packet that matches takes one of the branches by chance (or by a hash), or, unless ``exhaustive``, goes
@@ -138,8 +138,6 @@ class Rule(t.NamedTuple):
 
     #: from 1, in its chain
     number: int
-    #: of nf_tables; 0 of iptables-legacy
-    handle: int
     branches: t.Tuple[Branch, ...]
     unknown: t.Tuple[str, ...] = ()
     chance: bool = False
@@ -164,8 +162,7 @@ class RuleTable(t.NamedTuple):
     """One table as it treats packets of one IP version. ``chains`` has every chain, also empty ones.
 
     Where a rule of nft tests a value and then changes it, what it does behind the test is a chain of its own, which
-    only that rule leads to: ``chain_of`` tells the chain in which the rule is. Its rules have the rule's number and
-    handle.
+    only that rule leads to: ``chain_of`` tells the chain in which the rule is. Its rules have the rule's number.
 
     ``unknown`` is what is not understood of the table as a whole, as Rule.unknown.
     """

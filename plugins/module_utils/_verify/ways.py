@@ -507,7 +507,7 @@ class _Engine:
         for number, declared in enumerate(policy):
             same = next(place for place in range(number + 1) if self._values[place] == declared.value)
             branch = _Branch(declared.match, rules.Action(ACCEPT), 0, same)
-            members.append(_Rule(-1, Ref(0, "", number), [branch], rules.Rule(number, 0, ())))
+            members.append(_Rule(-1, Ref(0, "", number), [branch], rules.Rule(number, ())))
         return _blocks(members)
 
     # the course of packets
@@ -1106,7 +1106,6 @@ class _Engine:
         values[_SUBJECTS[DNAT]] = 1
         state = self._state(state._replace(values=tuple(values)))
         destination = flow[_NEW_DESTINATION]
-        several = False
         if action.addresses is not None:
             destination = action.addresses
         elif action.local:
@@ -1568,9 +1567,9 @@ class _Service(t.NamedTuple):
             for address, port in self.servers
         ]
         if not branches:
-            return rules.Rule(number, 0, (rules.Branch(match, rules.Action(DROP)),), self.unknown)
+            return rules.Rule(number, (rules.Branch(match, rules.Action(DROP)),), self.unknown)
         several = len(branches) > 1
-        return rules.Rule(number, 0, tuple(branches), self.unknown, chance=several, exhaustive=several)
+        return rules.Rule(number, tuple(branches), self.unknown, chance=several, exhaustive=several)
 
 
 _FLAGS = {"-t": TCP, "--tcp-service": TCP, "-u": UDP, "--udp-service": UDP, "--sctp-service": SCTP}

@@ -58,11 +58,6 @@ _TCP_FLAGS, _TCP_OPTION = 0x4, 0x8
 _SYN, _ALL_FLAGS = 0x02, 0x3F
 
 
-def because(area: str, name: str) -> str:
-    """Return why something is unknown."""
-    return conditions.because(area, name)
-
-
 # matches; those that legacy_rules shares take values
 
 
@@ -233,7 +228,7 @@ def socket(reading: Reading, wildcard: bool, restores: bool, known: Known) -> No
     if not wildcard and known.bound is not None:
         reading.narrow("destination", known.bound)
     if reading.alternatives:
-        reading.not_known(because(conditions.EXPRESSION, "socket"))
+        reading.not_known(conditions.because(conditions.EXPRESSION, "socket"))
         if restores:  # the mark of the socket
             reading.act(Action(SET, subject=MARK))
 
@@ -392,7 +387,7 @@ def _addrtype(reading: Reading, revision: int, info: bytes, known: Known) -> Non
     else:
         inverted = (bool(first & 1), bool(first & 2))
         if first & 0xC:
-            reading.not_known(because(conditions.FIB_FLAG, "iif"))
+            reading.not_known(conditions.because(conditions.FIB_FLAG, "iif"))
             return
     if source:
         address_types(reading, "source", source, inverted[0], known)
@@ -436,7 +431,7 @@ def _conntrack(reading: Reading, revision: int, info: bytes, known: Known) -> No
     if asked & (0x10 | 0x20 | 0x400 | 0x800):
         unknown.append("the addresses and ports with which answers come")
     if asked & 0x80:
-        unknown.append(because(conditions.CT, "expiration"))
+        unknown.append(conditions.because(conditions.CT, "expiration"))
     if asked & 0x40 and statuses & 0x10:
         statuses &= ~0x10  # SNAT: not before the source is translated
     source = destination = None

@@ -156,7 +156,7 @@ def test_routes_of_ipv6_by_source() -> None:
 
 
 def test_types_of_addresses() -> None:
-    types = lookups.address_types(shapes.routing(), 4)
+    types = Lookups(shapes.routing(), (), 4).types()
     at = {kind: sorted(one) for kind, one in types.items()}
     assert spans.contains(types[lookups.LOCAL], shapes.net(shapes.NODE)[0][0])
     assert spans.contains(types[lookups.LOCAL], shapes.net("127.3.4.5/32")[0][0])

@@ -476,7 +476,6 @@ def tables(draw: t.Any, chance: bool, unknown: bool, bases: t.Any = _BASES) -> R
             listed.append(
                 Rule(
                     number,
-                    0,
                     tuple(branches),
                     unknown=("x",) if unknown and draw(st.integers(0, 5)) == 0 else (),
                     chance=chance and draw(st.integers(0, 3)) == 0,
@@ -735,8 +734,8 @@ def test_unknown_is_what_reaches_an_unknown_rule(world: World, seed: int) -> Non
 @settings(max_examples=EXAMPLES // 5)
 @given(_NEW, _maybe(_ALLOWED), st.sampled_from([0, 1]))
 def test_a_destination_that_stays_is_no_status_dnat(new: Action, allowed: t.Any, wanted: int) -> None:
-    translated = Rule(1, 0, (Branch(Match(destination=allowed), new),))
-    asked = Rule(1, 0, (Branch(Match(tests=(rules.Test(rules.DNAT, 1, ((wanted, wanted),)),)), Action(rules.SOURCE)),))
+    translated = Rule(1, (Branch(Match(destination=allowed), new),))
+    asked = Rule(1, (Branch(Match(tests=(rules.Test(rules.DNAT, 1, ((wanted, wanted),)),)), Action(rules.SOURCE)),))
     found = (
         RuleTable("nftables", "ip x", {"A": BaseChain("nat", rules.PREROUTING, -100)}, {"A": (translated,)}),
         RuleTable("nftables", "ip x", {"A": BaseChain("nat", rules.POSTROUTING, 100)}, {"A": (asked,)}),
@@ -879,9 +878,9 @@ def test_only_what_can_decide_is_run() -> None:
     assert run(MASQUERADE, MARKS, FILTER) == [0, 1]
     assert run(MARKS, FILTER) == []
     assert run(BY_CT_MARK, CT_FROM_MARK, MARKS_EARLY, FILTER, COUNTS) == [0, 1, 2]
-    strange = FILTER._replace(chains={"A": (Rule(1, 0, (Branch(Match(), Action(rules.CONTINUE)),), ("a target",)),)})
+    strange = FILTER._replace(chains={"A": (Rule(1, (Branch(Match(), Action(rules.CONTINUE)),), ("a target",)),)})
     assert run(strange) == [0]
-    doubtful = FILTER._replace(chains={"A": (Rule(1, 0, (Branch(Match(), Action(rules.DROP)),), ("the time",)),)})
+    doubtful = FILTER._replace(chains={"A": (Rule(1, (Branch(Match(), Action(rules.DROP)),), ("the time",)),)})
     assert run(doubtful) == []
 
 
@@ -930,8 +929,8 @@ def test_a_mark_that_is_not_known_makes_its_test_unknown() -> None:
     ],
 )
 def test_an_unknown_rule_counts_only_if_it_makes_a_difference(action: str, where: str, counts: bool) -> None:
-    unknown = Rule(1, 0, (Branch(Match(destination=shapes.net("8.0.0.0/8")), Action(action)),), ("the time",))
-    mark = Rule(2, 0, (Branch(Match(destination=shapes.net(where)), shapes.MARKED),))
+    unknown = Rule(1, (Branch(Match(destination=shapes.net("8.0.0.0/8")), Action(action)),), ("the time",))
+    mark = Rule(2, (Branch(Match(destination=shapes.net(where)), shapes.MARKED),))
     marks = RuleTable("iptables_nft", "ip mangle", {"A": BaseChain("filter", rules.FORWARD, 0)}, {"A": (unknown, mark)})
     found = ways.ways(node(MASQUERADE, marks), [POD])
     assert {one.reason for way in found.ways for one in way.unknown} == ({"the time"} if counts else set())
