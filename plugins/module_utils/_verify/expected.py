@@ -15,9 +15,9 @@ from .._twin.values import DELIVERED, SENT, Answer, Rule
 from .judge import is_silent, owner
 from .lookups import LEAVES
 from .model import NodeModel
-from .rules import SOURCE
+from .rules import SOURCE, Ref
 from .ways import DELIVERED as TO_NODE
-from .ways import Ref, Target, Way
+from .ways import Target, Way
 
 
 class Expected:

@@ -199,7 +199,7 @@ _ACTIONS = {_BLACKHOLE: "blackhole", _UNREACHABLE: "unreachable", _PROHIBIT: "pr
 
 
 class Unknown(t.NamedTuple):
-    """What is not understood. ``place`` is a rule of netfilter (``ways.Ref``), or words for another thing."""
+    """What is not understood. ``place`` is a rule of netfilter (``rules.Ref``), or words for another thing."""
 
     place: t.Any
     reason: str

@@ -20,10 +20,11 @@ from . import known, legacy_rules, nft_rules, regions, senders, ways, xt_rules
 from .known import BROADCAST, LOCAL
 from .lookups import Lookups
 from .promises import Policy
-from .rules import INVALID, MAX_PORT, POSTROUTING, SET, SOURCE, UNTRACKED, WITH_PORTS, RuleTable, chain_of, highest
+from .ready_rules import Ready, reachable
+from .rules import INVALID, MAX_PORT, POSTROUTING, SET, SOURCE, UNTRACKED, WITH_PORTS, Ref, RuleTable, chain_of, highest
 from .senders import Sender
 from .time_limit import left
-from .ways import Declared, Ref, Start, Way, Ways
+from .ways import Declared, Start, Way, Ways
 
 #: To these a packet of a pod is never forwarded, whatever the rules say.
 _NOT_FORWARDED = {
@@ -47,7 +48,7 @@ class NodeModel:
             self.lookups,
             state.services,
             state.settings.get("ipv4/vs/conntrack", "0") != "0",
-            ways.Ready(self.tables),
+            Ready(self.tables),
         )
 
     def ways_of(self, starts: t.Sequence[Start], seconds: t.Optional[float] = None) -> Ways:
@@ -222,5 +223,5 @@ def _late_chains(tables: t.Sequence[RuleTable], nat: bool) -> t.FrozenSet[t.Tupl
         for number, table in enumerate(tables)
         for name, base in table.base.items()
         if (base.kind == "nat") is nat and base.hook == POSTROUTING
-        for chain in ways.reachable(table, name)
+        for chain in reachable(table, name)
     )

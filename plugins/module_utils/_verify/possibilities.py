@@ -20,8 +20,8 @@ from . import regions
 from .expected import Expected
 from .lookups import LEAVES
 from .model import NodeModel
-from .rules import MAX_PORT, WITH_PORTS, Rule
-from .ways import DROPPED, Ref, Start, Way, Ways
+from .rules import MAX_PORT, WITH_PORTS, Ref, Rule
+from .ways import DROPPED, Start, Way, Ways
 
 #: How often a question is put until chance has chosen the way that it is about.
 _TRIES = 64

@@ -189,3 +189,11 @@ def chain_of(name: str) -> str:
 def does_unknown(rule: Rule) -> bool:
     """Return whether a rule does something that is not understood."""
     return bool(rule.unknown) and bool(rule.branches) and rule.branches[-1].action.kind == CONTINUE
+
+
+class Ref(t.NamedTuple):
+    """A rule: the place of its table in the list of tables, its chain, and its number in it."""
+
+    table: int
+    chain: str
+    number: int

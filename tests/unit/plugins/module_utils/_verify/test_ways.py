@@ -21,10 +21,11 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules imp
     Branch,
     Match,
     Names,
+    Ref,
     Rule,
     RuleTable,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways import Declared, Node, Ref, Start
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways import Declared, Node, Start
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import rule_shapes as shapes

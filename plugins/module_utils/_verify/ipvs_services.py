@@ -1,0 +1,96 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Services of IPVS, as rules that lead packets to one of their servers."""
+
+from __future__ import annotations
+
+import ipaddress
+import shlex
+import typing as t
+
+from .._system.families import SCTP, TCP, UDP
+from .rules import ALL_BITS, DESTINATION, DROP, MARK, Action, Branch, Match, Rule, Test
+
+_FLAGS = {"-t": TCP, "--tcp-service": TCP, "-u": UDP, "--udp-service": UDP, "--sctp-service": SCTP}
+
+
+class Service(t.NamedTuple):
+    """A service of IPVS, with the addresses, services and ways of its servers."""
+
+    service: t.Optional[t.Tuple[int, int]]
+    mark: t.Optional[int]
+    servers: t.Tuple[t.Tuple[int, int], ...]
+    unknown: t.Tuple[str, ...]
+
+    def rule(self, number: int) -> Rule:
+        """Return it as a rule."""
+        match = Match()
+        if self.service is not None:
+            address, service = self.service
+            match = Match(destination=((address, address),), service=((service, service),))
+        elif self.mark is not None:
+            match = Match(tests=(Test(MARK, ALL_BITS, ((self.mark, self.mark),)),))
+        branches = [
+            Branch(
+                match,
+                Action(DESTINATION, addresses=((address, address),), ports=((port, port),) if port else None),
+            )
+            for address, port in self.servers
+        ]
+        if not branches:
+            return Rule(number, (Branch(match, Action(DROP)),), self.unknown)
+        several = len(branches) > 1
+        return Rule(number, tuple(branches), self.unknown, chance=several, exhaustive=several)
+
+
+def read(saved: str, version: int) -> t.List[Service]:
+    """Read what ``ipvsadm --save --numeric`` prints, as far as it is about an IP version."""
+    found: t.Dict[t.Any, t.List[t.Any]] = {}
+    unknown: t.Dict[t.Any, t.Dict[str, None]] = {}
+    for line in saved.splitlines():
+        words = shlex.split(line)
+        if len(words) < 3:
+            continue
+        key: t.Any = None
+        if words[1] in _FLAGS:
+            address = _endpoint(words[2], version)
+            if address is not None:
+                key = (address[0], _FLAGS[words[1]] << 16 | address[1])
+        elif words[1] in ("-f", "--fwmark-service") and ("-6" in words or "--ipv6" in words) == (version == 6):
+            key = int(words[2])
+        if key is None:
+            # A server of a service by mark does not say its version again.
+            if words[0] not in ("-a", "--add-server") or words[1] not in ("-f", "--fwmark-service"):
+                continue
+            key = int(words[2])
+            if key not in found:
+                continue
+        servers = found.setdefault(key, [])
+        if words[0] in ("-a", "--add-server"):
+            weight = words[words.index("-w") + 1] if "-w" in words else "1"
+            server = _endpoint(words[words.index("-r") + 1], version) if "-r" in words else None
+            if server is None:
+                unknown.setdefault(key, {})["a server of another IP version"] = None
+            elif weight != "0":
+                servers.append(server)
+            if "-m" not in words:
+                unknown.setdefault(key, {})["a server that IPVS does not masquerade to"] = None
+    return [
+        Service(
+            key if isinstance(key, tuple) else None,
+            None if isinstance(key, tuple) else key,
+            tuple(servers),
+            tuple(unknown.get(key, ())),
+        )
+        for key, servers in found.items()
+    ]
+
+
+def _endpoint(text: str, version: int) -> t.Optional[t.Tuple[int, int]]:
+    """Return address and port, if it is of that version."""
+    host, _colon, port = text.rpartition(":")
+    if text.endswith("]") or not _colon:
+        host, port = text, "0"
+    address = ipaddress.ip_address(host.strip("[]"))
+    return (int(address), int(port)) if address.version == version else None
