@@ -81,3 +81,35 @@ def _answer(number: int) -> t.Dict[str, t.Any]:
     if 1200 <= number < 1296:
         return asked({**own, "last_verification": verified(conflicts=1)})
     return asked({**own, "drift_repaired": int(number % 500 == 0)})
+
+
+def documented_fleet(version: str) -> t.Dict[str, t.Dict[str, t.Any]]:
+    """Return the 3,000 nodes whose report is in docs/fleets.md.
+
+    :param version: of the collection.
+    """
+    return {"node%04d" % number: _documented(number, version) for number in range(1, 3001)}
+
+
+def documented_groups(number: int) -> t.List[str]:
+    """Return the groups of one of these nodes."""
+    return ["kube_node", "rack_a" if number <= 1500 else "rack_b" if number <= 2000 else "rack_c"]
+
+
+def _documented(number: int, version: str) -> t.Dict[str, t.Any]:
+    own: t.Dict[str, t.Any] = {"version": version, "last_verification": verified()}
+    if number > 2000:
+        own["policy_hash"] = "8f14e45fceff"
+    if 31 <= number <= 42:
+        message = "Failed to connect to the host via ssh: ssh: connect to host 10.4.31.%d port 22: Connection timed out"
+        return {"unreachable": True, "msg": message % (number - 29)}
+    if number in (77, 901, 2650):
+        return asked({**own, "config": {"sources": [], "problem": PROBLEM}})
+    if 700 <= number < 755:
+        return asked({**own, "in_sync": False, "differs": [MISSING, MISSING]})
+    if number >= 2997:
+        written = ["file written: /usr/local/%s" % name for name in ("sbin/ip-masq-agent", "lib/ip-masq-agent/DIGEST")]
+        return asked({**own, "version": "0.0.9"}, pending=written)
+    if 1200 <= number < 1292:
+        return asked({**own, "last_verification": verified(conflicts=1)})
+    return asked(own)

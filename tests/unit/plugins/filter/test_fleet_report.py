@@ -18,7 +18,9 @@ from ansible_collections.kubenode.ip_masq.plugins.filter.fleet import fleet
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.fleet import ASKED, STATES, by_state, judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.fleet_answers import MISSING, PROBLEM, asked, fleet_of, verified
+from support import documented
+from support.fleet_answers import MISSING, PROBLEM, asked, documented_fleet, documented_groups, fleet_of, verified
+from support.import_collection import ROOT
 
 NOW = "2026-11-22 13:05 UTC"
 #: Characters of a line, and lines: two of 30 are for the place of the files and what Ansible counts.
@@ -112,6 +114,19 @@ def test_reasons_are_shown_where_there_is_room() -> None:
         "verification never               3  n[0,3-4]",
         "5 nodes: 1 in sync, 2 unreachable, 1 failing, 1 drifted",
     ]
+
+
+def test_the_page_shows_the_table_of_its_fleet() -> None:
+    """Every node of the page is in one state and has one policy: the numbers of each add up."""
+    hostvars = {
+        host: {ASKED: answer, "group_names": documented_groups(number)}
+        for number, (host, answer) in enumerate(documented_fleet(documented.VERSION).items(), 1)
+    }
+    page = (ROOT / "docs" / "fleets.md").read_text(encoding="utf-8")
+    (command,) = [one for one in documented.commands() if " kubenode.ip_masq.report " in one.text]
+    table = fleet(list(hostvars), hostvars)["table"]
+    assert table == command.output[: len(table)], "\n".join(table)
+    assert "\n".join(table) in page
 
 
 _TEXT = st.text(max_size=30) | st.sampled_from(
