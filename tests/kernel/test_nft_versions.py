@@ -11,16 +11,11 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from support.flood import Flood
 from support.full_policy import full_policy
 from support.modules import apply, refused, run_module, run_modules
 from support.namespaces import Namespace
 from support.program_versions import RELEASES, Nft
 from support.programs import Programs
-from support.topology import ADDRESSES, Topology
-from support.variants import EXEMPT_RANGES, NFT_FAMILIES, NFTABLES
-
-REPLACEMENTS = 5
 
 Nfts = t.Dict[str, Nft]
 
@@ -44,32 +39,6 @@ ADDRESSES_OF_SNAT = [
 ]
 #: A set of another program, in the form that older versions cannot read when a newer one wrote it.
 FOREIGN = "table ip other { set s { type ipv4_addr; flags interval; elements = { 192.0.2.0/24 }; }; }\n"
-#: Our table as releases wrote it that declared the set with "type".
-OLD_SET = """
-add table {nft} ip_masq_agent
-add set {nft} ip_masq_agent exempt {{ type {nft_type}; flags interval; auto-merge; }}
-add element {nft} ip_masq_agent exempt {{ {elements} }}
-"""
-OLD_CHAIN = """
-add chain {nft} ip_masq_agent postrouting {{ type nat hook postrouting priority srcnat; policy accept; }}
-flush chain {nft} ip_masq_agent postrouting
-add rule {nft} ip_masq_agent postrouting fib daddr type local counter return
-add rule {nft} ip_masq_agent postrouting {nft} daddr @exempt counter return
-add rule {nft} ip_masq_agent postrouting counter masquerade fully-random
-"""
-OLD = {
-    "ipv4": {
-        "nft": "ip",
-        "nft_type": "ipv4_addr",
-        "elements": "10.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.168.0.0/16",
-    },
-    "ipv6": {"nft": "ip6", "nft_type": "ipv6_addr", "elements": "fe80::/10, fc00::/7"},
-}
-BOTH: t.Dict[str, t.Any] = {
-    "backend": "nftables",
-    "enable_ipv6": True,
-    "non_masquerade_cidrs": EXEMPT_RANGES,
-}
 
 
 def test_each_version_reads_what_each_other_wrote(nfts: Nfts, show_table: t.Callable[..., None]) -> None:
@@ -105,55 +74,6 @@ def test_the_older_versions_cannot_read_a_set_that_is_declared_by_type(nfts: Nft
         nfts["trixie"].write(ns, FOREIGN)
         found = {release: nft.call(ns, "list", "sets").returncode for release, nft in nfts.items()}
     assert found == {"bullseye": -11, "bookworm": -11, "trixie": 0, "sid": 0}
-
-
-@pytest.mark.parametrize("release", RELEASES)
-def test_a_set_declared_by_type_is_replaced_once(nfts: Nfts, release: str) -> None:
-    with Namespace() as ns:
-        nft = nfts[release]
-        for old in OLD.values():
-            nft.write(ns, (OLD_SET + OLD_CHAIN).format(**old))
-        predicted = run_module(ns, check=True, path=nft.path, **BOTH)
-        done = apply(ns, path=nft.path, **BOTH)
-        assert predicted["actions"] == done["actions"]
-        for family, nft_family in NFT_FAMILIES.items():
-            mine = [action["action"] for action in done["actions"] if action["family"] == family]
-            assert mine == ["set created", "set removed", "rule removed", "rule added"]
-            sets = [content["name"] for kind, content in NFTABLES.objects(ns, family) if kind == "set"]
-            assert sets == ["exempt_ranges"]
-            assert "typeof %s daddr" % nft_family in nft.call(ns, "list", "table", nft_family, "ip_masq_agent").stdout
-        assert NFTABLES.exempt(ns, "ipv4") == ["10.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16"]
-        assert NFTABLES.exempt(ns, "ipv6") == ["fc00::/7", "fe80::/10"]
-        for reader in nfts.values():
-            assert apply(ns, path=reader.path, **BOTH)["changed"] is False
-
-
-def test_no_connection_of_a_flood_is_wrong_while_the_set_is_replaced(topology: Topology, nfts: Nfts) -> None:
-    a, nft = ADDRESSES["ipv4"], nfts["trixie"]
-    # Many ranges, because a gap would last as long as the kernel takes to add them.
-    ranges = ["10.0.0.0/8"] + ["172.%d.%d.0/24" % (i // 128, i % 128 * 2) for i in range(2000)]
-    options = {"backend": "nftables", "non_masquerade_cidrs": ranges, "cidr_limit": len(ranges)}
-    old = dict(OLD["ipv4"], elements=", ".join(["169.254.0.0/16", *ranges]))
-    old_set, old_chain = OLD_SET.format(**old), OLD_CHAIN.format(**old)
-    nft.write(topology.node, old_set)
-    nft.write(topology.node, old_chain)
-    with Flood(topology, a.exempt[0], a.outside[0]) as flood:
-        for _again in range(REPLACEMENTS):
-            assert apply(topology.node, path=nft.path, **options)["changed"] is True
-            # And back, in the same two steps, so that nothing but the module can make a gap.
-            nft.write(topology.node, old_set)
-            nft.write(topology.node, old_chain + "delete set ip ip_masq_agent exempt_ranges\n")
-    assert flood.sources == {a.exempt[0]: {a.pod}, a.outside[0]: {a.node}}
-    assert flood.least > 1000
-
-
-def test_a_replacement_that_was_interrupted_is_completed(ns: Namespace, nfts: Nfts) -> None:
-    nft = nfts["trixie"]
-    apply(ns, path=nft.path, backend="nftables")
-    nft.write(ns, (OLD_SET + OLD_CHAIN).format(**OLD["ipv4"]))
-    assert apply(ns, path=nft.path, backend="nftables")["changed"] is True
-    assert apply(ns, path=nft.path, backend="nftables")["changed"] is False
-    assert [content["name"] for kind, content in NFTABLES.objects(ns, "ipv4") if kind == "set"] == ["exempt_ranges"]
 
 
 @pytest.mark.parametrize("release", RELEASES)

@@ -209,7 +209,7 @@ class Nftables:
         changed = [name for name, spans in after.sets.items() if before.sets.get(name, spans) != spans]
         elements = [command for name in changed for command in text.change_set(after, name, there=True)]
         chains = [] if before.same_rules(after) else text.change_chains(before, after)
-        unused = [name for name in before.sets if name not in after.sets] + [text.OLD_SET] * before.has_old_set
+        unused = [name for name in before.sets if name not in after.sets]
         removed = [text.delete_set(self.family, name) for name in unused]
         steps = [new_sets, elements + chains + removed]
         if len(changed) + bool(chains) > 1 and (before.narrowed or after.narrowed):
@@ -357,7 +357,7 @@ def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t
     if before.rules(text.CHAIN) is not None and before.priority != after.priority:
         actions.append(Action(ActionKind.PRIORITY_CHANGED, "%d, before: %d" % (after.priority, before.priority)))
     actions += [Action(ActionKind.SET_CREATED, "set " + name) for name in after.sets if name not in before.sets]
-    unused = [name for name in before.sets if name not in after.sets] + [text.OLD_SET] * before.has_old_set
+    unused = [name for name in before.sets if name not in after.sets]
     actions += [Action(ActionKind.SET_REMOVED, "set " + name) for name in unused]
     actions += [Action(ActionKind.FOREIGN_PART_REMOVED, part) for part in before.foreign]
     names = [name for name, _rules in after.chains]
@@ -376,8 +376,7 @@ def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t
         if had.keys() == has.keys() and [*map(text.bare, before.rules(name) or ())] != list(has):
             actions.append(Action(ActionKind.RULES_REORDERED, "chain " + name))
     for name in dict.fromkeys((text.SET, text.SOURCES, *dict(after.more), *dict(before.more))):
-        # The old set has its elements in the field of the new one.
-        there, wanted = (table.spans if name == text.SET else table.sets.get(name, ()) for table in (before, after))
+        there, wanted = (table.sets.get(name, ()) for table in (before, after))
         removed = [text.render_element(name, span, after.family) for span in sorted(set(there) - set(wanted))]
         added = [text.render_element(name, span, after.family) for span in sorted(set(wanted) - set(there))]
         if name == text.OUTLINE:  # its networks are not exempt as a whole

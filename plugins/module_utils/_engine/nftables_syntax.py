@@ -17,13 +17,10 @@ import typing as t
 
 from .._policy.values import PortRange
 from .._system import spans as intervals
-from .._system.families import IPV4, IPV6, PROTOCOLS, Family
+from .._system.families import PROTOCOLS, Family
 
 TABLE = "ip_masq_agent"
 SET = "exempt_ranges"
-#: What the set was called when it was declared with ``type``. nft 1.1.2 and later store with such a set what makes nft
-#: 1.0.6 and 0.9.8 crash on most listings. A set's declaration cannot be changed, so a new set takes its place.
-OLD_SET = "exempt"
 #: The sources whose connections meet the rules; it is there where not all do.
 SOURCES = "source_ranges"
 #: Networks around the exempt ranges, asked before them where they are many.
@@ -53,7 +50,6 @@ _ELEMENTS_OF = {
     "ports": "dport",
 }
 
-_TYPES = {IPV4: "ipv4_addr", IPV6: "ipv6_addr"}
 #: By value of the option jump_position, the priority of the chain; lower runs first. Source NAT of others is at 90 to
 #: 110, of iptables at 100. A nat chain must be above -200 (NF_IP_PRI_CONNTRACK), so none is in front of the first, and
 #: no number is higher than that of the last. Packets meet all nat chains at the place of srcnat among the other hooks
@@ -99,13 +95,12 @@ class Table(t.NamedTuple):
 
     family: Family
     has_set: bool
-    #: merged and in order; those of the old set where there is no other
+    #: merged and in order
     spans: t.Tuple[Span, ...]
     #: rules by chain of ours, without the line that hooks it
     chains: t.Tuple[t.Tuple[str, t.Tuple[str, ...]], ...]
     #: what must not be there: headers of blocks and lines that we would not write
     foreign: t.Tuple[str, ...] = ()
-    has_old_set: bool = False
     #: of the set of sources; None if it is not there
     sources: t.Optional[t.Tuple[Span, ...]] = None
     #: further sets with their elements, by name
@@ -119,7 +114,7 @@ class Table(t.NamedTuple):
 
     @property
     def sets(self) -> t.Dict[str, t.Tuple[Span, ...]]:
-        """The elements of the sets that are there, without the old one."""
+        """The elements of the sets that are there."""
         found = {SET: self.spans} if self.has_set else {}
         if self.sources is not None:
             found[SOURCES] = self.sources
@@ -161,7 +156,6 @@ class Table(t.NamedTuple):
             and other.has_set
             and not self.foreign
             and not other.foreign
-            and self.has_old_set == other.has_old_set
             and self.spans == other.spans
             and self.sources == other.sources
             and dict(self.more) == dict(other.more)
@@ -180,13 +174,12 @@ def _bare_chains(table: Table) -> t.Dict[str, t.List[str]]:
 
 def _declared(name: str, family: Family) -> t.Optional[t.Tuple[str, ...]]:
     """Return how a set of ours is declared, besides auto-merge; None if the name is not one of ours."""
-    if name == OLD_SET:
-        return ("type %s" % _TYPES[family], "flags interval")
     numbered = re.match(_NUMBERED, name)
     kind = _ELEMENTS_OF.get(numbered.group(1) if numbered else name)
     if kind is None:
         return None
-    # The type of ports is the same for all protocols.
+    # Not "type ipv4_addr": nft 1.1.2 and later store with such a set what makes nft 1.0.6 and 0.9.8 crash on most
+    # listings. The type of ports is the same for all protocols.
     return ("typeof %s %s" % ("tcp" if kind == "dport" else family.nft, kind), "flags interval")
 
 
@@ -280,11 +273,11 @@ def parse(text: str, family: Family) -> Table:
             foreign += [header] if header else lines
     order = list(_ALLOWED)
     chains.sort(key=lambda chain: order.index(chain[0]))
-    spans = intervals.of(sets.get(SET, sets.get(OLD_SET, [])))
+    spans = intervals.of(sets.get(SET, []))
     sources = intervals.of(sets[SOURCES]) if SOURCES in sets else None
     others = [name for name in sets if name == OUTLINE or re.match(_NUMBERED, name)]
     more = tuple((name, intervals.of(sets[name])) for name in sorted(others))
-    return Table(family, SET in sets, spans, tuple(chains), tuple(foreign), OLD_SET in sets, sources, more, priority)
+    return Table(family, SET in sets, spans, tuple(chains), tuple(foreign), sources, more, priority)
 
 
 def _hook(name: str, table: Table) -> str:

@@ -28,24 +28,15 @@ DONE = Outcome(0, "", "")
 NOTHING = Outcome(1, "", "Error: No such file or directory\nlist table ip ip_masq_agent\n")
 
 
-#: What releases wrote that declared the set with ``type``.
-OLD_FORM = """table ip ip_masq_agent {
-	set exempt {
-		type ipv4_addr
-		flags interval
-		auto-merge
-		elements = { 10.0.0.0/8, 169.254.0.0/16,
-			     172.16.0.0/12, 192.168.0.0/16 }
-	}
-
+#: A table whose set another program removed.
+WITHOUT_SET = """table ip ip_masq_agent {
 	chain postrouting {
 		type nat hook postrouting priority 100; policy accept;
 		fib daddr type 2 counter return comment "ip-masq-agent: for the node itself"
-		ip daddr @exempt counter return comment "ip-masq-agent: exempt, keeps its source address"
 		counter masquerade fully-random comment "ip-masq-agent: leaves with the address of the node"
 	}
 }
-"""  # noqa: E101
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -253,7 +244,7 @@ def test_a_table_that_is_listed_in_pieces_is_listed_again(torn: int) -> None:
 
 
 def test_one_that_never_is_anything_else_is_an_error() -> None:
-    for pieces in (OLD_FORM[: -len("}\n")] + TORN, OLD_FORM[: -len("}\n")], OLD_FORM + OLD_FORM, ""):
+    for pieces in (WITHOUT_SET[: -len("}\n")] + TORN, WITHOUT_SET[: -len("}\n")], WITHOUT_SET + WITHOUT_SET, ""):
         nft = Nft(Outcome(0, pieces, ""))
         for reads in (backend(nft).observe, backend(nft).counters):
             with pytest.raises(NodeError, match="in pieces 20 times"):
@@ -277,8 +268,8 @@ def test_while_others_write_all_the_time_a_whole_table_is_taken_in_the_end() -> 
 
 @pytest.mark.parametrize(
     "before, undone",
-    [(None, "delete table ip ip_masq_agent\n"), (OLD_FORM, "delete set ip ip_masq_agent exempt_ranges\n")],
-    ids=["new table", "set of an earlier release"],
+    [(None, "delete table ip ip_masq_agent\n"), (WITHOUT_SET, "delete set ip ip_masq_agent exempt_ranges\n")],
+    ids=["new table", "table without its set"],
 )
 def test_a_second_step_that_is_refused_takes_the_first_with_it(before: t.Optional[str], undone: str) -> None:
     nft = Nft(wrote=lambda step: Outcome(1, "", "no") if "@exempt_ranges" in step else DONE)
@@ -286,26 +277,6 @@ def test_a_second_step_that_is_refused_takes_the_first_with_it(before: t.Optiona
     with pytest.raises(CommitRefused):
         it.commit(it.plan(State(before), wanted()).transaction)
     assert nft.written[2:] == [undone]
-
-
-def test_the_set_of_an_earlier_release_goes_once_nothing_uses_it() -> None:
-    nft = Nft()
-    it = backend(nft)
-    plan = it.plan(State(OLD_FORM), wanted())
-    it.commit(plan.transaction)
-    first, second = nft.written
-    assert first.startswith("add set ip ip_masq_agent exempt_ranges { typeof ip daddr;") and "chain" not in first
-    assert "delete" not in first and second.endswith("delete set ip ip_masq_agent exempt\n")
-    assert [action.action for action in plan.actions] == ["set created", "set removed", "rule removed", "rule added"]
-
-
-def test_a_replacement_that_was_interrupted_is_completed() -> None:
-    nft = Nft()
-    it = backend(nft)
-    new_set = (state().listed or "").partition("chain ")[0]
-    it.commit(it.plan(State(new_set + OLD_FORM.partition("{")[2]), wanted()).transaction)
-    (written,) = nft.written
-    assert "element" not in written and written.endswith("delete set ip ip_masq_agent exempt\n")
 
 
 @pytest.mark.parametrize("status", [-11, 139, -6, 134])
