@@ -64,10 +64,10 @@ def backend(
 ) -> Iptables:
     """Return the backend under test on a simulated table."""
     command = Family(family).iptables
-    is_nft = nat.variant == "iptables_nft"
+    # In place of NftNat.
+    kernel: t.Tuple[t.Any, t.Any] = (nat, nat.mangle) if nat.variant == "iptables_nft" else (None, None)
     return Iptables(
         iptables(nat.run, nat.variant, family, "/usr/sbin/" + command, lock_timeout=lock_timeout),
         Managed(worlds.CHAIN, position, adopt),
-        kernel=nat if is_nft else None,
-        mangle=nat.mangle if is_nft else None,
+        *kernel,
     )

@@ -48,7 +48,7 @@ from .iptables_syntax import (
     shown_all,
 )
 from .leak_chain import TABLE, LeakChain, LeakPlan, LeakState
-from .nat_table import KernelRule, NatTable, activation, deletion, place, table_listing
+from .nat_table import KernelRule, NftNat, activation, deletion, place, table_listing
 from .other_nat import other_rules
 from .rule_comments import COMMENT_PREFIX, JUMP_COMMENT, SKIPPED_COMMENTS
 from .ruleset import Guard, Rule, Ruleset, Skip, from_rules
@@ -145,8 +145,8 @@ class Iptables:
         self,
         tool: IptablesTool,
         managed: Managed,
-        kernel: t.Optional[NatTable] = None,
-        mangle: t.Optional[NatTable] = None,
+        kernel: t.Optional[NftNat] = None,
+        mangle: t.Optional[NftNat] = None,
     ) -> None:
         self.name = tool.variant
         self.family = tool.family

@@ -29,7 +29,7 @@ from .iptables_syntax import (
     rule_conditions,
     shown,
 )
-from .nat_table import NatTable
+from .nat_table import NftNat
 from .rule_comments import LEAK_COMMENT, LEAK_JUMP_COMMENT
 from .ruleset import COUNT, DROP, IGNORE, MULTICAST, Leak, Rule, Ruleset, Skip
 
@@ -83,7 +83,7 @@ class LeakChain:
     """
 
     def __init__(
-        self, tool: IptablesTool, names: t.Sequence[str], wanted: bool, kernel: t.Optional[NatTable] = None
+        self, tool: IptablesTool, names: t.Sequence[str], wanted: bool, kernel: t.Optional[NftNat] = None
     ) -> None:
         self._tool = tool
         self._names = names

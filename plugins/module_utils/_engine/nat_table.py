@@ -57,33 +57,8 @@ class KernelRule(t.NamedTuple):
     complete: bool
 
 
-class NatTable(t.Protocol):
-    """What the kernel says of one family's table. Nothing is created by asking."""
-
-    def rules(self, chain: str) -> t.Optional[t.List[KernelRule]]:
-        """Read the rules of a chain; None if there is no such chain.
-
-        :raises NodeError: the kernel does not answer.
-        """
-
-    def references(self, chain: str) -> int:
-        """Return how many rules of any chain lead to a chain; 0 if it is not there.
-
-        :raises NodeError: the kernel does not answer.
-        """
-
-    def generation(self) -> t.Optional[int]:
-        """Return a number that each transaction of any program raises by one; None if the kernel does not answer."""
-
-    def is_dormant(self) -> bool:
-        """Return whether the kernel asks none of the table's chains, because of its flag ``dormant``.
-
-        :raises NodeError: the kernel does not answer.
-        """
-
-
 class NftNat:
-    """See ``NatTable``."""
+    """What the kernel says of one family's table. Nothing is created by asking."""
 
     def __init__(self, family: Family, table: str = TABLE) -> None:
         """:param table: another one than nat."""
@@ -91,7 +66,10 @@ class NftNat:
         self._table = table
 
     def rules(self, chain: str) -> t.Optional[t.List[KernelRule]]:
-        """See ``NatTable.rules``."""
+        """Read the rules of a chain; None if there is no such chain.
+
+        :raises NodeError: the kernel does not answer.
+        """
         if not nfnetlink.has_chain(self._family, self._table, chain):
             return None
         return [
@@ -100,15 +78,21 @@ class NftNat:
         ]
 
     def references(self, chain: str) -> int:
-        """See ``NatTable.references``."""
+        """Return how many rules of any chain lead to a chain; 0 if it is not there.
+
+        :raises NodeError: the kernel does not answer.
+        """
         return nfnetlink.references(self._family, TABLE, chain)
 
     def generation(self) -> t.Optional[int]:
-        """See ``NatTable.generation``."""
+        """Return a number that each transaction of any program raises by one; None if the kernel does not answer."""
         return nfnetlink.generation()
 
     def is_dormant(self) -> bool:
-        """See ``NatTable.is_dormant``."""
+        """Return whether the kernel asks none of the table's chains, because of its flag ``dormant``.
+
+        :raises NodeError: the kernel does not answer.
+        """
         return nfnetlink.is_dormant(self._family, self._table)
 
 
