@@ -21,7 +21,6 @@ from .._system.families import Family
 from .._system.routes import LOCAL, UNICAST, Routes
 from .changed_packets import DROPPED, SKIPPED, UNKNOWN, Cell, Comparison, Verdict, Verdicts, is_of_service
 from .effects import Effects
-from .ruleset import Ruleset
 
 #: seconds that one run may take in one family
 PATIENCE = 10.0
@@ -44,26 +43,6 @@ class Flushed(t.NamedTuple):
 
 class _LimitMet(Exception):
     """The time is over."""
-
-
-def flush(
-    family: Family,
-    before: t.Sequence[Ruleset],
-    after: t.Optional[Ruleset],
-    check: bool,
-    front: t.Sequence[Ruleset] = (),
-) -> Flushed:
-    """Remove the open connections about which other rules have decided.
-
-    :param before: the rules that were active, of each backend that had any. Where there were none, or none that we can
-        read, nothing was masqueraded by us.
-    :param after: the rules that are active now, if there are any.
-    :param check: count only.
-    :param front: rules of other programs, which packets meet before ours.
-    :raises NodeError: the kernel does not answer.
-    """
-    comparison = Comparison(family, [*front, *before], [*front, *([after] if after else [])])
-    return search(comparison, check)[0]
 
 
 def search(

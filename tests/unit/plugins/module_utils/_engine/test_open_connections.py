@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import iptables_front, open_connections
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.changed_packets import Comparison
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import parse_postrouting
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.open_connections import flush
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.open_connections import Flushed, search
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
     Exempt,
@@ -25,7 +26,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Flow, Statistics
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, PROTOCOLS
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, PROTOCOLS, Family
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.routes import LOCAL, UNICAST
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +47,17 @@ def flow(destination: str, source: str = POD, seen: str = "", **more: t.Any) -> 
     known: t.Dict[str, t.Any] = {"protocol": 6, "port": 443, "redirected": False, "related": False}
     known = {**known, "key": repr((source, destination, seen, more)).encode(), **more}
     return Flow(number(source), number(destination), number(seen or source), **known)
+
+
+def flush(
+    family: Family,
+    before: t.Sequence[Ruleset],
+    after: t.Optional[Ruleset],
+    check: bool,
+    front: t.Sequence[Ruleset] = (),
+) -> Flushed:
+    """Remove connections after a change of rules; those in front are there before and after it."""
+    return search(Comparison(family, [*front, *before], [*front, *([after] if after else [])]), check)[0]
 
 
 class Kernel:
