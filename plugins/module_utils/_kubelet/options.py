@@ -11,7 +11,6 @@ import typing as t
 from .._errors import ConfigError
 from . import healthz
 from .editors import EnvironmentEditor
-from .names import DISTRIBUTIONS, POLICIES
 from .service_kubelet import named_editor
 
 _UNIT_NAME = re.compile(r"(?!-)[A-Za-z0-9:_.@\\-]+\Z")
@@ -39,11 +38,6 @@ def check_options(options: Options) -> t.Optional[EnvironmentEditor]:
     :returns: where the operator said that a unit takes arguments from.
     :raises ConfigError: naming the option, the value, and what is valid.
     """
-    if options.policy not in POLICIES:
-        raise ConfigError("policy '%s' must be one of %s" % (options.policy, ", ".join(POLICIES)))
-    if options.distribution not in ("auto",) + DISTRIBUTIONS:
-        valid = ", ".join(DISTRIBUTIONS)
-        raise ConfigError("distribution '%s' must be one of auto, %s" % (options.distribution, valid))
     if options.unit and not _UNIT_NAME.match(options.unit):
         raise ConfigError("unit '%s' is not a valid name of a systemd service" % options.unit)
     if options.binary and not options.binary.startswith("/"):

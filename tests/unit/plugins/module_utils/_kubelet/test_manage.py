@@ -759,8 +759,6 @@ def test_an_edit_by_another_program_is_kept(node: KubeletNode, monkeypatch: pyte
 @pytest.mark.parametrize(
     "options, said",
     [
-        ({"policy": "maybe"}, "policy 'maybe' must be one of auto, present, absent, report"),
-        ({"distribution": "kops"}, "distribution 'kops' must be one of auto, kubeadm"),
         ({"unit": "--all"}, "unit '--all' is not a valid name"),
         ({"unit": "a b"}, "unit 'a b' is not a valid name"),
         ({"binary": "kubelet"}, "binary 'kubelet' must be an absolute path"),
