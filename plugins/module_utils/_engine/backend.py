@@ -49,11 +49,6 @@ class ActionKind(enum.Enum):
     EARLIER_CHAIN_REMOVED = "chain of an earlier agent removed"
 
     @property
-    def text(self) -> str:
-        """For people, and for the return values."""
-        return self.value
-
-    @property
     def adds(self) -> bool:
         """Whether it puts rules or ranges in, so that their absence afterwards means that the kernel lost them."""
         return self in _ADDS
@@ -87,8 +82,8 @@ class Action(t.NamedTuple):
 
     @property
     def action(self) -> str:
-        """The text of its kind."""
-        return self.kind.text
+        """The text of its kind, for people and for the return values."""
+        return self.kind.value
 
 
 #: More actions of one kind than this are reported as a count.
