@@ -40,8 +40,6 @@ MULTICAST = {IPV4: ipaddress.ip_network("224.0.0.0/4"), IPV6: ipaddress.ip_netwo
 #: Values of the option leaks.
 IGNORE, COUNT, DROP = "ignore", "count", "drop"
 
-#: The protocols whose source ports to_ports can choose, in the order of ip-masq-agent.
-
 #: xt_statistic keeps a probability as a 31-bit fraction (struct xt_statistic_info).
 SHARE_UNIT = 2**31
 

@@ -37,7 +37,6 @@ def check_url(url: str) -> None:
     """Check a URL.
 
     :raises ConfigError: this is no http or https URL.
-    :raises ConfigError: this is no http or https URL.
     """
     try:
         parts = urllib.parse.urlsplit(url)

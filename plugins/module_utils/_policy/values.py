@@ -63,8 +63,6 @@ MARKS_LIMIT = 16
 #: or a fixed one.
 SKIP, EXEMPT, MASQUERADE, SNAT = "skip", "exempt", "masquerade", "snat"
 
-#: Protocols that have ports.
-
 #: Addresses of a range that takes the place of one.
 ADDRESSES_LIMIT = 256
 
