@@ -283,16 +283,19 @@ def build(values: t.Mapping[str, t.Any], label: t.Callable[[str], str] = str) ->
 
 def _check_together(config: Config, limit: int, label: t.Callable[[str], str]) -> None:
     """Refuse options that do not go together."""
-    for name in NETWORK_LISTS:
-        _check_networks(name, getattr(config, name), config.enable_ipv6, limit, label)
-    for position, entry in enumerate(config.snat, 1):
-        _check_networks("snat", entry.source_cidrs, config.enable_ipv6, limit, label, position)
-        _check_address("snat", entry.address, config.enable_ipv6, label, position)
-    for position, rule in enumerate(config.rules, 1):
-        _check_networks("rules", rule.sources, config.enable_ipv6, limit, label, position)
-        _check_networks("rules", rule.destinations, config.enable_ipv6, limit, label, position)
-        if rule.address is not None:
-            _check_address("rules", rule.address, config.enable_ipv6, label, position)
+    for where, networks, addresses in _networks_and_addresses(config, label):
+        if len(networks) > limit:
+            raise ConfigError(
+                "%s: %d entries are more than %s (%d) allows: shorten the list or raise %s. An iptables chain is "
+                "walked rule by rule for every new connection; the nftables backend uses a constant-time set lookup"
+                % (where, len(networks), label("cidr_limit"), limit, label("cidr_limit"))
+            )
+        for one in (*networks, *addresses):
+            if one.version == 6 and not config.enable_ipv6:
+                raise ConfigError(
+                    "%s: %s is IPv6, and IPv6 is off: set %s to true or remove the entry"
+                    % (where, one, label("enable_ipv6"))
+                )
     _check_twice(
         "masquerade_cidrs", config.masquerade_cidrs, "non_masquerade_cidrs", config.non_masquerade_cidrs, label
     )
@@ -371,37 +374,18 @@ def _check_missing(config: Config, label: t.Callable[[str], str]) -> None:
             )
 
 
-def _check_networks(
-    name: str,
-    networks: t.Sequence[Network],
-    enable_ipv6: bool,
-    limit: int,
-    label: t.Callable[[str], str],
-    position: int = 0,
-) -> None:
-    where = label(name) + (": entry %d" % position if position else "")
-    if len(networks) > limit:
-        raise ConfigError(
-            "%s: %d entries are more than %s (%d) allows: shorten the list or raise %s. An iptables chain is walked "
-            "rule by rule for every new connection; the nftables backend uses a constant-time set lookup"
-            % (where, len(networks), label("cidr_limit"), limit, label("cidr_limit"))
-        )
-    for network in networks:
-        if network.version == 6 and not enable_ipv6:
-            raise ConfigError(
-                "%s: %s is IPv6, and IPv6 is off: set %s to true or remove the entry"
-                % (where, network, label("enable_ipv6"))
-            )
-
-
-def _check_address(
-    name: str, address: AddressRange, enable_ipv6: bool, label: t.Callable[[str], str], position: int
-) -> None:
-    if address.version == 6 and not enable_ipv6:
-        raise ConfigError(
-            "%s: entry %d: %s is IPv6, and IPv6 is off: set %s to true or remove the entry"
-            % (label(name), position, address, label("enable_ipv6"))
-        )
+def _networks_and_addresses(
+    config: Config, label: t.Callable[[str], str]
+) -> t.Iterator[t.Tuple[str, t.Sequence[Network], t.Sequence[AddressRange]]]:
+    """Return each list of networks, and the fixed address beside it, with its place for messages."""
+    for name in NETWORK_LISTS:
+        yield label(name), getattr(config, name), ()
+    for position, entry in enumerate(config.snat, 1):
+        yield "%s: entry %d" % (label("snat"), position), entry.source_cidrs, (entry.address,)
+    for position, rule in enumerate(config.rules, 1):
+        where = "%s: entry %d" % (label("rules"), position)
+        yield where, rule.sources, ()
+        yield where, rule.destinations, () if rule.address is None else (rule.address,)
 
 
 def _check_twice(
