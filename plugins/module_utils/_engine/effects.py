@@ -165,8 +165,7 @@ def _word(verdicts: Verdicts, strength: bool = False) -> str:
 
 def _one_word(verdict: Verdict, strength: bool) -> str:
     if verdict.address is not None and verdict.action == MASQUERADE:
-        four = IPV4
-        family = four if verdict.address[1] <= four.highest else IPV6
+        family = IPV4 if verdict.address[1] <= IPV4.highest else IPV6
         return "-".join(str(family.address(one)) for one in dict.fromkeys(verdict.address))
     word = _WORDS[verdict.action]
     return "%s (exemption %s)" % (word, verdict.exemption.lower()) if strength and verdict.exemption else word
