@@ -100,6 +100,19 @@ def listed(one: ActionKind, many: ActionKind, rules: t.Sequence[str], noun: str)
     return [Action(one, rule) for rule in rules]
 
 
+def rule_changes(before: t.Mapping[t.Any, str], after: t.Mapping[t.Any, str], noun: str) -> t.List[Action]:
+    """Return an action for each rule that goes, then for each that comes; see ``listed``.
+
+    :param before: rules by what they mean. :param noun: what is counted.
+    """
+    removed = [rule for meaning, rule in before.items() if meaning not in after]
+    added = [rule for meaning, rule in after.items() if meaning not in before]
+    return [
+        *listed(ActionKind.RULE_REMOVED, ActionKind.RULES_REMOVED, removed, noun),
+        *listed(ActionKind.RULE_ADDED, ActionKind.RULES_ADDED, added, noun),
+    ]
+
+
 class View(t.NamedTuple):
     """The managed rules and the jump to them, as their tool lists them, and what they mean."""
 

@@ -31,7 +31,7 @@ from .backend import (
     Plan,
     Transaction,
     View,
-    listed,
+    rule_changes,
 )
 from .iptables_front import front
 from .iptables_jump import plan_jump
@@ -367,11 +367,7 @@ class Iptables:
         # Rules are compared by meaning; one that we cannot parse, by its text.
         before = {rule or line: shown(line) for rule, line in zip(rules, lines)}
         after = dict(zip(wanted.rules, rendered))
-        noun = "rules of %s" % self._chain
-        removed = [line for rule, line in before.items() if rule not in after]
-        added = [line for rule, line in after.items() if rule not in before]
-        actions += listed(ActionKind.RULE_REMOVED, ActionKind.RULES_REMOVED, removed, noun)
-        actions += listed(ActionKind.RULE_ADDED, ActionKind.RULES_ADDED, added, noun)
+        actions += rule_changes(before, after, "rules of %s" % self._chain)
         return actions or [Action(ActionKind.RULES_REORDERED, "-N " + self._chain)]
 
     def _kept(self, state: State, going: t.Mapping[str, Chain]) -> t.List[str]:

@@ -16,7 +16,7 @@ import typing as t
 from .._errors import LockHeld, NodeError
 from .._system.families import Family
 from .._system.iptables_tool import IptablesTool
-from .backend import Action, ActionKind, listed
+from .backend import Action, ActionKind, rule_changes
 from .iptables_syntax import (
     PostroutingRule,
     conditions,
@@ -246,9 +246,5 @@ def _changes(
     actions = [Action(ActionKind.CHAIN_CREATED, "%s-N %s" % (_SHOWN, chain))] if lines is None else []
     before = {rule or line: _SHOWN + shown(line) for rule, line in zip(parsed, lines or ())}
     after = {rule: _SHOWN + line for rule, line in zip(rules, rendered)}
-    noun = "rules of %s in the table %s" % (chain, TABLE)
-    removed = [line for rule, line in before.items() if rule not in after]
-    added = [line for rule, line in after.items() if rule not in before]
-    actions += listed(ActionKind.RULE_REMOVED, ActionKind.RULES_REMOVED, removed, noun)
-    actions += listed(ActionKind.RULE_ADDED, ActionKind.RULES_ADDED, added, noun)
+    actions += rule_changes(before, after, "rules of %s in the table %s" % (chain, TABLE))
     return actions or [Action(ActionKind.CHAIN_REWRITTEN, "%s-N %s" % (_SHOWN, chain))]

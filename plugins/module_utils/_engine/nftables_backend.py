@@ -43,6 +43,7 @@ from .backend import (
     Transaction,
     View,
     listed,
+    rule_changes,
 )
 from .nftables_ruleset import from_ruleset, to_ruleset
 from .rule_comments import LEAK_COMMENT
@@ -369,10 +370,7 @@ def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t
             actions.append(Action(ActionKind.CHAIN_CREATED, "chain " + name))
         had = {text.bare(rule): rule for rule in before.rules(name) or ()}
         has = {text.bare(rule): rule for rule in after.rules(name) or ()}
-        removed = [rule for key, rule in had.items() if key not in has]
-        added = [rule for key, rule in has.items() if key not in had]
-        actions += listed(ActionKind.RULE_REMOVED, ActionKind.RULES_REMOVED, removed, "rules")
-        actions += listed(ActionKind.RULE_ADDED, ActionKind.RULES_ADDED, added, "rules")
+        actions += rule_changes(had, has, "rules")
         if had.keys() == has.keys() and [*map(text.bare, before.rules(name) or ())] != list(has):
             actions.append(Action(ActionKind.RULES_REORDERED, "chain " + name))
     for name in dict.fromkeys((text.SET, text.SOURCES, *dict(after.more), *dict(before.more))):
