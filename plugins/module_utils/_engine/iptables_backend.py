@@ -159,7 +159,6 @@ class Iptables:
         self._leaks = LeakChain(tool, [self._chain, *self._former], managed.leaks, mangle)
 
     def observe(self) -> State:
-        """See ``backend.Backend.observe``."""
         leaks = self._leaks.observe()
         if not self._tool.has_table("nat"):
             return State(None, (), leaks=leaks)
@@ -285,7 +284,6 @@ class Iptables:
         return "%s -w -t nat -D POSTROUTING %d" % (self._tool.path, number)
 
     def plan(self, state: State, wanted: t.Optional[Ruleset]) -> Plan:
-        """See ``backend.Backend.plan``."""
         if wanted is None:
             return self._plan_removal(state)
         rules_wanted = wanted.rules
@@ -505,7 +503,6 @@ class Iptables:
         return shown_all(lines + [rule.line for rule in state.postrouting] + state.leaks.lines)
 
     def is_alone(self, before: State, transaction: Transaction, now: State) -> bool:
-        """See ``backend.Backend.is_alone``."""
         if self._kernel is not None:
             return now.generation.follows(before.generation, len(transaction))
         # iptables-legacy does not count. Others flush, delete a jump, or write rules of their own. Where some of our
@@ -518,7 +515,6 @@ class Iptables:
         return bool(kept) and kept < written and same and self.observe() == now
 
     def undo(self, state: State, previous: State) -> Transaction:
-        """See ``backend.Backend.undo``."""
         chains = {self._chain: previous.chain}
         chains.update(previous.predecessors)
         for name, chain in chains.items():
@@ -564,7 +560,6 @@ class Iptables:
         raise self._tool.error(what, done, CommitRefused)
 
     def counters(self) -> Counters:
-        """See ``backend.Backend.counters``."""
         done = self._tool.list_chain(self._chain, "-v")
         total = Counters()
         for line in printed_rules(done.stdout):
@@ -581,7 +576,6 @@ class Iptables:
         return bool(possible) and isinstance(parse_rule(_uncounted(line), self.family), (Guard, Skip))
 
     def fingerprint(self) -> t.List[t.List[str]]:
-        """See ``backend.Backend.fingerprint``."""
         listings = [self._tool.resync_listing(chain) for chain in ("POSTROUTING", self._chain)]
         return listings + self._leaks.fingerprint()
 
@@ -598,15 +592,12 @@ class IptablesType:
     is_last_resort = False
 
     def is_installed(self, node: Node, family: Family) -> bool:
-        """See ``backend.BackendType.is_installed``."""
         return self.tool(node, family) is not None
 
     def tool(self, node: Node, family: Family) -> t.Optional[Tool]:
-        """See ``backend.BackendType.tool``."""
         return find_tool(node, self.name, family)
 
     def notes(self, config: Config) -> t.Iterator[str]:
-        """See ``backend.BackendType.notes``."""
         return iter(())
 
 

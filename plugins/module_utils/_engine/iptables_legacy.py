@@ -37,7 +37,6 @@ class IptablesLegacy(IptablesType):
         return True
 
     def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Backend]:
-        """See ``backend.BackendType.make``."""
         tool = iptables_tool.find(node, self.name, family)
         return None if tool is None else Iptables(tool, managed)
 

@@ -35,10 +35,8 @@ class IptablesNft(IptablesType):
         return any(tool.list_chain(hint, table="mangle").rc == 0 for tool in tools if tool for hint in KUBELET_HINTS)
 
     def kernel_supports(self, node: Node) -> bool:
-        """See ``backend.BackendType.kernel_supports``."""
         return all(node.has_extension(IPV4, *extension) is not False for extension in _EXTENSIONS)
 
     def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Backend]:
-        """See ``backend.BackendType.make``."""
         tool = iptables_tool.find(node, self.name, family)
         return None if tool is None else Iptables(tool, managed, NftNat(family), NftNat(family, leak_chain.TABLE))

@@ -120,7 +120,6 @@ class Nftables:
         self._priority = text.PRIORITIES.get(position, text.PRIORITIES["keep"])
 
     def observe(self) -> State:
-        """See ``backend.Backend.observe``."""
         for attempt in range(1, _READS + 1):
             before = self._generation()
             # Asked before nft is started: where the table is only looked for as a left-over, nothing else is done.
@@ -153,7 +152,6 @@ class Nftables:
         return [self._nft, "-n"] + list(flags) + ["list", "table"] + self._table.split()
 
     def plan(self, state: State, wanted: t.Optional[Ruleset]) -> Plan:
-        """See ``backend.Backend.plan``."""
         before = None if state.listed is None else text.parse(state.listed, self.family)
         if wanted is None:
             removed = [Action(ActionKind.TABLE_REMOVED, "table " + self._table)] if before else []
@@ -228,16 +226,13 @@ class Nftables:
         return tuple("\n".join(step + [""]) for step in steps if step)
 
     def is_alone(self, before: State, transaction: Transaction, now: State) -> bool:
-        """See ``backend.Backend.is_alone``."""
         return now.generation.follows(before.generation, len(transaction))
 
     def undo(self, state: State, previous: State) -> Transaction:
-        """See ``backend.Backend.undo``."""
         deletion = "" if state.listed is None else self._deletion()
         return (deletion + text.readable(previous.listed or ""),)
 
     def commit(self, transaction: Transaction) -> None:
-        """See ``backend.Backend.commit``."""
         first, rest = transaction[0], transaction[1:]
         new_table = bool(rest) and self._has_table(self.family, text.TABLE) is False
         loosened = bool(rest) and text.LENIENT in first
@@ -317,7 +312,6 @@ class Nftables:
         return self._run([self._nft, "-c", "-f", "-"], stdin=trial.format(nft=nft, rule=rule)).rc == 0
 
     def counters(self) -> Counters:
-        """See ``backend.Backend.counters``."""
         for _attempt in range(_READS):
             listed = self._listed("-t")
             if listed is None:
@@ -327,7 +321,6 @@ class Nftables:
         raise self._torn()
 
     def fingerprint(self) -> t.List[t.List[str]]:
-        """See ``backend.Backend.fingerprint``."""
         return [self._list("-s")]
 
 
@@ -401,7 +394,6 @@ class NftablesType:
         return which("nft") is not None
 
     def tool(self, node: Node, family: Family) -> t.Optional[Tool]:
-        """See ``backend.BackendType.tool``."""
         return node.tool("nft")
 
     def is_in_use(self, node: Node, used_before: bool) -> bool:
@@ -418,7 +410,6 @@ class NftablesType:
         return None if path is None else Nftables(node.run, family, path, position=managed.position)
 
     def notes(self, config: Config) -> t.Iterator[str]:
-        """See ``backend.BackendType.notes``."""
         if config.exemption == "accept":
             yield (
                 "exemption accept has the same effect as return with the nftables backend, whose chain holds no other "

@@ -47,7 +47,7 @@ _KUBELET_ARG = re.compile(r"^[\"']?kubelet-arg[\"']?\s*:", re.MULTILINE)
 
 
 class RancherKubelet:
-    """k3s and RKE2: one program, configured by a YAML file and drop-ins.
+    """k3s and RKE2: one program, configured by a YAML file and drop-ins. See ``Kubelet``.
 
     :param name: ``k3s`` or ``rke2``.
     :param binary: the program to ask instead of the unit's.
@@ -62,7 +62,6 @@ class RancherKubelet:
         self._own = "%s/%s" % (self._directory, RANCHER_DROPIN)
 
     def program(self) -> Program:
-        """See ``Kubelet.program``."""
         if self._binary:
             return Program((self._host.path(self._binary),))
         unpacked = "/var/lib/rancher/rke2/bin/kubelet"
@@ -72,7 +71,6 @@ class RancherKubelet:
         return Program((self._host.path(self.unit.path),), lists_flags=False)
 
     def target(self) -> Target:
-        """See ``Kubelet.target``."""
         for path in reversed(self._files()):
             if path > self._own and _KUBELET_ARG.search(self._host.read(path) or ""):
                 return Target(None, "%s replaces the whole list kubelet-arg: use kubelet-arg+ there" % path)
@@ -82,7 +80,6 @@ class RancherKubelet:
         return ["%s/config.yaml" % self._directory] + self._host.glob("%s/config.yaml.d/*.yaml" % self._directory)
 
     def places(self, read: Reader) -> t.List[Place]:
-        """See ``Kubelet.places``."""
         docker = "--docker" in self.unit.argv or any(_DOCKER.search(read(path) or "") for path in self._files())
         found = [Place("defaults of %s" % self.distributions[0], () if docker else (_REMOTE_RUNTIME,))]
         # The drop-in may be about to be made, so it is asked for whether it is there or not.
@@ -97,7 +94,7 @@ class RancherKubelet:
 
 
 class K0sKubelet:
-    """k0s: the kubelet's arguments are one argument of k0s, in the unit.
+    """k0s: the kubelet's arguments are one argument of k0s, in the unit. See ``Kubelet``.
 
     :param binary: the program to ask instead of the one in k0s.
     """
@@ -110,17 +107,14 @@ class K0sKubelet:
         self._binary = binary
 
     def program(self) -> Program:
-        """See ``Kubelet.program``."""
         option = "--data-dir="
         data = next((word[len(option) :] for word in self.unit.argv if word.startswith(option)), "/var/lib/k0s")
         return Program((self._host.path(self._binary or data + "/bin/kubelet"),))
 
     def target(self) -> Target:
-        """See ``Kubelet.target``."""
         return Target(None, "add it to --kubelet-extra-args in %s" % self.unit.source_names)
 
     def places(self, read: Reader) -> t.List[Place]:
-        """See ``Kubelet.places``."""
         argv = " ".join(self.unit.argv)
         advice = "remove it from --kubelet-extra-args in %s (k0s install %s --force --kubelet-extra-args=...)" % (
             self.unit.source_names,
@@ -134,7 +128,7 @@ class K0sKubelet:
 
 
 class MicroK8sKubelet:
-    """MicroK8s: a snap, with one file of arguments. Its programs cannot be asked without starting them."""
+    """MicroK8s: a snap with one file of arguments. To ask its programs would start them. See ``Kubelet``."""
 
     distributions = ("microk8s",)
 
@@ -143,18 +137,15 @@ class MicroK8sKubelet:
         self._host = host
 
     def program(self) -> Program:
-        """See ``Kubelet.program``."""
         found = _SNAP_VERSION.search(self._host.read(MICROK8S_SNAP) or "")
         if found is None:
             return Program(None, "%s contains no version" % MICROK8S_SNAP)
         return Program(version="v" + found.group(1).lstrip("v"))
 
     def target(self) -> Target:
-        """See ``Kubelet.target``."""
         return Target(LinesEditor(MICROK8S_ARGS))
 
     def places(self, read: Reader) -> t.List[Place]:
-        """See ``Kubelet.places``."""
         editor = LinesEditor(MICROK8S_ARGS)
         return [Place(MICROK8S_ARGS, tuple(editor.words(read(MICROK8S_ARGS))), editor)]
 

@@ -65,12 +65,10 @@ class EnvironmentEditor:
         self._where = "%s, %s" % (path, variable)
 
     def words(self, text: t.Optional[str]) -> t.List[str]:
-        """See ``Editor.words``."""
         mine = self._find(text or "")[1]
         return [word.text for word in split_words(mine.chars, self._where)] if mine else []
 
     def with_value(self, text: t.Optional[str], value: t.Optional[str]) -> t.Optional[str]:
-        """See ``Editor.with_value``."""
         before, mine = self._find(text or "")
         if mine is None:
             return text if value is None else self._appended(text or "", value)
@@ -174,11 +172,9 @@ class LinesEditor:
         self.path = path
 
     def words(self, text: t.Optional[str]) -> t.List[str]:
-        """See ``Editor.words``."""
         return [word for _line, words in self._lines(text or "") for word in words]
 
     def with_value(self, text: t.Optional[str], value: t.Optional[str]) -> t.Optional[str]:
-        """See ``Editor.with_value``."""
         if text is None and value is None:
             return None
         lines = self._lines(text or "")
@@ -239,11 +235,9 @@ class DropInEditor:
         self.path = path
 
     def words(self, text: t.Optional[str]) -> t.List[str]:
-        """See ``Editor.words``."""
         return search_yaml(text or "")
 
     def with_value(self, text: t.Optional[str], value: t.Optional[str]) -> t.Optional[str]:
-        """See ``Editor.with_value``."""
         if value is None:
             return None
         return (

@@ -38,7 +38,7 @@ _CONTAINER_TOOLS = frozenset("docker podman nerdctl ctr crictl runc crun rkt lxc
 
 
 class ServiceKubelet:
-    """A kubelet that a unit starts directly: kubeadm, kubespray, or a unit of the operator's own.
+    """A kubelet that a unit starts directly: kubeadm, kubespray, or an operator's own unit. See ``Kubelet``.
 
     :param binary: the program to ask instead of the unit's.
     :param distribution: what to take the unit for; empty where the unit itself has to tell.
@@ -61,7 +61,6 @@ class ServiceKubelet:
 
     @property
     def distributions(self) -> t.Tuple[str, ...]:
-        """See ``Kubelet.distributions``."""
         if self._distribution:
             return (self._distribution,)
         found = []
@@ -78,7 +77,6 @@ class ServiceKubelet:
         return self.unit.argv[1:2] if hyperkube and self.unit.argv[1:2] == ("kubelet",) else ()
 
     def program(self) -> Program:
-        """See ``Kubelet.program``."""
         name = os.path.basename(self.unit.path)
         if self._binary:
             return Program((self._host.path(self._binary),))
@@ -93,7 +91,6 @@ class ServiceKubelet:
         )
 
     def target(self) -> Target:
-        """See ``Kubelet.target``."""
         if self._named is not None:
             return Target(self._named)
         if "kubeadm" in self.distributions:
@@ -131,7 +128,6 @@ class ServiceKubelet:
         return found
 
     def places(self, read: Reader) -> t.List[Place]:
-        """See ``Kubelet.places``."""
         environment = self._environment(read)
         found: t.List[Place] = []
         literal: t.List[str] = []
