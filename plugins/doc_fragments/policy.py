@@ -47,8 +47,7 @@ options:
     type: bool
     default: false
   enable_ipv6:
-    description:
-      - Manage IPv6 rules as well. Only then may O(non_masquerade_cidrs) hold IPv6 ranges.
+    description: Manage IPv6 rules as well. Only then may O(non_masquerade_cidrs) hold IPv6 ranges.
     type: bool
     default: false
   masq_chain:

@@ -32,8 +32,7 @@ options:
     choices: [present, absent]
     default: present
   lock_timeout:
-    description:
-      - Seconds to wait for the xtables lock, and for another run of this module or of the node's agent.
+    description: Seconds to wait for the xtables lock, and for another run of this module or of the node's agent.
     type: int
     default: 5
   config_file:

@@ -20,31 +20,25 @@ options:
       - If not set, the file is not compared.
     type: dict
   enabled:
-    description:
-      - As for M(kubenode.ip_masq.ip_masq_agent).
+    description: As for M(kubenode.ip_masq.ip_masq_agent).
     type: bool
     default: true
   config_dir:
-    description:
-      - As for M(kubenode.ip_masq.ip_masq_agent).
+    description: As for M(kubenode.ip_masq.ip_masq_agent).
     type: path
     default: /etc/ip-masq-agent
   bin_dir:
-    description:
-      - As for M(kubenode.ip_masq.ip_masq_agent).
+    description: As for M(kubenode.ip_masq.ip_masq_agent).
     type: path
     default: /usr/local/sbin
   metrics_dir:
-    description:
-      - As for M(kubenode.ip_masq.ip_masq_agent).
+    description: As for M(kubenode.ip_masq.ip_masq_agent).
     type: path
   python:
-    description:
-      - As for M(kubenode.ip_masq.ip_masq_agent).
+    description: As for M(kubenode.ip_masq.ip_masq_agent).
     type: path
   lock_timeout:
-    description:
-      - Seconds to wait for the xtables lock.
+    description: Seconds to wait for the xtables lock.
     type: int
     default: 5
 requirements:

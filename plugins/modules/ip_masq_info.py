@@ -25,8 +25,7 @@ description:
     them; it sets no rule and removes no connection.
 options:
   destinations:
-    description:
-      - IP addresses to explain.
+    description: IP addresses to explain.
     type: list
     elements: str
     default: []
@@ -36,14 +35,12 @@ options:
       - When not given, an address that a pod on this node could have; where no route leads to pods, the node itself.
     type: str
   protocol:
-    description:
-      - The protocol of the packets to O(destinations).
+    description: The protocol of the packets to O(destinations).
     type: str
     choices: [tcp, udp, sctp, icmp]
     default: tcp
   port:
-    description:
-      - The destination port of the packets to O(destinations).
+    description: The destination port of the packets to O(destinations).
     type: int
     default: 80
   verify:
@@ -63,8 +60,7 @@ options:
     type: int
     default: 60
   pod_cidrs:
-    description:
-      - Networks in which all pods of the node lie, for a node whose routes do not show them.
+    description: Networks in which all pods of the node lie, for a node whose routes do not show them.
     type: list
     elements: str
     default: []
@@ -74,12 +70,10 @@ options:
     type: bool
     default: false
   config_file:
-    description:
-      - Take the policy from this file on the node; as for M(kubenode.ip_masq.ip_masq).
+    description: Take the policy from this file on the node; as for M(kubenode.ip_masq.ip_masq).
     type: path
   config_dir:
-    description:
-      - The directory of the agent's configuration, for a node whose agent was installed with another one.
+    description: The directory of the agent's configuration, for a node whose agent was installed with another one.
     type: path
     default: /etc/ip-masq-agent
 requirements:

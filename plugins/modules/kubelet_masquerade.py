@@ -55,13 +55,11 @@ options:
     choices: [auto, kubeadm, kubespray, plain, k3s, rke2, k0s, microk8s]
     default: auto
   args_file:
-    description:
-      - For a unit of your own, the file that it reads with C(EnvironmentFile=) and that may be edited.
+    description: For a unit of your own, the file that it reads with C(EnvironmentFile=) and that may be edited.
     type: str
     default: ''
   args_variable:
-    description:
-      - The variable in O(args_file) that C(ExecStart=) passes to the kubelet.
+    description: The variable in O(args_file) that C(ExecStart=) passes to the kubelet.
     type: str
     default: ''
   restart:
@@ -80,13 +78,11 @@ options:
     type: str
     default: ''
   healthz_timeout:
-    description:
-      - Seconds to wait for O(healthz_url) after a restart.
+    description: Seconds to wait for O(healthz_url) after a restart.
     type: float
     default: 120
   probe_timeout:
-    description:
-      - Seconds to wait for each answer of the binary. A kubelet whose binary does not answer is not changed.
+    description: Seconds to wait for each answer of the binary. A kubelet whose binary does not answer is not changed.
     type: float
     default: 10
 requirements:
