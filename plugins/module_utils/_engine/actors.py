@@ -113,12 +113,7 @@ ACTORS = (
         r"KIND-MASQ-AGENT",
         "start kindnetd with the range in the environment variable POD_SUBNET, or replace it by another CNI",
     ),
-    Actor(
-        "kube-router",
-        r"nat",
-        r"KUBE-ROUTER-.*",
-        "start kube-router with --enable-pod-egress=false",
-    ),
+    Actor("kube-router", r"nat", r"KUBE-ROUTER-.*", "start kube-router with --enable-pod-egress=false"),
     Actor(
         "kube-router",
         r"nat",
@@ -179,10 +174,7 @@ ACTORS = (
         text=r"netavark|NETAVARK|nv_",
     ),
     Actor(
-        "podman",
-        r"netavark",
-        r".*",
-        "give its networks ranges that hold no pod (default_subnet in containers.conf)",
+        "podman", r"netavark", r".*", "give its networks ranges that hold no pod (default_subnet in containers.conf)"
     ),
     Actor(
         "firewalld",
@@ -191,12 +183,7 @@ ACTORS = (
         "remove the masquerade of the zone: firewall-cmd --permanent --zone ZONE --remove-masquerade, then "
         "firewall-cmd --reload",
     ),
-    Actor(
-        "Tailscale",
-        r"nat",
-        r"ts-.*",
-        "tailscale set --snat-subnet-routes=false",
-    ),
+    Actor("Tailscale", r"nat", r"ts-.*", "tailscale set --snat-subnet-routes=false"),
     Actor(
         "LXD or Incus",
         r"lxd|incus|nat",
@@ -204,27 +191,12 @@ ACTORS = (
         "set ipv4.nat and ipv6.nat of its network to false",
         text=r"pstrt|generated for (LXD|Incus) network",
     ),
-    Actor(
-        "systemd-networkd",
-        r"io\.systemd\.nat",
-        r".*",
-        "remove IPMasquerade= from the .network file of the link",
-    ),
-    Actor(
-        "ufw",
-        r"nat",
-        r"ufw6?-.*",
-        "remove the rule from /etc/ufw/before.rules, then ufw reload",
-    ),
+    Actor("systemd-networkd", r"io\.systemd\.nat", r".*", "remove IPMasquerade= from the .network file of the link"),
+    Actor("ufw", r"nat", r"ufw6?-.*", "remove the rule from /etc/ufw/before.rules, then ufw reload"),
 )
 
 #: The owner of rules that no known program makes.
-UNKNOWN = Actor(
-    "unknown",
-    r".*",
-    r".*",
-    "a rule that an administrator or an unknown program made: delete it",
-)
+UNKNOWN = Actor("unknown", r".*", r".*", "a rule that an administrator or an unknown program made: delete it")
 
 
 def owner(table: str, chain: str, rule: str = "") -> Actor:

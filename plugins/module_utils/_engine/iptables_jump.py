@@ -46,10 +46,7 @@ class _Place(t.NamedTuple):
 
 
 def plan_jump(
-    chain: str,
-    postrouting: t.Sequence[PostroutingRule],
-    predecessors: t.Container[str] = (),
-    position: str = "keep",
+    chain: str, postrouting: t.Sequence[PostroutingRule], predecessors: t.Container[str] = (), position: str = "keep"
 ) -> JumpPlan:
     """Plan for one good jump that packets reach.
 
@@ -122,11 +119,7 @@ def _owned(rule: PostroutingRule) -> OwnedRule:
     return OwnedRule(shown(rule.line), owner.name)
 
 
-def _plan_one(
-    chain: str,
-    postrouting: t.Sequence[PostroutingRule],
-    predecessors: t.Container[str],
-) -> JumpPlan:
+def _plan_one(chain: str, postrouting: t.Sequence[PostroutingRule], predecessors: t.Container[str]) -> JumpPlan:
     rules = list(enumerate(postrouting))
     good = [i for i, rule in rules if rule.is_jump(chain)]
     going = [i for i, rule in rules if not rule.deletion and (rule.target == chain or rule.target in predecessors)]

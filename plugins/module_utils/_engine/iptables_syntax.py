@@ -15,13 +15,7 @@ import re
 import typing as t
 
 from .._errors import ConfigError
-from .._policy.values import (
-    Network,
-    PortRange,
-    Service,
-    parse_address_range,
-    parse_mark,
-)
+from .._policy.values import Network, PortRange, Service, parse_address_range, parse_mark
 from .._system.families import PORT_PROTOCOLS, PROTOCOLS, Family
 from .rule_comments import (
     DNAT_COMMENT,

@@ -27,19 +27,7 @@ from .._policy.values import (
 )
 from .._system import spans as intervals
 from .._system.families import IPV4, IPV6, PORT_PROTOCOLS, PROTOCOLS, Family
-from .nftables_syntax import (
-    CHAIN,
-    ENFORCER,
-    LEAKS,
-    OUTLINE,
-    SET,
-    SOURCES,
-    Span,
-    Table,
-    bare,
-    render_span,
-    snat_to,
-)
+from .nftables_syntax import CHAIN, ENFORCER, LEAKS, OUTLINE, SET, SOURCES, Span, Table, bare, render_span, snat_to
 from .rule_comments import (
     COMMENT_PREFIX,
     CONNECTED_COMMENT,

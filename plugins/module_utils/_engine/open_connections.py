@@ -46,10 +46,7 @@ class _LimitMet(Exception):
 
 
 def search(
-    comparison: Comparison,
-    check: bool,
-    effects: t.Optional[Effects] = None,
-    counting: bool = False,
+    comparison: Comparison, check: bool, effects: t.Optional[Effects] = None, counting: bool = False
 ) -> t.Tuple[Flushed, t.Tuple[int, ...]]:
     """Remove the open connections about which a comparison says that other rules have decided.
 

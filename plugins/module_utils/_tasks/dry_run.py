@@ -33,11 +33,7 @@ def planned_lines(node: Node, paths: Paths, as_json: bool) -> t.Tuple[t.List[str
     notes = policy.notes + result.notes + result.effect_notes
     returned = rules_return(result, present=True)
     if as_json:
-        data = {
-            **{key: returned[key] for key in _RETURNED},
-            "errors": list(errors),
-            "notes": list(notes),
-        }
+        data = {**{key: returned[key] for key in _RETURNED}, "errors": list(errors), "notes": list(notes)}
         return json.dumps(data, indent=2).split("\n"), errors
     lines = [*returned["effects_summary"], *("would do: " + line for line in describe(result))]
     if not result.changed and not errors:
