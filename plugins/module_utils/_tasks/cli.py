@@ -213,8 +213,7 @@ def _dry_run(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     from .dry_run import planned_lines
 
     lines, errors = planned_lines(node, paths, arguments.json)
-    for line in lines:
-        console.print_line(line)
+    console.print_lines(lines)
     for line in errors:
         console.log(console.ERROR, line)
     return FAILED if errors else OK
@@ -224,8 +223,7 @@ def _status(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     from .._agent import status
 
     report = status.build_report(node, paths)
-    for line in json.dumps(report, indent=2).split("\n") if arguments.json else status.table(report):
-        console.print_line(line)
+    console.print_lines(json.dumps(report, indent=2).split("\n") if arguments.json else status.table(report))
     if report["config"]["problem"]:
         return CONFIG_BROKEN
     return FAILED if report["errors"] else OK if report["in_sync"] else OUT_OF_SYNC
@@ -242,8 +240,7 @@ def _explain(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
         from .._agent.proposal import propose
 
         proposal = propose(node, paths, arguments.proposed, arguments.destination, *given)
-    for line in explain(node, paths, wanted, arguments.json, proposal):
-        console.print_line(line)
+    console.print_lines(explain(node, paths, wanted, arguments.json, proposal))
     return OK
 
 
@@ -262,8 +259,7 @@ def _verify(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     )
     progress = console.progress("%d of %d questions asked")
     done = verify(node, paths, wanted, arguments.json, progress, arguments.if_changed)
-    for line in done.lines:
-        console.print_line(line)
+    console.print_lines(done.lines)
     if done.not_stored:
         console.log(console.WARNING, done.not_stored)
     return NOT_TESTED if done.verified is None else OK if done.verified else CONFLICT
@@ -280,8 +276,7 @@ def _who(arguments: argparse.Namespace, _node: Node, paths: Paths) -> int:
     else:
         at = _checked(arguments.refuse, parse_moment, arguments.at)
         lines = who_at(paths, seen, remote, arguments.protocol, at)
-    for line in lines:
-        console.print_line(line)
+    console.print_lines(lines)
     return OK
 
 
@@ -290,8 +285,7 @@ def _ports(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     from .._agent.compared_policy import choose_policy
 
     report = ports.build_report(node, choose_policy({}, None, paths))
-    for line in json.dumps(report, indent=2).split("\n") if arguments.json else ports.table(report):
-        console.print_line(line)
+    console.print_lines(json.dumps(report, indent=2).split("\n") if arguments.json else ports.table(report))
     return FAILED if report["errors"] else OK
 
 
@@ -341,5 +335,5 @@ def _keep_log(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
 
 
 def _task(do_task: t.Callable[[str], str], _arguments: argparse.Namespace, _node: Node, _paths: Paths) -> int:
-    console.print_line(do_task(sys.stdin.read()))
+    console.print_lines([do_task(sys.stdin.read())])
     return OK

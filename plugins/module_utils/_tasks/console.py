@@ -30,18 +30,19 @@ def log(priority: int, line: str) -> None:
     stream.flush()
 
 
-def print_line(line: str) -> None:
-    """Write a line of a report.
+def print_lines(lines: t.Iterable[str]) -> None:
+    """Write the lines of a report.
 
     :raises BrokenPipeError: its reader has gone.
     :raises NodeError: it cannot be written.
     """
-    try:
-        sys.stdout.write(shown(line) + "\n")
-    except BrokenPipeError:
-        raise
-    except OSError as exc:
-        raise NodeError(_UNWRITTEN % (exc.strerror or exc)) from None
+    for line in lines:
+        try:
+            sys.stdout.write(shown(line) + "\n")
+        except BrokenPipeError:
+            raise
+        except OSError as exc:
+            raise NodeError(_UNWRITTEN % (exc.strerror or exc)) from None
 
 
 def progress(text: str) -> t.Callable[[int, int], None]:

@@ -113,7 +113,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import con
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 console.prepare()
 try:
-    console.print_line("x" * int(sys.argv[2]))
+    console.print_lines(["x" * int(sys.argv[2])])
 except BrokenPipeError:
     pass
 except NodeError as exc:
