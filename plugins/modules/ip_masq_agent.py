@@ -120,47 +120,23 @@ options:
     type: dict
     suboptions:
       policy:
-        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:policy).
+        description: &same As for M(kubenode.ip_masq.kubelet_masquerade).
         type: str
         choices: [auto, present, absent, report]
         default: auto
-      unit:
-        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:unit).
-        type: str
-        default: ''
-      binary:
-        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:binary).
-        type: str
-        default: ''
+      unit: {description: *same, type: str, default: ''}
+      binary: {description: *same, type: str, default: ''}
       distribution:
-        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:distribution).
+        description: *same
         type: str
         choices: [auto, kubeadm, kubespray, plain, k3s, rke2, k0s, microk8s]
         default: auto
-      args_file:
-        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:args_file).
-        type: str
-        default: ''
-      args_variable:
-        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:args_variable).
-        type: str
-        default: ''
-      restart:
-        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:restart).
-        type: bool
-        default: true
-      healthz_url:
-        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:healthz_url).
-        type: str
-        default: ''
-      healthz_timeout:
-        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:healthz_timeout).
-        type: float
-        default: 120
-      probe_timeout:
-        description: The option O(kubenode.ip_masq.kubelet_masquerade#module:probe_timeout).
-        type: float
-        default: 10
+      args_file: {description: *same, type: str, default: ''}
+      args_variable: {description: *same, type: str, default: ''}
+      restart: {description: *same, type: bool, default: true}
+      healthz_url: {description: *same, type: str, default: ''}
+      healthz_timeout: {description: *same, type: float, default: 120}
+      probe_timeout: {description: *same, type: float, default: 10}
 requirements:
   - iptables or nftables on the node
   - systemd on the node
