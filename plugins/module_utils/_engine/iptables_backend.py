@@ -42,13 +42,13 @@ from .iptables_syntax import (
     parse_postrouting,
     parse_rule,
     printed_rules,
+    removal,
     render_rule,
-    rule_conditions,
     shown,
     shown_all,
 )
 from .leak_chain import TABLE, LeakChain, LeakPlan, LeakState
-from .nat_table import KernelRule, NftNat, activation, deletion, place, table_listing
+from .nat_table import KernelRule, NftNat, activation, deletion, holds_no_more, place, table_listing
 from .other_nat import other_rules
 from .rule_comments import COMMENT_PREFIX, JUMP_COMMENT, SKIPPED_COMMENTS
 from .ruleset import Guard, Rule, Ruleset, Skip, from_rules
@@ -249,11 +249,7 @@ class Iptables:
             return None
         if look.printed is None:
             return Chain((), whole=not look.held)
-        whole = look.held is None or all(
-            rule.complete and rule_conditions(line) == conditions(rule.words)
-            for line, rule in zip(look.printed, look.held)
-        )
-        return Chain(look.printed, whole)
+        return Chain(look.printed, look.held is None or holds_no_more(look.held, look.printed))
 
     def _postrouting(self) -> t.Tuple[t.Tuple[PostroutingRule, ...], str]:
         """Read the rules of POSTROUTING and its policy."""
@@ -314,7 +310,7 @@ class Iptables:
             lines.insert(0, ":%s - [0:0]" % self._chain)
         going = dict(state.predecessors)
         kept = self._kept(state, going)
-        lines += _removal(names, kept)
+        lines += removal(names, kept)
         actions += [*jump.actions, *self._chains_removed(going, kept)]
         after = State(chain, jump.after, tuple((name, _EMPTY) for name in kept), state.dormant)
         plan = self._as_plan(state, after, actions, lines, found, wanted, leaks)
@@ -419,7 +415,7 @@ class Iptables:
         actions += self._chains_removed(chains, kept)
         found = _as_ruleset(self._parse(state.chain))
         leaks = self._leaks.plan(state.leaks, None, self.family)
-        lines = ["-D" + rule.line[2:] for rule in jumps] + _removal(names, kept)
+        lines = [rule.deleted for rule in jumps] + removal(names, kept)
         after = State(
             _EMPTY if self._chain in kept else None,
             tuple(rule for rule in state.postrouting if rule.target not in names),
@@ -524,7 +520,7 @@ class Iptables:
         def moves(rule: PostroutingRule) -> bool:
             return rule.target in chains and not rule.deletion
 
-        lines = ["-D" + rule.line[2:] for rule in state.postrouting if moves(rule)]
+        lines = [rule.deleted for rule in state.postrouting if moves(rule)]
         for name, chain in chains.items():
             if chain is not None:
                 lines += [":%s - [0:0]" % name] + list(chain.rules)
@@ -535,7 +531,7 @@ class Iptables:
         for position, rule in enumerate(previous.postrouting):
             if moves(rule):
                 index = min(position, len(there))
-                lines.append("-I POSTROUTING %d%s" % (index + 1, rule.line[len("-A POSTROUTING") :]))
+                lines.append(rule.inserted(index + 1))
                 there.insert(index, rule.line)
         leaks = self._leaks.undo(state.leaks, previous.leaks)
         return _transaction(lines) + (_transaction(leaks, TABLE) if leaks else ())
@@ -613,12 +609,6 @@ def _with_leaks(
 
 def _transaction(lines: t.Sequence[str], table: str = "nat") -> Transaction:
     return ("\n".join(["*" + table, *lines, "COMMIT", ""]),)
-
-
-def _removal(chains: t.Sequence[str], kept: t.Container[str]) -> t.List[str]:
-    """Return the lines that empty chains, and delete those that are not kept."""
-    # All are emptied before any goes: they may jump to each other.
-    return ["-F " + name for name in chains] + ["-X " + name for name in chains if name not in kept]
 
 
 def _as_ruleset(rules: t.Sequence[t.Optional[Rule]]) -> t.Optional[Ruleset]:

@@ -77,7 +77,7 @@ def plan_jump(
     mine = [rule for rule in postrouting if rule.target == chain or rule.target in predecessors]
     plan = plan._replace(
         actions=plan.actions + tuple(Action(_why(chain, rule), shown(rule.line)) for rule in second) + (moved,),
-        deletions=tuple(_delete(rule) for rule in mine if not rule.deletion),
+        deletions=tuple(rule.deleted for rule in mine if not rule.deletion),
     )
     return _put(chain, plan, others, wanted)
 
@@ -136,7 +136,7 @@ def _plan_one(chain: str, postrouting: t.Sequence[PostroutingRule], predecessors
     insertions = [_insert(chain, after, keep - sum(1 for i in going if i < keep))] if again else []
     return JumpPlan(
         tuple(Action(_why(chain, postrouting[i]), shown(postrouting[i].line)) for i in going),
-        tuple(_delete(rule) for i, rule in rules if i in going or (again and i == keep)),
+        tuple(rule.deleted for i, rule in rules if i in going or (again and i == keep)),
         tuple(insertions),
         tuple(after),
     )
@@ -161,19 +161,15 @@ def _replace(
     insertion = _insert(chain, after, position - sum(1 for i in going if i < position))
     if not mine:
         actions.append(Action(ActionKind.JUMP_ADDED, render_jump(chain)))
-    return JumpPlan(tuple(actions), tuple(_delete(postrouting[i]) for i in going), (insertion,), tuple(after))
+    return JumpPlan(tuple(actions), tuple(postrouting[i].deleted for i in going), (insertion,), tuple(after))
 
 
 def _insert(chain: str, rules: t.List[PostroutingRule], position: int) -> str:
     """Put the jump into the rules that are left, and return the line that does so."""
-    jump = render_jump(chain)
+    (jump,) = parse_postrouting([render_jump(chain)])
     last = position == len(rules)
-    rules[position:position] = parse_postrouting([jump])
-    return jump if last else "-I POSTROUTING %d%s" % (position + 1, jump[len("-A POSTROUTING") :])
-
-
-def _delete(rule: PostroutingRule) -> str:
-    return "-D" + rule.line[2:]
+    rules.insert(position, jump)
+    return jump.line if last else jump.inserted(position + 1)
 
 
 def _why(chain: str, rule: PostroutingRule) -> ActionKind:

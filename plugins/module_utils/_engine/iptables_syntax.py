@@ -365,6 +365,15 @@ class PostroutingRule(t.NamedTuple):
                 return self.words[self.words.index(flag) + 1]
         return ""
 
+    @property
+    def deleted(self) -> str:
+        """The line of a transaction that deletes it."""
+        return "-D" + self.line[2:]
+
+    def inserted(self, place: int) -> str:
+        """Return the line of a transaction that puts it at a place of POSTROUTING, counted from 1."""
+        return "-I POSTROUTING %d%s" % (place, self.line[len("-A POSTROUTING") :])
+
     def is_jump(self, chain: str) -> bool:
         """Return whether this is the jump that we want: the right match, the right target, nothing else."""
         return self.whole and self.words == NOT_LOCAL + ("-j", chain)
@@ -380,6 +389,12 @@ class PostroutingRule(t.NamedTuple):
         return self.whole and (
             self.words[:1] == ("-g",) or (self.words[:1] == ("-j",) and self.target in FINAL_TARGETS)
         )
+
+
+def removal(chains: t.Sequence[str], kept: t.Container[str] = ()) -> t.List[str]:
+    """Return the lines of a transaction that empty chains, and delete those that are not kept."""
+    # All are emptied before any goes: they may jump to each other.
+    return ["-F " + name for name in chains] + ["-X " + name for name in chains if name not in kept]
 
 
 def parse_postrouting(lines: t.Iterable[str]) -> t.Tuple[PostroutingRule, ...]:

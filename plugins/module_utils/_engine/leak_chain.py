@@ -19,17 +19,16 @@ from .._system.iptables_tool import IptablesTool
 from .backend import Action, ActionKind, rule_changes
 from .iptables_syntax import (
     PostroutingRule,
-    conditions,
     leak_jump,
     parse_postrouting,
     parse_rule,
     printed_rules,
+    removal,
     render_leak_jump,
     render_rule,
-    rule_conditions,
     shown,
 )
-from .nat_table import NftNat
+from .nat_table import NftNat, holds_no_more
 from .rule_comments import LEAK_COMMENT, LEAK_JUMP_COMMENT
 from .ruleset import COUNT, DROP, IGNORE, MULTICAST, Leak, Rule, Ruleset, Skip
 
@@ -130,10 +129,7 @@ class LeakChain:
         """Return whether the kernel holds other rules in a chain of ours than iptables prints."""
         if self._kernel is None:
             return False
-        held = self._kernel.rules(name) or []
-        return len(held) != len(rules) or not all(
-            rule.complete and rule_conditions(line) == conditions(rule.words) for line, rule in zip(rules, held)
-        )
+        return not holds_no_more(self._kernel.rules(name) or [], rules)
 
     def _has_torn_jump(self, state: LeakState) -> bool:
         """Return whether the kernel holds other jumps to chains of ours than iptables prints."""
@@ -160,17 +156,17 @@ class LeakChain:
         jump, after = self._jump(state, bool(rules), wanted is not None and bool(wanted.missing))
         unused = [name for name in there if name != chain or not rules]
         actions: t.List[Action] = []
-        lines = ["-D" + rule.line[2:] for rule in jump]
+        lines = [rule.deleted for rule in jump]
         if rules and not same:
             actions += _changes(chain, there.get(chain), parsed, rules, rendered)
             lines += [":%s - [0:0]" % chain, *rendered]
         gone = [rule for rule in jump if rule not in after]
         new = [rule for rule in after if rule.target == chain and (rule in jump or rule not in state.postrouting)]
-        lines += ["-I POSTROUTING 1" + rule.line[len("-A POSTROUTING") :] for rule in new]
+        lines += [rule.inserted(1) for rule in new]
         actions += [Action(ActionKind.JUMP_REMOVED, _SHOWN + shown(rule.line)) for rule in gone]
         kind = ActionKind.JUMP_MOVED if new and new[0] in jump else ActionKind.JUMP_ADDED
         actions += [Action(kind, _SHOWN + shown(rule.line)) for rule in new]
-        lines += ["-F " + name for name in unused] + ["-X " + name for name in unused]
+        lines += removal(unused)
         actions += [Action(ActionKind.CHAIN_REMOVED, "%s-N %s" % (_SHOWN, name)) for name in unused]
         kept = ((chain, there[chain] if same else rendered),) if rules else ()
         return LeakPlan(tuple(actions), tuple(lines), LeakState(kept, after if rules else ()), found)
@@ -198,13 +194,12 @@ class LeakChain:
         if state == previous or state.problem or previous.problem:
             return []
         chains = dict(previous.chains)
-        lines = ["-D" + rule.line[2:] for rule in state.postrouting if rule.target in state.names]
+        lines = [rule.deleted for rule in state.postrouting if rule.target in state.names]
         for name, rules in previous.chains:
             lines += [":%s - [0:0]" % name, *rules]
-        jumps = [rule.line for rule in previous.postrouting if rule.target in previous.names]
-        lines += ["-I POSTROUTING 1" + line[len("-A POSTROUTING") :] for line in reversed(jumps)]
-        unused = [name for name, _rules in state.chains if name not in chains]
-        return lines + ["-F " + name for name in unused] + ["-X " + name for name in unused]
+        jumps = [rule for rule in previous.postrouting if rule.target in previous.names]
+        lines += [rule.inserted(1) for rule in reversed(jumps)]
+        return lines + removal([name for name in state.names if name not in chains])
 
     def counted(self) -> int:
         """Return how many packets rules about leaks have counted; 0 where there are no such rules.

@@ -20,7 +20,7 @@ from .._system import nfnetlink
 from .._system.families import IPV4, IPV6, Family
 from .._system.netlink import Attributes, attributes
 from .._system.nfnetlink import Expression
-from .iptables_syntax import DESTINATION_PORT, NOT_LOCAL
+from .iptables_syntax import DESTINATION_PORT, NOT_LOCAL, conditions, rule_conditions
 
 TABLE = "nat"
 
@@ -55,6 +55,13 @@ class KernelRule(t.NamedTuple):
     words: t.Tuple[str, ...]
     #: whether nothing is left out
     complete: bool
+
+
+def holds_no_more(held: t.Sequence[KernelRule], printed: t.Sequence[str]) -> bool:
+    """Return whether the rules of a chain are those that iptables printed, with nothing left out."""
+    return len(held) == len(printed) and all(
+        rule.complete and rule_conditions(line) == conditions(rule.words) for line, rule in zip(printed, held)
+    )
 
 
 class NftNat:
