@@ -252,9 +252,10 @@ class Ruleset(t.NamedTuple):
             for rule in self._rules(decision):
                 yield rule._replace(verdict="RETURN") if isinstance(rule, Exempt) else rule
         elif hidden is not None:
+            everything = EVERYTHING[BY_VERSION[self.hidden[0].version]]
             for network, source, interface, service in _singly(hidden):
                 if decision.action == EXEMPT:
-                    yield Exempt(network or _everything(self.hidden), "RETURN", source, interface, service)
+                    yield Exempt(network or everything, "RETURN", source, interface, service)
                 else:
                     yield Skip(network, source, interface, service)
 
@@ -322,11 +323,6 @@ def service_number(protocol: str, port: int, family: Family) -> int:
     """
     number = family.icmp if protocol == "icmp" else PROTOCOLS.get(protocol, 0)
     return number << 16 | port
-
-
-def _everything(networks: t.Sequence[Network]) -> Network:
-    """Return all addresses of the family of some networks."""
-    return EVERYTHING[BY_VERSION[networks[0].version]]
 
 
 def _singly(match: Match) -> t.Iterator[t.Tuple[t.Any, ...]]:

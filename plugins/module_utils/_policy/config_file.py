@@ -19,7 +19,7 @@ import typing as t
 
 from .._errors import ConfigError
 from .._system.files import NotRegularFile, open_regular
-from .policy import POLICY_OPTIONS, RESERVED_CIDRS, RFC1918_CIDRS, build, file_key, find_file_key, nearest_file_key
+from .policy import RESERVED_CIDRS, RFC1918_CIDRS, UNITED, build, file_key, find_file_key, nearest_file_key
 from .values import KEY_LIMIT, parse_integer, show, split_entries, unique
 
 #: bytes; a list of 10,000 CIDRs takes about 300,000
@@ -33,9 +33,6 @@ _JSON_OBJECT = r"\{[ \t]*\""
 
 #: The option whose default is a list that is not empty.
 EXEMPT_RANGES = "non_masquerade_cidrs"
-
-#: The options whose values in several files are united.
-UNITED = frozenset(option.name for option in POLICY_OPTIONS if option.united)
 
 
 class Source(t.NamedTuple):

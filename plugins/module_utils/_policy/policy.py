@@ -219,17 +219,19 @@ _FIRST = Config._fields.index("notes") + 1
 #: Options that are lists of networks.
 NETWORK_LISTS = ("non_masquerade_cidrs", "masquerade_cidrs", "source_cidrs")
 
+#: Options that are lists without an order.
+UNITED = frozenset(option.name for option in POLICY_OPTIONS if option.united)
+
 #: Characters of a mistyped key that are compared: the time grows with the square of it.
 _LONGEST_TYPO = 100
 
 _BY_NAME = {option.name: option for option in POLICY_OPTIONS}
 _BY_KEY = {option.key.lower(): option for option in POLICY_OPTIONS}
-_KEYS = {option.name: option.key for option in POLICY_OPTIONS}
 
 
 def file_key(option: str) -> str:
     """Return the config file's name of a module option, for messages about a file."""
-    return _KEYS[option]
+    return _BY_NAME[option].key
 
 
 def find_file_key(name: str) -> t.Optional[Option]:
@@ -253,8 +255,7 @@ def split_lists(values: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
 
     :param values: by option name.
     """
-    united = {option.name for option in POLICY_OPTIONS if option.united}
-    return {name: split_entries(value) if name in united else value for name, value in values.items()}
+    return {name: split_entries(value) if name in UNITED else value for name, value in values.items()}
 
 
 def build(values: t.Mapping[str, t.Any], label: t.Callable[[str], str] = str) -> Config:
