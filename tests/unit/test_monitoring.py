@@ -41,7 +41,7 @@ def promtool(*arguments: t.Union[str, Path]) -> None:
     """
     program = shutil.which("promtool") or shutil.which("promtool", path=ROOT / ".cache")
     if not program:
-        pytest.skip("no promtool: tools/setup could not download Debian's package prometheus")
+        pytest.skip("no promtool: tools/setup could not download Debian's package of it")
     done = subprocess.run(
         [program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
     )
