@@ -11,8 +11,9 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from support.agent_node import AgentNode
 from support.modules import apply, run_modules
-from support.topology import Topology
+from support.topology import ADDRESSES, Topology
 from support.variants import EXEMPT_RANGES
 
 _MODULES = [
@@ -48,3 +49,23 @@ def test_the_module_changes_its_backend_and_removes_it(without_legacy: None, top
 def test_legacy_is_refused_with_the_reason(without_legacy: None, topology: Topology) -> None:
     (refused,) = run_modules(topology.node, [{"backend": "iptables_legacy"}])
     assert refused["failed"] and "iptables-legacy" in refused["msg"]
+
+
+@pytest.mark.parametrize("backend", ("auto", "nftables"))
+def test_the_agent_is_installed_verified_repaired_and_removed(
+    without_legacy: None, topology: Topology, tmp_path: Path, backend: str
+) -> None:
+    node = AgentNode(topology.node, tmp_path, installed=False)
+    config = {"backend": backend, "enableIPv6": True, "nonMasqueradeCIDRs": EXEMPT_RANGES}
+    done = node.module("ip_masq_agent", {"config": config, "verify": True})
+    assert not done.get("failed") and done["changed"] and "warnings" not in done, done
+    assert done["verification"]["verified"] is True, done["verification"]
+    seen = topology.ask("10.99.0.1", "203.0.113.10")
+    assert seen == {"10.99.0.1": ADDRESSES["ipv4"].pod, "203.0.113.10": ADDRESSES["ipv4"].node}
+    topology.node.run("nft", "flush", "ruleset")
+    assert node.sync().returncode == 0 and node.status()["in_sync"]
+    verified = node.command("verify")
+    assert (verified.returncode, verified.stderr) == (0, ""), verified
+    removed = node.module("ip_masq_agent", {"state": "absent"})
+    assert not removed.get("failed") and removed["changed"], removed
+    assert "masquerade" not in topology.node.run("nft", "list", "ruleset")
