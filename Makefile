@@ -8,6 +8,9 @@ PYTHON := .venv/bin/python
 ARGS ?=
 SCENARIOS ?=
 export BACKENDS
+# Of make test-molecule: whose packages the newest node has; default: those of Debian 13. NEWEST=sid: what comes next.
+NEWEST ?=
+export NEWEST
 # Of make test-strange: which random nodes.
 SEEDS ?= 1-100
 # Of make test-vm: whose kernels; default: the oldest, the stable and the newest of Debian.

@@ -50,9 +50,10 @@ mirror() {
   printf '%s\n' "$found"
 }
 
-# Proxies and certificates of this machine's apt hold for the image too: mmdebstrap does not read apt.conf.
+# Proxies and certificates of this machine's apt hold for the image too, and whether it takes a mirror that stands still:
+# mmdebstrap does not read apt.conf.
 apt_options() {
-  apt-config dump | grep -E '^Acquire::(http|https)::' | grep -v '""' || true
+  apt-config dump | grep -E '^Acquire::(https?::|Check-(Valid-Until|Date) )' | grep -v '""' || true
 }
 
 # Run apt-get or apt-cache with one release of Debian as its only source, and a state of its own below a folder; those
