@@ -36,7 +36,7 @@ _MOST_BYTES = 64 << 30
 #: Connections that are returned at most.
 MOST_FOUND = 100
 #: Bytes that are read at once, and of one line; a connection has 600.
-_CHUNK, _LONGEST_LINE = 1 << 20, 1 << 14
+_CHUNK, _LONGEST_LINE = 1 << 16, 1 << 14
 
 #: Seconds for which ulogd may still write to a file that was rotated.
 _LATE = 60

@@ -50,4 +50,4 @@ def _command(pid: str) -> str:
 
 def _on_one_line(raw: bytes) -> str:
     """Return text of a process on one line: ``without_holder`` would not find a line end in a message."""
-    return " ".join(raw.decode("utf-8", "replace").split())
+    return re.sub(r"\s+", " ", raw.decode("utf-8", "replace")).strip()  # for PyPy, split() leaves U+001C
