@@ -24,6 +24,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import Family
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 
+from .engine import same
+
 CHAIN = "IP-MASQ-AGENT"
 
 
@@ -76,7 +78,7 @@ def committing_a_plan_leads_to_what_it_said(place: Place) -> None:
         backend.commit(plan.transaction)
         found = place.backend().plan(place.backend().observe(), wanted)
         assert found.before == plan.after
-        assert wanted.means(found.found.ruleset)
+        assert same(wanted, found.found.ruleset)
 
 
 def rules_that_are_as_wanted_are_not_written_again(place: Place) -> None:
@@ -185,7 +187,7 @@ def rules_about_leaks_are_planned_undone_and_removed_with_the_rest(place: Place)
         again = place.backend().plan(place.backend().observe(), wanted)
         assert not again.actions and again.before == plan.after
         assert (
-            again.found.ruleset is not None and again.found.ruleset.leaks == leaks and wanted.means(again.found.ruleset)
+            again.found.ruleset is not None and again.found.ruleset.leaks == leaks and same(wanted, again.found.ruleset)
         )
         backend.commit(backend.undo(backend.observe(), previous))
         assert place.backend().observe() == previous

@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Managed
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.changed_packets import same_meaning
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import Iptables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_rule
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
@@ -27,6 +28,11 @@ families = worlds.families.map(Family)
 def ruleset(policy: worlds.Policy, family: str = IPV4) -> Ruleset:
     """Return what a policy asks for."""
     return from_config(build(policy), Family(family))
+
+
+def same(one: t.Optional[Ruleset], other: t.Optional[Ruleset]) -> bool:
+    """Return whether no packet can tell two rulesets apart; None is like no other."""
+    return one is not None and other is not None and same_meaning(one, other)
 
 
 def wanted(world: worlds.World) -> Ruleset:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which packets rules treat differently before and after a change: the one answer to it, for effects and connections.
+"""Which packets two rulesets treat differently: the one answer to it, for what rules mean, effects and connections.
 
 Each decision is a bit. The sources, destinations, services and interfaces that the same decisions match are a class;
 the bits that a packet has in all four classes are the decisions that match it, and the lowest of them decides.
@@ -15,7 +15,7 @@ import typing as t
 
 from .._policy.values import EXEMPT, MASQUERADE, SKIP, Mark
 from .._system import spans
-from .._system.families import PROTOCOLS, Family
+from .._system.families import BY_VERSION, PROTOCOLS, Family
 from .._system.spans import Spans
 from .ruleset import DROP, MULTICAST, SERVICE_MARKS, Masquerade, Match, Ruleset, matches_interface
 
@@ -28,6 +28,10 @@ _NO_NAME = "\0"
 #: The number of the highest service; a protocol has 8 bits.
 HIGHEST_SERVICE = 0xFFFFFF
 
+#: More decisions, or more groups of packets, than any policy has are not compared by what they do.
+_COMPARED_DECISIONS = 1000
+_COMPARED_GROUPS = 10000
+
 
 class Verdict(t.NamedTuple):
     """What a decision does with packets."""
@@ -37,6 +41,8 @@ class Verdict(t.NamedTuple):
     address: t.Optional[t.Tuple[int, int]] = None
     #: of EXEMPT: how strongly
     exemption: str = ""
+    #: of MASQUERADE, where ports matter: how it is carried out
+    ways: t.Tuple[t.Any, ...] = ()
 
     @property
     def applied(self) -> Verdict:
@@ -140,14 +146,17 @@ class Comparison:
         before: t.Sequence[t.Optional[Ruleset]],
         after: t.Sequence[t.Optional[Ruleset]],
         unseen: bool = False,
+        ports: bool = False,
     ) -> None:
         """:param before: in the order in which packets meet them; None: one that cannot be read.
         :param unseen: whether to compare what is done with packets that nat does not see.
+        :param ports: whether to compare how source ports are chosen.
         """
         self.family = family
         self.version = family.version
         self.highest = family.highest
         self._unseen = unseen
+        self._ports = ports
         self._layers: t.List[_Layer] = []
         #: of rulesets by identity: one that is there before and after has its bits once
         places: t.Dict[int, t.Tuple[int, int]] = {}
@@ -173,9 +182,14 @@ class Comparison:
             return None
         if id(ruleset) not in places:
             first = len(self._layers)
-            self._layers += _unseen_layers(ruleset, self.family) if self._unseen else _layers(ruleset)
+            self._layers += _unseen_layers(ruleset, self.family) if self._unseen else _layers(ruleset, self._ports)
             places[id(ruleset)] = (first, len(self._layers))
         return places[id(ruleset)]
+
+    @property
+    def groups(self) -> int:
+        """How many groups of packets are compared, for each group of destinations."""
+        return len(self.sources.all()) * len(self.names) * len(self.services.all())
 
     def interface(self, name: str) -> int:
         """Return the bits of an interface."""
@@ -303,8 +317,8 @@ def _marks(rulesets: t.Sequence[Ruleset], places: t.Dict[int, t.Tuple[int, int]]
     return found
 
 
-def _layers(ruleset: Ruleset) -> t.Iterator[_Layer]:
-    for decision in ruleset.expanded:
+def _layers(ruleset: Ruleset, ports: bool) -> t.Iterator[_Layer]:
+    for place, decision in enumerate(ruleset.expanded):
         if decision.action != MASQUERADE:
             exemption = ruleset.verdict if decision.action == EXEMPT else ""
             yield _layer(decision.match, Verdict(decision.action, None, exemption))
@@ -312,14 +326,27 @@ def _layers(ruleset: Ruleset) -> t.Iterator[_Layer]:
         address = decision.address and (int(decision.address.first), int(decision.address.last))
         missing = decision.address is not None and decision.address in ruleset.missing
         verdict = Verdict(DROPPED if missing else MASQUERADE, address)
-        for protocol, final in _protocols(ruleset.ways(decision)).items():
+        ways = ruleset.ways(decision)
+        for protocol, final in _protocols(ways).items():
             layer = _layer(decision.match, verdict)
+            if ports:
+                layer = layer._replace(verdict=verdict._replace(ways=_ways_of(protocol, ways) or (place, id(ruleset))))
             if protocol is not None:
                 services = ((protocol << 16, protocol << 16 | 0xFFFF),)
                 layer = layer._replace(
                     services=services if layer.services is None else spans.intersection(layer.services, services)
                 )
             yield layer._replace(final=final)
+
+
+def _ways_of(protocol: t.Optional[int], ways: t.Sequence[Masquerade]) -> t.Tuple[Masquerade, ...]:
+    """Return how packets of a protocol are masqueraded; None: of those that no way names.
+
+    Empty if by chance such a packet goes on to the next decision, which no ruleset that is wanted says.
+    """
+    names = [name for name, number in PROTOCOLS.items() if number == protocol]
+    found = tuple(way._replace(protocol=None) for way in ways if way.protocol in (None, *names))
+    return found if any(way.share is None for way in found) else ()
 
 
 def _unseen_layers(ruleset: Ruleset, family: Family) -> t.Iterator[_Layer]:
@@ -356,3 +383,24 @@ def _protocols(ways: t.Sequence[Masquerade]) -> t.Dict[t.Optional[int], bool]:
         number = None if way.protocol is None else PROTOCOLS[way.protocol]
         found[number] = found.get(number, False) or way.share is None
     return found
+
+
+def same_meaning(one: Ruleset, other: Ruleset) -> bool:
+    """Return whether no packet can tell two rulesets apart."""
+    return one == other or (
+        set(one.guards) == set(other.guards)
+        and (one.leaks, set(one.hidden)) == (other.leaks, set(other.hidden))
+        and set(one.missing) == set(other.missing)
+        and _same_effect(one, other)
+    )
+
+
+def _same_effect(one: Ruleset, other: Ruleset) -> bool:
+    """Return whether the decisions of both do the same to all packets. False if it would take too long to know."""
+    matches = [decision.match for decision in (*one.expanded, *other.expanded)]
+    if len(matches) > _COMPARED_DECISIONS:
+        return False
+    networks = (network for match in matches for network in (*match.sources, *match.destinations))
+    family = BY_VERSION[next((network.version for network in networks), 4)]
+    comparison = Comparison(family, [one], [other], ports=True)
+    return comparison.groups <= _COMPARED_GROUPS and not comparison.products()

@@ -298,7 +298,7 @@ class Iptables:
         rules = [] if as_written else self._parse(state.chain)
         leaks = self._leaks.plan(state.leaks, wanted, self.family)
         found = _with_leaks(wanted if as_written else _as_ruleset(rules), *leaks.found)
-        if state.chain is not None and wanted.means(_with_leaks(found, wanted.leaks, wanted.hidden, wanted.missing)):
+        if state.chain is not None and _means(found, wanted):
             chain, lines, actions = state.chain, [], []
         else:
             chain, lines = Chain(rendered), list(rendered)
@@ -599,6 +599,17 @@ class IptablesType:
 
 def _uncounted(line: str) -> str:
     return re.sub(_COUNTED, r" -j \3", line)
+
+
+def _means(found: t.Optional[Ruleset], wanted: Ruleset) -> bool:
+    """Return whether our chain means what is wanted, whatever the other one says about leaks."""
+    found = _with_leaks(found, wanted.leaks, wanted.hidden, wanted.missing)
+    if found is None or found == wanted:
+        return found is not None
+    # Imported here: to load it takes time, and most chains are the very text that we wrote.
+    from .changed_packets import same_meaning
+
+    return same_meaning(wanted, found)
 
 
 def _with_leaks(

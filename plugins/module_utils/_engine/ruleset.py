@@ -160,13 +160,6 @@ class First(t.NamedTuple):
 #: A decision about one source, destination, interface and service; none of these means all.
 Rule = t.Union[Guard, Skip, Exempt, Masquerade, Leak, First]
 
-#: More decisions, or more groups of packets, than any policy has are not compared by what they do.
-_COMPARED_DECISIONS = 1000
-_COMPARED_GROUPS = 10000
-
-#: The end of an interface's name that no pattern has.
-_OTHER_NAME = "\0"
-
 
 class Ruleset(t.NamedTuple):
     """What one family's traffic meets: the guards, then the first decision that matches. Without one it is skipped."""
@@ -295,18 +288,6 @@ class Ruleset(t.NamedTuple):
         """Return how a decision to masquerade is carried out."""
         return self.masquerade if decision.how is None else decision.how
 
-    def means(self, other: t.Optional[Ruleset]) -> bool:
-        """Return whether no packet can tell the two apart."""
-        return other is not None and (
-            self == other
-            or (
-                set(self.guards) == set(other.guards)
-                and (self.leaks, set(self.hidden)) == (other.leaks, set(other.hidden))
-                and set(self.missing) == set(other.missing)
-                and _same_effect(self, other)
-            )
-        )
-
 
 def _met(rules: t.Iterable[Rule]) -> t.Iterable[Rule]:
     """Leave out rules about the same packets as an earlier one, also if it maps their ports otherwise."""
@@ -368,93 +349,6 @@ def matches_interface(pattern: str, name: str) -> bool:
     return name.startswith(pattern[:-1]) if pattern.endswith("+") else name == pattern
 
 
-def _same_effect(one: Ruleset, other: Ruleset) -> bool:
-    """Return whether the decisions of both do the same to all packets. False if it would take too long to know."""
-    effects = [_Effects(one), _Effects(other)]
-    matches = [decision.match for each in effects for decision in each.decisions]
-    # Sources and services are divided wherever any of them begins or ends. Of interfaces there are those with a name,
-    # those that begin like a pattern, and all others.
-    addresses = _edges(spans.of_network(source) for match in matches for source in match.sources)
-    services = _edges(span for each in effects for span in each.service_spans())
-    patterns = {name for match in matches for name in match.interfaces}
-    names = {name[:-1] + _OTHER_NAME if name.endswith("+") else name for name in patterns} | {_OTHER_NAME}
-    if len(matches) > _COMPARED_DECISIONS or len(addresses) * len(names) * len(services) > _COMPARED_GROUPS:
-        return False
-    return all(
-        effects[0].of(address, name, service) == effects[1].of(address, name, service)
-        for address, name, service in itertools.product(addresses, names, services)
-    )
-
-
-def _edges(intervals: t.Iterable[t.Tuple[int, int]]) -> t.List[int]:
-    return sorted({0, *(edge for first, last in intervals for edge in (first, last + 1))})
-
-
-#: Nothing where it is empty.
-_Effect = t.Tuple[t.Any, ...]
-
-#: The protocols that ways to masquerade can tell apart, by number.
-_PROTOCOLS = {PROTOCOLS[name]: name for name in PORT_PROTOCOLS}
-
-
-class _Effects:
-    """What a ruleset does with packets of one source and service that leave by one interface."""
-
-    def __init__(self, ruleset: Ruleset) -> None:
-        self.decisions = ruleset.expanded
-        self._ways = [ruleset.ways(decision) for decision in self.decisions]
-        self._sources = [spans.of_networks(decision.match.sources) for decision in self.decisions]
-        self._services = [spans.of(one.span for one in decision.match.services) for decision in self.decisions]
-        self._destinations = [_all_or_some(decision) for decision in self.decisions]
-        # Later rules see what RETURN exempts, as if no rule had matched.
-        self._exempt = () if ruleset.verdict == "RETURN" else (ruleset.verdict,)
-        self._kept: t.Dict[t.Any, t.Dict[_Effect, Spans]] = {}
-
-    def service_spans(self) -> t.Iterator[t.Tuple[int, int]]:
-        """Return where services begin and end."""
-        for each in self._services:
-            yield from each
-        if any(rule.protocol for ways in self._ways for rule in ways) or any(self._services):
-            for number in _PROTOCOLS:
-                yield number << 16, number << 16 | 0xFFFF
-
-    def of(self, address: int, name: str, service: int) -> t.Dict[_Effect, Spans]:
-        """Return destinations by what is done; those with which nothing is done are left out."""
-        protocol = _PROTOCOLS.get(service >> 16)
-        found = tuple(
-            number
-            for number, decision in enumerate(self.decisions)
-            if (not decision.match.sources or spans.contains(self._sources[number], address))
-            and (not decision.match.interfaces or any(matches_interface(i, name) for i in decision.match.interfaces))
-            and (not decision.match.services or spans.contains(self._services[number], service))
-        )
-        if (protocol, found) not in self._kept:
-            self._kept[protocol, found] = self._painted(found, protocol)
-        return self._kept[protocol, found]
-
-    def _painted(self, numbers: t.Sequence[int], protocol: t.Optional[str]) -> t.Dict[_Effect, Spans]:
-        effects: t.Dict[_Effect, Spans] = {}
-        for number in reversed(numbers):
-            decision, painted = self.decisions[number], self._destinations[number]
-            effect = self._effect(number, protocol) if decision.action == MASQUERADE else ()
-            if decision.action == MASQUERADE and not effect:
-                # None of the ways is one for this protocol: such packets go on to the next decision.
-                continue
-            if decision.action == EXEMPT:
-                effect = self._exempt
-            effects = {each: spans.difference(there, painted) for each, there in effects.items()}
-            effects[effect] = spans.of(effects.get(effect, ()) + painted)
-        return {effect: there for effect, there in effects.items() if effect and there}
-
-    def _effect(self, number: int, protocol: t.Optional[str]) -> _Effect:
-        """Return how packets of a protocol are masqueraded."""
-        ways = [way._replace(protocol=None) for way in self._ways[number] if way.protocol in (None, protocol)]
-        if ways and all(way.share is not None for way in ways):
-            # By chance a packet goes on to the next decision, which no ruleset that is wanted says.
-            return (number, self)
-        return (self.decisions[number].address, *ways) if ways else ()
-
-
 def exempt_in_the_end(ruleset: Ruleset) -> t.Tuple[Network, ...]:
     """Return the exempt destinations, without what is masqueraded although an exempt range contains it.
 
@@ -469,13 +363,6 @@ def exempt_in_the_end(ruleset: Ruleset) -> t.Tuple[Network, ...]:
 def exempt_spans(decisions: t.Sequence[Decision]) -> Spans:
     """Return the destinations that are exempt in the end, whatever the source and the interface are."""
     return spans.overlay((decision.action == EXEMPT, _destinations(decision)) for decision in reversed(decisions))
-
-
-def _all_or_some(decision: Decision) -> Spans:
-    """Return the destinations of a decision; networks that are all addresses together are the same as none."""
-    networks, found = decision.match.destinations, _destinations(decision)
-    everything = networks and found == ((0, 2 ** networks[0].max_prefixlen - 1),)
-    return _destinations(decision._replace(match=Match())) if everything else found
 
 
 def _destinations(decision: Decision) -> Spans:

@@ -31,6 +31,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES, IPV4, IPV6, Family
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node, Tool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+from support import engine
 from support.backend_contract import CONTRACT, Place
 from support.machine import LEGACY, NFT, Machine
 
@@ -51,7 +52,7 @@ class Memory:
 
     def plan(self, state: t.Optional[Ruleset], wanted: t.Optional[Ruleset]) -> Plan:
         found = _view(state)
-        if state == wanted or (state is not None and state.means(wanted)):
+        if state == wanted or engine.same(wanted, state):
             return Plan((), (), found.rules, found.rules, found, found)
         kind = ActionKind.TABLE_REMOVED if wanted is None else ActionKind.TABLE_CREATED
         after = _view(wanted)

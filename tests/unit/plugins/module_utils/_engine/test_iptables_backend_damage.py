@@ -113,7 +113,7 @@ def test_a_chain_with_the_comments_of_the_first_candidate_is_not_touched() -> No
     chain = [rule.replace("ip-masq-agent: outside the scope of the policy", SAID_BEFORE) for rule in ours]
     nat = Nat(chains={CHAIN: chain, "POSTROUTING": [worlds.JUMP]})
     plan = converge(engine.backend(nat), engine.ruleset(NARROWED)).plan
-    assert not plan.actions and engine.ruleset(NARROWED).means(plan.found.ruleset)
+    assert not plan.actions and engine.same(engine.ruleset(NARROWED), plan.found.ruleset)
 
 
 def add_conditions(data: t.Any, rules: t.List[str], condition: str) -> None:
