@@ -19,24 +19,11 @@ options:
       - The configuration to compare the node's file C(config) with, as for M(kubenode.ip_masq.ip_masq_agent).
       - If not set, the file is not compared.
     type: dict
-  enabled:
-    description: As for M(kubenode.ip_masq.ip_masq_agent).
-    type: bool
-    default: true
-  config_dir:
-    description: As for M(kubenode.ip_masq.ip_masq_agent).
-    type: path
-    default: /etc/ip-masq-agent
-  bin_dir:
-    description: As for M(kubenode.ip_masq.ip_masq_agent).
-    type: path
-    default: /usr/local/sbin
-  metrics_dir:
-    description: As for M(kubenode.ip_masq.ip_masq_agent).
-    type: path
-  python:
-    description: As for M(kubenode.ip_masq.ip_masq_agent).
-    type: path
+  enabled: {description: &same As for M(kubenode.ip_masq.ip_masq_agent)., type: bool, default: true}
+  config_dir: {description: *same, type: path, default: /etc/ip-masq-agent}
+  bin_dir: {description: *same, type: path, default: /usr/local/sbin}
+  metrics_dir: {description: *same, type: path}
+  python: {description: *same, type: path}
   lock_timeout:
     description: Seconds to wait for the xtables lock.
     type: int
