@@ -563,7 +563,7 @@ def test_a_pipe_in_the_place_of_the_time_stamp_is_replaced(node_nft: AgentNode) 
     path = node_nft.run_dir / "last-sync"
     path.unlink()
     os.mkfifo(path)
-    done = node_nft.call("timeout", "--signal=KILL", "20", node_nft.where.resync)
+    done = node_nft.call("timeout", "--signal=KILL", "60", node_nft.where.resync)
     assert done.returncode == 0, "the script waited"
     assert path.is_file()
     assert node_nft.resync() == []
