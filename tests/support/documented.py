@@ -63,6 +63,7 @@ _PRE_RELEASE = ":==" + VERSION if "-" in VERSION else ""
 _GALAXY = "needs Galaxy; tools/setup installs the built artefact by the same command with --offline"
 _NODES = "boots three nodes; `make test-molecule` goes through the same steps as `molecule test`"
 _CLUSTER = "needs an API server"
+_PYPY = "installs packages for PyPy into .cache and takes minutes"
 _POOLS = "needs Calico; tests/kernel/test_kubespray.py does to rules what Felix does then"
 #: Why a command is not executed by any test.
 NOT_HERE = {
@@ -82,6 +83,8 @@ NOT_HERE = {
     "kubectl -n kube-system patch daemonset kube-flannel --type json -p "
     """'[{"op": "test", "path": "/spec/template/spec/containers/0/command/1", "value": "--ip-masq"}, """
     """{"op": "remove", "path": "/spec/template/spec/containers/0/command/1"}]'""": _CLUSTER,
+    "pypy3 -m venv .cache/pypy && .cache/pypy/bin/pip install -r requirements-dev-node.txt": _PYPY,
+    ".cache/pypy/bin/python -m pytest tests/unit/plugins/module_utils": _PYPY,
     "kubectl -n kube-system delete pod -l k8s-app=kube-proxy --field-selector spec.nodeName=NODE": _CLUSTER,
 }
 
