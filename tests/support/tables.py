@@ -129,11 +129,24 @@ def _alerts() -> str:
     return "\n".join(lines) + "\n"
 
 
+def _conditions() -> str:
+    """Return what ``verify`` makes of each condition: one row for all names that are treated alike."""
+    lines = []
+    for area in conditions.AREAS.values():
+        alike: t.Dict[conditions.Treatment, t.List[str]] = {}
+        for name, made in sorted(area.entries.items()):
+            alike.setdefault(made, []).append("`%s`" % name)
+        lines += ["", "## %s" % area.title, "", "From %s." % area.source.partition(": ")[0]]
+        lines += ["", "| | | |", "|---|---|---|"]
+        lines += ["| %s | %s | %s |" % (", ".join(names), *made) for made, names in alike.items()]
+    return "\n".join(lines) + "\n"
+
+
 #: The tables of tools/tables, by name.
 TABLES: t.Dict[str, t.Callable[[], str]] = {
     "policy": _policy,
     "role": _role,
     "metrics": _metrics,
     "alerts": _alerts,
-    "conditions": lambda: "\n" + conditions.markdown(),
+    "conditions": _conditions,
 }

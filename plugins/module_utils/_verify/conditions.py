@@ -691,16 +691,3 @@ def because(area: str, name: str) -> str:
     """Return the object of "because of" for something that is not understood."""
     found = treatment(area, name)
     return found.text if found.kind == UNKNOWN else "%s %s" % (area, name)
-
-
-def markdown() -> str:
-    """Return the tables as docs/conditions.md has them: one row for all names that are treated alike."""
-    lines = []
-    for area in AREAS.values():
-        alike: t.Dict[Treatment, t.List[str]] = {}
-        for name, made in sorted(area.entries.items()):
-            alike.setdefault(made, []).append("`%s`" % name)
-        lines += ["", "## %s" % area.title, "", "From %s." % area.source.partition(": ")[0]]
-        lines += ["", "| | | |", "|---|---|---|"]
-        lines += ["| %s | %s | %s |" % (", ".join(names), *made) for made, names in alike.items()]
-    return "\n".join(lines[1:]) + "\n"
