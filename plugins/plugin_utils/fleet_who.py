@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ..module_utils._connection_log.moments import parse_moment
 from ..module_utils._errors import ConfigError
 from ..module_utils._system.endpoints import parse_endpoints
 from ..module_utils._system.families import PORT_PROTOCOLS
-from ..module_utils._system.moments import parse_moment
 from .names import number_of_nodes, one_line, some_of
 
 #: The variables of hosts with what they answered: whether they have the address, and who has the connection.

@@ -25,15 +25,11 @@ from support.topology import ADDRESSES, Topology
 
 make_importable()
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (  # noqa: E402
-    connection_log,
-    log_rotation,
-)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import log_service  # noqa: E402
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths  # noqa: E402
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.who import who_at  # noqa: E402
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.who import request, who  # noqa: E402
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._connection_log import ulogd  # noqa: E402
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError  # noqa: E402
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.endpoints import parse_endpoints  # noqa: E402
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.moments import parse_moment  # noqa: E402
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not shutil.which("ulogd"), reason="needs ulogd (Debian: ulogd2-json)")
@@ -58,7 +54,7 @@ class _Node:
         """Start ulogd as the unit does."""
         self.keep(starting=True)
         config = self._folder / "ulogd.conf"
-        config.write_text(connection_log.config_text(Paths(), connection_log.find_plugins()[1]), encoding="utf-8")
+        config.write_text(ulogd.config_text("", str(_LOG.parent), ulogd.find_plugins()[1]), encoding="utf-8")
         self._ulogd = self.topology.node.popen("ulogd", "-c", str(config))
         until(self._listens, "ulogd listens")
 
@@ -79,7 +75,7 @@ class _Node:
         def systemctl(*_arguments: t.Any, **_options: t.Any) -> Outcome:
             return Outcome(0, "MainPID=%d\n" % (self._ulogd.pid if self._ulogd else 0), "")
 
-        self.topology.node.inside(log_rotation.keep, systemctl, Paths(), megabytes, starting)
+        self.topology.node.inside(log_service.keep, systemctl, Paths(), megabytes, starting)
 
     def pod(self, name: str, **options: t.Any) -> None:
         """Give the pod's addresses to a pod of this name alone."""
@@ -110,8 +106,7 @@ class _Node:
 
     def who(self, seen: str, remote: t.Optional[str], at: str, protocol: str = "tcp") -> t.List[str]:
         """Return the answer."""
-        ends = parse_endpoints(seen, remote)
-        return self.topology.node.inside(who_at, Paths(), *ends, protocol, parse_moment(at))
+        return self.topology.node.inside(who, Paths(), request(seen, remote, protocol, at))
 
 
 @pytest.fixture
@@ -296,7 +291,7 @@ class TestModule:
     )
     def test_what_cannot_be_touches_nothing(self, bare: AgentNode, missing: str, message: str) -> None:
         if missing == "plugins":
-            folder = str(Path(connection_log.find_plugins()[1][0]).parent)
+            folder = str(Path(ulogd.find_plugins()[1][0]).parent)
             bare.ns.run("mount", "-t", "tmpfs", "none", folder)
         elif missing == "events":
             bare.ns.run("sysctl", "-qw", "net.netfilter.nf_conntrack_events=0")

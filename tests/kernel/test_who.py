@@ -21,11 +21,11 @@ from support.topology import ADDRESSES, Topology
 
 _PROGRAM = (
     "import sys; sys.path.insert(0, %r)\n"
-    "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.who import who\n"
-    "from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.endpoints import parse_endpoints\n"
+    "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.who import request, who\n"
+    "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths\n"
     "from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError\n"
     "try:\n"
-    "    print('; '.join(who(*parse_endpoints(sys.argv[1], sys.argv[2] or None), sys.argv[3])))\n"
+    "    print('; '.join(who(Paths(), request(sys.argv[1], sys.argv[2] or None, sys.argv[3]))))\n"
     "except NodeError as exc:\n"
     "    print(exc)\n"
 )

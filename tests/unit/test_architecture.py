@@ -24,11 +24,12 @@ ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 #: For each wing of module_utils the other wings that it may import. Files outside of a wing are for all of them.
 USES: t.Dict[str, t.Set[str]] = {
     "_system": set(),
+    "_connection_log": {"_system"},
     "_policy": {"_system"},
     "_engine": {"_system", "_policy"},
     "_twin": {"_system"},
     "_verify": {"_system", "_policy", "_engine", "_twin"},
-    "_agent": {"_system", "_policy", "_engine", "_verify"},
+    "_agent": {"_system", "_connection_log", "_policy", "_engine", "_verify"},
     "_kubelet": {"_system", "_engine"},
     "_tasks": {"_system", "_policy", "_engine", "_verify", "_agent", "_kubelet"},
 }
@@ -36,7 +37,7 @@ USES: t.Dict[str, t.Set[str]] = {
 CONTROLLER = ("action", "callback", "filter", "lookup", "plugin_utils")
 CONTROLLER_USES = re.compile(
     r"_errors\.py|_policy/\w+\.py|_agent/(paths|program_files)\.py"
-    r"|_system/(spans|endpoints|families|moments)\.py|_tasks/agent_options\.py"
+    r"|_system/(spans|endpoints|families)\.py|_connection_log/moments\.py|_tasks/agent_options\.py"
 )
 #: Imports that break a rule and are known.
 KNOWN: t.Set[t.Tuple[str, str]] = set()

@@ -133,23 +133,13 @@ class Paths(t.NamedTuple):
 
     @property
     def log_dir(self) -> str:
-        """The log of connections, and which pods had addresses meanwhile."""
+        """The log of connections, and what is noted beside it."""
         return self.fixed("/var/log/ip-masq-agent")
 
     @property
     def log_config(self) -> str:
         """The configuration of ulogd that writes the log."""
         return os.path.join(self.config_dir, "ulogd.conf")
-
-    @property
-    def pod_history(self) -> str:
-        """Which pods had which addresses while connections were logged."""
-        return os.path.join(self.log_dir, "pods.json")
-
-    @property
-    def log_runs(self) -> str:
-        """When the log was not written, and until when it was."""
-        return os.path.join(self.log_dir, "runs.json")
 
     @property
     def run_dir(self) -> str:

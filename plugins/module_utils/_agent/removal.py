@@ -19,7 +19,7 @@ from .._policy.policy import Config, build
 from .._system import files, packages, systemd
 from .._system.node import Node
 from .._system.process import Runner
-from . import connection_log, module_directory
+from . import log_service, module_directory
 from .effective_policy import find_policy
 from .install import (
     NAME,
@@ -75,11 +75,11 @@ def uninstall(node: Node, paths: Paths, check: bool = False, keep_files: bool = 
     modules = _module_directories([] if keep_files else places)
     gone = modules.removed + existing(gone + [path for path in written if path not in foreign])
     # A package does not have these.
-    gone += [path for place in places for path in connection_log.installed(place)]
+    gone += [path for place in places for path in log_service.installed(place)]
     gone, kept = removable(list(dict.fromkeys(gone)))
 
     has_systemd = systemd.is_running()
-    services = connection_log.stop(node.run, paths, check) if has_systemd else []
+    services = log_service.stop(node.run, paths, check) if has_systemd else []
     services += _stop_units(node.run, paths, foreign, check) if has_systemd else []
     result = _remove_rules(node, paths, places, check)
     changes = tuple(file_removal(path) for path in gone)

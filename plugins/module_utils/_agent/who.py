@@ -9,59 +9,74 @@ import os
 import time
 import typing as t
 
+from .._connection_log import coverage, pod_history
+from .._connection_log.moments import Moment, parse_moment, show_moment
+from .._connection_log.search import Ended, search
 from .._errors import NodeError
-from .._system import connection_log, conntrack, pod_history, pod_names
-from .._system.connection_log import MOST_FOUND, Ended, Found
+from .._system import conntrack, pod_names
 from .._system.conntrack import Connection
-from .._system.endpoints import Endpoint
-from .._system.moments import Moment, show_moment
-from .log_rotation import gaps
+from .._system.endpoints import Endpoint, parse_endpoints
 from .paths import Paths
 
-#: Interruptions of the log that an answer names, the last ones.
-_SHOWN_GAPS = 5
+
+class Request(t.NamedTuple):
+    """Which connections are meant."""
+
+    #: address and port of the node, as the other side reports them
+    seen: Endpoint
+    #: address and port of the other side; None: any
+    remote: t.Optional[Endpoint]
+    protocol: str
+    #: when they were open; None: now
+    at: t.Optional[Moment]
+
+    def __str__(self) -> str:
+        to = "" if self.remote is None else " to %s" % (self.remote,)
+        return "%s connection from %s%s" % (self.protocol, self.seen, to)
 
 
-def who(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[str]:
-    """Return who opened the connections, one line each.
+def request(seen: str, remote: t.Optional[str], protocol: str, at: t.Optional[str] = None) -> Request:
+    """Parse the arguments of the command.
 
-    :param seen: address and port of the node, as the other side reports them.
-    :param remote: address and port of the other side; None: any.
-    :raises NodeError: there is no such connection, or the kernel does not tell.
+    :raises ConfigError: one of them is not valid.
     """
-    found = conntrack.find(seen, remote, protocol)
+    return Request(*parse_endpoints(seen, remote), protocol, None if at is None else parse_moment(at))
+
+
+def who(paths: Paths, asked: Request) -> t.List[str]:
+    """Return who opened the connections, one line each; of those of the log also what it covers.
+
+    :raises NodeError: there is no such connection, or neither the kernel nor a log tells.
+    """
+    return _now(asked) if asked.at is None else _then(paths, asked, asked.at)
+
+
+def _now(asked: Request) -> t.List[str]:
+    found = conntrack.find(asked.seen, asked.remote, asked.protocol)
     if not found:
-        where = "" if remote is None else " to %s" % (remote,)
-        raise NodeError("no tracked %s connection from %s%s: it may have ended" % (protocol, seen, where))
+        raise NodeError("no tracked %s: it may have ended" % (asked,))
     pods, now = pod_names.read(), time.time()
     return [line(one, opener(one, pods, now)) for one in found]
 
 
-def who_at(paths: Paths, seen: Endpoint, remote: t.Optional[Endpoint], protocol: str, at: Moment) -> t.List[str]:
-    """Return who had opened the connections that were open at a moment, one line each, and what the log covers.
-
-    :raises NodeError: none is known, or there is no log.
-    """
+def _then(paths: Paths, asked: Request, at: Moment) -> t.List[str]:
     if not os.path.isdir(paths.log_dir):
         raise NodeError("connections are not logged on this node: see the role's variable ip_masq_agent_connection_log")
-    found = connection_log.search(paths.log_dir, seen, remote, protocol, at)
-    held = pod_history.read(paths.pod_history)
+    found = search(paths.log_dir, asked.seen, asked.remote, asked.protocol, at)
+    held = pod_history.read(paths.log_dir)
     lines = [_ended_line(one, held) for one in found.connections]
     not_read = ""
     try:
-        still_open = conntrack.find(seen, remote, protocol)
+        still_open = conntrack.find(asked.seen, asked.remote, asked.protocol)
     except NodeError as exc:
         still_open, not_read = [], "; open connections not read: %s" % exc
     for one in still_open:
         if one.began is None or one.began < at.end:
             name = None if one.began is None else pod_history.name_at(held, one.source.address, one.began)
             lines.append("%s, open since %s" % (line(one, name), _shown(one.began)))
-    about = "; ".join(_coverage(paths, found, at)) + not_read
+    about = "; ".join(coverage.describe(paths.log_dir, found, at)) + not_read
     if not lines:
-        where = "" if remote is None else " to %s" % (remote,)
-        raise NodeError(
-            "no logged %s connection from %s%s at %s: %s" % (protocol, seen, where, show_moment(at.start), about)
-        )
+        raise NodeError("no logged %s at %s: %s" % (asked, show_moment(at.start), about))
     return [*lines, about]
 
 
@@ -72,32 +87,6 @@ def _ended_line(one: Ended, held: t.Iterable[pod_history.Held]) -> str:
 
 def _shown(moment: t.Optional[float]) -> str:
     return "an unknown time" if moment is None else show_moment(moment)
-
-
-def _coverage(paths: Paths, found: Found, at: Moment) -> t.Iterator[str]:
-    """Return what the log covers, and what it does not know."""
-    runs = gaps(paths)
-    if found.first is None or found.last is None:
-        yield "the log has no connection"
-    else:
-        last = found.last if runs is None else max(found.last, runs[1])
-        yield "the log has connections that ended from %s to %s" % (show_moment(found.first), show_moment(last))
-        if at.end <= found.first or at.start > last:
-            yield "of %s it knows only connections that were still open then" % show_moment(at.start)
-    if runs is None:
-        yield "when it was interrupted is not known"
-    else:
-        gone = [gap for gap in runs[0] if found.first is None or gap[1] > found.first]
-        earlier = [gap for gap in runs[0] if gap not in gone][-1:]
-        for before, after in (earlier + gone)[-_SHOWN_GAPS:]:
-            if before is None:
-                yield "it misses those that began before %s" % show_moment(after)
-            else:
-                yield "it misses those that began or ended from %s to %s" % (show_moment(before), show_moment(after))
-    if not found.is_complete:
-        yield "there are more than %d, or not all of the log was read" % MOST_FOUND
-    if found.damaged or found.damaged_files:
-        yield "not readable: %d lines, %d files" % (found.damaged, found.damaged_files)
 
 
 def opener(one: Connection, pods: pod_names.Pods, now: float) -> t.Optional[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 import typing as t
 
-from .._agent import connection_log, install, removal, repeated_repairs, unit_control
+from .._agent import install, log_service, removal, repeated_repairs, unit_control
 from .._agent.effective_policy import read_policy
 from .._agent.memory import read_memory, record_applied
 from .._agent.sync import dry_run, sync
@@ -60,7 +60,7 @@ def _present(params: Params, check: bool, node: Node) -> Done:
     remembered = read_memory(paths)
     policy, config = read_policy(paths, remembered, text)
     unit_control.check_systemd(node.run, paths)
-    connection_log.check(params["connection_log"])
+    log_service.check(params["connection_log"])
     failed = systemd.last_failure(node.run, SERVICE)
     planned = dry_run(node, paths, config, remembered, effects=True)
     proposal: Params = {}
@@ -83,7 +83,7 @@ def _present(params: Params, check: bool, node: Node) -> Done:
         if text is not None and params["applied_by"]:
             notes += record_applied(paths, params["applied_by"], text)
     put = install.update_units(node.run, paths, put, params["enabled"], check)
-    put = connection_log.update(node.run, paths, put, params["connection_log"], check)
+    put = log_service.update(node.run, paths, put, params["connection_log"], check)
     services = put.services
     if unit_control.set_timer(node.run, paths, config.resync_interval, check):
         services += ("timer interval set to %gs" % (config.resync_interval / 1e9),)

@@ -266,17 +266,10 @@ def _verify(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
 
 
 def _who(arguments: argparse.Namespace, _node: Node, paths: Paths) -> int:
-    from .._agent.who import who, who_at
-    from .._system.endpoints import parse_endpoints
-    from .._system.moments import parse_moment
+    from .._agent.who import request, who
 
-    seen, remote = _checked(arguments.refuse, parse_endpoints, arguments.seen, arguments.to)
-    if arguments.at is None:
-        lines = who(seen, remote, arguments.protocol)
-    else:
-        at = _checked(arguments.refuse, parse_moment, arguments.at)
-        lines = who_at(paths, seen, remote, arguments.protocol, at)
-    console.print_lines(lines)
+    asked = _checked(arguments.refuse, request, arguments.seen, arguments.to, arguments.protocol, arguments.at)
+    console.print_lines(who(paths, asked))
     return OK
 
 
@@ -328,7 +321,7 @@ def _set_timer(_arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
 
 
 def _keep_log(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
-    from .._agent.log_rotation import keep
+    from .._agent.log_service import keep
 
     keep(node.run, paths, arguments.megabytes, arguments.starting)
     return OK

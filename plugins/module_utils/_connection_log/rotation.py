@@ -11,74 +11,47 @@ from __future__ import annotations
 
 import contextlib
 import gzip
-import json
 import os
 import shutil
 import signal
 import stat
 import time
-import typing as t
 
 from .._errors import NodeError
-from .._system import connection_log, files, pod_history, pod_names, systemd
-from .._system.connection_log import CURRENT, Part
-from .._system.process import Runner
-from .paths import Paths
-from .units import LOG_SERVICE
+from .._system import files, pod_names
+from . import coverage, pod_history
+from .log_files import CURRENT, Part, locked, parts
 
 #: A file is rotated at this part of the limit, and at so many bytes at most.
 _PARTS, _LARGEST = 16, 64 << 20
-#: Interruptions that are kept.
-_MOST_GAPS = 1000
-
-#: From when to when nothing was logged; without a first moment: never before.
-Gap = t.Tuple[t.Optional[float], float]
 
 
-def keep(run: Runner, paths: Paths, megabytes: int, starting: bool) -> None:
+def keep(folder: str, limit: int, process: int, starting: bool) -> None:
     """Do it once.
 
+    :param limit: what the log may take, in bytes.
+    :param process: writes the log; 0: none does.
     :param starting: whether the log is about to be written again.
     :raises NodeError: something cannot be written.
     """
-    files.make_directory(paths.log_dir, 0o700)
-    process = 0 if starting else _main_process(run)
-    with connection_log.locked(paths.log_dir, to_write=True, wait=False) as is_alone:
+    files.make_directory(folder, 0o700)
+    with locked(folder, to_write=True, wait=False) as is_alone:
         if is_alone:
-            _rotate(paths.log_dir, megabytes << 20, process, starting)
+            _rotate(folder, limit, process, starting)
     if starting:
-        _note_start(paths)
+        with contextlib.suppress(FileNotFoundError):
+            _end_line(os.path.join(folder, CURRENT))
+        coverage.note_start(folder)
     elif process:
-        files.touch(paths.log_runs)
-    pod_history.update(paths.pod_history, pod_names.read(), time.time())
-
-
-def gaps(paths: Paths) -> t.Optional[t.Tuple[t.List[Gap], float]]:
-    """Return from when to when nothing was logged, and until when it was; None if that is not known."""
-    try:
-        with files.open_regular(paths.log_runs, follow=False) as handle:
-            written, content = os.fstat(handle.fileno()).st_mtime, handle.read(1 << 20)
-        listed = json.loads(content.decode("utf-8"))
-        return [(None if a is None else float(a), float(b)) for a, b in listed], written
-    except (OSError, ValueError, TypeError, RecursionError):
-        return None
-
-
-def _note_start(paths: Paths) -> None:
-    """Note that nothing was logged until now, and end a line that was cut off.
-
-    :raises NodeError: it cannot be written.
-    """
-    known = gaps(paths)
-    listed, until = known or ([], None)
-    current = os.path.join(paths.log_dir, CURRENT)
-    with contextlib.suppress(FileNotFoundError):
-        _end_line(current)
-    content = json.dumps([*listed, (until, time.time())][-_MOST_GAPS:])
-    files.write(paths.log_runs, content.encode("utf-8"))
+        coverage.note_run(folder)
+    pod_history.update(folder, pod_names.read(), time.time())
 
 
 def _end_line(path: str) -> None:
+    """End a line that was cut off.
+
+    :raises NodeError: the file cannot be written. FileNotFoundError: there is none.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(descriptor, "r+b", buffering=0) as handle:
@@ -93,14 +66,9 @@ def _end_line(path: str) -> None:
         raise NodeError("cannot write %s: %s" % (path, exc.strerror or exc)) from None
 
 
-def _main_process(run: Runner) -> int:
-    """Return the process that writes the log; 0 if there is none."""
-    return int(systemd.show_units(run, ("MainPID",), [LOG_SERVICE])[LOG_SERVICE].first("MainPID") or 0)
-
-
 def _rotate(folder: str, limit: int, process: int, starting: bool) -> None:
     try:
-        known = connection_log.parts(folder)
+        known = parts(folder)
         # What was rotated a minute ago nobody writes to any more.
         for part in known:
             if not part.is_current and not part.is_compressed:
@@ -144,7 +112,7 @@ def _compress(part: Part) -> None:
 
 
 def _remove_oldest(folder: str, limit: int) -> None:
-    known = connection_log.parts(folder)
+    known = parts(folder)
     total = sum(part.size for part in known)
     for part in known:
         if total <= limit or part.is_current:

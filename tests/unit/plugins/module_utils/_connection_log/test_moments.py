@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.moments import (
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._connection_log.moments import (
     Moment,
     parse_moment,
     show_moment,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 
 
 @pytest.mark.parametrize(

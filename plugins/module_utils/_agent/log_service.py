@@ -1,52 +1,21 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The log of connections that have ended, if it is asked for: ulogd of the distribution, with units of our own.
-
-``log_rotation`` bounds what it takes, ``who`` reads it.
-"""
+"""The service that logs connections that have ended, if it is asked for: install it, keep its log, remove it."""
 
 from __future__ import annotations
 
-import glob
 import os
 import typing as t
 
-from .._errors import NodeError, ProgramMissingError
+from .._connection_log import rotation, ulogd
 from .._policy.values import check_log_size
 from .._system import files, systemd
-from .._system.connection_log import CURRENT
-from .._system.process import Runner, which
+from .._system.process import Runner
 from .install import FileChange, InstallResult, existing, file_removal, is_ours, plan_change
 from .paths import MARK, Paths
 from .unit_control import run_steps, step_lines
 from .units import LOG_SERVICE, LOG_STARTED, log_unit_files
-
-_PLUGINS = ("ulogd_inpflow_NFCT.so", "ulogd_filter_IP2STR.so", "ulogd_output_JSON.so")
-_PLUGIN_DIRECTORIES = ("/usr/lib/*/ulogd", "/usr/lib64/ulogd", "/usr/lib/ulogd")
-_EVENTS = "/proc/sys/net/netfilter/nf_conntrack_events"
-
-#: event_mask: ends alone, which the kernel tells with the beginning (nf_conntrack_timestamp).
-_CONFIG = """\
-# %s; local changes are overwritten.
-[global]
-logfile="syslog"
-loglevel=7
-%s
-stack=ct1:NFCT,ip2str1:IP2STR,json1:JSON
-
-[ct1]
-hash_enable=0
-event_mask=4
-accept_proto_filter=tcp,udp,sctp
-netlink_socket_buffer_size=4194304
-netlink_socket_buffer_maxsize=33554432
-
-[json1]
-sync=1
-timestamp=0
-file="%s"
-"""
 
 
 def check(megabytes: int) -> None:
@@ -56,33 +25,8 @@ def check(megabytes: int) -> None:
     :raises IpMasqError: nothing was touched.
     """
     check_log_size(megabytes)
-    if not megabytes:
-        return
-    find_plugins()
-    if (files.read(_EVENTS) or b"").strip() == b"0":
-        raise NodeError(
-            "connection_log: the kernel tells no ends of connections; set the sysctl net.netfilter.nf_conntrack_events "
-            "to 1; files and rules left unchanged"
-        )
-
-
-def find_plugins() -> t.Tuple[str, t.List[str]]:
-    """Return ulogd and its plugins.
-
-    :raises ProgramMissingError: one of them is missing.
-    """
-    program = which("ulogd")
-    folders = [folder for pattern in _PLUGIN_DIRECTORIES for folder in sorted(glob.glob(pattern))]
-    for folder in folders if program else ():
-        found = [os.path.join(folder, name) for name in _PLUGINS]
-        if program and all(map(os.path.isfile, found)):
-            return program, found
-    package = "ulogd2-json" if which("apt-get") else "ulogd"
-    raise ProgramMissingError(
-        "connection_log needs ulogd with its JSON output: install the package ulogd2-json (Debian, Ubuntu) or ulogd "
-        "(EPEL), or set connection_log to 0; files and rules left unchanged",
-        package,
-    )
+    if megabytes:
+        ulogd.check()
 
 
 def update(run: Runner, paths: Paths, put: InstallResult, megabytes: int, check_only: bool = False) -> InstallResult:
@@ -113,17 +57,21 @@ def update(run: Runner, paths: Paths, put: InstallResult, megabytes: int, check_
 
 
 def _files(paths: Paths, megabytes: int) -> t.Dict[str, bytes]:
-    program, plugins = find_plugins()
-    wanted = {paths.log_config: config_text(paths, plugins)}
+    program, plugins = ulogd.find_plugins()
+    wanted = {paths.log_config: ulogd.config_text(MARK, paths.log_dir, plugins)}
     for name, text in log_unit_files(paths, program, megabytes).items():
         wanted[os.path.join(paths.admin_unit_dir, name)] = text
     return {path: text.encode("utf-8") for path, text in wanted.items()}
 
 
-def config_text(paths: Paths, plugins: t.Iterable[str]) -> str:
-    """Return the configuration of ulogd."""
-    named = "\n".join('plugin="%s"' % path for path in plugins)
-    return _CONFIG % (MARK, named, os.path.join(paths.log_dir, CURRENT))
+def keep(run: Runner, paths: Paths, megabytes: int, starting: bool) -> None:
+    """Rotate and bound the log, and note which pods have which addresses, as the units do each minute.
+
+    :param starting: whether the log is about to be written again.
+    :raises NodeError: something cannot be written.
+    """
+    process = "" if starting else systemd.show_units(run, ("MainPID",), [LOG_SERVICE])[LOG_SERVICE].first("MainPID")
+    rotation.keep(paths.log_dir, megabytes << 20, int(process or 0), starting)
 
 
 def installed(paths: Paths) -> t.List[str]:

@@ -11,20 +11,18 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import (
-    pod_history,
-)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._connection_log import pod_history
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.pod_names import Pod
 
 A = "10.244.1.2"
 
 
 def _update(path: Path, now: float, **pods: Pod) -> None:
-    pod_history.update(str(path), {"10.244.1." + name[1:]: pod for name, pod in pods.items()}, now)
+    pod_history.update(str(path.parent), {"10.244.1." + name[1:]: pod for name, pod in pods.items()}, now)
 
 
 def _name(path: Path, moment: float, address: str = A) -> t.Optional[str]:
-    return pod_history.name_at(pod_history.read(str(path)), address, moment)
+    return pod_history.name_at(pod_history.read(str(path.parent)), address, moment)
 
 
 @pytest.fixture
@@ -72,7 +70,7 @@ def test_nothing_is_written_while_the_pods_stay(path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"[[1]]", b"[" * 100000, b"\xff", b'[["a","b",{},1,2]]'])
 def test_damaged_file_says_nothing_and_is_replaced(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    assert pod_history.read(str(path)) == []
+    assert pod_history.read(str(path.parent)) == []
     _update(path, 100, a2=Pod("default/web", 90))
     assert _name(path, 95) == "default/web"
 
@@ -84,7 +82,7 @@ def test_what_is_no_file(path: Path, tmp_path: Path, kind: str) -> None:
         path.symlink_to(tmp_path / "secret")
     else:
         os.mkfifo(path)
-    assert pod_history.read(str(path)) == []
+    assert pod_history.read(str(path.parent)) == []
     _update(path, 100, a2=Pod("default/web", 90))
     assert _name(path, 95) == "default/web"
 
@@ -93,7 +91,7 @@ def test_size_is_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pod_history, "MOST", 10)
     for now in range(100, 3000, 100):
         _update(path, now, a2=Pod("default/web", now - 10), a3=Pod("default/one", 5))
-    known = pod_history.read(str(path))
+    known = pod_history.read(str(path.parent))
     assert len(known) == 10
     assert _name(path, 2895) == "default/web", "the latest stay"
     assert _name(path, 2895, "10.244.1.3") == "default/one"
@@ -117,8 +115,8 @@ def test_reused_addresses_never_get_a_wrong_name(path: Path) -> None:
 
     for now in range(60, 6000, 60):
         live = {address: held_by(address, now) for address in holders}
-        pod_history.update(str(path), {a: Pod(span[2], span[0]) for a, span in live.items() if span}, now)
-    known = pod_history.read(str(path))
+        pod_history.update(str(path.parent), {a: Pod(span[2], span[0]) for a, span in live.items() if span}, now)
+    known = pod_history.read(str(path.parent))
     named = 0
     for _ in range(10000):
         address, moment = random.choice(list(holders)), random.uniform(0, 6000)

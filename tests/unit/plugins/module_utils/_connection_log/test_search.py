@@ -14,13 +14,11 @@ import typing as t
 from pathlib import Path
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._connection_log import search as log
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._connection_log.log_files import CURRENT
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._connection_log.moments import Moment
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import (
-    connection_log,
-)
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.connection_log import CURRENT, Found
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.endpoints import Endpoint
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.moments import Moment
 from support import import_collection
 
 SEEN = Endpoint("198.51.100.1", 40123)
@@ -58,8 +56,8 @@ def line(start: float = 1000, end: float = 1010, port: int = 40123, **changed: t
     return json.dumps(data).encode("ascii") + b"\n"
 
 
-def search(folder: Path, at: float = 1005, remote: t.Optional[Endpoint] = None, protocol: str = "tcp") -> Found:
-    return connection_log.search(str(folder), SEEN, remote, protocol, Moment(at, at + 1))
+def search(folder: Path, at: float = 1005, remote: t.Optional[Endpoint] = None, protocol: str = "tcp") -> log.Found:
+    return log.search(str(folder), SEEN, remote, protocol, Moment(at, at + 1))
 
 
 def write(folder: Path, *lines: bytes, name: str = CURRENT) -> None:
@@ -163,14 +161,14 @@ def test_no_log(tmp_path: Path) -> None:
 
 
 def test_answer_is_bounded(tmp_path: Path) -> None:
-    write(tmp_path, *[line()] * (connection_log.MOST_FOUND + 1))
+    write(tmp_path, *[line()] * (log.MOST_FOUND + 1))
     found = search(tmp_path)
-    assert (len(found.connections), found.is_complete) == (connection_log.MOST_FOUND, False)
+    assert (len(found.connections), found.is_complete) == (log.MOST_FOUND, False)
 
 
 def test_reading_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that unpacks to more than anyone has written ends."""
-    monkeypatch.setattr(connection_log, "_MOST_BYTES", 10 << 20)
+    monkeypatch.setattr(log, "_MOST_BYTES", 10 << 20)
     write(tmp_path, b"\0" * (64 << 20), name="connections-000000001100.log.gz")
     assert not search(tmp_path).is_complete
 
@@ -178,12 +176,12 @@ def test_reading_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 _PROGRAM = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import connection_log
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._connection_log.search import search
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.endpoints import Endpoint
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.moments import Moment
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._connection_log.moments import Moment
 most = int(sys.argv[3])
 resource.setrlimit(resource.RLIMIT_AS, (most, most))
-found = connection_log.search(sys.argv[2], Endpoint("198.51.100.1", 40123), None, "tcp", Moment(1005, 1006))
+found = search(sys.argv[2], Endpoint("198.51.100.1", 40123), None, "tcp", Moment(1005, 1006))
 print(len(found.connections), found.damaged, resource.getrusage(resource.RUSAGE_SELF))
 """
 

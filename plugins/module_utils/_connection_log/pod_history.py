@@ -11,8 +11,11 @@ import os
 import typing as t
 
 from .._errors import NodeError
-from . import files
-from .pod_names import Pods
+from .._system import files
+from .._system.pod_names import Pods
+
+#: The file in the directory of the log. Its modification time is when the addresses were last looked at.
+NAME = "pods.json"
 
 #: Entries that are kept, the latest, and bytes that are read; an entry has about 100.
 MOST = 20000
@@ -30,11 +33,12 @@ class Held(t.NamedTuple):
     until: float
 
 
-def read(path: str) -> t.List[Held]:
+def read(folder: str) -> t.List[Held]:
     """Return what is known. A damaged file says nothing.
 
-    :param path: a file whose modification time is when the addresses were last looked at.
+    :param folder: of the log.
     """
+    path = os.path.join(folder, NAME)
     try:
         with files.open_regular(path, follow=False) as handle:
             seen, content = os.fstat(handle.fileno()).st_mtime, handle.read(_LARGEST + 1)
@@ -55,12 +59,13 @@ def name_at(known: t.Iterable[Held], address: str, moment: float) -> t.Optional[
     return names.pop() if len(names) == 1 else None
 
 
-def update(path: str, pods: Pods, now: float) -> None:
+def update(folder: str, pods: Pods, now: float) -> None:
     """Write down which pods have addresses now. Nothing but a time is written while they stay the same.
 
     :raises NodeError: it cannot be written.
     """
-    known, seen = read(path), _seen(path)
+    path = os.path.join(folder, NAME)
+    known, seen = read(folder), _seen(path)
     live = {(address, pod.name, pod.since) for address, pod in pods.items()}
     there = {one[:3]: one for one in known if one.until == seen}
     if live == set(there) and known:

@@ -1,34 +1,24 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The log of connections that have ended, which ulogd writes (plugins NFCT, IP2STR and JSON) and the agent rotates.
+"""Find connections in the log.
 
-Each line is a connection, written when the kernel forgets it. Lines are in the order of these ends. The log belongs to
-root, but it is read with limits: other programs may write there, and a disk may damage it.
+Each line is a connection, as ulogd writes it (plugins NFCT, IP2STR and JSON) when the kernel forgets it. Lines are in
+the order of these ends.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import gzip
 import json
-import os
-import re
-import stat
 import typing as t
 import zlib
 
-from .._errors import NodeError
-from . import files
-from .conntrack import Connection
-from .endpoints import Endpoint
-from .families import PROTOCOLS
+from .._system.conntrack import Connection
+from .._system.endpoints import Endpoint
+from .._system.families import PROTOCOLS
+from .log_files import Part, locked, opened, parts
 from .moments import Moment
-
-#: The file that ulogd writes, and the time of the last line in the name of one that was rotated.
-CURRENT = "connections.log"
-_ROTATED = re.compile(r"connections-([0-9]{1,12})(?:-[0-9]{1,3})?\.log(\.gz)?", re.ASCII)
 
 #: Files that are read at most, and what is read of them at most, uncompressed.
 _MOST_FILES = 10000
@@ -40,17 +30,6 @@ _CHUNK, _LONGEST_LINE = 1 << 16, 1 << 14
 
 #: Seconds for which ulogd may still write to a file that was rotated.
 _LATE = 60
-
-
-class Part(t.NamedTuple):
-    """One file of the log."""
-
-    path: str
-    #: of the last line, or when it was written; seconds since the epoch
-    ended: float
-    size: int
-    is_compressed: bool
-    is_current: bool
 
 
 class Ended(t.NamedTuple):
@@ -81,55 +60,6 @@ class _Question(t.NamedTuple):
     remote: t.Optional[Endpoint]
     protocol: str
     at: Moment
-
-
-@contextlib.contextmanager
-def locked(folder: str, to_write: bool, wait: bool = True) -> t.Iterator[bool]:
-    """Keep the files of the log from being renamed, compressed and removed, or from being read meanwhile.
-
-    :param wait: whether to wait for others; if not, the value is whether there are none.
-    :raises NodeError: the directory cannot be opened.
-    """
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as exc:
-        raise NodeError("cannot read %s: %s" % (folder, exc.strerror or exc)) from None
-    try:
-        try:
-            fcntl.flock(descriptor, (fcntl.LOCK_EX if to_write else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(descriptor)
-
-
-def parts(folder: str) -> t.List[Part]:
-    """Return the files of the log, the oldest first. What is not a regular file is left out.
-
-    :raises NodeError: the directory cannot be read.
-    """
-    found: t.Dict[str, Part] = {}
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                rotated = _ROTATED.fullmatch(entry.name)
-                if not rotated and entry.name != CURRENT:
-                    continue
-                with contextlib.suppress(OSError):
-                    status = entry.stat(follow_symlinks=False)
-                    if stat.S_ISREG(status.st_mode):
-                        compressed = bool(rotated and rotated.group(2))
-                        ended = float(rotated.group(1)) if rotated else status.st_mtime
-                        part = Part(entry.path, ended, status.st_size, compressed, not rotated)
-                        stem = entry.name[: -len(".gz")] if compressed else entry.name
-                        # Of both, a compression was interrupted.
-                        if not compressed or stem not in found:
-                            found[stem] = part
-    except OSError as exc:
-        raise NodeError("cannot read %s: %s" % (folder, exc.strerror or exc)) from None
-    return sorted(found.values(), key=lambda part: (part.is_current, part.ended, part.path))
 
 
 def search(folder: str, seen: Endpoint, remote: t.Optional[Endpoint], protocol: str, at: Moment) -> Found:
@@ -170,7 +100,7 @@ class _Search:
     def read(self, part: Part) -> None:
         """Read one file."""
         try:
-            with _opened(part) as handle:
+            with opened(part) as handle:
                 self._read(handle, part)
         # The end of a compressed file may be missing, or be another's.
         except (OSError, EOFError, zlib.error):
@@ -233,14 +163,6 @@ class _Search:
         )
 
 
-def _opened(part: Part) -> t.BinaryIO:
-    handle = files.open_regular(part.path, follow=False)
-    if not part.is_compressed:
-        return handle
-    # The file is closed with the last reference to it.
-    return t.cast(t.BinaryIO, gzip.GzipFile(fileobj=handle, mode="rb"))
-
-
 _PROTOCOLS = {number: name for name, number in PROTOCOLS.items()}
 
 
@@ -268,7 +190,7 @@ def _time(data: t.Mapping[str, t.Any], name: str) -> float:
 def first_end(part: Part) -> t.Optional[float]:
     """Return when the first connection in a file ended; None if no line of its beginning can be read."""
     try:
-        with _opened(part) as handle:
+        with opened(part) as handle:
             return _first_end(handle.read(_LONGEST_LINE * 4).split(b"\n"))
     except (OSError, EOFError, zlib.error):
         return None
@@ -279,7 +201,7 @@ def last_end(part: Part) -> t.Optional[float]:
     if not part.is_current:
         return part.ended
     try:
-        with _opened(part) as handle:
+        with opened(part) as handle:
             handle.seek(max(part.size - _LONGEST_LINE * 4, 0))
             return _first_end(reversed(handle.read(_LONGEST_LINE * 4).split(b"\n")))
     except OSError:

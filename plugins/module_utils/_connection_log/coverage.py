@@ -1,0 +1,85 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the log covers: since when, and from when to when nothing was logged."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import typing as t
+
+from .._system import files
+from .moments import Moment, show_moment
+from .search import MOST_FOUND, Found
+
+#: The file with the interruptions. Its modification time is until when the log was written.
+_NAME = "runs.json"
+#: Interruptions that are kept.
+_MOST_GAPS = 1000
+
+#: Those that an answer names, the last ones.
+_SHOWN_GAPS = 5
+
+#: From when to when nothing was logged; without a first moment: never before.
+_Gap = t.Tuple[t.Optional[float], float]
+
+
+def _gaps(folder: str) -> t.Optional[t.Tuple[t.List[_Gap], float]]:
+    """Return from when to when nothing was logged, and until when it was; None if that is not known."""
+    try:
+        with files.open_regular(os.path.join(folder, _NAME), follow=False) as handle:
+            written, content = os.fstat(handle.fileno()).st_mtime, handle.read(1 << 20)
+        listed = json.loads(content.decode("utf-8"))
+        return [(None if a is None else float(a), float(b)) for a, b in listed], written
+    except (OSError, ValueError, TypeError, RecursionError):
+        return None
+
+
+def note_start(folder: str) -> None:
+    """Note that nothing was logged until now.
+
+    :raises NodeError: it cannot be written.
+    """
+    listed, until = _gaps(folder) or ([], None)
+    content = json.dumps([*listed, (until, time.time())][-_MOST_GAPS:])
+    files.write(os.path.join(folder, _NAME), content.encode("utf-8"))
+
+
+def note_run(folder: str) -> None:
+    """Note that the log is being written.
+
+    :raises NodeError: it cannot be written.
+    """
+    files.touch(os.path.join(folder, _NAME))
+
+
+def describe(folder: str, found: Found, at: Moment) -> t.Iterator[str]:
+    """Return what the log covers, and what it does not know.
+
+    :param folder: of the log.
+    :param found: what it has about the moment.
+    """
+    runs = _gaps(folder)
+    if found.first is None or found.last is None:
+        yield "the log has no connection"
+    else:
+        last = found.last if runs is None else max(found.last, runs[1])
+        yield "the log has connections that ended from %s to %s" % (show_moment(found.first), show_moment(last))
+        if at.end <= found.first or at.start > last:
+            yield "of %s it knows only connections that were still open then" % show_moment(at.start)
+    if runs is None:
+        yield "when it was interrupted is not known"
+    else:
+        gone = [gap for gap in runs[0] if found.first is None or gap[1] > found.first]
+        earlier = [gap for gap in runs[0] if gap not in gone][-1:]
+        for before, after in (earlier + gone)[-_SHOWN_GAPS:]:
+            if before is None:
+                yield "it misses those that began before %s" % show_moment(after)
+            else:
+                yield "it misses those that began or ended from %s to %s" % (show_moment(before), show_moment(after))
+    if not found.is_complete:
+        yield "there are more than %d, or not all of the log was read" % MOST_FOUND
+    if found.damaged or found.damaged_files:
+        yield "not readable: %d lines, %d files" % (found.damaged, found.damaged_files)

@@ -1,0 +1,96 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The files of the log: the one that ulogd writes, and those that were rotated.
+
+The log belongs to root, but it is read with limits: other programs may write there, and a disk may damage it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gzip
+import os
+import re
+import stat
+import typing as t
+
+from .._errors import NodeError
+from .._system import files
+
+#: The file that ulogd writes, and the time of the last line in the name of one that was rotated.
+CURRENT = "connections.log"
+_ROTATED = re.compile(r"connections-([0-9]{1,12})(?:-[0-9]{1,3})?\.log(\.gz)?", re.ASCII)
+
+
+class Part(t.NamedTuple):
+    """One file of the log."""
+
+    path: str
+    #: of the last line, or when it was written; seconds since the epoch
+    ended: float
+    size: int
+    is_compressed: bool
+    is_current: bool
+
+
+@contextlib.contextmanager
+def locked(folder: str, to_write: bool, wait: bool = True) -> t.Iterator[bool]:
+    """Keep the files of the log from being renamed, compressed and removed, or from being read meanwhile.
+
+    :param wait: whether to wait for others; if not, the value is whether there are none.
+    :raises NodeError: the directory cannot be opened.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as exc:
+        raise NodeError("cannot read %s: %s" % (folder, exc.strerror or exc)) from None
+    try:
+        try:
+            fcntl.flock(descriptor, (fcntl.LOCK_EX if to_write else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def parts(folder: str) -> t.List[Part]:
+    """Return the files of the log, the oldest first. What is not a regular file is left out.
+
+    :raises NodeError: the directory cannot be read.
+    """
+    found: t.Dict[str, Part] = {}
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                rotated = _ROTATED.fullmatch(entry.name)
+                if not rotated and entry.name != CURRENT:
+                    continue
+                with contextlib.suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(status.st_mode):
+                        compressed = bool(rotated and rotated.group(2))
+                        ended = float(rotated.group(1)) if rotated else status.st_mtime
+                        part = Part(entry.path, ended, status.st_size, compressed, not rotated)
+                        stem = entry.name[: -len(".gz")] if compressed else entry.name
+                        # Of both, a compression was interrupted.
+                        if not compressed or stem not in found:
+                            found[stem] = part
+    except OSError as exc:
+        raise NodeError("cannot read %s: %s" % (folder, exc.strerror or exc)) from None
+    return sorted(found.values(), key=lambda part: (part.is_current, part.ended, part.path))
+
+
+def opened(part: Part) -> t.BinaryIO:
+    """Open a file of the log for reading, uncompressed.
+
+    :raises OSError: it cannot be opened.
+    """
+    handle = files.open_regular(part.path, follow=False)
+    if not part.is_compressed:
+        return handle
+    # The file is closed with the last reference to it.
+    return t.cast(t.BinaryIO, gzip.GzipFile(fileobj=handle, mode="rb"))
