@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The policy that is in effect on a node: that of its files, or the last valid one."""
+"""The policy that is in effect on a node: that of its files, or the last valid one; or another, to compare it with."""
 
 from __future__ import annotations
 
@@ -11,11 +11,19 @@ import typing as t
 from .._engine.auto_ports import with_auto_ports
 from .._engine.fixed_addresses import require_addresses
 from .._errors import ConfigError, NodeError
-from .._policy.config_file import Source, merge, name_culprit, read_directory
+from .._policy.config_file import Source, load, merge, name_culprit, read_directory
 from .._policy.policy import Config, build, file_key
 from .._policy.values import show
-from .memory import Memory
+from .._system.families import has_ipv6
+from . import repeated_repairs
+from .memory import Memory, read_memory
 from .paths import Paths
+
+if t.TYPE_CHECKING:
+    from .._verify.inspection import ComparedPolicy
+
+#: Options that say where the rules are, and nothing of what they should be.
+_PLACES = {"masq_chain", "backend"}
 
 #: Seconds for which a file that was emptied is ignored; an editor that truncates a file may be about to write it.
 EMPTIED_FOR = 30
@@ -75,6 +83,40 @@ def read_policy(paths: Paths, remembered: Memory, main: t.Optional[str] = None) 
     policy = _read(paths, main)[0]
     _require_fit(policy, remembered)
     return policy, t.cast(Config, policy.config)
+
+
+def choose_policy(given: t.Mapping[str, t.Any], config_file: t.Optional[str], paths: Paths) -> ComparedPolicy:
+    """Return the first of these policies that there is.
+
+    :param given: policy options by name; those that are absent were not given.
+    :param config_file: has the policy, in place of the options that it decides.
+    :param paths: the agent on the node.
+    :raises ConfigError: bad input.
+    """
+    # Imported here: to load it takes time, and no sync compares.
+    from .._verify.inspection import FROM_AGENT, FROM_OPTIONS, FROM_RULES, ComparedPolicy
+
+    remembered = read_memory(paths)
+    if config_file:
+        document = load(config_file)
+        try:
+            config = build(dict(document.values, **given), file_key)
+        except ConfigError as exc:
+            raise ConfigError("%s: %s" % (config_file, exc)) from None
+        policy = ComparedPolicy(FROM_OPTIONS, config, None, document.notes)
+    elif set(given) - _PLACES:
+        policy = ComparedPolicy(FROM_OPTIONS, build(given))
+    else:
+        known = find_policy(paths, remembered)
+        if known.config is not None and (known.sources or remembered.values is not None):
+            notes = known.notes + tuple(repeated_repairs.notes(remembered.repairs, time.time()))
+            policy = ComparedPolicy(FROM_AGENT, known.config, known.problem, notes)
+        elif known.problem:
+            raise ConfigError(known.problem)
+        else:
+            policy = ComparedPolicy(FROM_RULES, build(dict(given, enable_ipv6=has_ipv6())))
+    failure = remembered.last_error.lines[0] if remembered.failing and remembered.last_error else None
+    return policy._replace(used_before=remembered.backend, failure=failure)
 
 
 def _require_fit(policy: EffectivePolicy, remembered: Memory) -> None:

@@ -8,18 +8,23 @@ A packet through a copy of the node answers. Without a copy only what the policy
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import typing as t
 
-from .._system import pod_names
-from .._system.families import IPV4, IPV6
+from .._engine.effects import Effect, as_returns
+from .._engine.reconcile import Result
+from .._engine.ruleset import service_number
+from .._errors import ConfigError, NodeError
+from .._policy import effect_words
+from .._system import files, pod_names, spans
+from .._system.families import BY_VERSION, IPV4, IPV6, Family
 from .._system.node import Node
 from .._verify import inspection
-from .compared_policy import choose_policy
+from .effective_policy import choose_policy, read_policy
+from .memory import read_memory
 from .paths import Paths
-
-if t.TYPE_CHECKING:
-    from .proposal import Proposal
+from .sync import dry_run
 
 Data = t.Dict[str, t.Any]
 
@@ -37,14 +42,15 @@ def whose(seen: str) -> str:
 
 
 def explain(
-    node: Node, paths: Paths, wanted: inspection.Request, as_json: bool, proposal: t.Optional[Proposal] = None
+    node: Node, paths: Paths, wanted: inspection.Request, as_json: bool, proposed: t.Optional[str] = None
 ) -> t.List[str]:
     """Return the answer about one destination, one line each.
 
     :param wanted: names one destination.
-    :param proposal: what a proposed configuration would change.
+    :param proposed: a file; also show what it would change in place of the config file.
     :raises ConfigError: there is no valid configuration. NodeError: the node cannot be read.
     """
+    proposal = None if proposed is None else _propose(node, paths, proposed, wanted)
     found = inspection.inspect(node, choose_policy({}, None, paths), wanted)
     (one,) = found["explanations"]
     if as_json:
@@ -52,8 +58,8 @@ def explain(
         if proposal is not None:
             data["proposed"] = proposal.as_data()
         return json.dumps(data, indent=2).split("\n")
-    proposed = list(proposal.lines(one["destination"])) if proposal is not None else []
-    return [*_lines(one, found), *warnings(found), *proposed]
+    changes = list(proposal.lines(one["destination"])) if proposal is not None else []
+    return [*_lines(one, found), *warnings(found), *changes]
 
 
 def _lines(one: Data, found: Data) -> t.Iterator[str]:
@@ -118,3 +124,68 @@ def warnings(found: Data) -> t.Iterator[str]:
             yield "%(severity)s: %(text)s" % one + ("; remedy: %s" % one["remedy"] if one["remedy"] else "")
     for one in found["limits"]:
         yield "not in the copy: %(text)s" % one
+
+
+class _Proposal(t.NamedTuple):
+    """What a proposed configuration changes for packets to one destination."""
+
+    path: str
+    effects: t.Tuple[Effect, ...]
+    #: whether the rules change their place among those of other programs, which is not compared
+    moved: bool
+    notes: t.Tuple[str, ...]
+
+    def lines(self, destination: str) -> t.Iterator[str]:
+        """Return it for people."""
+        for effect in as_returns(self.effects):
+            yield "proposed: " + effect_words.line(effect)
+        if self.moved:
+            yield "proposed: " + effect_words.MOVED
+        elif not self.effects:
+            yield "proposed: nothing changes for packets to " + destination
+        for note in self.notes:
+            yield "note: " + note
+
+    def as_data(self) -> t.Dict[str, t.Any]:
+        """Return it for programs."""
+        notes = [effect_words.MOVED, *self.notes] if self.moved else list(self.notes)
+        return {"file": self.path, "effects": as_returns(self.effects), "notes": notes}
+
+
+def _propose(node: Node, paths: Paths, path: str, wanted: inspection.Request) -> _Proposal:
+    """Return what a proposed configuration changes for packets to one destination.
+
+    :param path: of a file with the text of the config file; drop-ins stay.
+    :param wanted: names the destination; of a source None is any.
+    :raises ConfigError: it is not valid. NodeError: the rules cannot be read.
+    """
+    text = files.read(path)
+    if text is None:
+        raise ConfigError("%s: there is no such file" % path)
+    remembered = read_memory(paths)
+    try:
+        policy, config = read_policy(paths, remembered, text.decode("utf-8", "replace"))
+    except ConfigError as exc:
+        raise ConfigError(str(exc).replace(paths.config, path)) from None
+    result = dry_run(node, paths, config, remembered, effects=True)
+    if result.errors:
+        raise NodeError("; ".join(result.errors))
+    destination = ipaddress.ip_address(wanted.destinations[0])
+    family = BY_VERSION[destination.version]
+    effects = tuple(_concerned(result, family, int(destination), wanted))
+    moved = any(one.moved for one in result.compared if one.family == family)
+    notes = tuple(note.replace(paths.config, path) for note in policy.notes)
+    return _Proposal(path, effects, moved, notes + result.notes + result.effect_notes)
+
+
+def _concerned(result: Result, family: Family, destination: int, wanted: inspection.Request) -> t.Iterator[Effect]:
+    service = service_number(wanted.protocol, wanted.port, family)
+    source = None if wanted.source is None else int(ipaddress.ip_address(wanted.source))
+    for effect in (effect for one in result.compared for effect in one.effects):
+        if (
+            effect.family == family
+            and spans.contains(effect.destinations, destination)
+            and (effect.services is None or spans.contains(effect.services, service))
+            and (effect.sources is None or source is None or spans.contains(effect.sources, source))
+        ):
+            yield effect

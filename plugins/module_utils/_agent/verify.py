@@ -10,12 +10,14 @@ import json
 import time
 import typing as t
 
+from .._engine.auto_ports import or_any_ports
 from .._errors import NodeError
+from .._policy.policy import Config
 from .._system import files, pod_names
 from .._system.node import Node
 from .._verify import explanations, inspection, verification
 from .._version import VERSION
-from .compared_policy import choose_policy
+from .effective_policy import choose_policy
 from .explain import Data, warnings
 from .memory import Verification, read_verification, write_verification
 from .paths import Paths
@@ -24,6 +26,9 @@ from .paths import Paths
 _RESULT = (
     "verified", "summary", "asked_at", "questions", "questions_left_out", "conflicts", "untested", "limits", "health"
 )  # fmt: skip
+
+#: Of a verification of proposed rules.
+_TESTED = tuple(name for name in _RESULT if name != "asked_at")
 
 
 class Output(t.NamedTuple):
@@ -76,6 +81,19 @@ def verify(
     else:
         lines = list(_lines(found, causes))
     return Output(lines, result.verified, not_stored)
+
+
+def verify_proposed(node: Node, config: Config, used_before: t.Optional[str]) -> t.Dict[str, t.Any]:
+    """Send packets through a copy of the node that has the rules of a policy in place of the active ones.
+
+    :param used_before: the backend that the agent used, if it is remembered.
+    :returns: what ``ip-masq-agent verify --json`` prints, with ``undone``: a line for each conflict.
+    """
+    # The copy's settings of ports are not those of the node.
+    config, _errors = or_any_ports(config)
+    policy = inspection.ComparedPolicy(inspection.FROM_OPTIONS, config, used_before=used_before, proposed=True)
+    found = inspection.inspect(node, policy, inspection.request((), verify=True))
+    return {**{name: found[name] for name in _TESTED}, "undone": explanations.undone(found["conflicts"])}
 
 
 def _earlier(paths: Paths) -> t.Optional[inspection.Earlier]:

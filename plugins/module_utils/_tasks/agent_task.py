@@ -66,7 +66,7 @@ def _present(params: Params, check: bool, node: Node) -> Done:
     proposal: Params = {}
     if params["verify_before"] and planned.changed:
         # Imported here: to load it takes time, and most runs change nothing.
-        from .._agent.proposal import verify_proposed
+        from .._agent.verify import verify_proposed
 
         proposal = verify_proposed(node, config, remembered.backend)
         planned = planned._replace(undone=tuple(proposal["undone"]))

@@ -233,14 +233,9 @@ def _explain(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     from .._agent.explain import explain
     from .._verify.inspection import request
 
-    given = (arguments.source, arguments.protocol, arguments.port)
-    wanted = _checked(arguments.refuse, request, [arguments.destination], *given)
-    proposal = None
-    if arguments.proposed is not None:
-        from .._agent.proposal import propose
-
-        proposal = propose(node, paths, arguments.proposed, arguments.destination, *given)
-    console.print_lines(explain(node, paths, wanted, arguments.json, proposal))
+    given = ([arguments.destination], arguments.source, arguments.protocol, arguments.port)
+    wanted = _checked(arguments.refuse, request, *given)
+    console.print_lines(explain(node, paths, wanted, arguments.json, arguments.proposed))
     return OK
 
 
@@ -275,7 +270,7 @@ def _who(arguments: argparse.Namespace, _node: Node, paths: Paths) -> int:
 
 def _ports(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     from .._agent import ports
-    from .._agent.compared_policy import choose_policy
+    from .._agent.effective_policy import choose_policy
 
     report = ports.build_report(node, choose_policy({}, None, paths))
     console.print_lines(json.dumps(report, indent=2).split("\n") if arguments.json else ports.table(report))

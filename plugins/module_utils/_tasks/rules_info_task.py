@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from .._agent import ports
-from .._agent.compared_policy import choose_policy
+from .._agent.effective_policy import choose_policy
 from .._agent.paths import Paths
 from .._errors import IpMasqError, NodeError
 from .._kubelet.kubenet_rules import find_leftovers
