@@ -14,8 +14,8 @@ from .._system import files, systemd
 from .._system.process import Runner
 from .install import FileChange, InstallResult, existing, file_removal, is_ours, plan_change
 from .paths import MARK, Paths
-from .unit_control import run_steps, step_lines
-from .units import LOG_SERVICE, LOG_STARTED, log_unit_files
+from .unit_control import run_steps, step_lines, stop_units
+from .units import LOG_KEEP_SERVICE, LOG_SERVICE, LOG_STARTED, log_unit_files
 
 
 def check(megabytes: int) -> None:
@@ -84,15 +84,7 @@ def stop(run: Runner, paths: Paths, check_only: bool) -> t.List[str]:
     """Stop and disable the units, and return what was done. Units of others with these names stay."""
     there = list(map(os.path.basename, installed(paths)))
     names = [name for name in log_unit_files(paths, "", 0) if name in there]
-    if not names:
-        return []
-    units = systemd.show_units(run, ("ActiveState", "UnitFileState"), names)
-    active = [name for name in names if units[name].first("ActiveState") in ("active", "activating")]
-    enabled = [name for name in names if units[name].first("UnitFileState") == "enabled"]
-    if not check_only:
-        # The timer first: it would start the other one.
-        run_steps(run, [("stop", list(reversed(names))), ("disable", enabled)])
-    return step_lines([("stop", active), ("disable", enabled)])
+    return stop_units(run, names, (LOG_SERVICE, LOG_KEEP_SERVICE), check_only) if names else []
 
 
 def _remove(run: Runner, paths: Paths, put: InstallResult, check_only: bool) -> InstallResult:

@@ -35,7 +35,7 @@ from .install import (
 )
 from .memory import read_memory
 from .paths import Paths
-from .unit_control import run_steps, step_lines
+from .unit_control import stop_units
 from .units import (
     ENABLED_UNITS,
     FIREWALL_HOOKS,
@@ -152,16 +152,7 @@ def _stop_units(run: Runner, paths: Paths, foreign: t.Sequence[str], check: bool
         for unit in dict.fromkeys(ENABLED_UNITS + SERVICES + RETIRED_UNITS + tuple(newer_units(paths)))
         if _file_in_force(paths, FIREWALL_TEMPLATE if unit in FIREWALL_HOOKS else unit) not in foreign
     ]
-    units = systemd.show_units(run, ("LoadState", "UnitFileState", "ActiveState"), names)
-    active = [unit for unit, about in units.items() if about.first("ActiveState") in ("active", "activating")]
-    enabled = [unit for unit, about in units.items() if about.first("UnitFileState") == "enabled"]
-    # What was inactive may have been started since: what starts the service goes first, then the service.
-    to_stop = [unit for unit, about in units.items() if about.first("LoadState") == "loaded" or unit in active]
-    service = [unit for unit in to_stop if unit == SERVICE]
-    triggers = [unit for unit in to_stop if unit != SERVICE]
-    if not check:
-        run_steps(run, [("stop", triggers), ("stop", service), ("disable", enabled)])
-    return step_lines([("stop", active), ("disable", enabled)])
+    return stop_units(run, names, (SERVICE,), check)
 
 
 def _file_in_force(paths: Paths, name: str) -> str:

@@ -139,6 +139,24 @@ def _inotify_instances() -> str:
         return "unknown"
 
 
+def stop_units(run: Runner, names: t.Sequence[str], last: t.Container[str], check: bool) -> t.List[str]:
+    """Stop and disable units.
+
+    :param last: those that others start, and that are stopped after these.
+    :returns: what was done, a line each.
+    :raises NodeError: systemd refused a step.
+    """
+    units = systemd.show_units(run, ("LoadState", "UnitFileState", "ActiveState"), names)
+    active = [unit for unit, about in units.items() if about.first("ActiveState") in ("active", "activating")]
+    enabled = [unit for unit, about in units.items() if about.first("UnitFileState") == "enabled"]
+    # What was inactive may have been started since.
+    to_stop = [unit for unit, about in units.items() if about.first("LoadState") == "loaded" or unit in active]
+    if not check:
+        first, then = ([unit for unit in to_stop if (unit in last) == late] for late in (False, True))
+        run_steps(run, [("stop", first), ("stop", then), ("disable", enabled)])
+    return step_lines([("stop", active), ("disable", enabled)])
+
+
 def run_steps(run: Runner, steps: t.Iterable[Step]) -> None:
     """Run systemctl once for each verb that has units. After enable and disable, the caller has systemd reload once.
 
