@@ -64,6 +64,11 @@ class FileChange(t.NamedTuple):
     before: t.Optional[str]
     after: t.Optional[str]
 
+    @property
+    def line(self) -> str:
+        """The change for people."""
+        return "file %s: %s" % ("removed" if self.after is None else "written", self.path)
+
 
 class InstallResult(t.NamedTuple):
     """What an installation or removal did, or would do."""
@@ -78,9 +83,7 @@ class InstallResult(t.NamedTuple):
     @property
     def lines(self) -> t.Tuple[str, ...]:
         """All changes, a line each."""
-        written = tuple(
-            "file %s: %s" % ("removed" if change.after is None else "written", change.path) for change in self.files
-        )
+        written = tuple(change.line for change in self.files)
         return written + self.services + (tuple(describe(self.result)) if self.result else ())
 
 
@@ -279,7 +282,7 @@ def remove_path(path: str) -> None:
 
     :raises NodeError: naming the path and the reason.
     """
-    if stat.S_ISDIR(files.mode(path)):
+    if files.is_directory(path):
         module_directory.remove(path)
     else:
         files.remove(path)
@@ -383,7 +386,7 @@ def plan_change(path: str, content: bytes, mode: int) -> t.Iterator[FileChange]:
 
 def existing(paths: t.Iterable[str]) -> t.List[str]:
     """Return those of some files that exist, each once. A directory of that name does not count."""
-    return [path for path in dict.fromkeys(paths) if files.mode(path) and not stat.S_ISDIR(files.mode(path))]
+    return [path for path in dict.fromkeys(paths) if files.mode(path) and not files.is_directory(path)]
 
 
 def file_removal(path: str) -> FileChange:
@@ -391,7 +394,7 @@ def file_removal(path: str) -> FileChange:
 
     The text of a file is shown only if no other user can have written it: they may own metrics_dir.
     """
-    if stat.S_ISDIR(files.mode(path)):
+    if files.is_directory(path):
         return FileChange(path, module_directory.describe(path), None)
     if stat.S_ISLNK(files.mode(path)):
         return FileChange(path, "symbolic link to %s\n" % os.readlink(path), None)

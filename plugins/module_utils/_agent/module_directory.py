@@ -65,11 +65,7 @@ def node_files(paths: Paths) -> t.Dict[str, bytes]:
 
 def is_there(paths: Paths) -> bool:
     """Return whether there is a directory for these modules."""
-    return all(map(_is_directory, folders(paths)[:2]))
-
-
-def _is_directory(path: str) -> bool:
-    return stat.S_ISDIR(files.mode(path))
+    return all(map(files.is_directory, folders(paths)[:2]))
 
 
 def wrong_folders(paths: Paths) -> t.Dict[str, str]:
@@ -91,7 +87,7 @@ def make_folder(path: str) -> None:
 
     :raises NodeError: naming the path and the reason.
     """
-    if not _is_directory(path):
+    if not files.is_directory(path):
         files.remove(path)
     files.make_directory(path, 0o755)
     try:
@@ -115,7 +111,7 @@ def put(run: t.Optional[Runner], paths: Paths) -> t.Optional[str]:
             _write(draft)
             problem = _compile(run, paths, draft) if run else None
             _flush(draft)
-            if not _is_directory(folder):
+            if not files.is_directory(folder):
                 files.remove(folder)
                 os.rename(draft, folder)
             files.flush_directory(paths.lib_dir)
@@ -223,9 +219,9 @@ def _opened(path: str) -> t.Iterator[int]:
 def found(lib_dir: str) -> t.List[str]:
     """Return the directories of modules of all releases, finished or not."""
     with contextlib.suppress(OSError):
-        if _is_directory(lib_dir):
+        if files.is_directory(lib_dir):
             paths = [os.path.join(lib_dir, name) for name in sorted(os.listdir(lib_dir)) if _NAME.fullmatch(name)]
-            return [path for path in paths if _is_directory(path)]
+            return [path for path in paths if files.is_directory(path)]
     return []
 
 
@@ -252,7 +248,7 @@ def contents(folder: str) -> Contents:
     others: t.List[str] = []
     for parent, folders_there, files_there in os.walk(folder, topdown=False):
         paths = [os.path.join(parent, name) for name in sorted(folders_there + files_there)]
-        leaves = [path for path in paths if not _is_directory(path)]
+        leaves = [path for path in paths if not files.is_directory(path)]
         ours.update((path, None) for path in leaves if _is_ours(path))
         others += [path for path in leaves if path not in ours]
         if all(path in ours for path in paths):
@@ -280,7 +276,7 @@ def remove(folder: str) -> None:
     :raises NodeError: naming the path and the reason.
     """
     for path in contents(folder).ours:
-        files.remove(path, os.rmdir if _is_directory(path) else os.unlink)
+        files.remove(path, os.rmdir if files.is_directory(path) else os.unlink)
     with contextlib.suppress(OSError):
         os.rmdir(os.path.dirname(folder))
 

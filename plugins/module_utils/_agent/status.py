@@ -11,9 +11,8 @@ import typing as t
 
 from .._engine import source_ports
 from .._engine.auto_ports import or_any_ports
-from .._engine.backend import Action
 from .._engine.other_chains import find_other_chains
-from .._engine.reconcile import Change, Result
+from .._engine.reconcile import Result
 from .._engine.ruleset import DROP, IGNORE
 from .._errors import NodeError
 from .._policy.entries import as_written
@@ -64,7 +63,7 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
     return {
         "version": VERSION,
         "in_sync": not result.changed and not result.errors,
-        "differs": [_as_data(change, action) for change in result.changes for action in change.plan.actions],
+        "differs": result.action_data(),
         "errors": list(result.errors),
         "notes": list(policy.notes + result.notes + remembered.unrecorded)
         + repeated_repairs.notes(remembered.repairs, time.time())
@@ -76,7 +75,7 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
         "port_ranges": list(map(str, or_any_ports(config)[0].to_ports)),
         "policy_hash": config.digest,
         "backend": {"name": result.backend, "version": result.version},
-        "families": _family_data(result),
+        "families": result.found_data(),
         "units": _unit_data(node),
         "last_sync": snapshot.last_sync(paths),
         "last_verification": _verification_data(verification) if verification else None,
@@ -89,10 +88,6 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
         **_connection_data(result),
         "config_errors": remembered.config_errors,
     }
-
-
-def _as_data(change: Change, action: Action) -> t.Dict[str, str]:
-    return {"family": change.family, "backend": change.backend, "action": action.action, "rule": action.rule}
 
 
 def _undone_data(repair: repeated_repairs.Repeated) -> t.Dict[str, t.Any]:
@@ -144,18 +139,6 @@ def _connection_data(result: Result) -> t.Dict[str, t.Any]:
     return {
         "conntrack": ports.statistics_data(counted) if counted else None,
         "source_ports": {"fullest": fullest, "problem": problem},
-    }
-
-
-def _family_data(result: Result) -> t.Dict[str, t.Dict[str, t.Any]]:
-    counted = result.counters(planned=True)
-    return {
-        change.family: {
-            "jump": change.plan.found.jump,
-            "rules": list(change.plan.found.rules + change.plan.found.leaks),
-            "counters": counted[change.family]._asdict() if change.family in counted else None,
-        }
-        for change in result.managed
     }
 
 

@@ -11,14 +11,14 @@ import time
 import typing as t
 
 from .._system import files
+from .log_files import read_notes
 from .moments import Moment, show_moment
 from .search import MOST_FOUND, Found
 
 #: The file with the interruptions. Its modification time is until when the log was written.
 _NAME = "runs.json"
-#: Interruptions that are kept.
-_MOST_GAPS = 1000
-
+#: Interruptions that are kept, and bytes that are read.
+_MOST_GAPS, _LARGEST = 1000, 1 << 20
 #: Those that an answer names, the last ones.
 _SHOWN_GAPS = 5
 
@@ -29,9 +29,7 @@ _Gap = t.Tuple[t.Optional[float], float]
 def _gaps(folder: str) -> t.Optional[t.Tuple[t.List[_Gap], float]]:
     """Return from when to when nothing was logged, and until when it was; None if that is not known."""
     try:
-        with files.open_regular(os.path.join(folder, _NAME), follow=False) as handle:
-            written, content = os.fstat(handle.fileno()).st_mtime, handle.read(1 << 20)
-        listed = json.loads(content.decode("utf-8"))
+        listed, written = read_notes(os.path.join(folder, _NAME), _LARGEST)
         return [(None if a is None else float(a), float(b)) for a, b in listed], written
     except (OSError, ValueError, TypeError, RecursionError):
         return None

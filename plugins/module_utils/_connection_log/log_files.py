@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import gzip
+import json
 import os
 import re
 import stat
@@ -82,6 +83,19 @@ def parts(folder: str) -> t.List[Part]:
     except OSError as exc:
         raise NodeError("cannot read %s: %s" % (folder, exc.strerror or exc)) from None
     return sorted(found.values(), key=lambda part: (part.is_current, part.ended, part.path))
+
+
+def read_notes(path: str, largest: int) -> t.Tuple[t.Any, float]:
+    """Return what a JSON file beside the log has, and when it was written: seconds since the epoch.
+
+    :param largest: bytes; one that is larger is damaged.
+    :raises OSError, ValueError, RecursionError: there is none, or it is damaged.
+    """
+    with files.open_regular(path, follow=False) as handle:
+        written, content = os.fstat(handle.fileno()).st_mtime, handle.read(largest + 1)
+    if len(content) > largest:
+        raise ValueError
+    return json.loads(content.decode("utf-8")), written
 
 
 def opened(part: Part) -> t.BinaryIO:

@@ -13,6 +13,7 @@ import typing as t
 from .._errors import NodeError
 from .._system import files
 from .._system.pod_names import Pods
+from .log_files import read_notes
 
 #: The file in the directory of the log. Its modification time is when the addresses were last looked at.
 NAME = "pods.json"
@@ -38,16 +39,12 @@ def read(folder: str) -> t.List[Held]:
 
     :param folder: of the log.
     """
-    path = os.path.join(folder, NAME)
     try:
-        with files.open_regular(path, follow=False) as handle:
-            seen, content = os.fstat(handle.fileno()).st_mtime, handle.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            return []
+        listed, seen = read_notes(os.path.join(folder, NAME), _LARGEST)
         # Of those that were there then, the file has no end.
         return [
             Held(str(address), str(name), float(attached), float(since), seen if until is None else float(until))
-            for address, name, attached, since, until in json.loads(content.decode("utf-8"))
+            for address, name, attached, since, until in listed
         ]
     except (OSError, ValueError, TypeError, RecursionError):
         return []

@@ -84,6 +84,29 @@ class Result(t.NamedTuple):
         """The changes of the managed rules, without those that remove leftovers elsewhere."""
         return [change for change in self.changes if change.backend == self.backend and change.plan.view.rules]
 
+    def action_data(self) -> t.List[t.Dict[str, str]]:
+        """Return what was done to rules, or would be, for programs."""
+        return [
+            {"family": change.family, "backend": change.backend, "action": action.action, "rule": action.rule}
+            for change in self.changes
+            for action in change.plan.actions
+        ]
+
+    def found_data(self) -> t.Dict[str, t.Dict[str, t.Any]]:
+        """Return the managed rules as they were found, by family, for programs.
+
+        :raises NodeError: the counters cannot be read.
+        """
+        counted = self.counters(planned=True)
+        return {
+            change.family: {
+                "jump": change.plan.found.jump,
+                "rules": list(change.plan.found.rules + change.plan.found.leaks),
+                "counters": counted[change.family]._asdict() if change.family in counted else None,
+            }
+            for change in self.managed
+        }
+
     def counters(self, planned: bool = False) -> t.Dict[str, Counters]:
         """Return what the managed rules have counted, by family.
 

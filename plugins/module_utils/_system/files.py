@@ -45,6 +45,11 @@ def mode(path: str) -> int:
         return 0
 
 
+def is_directory(path: str) -> bool:
+    """Return whether there is a directory. A symbolic link is none."""
+    return stat.S_ISDIR(mode(path))
+
+
 def read(path: str) -> t.Optional[bytes]:
     """Read the bytes of a file; None if it does not exist.
 

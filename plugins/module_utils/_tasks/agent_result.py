@@ -30,7 +30,7 @@ def as_return(done: InstallResult, present: bool) -> t.Dict[str, t.Any]:
             headers = {"before_header": change.path, "after_header": change.path}
             diffs.append(dict(headers, before=change.before or "", after=change.after or ""))
         else:
-            lines.append("file %s: %s" % ("removed" if change.after is None else "written", change.path))
+            lines.append(change.line)
     lines += done.services
     if lines:
         diffs.append({"before": "", "after": "\n".join(lines) + "\n", "after_header": "files and services"})

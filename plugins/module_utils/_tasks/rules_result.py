@@ -22,11 +22,7 @@ def rules_return(result: Result, present: bool) -> t.Dict[str, t.Any]:
             for change in result.changes
             if present and change.backend == result.backend and change.plan.view.rules
         },
-        "actions": [
-            {"family": change.family, "backend": change.backend, "action": action.action, "rule": action.rule}
-            for change in result.changes
-            for action in change.plan.actions
-        ],
+        "actions": result.action_data(),
         "flushed": {done.family: done.removed for done in result.flushed},
         **_effects(result),
     }

@@ -160,6 +160,7 @@ def inspect(
         policy = policy._replace(origin=NOWHERE)
     declared = policy.origin in (FROM_OPTIONS, FROM_AGENT)
     findings = list(_health(node, policy, result))
+    active = result.found_data()
     found: Data = {
         "policy": {
             "origin": policy.origin,
@@ -169,7 +170,7 @@ def inspect(
         },
         "backend": {"name": result.backend, "version": result.version},
         "in_sync": (not result.changed and not result.errors) if declared else None,
-        "families": _families(result),
+        "families": {change.family: active[change.family] for change in result.managed if change.plan.found.rules},
         "explanations": [],
         "conflicts": [],
         "questions": 0,
@@ -240,19 +241,6 @@ def _rulesets(node: Node, policy: ComparedPolicy, result: Result) -> t.Dict[str,
         random_fully = tool is not None and tool.version >= kind.random_fully_since
         wanted[family] = from_config(config, family, random_fully)
     return wanted
-
-
-def _families(result: Result) -> t.Dict[str, Data]:
-    counted = result.counters(planned=True)
-    return {
-        change.family: {
-            "rules": list(change.plan.found.rules + change.plan.found.leaks),
-            "jump": change.plan.found.jump,
-            "counters": counted[change.family]._asdict() if change.family in counted else None,
-        }
-        for change in result.managed
-        if change.plan.found.rules
-    }
 
 
 def _health(node: Node, policy: ComparedPolicy, result: Result) -> t.Iterator[Health]:
