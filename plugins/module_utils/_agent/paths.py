@@ -103,7 +103,7 @@ class Paths(t.NamedTuple):
 
     @property
     def tmpfiles(self) -> str:
-        """A file of earlier releases (tmpfiles.d(5)), which an upgrade removes."""
+        """A file of 1.0.0-rc1 (tmpfiles.d(5)), which an upgrade removes. To be dropped at 1.0.0."""
         return self.fixed("/etc/tmpfiles.d/ip-masq-agent.conf")
 
     @property
