@@ -25,10 +25,10 @@ from support.topology import ADDRESSES, Topology
 
 make_importable()
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import log_service  # noqa: E402
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths  # noqa: E402
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.units import LOG_SERVICE  # noqa: E402
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.who import request, who  # noqa: E402
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._connection_log import ulogd  # noqa: E402
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._connection_log import rotation, ulogd  # noqa: E402
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError  # noqa: E402
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome  # noqa: E402
 
@@ -75,7 +75,7 @@ class _Node:
         def systemctl(*_arguments: t.Any, **_options: t.Any) -> Outcome:
             return Outcome(0, "MainPID=%d\n" % (self._ulogd.pid if self._ulogd else 0), "")
 
-        self.topology.node.inside(log_service.keep, systemctl, Paths(), megabytes, starting)
+        self.topology.node.inside(rotation.keep, systemctl, LOG_SERVICE, str(_LOG.parent), megabytes << 20, starting)
 
     def pod(self, name: str, **options: t.Any) -> None:
         """Give the pod's addresses to a pod of this name alone."""

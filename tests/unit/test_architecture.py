@@ -31,7 +31,7 @@ USES: t.Dict[str, t.Set[str]] = {
     "_verify": {"_system", "_policy", "_engine", "_twin"},
     "_agent": {"_system", "_connection_log", "_policy", "_engine", "_verify"},
     "_kubelet": {"_system", "_engine"},
-    "_tasks": {"_system", "_policy", "_engine", "_verify", "_agent", "_kubelet"},
+    "_tasks": {"_system", "_connection_log", "_policy", "_engine", "_verify", "_agent", "_kubelet"},
 }
 #: What runs on the controller: the policy, and what reads nothing of a node.
 CONTROLLER = ("action", "callback", "filter", "lookup", "plugin_utils")

@@ -1,14 +1,14 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The service that logs connections that have ended, if it is asked for: install it, keep its log, remove it."""
+"""The service that logs connections that have ended, if it is asked for: install it, remove it."""
 
 from __future__ import annotations
 
 import os
 import typing as t
 
-from .._connection_log import rotation, ulogd
+from .._connection_log import ulogd
 from .._policy.values import check_log_size
 from .._system import files, systemd
 from .._system.process import Runner
@@ -62,16 +62,6 @@ def _files(paths: Paths, megabytes: int) -> t.Dict[str, bytes]:
     for name, text in log_unit_files(paths, program, megabytes).items():
         wanted[os.path.join(paths.admin_unit_dir, name)] = text
     return {path: text.encode("utf-8") for path, text in wanted.items()}
-
-
-def keep(run: Runner, paths: Paths, megabytes: int, starting: bool) -> None:
-    """Rotate and bound the log, and note which pods have which addresses, as the units do each minute.
-
-    :param starting: whether the log is about to be written again.
-    :raises NodeError: something cannot be written.
-    """
-    process = "" if starting else systemd.show_units(run, ("MainPID",), [LOG_SERVICE])[LOG_SERVICE].first("MainPID")
-    rotation.keep(paths.log_dir, megabytes << 20, int(process or 0), starting)
 
 
 def installed(paths: Paths) -> t.List[str]:

@@ -18,7 +18,8 @@ import stat
 import time
 
 from .._errors import NodeError
-from .._system import files, pod_names
+from .._system import files, pod_names, systemd
+from .._system.process import Runner
 from . import coverage, pod_history
 from .log_files import CURRENT, Part, locked, parts
 
@@ -26,15 +27,16 @@ from .log_files import CURRENT, Part, locked, parts
 _PARTS, _LARGEST = 16, 64 << 20
 
 
-def keep(folder: str, limit: int, process: int, starting: bool) -> None:
+def keep(run: Runner, service: str, folder: str, limit: int, starting: bool) -> None:
     """Do it once.
 
+    :param service: writes the log.
     :param limit: what the log may take, in bytes.
-    :param process: writes the log; 0: none does.
     :param starting: whether the log is about to be written again.
     :raises NodeError: something cannot be written.
     """
     files.make_directory(folder, 0o700)
+    process = 0 if starting else _main_process(run, service)
     with locked(folder, to_write=True, wait=False) as is_alone:
         if is_alone:
             _rotate(folder, limit, process, starting)
@@ -45,6 +47,11 @@ def keep(folder: str, limit: int, process: int, starting: bool) -> None:
     elif process:
         coverage.note_run(folder)
     pod_history.update(folder, pod_names.read(), time.time())
+
+
+def _main_process(run: Runner, service: str) -> int:
+    """Return the process of a service; 0 if there is none."""
+    return int(systemd.show_units(run, ("MainPID",), [service])[service].first("MainPID") or 0)
 
 
 def _end_line(path: str) -> None:

@@ -316,9 +316,10 @@ def _set_timer(_arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
 
 
 def _keep_log(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
-    from .._agent.log_service import keep
+    from .._agent.units import LOG_SERVICE
+    from .._connection_log.rotation import keep
 
-    keep(node.run, paths, arguments.megabytes, arguments.starting)
+    keep(node.run, LOG_SERVICE, paths.log_dir, arguments.megabytes << 20, arguments.starting)
     return OK
 
 
