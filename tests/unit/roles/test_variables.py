@@ -128,7 +128,9 @@ def test_ranges_from_a_vault_are_read_as_others(inventory: Inventory) -> None:
     status, said = inventory.play(CONFIG, *option)
     shown = [json.loads(json.loads(text)) for text in re.findall(r'"msg": (".*")', said)]
     assert status == 0 and shown.count(["10.0.0.0/8", "100.64.0.0/10"]) == 3, said
-    assert ["10.9.0.0/16", "10.0.0.0/8,100.64.0.0/10"] in shown
+    # ansible-core 2.22 shows no plain text of a vault that is one of a list.
+    (mixed,) = (one for one in shown if one[0] == "10.9.0.0/16")
+    assert mixed[1] in ("10.0.0.0/8,100.64.0.0/10", "$REDACTED$")
     option = write_vaulted(inventory, "10.0.0.1/8,100.64.0.0/10")
     status, said = inventory.play("apply", "-e", NAMES, *option)
     assert status == 2 and CIDRS + ": '10.0.0.1/8' has host bits set" in said, said
