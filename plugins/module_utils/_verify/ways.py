@@ -638,7 +638,7 @@ class _Engine(Flows):
         return flows
 
     def _looked_up(self, block: Block, flows: t.List[Flow], returned: t.List[Flow], context: t.Any) -> t.List[Flow]:
-        index = t.cast("Partition[t.Tuple[int, ...]]", block.index)
+        index: Partition[t.Tuple[int, ...]] = t.cast(t.Any, block.index)
         out: t.List[Flow] = []
         for flow in flows:
             place = block.place
