@@ -179,20 +179,17 @@ class Plant:
         target = {"masquerade": "MASQUERADE", "node": "SNAT --to-source " + NODE, "other": "SNAT --to-source " + _OTHER}
         parts = [part.iptables for part in self.parts]
         end = "-j " + target[self.action]
-        # Protocol and ports belong together, and a link that packets leave by is only known later.
+        # Protocol and ports belong together.
         if self.way == "chain":
             half = len(parts) // 2
             return "*nat\n:THEIRS - [0:0]\n%s POSTROUTING %s -j THEIRS\n-A THEIRS %s %s\nCOMMIT\n" % (
                 self.chance.choice(("-A", "-I")), " ".join(parts[:half]), " ".join(parts[half:]), end,
             )  # fmt: skip
         if self.way == "mark":
-            late = [part for part in parts if "-o " in part]
-            early = [part for part in parts if "-o " not in part]
-            half = len(early) // 2
+            marked, met = _beside_a_mark(parts, "-o ")
             return (
                 "*mangle\n-A PREROUTING %s -j MARK --set-xmark 0x10/0x10\nCOMMIT\n"
-                "*nat\n-I POSTROUTING -m mark --mark 0x10/0x10 %s %s\nCOMMIT\n"
-                % (" ".join(early[:half]), " ".join(early[half:] + late), end)
+                "*nat\n-I POSTROUTING -m mark --mark 0x10/0x10 %s %s\nCOMMIT\n" % (marked, met, end)
             )
         return "*nat\n%s POSTROUTING %s %s\nCOMMIT\n" % (self.chance.choice(("-A", "-I")), " ".join(parts), end)
 
@@ -207,19 +204,27 @@ class Plant:
                 " ".join(parts[half:]), target, hook, " ".join(parts[:half]),
             )  # fmt: skip
         if self.way == "mark":
-            late = [part for part in parts if "oifname" in part]
-            early = [part for part in parts if "oifname" not in part]
-            half = len(early) // 2
+            marked, met = _beside_a_mark(parts, "oifname")
             return (
                 "table ip theirs {\nchain m { type filter hook prerouting priority mangle;\n"
                 "%s meta mark set meta mark | 0x10\n}\nchain c { %s;\nmeta mark & 0x10 == 0x10 %s %s\n}\n}\n"
-                % (" ".join(early[:half]), hook, " ".join(early[half:] + late), target)
+                % (marked, hook, met, target)
             )
         return "table ip theirs { chain c { %s;\n%s %s\n}\n}\n" % (hook, " ".join(parts), target)
 
     def __str__(self) -> str:
         text = self.nft() if self.theirs == "nft" else self.iptables()
         return "%s: exempt %s, then %s\n%s%s" % (self.ours, self.exempt, self.theirs, "\n".join(self.sets), text)
+
+
+def _beside_a_mark(parts: t.Sequence[str], link: str) -> t.Tuple[str, str]:
+    """Divide conditions between the rule that marks and the one that meets the mark.
+
+    :param link: what a condition has that is only known later: the link that packets leave by.
+    """
+    early = [part for part in parts if link not in part]
+    half = len(early) // 2
+    return " ".join(early[:half]), " ".join(early[half:] + [part for part in parts if link in part])
 
 
 def make_node() -> Net:

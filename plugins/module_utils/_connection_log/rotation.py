@@ -4,7 +4,8 @@
 """What a timer does for the log of connections: rotate it, bound it, and note which pods have which addresses.
 
 The directory never has more than the limit when this has run, and the file that is being written no more than half of
-it (LimitFSIZE of the service). So nothing fills the disk, whoever opens connections.
+it (LimitFSIZE of the service): until the next run the log may take half as much again. A file that is being compressed
+is there twice.
 """
 
 from __future__ import annotations

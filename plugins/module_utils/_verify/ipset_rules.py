@@ -138,7 +138,7 @@ def _ports(entry: t.Mapping[int, bytes], source: bool) -> Conditions:
     protocol = entry[_PROTOCOL][0]
     if protocol in _WITH_PORTS:
         return {"protocol": ((protocol, protocol),), key: ((low, high),)}
-    if protocol in (ICMP, ICMPV6):  # type and code stand in place of the port
+    if protocol in (ICMP, ICMPV6):  # type and code are where others have the port
         raise UnknownError("the type of an ICMP message")
     return {"protocol": ((protocol, protocol),)} if (low, high) in ((0, 0), (0, MAX_PORT)) else {"protocol": ()}
 
