@@ -4,7 +4,7 @@
 """The chains of earlier agents, and what becomes of them.
 
 ``check.py list``: their names. ``check.py seed NAME``: removes our agent where it is, makes that chain, and has it
-count packets. ``check.py adopted NAME``: there is one jump to one chain that says what was declared.
+count packets. ``check.py adopted NAME``: there is one jump to one chain that has the policy.
 """
 
 from __future__ import annotations

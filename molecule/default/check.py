@@ -149,7 +149,7 @@ def resident() -> t.List[str]:
 
 def decided(text: str) -> str:
     """What explain says next; a table of our own may let the packet pass before the chains of kube-proxy do."""
-    return r".*\ndeclared: .*\ndecided by: " + ("" if NATIVE else "ip-masq-agent.*: " + text)
+    return r".*\npolicy: .*\ndecided by: " + ("" if NATIVE else "ip-masq-agent.*: " + text)
 
 
 def command_line() -> None:

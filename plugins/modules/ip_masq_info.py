@@ -14,8 +14,8 @@ description:
   - With O(destinations) it says which source address each destination sees, which rule decides that, and which program
     made the rule.
   - With O(ports=true) it says to which destinations the source ports of the node run out, and which pods use them.
-  - With O(verify=true) it looks for every range whose traffic leaves with another source address than the policy
-    declares, whichever rule causes it.
+  - With O(verify=true) it looks for every range whose traffic leaves with another source address than by the
+    policy, whichever rule causes it.
   - These answers come from the kernel. The module copies the node's links, addresses, routes, sysctls, ipsets and
     netfilter rules into network namespaces, sends one packet for each question through the copy, and looks at what
     comes out. The node is not changed and no packet leaves it. The copy is removed at the end.
@@ -235,10 +235,9 @@ explanations:
           C(not asked) where it could not be tested.
       type: str
       sample: sent
-    declared:
+    policy:
       description: >-
-        What the policy declares that the destination sees. C(pod), C(node) or a fixed address; None if it declares
-        nothing.
+        What the destination sees by the policy. C(pod), C(node) or a fixed address; None outside the policy's scope.
       type: str
       sample: pod
     seen:
@@ -314,8 +313,9 @@ conflicts:
       description: The destinations.
       type: str
       sample: 10.0.0.0/8
-    declared:
+    policy:
       description:
+        - What the destination sees by the policy.
         - C(pod), C(node), a fixed address, or C(own) for connections of the node itself, which keep their address.
       type: str
       sample: pod
@@ -372,8 +372,8 @@ untested:
       elements: str
 verified:
   description:
-    - With O(verify=true), whether all traffic matches the policy. None if packets could not be tested, and if no
-      policy is declared.
+    - With O(verify=true), whether all traffic matches the policy. None if packets could not be tested, or without a
+      policy.
   returned: always
   type: bool
   sample: true

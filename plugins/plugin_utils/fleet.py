@@ -377,7 +377,7 @@ def _most_first(pairs: t.Iterable[t.Tuple[str, Node]]) -> t.List[Group]:
     return [Group(value, some) for value, some in sorted(found.items(), key=lambda pair: -len(pair[1]))]
 
 
-def as_declared(nodes: t.Iterable[Node]) -> int:
+def matching(nodes: t.Iterable[Node]) -> int:
     """Count the nodes that are in order."""
     return sum(1 for node in nodes if node.state in GOOD)
 

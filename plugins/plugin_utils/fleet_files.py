@@ -10,7 +10,7 @@ import io
 import json
 import typing as t
 
-from .fleet import GOOD, TRAITS, Node, as_declared, by_state, by_trait
+from .fleet import GOOD, TRAITS, Node, by_state, by_trait, matching
 
 #: A spreadsheet takes a cell that begins with one of these for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
@@ -25,9 +25,9 @@ def as_json(nodes: t.Sequence[Node], generated: str) -> str:
     data = {
         "generated": generated,
         "nodes": len(nodes),
-        "as_declared": as_declared(nodes),
+        "match_policy": matching(nodes),
         "states": [
-            {"state": group.value, "as_declared": group.value in GOOD, "hosts": [node.host for node in group.nodes]}
+            {"state": group.value, "match_policy": group.value in GOOD, "hosts": [node.host for node in group.nodes]}
             for group in by_state(nodes)
         ],
         "traits": {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import jinja2
 
-from .fleet import CONFLICTS, GOOD, STATES, TRAITS, Group, Node, as_declared, by_kind, by_state, by_trait, named
+from .fleet import CONFLICTS, GOOD, STATES, TRAITS, Group, Node, by_kind, by_state, by_trait, matching, named
 from .names import cut, some_of, thousands
 
 #: Characters of a list of hosts, and of a reason in the list of groups.
@@ -40,7 +40,7 @@ def as_html(nodes: t.Sequence[Node], generated: str) -> str:
     environment.filters["thousands"] = thousands
     environment.globals.update(tone=_tone, anchor=STATES.index)
     return environment.get_template("report.html.j2").render(
-        title="%s of %s nodes match the policy" % (thousands(as_declared(nodes)), thousands(len(nodes))),
+        title="%s of %s nodes match the policy" % (thousands(matching(nodes)), thousands(len(nodes))),
         states=_STATES_PAGE,
         number=thousands(len(nodes)),
         generated=generated,

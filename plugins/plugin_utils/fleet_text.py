@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .fleet import Group, Node, as_declared, by_kind, by_reason, by_state, by_trait, named
+from .fleet import Group, Node, by_kind, by_reason, by_state, by_trait, matching, named
 from .names import cut, number_of_nodes, some_of, thousands
 
 #: Characters of a line.
@@ -132,7 +132,7 @@ def _short_counts(nodes: t.Sequence[Node]) -> str:
     counts = _counts(nodes)
     if len(counts) <= WIDTH:
         return counts
-    good = as_declared(nodes)
+    good = matching(nodes)
     return "%s: %s in order, %s not" % (number_of_nodes(len(nodes)), thousands(good), thousands(len(nodes) - good))
 
 

@@ -101,6 +101,6 @@ def test_a_node_without_an_agent_is_inspected(topology: Topology, tmp_path: Path
     asked = "%s destinations=%s,%s source=%s verify=true" % (CIDRS, a.exempt[0], a.outside[0], a.pod)
     found = ansible(node, tmp_path, "kubenode.ip_masq.ip_masq_info", asked, "-C")
     assert (found["changed"], found["in_sync"], found["policy"]["origin"]) == (False, False, "options")
-    assert [(one["declared"], one["seen"]) for one in found["explanations"]] == [("pod", "pod"), ("node", "pod")]
-    assert found["questions"] > 0 and {one["declared"] for one in found["conflicts"]} == {"node"}
+    assert [(one["policy"], one["seen"]) for one in found["explanations"]] == [("pod", "pod"), ("node", "pod")]
+    assert found["questions"] > 0 and {one["policy"] for one in found["conflicts"]} == {"node"}
     assert snapshot(node) == before

@@ -437,7 +437,7 @@ class TestExplain:
                 else:
                     assert first == "%s was not tested, for tcp/80 from %s" % (destination, a.pod)
                     whose = "the pod's own" if source == a.pod else "the node's"
-                    assert "declared: %s address\nwarning: packets were not tested: " % whose in said
+                    assert "policy: %s address\nwarning: packets were not tested: " % whose in said
 
     def test_a_rule_of_another_program_is_named_with_its_remedy(self, topology: Topology, tmp_path: Path) -> None:
         a, node = ADDRESSES["ipv4"], AgentNode(topology.node, tmp_path)
@@ -449,7 +449,7 @@ class TestExplain:
         assert destination == (a.exempt[0], a.node)
         first, declared, rule, interface, remedy = node.command("explain", a.exempt[0]).stdout.splitlines()[:5]
         assert first.startswith("%s sees the node's address (%s), for tcp/80 from 10.244.1." % destination)
-        assert declared == "declared: the pod's own address"
+        assert declared == "policy: the pod's own address"
         assert rule == (
             "decided by: Calico, iptables_nft, table ip nat, chain cali-nat-outgoing: "
             "-A cali-nat-outgoing -j MASQUERADE"
@@ -505,7 +505,7 @@ class TestExplain:
         for seen in (bound, a.node):
             first, declared, *_more = node.command("explain", a.outside[0], "--source", bound).stdout.splitlines()
             assert first == "%s sees the node's address (%s), for tcp/80 from %s" % (a.outside[0], seen, bound)
-            assert declared == "declared: the node's address"
+            assert declared == "policy: the node's address"
             node.sync()
 
 
@@ -529,13 +529,13 @@ class TestVerify:
         assert done.returncode == 5, done.stdout + done.stderr
         first, conflict, decided_by = done.stdout.splitlines()[:3]
         assert re.match(r"\d+ questions, 1 conflict$", first)
-        assert conflict.startswith("error: 10.8.0.0/16: declared pod, node seen (rule of: unknown: -A POSTROUTING")
+        assert conflict.startswith("error: 10.8.0.0/16: policy pod, seen node (rule of: unknown: -A POSTROUTING")
         assert (
             decided_by == "  iptables_nft, table ip nat, chain POSTROUTING: -A POSTROUTING -d 10.8.0.0/16 -j MASQUERADE"
         )
         last = node.status()["last_verification"]
         assert (last["verified"], last["conflicts"]) == (False, 1) and "10.8.0.0/16" in last["summary"]
-        assert re.search(r"^verified +20.*10\.8\.0\.0/16: declared pod", node.command("status").stdout, re.MULTILINE)
+        assert re.search(r"^verified +20.*10\.8\.0\.0/16: policy pod", node.command("status").stdout, re.MULTILINE)
         node.sync()
         metrics = parse((node.metrics_dir / "ip_masq_agent.prom").read_text())
         assert metrics.values["ip_masq_agent_verification_conflicts", ()] == 1

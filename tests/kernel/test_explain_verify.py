@@ -285,7 +285,7 @@ def test_one_cause_is_told_in_few_networks(topology: Topology) -> None:
     )
     topology.node.run("iptables-nft", "-t", "nat", *shlex.split(jump.replace("-A", "-D", 1)))
     found = _look(topology.node, verify=True, **_TEN)
-    assert "not all match the policy: 0.0.0.0/0 except 10.0.0.0/8, 169.254.0.0/16: declared node" in found["summary"]
+    assert "not all match the policy: 0.0.0.0/0 except 10.0.0.0/8, 169.254.0.0/16: policy node" in found["summary"]
     assert len(found["conflicts"]) < 25
 
 
@@ -390,12 +390,12 @@ def test_connections_of_the_node_itself_are_judged(topology: Topology) -> None:
     assert (found["verified"], found["untested"]) == (True, []), found["summary"]
     _iptables_rule(topology.node, "-s", _LOOPBACK, "-d", _A.exempt[0], "-o", "eth0", "-j", "MASQUERADE")
     one = _explain(topology.node, _A.exempt[0], **_TEN, source=_LOOPBACK)
-    assert (one["declared"], one["seen"], one["seen_address"], one["agrees"]) == ("own", "node", _A.node, False)
+    assert (one["policy"], one["seen"], one["seen_address"], one["agrees"]) == ("own", "node", _A.node, False)
     one = _explain(topology.node, _A.exempt[0], **_TEN, source=_A.node)
-    assert (one["declared"], one["seen"], one["seen_address"], one["agrees"]) == ("own", "own", _A.node, True)
+    assert (one["policy"], one["seen"], one["seen_address"], one["agrees"]) == ("own", "own", _A.node, True)
     found = _look(topology.node, verify=True, **_TEN)
     (one,) = found["conflicts"]
-    assert (one["range"], one["declared"], one["seen"], one["sources"]) == (
+    assert (one["range"], one["policy"], one["seen"], one["sources"]) == (
         _A.exempt[0] + "/32",
         "own",
         "node",
@@ -419,7 +419,7 @@ def test_a_fixed_address_of_connections_of_the_node_itself(topology: Topology) -
     assert _look(topology.node, verify=True, **wanted)["verified"] is True
     _iptables_rule(topology.node, "-s", _A.node, "-d", _A.outside[0], "-p", "tcp", "-j", "ACCEPT")
     (one,) = _look(topology.node, verify=True, **wanted)["conflicts"]
-    assert (one["range"], one["declared"], one["seen"], one["sources"]) == (
+    assert (one["range"], one["policy"], one["seen"], one["sources"]) == (
         _A.outside[0] + "/32",
         _LOOPBACK,
         "own",

@@ -57,7 +57,7 @@ def test_node_that_keeps_its_policy(topology: Topology, backend: str) -> None:
     for one in result["explanations"]:
         a = _V6 if ":" in one["destination"] else _V4
         declared = "pod" if one["destination"] in a.exempt else "node"
-        assert (one["outcome"], one["declared"], one["seen"], one["agrees"]) == ("sent", declared, declared, True)
+        assert (one["outcome"], one["policy"], one["seen"], one["agrees"]) == ("sent", declared, declared, True)
         assert one["decided_by"]["backend"] == backend and one["remedy"] is None and one["interface"] == "eth0"
         # And so it is.
         real = topology.ask(one["destination"])[one["destination"]]
@@ -77,7 +77,7 @@ def test_conflict_names_the_program_and_the_remedy(topology: Topology) -> None:
     }
     assert result["in_sync"] is None and "conflict" in _codes(result)
     bad, good = result["explanations"]
-    assert (bad["declared"], bad["seen"], bad["seen_address"], bad["agrees"]) == ("pod", "node", _V4.node, False)
+    assert (bad["policy"], bad["seen"], bad["seen_address"], bad["agrees"]) == ("pod", "node", _V4.node, False)
     assert bad["decided_by"]["owner"] == "Calico" and bad["decided_by"]["chain"] == "cali-nat-outgoing"
     assert "natOutgoing" in bad["remedy"]
     assert good["agrees"] is True and good["remedy"] is None
@@ -90,11 +90,11 @@ def test_node_without_rules(topology: Topology) -> None:
     result = _info(node, destinations=[_V4.outside[0]])
     assert result["policy"]["origin"] == "none" and _codes(result) == {"not_configured"}
     (one,) = result["explanations"]
-    assert (one["outcome"], one["declared"], one["seen"], one["agrees"]) == ("sent", None, "pod", None)
+    assert (one["outcome"], one["policy"], one["seen"], one["agrees"]) == ("sent", None, "pod", None)
     result = _info(node, non_masquerade_cidrs=["10.0.0.0/8"], destinations=[_V4.outside[0]], verify=True)
     assert result["in_sync"] is False and {"out_of_sync", "conflict", "ipv6_not_managed"} <= _codes(result)
     (one,) = result["explanations"]
-    assert (one["declared"], one["seen"], one["agrees"]) == ("node", "pod", False) and "sync" in one["remedy"]
+    assert (one["policy"], one["seen"], one["agrees"]) == ("node", "pod", False) and "sync" in one["remedy"]
     assert {(one["owner"], one["seen"]) for one in result["conflicts"]} == {("none", "pod")}
     assert node.run("nft", "list", "ruleset") == ""
 
@@ -114,19 +114,19 @@ def test_policy_with_every_kind_of_decision(topology: Topology, backend: str) ->
         "snat": [{"address": _V4.node, "out_interface": "eth+"}],
     }
     result = _apply_and_inspect(topology, backend, policy, [spared, excepted, outside, exempt], 8080)
-    assert [one["declared"] for one in result["explanations"]] == ["pod", _V4.node, _V4.node, "pod"]
+    assert [one["policy"] for one in result["explanations"]] == ["pod", _V4.node, _V4.node, "pod"]
     result = _info(topology.node, backend=backend, destinations=[spared], protocol="udp", port=53, **policy)
-    assert [(one["declared"], one["seen"]) for one in result["explanations"]] == [(None, "pod")]
+    assert [(one["policy"], one["seen"]) for one in result["explanations"]] == [(None, "pod")]
 
 
 @pytest.mark.parametrize("backend", ("iptables_nft", "iptables_legacy", "nftables"))
-def test_nothing_is_declared_of_packets_with_a_mark_that_is_left_to_others(topology: Topology, backend: str) -> None:
+def test_policy_is_none_of_packets_with_a_mark_that_is_left_to_others(topology: Topology, backend: str) -> None:
     outside = _V4.outside[:2]
     chain = "type filter hook forward priority mangle\nip daddr %s meta mark set 0x200" % outside[0]
     topology.node.run("nft", "-f", "-", stdin="table ip marks { chain c {\n%s\n}\n}\n" % chain)
     policy = {"non_masquerade_cidrs": ["10.0.0.0/8"], "skip_marks": ["0x200/0xf00"]}
     result = _apply_and_inspect(topology, backend, policy, outside, 80)
-    assert [(one["declared"], one["seen"]) for one in result["explanations"]] == [(None, "pod"), ("node", "node")]
+    assert [(one["policy"], one["seen"]) for one in result["explanations"]] == [(None, "pod"), ("node", "node")]
     assert result["explanations"][0]["agrees"] is None
 
 
@@ -156,7 +156,7 @@ def test_kube_proxy_does_not_hide_a_missing_rule(topology: Topology) -> None:
         "-A KUBE-POSTROUTING -j MASQUERADE --random-fully",
     )
     result = _info(topology.node, non_masquerade_cidrs=["10.0.0.0/8"], verify=True)
-    assert {(one["declared"], one["seen"], one["owner"]) for one in result["conflicts"]} == {("node", "pod", "none")}
+    assert {(one["policy"], one["seen"], one["owner"]) for one in result["conflicts"]} == {("node", "pod", "none")}
 
 
 def test_both_families_in_one_table(topology: Topology) -> None:
@@ -225,7 +225,7 @@ def test_without_namespaces(topology: Topology) -> None:
     result = modules.run_weak(topology.node, _WITHOUT_NAMESPACES, "ip_masq_info", **options)
     assert "no_copy" in _codes(result) and result["questions"] == 0
     (one,) = result["explanations"]
-    assert (one["outcome"], one["declared"], one["seen"], one["agrees"]) == ("not asked", "pod", None, None)
+    assert (one["outcome"], one["policy"], one["seen"], one["agrees"]) == ("not asked", "pod", None, None)
 
 
 @pytest.mark.parametrize(

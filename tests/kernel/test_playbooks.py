@@ -321,7 +321,7 @@ class TestInfo:
     def test_a_node_without_the_agent(self, node: AgentNode) -> None:
         assert self.ask(node, config={})["installed"] is False
 
-    def test_a_node_that_is_as_declared(self, node: AgentNode) -> None:
+    def test_a_node_that_matches_the_policy(self, node: AgentNode) -> None:
         self.install(node, resyncInterval="5m")
         found = self.ask(node, config={"resyncInterval": "5m"})
         assert (found["installed"], found["problems"], found["differs"], found["pending"]) == (True, [], [], [])
@@ -393,11 +393,11 @@ def test_role_verifies_what_it_applied_in_one_remote_call(tmp_path: Path) -> Non
             "ansible-playbook kubenode.ip_masq.apply -i hosts.ini "
             "-e ip_masq_agent_hosts=canary -e ip_masq_agent_verify=fail"
         )
-        assert clean.rc == 0 and "declared pod" not in clean.said, clean.said
+        assert clean.rc == 0 and "policy pod" not in clean.said, clean.said
 
         other = ("-t", "nat", "-I", "POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
         fleet.nodes["n1"].ns.run("iptables-nft", *other)
-        text = "not all match the policy: 10.8.0.0/16: declared pod, node seen"
+        text = "not all match the policy: 10.8.0.0/16: policy pod, seen node"
         before = {name: fleet.calls(name) for name in fleet.nodes}
         warned = fleet.type(
             "ansible-playbook kubenode.ip_masq.apply -i hosts.ini -e ip_masq_agent_hosts=kube_node "

@@ -109,7 +109,7 @@ def test_status_and_explain_name_what_decides(topology: Topology, variant: Varia
             said = node.command("explain", destination, "--source", source, "--port", port).stdout
             first, second, *more = said.splitlines()
             assert "(%s), for tcp/%s from %s" % (seen, port, source) in first, said
-            assert second.startswith("declared: " + declared), said
+            assert second.startswith("policy: " + declared), said
             rule = " ".join(line for line in more if line.startswith("decided by: ip-masq-agent"))
             assert [text for text in decided if text not in rule] == [], said
 

@@ -86,7 +86,7 @@ def test_owner(node: Topology, shape: Shape, variant: str, show_table: t.Callabl
     assert bool(hidden) == (shape.owner is not None)
     assert {conflict.owner for conflict in report.conflicts} == ({shape.owner} if shape.owner else set())
     for conflict in report.conflicts:
-        assert (conflict.declared, conflict.seen, conflict.severity) == (
+        assert (conflict.policy, conflict.seen, conflict.severity) == (
             promises.POD,
             promises.NODE,
             verification.ERROR,

@@ -52,7 +52,7 @@ _ALL = IPSet(["0.0.0.0/0"])
 
 
 class Plant:
-    """A node with declared ranges, and one rule of somebody else's."""
+    """A node with exempt ranges, and one rule of somebody else's."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -66,7 +66,7 @@ class Plant:
         self.way = self.chance.choice(("direct", "direct", "chain", "mark"))
 
     def hidden(self) -> IPSet:
-        """Return the declared destinations that no longer see pods, from some pod, with some protocol and port."""
+        """Return the exempt destinations that no longer see pods, from some pod, with some protocol and port."""
         destinations, sources = IPSet(self.exempt) - _HERE, IPSet([PODS])
         for part in self.parts:
             if not part.possible:

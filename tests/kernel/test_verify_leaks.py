@@ -105,7 +105,7 @@ def test_what_another_rule_lets_pass_breaks_the_promise_to_drop(topology: Topolo
     assert found["verified"] is False and found["in_sync"] is True
     (one,) = found["conflicts"]
     assert (one["range"], one["services"]) == ("203.0.113.0/24", ["tcp without a connection"])
-    assert (one["declared"], one["seen"], one["severity"]) == ("node", "pod", "error")
+    assert (one["policy"], one["seen"], one["severity"]) == ("node", "pod", "error")
     assert (one["decided_by"]["chain"], one["decided_by"]["table"]) == ("POSTROUTING", "ip mangle")
     assert "-d 203.0.113.0/24" in one["decided_by"]["rule"] and "before the rules about leaks" in one["remedy"]
 

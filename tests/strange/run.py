@@ -318,9 +318,9 @@ def run(node: nodes.Node, name: str) -> Outcome:
 
 def _told(conflict: t.Mapping[str, t.Any]) -> str:
     by = (conflict.get("decided_by") or {}).get("rule", "")
-    return "%s: declared %s, seen %s, services %s, sources %s, by %s" % (
+    return "%s: policy %s, seen %s, services %s, sources %s, by %s" % (
         conflict.get("range"),
-        conflict.get("declared"),
+        conflict.get("policy"),
         conflict.get("seen"),
         conflict.get("services"),
         conflict.get("sources"),

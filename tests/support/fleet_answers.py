@@ -37,7 +37,7 @@ def verified(conflicts: int = 0) -> t.Dict[str, t.Any]:
     """Return a last verification, of 2026-11-21."""
     summary = "31 questions, all match the policy"
     if conflicts:
-        summary = "31 questions, not all match the policy: 10.8.0.0/16: declared pod, node seen"
+        summary = "31 questions, not all match the policy: 10.8.0.0/16: policy pod, seen node"
     return {
         "time": 1795233600.0,
         "verified": not conflicts,

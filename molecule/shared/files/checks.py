@@ -253,7 +253,7 @@ def check_rules(
     equal("%s: %s, %d jump" % (what, family, jumps), BACKEND.jumps(HERE, family, mine), [jump] * jumps)
     if not NATIVE:
         equal("%s: %s, behind all others" % (what, family), postrouting(family)[-1], jump)
-    equal("%s: %s, the declared rules" % (what, family), [rule.replace(_PER_RULE, "") for rule in rules], wanted)
+    equal("%s: %s, the rules of the policy" % (what, family), [rule.replace(_PER_RULE, "") for rule in rules], wanted)
     for place in PLACES:
         if place is not BACKEND:
             equal("%s: %s, none in %s" % (what, family, place), ours(family, place, chain), [])

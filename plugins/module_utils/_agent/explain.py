@@ -1,9 +1,9 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""``ip-masq-agent explain``: what a destination sees, by which rule, and what the policy declares.
+"""``ip-masq-agent explain``: what a destination sees, by which rule, and the policy.
 
-A packet through a copy of the node answers. Without a copy only what the policy declares is shown.
+A packet through a copy of the node answers. Without a copy only the policy is shown.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def _lines(one: Data, found: Data) -> t.Iterator[str]:
     who = one["source"] or ("" if one["outcome"] == "not asked" else "the node itself")
     sender = " from %s" % pod_names.with_name(who, one.get("pod")) if who else ""
     yield "%s %s, for %s%s" % (one["destination"], _answer(one), service, sender)
-    if one["declared"]:
-        translated = one["declared"] != one["seen"] and one["agrees"]
-        yield "declared: %s%s" % (
-            whose(one["declared"]),
+    if one["policy"]:
+        translated = one["policy"] != one["seen"] and one["agrees"]
+        yield "policy: %s%s" % (
+            whose(one["policy"]),
             "; the translation is intended" if translated else "",
         )
     elif one["source"] is not None and one["outcome"] == "sent":
-        yield "declared: nothing: " + _why_nothing(one, found["policy"])
+        yield "policy: nothing: " + _why_nothing(one, found["policy"])
     rule = one["decided_by"]
     if rule:
         yield "decided by: %(owner)s, %(backend)s, table %(table)s, chain %(chain)s: %(rule)s" % rule
@@ -96,7 +96,7 @@ def _lines(one: Data, found: Data) -> t.Iterator[str]:
 
 
 def _why_nothing(one: Data, policy: Data) -> str:
-    """Return why a policy declares nothing about a packet that left."""
+    """Return why a policy says nothing of a packet that left."""
     family = IPV6 if ":" in one["destination"] else IPV4
     if family in policy["exempt"]:
         # Of another source, interface or mark than the policy's, or from an address of the node.

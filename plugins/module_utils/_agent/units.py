@@ -178,7 +178,7 @@ IPAddressDeny=any"""
 # TimeoutStopSec.
 # Wants= starts two helpers with each run. systemd checks their conditions, which takes no process, and skips the one
 # that has nothing to do. There is no watch that could miss a change.
-# Condition: an image may contain the agent before anybody has declared a policy; then it changes no rule.
+# Condition: an image may contain the agent before there is a policy; then it changes no rule.
 # LogLevelMax keeps "Starting" and "Finished" of every tick out of the journal; changes are logged above it. Output
 # without a priority (a traceback, the shell's error if the program is missing) must not be lost: SyslogLevel.
 # SuccessExitStatus: a restart may terminate the script before it has set its trap.

@@ -47,8 +47,8 @@ def explain(twin: Twin, policy: Policy, questions: t.Sequence[Question]) -> t.Li
     return [explanation(policy, addresses, answer, possibilities.of(answer)) for answer in answers]
 
 
-def declared_only(policy: Policy, one: Question) -> Data:
-    """Return what is declared about a packet that was not sent."""
+def policy_only(policy: Policy, one: Question) -> Data:
+    """Return what the policy says of a packet that was not sent."""
     verdict = None
     if one.source is not None:
         promise = policy.promise(one.source, one.destination, one.protocol, one.port)
@@ -72,14 +72,14 @@ def name_pods(explained: t.Iterable[Data], conflicts: t.Iterable[Data]) -> None:
             one["pods"] = names
 
 
-def _blank(one: Question, declared: t.Optional[str]) -> Data:
+def _blank(one: Question, verdict: t.Optional[str]) -> Data:
     return {
         "destination": one.destination,
         "source": one.source,
         "protocol": one.protocol,
         "port": one.port,
         "outcome": "not asked",
-        "declared": declared,
+        "policy": verdict,
         "seen": None,
         "seen_address": None,
         "interface": None,
@@ -118,7 +118,7 @@ _OF_ALTERNATIVES = ("outcome", "seen", "seen_address", "interface", "agrees", "d
 
 
 def _explanation(policy: Policy, addresses: Addresses, answer: Answer) -> Data:
-    found = declared_only(policy, answer.question)
+    found = policy_only(policy, answer.question)
     found.update(outcome=answer.outcome, decided_by=_rule(answer.decided_by), dropped_by=answer.where or None)
     own = answer.question.source is not None and answer.question.source in addresses
     verdict = judge_own(policy, addresses, answer) if own else judge(policy, addresses, answer)
@@ -126,7 +126,7 @@ def _explanation(policy: Policy, addresses: Addresses, answer: Answer) -> Data:
         return found
     cause = None if verdict.agrees else blame(verdict, answer)
     found.update(
-        declared=None if verdict.promise is None else str(verdict.promise),
+        policy=None if verdict.promise is None else str(verdict.promise),
         seen=verdict.seen,
         seen_address=answer.source,
         interface=answer.interface,
@@ -153,7 +153,7 @@ def conflict(one: Conflict) -> t.List[Data]:
     return [
         {
             "range": each,
-            "declared": one.declared,
+            "policy": one.policy,
             "seen": one.seen,
             "decided_by": _rule(one.decided_by),
             "owner": one.owner,
@@ -187,7 +187,7 @@ def _grouped(conflicts: t.Sequence[Data]) -> t.Iterable[t.List[Data]]:
     grouped: t.Dict[t.Any, t.List[Data]] = {}
     for one in conflicts:
         rule = one["decided_by"] and tuple(one["decided_by"].values())
-        key = (one["declared"], one["seen"], rule, one["severity"], tuple(one["services"]), tuple(one["sources"]))
+        key = (one["policy"], one["seen"], rule, one["severity"], tuple(one["services"]), tuple(one["sources"]))
         grouped.setdefault(key, []).append(one)
     return grouped.values()
 
@@ -204,9 +204,9 @@ def _cause(conflicts: t.Sequence[Data]) -> str:
     rule = "no rule" if one["decided_by"] is None else "rule of: %s" % one["owner"]
     if one["owner"] == actors.UNKNOWN.name:
         rule += ": " + one["decided_by"]["rule"]
-    return "%s: declared %s, %s seen%s (%s); remedy: %s" % (
+    return "%s: policy %s, seen %s%s (%s); remedy: %s" % (
         in_words([each["range"] for each in conflicts]),
-        one["declared"],
+        one["policy"],
         one["seen"],
         "" if one["severity"] == ERROR else " sometimes",
         rule,
@@ -223,12 +223,12 @@ def _undone(conflicts: t.Sequence[Data]) -> str:
     rule = "no rule" if without else "%s's rule" % one["owner"]
     if one["owner"] == actors.UNKNOWN.name:
         rule = "the rule %s" % one["decided_by"]["rule"]
-    if one["declared"] in (POD, OWN) or without:
+    if one["policy"] in (POD, OWN) or without:
         deed = "hides it"
     else:
         deed = "lets the other side see %s" % _SEEN.get(one["seen"], one["seen"])
     sometimes = "" if one["severity"] == ERROR else "sometimes "
-    return "%s: %s, but %s %s%s: %s" % (packets, one["declared"], rule, sometimes, deed, one["remedy"])
+    return "%s: %s, but %s %s%s: %s" % (packets, one["policy"], rule, sometimes, deed, one["remedy"])
 
 
 _SEEN = {POD: "the pod's address", OWN: "the sender's own address"}

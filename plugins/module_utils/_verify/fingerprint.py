@@ -45,8 +45,8 @@ def fingerprint(state: State, policy: Policy, program: str) -> t.Optional[str]:
         made.update(b"%d:" % len(part))
         made.update(part)
     namespace = (place[1].st_dev, place[1].st_ino)
-    declared = (sorted(policy.entries.items()), policy.pods, policy.leaks, sorted(policy.hidden.items()))
-    made.update(repr((program, place[0], namespace, *declared)).encode())
+    parts = (sorted(policy.entries.items()), policy.pods, policy.leaks, sorted(policy.hidden.items()))
+    made.update(repr((program, place[0], namespace, *parts)).encode())
     return made.hexdigest()
 
 

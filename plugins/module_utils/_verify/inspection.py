@@ -158,7 +158,7 @@ def inspect(
     rulesets = _rulesets(node, policy, result)
     if policy.origin == FROM_RULES and not rulesets:
         policy = policy._replace(origin=NOWHERE)
-    declared = policy.origin in (FROM_OPTIONS, FROM_AGENT)
+    given = policy.origin in (FROM_OPTIONS, FROM_AGENT)
     findings = list(_health(node, policy, result))
     active = result.found_data()
     found: Data = {
@@ -169,7 +169,7 @@ def inspect(
             },
         },
         "backend": {"name": result.backend, "version": result.version},
-        "in_sync": (not result.changed and not result.errors) if declared else None,
+        "in_sync": (not result.changed and not result.errors) if given else None,
         "families": {change.family: active[change.family] for change in result.managed if change.plan.found.rules},
         "explanations": [],
         "conflicts": [],
@@ -228,7 +228,7 @@ def _more(found: t.Sequence[t.Any]) -> str:
 
 
 def _rulesets(node: Node, policy: ComparedPolicy, result: Result) -> t.Dict[str, Ruleset]:
-    """Return what is declared for each family."""
+    """Return the exempt ranges of each family."""
     if policy.origin == FROM_RULES:
         found = {change.family: change.plan.found.ruleset for change in result.managed}
         return {family: ruleset for family, ruleset in found.items() if ruleset is not None}
@@ -301,7 +301,7 @@ def _ask(
     found: Data,
 ) -> t.Iterator[Health]:
     """Put the questions to a copy of the node, and write the answers to ``found``."""
-    declared = promises.policy_of(rulesets, wanted.pod_cidrs)
+    promised = promises.policy_of(rulesets, wanted.pod_cidrs)
     mark: t.Optional[str] = None
     until = time.monotonic() + wanted.max_seconds if wanted.verify and wanted.max_seconds else None
     state: t.Optional[node_state.State] = None
@@ -311,11 +311,11 @@ def _ask(
             state = proposed.with_policy(state, node.run, policy.config, policy.used_before)
         earlier = storage.earlier if storage else None
         if storage and wanted.verify:
-            mark = fingerprint(state, declared, storage.program)
+            mark = fingerprint(state, promised, storage.program)
         if earlier and earlier.fingerprint == mark and not wanted.destinations:
             found["questions"], found["asked_at"] = earlier.questions, earlier.time
             found["limits"] = [one._asdict() for one in state.unseen]
-            yield from _leak_health(declared, earlier.leaked)
+            yield from _leak_health(promised, earlier.leaked)
             yield from _ipv6_health(policy, rulesets, state)
             return
         copy = twin.build(state, node.run, _COPY_SECONDS if until is None else min(_left(until), _COPY_SECONDS))
@@ -330,20 +330,20 @@ def _ask(
             "packets were not tested: %s" % copy.reason,
             "run as root where network namespaces can be made",
         )
-        found["explanations"] = [explanations.declared_only(declared, one) for one in asked]
+        found["explanations"] = [explanations.policy_only(promised, one) for one in asked]
         return
     with copy:
-        found["explanations"] = explanations.explain(copy, declared, asked)
+        found["explanations"] = explanations.explain(copy, promised, asked)
         if wanted.verify:
             limits = verification.Limits(wanted.max_questions, 0 if until is None else _left(until))
-            report = verification.verify(copy, declared, limits, progress)
+            report = verification.verify(copy, promised, limits, progress)
             found["questions"], found["questions_left_out"] = report.questions, report.left_out
             found["conflicts"] = [data for one in report.conflicts for data in explanations.conflict(one)]
             found["untested"] = [dict(one._asdict(), ranges=list(one.ranges)) for one in report.untested]
             # What only the copy lacks is not known without one.
             found["fingerprint"] = mark if copy.unseen == copy.state.unseen else None
             yield from _report_health(report)
-            yield from _leak_health(declared, bool(report.leaked))
+            yield from _leak_health(promised, bool(report.leaked))
     found["limits"] = [one._asdict() for one in copy.unseen]
     yield from _ipv6_health(policy, rulesets, copy.state)
 
@@ -371,16 +371,16 @@ def _report_health(report: verification.Report) -> t.Iterator[Health]:
             "conflict",
             ERROR if one.severity == verification.ERROR else WARNING,
             "%s: by the policy the other side sees %s, but it sees %s (rule of: %s)"
-            % (explanations.in_words(one.ranges), one.declared, one.seen, one.owner),
+            % (explanations.in_words(one.ranges), one.policy, one.seen, one.owner),
             one.remedy,
         )
     for missed in report.untested:
         yield Health("not_tested", WARNING, "not tested: %s" % missed.text, "")
 
 
-def _leak_health(declared: promises.Policy, leaked: bool) -> t.Iterator[Health]:
+def _leak_health(promised: promises.Policy, leaked: bool) -> t.Iterator[Health]:
     if leaked:
-        text, remedy = _LEAKED_WORDS[declared.leaks]
+        text, remedy = _LEAKED_WORDS[promised.leaks]
         yield Health("leaks", INFO, _LEAKED + text, remedy)
 
 

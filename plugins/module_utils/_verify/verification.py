@@ -69,7 +69,7 @@ class Conflict(t.NamedTuple):
     """
 
     ranges: t.Tuple[str, ...]
-    declared: str
+    policy: str
     seen: str
     decided_by: t.Optional[Rule]
     owner: str
@@ -483,7 +483,7 @@ class _Run:
     ) -> Conflict:
         return Conflict(
             ranges=self._ranges([part]),
-            declared=str(verdict.promise),
+            policy=str(verdict.promise),
             seen=verdict.seen,
             decided_by=rule,
             owner=cause.owner,

@@ -242,10 +242,10 @@ def test_a_state_is_a_filter_and_a_node_is_one_line(large: t.Dict[str, t.Any]) -
 
 def test_json_is_for_programs(large: t.Dict[str, t.Any]) -> None:
     data = json.loads(large["files"]["report.json"])
-    assert (data["generated"], data["nodes"], data["as_declared"]) == (NOW, 3004, 2712)
+    assert (data["generated"], data["nodes"], data["match_policy"]) == (NOW, 3004, 2712)
     by_name = {one["state"]: one["hosts"] for one in data["states"]}
     assert by_name["broken config"] == ["node0077.fra1.example", "node0901.fra1.example", "node2650.fra1.example"]
-    assert [one["state"] for one in data["states"] if one["as_declared"]] == ["in sync"]
+    assert [one["state"] for one in data["states"] if one["match_policy"]] == ["in sync"]
     assert len(data["traits"]["policy"]) == 11
     (broken,) = [one for one in data["hosts"] if one["host"] == "node0077.fra1.example"]
     assert broken["findings"][0]["state"] == "broken config"

@@ -31,7 +31,7 @@ _EXPLAINED = {
     "protocol": "tcp",
     "port": 443,
     "outcome": "sent",
-    "declared": "pod",
+    "policy": "pod",
     "seen": "node",
     "seen_address": "192.0.2.1",
     "interface": "eth0",
@@ -45,7 +45,7 @@ _EXPLAINED = {
 }
 _CONFLICT = {
     "range": "10.0.0.0/8",
-    "declared": "pod",
+    "policy": "pod",
     "seen": "node",
     "decided_by": _RULE,
     "owner": "Calico",
@@ -118,7 +118,7 @@ def test_explanation_begins_with_the_answer(agent: Agent, changes: t.Dict[str, t
 def test_explanation_names_rule_and_remedy(agent: Agent) -> None:
     agent.finds(explanations=[_EXPLAINED])
     assert agent.explain()[1:] == [
-        "declared: the pod's own address",
+        "policy: the pod's own address",
         "decided by: Calico, iptables_nft, table ip nat, chain cali-nat-outgoing: -A cali-nat-outgoing -j MASQUERADE",
         "interface: eth0",
         "remedy: set natOutgoing to false",
@@ -149,13 +149,13 @@ def test_explanation_lists_all_answers_and_what_decides(agent: Agent) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"agrees": True}, "declared: the pod's own address; the translation is intended"),
-        ({"declared": None}, "declared: nothing: this connection is outside the policy's scope"),
-        ({"declared": None, "source": "192.0.2.1"}, "declared: nothing: this connection is outside the policy's scope"),
-        ({"declared": None, "destination": "fd00::1"}, "declared: nothing: IPv6 is not managed (enableIPv6 is off)"),
+        ({"agrees": True}, "policy: the pod's own address; the translation is intended"),
+        ({"policy": None}, "policy: nothing: this connection is outside the policy's scope"),
+        ({"policy": None, "source": "192.0.2.1"}, "policy: nothing: this connection is outside the policy's scope"),
+        ({"policy": None, "destination": "fd00::1"}, "policy: nothing: IPv6 is not managed (enableIPv6 is off)"),
     ],
 )
-def test_explanation_says_what_was_declared(agent: Agent, changes: t.Dict[str, t.Any], said: str) -> None:
+def test_explanation_shows_the_policy(agent: Agent, changes: t.Dict[str, t.Any], said: str) -> None:
     agent.finds(explanations=[dict(_EXPLAINED, **changes)])
     assert agent.explain()[1].startswith(said)
 
@@ -164,11 +164,11 @@ def test_explanation_says_what_was_declared(agent: Agent, changes: t.Dict[str, t
 def test_without_a_copy_only_the_policy_is_shown(agent: Agent, source: t.Optional[str], said: str) -> None:
     policy = Policy({4: (Entry(Match(), Promise(POD)),)})
     health = [{"code": "no_copy", "severity": "warning", "text": "packets were not tested: x", "remedy": "be root"}]
-    asked = explanations.declared_only(policy, explanations.question(None, "10.9.9.9", source, "tcp", 80))
+    asked = explanations.policy_only(policy, explanations.question(None, "10.9.9.9", source, "tcp", 80))
     agent.finds(explanations=[asked], health=health)
     assert agent.explain() == [
         "10.9.9.9 was not tested, for tcp/80" + said,
-        *(["declared: the pod's own address"] if source else []),
+        *(["policy: the pod's own address"] if source else []),
         "warning: packets were not tested: x; remedy: be root",
     ]
 
@@ -186,8 +186,8 @@ def test_explanation_without_a_policy_names_the_family_that_was_asked_about(
     agent: Agent, origin: str, managed: t.List[str], destination: str, named: str
 ) -> None:
     policy = {"origin": origin, "exempt": {family: [] for family in managed}}
-    agent.finds(policy=policy, explanations=[dict(_EXPLAINED, declared=None, destination=destination)])
-    said = "declared: nothing: no policy is given, and no rules of this agent's form were found for " + named
+    agent.finds(policy=policy, explanations=[dict(_EXPLAINED, policy=None, destination=destination)])
+    said = "policy: nothing: no policy is given, and no rules of this agent's form were found for " + named
     assert agent.explain()[1] == said
 
 
@@ -214,7 +214,7 @@ def test_conflict_names_rule_services_and_remedy(agent: Agent) -> None:
     limit = {"code": "tc_ebpf", "text": "eBPF programs on eth0"}
     agent.finds(verified=False, conflicts=[dict(_CONFLICT, range="11.9.0.0/16"), _CONFLICT], limits=[limit])
     assert agent.verify().lines[1:] == [
-        "error: 10.0.0.0/8, 11.9.0.0/16: declared pod, node seen (rule of: Calico); remedy: set natOutgoing to false",
+        "error: 10.0.0.0/8, 11.9.0.0/16: policy pod, seen node (rule of: Calico); remedy: set natOutgoing to false",
         "  iptables_nft, table ip nat, chain cali-nat-outgoing: -A cali-nat-outgoing -j MASQUERADE",
         "  only: tcp/443",
         "not in the copy: eBPF programs on eth0",

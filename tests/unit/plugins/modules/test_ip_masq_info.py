@@ -71,7 +71,7 @@ def test_documented_explanations_are_the_explanations() -> None:
     found = explanations.explanation(policy, judge.Addresses(state()), answer)
     documented = RETURN["explanations"]["contains"]
     # Names of pods are returned if the node knows any.
-    assert set(found) == set(documented) - {"pod"} == set(explanations.declared_only(policy, answer.question))
+    assert set(found) == set(documented) - {"pod"} == set(explanations.policy_only(policy, answer.question))
     assert set(found["decided_by"]) == set(documented["decided_by"]["contains"])
     conflict = Conflict(("10.0.0.0/8", "fd00::/8"), "pod", "node", rule, "unknown", "error", "", (), (), answer)
     each = explanations.conflict(conflict)

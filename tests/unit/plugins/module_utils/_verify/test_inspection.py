@@ -55,7 +55,7 @@ def test_request_refused(arguments: t.Any, message: str) -> None:
         inspection.request(*arguments)
 
 
-def test_policy_of_a_family_that_is_not_managed_declares_nothing() -> None:
+def test_policy_of_a_family_that_is_not_managed_is_empty() -> None:
     assert str(_POLICY.promise(_POD, _EXEMPT, "tcp", 80)) == "pod"
     assert str(_POLICY.promise(_POD, "169.254.1.1", "tcp", 80)) == "pod"
     assert str(_POLICY.promise(_POD, _OUTSIDE, "udp", 53)) == "node"
@@ -67,7 +67,7 @@ def test_policy_of_a_family_that_is_not_managed_declares_nothing() -> None:
     assert str(policy.promise(_POD, "169.254.1.1", "tcp", 80)) == "node"
 
 
-def test_policy_of_some_sources_and_interfaces_declares_nothing_about_others() -> None:
+def test_policy_of_some_sources_and_interfaces_is_silent_on_others() -> None:
     options = {
         "masquerade_cidrs": ["10.1.0.0/16"],
         "source_cidrs": ["10.244.0.0/16"],
@@ -133,7 +133,7 @@ def test_ranges_are_told_in_few_networks(ranges: t.List[str], text: str) -> None
 
 def _conflict(declared: str, seen: str, owner: str, **more: t.Any) -> t.Dict[str, t.Any]:
     rule = None if owner == "none" else {"rule": "-A c -j MASQUERADE"}
-    known = {"declared": declared, "seen": seen, "owner": owner, "decided_by": rule, "severity": "error"}
+    known = {"policy": declared, "seen": seen, "owner": owner, "decided_by": rule, "severity": "error"}
     return {"range": "10.8.0.0/16", **known, "services": [], "sources": [], "remedy": "do it", **more}
 
 
@@ -161,7 +161,7 @@ def test_what_is_undone_is_told_with_the_remedy(
 def test_packet_that_does_not_leave_neither_agrees_nor_disagrees() -> None:
     answer = Answer(Question(_EXEMPT, _POD), DROPPED, where="rule in table ip filter")
     found = explanations.explanation(_POLICY, judge.Addresses(state()), answer)
-    assert (found["outcome"], found["declared"], found["seen"], found["agrees"]) == (DROPPED, "pod", None, None)
+    assert (found["outcome"], found["policy"], found["seen"], found["agrees"]) == (DROPPED, "pod", None, None)
     assert found["dropped_by"] == "rule in table ip filter"
 
 
@@ -181,7 +181,7 @@ def test_ranges(cidrs: t.List[str], codes: t.List[str]) -> None:
 
 _RULESETS = {IPV4: from_config(build({}), IPV4)}
 _CONFLICT = {
-    "range": "10.8.0.0/16", "declared": "pod", "seen": "node", "decided_by": None, "owner": "none", "severity": "error",
+    "range": "10.8.0.0/16", "policy": "pod", "seen": "node", "decided_by": None, "owner": "none", "severity": "error",
     "remedy": "sync", "services": [], "sources": [],
 }  # fmt: skip
 
