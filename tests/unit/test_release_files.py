@@ -47,7 +47,9 @@ def test_definition_in_the_documentation_is_complete(tmp_path: Path) -> None:
     (tmp_path / "execution-environment.yml").write_text(example)
     builder("create", cwd=tmp_path)
     requirements = yaml.safe_load((tmp_path / "context/_build/requirements.yml").read_text())
-    assert requirements["collections"] == [{"name": "%s.%s" % (GALAXY["namespace"], GALAXY["name"])}]
+    # A pre-release is installed only if its version is given.
+    wanted = {"name": "%s.%s" % (GALAXY["namespace"], GALAXY["name"]), "version": VERSION}
+    assert requirements["collections"] == [wanted]
 
 
 def test_licence_is_the_same_text_where_tools_look_for_it() -> None:
@@ -133,8 +135,8 @@ def release(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_release_sets_the_version_and_writes_the_changelog(tmp_path: Path) -> None:
     """In a copy of what it reads and writes, before a first release, with one fragment."""
     version_file = "plugins/module_utils/_version.py"
-    for name in ("tools/release", "tools/runner.py", "galaxy.yml", "README.md", "docs/fleets.md", version_file,
-                 "changelogs/config.yaml", "plugins/modules/ip_masq_agent.py",
+    for name in ("tools/release", "tools/runner.py", "galaxy.yml", "README.md", "docs/fleets.md", "docs/releases.md",
+                 version_file, "changelogs/config.yaml", "plugins/modules/ip_masq_agent.py",
                  "plugins/doc_fragments/attributes.py"):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
@@ -163,12 +165,14 @@ def test_release_sets_the_version_and_writes_the_changelog(tmp_path: Path) -> No
     # A pre-release is installed only if it is named, and what is named is no later one.
     assert "\n$ ansible-galaxy collection install kubenode.ip_masq:==97.1.0-rc1\n" in text["README.md"]
     assert "/badge/version-97.1.0--rc1-blue)" in text["README.md"]
+    assert "- name: kubenode.ip_masq\n        version: 97.1.0-rc1\n" in text["releases.md"]
     fragment.write_text("---\nbugfixes:\n  - role - is repaired.\n")
     final = release(tmp_path, "97.1.0")
     assert final.returncode == 0, final.stdout + final.stderr
     readme = (tmp_path / "README.md").read_text()
     assert "\n$ ansible-galaxy collection install kubenode.ip_masq\n" in readme
     assert "/badge/version-97.1.0-blue)" in readme
+    assert "\n        version: 97.1.0\n" in (tmp_path / "docs/releases.md").read_text()
 
 
 def test_the_readme_installs_this_version() -> None:
