@@ -205,6 +205,25 @@ def test_states_of_a_fleet_are_those_that_are_printed() -> None:
     assert tuple(row[0] for row in rows(OPERATIONS, "| state | means |")) == STATES
 
 
+#: What the page of platforms calls what the metadata of roles calls otherwise.
+PLATFORMS = {"EL": "RHEL-likes", "bullseye": "11", "bookworm": "12", "trixie": "13", "jammy": "22.04",
+             "noble": "24.04", "resolute": "26.04"}  # fmt: skip
+
+
+def test_platforms_of_the_role_are_in_the_table() -> None:
+    page = (ROOT / "docs/platforms.md").read_text(encoding="utf-8")
+    usable = [row[0] for row in rows(page, "| nodes | |") if not row[1].startswith("not supported")]
+    role = yaml.safe_load((location() / "roles/ip_masq_agent/meta/main.yml").read_text(encoding="utf-8"))
+    for platform in role["galaxy_info"]["platforms"]:
+        name = PLATFORMS.get(platform["name"], platform["name"])
+        for version in platform["versions"]:
+            shown = PLATFORMS.get(version, version.replace("SP", " SP")).split()[-1]
+            assert any(re.search(r"\b%s [^A-Z]*(?:SP\d, )?%s\b" % (name, shown), row) for row in usable), (
+                name,
+                version,
+            )
+
+
 def test_units_are_those_that_are_installed() -> None:
     named: t.List[str] = []
     for row in rows(OPERATIONS, "| unit | does |"):
