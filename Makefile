@@ -13,7 +13,7 @@ NEWEST ?=
 export NEWEST
 # Of make test-strange: which random nodes.
 SEEDS ?= 1-100
-# Of make test-vm: whose kernels; default: the oldest, the stable and the newest of Debian.
+# Of make test-vm: whose kernels; default: those of Debian 11, 12 and 13, and the newest.
 RELEASES ?=
 # Jobs of tests that run at a time; default: one more than there are CPUs. JOBS=1 shows output as it comes.
 JOBS ?=
@@ -62,7 +62,7 @@ test-kernel: setup-nodes ## pytest: real rules and packets in network namespaces
 test-strange: setup ## random nodes, real packets beside verify: make test-strange SEEDS=1-2000
 	@cd tests && $(if $(filter 0,$(shell id -u)),,sudo )../$(PYTHON) -m strange.run --seeds $(SEEDS) --program $(SEEDS) --six $(SEEDS) --people --jobs $(or $(JOBS),2) --keep-going
 
-test-vm: ## tests that ask the kernel itself, on Debian's oldest, stable and newest in qemu; RELEASES="sid" ARGS="FILE -k WORD"
+test-vm: ## tests that ask the kernel itself, on the kernels of Debian 11, 12, 13 and sid in qemu; RELEASES="sid" ARGS="FILE -k WORD"
 	@tools/setup --vm
 	@$(if $(filter 0,$(shell id -u)),,sudo )$(PYTHON) tools/test-vm $(RELEASES:%=--release %) -- $(ARGS)
 
