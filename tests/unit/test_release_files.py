@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import ast
+import fnmatch
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import typing as t
 from pathlib import Path
 
 import pytest
@@ -72,12 +76,18 @@ def test_artefact_has_no_litter() -> None:
     assert built - tracked - folders == {Path("MANIFEST.json"), Path("FILES.json")}
 
 
+def workflow(name: str) -> t.Dict[str, t.Any]:
+    """Read a workflow."""
+    read: t.Dict[str, t.Any] = yaml.safe_load((ROOT / ".github/workflows" / name).read_text(encoding="utf-8"))
+    return read
+
+
 def test_workflow_calls_what_contributors_call() -> None:
-    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())
-    commands = [step["run"].splitlines()[-1] for step in workflow["jobs"]["test"]["steps"] if "run" in step]
+    ci = workflow("ci.yml")
+    commands = [step["run"].splitlines()[-1] for step in ci["jobs"]["test"]["steps"] if "run" in step]
     assert {".ci/run", "make dist"} <= set(commands)
     assert os.access(ROOT / ".ci/run", os.X_OK)
-    assert workflow["permissions"] == {"contents": "read"}
+    assert ci["permissions"] == {"contents": "read"}
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / ".github/workflows").iterdir()), ids=lambda path: path.stem)
@@ -85,16 +95,66 @@ def test_actions_of_workflows_are_pinned_by_digest(path: Path) -> None:
     used = re.findall(r"^ *- ?uses: (.*)$|^ *uses: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     assert used
     for action in map("".join, used):
-        assert re.match(r"actions/[a-z-]+@[0-9a-f]{40} # v[0-9.]+\Z", action), action
+        own = re.match(r"\./(\.github/workflows/[a-z]+\.yml)\Z", action)
+        assert own or re.match(r"actions/[a-z-]+@[0-9a-f]{40} # v[0-9.]+\Z", action), action
+        assert not own or "workflow_call" in workflow(Path(own.group(1)).name)["on"], action
+    fetched = re.findall(r"github\.com/(?!.*\$[A-Z]+\b).*", path.read_text(encoding="utf-8"))
+    assert fetched == [], "what is fetched is named by its digest"
+    for digest in re.findall(r"^ *PYENV: (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE):
+        assert re.match(r"[0-9a-f]{40} # (?:after )?v[0-9.]+\Z", digest), digest
+
+
+def test_workflow_runs_all_tests_on_each_debian_that_contributors_may_have() -> None:
+    """Its container has what the first step installs; all else is the work of tools/setup."""
+    job = workflow("ci.yml")["jobs"]["test"]
+    assert job["strategy"]["matrix"] == {"release": ["bookworm", "trixie"]}
+    assert job["container"]["image"] == "debian:${{ matrix.release }}"
+
+
+def test_nothing_is_built_for_a_release_before_the_tests_have_passed() -> None:
+    jobs = workflow("release.yml")["jobs"]
+    tests = [name for name, job in jobs.items() if job.get("uses") == "./.github/workflows/ci.yml"]
+    assert [jobs["build"]["needs"]] == tests and jobs["draft"]["needs"] == "build"
+
+
+def test_artefacts_of_the_tests_are_not_those_of_the_release() -> None:
+    """They are of the same run, where a name is given once, and the release takes all that match its pattern."""
+    jobs = workflow("release.yml")["jobs"]
+    (fetch,) = (step for step in jobs["draft"]["steps"] if "download-artifact@" in step.get("uses", ""))
+    (kept,) = (step for step in jobs["build"]["steps"] if "upload-artifact@" in step.get("uses", ""))
+    (other,) = (
+        step for step in workflow("ci.yml")["jobs"]["test"]["steps"] if "upload-artifact@" in step.get("uses", "")
+    )
+    assert fnmatch.fnmatchcase(kept["with"]["name"], fetch["with"]["pattern"])
+    assert not fnmatch.fnmatchcase(other["with"]["name"], fetch["with"]["pattern"])
+
+
+def test_scheduled_workflow_covers_the_table_of_versions() -> None:
+    """Pythons that it builds, and those of tools/debian-pythons; and every part of tools/versions."""
+    job = workflow("versions.yml")["jobs"]["versions"]
+    commands = "\n".join(step["run"] for step in job["steps"] if "run" in step)
+    (built,) = re.findall(r"pyenv install (.*)", commands)
+    of_debian = re.findall(r"python(3\.\d+)-venv", (ROOT / "tools/debian-pythons").read_text(encoding="utf-8"))
+    assert {*built.split(), *of_debian} == set(json.loads((ROOT / "docs/versions.json").read_text())["pythons"])
+    (parts,) = re.findall(r"^PARTS = (\(.*\))$", (ROOT / "tools/versions").read_text(encoding="utf-8"), re.MULTILINE)
+    assert tuple(job["strategy"]["matrix"]["part"]) == ast.literal_eval(parts)
+    assert "make versions ARGS=${{ matrix.part }}" in commands
+
+
+def test_tools_name_tools_that_exist() -> None:
+    files = [ROOT / "Makefile", *(path for name in ("tools", ".ci", ".github") for path in (ROOT / name).rglob("*"))]
+    for path in (path for path in files if path.is_file() and "__pycache__" not in path.parts):
+        for name in re.findall(r"(?<![\w./-])tools/([a-z][\w-]*(?:\.\w+)?)", path.read_text(encoding="utf-8")):
+            assert (ROOT / "tools" / name).exists(), (path, name)
 
 
 def test_release_workflow_builds_for_tags_and_names_the_files_of_make_dist() -> None:
-    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    released = workflow("release.yml")
     for version in ("1.0.0", "1.0.0-rc1"):
-        assert any(re.fullmatch(pattern.replace(".", r"\."), version) for pattern in workflow["on"]["push"]["tags"])
-    assert workflow["permissions"] == {}
-    assert "make dist" in [step.get("run") for step in workflow["jobs"]["build"]["steps"]]
-    (sign,) = (step["run"] for step in workflow["jobs"]["draft"]["steps"] if step["name"] == "Sign")
+        assert any(re.fullmatch(pattern.replace(".", r"\."), version) for pattern in released["on"]["push"]["tags"])
+    assert released["permissions"] == {}
+    assert "make dist" in [step.get("run") for step in released["jobs"]["build"]["steps"]]
+    (sign,) = (step["run"] for step in released["jobs"]["draft"]["steps"] if step["name"] == "Sign")
     name = "kubenode-ip_masq-%s-MANIFEST.json.asc"
     assert name % "$GITHUB_REF_NAME" in sign and name % "VERSION" in RELEASES
 
