@@ -15,8 +15,20 @@ import runpy
 import sys
 import traceback
 import typing as t
+from unittest import mock
 
 from ansible.module_utils import basic
+
+try:
+    from ansible.module_utils.testing import patch_module_args
+except ImportError:
+
+    def patch_module_args(args: t.Any = None) -> t.ContextManager[t.Any]:
+        """Do what ansible-core 2.19 and later do."""
+        # Private, but what the guide to unit tests of earlier releases tells authors of modules to set.
+        raw = json.dumps({"ANSIBLE_MODULE_ARGS": args}).encode()
+        return mock.patch("ansible.module_utils.basic._ANSIBLE_ARGS", raw)
+
 
 MODULES = "ansible_collections.kubenode.ip_masq.plugins.modules."
 
@@ -41,10 +53,12 @@ def call(start: t.Callable[[], object], arguments: t.Mapping[str, t.Any]) -> t.D
 
     :param arguments: its options, and settings of Ansible.
     """
-    basic._ANSIBLE_ARGS = json.dumps({"ANSIBLE_MODULE_ARGS": arguments}).encode()
     out = io.StringIO()
+    warnings: t.List[str] = []
+    # ansible-core 2.19 and later print warnings, in place of returning them, if the controller's code is imported.
+    collected = mock.patch.object(basic.AnsibleModule, "warn", lambda _module, text, **_more: warnings.append(text))
     try:
-        with contextlib.redirect_stdout(out), _as_on_a_node():
+        with contextlib.redirect_stdout(out), patch_module_args(dict(arguments)), collected:
             start()
     except SystemExit:
         pass
@@ -54,26 +68,9 @@ def call(start: t.Callable[[], object], arguments: t.Mapping[str, t.Any]) -> t.D
         result: t.Dict[str, t.Any] = json.loads(out.getvalue())
     except ValueError:
         return {"failed": True, "crashed": "not one JSON object on standard output: %r" % out.getvalue()}
-    if "warnings" in result:  # ansible-core 2.19 and later: objects, of which the controller takes the text
-        result["warnings"] = [one["event"]["msg"] if isinstance(one, dict) else one for one in result["warnings"]]
+    if warnings:
+        result["warnings"] = warnings
     return result
-
-
-@contextlib.contextmanager
-def _as_on_a_node() -> t.Iterator[None]:
-    """Have ansible-core 2.19 and later return warnings, which it prints where the controller's code is imported."""
-    if not hasattr(basic, "_ANSIBLE_PROFILE"):
-        yield
-        return
-    from ansible.module_utils import _internal
-
-    basic._ANSIBLE_PROFILE = "legacy"
-    before = _internal.is_controller
-    _internal.is_controller = False
-    try:
-        yield
-    finally:
-        _internal.is_controller = before
 
 
 if __name__ == "__main__":
