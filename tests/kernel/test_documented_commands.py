@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 import re
 import select
 import subprocess
@@ -15,11 +17,12 @@ import time
 import typing as t
 from pathlib import Path
 
-from support import cni_results, documented
+from support import cni_results, documented, tracked
 from support.documented import Command
 from support.fleet import Fleet
 from support.import_collection import ROOT
 from support.namespaces import Namespace, until
+from support.tracked import Tracked
 
 #: What verify shows is a conflict.
 STATUS = {"ip-masq-agent verify": 5}
@@ -76,17 +79,41 @@ class Operator:
         elif command.text == "ip-masq-agent verify":
             self._node.ns.run(*nat, "-D", "POSTROUTING", "-j", "cali-nat-outgoing")
             self._node.ns.run(*nat, "-I", "POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
+        elif " --at " in command.text:
+            self._node.ns.run("mount", "-t", "tmpfs", "none", "/var/log")
+            self._node.ns.inside(_log_connection)
         elif command.text.startswith("ip-masq-agent who "):
-            # A pod that was there before the last packet: the connection has its whole timeout left.
-            results = self._node.root / "var/lib/cni/results"
-            cni_results.write(results, "default/web-0", "10.244.1.2", written=time.time() - 60)
-            self._node.ns.run(
-                *"conntrack -I -p tcp --state ESTABLISHED -t 432000 -s 10.244.1.2 -d 203.0.113.10".split(),
-                *"--sport 51844 --dport 443 -r 203.0.113.10 -q 198.51.100.1".split(),
-                *"--reply-port-src 443 --reply-port-dst 40123".split(),
-            )
+            self._web()
+            self._track(("10.244.1.2", 51844, 40123))
         elif ".who " in command.text:
             self._inventory("node1", "node2")
+        elif command.text == "ip-masq-agent ports":
+            self._node.drop_in("ports.json", '{"toPorts": "61000-61099"}')
+            assert self._node.sync().returncode == 0
+            self._web()
+            pods = ["10.244.1.2"] * 60 + ["10.244.1.3"] * 30
+            self._track(*((pod, 40000 + number, 61000 + number) for number, pod in enumerate(pods)))
+        elif " --proposed " in command.text:
+            config = json.loads((self._node.config_dir / "config").read_text())
+            config["masqueradeCIDRs"] = ["10.5.0.0/16"]
+            self._node.at(command.text.split()[-1]).write_text(json.dumps(config))
+
+    def _web(self) -> None:
+        """A pod that was there before the last packet of connections that have their whole timeout left."""
+        results = self._node.root / "var/lib/cni/results"
+        cni_results.write(results, "default/web-0", "10.244.1.2", written=time.time() - 60)
+
+    def _track(self, *opened: t.Tuple[str, int, int]) -> None:
+        """Have the kernel know masqueraded connections: of which pod, from which port, and as which it is seen."""
+        known = [Tracked(6, pod, port, "198.51.100.1", seen, "203.0.113.10", 443) for pod, port, seen in opened]
+        tracked.insert(self._node.ns, known, seconds=432000)
+
+    def restore(self, command: Command) -> None:
+        """Undo what was brought about, where other pages take something else for granted."""
+        if command.text == "ip-masq-agent ports":
+            (self._node.drop_ins / "ports.json").unlink()
+            self._node.ns.run("conntrack", "-F")
+            assert self._node.sync().returncode == 0
 
     def type(self, command: str) -> t.Tuple[int, str]:
         """Run a command where it belongs.
@@ -152,10 +179,35 @@ def test_commands_work_and_answer_as_the_pages_show(tmp_path: Path) -> None:
                 continue
             operator.prepare(command)
             status, said = operator.type(command.text)
+            operator.restore(command)
             missing = [] if command.text.startswith("ansible-playbook ") else _missing(command.output, said)
             if status != STATUS.get(command.text, 0) or missing:
                 wrong.append("%s: %s: %d, lacks %s: %s" % (command.where, command.text, status, missing, said))
     assert not wrong, "\n".join(wrong)
+
+
+def _log_connection() -> None:
+    """Write what ulogd and the timer beside it would have written of a connection that has ended."""
+    folder = Path("/var/log/ip-masq-agent")
+    folder.mkdir(mode=0o700)
+    began, ended = (
+        int(datetime.datetime.fromisoformat("2026-11-23T%s+00:00" % at).timestamp()) for at in ("03:11:58", "03:14:20")
+    )
+    line = {
+        "orig.ip.protocol": 6,
+        "src_ip": "10.244.1.2",
+        "orig.l4.sport": 51844,
+        "dest_ip": "203.0.113.10",
+        "orig.l4.dport": 443,
+        "reply.ip.saddr.str": "203.0.113.10",
+        "reply.l4.sport": 443,
+        "reply.ip.daddr.str": "198.51.100.1",
+        "reply.l4.dport": 40123,
+        "flow.start.sec": began,
+        "flow.end.sec": ended,
+    }
+    (folder / "connections.log").write_text(json.dumps(line) + "\n")
+    (folder / "pods.json").write_text(json.dumps([["10.244.1.2", "default/web-0", began - 60, began - 60, ended]]))
 
 
 def _missing(shown: t.Sequence[str], said: str) -> t.List[str]:

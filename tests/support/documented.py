@@ -3,8 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The commands of README and documents, and what executes each of them.
 
-A command is a line that begins with ``$`` in a ``console`` block of Markdown or reStructuredText. Each is executed by
-``tests/kernel/test_documented_commands.py``, unless it is in ``ELSEWHERE`` or ``NOT_HERE``.
+A command is a line that begins with ``$`` or ``#``, the prompts of a user and of root, in a ``console`` block of
+Markdown or reStructuredText. Each is executed by ``tests/kernel/test_documented_commands.py``, unless it is in
+``ELSEWHERE`` or ``NOT_HERE``.
 """
 
 from __future__ import annotations
@@ -65,6 +66,8 @@ _NODES = "boots three nodes; `make test-molecule` goes through the same steps as
 _CLUSTER = "needs an API server"
 _PYPY = "installs packages for PyPy into .cache and takes minutes"
 _POOLS = "needs Calico; tests/kernel/test_kubespray.py does to rules what Felix does then"
+_SELINUX = "needs SELinux; `make test-selinux` loads the same file in a guest"
+_TCPDUMP = "needs tcpdump, which nothing else here does, and captures for a minute"
 #: Why a command is not executed by any test.
 NOT_HERE = {
     "ansible-galaxy collection install kubenode.ip_masq" + _PRE_RELEASE: _GALAXY,
@@ -86,13 +89,16 @@ NOT_HERE = {
     "pypy3 -m venv .cache/pypy && .cache/pypy/bin/pip install -r requirements-dev-node.txt": _PYPY,
     ".cache/pypy/bin/python -m pytest tests/unit/plugins/module_utils": _PYPY,
     "kubectl -n kube-system delete pod -l k8s-app=kube-proxy --field-selector spec.nodeName=NODE": _CLUSTER,
+    "semodule -i ip-masq-agent.cil": _SELINUX,
+    "timeout 60 tcpdump -nni eth0 -Q out 'src net 10.244.0.0/16 and not dst net 10.0.0.0/8'": _TCPDUMP,
 }
 
 
 #: What commands of the pages begin with.
 PROGRAMS = (
     r"(?:[A-Z_]+=\S+ )*(?:ansible(?:-\w+)?|make|tools/[\w-]+|nft|ip6?tables(?:-\w+)?|ip-masq-agent|kubectl|systemctl|"
-    r"jq|journalctl|conntrack|molecule|podman|git|ip(?= address)|python3?|pip|rpm|dpkg|apt|apt-get)\b"
+    r"jq|journalctl|conntrack|molecule|podman|git|ip(?= address)|python3?|pip|rpm|dpkg|apt|apt-get|"
+    r"calicoctl\.sh|pypy3|semodule|sysctl|tcpdump|timeout)\b"
 )
 
 
@@ -111,7 +117,7 @@ def commands() -> t.List[Command]:
     """Return all commands in the order of the pages, the README first; each once."""
     found: t.Dict[str, Command] = {}
     for page in PAGES:
-        for command in _of_page(page.read_text(encoding="utf-8"), str(page.relative_to(ROOT))):
+        for command in of_page(page.read_text(encoding="utf-8"), str(page.relative_to(ROOT))):
             found.setdefault(command.text, command)
     return list(found.values())
 
@@ -123,13 +129,14 @@ _BLOCKS = (
 )
 
 
-def _of_page(text: str, name: str) -> t.Iterator[Command]:
+def of_page(text: str, name: str) -> t.Iterator[Command]:
+    """Return the commands of one page."""
     for block in (block for pattern in _BLOCKS for block in pattern.finditer(text)):
         first = text.count("\n", 0, block.start("lines")) + 1
         command: t.Optional[Command] = None
         lines = [line[len(block.group("indent")) :] for line in block.group("lines").splitlines()]
         for number, line in enumerate(lines, first):
-            if line.startswith("$ "):
+            if line.startswith(("$ ", "# ")):
                 if command:
                     yield command
                 command = Command("%s:%d" % (name, number), re.sub(r" +# .*", "", line[2:]).strip(), [])
