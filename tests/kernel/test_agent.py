@@ -319,6 +319,11 @@ class TestProposals:
             assert done.returncode == 0 and told in done.stdout.splitlines(), done.stdout
             data = json.loads(node.command("explain", destination, "--proposed", str(proposed), "--json").stdout)
             assert len(data["proposed"]["effects"]) == (destination == "10.5.1.2")
+        drop_in = node.drop_in("lab.json", '{"nonMasqueradeCIDRs": ["10.0.0.0/8"]}')
+        noted = node.command("explain", "10.6.1.2", "--proposed", str(proposed)).stdout
+        about = "note: /etc/ip-masq-agent/config.d/lab.json: nonMasqueradeCIDRs replaces the default list"
+        assert about in noted and "because %s has no nonMasqueradeCIDRs" % proposed in noted, noted
+        drop_in.unlink()
         proposed.write_text('{"masqueradeCIDRs": ["10.5.0.1/16"]}')
         done = node.command("explain", "10.5.1.2", "--proposed", str(proposed))
         assert done.returncode == 78 and "%s: masqueradeCIDRs: '10.5.0.1/16' has host bits" % proposed in done.stderr

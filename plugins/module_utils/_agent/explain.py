@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import typing as t
 
 from .._engine.effects import Effect, as_returns
@@ -166,7 +167,7 @@ def _propose(node: Node, paths: Paths, path: str, wanted: inspection.Request) ->
     try:
         policy, config = read_policy(paths, remembered, text.decode("utf-8", "replace"))
     except ConfigError as exc:
-        raise ConfigError(str(exc).replace(paths.config, path)) from None
+        raise ConfigError(_called(path, paths, str(exc))) from None
     result = dry_run(node, paths, config, remembered, effects=True)
     if result.errors:
         raise NodeError("; ".join(result.errors))
@@ -174,8 +175,13 @@ def _propose(node: Node, paths: Paths, path: str, wanted: inspection.Request) ->
     family = BY_VERSION[destination.version]
     effects = tuple(_concerned(result, family, int(destination), wanted))
     moved = any(one.moved for one in result.compared if one.family == family)
-    notes = tuple(note.replace(paths.config, path) for note in policy.notes)
+    notes = tuple(_called(path, paths, note) for note in policy.notes)
     return _Proposal(path, effects, moved, notes + result.notes + result.effect_notes)
+
+
+def _called(path: str, paths: Paths, text: str) -> str:
+    """Return a text about the config file as one about the file in its place; those of config.d keep their names."""
+    return re.sub(re.escape(paths.config) + r"(?!\.d/)", lambda _found: path, text)
 
 
 def _concerned(result: Result, family: Family, destination: int, wanted: inspection.Request) -> t.Iterator[Effect]:
