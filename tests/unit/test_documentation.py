@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
+import shlex
 import typing as t
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -17,18 +19,27 @@ from ansible_collections.kubenode.ip_masq.plugins.doc_fragments.policy import Mo
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.units import log_unit_files, unit_files
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.actors import ACTORS
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import config_file
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import (
     DEFAULTS,
     POLICY_OPTIONS,
     RESERVED_CIDRS,
+    build,
 )
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.fleet import STATES
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import ADDRESSES, PLUGINS, derive
 from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import DEFAULTS as DEFAULTS_OF_KUBESPRAY
-from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import OF_PLAYBOOKS
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import (
+    OF_PLAYBOOKS,
+    check_values,
+    config_file_keys,
+    unknown_names,
+)
 from support import documented, tables
 from support.agent_metrics import METRICS
 from support.import_collection import ROOT, location
+from support.templates import template
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 OPTIONS = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
@@ -311,11 +322,50 @@ def test_files_that_are_named_exist(document: Path) -> None:
         assert (ROOT / path).exists(), path
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_examples_in_yaml_are_yaml(document: Path) -> None:
-    text = document.read_text(encoding="utf-8")
-    for example in re.findall(r"^```yaml\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
-        assert yaml.safe_load(example)
+def _examples() -> t.Iterator[t.Any]:
+    """What the blocks of YAML in all pages say, by page and line."""
+    for page in DOCUMENTS:
+        text = page.read_text(encoding="utf-8")
+        for block in re.finditer(r"(?ms)^```yaml\n(.*?)^```$", text):
+            where = "%s:%d" % (page.name, text.count("\n", 0, block.start()) + 1)
+            yield pytest.param(yaml.safe_load(block.group(1)), id=where)
+
+
+#: What examples have of other variables.
+OTHER_VARIABLES = {"loopback_address": "192.0.2.10"}
+
+
+@pytest.mark.parametrize("example", list(_examples()))
+def test_examples_in_yaml_are_what_the_code_takes(example: t.Any) -> None:
+    """Variables and config files lead to rules for both families; roles and playbooks exist, with their variables."""
+    assert example
+    ours = {}
+    if isinstance(example, dict):
+        ours = {name: value for name, value in example.items() if name.startswith("ip_masq_")}
+        for file in example.get("write_files", []):
+            policy = build(config_file.parse(file["content"], file["path"]).values)
+            assert all(from_config(policy, family).rules for family in policy.families)
+    else:
+        for play in example:
+            for role in play.get("roles", []):
+                name = role["role"].rpartition("kubenode.ip_masq.")[2]
+                assert (location() / "roles" / name).is_dir(), name
+                ours.update({key: value for key, value in role.items() if key.startswith("ip_masq_")})
+            imported = play.get("ansible.builtin.import_playbook", "").partition("kubenode.ip_masq.")[2]
+            assert not imported or (location() / "playbooks" / (imported + ".yml")).exists(), imported
+            ours.update(play.get("vars", {}))
+    assert unknown_names(ours) == []
+    values = template(ours, OTHER_VARIABLES)
+    for ipv6 in (False, True):
+        values["ip_masq_agent_enable_ipv6"] = ipv6
+        if ipv6 and "ip_masq_agent_source_cidrs" in values:  # a family without pods is left alone
+            values["ip_masq_agent_source_cidrs"] = [*values["ip_masq_agent_source_cidrs"], "fd00:10:244::/56"]
+        checked = check_values(values)
+        assert not checked.errors and checked.policy is not None
+        assert len(checked.policy.families) == 1 + ipv6
+        for family in checked.policy.families:
+            assert from_config(checked.policy, family).rules, family
+        assert build(config_file.parse(config_file.config_text(config_file_keys(values)), "config").values)
 
 
 def test_every_command_is_executed_by_a_test_or_there_is_a_reason() -> None:
@@ -329,13 +379,40 @@ def test_every_command_is_executed_by_a_test_or_there_is_a_reason() -> None:
         assert command in literals, "%s does not execute it: %s" % (test, command)
 
 
+def test_the_prompts_of_a_user_and_of_root_are_commands() -> None:
+    page = "```console\n$ one --flag   # why\nprinted\n# two\n```\n```text\n# a heading\n```\n"
+    assert list(documented.of_page(page, "page")) == [
+        documented.Command("page:2", "one --flag", ["printed"]),
+        documented.Command("page:4", "two", []),
+    ]
+
+
+def test_patches_are_patches() -> None:
+    """Of commands that need a cluster, for which no test executes them."""
+    patches = [
+        json.loads(words[words.index(option) + 1])
+        for words in (shlex.split(text) for text in documented.NOT_HERE)
+        for option in ("-p", "--patch")
+        if option in words
+    ]
+    of_pools = [patch["spec"]["natOutgoing"] for patch in patches if isinstance(patch, dict)]
+    assert of_pools == [False, False, True]
+    # What kubespray's template starts the first container of the DaemonSet with.
+    command = ["/opt/bin/flanneld", "--ip-masq", "--kube-subnet-mgr"]
+    (steps,) = (patch for patch in patches if isinstance(patch, list))
+    assert [step["op"] for step in steps] == ["test", "remove"]
+    (path,) = {step["path"] for step in steps}
+    where, _slash, index = path.rpartition("/")
+    assert where == "/spec/template/spec/containers/0/command" and command[int(index)] == steps[0]["value"]
+
+
 @pytest.mark.parametrize("page", documented.PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_are_in_blocks_where_they_are_found(page: Path) -> None:
     """Such as begin a line of another block would be executed by no test. (Dots stand for what a message fills in.)"""
     text = documented.without_blocks(page.read_text(encoding="utf-8"))
     blocks = re.findall(r"(?ms)^ *```(?!yaml|ini|json)\w*\n(.*?)^ *```$", text) + re.findall(r"(?m)^ {4,}\S.*$", text)
     lines = [line.strip() for block in blocks for line in block.splitlines()]
-    assert [line for line in lines if re.match(r"(\$ )?%s [^.:]" % documented.PROGRAMS, line)] == []
+    assert [line for line in lines if re.match(r"\$ |(# )?%s [^.:]" % documented.PROGRAMS, line)] == []
 
 
 @pytest.mark.parametrize("page", documented.PAGES, ids=lambda path: str(path.relative_to(ROOT)))
