@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import typing as t
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from support import modules
 from support.agent_node import AgentNode
 from support.fleet import Fleet, Played
 from support.import_collection import ROOT
-from support.kubespray import site, write_checkout, write_collection
+from support.kubespray import site, write_checkout, write_collection, write_sample
 from support.variants import BACKENDS
 
 NFT = BACKENDS["iptables_nft"]
@@ -216,14 +217,20 @@ FLANNEL = (
 )
 
 
-class LiveCluster:
-    """A cluster with kubespray's default networks and one node that has a pod, and what docs/kubespray-live.md does."""
+#: The same of the IPv6 pool with nat_outgoing_ipv6: true.
+PODS6 = "fd85:ee78:d8a6:8607::1:0/112"
+CALICO6 = (*CALICO[:-1], "-A cali-nat-outgoing -s %s ! -d %s -j MASQUERADE" % (PODS6, PODS6))
+EXPLAIN6 = "ip-masq-agent explain 2001:db8:8::1 --source fd85:ee78:d8a6:8607::1:9"
 
-    def __init__(self, folder: Path, fleet: Fleet, rules: t.Sequence[str]) -> None:
-        self._kubespray = Kubespray(folder, fleet, "checkout")
+
+class LiveCluster:
+    """A cluster with kubespray's sample variables and one node that has a pod, and what docs/kubespray-live.md does."""
+
+    def __init__(self, folder: Path, fleet: Fleet, rules: t.Sequence[str], **changed: t.Any) -> None:
+        self.kubespray = Kubespray(folder, fleet, "checkout")
         self._folder, self._fleet = folder, fleet
-        (folder / "group_vars/k8s_cluster/k8s-cluster.yml").write_text("kube_network_plugin: calico\n")
-        (folder / "group_vars/k8s_cluster/k8s-net-calico.yml").unlink()
+        shutil.rmtree(folder / "group_vars")
+        write_sample(folder / "inventory/mycluster", **changed)
         del fleet.group_vars["all"]["ip_masq_agent_verify"]
         self.node = fleet.nodes["n1"]
         self.node.wire()
@@ -232,28 +239,48 @@ class LiveCluster:
             fleet.hosts[name]["ip"] = "10.3.0.%d" % number
         for rule in rules:
             self.rule(rule)
-        (folder / INVENTORY).mkdir(parents=True)
 
-    def write(self, name: str) -> None:
-        """Write a file of variables, as the page has it."""
-        (self._folder / INVENTORY / name).write_text(page_example(INVENTORY + name, LIVE))
+    def wire_ipv6(self) -> None:
+        """Give the node a pod and a way out with IPv6, too."""
+        self.node.ns.run("sysctl", "-q", "net.ipv6.conf.all.forwarding=1")
+        for words in (
+            "address add fd85:ee78:d8a6:8607::1:1/120 dev cni0 nodad",
+            "address add 2001:db8::1/64 dev eth0 nodad",
+            "route add default via 2001:db8::fe dev eth0",
+        ):
+            self.node.ns.run("ip", "-6", *words.split())
+        for rule in CALICO6:
+            self.rule(rule, "ip6tables-nft")
 
-    def rule(self, rule: str) -> None:
+    def write(self, name: str, more: str = "") -> None:
+        """Add variables to a file, as the page has it."""
+        path = self._folder / INVENTORY / name
+        there = path.read_text() if path.exists() else ""
+        path.write_text(there + page_example(INVENTORY + name, LIVE) + more)
+
+    def rule(self, rule: str, program: str = "iptables-nft") -> None:
         """Do to the node's rules what the network plugin does."""
-        self.node.ns.run("iptables-nft", "-t", "nat", *rule.split())
+        self.node.ns.run(program, "-t", "nat", *rule.split())
 
     def type(self, command: str) -> Played:
         """Run a command of the page on the controller, for the node."""
         self._fleet.group_vars["all"]["ansible_become"] = False  # there may be no sudo
         inventory = self._folder / "inventory/mycluster/inventory.ini"
         inventory.write_text("".join("[%s]\n%s\n" % (group, "\n".join(hosts)) for group, hosts in GROUPS.items()))
-        return self._fleet.type(command + " --limit n1")
+        played = self._fleet.type(command + " --limit n1")
+        assert not (inventory.parent / "credentials").exists(), "variables that are none of ours were evaluated"
+        return played
 
-    def explain(self) -> str:
+    def explain(self, command: str = EXPLAIN) -> str:
         """Run the page's question on the node."""
-        done = self.node.call("bash", "-euc", 'PATH="/usr/local/sbin:$PATH"; ' + EXPLAIN)
+        done = self.node.call("bash", "-euc", 'PATH="/usr/local/sbin:$PATH"; ' + command)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def is_gone(self) -> bool:
+        """Whether nothing of the agent is left on the node."""
+        rules = [NFT.rules(self.node.ns, family) for family in ("ipv4", "ipv6")]
+        return self.node.files() == self.node.pristine and rules == [None, None]
 
 
 def test_calico_on_a_live_cluster_step_by_step(tmp_path: Path) -> None:
@@ -280,13 +307,37 @@ def test_calico_on_a_live_cluster_step_by_step(tmp_path: Path) -> None:
         assert again.rc == 0 and "nat_outgoing" not in again.said and changed(again) == [], again.said
         cluster.rule(CALICO[-1])
         removed = cluster.type(REMOVE)
-        assert removed.rc == 0 and cluster.node.files() == cluster.node.pristine, removed.said
+        assert removed.rc == 0 and cluster.is_gone(), removed.said
+
+
+def test_both_pools_of_calico_are_turned_off(tmp_path: Path) -> None:
+    with Fleet(tmp_path, GROUPS, {"n2": "n1", "n3": "n1", "e1": "n1"}) as fleet:
+        cluster = LiveCluster(tmp_path, fleet, CALICO, ipv6_stack=True, nat_outgoing_ipv6=True)
+        cluster.wire_ipv6()
+        cluster.write("ip_masq.yml")
+        lacking = cluster.type(APPLY)
+        assert lacking.rc == 2 and "fd85:ee78:d8a6:8607::1:0/112, " in lacking.said, "its networks are not in the list"
+        more = "  - fd85:ee78:d8a6:8607::/64\n  - 2001:db8:8::/48\n"
+        (tmp_path / INVENTORY / "ip_masq.yml").unlink()
+        cluster.write("ip_masq.yml", more)
+        applied = cluster.type(APPLY)
+        assert applied.rc == 0 and "set nat_outgoing: false and nat_outgoing_ipv6: false" in applied.said, applied.said
+        assert "2001:db8:8::/48" in exempt(cluster.node, "ipv6")
+        for question in (EXPLAIN, EXPLAIN6):
+            assert "decided by: Calico" in cluster.explain(question)
+        # One patch for each pool.
+        for program, first, second in (("iptables-nft", 1, 0), ("ip6tables-nft", 1, 1)):
+            cluster.rule("-F cali-nat-outgoing", program)
+            seen = ["sees the pod's own address" in cluster.explain(question) for question in (EXPLAIN, EXPLAIN6)]
+            assert seen == [first, second]
+        cluster.write("k8s-net-calico.yml")
+        again = cluster.type(APPLY)
+        assert again.rc == 0 and "nat_outgoing" not in again.said and changed(again) == [], again.said
 
 
 def test_flannel_on_a_live_cluster_step_by_step(tmp_path: Path) -> None:
     with Fleet(tmp_path, GROUPS, {"n2": "n1", "n3": "n1", "e1": "n1"}) as fleet:
-        cluster = LiveCluster(tmp_path, fleet, FLANNEL)
-        (tmp_path / "group_vars/k8s_cluster/k8s-cluster.yml").unlink()
+        cluster = LiveCluster(tmp_path, fleet, FLANNEL, kube_network_plugin="flannel")
         cluster.write("ip_masq.yml")
         cluster.write("ip_masq_flannel.yml")
         applied = cluster.type(APPLY)
@@ -294,11 +345,19 @@ def test_flannel_on_a_live_cluster_step_by_step(tmp_path: Path) -> None:
             applied.said
         )
         assert "sees the pod's own address (10.233.64.9)" in cluster.explain()
-        # Without the variable flannel decides.
-        (tmp_path / INVENTORY / "ip_masq_flannel.yml").write_text("kube_network_plugin: flannel\n")
+        # The way back, and the other way to begin: without the variable flannel decides.
+        (tmp_path / INVENTORY / "ip_masq_flannel.yml").unlink()
         weaker = cluster.type(APPLY)
         assert weaker.rc == 0 and "flannel: masquerades" in weaker.said, weaker.said
         assert "decided by: flannel" in cluster.explain()
         # The other way: flanneld without --ip-masq, which leaves no rules behind or whose rules were flushed.
         cluster.rule("-F FLANNEL-POSTRTG")
         assert "sees the pod's own address (10.233.64.9)" in cluster.explain()
+        # Back from there: cluster.yml, after which flanneld sets its rules again.
+        made = cluster.kubespray.play("cluster", ["-"], "-i", str(tmp_path / "inventory/mycluster"), "--limit", "n1")
+        assert made.rc == 0 and "with flannel" in made.said, made.said
+        cluster.rule(FLANNEL[-1])
+        assert "decided by: flannel" in cluster.explain()
+        removed = cluster.type(REMOVE)
+        assert removed.rc == 0 and cluster.is_gone(), removed.said
+        assert "-j MASQUERADE" in cluster.node.ns.run("iptables-nft", "-t", "nat", "-S", "FLANNEL-POSTRTG")
