@@ -196,7 +196,7 @@ def _flood(plan: Plan, pod: Inside, nodes: t.Sequence[_Node]) -> t.Dict[str, t.L
 
 
 def _check(outside: Namespace, nodes: t.Sequence[_Node], rounds: int) -> None:
-    """All packets got through, and left with the address that they should have.
+    """Check that all packets got through, and left with the address that they should have.
 
     :raises RuntimeError: they did not.
     """

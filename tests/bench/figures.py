@@ -54,7 +54,7 @@ def _scale(sample: Sample) -> t.Tuple[float, str, int]:
 
 
 def ratio(ours: Sample, peer: Sample, paired: bool = True) -> t.Optional[Sample]:
-    """Ours by the peer's: round by round where both were measured in the same rounds; None if the peer's is 0."""
+    """Divide ours by the peer's, round by round where both were measured in the same; None if the peer's is 0."""
     if paired and all(peer.values):
         return Sample(tuple(mine / its for mine, its in zip(ours.values, peer.values)), "")
     return Sample((ours.median / peer.median,), "") if peer.median else None
@@ -68,14 +68,14 @@ class Target(t.NamedTuple):
     below: bool = False
 
     def text(self, unit: str) -> str:
-        """As the table shows it."""
+        """Return the text that the table shows."""
         sign = "<" if self.below else "<="
         if self.of_ratio:
             return "%s %.2f x" % (sign, self.limit)
         return "%s %s" % (sign, Sample((self.limit,), unit))
 
     def verdict(self, value: float) -> str:
-        """Whether it was met."""
+        """Return whether it was met."""
         return OK if value < self.limit or (value == self.limit and not self.below) else MISSED
 
 
@@ -107,7 +107,7 @@ class Row(t.NamedTuple):
         return self.target.verdict(found.median) if found else ""
 
     def cells(self) -> t.Tuple[str, ...]:
-        """As the table shows it."""
+        """Return the texts that the table shows."""
         found = self.ratio
         quotient = "" if found is None else "%.2f" % found.median
         if found is not None and len(found.values) > 1:
@@ -123,7 +123,7 @@ class Row(t.NamedTuple):
         )
 
     def data(self) -> t.Dict[str, t.Any]:
-        """For programs: medians, quartiles and all measurements, in seconds, bytes and counts."""
+        """Return for programs: medians, quartiles and all measurements, in seconds, bytes and counts."""
         found = self.ratio
         return {
             "figure": self.figure,
@@ -164,6 +164,6 @@ def table(parts: t.Sequence[t.Tuple[str, t.Sequence[Row]]]) -> str:
 
 
 def as_json(about: t.Mapping[str, t.Any], parts: t.Sequence[t.Tuple[str, t.Sequence[Row]]]) -> str:
-    """All of it for programs."""
+    """Return all of it for programs."""
     found = [{"part": title, "rows": [row.data() for row in rows]} for title, rows in parts]
     return json.dumps({"about": dict(about), "parts": found}, indent=1) + "\n"

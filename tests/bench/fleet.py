@@ -212,7 +212,7 @@ class _Side:
 
 
 def _minutes(text: str) -> float:
-    """Seconds of a time as `times` prints it: 0m1.250000s."""
+    """Return the seconds of a time that ``times`` printed: 0m1.250000s."""
     minutes, seconds = text.rstrip("s").split("m")
     return 60 * float(minutes) + float(seconds)
 

@@ -109,7 +109,7 @@ def send(plan: t.Sequence[t.Tuple[str, int]], rounds: int, start: int) -> t.List
 
 @contextlib.contextmanager
 def undisturbed() -> t.Iterator[None]:
-    """For some milliseconds, before all ordinary processes."""
+    """Run for some milliseconds before all ordinary processes."""
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
     try:
         yield

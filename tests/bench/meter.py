@@ -65,14 +65,14 @@ def _script(command: Command) -> str:
 
 
 def processes(command: Command) -> int:
-    """How many processes (and threads) a command starts: counted by the process ids of a namespace of its own."""
+    """Return how many processes (and threads) a command starts, by the process ids of a namespace of its own."""
     # The shell is number 1, and the last one that it starts tells how far the numbers have come.
     argv = ["unshare", "--pid", "--fork", "sh", "-c", _script(command) + "\n: & echo $!; wait"]
     return int(subprocess.run(argv, env=ENV, stdout=subprocess.PIPE, check=True).stdout) - 2
 
 
 def peak_memory(command: Command) -> int:
-    """Bytes of memory that the biggest process of a command had resident at its peak.
+    """Return the bytes of memory that the biggest process of a command had resident at its peak.
 
     A process inherits the peak of the one that it was forked from, so a small shell starts them, and a program that
     takes the shell's place reads the figure.

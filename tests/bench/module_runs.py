@@ -51,7 +51,7 @@ def measure(plan: Plan) -> t.Iterator[Row]:
 
 
 def _policies(plan: Plan, backend: str) -> t.Iterator[t.Tuple[str, t.Dict[str, t.Any], bool]]:
-    """Names, options, and whether it is one of the largest."""
+    """Yield names, options, and whether it is one of the largest."""
     largest = max(plan.sizes)
     for size in (0, *plan.sizes):
         yield "%5d CIDRs" % size, rules.policy(size), size == largest
@@ -117,7 +117,7 @@ def _spent() -> float:
 
 
 def run(options: t.Mapping[str, t.Any], times: int = 1) -> meter.Cost:
-    """Call the module so often; what one call cost on average."""
+    """Call the module so often, and return what one call cost on average."""
     cpu, started = _spent(), time.perf_counter()
     for _number in range(times):
         _module(options)
@@ -125,7 +125,7 @@ def run(options: t.Mapping[str, t.Any], times: int = 1) -> meter.Cost:
 
 
 def reconciled(options: t.Mapping[str, t.Any], effects: bool, times: int = 1) -> meter.Cost:
-    """Compare the rules with a policy that they have, as the module does; what that costs on average.
+    """Compare the rules with a policy that they have, as the module does, and return what that costs on average.
 
     :param effects: whether what changes for packets is asked for.
     :raises RuntimeError: something would change.
@@ -162,7 +162,7 @@ def _load(node: Inside, backend: str) -> meter.Cost:
 
 
 def transactions(options: t.Mapping[str, t.Any]) -> int:
-    """How many times a first call writes to the kernel: counted by stand-ins for the programs that do."""
+    """Return how many times a first call writes to the kernel, counted by stand-ins for the programs that do."""
     with tempfile.TemporaryDirectory(dir="/run") as folder:
         programs = Programs(Path(folder))
         path = os.environ["PATH"]

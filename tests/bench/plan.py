@@ -37,7 +37,7 @@ class Costs(t.NamedTuple):
 
 
 def say(text: str) -> None:
-    """Progress, apart from the table."""
+    """Print progress, apart from the table."""
     print("--- " + text, file=sys.stderr, flush=True)
 
 

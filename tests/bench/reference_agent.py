@@ -32,7 +32,7 @@ _running: t.Dict[str, t.Any] = {}
 
 
 def binary() -> t.Optional[str]:
-    """Its path; None if the environment does not name it.
+    """Return its path; None if the environment does not name it.
 
     :raises RuntimeError: what it names cannot be run.
     """
@@ -55,7 +55,7 @@ class Ticks:
         return t.cast(meter.Cost, self._node.call(_spend, times))
 
     def resident(self) -> int:
-        """Bytes of memory that it holds between two resyncs."""
+        """Return the bytes of memory that it holds between two resyncs."""
         return t.cast(int, self._node.call(_resident))
 
 

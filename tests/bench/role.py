@@ -112,7 +112,7 @@ def _play(name: str, size: int) -> _Play:
 
 
 def play_seconds(duration: t.Mapping[str, str]) -> float:
-    """How long a play took, as the callback ansible.posix.json says it."""
+    """Return how long a play took, as the callback ansible.posix.json says it."""
     start, end = (datetime.datetime.fromisoformat(duration[edge].rstrip("Z")) for edge in ("start", "end"))
     return (end - start).total_seconds()
 

@@ -24,7 +24,7 @@ NFT, LEGACY, NFTABLES = "iptables_nft", "iptables_legacy", "nftables"
 
 
 def cidrs(count: int) -> t.List[str]:
-    """So many ranges: RFC 1918 and RFC 6598 if they are few, else such that no two can be merged."""
+    """Return so many ranges: RFC 1918 and RFC 6598 if they are few, else such that no two can be merged."""
     if count <= 4:
         return ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10"][:count]
     return many_ranges(count)
@@ -86,7 +86,7 @@ def entries(size: int) -> t.Dict[str, t.Any]:
 
 
 def services(count: int) -> str:
-    """So many nat rules as kube-proxy writes them, ten for a Service, as text for iptables-restore --noflush."""
+    """Return so many nat rules as kube-proxy writes them, ten for a Service, as text for iptables-restore --noflush."""
     chains, rules = [":KUBE-SERVICES - [0:0]"], ["-A PREROUTING -j KUBE-SERVICES"]
     for number in range(count // 10):
         chain = "KUBE-SVC-%08d" % number

@@ -29,7 +29,7 @@ STATUS = {"ip-masq-agent verify": 5}
 
 
 class Operator:
-    """A checkout, a controller with the inventory F(hosts.ini), and the shells of two nodes."""
+    """A checkout, a controller with the inventory ``hosts.ini``, and the shells of two nodes."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet

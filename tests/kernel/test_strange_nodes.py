@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Random nodes that share no code with the product: what verify says is held against real packets.
 
-A few of each sort, and each one that was wrong once. `make test-strange` runs as many as are asked for.
+A few of each sort, and each one that was wrong once. ``make test-strange`` runs as many as are asked for.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class NodePython(t.NamedTuple):
         return not self.too_old and subprocess.run(start, capture_output=True, check=False).returncode != 0
 
     def give(self, node: AgentNode) -> str:
-        """Its path on the node, where it gets a place that the agent's service sees."""
+        """Return its path on the node, where it gets a place that the agent's service sees."""
         if not self.path.startswith(_HIDDEN):
             return self.path
         node.ns.run("sh", "-euc", _MOUNT % self.prefix)
@@ -122,7 +122,7 @@ class Nodes:
 
 @pytest.fixture(scope="module")
 def steps(tmp_path_factory: pytest.TempPathFactory) -> t.Iterator[t.Dict[str, Step]]:
-    """All steps on all nodes whose Python is supported."""
+    """Run all steps on all nodes whose Python is supported."""
     nodes = Nodes(tmp_path_factory.mktemp("round"), SUPPORTED)
     with nodes.fleet:
         yield {

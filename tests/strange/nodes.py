@@ -125,7 +125,7 @@ TOOLS: t.Dict[str, t.List[str]] = {
 
 
 class Node:
-    """A random node of one seed. `make` brings it up; `close` ends it."""
+    """A random node of one seed. ``make`` brings it up; ``close`` ends it."""
 
     def __init__(self, seed: int, count: t.Optional[int] = None) -> None:
         self.seed = seed
@@ -184,7 +184,7 @@ class Node:
         self.steps.append(Step(self.name, tool, text, self.late if late is None else late))
 
     def ipt(self, table: str, *rules: str, chains: t.Sequence[str] = (), six: bool = False) -> None:
-        """Add rules as `iptables-restore` reads them."""
+        """Add rules as ``iptables-restore`` reads them."""
         tool = ("ip6tables" if six else "iptables") + self.variant
         head = ["*" + table] + [":%s - [0:0]" % chain for chain in chains]
         self.step(tool, "\n".join(head + list(rules) + ["COMMIT"]) + "\n")

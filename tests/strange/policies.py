@@ -61,7 +61,7 @@ def family(address: str) -> int:
 
 
 def spread(text: str) -> t.Tuple[str, ...]:
-    """Return the addresses of `FIRST-LAST`, or the one."""
+    """Return the addresses of ``FIRST-LAST``, or the one."""
     first, _, last = text.partition("-")
     start, end = ipaddress.ip_address(first), ipaddress.ip_address(last or first)
     return tuple(str(type(start)(number)) for number in range(int(start), int(end) + 1))

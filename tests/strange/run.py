@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run random nodes: `PYTHONPATH=tests python -m strange.run --seeds 1-200 --people --jobs 2 --keep-going`."""
+"""Run random nodes: ``PYTHONPATH=tests python -m strange.run --seeds 1-200 --people --jobs 2 --keep-going``."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def named(checked: t.Mapping[str, t.Any], verdict: Verdict) -> bool:
 
 
 def _is_service(text: str, probe: oracle.Probe) -> bool:
-    """Return whether `udp/53-60 from port 4000-4010,5000` means a packet."""
+    """Return whether ``udp/53-60 from port 4000-4010,5000`` means a packet."""
     service, _, sources = text.partition(" from port ")
     proto, _, ports = service.partition("/")
     if proto.replace("icmpv6", "icmp") != probe.protocol or (ports and not _in_span(ports, probe.dport)):
@@ -349,7 +349,7 @@ def _one(what: str) -> t.Union[Outcome, str]:
 
 
 def seeds(text: str) -> t.List[int]:
-    """Return the numbers of `1-20,33`."""
+    """Return the numbers of ``1-20,33``."""
     found: t.List[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")

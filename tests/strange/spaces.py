@@ -64,7 +64,7 @@ class Namespace:
 
     @property
     def path(self) -> str:
-        """A name of it that `ip link ... netns` takes."""
+        """A name of it that ``ip link ... netns`` takes."""
         return "/proc/%d/fd/%d" % (os.getpid(), self.fd)
 
     def close(self) -> None:

@@ -107,7 +107,7 @@ def _late(n: Wide, *lines: str) -> None:
 
 @feature
 def bridge_rules(n: Wide) -> None:
-    """Packets inside of a bridge meet the rules of iptables, as most nodes of Kubernetes have it."""
+    """Have packets inside of a bridge meet the rules of iptables, as most nodes of Kubernetes have it."""
     n.sysctls["bridge/bridge-nf-call-iptables"] = 1
     n.sysctls["bridge/bridge-nf-call-ip6tables"] = n.r.randint(0, 1)
     n.interest(dst="10.244.1.0/30")
@@ -209,7 +209,7 @@ def selectors_that_few_use(n: Wide) -> None:
 
 @feature
 def a_link_without_carrier(n: Wide) -> None:
-    """Its routes stay, and are asked, unless the node is told to ignore them."""
+    """Take the carrier of a link: its routes stay, and are asked, unless the node is told to ignore them."""
     if len(n.uplinks) > 1:
         up = n.uplinks[-1]
         if n.r.random() < 0.5:
@@ -253,7 +253,7 @@ def targets_of_iptables(n: Wide) -> None:
 
 @feature
 def rules_at_the_edge(n: Wide) -> None:
-    """Chains before and behind all others: of devices, of bridges, and of ARP."""
+    """Add chains before and behind all others: of devices, of bridges, and of ARP."""
     n.nft("table arp a {\n chain c {\n  type filter hook input priority 0;\n  accept\n }\n}\n")
     if n.r.random() < 0.5:
         n.nft(

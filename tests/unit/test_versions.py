@@ -42,7 +42,7 @@ def test_table_of_the_page_is_that_of_the_file() -> None:
 
 @pytest.mark.parametrize("number, status", [("", 0), ("2", 0), ("0", 1), ("x", 1)])
 def test_number_of_jobs_is_that_of_make(number: str, status: int) -> None:
-    """`make versions` passes JOBS on also where it is empty."""
+    """``make versions`` passes JOBS on also where it is empty."""
     command = [sys.executable, ROOT / "tools/versions", "--list"]
     done = subprocess.run(command, env={**os.environ, "JOBS": number}, capture_output=True, text=True, check=False)
     assert (done.returncode, "JOBS=%s: not a number" % number in done.stderr) == (status, bool(status))

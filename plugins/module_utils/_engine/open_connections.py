@@ -187,7 +187,7 @@ class _Judge:
         return len(self._left) > 1
 
     def goes(self, flow: Flow) -> t.Optional[bool]:
-        """Whether the connection is removed; None if that cannot be known."""
+        """Return whether the connection is removed; None if that cannot be known."""
         if flow.related:
             return False
         parts = (flow.source, flow.destination, flow.seen, flow.protocol, flow.port, flow.redirected)
@@ -241,7 +241,7 @@ class _Judge:
         )
 
     def _changed(self, flow: Flow, interfaces: t.Iterable[str]) -> t.Optional[bool]:
-        """Whether it has another verdict and not the address of that; None if that depends on what is not known."""
+        """Return whether it has another verdict and not its address; None if that depends on what is not known."""
         outcomes = set()
         for interface in interfaces:
             cell, destination = self._cell(flow, interface)

@@ -162,7 +162,7 @@ class Mark(t.NamedTuple):
     mask: int = ALL_BITS
 
     def __str__(self) -> str:
-        """As iptables prints it."""
+        """Return the text that iptables prints for it."""
         return "0x%x" % self.value if self.mask == ALL_BITS else "0x%x/0x%x" % self
 
 
