@@ -136,9 +136,9 @@ def _culprit(change: Change, run: Runner) -> t.Tuple[str, str]:
             return program, text + "No packet passes it: have that program put it behind the jump, or delete it"
     if any(action.kind in _FLUSHED for action in change.plan.actions):
         # Imported here: to load it takes 1 of 70 ms, and most runs repeat no repair.
-        from .._verify import health
+        from .._engine import rule_flushers
 
-        for flusher in health.flushers(run):
+        for flusher in rule_flushers.flushers(run):
             if change.backend in flusher.backends:
                 return flusher.unit, "Probably %s: %s. Remedy: %s" % (flusher.unit, *flusher.words())
     elif change.backend in VARIANTS:

@@ -16,6 +16,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.repeated_r
     UNKNOWN,
     Repeated,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import rule_flushers
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import (
     Action,
     ActionKind,
@@ -25,7 +26,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import health
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -187,12 +187,12 @@ def test_the_owner_of_a_rule_in_the_way_is_named(
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("flusher", health._FLUSHERS, ids=lambda flusher: flusher.unit)
+@pytest.mark.parametrize("flusher", rule_flushers._FLUSHERS, ids=lambda flusher: flusher.unit)
 def test_a_service_that_removes_all_rules_is_named(
-    monkeypatch: pytest.MonkeyPatch, agents: t.List[t.Any], backend: str, flusher: health.Flusher
+    monkeypatch: pytest.MonkeyPatch, agents: t.List[t.Any], backend: str, flusher: rule_flushers.Flusher
 ) -> None:
     agents.append(repeated_repairs.reference_agents.Agent("ip-masq-agent", "/ip-masq-agent"))
-    monkeypatch.setattr(health, "flushers", lambda run: iter([flusher]))
+    monkeypatch.setattr(rule_flushers, "flushers", lambda run: iter([flusher]))
     found = culprit(CREATED, JUMP, backend=backend)
     removes = backend in (
         ("iptables_nft", "nftables") if flusher.unit == "nftables.service" else ("iptables_nft", "iptables_legacy")
