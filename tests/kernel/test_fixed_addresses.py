@@ -10,7 +10,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from support import strays
+from support import leak_packets
 from support.agent_node import AgentNode
 from support.modules import apply, refused, run_module
 from support.namespaces import Namespace
@@ -143,9 +143,9 @@ def test_with_drop_no_other_address_is_seen_while_one_is_missing(
     assert node.status()["in_sync"]
     for a in ADDRESSES.values():
         assert connects(topology.pod, a.outside[0], 1.5) == ""
-        new = [one for one in strays.strays(a.pod, a.outside[0]) if one.name in ("TCP SYN", "TCP ACK")]
-        new += strays.untracked(a.pod, a.outside[0], 99) if ":" not in a.pod else []
-        assert strays.seen(topology.pod, mac, topology.outside, new, (a.pod, a.exempt[0])) == {}
+        new = [one for one in leak_packets.strays(a.pod, a.outside[0]) if one.name in ("TCP SYN", "TCP ACK")]
+        new += leak_packets.untracked(a.pod, a.outside[0], 99) if ":" not in a.pod else []
+        assert leak_packets.seen(topology.pod, mac, topology.outside, new, (a.pod, a.exempt[0])) == {}
         assert connects(topology.pod, a.exempt[0]) == a.pod
         assert connects(topology.node, a.outside[0]) == a.node
     assert connects(topology.pod, ADDRESSES["ipv4"].outside[1]) == ADDRESSES["ipv4"].pod

@@ -16,14 +16,14 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from support import strays
+from support import leak_packets
 from support.agent_node import AgentNode
 from support.flood import Flood
+from support.leak_packets import Stray
 from support.modules import Result, apply, run_module, run_modules
 from support.namespaces import Namespace
 from support.programs import Programs, is_restore
 from support.prometheus import parse
-from support.strays import Stray
 from support.topology import ADDRESSES, Addresses, Topology
 from support.variants import NFT_FAMILIES, VARIANTS, Nftables, Variant, snapshot
 
@@ -55,7 +55,7 @@ class World:
         """By the names of packets that came out, the source addresses that the world outside saw."""
         a = ADDRESSES["ipv6" if ":" in packets[0].source else "ipv4"]
         passing = passing if passing[0] else (a.pod, a.exempt[-1])
-        found = strays.seen(self.topology.pod, self.mac, self.topology.outside, packets, passing)
+        found = leak_packets.seen(self.topology.pod, self.mac, self.topology.outside, packets, passing)
         return {one.name: found[one.number] for one in packets if one.number in found}
 
     def leaked(self, packets: t.Sequence[Stray]) -> t.Set[str]:
@@ -89,9 +89,9 @@ def counted(ns: Namespace, variant: Variant, family: str) -> int:
 def everything(a: Addresses, destination: str) -> t.List[Stray]:
     """Packets of all kinds from the pod."""
     return [
-        *strays.strays(a.pod, destination),
-        *strays.fragments(a.pod, destination),
-        *strays.untracked(a.pod, destination, UNTRACKED),
+        *leak_packets.strays(a.pod, destination),
+        *leak_packets.fragments(a.pod, destination),
+        *leak_packets.untracked(a.pod, destination, UNTRACKED),
     ]
 
 
@@ -132,7 +132,7 @@ def test_only_what_would_leave_hidden_is_dropped(world: World, variant: Variant,
         """Whether a packet is dropped with this policy."""
         apply(node, backend=variant.backend, leaks="drop", **{**POLICY, **options})
         last = a.exempt[-1] if "non_masquerade_cidrs" not in options else masqueraded
-        packets = [one for one in strays.strays(source, destination) if one.name == "TCP RST"]
+        packets = [one for one in leak_packets.strays(source, destination) if one.name == "TCP RST"]
         seen = world.seen(packets, (other, last))
         assert set(seen) <= {"TCP RST"} and seen.get("TCP RST", {source}) == {source}
         return not seen
@@ -226,10 +226,10 @@ def test_a_first_packet_that_another_program_keeps_is_a_leak_too(world: World, f
             chain c { type nat hook postrouting priority 50; %s daddr %s snat to %s saddr; }
         }
     """ % (nft, nft, a.outside[0], nft))  # fmt: skip
-    packets = [one for one in strays.strays(a.pod, a.outside[0]) if one.name in ("TCP SYN", "TCP ACK")]
+    packets = [one for one in leak_packets.strays(a.pod, a.outside[0]) if one.name in ("TCP SYN", "TCP ACK")]
     for leaks, leaked in (("ignore", {"TCP SYN", "TCP ACK"}), ("count", {"TCP SYN", "TCP ACK"}), ("drop", set())):
         apply(node, backend="nftables", leaks=leaks, **POLICY)
-        packets = [one for one in strays.strays(a.pod, a.outside[0]) if one.name in ("TCP SYN", "TCP ACK")]
+        packets = [one for one in leak_packets.strays(a.pod, a.outside[0]) if one.name in ("TCP SYN", "TCP ACK")]
         assert world.leaked(packets) == leaked
 
 
@@ -412,7 +412,7 @@ def test_the_agent_keeps_shows_and_counts(world: World, variant: Variant, family
     assert _packets(prom.read_text()) == {} and "leaks" not in node.command("status").stdout
     node.configure(leaks="drop", **keys)
     assert node.sync().returncode == 0
-    packets = [one for one in strays.strays(a.pod, a.outside[0]) if one.name in ("TCP RST", "TCP SYN+ACK")]
+    packets = [one for one in leak_packets.strays(a.pod, a.outside[0]) if one.name in ("TCP RST", "TCP SYN+ACK")]
     assert world.leaked(packets) == set()
     assert node.sync().returncode == 0
     assert _packets(prom.read_text())[family, "drop"] == 2
@@ -425,7 +425,7 @@ def test_the_agent_keeps_shows_and_counts(world: World, variant: Variant, family
         world.topology.node.run(*command)
     assert not node.status()["in_sync"]
     assert node.sync().returncode == 0
-    packets = [one for one in strays.strays(a.pod, a.outside[0]) if one.name == "TCP RST"]
+    packets = [one for one in leak_packets.strays(a.pod, a.outside[0]) if one.name == "TCP RST"]
     assert world.leaked(packets) == set() and node.status()["in_sync"]
 
 

@@ -22,7 +22,7 @@ import socket
 import typing as t
 
 import pytest
-from support import strays
+from support import leak_packets
 from support.modules import apply, run_module, run_modules
 from support.namespaces import Namespace
 from support.topology import ADDRESSES, Topology, serving
@@ -483,9 +483,9 @@ def test_every_packet_shows_what_the_policy_says(
                 assert answer in addresses_of(effect["after"], packet), (told, effect)
             seen["treated otherwise" if effect else "treated as before"] += 1
             seen["pod" if answer == packet[1] else "fixed" if answer in packet[0].fixed else "node"] += 1
-        made = [(packet, strays.stray(*packet[1:])) for packet in packets]
+        made = [(packet, leak_packets.stray(*packet[1:])) for packet in packets]
         # From an address and to one that no policy here is about.
-        out = strays.seen(
+        out = leak_packets.seen(
             two_ways.pod, mac, two_ways.outside, [stray for _packet, stray in made], ("10.9.9.9", "10.8.8.8")
         )
         for packet, stray in made:
@@ -507,7 +507,7 @@ _UNTRACKED = 5353
 _NOTRACK = "type filter hook prerouting priority -300;\nudp dport %d notrack\n" % _UNTRACKED
 
 
-def _protocol(stray: strays.Stray) -> str:
+def _protocol(stray: leak_packets.Stray) -> str:
     """The protocol of a packet, as a policy names it."""
     name = stray.name.split()[0].lower()
     return "tcp" if name == "rst" else name
@@ -533,11 +533,11 @@ def test_nothing_without_a_connection_shows_what_a_policy_hides(
             source, destination = rng.choice(family.pods), rng.choice(family.destinations)
             port = rng.choice((*PORTS, 5060))
             sent = [
-                *strays.strays(source, destination, port),
-                *strays.fragments(source, destination, port),
-                *strays.untracked(source, destination, _UNTRACKED),
+                *leak_packets.strays(source, destination, port),
+                *leak_packets.fragments(source, destination, port),
+                *leak_packets.untracked(source, destination, _UNTRACKED),
             ]
-            out = strays.seen(two_ways.pod, mac, two_ways.outside, sent, ("10.9.9.9", "10.8.8.8"))
+            out = leak_packets.seen(two_ways.pod, mac, two_ways.outside, sent, ("10.9.9.9", "10.8.8.8"))
             for stray in sent:
                 to_port = _UNTRACKED if stray.name in ("UDP", "UDP in fragments") else port
                 packet = (family, source, destination, _protocol(stray), to_port)

@@ -11,7 +11,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from support import strays
+from support import leak_packets
 from support.agent_node import AgentNode
 from support.modules import apply, run_module, run_modules
 from support.topology import ADDRESSES, Topology
@@ -50,8 +50,8 @@ def _outside(topology: Topology, destination: str) -> t.Set[str]:
     """The names of packets that the world outside saw with the pod's address."""
     a = ADDRESSES["ipv6" if ":" in destination else "ipv4"]
     mac = topology.node.run("cat", "/sys/class/net/pods/address").strip()
-    sent = strays.strays(a.pod, destination)
-    seen = strays.seen(topology.pod, mac, topology.outside, sent, (a.pod, a.exempt[-1]))
+    sent = leak_packets.strays(a.pod, destination)
+    seen = leak_packets.seen(topology.pod, mac, topology.outside, sent, (a.pod, a.exempt[-1]))
     return {one.name for one in sent if a.pod in seen.get(one.number, ())}
 
 

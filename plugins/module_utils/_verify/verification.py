@@ -24,12 +24,12 @@ from .._twin.values import NOT_ASKED, PROTOCOLS, Answer, Question, Rule, Unseen
 from . import regions
 from .expected import Expected
 from .judge import Addresses, Blame, Verdict, blame, is_silent, judge, judge_own, passed, untracked
+from .leak_packets import Leak, LeakPackets
 from .lookups import Unknown
 from .model import Model
 from .promises import NODE, OWN, POD, Policy
 from .regions import Region
 from .rules import WITH_PORTS
-from .strays import Leak, Strays
 from .time_limit import TimeOverError, left, limited
 from .ways import DROPPED as BY_FILTER
 from .ways import TRANSLATED, Way, Ways
@@ -223,7 +223,7 @@ class _Run:
         #: whether packets that were sent before decide about a finding
         self._remembers = False
         self._findings: t.List[_Finding] = []
-        self._strays = Strays(twin, policy, model, self._expected, self._addresses)
+        self._leak_packets = LeakPackets(twin, policy, model, self._expected, self._addresses)
         #: ways that meet the policy in one order of chains of the same priority, and not in another
         self._tied: t.Dict[t.Any, t.List[t.Tuple[Way, Answer]]] = {}
         self._untested: t.Dict[_Reason, t.List[Region]] = {}
@@ -254,7 +254,7 @@ class _Run:
                 else:
                     self._about(divided)
         self._compare_orders()
-        self._ask_strays()
+        self._ask_leak_packets()
 
     def _about(self, found: Ways) -> t.List[Way]:
         """Ask about ways. Return those without a packet that came out, although no rule that was run drops them."""
@@ -386,7 +386,7 @@ class _Run:
                 if verdict.promise.kind == NODE:
                     self._masqueraded.setdefault((str(verdict.promise), one.interface), one)
 
-    def _ask_strays(self) -> None:
+    def _ask_leak_packets(self) -> None:
         """Send packets that conntrack calls invalid for each group that is masqueraded."""
         if self._is_late():
             if self._policy.leaks == DROP:
@@ -397,11 +397,11 @@ class _Run:
             for answer in self._masqueraded.values()
             if answer.destination == answer.question.destination and not self._is_own(answer.question)
         ]
-        strays = self._strays
-        strays.ask(known, self._seconds())
-        self.asked += strays.asked
-        self.leaked = strays.leaked
-        for code, missed, unknown in strays.missed:
+        asking = self._leak_packets
+        asking.ask(known, self._seconds())
+        self.asked += asking.asked
+        self.leaked = asking.leaked
+        for code, missed, unknown in asking.missed:
             self._miss(code, missed, unknown)
 
     def _compare_orders(self) -> None:
@@ -456,7 +456,7 @@ class _Run:
     def _leaks(self) -> t.Iterator[Conflict]:
         """Return what leaves without a connection although the policy drops it."""
         groups: t.Dict[t.Any, t.Dict[str, t.List[Leak]]] = {}
-        for leak in self._strays.broken:
+        for leak in self._leak_packets.broken:
             kinds = groups.setdefault((leak.verdict, leak.certain, leak.rule), {})
             kinds.setdefault(leak.answer.question.protocol, []).append(leak)
         for (verdict, certain, rule), kinds in groups.items():

@@ -45,7 +45,7 @@ class Leak(t.NamedTuple):
     certain: bool
 
 
-class Strays:
+class LeakPackets:
     """What was found. ``leaked`` counts packets that left without breaking the policy, ``broken`` are the others.
 
     ``missed`` is what could not be tested: a code, packets, and what is not understood.
