@@ -10,7 +10,7 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Answer, Question
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import promises, verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import packet_policy, verification
 from support.actor_rules import IPTABLES, NFT, Shape, shapes
 from support.lab import inside
 from support.topology import ADDRESSES, Topology
@@ -87,8 +87,8 @@ def test_owner(node: Topology, shape: Shape, variant: str, show_table: t.Callabl
     assert {conflict.owner for conflict in report.conflicts} == ({shape.owner} if shape.owner else set())
     for conflict in report.conflicts:
         assert (conflict.policy, conflict.seen, conflict.severity) == (
-            promises.POD,
-            promises.NODE,
+            packet_policy.POD,
+            packet_policy.NODE,
             verification.ERROR,
         )
         assert conflict.decided_by is not None and conflict.decided_by.text and conflict.remedy

@@ -11,7 +11,13 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import sp
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Runner, run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state, twin
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import NotAvailable
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.promises import NODE, POD, Entry, Policy, Promise
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.packet_policy import (
+    NODE,
+    POD,
+    Entry,
+    Policy,
+    Promise,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import Match
 
 

@@ -13,8 +13,8 @@ from .._twin import routing
 from .._twin.twin import Twin
 from .._twin.values import DELIVERED, SENT, Answer, Rule
 from .judge import is_silent, owner
-from .lookups import LEAVES
 from .model import NodeModel
+from .routing_lookups import LEAVES
 from .rules import SOURCE, Ref
 from .ways import DELIVERED as TO_NODE
 from .ways import Target, Way

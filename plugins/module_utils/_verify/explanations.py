@@ -15,8 +15,8 @@ from .._twin.node_state import State
 from .._twin.twin import Twin
 from .._twin.values import Answer, Question, Rule
 from .judge import Addresses, blame, judge, judge_own, owner
+from .packet_policy import OWN, POD, Policy
 from .possibilities import Possibilities, Possible
-from .promises import OWN, POD, Policy
 from .senders import example_pod
 from .verification import ERROR, Conflict
 

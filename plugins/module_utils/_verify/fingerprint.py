@@ -18,7 +18,7 @@ import typing as t
 from .._twin import ipsets, nf_tables, routing
 from .._twin.legacy import LegacyTable
 from .._twin.node_state import State
-from .promises import Policy
+from .packet_policy import Policy
 
 _BOOT = "/proc/sys/kernel/random/boot_id"
 _NETWORK = "/proc/self/ns/net"

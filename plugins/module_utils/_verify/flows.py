@@ -14,8 +14,8 @@ import typing as t
 from .._system import spans
 from .._system.spans import Spans
 from . import regions, rules
-from .lookups import Outcome, Unknown
 from .regions import Region
+from .routing_lookups import Outcome, Unknown
 from .rules import ALL_BITS, CT_MARK, CT_ZONE, DECIDED, DNAT, MARK, UNTRACKED, Ref
 
 #: The values that are tracked, by their place in a state: first what is known of each, then the bits that are not.

@@ -20,7 +20,7 @@ from .._system.families import FAMILIES, IPV4, IPV6
 from .._system.node import Node
 from .._twin import ipvs, node_state, twin
 from .._twin.values import PROTOCOLS, NotAvailable
-from . import explanations, health, promises, proposed, senders, verification
+from . import explanations, health, packet_policy, proposed, senders, verification
 from .fingerprint import fingerprint
 from .health import ERROR, INFO, WARNING, Health
 
@@ -301,7 +301,7 @@ def _ask(
     found: Data,
 ) -> t.Iterator[Health]:
     """Put the questions to a copy of the node, and write the answers to ``found``."""
-    promised = promises.policy_of(rulesets, wanted.pod_cidrs)
+    promised = packet_policy.policy_of(rulesets, wanted.pod_cidrs)
     mark: t.Optional[str] = None
     until = time.monotonic() + wanted.max_seconds if wanted.verify and wanted.max_seconds else None
     state: t.Optional[node_state.State] = None
@@ -378,7 +378,7 @@ def _report_health(report: verification.Report) -> t.Iterator[Health]:
         yield Health("not_tested", WARNING, "not tested: %s" % missed.text, "")
 
 
-def _leak_health(promised: promises.Policy, leaked: bool) -> t.Iterator[Health]:
+def _leak_health(promised: packet_policy.Policy, leaked: bool) -> t.Iterator[Health]:
     if leaked:
         text, remedy = _LEAKED_WORDS[promised.leaks]
         yield Health("leaks", INFO, _LEAKED + text, remedy)

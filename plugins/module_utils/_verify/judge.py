@@ -12,7 +12,7 @@ from .._engine import actors
 from .._twin import routing
 from .._twin.node_state import State
 from .._twin.values import DROPPED, REJECTED, SENT, Answer, Rule
-from .promises import NODE, OWN, POD, Policy, Promise
+from .packet_policy import NODE, OWN, POD, Policy, Promise
 
 _VRF = "vrf"
 

@@ -22,10 +22,10 @@ from .._twin.values import Answer, Question, Rule
 from . import regions
 from .expected import Expected
 from .judge import Addresses, Verdict, judge
-from .lookups import LEAVES, Unknown
 from .model import STRAYS, Model
-from .promises import NODE, POD, Policy
+from .packet_policy import NODE, POD, Policy
 from .regions import Region
+from .routing_lookups import LEAVES, Unknown
 from .rules import MAX_PORT
 from .ways import Way, Ways
 

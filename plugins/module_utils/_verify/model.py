@@ -18,9 +18,9 @@ from .._twin.trace import RULE, Step
 from .._twin.values import IPTABLES_LEGACY, PROTOCOLS
 from . import known, legacy_rules, nft_rules, regions, senders, ways, xt_rules
 from .known import BROADCAST, LOCAL
-from .lookups import Lookups
-from .promises import Policy
+from .packet_policy import Policy
 from .ready_rules import Ready, reachable
+from .routing_lookups import Lookups
 from .rules import INVALID, MAX_PORT, POSTROUTING, SET, SOURCE, UNTRACKED, WITH_PORTS, Ref, RuleTable, chain_of, highest
 from .senders import Sender
 from .time_limit import left

@@ -18,8 +18,8 @@ from .._twin.twin import Twin
 from .._twin.values import NOT_ASKED, PROTOCOLS, Answer, Question
 from . import regions
 from .expected import Expected
-from .lookups import LEAVES
 from .model import NodeModel
+from .routing_lookups import LEAVES
 from .rules import MAX_PORT, WITH_PORTS, Ref, Rule
 from .ways import DROPPED, Start, Way, Ways
 

@@ -11,8 +11,8 @@ from .._system import spans
 from .._system.spans import Spans
 from . import regions, rules
 from .flows import AT_DESTINATION, AT_NEW_DESTINATION, AT_NEW_SERVICE, AT_PORT, AT_SERVICE, AT_SOURCE
-from .lookups import Unknown
 from .regions import Partition
+from .routing_lookups import Unknown
 from .rules import ALL_BITS, CONTINUE, DESTINATION, GOTO, JUMP, SET, Match, Ref
 
 #: From so many rules or branches on they are looked up instead of tried.

@@ -25,10 +25,10 @@ from . import regions
 from .expected import Expected
 from .judge import Addresses, Blame, Verdict, blame, is_silent, judge, judge_own, passed, untracked
 from .leak_packets import Leak, LeakPackets
-from .lookups import Unknown
 from .model import Model
-from .promises import NODE, OWN, POD, Policy
+from .packet_policy import NODE, OWN, POD, Policy
 from .regions import Region
+from .routing_lookups import Unknown
 from .rules import WITH_PORTS
 from .time_limit import TimeOverError, left, limited
 from .ways import DROPPED as BY_FILTER

@@ -39,9 +39,9 @@ from .flows import (
     those_before,
     values_after,
 )
-from .lookups import LEAVES, TO_NODE, Lookups, Outcome, Unknown
 from .ready_rules import Block, Ready, ReadyBranch, ReadyRule, Tree, blocks_of, changed_bits, disturbs
 from .regions import Partition, Region
+from .routing_lookups import LEAVES, TO_NODE, Lookups, Outcome, Unknown
 from .rules import (
     ACCEPT,
     ALL_BITS,

@@ -14,7 +14,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import exp
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import read_verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import explanations, inspection
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.promises import POD, Entry, Policy, Promise
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.packet_policy import POD, Entry, Policy, Promise
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import Match
 from support.private_node import private_paths
 

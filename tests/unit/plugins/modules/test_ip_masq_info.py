@@ -19,7 +19,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import (
     health,
     inspection,
     judge,
-    promises,
+    packet_policy,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.verification import Conflict
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq, ip_masq_info
@@ -67,7 +67,7 @@ def test_documented_codes_are_the_codes() -> None:
 def test_documented_explanations_are_the_explanations() -> None:
     rule = Rule(NFTABLES, "ip t", "c", "masquerade")
     answer = Answer(Question("10.0.0.1", "10.244.1.2"), "sent", "192.0.2.1", 1, "10.0.0.1", 80, "eth0", decided_by=rule)
-    policy = promises.policy_of({})
+    policy = packet_policy.policy_of({})
     found = explanations.explanation(policy, judge.Addresses(state()), answer)
     documented = RETURN["explanations"]["contains"]
     # Names of pods are returned if the node knows any.

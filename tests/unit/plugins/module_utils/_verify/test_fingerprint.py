@@ -14,7 +14,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.neighbours 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.node_state import State
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Unseen
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.fingerprint import fingerprint
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.promises import NODE, Entry, Policy, Promise
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.packet_policy import NODE, Entry, Policy, Promise
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import Match
 from support import nft_messages as nft
 from support import rule_shapes as shapes

@@ -26,12 +26,12 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import (
     health,
     inspection,
     judge,
-    promises,
+    packet_policy,
 )
 from support.node_states import state
 
 _POD, _NODE, _EXEMPT, _OUTSIDE = "10.244.1.2", "198.51.100.1", "10.9.9.9", "203.0.113.1"
-_POLICY = promises.policy_of({IPV4: from_config(build({}), IPV4)})
+_POLICY = packet_policy.policy_of({IPV4: from_config(build({}), IPV4)})
 
 
 def test_request_in_one_form() -> None:
@@ -61,7 +61,7 @@ def test_policy_of_a_family_that_is_not_managed_is_empty() -> None:
     assert str(_POLICY.promise(_POD, _OUTSIDE, "udp", 53)) == "node"
     assert _POLICY.promise("fd00::1", "2001:db8::1", "tcp", 80) is None
     both = build({"enable_ipv6": True, "non_masquerade_cidrs": ["fd00::/8"], "masq_link_local": True})
-    policy = promises.policy_of({family: from_config(both, family) for family in (IPV4, IPV6)})
+    policy = packet_policy.policy_of({family: from_config(both, family) for family in (IPV4, IPV6)})
     assert str(policy.promise("fd00::1", "fd00:1::1", "tcp", 80)) == "pod"
     assert str(policy.promise("fd00::1", "2001:db8::1", "tcp", 80)) == "node"
     assert str(policy.promise(_POD, "169.254.1.1", "tcp", 80)) == "node"
@@ -74,7 +74,7 @@ def test_policy_of_some_sources_and_interfaces_is_silent_on_others() -> None:
         "except_interfaces": ["cni+"],
         "out_interfaces": ["eth0", "cni0"],
     }
-    policy = promises.policy_of({IPV4: from_config(build(options), IPV4)})
+    policy = packet_policy.policy_of({IPV4: from_config(build(options), IPV4)})
     assert str(policy.promise(_POD, _EXEMPT, "tcp", 80, "eth0")) == "pod"
     assert str(policy.promise(_POD, _EXEMPT, "tcp", 80)) == "pod"
     assert str(policy.promise(_POD, "10.1.2.3", "tcp", 80, "eth0")) == "node"
@@ -231,7 +231,7 @@ def test_summary_says_that_packets_without_a_connection_leave(
     policy = inspection.ComparedPolicy(inspection.FROM_AGENT, config)
     rulesets = {IPV4: from_config(config, IPV4)}
     found = {"questions": 10, "conflicts": [], "untested": missed}
-    (finding,) = inspection._leak_health(promises.policy_of(rulesets), True)
+    (finding,) = inspection._leak_health(packet_policy.policy_of(rulesets), True)
     said = inspection._verdict(policy, rulesets, [finding], found)
     assert said == (None if missed else True, summary)
-    assert not list(inspection._leak_health(promises.policy_of(rulesets), False))
+    assert not list(inspection._leak_health(packet_policy.policy_of(rulesets), False))

@@ -19,15 +19,15 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values impo
     Question,
     Rule,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import judge, promises
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import judge, packet_policy
 from support.node_states import state
 
 _POD, _OUTSIDE, _EXEMPT = "10.244.1.2", "203.0.113.1", "10.9.9.9"
 #: of the uplink, of the bridge of the pods
 _NODE, _GATEWAY = "198.51.100.1", "10.244.1.1"
 _ADDRESSES = judge.Addresses(state())
-_POLICY = promises.policy_of({IPV4: from_config(build({}), IPV4)})
-_FIXED = promises.policy_of({IPV4: from_config(build({"snat": [{"address": _NODE}]}), IPV4)})
+_POLICY = packet_policy.policy_of({IPV4: from_config(build({}), IPV4)})
+_FIXED = packet_policy.policy_of({IPV4: from_config(build({"snat": [{"address": _NODE}]}), IPV4)})
 _MASQUERADE = Rule(IPTABLES_NFT, "ip nat", "IP-MASQ-AGENT", "-A IP-MASQ-AGENT -j MASQUERADE")
 
 
@@ -50,7 +50,7 @@ def _answer(destination: str, seen: str, link: str = "eth0", target: t.Optional[
         (_FIXED, _OUTSIDE, _GATEWAY, "cni0", "node", False),
     ],
 )
-def test_verdict(policy: promises.Policy, destination: str, seen: str, link: str, says: str, agrees: bool) -> None:
+def test_verdict(policy: packet_policy.Policy, destination: str, seen: str, link: str, says: str, agrees: bool) -> None:
     verdict = judge.judge(policy, _ADDRESSES, _answer(destination, seen, link))
     assert verdict is not None and (verdict.seen, verdict.agrees) == (says, agrees)
 

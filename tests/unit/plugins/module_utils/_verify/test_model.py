@@ -8,9 +8,9 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.lookups import Lookups
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.model import Model
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.promises import Policy
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.packet_policy import Policy
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.routing_lookups import Lookups
 from support.node_states import state
 
 

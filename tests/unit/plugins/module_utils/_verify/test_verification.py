@@ -13,7 +13,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import IPTABLES_NFT, SENT, Answer, Question
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Rule as Printed
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import judge, promises, verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import judge, packet_policy, verification
 from support.node_states import state
 
 _QUESTION = Question("203.0.113.1", "10.244.1.2")
@@ -40,7 +40,7 @@ class _Twin:
 def test_an_order_that_broke_the_policy_once_is_not_forgotten(every: int) -> None:
     """Once an order was seen to break the policy, one answer that keeps it is no proof that all do."""
     run = object.__new__(verification._Run)
-    run._policy = promises.policy_of({IPV4: from_config(build({}), IPV4)})
+    run._policy = packet_policy.policy_of({IPV4: from_config(build({}), IPV4)})
     run._addresses = judge.Addresses(state())
     run._twin = t.cast(t.Any, _Twin(every))
     known = _KEPT._replace(alternatives=(_BROKEN,))

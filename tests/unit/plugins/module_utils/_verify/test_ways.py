@@ -13,8 +13,8 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import spans
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import regions, rules, ways
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.lookups import Lookups
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.regions import Packet
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.routing_lookups import Lookups
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import (
     Action,
     BaseChain,

@@ -14,8 +14,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import ne
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import links
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import routing as kernel
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import lookups, rules
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.lookups import Lookups, Outcome, Part
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import routing_lookups, rules
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.routing_lookups import Lookups, Outcome, Part
 from support import rule_shapes as shapes
 
 ANY_PORT = ((1, rules.MAX_PORT),)
@@ -47,7 +47,7 @@ def made(
 
 def test_a_usual_node() -> None:
     known = Lookups(shapes.routing(), shapes.LINKS, 4)
-    assert outcome(ask(known, "10.244.1.9", "198.51.100.1")).kind == lookups.TO_NODE
+    assert outcome(ask(known, "10.244.1.9", "198.51.100.1")).kind == routing_lookups.TO_NODE
     far = outcome(ask(known, "10.244.1.9", "1.1.1.1"))
     assert (far.kind, far.link, far.preferred) == ("leaves", "eth0", None)
     assert far.gateway == int(ipaddress.ip_address("198.51.100.254"))
@@ -158,11 +158,11 @@ def test_routes_of_ipv6_by_source() -> None:
 def test_types_of_addresses() -> None:
     types = Lookups(shapes.routing(), (), 4).types()
     at = {kind: sorted(one) for kind, one in types.items()}
-    assert spans.contains(types[lookups.LOCAL], shapes.net(shapes.NODE)[0][0])
-    assert spans.contains(types[lookups.LOCAL], shapes.net("127.3.4.5/32")[0][0])
-    assert spans.contains(types[lookups.BROADCAST], shapes.net("198.51.100.255/32")[0][0])
-    assert spans.contains(types[lookups.BROADCAST], rules.highest(4))
-    assert types[lookups.MULTICAST] == shapes.net("224.0.0.0/4")
+    assert spans.contains(types[routing_lookups.LOCAL], shapes.net(shapes.NODE)[0][0])
+    assert spans.contains(types[routing_lookups.LOCAL], shapes.net("127.3.4.5/32")[0][0])
+    assert spans.contains(types[routing_lookups.BROADCAST], shapes.net("198.51.100.255/32")[0][0])
+    assert spans.contains(types[routing_lookups.BROADCAST], rules.highest(4))
+    assert types[routing_lookups.MULTICAST] == shapes.net("224.0.0.0/4")
     assert spans.of(span for one in at.values() for span in one) == ((0, rules.highest(4)),)
     assert sum(last - first + 1 for one in at.values() for first, last in one) == 1 << 32
 
@@ -174,5 +174,5 @@ def test_this_machine_is_understood() -> None:
     for text in ("127.0.0.1", "192.0.2.1", "10.1.2.3"):
         index = kernel.link_towards(text)
         (part,) = known.output(shapes.net(text + "/32"))
-        if part.outcome.kind == lookups.LEAVES:
+        if part.outcome.kind == routing_lookups.LEAVES:
             assert index in [link.index for link in links.read() if link.name == part.outcome.link]
