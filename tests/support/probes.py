@@ -17,7 +17,7 @@ import typing as t
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import spans
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import ipsets, legacy, links, nf_tables, packets
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import legacy_rules, nft_rules
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.known import Known, KnownLink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.referenced_objects import Known, KnownLink
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import (
     CT_MARK,
     CT_ZONE,

@@ -12,8 +12,8 @@ from .._system import netlink, spans
 from .._system.families import BY_VERSION, ICMP, ICMPV6, SCTP, TCP, UDP
 from .._twin.ipsets import IpSet
 from . import conditions
-from .known import Known
 from .reading import Conditions, UnknownError, both
+from .referenced_objects import Known
 from .rules import ALL_BITS, MARK, MAX_PORT, Names
 
 _FAMILY, _DATA = 5, 7

@@ -15,8 +15,8 @@ from .._system.spans import Spans
 from .._twin.legacy import LegacyTable, priority
 from .._twin.values import HOOKS, IPTABLES_LEGACY, PROTOCOLS
 from . import conditions, xt_rules
-from .known import Known
 from .reading import NETMAP, Reading, UnknownError, finished, unreadable
+from .referenced_objects import Known
 from .rules import (
     ALL_BITS,
     CT_MARK,

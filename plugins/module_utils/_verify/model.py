@@ -16,10 +16,10 @@ from .._twin import nf_tables
 from .._twin.node_state import State
 from .._twin.trace import RULE, Step
 from .._twin.values import IPTABLES_LEGACY, PROTOCOLS
-from . import known, legacy_rules, nft_rules, regions, senders, ways, xt_rules
-from .known import BROADCAST, LOCAL
+from . import legacy_rules, nft_rules, referenced_objects, regions, senders, ways, xt_rules
+from .indexed_rules import Ready, reachable
 from .packet_policy import Policy
-from .ready_rules import Ready, reachable
+from .referenced_objects import BROADCAST, LOCAL
 from .routing_lookups import Lookups
 from .rules import INVALID, MAX_PORT, POSTROUTING, SET, SOURCE, UNTRACKED, WITH_PORTS, Ref, RuleTable, chain_of, highest
 from .senders import Sender
@@ -186,11 +186,11 @@ class Model(NodeModel):
 
 def _tables(state: State, version: int, lookups: Lookups, types: t.Mapping[int, Spans]) -> t.List[RuleTable]:
     links = {
-        link.index: known.KnownLink(link.name, link.kind, link.group, link.master, link.copied_kind)
+        link.index: referenced_objects.KnownLink(link.name, link.kind, link.group, link.master, link.copied_kind)
         for link in state.links
     }
     filled = xt_rules.filled(state.tables, state.legacy, state.sets)
-    about = known.Known(version, types, links, state.sets, filled, lookups.tos_tested)
+    about = referenced_objects.Known(version, types, links, state.sets, filled, lookups.tos_tested)
     read = [nft_rules.read(table, about) for table in state.tables]
     read += [legacy_rules.read(table, about) for table in state.legacy]
     return [table for table in read if table is not None]

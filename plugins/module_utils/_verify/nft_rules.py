@@ -19,9 +19,9 @@ from .._system.spans import Spans
 from .._twin import nf_tables
 from .._twin.values import IPTABLES_NFT, NFTABLES
 from . import conditions, nft_sets, xt_rules
-from .known import Known
 from .nft_sets import number
 from .reading import Conditions, Reading, UnknownError, finished, joined, unreadable
+from .referenced_objects import Known
 from .registers import (
     CHANCE,
     NOTHING,

@@ -11,8 +11,8 @@ import typing as t
 from .._system import spans
 from .._system.families import BY_VERSION
 from .._twin.links import CABLE
-from .known import Known
 from .reading import Conditions, UnknownError
+from .referenced_objects import Known
 from .rules import ALL_BITS, CT_MARK, CT_ZONE, DNAT, INVALID, MARK, UNTRACKED, Names
 
 #: One byte: ``(byte of the field & bits) ^ flips``. ``place`` counts from the lowest byte. A field of "" is a

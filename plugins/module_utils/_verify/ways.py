@@ -39,7 +39,7 @@ from .flows import (
     those_before,
     values_after,
 )
-from .ready_rules import Block, Ready, ReadyBranch, ReadyRule, Tree, blocks_of, changed_bits, disturbs
+from .indexed_rules import Block, Ready, ReadyBranch, ReadyRule, Tree, blocks_of, changed_bits, disturbs
 from .regions import Partition, Region
 from .routing_lookups import LEAVES, TO_NODE, Lookups, Outcome, Unknown
 from .rules import (

@@ -19,8 +19,8 @@ from .._twin import nf_tables
 from .._twin.ipsets import IpSet
 from .._twin.legacy import LegacyTable
 from . import conditions, ipset_rules
-from .known import Known
 from .reading import NETMAP, Conditions, Reading, UnknownError
+from .referenced_objects import Known
 from .registers import STATUS, STATUS_KNOWN, scattered
 from .rules import (
     ACCEPT,

@@ -19,8 +19,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import (
     rules,
     xt_rules,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.known import Known, KnownLink
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.reading import Reading, UnknownError, match_of
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.referenced_objects import Known, KnownLink
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import (
     ACCEPT,
     ALL_BITS,
