@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import Verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.metrics import Sample, metrics_text
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import Verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Statistics
 

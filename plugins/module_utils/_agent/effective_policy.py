@@ -16,8 +16,8 @@ from .._policy.policy import Config, build, file_key
 from .._policy.values import show
 from .._system.families import has_ipv6
 from . import repeated_repairs
-from .memory import Memory, read_memory
 from .paths import Paths
+from .state_files import Memory, read_memory
 
 if t.TYPE_CHECKING:
     from .._verify.inspection import ComparedPolicy

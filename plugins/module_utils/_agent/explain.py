@@ -23,8 +23,8 @@ from .._system.families import BY_VERSION, IPV4, IPV6, Family
 from .._system.node import Node
 from .._verify import inspection
 from .effective_policy import choose_policy, read_policy
-from .memory import read_memory
 from .paths import Paths
+from .state_files import read_memory
 from .sync import dry_run
 
 Data = t.Dict[str, t.Any]

@@ -9,7 +9,7 @@ import typing as t
 
 from .._engine.backend import Counters
 from .._system.conntrack import Statistics
-from .memory import Verification
+from .state_files import Verification
 
 
 class Sample(t.NamedTuple):

@@ -33,8 +33,8 @@ from .install import (
     removable,
     remove_path,
 )
-from .memory import read_memory
 from .paths import Paths
+from .state_files import read_memory
 from .unit_control import stop_units
 from .units import (
     ENABLED_UNITS,

@@ -23,8 +23,8 @@ from .._system.node import Node
 from .._version import VERSION
 from . import ports, repeated_repairs, snapshot, unit_control
 from .effective_policy import EffectivePolicy, require_policy
-from .memory import Verification, applied_data, read_memory, read_verification
 from .paths import Paths
+from .state_files import Verification, applied_data, read_memory, read_verification
 from .sync import dry_run
 from .units import TIMER
 

@@ -29,8 +29,8 @@ from .._system.xtables_lock import without_holder
 from .._version import VERSION
 from . import repeated_repairs, snapshot
 from .effective_policy import EffectivePolicy, are_unchanged, find_policy
-from .memory import KEPT_ACTIONS, Event, Memory, read_memory, read_verification, write_memory
 from .paths import Paths
+from .state_files import KEPT_ACTIONS, Event, Memory, read_memory, read_verification, write_memory
 from .units import interval_drop_in, interval_text
 
 #: Prints what to_ports: auto depends on.

@@ -19,8 +19,8 @@ from .._verify import explanations, inspection, verification
 from .._version import VERSION
 from .effective_policy import choose_policy
 from .explain import Data, warnings
-from .memory import Verification, read_verification, write_verification
 from .paths import Paths
+from .state_files import Verification, read_verification, write_verification
 
 #: What ``--json`` prints.
 _RESULT = (

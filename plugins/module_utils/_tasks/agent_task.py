@@ -10,7 +10,7 @@ import typing as t
 
 from .._agent import install, log_service, removal, repeated_repairs, unit_control
 from .._agent.effective_policy import read_policy
-from .._agent.memory import read_memory, record_applied
+from .._agent.state_files import read_memory, record_applied
 from .._agent.sync import dry_run, sync
 from .._agent.units import SERVICE
 from .._engine.actors import KUBENET

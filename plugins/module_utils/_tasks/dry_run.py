@@ -9,8 +9,8 @@ import json
 import typing as t
 
 from .._agent.effective_policy import require_policy
-from .._agent.memory import read_memory
 from .._agent.paths import Paths
+from .._agent.state_files import read_memory
 from .._agent.sync import describe, dry_run
 from .._system.node import Node
 from .rules_result import rules_return

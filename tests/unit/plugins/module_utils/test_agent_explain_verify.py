@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import explain, verify
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import read_verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import read_verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import explanations, inspection
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.packet_policy import POD, Entry, Policy, Promise
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import Match

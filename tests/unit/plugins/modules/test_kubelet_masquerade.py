@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import (
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import (
     Verification,
     read_verification,
     write_verification,

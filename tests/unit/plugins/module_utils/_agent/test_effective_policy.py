@@ -15,8 +15,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.effective_
     read_policy,
     require_policy,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import Memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import Memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from support.private_node import private_paths

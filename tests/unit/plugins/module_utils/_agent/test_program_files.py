@@ -90,7 +90,7 @@ class TestImported:
             b"    policy,\n"
             b"    values as those,\n"
             b")\n"
-            b"from .memory import Memory  # (ours)\n"
+            b"from .state_files import Memory  # (ours)\n"
             b"from . import units  # and no more, ever\n"
             b"def late():\n"
             b"    try:\n"
@@ -100,9 +100,9 @@ class TestImported:
         )
         assert sorted(program_files.imported("_agent.status", source)) == [
             "_agent.explain",
-            "_agent.memory",
             "_agent.metrics",
             "_agent.paths",
+            "_agent.state_files",
             "_agent.sync",
             "_agent.units",
             "_agent.verify",

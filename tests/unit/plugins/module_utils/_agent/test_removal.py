@@ -19,7 +19,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
     removal,
     units,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import Memory, write_memory
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import Memory, write_memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config

@@ -19,7 +19,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
     sync,
     unit_control,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import (
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import (
     KEPT_ACTIONS,
     Memory,
     Verification,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import status, sync, units
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import (
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import (
     Event,
     Memory,
     Verification,

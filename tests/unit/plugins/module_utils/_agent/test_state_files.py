@@ -11,16 +11,16 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import memory
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import state_files
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.effective_policy import find_policy
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.memory import (
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.repeated_repairs import Repeated
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import (
     Event,
     Memory,
     read_memory,
     write_memory,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.repeated_repairs import Repeated
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -140,7 +140,7 @@ def test_a_directory_in_place_of_the_state_file_counts_as_none(where: Paths) -> 
 
 
 def test_every_field_is_read() -> None:
-    assert set(memory._FIELDS) == set(Memory._fields)
+    assert set(state_files._FIELDS) == set(Memory._fields)
 
 
 @pytest.mark.parametrize("other", [{"of a later version": 1}, {"failing": "no"}, {"repairs": [[1]]}, {"repairs": 7}])
