@@ -19,7 +19,7 @@ import typing as t
 
 from .._engine.reconcile import Result
 from .._errors import ConfigError, NodeError
-from .._system import files, labels, packages, systemd
+from .._system import files, packages, selinux_labels, systemd
 from .._system.process import Runner
 from .._version import VERSION
 from . import module_directory, program_files, snapshot
@@ -257,7 +257,7 @@ def _carry_out(paths: Paths, plan: _FilePlan, run: t.Optional[Runner] = None) ->
     :param run: starts the agent's interpreter, which compiles the modules; None leaves them as they are.
     :returns: notes.
     """
-    new_places = labels.missing((*plan.directories, paths.lib_dir, *map(os.path.dirname, plan.wanted)))
+    new_places = selinux_labels.missing((*plan.directories, paths.lib_dir, *map(os.path.dirname, plan.wanted)))
     for path in plan.directories:
         files.make_directory(path, 0o755)
     for path in plan.wrong_folders:
@@ -273,7 +273,7 @@ def _carry_out(paths: Paths, plan: _FilePlan, run: t.Optional[Runner] = None) ->
     if plan.result.files:
         snapshot.discard(paths)
         files.remove(paths.rc1_cache)
-    label_note = labels.restore(run, new_places) if run else None
+    label_note = selinux_labels.restore(run, new_places) if run else None
     return tuple(one for one in (note, label_note) if one)
 
 

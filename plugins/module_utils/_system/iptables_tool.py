@@ -9,7 +9,7 @@ import re
 import typing as t
 
 from .._errors import LockHeld, NodeError
-from . import labels, xtables_lock
+from . import selinux_labels, xtables_lock
 from .families import FAMILIES, Family
 from .node import Node, Tool
 from .process import Outcome, Runner, which
@@ -126,7 +126,7 @@ class IptablesTool:
                 "lock_timeout" % (self.path, what, xtables_lock.holder())
             )
         advice = ""
-        if "lock file" in said and "Permission denied" in said and labels.enabled():
+        if "lock file" in said and "Permission denied" in said and selinux_labels.enabled():
             advice = ". SELinux denies it, unless the file has the label of its policy: run 'restorecon %s'" % (
                 xtables_lock.PATH
             )

@@ -20,7 +20,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import LockHeld, NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import labels
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import selinux_labels
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from hypothesis import given
@@ -222,7 +222,7 @@ def test_a_label_of_selinux_is_no_missing_capability(tmp_path: Path, monkeypatch
     backend._tool.run = lambda argv, **how: Outcome(4, "", said)
     with pytest.raises(NodeError, match="lacks CAP_NET_ADMIN"):
         converge(backend, WANTED)
-    monkeypatch.setattr(labels, "_ENABLED", str(tmp_path))
+    monkeypatch.setattr(selinux_labels, "_ENABLED", str(tmp_path))
     with pytest.raises(NodeError, match="run 'restorecon /run/xtables.lock'"):
         converge(backend, WANTED)
 

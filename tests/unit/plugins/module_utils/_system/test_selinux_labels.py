@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import labels
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import selinux_labels
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 
 
 def test_the_first_missing_directory_is_found_once(tmp_path: Path) -> None:
     (tmp_path / "opt").mkdir()
     new = [tmp_path / path for path in ("opt/masq/bin", "opt/masq/lib/modules", "opt", "opt/masq", "etc")]
-    assert labels.missing(map(str, new)) == (str(tmp_path / "opt/masq"), str(tmp_path / "etc"))
+    assert selinux_labels.missing(map(str, new)) == (str(tmp_path / "opt/masq"), str(tmp_path / "etc"))
     (tmp_path / "opt/masq").symlink_to("nowhere")
-    assert labels.missing([str(tmp_path / "opt/masq")]) == ()
+    assert selinux_labels.missing([str(tmp_path / "opt/masq")]) == ()
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_labels_are_restored(
             return answer
         raise t.cast(Exception, answer)
 
-    monkeypatch.setattr(labels, "_ENABLED", str(tmp_path))
-    monkeypatch.setattr(labels, "which", lambda name: "/sbin/" + name if answer else None)
-    note = labels.restore(run, ["/opt/masq", "/etc/masq"])
+    monkeypatch.setattr(selinux_labels, "_ENABLED", str(tmp_path))
+    monkeypatch.setattr(selinux_labels, "which", lambda name: "/sbin/" + name if answer else None)
+    note = selinux_labels.restore(run, ["/opt/masq", "/etc/masq"])
     assert calls == ([["/sbin/restorecon", "-R", "/opt/masq", "/etc/masq"]] if answer else [])
     assert (
         (note is None)
@@ -62,7 +62,7 @@ def test_nothing_is_run_without_selinux_or_a_new_directory(monkeypatch: pytest.M
     def run(argv: t.Sequence[str], timeout: float) -> Outcome:
         raise AssertionError(argv)
 
-    monkeypatch.setattr(labels, "_ENABLED", str(tmp_path / "none"))
-    assert labels.restore(run, ["/opt/masq"]) is None
-    monkeypatch.setattr(labels, "_ENABLED", str(tmp_path))
-    assert labels.restore(run, []) is None
+    monkeypatch.setattr(selinux_labels, "_ENABLED", str(tmp_path / "none"))
+    assert selinux_labels.restore(run, ["/opt/masq"]) is None
+    monkeypatch.setattr(selinux_labels, "_ENABLED", str(tmp_path))
+    assert selinux_labels.restore(run, []) is None
