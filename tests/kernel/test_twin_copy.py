@@ -22,7 +22,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import (
     namespaces,
     nf_tables,
     node_state,
-    unseen,
+    not_copied,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.twin import Twin
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Question
@@ -460,7 +460,7 @@ def test_programs_in_the_kernel(ns: Namespace) -> None:
         "ip", "xfrm", "policy", "add", "src", "10.0.0.0/8", "dst", "10.1.0.0/16", "dir", "out",
         "tmpl", "src", "192.0.2.1", "dst", "192.0.2.2", "proto", "esp", "mode", "tunnel",
     )  # fmt: skip
-    found = inside(ns, lambda: unseen.read(links.read(), ()))
+    found = inside(ns, lambda: not_copied.read(links.read(), ()))
     assert [one.code for one in found] == ["ebpf", "ipsec"]
     assert "v0" in found[0].text and "that leave" in found[0].text
 
@@ -484,7 +484,7 @@ def test_tcx_program(ns: Namespace) -> None:
     ns.run("ip", "link", "add", "v0", "type", "veth", "peer", "name", "v1")
     index = ns.read("/sys/class/net/v0/ifindex").strip() or ns.run("ip", "-o", "link", "show", "v0").split(":")[0]
     ns.run(sys.executable, "-c", _LOAD_PROGRAM, index)
-    (found,) = inside(ns, lambda: unseen.read(links.read(), ()))
+    (found,) = inside(ns, lambda: not_copied.read(links.read(), ()))
     assert found.code == "ebpf" and "v0" in found.text and "tcx" in found.text
 
 

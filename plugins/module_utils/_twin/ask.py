@@ -14,9 +14,9 @@ from .._system import netlink
 from .._system.families import ICMP, ICMPV6
 from .._system.netlink import Message, Netlink
 from . import links, packets, routing, trace
+from .cable_ends import Arrival, Outside
 from .decision import Rules
 from .neighbours import Neighbours
-from .outside import Arrival, Outside
 from .sockets import Sockets
 from .values import DELIVERED, DROPPED, NOT_ASKED, PROTOCOLS, REJECTED, SENT, Answer, Question
 

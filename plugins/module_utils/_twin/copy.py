@@ -11,11 +11,24 @@ from .._errors import NodeError
 from .._system import netlink
 from .._system.families import BY_NFT
 from .._system.process import Runner
-from . import history, ipsets, ipvs, legacy, links, namespaces, neighbours, nf_tables, routing, sysctls, ties, trace
+from . import (
+    equal_priorities,
+    history,
+    ipsets,
+    ipvs,
+    legacy,
+    links,
+    namespaces,
+    neighbours,
+    nf_tables,
+    routing,
+    sysctls,
+    trace,
+)
 from .ask import Asker
+from .cable_ends import Outside
 from .decision import Rules
 from .node_state import State
-from .outside import Outside
 from .values import Answer, Question, Rule, Unseen
 
 #: The name of the port that every bridge of the twin has besides its own: of a pod that does not exist.
@@ -29,7 +42,7 @@ class Copies:
     """
 
     def __init__(self, state: State, run: Runner) -> None:
-        self._ties = ties.find(state.tables, state.legacy)
+        self._ties = equal_priorities.find(state.tables, state.legacy)
         self._main = Copy(state, run, legacy_first=False)
         # Tables of iptables-legacy cannot be taken out and put in again: that order needs a copy of its own.
         self._other = Copy(state, run, legacy_first=True) if self._ties.legacy else None

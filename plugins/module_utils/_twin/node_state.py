@@ -9,7 +9,7 @@ import typing as t
 
 from .._errors import NodeError
 from .._system.process import Runner
-from . import ipsets, ipvs, legacy, links, neighbours, nf_tables, routing, sysctls, unseen
+from . import ipsets, ipvs, legacy, links, neighbours, nf_tables, not_copied, routing, sysctls
 from .ipsets import IpSet
 from .kernel_modules import loaded
 from .legacy import LegacyTable
@@ -55,7 +55,7 @@ def read(run: Runner) -> State:
     services, missing = ipvs.read(run)
     tables = attempt(nf_tables.read) if loaded("nf_tables") else ()
     missed += [Unseen("unreadable", text) for text in refused + missing]
-    missed += unseen.read(found, tables)
+    missed += not_copied.read(found, tables)
     return State(
         links=found,
         routing=routing.read(),

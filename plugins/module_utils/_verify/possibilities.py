@@ -13,7 +13,7 @@ import ipaddress
 import typing as t
 
 from .._system.families import BY_VERSION
-from .._twin import routing, ties
+from .._twin import equal_priorities, routing
 from .._twin.twin import Twin
 from .._twin.values import NOT_ASKED, PROTOCOLS, Answer, Question
 from . import regions
@@ -92,7 +92,7 @@ class Possibilities:
             found.setdefault(_kind(one), one)
 
     def _tie(self) -> str:
-        tied = ties.find(self._twin.state.tables, self._twin.state.legacy)
+        tied = equal_priorities.find(self._twin.state.tables, self._twin.state.legacy)
         names = [table.title for table in tied.tables] + ["iptables-legacy"] * tied.legacy
         return _BY_ORDER % "chains of %s" % " and ".join("the table " + name for name in names)
 

@@ -14,6 +14,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import ne
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import (
     decision,
+    equal_priorities,
     ipvs,
     kernel_modules,
     legacy,
@@ -21,7 +22,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import (
     nf_tables,
     routing,
     sysctls,
-    ties,
     trace,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.legacy import LegacyTable
@@ -191,7 +191,7 @@ def _translating(name: str, priority: int, family: int = nft.IP, **options: t.An
 
 
 def _tied(*tables: nf_tables.Table, listing: str = "") -> t.Tuple[t.List[str], bool]:
-    found = ties.find(tables, [LegacyTable("ip", "nat", listing)] if listing else [])
+    found = equal_priorities.find(tables, [LegacyTable("ip", "nat", listing)] if listing else [])
     return [table.name for table in found.tables], found.legacy
 
 
