@@ -33,7 +33,7 @@ from .backend import (
     View,
     rule_changes,
 )
-from .iptables_front import front
+from .iptables_before_jump import front
 from .iptables_jump import plan_jump
 from .iptables_syntax import (
     PREDECESSOR_CHAINS,
