@@ -30,11 +30,12 @@ class Seen(t.NamedTuple):
 _MAIN = ("kubespray_defaults/defaults/main/main.yml", "2ed6d5f")
 _CALICO = ("network_plugin/calico_defaults/defaults/main.yml", "2ed6d5f")
 #: Where these were read has a file only at commits that changed it, and not their order: each is a version of the role
-#: as it is now, which need not be the last. The values of other versions that were read are the same: of the files above
-#: at 00034d7 (the first 16,000 characters, from when Kubernetes 1.35 is known), 11c9e1c and f580de3, of the API server at
-#: 01c07b8. flannel's template at 781464e has --ip-masq as the second word of the command and no variable for it, kube-ovn
-#: at 0da77fb has none for natOutgoing. The plays below are in playbooks/cluster.yml at 15fdafd. What ansible-core the
-#: development branch asks for was not found: the versions read of ansible_version.yml and requirements.txt are older.
+#: as it is now, which need not be the last. The values of other versions that were read are the same: of the files
+#: above at 00034d7 (the first 16,000 characters, from when Kubernetes 1.35 is known), 11c9e1c and f580de3, of the API
+#: server at 01c07b8. flannel's template at 781464e has --ip-masq as the second word of the command and no variable for
+#: it, kube-ovn at 0da77fb has none for natOutgoing. The plays below are in playbooks/cluster.yml at 15fdafd. What
+#: ansible-core the development branch asks for was not found: the versions read of ansible_version.yml and
+#: requirements.txt are older.
 _API_SERVER = ("kubernetes/control-plane/defaults/main/main.yml", "64fe508")
 _CILIUM = ("network_plugin/cilium/defaults/main.yml", "0111aed")
 _KUBE_ROUTER = ("network_plugin/kube-router/defaults/main.yml", "2cfbbcb")
