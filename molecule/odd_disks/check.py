@@ -209,7 +209,7 @@ def watched() -> None:
     write(DROP_IN, '{"nonMasqueradeCIDRs": ["198.18.0.0/15"]}')
     eventually("an edit acts", lambda: "198.18.0.0/15" in exempt(), seen=exempt)
     os.unlink(DROP_IN)
-    eventually("its removal, too", lambda: "198.18.0.0/15" not in exempt(), seen=exempt)
+    eventually("its removal too", lambda: "198.18.0.0/15" not in exempt(), seen=exempt)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 
 ``check.py unconfigured FILE``: installs it; nothing happens. With a tarball /usr is read-only from then on.
 ``check.py configured``: a config file makes it work.
-``check.py adopted``: the role has changed nothing. ``check.py package``: removal, with a broken interpreter, too, and
+``check.py adopted``: the role has changed nothing. ``check.py package``: removal, also with a broken interpreter, and
 upgrades. ``check.py gone``: nothing is left.
 """
 

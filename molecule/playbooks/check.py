@@ -56,7 +56,7 @@ def drifted() -> None:
     equal("flushed, or not", len(ours()), flushed if FLUSHED else 6)
     equal("status: exit status", agent("status").returncode, 4 if FLUSHED else 78 if BROKEN else 0)
     if BROKEN:
-        check("the last valid policy is in force", status()["in_sync"])
+        check("the last valid policy is active", status()["in_sync"])
 
 
 def removed() -> None:

@@ -92,7 +92,7 @@ def config_of_others() -> None:
     wanted = BACKEND.in_order([LINK_LOCAL, "100.64.0.0/10", *RFC1918])
     eventually("the edit acts", lambda: sorted(exempt()) == sorted(wanted), seen=exempt)
     os.unlink(path)
-    eventually("its removal, too", lambda: exempt() == BACKEND.in_order([LINK_LOCAL, *RFC1918]), seen=exempt)
+    eventually("its removal too", lambda: exempt() == BACKEND.in_order([LINK_LOCAL, *RFC1918]), seen=exempt)
 
 
 def lock_file() -> None:

@@ -46,7 +46,7 @@ attributes:
   action:
     support: full
     description:
-      - On a node whose agent names the checksum of this collection's files, its program does the task, and the module
+      - On a node whose agent has the checksum of this collection's files, its program does the task, and the module
         is not sent. That needs Ansible's pipelining. All options and return values are the same.
       - Everywhere else the module is run, also if the program gives no answer.
 """

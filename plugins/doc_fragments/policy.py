@@ -89,7 +89,7 @@ options:
         does. The kubelet's hint chains in the nft variant mean nft, otherwise rules in legacy tables mean legacy,
         otherwise nft. If iptables is not installed, or the kernel lacks the xt modules that its rules need, it chooses
         V(nftables).
-      - If the backend changes, rules are in force in the new one before those in the old one are removed.
+      - If the backend changes, rules of the new one are active before those of the old one are removed.
     type: str
     choices: [auto, iptables_nft, iptables_legacy, nftables]
     default: auto
@@ -190,7 +190,7 @@ options:
       - An entry acts in the families of its addresses. With sources, destinations or an C(address) of IPv4 alone it
         decides about no IPv6 connection, and one with sources of one family and destinations of the other decides about
         none at all.
-      - "Actions: C(exempt) keeps the source address, protected as O(exemption) says. C(masquerade) uses the address of
+      - "Actions: C(exempt) keeps the source address, protected by O(exemption). C(masquerade) uses the address of
         O(snat) or of the interface, C(snat) the key C(address). C(skip) leaves the connection to later rules."
       - With actions C(masquerade) and C(snat) an entry may have C(ports_mapping), as one of O(snat). In an entry that
         masquerades it counts before that of O(snat).

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: kubespray
-short_description: What kubespray's variables say about the networks of a cluster
+short_description: What kubespray's variables mean for the networks of a cluster
 version_added: 1.0.0
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
@@ -35,7 +35,7 @@ options:
     type: dict
     required: true
 requirements:
-  - netaddr on the controller, which kubespray needs, too
+  - netaddr on the controller, which kubespray needs too
 notes:
   - Internal. Playbooks and roles of this collection call it; it may change in any release.
 """

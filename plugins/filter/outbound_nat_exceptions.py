@@ -42,7 +42,7 @@ options:
   add_policy:
     description:
       - Whether to add an C(OutBoundNAT) policy for a family of O(cidrs) that has none. The node then translates the
-        addresses of all pods towards all other destinations of that family. Without it such ranges are left out.
+        addresses of all pods for all other destinations of that family. Without it such ranges are left out.
     type: bool
     default: false
 """

@@ -11,7 +11,7 @@ version_added: 1.0.0
 author:
   - the kubenode.ip_masq maintainers (@kubenode)
 description:
-  - Returns what the playbook C(kubenode.ip_masq.who) asks nodes about a connection, and what their answers mean.
+  - Returns what the playbook C(kubenode.ip_masq.who) queries on nodes about a connection, and what their answers mean.
 positional: hostvars, address, to, protocol, at
 options:
   _input:
@@ -22,7 +22,7 @@ options:
   hostvars:
     description:
       - The variable C(hostvars), in which each host has its addresses as C(ip_masq_agent__addresses), and those that
-        were asked about the connection their answer as C(ip_masq_agent__who).
+        were queried about the connection their answer as C(ip_masq_agent__who).
     type: dict
     required: true
   address:
@@ -53,7 +53,7 @@ _value:
       description: Why the question is not valid; empty if it is.
       type: str
     address:
-      description: The address that nodes are asked about.
+      description: The address that nodes are queried about.
       type: str
     arguments:
       description: Arguments of C(ip-masq-agent).

@@ -60,7 +60,7 @@ class LookupModule(LookupBase):
         problems = unknown_names(variables)
         if NAME not in variables:
             problems.append(
-                "%s is not given: name a group or hosts on the command line, such as -e %s=kube_node" % (NAME, NAME)
+                "%s is not given: set a group or hosts on the command line, such as -e %s=kube_node" % (NAME, NAME)
             )
         if problems:
             raise AnsibleLookupError("; ".join(problems))

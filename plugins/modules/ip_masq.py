@@ -10,8 +10,8 @@ module: ip_masq
 short_description: Keep a node's IP masquerading as the policy defines it
 version_added: 1.0.0
 description:
-  - Masquerades the traffic of pods to the outside with the address of the node, and keeps their addresses inside the
-    ranges that you declare. The rules are those of the Go daemon ip-masq-agent, so a chain that it built is kept.
+  - Masquerades the traffic of pods to the outside with the address of the node, and keeps their addresses for the
+    ranges you list. The rules are those of the Go daemon ip-masq-agent, so a chain that it built is kept.
   - Manages one chain in the nat table, and the jump to it in C(POSTROUTING), for IPv4 and, with O(enable_ipv6), IPv6;
     or, with O(backend=nftables), one table of its own. Each family is written in one transaction; nothing is
     written when nothing differs, so packet counters survive.

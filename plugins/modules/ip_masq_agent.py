@@ -116,7 +116,7 @@ options:
     description:
       - If set, also returns in RV(kubelet) what M(kubenode.ip_masq.kubelet_masquerade) with these options would do,
         which saves a call of that module on nodes that need no change. Nothing is done to a kubelet.
-      - Not asked after a failure, or with O(state=absent).
+      - Not tested after a failure, or with O(state=absent).
     type: dict
     suboptions:
       policy:
@@ -239,11 +239,11 @@ proposal:
       elements: str
       sample: ["10.8.0.0/16: pod, but Calico's rule hides it: set natOutgoing: false in the IPPool of the pods"]
     questions:
-      description: The number of questions that were asked.
+      description: The number of questions that were answered.
       type: int
       sample: 24
     questions_left_out:
-      description: The number of questions that were not asked, because there were too many.
+      description: The number of questions that were left out, because there were too many.
       type: int
       sample: 0
     conflicts:

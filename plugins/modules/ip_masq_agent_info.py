@@ -70,7 +70,7 @@ report:
       C(summary)).
     - C(drift_repaired), C(connections_flushed), C(repairs_undone) (C(family), C(backend), C(what), C(times), C(first),
       C(last), C(program), C(advice)).
-    - C(conntrack) (C(entries), C(limit), C(insert_failed), C(drops), C(early_drops)); null if the kernel does not tell.
+    - C(conntrack) (C(entries), C(limit), C(insert_failed), C(drops), C(early_drops)); null if not known.
     - C(source_ports) (C(fullest), C(problem)) has the destination for which the largest share of source ports is used,
       as in RV(kubenode.ip_masq.ip_masq_info#module:source_ports.destinations), and why not all connections were read.
       It is null if the kernel tracks too few connections for any to use 80 % of the ports from 1024 up.

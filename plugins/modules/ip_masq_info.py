@@ -11,9 +11,10 @@ short_description: Show a node's IP masquerading, and which address other hosts 
 version_added: 1.0.0
 description:
   - Returns the active rules, whether they are in sync with the policy, and what is wrong on the node.
-  - With O(destinations) it says which source address each destination sees, which rule decides that, and which program
-    made the rule.
-  - With O(ports=true) it says to which destinations the source ports of the node run out, and which pods use them.
+  - With O(destinations) it returns the source address that each destination sees, the rule that decides that, and the
+    program that made the rule.
+  - With O(ports=true) it returns the destinations to which the source ports of the node run out, and the pods that use
+    them.
   - With O(verify=true) it looks for every range whose traffic leaves with another source address than by the
     policy, whichever rule causes it.
   - These answers come from the kernel. The module copies the node's links, addresses, routes, sysctls, ipsets and
@@ -232,7 +233,7 @@ explanations:
     outcome:
       description:
         - C(sent) where the packet left the node, C(delivered) where the node received it, C(rejected), C(dropped), or
-          C(not asked) where it could not be tested.
+          C(not tested) where it could not be tested.
       type: str
       sample: sent
     policy:
@@ -254,8 +255,8 @@ explanations:
       sample: eth0
     agrees:
       description:
-        - Whether this is as the policy says, or a program such as kube-proxy has to translate the address. None if the
-          policy says nothing or nothing leaves, if only some of the RV(explanations[].alternatives) agree, or if
+        - Whether this matches the policy, or a program such as kube-proxy has to translate the address. None outside
+          the policy's scope, if nothing leaves, if only some of the RV(explanations[].alternatives) agree, or if
           RV(explanations[].not_understood) is not empty.
       type: bool
       sample: false
@@ -296,7 +297,7 @@ explanations:
     depends_on:
       description:
         - What decides between RV(explanations[].alternatives), such as the source port, chance, or the order of two
-          chains of the same priority, which the kernel does not tell.
+          chains of the same priority, which the kernel does not show.
       type: list
       elements: str
     not_understood:
@@ -460,7 +461,7 @@ source_ports:
       description: >-
         The table of connections. C(entries) and C(limit); since the boot C(insert_failed) (connections that could not
         be added, in most cases because no source port was free), C(drops) (packets dropped, in most cases because the
-        table was full) and C(early_drops) (connections removed to make room). None if the kernel does not tell.
+        table was full) and C(early_drops) (connections removed to make room). None if the kernel does not show them.
       type: dict
 limits:
   description: What is on the node and not in the copy, each with C(code) and C(text). Answers can be wrong there.

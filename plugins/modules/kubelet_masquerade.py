@@ -13,7 +13,7 @@ description:
   - Up to Kubernetes 1.23 a kubelet with kubenet masquerades traffic to destinations outside its cluster range by a rule
     of its own, unless it is started with C(--non-masquerade-cidr=0.0.0.0/0). Kubernetes 1.24 removed that flag, and a
     kubelet refuses to start with a flag that it does not support.
-  - Asks the node's own kubelet binary whether it supports the flag, finds where its arguments come from (kubeadm,
+  - Tests whether the node's own kubelet binary supports the flag, finds where its arguments come from (kubeadm,
     kubespray, k3s, RKE2, k0s, MicroK8s, or a unit of your own), and decides. On current clusters the decision is to
     do nothing.
   - Changes one argument, and keeps every other byte of the file, its mode, owner and labels. Files that kubeadm or
@@ -42,8 +42,8 @@ options:
     default: ''
   binary:
     description:
-      - Ask this program whether it supports the flag, instead of the one that the service starts. For services that
-        start the kubelet through a script, which is never run to ask it.
+      - Test whether this program supports the flag, instead of the one that the service starts. For services that
+        start the kubelet through a script, which is never run for that.
     type: str
     default: ''
   distribution:
@@ -144,7 +144,7 @@ decision:
     - V(set) and V(already_set), kubenet runs and the flag keeps it from masquerading.
     - V(remove_stale), the binary does not support the flag, and the flag is set.
     - V(remove) and V(absent), with O(policy=absent).
-    - V(managed_elsewhere), a change is needed that this module does not make; RV(reason) says where.
+    - V(managed_elsewhere), a change is needed that this module does not make; RV(reason) has the place.
     - V(unsupported), O(policy=present), and the binary does not support the flag.
     - V(cri_dockerd_kubenet), cri-dockerd runs kubenet, which has no flag against it.
     - V(unknown), the binary gave no usable answer; V(no_kubelet), no kubelet was found. Nothing is changed.

@@ -299,7 +299,7 @@ def _origin(report: _Report) -> str:
 def _of_report(report: _Report, service_failure: str, remedy: str) -> t.Iterator[t.Tuple[str, str]]:
     problem = report["config"]["problem"]
     if problem:
-        yield "broken config", "%s; the last valid configuration stays in force" % problem
+        yield "broken config", "%s; the last valid configuration stays active" % problem
     if report["errors"]:
         yield "failing", _first(report["errors"])
     elif not report["in_sync"]:

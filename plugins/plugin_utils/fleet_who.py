@@ -72,7 +72,7 @@ def reply(question: Question, hosts: t.Sequence[str], hostvars: Hostvars) -> Rep
     unknown = "; %s did not answer: %s" % (number_of_nodes(len(silent)), some_of(silent)) if silent else ""
     if not holders:
         asked = number_of_nodes(len(answers) - len(silent))
-        return Reply((), ("no node has %s: %s asked%s" % (question.address, asked, unknown),), False)
+        return Reply((), ("no node has %s: %s searched%s" % (question.address, asked, unknown),), False)
     found, missed = [], []
     for host in holders:
         answer = hostvars[host].get(ANSWER) or {}

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What kubespray's variables say about a cluster: its networks, IPv6, and whether the network plugin masquerades.
+"""What kubespray's variables mean for a cluster: its networks, IPv6, and whether the network plugin masquerades.
 
 kubespray's defaults are those of roles, which no play of another collection sees; ``DEFAULTS`` repeats those that
 matter, as of kubespray 2.31 (roles/kubespray_defaults, roles/network_plugin). The playbook ``kubespray_variables`` sets
@@ -234,7 +234,7 @@ def _flannel(values: _Values, ipv6: bool) -> t.Iterator[str]:
 def _cilium(values: _Values, ipv6: bool) -> t.Iterator[str]:
     if values.flag("cilium_ip_masq_agent_enable"):
         yield (
-            "its own agent does this (cilium_ip_masq_agent_enable: true): name the ranges in "
+            "its own agent does this (cilium_ip_masq_agent_enable: true): list the ranges in "
             "cilium_non_masquerade_cidrs, and do not use this collection"
         )
         return

@@ -81,7 +81,7 @@ def edit(
     """
     both = [network for network in unwanted if network in wanted]
     if both:
-        raise ConfigError("%s is to be added and to be removed: name it once" % both[0])
+        raise ConfigError("%s is to be added and to be removed: list it once" % both[0])
     before = _lists(_plugins(scan(text)))
     notes: t.List[str] = []
     text = _remove(text, unwanted)
@@ -337,5 +337,5 @@ _OWNERS = {
         "Calico adds its IP pools to this list for each pod, and its install script writes this file: exempt a range "
         "with an IPPool that has disabled: true"
     ),
-    "azure-vnet": "the provisioning of the node writes this file: change the network profile of the cluster, too",
+    "azure-vnet": "the provisioning of the node writes this file: change the network profile of the cluster too",
 }

@@ -33,7 +33,7 @@ def node(ns: Namespace, tmp_path: Path) -> AgentNode:
 
 
 def exempt(node: AgentNode, variant: Variant = NFT) -> t.List[str]:
-    """The exempt IPv4 ranges in force."""
+    """The active exempt IPv4 ranges."""
     *returns, last = variant.rules(node.ns, "ipv4") or []
     assert last.startswith("-j MASQUERADE")
     return [rule.split()[1] for rule in returns]
@@ -105,7 +105,7 @@ class TestSync:
 
 
 class TestBrokenConfig:
-    """The last valid configuration stays in force."""
+    """The last valid configuration stays active."""
 
     @pytest.mark.parametrize(
         "text", [BROKEN, "{", "- a\n- b\n", "nonMasqueradeCIDRs: [10.0.0.0/8\n", '{"a": 1, "a": 2}']
@@ -117,7 +117,7 @@ class TestBrokenConfig:
         break_rules(node, variant)
         done = node.sync()
         assert done.returncode == CONFIG_BROKEN
-        assert "the last valid configuration stays in force" in done.stderr
+        assert "the last valid configuration stays active" in done.stderr
         assert exempt(node, variant) == variant.in_order(["169.254.0.0/16", "10.1.0.0/16"])
         status = node.status()
         assert status["config"]["problem"] and status["in_sync"] and status["failing"]
@@ -155,7 +155,7 @@ class TestBrokenConfig:
         break_rules(node)
         done = node.sync()
         assert (
-            done.returncode == IN_SYNC and "config is empty: the last valid configuration stays in force" in done.stderr
+            done.returncode == IN_SYNC and "config is empty: the last valid configuration stays active" in done.stderr
         )
         assert exempt(node) == ["169.254.0.0/16", "10.1.0.0/16"]
         assert [note for note in node.status()["notes"] if "config is empty" in note]

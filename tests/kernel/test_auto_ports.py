@@ -127,7 +127,7 @@ def test_too_few_ports_are_refused_before_anything_is_touched(ns: Namespace, var
         "to_ports: auto: 32801-33791 is the largest range left, and 1024 ports are needed: "
         "net.ipv4.ip_local_port_range is 30000-33791, net.ipv4.ip_local_reserved_ports is 32800, "
         "node_port_range is 30000-32767: widen "
-        "net.ipv4.ip_local_port_range, or name port ranges in to_ports"
+        "net.ipv4.ip_local_port_range, or set port ranges in to_ports"
     )
     set_ports(ns, "30000 32767", "")
     assert "auto: no local port is left, and 1024 ports" in refused(ns, backend=variant.backend, to_ports="auto")
@@ -190,5 +190,5 @@ def test_a_new_policy_is_refused_where_too_few_ports_are_left(ns: Namespace, tmp
     assert "nodePortRange is 20000-22767" in done["msg"] and node.files() == before
     node.configure(**config)
     failed = node.sync()
-    assert "33000-33500" in failed.stderr and "the last valid configuration stays in force" in failed.stderr
+    assert "33000-33500" in failed.stderr and "the last valid configuration stays active" in failed.stderr
     assert node.status()["in_sync"] and node.status()["port_ranges"] == []

@@ -20,14 +20,14 @@ RFC1918 = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]
 
 
 def exempt(ns: Namespace) -> t.List[str]:
-    """The exempt IPv4 ranges in force, in order."""
+    """The active exempt IPv4 ranges, in order."""
     *returns, last = NFT.rules(ns, "ipv4") or []
     assert last == "-j MASQUERADE --random-fully"
     assert all(rule.startswith("-d ") and rule.endswith(" -j RETURN") for rule in returns)
     return [rule.split()[1] for rule in returns]
 
 
-#: name -> text of the file, exempt ranges in force
+#: name -> text of the file, active exempt ranges
 GOOD: t.Dict[str, t.Tuple[str, t.List[str]]] = {
     "all keys, YAML": (
         (

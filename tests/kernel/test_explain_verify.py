@@ -162,7 +162,7 @@ def test_both_orders_of_chains_of_the_same_priority_are_told(topology: Topology)
     one = _explain(topology.node, _A.outside[0], **_TEN)
     assert _seen(one) == {"192.0.2.1", "192.0.2.3"}
     (depends,) = one["depends_on"]
-    assert "table ip one and the table ip two have the same priority" in depends and "does not tell" in depends
+    assert "table ip one and the table ip two have the same priority" in depends and "does not show" in depends
     assert {each["decided_by"]["table"] for each in (one, *one["alternatives"])} == {"ip one", "ip two"}
 
 

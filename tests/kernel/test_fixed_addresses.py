@@ -88,7 +88,7 @@ def test_the_last_valid_policy_stays_until_the_address_is_there(
     done = node.sync()
     assert done.returncode == CONFIG_BROKEN
     assert "snat: entry 2: 2001:db8:1::7 is not an address of this node" in done.stderr
-    assert "the last valid configuration stays in force" in done.stderr
+    assert "the last valid configuration stays active" in done.stderr
     assert seen(topology) == ["node", "node"]
     status = node.status()
     assert status["in_sync"] and "2001:db8:1::7" in status["config"]["problem"]

@@ -225,7 +225,7 @@ def test_without_namespaces(topology: Topology) -> None:
     result = modules.run_weak(topology.node, _WITHOUT_NAMESPACES, "ip_masq_info", **options)
     assert "no_copy" in _codes(result) and result["questions"] == 0
     (one,) = result["explanations"]
-    assert (one["outcome"], one["policy"], one["seen"], one["agrees"]) == ("not asked", "pod", None, None)
+    assert (one["outcome"], one["policy"], one["seen"], one["agrees"]) == ("not tested", "pod", None, None)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def page_example(name: str, page: str = "docs/kubespray.md") -> str:
 
 
 def exempt(node: AgentNode, family: str = "ipv4") -> t.List[str]:
-    """The exempt ranges in force, without link-local."""
+    """The active exempt ranges, without link-local."""
     rules = NFT.rules(node.ns, family) or []
     return [found.group(1) for rule in rules for found in [re.search(r"-d (\S+) .*RETURN", rule)] if found][1:]
 

@@ -43,7 +43,7 @@ def failed_with(played: Played) -> t.Dict[str, str]:
 
 
 def exempt(node: AgentNode, family: str = "ipv4") -> t.List[str]:
-    """The exempt ranges in force, without link-local."""
+    """The active exempt ranges, without link-local."""
     rules = NFT.rules(node.ns, family) or []
     return [rule.split()[1] for rule in rules if rule.startswith("-d ")][1:]
 
@@ -202,7 +202,7 @@ def test_status_of_thirty_nodes_fits_on_the_screen(tmp_path: Path) -> None:
     with Fleet(tmp_path, {"kube_node": names}, same) as fleet:
         fleet.play("apply", "-e", NODES, "--limit", "node01,node07,node19")
         NFT.lose(fleet.nodes["node07"].ns, "ipv4", "10.0.0.0/8")
-        # Edited by hand and in force: in sync with itself.
+        # Edited by hand and active: in sync with itself.
         fleet.nodes["node19"].configure(nonMasqueradeCIDRs=["10.0.0.0/8", "100.64.0.0/10"])
         fleet.nodes["node19"].sync()
         # An operator's limit must not leave the summary out, as it would a play of localhost.

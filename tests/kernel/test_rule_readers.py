@@ -667,7 +667,7 @@ _NFT_ACTIONS: t.Tuple[t.Tuple[str, str, t.Tuple[str, ...], str, t.List[t.Tuple[t
     ("pre", "add @fed { ip saddr } accept", ("how full the set fed is",), "some", [("accept",)]),
     ("pre", "ip daddr @timed accept", ("elements of the set timed that end by themselves",), "", [("accept",)]),
     ("pre", "ip saddr 10.0.0.1 add @fed { ip daddr }", (), "", []),
-    ("pre", "queue num 1", ("a program that is asked about each packet (queue)",), "", [("continue",)]),
+    ("pre", "queue num 1", ("a program that decides about each packet (queue)",), "", [("continue",)]),
     ("pre", "ip daddr set 10.0.0.9", ("a rule that writes addresses without conntrack",), "", [("continue",)]),
     ("pre", "ip dscp set cs1", (), "", []),
     ("pre", "meta mark set 0x5", (), "", [("set", "mark", "mark", 0, 5)]),

@@ -235,7 +235,7 @@ def _verdicts(columns: t.Sequence[t.Mapping[Case, str]]) -> t.Iterator[t.Tuple[s
         cells = []
         for column in columns:
             seen = [wrong for case, wrong in column.items() if case.name == name]
-            cells.append("not asked" if not seen else "WRONG" if any(seen) else "ok")
+            cells.append("not tested" if not seen else "WRONG" if any(seen) else "ok")
         yield name, cells
 
 

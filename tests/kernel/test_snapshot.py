@@ -54,7 +54,7 @@ def merged(cidrs: t.Iterable[str]) -> t.List[t.Any]:
 
 
 def assert_in_force(node: AgentNode, variant: Variant, cidrs: t.Sequence[str] = CIDRS) -> None:
-    """The policy is in force, and packets get to it."""
+    """The policy is active, and packets get to it."""
     assert set(variant.jumps(node.ns, "ipv4")) == {"-m addrtype ! --dst-type LOCAL -j " + CHAIN}
     *exempt, last = variant.rules(node.ns, "ipv4") or []
     assert all(rule.startswith("-d ") and rule.endswith(" -j RETURN") for rule in exempt)
@@ -112,7 +112,7 @@ def test_nothing_to_do_makes_no_legacy_table(ns: Namespace, tmp_path: Path) -> N
 
 
 class IptablesDamage:
-    """Random changes to our chain and to POSTROUTING, put in force in one transaction."""
+    """Random changes to our chain and to POSTROUTING, made in one transaction."""
 
     _STRAY = [
         "-d 203.0.113.0/24 -j RETURN",
@@ -417,7 +417,7 @@ def test_a_comparison_that_does_not_end_is_terminated_and_the_agent_starts(node_
         try:
             until(is_read, "the checksum of the pipe")
             os.killpg(script.pid, signal.SIGTERM)
-            assert script.wait(60) == 78, "the agent judges the pipe, with the last policy in force"
+            assert script.wait(60) == 78, "the agent judges the pipe, with the last policy active"
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(script.pid, signal.SIGKILL)

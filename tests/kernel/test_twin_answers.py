@@ -15,7 +15,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values impo
     IPTABLES_LEGACY,
     IPTABLES_NFT,
     NFTABLES,
-    NOT_ASKED,
+    NOT_TESTED,
     REJECTED,
     SENT,
     Answer,
@@ -130,7 +130,7 @@ def test_what_routing_ends(topology: Topology) -> None:
         Question("203.0.113.10"),
     ]
     answers = inside(node, _ask, *asked)
-    assert [answer.outcome for answer in answers] == [DROPPED, REJECTED, DROPPED, NOT_ASKED, DROPPED]
+    assert [answer.outcome for answer in answers] == [DROPPED, REJECTED, DROPPED, NOT_TESTED, DROPPED]
     assert "rp_filter" in answers[2].where
     assert all(answer.where for answer in answers)
 

@@ -54,7 +54,7 @@ class Agent:
         """Whether it sends packets although it need not where nothing has changed."""
         before = json.loads(Path(self.where.verification_file).read_text())["time"]
         found = self.verify()
-        again = found["asked_at"] == before
+        again = found["tested_at"] == before
         assert again == ("nothing that they depend on has changed since" in found["summary"])
         return not again
 
@@ -73,7 +73,7 @@ def test_nothing_is_asked_again_until_something_changes(topology: Topology, tmp_
     assert "elements" in agent.node.run("nft", "list", "set", "ip", "count", "s")
     assert not agent.asks_anew()
     # An operator who asks gets an answer of now.
-    assert agent.verify(if_changed=False)["asked_at"] > first["asked_at"]
+    assert agent.verify(if_changed=False)["tested_at"] > first["tested_at"]
     assert not agent.asks_anew()
 
 

@@ -158,9 +158,9 @@ def test_the_agent_says_it_again_from_what_it_stored(topology: Topology, tmp_pat
     again = node.command("verify", "--if-changed", "--json")
     assert first.returncode == again.returncode == 0
     told = [json.loads(done.stdout) for done in (first, again)]
-    assert told[0]["asked_at"] == told[1]["asked_at"] and _leaks(told[0]) == _leaks(told[1]) != []
+    assert told[0]["tested_at"] == told[1]["tested_at"] and _leaks(told[0]) == _leaks(told[1]) != []
     shown = node.command("verify", "--if-changed").stdout
-    assert shown.count("\n") == 1 and (_SHOWN + ": see leaks (asked at ") in shown
+    assert shown.count("\n") == 1 and (_SHOWN + ": see leaks (tested at ") in shown
     assert _SHOWN in node.command("status").stdout
     topology.node.run("iptables-nft", "-t", "nat", "-A", "POSTROUTING", "-d", "10.8.0.0/16", "-j", "MASQUERADE")
     lines = node.command("verify").stdout.splitlines()

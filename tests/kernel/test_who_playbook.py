@@ -119,7 +119,7 @@ def test_a_host_that_cannot_be_reached_hides_no_other(fleet: Fleet) -> None:
     finally:
         fleet.hosts["n2"] = reached
     assert found.rc == 0 and lines == ["n1: " + LINE], found.said
-    assert "no node has 192.0.2.9: 2 nodes asked; 1 node did not answer: n2" in missed.said
+    assert "no node has 192.0.2.9: 2 nodes searched; 1 node did not answer: n2" in missed.said
 
 
 @pytest.mark.parametrize(

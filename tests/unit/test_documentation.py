@@ -252,7 +252,7 @@ def test_pictures_are_readable_in_light_and_dark_and_name_what_there_is(picture:
     assert tree.findtext(svg + "title") and tree.findtext(svg + "desc") and picture.name in README + OPERATIONS
     light, dark = text.split("prefers-color-scheme: dark")
     classes = set(re.findall(r"\.([a-z-]+) \{[^}]*(?:fill|stroke): #", light))
-    assert classes and classes <= set(re.findall(r"\.([a-z-]+) \{", dark)), "colours for dark, too"
+    assert classes and classes <= set(re.findall(r"\.([a-z-]+) \{", dark)), "colours for dark too"
     where = Paths()
     names = {where.config, where.program, where.resync, *unit_files(where)}
     found = {

@@ -28,7 +28,7 @@ _PLACES = {"masq_chain", "backend"}
 #: Seconds for which a file that was emptied is ignored; an editor that truncates a file may be about to write it.
 EMPTIED_FOR = 30
 _EMPTIED = (
-    "%s is empty: the last valid configuration stays in force until the file has been empty for %d seconds. To use "
+    "%s is empty: the last valid configuration stays active until the file has been empty for %d seconds. To use "
     "the defaults at once, write {}"
 )
 
@@ -120,7 +120,7 @@ def choose_policy(given: t.Mapping[str, t.Any], config_file: t.Optional[str], pa
 
 
 def _require_fit(policy: EffectivePolicy, remembered: Memory) -> None:
-    """Refuse a policy that was not in force before, and needs addresses or ports that the node does not have.
+    """Refuse a policy that was not active before, and needs addresses or ports that the node does not have.
 
     :raises ConfigError: it does.
     """

@@ -65,7 +65,7 @@ def explain(
 
 def _lines(one: Data, found: Data) -> t.Iterator[str]:
     service = one["protocol"] + ("" if one["protocol"] == "icmp" else "/%d" % one["port"])
-    who = one["source"] or ("" if one["outcome"] == "not asked" else "the node itself")
+    who = one["source"] or ("" if one["outcome"] == "not tested" else "the node itself")
     sender = " from %s" % pod_names.with_name(who, one.get("pod")) if who else ""
     yield "%s %s, for %s%s" % (one["destination"], _answer(one), service, sender)
     if one["policy"]:
@@ -113,7 +113,7 @@ def _answer(one: Data) -> str:
         return "sees %s%s" % (whose, "" if one["seen_address"] is None else " (%s)" % one["seen_address"])
     if one["outcome"] == "delivered":
         return "is an address of the node, or is translated to one: no packet leaves"
-    if one["outcome"] == "not asked":
+    if one["outcome"] == "not tested":
         return "was not tested"
     return "is not reached: the packet is %s" % one["outcome"]
 

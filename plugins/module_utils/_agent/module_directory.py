@@ -229,7 +229,7 @@ def superseded(paths: Paths, installed: bytes) -> t.List[str]:
     """Return the directories that an upgrade removes: those that no running program can load a module from.
 
     A program loads modules as it needs them. So the directory that it was started with stays until the upgrade after
-    the next, and one that was replaced less than two hours ago, too.
+    the next, and one that was replaced less than two hours ago too.
 
     :param installed: the launcher that is there.
     """

@@ -94,7 +94,7 @@ def table(report: Data) -> t.List[str]:
 
 def _conntrack_line(counted: t.Optional[Data]) -> str:
     if counted is None:
-        return "the kernel does not tell how many connections it tracks"
+        return "the kernel does not show how many connections it tracks"
     return "tracked connections: %s; since boot: %d insert_failed, %d drops, %d early_drops" % (
         in_share(counted["entries"], counted["limit"]),
         counted["insert_failed"],

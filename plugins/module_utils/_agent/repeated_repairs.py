@@ -147,7 +147,7 @@ def _culprit(change: Change, run: Runner) -> t.Tuple[str, str]:
                 "The process '%s' on this node probably undoes it: remove its DaemonSet (kubectl -n kube-system delete "
                 "daemonset ip-masq-agent), or uninstall this agent" % shown(agent.command)
             )
-    found_by = "records NETFILTER_CFG of auditd name" if change.backend == LEGACY else "nft monitor names"
+    found_by = "records NETFILTER_CFG of auditd show" if change.backend == LEGACY else "nft monitor shows"
     return UNKNOWN, "It is not known which program undoes it; %s the process of each change" % found_by
 
 

@@ -50,7 +50,7 @@ class RecordingRunner:
 def discard(paths: Paths) -> None:
     """Remove the snapshot, so that the next resync starts the agent.
 
-    If the file cannot be removed, the script cannot record its own success either, and starts the agent, too.
+    If the file cannot be removed, the script cannot record its own success either, and starts the agent too.
     """
     with contextlib.suppress(NodeError):
         files.remove(paths.expected)
@@ -123,7 +123,7 @@ _RESYNC = """\
 #!/bin/sh
 # Managed by the Ansible collection kubenode.ip_masq.
 # Compares the configuration and the active rules with what the agent verified last, and starts the agent only if they
-# differ. Any error here starts the agent, too.
+# differ. Any error here starts the agent too.
 LC_ALL=C
 PATH=${{PATH:+$PATH:}}{path}
 export LC_ALL PATH

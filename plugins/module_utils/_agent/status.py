@@ -164,7 +164,7 @@ def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
     if report["last_applied"]:
         yield "applied", _applied_text(report["last_applied"])
     if config["problem"]:
-        yield "", "BROKEN, the last valid configuration stays in force: " + config["problem"]
+        yield "", "BROKEN, the last valid configuration stays active: " + config["problem"]
     yield "backend", "%(name)s %(version)s" % report["backend"]
     yield "exempt", _some(config["non_masquerade_cidrs"])
     for title, name in _NARROWING:

@@ -175,7 +175,7 @@ def _repair(
     done = None
     errors: t.List[str] = []
     if policy.problem:
-        consequence = "the last valid configuration stays in force" if policy.config else "rules left unchanged"
+        consequence = "the last valid configuration stays active" if policy.config else "rules left unchanged"
         errors.append("%s; %s" % (policy.problem, consequence))
     if policy.config is not None:
         try:

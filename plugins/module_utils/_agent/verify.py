@@ -24,11 +24,11 @@ from .state_files import Verification, read_verification, write_verification
 
 #: What ``--json`` prints.
 _RESULT = (
-    "verified", "summary", "asked_at", "questions", "questions_left_out", "conflicts", "untested", "limits", "health"
+    "verified", "summary", "tested_at", "questions", "questions_left_out", "conflicts", "untested", "limits", "health"
 )  # fmt: skip
 
 #: Of a verification of proposed rules.
-_TESTED = tuple(name for name in _RESULT if name != "asked_at")
+_TESTED = tuple(name for name in _RESULT if name != "tested_at")
 
 
 class Output(t.NamedTuple):
@@ -57,10 +57,10 @@ def verify(
     storage = inspection.Storage(_program(paths), earlier)
     found = inspection.inspect(node, choose_policy({}, None, paths), wanted, progress, storage)
     causes = explanations.causes(found["conflicts"])
-    used_again = "asked_at" in found
-    asked_at = found.setdefault("asked_at", time.time())
+    used_again = "tested_at" in found
+    tested_at = found.setdefault("tested_at", time.time())
     result = Verification(
-        asked_at,
+        tested_at,
         found["verified"],
         found["questions"],
         len(causes),

@@ -49,8 +49,8 @@ def check() -> None:
     find_plugins()
     if (files.read(_EVENTS) or b"").strip() == b"0":
         raise NodeError(
-            "connection_log: the kernel tells no ends of connections; set the sysctl net.netfilter.nf_conntrack_events "
-            "to 1; files and rules left unchanged"
+            "connection_log: the kernel does not report ends of connections; set the sysctl "
+            "net.netfilter.nf_conntrack_events to 1; files and rules left unchanged"
         )
 
 

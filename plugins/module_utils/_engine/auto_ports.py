@@ -48,7 +48,7 @@ def with_auto_ports(config: Config, label: t.Callable[[str], str] = str) -> Conf
     if ports is None or ports.size < LEAST:
         raise ConfigError(
             "%s: auto: %s, and %d ports are needed: net.ipv4.ip_local_port_range is %d-%d, "
-            "net.ipv4.ip_local_reserved_ports is %s, %s is %s: widen net.ipv4.ip_local_port_range, or name port ranges "
+            "net.ipv4.ip_local_reserved_ports is %s, %s is %s: widen net.ipv4.ip_local_port_range, or set port ranges "
             "in %s"
             % (
                 option,
@@ -66,7 +66,7 @@ def with_auto_ports(config: Config, label: t.Callable[[str], str] = str) -> Conf
 
 
 def or_any_ports(config: Config) -> t.Tuple[Config, t.Tuple[str, ...]]:
-    """Return the same for a policy in force. With an error, which is returned, the kernel chooses: rules come first."""
+    """Return the same for an active policy. With an error, which is returned, the kernel chooses: rules come first."""
     try:
         return with_auto_ports(config, file_key), ()
     except (ConfigError, NodeError) as exc:

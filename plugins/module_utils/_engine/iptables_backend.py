@@ -53,7 +53,7 @@ from .other_nat import other_rules
 from .rule_comments import COMMENT_PREFIX, JUMP_COMMENT, SKIPPED_COMMENTS
 from .ruleset import Guard, Rule, Ruleset, Skip, from_rules
 
-#: What iptables-nft says of a chain that holds what only nft can express. It may crash, too (1.8.9, 1.8.11).
+#: What iptables-nft says of a chain that holds what only nft can express. It may crash too (1.8.9, 1.8.11).
 _CANNOT_PRINT = ("is incompatible, use 'nft' tool", "Parsing nftables rule failed")
 
 #: How often our chain and POSTROUTING are read until both were read in the same generation of the kernel's rules, and
@@ -342,7 +342,7 @@ class Iptables:
             return ()
         return (
             "%s cannot print the rules of POSTROUTING, because some were written with nft and have no iptables form. "
-            "The jump to %s was verified by asking the kernel; the other rules were examined in part only. List them "
+            "The jump to %s was verified with the kernel; the other rules were examined in part only. List them "
             "with: %s" % (self._tool.path, self._chain, place(self.family)),
         )
 

@@ -303,7 +303,7 @@ def _parse_masquerade(options: t.Dict[str, str], target: str, service: t.Optiona
     to_ports = None if ports is None else _parse_ports(ports, "-")
     protocol = options.pop("-p", None)
     protocol = _PROTOCOL_NAMES.get(protocol or "", protocol)
-    # What names ports names a protocol, too; of a rule with a service it is that.
+    # What names ports names a protocol too; of a rule with a service it is that.
     if to_ports is not None and protocol is None and service is not None:
         protocol = service.protocol
     rule = Masquerade(protocol, to_ports, share, options.pop("--random-fully", None) is not None, address=address)

@@ -10,7 +10,7 @@ first, in a transaction that no packet can notice, and the chains that ask it in
 more goes with the second.
 
 For packets on their way, rules and the elements of sets do not change at the same instant either. Where several of them
-change, packets could meet the rules of one policy with the elements of another (seen with Linux 6.18, too). So sets of
+change, packets could meet the rules of one policy with the elements of another (seen with Linux 6.18 too). So sets of
 other names take the place of the changed ones until these have their elements.
 
 The first packet of a connection meets the chain about leaks a moment after those of nat. So that it is not taken for a

@@ -121,7 +121,7 @@ def from_ruleset(ruleset: Ruleset, family: Family) -> Table:
         entries.sets[OUTLINE] = outline
     main = (_rule(to_exempt, verdict, EXEMPT_COMMENT), *entries.masqueraded("")) if deciding else ()
     chains = [(CHAIN, (local, *marked, *entries.rules(verdict), *others, *main))]
-    # In the other chain the guards of the exemption would change nothing: packets that it accepts meet all others, too.
+    # In the other chain the guards of the exemption would change nothing: packets that it accepts meet all others too.
     if ruleset.verdict == "ENFORCE":
         some = exempt or any(decision.action == EXEMPT for decision in ruleset.leading)
         left = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards if some and not guard.is_option)

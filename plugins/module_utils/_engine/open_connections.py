@@ -133,7 +133,7 @@ class _Search:
             yield (
                 "flush_conntrack: connections that stay, because the interface by which they leave%s is not known: %d"
                 % (
-                    ", or the mark of their packets, which skip_marks asks for and the kernel does not keep with "
+                    ", or the mark of their packets, which skip_marks matches and the kernel does not keep with "
                     "connections," * self._judge.asks_for_marks,
                     self._unknown,
                 )
@@ -163,7 +163,7 @@ def unread(family: Family) -> str:
 
 
 def not_considered(rules: t.Sequence[str]) -> str:
-    """Return the note that rules of other programs may have decided about connections, too."""
+    """Return the note that rules of other programs may have decided about connections too."""
     return (
         "flush_conntrack: POSTROUTING rules in front of the jump may have decided about the same connections, and were "
         "not considered, because of their conditions: %s" % "; ".join(rules)

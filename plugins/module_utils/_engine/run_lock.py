@@ -14,7 +14,7 @@ import typing as t
 from .._errors import LockHeld
 
 #: The agent's runtime directory, which only root may open: the lock is on the directory itself, since a file system
-#: that is full or read-only gives that, too.
+#: that is full or read-only gives that too.
 LOCK_PATH = "/run/ip-masq-agent"
 
 

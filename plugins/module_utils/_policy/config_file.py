@@ -78,7 +78,7 @@ def merge(sources: t.Iterable[Source]) -> Document:
 
     Lists of ranges and of interfaces are united, in order and without duplicates; of other values the last one wins,
     with a note where two drop-ins disagree. A drop-in that replaces the default list, because ``config`` names none, is
-    noted, too.
+    noted too.
 
     :raises ConfigError: as ``parse``, for whichever file is broken.
     """
@@ -112,7 +112,7 @@ def merge(sources: t.Iterable[Source]) -> Document:
         config = os.path.join(os.path.dirname(os.path.dirname(lists[0])), "config")
         notes.append(
             "%s: nonMasqueradeCIDRs replaces the default list (%s), because %s has no nonMasqueradeCIDRs; to add to "
-            "the default list, name its ranges there" % (lists[0], ", ".join(default), config)
+            "the default list, list its ranges there" % (lists[0], ", ".join(default), config)
         )
     return Document(values, tuple(notes), tuple(empty))
 
@@ -265,7 +265,7 @@ def _as_document(data: t.Any, name: str) -> Document:
         if value is None and option == EXEMPT_RANGES:
             values[option] = []
         elif value is None and option != "resync_interval":
-            # Null leaves a Go field as it was, and so the default in force.
+            # Null leaves a Go field as it was, with its default.
             del values[option]
     return Document(values, tuple(notes))
 

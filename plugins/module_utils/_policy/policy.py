@@ -238,7 +238,7 @@ def file_key(option: str) -> str:
 def find_file_key(name: str) -> t.Optional[Option]:
     """Find the option that a config file means by ``name``; upper and lower case of ASCII are one.
 
-    ip-masq-agent folds U+017F to s and U+212A to k, too, which nobody types who means a key.
+    ip-masq-agent folds U+017F to s and U+212A to k too, which nobody types who means a key.
     """
     return _BY_KEY.get(name.lower()) if name.isascii() else None
 
@@ -326,7 +326,7 @@ def _check_position(config: Config, label: t.Callable[[str], str]) -> None:
     option = label("jump_position")
     if chain == config.masq_chain:
         raise ConfigError(
-            "%s: %s is the chain whose jump is to be placed: name another program's chain" % (option, chain)
+            "%s: %s is the chain whose jump is to be placed: give another program's chain" % (option, chain)
         )
     needs = "%s: %s needs a backend iptables_nft or iptables_legacy" % (option, config.jump_position)
     if config.backend == "nftables":

@@ -331,7 +331,7 @@ def parse_jump_position(value: t.Any) -> str:
 
 
 def _too_long(chain: str) -> str:
-    return "%s cannot name a chain: it has %d characters, iptables takes at most %d" % (
+    return "%s cannot be a chain's name: it has %d characters, iptables takes at most %d" % (
         show(chain),
         len(chain),
         CHAIN_NAME_LIMIT,
@@ -350,17 +350,19 @@ def check_chain_name(name: t.Any) -> str:
     """
     if not isinstance(name, str) or not re.match(_CHAIN, name):
         raise ConfigError(
-            "%s cannot name a chain: use letters, digits, '_', '.' and '-', and begin with a letter, a digit or '_'"
-            % show(name)
+            "%s cannot be a chain's name: use letters, digits, '_', '.' and '-', and begin with a letter, a digit "
+            "or '_'" % show(name)
         )
     if len(name) > CHAIN_NAME_LIMIT:
         raise ConfigError(_too_long(name))
     if name.upper() in RESERVED_CHAINS:
-        raise ConfigError("%s cannot name our chain: iptables reserves it; IP-MASQ-AGENT is the default" % show(name))
+        raise ConfigError(
+            "%s cannot be our chain's name: iptables reserves it; IP-MASQ-AGENT is the default" % show(name)
+        )
     for prefix in RESERVED_PREFIXES:
         if name.upper().startswith(prefix):
             raise ConfigError(
-                "%s cannot name our chain: chains that begin with %s belong to another program; "
+                "%s cannot be our chain's name: chains that begin with %s belong to another program; "
                 "IP-MASQ-AGENT is the default" % (show(name), name[: len(prefix)])
             )
     return name

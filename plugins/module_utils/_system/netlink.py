@@ -291,7 +291,7 @@ class Netlink:
             raise NodeError("the kernel did not answer over netlink in time") from None
         except OSError as exc:
             if exc.errno == errno.ENOBUFS:
-                raise NodeError("the kernel had more to tell over netlink than fits into its buffer") from None
+                raise NodeError("the kernel had more data for netlink than fits into its buffer") from None
             raise
         found = []
         position, end = 0, len(data)

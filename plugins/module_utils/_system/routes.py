@@ -53,11 +53,11 @@ class Routes:
 
     def kind(self, address: int) -> int:
         """Return the kind of the route to an address; 0 if there is none."""
-        return self._towards(address).kind
+        return self._to(address).kind
 
     def preferred(self, address: int) -> t.Optional[int]:
         """Return the address of the node that its packets to another one have, unless they ask for another one."""
-        return self._towards(address).preferred
+        return self._to(address).preferred
 
     def interface(self, source: int, destination: int) -> t.Optional[str]:
         """Return the interface by which packets of another host or a pod leave; None if the kernel has no route.
@@ -70,7 +70,7 @@ class Routes:
         return self._interfaces[pair]
 
     def _interface(self, source: int, destination: int) -> t.Optional[str]:
-        incoming = self._towards(source).link
+        incoming = self._to(source).link
         if incoming is None:
             return None
         attributes = self._address(_FROM, source) + netlink.word(_IN, incoming)
@@ -89,7 +89,7 @@ class Routes:
             return None
         return netlink.name(netlink.attributes(answer.body[_IFINFO.size :])[_IFLA_IFNAME])
 
-    def _towards(self, address: int) -> _Route:
+    def _to(self, address: int) -> _Route:
         if address not in self._kinds:
             self._kinds[address] = self._ask(address)
         return self._kinds[address]

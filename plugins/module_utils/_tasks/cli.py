@@ -41,7 +41,7 @@ exit status:
   4  status: the active rules differ from the configuration
   5  verify: traffic does not match the policy
   6  verify: not all traffic could be tested; what was tested matches the policy
- 78  the configuration is broken; the last valid one stays in force
+ 78  the configuration is broken; the last valid one stays active
 
 The configuration is {config} with drop-ins in {drop_ins}
 (*.json, *.yaml, *.yml), and has the keys of ip-masq-agent. An edit takes effect at once.
@@ -252,7 +252,7 @@ def _verify(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
         max_seconds=arguments.max_seconds,
         pod_cidrs=[one for one in arguments.pod_cidrs.split(",") if one],
     )
-    progress = console.progress("%d of %d questions asked")
+    progress = console.progress("%d of %d questions answered")
     done = verify(node, paths, wanted, arguments.json, progress, arguments.if_changed)
     console.print_lines(done.lines)
     if done.not_stored:

@@ -29,7 +29,7 @@ def planned_lines(node: Node, paths: Paths, as_json: bool) -> t.Tuple[t.List[str
     result = dry_run(node, paths, config, remembered, effects=True)
     errors = result.errors
     if policy.problem:
-        errors += ("%s; the last valid configuration stays in force" % policy.problem,)
+        errors += ("%s; the last valid configuration stays active" % policy.problem,)
     notes = policy.notes + result.notes + result.effect_notes
     returned = rules_return(result, present=True)
     if as_json:

@@ -18,7 +18,7 @@ from .cable_ends import Arrival, Outside
 from .decision import Rules
 from .neighbours import Neighbours
 from .sockets import Sockets
-from .values import DELIVERED, DROPPED, NOT_ASKED, PROTOCOLS, REJECTED, SENT, Answer, Question
+from .values import DELIVERED, DROPPED, NOT_TESTED, PROTOCOLS, REJECTED, SENT, Answer, Question
 
 #: Ports that the connections come from, one after the other, so that each is a new one.
 _PORTS = range(20000, 60000)
@@ -87,7 +87,7 @@ class Asker:
 
     def _ask(self, question: Question, heard: t.Optional[trace.Trace]) -> Answer:
         if question.protocol not in PROTOCOLS:
-            return Answer(question, NOT_ASKED, where="cannot send packets of the protocol %s" % question.protocol)
+            return Answer(question, NOT_TESTED, where="cannot send packets of the protocol %s" % question.protocol)
         answer = self._try(question, heard)
         for _attempt in range(_ATTEMPTS - 1):
             if answer.outcome == DROPPED:
@@ -132,7 +132,7 @@ class Asker:
             return Answer(question, DROPPED, where=why) if why else None
         index = self._way_in(question.source, question.interface)
         if index is None:
-            return Answer(question, NOT_ASKED, where="the node has no route to the source %s" % question.source)
+            return Answer(question, NOT_TESTED, where="the node has no route to the source %s" % question.source)
         link = self._links[index]
         ports = (source_port, port)
         data = packets.packet(protocol, question.source, question.destination, *ports, number, question.stray)
@@ -155,7 +155,7 @@ class Asker:
         if interface is not None:
             return self._names.get(interface)
         if source not in self._sources:
-            index = routing.link_of(self._own, source) or routing.link_towards(source)
+            index = routing.link_of(self._own, source) or routing.link_to(source)
             self._sources[source] = index if index in self._links else None
         return self._sources[source]
 

@@ -291,7 +291,7 @@ def _users(table: Table) -> t.Dict[bytes, int]:
 
 
 def is_dormant(table: Table) -> bool:
-    """Return whether the kernel does not ask its chains."""
+    """Return whether the kernel skips its chains."""
     flags = netlink.attributes(table.table).get(TABLE_FLAGS, b"\0\0\0\0")
     return bool(struct.unpack("!I", flags)[0] & DORMANT)
 

@@ -239,13 +239,13 @@ def link_of(routing: Routing, address: str) -> t.Optional[int]:
     return max(found)[2] if found else None
 
 
-def link_towards(address: str) -> t.Optional[int]:
+def link_to(address: str) -> t.Optional[int]:
     """Return the index of the link that this network namespace uses for an address; None if it has no route."""
-    link = _route_towards(address).get(_RTA_OIF)
+    link = _route_to(address).get(_RTA_OIF)
     return struct.unpack("=i", link)[0] if link else None
 
 
-def source_towards(address: str, protocol: int, source_port: int, port: int) -> t.Optional[bytes]:
+def source_to(address: str, protocol: int, source_port: int, port: int) -> t.Optional[bytes]:
     """Return the packed address that the kernel chooses for a connection of this namespace; None without a route.
 
     :param protocol: with the ports, what routing rules can ask for (Linux 4.17).
@@ -253,10 +253,10 @@ def source_towards(address: str, protocol: int, source_port: int, port: int) -> 
     ports = netlink.attribute(_RTA_SOURCE_PORT, struct.pack("!H", source_port))
     ports += netlink.attribute(_RTA_PORT, struct.pack("!H", port))
     wanted = netlink.attribute(_RTA_PROTOCOL, bytes((protocol,))) + ports
-    return _route_towards(address, wanted).get(_RTA_SOURCE)
+    return _route_to(address, wanted).get(_RTA_SOURCE)
 
 
-def _route_towards(address: str, wanted: bytes = b"") -> t.Dict[int, bytes]:
+def _route_to(address: str, wanted: bytes = b"") -> t.Dict[int, bytes]:
     value = ipaddress.ip_address(address)
     family = BY_VERSION[value.version].number
     body = _RTM.pack(family, value.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + netlink.attribute(_RTA_DST, value.packed)

@@ -67,7 +67,7 @@ class Sockets:
         elif (family, protocol) == (socket.AF_INET, TCP):
             # connect(2) of TCP looks for a route twice, the second time with the source that the first one gave
             # (ip_route_connect() in include/net/route.h): a rule about the source can lead elsewhere.
-            source = routing.source_towards(destination, protocol, source_port, port)
+            source = routing.source_to(destination, protocol, source_port, port)
             if source:
                 extra = [_from(family, source)]
         try:

@@ -29,7 +29,7 @@ SENT = "sent"
 DELIVERED = "delivered"
 REJECTED = "rejected"
 DROPPED = "dropped"
-NOT_ASKED = "not asked"
+NOT_TESTED = "not tested"
 
 #: Numbers of protocols by the names that questions have for them.
 PROTOCOLS = {"icmp": ICMP, "tcp": TCP, "udp": UDP, "icmpv6": ICMPV6, "sctp": SCTP}

@@ -49,12 +49,12 @@ _KIND = _divided("unknown where the copy of the node has links of that kind that
 _COUNTS = _irrelevant("it counts or reports; the packet goes on as it was")
 _LATER = _irrelevant("it acts on packets that follow in an established connection; the first one decides the address")
 _TOS = _irrelevant(
-    "it writes the TOS or DSCP, which no deciding rule may ask; unknown where a routing rule asks for the TOS"
+    "it writes the TOS or DSCP, which no deciding rule may match; unknown where a routing rule matches the TOS"
 )
 _TTL = _irrelevant("it writes the TTL or hop limit: the packet may end, but its source stays")
-_MSS = _irrelevant("it writes options of TCP, which no deciding rule may ask")
+_MSS = _irrelevant("it writes options of TCP, which no deciding rule may match")
 _PRIORITY = _irrelevant("it chooses a queue of the link, after the source is decided")
-_SECURITY = _irrelevant("it writes a label of SELinux, which no deciding rule may ask")
+_SECURITY = _irrelevant("it writes a label of SELinux, which no deciding rule may match")
 _COPY = _irrelevant("it sends a copy; the packet itself goes on as it was")
 _RATE = "how many packets there were before"
 _HEADER = "an option or extension header of a packet"
@@ -97,7 +97,7 @@ _EXPRESSIONS: t.Dict[str, Treatment] = {
     "nat": _divided("a new source or destination"),
     "redir": _divided("a new destination: the node"),
     "tproxy": _unknown("a proxy that is open on the node"),
-    "queue": _unknown("a program that is asked about each packet (queue)"),
+    "queue": _unknown("a program that decides about each packet (queue)"),
     "reject": _divided("the packet ends"),
     "dup": _COPY,
     "fwd": _unknown("a packet that leaves before it is routed (fwd)"),
@@ -138,8 +138,8 @@ _FIELDS: t.Dict[str, Treatment] = {
     "protocol": _unknown("a rule that writes the protocol of a packet"),
     "tos": _TOS,
     "ttl": _TTL,
-    "checksum": _irrelevant("no rule can ask the checksum that the kernel would not count again"),
-    "id": _irrelevant("it numbers fragments, and packets that are asked are none"),
+    "checksum": _irrelevant("no rule can match the checksum that the kernel would not count again"),
+    "id": _irrelevant("it numbers fragments, and tested packets are none"),
     "other": _unknown("a rule that writes bytes of a packet"),
 }
 
@@ -224,7 +224,7 @@ _CT: t.Dict[str, Treatment] = {
 _CT_SET: t.Dict[str, Treatment] = {
     "mark": _divided("tracked"),
     "zone": _divided("tracked; without effect behind conntrack, and behind a zone that a rule chose"),
-    "labels": _irrelevant("no deciding rule may ask the label of a connection"),
+    "labels": _irrelevant("no deciding rule may match the label of a connection"),
     "secmark": _SECURITY,
     "eventmask": _COUNTS,
     "helper": _LATER,
@@ -233,7 +233,7 @@ _CT_SET: t.Dict[str, Treatment] = {
 _FIB_RESULTS: t.Dict[str, Treatment] = {
     "oif": _unknown("the route back to the sender (fib)"),
     "oifname": _unknown("the route back to the sender (fib)"),
-    "addrtype": _divided("types that the routing tables tell; unknown with a device or a mark"),
+    "addrtype": _divided("types by the routing tables; unknown with a device or a mark"),
 }
 
 _FIB_FLAGS: t.Dict[str, Treatment] = {
@@ -262,7 +262,7 @@ _SOCKET_KEYS: t.Dict[str, Treatment] = {
 
 _EXTHDR: t.Dict[str, Treatment] = {
     "ipv6": _unknown(_HEADER),
-    "tcpopt": _unknown(_HEADER + "; written: irrelevant, since no deciding rule may ask it"),
+    "tcpopt": _unknown(_HEADER + "; written: irrelevant, since no deciding rule may match it"),
     "ipv4": _unknown(_HEADER),
     "sctp": _unknown("a chunk of SCTP"),
     "dccp": _unknown("an option of DCCP"),
@@ -302,14 +302,14 @@ _SET_FLAGS: t.Dict[str, Treatment] = {
 }
 
 _TABLE_FLAGS: t.Dict[str, Treatment] = {
-    "dormant": _divided("the kernel does not ask its chains"),
-    "owner": _irrelevant("it says which program may change the table"),
-    "persist": _irrelevant("it says that the table outlives its program"),
+    "dormant": _divided("the kernel skips its chains"),
+    "owner": _irrelevant("it is the program that may change the table"),
+    "persist": _irrelevant("the table outlives its program"),
 }
 
 _CHAIN_FLAGS: t.Dict[str, Treatment] = {
     "base": _divided(),
-    "hw_offload": _irrelevant("the hardware acts as the chain says"),
+    "hw_offload": _irrelevant("the hardware does what the chain does"),
     "binding": _divided("a chain of one rule"),
 }
 
@@ -340,7 +340,7 @@ _CT_ADDRESSES = _divided("state, protocol, original addresses and ports, status,
 _PORTS = _divided("ports; unknown: flags, options, types, chunks")
 
 _MATCHES: t.Dict[str, Treatment] = {
-    "addrtype": _divided("types that the routing tables tell; unknown with a limit to an interface"),
+    "addrtype": _divided("types by the routing tables; unknown with a limit to an interface"),
     "ah": _unknown("the SPI of IPsec"),
     "bpf": _unknown("a BPF program"),
     "cgroup": _CGROUP,
@@ -390,7 +390,7 @@ _MATCHES: t.Dict[str, Treatment] = {
     "rpfilter": _unknown("the route back to the sender (rpfilter)"),
     "rt": _unknown(_HEADER),
     "sctp": _PORTS,
-    "set": _divided("unknown where rules fill the set, its entries end by themselves, or counters are asked"),
+    "set": _divided("unknown where rules fill the set, its entries end by themselves, or counters are compared"),
     "socket": _divided("never where no socket is bound to the destination; else unknown: a socket of the node"),
     "srh": _unknown(_HEADER),
     "state": _divided("NEW, or by the tracked value untracked"),
@@ -408,7 +408,7 @@ _MATCHES: t.Dict[str, Treatment] = {
 _TARGETS: t.Dict[str, Treatment] = {
     "ACCEPT": _divided(),
     "AUDIT": _COUNTS,
-    "CHECKSUM": _irrelevant("no rule can ask the checksum that the kernel would not count again"),
+    "CHECKSUM": _irrelevant("no rule can match the checksum that the kernel would not count again"),
     "CLASSIFY": _PRIORITY,
     "CLUSTERIP": _unknown("a shared address (CLUSTERIP)"),
     "CONNMARK": _divided("tracked; a value of more than five bits of both marks is not known"),
@@ -430,15 +430,15 @@ _TARGETS: t.Dict[str, Treatment] = {
     "MASQUERADE": _divided("a new source"),
     "NETMAP": _divided("a new source or destination"),
     "NFLOG": _COUNTS,
-    "NFQUEUE": _unknown("a program that is asked about each packet (NFQUEUE)"),
+    "NFQUEUE": _unknown("a program that decides about each packet (NFQUEUE)"),
     "NOTRACK": _divided("tracked"),
-    "QUEUE": _unknown("a program that is asked about each packet (QUEUE)"),
+    "QUEUE": _unknown("a program that decides about each packet (QUEUE)"),
     "RATEEST": _COUNTS,
     "REDIRECT": _divided("a new destination: the node"),
     "REJECT": _divided("the packet ends"),
     "RETURN": _divided(),
     "SECMARK": _SECURITY,
-    "SET": _irrelevant("it fills a set, and what asks that set is unknown; unknown with --map-set"),
+    "SET": _irrelevant("it fills a set, and a match on that set is unknown; unknown with --map-set"),
     "SNAT": _divided("a new source"),
     "SNPT": _unknown("a translation of prefixes without conntrack (SNPT)"),
     "SYNPROXY": _unknown("a proxy for TCP handshakes (SYNPROXY)"),
@@ -483,17 +483,17 @@ _RULES: t.Dict[str, Treatment] = {
     "unused4": _irrelevant("the kernel has no use for it"),
     "unused5": _irrelevant("the kernel has no use for it"),
     "fwmark": _divided("tracked"),
-    "flow": _irrelevant("it gives a realm, which is unknown where a rule asks for it"),
+    "flow": _irrelevant("it gives a realm, which is unknown where a rule matches it"),
     "tun_id": _unknown("the number of a tunnel"),
     "suppress_ifgroup": _unknown("a group of links that a routing rule refuses"),
     "suppress_prefixlen": _divided(),
     "table": _divided(),
     "fwmask": _divided("tracked"),
-    "oifname": _irrelevant("a packet that is forwarded asks for no link, so it never matches"),
+    "oifname": _irrelevant("a forwarded packet is looked up without a link, so it never matches"),
     "pad": _irrelevant("it fills up a message"),
     "l3mdev": _divided("unknown where a link is a VRF"),
     "uid_range": _unknown("the user of the program that sends"),
-    "protocol": _irrelevant("it says which program made the rule"),
+    "protocol": _irrelevant("it is the program that made the rule"),
     "ip_proto": _divided(),
     "sport_range": _divided(),
     "dport_range": _divided(),
@@ -539,13 +539,13 @@ _ROUTES: t.Dict[str, Treatment] = {
     "src": _divided(),
     "iif": _unknown("a route of multicast"),
     "oif": _divided(),
-    "gateway": _divided("it has no part in the source; it says over which link"),
+    "gateway": _divided("it decides the link, not the source"),
     "priority": _divided("the order of routes"),
     "prefsrc": _divided("the source that masquerading takes"),
-    "metrics": _irrelevant("they say how large and how fast packets are"),
+    "metrics": _irrelevant("they limit size and speed of packets"),
     "multipath": _divided("by chance: each path is followed"),
     "protoinfo": _NOT_OF_A_ROUTE,
-    "flow": _irrelevant("it gives a realm, which is unknown where a rule asks for it"),
+    "flow": _irrelevant("it gives a realm, which is unknown where a rule matches it"),
     "cacheinfo": _irrelevant("it reports"),
     "session": _NOT_OF_A_ROUTE,
     "mp_algo": _NOT_OF_A_ROUTE,
@@ -557,10 +557,10 @@ _ROUTES: t.Dict[str, Treatment] = {
     "pref": _divided("the order of routes of IPv6"),
     "encap_type": _unknown("a route into a tunnel (encap)"),
     "encap": _unknown("a route into a tunnel (encap)"),
-    "expires": _irrelevant("it says how long the route lasts; it is there now"),
+    "expires": _irrelevant("it is the time that the route lasts; the route is there now"),
     "pad": _irrelevant("it fills up a message"),
     "uid": _NOT_OF_A_ROUTE,
-    "ttl_propagate": _irrelevant("it says what becomes of the TTL"),
+    "ttl_propagate": _irrelevant("it decides about the TTL"),
     "ip_proto": _NOT_OF_A_ROUTE,
     "sport": _NOT_OF_A_ROUTE,
     "dport": _NOT_OF_A_ROUTE,
@@ -623,12 +623,12 @@ _LINKS: t.Dict[str, Treatment] = {
 _COPIED = _irrelevant("the copy has it, and it is the same for all packets of a way")
 _SETTINGS: t.Dict[str, Treatment] = {
     "accept_local": _irrelevant("pods do not send from addresses of the node"),
-    "accept_source_route": _irrelevant("packets that are asked have no options"),
-    "disable_policy": _irrelevant("policies of IPsec are named, if there are any"),
-    "disable_xfrm": _irrelevant("policies of IPsec are named, if there are any"),
+    "accept_source_route": _irrelevant("tested packets have no options"),
+    "disable_policy": _irrelevant("policies of IPsec are reported, if there are any"),
+    "disable_xfrm": _irrelevant("policies of IPsec are reported, if there are any"),
     "forwarding": _COPIED,
     "ignore_routes_with_linkdown": _divided("routes over links without a carrier"),
-    "route_localnet": _irrelevant("packets to 127.0.0.0/8 and ::1 are not asked"),
+    "route_localnet": _irrelevant("packets to 127.0.0.0/8 and ::1 are not tested"),
     "rp_filter": _divided(
         "by the route back to the source: whether there is one, and whether it leads over the link; a packet that is "
         "dropped breaks no promise; unknown where the route back depends on ports or a VRF"

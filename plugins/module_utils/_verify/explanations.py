@@ -78,7 +78,7 @@ def _blank(one: Question, verdict: t.Optional[str]) -> Data:
         "source": one.source,
         "protocol": one.protocol,
         "port": one.port,
-        "outcome": "not asked",
+        "outcome": "not tested",
         "policy": verdict,
         "seen": None,
         "seen_address": None,

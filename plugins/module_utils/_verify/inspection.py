@@ -116,7 +116,7 @@ def request(
     for receiver in receivers:
         if sender is not None and sender.version != receiver.version:
             raise ConfigError(
-                "destinations: %s is not of the IP version of the source %s: ask about it in a run of its own"
+                "destinations: %s is not of the IP version of the source %s: test it in a run of its own"
                 % (receiver, sender)
             )
     if protocol not in PROTOCOLS:
@@ -149,7 +149,7 @@ def inspect(
     """Return all that is known about a node; as RETURN of the module ip_masq_info.
 
     :param progress: told how far a verification is.
-    :param storage: with it, the result of a verification has a ``fingerprint``; an earlier one has ``asked_at``.
+    :param storage: with it, the result of a verification has a ``fingerprint``; an earlier one has ``tested_at``.
     :raises NodeError: the node cannot be read.
     """
     # Open connections are not looked at: what a change would do to them is not asked.
@@ -208,7 +208,7 @@ def _verdict(
         tested = "%s match the policy; " % asked if found["questions"] else ""
         return None, "%snot tested: %s%s%s" % (tested, missed[0]["text"], _more(missed), leaks)
     everything = " match the policy" + leaks if leaks else ", all match the policy"
-    return True, asked + everything + _since(found.get("asked_at"))
+    return True, asked + everything + _since(found.get("tested_at"))
 
 
 def _leaks_in_short(rulesets: t.Mapping[str, Ruleset]) -> str:
@@ -216,11 +216,11 @@ def _leaks_in_short(rulesets: t.Mapping[str, Ruleset]) -> str:
     return "; invalid packets leave with the pod's address%s: see leaks" % (", and are counted" if counted else "")
 
 
-def _since(asked_at: t.Optional[float]) -> str:
-    if asked_at is None:
+def _since(tested_at: t.Optional[float]) -> str:
+    if tested_at is None:
         return ""
-    text = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(asked_at))
-    return " (asked at %s; nothing that they depend on has changed since)" % text
+    text = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(tested_at))
+    return " (tested at %s; nothing that they depend on has changed since)" % text
 
 
 def _more(found: t.Sequence[t.Any]) -> str:
@@ -253,7 +253,7 @@ def _health(node: Node, policy: ComparedPolicy, result: Result) -> t.Iterator[He
         yield Health(
             "invalid_configuration",
             ERROR,
-            "%s; the last valid configuration stays in force" % policy.problem,
+            "%s; the last valid configuration stays active" % policy.problem,
             "correct the file, then ip-masq-agent sync",
         )
     if policy.origin == NOWHERE:
@@ -275,7 +275,7 @@ def _health(node: Node, policy: ComparedPolicy, result: Result) -> t.Iterator[He
             "enforce_with_ipvs",
             WARNING,
             "exemption is enforce and kube-proxy uses IPVS: a pod that reaches itself through a Service gets no answer",
-            "name the interfaces of pods in except_interfaces, or set exemption to accept or return",
+            "list the interfaces of pods in except_interfaces, or set exemption to accept or return",
         )
     for remark in result.remarks:
         yield Health("foreign_nat_rule", WARNING, remark, "run with verify: true to see whether packets meet it")
@@ -313,7 +313,7 @@ def _ask(
         if storage and wanted.verify:
             mark = fingerprint(state, promised, storage.program)
         if earlier and earlier.fingerprint == mark and not wanted.destinations:
-            found["questions"], found["asked_at"] = earlier.questions, earlier.time
+            found["questions"], found["tested_at"] = earlier.questions, earlier.time
             found["limits"] = [one._asdict() for one in state.unseen]
             yield from _leak_health(promised, earlier.leaked)
             yield from _ipv6_health(policy, rulesets, state)

@@ -202,7 +202,7 @@ _UNTRACKED = (
     "the rule keeps packets from connection tracking, so no rule of NAT sees them: narrow it, or set leaks to drop"
 )
 _NO_CHAIN = "no rule drops packets without a connection: ip-masq-agent sync"
-_BEFORE = "the rule lets packets without a connection pass before the rules about leaks are asked: narrow it"
+_BEFORE = "the rule lets packets without a connection pass before the rules about leaks: narrow it"
 _NO_RULE = "no rule translates the source address: ip-masq-agent sync; a rule that exempts more may come before it"
 _OTHER_LINK = (
     "the link %s has no address that MASQUERADE could take, and it took %s of %s: set snat to an address of the host "

@@ -326,7 +326,7 @@ class _Reader:
         if base == 2 and offset <= 13 < offset + length and self._only(TCP):
             cells[13 - offset] = (_TCP_FLAGS, 0, 0xFF, 0)
         if base == 1 and self.version == 4 and offset == 0 and length:
-            cells[0] = ("", 0, 0, 0x45)  # packets that are asked have no options
+            cells[0] = ("", 0, 0, 0x45)  # tested packets have no options
         if base == 2 and any(cell[0] in ("port", "source_port") for cell in cells):
             if self._only(BY_VERSION[self.version].icmp):
                 text = "the type of an ICMP message" if offset < 2 else _BYTES
@@ -360,7 +360,7 @@ class _Reader:
             if found.kind == conditions.UNKNOWN:
                 self.reading.act_unknown(found.text)
             elif field == "tos" and self.table.known.tos_routed:
-                self.reading.act_unknown("a rule that writes the TOS, for which a routing rule asks")
+                self.reading.act_unknown("a rule that writes the TOS, which a routing rule matches")
 
     def _field(self, base: int, place: int) -> str:
         if base == 2:

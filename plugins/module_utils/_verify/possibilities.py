@@ -15,7 +15,7 @@ import typing as t
 from .._system.families import BY_VERSION
 from .._twin import equal_priorities, routing
 from .._twin.twin import Twin
-from .._twin.values import NOT_ASKED, PROTOCOLS, Answer, Question
+from .._twin.values import NOT_TESTED, PROTOCOLS, Answer, Question
 from . import regions
 from .expected import Expected
 from .model import NodeModel
@@ -30,7 +30,7 @@ _OF_NODE = 16
 #: seconds for the ways of one question
 _SECONDS = 10.0
 
-_BY_ORDER = "which chain the kernel asks first: %s have the same priority, and it does not tell"
+_BY_ORDER = "which chain comes first: %s have the same priority, and the kernel does not show their order"
 _BY_PORT_OR_CHANCE = "the source port, or chance (%d connections were tried)" % _OF_NODE
 _BY_ROUTING_RULE = "the source port, by a routing rule"
 _BY_PATH = "the path that the kernel chooses, of a route with several"
@@ -68,7 +68,7 @@ class Possibilities:
             depends[self._tie()] = None
         before = len(found)
         question = answer.question
-        if answer.outcome == NOT_ASKED:
+        if answer.outcome == NOT_TESTED:
             return Possible()
         if question.source is None or question.source in self._own:
             for one in self._twin.ask([question] * _OF_NODE, explain=True):

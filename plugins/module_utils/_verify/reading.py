@@ -56,8 +56,8 @@ NETMAP = "netmap"
 UNREADABLE = "it cannot be read"
 #: type, hook and priority at which conntrack sees packets
 _CONNTRACK = -200
-_LATE = "a rule that acts on conntrack, in a chain that is asked before and after it"
-_EARLY = "what conntrack knows, asked before it sees the packet"
+_LATE = "a rule that acts on conntrack, in a chain before and after it"
+_EARLY = "what conntrack knows, matched before it sees the packet"
 _TESTED_AND_CHANGED = "a value that the rule tests and changes"
 #: echo requests of ICMP
 _NO_PORTS = "bytes of a packet that has no ports"

@@ -220,7 +220,7 @@ class Outcome(t.NamedTuple):
 
 
 class Part(t.NamedTuple):
-    """Some of the packets of a lookup, and what becomes of them. With ``chance`` others are possible, too."""
+    """Some of the packets of a lookup, and what becomes of them. With ``chance`` others are possible too."""
 
     source: Spans
     destination: Spans
@@ -404,7 +404,7 @@ class Lookups:
             if self._vrf(link) is not None:
                 unknown += (Unknown(_FILTER, "a VRF"),)
             elif len(parts) > 1 and not by_path:
-                unknown += (Unknown(_FILTER, "a routing rule that asks for ports or protocols"),)
+                unknown += (Unknown(_FILTER, "a routing rule that matches ports or protocols"),)
             result.append(Back(mine, receivers, (tuple(sorted(kinds)), link in links), unknown))
         return result
 

@@ -20,7 +20,7 @@ from .._engine.ruleset import DROP
 from .._system import spans
 from .._system.spans import Spans
 from .._twin.twin import Twin
-from .._twin.values import NOT_ASKED, PROTOCOLS, Answer, Question, Rule, Unseen
+from .._twin.values import NOT_TESTED, PROTOCOLS, Answer, Question, Rule, Unseen
 from . import regions
 from .expected import Expected
 from .judge import Addresses, Blame, Verdict, blame, is_silent, judge, judge_own, passed, untracked
@@ -179,7 +179,7 @@ def _read(twin: Twin, policy: Policy, version: int, until: t.Optional[float]) ->
 
 #: What a copy may lack without a wrong source address, and why.
 HARMLESS = {
-    "trace": "only the rule that decides is not told",
+    "trace": "only the rule that decides is not shown",
     "offload": "a connection is offloaded once its first packet has passed the rules",
 }
 
@@ -369,7 +369,7 @@ class _Run:
     def _judge(self, way: Way, answers: t.Sequence[Answer]) -> None:
         """Compare answers about a way with the policy."""
         for answer in answers:
-            if answer.outcome == NOT_ASKED:
+            if answer.outcome == NOT_TESTED:
                 self._miss("not_asked", way.regions)
                 continue
             possible = (answer, *answer.alternatives)
@@ -548,7 +548,7 @@ class _Run:
 
 _WITHOUT_CONNECTION = {"tcp": "tcp without a connection", "icmp": "icmp errors of no connection"}
 _NO_PODS = (
-    "IPv%d: no route of the node shows where its pods are: name their networks (--pod-cidrs, pod_cidrs), or verify "
+    "IPv%d: no route of the node shows where its pods are: list their networks (--pod-cidrs, pod_cidrs), or verify "
     "again when a pod runs"
 )
 _TEXTS = {
@@ -556,10 +556,10 @@ _TEXTS = {
     "time": "the time was over: raise --max-seconds (max_seconds)",
     "limit": "there are more questions than the limit: raise --max-questions (max_questions)",
     "chance": "a way that is taken by chance was not taken by %d packets" % (2 * _TRIES),
-    "unpredicted": "packets took another way than the rules and routes that were read say",
+    "unpredicted": "packets took another way than by the rules and routes that were read",
     "not_asked": "the copy cannot send such packets",
     "order": "two chains have the same priority: in one order the policy holds, in the other it does not, and the "
-    "kernel does not tell which it has",
+    "kernel does not show which it has",
 }
 
 

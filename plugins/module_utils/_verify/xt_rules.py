@@ -305,7 +305,7 @@ def other_target(reading: Reading, name: str, known: Known) -> None:
     found = conditions.treatment(conditions.TARGET, name)
     if found.kind == conditions.IRRELEVANT:
         if name in ("TOS", "DSCP") and known.tos_routed:
-            reading.act_unknown("a rule that writes the TOS, for which a routing rule asks")
+            reading.act_unknown("a rule that writes the TOS, which a routing rule matches")
         return
     reading.act_unknown(found.text if found.kind == conditions.UNKNOWN else "the target %s" % name)
 

@@ -65,7 +65,7 @@ def inventory(tmp_path: Path) -> Inventory:
             ["-e", "ip_masq_agent_host=n1"],
             "ip_masq_agent_host is not a variable of kubenode.ip_masq; the nea",
         ),
-        ("apply", [], "ip_masq_agent_hosts is not given: name a group or hosts on the command line"),
+        ("apply", [], "ip_masq_agent_hosts is not given: set a group or hosts on the command line"),
         ("status", [], "ip_masq_agent_hosts is not given"),
         ("remove", [], "ip_masq_agent_hosts is not given"),
     ],

@@ -71,14 +71,14 @@ LINES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Optional[str]]] = {
         "drifted: pending changes: ipv4, iptables_nft: rule added: -A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN"
         " (and 1 more)",
     ),
-    "broken": (asked(BROKEN), "broken config: %s; the last valid configuration stays in force" % PROBLEM),
+    "broken": (asked(BROKEN), "broken config: %s; the last valid configuration stays active" % PROBLEM),
     "broken, which is why all differs": (
         asked(BROKEN, differs=["nonMasqueradeCIDRs"]),
-        "broken config: %s; the last valid configuration stays in force" % PROBLEM,
+        "broken config: %s; the last valid configuration stays active" % PROBLEM,
     ),
     "broken and drifted": (
         asked({**BROKEN, "in_sync": False, "differs": [MISSING]}),
-        "broken config: %s; the last valid configuration stays in force; drifted: pending changes: ipv4, iptables_nft: "
+        "broken config: %s; the last valid configuration stays active; drifted: pending changes: ipv4, iptables_nft: "
         "rule added: -A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN" % PROBLEM,
     ),
     "an error now": (
@@ -95,7 +95,7 @@ LINES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Optional[str]]] = {
     ),
     "a service that says what status says": (
         asked(BROKEN, service_failure="result exit-code, exit status 3"),
-        "broken config: %s; the last valid configuration stays in force" % PROBLEM,
+        "broken config: %s; the last valid configuration stays active" % PROBLEM,
     ),
     "another policy": (
         asked(
@@ -239,8 +239,8 @@ def test_many_nodes_in_one_state_are_counted_and_named_in_short_form() -> None:
 
 
 def test_what_nodes_have_in_common_is_reported_once() -> None:
-    nodes = {"n%d" % number: asked({"notes": ["Calico masquerades, too"]}) for number in range(30)}
-    nodes["n3"]["report"].update(version="0.0.9", drift_repaired=2, notes=["Calico masquerades, too", "mine"])
+    nodes = {"n%d" % number: asked({"notes": ["Calico masquerades too"]}) for number in range(30)}
+    nodes["n3"]["report"].update(version="0.0.9", drift_repaired=2, notes=["Calico masquerades too", "mine"])
     nodes["n4"]["report"].update(backend={"name": "nftables", "version": "1.0.9"}, drift_repaired=12)
     for name, drop_in in (("n5", "20-lab.json"), ("n6", "20-lab.json"), ("n6", "30-rack.yaml")):
         nodes[name]["report"]["config"]["sources"].append("/etc/ip-masq-agent/config.d/" + drop_in)
@@ -248,7 +248,7 @@ def test_what_nodes_have_in_common_is_reported_once() -> None:
         "agent 0.1.0, 0.0.9 (n3); iptables_nft 1.8.9, nftables 1.0.9 (n4)",
         "drop-ins: 20-lab.json (n[5-6]), 30-rack.yaml (n6)",
         "drift repaired: n4 (12), n3 (2)",
-        "note: Calico masquerades, too (all nodes)",
+        "note: Calico masquerades too (all nodes)",
         "note: mine (n3)",
         "30 nodes: 30 in sync",
     ]

@@ -228,7 +228,7 @@ def test_what_is_refused(text: str, message: str) -> None:
         ((["10.0.0.1/8"],), "aligned network is 10.0.0.0/8"),
         ((5,), "5 is not a list"),
         ((["10.0.0.0/8"], ["10/8"]), "'10/8' is not a CIDR"),
-        ((["10.0.0.0/8"], "10.0.0.0/8"), "10.0.0.0/8 is to be added and to be removed: name it once"),
+        ((["10.0.0.0/8"], "10.0.0.0/8"), "10.0.0.0/8 is to be added and to be removed: list it once"),
     ],
 )
 def test_ranges_are_checked_by_the_grammar_of_the_policy(arguments: t.Any, message: str) -> None:

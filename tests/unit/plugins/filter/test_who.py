@@ -87,7 +87,7 @@ def test_the_node_that_has_the_address_answers() -> None:
 )
 def test_no_node_has_the_address(listed: str) -> None:
     found = asked({"n1": host(listed), "n2": host(), "n3": host(HAS, rc=127), "n4": {}})
-    lines = ["no node has 198.51.100.1: 2 nodes asked; 2 nodes did not answer: n[3-4]"]
+    lines = ["no node has 198.51.100.1: 2 nodes searched; 2 nodes did not answer: n[3-4]"]
     assert (found["holders"], found["lines"], found["found"]) == ([], lines, False)
 
 

@@ -105,7 +105,7 @@ def agent(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Agent:
         ({"seen": "192.0.2.7", "seen_address": "192.0.2.7"}, "10.9.9.9 sees another address (192.0.2.7)"),
         ({"outcome": "dropped", "seen": None}, "10.9.9.9 is not reached: the packet is dropped"),
         ({"outcome": "delivered", "seen": None}, "10.9.9.9 is an address of the node"),
-        ({"outcome": "not asked", "seen": None}, "10.9.9.9 was not tested, for tcp/443 from 10.244.1.2"),
+        ({"outcome": "not tested", "seen": None}, "10.9.9.9 was not tested, for tcp/443 from 10.244.1.2"),
         ({"source": None}, "10.9.9.9 sees the node's address (192.0.2.1), for tcp/443 from the node itself"),
         ({"protocol": "icmp"}, "10.9.9.9 sees the node's address (192.0.2.1), for icmp from 10.244.1.2"),
     ],

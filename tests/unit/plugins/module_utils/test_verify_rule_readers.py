@@ -169,7 +169,7 @@ def test_conntrack_before_it_sees_a_packet() -> None:
     new = [state, nft.bitwise(struct.pack("=I", 8), bytes(4)), nft.compare(bytes(4), nft.NOT_EQUAL)]
     jump = nft.jump("c")
     (rule,) = _rules(*new, jump, base=("filter", 0, -300))
-    assert rule.unknown == ("what conntrack knows, asked before it sees the packet",)
+    assert rule.unknown == ("what conntrack knows, matched before it sees the packet",)
     (rule,) = _rules(*new, jump, base=("filter", 0, -150))
     assert not rule.unknown
 

@@ -123,7 +123,7 @@ class TestConfigText:
             ({"nonMasqueradeCIDRs": 5}, "5 is not a list"),
             ({"masqLinkLocal": "yes"}, "masqLinkLocal: 'yes' is not a boolean"),
             ({"resyncInterval": 60}, "resyncInterval: 60 is not a duration"),
-            ({"masqChain": "x; reboot"}, "masqChain: 'x; reboot' cannot name a chain"),
+            ({"masqChain": "x; reboot"}, "masqChain: 'x; reboot' cannot be a chain's name"),
             ({"resyncInterval": datetime.date(2026, 1, 1)}, "a value cannot be written as JSON"),
             ({"cidrLimit": 1, "CIDRLIMIT": 2}, "duplicate key cidrLimit"),
         ],

@@ -55,7 +55,7 @@ def test_options_are_those_of_the_module_that_installs() -> None:
         (config_text({}), {"cidrLimit": 70, "nonMasqueradeCIDRs": "10.0.0.0/8"}, ["nonMasqueradeCIDRs", "cidrLimit"]),
         # Without a list a drop-in would replace the default one.
         ("{}", {}, ["nonMasqueradeCIDRs"]),
-        # Of a file that would be refused, too, only what differs is named.
+        # Of a file that would be refused only what differs is returned as well.
         ('{"nonMasqueradeCIDRs": ["10.0.0.1/8"]}', {}, ["nonMasqueradeCIDRs"]),
         (None, {"masqChain": "MINE"}, ["nonMasqueradeCIDRs", "masqChain"]),
     ],

@@ -58,7 +58,7 @@ _NAMES = st.lists(st.from_regex(r"\A[ab]?[0-9]{0,3}-?[0-2]{0,2}[xy]{0,1}\Z").fil
 
 @given(_NAMES)
 def test_no_name_is_lost_and_none_is_invented(names: t.List[str]) -> None:
-    # A hyphen next to digits would be a range to the reader of this test, too.
+    # A hyphen next to digits would be a range to the reader of this test too.
     names = list(dict.fromkeys(name.replace("-", "z") for name in names))
     assert sorted(expanded(some_of(names, 10**6))) == sorted(names)
 

@@ -121,7 +121,7 @@ def test_good_values_are_accepted(options: t.Dict[str, t.Any]) -> None:
         ),
         ({"resync_interval": "60"}, "ip_masq_agent_resync_interval: '60' is not a duration"),
         ({"resync_interval": 60}, "ip_masq_agent_resync_interval: '60' is not a duration"),
-        ({"masq_chain": "KUBE-X"}, "ip_masq_agent_masq_chain: 'KUBE-X' cannot name our chain"),
+        ({"masq_chain": "KUBE-X"}, "ip_masq_agent_masq_chain: 'KUBE-X' cannot be our chain's name"),
         ({"to_ports": ["auto", "1-5"]}, "ip_masq_agent_to_ports: auto is in a list with others"),
         ({"to_ports": ["0-5"]}, "ip_masq_agent_to_ports: '0-5' is not a port range"),
         (

@@ -161,9 +161,9 @@ def test_an_agent_that_is_found_later_is_named(agents: t.List[t.Any]) -> None:
 @pytest.mark.parametrize(
     "backend, names",
     [
-        ("iptables_nft", "nft monitor names the process of each change"),
-        ("iptables_legacy", "records NETFILTER_CFG of auditd name the process of each change"),
-        ("nftables", "nft monitor names the process of each change"),
+        ("iptables_nft", "nft monitor shows the process of each change"),
+        ("iptables_legacy", "records NETFILTER_CFG of auditd show the process of each change"),
+        ("nftables", "nft monitor shows the process of each change"),
     ],
 )
 def test_of_an_unknown_program_it_is_said_how_to_find_it(backend: str, names: str) -> None:

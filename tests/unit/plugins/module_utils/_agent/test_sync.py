@@ -198,7 +198,7 @@ def test_long_changes_are_remembered_in_part(world: World) -> None:
 
 
 class TestInvalid:
-    """A broken config file: the last valid policy stays in force."""
+    """A broken config file: the last valid policy stays active."""
 
     def test_last_valid_policy_is_used_and_the_problem_reported(self, world: World) -> None:
         world.config.write_text('{"masqLinkLocal": true}')
@@ -209,7 +209,7 @@ class TestInvalid:
         assert outcome.changes == ("ipv4, iptables_nft: rule added: -A X",)
         (error,) = outcome.errors
         assert "'10.0.0.1/8' has host bits set" in error
-        assert error.endswith("; the last valid configuration stays in force")
+        assert error.endswith("; the last valid configuration stays active")
         assert outcome.policy.problem
         assert world.remembered().drift_repaired == 1
 
@@ -288,7 +288,7 @@ class TestEmptied:
 
     @pytest.fixture(autouse=True)
     def good(self, world: World) -> None:
-        """A policy in force."""
+        """An active policy."""
         world.config.write_text('{"masqLinkLocal": true}')
         world.sync()
 
@@ -307,7 +307,7 @@ class TestEmptied:
         assert world.policies[-1].masq_link_local
         assert outcome.errors == () and outcome.changes, "repairs go on"
         (warning,) = outcome.warnings
-        assert warning.startswith("%s is empty: the last valid configuration stays in force until" % world.config)
+        assert warning.startswith("%s is empty: the last valid configuration stays active until" % world.config)
         assert not world.has_snapshot(), "the next resync must look again"
         assert world.sync().warnings == ()
         self.pass_time(monkeypatch, effective_policy.EMPTIED_FOR - 5)

@@ -197,7 +197,7 @@ def test_any_two_policies_and_connections(
     assert kernel.removed == [one for one, found in zip(flows, outcomes) if found == {True}]
     assert done.removed == len(kernel.removed)
     if any(len(found) == 2 for found in outcomes):
-        assert "the mark of their packets, which skip_marks asks for" in done.notes[0]
+        assert "the mark of their packets, which skip_marks matches" in done.notes[0]
     elif not any(config and config.skip_marks for config in (before, after)):
         assert not done.notes
 
@@ -267,7 +267,7 @@ def test_connections_stay_where_another_mark_can_decide(monkeypatch: pytest.Monk
     assert not kernel.removed
     assert done.notes == (
         "flush_conntrack: connections that stay, because the interface by which they leave, or the mark of their "
-        "packets, which skip_marks asks for and the kernel does not keep with connections, is not known: 1",
+        "packets, which skip_marks matches and the kernel does not keep with connections, is not known: 1",
     )
 
 
@@ -295,7 +295,7 @@ def test_fixed_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
         kernel = Kernel(monkeypatch, [right, wrong])
         flush(IPV4, [before] if before else [], after, check=False)
         assert kernel.removed == removed
-    # The address that was fixed is the one of the interface, too.
+    # The address that was fixed is the one of the interface too.
     kernel = Kernel(monkeypatch, [right])
     kernel.own = right.seen
     assert flush(IPV4, [fixed], PLAIN, check=False).removed == 0

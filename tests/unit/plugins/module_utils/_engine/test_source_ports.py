@@ -151,7 +151,7 @@ def test_table_says_what_it_leaves_out() -> None:
     report["destinations"] *= 25
     report["conntrack"] = None
     lines = ports.table(report)
-    assert lines[0] == "the kernel does not tell how many connections it tracks"
+    assert lines[0] == "the kernel does not show how many connections it tracks"
     assert lines[-3:] == [
         "... 85 more destinations with a smaller share",
         "not counted, because there are too many pods and destinations: 7 connections, of those with the fewest",

@@ -135,7 +135,7 @@ def test_ipv6_mixed_in_with_ipv6_on(text: str) -> None:
         ("cidrLimit: 0x40\n", "cidrLimit: '0x40' must be an integer"),
         ("cidrLimit: 64.0\n", "cidrLimit: 64.0 must be an integer"),
         ("cidrLimit: 1e2\n", "cidrLimit: 100.0 must be an integer"),
-        ("masqChain: 1.5\n", "masqChain: 1.5 cannot name a chain"),
+        ("masqChain: 1.5\n", "masqChain: 1.5 cannot be a chain's name"),
         ("masqLinkLocal: y\n", "masqLinkLocal: 'y' is not a boolean"),
         ("<<: {cidrLimit: 3}\n", "line 1: merge keys"),
         ("[a, b]: c\n", "invalid JSON"),

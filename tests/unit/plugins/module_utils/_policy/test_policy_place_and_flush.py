@@ -43,11 +43,11 @@ def test_what_is_no_position_is_refused(given: t.Any) -> None:
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"jump_position": "after:" + "C" * 29}, "jumpPosition: 'C+' cannot name a chain: it has 29 characters"),
+        ({"jump_position": "after:" + "C" * 29}, "jumpPosition: 'C+' cannot be a chain's name: it has 29 characters"),
         ({"jump_position": "before:MASQUERADE"}, "jumpPosition: MASQUERADE is a target or a builtin chain of iptables"),
         (
             {"jump_position": "after:IP-MASQ-AGENT"},
-            "jumpPosition: IP-MASQ-AGENT is the chain whose jump is to be placed: name another program's chain",
+            "jumpPosition: IP-MASQ-AGENT is the chain whose jump is to be placed: give another program's chain",
         ),
         (
             {"jump_position": "before:KUBE-POSTROUTING", "backend": "nftables"},

@@ -332,7 +332,7 @@ class TestStatus:
         run.remember(Memory(values={"non_masquerade_cidrs": ["10.9.0.0/16"]}, sources=("/was/here",)))
         run.config.write_text(BROKEN)
         assert run("status") == cli.CONFIG_BROKEN
-        assert "BROKEN, the last valid configuration stays in force: %s" % run.config in run.out
+        assert "BROKEN, the last valid configuration stays active: %s" % run.config in run.out
         assert re.search(r"^exempt +10.9.0.0/16$", run.out, re.MULTILINE)
 
     def test_broken_config_and_no_previous_one(self, run: Agent) -> None:

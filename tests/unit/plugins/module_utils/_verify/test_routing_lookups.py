@@ -172,7 +172,7 @@ def test_this_machine_is_understood() -> None:
     found = kernel.read()
     known = Lookups(found, links.read(), 4)
     for text in ("127.0.0.1", "192.0.2.1", "10.1.2.3"):
-        index = kernel.link_towards(text)
+        index = kernel.link_to(text)
         (part,) = known.output(shapes.net(text + "/32"))
         if part.outcome.kind == routing_lookups.LEAVES:
             assert index in [link.index for link in links.read() if link.name == part.outcome.link]

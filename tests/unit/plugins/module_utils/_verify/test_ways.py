@@ -400,7 +400,7 @@ def _maybe(strategy: t.Any, weight: int = 3) -> t.Any:
 
 
 def _match(**fields: t.Any) -> Match:
-    # Of a named tuple itself hypothesis would choose the fields that are not given, too.
+    # Of a named tuple itself hypothesis would choose the fields that are not given too.
     return Match(**fields)
 
 
