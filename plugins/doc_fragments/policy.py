@@ -182,7 +182,7 @@ options:
   rules:
     description:
       - What becomes of connections, whatever the other lists, O(source_cidrs), O(out_interfaces) and
-        O(except_interfaces) say. The first entry that matches counts. If not set, or with V([]), there are none.
+        O(except_interfaces) are. The first entry that matches counts. If not set, or with V([]), there are none.
       - "Keys of an entry: C(action), and as conditions C(sources), C(destinations) (both CIDRs), C(out_interfaces),
         C(protocols) (C(tcp), C(udp), C(sctp), C(icmp), which in IPv6 is ICMPv6) and C(ports) (destination ports, each a
         port or C(FIRST-LAST); without protocols those of tcp, udp and sctp). A condition that is not given, or

@@ -14,7 +14,7 @@ description:
   - Reads the variables of an inventory for kubespray, on the controller. The playbook C(kubenode.ip_masq.kubespray)
     makes the policy of the result.
   - Variables that are not set have kubespray's defaults. The networks are C(kube_pods_subnets), or
-    C(kube_pods_subnet) and C(kube_pods_subnet_ipv6) as C(ipv4_stack) and C(ipv6_stack) say; likewise
+    C(kube_pods_subnet) and C(kube_pods_subnet_ipv6) by C(ipv4_stack) and C(ipv6_stack); likewise
     C(kube_service_subnets), or C(kube_service_addresses) and C(kube_service_addresses_ipv6). Addresses of nodes are
     C(ip), C(access_ip), C(ip6) and C(access_ip6).
   - Fails if hosts do not agree about a variable of the cluster.

@@ -215,7 +215,7 @@ flushed:
   sample: {ipv4: 12}
 effects:
   description:
-    - Which packets the rules treat otherwise than before this run, or in check mode would treat, the largest group
+    - Which packets the rules treat differently than before this run, or in check mode would treat, the largest group
       first. A packet is in one group at most. See C(docs/operations.md) for what is compared.
     - Empty if no rule was changed, and if the rules are rewritten without another treatment of any packet.
   returned: when the node has a usable iptables or nft

@@ -272,6 +272,44 @@ def test_tables_are_made_of_the_code(document: Path) -> None:
     assert tables.written(document) == document.read_text(encoding="utf-8"), "run tools/tables"
 
 
+#: Words with no use in what users read: "policy", "show", "active", "for" and "differently" replace them.
+UNCLEAR = re.compile(
+    r"\b(as declared|declared (policy|ranges)|policy declares|in force|towards|mended|stands in for|none where"
+    r"|because of which|has been said|otherwise than|says?)\b"
+    r"|, too\b(?! (few|high|large|long|low|many|old|short|small)\b)"
+    r"|name: [\"']?(Ask|Name|Say|Tell)\b"
+)
+
+
+def _strings(source: str) -> t.Iterator[str]:
+    """The messages and the documentation of a module: string literals, no comments and docstrings."""
+    tree = ast.parse(source)
+    docstrings = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in docstrings:
+            yield node.value
+
+
+@pytest.mark.parametrize(
+    "folder", ["*.md", "docs/**/*.*", "examples/**/*.*", "playbooks/*.yml", "roles/**/*.*", "plugins/**/*.py"]
+)
+def test_users_read_plain_words(folder: str) -> None:
+    read = {
+        path: path.read_text(encoding="utf-8")
+        for path in ROOT.glob(folder)
+        if path.suffix in (".md", ".rst", ".py", ".yml", ".yaml")
+    }
+    assert read
+    unclear = [
+        "%s: %s" % (path.relative_to(ROOT), found.group())
+        for path, text in read.items()
+        for part in (_strings(text) if path.suffix == ".py" else [text])
+        for found in UNCLEAR.finditer(" ".join(part.split()))
+        if path.name != "CHANGELOG.md"
+    ]
+    assert not unclear
+
+
 def test_pages_are_short() -> None:
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     counts = {page.name: len(tables.by_hand(page).split()) for page in pages}
