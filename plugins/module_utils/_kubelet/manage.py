@@ -15,14 +15,14 @@ from .._errors import NodeError
 from .._system.node import Node
 from .._system.process import Runner
 from . import healthz
-from .apply import Applied, Updater
 from .decide import Decision, decide, decide_node, may_masquerade
 from .distributions import find_kubelets
 from .host import Host
 from .kubenet_rules import Leftover, delete_leftovers, find_leftovers
 from .observe import Observation, kubenet_in_cri_dockerd, masquerading_processes, observe
 from .options import Options, check_options
-from .rehearse import rehearse
+from .planned_edits import rehearse
+from .update_and_rollback import Applied, Updater
 
 
 class Report(t.NamedTuple):

@@ -13,8 +13,8 @@ from .host import Host, Unit
 from .kubelet import all_words
 from .observe import Observation
 from .options import Options
+from .planned_edits import Edit
 from .probe import probe
-from .rehearse import Edit
 from .restart import restart
 
 
