@@ -21,7 +21,7 @@ PLAY = """
   tasks:
     - ansible.builtin.include_role:
         name: kubenode.ip_masq.ip_masq_agent
-        tasks_from: rest
+        tasks_from: after_apply
       vars:
         ip_masq_agent__manage_kubelet: false
 - hosts: ip_masq_agent_kubelet_to_update
