@@ -11,7 +11,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
-from strange import nodes, people, programs, run
+from strange import nodes, programs, realistic, run
 
 #: Nodes on which verify was wrong once.
 WRONG_ONCE = {
@@ -22,10 +22,10 @@ WRONG_ONCE = {
     "334": "the same with a zone of conntrack",
     "416": "which of two chains is asked first decides about a choice by chance",
     "431": "packets of which no order decides were judged together with others",
-    "wide:5": "a mark from a hash counted as 0",
+    "settings:5": "a mark from a hash counted as 0",
     "program:6": "a conflict named destinations that a mark does not mean",
-    "six:30185": "packets between pods were not asked where the packets chosen were from a pod to itself",
-    "six:30285": "pods were asked behind a link as well to which only a wider route leads",
+    "ipv6:30185": "packets between pods were not asked where the packets chosen were from a pod to itself",
+    "ipv6:30285": "pods were asked behind a link as well to which only a wider route leads",
     "program:30216": "an untracking rule counted behind a rule that had chosen a zone",
     "20214": "the copy of a macvlan is of another kind, which a rule of nft asked for",
     "program:20745": "a translation to the destination that a packet has already is no status dnat",
@@ -34,12 +34,12 @@ WRONG_ONCE = {
 }
 #: Nodes on which verify was right, and this comparison was not.
 MISJUDGED_ONCE = {
-    "six:30093": "a preferred source of IPv4 was taken for one of IPv6 as well",
-    "six:30096": "a mark that a random program sets, and the policy skips, was not seen",
+    "ipv6:30093": "a preferred source of IPv4 was taken for one of IPv6 as well",
+    "ipv6:30096": "a mark that a random program sets, and the policy skips, was not seen",
 }
 RANDOM = [str(seed) for seed in range(1, 13)] + ["%s:%d" % (sort, seed) for sort in run.SORTS for seed in range(10, 15)]
-#: Every sort of node that people have, the backends in turn.
-PEOPLE = [name for place, name in enumerate(people.NAMES) if place % 3 == place // 3 % 3]
+#: Every sort of realistic node, the backends in turn.
+REALISTIC = [name for place, name in enumerate(realistic.NAMES) if place % 3 == place // 3 % 3]
 
 
 def _hold(what: str) -> run.Outcome:
@@ -60,7 +60,7 @@ def test_random_node(what: str) -> None:
     _hold(what)
 
 
-@pytest.mark.parametrize("what", PEOPLE)
+@pytest.mark.parametrize("what", REALISTIC)
 def test_node_as_people_have_it_is_tested_completely(what: str) -> None:
     outcome = _hold(what)
     assert outcome.kind == run.RIGHT, (outcome.summary, outcome.note)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Run random nodes: ``PYTHONPATH=tests python -m strange.run --seeds 1-200 --people --jobs 2 --keep-going``."""
+"""Run random nodes: ``PYTHONPATH=tests python -m strange.run --seeds 1-200 --realistic --jobs 2 --keep-going``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import time
 import traceback
 import typing as t
 
-from . import marks, nodes, oracle, people, policies, programs, six, wide
+from . import ipv6, marks, nodes, oracle, policies, programs, realistic, settings_and_routes
 from .spaces import Failed
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -328,17 +328,21 @@ def _told(conflict: t.Mapping[str, t.Any]) -> str:
     )
 
 
-SORTS: t.Dict[str, t.Callable[[int], nodes.Node]] = {"program": programs.Program, "six": six.Six, "wide": wide.Wide}
+SORTS: t.Dict[str, t.Callable[[int], nodes.Node]] = {
+    "program": programs.Program,
+    "ipv6": ipv6.Ipv6,
+    "settings": settings_and_routes.SettingsAndRoutes,
+}
 
 
 def node(what: str) -> nodes.Node:
-    """Return a node by its name: a seed, one of SORTS with a seed, or one of ``strange.people``."""
+    """Return a node by its name: a seed, one of SORTS with a seed, or one of ``strange.realistic``."""
     kind, _, rest = what.partition(":")
     if kind.isdigit():
         return nodes.Node(int(kind))
     if kind in SORTS:
         return SORTS[kind](int(rest))
-    return people.build(what)
+    return realistic.build(what)
 
 
 def _one(what: str) -> t.Union[Outcome, str]:
@@ -400,12 +404,12 @@ def main(argv: t.Optional[t.Sequence[str]] = None) -> int:
     parser.add_argument("--seeds", default="", help="such as 1-200,333")
     parser.add_argument("--program", default="", help="such as 1-200: random programs of rules and routes")
     parser.add_argument(
-        "--wide", default="", help="such as 1-200: the same with settings, addresses and routes that few use"
+        "--settings", default="", help="such as 1-200: the same with settings, addresses and routes that few use"
     )
-    parser.add_argument("--six", default="", help="such as 1-200: the same for IPv6")
-    parser.add_argument("--people", action="store_true", help="nodes as people have them")
+    parser.add_argument("--ipv6", default="", help="such as 1-200: the same for IPv6")
+    parser.add_argument("--realistic", action="store_true", help="nodes as people have them")
     parser.add_argument("--alone", action="store_true", help="each strange construction alone, everything exempt")
-    parser.add_argument("--only", default="", help="one of the people's nodes")
+    parser.add_argument("--only", default="", help="one of the realistic nodes")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first that is wrong")
     parser.add_argument("--full", action="store_true", help="show everything of each node")
@@ -416,9 +420,9 @@ def main(argv: t.Optional[t.Sequence[str]] = None) -> int:
     for sort in SORTS:
         given = getattr(chosen, sort)
         work += ["%s:%d" % (sort, number) for number in seeds(given)] if given else []
-    if chosen.people or chosen.alone or chosen.only:
-        work += people.NAMES if chosen.people else []
-        work += people.ALONE if chosen.alone else []
+    if chosen.realistic or chosen.alone or chosen.only:
+        work += realistic.NAMES if chosen.realistic else []
+        work += realistic.ALONE if chosen.alone else []
         work += [chosen.only] if chosen.only else []
     counts: t.Dict[str, int] = collections.Counter()
     causes: t.Dict[str, t.Dict[str, int]] = {kind: collections.Counter() for kind in WRONG}

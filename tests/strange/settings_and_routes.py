@@ -66,10 +66,10 @@ XT = (
     ("nat", "PREROUTING", "DNAT --to-destination 203.0.113.77-203.0.113.79"),
 )
 
-REGISTER: t.List[t.Callable[[Wide], None]] = []
+REGISTER: t.List[t.Callable[[SettingsAndRoutes], None]] = []
 
 
-class Wide(Program):
+class SettingsAndRoutes(Program):
     """A program, on a node with some of what is listed here."""
 
     def __init__(self, seed: int) -> None:
@@ -77,7 +77,7 @@ class Wide(Program):
         #: the uplink whose other end is down
         self.dark = -1
         for feature in self.r.sample(REGISTER, self.r.randint(2, 4)):
-            self.begin("wide:" + feature.__name__, self.r.random() < 0.3)
+            self.begin("settings:" + feature.__name__, self.r.random() < 0.3)
             feature(self)
 
     def make(self) -> None:
@@ -94,19 +94,19 @@ class Wide(Program):
         return self.r.choice(self.uplinks)
 
 
-def feature(function: t.Callable[[Wide], None]) -> t.Callable[[Wide], None]:
+def feature(function: t.Callable[[SettingsAndRoutes], None]) -> t.Callable[[SettingsAndRoutes], None]:
     """Add a feature."""
     REGISTER.append(function)
     return function
 
 
-def _late(n: Wide, *lines: str) -> None:
+def _late(n: SettingsAndRoutes, *lines: str) -> None:
     for line in lines:
         n.step("ip", line + "\n", late=False)
 
 
 @feature
-def bridge_rules(n: Wide) -> None:
+def bridge_rules(n: SettingsAndRoutes) -> None:
     """Have packets inside of a bridge meet the rules of iptables, as most nodes of Kubernetes have it."""
     n.sysctls["bridge/bridge-nf-call-iptables"] = 1
     n.sysctls["bridge/bridge-nf-call-ip6tables"] = n.r.randint(0, 1)
@@ -114,7 +114,7 @@ def bridge_rules(n: Wide) -> None:
 
 
 @feature
-def strict_reverse_path(n: Wide) -> None:
+def strict_reverse_path(n: SettingsAndRoutes) -> None:
     value = n.r.choice([1, 2])
     for up in n.uplinks:
         n.sysctls["ipv4/conf/%s/rp_filter" % up.name] = value
@@ -123,12 +123,12 @@ def strict_reverse_path(n: Wide) -> None:
 
 
 @feature
-def no_forwarding_of_a_pod(n: Wide) -> None:
+def no_forwarding_of_a_pod(n: SettingsAndRoutes) -> None:
     n.sysctls["ipv4/conf/%s/forwarding" % n.pods[-1].link] = 0
 
 
 @feature
-def broadcasts_are_forwarded(n: Wide) -> None:
+def broadcasts_are_forwarded(n: SettingsAndRoutes) -> None:
     for name in ("all", *(up.name for up in n.uplinks), n.pods[0].link):
         n.sysctls["ipv4/conf/%s/bc_forwarding" % name] = 1
     n.interest(dst="198.51.100.255/32")
@@ -136,7 +136,7 @@ def broadcasts_are_forwarded(n: Wide) -> None:
 
 
 @feature
-def loopback_is_routed(n: Wide) -> None:
+def loopback_is_routed(n: SettingsAndRoutes) -> None:
     n.sysctls["ipv4/conf/all/route_localnet"] = 1
     n.interest(dst="127.0.0.9/32")
     n.interest(dst="0.1.2.3/32")
@@ -148,7 +148,7 @@ def loopback_is_routed(n: Wide) -> None:
 
 
 @feature
-def local_accept(n: Wide) -> None:
+def local_accept(n: SettingsAndRoutes) -> None:
     n.sysctls["ipv4/conf/all/accept_local"] = 1
     n.sysctls["ipv4/fib_multipath_hash_policy"] = n.r.choice([0, 1, 2])
     n.sysctls["ipv4/fib_multipath_use_neigh"] = 1
@@ -157,7 +157,7 @@ def local_accept(n: Wide) -> None:
 
 
 @feature
-def routes_of_other_types(n: Wide) -> None:
+def routes_of_other_types(n: SettingsAndRoutes) -> None:
     for kind, device in (("local", "lo"), ("broadcast", n.up().name), ("anycast", "lo"), ("multicast", n.up().name)):
         if n.r.random() < 0.5:
             table = n.r.choice(["main", "local"])
@@ -165,7 +165,7 @@ def routes_of_other_types(n: Wide) -> None:
 
 
 @feature
-def second_addresses(n: Wide) -> None:
+def second_addresses(n: SettingsAndRoutes) -> None:
     up = n.up()
     if not up.numbered:
         return
@@ -186,7 +186,7 @@ def second_addresses(n: Wide) -> None:
 
 
 @feature
-def other_order_of_addresses(n: Wide) -> None:
+def other_order_of_addresses(n: SettingsAndRoutes) -> None:
     """Remove the first address of the uplink, and add it again behind another one."""
     up = n.up()
     if up.numbered:
@@ -197,7 +197,7 @@ def other_order_of_addresses(n: Wide) -> None:
 
 
 @feature
-def selectors_that_few_use(n: Wide) -> None:
+def selectors_that_few_use(n: SettingsAndRoutes) -> None:
     for text in ("tun_id 5", "l3mdev", "realms 5/6", "protocol 99 to 9.9.9.9", "oif none0", "iif lo"):
         if n.r.random() < 0.4:
             number = n.r.randrange(300, 400)
@@ -208,7 +208,7 @@ def selectors_that_few_use(n: Wide) -> None:
 
 
 @feature
-def a_link_without_carrier(n: Wide) -> None:
+def a_link_without_carrier(n: SettingsAndRoutes) -> None:
     """Take the carrier of a link: its routes stay, and are asked, unless the node is told to ignore them."""
     if len(n.uplinks) > 1:
         up = n.uplinks[-1]
@@ -218,13 +218,13 @@ def a_link_without_carrier(n: Wide) -> None:
 
 
 @feature
-def a_link_that_is_down(n: Wide) -> None:
+def a_link_that_is_down(n: SettingsAndRoutes) -> None:
     if len(n.uplinks) > 1:
         _late(n, "link set %s down" % n.uplinks[-1].name)
 
 
 @feature
-def statements_of_nft(n: Wide) -> None:
+def statements_of_nft(n: SettingsAndRoutes) -> None:
     hook, statement = n.r.choice(NFT)
     what: t.Dict[str, t.Any] = {"dst": n.network()}
     n.interest(**what)
@@ -242,7 +242,7 @@ def statements_of_nft(n: Wide) -> None:
 
 
 @feature
-def targets_of_iptables(n: Wide) -> None:
+def targets_of_iptables(n: SettingsAndRoutes) -> None:
     table, chain, target = n.r.choice(XT)
     network = n.network()
     n.interest(dst=network)
@@ -252,7 +252,7 @@ def targets_of_iptables(n: Wide) -> None:
 
 
 @feature
-def rules_at_the_edge(n: Wide) -> None:
+def rules_at_the_edge(n: SettingsAndRoutes) -> None:
     """Add chains before and behind all others: of devices, of bridges, and of ARP."""
     n.nft("table arp a {\n chain c {\n  type filter hook input priority 0;\n  accept\n }\n}\n")
     if n.r.random() < 0.5:
@@ -263,7 +263,7 @@ def rules_at_the_edge(n: Wide) -> None:
 
 
 @feature
-def a_flowtable(n: Wide) -> None:
+def a_flowtable(n: SettingsAndRoutes) -> None:
     n.nft(
         "table ip flows {\n flowtable f {\n  hook ingress priority 0;\n  devices = { %s, %s };\n }\n"
         " chain c {\n  type filter hook forward priority 0;\n  ip protocol { tcp, udp } flow add @f\n }\n}\n"
@@ -272,7 +272,7 @@ def a_flowtable(n: Wide) -> None:
 
 
 @feature
-def objects_of_nft(n: Wide) -> None:
+def objects_of_nft(n: SettingsAndRoutes) -> None:
     n.nft(
         "table ip objects {\n counter c { }\n limit l { rate 1000/second; }\n"
         ' ct helper h {\n  type "ftp" protocol tcp;\n }\n'
@@ -284,7 +284,7 @@ def objects_of_nft(n: Wide) -> None:
 
 
 @feature
-def translation_of_many_kinds(n: Wide) -> None:
+def translation_of_many_kinds(n: SettingsAndRoutes) -> None:
     network = n.network()
     n.interest(dst=network, proto="tcp")
     statement = n.r.choice(
@@ -308,7 +308,7 @@ def translation_of_many_kinds(n: Wide) -> None:
 
 
 @feature
-def labels_of_addresses(n: Wide) -> None:
+def labels_of_addresses(n: SettingsAndRoutes) -> None:
     if not n.six:
         return
     n.lines.append("addrlabel add prefix 2001:db8::/32 label 99")

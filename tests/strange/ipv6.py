@@ -91,7 +91,7 @@ def route_of(line: str) -> str:
     return _ADDRESS.sub(_network, line.replace("icmp", "ipv6-icmp"))
 
 
-class Six(Program):
+class Ipv6(Program):
     """A program of IPv6, beside that of IPv4."""
 
     def __init__(self, seed: int) -> None:

@@ -388,7 +388,7 @@ def bare(n: nodes.Node) -> None:
 
 Part = t.Callable[[nodes.Node], None]
 #: name: kind of pods' links, parts
-PEOPLE: t.Dict[str, t.Tuple[str, t.Sequence[Part]]] = {
+KINDS: t.Dict[str, t.Tuple[str, t.Sequence[Part]]] = {
     "bridge": ("bridge", [bare]),
     "bridge+portmap": ("bridge", [portmap]),
     "kube-proxy-iptables": ("bridge", [kube_proxy_iptables]),
@@ -415,7 +415,7 @@ PEOPLE: t.Dict[str, t.Tuple[str, t.Sequence[Part]]] = {
 }
 NAMES = [
     "%s/%s/%s" % (name, backend, exemption)
-    for name in PEOPLE
+    for name in KINDS
     for backend, exemption in (("iptables_nft", "return"), ("nftables", "return"), ("nftables", "enforce"))
 ]
 
@@ -433,7 +433,7 @@ def build(name: str) -> nodes.Node:
         strange.put(n, name.partition(":")[2])
         return n
     kind, backend, exemption = name.split("/")
-    shape, parts = PEOPLE[kind]
+    shape, parts = KINDS[kind]
     n = nodes.Node(7, 0)
     n.r = random.Random(7)
     n.six, n.shape, n.variant = False, shape, ""
