@@ -12,7 +12,7 @@ import pytest
 from support.import_collection import make_importable
 
 COLLECTION = make_importable()
-pytest.register_assert_rewrite("support.machine", "support.nat", "support.worlds")
+pytest.register_assert_rewrite("support.machine", "support.nat", "support.random_policies")
 
 # The same examples on every run and every machine; no time limit, because machines differ.
 hypothesis.settings.register_profile(

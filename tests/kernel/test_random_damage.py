@@ -17,7 +17,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome, run
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support import engine, worlds
+from support import engine, random_policies
 from support.namespaces import Namespace
 from support.nat import Nat
 from support.nat_rules import BUILTIN_CHAINS, Chains
@@ -70,7 +70,7 @@ class Kernel:
     def iptables(self) -> Iptables:
         nat = NamespaceNat(self.ns, self.family) if self.backend == "iptables_nft" else None
         tool = engine.iptables(self.run, self.backend, self.family, self.command)
-        return Iptables(tool, Managed(worlds.CHAIN), kernel=nat)
+        return Iptables(tool, Managed(random_policies.CHAIN), kernel=nat)
 
     def load(self, chains: Chains) -> None:
         """Replace the whole table."""
@@ -94,11 +94,11 @@ class Kernel:
 @settings(max_examples=20, suppress_health_check=list(HealthCheck))  # one namespace for all of them
 @given(world=engine.random_worlds(), used=st.booleans())
 def test_random_damage_is_repaired_by_the_kernel_as_the_simulation_says(
-    ns: Namespace, backend: str, present: bool, world: worlds.World, used: bool
+    ns: Namespace, backend: str, present: bool, world: random_policies.World, used: bool
 ) -> None:
     """Also if rules of other chains lead to those that have to go."""
     if used:
-        ours = [name for name in (worlds.CHAIN, *worlds.PREDECESSORS) if name in world.chains]
+        ours = [name for name in (random_policies.CHAIN, *random_policies.PREDECESSORS) if name in world.chains]
         world.chains["CNI-0123"] += ["-j " + name for name in ours]
     kernel, nat = Kernel(ns, backend, world.family), Nat(backend, world.chains)
     kernel.load(world.chains)
@@ -112,7 +112,7 @@ def test_random_damage_is_repaired_by_the_kernel_as_the_simulation_says(
     assert kernel.transactions == nat.tried
     assert kernel.chains() == nat.chains
     if present and not used:
-        worlds.assert_holds(kernel.chains(), world.policy, world.family)
+        random_policies.assert_holds(kernel.chains(), world.policy, world.family)
     assert not converge(kernel.iptables(), wanted).plan.actions
 
 

@@ -13,8 +13,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import ipse
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import rules, xt_rules
 from support import services
 from support.actor_rules import IPTABLES, SHAPES
+from support.kernel_matches import ICMP, ICMPV6, NOT_TRACKED, REFUSED, SCTP, TCP, UDP, Judge, Probe
 from support.namespaces import Namespace
-from support.probes import ICMP, ICMPV6, NOT_TRACKED, REFUSED, SCTP, TCP, UDP, Judge, Probe
 from support.variants import VARIANTS
 
 _A, _B, _C = "10.244.1.5", "10.244.1.77", "192.0.2.9"

@@ -12,7 +12,6 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Question
-from support.lab import inside
 from support.modules import apply, run_modules
 from support.namespaces import Namespace
 from support.services import (
@@ -33,6 +32,7 @@ from support.services import (
 )
 from support.topology import ADDRESSES, Topology, ask, serving
 from support.twins import build
+from support.unnamed_namespaces import inside
 from support.variants import EXEMPT_RANGES, EXEMPTIONS, VARIANTS, Variant
 
 INSERTED, APPENDED = "-I POSTROUTING 1", "-A POSTROUTING"

@@ -12,9 +12,9 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Answer, Question
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import packet_policy, verification
 from support.actor_rules import IPTABLES, NFT, Shape, shapes
-from support.lab import inside
 from support.topology import ADDRESSES, Topology
 from support.twins import build, exempt
+from support.unnamed_namespaces import inside
 
 _OURS = """*nat
 :IP-MASQ-AGENT - [0:0]

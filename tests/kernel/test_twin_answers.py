@@ -21,9 +21,9 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values impo
     Answer,
     Question,
 )
-from support.lab import Net, carry_out, inside
 from support.topology import ADDRESSES, Topology
 from support.twins import build
+from support.unnamed_namespaces import Net, carry_out, inside
 
 FAMILIES = ("ipv4", "ipv6")
 

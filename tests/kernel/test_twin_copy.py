@@ -27,11 +27,11 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import (
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.twin import Twin
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Question
 from support.import_collection import PRELUDE
-from support.lab import carry_out, inside
 from support.namespaces import Namespace
 from support.random_nodes import RandomNode
 from support.topology import ADDRESSES, Topology
 from support.twins import build
+from support.unnamed_namespaces import carry_out, inside
 
 #: How each part of the state is listed, and what a listing has that says nothing: counters, times, numbers of handles.
 _LISTINGS = (

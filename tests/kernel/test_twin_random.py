@@ -20,9 +20,9 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values impo
     Answer,
     Question,
 )
-from support.lab import carry_out
 from support.random_nodes import RandomNode, Seen, Sent
 from support.twins import build
+from support.unnamed_namespaces import carry_out
 
 _COUNT = int(os.environ.get("IP_MASQ_TWIN_NODES", "40"))
 _FIRST = int(os.environ.get("IP_MASQ_TWIN_FIRST", "0"))

@@ -18,10 +18,10 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import (
     Question,
 )
-from support.lab import Net, carry_out
 from support.namespaces import until
 from support.random_nodes import RandomNode
 from support.twins import build
+from support.unnamed_namespaces import Net, carry_out
 
 _STATE_OF_NODE = (
     ("nft", "-a", "-s", "list", "ruleset"),

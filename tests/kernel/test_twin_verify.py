@@ -18,9 +18,9 @@ import typing as t
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import verification
 from netaddr import IPNetwork, IPRange, IPSet
-from support.lab import Net, carry_out
 from support.twins import build
 from support.twins import exempt as exempt_ranges
+from support.unnamed_namespaces import Net, carry_out
 
 _COUNT = int(os.environ.get("IP_MASQ_TWIN_PLANTS", "40"))
 

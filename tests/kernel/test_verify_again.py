@@ -15,10 +15,10 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node impo
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.inspection import request
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.verification import no_progress
-from support.lab import inside
 from support.modules import apply
 from support.private_node import private_paths
 from support.topology import ADDRESSES, Topology
+from support.unnamed_namespaces import inside
 
 _A = ADDRESSES["ipv4"]
 

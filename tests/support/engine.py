@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The code under test beside ``worlds``: policies as its values, and its iptables backend over a simulated table."""
+"""Code under test beside ``random_policies``: policies as its values, its iptables backend over a simulated table."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.iptables_tool import IptablesTool
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Tool
 
-from . import worlds
+from . import random_policies
 from .nat import Nat
 
-configs = worlds.policies.map(build)
-narrow_configs = worlds.narrow_policies.map(build)
-families = worlds.families.map(Family)
+configs = random_policies.policies.map(build)
+narrow_configs = random_policies.narrow_policies.map(build)
+families = random_policies.families.map(Family)
 
 
-def ruleset(policy: worlds.Policy, family: str = IPV4) -> Ruleset:
+def ruleset(policy: random_policies.Policy, family: str = IPV4) -> Ruleset:
     """Return what a policy asks for."""
     return from_config(build(policy), Family(family))
 
@@ -35,20 +35,20 @@ def same(one: t.Optional[Ruleset], other: t.Optional[Ruleset]) -> bool:
     return one is not None and other is not None and same_meaning(one, other)
 
 
-def wanted(world: worlds.World) -> Ruleset:
+def wanted(world: random_policies.World) -> Ruleset:
     """Return what the policy of a world asks for."""
     return ruleset(world.policy, world.family)
 
 
-def healthy(policy: worlds.Policy, family: str = IPV4) -> t.List[str]:
+def healthy(policy: random_policies.Policy, family: str = IPV4) -> t.List[str]:
     """Return the rules of a chain as we write it."""
-    prefix = "-A %s " % worlds.CHAIN
-    return [render_rule(worlds.CHAIN, rule)[len(prefix) :] for rule in ruleset(policy, family).rules]
+    prefix = "-A %s " % random_policies.CHAIN
+    return [render_rule(random_policies.CHAIN, rule)[len(prefix) :] for rule in ruleset(policy, family).rules]
 
 
 def random_worlds(predecessors: bool = True) -> t.Any:
-    """Return the strategy ``worlds.worlds`` with chains that the code under test has written."""
-    return worlds.worlds(healthy, predecessors)
+    """Return the strategy ``random_policies.worlds`` with chains that the code under test has written."""
+    return random_policies.worlds(healthy, predecessors)
 
 
 class _Iptables(IptablesTool):
@@ -74,6 +74,6 @@ def backend(
     kernel: t.Tuple[t.Any, t.Any] = (nat, nat.mangle) if nat.variant == "iptables_nft" else (None, None)
     return Iptables(
         iptables(nat.run, nat.variant, family, "/usr/sbin/" + command, lock_timeout=lock_timeout),
-        Managed(worlds.CHAIN, position, adopt),
+        Managed(random_policies.CHAIN, position, adopt),
         *kernel,
     )

@@ -22,7 +22,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node impo
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 
 from .nat import Nat
-from .worlds import others
+from .random_policies import others
 
 NFT, LEGACY = "iptables_nft", "iptables_legacy"
 WORDS = {NFT: "v1.8.9 (nf_tables)", LEGACY: "v1.8.9 (legacy)"}

@@ -17,7 +17,7 @@ import struct
 import time
 import typing as t
 
-from .lab import Net
+from .unnamed_namespaces import Net
 
 #: Seconds in which a packet that is expected, and one that is not, may come out.
 PATIENCE, SILENCE = 20.0, 0.03
@@ -113,7 +113,7 @@ class Seen(t.NamedTuple):
 
 
 class RandomNode:
-    """Made in the process that ``lab.carry_out`` starts. The node itself is the namespace ``node``."""
+    """Made in the process that ``unnamed_namespaces.carry_out`` starts. The node itself is the namespace ``node``."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)

@@ -32,7 +32,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from support import engine, worlds
+from support import engine, random_policies
 from support.many_ranges import many_long_ranges, many_ranges
 from support.packet_model import Packet, model, packets
 from support.rule_match import applies
@@ -235,7 +235,7 @@ def test_a_rule_that_is_gone_is_never_equal_unless_no_packet_meets_it(config: Co
 def rendered(family: str = IPV4, **options: t.Any) -> t.List[str]:
     """The rules of a policy, as iptables prints them, without comments."""
     rules = from_config(build(dict(options, random_fully=False)), family).rules
-    return [" ".join(worlds.without_comment(iptables_syntax.render_rule("C", rule)))[5:] for rule in rules]
+    return [" ".join(random_policies.without_comment(iptables_syntax.render_rule("C", rule)))[5:] for rule in rules]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import va
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES, Family
 from hypothesis import example, given
 from hypothesis import strategies as st
-from support import worlds
+from support import random_policies
 
 #: Pieces from which grammars are made, so that random text gets past the first character.
 PIECES = [
@@ -147,7 +147,7 @@ def test_config_files(written: str) -> None:
         config.build(config_file.parse(written, "cfg").values, label=config.file_key)
 
 
-cidrs = st.lists((worlds.networks(4) | worlds.networks(6)).map(str), max_size=8)
+cidrs = st.lists((random_policies.networks(4) | random_policies.networks(6)).map(str), max_size=8)
 #: Policies that are valid, by file key: they keep the tests above from passing where everything is refused.
 valid = st.fixed_dictionaries(
     {"enableIPv6": st.just(True)},
@@ -160,7 +160,7 @@ valid = st.fixed_dictionaries(
         "nomasqAllReservedRanges": st.booleans(),
         "masqChain": st.from_regex(r"\AMASQ[A-Za-z0-9_.-]{0,20}\Z"),
         "randomFully": st.booleans(),
-        "toPorts": st.just("") | st.lists(worlds.port_ranges, min_size=1, max_size=3),
+        "toPorts": st.just("") | st.lists(random_policies.port_ranges, min_size=1, max_size=3),
         "backend": st.sampled_from(config.BACKENDS[:1] + config.BACKENDS[-1:]),
         "exemption": st.sampled_from(config.EXEMPTIONS),
     },

@@ -19,11 +19,11 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq
 from hypothesis import given
 from hypothesis import strategies as st
-from support import engine, module_process, worlds
+from support import engine, module_process, random_policies
 from support.machine import LEGACY, NFT, Machine
 from support.module_docs import documentation
 from support.nat import Nat
-from support.worlds import CHAIN
+from support.random_policies import CHAIN
 
 # The module is imported here for its documentation, and run there as a program.
 pytestmark = pytest.mark.filterwarnings("ignore:.*found in sys.modules after import:RuntimeWarning")
@@ -150,7 +150,7 @@ def test_every_return_value_has_a_sample_of_its_type() -> None:
 
 
 @given(engine.random_worlds(), st.booleans())
-def test_every_action_is_documented(world: worlds.World, present: bool) -> None:
+def test_every_action_is_documented(world: random_policies.World, present: bool) -> None:
     named = set(re.findall(r"C\(([^)]+)\)", " ".join(RETURN["actions"]["contains"]["action"]["description"])))
     change = converge(engine.backend(Nat(chains=world.chains)), engine.wanted(world) if present else None, check=True)
     assert {action.action for action in change.plan.actions} <= named

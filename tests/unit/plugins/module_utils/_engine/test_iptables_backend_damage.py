@@ -12,10 +12,10 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
 from hypothesis import given
 from hypothesis import strategies as st
-from support import engine, worlds
+from support import engine, random_policies
 from support.nat import Nat
 from support.nat_rules import LEFT_OUT, UNREADABLE, Chains, target
-from support.worlds import CHAIN, GOOD_JUMP, World
+from support.random_policies import CHAIN, GOOD_JUMP, World
 
 variants = st.sampled_from(["iptables_nft", "iptables_legacy"])
 
@@ -26,12 +26,12 @@ def listing(chains: Chains) -> t.Tuple[str, ...]:
     return tuple(shown + ["-A POSTROUTING " + rule for rule in chains["POSTROUTING"]])
 
 
-@given(worlds.policies, engine.families, variants)
-def test_any_policy_applied_twice_changes_once(policy: worlds.Policy, family: str, variant: str) -> None:
+@given(random_policies.policies, engine.families, variants)
+def test_any_policy_applied_twice_changes_once(policy: random_policies.Policy, family: str, variant: str) -> None:
     nat = Nat(variant)
     wanted = engine.ruleset(policy, family)
     first = converge(engine.backend(nat, family), wanted)
-    worlds.assert_holds(nat.chains, policy, family)
+    random_policies.assert_holds(nat.chains, policy, family)
     second = converge(engine.backend(nat, family), wanted)
     assert first.plan.actions and not second.plan.actions
     assert len(nat.tried) == 1
@@ -41,8 +41,8 @@ def test_any_policy_applied_twice_changes_once(policy: worlds.Policy, family: st
 def test_any_damage_is_repaired_in_one_transaction_and_foreign_rules_stay(world: World, variant: str) -> None:
     nat = Nat(variant, world.chains)
     change = converge(engine.backend(nat, world.family), engine.wanted(world))
-    worlds.assert_holds(nat.chains, world.policy, world.family)
-    assert worlds.others(nat.chains) == worlds.others(world.chains)
+    random_policies.assert_holds(nat.chains, world.policy, world.family)
+    assert random_policies.others(nat.chains) == random_policies.others(world.chains)
     assert len(nat.tried) == bool(change.plan.actions)
     assert change.plan.after == listing(nat.chains), "the diff is not what happened"
     assert change.plan.view.rules == tuple("-A %s %s" % (CHAIN, rule) for rule in nat.chains[CHAIN])
@@ -63,7 +63,7 @@ def test_removal_takes_chain_and_jumps_in_one_transaction_and_nothing_else(world
     nat = Nat(variant, world.chains)
     converge(engine.backend(nat, world.family, adopt=False), None)
     expected = copy.deepcopy(world.chains)
-    worlds.drop_chain(expected)
+    random_policies.drop_chain(expected)
     assert nat.chains == Nat(variant, expected).chains
     assert len(nat.tried) <= 1
     assert not converge(engine.backend(nat, world.family, adopt=False), None).plan.actions
@@ -73,19 +73,21 @@ def test_removal_takes_chain_and_jumps_in_one_transaction_and_nothing_else(world
 def test_moving_out_takes_chains_of_earlier_agents_along(world: World, variant: str) -> None:
     nat = Nat(variant, world.chains)
     change = converge(engine.backend(nat, world.family), None)
-    held = worlds.others(nat.chains)
-    assert held == worlds.others(Nat(variant, world.chains).chains)
-    assert not any(worlds.target(rule) in (CHAIN, *worlds.PREDECESSORS) for rule in nat.chains["POSTROUTING"])
+    held = random_policies.others(nat.chains)
+    assert held == random_policies.others(Nat(variant, world.chains).chains)
+    assert not any(
+        random_policies.target(rule) in (CHAIN, *random_policies.PREDECESSORS) for rule in nat.chains["POSTROUTING"]
+    )
     assert len(nat.tried) == bool(change.plan.actions)
     assert change.plan.after == tuple("-A POSTROUTING " + rule for rule in nat.chains["POSTROUTING"])
     assert not converge(engine.backend(nat, world.family), None).plan.actions
 
 
-@given(st.data(), worlds.policies, engine.families)
-def test_a_chain_that_means_the_same_is_not_touched(data: t.Any, policy: worlds.Policy, family: str) -> None:
+@given(st.data(), random_policies.policies, engine.families)
+def test_a_chain_that_means_the_same_is_not_touched(data: t.Any, policy: random_policies.Policy, family: str) -> None:
     wanted = engine.ruleset(policy, family)
     ours = engine.healthy(policy, family)
-    guarded = len(worlds.guards(policy, family))
+    guarded = len(random_policies.guards(policy, family))
     size = 2 if wanted.verdict == "ACCEPT" else 1
     masquerade = guarded + size * len(wanted.exempt)
     guards = ours[:guarded]
@@ -94,8 +96,10 @@ def test_a_chain_that_means_the_same_is_not_touched(data: t.Any, policy: worlds.
     chain = data.draw(st.permutations(guards))
     chain += [rule for rules in data.draw(st.permutations(exempt + again)) for rule in rules]
     chain += ours[masquerade:]
-    restyle = data.draw(st.lists(st.sampled_from(sorted(worlds.RESTYLES)), min_size=len(chain), max_size=len(chain)))
-    chain = [worlds.RESTYLES[how](rule) for how, rule in zip(restyle, chain)]
+    restyle = data.draw(
+        st.lists(st.sampled_from(sorted(random_policies.RESTYLES)), min_size=len(chain), max_size=len(chain))
+    )
+    chain = [random_policies.RESTYLES[how](rule) for how, rule in zip(restyle, chain)]
     nat = Nat(chains={CHAIN: chain, "POSTROUTING": ["-m addrtype ! --dst-type LOCAL -j " + CHAIN]})
     assert not converge(engine.backend(nat, family), wanted).plan.actions
     assert nat.tried == []
@@ -111,7 +115,7 @@ def test_a_chain_with_the_comments_of_the_first_candidate_is_not_touched() -> No
     ours = engine.healthy(NARROWED)
     assert sum("outside the scope of the policy" in rule for rule in ours) > 1
     chain = [rule.replace("ip-masq-agent: outside the scope of the policy", SAID_BEFORE) for rule in ours]
-    nat = Nat(chains={CHAIN: chain, "POSTROUTING": [worlds.JUMP]})
+    nat = Nat(chains={CHAIN: chain, "POSTROUTING": [random_policies.JUMP]})
     plan = converge(engine.backend(nat), engine.ruleset(NARROWED)).plan
     assert not plan.actions and engine.same(engine.ruleset(NARROWED), plan.found.ruleset)
 
@@ -130,7 +134,7 @@ def test_rules_of_our_chain_that_iptables_does_not_print_are_replaced(
     add_conditions(data, chains.get(CHAIN, []), condition)
     nat = Nat(chains=chains)
     change = converge(engine.backend(nat, world.family), engine.wanted(world))
-    worlds.assert_holds(nat.chains, world.policy, world.family)
+    random_policies.assert_holds(nat.chains, world.policy, world.family)
     assert change.plan.after == listing(nat.chains)
     assert not converge(engine.backend(nat, world.family), engine.wanted(world)).plan.actions
 
@@ -143,8 +147,8 @@ def test_conditions_that_iptables_does_not_print_in_postrouting_are_taken_into_a
     add_conditions(data, chains["POSTROUTING"], LEFT_OUT)
     nat = Nat(chains=chains)
     converge(engine.backend(nat, world.family), engine.wanted(world))
-    worlds.assert_holds(nat.chains, world.policy, world.family)
-    assert worlds.others(nat.chains) == worlds.others(chains)
+    random_policies.assert_holds(nat.chains, world.policy, world.family)
+    assert random_policies.others(nat.chains) == random_policies.others(chains)
     assert not converge(engine.backend(nat, world.family), engine.wanted(world)).plan.actions
 
 
@@ -156,10 +160,10 @@ def test_an_unreadable_postrouting_keeps_from_nothing_but_the_deletion_of_jumps(
     plan = converge(engine.backend(nat, world.family), engine.wanted(world)).plan
     rules = nat.chains["POSTROUTING"]
     jumps = [number for number, rule in enumerate(rules) if target(rule) == CHAIN]
-    good = [number for number in jumps if worlds.without_comment(rules[number]) == GOOD_JUMP]
-    worlds.assert_reachable([rule.replace(UNREADABLE, LEFT_OUT) for rule in rules[: good[0]]])
+    good = [number for number in jumps if random_policies.without_comment(rules[number]) == GOOD_JUMP]
+    random_policies.assert_reachable([rule.replace(UNREADABLE, LEFT_OUT) for rule in rules[: good[0]]])
     assert nat.chains[CHAIN] == chains.get(CHAIN) or nat.chains[CHAIN] == engine.healthy(world.policy, world.family)
-    assert worlds.others(nat.chains) == worlds.others(chains)
+    assert random_policies.others(nat.chains) == random_policies.others(chains)
     assert len(plan.problems) == len(jumps) - len(good), "jumps with other conditions"
     assert plan.notes
     assert not converge(engine.backend(nat, world.family), engine.wanted(world)).plan.actions
@@ -175,12 +179,12 @@ def test_second_jumps_stay_if_they_directly_follow_and_else_go(
     (first, *_more) = [number for number, rule in enumerate(rules) if target(rule) == CHAIN]
     places = data.draw(st.lists(st.integers(0, len(rules)), min_size=count, max_size=count))
     for place in sorted(places, reverse=True):
-        rules.insert(place, data.draw(st.sampled_from([worlds.JUMP, " ".join(GOOD_JUMP)])))
+        rules.insert(place, data.draw(st.sampled_from([random_policies.JUMP, " ".join(GOOD_JUMP)])))
     jumps = [number for number, rule in enumerate(rules) if target(rule) == CHAIN]
     follow = jumps == list(range(jumps[0], jumps[0] + len(jumps)))
     before = list(rules)
     plan = converge(engine.backend(nat, world.family), engine.wanted(world)).plan
-    worlds.assert_holds(nat.chains, world.policy, world.family)
+    random_policies.assert_holds(nat.chains, world.policy, world.family)
     if follow:
         assert not plan.actions and nat.chains["POSTROUTING"] == before
     else:
@@ -191,7 +195,7 @@ def test_second_jumps_stay_if_they_directly_follow_and_else_go(
 @given(engine.random_worlds(), variants, st.booleans())
 def test_chains_to_which_others_lead_are_emptied_and_stay(world: World, variant: str, removal: bool) -> None:
     """In one transaction, which nothing refuses; they go once nothing leads to them."""
-    gone = [name for name in (CHAIN, *worlds.PREDECESSORS) if name in world.chains]
+    gone = [name for name in (CHAIN, *random_policies.PREDECESSORS) if name in world.chains]
     for name in gone:
         world.chains["CNI-0123"].append("-j " + name)
     nat = Nat(variant, world.chains)

@@ -19,10 +19,10 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from hypothesis import given
 from hypothesis import strategies as st
-from support import engine, worlds
+from support import engine, random_policies
 from support.nat import Nat
 from support.nat_rules import LEFT_OUT, target
-from support.worlds import CHAIN, JUMP, World
+from support.random_policies import CHAIN, JUMP, World
 
 variants = st.sampled_from(["iptables_nft", "iptables_legacy"])
 positions = st.sampled_from(["first", "last", "before:OTHER", "after:OTHER", "before:KUBE-POSTROUTING", "after:NONE"])
@@ -37,8 +37,8 @@ def placed(nat: Nat, family: str, position: str) -> Iptables:
 def barrier(rules: t.Sequence[str]) -> int:
     """How many rules packets get past; judged here by the words of the rules alone."""
     for number, rule in enumerate(rules):
-        words = worlds.without_comment(rule)
-        final = words[0] == "-g" or (words[0] == "-j" and words[1] in worlds.FINAL)
+        words = random_policies.without_comment(rule)
+        final = words[0] == "-g" or (words[0] == "-j" and words[1] in random_policies.FINAL)
         if final and LEFT_OUT not in rule:
             return number
     return len(rules)
@@ -66,8 +66,10 @@ def assert_placed(rules: t.Sequence[str], position: str) -> None:
 def test_whatever_the_table_holds_the_jump_ends_where_it_belongs(world: World, variant: str, position: str) -> None:
     nat = Nat(variant, world.chains)
     change = converge(placed(nat, world.family, position), engine.wanted(world))
-    worlds.assert_holds(nat.chains, world.policy, world.family)
-    assert worlds.others(nat.chains) == worlds.others(world.chains), "another program's rule was lost or moved"
+    random_policies.assert_holds(nat.chains, world.policy, world.family)
+    assert random_policies.others(nat.chains) == random_policies.others(world.chains), (
+        "another program's rule was lost or moved"
+    )
     assert_placed(nat.chains["POSTROUTING"], position)
     assert len(nat.tried) == bool(change.plan.actions)
     shown = [line for line in change.plan.after if line.startswith("-A POSTROUTING")]

@@ -30,7 +30,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.routes import LOCAL, UNICAST
 from hypothesis import given
 from hypothesis import strategies as st
-from support import engine, worlds
+from support import engine, random_policies
 from support.machine import Machine
 from support.rule_match import applies
 
@@ -150,7 +150,7 @@ def goes(old: t.Tuple[str, t.Any], new: t.Tuple[str, t.Any], one: Flow, own: int
 octets = st.sampled_from([10, 11, 172, 192])
 ends = st.builds(lambda first, rest: (first << 24) | rest, octets, st.integers(0, 2**24 - 1))
 services = st.sampled_from([(6, 80), (6, 83), (17, 82), (132, 81), (1, 0), (58, 0), (47, 0)])
-#: with these and no others, the marks of support.worlds are told apart, besides those of Services
+#: with these and no others, the marks of support.random_policies are told apart, besides those of Services
 MARKS = (0, 7, 8, 16)
 FIXED = {4: (number("192.0.2.7"), number("192.0.2.9")), 6: (number("2001:db8::7"), number("2001:db8::9"))}
 
@@ -478,17 +478,17 @@ def test_rules_that_cannot_be_read_are_reported(monkeypatch: pytest.MonkeyPatch,
         "masqueraded nothing: connections that they masqueraded keep the address that they have. To remove the "
         "connections of a pod: conntrack -D -f ipv4 -s POD_ADDRESS"
     )
-    nat.chains[worlds.CHAIN].insert(0, "-p tcp -m tcp --tcp-flags SYN SYN -j RETURN")
+    nat.chains[random_policies.CHAIN].insert(0, "-p tcp -m tcp --tcp-flags SYN SYN -j RETURN")
     done, removed = _flushed(machine, monkeypatch, opened, backend=backend)
     assert removed == [OUTSIDE] and note in done.notes
     # A chain that only some packets meet is not known, either.
-    nat.chains["POSTROUTING"] = ["-p tcp -j " + worlds.CHAIN]
+    nat.chains["POSTROUTING"] = ["-p tcp -j " + random_policies.CHAIN]
     done, removed = _flushed(machine, monkeypatch, opened, backend=backend)
     assert removed == [OUTSIDE] and note in done.notes
     # What decided nothing is known.
-    for rules_before in ([], ["-j " + worlds.CHAIN]):
+    for rules_before in ([], ["-j " + random_policies.CHAIN]):
         nat.chains["POSTROUTING"] = list(rules_before)
-        nat.chains[worlds.CHAIN] = []
+        nat.chains[random_policies.CHAIN] = []
         done, removed = _flushed(machine, monkeypatch, opened, backend=backend)
         assert removed == [OUTSIDE] and note not in done.notes
 

@@ -12,7 +12,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.other_nat
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
 from support import engine
 from support.nat import Nat
-from support.worlds import CHAIN, JUMP
+from support.random_policies import CHAIN, JUMP
 
 MASQUERADES = "it can masquerade exempt traffic"
 TAKES = "matching traffic bypasses the managed chain"

@@ -16,9 +16,9 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
-from support import engine, worlds
+from support import engine, random_policies
 from support.machine import FAMILIES, LEGACY, NFT, Machine
-from support.worlds import CHAIN, JUMP
+from support.random_policies import CHAIN, JUMP
 
 DUAL: t.Dict[str, t.Any] = {"enable_ipv6": True, "non_masquerade_cidrs": ["10.0.0.0/8", "fc00::/7"]}
 EVERYWHERE = [(variant, family) for variant in (NFT, LEGACY) for family in FAMILIES]
@@ -44,7 +44,7 @@ def test_both_families_are_kept_and_a_second_run_changes_nothing(machine: Machin
     assert (first.changed, first.errors, first.backend, first.version) == (True, (), NFT, "1.8.9")
     assert [(change.backend, change.family) for change in first.changes] == [(NFT, IPV4), (NFT, IPV6)]
     for family in FAMILIES:
-        worlds.assert_holds(machine.nat[NFT, family].chains, DUAL, family)
+        random_policies.assert_holds(machine.nat[NFT, family].chains, DUAL, family)
     second = sync(machine, **DUAL)
     assert not second.changed and machine.writes() == [(NFT, IPV4), (NFT, IPV6)]
 
@@ -60,7 +60,7 @@ def test_a_family_that_fails_does_not_stop_the_other_and_is_not_hidden(
 ) -> None:
     machine.broken.add((NFT, broken))
     done = sync(machine, **DUAL)
-    worlds.assert_holds(machine.nat[NFT, works].chains, DUAL, works)
+    random_policies.assert_holds(machine.nat[NFT, works].chains, DUAL, works)
     (error,) = done.errors
     assert error.startswith(broken + ": ") and "Operation not supported" in error
     assert done.changed and [change.family for change in done.changes] == [works]
@@ -182,7 +182,7 @@ def test_a_chain_of_an_earlier_name_is_replaced_in_the_same_transaction(machine:
     done = sync(machine, masq_chain=CHAIN)
     assert machine.writes() == [(NFT, IPV4)] * 2
     assert "OLD" not in machine.nat[NFT, IPV4].chains
-    worlds.assert_holds(machine.nat[NFT, IPV4].chains, {})
+    random_policies.assert_holds(machine.nat[NFT, IPV4].chains, {})
     assert "chain of an earlier agent removed" in [action.action for action in done.changes[0].plan.actions]
 
 
@@ -190,7 +190,7 @@ def test_earlier_chains_that_jump_to_each_other_are_replaced_together(machine: M
     jumps = ["-j IP-MASQ", "-j NON-MASQUERADE-DAEMON"]
     machine.put(NFT, IPV4, IP_MASQ=["-j RETURN"], NON_MASQUERADE_DAEMON=["-j IP-MASQ"], POSTROUTING=jumps)
     assert sync(machine).errors == ()
-    worlds.assert_holds(machine.nat[NFT, IPV4].chains, {})
+    random_policies.assert_holds(machine.nat[NFT, IPV4].chains, {})
 
 
 @pytest.mark.parametrize("name", ["KUBE-POSTROUTING", "CNI-0123", "cali-POSTROUTING"])

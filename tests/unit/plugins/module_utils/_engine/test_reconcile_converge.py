@@ -25,10 +25,10 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from hypothesis import given
 from hypothesis import strategies as st
-from support import engine, worlds
+from support import engine, random_policies
 from support.nat import Nat
 from support.nat_rules import target
-from support.worlds import CHAIN, JUMP, World
+from support.random_policies import CHAIN, JUMP, World
 
 WANTED = from_config(build({}), IPV4)
 KUBE = '-m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING'
@@ -41,7 +41,7 @@ class Others:
         self.nat = nat
         self.changes = changes
         self.calls = 0
-        self.wants = worlds.others(nat.chains)["POSTROUTING"]
+        self.wants = random_policies.others(nat.chains)["POSTROUTING"]
         nat.interloper = self.act
 
     def act(self) -> None:
@@ -55,7 +55,7 @@ class Others:
             elif verb == "delete" and place < len(theirs):
                 del rules[theirs[place]], self.wants[place]
             elif verb == "take our jump":
-                worlds.drop_jumps(self.nat.chains)
+                random_policies.drop_jumps(self.nat.chains)
             elif verb == "flush our chain" and CHAIN in self.nat.chains:
                 self.nat.chains[CHAIN].clear()
         self.calls += 1
@@ -87,8 +87,8 @@ def test_others_at_work_end_in_sync_or_in_an_honest_error_and_never_lose_a_rule(
         assert "another program" in str(exc) or "refused the rules" in str(exc)
     else:
         if others.calls > max(changes, default=0):
-            worlds.assert_holds(nat.chains, world.policy, world.family)
-    assert worlds.others(nat.chains)["POSTROUTING"] == others.wants
+            random_policies.assert_holds(nat.chains, world.policy, world.family)
+    assert random_policies.others(nat.chains)["POSTROUTING"] == others.wants
     assert len(nat.tried) <= ATTEMPTS + 1
 
 
@@ -111,7 +111,7 @@ def test_flushes_by_others_never_bring_the_old_policy_back(world: World, when: t
         assert "another program" in str(exc) or "refused the rules" in str(exc)
     else:
         if next(times) > max(when, default=0):
-            worlds.assert_holds(nat.chains, world.policy, world.family)
+            random_policies.assert_holds(nat.chains, world.policy, world.family)
     prefix = "-A %s " % CHAIN
     written = {line[len(prefix) :] for text in nat.commits for line in text.split("\n") if line.startswith(prefix)}
     assert written in (set(), wanted), "what was written is not the policy that was asked for"
@@ -132,14 +132,14 @@ def test_two_flushes_in_a_row_are_repaired_in_the_same_run(variant: str, gone: s
     flushed = [""]
     nat.interloper = flush
     converge(engine.backend(nat), WANTED)
-    worlds.assert_holds(nat.chains, {})
+    random_policies.assert_holds(nat.chains, {})
 
 
 def test_a_transaction_refused_because_the_table_moved_is_planned_anew() -> None:
     nat = Nat(chains={"KUBE-POSTROUTING": [], CHAIN: [], "POSTROUTING": [KUBE, "-j " + CHAIN]})
     Others(nat, {4: [("take our jump", 0, "")]})  # after it was seen, before it is deleted
     converge(engine.backend(nat), WANTED)
-    worlds.assert_holds(nat.chains, {})
+    random_policies.assert_holds(nat.chains, {})
     assert len(nat.tried) == 2 and len(nat.commits) == 1
 
 
@@ -239,7 +239,7 @@ def test_a_kernel_that_does_not_keep_a_rule_gets_its_previous_state_back(world: 
         assert "(The previous state was restored.)" in str(exc) or "(Nothing was changed.)" in str(exc)
         assert nat.chains == before
     else:
-        worlds.assert_holds(nat.chains, world.policy, world.family)
+        random_policies.assert_holds(nat.chains, world.policy, world.family)
 
 
 @pytest.mark.parametrize(

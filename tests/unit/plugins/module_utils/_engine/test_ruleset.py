@@ -29,7 +29,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES, IPV4, IPV6
 from hypothesis import given
 from hypothesis import strategies as st
-from support import engine, worlds
+from support import engine, random_policies
 
 RFC1918 = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]
 RESERVED = RFC1918 + ["100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15"]
@@ -167,7 +167,7 @@ def test_ports_are_shared_by_the_size_of_the_ranges_for_each_protocol(
     assert list(masquerade[:-1]) == expected
 
 
-@given(st.lists(worlds.port_ranges, min_size=1, max_size=6))
+@given(st.lists(random_policies.port_ranges, min_size=1, max_size=6))
 def test_every_range_gets_its_share_of_all_connections(ranges: t.List[str]) -> None:
     config = build({"to_ports": ranges})
     total, left = sum(ports.size for ports in config.to_ports), 1.0

@@ -19,7 +19,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values im
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from support import worlds
+from support import random_policies
 
 S = 10**9
 LONGEST = 2**63 - 1
@@ -85,7 +85,7 @@ def test_bad_cidr_is_refused_with_the_value_and_the_remedy(text: t.Any, remedy: 
     assert ascii(text) in str(refused.value)
 
 
-@given(worlds.networks(4) | worlds.networks(6))
+@given(random_policies.networks(4) | random_policies.networks(6))
 def test_every_network_is_read_from_how_it_is_printed(network: t.Any) -> None:
     assert parse_cidr(str(network)) == network
     # One spelling only for IPv4; for IPv6 every spelling of the same address.
@@ -199,7 +199,7 @@ def test_bad_port_range_is_refused(text: t.Any, problem: str) -> None:
         parse_port_ranges(text)
 
 
-@given(st.lists(worlds.port_ranges, min_size=1))
+@given(st.lists(random_policies.port_ranges, min_size=1))
 def test_port_ranges_are_printed_as_they_are_read(ranges: t.List[str]) -> None:
     assert [str(one) for one in parse_port_ranges(",".join(ranges))] == ranges
 
