@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The service that logs connections that have ended, if it is asked for: install it, remove it."""
+"""The service that logs connections that have ended, if it is wanted: install it, remove it."""
 
 from __future__ import annotations
 

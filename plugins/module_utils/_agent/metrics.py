@@ -29,7 +29,7 @@ class Sample(t.NamedTuple):
     verification: t.Optional[Verification] = None
     connections: t.Optional[Statistics] = None
     missing_addresses: int = 0
-    #: connections removed after changes of the rules; None if that is not asked for
+    #: connections removed after changes of the rules; None if that is not wanted
     flushed: t.Optional[int] = None
     #: what is done with packets that nat does not see; empty where there are no rules for them
     leaks: str = ""

@@ -51,7 +51,7 @@ _RETIRED_LINKS = ("paths.target.wants", "paths.target.wants", "multi-user.target
 #: Services that can be running or failed although they are not enabled.
 SERVICES = (SERVICE, EDIT_SERVICE, INTERVAL_SERVICE, PREPARE_SERVICE)
 
-#: Those of the log of connections, if it is asked for: what writes it, and what rotates it each minute.
+#: Those of the log of connections, if it is wanted: what writes it, and what rotates it each minute.
 LOG_SERVICE = "ip-masq-agent-log.service"
 LOG_KEEP_SERVICE = "ip-masq-agent-log-keep.service"
 LOG_TIMER = "ip-masq-agent-log-keep.timer"

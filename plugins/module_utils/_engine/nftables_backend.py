@@ -390,7 +390,7 @@ class NftablesType:
     is_last_resort = True
 
     def is_installed(self, node: Node, family: Family) -> bool:
-        """See ``backend.BackendType.is_installed``. Its version is not asked, which would start it."""
+        """See ``backend.BackendType.is_installed``. Its version is not read, which would start it."""
         return which("nft") is not None
 
     def tool(self, node: Node, family: Family) -> t.Optional[Tool]:

@@ -82,7 +82,7 @@ class _Search:
         self._limit_met = False
         #: by key, with the place of the effect
         self._found: t.Dict[bytes, t.Tuple[int, Flow]] = {}
-        #: how many were, or would be in check mode, of each effect; the last is for those whose effect is not asked
+        #: how many were, or would be in check mode, of each effect; the last is for those whose effect is not computed
         self.removed = [0] * (places + 1)
 
     def run(self) -> None:

@@ -63,7 +63,7 @@ def _nft_jumps(_node: Node, family: Family) -> t.List[str]:
 
 
 def _legacy_jumps(node: Node, family: Family) -> t.List[str]:
-    """Return chains that POSTROUTING of iptables-legacy jumps to. A table that does not exist is not asked for."""
+    """Return chains that POSTROUTING of iptables-legacy jumps to. A table that does not exist is not read."""
     exists = IPTABLES_TABLE in iptables_tool.legacy_tables(family)
     tool = iptables_tool.find(node, LEGACY, family) if exists else None
     if tool is None:

@@ -62,9 +62,9 @@ class Result(t.NamedTuple):
     remarks: t.Tuple[str, ...] = ()
     #: fixed addresses of the policy that the node does not have
     missing: t.Tuple[str, ...] = ()
-    #: open connections that were removed, by family; empty where that was not asked for, or no rule was changed
+    #: open connections that were removed, by family; empty where that was not wanted, or no rule was changed
     flushed: t.Tuple[Flushed, ...] = ()
-    #: what the changes mean for packets, by family; empty if that was not asked, or no rule was changed
+    #: what the changes mean for packets, by family; empty if that was not wanted, or no rule was changed
     compared: t.Tuple[Compared, ...] = ()
     #: where rules of other programs undo what is planned, a line each; empty if that was not tested
     undone: t.Tuple[str, ...] = ()

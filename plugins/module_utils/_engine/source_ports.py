@@ -36,7 +36,7 @@ _MOST = 65536
 #: After so many connections the clock is looked at.
 _OFTEN = 1024
 
-#: The share of its ports from which on a destination is reported without being asked for.
+#: The share of its ports from which on a destination is reported in any case.
 SCARCE = 0.8
 
 #: Of ports that no rule chooses, and that are used where the opener had them.

@@ -149,7 +149,7 @@ class EnvironmentEditor:
         after: str,
         value: t.Optional[str],
     ) -> None:
-        """Refuse a text that means anything but what was asked for.
+        """Refuse a text that means anything but the wanted change.
 
         :param others: names and values of the assignments that must stay.
         :param words: the arguments that must stay.

@@ -53,7 +53,7 @@ def probe(program: Program, run: Runner, timeout: float) -> Probe:
     try:
         version = parse_version(run([path, "--version"], timeout=timeout).stdout)
     except NodeError as exc:
-        # What hangs once is not asked twice.
+        # What hangs once is not run twice.
         return Probe(None, None, str(exc))
     why = ""
     if program.lists_flags:

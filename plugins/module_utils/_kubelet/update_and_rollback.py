@@ -85,7 +85,7 @@ class Updater:
         """Ask the kubelets that would be restarted, before anything is written.
 
         Where one does not answer now, its restart could not be verified: each run would edit, restart, wait, and undo.
-        A kubelet that keeps failing is not asked: the change may be what it needs.
+        A kubelet that keeps failing is not tested: the change may be what it needs.
 
         :raises NodeError: a kubelet that runs does not answer.
         """

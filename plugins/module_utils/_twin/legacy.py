@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Tables of iptables-legacy, as its own tool prints and reads them.
 
-Only tables that the kernel lists are asked for: to look at one that is not there makes it.
+Only tables that the kernel lists are read: to look at one that is not there makes it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a node really does with packets, beside what its policy declares: data for modules and for the command line."""
+"""What a node really does with packets, beside its policy: data for modules and for the command line."""
 
 from __future__ import annotations
 

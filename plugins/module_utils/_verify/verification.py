@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Send a packet for each way that packets of pods can take through a node, and compare the answers with the policy.
 
-What is not understood, not copied or not asked is returned as ``Untested``, never as something that agrees.
+What is not understood, not copied or not tested is returned as ``Untested``, never as something that agrees.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Work = t.TypeVar("Work", bound=t.Callable[..., t.Any])
 
 
 class Conflict(t.NamedTuple):
-    """Packets that leave otherwise than the policy says.
+    """Packets that do not match the policy.
 
     ``ranges`` are the destinations, as networks; ``services`` and ``sources`` the protocols with their ports, and the
     pods, if it concerns only some of them. ``seen`` is what the other side sees.
