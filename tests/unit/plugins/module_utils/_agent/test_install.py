@@ -655,7 +655,7 @@ def test_new_directories_get_their_labels(monkeypatch: pytest.MonkeyPatch, where
         seen.append(places)
         return "no labels"
 
-    monkeypatch.setattr(install.labels, "restore", restore)
+    monkeypatch.setattr(install.selinux_labels, "restore", restore)
     put = install.update_files(lambda _argv, **_more: Outcome(0, "", ""), where, "{}\n")
     assert put.notes == ("no labels",)
     assert set(seen[0]) == {str(path) for path in tmp_path.iterdir()} and len(seen) == 1
