@@ -21,7 +21,7 @@ from ..module_utils._agent.paths import choose_paths
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy.policy import POLICY_OPTIONS, Config, build, split_lists
 from ..module_utils._policy.values import Network, check_log_size
-from ..module_utils._system import spans
+from ..module_utils._system import intervals
 from .names import first_of
 from .networks import read_networks, uncovered, uncovered_entries
 
@@ -192,7 +192,7 @@ def exempt(listed: t.Sequence[Network], masqueraded: t.Sequence[Network]) -> t.L
     found: t.List[str] = []
     for version in (4, 6):
         lists = ([network for network in one if network.version == version] for one in (listed, masqueraded))
-        layers = enumerate(spans.layers(*lists))
-        kept = spans.overlay((depth % 2 == 0, spans.of_networks(layer)) for depth, layer in layers)
-        found += map(str, spans.networks(kept, version))
+        layers = enumerate(intervals.layers(*lists))
+        kept = intervals.overlay((depth % 2 == 0, intervals.of_networks(layer)) for depth, layer in layers)
+        found += map(str, intervals.networks(kept, version))
     return found

@@ -14,7 +14,7 @@ import re
 import socket
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import ipsets, legacy, links, nf_tables, packets
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import legacy_rules, nft_rules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.referenced_objects import Known, KnownLink
@@ -77,13 +77,13 @@ class Probe(t.NamedTuple):
             (match.original_destination, destination),
             (match.original_service, service),
         ):
-            if allowed is not None and not spans.contains(allowed, number):
+            if allowed is not None and not intervals.contains(allowed, number):
                 return False
         values = self.values
         return (
             all(one.match(self.link) for one in match.incoming)
             and all(one.match(outgoing) for one in match.outgoing)
-            and all(spans.contains(one.allowed, values[one.subject] & one.mask) for one in match.tests)
+            and all(intervals.contains(one.allowed, values[one.subject] & one.mask) for one in match.tests)
         )
 
     def branch(self, rule: Rule, outgoing: str = "") -> t.Optional[Branch]:
@@ -177,9 +177,9 @@ class Judge:
             local = [line.split()[3].split("/")[0] for line in listed if line]
             broadcast, multicast = [], ["ff00::/8"]
         types = {
-            2: spans.of_networks(sorted(map(ipaddress.ip_network, local))),
-            3: spans.of_networks(map(ipaddress.ip_network, broadcast)),
-            5: spans.of_networks(map(ipaddress.ip_network, multicast)),
+            2: intervals.of_networks(sorted(map(ipaddress.ip_network, local))),
+            3: intervals.of_networks(map(ipaddress.ip_network, broadcast)),
+            5: intervals.of_networks(map(ipaddress.ip_network, multicast)),
         }
         named = {one.index: KnownLink(one.name, one.kind, one.group, one.master, one.kind) for one in found}
         return Known(self.version, types, named, sets)

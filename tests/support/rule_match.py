@@ -14,7 +14,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     Skip,
     matches_interface,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals
 
 Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 
@@ -41,5 +41,5 @@ def applies(
         (rule.network is None or destination in rule.network)
         and (rule.source is None or source is None or source in rule.source)
         and (rule.interface is None or interface is None or matches_interface(rule.interface, interface))
-        and (rule.service is None or service is None or spans.contains((rule.service.span,), service))
+        and (rule.service is None or service is None or intervals.contains((rule.service.span,), service))
     )

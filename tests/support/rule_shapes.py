@@ -10,8 +10,8 @@ import socket
 import struct
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink, spans
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.spans import Spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals, netlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.intervals import Spans
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.links import Link
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import rules
@@ -34,7 +34,7 @@ MASQUERADE = 0x4000
 
 def net(text: str) -> Spans:
     """Return the addresses of a network."""
-    return spans.of_networks([ipaddress.ip_network(text)])
+    return intervals.of_networks([ipaddress.ip_network(text)])
 
 
 def tcp(port: int) -> Spans:
@@ -95,8 +95,8 @@ def services(count: int, node_ports: int, endpoints: int = 2, nodes: int = 40) -
 
 def iptables(known: t.Sequence[Service]) -> RuleTable:
     """Return the NAT table of kube-proxy's iptables mode."""
-    local = spans.of([*net(NODE), *net("127.0.0.0/8")])
-    outside = spans.complement(net(CLUSTER), rules.highest(4))
+    local = intervals.of([*net(NODE), *net("127.0.0.0/8")])
+    outside = intervals.complement(net(CLUSTER), rules.highest(4))
     chains: t.Dict[str, t.Tuple[Rule, ...]] = {
         "PREROUTING": chain((ALL, jump("KUBE-SERVICES"))),
         "POSTROUTING": chain((ALL, jump("KUBE-POSTROUTING"))),
@@ -137,7 +137,7 @@ def iptables(known: t.Sequence[Service]) -> RuleTable:
 
 def nftables(known: t.Sequence[Service]) -> RuleTable:
     """Return the table of kube-proxy's nftables mode."""
-    outside = spans.complement(net(CLUSTER), rules.highest(4))
+    outside = intervals.complement(net(CLUSTER), rules.highest(4))
     chains: t.Dict[str, t.Tuple[Rule, ...]] = {
         "nat-prerouting": chain((ALL, jump("services"))),
         "nat-postrouting": chain((ALL, jump("masquerading"))),
@@ -176,7 +176,7 @@ def nftables(known: t.Sequence[Service]) -> RuleTable:
             external = "external-%08d" % number
             ports.append(Branch(Match(service=tcp(one.node_port)), Action(rules.GOTO, chain=external)))
             chains[external] = chain((ALL, jump("mark-for-masquerade")), (ALL, Action(rules.GOTO, chain=name)))
-    local = spans.of(net(NODE))
+    local = intervals.of(net(NODE))
     chains["services"] = (
         Rule(1, tuple(listed)),
         Rule(2, tuple(one._replace(match=one.match._replace(destination=local)) for one in ports)),
@@ -190,7 +190,7 @@ def nftables(known: t.Sequence[Service]) -> RuleTable:
 
 def agent(exempt: t.Sequence[str], priority: int = 50) -> RuleTable:
     """Return the agent's own table, as nftables holds it: what is exempt stays, what leaves is masqueraded."""
-    ranges = spans.of_networks(map(ipaddress.ip_network, exempt))
+    ranges = intervals.of_networks(map(ipaddress.ip_network, exempt))
     postrouting = chain(
         (Match(tests=IS_MARKED), Action(rules.RETURN)),
         (Match(destination=net(NODE)), Action(rules.RETURN)),

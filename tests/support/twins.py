@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Runner, run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state, twin
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import NotAvailable
@@ -41,8 +41,8 @@ def exempt(networks: t.Sequence[t.Any], sources: t.Sequence[t.Any] = (), others:
     entries = {}
     for version in (4, 6):
         own = [one for one in sources if one.version == version]
-        source = spans.of_networks(own) if own else None
-        ranges = spans.of_networks(one for one in networks if one.version == version)
+        source = intervals.of_networks(own) if own else None
+        ranges = intervals.of_networks(one for one in networks if one.version == version)
         entries[version] = (
             Entry(Match(source=source, destination=ranges), Promise(POD)),
             Entry(Match(source=source), Promise(others) if others else None),

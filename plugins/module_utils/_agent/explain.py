@@ -18,7 +18,7 @@ from .._engine.reconcile import Result
 from .._engine.ruleset import service_number
 from .._errors import ConfigError, NodeError
 from .._policy import effect_words
-from .._system import files, pod_names, spans
+from .._system import files, intervals, pod_names
 from .._system.families import BY_VERSION, IPV4, IPV6, Family
 from .._system.node import Node
 from .._verify import inspection
@@ -190,8 +190,8 @@ def _concerned(result: Result, family: Family, destination: int, wanted: inspect
     for effect in (effect for one in result.compared for effect in one.effects):
         if (
             effect.family == family
-            and spans.contains(effect.destinations, destination)
-            and (effect.services is None or spans.contains(effect.services, service))
-            and (effect.sources is None or source is None or spans.contains(effect.sources, source))
+            and intervals.contains(effect.destinations, destination)
+            and (effect.services is None or intervals.contains(effect.services, service))
+            and (effect.sources is None or source is None or intervals.contains(effect.sources, source))
         ):
             yield effect

@@ -14,7 +14,7 @@ import typing as t
 from .._errors import ConfigError, NodeError
 from .._policy.policy import Config, file_key
 from .._policy.values import AUTO_PORTS, PortRange
-from .._system import spans
+from .._system import intervals
 from .._system.local_ports import LocalPorts, read_local_ports
 
 #: Ports below which a range is refused: so many connections to one destination and port are possible.
@@ -26,8 +26,8 @@ def largest_range(local: LocalPorts, node_ports: PortRange) -> t.Optional[PortRa
 
     :param node_ports: of Services.
     """
-    taken = spans.of([*local.reserved, node_ports])
-    free = [PortRange(*span) for span in spans.difference(spans.of([(local.first, local.last)]), taken)]
+    taken = intervals.of([*local.reserved, node_ports])
+    free = [PortRange(*span) for span in intervals.difference(intervals.of([(local.first, local.last)]), taken)]
     return max(free, key=lambda ports: ports.size, default=None)
 
 

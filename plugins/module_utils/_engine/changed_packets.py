@@ -14,9 +14,9 @@ import itertools
 import typing as t
 
 from .._policy.values import EXEMPT, MASQUERADE, SKIP, Mark
-from .._system import spans
+from .._system import intervals
 from .._system.families import BY_VERSION, PROTOCOLS, Family
-from .._system.spans import Spans
+from .._system.intervals import Spans
 from .ruleset import DROP, MULTICAST, SERVICE_MARKS, Masquerade, Match, Ruleset, matches_interface
 
 #: Beside SKIP, EXEMPT and MASQUERADE: rules that could not be read decide; a packet does not leave.
@@ -269,11 +269,11 @@ class Comparison:
     def _painted(self, bits: int, destinations: t.Dict[int, t.List[t.Tuple[int, int]]]) -> t.List[t.Tuple[Pair, Spans]]:
         """Return the destinations that are treated differently by these decisions, by how."""
         found: t.Dict[Pair, t.List[t.Tuple[int, int]]] = {}
-        for number, intervals in destinations.items():
+        for number, pairs in destinations.items():
             pair = self.pair(bits & number)
             if pair.differs:
-                found.setdefault(pair, []).extend(intervals)
-        return [(pair, _Known(spans.of(intervals))) for pair, intervals in found.items()]
+                found.setdefault(pair, []).extend(pairs)
+        return [(pair, _Known(intervals.of(pairs))) for pair, pairs in found.items()]
 
 
 class _Known(t.Tuple[t.Tuple[int, int], ...]):
@@ -334,7 +334,7 @@ def _layers(ruleset: Ruleset, ports: bool) -> t.Iterator[_Layer]:
             if protocol is not None:
                 services = ((protocol << 16, protocol << 16 | 0xFFFF),)
                 layer = layer._replace(
-                    services=services if layer.services is None else spans.intersection(layer.services, services)
+                    services=services if layer.services is None else intervals.intersection(layer.services, services)
                 )
             yield layer._replace(final=final)
 
@@ -354,13 +354,13 @@ def _unseen_layers(ruleset: Ruleset, family: Family) -> t.Iterator[_Layer]:
     if ruleset.leaks != DROP:
         return
     yield _layer(Match(destinations=(*ruleset.hidden, MULTICAST[family])), SKIPPED)
-    hidden = spans.of_networks(ruleset.hidden)
+    hidden = intervals.of_networks(ruleset.hidden)
     for decision in ruleset.expanded:
         drops = decision.action == MASQUERADE
         layer = _layer(decision.match, _DROPPED if drops else SKIPPED)
         if drops:
             layer = layer._replace(
-                sources=hidden if layer.sources is None else spans.intersection(layer.sources, hidden)
+                sources=hidden if layer.sources is None else intervals.intersection(layer.sources, hidden)
             )
         yield layer
 
@@ -369,10 +369,10 @@ def _layer(match: Match, verdict: Verdict) -> _Layer:
     return _Layer(
         verdict,
         True,
-        spans.of_networks(match.sources) if match.sources else None,
-        spans.of_networks(match.destinations) if match.destinations else None,
+        intervals.of_networks(match.sources) if match.sources else None,
+        intervals.of_networks(match.destinations) if match.destinations else None,
         match.interfaces,
-        spans.of(service.span for service in match.services) if match.services else None,
+        intervals.of(service.span for service in match.services) if match.services else None,
     )
 
 

@@ -10,9 +10,9 @@ import typing as t
 from .._policy import effect_words, range_words
 from .._policy.effect_words import WITHOUT_CONNECTION
 from .._policy.values import EXEMPT, MASQUERADE, SKIP
-from .._system import pod_names, spans
+from .._system import intervals, pod_names
 from .._system.families import ICMP, ICMPV6, IPV4, IPV6, PROTOCOLS, Family
-from .._system.spans import Spans
+from .._system.intervals import Spans
 from .changed_packets import (
     DROPPED,
     HIGHEST_SERVICE,
@@ -127,7 +127,7 @@ def _effect(comparison: Comparison, product: Product, packets: str) -> Effect:
 def _spans(classes: t.Dict[int, t.List[t.Tuple[int, int]]], chosen: t.FrozenSet[int]) -> t.Optional[Spans]:
     if len(chosen) == len(classes):
         return None
-    return spans.of(interval for one in chosen for interval in classes[one])
+    return intervals.of(interval for one in chosen for interval in classes[one])
 
 
 def _interfaces(comparison: Comparison, chosen: t.FrozenSet[int]) -> t.Tuple[str, ...]:
@@ -187,7 +187,7 @@ def _order(effect: Effect) -> t.Tuple[t.Any, ...]:
 def services_text(services: Spans, family: Family) -> t.List[str]:
     """Return services as a list; ``!`` in front of each means all but these."""
     within = _services(services, family)
-    without = _services(spans.complement(services, HIGHEST_SERVICE), family)
+    without = _services(intervals.complement(services, HIGHEST_SERVICE), family)
     return ["!" + one for one in without] if len(without) < len(within) else within
 
 
@@ -196,7 +196,7 @@ def _services(services: Spans, family: Family) -> t.List[str]:
     names.pop(ICMP if family == IPV6 else ICMPV6)
     found = []
     cuts = [number << 16 for number in names] + [(number + 1) << 16 for number in names]
-    for first, last in spans.cut(services, cuts):
+    for first, last in intervals.cut(services, cuts):
         name = names.get(first >> 16)
         if name is None:
             numbers = "-".join(str(one) for one in dict.fromkeys((first >> 16, last >> 16)))

@@ -25,7 +25,7 @@ from .._policy.values import (
     Service,
     parse_address_range,
 )
-from .._system import spans as intervals
+from .._system import intervals
 from .._system.families import IPV4, IPV6, PORT_PROTOCOLS, PROTOCOLS, Family
 from .nftables_syntax import CHAIN, ENFORCER, LEAKS, OUTLINE, SET, SOURCES, Span, Table, bare, render_span, snat_to
 from .rule_comments import (

@@ -16,7 +16,7 @@ import socket
 import typing as t
 
 from .._policy.values import PortRange
-from .._system import spans as intervals
+from .._system import intervals
 from .._system.families import PROTOCOLS, Family
 
 TABLE = "ip_masq_agent"

@@ -15,7 +15,7 @@ import time
 import typing as t
 
 from .._policy.values import EXEMPT, LOOPBACK, MASQUERADE
-from .._system import conntrack, spans
+from .._system import conntrack, intervals
 from .._system.conntrack import Flow
 from .._system.families import Family
 from .._system.routes import LOCAL, UNICAST, Routes
@@ -178,7 +178,7 @@ class _Judge:
         self._effects = effects
         self._routes = routes
         self._left = _possibly_left(comparison)
-        self._loopback = (spans.of_network(LOOPBACK[comparison.family]),)
+        self._loopback = (intervals.of_network(LOOPBACK[comparison.family]),)
         self._known: t.Dict[t.Tuple[int, int, int, int, int, bool], t.Optional[bool]] = {}
 
     @property
@@ -200,7 +200,7 @@ class _Judge:
     def _goes(self, flow: Flow) -> t.Optional[bool]:
         # Packets with the marks of Services and host ports are on redirected connections, or from loopback. They can be
         # left to other programs, so they are left.
-        if self._comparison.guarded and (flow.redirected or spans.contains(self._loopback, flow.source)):
+        if self._comparison.guarded and (flow.redirected or intervals.contains(self._loopback, flow.source)):
             return False
         changed = self._changed(flow, self._comparison.names)
         # Our rules meet nothing that stays on the node. The node's own connections are left alone.

@@ -28,9 +28,9 @@ from .._policy.values import (
     PortRange,
     Service,
 )
-from .._system import spans
+from .._system import intervals
 from .._system.families import BY_VERSION, IPV4, IPV6, PORT_PROTOCOLS, PROTOCOLS, Family
-from .._system.spans import Spans
+from .._system.intervals import Spans
 
 EVERYTHING = {IPV4: ipaddress.ip_network("0.0.0.0/0"), IPV6: ipaddress.ip_network("::/0")}
 
@@ -357,17 +357,17 @@ def exempt_in_the_end(ruleset: Ruleset) -> t.Tuple[Network, ...]:
     version = next((network.version for network in ruleset.exempt), 4)
     if not any(one.action == MASQUERADE and one.match.destinations for one in ruleset.decisions):
         return ruleset.exempt
-    return tuple(spans.networks(exempt_spans(ruleset.decisions), version))
+    return tuple(intervals.networks(exempt_spans(ruleset.decisions), version))
 
 
 def exempt_spans(decisions: t.Sequence[Decision]) -> Spans:
     """Return the destinations that are exempt in the end, whatever the source and the interface are."""
-    return spans.overlay((decision.action == EXEMPT, _destinations(decision)) for decision in reversed(decisions))
+    return intervals.overlay((decision.action == EXEMPT, _destinations(decision)) for decision in reversed(decisions))
 
 
 def _destinations(decision: Decision) -> Spans:
     networks = decision.match.destinations
-    return spans.of_networks(networks) if networks else ((0, 2**128 - 1),)
+    return intervals.of_networks(networks) if networks else ((0, 2**128 - 1),)
 
 
 def guards(verdict: str, family: Family) -> t.Tuple[Guard, ...]:
@@ -492,7 +492,7 @@ def _decisions(config: Config, family: Family, exempt: t.Sequence[Network]) -> t
     scope = Match(sources, (), config.out_interfaces)
     if config.except_interfaces:
         yield Decision(SKIP, Match(interfaces=config.except_interfaces))
-    layers = spans.layers(exempt, _of_family(config.masquerade_cidrs, family))
+    layers = intervals.layers(exempt, _of_family(config.masquerade_cidrs, family))
     for depth, layer in reversed(list(enumerate(layers))):
         yield Decision(MASQUERADE if depth % 2 else EXEMPT, scope._replace(destinations=layer))
     yield Decision(MASQUERADE, scope)

@@ -18,7 +18,7 @@ import time
 import typing as t
 
 from .._policy.values import PortRange
-from .._system import conntrack, pod_names, spans
+from .._system import conntrack, intervals, pod_names
 from .._system.conntrack import PortUse
 from .._system.families import BY_VERSION, FAMILIES, PORT_PROTOCOLS, PROTOCOLS, has_ipv6
 from .._system.node_addresses import node_addresses
@@ -109,8 +109,8 @@ class _Choice:
         #: by protocol: those of our rules, then those of each kind without these
         self.pools: t.Dict[bytes, t.List[t.Tuple[PortRange, ...]]] = {}
         for protocol in PORT_PROTOCOLS:
-            own = spans.of(ranges.get(protocol, ()))
-            pools = [own] + [spans.difference((kind,), own) for kind in _KINDS]
+            own = intervals.of(ranges.get(protocol, ()))
+            pools = [own] + [intervals.difference((kind,), own) for kind in _KINDS]
             self.pools[bytes([PROTOCOLS[protocol]])] = [tuple(PortRange(*span) for span in pool) for pool in pools]
 
     def places(self) -> t.Dict[bytes, bytearray]:

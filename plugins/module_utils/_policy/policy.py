@@ -14,7 +14,7 @@ import functools
 import typing as t
 
 from .._errors import ConfigError
-from .._system import spans
+from .._system import intervals
 from .._system.families import BY_VERSION, FAMILIES, IPV4, IPV6, Family
 from .entries import PolicyRule, Snat, as_written, parse_rules, parse_snat
 from .values import (
@@ -352,7 +352,9 @@ def _check_leaks(config: Config, label: t.Callable[[str], str]) -> None:
             % (option, config.leaks, sources, option)
         )
     for version, family in BY_VERSION.items():
-        if spans.of_networks(one for one in config.source_cidrs if one.version == version) == ((0, family.highest),):
+        if intervals.of_networks(one for one in config.source_cidrs if one.version == version) == (
+            (0, family.highest),
+        ):
             raise ConfigError(
                 "%s: %s needs the networks of the pods, and %s has every IPv%d address: set it to the networks of the "
                 "pods, or %s to ignore" % (option, config.leaks, sources, version, option)

@@ -8,9 +8,9 @@ from __future__ import annotations
 import heapq
 import typing as t
 
-from .._system import spans
+from .._system import intervals
 from .._system.families import BY_VERSION
-from .._system.spans import Spans
+from .._system.intervals import Spans
 
 #: So many networks are listed in a sentence.
 SHOWN = 5
@@ -43,7 +43,7 @@ def fewest(some: Spans, version: int, limit: int) -> Ranges:
     bits = BY_VERSION[version].bits
     around = _around(some, bits)
     inside = list(_blocks(some, bits))
-    outside = list(_blocks(spans.difference((_bounds(around, bits),), some), bits))
+    outside = list(_blocks(intervals.difference((_bounds(around, bits),), some), bits))
     if len(outside) + 1 < len(inside):
         return Ranges([_text(around, version)], _largest(outside, version, limit), max(len(outside) - limit, 0))
     return Ranges(_largest(inside, version, limit), [], max(len(inside) - limit, 0))

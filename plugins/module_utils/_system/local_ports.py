@@ -10,7 +10,7 @@ import re
 import typing as t
 
 from .._errors import NodeError
-from . import files, spans
+from . import files, intervals
 
 RANGE = "/proc/sys/net/ipv4/ip_local_port_range"
 RESERVED = "/proc/sys/net/ipv4/ip_local_reserved_ports"
@@ -26,7 +26,7 @@ class LocalPorts(t.NamedTuple):
 
     first: int
     last: int
-    reserved: spans.Spans = ()
+    reserved: intervals.Spans = ()
 
 
 def read_local_ports() -> LocalPorts:
@@ -39,8 +39,8 @@ def read_local_ports() -> LocalPorts:
     parts = [re.match(_RESERVED + r"\Z", part) for part in reserved.split(",")] if reserved else []
     if limits is None or None in parts:
         raise NodeError("cannot read %s: unknown format" % (RANGE if limits is None else RESERVED))
-    intervals = ((int(one[1]), int(one[2] or one[1])) for one in parts if one is not None)
-    return LocalPorts(int(limits[1]), int(limits[2]), spans.of(intervals))
+    pairs = ((int(one[1]), int(one[2] or one[1])) for one in parts if one is not None)
+    return LocalPorts(int(limits[1]), int(limits[2]), intervals.of(pairs))
 
 
 def _read(path: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
-from .._system import spans
+from .._system import intervals
 from .._twin import routing
 from .._twin.twin import Twin
 from .._twin.values import DELIVERED, SENT, Answer, Rule
@@ -52,13 +52,13 @@ class Expected:
         given = way.given
         number = int(ipaddress.ip_address(answer.source))
         if given.addresses is not None:
-            return spans.contains(given.addresses, number)
+            return intervals.contains(given.addresses, number)
         if given.origin == SOURCE:
             return kept
         if given.local and kept:
             # The node's own address may be the one that the link has.
             return answer.source in self._own
-        if not way.chance or (given.local and not spans.contains(self._fixed, number)):
+        if not way.chance or (given.local and not intervals.contains(self._fixed, number)):
             return True
         # Another rule may have given that address.
         self._alike.add(way.source)
@@ -105,7 +105,7 @@ def _is_target(target: Target, answer: Answer) -> bool:
     if target.destination is None:
         same = str(destination) == question.destination
     else:
-        same = spans.contains(target.destination, int(destination))
+        same = intervals.contains(target.destination, int(destination))
     port = answer.destination_port
     if port is None:
         return same

@@ -10,7 +10,7 @@ import typing as t
 
 from .._engine import actors
 from .._policy import range_words
-from .._system import pod_names, spans
+from .._system import intervals, pod_names
 from .._twin.node_state import State
 from .._twin.twin import Twin
 from .._twin.values import Answer, Question, Rule
@@ -195,7 +195,7 @@ def _grouped(conflicts: t.Sequence[Data]) -> t.Iterable[t.List[Data]]:
 def in_words(ranges: t.Sequence[str]) -> str:
     """Return destinations for people, in as few networks as that takes, and the first of them if they are many."""
     networks = [ipaddress.ip_network(one) for one in ranges]
-    sides = {version: spans.of_networks(one for one in networks if one.version == version) for version in (4, 6)}
+    sides = {version: intervals.of_networks(one for one in networks if one.version == version) for version in (4, 6)}
     return ", ".join(range_words.in_words(mine, version) for version, mine in sides.items() if mine)
 
 

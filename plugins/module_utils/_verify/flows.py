@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 import typing as t
 
-from .._system import spans
-from .._system.spans import Spans
+from .._system import intervals
+from .._system.intervals import Spans
 from . import regions, rules
 from .regions import Region
 from .routing_lookups import Outcome, Unknown
@@ -122,7 +122,7 @@ class Flows:
                     if len(members) == 1
                     else (
                         *members[0][:place],
-                        spans.of(span for member in members for span in member[place]),
+                        intervals.of(span for member in members for span in member[place]),
                         *members[0][place + 1 :],
                     )
                     for members in groups.values()
@@ -154,7 +154,7 @@ class Flows:
                     choices.setdefault(choice[:2], choice)
             destination = first[AT_NEW_DESTINATION]
             if destination is not None:
-                destination = spans.of(span for flow in members for span in flow[AT_NEW_DESTINATION])
+                destination = intervals.of(span for flow in members for span in flow[AT_NEW_DESTINATION])
             state = first[AT_STATE]
             history = union(*(flow[AT_STATE].history for flow in members))
             state = self._state(state._replace(met=state.fork, choices=tuple(choices.values()), history=history))
@@ -280,13 +280,13 @@ def is_possible(test: rules.Test, value: int, unknown: int) -> bool:
     """Return whether a value with unknown bits can be one of those that are allowed."""
     known = value & test.mask & ~unknown
     # Between the lowest and the highest of them; where the bits in between are too many to be tried, that is enough.
-    if not spans.intersection(test.allowed, ((known, known | unknown),)):
+    if not intervals.intersection(test.allowed, ((known, known | unknown),)):
         return False
     bits = [1 << bit for bit in range(32) if unknown >> bit & 1]
     if len(bits) > 8:
         return True
     return any(
-        spans.contains(test.allowed, known | sum(chosen))
+        intervals.contains(test.allowed, known | sum(chosen))
         for number in range(len(bits) + 1)
         for chosen in itertools.combinations(bits, number)
     )

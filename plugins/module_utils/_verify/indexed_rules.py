@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import typing as t
 
-from .._system import spans
-from .._system.spans import Spans
+from .._system import intervals
+from .._system.intervals import Spans
 from . import regions, rules
 from .flows import AT_DESTINATION, AT_NEW_DESTINATION, AT_NEW_SERVICE, AT_PORT, AT_SERVICE, AT_SOURCE
 from .regions import Partition
@@ -86,7 +86,7 @@ class ReadyRule:
             if allowed is None:
                 return None
             found.extend(allowed)
-        return spans.of(found)
+        return intervals.of(found)
 
 
 class Block:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 import typing as t
 
-from .._system import netlink, spans
+from .._system import intervals, netlink
 from .._system.families import BY_VERSION, ICMP, ICMPV6, SCTP, TCP, UDP
 from .._twin.ipsets import IpSet
 from . import conditions
@@ -86,10 +86,10 @@ def _with_holes(
     for entry in entries:
         first, last = _addresses(entry, 1, 2, 3, None, known.version)
         listed.append((last - first, first, last, bool(_flags(entry) & _NOMATCH)))
-    found: spans.Spans = ()
+    found: intervals.Spans = ()
     for _size, first, last, exempt in sorted(listed, reverse=True):
         span = ((first, last),)
-        found = spans.difference(found, span) if exempt else spans.of((*found, *span))
+        found = intervals.difference(found, span) if exempt else intervals.of((*found, *span))
     return [{"source" if sources[0] else "destination": found}] if found else []
 
 

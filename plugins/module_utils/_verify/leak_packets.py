@@ -14,9 +14,9 @@ import ipaddress
 import typing as t
 
 from .._engine.ruleset import DROP
-from .._system import spans
+from .._system import intervals
 from .._system.families import BY_VERSION
-from .._system.spans import Spans
+from .._system.intervals import Spans
 from .._twin.twin import Twin
 from .._twin.values import Answer, Question, Rule
 from . import regions
@@ -92,10 +92,10 @@ class LeakPackets:
         if verdict is None or verdict.promise is None or (verdict.promise.kind, verdict.seen) != (NODE, POD):
             return None
         # Between hidden addresses nothing is hidden.
-        return None if spans.contains(self._hidden, _number(answer.question.destination)) else verdict
+        return None if intervals.contains(self._hidden, _number(answer.question.destination)) else verdict
 
     def _is_promised(self, answer: Answer) -> bool:
-        return self._drops and spans.contains(self._hidden, _number(t.cast(str, answer.question.source)))
+        return self._drops and intervals.contains(self._hidden, _number(t.cast(str, answer.question.source)))
 
     def _ask_ways(self, seconds: t.Optional[float]) -> None:
         """Send packets by each way that leads out of the node."""

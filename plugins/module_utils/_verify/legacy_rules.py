@@ -9,9 +9,9 @@ import ipaddress
 import re
 import typing as t
 
-from .._system import spans
+from .._system import intervals
 from .._system.families import BY_NFT, BY_VERSION, ICMPV6
-from .._system.spans import Spans
+from .._system.intervals import Spans
 from .._twin.legacy import LegacyTable, priority
 from .._twin.values import HOOKS, IPTABLES_LEGACY, PROTOCOLS
 from . import conditions, xt_rules
@@ -551,7 +551,7 @@ def _port_range(value: str) -> t.Tuple[int, int]:
 
 
 def _ports(value: str) -> Spans:
-    return spans.of(_port_range(part) for part in value.split(","))
+    return intervals.of(_port_range(part) for part in value.split(","))
 
 
 def _mark(value: str) -> t.Tuple[int, int]:

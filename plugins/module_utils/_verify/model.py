@@ -9,9 +9,9 @@ import ipaddress
 import time
 import typing as t
 
-from .._system import spans
+from .._system import intervals
 from .._system.families import BY_VERSION
-from .._system.spans import Spans
+from .._system.intervals import Spans
 from .._twin import nf_tables
 from .._twin.node_state import State
 from .._twin.trace import RULE, Step
@@ -72,7 +72,7 @@ class NodeModel:
             for _match, action in rule.branches:
                 if action.kind == SOURCE and not action.local and action.origin is None:
                     found += ((0, highest(self.version)),) if action.addresses is None else action.addresses
-        return spans.of(found)
+        return intervals.of(found)
 
 
 class Model(NodeModel):
@@ -90,7 +90,7 @@ class Model(NodeModel):
         traits = senders.traits(state)
         destinations = regions.minus(_destinations(version), self.types[BROADCAST])
         #: destinations to which no packet of a pod is sent on
-        self.nowhere = spans.complement(regions.minus(destinations, self.types[LOCAL]), highest(version))
+        self.nowhere = intervals.complement(regions.minus(destinations, self.types[LOCAL]), highest(version))
         services = _services(version)
         self._starts = [
             Start(sender.link, sender.addresses, destinations, services, traits=traits[sender.link])
@@ -151,7 +151,7 @@ class Model(NodeModel):
         for start in self._starts:
             source = regions.meet(start.source, hidden) if hidden else start.source
             destination = regions.minus(start.destination, hidden)
-            service = spans.of(span for one in STRAYS for span in self.stray_services(one))
+            service = intervals.of(span for one in STRAYS for span in self.stray_services(one))
             if source and destination:
                 starts.append(
                     start._replace(source=source, destination=destination, service=service, untracked=INVALID)
@@ -202,18 +202,18 @@ def _senders(state: State, version: int, policy: Policy) -> t.List[Sender]:
         return found
     # A link of other use may be that of the pods after all, if the policy names their networks.
     sources = [entry.match.source for entry in policy.entries.get(version, ()) if entry.match.source]
-    named = spans.networks(spans.of(span for one in sources for span in one), version)
+    named = intervals.networks(intervals.of(span for one in sources for span in one), version)
     return senders.senders(state, version, named) if named else []
 
 
 def _destinations(version: int) -> Spans:
-    closed = spans.of_networks(map(ipaddress.ip_network, _NOT_FORWARDED[version]))
-    return spans.complement(closed, highest(version))
+    closed = intervals.of_networks(map(ipaddress.ip_network, _NOT_FORWARDED[version]))
+    return intervals.complement(closed, highest(version))
 
 
 def _services(version: int) -> Spans:
     icmp = BY_VERSION[version].icmp << 16
-    return spans.of([(icmp, icmp), *((number << 16 | 1, number << 16 | MAX_PORT) for number in WITH_PORTS)])
+    return intervals.of([(icmp, icmp), *((number << 16 | 1, number << 16 | MAX_PORT) for number in WITH_PORTS)])
 
 
 def _late_chains(tables: t.Sequence[RuleTable], nat: bool) -> t.FrozenSet[t.Tuple[int, str]]:

@@ -13,9 +13,9 @@ import functools
 import struct
 import typing as t
 
-from .._system import netlink, spans
+from .._system import intervals, netlink
 from .._system.families import BY_NUMBER, BY_VERSION, TCP
-from .._system.spans import Spans
+from .._system.intervals import Spans
 from .._twin import nf_tables
 from .._twin.values import IPTABLES_NFT, NFTABLES
 from . import conditions, nft_sets, xt_rules
@@ -611,9 +611,9 @@ class _Reader:
         numbers = self._numbers(first, last)
         top = self.offset + self.modulus - 1 if self.modulus else ALL_BITS
         below = self.offset if self.modulus else 0
-        passing = spans.intersection(numbers, ((below, top),))
+        passing = intervals.intersection(numbers, ((below, top),))
         if inverted:
-            passing = spans.difference(((below, top),), passing)
+            passing = intervals.difference(((below, top),), passing)
         if not passing:
             self.reading.never()
         elif passing != ((below, top),):
@@ -741,7 +741,7 @@ class _Reader:
         """Follow the lookup of a number by chance: whether every number is there."""
         below = self.offset
         whole = ((below, below + self.modulus - 1),) if self.modulus else ((0, ALL_BITS),)
-        covered = rest or spans.intersection(spans.of(drawn), whole) == whole
+        covered = rest or intervals.intersection(intervals.of(drawn), whole) == whole
         self.reading.chance = True
         self.reading.exhaustive = covered
         if inverted:

@@ -11,7 +11,7 @@ import typing as t
 from .._engine.rule_comments import SKIPPED_COMMENTS
 from .._engine.ruleset import IGNORE, Decision, Ruleset, service_number
 from .._policy.values import EXEMPT, SKIP, AddressRange, Network
-from .._system import spans
+from .._system import intervals
 from .._system.families import BY_VERSION, Family
 from .._twin.values import Rule
 from .rules import Match, Names
@@ -53,7 +53,7 @@ class Policy(t.NamedTuple):
     leaves: t.Callable[[Rule], bool] = lambda _rule: False
     pods: t.Tuple[t.Any, ...] = ()
     leaks: str = IGNORE
-    hidden: t.Mapping[int, spans.Spans] = {}
+    hidden: t.Mapping[int, intervals.Spans] = {}
 
     def promise(
         self, source: str, destination: str, protocol: str, port: int, interface: t.Optional[str] = None
@@ -76,8 +76,8 @@ class Policy(t.NamedTuple):
         return None
 
 
-def _contains(allowed: t.Optional[spans.Spans], number: int) -> bool:
-    return allowed is None or spans.contains(allowed, number)
+def _contains(allowed: t.Optional[intervals.Spans], number: int) -> bool:
+    return allowed is None or intervals.contains(allowed, number)
 
 
 def _leaves_over(match: Match, promise: t.Optional[Promise], interface: t.Optional[str]) -> bool:
@@ -99,7 +99,7 @@ def policy_of(rulesets: t.Mapping[str, Ruleset], pods: t.Sequence[Network] = ())
         _leaves,
         tuple(pods),
         next((ruleset.leaks for ruleset in watched.values()), IGNORE),
-        {version: spans.of_networks(ruleset.hidden) for version, ruleset in watched.items()},
+        {version: intervals.of_networks(ruleset.hidden) for version, ruleset in watched.items()},
     )
 
 
@@ -108,9 +108,9 @@ def _entries(ruleset: Ruleset) -> t.Iterator[Entry]:
         match = decision.match
         yield Entry(
             Match(
-                source=spans.of_networks(match.sources) if match.sources else None,
-                destination=spans.of_networks(match.destinations) if match.destinations else None,
-                service=spans.of(one.span for one in match.services) if match.services else None,
+                source=intervals.of_networks(match.sources) if match.sources else None,
+                destination=intervals.of_networks(match.destinations) if match.destinations else None,
+                service=intervals.of(one.span for one in match.services) if match.services else None,
                 outgoing=(Names(match.interfaces),) if match.interfaces else (),
             ),
             _promise(ruleset, decision),

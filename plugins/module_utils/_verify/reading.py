@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import typing as t
 
-from .._system import spans
+from .._system import intervals
 from .._system.families import BY_VERSION
-from .._system.spans import Spans
+from .._system.intervals import Spans
 from .rules import (
     ALL_BITS,
     BY_TEMPLATE,
@@ -73,7 +73,7 @@ def joined(alternatives: t.List[Conditions]) -> t.List[Conditions]:
     if len(keys) != 1 or not all(alternatives) or keys & set(LINKS):
         return alternatives
     (key,) = keys
-    return [{key: spans.of(span for one in alternatives for span in one[key])}]
+    return [{key: intervals.of(span for one in alternatives for span in one[key])}]
 
 
 class Statement(t.NamedTuple):
@@ -108,7 +108,7 @@ def both(one: Conditions, other: Conditions) -> t.Optional[Conditions]:
         if key[0] == "@":
             found[key] = value
             continue
-        found[key] = value if before is None else spans.intersection(before, value)
+        found[key] = value if before is None else intervals.intersection(before, value)
         if not found[key]:
             return None
     return found
@@ -144,11 +144,11 @@ class Reading:
     def narrow(self, key: t.Any, value: t.Any, inverted: bool = False) -> None:
         """Add a condition about one field: spans."""
         if inverted:
-            value = spans.complement(value, self.top(key))
+            value = intervals.complement(value, self.top(key))
         found = []
         for one in self.alternatives:
             before = one.get(key)
-            allowed = value if before is None else spans.intersection(before, value)
+            allowed = value if before is None else intervals.intersection(before, value)
             if allowed:
                 narrowed = dict(one)
                 narrowed[key] = allowed
@@ -193,7 +193,7 @@ class Reading:
             return joined_names([one[key] for one in alternatives])
         if key[0] == "@":
             return None
-        return spans.of(span for one in alternatives for span in one[key])
+        return intervals.of(span for one in alternatives for span in one[key])
 
     def _none_of(self, alternatives: t.Sequence[Conditions]) -> None:
         alternatives = [one for one in alternatives if all(one.values())]
@@ -211,7 +211,7 @@ class Reading:
                 else:
                     self.all_of({key: (joined[0]._replace(inverted=not joined[0].inverted),)})
             else:
-                union = spans.of(span for one in alternatives for span in one[key])
+                union = intervals.of(span for one in alternatives for span in one[key])
                 self.narrow(key, union, True)
         elif len(alternatives) == 1:
             found, passed = [], {}  # type: t.List[Conditions], Conditions
@@ -229,7 +229,7 @@ class Reading:
             if len(value) > 1:
                 raise UnknownError("several conditions about one link, inverted")
             return (value[0]._replace(inverted=not value[0].inverted),)
-        return spans.complement(value, self.top(key))
+        return intervals.complement(value, self.top(key))
 
     def never(self) -> None:
         """Match no packet."""
@@ -338,9 +338,9 @@ class Reading:
         """Return what a condition about ports means for a packet that has none there."""
         protocol = BY_VERSION[self.version].icmp
         allowed, port = conditions.get("protocol"), conditions.get("original_port")
-        if allowed is not None and not spans.contains(allowed, protocol):
+        if allowed is not None and not intervals.contains(allowed, protocol):
             return None
-        if port is not None and not spans.intersection(port, _ICMP_TUPLES[self.version]):
+        if port is not None and not intervals.intersection(port, _ICMP_TUPLES[self.version]):
             return None
         rest = {key: value for key, value in conditions.items() if key not in _PORTS}
         rest["protocol"] = ((protocol, protocol),)
@@ -350,7 +350,7 @@ class Reading:
         """Return whether each message of ICMP that begins a connection fulfils the conditions about ports."""
         port = conditions.get("original_port")
         alone = _PORTS.intersection(conditions) == {"original_port"}
-        return alone and port is not None and not spans.difference(_ICMP_TUPLES[self.version], port)
+        return alone and port is not None and not intervals.difference(_ICMP_TUPLES[self.version], port)
 
 
 def joined_names(values: t.Sequence[t.Tuple[Names, ...]]) -> t.Optional[t.Tuple[Names, ...]]:
@@ -397,8 +397,8 @@ def service_of(protocol: t.Optional[Spans], port: t.Optional[Spans], ported: boo
     ports = ((0, MAX_PORT),) if port is None else port
     known = _services.get((protocol, ports))
     if known is None:
-        meant = [one for one in WITH_PORTS if protocol is None or spans.contains(protocol, one)]
-        known = spans.of((one << 16 | first, one << 16 | last) for one in meant for first, last in ports)
+        meant = [one for one in WITH_PORTS if protocol is None or intervals.contains(protocol, one)]
+        known = intervals.of((one << 16 | first, one << 16 | last) for one in meant for first, last in ports)
         if len(_services) > 20000:
             _services.clear()
         _services[(protocol, ports)] = known

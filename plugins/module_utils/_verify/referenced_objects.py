@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .._system.spans import Spans
+from .._system.intervals import Spans
 from .._twin.ipsets import IpSet
 
 #: rtm_type (linux/rtnetlink.h)

@@ -9,8 +9,8 @@ import bisect
 import random
 import typing as t
 
-from .._system import spans
-from .._system.spans import Spans
+from .._system import intervals
+from .._system.intervals import Spans
 
 T = t.TypeVar("T")
 
@@ -59,7 +59,7 @@ def meet(one: Spans, other: Spans) -> Spans:
         return ((max(low, first), min(high, last)),)
     if not one or not other or one[-1][1] < other[0][0] or other[-1][1] < one[0][0]:
         return ()
-    found = spans.intersection(one, other)
+    found = intervals.intersection(one, other)
     return one if found == one else found
 
 
@@ -73,7 +73,7 @@ def minus(one: Spans, other: Spans) -> Spans:
     near = other[begin:end] if end - begin < len(other) else other
     if not near:
         return one
-    return spans.intersection(one, spans.complement(near, high))
+    return intervals.intersection(one, intervals.complement(near, high))
 
 
 def intersect(one: Region, other: Region) -> t.Optional[Region]:
@@ -119,7 +119,7 @@ def joined(some: t.Iterable[Region]) -> t.List[Region]:
         for product in found:
             groups.setdefault((product[:place], product[place + 1 :]), []).append(product[place])
         found = [
-            (*before, spans.of(span for part in parts for span in part), *behind)
+            (*before, intervals.of(span for part in parts for span in part), *behind)
             for (before, behind), parts in groups.items()
         ]
     return [Region(0, *product) for product in found]
@@ -127,7 +127,7 @@ def joined(some: t.Iterable[Region]) -> t.List[Region]:
 
 def contains(region: Region, packet: Packet) -> bool:
     """Return whether a packet that comes in over the region's class of links is in it."""
-    return all(spans.contains(field, value) for field, value in zip(region[1:], packet))
+    return all(intervals.contains(field, value) for field, value in zip(region[1:], packet))
 
 
 def packet(region: Region, chosen: t.Optional[random.Random] = None) -> Packet:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import typing as t
 
-from .._system import spans
+from .._system import intervals
 from .._system.families import BY_VERSION
 from .._twin.links import CABLE
 from .reading import Conditions, UnknownError
@@ -154,7 +154,9 @@ class Values:
                 return None
             key, value = made
             if key in found:
-                value = found[key] + value if key in ("incoming", "outgoing") else spans.intersection(found[key], value)
+                value = (
+                    found[key] + value if key in ("incoming", "outgoing") else intervals.intersection(found[key], value)
+                )
             if not value:
                 return None
             found[key] = value
@@ -215,7 +217,7 @@ class Values:
         subject, seen, known = _TRACKED[field]
         if mask & ~known:
             raise UnknownError("the status of a connection")
-        return (subject, ALL_BITS), spans.of((value, value) for value, number in seen.items() if means(number))
+        return (subject, ALL_BITS), intervals.of((value, value) for value, number in seen.items() if means(number))
 
     def _looked_up(self, piece: Piece, number: int) -> t.Tuple[t.Any, t.Any]:
         field = piece.field
@@ -229,7 +231,7 @@ class Values:
             return key, (Names(tuple(one.name for one in links.values() if one.group == number)),)
         return key, (Names((links[number].name,) if number in links else ()),)
 
-    def of_type(self, number: int) -> spans.Spans:
+    def of_type(self, number: int) -> intervals.Spans:
         """Return the addresses of a type.
 
         :raises UnknownError: they are not known.
@@ -262,7 +264,7 @@ _LOOKED_UP = {
 }
 
 
-def scattered(wanted: int, free: int) -> spans.Spans:
+def scattered(wanted: int, free: int) -> intervals.Spans:
     """Return the numbers with certain bits.
 
     :param free: the bits that do not matter.
@@ -276,4 +278,4 @@ def scattered(wanted: int, free: int) -> spans.Spans:
     found = [wanted]
     for bit in bits:
         found += [one | bit for one in found]
-    return spans.of((one, one | low) for one in found)
+    return intervals.of((one, one | low) for one in found)

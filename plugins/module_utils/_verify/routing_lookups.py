@@ -12,9 +12,9 @@ from __future__ import annotations
 import struct
 import typing as t
 
-from .._system import netlink, spans
+from .._system import intervals, netlink
 from .._system.families import BY_VERSION
-from .._system.spans import Spans
+from .._system.intervals import Spans
 from .._twin.links import Link
 from .._twin.routing import Routing
 from . import regions
@@ -343,16 +343,16 @@ class Lookups:
             fixed = {BROADCAST: ((0, 0xFFFFFF), (self._top, self._top)), MULTICAST: ((0xE0000000, 0xEFFFFFFF),)}
         else:
             fixed = {MULTICAST: ((0xFF << 120, self._top),)}
-        closed = spans.of(span for one in fixed.values() for span in one)
+        closed = intervals.of(span for one in fixed.values() for span in one)
         for number, one in fixed.items():
             found.setdefault(number, []).extend(one)
         for entries, part in self._partition(_TABLE_LOCAL).divide(regions.minus(everything, closed)):
             kind = self._kind_of(entries)
             if kind is not None and kind != UNICAST and kind not in _NO_TYPES:
                 found.setdefault(kind, []).extend(part)
-        result = {kind: spans.of(parts) for kind, parts in found.items()}
-        taken = spans.of(span for one in result.values() for span in one)
-        result[UNICAST] = spans.complement(taken, self._top)
+        result = {kind: intervals.of(parts) for kind, parts in found.items()}
+        taken = intervals.of(span for one in result.values() for span in one)
+        result[UNICAST] = intervals.complement(taken, self._top)
         for kind in (LOCAL, BROADCAST, ANYCAST, MULTICAST):
             result.setdefault(kind, ())
         return result
@@ -844,7 +844,7 @@ class Lookups:
         elif not chosen:
             return
         wanted: Spans = ((0, MAX_PORT),) if ports is None else ports
-        yield 2, spans.of((one << 16 | first, one << 16 | last) for one in protocols for first, last in wanted)
+        yield 2, intervals.of((one << 16 | first, one << 16 | last) for one in protocols for first, last in wanted)
         if source_ports is not None:
             yield 3, source_ports
 
@@ -880,7 +880,7 @@ def _ports(known: netlink.Attributes, number: int, mask_number: int) -> t.Option
     mask = struct.unpack("=H", known[mask_number][:2])[0] if mask_number in known else MAX_PORT
     if mask in (0, MAX_PORT):
         return ((first, last),)
-    return spans.of((port, port) for port in range(MAX_PORT + 1) if (port ^ first) & mask == 0)
+    return intervals.of((port, port) for port in range(MAX_PORT + 1) if (port ^ first) & mask == 0)
 
 
 def _word(value: bytes) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import typing as t
 
 from .._system import families
-from .._system.spans import Spans
+from .._system.intervals import Spans
 
 #: protocols whose packets are asked: ICMP, TCP, UDP, ICMPv6, SCTP
 PROTOCOLS = tuple(sorted(families.PROTOCOLS.values()))

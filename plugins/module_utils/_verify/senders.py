@@ -8,9 +8,9 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
-from .._system import spans
+from .._system import intervals
 from .._system.families import BY_VERSION
-from .._system.spans import Spans
+from .._system.intervals import Spans
 from .._twin import routing
 from .._twin.node_state import State
 from .rules import Names, highest
@@ -42,13 +42,13 @@ def senders(state: State, version: int, pods: t.Sequence[t.Any] = ()) -> t.List[
     by_index = {link.index: link for link in state.links}
     known = [route for route in routing.routes(state.routing) if route.destination.version == version]
     uplinks = routing.uplinks(state.routing)
-    mine = spans.of(
+    mine = intervals.of(
         (int(ipaddress.ip_address(address)),) * 2
         for address in routing.local_addresses(state.routing)
         if ipaddress.ip_address(address).version == version
     )
-    others = spans.complement(mine, highest(version))
-    wanted = spans.of_networks(network for network in pods if network.version == version)
+    others = intervals.complement(mine, highest(version))
+    wanted = intervals.of_networks(network for network in pods if network.version == version)
     shown: t.List[t.Tuple[str, routing.Route]] = []
     for route in known:
         link = by_index.get(route.link)
@@ -60,11 +60,11 @@ def senders(state: State, version: int, pods: t.Sequence[t.Any] = ()) -> t.List[
             shown.append((link.name, route))
     found: t.Dict[str, t.List[t.Tuple[int, int]]] = {}
     for name, route, narrower in _with_narrower(shown):
-        found.setdefault(name, []).extend(spans.difference(spans.of_networks([route.destination]), narrower))
+        found.setdefault(name, []).extend(intervals.difference(intervals.of_networks([route.destination]), narrower))
     result = []
     for name, parts in found.items():
-        addresses = spans.intersection(spans.of(parts), others)
-        addresses = spans.intersection(addresses, wanted) if pods else addresses
+        addresses = intervals.intersection(intervals.of(parts), others)
+        addresses = intervals.intersection(addresses, wanted) if pods else addresses
         if addresses:
             result.append(Sender(addresses, name))
     return result
@@ -82,7 +82,9 @@ def _with_narrower(
         for length in sorted(lengths, reverse=True):
             for name, route in lengths[length]:
                 yield name, route, narrower
-            narrower = spans.of((*narrower, *spans.of_networks(route.destination for _name, route in lengths[length])))
+            narrower = intervals.of(
+                (*narrower, *intervals.of_networks(route.destination for _name, route in lengths[length]))
+            )
 
 
 def of_node(state: State, version: int) -> Spans:
@@ -100,7 +102,7 @@ def of_node(state: State, version: int) -> Spans:
     found = [address for address, index in routing.addresses(state.routing) if index in meant]
     found += [source for _destination, index, source in routing.preferred_sources(state.routing) if index in uplinks]
     numbers = (ipaddress.ip_address(address) for address in found)
-    return spans.of(
+    return intervals.of(
         (int(one), int(one)) for one in numbers if one.version == version and not (one.is_loopback or one.is_link_local)
     )
 
@@ -120,7 +122,7 @@ def traits(state: State) -> t.Dict[str, t.Any]:
 
 def link_of(found: t.Sequence[Sender], address: int) -> str:
     """Return the link behind which an address is: of several the one with the fewest addresses."""
-    behind = [sender for sender in found if spans.contains(sender.addresses, address)]
+    behind = [sender for sender in found if intervals.contains(sender.addresses, address)]
     return min(behind, key=lambda one: sum(last - first for first, last in one.addresses)).link
 
 

@@ -17,8 +17,8 @@ import time
 import typing as t
 
 from .._engine.ruleset import DROP
-from .._system import spans
-from .._system.spans import Spans
+from .._system import intervals
+from .._system.intervals import Spans
 from .._twin.twin import Twin
 from .._twin.values import NOT_TESTED, PROTOCOLS, Answer, Question, Rule, Unseen
 from . import regions
@@ -513,11 +513,11 @@ class _Run:
 
     def _ranges(self, affected: t.Iterable[Region]) -> t.Tuple[str, ...]:
         distinct = {id(region.destination): region.destination for region in affected}
-        union = spans.of(span for destination in distinct.values() for span in destination)
-        found = spans.networks(union, self._version)
+        union = intervals.of(span for destination in distinct.values() for span in destination)
+        found = intervals.networks(union, self._version)
         # Addresses to which nothing is sent on may be in it if it is shorter then.
-        wide = spans.networks(spans.of((*union, *self._model.nowhere)), self._version)
-        wide = [network for network in wide if spans.intersection((spans.of_network(network),), union)]
+        wide = intervals.networks(intervals.of((*union, *self._model.nowhere)), self._version)
+        wide = [network for network in wide if intervals.intersection((intervals.of_network(network),), union)]
         return tuple(map(str, wide if len(wide) < len(found) else found))
 
     def _services(self, part: Region) -> t.Tuple[str, ...]:
@@ -531,9 +531,9 @@ class _Run:
 
     def _sources(self, affected: t.Sequence[Region]) -> t.Tuple[str, ...]:
         """Return the pods that are affected; empty: all."""
-        everything = spans.of(span for sender in self._model.senders for span in sender.addresses)
-        union = spans.of(span for region in affected for span in region.source)
-        return () if union == everything else tuple(map(str, spans.networks(union, self._version)))
+        everything = intervals.of(span for sender in self._model.senders for span in sender.addresses)
+        union = intervals.of(span for region in affected for span in region.source)
+        return () if union == everything else tuple(map(str, intervals.networks(union, self._version)))
 
     def untested(self) -> t.Iterator[Untested]:
         """Return why not all packets are tested."""

@@ -13,8 +13,8 @@ import itertools
 import time
 import typing as t
 
-from .._system import spans
-from .._system.spans import Spans
+from .._system import intervals
+from .._system.intervals import Spans
 from . import ipvs_services, regions, rules
 from .flows import (
     AT_DESTINATION,
@@ -356,7 +356,7 @@ class _Engine(Flows):
             members.append(start)
         result = []
         for number, (links, members) in enumerate(found.values()):
-            source = spans.of(span for start in members for span in start.source)
+            source = intervals.of(span for start in members for span in start.source)
             first = members[0]
             region = Region(number, source, first.destination, first.service, first.source_port)
             if all(region[1:]):
@@ -703,7 +703,7 @@ class _Engine(Flows):
                     return False, ()
             unknown &= test.mask
             if not unknown:
-                if not spans.contains(test.allowed, value & test.mask):
+                if not intervals.contains(test.allowed, value & test.mask):
                     return False, ()
             elif not is_possible(test, value, unknown):
                 return False, ()
@@ -853,7 +853,7 @@ class _Engine(Flows):
             if not listed:
                 self._ended.append(self._end(self._with(flow, state), DROPPED))
                 return
-            destination = spans.of((one, one) for one in listed)
+            destination = intervals.of((one, one) for one in listed)
         several = destination is not None and destination is not flow[AT_NEW_DESTINATION] and is_many(destination)
         if action.ports is None:
             pieces: t.List[t.Tuple[t.Any, t.Any]] = [(flow[AT_SERVICE], flow[AT_NEW_SERVICE])]

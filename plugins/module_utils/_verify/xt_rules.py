@@ -12,9 +12,9 @@ import re
 import struct
 import typing as t
 
-from .._system import netlink, spans
+from .._system import intervals, netlink
 from .._system.families import BY_VERSION
-from .._system.spans import Spans
+from .._system.intervals import Spans
 from .._twin import nf_tables
 from .._twin.ipsets import IpSet
 from .._twin.legacy import LegacyTable
@@ -97,7 +97,7 @@ def _of_types(mask: int, known: Known) -> Spans:
             return ((0xFF << 120, (1 << 128) - 1),)
         if numbers == [1]:
             mapped = 0xFFFF << 32
-            return spans.complement(
+            return intervals.complement(
                 ((0, 0), (mapped, mapped | ALL_BITS), (0xFF << 120, (1 << 128) - 1)), (1 << 128) - 1
             )
         if numbers != [2]:
@@ -107,7 +107,7 @@ def _of_types(mask: int, known: Known) -> Spans:
         if number not in known.types:
             raise UnknownError("the type of an address")
         found += known.types[number]
-    return spans.of(found)
+    return intervals.of(found)
 
 
 class Connection(t.NamedTuple):
@@ -166,7 +166,7 @@ def connection(reading: Reading, asked: Connection) -> None:
             reading.not_known("the status of a connection")
         else:
             found = [(value, value) for value, bits in STATUS.items() if bool(bits & mask) != inverted]
-            rest.test(DNAT, ALL_BITS, spans.of(found))
+            rest.test(DNAT, ALL_BITS, intervals.of(found))
     if asked.original is False:
         rest.never()
     for reason in asked.unknown:
@@ -174,7 +174,7 @@ def connection(reading: Reading, asked: Connection) -> None:
     alternatives = list(rest.alternatives)
     if asked.states is not None and beside:
         # The kernel looks at nothing else of a packet without a connection.
-        alternatives.append({(UNTRACKED, ALL_BITS): spans.of(beside)})
+        alternatives.append({(UNTRACKED, ALL_BITS): intervals.of(beside)})
     if not alternatives:
         reading.never()
     else:
@@ -367,7 +367,7 @@ def _multiport(reading: Reading, _revision: int, info: bytes, _known: Known) -> 
         found.append((port if low is None else low, port))
         low = None
     keys = {0: ("source_port",), 1: ("port",), 2: ("source_port", "port")}[kind]
-    multiport(reading, keys, spans.of(found), len(info) >= 48 and bool(info[47]))
+    multiport(reading, keys, intervals.of(found), len(info) >= 48 and bool(info[47]))
 
 
 def _iprange(reading: Reading, _revision: int, info: bytes, known: Known) -> None:

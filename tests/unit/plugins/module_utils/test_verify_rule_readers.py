@@ -9,7 +9,7 @@ import struct
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink, spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals, netlink
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.ipsets import IpSet
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.legacy import LegacyTable
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import (
@@ -116,8 +116,8 @@ def test_one_of_two_fields_differs() -> None:
     (rule,) = _rules(both, nft.compare(address("10.0.0.1") + address("10.0.0.2"), nft.NOT_EQUAL), MASQ)
     one, other = span("10.0.0.1/32"), span("10.0.0.2/32")
     assert [branch.match for branch in rule.branches] == [
-        Match(source=spans.complement((one,), (1 << 32) - 1)),
-        Match(source=(one,), destination=spans.complement((other,), (1 << 32) - 1)),
+        Match(source=intervals.complement((one,), (1 << 32) - 1)),
+        Match(source=(one,), destination=intervals.complement((other,), (1 << 32) - 1)),
     ]
 
 
@@ -403,13 +403,13 @@ def test_sets_of_ipset() -> None:
 # conditions that are joined
 
 
-_SPANS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=2).map(spans.of)
+_SPANS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=2).map(intervals.of)
 _CONDITIONS = st.fixed_dictionaries({}, optional={"source": _SPANS, "destination": _SPANS})
 
 
 def _means(conditions: t.Mapping[t.Any, t.Any], source: int, destination: int) -> bool:
     values = {"source": source, "destination": destination}
-    return all(spans.contains(allowed, values[key]) for key, allowed in conditions.items())
+    return all(intervals.contains(allowed, values[key]) for key, allowed in conditions.items())
 
 
 def _reads(reading: Reading, source: int, destination: int) -> bool:

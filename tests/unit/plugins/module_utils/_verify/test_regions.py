@@ -9,14 +9,14 @@ import itertools
 import random
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import regions
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.regions import Packet, Region
 from hypothesis import given
 from hypothesis import strategies as st
 
 HIGHEST = 5
-SPANS = st.lists(st.tuples(st.integers(0, HIGHEST), st.integers(0, HIGHEST)), min_size=1, max_size=3).map(spans.of)
+SPANS = st.lists(st.tuples(st.integers(0, HIGHEST), st.integers(0, HIGHEST)), min_size=1, max_size=3).map(intervals.of)
 SOME = SPANS.filter(bool)
 REGIONS = st.builds(Region, st.integers(0, 1), SOME, SOME, SOME, SOME)
 
@@ -59,20 +59,20 @@ def test_size_and_examples(region: Region, seed: int) -> None:
 
 
 @given(SPANS, SPANS)
-def test_spans(one: spans.Spans, other: spans.Spans) -> None:
-    assert regions.meet(one, other) == spans.intersection(one, other)
-    assert regions.minus(one, other) == spans.difference(one, other)
+def test_spans(one: intervals.Spans, other: intervals.Spans) -> None:
+    assert regions.meet(one, other) == intervals.intersection(one, other)
+    assert regions.minus(one, other) == intervals.difference(one, other)
     assert regions.count(one) == sum(last - first + 1 for first, last in one)
 
 
 @given(st.lists(st.none() | SPANS, max_size=6), SOME)
-def test_partition(members: t.List[t.Optional[spans.Spans]], whole: spans.Spans) -> None:
+def test_partition(members: t.List[t.Optional[intervals.Spans]], whole: intervals.Spans) -> None:
     found = regions.partition(members)
     for number in range(HIGHEST + 2):
-        expected = tuple(place for place, one in enumerate(members) if one is None or spans.contains(one, number))
+        expected = tuple(place for place, one in enumerate(members) if one is None or intervals.contains(one, number))
         assert found.of(number) == expected
     parts = found.divide(whole)
-    assert spans.of(span for _value, part in parts for span in part) == whole
+    assert intervals.of(span for _value, part in parts for span in part) == whole
     for value, part in parts:
         assert all(found.of(number) == value for first, last in part for number in range(first, last + 1))
 

@@ -10,7 +10,7 @@ import struct
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink, spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals, netlink
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import links
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import routing as kernel
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
@@ -23,7 +23,7 @@ TCP = ((6 << 16 | 80, 6 << 16 | 80),)
 
 
 def ask(
-    known: Lookups, source: str, destination: str, mark: int = 0, link: str = "cbr0", service: spans.Spans = TCP
+    known: Lookups, source: str, destination: str, mark: int = 0, link: str = "cbr0", service: intervals.Spans = TCP
 ) -> t.List[Part]:
     """Look one packet up."""
     here, there = int(ipaddress.ip_address(source)), int(ipaddress.ip_address(destination))
@@ -143,27 +143,27 @@ def test_routes_of_ipv6_by_source() -> None:
         shapes.route("2001:db8::/32", 2, source="2001:db8:1:1::/64"),
     )
     known = made(*routes, version=6)
-    everything: spans.Spans = ((0, rules.highest(6)),)
+    everything: intervals.Spans = ((0, rules.highest(6)),)
     box = (everything, shapes.net("2001:db8::/32"), TCP, ANY_PORT)
     parts = known.forward(box, 0, 0, "cbr0")
     by_link = {
-        link: spans.of(span for part in parts if part.outcome.link == link for span in part.source)
+        link: intervals.of(span for part in parts if part.outcome.link == link for span in part.source)
         for link in ("eth0", "cbr0")
     }
-    narrow = spans.difference(shapes.net("2001:db8:1::/48"), shapes.net("2001:db8:1:1::/64"))
+    narrow = intervals.difference(shapes.net("2001:db8:1::/48"), shapes.net("2001:db8:1:1::/64"))
     assert by_link["cbr0"] == narrow
-    assert by_link["eth0"] == spans.complement(narrow, rules.highest(6))
+    assert by_link["eth0"] == intervals.complement(narrow, rules.highest(6))
 
 
 def test_types_of_addresses() -> None:
     types = Lookups(shapes.routing(), (), 4).types()
     at = {kind: sorted(one) for kind, one in types.items()}
-    assert spans.contains(types[routing_lookups.LOCAL], shapes.net(shapes.NODE)[0][0])
-    assert spans.contains(types[routing_lookups.LOCAL], shapes.net("127.3.4.5/32")[0][0])
-    assert spans.contains(types[routing_lookups.BROADCAST], shapes.net("198.51.100.255/32")[0][0])
-    assert spans.contains(types[routing_lookups.BROADCAST], rules.highest(4))
+    assert intervals.contains(types[routing_lookups.LOCAL], shapes.net(shapes.NODE)[0][0])
+    assert intervals.contains(types[routing_lookups.LOCAL], shapes.net("127.3.4.5/32")[0][0])
+    assert intervals.contains(types[routing_lookups.BROADCAST], shapes.net("198.51.100.255/32")[0][0])
+    assert intervals.contains(types[routing_lookups.BROADCAST], rules.highest(4))
     assert types[routing_lookups.MULTICAST] == shapes.net("224.0.0.0/4")
-    assert spans.of(span for one in at.values() for span in one) == ((0, rules.highest(4)),)
+    assert intervals.of(span for one in at.values() for span in one) == ((0, rules.highest(4)),)
     assert sum(last - first + 1 for one in at.values() for first, last in one) == 1 << 32
 
 

@@ -10,7 +10,7 @@ import random
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import spans
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import regions, rules, ways
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.regions import Packet
@@ -375,7 +375,7 @@ def _inside(prefix: t.Tuple[int, int], number: int) -> bool:
 
 # random worlds
 
-_ADDRESSES = st.lists(st.tuples(st.integers(0, TOP), st.integers(0, TOP)), min_size=1, max_size=2).map(spans.of)
+_ADDRESSES = st.lists(st.tuples(st.integers(0, TOP), st.integers(0, TOP)), min_size=1, max_size=2).map(intervals.of)
 _ALLOWED = _ADDRESSES.filter(bool)
 _SERVICES = st.sampled_from(
     [
@@ -746,16 +746,16 @@ def test_a_destination_that_stays_is_no_status_dnat(new: Action, allowed: t.Any,
 
 # shapes of kube-proxy
 
-UNIVERSE = spans.complement(
-    spans.of(span for text in ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3") for span in shapes.net(text)),
+UNIVERSE = intervals.complement(
+    intervals.of(span for text in ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3") for span in shapes.net(text)),
     rules.highest(4),
 )
-ALL_SERVICES = spans.of(
+ALL_SERVICES = intervals.of(
     (one << 16, one << 16 | (rules.MAX_PORT if one in rules.WITH_PORTS else 0)) for one in (1, 6, 17, 132)
 )
-POD = Start("cbr0", spans.difference(shapes.net(shapes.PODS), shapes.net("10.244.1.1/32")), UNIVERSE, ALL_SERVICES)
+POD = Start("cbr0", intervals.difference(shapes.net(shapes.PODS), shapes.net("10.244.1.1/32")), UNIVERSE, ALL_SERVICES)
 EXEMPT = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
-PRIVATE = spans.of(span for text in EXEMPT for span in shapes.net(text))
+PRIVATE = intervals.of(span for text in EXEMPT for span in shapes.net(text))
 SAYS = (Declared(Match(destination=PRIVATE), "pod"), Declared(Match(), "node"))
 SHAPES = [pytest.param(shapes.iptables, id="iptables"), pytest.param(shapes.nftables, id="nftables")]
 
