@@ -105,7 +105,7 @@ def _results(*versions: Version) -> version_table.Results:
 
 
 async def _core(job: Job, series: str, version: t.Optional[Version] = None, release: str = "") -> t.Optional[Core]:
-    """Find that ansible-core on its newest Python here, or on that one. None: there is none, and the job says why."""
+    """Find that ansible-core on its newest Python here, or on that one. None if there is none; the job says why."""
     if not controllers(series):
         job.say("--- ansible-core %s: not run: no Python here that it supports on the controller" % series)
         return None

@@ -76,7 +76,7 @@ def add_core(
 ) -> t.Dict[str, t.Any]:
     """Note the release of an ansible-core; drop what was found with another.
 
-    :param release: none is published: None.
+    :param release: None if none is published.
     :returns: its results.
     """
     core = results["cores"].get(series, {})

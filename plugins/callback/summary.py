@@ -56,7 +56,7 @@ class CallbackModule(CallbackBase):
         self._unreachable: t.Set[str] = set()
 
     def v2_runner_on_ok(self, result: t.Any) -> None:
-        """Print what a debug task shows, and of which host."""
+        """Print what a debug task shows, and the host."""
         self._keep_warnings(result)
         if result._task.action in ("debug", "ansible.builtin.debug"):
             message = result._result.get("msg", "")

@@ -49,7 +49,7 @@ def to_confirm(answers: t.Mapping[str, t.Any], limit: t.Any) -> t.List[str]:
     What is not known of a host counts as beyond, unless the host is unreachable: nothing is applied there.
 
     :param limit: a share of hosts with effects, a number of open connections, or a list of them.
-    :raises ConfigError: it is none of them.
+    :raises ConfigError: it is another value.
     """
     keys = {host: _key(answer) for host, answer in answers.items() if not _is_unreachable(answer)}
     concerned = [host for host, key in keys.items() if key != _NOTHING]

@@ -61,7 +61,7 @@ def groups_of(hosts: t.Iterable[str], members: t.Mapping[str, t.Set[str]]) -> st
 
 
 def _most(hosts: t.Set[str], members: t.Mapping[str, t.Set[str]], reporting: t.Set[str]) -> str:
-    """Return the smallest group of which these hosts are most, but not all; empty if there is none."""
+    """Return the smallest group in which these hosts are the majority, but not all; empty if there is none."""
     around = [(len(some), name) for name, some in members.items() if name not in _NO_NAMES and hosts < some]
     size, name = min(around, default=(len(reporting), ""))
     if hosts == reporting or 2 * len(hosts) <= size:

@@ -15,7 +15,7 @@ NFT = "nft"
 
 
 class Shape(t.NamedTuple):
-    """What one program makes. ``owner`` is who is to blame where it translates what is exempt; none: it must not be.
+    """What one program makes. ``owner`` is who is to blame where it translates what is exempt; None: it must not be.
 
     ``rules`` are texts for iptables-restore --noflush, or for nft -f; ``sets`` for ipset restore.
     """

@@ -62,7 +62,7 @@ def kubeadm(
 ) -> str:
     """Lay out kubeadm's packages. Return the file in which the operator puts arguments.
 
-    :param extra: that file; none if there is none.
+    :param extra: that file; None if there is none.
     :param flags: added to kubeadm-flags.env.
     :param family: ``deb`` or ``rpm``.
     """

@@ -93,7 +93,7 @@ WORDS = {
 
 
 class Sent(t.NamedTuple):
-    """A packet to send: the pod that sends it, none for the node, and its number among the pods."""
+    """A packet to send: the pod that sends it, None for the node, and its number among the pods."""
 
     source: t.Optional[str]
     pod: t.Optional[int]
@@ -158,7 +158,7 @@ class RandomNode:
     def _links(self) -> None:
         for number in range(self._uplinks):
             self.node.cable("eth%d" % number, self.outside, "up%d" % number)
-            # Neighbours that nobody has asked for are no part of the comparison: every one is there.
+            # Neighbours that nobody has asked for are not compared: every one is there.
             self.node.batch("link set eth%d arp off" % number)
         self.node.batch("link add cni0 address %s type bridge" % _BRIDGE_MAC, "link set cni0 up")
         call = self.chance.choice((0, 1))
@@ -511,7 +511,7 @@ class RandomNode:
         return found
 
     def send(self, sent: Sent, expected: bool) -> t.Optional[Seen]:
-        """Send one from a real socket, and return where it came out; none: nowhere.
+        """Send one from a real socket, and return where it came out; None if nowhere.
 
         :param expected: whether to have patience.
         """

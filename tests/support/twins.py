@@ -35,7 +35,7 @@ def build(runner: Runner = run) -> twin.Twin:
 def exempt(networks: t.Sequence[t.Any], sources: t.Sequence[t.Any] = (), others: t.Optional[str] = NODE) -> Policy:
     """Return the usual policy: what goes to some ranges shows the pod, all else shows the node.
 
-    :param sources: networks of pods that are meant; none: all.
+    :param sources: networks of pods that are meant; empty: all.
     :param others: what is said of all else.
     """
     entries = {}

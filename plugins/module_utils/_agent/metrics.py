@@ -31,7 +31,7 @@ class Sample(t.NamedTuple):
     missing_addresses: int = 0
     #: connections removed after changes of the rules; None if that is not wanted
     flushed: t.Optional[int] = None
-    #: what is done with packets that nat does not see; empty where there are no rules for them
+    #: what is done with packets that nat does not see; empty if there are no rules for them
     leaks: str = ""
     #: the largest share of its source ports that a destination uses, 0 to 1; None: not known
     port_share: t.Optional[float] = None

@@ -22,7 +22,9 @@ LEAST = 1024
 
 
 def largest_range(local: LocalPorts, node_ports: PortRange) -> t.Optional[PortRange]:
-    """Return the largest range of local ports without reserved ports and NodePorts: of several the first. None: none.
+    """Return the largest range of local ports without reserved ports and NodePorts; None if there is none.
+
+    Of several, the first.
 
     :param node_ports: of Services.
     """

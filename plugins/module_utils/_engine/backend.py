@@ -176,7 +176,7 @@ class Generation:
 
 
 #: The steps of a transaction, in order, each the input of one atomic write of the backend's tool. Packets notice
-#: nothing of any step but the last. Empty where nothing is to be written.
+#: nothing of any step but the last. Empty if nothing is to be written.
 Transaction = t.Tuple[str, ...]
 
 

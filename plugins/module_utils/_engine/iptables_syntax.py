@@ -251,7 +251,7 @@ def _split_port(words: t.List[str]) -> t.Tuple[t.List[str], t.Optional[t.Tuple[s
 def _parse_service(options: t.Dict[str, str], port: t.Optional[t.Tuple[str, str]], target: str) -> t.Optional[Service]:
     """Parse the service of a rule. Without a port, ``-p`` of a rule that masquerades is a condition of that.
 
-    :raises ValueError: it is none that we could have meant.
+    :raises ValueError: we cannot have meant it.
     """
     if port is None and target in ("MASQUERADE", "SNAT") and options.get("-p") in _WITH_PORTS:
         return None
@@ -359,7 +359,7 @@ class PostroutingRule(t.NamedTuple):
 
     @property
     def target(self) -> str:
-        """The chain or target of ``-j`` or ``-g``; empty where the rule has none."""
+        """The chain or target of ``-j`` or ``-g``; empty if the rule has none."""
         for flag in ("-j", "-g"):
             if flag in self.words[:-1]:
                 return self.words[self.words.index(flag) + 1]

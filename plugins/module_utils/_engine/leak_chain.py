@@ -218,7 +218,7 @@ class LeakChain:
         return sum(int(one.group(1)) for one in found if one)
 
     def fingerprint(self) -> t.List[t.List[str]]:
-        """See ``backend.Backend.fingerprint``; empty where the policy has no such rules."""
+        """See ``backend.Backend.fingerprint``; empty if the policy has no such rules."""
         if not self._wanted:
             return []
         return [self._tool.resync_listing(chain, TABLE) for chain in ("POSTROUTING", self._names[0])]

@@ -143,7 +143,7 @@ def _leak_rules(
     Nat decides about the first packet of a connection, and so does this chain. All rules but those that find a leak are
     without a counter: each packet of the node meets them.
 
-    :param others: what leaves out traffic, as in the other chains. :param to_exempt: empty where no list decides.
+    :param others: what leaves out traffic, as in the other chains. :param to_exempt: empty if no list decides.
     """
     nft = family.nft
     yield 'ct status confirmed return comment "%s"' % CONNECTED_COMMENT

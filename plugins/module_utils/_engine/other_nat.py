@@ -28,7 +28,7 @@ def other_rules(postrouting: t.Sequence[PostroutingRule], jump: int, policy: str
     Rules for marked traffic (kube-proxy, portmap) and for a source of their own (container bridges) are left out: they
     are needed, or do not match the pods' traffic. Rules for all other marks or sources do match it.
 
-    :param jump: index of the jump to the managed chain; negative where there is none.
+    :param jump: index of the jump to the managed chain; negative if there is none.
     :param policy: of POSTROUTING, as iptables prints it.
     """
     end = OtherRule("-P POSTROUTING " + policy, masquerades=False, before=False, drops=True)

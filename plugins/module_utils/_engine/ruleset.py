@@ -157,7 +157,7 @@ class First(t.NamedTuple):
     service: t.Optional[Service] = None
 
 
-#: A decision about one source, destination, interface and service; none of these means all.
+#: A decision about one source, destination, interface and service; None means all.
 Rule = t.Union[Guard, Skip, Exempt, Masquerade, Leak, First]
 
 

@@ -26,7 +26,7 @@ def lock(timeout: float, path: str = "") -> t.Iterator[str]:
     without it: every write is an atomic transaction and is verified.
 
     :param timeout: seconds to wait.
-    :returns: why no lock was taken; empty where one was.
+    :returns: why no lock was taken; empty if one was.
     :raises LockHeld: another run held it for longer.
     """
     path = path or LOCK_PATH

@@ -13,7 +13,7 @@ import typing as t
 from .editors import Editor
 from .host import Unit
 
-#: ``read(path)`` returns the text of a file on the node, or none.
+#: ``read(path)`` returns the text of a file on the node, or None.
 Reader = t.Callable[[str], t.Optional[str]]
 
 

@@ -41,7 +41,7 @@ class ServiceKubelet:
     """A kubelet that a unit starts directly: kubeadm, kubespray, or an operator's own unit. See ``Kubelet``.
 
     :param binary: the program to ask instead of the unit's.
-    :param distribution: what to take the unit for; empty where the unit itself has to tell.
+    :param distribution: what to take the unit for; empty if the unit itself has to tell.
     :param named: where the operator said that the unit takes arguments from.
     """
 

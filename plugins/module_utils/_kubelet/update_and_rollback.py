@@ -30,7 +30,7 @@ class Step(t.NamedTuple):
 
 
 class Applied(t.NamedTuple):
-    """What was done. ``failure`` is empty where all of it worked."""
+    """What was done. ``failure`` is empty if all of it worked."""
 
     actions: t.Tuple[str, ...] = ()
     #: the edits that stay

@@ -114,7 +114,7 @@ class PortRange(t.NamedTuple):
 
 
 class Service(t.NamedTuple):
-    """Packets of a protocol, to some ports or (none) to all."""
+    """Packets of a protocol, to some ports or, with None, to all."""
 
     #: a key of PROTOCOLS
     protocol: str

@@ -33,7 +33,7 @@ _ERROR = 2
 _DONE = 3
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
-#: NLA_F_NESTED and NLA_F_NET_BYTEORDER are no part of an attribute's type.
+#: NLA_F_NESTED and NLA_F_NET_BYTEORDER do not belong to an attribute's type.
 _TYPE = 0x3FFF
 NESTED = 0x8000
 NETWORK_ORDER = 0x4000

@@ -24,7 +24,7 @@ _IFLA_IFNAME = 3
 
 
 class _Route(t.NamedTuple):
-    """The kind of a route, 0 where there is none, the index of its link, and the source that the node has on it."""
+    """The kind of a route, 0 if there is none, the index of its link, and the source that the node has on it."""
 
     kind: int
     link: t.Optional[int]

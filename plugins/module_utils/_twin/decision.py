@@ -31,7 +31,7 @@ _PATIENCE = 20.0
 
 
 class Decision(t.NamedTuple):
-    """What the trace of one packet says, as in an answer. ``lost`` is the place where a rule ended its way; empty where
+    """What the trace of one packet says, as in an answer. ``lost`` is the place where a rule ended its way; empty if
     none did.
     """
 

@@ -55,7 +55,7 @@ class Sockets:
         """Send the packet that opens a connection.
 
         :param bound: the address that the program bound its socket to; None: whichever the kernel chooses.
-        :returns: why it was not sent; empty where it was.
+        :returns: why it was not sent; empty if it was.
         """
         family = socket.AF_INET6 if ":" in destination else socket.AF_INET
         receiver = socket.inet_pton(family, destination)

@@ -180,7 +180,7 @@ class Flows:
     def _combined(self, results: t.List[t.List[Flow]]) -> t.List[Flow]:
         """Combine what came out of several orders: packets with one outcome are certain, the others are tied.
 
-        In which order the same rules were met is no part of an outcome.
+        An outcome does not include the order in which the same rules were met.
         """
         if len(results) == 1:
             return results[0]

@@ -193,7 +193,7 @@ def untracked(rule: Rule) -> Blame:
 def passed(rule: t.Optional[Rule]) -> Blame:
     """Return the cause where packets without a connection leave although the policy drops them.
 
-    :param rule: that lets them pass; None: none does.
+    :param rule: that lets them pass; None if none does.
     """
     return Blame("none", _NO_CHAIN) if rule is None else Blame(owner(rule).name, _BEFORE)
 

@@ -46,7 +46,7 @@ class Set(t.NamedTuple):
 
 
 def number(value: t.Optional[bytes]) -> int:
-    """Return a number in network byte order; 0 where there is none."""
+    """Return a number in network byte order; 0 if there is none."""
     return int.from_bytes(value, "big") if value else 0
 
 

@@ -44,7 +44,7 @@ class Policy(t.NamedTuple):
     """What a policy says, by IP version; a version that is not managed is absent. The first entry that matches counts.
 
     ``leaves`` says of a rule that let a packet pass whether the policy leaves that packet to other programs.
-    ``pods`` are networks in which all pods of the node lie; empty where that is not known.
+    ``pods`` are networks in which all pods of the node lie; empty if that is not known.
     ``leaks`` is what is done with packets that nat does not see: IGNORE, COUNT, DROP; ``hidden`` are the addresses that
     they must not show, by IP version; with IGNORE none are.
     """
@@ -90,7 +90,7 @@ def policy_of(rulesets: t.Mapping[str, Ruleset], pods: t.Sequence[Network] = ())
     """Return what rulesets say about packets of pods.
 
     :param rulesets: by family; a family that has none says nothing.
-    :param pods: networks in which all pods of the node lie; empty where that is not known.
+    :param pods: networks in which all pods of the node lie; empty if that is not known.
     """
     versions = {Family(family).version: ruleset for family, ruleset in rulesets.items()}
     watched = {version: ruleset for version, ruleset in versions.items() if ruleset.leaks != IGNORE}

@@ -188,7 +188,7 @@ class Reading:
 
     @staticmethod
     def _joined(key: t.Any, alternatives: t.Sequence[Conditions]) -> t.Any:
-        """Return one condition that stands for several about the same; None: there is none."""
+        """Return one condition that stands for several about the same; None if there is none."""
         if key in LINKS:
             return joined_names([one[key] for one in alternatives])
         if key[0] == "@":

@@ -136,7 +136,7 @@ def packet(region: Region, chosen: t.Optional[random.Random] = None) -> Packet:
 
 
 def packet_to_another(region: Region, chosen: t.Optional[random.Random] = None) -> t.Optional[Packet]:
-    """Return a packet as ``packet`` does, whose sender is not its receiver; None: the region has none."""
+    """Return a packet as ``packet`` does, whose sender is not its receiver; None if the region has none."""
     one = packet(region, chosen)
     if one.source != one.destination:
         return one

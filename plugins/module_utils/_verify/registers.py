@@ -120,7 +120,7 @@ class Values:
         return _SIZES.get(field) or BY_VERSION[self.version].size
 
     def conditions(self, plan: t.Sequence[Piece], first: bytes, last: bytes) -> t.Optional[Conditions]:
-        """Return which packets have a value from ``first`` to ``last`` in each field; None: none has.
+        """Return which packets have a value from ``first`` to ``last`` in each field; None if none has.
 
         :raises UnknownError: it is not understood.
         """

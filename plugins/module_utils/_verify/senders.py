@@ -37,7 +37,7 @@ class Sender(t.NamedTuple):
 def senders(state: State, version: int, pods: t.Sequence[t.Any] = ()) -> t.List[Sender]:
     """Return the pods of a node.
 
-    :param pods: networks in which all of them lie; empty where that is not known.
+    :param pods: networks in which all of them lie; empty if that is not known.
     """
     by_index = {link.index: link for link in state.links}
     known = [route for route in routing.routes(state.routing) if route.destination.version == version]

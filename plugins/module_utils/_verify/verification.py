@@ -462,7 +462,7 @@ class _Run:
         for (verdict, certain, rule), kinds in groups.items():
             alike: t.Dict[t.Tuple[Region, ...], t.List[str]] = {}
             for kind, leaks in kinds.items():
-                # Which ports a kind was sent to is no part of its name.
+                # The name of a kind does not include the ports that it was sent to.
                 plain = (region._replace(service=(), source_port=()) for leak in leaks for region in leak.regions)
                 alike.setdefault(tuple(regions.joined(plain)), []).append(kind)
             for parts, names in alike.items():
