@@ -27,6 +27,8 @@ _IMPORT = re.compile(r"^[ \t]*from (\.+)([\w.]*) import (\([^)]*\)|[^\n#]*)", re
 
 # -I: neither the environment nor the current directory decides what root imports. -B: a run writes nothing to /usr; the
 # installation compiles the modules.
+# A loader of its own: Python takes compiled code with a valid header, and fails if the rest is damaged. That may happen
+# at any import, also in the middle of a run, where a second start would repeat what was done.
 # PyPy's JIT aborts the process where memory cannot be made executable, as in the units (MemoryDenyWriteExecute=), and
 # has hardly warmed up when a run ends.
 _LAUNCHER = """\
