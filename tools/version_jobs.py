@@ -224,7 +224,7 @@ async def _kernel(version: Version, job: Job) -> None:
     path = os.pathsep.join((str(inside.parent), os.environ["PATH"]))
     side_by_side = ("-n", "auto", "--dist", "worksteal")
     _report, counts = await _pytest(job, inside, *side_by_side, "tests/kernel", root=True, PATH=path, **_PROFILE)
-    _add_node(version, "kernel", dict(counts, core=core.release))
+    _add_node(version, "kernel", dict(counts, core=core.release, date=_today()))
 
 
 def _newest_core_for(version: Version) -> str:

@@ -10,7 +10,8 @@ collection  version of the collection
 pythons     minor version of Python -> exact version
 cores       series -> release (null: none published), date of that look-up, controllers and nodes (the Pythons that it
             supports), units (Python of the controller -> counts), rounds (Python of the node -> result)
-nodes       Python -> unit and kernel, each counts; kernel has the ansible-core whose module_utils were used
+nodes       Python -> unit and kernel, each counts; kernel has the ansible-core whose module_utils were used, and its
+            date, because it takes so long that the columns are seldom of one day
 """
 
 from __future__ import annotations
@@ -118,7 +119,8 @@ def _row(series: str, core: t.Dict[str, t.Any], columns: t.Sequence[str]) -> t.L
 
 def _counts(counts: t.Mapping[str, t.Any]) -> str:
     words = ("passed", "failed", "skipped")
-    return ", ".join("%d %s" % (counts[word], word) for word in words if counts.get(word) or word == "passed")
+    text = ", ".join("%d %s" % (counts[word], word) for word in words if counts.get(word) or word == "passed")
+    return text + (" (%s)" % counts["date"] if "date" in counts else "")
 
 
 def _order(version: str) -> t.List[int]:
