@@ -40,7 +40,7 @@ from .values import (
 SNAT_LIMIT = 32
 RULES_LIMIT = 100
 
-PROTOCOLS = (*PORT_PROTOCOLS, "icmp")
+RULE_PROTOCOLS = (*PORT_PROTOCOLS, "icmp")
 ACTIONS = (EXEMPT, MASQUERADE, SNAT, SKIP)
 #: How source ports are mapped.
 MAPPINGS = (RANDOM, KEEP)
@@ -229,7 +229,7 @@ def _services(values: t.Dict[str, t.Any]) -> t.Tuple[Service, ...]:
 
 
 def _parse_protocols(value: t.Any) -> t.Tuple[str, ...]:
-    return tuple(dict.fromkeys(check_choice(entry, PROTOCOLS) for entry in check_list(value, "protocols")))
+    return tuple(dict.fromkeys(check_choice(entry, RULE_PROTOCOLS) for entry in check_list(value, "protocols")))
 
 
 def _check_family(name: str, networks: t.Sequence[Network], address: AddressRange) -> None:

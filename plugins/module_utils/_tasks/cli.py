@@ -15,7 +15,7 @@ import typing as t
 from .._agent.paths import Paths
 from .._agent.sync import sync
 from .._errors import ConfigError, NodeError
-from .._policy.entries import PROTOCOLS
+from .._policy.entries import RULE_PROTOCOLS
 from .._system import files
 from .._system.families import PORT_PROTOCOLS
 from .._system.node import Node
@@ -113,7 +113,7 @@ def _parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
     )
     command.add_argument("destination", metavar="DEST", help="an IP address")
     command.add_argument("--source", metavar="SRC", help="IP address of a pod or of the node (default: a pod's)")
-    command.add_argument("--protocol", default="tcp", choices=PROTOCOLS, help="(default: tcp)")
+    command.add_argument("--protocol", default="tcp", choices=RULE_PROTOCOLS, help="(default: tcp)")
     command.add_argument("--port", type=int, default=80, help="destination port (default: 80)")
     command.add_argument(
         "--proposed", metavar="FILE", help="also show what this file, in place of the configuration, would change"

@@ -12,7 +12,7 @@ from .._agent.effective_policy import choose_policy
 from .._agent.paths import Paths
 from .._errors import IpMasqError, NodeError
 from .._kubelet.kubenet_rules import find_leftovers
-from .._policy.entries import PROTOCOLS
+from .._policy.entries import RULE_PROTOCOLS
 from .._policy.policy import POLICY_OPTIONS, split_lists
 from .._system import process
 from .._system.node import Node
@@ -32,7 +32,7 @@ ARGUMENT_SPEC: t.Dict[str, t.Dict[str, t.Any]] = dict(
     POLICY_SPEC,
     destinations={"type": "list", "elements": "str", "default": []},
     source={"type": "str"},
-    protocol={"type": "str", "choices": list(PROTOCOLS), "default": "tcp"},
+    protocol={"type": "str", "choices": list(RULE_PROTOCOLS), "default": "tcp"},
     port={"type": "int", "default": 80},
     verify={"type": "bool", "default": False},
     max_questions={"type": "int", "default": QUESTIONS},

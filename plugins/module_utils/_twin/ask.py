@@ -18,7 +18,7 @@ from .cable_ends import Arrival, Outside
 from .decision import Rules
 from .neighbours import Neighbours
 from .sockets import Sockets
-from .values import DELIVERED, DROPPED, NOT_TESTED, PROTOCOLS, REJECTED, SENT, Answer, Question
+from .values import DELIVERED, DROPPED, NOT_TESTED, QUESTION_PROTOCOLS, REJECTED, SENT, Answer, Question
 
 #: Ports that the connections come from, one after the other, so that each is a new one.
 _PORTS = range(20000, 60000)
@@ -86,7 +86,7 @@ class Asker:
             return [self._ask(question, heard) for question in questions]
 
     def _ask(self, question: Question, heard: t.Optional[trace.Trace]) -> Answer:
-        if question.protocol not in PROTOCOLS:
+        if question.protocol not in QUESTION_PROTOCOLS:
             return Answer(question, NOT_TESTED, where="cannot send packets of the protocol %s" % question.protocol)
         answer = self._try(question, heard)
         for _attempt in range(_ATTEMPTS - 1):
@@ -100,7 +100,7 @@ class Asker:
 
     def _try(self, question: Question, heard: t.Optional[trace.Trace]) -> Answer:
         """Send one packet, and see what becomes of it."""
-        protocol = PROTOCOLS[question.protocol]
+        protocol = QUESTION_PROTOCOLS[question.protocol]
         if protocol == ICMP and ":" in question.destination:
             protocol = ICMPV6
         number = next(self._numbers) & 0x7FFFFFFF

@@ -32,7 +32,7 @@ DROPPED = "dropped"
 NOT_TESTED = "not tested"
 
 #: Numbers of protocols by the names that questions have for them.
-PROTOCOLS = {"icmp": ICMP, "tcp": TCP, "udp": UDP, "icmpv6": ICMPV6, "sctp": SCTP}
+QUESTION_PROTOCOLS = {"icmp": ICMP, "tcp": TCP, "udp": UDP, "icmpv6": ICMPV6, "sctp": SCTP}
 
 #: hooks of netfilter (linux/netfilter.h) by the chain of iptables that hangs on them
 HOOKS = {"PREROUTING": 0, "INPUT": 1, "FORWARD": 2, "OUTPUT": 3, "POSTROUTING": 4}
@@ -59,8 +59,8 @@ class Question(t.NamedTuple):
     """One packet that opens a connection.
 
     ``source`` is an address whose route names the link that it comes from, unless ``interface`` does; the node itself
-    is none, or one of its addresses. ``protocol`` is a key of PROTOCOLS; ``port`` is that of the destination, and
-    without meaning for ICMP.
+    is none, or one of its addresses. ``protocol`` is a key of QUESTION_PROTOCOLS; ``port`` is that of the destination,
+    and without meaning for ICMP.
     """
 
     destination: str

@@ -19,7 +19,7 @@ from .._policy.values import Network, parse_cidr
 from .._system.families import FAMILIES, IPV4, IPV6
 from .._system.node import Node
 from .._twin import ipvs, node_state, twin
-from .._twin.values import PROTOCOLS, NotAvailable
+from .._twin.values import QUESTION_PROTOCOLS, NotAvailable
 from . import explanations, health, packet_policy, proposed, senders, verification
 from .fingerprint import fingerprint
 from .health import ERROR, INFO, WARNING, Health
@@ -119,8 +119,8 @@ def request(
                 "destinations: %s is not of the IP version of the source %s: test it in a run of its own"
                 % (receiver, sender)
             )
-    if protocol not in PROTOCOLS:
-        raise ConfigError("protocol: %s is unknown: use %s" % (protocol, ", ".join(sorted(PROTOCOLS))))
+    if protocol not in QUESTION_PROTOCOLS:
+        raise ConfigError("protocol: %s is unknown: use %s" % (protocol, ", ".join(sorted(QUESTION_PROTOCOLS))))
     if not 1 <= port <= 65535:
         raise ConfigError("port: %d is outside 1-65535" % port)
     for name, value in (("max_questions", max_questions), ("max_seconds", max_seconds)):

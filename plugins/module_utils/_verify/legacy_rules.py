@@ -13,7 +13,7 @@ from .._system import intervals
 from .._system.families import BY_NFT, BY_VERSION, ICMPV6
 from .._system.intervals import Spans
 from .._twin.legacy import LegacyTable, priority
-from .._twin.values import HOOKS, IPTABLES_LEGACY, PROTOCOLS
+from .._twin.values import HOOKS, IPTABLES_LEGACY, QUESTION_PROTOCOLS
 from . import conditions, xt_rules
 from .reading import NETMAP, Reading, UnknownError, finished, unreadable
 from .referenced_objects import Known
@@ -36,7 +36,7 @@ from .rules import (
 _KINDS = {("nat", None): "nat", ("mangle", "OUTPUT"): "route"}
 _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)')
 _PROTOCOLS = dict(
-    PROTOCOLS,
+    QUESTION_PROTOCOLS,
     **{"ipv6-icmp": ICMPV6, "esp": 50, "ah": 51, "gre": 47, "udplite": 136, "dccp": 33, "ipip": 4, "igmp": 2},
 )
 _STATES = {

@@ -15,7 +15,7 @@ from .._system.intervals import Spans
 from .._twin import nf_tables
 from .._twin.node_state import State
 from .._twin.trace import RULE, Step
-from .._twin.values import IPTABLES_LEGACY, PROTOCOLS
+from .._twin.values import IPTABLES_LEGACY, QUESTION_PROTOCOLS
 from . import legacy_rules, nft_rules, referenced_objects, regions, senders, ways, xt_rules
 from .indexed_rules import Ready, reachable
 from .packet_policy import Policy
@@ -160,7 +160,7 @@ class Model(NodeModel):
 
     def stray_services(self, protocol: str) -> Spans:
         """Return a protocol of ``STRAYS`` as services."""
-        number = BY_VERSION[self.version].icmp if protocol == "icmp" else PROTOCOLS[protocol]
+        number = BY_VERSION[self.version].icmp if protocol == "icmp" else QUESTION_PROTOCOLS[protocol]
         return ((number << 16 | 1, number << 16 | MAX_PORT),) if number in WITH_PORTS else ((number << 16,) * 2,)
 
     def last_chance(self, way: Way) -> t.Optional[Ref]:

@@ -15,7 +15,7 @@ import typing as t
 from .._system.families import BY_VERSION
 from .._twin import equal_priorities, routing
 from .._twin.twin import Twin
-from .._twin.values import NOT_TESTED, PROTOCOLS, Answer, Question
+from .._twin.values import NOT_TESTED, QUESTION_PROTOCOLS, Answer, Question
 from . import regions
 from .expected import Expected
 from .model import NodeModel
@@ -143,7 +143,8 @@ def _kind(answer: Answer) -> t.Tuple[t.Any, ...]:
 
 
 def _start(question: Question, version: int, link: str) -> Start:
-    protocol = BY_VERSION[version].icmp if question.protocol.startswith("icmp") else PROTOCOLS[question.protocol]
+    icmp = question.protocol.startswith("icmp")
+    protocol = BY_VERSION[version].icmp if icmp else QUESTION_PROTOCOLS[question.protocol]
     service = protocol << 16 | (question.port if protocol in WITH_PORTS else 0)
     source = int(ipaddress.ip_address(t.cast(str, question.source)))
     destination = int(ipaddress.ip_address(question.destination))

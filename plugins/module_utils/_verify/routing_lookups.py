@@ -19,7 +19,7 @@ from .._twin.links import Link
 from .._twin.routing import Routing
 from . import regions
 from .regions import Partition
-from .rules import ALL_BITS, MAX_PORT, MAX_SERVICE, PROTOCOLS, WITH_PORTS, highest
+from .rules import ALL_BITS, MAX_PORT, MAX_SERVICE, PROTOCOL_NUMBERS, WITH_PORTS, highest
 
 #: How an attribute, an action or a kind is treated. What is not listed is unknown.
 DIVIDED = "divided"
@@ -833,7 +833,7 @@ class Lookups:
             if bits:
                 first = int.from_bytes(known.get(number, b""), "big")
                 yield field, ((first, first | ((1 << (width - bits)) - 1)),)
-        protocols: t.Tuple[int, ...] = PROTOCOLS
+        protocols: t.Tuple[int, ...] = PROTOCOL_NUMBERS
         chosen = known.get(_FRA_PROTOCOL, b"\0")[0]
         if chosen:
             protocols = (chosen,)

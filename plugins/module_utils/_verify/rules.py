@@ -15,7 +15,7 @@ from .._system import families
 from .._system.intervals import Spans
 
 #: protocols whose packets are asked: ICMP, TCP, UDP, ICMPv6, SCTP
-PROTOCOLS = tuple(sorted(families.PROTOCOLS.values()))
+PROTOCOL_NUMBERS = tuple(sorted(families.PROTOCOLS.values()))
 WITH_PORTS = tuple(families.PROTOCOLS[name] for name in families.PORT_PROTOCOLS)
 MAX_PORT = 0xFFFF
 MAX_PROTOCOL = 0xFF

@@ -20,7 +20,7 @@ from .._engine.ruleset import DROP
 from .._system import intervals
 from .._system.intervals import Spans
 from .._twin.twin import Twin
-from .._twin.values import NOT_TESTED, PROTOCOLS, Answer, Question, Rule, Unseen
+from .._twin.values import NOT_TESTED, QUESTION_PROTOCOLS, Answer, Question, Rule, Unseen
 from . import regions
 from .expected import Expected
 from .judge import Addresses, Blame, Verdict, blame, is_silent, judge, judge_own, passed, untracked
@@ -54,7 +54,7 @@ _ATTEMPTS = 4
 #: Two verifications of one node ask the same.
 _SEED = 20240229
 
-_NAMES = {number: name for name, number in PROTOCOLS.items()}
+_NAMES = {number: name for name, number in QUESTION_PROTOCOLS.items()}
 _ALL_PORTS: Spans = ((1, 0xFFFF),)
 
 

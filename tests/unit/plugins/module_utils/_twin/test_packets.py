@@ -10,13 +10,13 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import packets
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import PROTOCOLS
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import QUESTION_PROTOCOLS
 
 ADDRESSES = {4: ("10.1.2.3", "192.0.2.77"), 6: ("fd00::5", "2001:db8::77")}
 CASES = [
     (version, name)
     for version in (4, 6)
-    for name in PROTOCOLS
+    for name in QUESTION_PROTOCOLS
     if (version, name) not in ((4, "icmpv6"), (6, "icmp"))
 ]  # fmt: skip
 
@@ -32,10 +32,10 @@ def _sum(data: bytes) -> int:
 @pytest.mark.parametrize(("version", "name"), CASES)
 def test_round(version: int, name: str) -> None:
     source, destination = ADDRESSES[version]
-    data = packets.packet(PROTOCOLS[name], source, destination, 12345, 80, 0x1234567)
+    data = packets.packet(QUESTION_PROTOCOLS[name], source, destination, 12345, 80, 0x1234567)
     seen = packets.read(data)
     ports = (12345, 0 if "icmp" in name else 80)
-    assert seen == packets.Packet(source, destination, PROTOCOLS[name], *ports, 0x1234567)
+    assert seen == packets.Packet(source, destination, QUESTION_PROTOCOLS[name], *ports, 0x1234567)
     start = 20 if version == 4 else 40
     if version == 4:
         assert _sum(data[:20]) == 0xFFFF
@@ -45,7 +45,7 @@ def test_round(version: int, name: str) -> None:
         assert struct.pack("<I", packets._crc32c(bare)) == body[8:12]
         return
     addresses = data[12:20] if version == 4 else data[8:40]
-    pseudo = b"" if name == "icmp" else addresses + struct.pack("!II", len(body), PROTOCOLS[name])
+    pseudo = b"" if name == "icmp" else addresses + struct.pack("!II", len(body), QUESTION_PROTOCOLS[name])
     assert _sum(pseudo + body) == 0xFFFF
 
 
@@ -56,7 +56,7 @@ def test_checksum_of_sctp() -> None:
 @pytest.mark.parametrize(("version", "name"), CASES)
 def test_error_about_one_of_ours(version: int, name: str) -> None:
     source, destination = ADDRESSES[version]
-    about = packets.packet(PROTOCOLS[name], source, destination, 12345, 80, 77)
+    about = packets.packet(QUESTION_PROTOCOLS[name], source, destination, 12345, 80, 77)
     if version == 4:
         error = struct.pack("!BBHHHBBH", 0x45, 0, 28 + len(about), 0, 0, 64, 1, 0) + bytes(8) + bytes((3, 1)) + bytes(6)
     else:
