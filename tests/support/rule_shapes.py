@@ -15,6 +15,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.intervals
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.links import Link
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import rules
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.regions import Packet, Region
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import (
     Action,
     BaseChain,
@@ -328,3 +329,8 @@ def routing(nodes: int = 40) -> Routing:
     routes += [route("10.244.%d.0/24" % other, 2, "198.51.100.%d" % other) for other in range(2, nodes + 1)]
     addresses = (address("127.0.0.1/8", 1), address("198.51.100.1/24", 2), address("10.244.1.1/24", 3))
     return Routing(addresses, (), selectors(), tuple(routes))
+
+
+def contains(region: Region, packet: Packet) -> bool:
+    """Return whether a packet that comes in over the region's class of links is in it."""
+    return all(intervals.contains(field, value) for field, value in zip(region[1:], packet))

@@ -12,8 +12,8 @@ from . import netlink
 from .families import BY_VERSION
 from .netlink import KernelError, Netlink
 
-#: rtm_type
-UNICAST, LOCAL = 1, 2
+#: rtm_type: RTN_*
+UNICAST, LOCAL, BROADCAST, ANYCAST, MULTICAST, BLACKHOLE, UNREACHABLE, PROHIBIT, THROW = range(1, 10)
 
 _GET_LINK, _GET_ROUTE = 18, 26
 _RTM = struct.Struct("=BBBBBBBBI")

@@ -17,6 +17,7 @@ import typing as t
 from .._system import netlink
 from .._system.families import BY_NUMBER, BY_VERSION, IPV6
 from .._system.netlink import Message, Netlink
+from .._system.routes import UNICAST
 
 _NEW_ADDRESS, _GET_ADDRESS = 20, 22
 _NEW_ROUTE, _DELETE_ROUTE, _GET_ROUTE = 24, 25, 26
@@ -44,7 +45,6 @@ _ONLINK = 4
 _NEXTHOP_OF_ROUTE = struct.Struct("=HBBi")
 
 _RULE_HEADER = 12
-_FRA_MARK, _FRA_MASK = 10, 16
 _FIB_RULE_INVERT = 2
 
 _NHM = struct.Struct("=BBBBI")
@@ -56,9 +56,6 @@ _NHA_KEEPS = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 11, 12))
 _SETTLE_ATTEMPTS, _FEW, _SETTLE_PAUSE = 200, 20, 0.005
 #: How many routes a message names.
 _SHOWN = 3
-
-#: rtm_type
-UNICAST = 1
 
 
 class Routing(t.NamedTuple):
@@ -208,16 +205,6 @@ def uplinks(routing: Routing) -> t.FrozenSet[int]:
             if {_RTA_GATEWAY, _RTA_VIA} & set(netlink.attributes(rest)):
                 found.add(link)
     return frozenset(found)
-
-
-def marks_tested(routing: Routing) -> int:
-    """Return the bits of packets' marks for which there are routing rules."""
-    found = 0
-    for body in routing.rules:
-        known = netlink.attributes(body[_RULE_HEADER:])
-        if _FRA_MARK in known:
-            found |= struct.unpack("=I", known.get(_FRA_MASK, b"\xff" * 4))[0]
-    return found
 
 
 def link_of(routing: Routing, address: str) -> t.Optional[int]:

@@ -12,6 +12,7 @@ import typing as t
 from .._system import intervals
 from .._system.families import BY_VERSION
 from .._system.intervals import Spans
+from .._system.routes import BROADCAST, LOCAL
 from .._twin import nf_tables
 from .._twin.node_state import State
 from .._twin.trace import RULE, Step
@@ -19,7 +20,6 @@ from .._twin.values import IPTABLES_LEGACY, QUESTION_PROTOCOLS
 from . import legacy_rules, nft_rules, referenced_objects, regions, senders, ways, xt_rules
 from .indexed_rules import Ready, reachable
 from .packet_policy import Policy
-from .referenced_objects import BROADCAST, LOCAL
 from .routing_lookups import Lookups
 from .rules import INVALID, MAX_PORT, POSTROUTING, SET, SOURCE, UNTRACKED, WITH_PORTS, Ref, RuleTable, chain_of, highest
 from .senders import Sender

@@ -10,9 +10,6 @@ import typing as t
 from .._system.intervals import Spans
 from .._twin.ipsets import IpSet
 
-#: rtm_type (linux/rtnetlink.h)
-UNICAST, LOCAL, BROADCAST, ANYCAST, MULTICAST = 1, 2, 3, 4, 5
-
 
 class KnownLink(t.NamedTuple):
     """One link. ``master`` is the index of the link that it is a port of, or 0; ``copied_kind`` is that of its copy."""

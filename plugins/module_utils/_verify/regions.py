@@ -125,11 +125,6 @@ def joined(some: t.Iterable[Region]) -> t.List[Region]:
     return [Region(0, *product) for product in found]
 
 
-def contains(region: Region, packet: Packet) -> bool:
-    """Return whether a packet that comes in over the region's class of links is in it."""
-    return all(intervals.contains(field, value) for field, value in zip(region[1:], packet))
-
-
 def packet(region: Region, chosen: t.Optional[random.Random] = None) -> Packet:
     """Return a packet of the middle of a region, or one that is chosen at random."""
     return Packet(*(_number(field, chosen) for field in region[1:]))

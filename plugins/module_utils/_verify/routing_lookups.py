@@ -15,6 +15,7 @@ import typing as t
 from .._system import intervals, netlink
 from .._system.families import BY_VERSION
 from .._system.intervals import Spans
+from .._system.routes import ANYCAST, BLACKHOLE, BROADCAST, LOCAL, MULTICAST, PROHIBIT, THROW, UNICAST, UNREACHABLE
 from .._twin.links import Link
 from .._twin.routing import Routing
 from . import regions
@@ -134,12 +135,10 @@ ROUTE_ATTRIBUTES: t.Mapping[int, str] = {
 }
 #: of a path of a route
 _PATH_ATTRIBUTES = frozenset((_RTA_GATEWAY, _RTA_VIA, _RTA_FLOW, _RTA_PAD))
-#: RTN_*
-UNICAST, LOCAL, BROADCAST, ANYCAST, MULTICAST, _RTN_BLACKHOLE, _RTN_UNREACHABLE, _RTN_PROHIBIT, _THROW = range(1, 10)
 ROUTE_KINDS: t.Mapping[int, str] = dict.fromkeys(range(1, 10), DIVIDED)
 
 #: A lookup that comes to these finds nothing.
-_NO_TYPES = frozenset((_RTN_BLACKHOLE, _RTN_UNREACHABLE, _RTN_PROHIBIT, _THROW))
+_NO_TYPES = frozenset((BLACKHOLE, UNREACHABLE, PROHIBIT, THROW))
 
 #: NHA_* (linux/nexthop.h); of a group: which links its members have
 _NHA_ID, _NHA_GROUP, _NHA_GROUP_TYPE, _NHA_BLACKHOLE, _NHA_OIF, _NHA_GATEWAY, _NHA_FDB, _NHA_RES_GROUP = (
@@ -190,9 +189,9 @@ _KINDS = {
     BROADCAST: TO_NODE,
     ANYCAST: TO_NODE,
     MULTICAST: TO_NODE,
-    _RTN_BLACKHOLE: "blackhole",
-    _RTN_UNREACHABLE: "unreachable",
-    _RTN_PROHIBIT: "prohibit",
+    BLACKHOLE: "blackhole",
+    UNREACHABLE: "unreachable",
+    PROHIBIT: "prohibit",
 }
 _FILTER = "the reverse path filter (rp_filter)"
 _ACTIONS = {_BLACKHOLE: "blackhole", _UNREACHABLE: "unreachable", _PROHIBIT: "prohibit"}
@@ -727,15 +726,15 @@ class Lookups:
             unknown += route.unknown
             outcomes.update(dict.fromkeys(route.outcomes))
         first = best[0] if best else None
-        kind = first.kind if first is not None else _THROW
+        kind = first.kind if first is not None else THROW
         first_address, bits = source
         width = BY_VERSION[self.version].bits
         return _Entry(
             prefix[1],
             tuple(outcomes) or (self._outcome(NO_ROUTE),),
             None if not bits else ((first_address, first_address | ((1 << (width - bits)) - 1)),),
-            kind == _THROW,
-            kind in (_RTN_BLACKHOLE, _RTN_UNREACHABLE, _RTN_PROHIBIT),
+            kind == THROW,
+            kind in (BLACKHOLE, UNREACHABLE, PROHIBIT),
             unknown,
             kind,
         )

@@ -11,6 +11,7 @@ import typing as t
 from .._system import intervals
 from .._system.families import BY_VERSION
 from .._system.intervals import Spans
+from .._system.routes import UNICAST
 from .._twin import routing
 from .._twin.node_state import State
 from .rules import Names, highest
@@ -52,7 +53,7 @@ def senders(state: State, version: int, pods: t.Sequence[t.Any] = ()) -> t.List[
     shown: t.List[t.Tuple[str, routing.Route]] = []
     for route in known:
         link = by_index.get(route.link)
-        if link is None or link.kind not in _POD_LINKS or route.kind != routing.UNICAST or route.gateway:
+        if link is None or link.kind not in _POD_LINKS or route.kind != UNICAST or route.gateway:
             continue
         if not route.destination.prefixlen or route.destination.is_link_local or route.destination.is_multicast:
             continue

@@ -77,7 +77,6 @@ class Conflict(t.NamedTuple):
     remedy: str
     services: t.Tuple[str, ...]
     sources: t.Tuple[str, ...]
-    example: Answer
 
 
 class Untested(t.NamedTuple):
@@ -433,7 +432,7 @@ class _Run:
             certain = not finding.way.chance and not finding.way.unknown
             groups.setdefault((finding.verdict, self._model.late(finding.way), certain), []).append(finding)
             self._remembers = self._remembers or bool(finding.way.history)
-        causes: t.Dict[t.Any, t.Tuple[t.List[Region], Answer]] = {}
+        causes: t.Dict[t.Any, t.List[Region]] = {}
         for number, ((verdict, _late, certain), members) in enumerate(groups.items()):
             if number and self._is_late(_GRACE):  # who decided cannot be asked any more
                 self._miss("time", [region for finding in members for region in finding.way.regions])
@@ -446,11 +445,10 @@ class _Run:
             if cause is None or any(map(self._policy.leaves, answer.passed)):
                 continue
             key = (verdict, certain, answer.decided_by, cause)
-            affected, _example = causes.setdefault(key, ([], answer))
-            affected += [region for finding in members for region in finding.way.regions]
-        for (verdict, certain, rule, cause), (affected, example) in causes.items():
+            causes.setdefault(key, []).extend(region for finding in members for region in finding.way.regions)
+        for (verdict, certain, rule, cause), affected in causes.items():
             for part in regions.joined(affected):
-                yield self._conflict(part, verdict, certain, rule, cause, self._services(part), example)
+                yield self._conflict(part, verdict, certain, rule, cause, self._services(part))
         yield from self._leaks()
 
     def _leaks(self) -> t.Iterator[Conflict]:
@@ -467,9 +465,8 @@ class _Run:
                 alike.setdefault(tuple(regions.joined(plain)), []).append(kind)
             for parts, names in alike.items():
                 services = tuple(_WITHOUT_CONNECTION[name] for name in names)
-                example = kinds[names[0]][0].answer
                 for part in parts:
-                    yield self._conflict(part, verdict, certain, rule, passed(rule), services, example)
+                    yield self._conflict(part, verdict, certain, rule, passed(rule), services)
 
     def _conflict(
         self,
@@ -479,7 +476,6 @@ class _Run:
         rule: t.Optional[Rule],
         cause: Blame,
         services: t.Tuple[str, ...],
-        example: Answer,
     ) -> Conflict:
         return Conflict(
             ranges=self._ranges([part]),
@@ -491,7 +487,6 @@ class _Run:
             remedy=cause.remedy,
             services=services,
             sources=self._sources([part]),
-            example=example,
         )
 
     def _untracking(self, way: Way) -> t.Optional[Rule]:

@@ -98,13 +98,6 @@ def test_what_routes_say() -> None:
     assert (str(found.destination), found.paths, found.table, found.link) == ("10.0.0.0/8", 2, 1000, 0)
 
 
-def test_marks_of_routing_rules() -> None:
-    head = struct.pack("=BBBBBBBBI", 2, 0, 0, 0, 254, 0, 0, 1, 0)
-    rules = (head + netlink.word(10, 1) + netlink.word(16, 0xFF00), head + netlink.word(15, 5))
-    assert routing.marks_tested(Routing((), (), rules, ())) == 0xFF00
-    assert routing.marks_tested(Routing((), (), (head + netlink.word(10, 1),), ())) == 0xFFFFFFFF
-
-
 # settings
 
 

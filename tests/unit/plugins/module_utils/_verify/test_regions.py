@@ -14,6 +14,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import re
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.regions import Packet, Region
 from hypothesis import given
 from hypothesis import strategies as st
+from support import rule_shapes as shapes
 
 HIGHEST = 5
 SPANS = st.lists(st.tuples(st.integers(0, HIGHEST), st.integers(0, HIGHEST)), min_size=1, max_size=3).map(intervals.of)
@@ -55,7 +56,7 @@ def test_size_and_examples(region: Region, seed: int) -> None:
     for chosen in (None, random.Random(seed)):
         assert (region.start, *regions.packet(region, chosen)) in mine
     for packet in itertools.product(range(HIGHEST + 1), repeat=2):
-        assert regions.contains(region, Packet(*packet, *packet)) == ((region.start, *packet, *packet) in mine)
+        assert shapes.contains(region, Packet(*packet, *packet)) == ((region.start, *packet, *packet) in mine)
 
 
 @given(SPANS, SPANS)

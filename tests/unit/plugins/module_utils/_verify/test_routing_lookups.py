@@ -10,7 +10,7 @@ import struct
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals, netlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals, netlink, routes
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import links
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import routing as kernel
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
@@ -158,11 +158,11 @@ def test_routes_of_ipv6_by_source() -> None:
 def test_types_of_addresses() -> None:
     types = Lookups(shapes.routing(), (), 4).types()
     at = {kind: sorted(one) for kind, one in types.items()}
-    assert intervals.contains(types[routing_lookups.LOCAL], shapes.net(shapes.NODE)[0][0])
-    assert intervals.contains(types[routing_lookups.LOCAL], shapes.net("127.3.4.5/32")[0][0])
-    assert intervals.contains(types[routing_lookups.BROADCAST], shapes.net("198.51.100.255/32")[0][0])
-    assert intervals.contains(types[routing_lookups.BROADCAST], rules.highest(4))
-    assert types[routing_lookups.MULTICAST] == shapes.net("224.0.0.0/4")
+    assert intervals.contains(types[routes.LOCAL], shapes.net(shapes.NODE)[0][0])
+    assert intervals.contains(types[routes.LOCAL], shapes.net("127.3.4.5/32")[0][0])
+    assert intervals.contains(types[routes.BROADCAST], shapes.net("198.51.100.255/32")[0][0])
+    assert intervals.contains(types[routes.BROADCAST], rules.highest(4))
+    assert types[routes.MULTICAST] == shapes.net("224.0.0.0/4")
     assert intervals.of(span for one in at.values() for span in one) == ((0, rules.highest(4)),)
     assert sum(last - first + 1 for one in at.values() for first, last in one) == 1 << 32
 

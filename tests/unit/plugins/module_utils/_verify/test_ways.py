@@ -636,12 +636,12 @@ def compare(world: World, seed: int, exact: bool, count: int = 12) -> None:
         mine = [
             way
             for way in found.ways
-            if way.start == place and any(regions.contains(region, packet) for region in way.regions)
+            if way.start == place and any(shapes.contains(region, packet) for region in way.regions)
         ]
         seen = list(walker.run(P(packet, link, packet.destination, packet.service), bases))
         if exact:
             assert len(mine) == 1 and len(seen) == 1
-            assert sum(regions.contains(region, packet) for region in mine[0].regions) == 1
+            assert sum(shapes.contains(region, packet) for region in mine[0].regions) == 1
         assert {_short_of(way) for way in mine} == {_short_of_seen(one) for one in seen}
         doubted = {
             one.place if isinstance(one.place, str) else (one.place, one.reason) for way in mine for one in way.unknown
@@ -791,13 +791,13 @@ def test_ways_through_kube_proxy_cover_everything(shape: t.Callable[..., RuleTab
     assert not any(way.unknown or way.tied for way in found.ways)
     for number, service in enumerate(known):
         packet = Packet(POD.source[0][0], int(shapes.net(service.address)[0][0]), 6 << 16 | service.port, 4000)
-        mine = [way for way in found.ways if any(regions.contains(region, packet) for region in way.regions)]
+        mine = [way for way in found.ways if any(shapes.contains(region, packet) for region in way.regions)]
         reached = {number for way in mine for target in way.targets for number in _numbers(target.destination)}
         assert reached == {int(shapes.net(pod)[0][0]) for pod in service.pods}, number
         assert all(way.declared == "pod" and way.end == "leaves" and way.source is None for way in mine)
         if service.node_port:
             packet = packet._replace(destination=shapes.net(shapes.NODE)[0][0], service=6 << 16 | service.node_port)
-            mine = [way for way in found.ways if any(regions.contains(region, packet) for region in way.regions)]
+            mine = [way for way in found.ways if any(shapes.contains(region, packet) for region in way.regions)]
             assert mine and all(way.source is not None and way.source.table == 0 for way in mine)
 
 
@@ -806,7 +806,7 @@ def test_endpoints_with_the_same_course_are_one_way(shape: t.Callable[..., RuleT
     service = shapes.Service("10.96.0.10", 53, ("10.244.2.2", "10.244.3.3", "10.244.1.7"))
     found = ways.ways(node(shape([service]), shapes.agent(EXEMPT)), [POD], SAYS)
     packet = Packet(shapes.net("10.244.1.9/32")[0][0], shapes.net("10.96.0.10/32")[0][0], 6 << 16 | 53, 4000)
-    mine = [way for way in found.ways if any(regions.contains(region, packet) for region in way.regions)]
+    mine = [way for way in found.ways if any(shapes.contains(region, packet) for region in way.regions)]
     outcome = {
         way.outcome.link: [str(shapes.ipaddress.ip_address(target.destination[0][0])) for target in way.targets]
         for way in mine
@@ -838,7 +838,7 @@ def test_what_time_leaves_over_is_said() -> None:
     for _number in range(200):
         packet = regions.packet(whole, random.Random(_number))
         assert any(
-            regions.contains(region, packet)
+            shapes.contains(region, packet)
             for region in (*found.rest, *(region for way in found.ways for region in way.regions))
         )
     assert not ways.ways(node(*tables), [POD], SAYS, seconds=600).rest
@@ -898,7 +898,7 @@ def test_a_way_is_divided_by_filters_when_asked() -> None:
     known = node(FILTER)
     found = ways.ways(known, [POD], SAYS)
     inside = Packet(POD.source[0][0], shapes.net("8.8.8.8/32")[0][0], 6 << 16 | 443, 4000)
-    (way,) = [way for way in found.ways if any(regions.contains(region, inside) for region in way.regions)]
+    (way,) = [way for way in found.ways if any(shapes.contains(region, inside) for region in way.regions)]
     starts = [POD._replace(destination=region.destination, service=region.service) for region in way.regions]
     parts = ways.ways(known, starts, SAYS, filters=True).ways
     assert sum(part.size for part in parts) == way.size
@@ -1008,7 +1008,7 @@ def test_services_of_ipvs_lead_on(tracked: bool) -> None:
 
     def reached(address: str, service: int) -> t.Set[t.Tuple[t.Any, ...]]:
         packet = Packet(POD.source[0][0], shapes.net(address)[0][0], service, 4000)
-        mine = [way for way in found.ways if any(regions.contains(region, packet) for region in way.regions)]
+        mine = [way for way in found.ways if any(shapes.contains(region, packet) for region in way.regions)]
         return {(way.end, way.outcome.link if way.outcome else "", bool(way.unknown), bool(way.met)) for way in mine}
 
     assert reached("198.51.100.1/32", 6 << 16 | 30080) == {
@@ -1039,10 +1039,10 @@ def test_ties_have_both_answers() -> None:
     )
     found = ways.ways(node(MASQUERADE, MARKS, first), [POD], filters=True)
     inside = Packet(POD.source[0][0], shapes.net("10.200.0.1/32")[0][0], 6 << 16 | 443, 4000)
-    mine = [way for way in found.ways if any(regions.contains(region, inside) for region in way.regions)]
+    mine = [way for way in found.ways if any(shapes.contains(region, inside) for region in way.regions)]
     assert {way.end for way in mine} == {"leaves", "dropped"} and all(way.tied for way in mine)
     outside = inside._replace(destination=shapes.net("1.1.1.1/32")[0][0])
-    mine = [way for way in found.ways if any(regions.contains(region, outside) for region in way.regions)]
+    mine = [way for way in found.ways if any(shapes.contains(region, outside) for region in way.regions)]
     assert [way.tied for way in mine] == [False]
 
 
