@@ -98,6 +98,11 @@ class Option(t.NamedTuple):
             spec["choices"] = list(self.choices)
         return spec
 
+    def texts(self, value: t.Any) -> t.List[str]:
+        """Return a field of ``Config`` as texts, which are equal for equal policies."""
+        texts = list(map(str, value)) if self.type == "list" and isinstance(value, tuple) else [str(value)]
+        return sorted(texts) if self.united else texts
+
     def same(self, one: t.Any, other: t.Any) -> bool:
         """Return whether two plain values mean the same. An invalid value means what no other does."""
         try:
@@ -199,23 +204,16 @@ class Config(t.NamedTuple):
     @property
     def digest(self) -> str:
         """Twelve hexadecimal digits: the same on all nodes whose policies have the same values."""
-        plain = self._replace(non_masquerade_cidrs=(), notes=())[:_FIRST]
-        values: t.List[t.Any] = [sorted(map(str, self.non_masquerade_cidrs)), *map(str, plain)]
-        # Policies without later options have the digest that they had before there were such options.
-        later = [(_BY_NAME[name], getattr(self, name)) for name in self._fields[_FIRST:]]
-        for option, value in later:
-            if option.type == "list" and value:
-                values.append((option.name, sorted(map(str, value)) if option.united else list(map(str, value))))
-        plainly = [(one, str(value)) for one, value in later if one.type != "list"]
-        values += [(one.name, text) for one, text in plainly if text != str(one.default)]
+        default = build({})._texts()
+        values = sorted((name, texts) for name, texts in self._texts().items() if texts != default[name])
         # Imported here: hashlib loads OpenSSL, which takes 3 of 70 ms of a sync, and most runs need no digest.
         import hashlib
 
         return hashlib.sha256(repr(values).encode("utf-8")).hexdigest()[:12]
 
+    def _texts(self) -> t.Dict[str, t.List[str]]:
+        return {one.name: one.texts(getattr(self, one.name)) for one in POLICY_OPTIONS if one.name in self._fields}
 
-#: How many fields of ``Config`` always count in its digest. A new field comes last.
-_FIRST = Config._fields.index("notes") + 1
 
 #: Options that are lists of networks.
 NETWORK_LISTS = ("non_masquerade_cidrs", "masquerade_cidrs", "source_cidrs")

