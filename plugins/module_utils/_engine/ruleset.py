@@ -361,8 +361,12 @@ def exempt_in_the_end(ruleset: Ruleset) -> t.Tuple[Network, ...]:
 
 
 def exempt_spans(decisions: t.Sequence[Decision]) -> Spans:
-    """Return the destinations that are exempt in the end, whatever the source and the interface are."""
-    return intervals.overlay((decision.action == EXEMPT, _destinations(decision)) for decision in reversed(decisions))
+    """Return the destinations that are exempt in the end, whatever the source and the interface are.
+
+    What is skipped counts for nothing: it is left to others by its interface, not by its destination.
+    """
+    deciding = [decision for decision in decisions if decision.action != SKIP]
+    return intervals.overlay((decision.action == EXEMPT, _destinations(decision)) for decision in reversed(deciding))
 
 
 def _destinations(decision: Decision) -> Spans:

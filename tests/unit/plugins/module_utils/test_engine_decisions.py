@@ -23,6 +23,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     Exempt,
     Masquerade,
     Ruleset,
+    exempt_in_the_end,
     from_config,
     from_rules,
 )
@@ -327,6 +328,13 @@ def test_other_marks_are_another_meaning() -> None:
     one, other, none = (from_config(build({"skip_marks": marks}), IPV4) for marks in (["1", "2"], ["2", "1"], ["1"]))
     assert engine.same(one, other) and not engine.same(one, none) and not engine.same(none, one)
     assert iptables_syntax.parse_rule("-A C -m mark --mark 0x5/0x4 -j RETURN", IPV4) is None
+
+
+@pytest.mark.parametrize("options", [{}, {"except_interfaces": ["cni0"]}, {"out_interfaces": ["eth0"]}], ids=str)
+def test_skipped_interfaces_leave_what_is_exempt_in_the_end(options: t.Dict[str, t.Any]) -> None:
+    ranges = {"non_masquerade_cidrs": ["10.0.0.0/15"], "masquerade_cidrs": ["10.1.0.0/16"], "masq_link_local": True}
+    found = exempt_in_the_end(from_config(build({**ranges, **options}), IPV4))
+    assert [str(network) for network in found] == ["10.0.0.0/16"]
 
 
 def test_a_table_has_what_is_exempt_in_the_end() -> None:
