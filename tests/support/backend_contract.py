@@ -20,7 +20,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import Family
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 
@@ -171,7 +171,7 @@ def every_exemption_that_it_supports_can_be_had(place: Place) -> None:
         backend = place.backend()
         found = backend.plan(backend.observe(), place.wanted(exemption=exemption))
         assert not found.actions
-        assert all(isinstance(note, str) and note for note in place.kind.notes(Config((), exemption=exemption)))
+        assert all(isinstance(note, str) and note for note in place.kind.notes(build({"exemption": exemption})))
         assert all(isinstance(note, str) for note in plan.notes + found.notes)
         assert all(isinstance(rule, OtherRule) for rule in found.others)
 

@@ -15,7 +15,7 @@ import typing as t
 from .._engine.reconcile import Result, reconcile
 from .._errors import NodeError
 from .._policy.config_file import config_paths
-from .._policy.policy import Config, build
+from .._policy.policy import DEFAULTS, build
 from .._system import files, packages, systemd
 from .._system.node import Node
 from .._system.process import Runner
@@ -166,10 +166,10 @@ def _remove_rules(node: Node, paths: Paths, places: t.Sequence[Paths], check: bo
     configs = [find_policy(place, remembered).config for place in places]
     if remembered.values is not None:
         configs.append(build(remembered.values))
-    names = [config.masq_chain for config in configs if config is not None] or [Config(()).masq_chain]
+    names = [config.masq_chain for config in configs if config is not None] or [DEFAULTS["masq_chain"]]
     result = reconcile(
         node,
-        Config((), masq_chain=names[0]),
+        build({"non_masquerade_cidrs": [], "masq_chain": names[0]}),
         present=False,
         check=check,
         former=names[1:],

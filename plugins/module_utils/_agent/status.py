@@ -16,7 +16,7 @@ from .._engine.reconcile import Result
 from .._engine.ruleset import DROP, IGNORE
 from .._errors import NodeError
 from .._policy.entries import as_written
-from .._policy.policy import Config
+from .._policy.policy import POLICY_OPTIONS, Config
 from .._policy.values import AUTO_PORTS
 from .._system import conntrack
 from .._system.node import Node
@@ -34,20 +34,6 @@ _SHOWN_RULES = 40
 
 #: CPU time for reading connections, in seconds: enough for 100,000.
 _PORTS_SECONDS = 1.0
-
-#: Rows that are there only if the policy has the option.
-_NARROWING = (
-    ("masqueraded", "masquerade_cidrs"),
-    ("sources", "source_cidrs"),
-    ("interfaces", "out_interfaces"),
-    ("skipped", "except_interfaces"),
-    ("skip marks", "skip_marks"),
-    ("snat", "snat"),
-    ("policy rules", "rules"),
-)
-
-#: The same, of options with a value, and that which they have where they are not used.
-_PARTICULAR = (("position", "jump_position", "keep"), ("flush", "flush_conntrack", "none"), ("leaks", "leaks", IGNORE))
 
 
 def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
@@ -167,17 +153,13 @@ def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
         yield "", "BROKEN, the last valid configuration stays active: " + config["problem"]
     yield "backend", "%(name)s %(version)s" % report["backend"]
     yield "exempt", _some(config["non_masquerade_cidrs"])
-    for title, name in _NARROWING:
-        if config[name]:
-            yield title, _some(config[name])
+    yield from _option_rows(config, True)
     yield "chain", config["masq_chain"]
     yield "exemption", config["exemption"]
     if config["to_ports"]:
         how = " (auto)" if config["to_ports"] == AUTO_PORTS else ""
         yield "source ports", (", ".join(report["port_ranges"]) or "any") + how
-    for title, name, default in _PARTICULAR:
-        if config[name] != default:
-            yield title, config[name]
+    yield from _option_rows(config, False)
     if config["port_metrics"]:
         yield "port metrics", "at each %d resyncs" % config["port_metrics"]
     yield from _scarce_rows(report)
@@ -189,6 +171,13 @@ def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
     resolved = " (resolved)" if report["last_error"] and not report["failing"] else ""
     yield "last error", _event_text(report["last_error"]) + resolved
     yield "drift", "repaired %d time%s" % (report["drift_repaired"], _plural(report["drift_repaired"]))
+
+
+def _option_rows(config: t.Dict[str, t.Any], lists: bool) -> t.Iterator[t.Tuple[str, str]]:
+    """Return the rows of options that are not at their default: of lists, or of the others."""
+    for option in POLICY_OPTIONS:
+        if option.row and (option.type == "list") is lists and config[option.name] not in (option.default, []):
+            yield option.row, _some(config[option.name]) if lists else str(config[option.name])
 
 
 def _scarce_rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:

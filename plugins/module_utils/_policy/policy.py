@@ -84,6 +84,8 @@ class Option(t.NamedTuple):
     united: bool = False
     #: whether the role writes it to a config file only if it is not at its default
     sparse: bool = False
+    #: title of its row in ``ip-masq-agent status``, shown if it is not at its default; empty: it has no such row
+    row: str = ""
 
     @property
     def argument(self) -> t.Dict[str, t.Any]:
@@ -135,17 +137,21 @@ POLICY_OPTIONS = (
     Option("node_port_range", "nodePortRange", "str", "30000-32767", parse_port_range, sparse=True),
     _choice("backend", "backend", BACKENDS),
     _choice("exemption", "exemption", EXEMPTIONS),
-    Option("masquerade_cidrs", "masqueradeCIDRs", "list", (), parse_networks, united=True, sparse=True),
-    Option("source_cidrs", "sourceCIDRs", "list", (), parse_sources, united=True, sparse=True),
-    Option("out_interfaces", "outInterfaces", "list", (), parse_interfaces, united=True, sparse=True),
-    Option("except_interfaces", "exceptInterfaces", "list", (), parse_interfaces, united=True, sparse=True),
-    Option("skip_marks", "skipMarks", "list", (), parse_marks, united=True, sparse=True),
-    Option("snat", "snat", "list", (), parse_snat, sparse=True),
+    Option(
+        "masquerade_cidrs", "masqueradeCIDRs", "list", (), parse_networks, united=True, sparse=True, row="masqueraded"
+    ),
+    Option("source_cidrs", "sourceCIDRs", "list", (), parse_sources, united=True, sparse=True, row="sources"),
+    Option("out_interfaces", "outInterfaces", "list", (), parse_interfaces, united=True, sparse=True, row="interfaces"),
+    Option(
+        "except_interfaces", "exceptInterfaces", "list", (), parse_interfaces, united=True, sparse=True, row="skipped"
+    ),
+    Option("skip_marks", "skipMarks", "list", (), parse_marks, united=True, sparse=True, row="skip marks"),
+    Option("snat", "snat", "list", (), parse_snat, sparse=True, row="snat"),
     _choice("snat_missing", "snatMissing", SNAT_MISSING)._replace(sparse=True),
-    Option("rules", "rules", "list", (), parse_rules, sparse=True),
-    Option("jump_position", "jumpPosition", "str", "keep", parse_jump_position, sparse=True),
-    _choice("flush_conntrack", "flushConntrack", FLUSHES)._replace(sparse=True),
-    _choice("leaks", "leaks", LEAKS)._replace(sparse=True),
+    Option("rules", "rules", "list", (), parse_rules, sparse=True, row="policy rules"),
+    Option("jump_position", "jumpPosition", "str", "keep", parse_jump_position, sparse=True, row="position"),
+    _choice("flush_conntrack", "flushConntrack", FLUSHES)._replace(sparse=True, row="flush"),
+    _choice("leaks", "leaks", LEAKS)._replace(sparse=True, row="leaks"),
     Option("resync_interval", "resyncInterval", "str", "60s", parse_interval, in_reference_file=True, of_module=False),
     Option("port_metrics", "portMetrics", "int", 0, check_count, of_module=False, sparse=True),
 )
@@ -160,33 +166,33 @@ class Config(t.NamedTuple):
     """One validated policy. Build it with ``build``; every field has passed its grammar."""
 
     non_masquerade_cidrs: t.Tuple[Network, ...]
-    masq_link_local: bool = False
-    masq_link_local_ipv6: bool = False
-    enable_ipv6: bool = False
-    masq_chain: str = "IP-MASQ-AGENT"
-    random_fully: bool = True
+    masq_link_local: bool
+    masq_link_local_ipv6: bool
+    enable_ipv6: bool
+    masq_chain: str
+    random_fully: bool
     #: AUTO_PORTS until auto_ports has found them
-    to_ports: t.Union[str, t.Tuple[PortRange, ...]] = ()
-    backend: str = "auto"
-    exemption: str = "return"
+    to_ports: t.Union[str, t.Tuple[PortRange, ...]]
+    backend: str
+    exemption: str
     #: nanoseconds, as Go's time.Duration counts
-    resync_interval: int = 60 * 10**9
+    resync_interval: int
     #: remarks for the operator that are no errors
-    notes: t.Tuple[str, ...] = ()
-    masquerade_cidrs: t.Tuple[Network, ...] = ()
-    source_cidrs: t.Tuple[Network, ...] = ()
-    out_interfaces: t.Tuple[str, ...] = ()
-    except_interfaces: t.Tuple[str, ...] = ()
-    skip_marks: t.Tuple[Mark, ...] = ()
-    snat: t.Tuple[Snat, ...] = ()
-    snat_missing: str = "masquerade"
-    rules: t.Tuple[PolicyRule, ...] = ()
-    jump_position: str = "keep"
-    flush_conntrack: str = "none"
-    leaks: str = "ignore"
-    node_port_range: PortRange = PortRange(30000, 32767)
+    notes: t.Tuple[str, ...]
+    masquerade_cidrs: t.Tuple[Network, ...]
+    source_cidrs: t.Tuple[Network, ...]
+    out_interfaces: t.Tuple[str, ...]
+    except_interfaces: t.Tuple[str, ...]
+    skip_marks: t.Tuple[Mark, ...]
+    snat: t.Tuple[Snat, ...]
+    snat_missing: str
+    rules: t.Tuple[PolicyRule, ...]
+    jump_position: str
+    flush_conntrack: str
+    leaks: str
+    node_port_range: PortRange
     #: resyncs between two measurements; 0: none
-    port_metrics: int = 0
+    port_metrics: int
 
     @property
     def families(self) -> t.Tuple[Family, ...]:
@@ -274,7 +280,7 @@ def build(values: t.Mapping[str, t.Any], label: t.Callable[[str], str] = str) ->
             raise ConfigError("%s: %s" % (label(option.name), exc)) from None
     limit = fields.pop("cidr_limit")
     del fields["nomasq_all_reserved_ranges"]
-    config = Config(**fields)
+    config = Config(**fields, notes=())
     _check_together(config, limit, label)
     return config._replace(notes=tuple(_notes(config, label)))
 

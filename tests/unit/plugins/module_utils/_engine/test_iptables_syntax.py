@@ -30,7 +30,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     Skip,
     from_config,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
@@ -150,7 +150,7 @@ def test_what_we_could_not_have_meant_is_no_rule(spec: str) -> None:
 def test_probabilities_are_written_with_the_digits_that_iptables_prints(
     ports: t.Tuple[PortRange, ...], shares: t.List[str]
 ) -> None:
-    rules = from_config(Config((), to_ports=ports), IPV4).masquerade[: len(ports)]
+    rules = from_config(build({})._replace(to_ports=ports), IPV4).masquerade[: len(ports)]
     written = [tokenise(render_rule("C", rule)) for rule in rules]
     assert [line[line.index("--probability") + 1] for line in written[:-1]] == shares
     assert [line[line.index("--to-ports") + 1] for line in written] == [str(part) for part in ports]
@@ -204,7 +204,7 @@ def test_what_a_rule_of_postrouting_does_to_our_jump(spec: str, target: str, is_
 
 def test_counters_separate_exempt_and_masqueraded_and_omit_the_rest() -> None:
     """Packets that are left to later rules are neither."""
-    config = Config((ipaddress.ip_network("10.0.0.0/8"),), to_ports=(PORTS,), exemption="accept")
+    config = build({"non_masquerade_cidrs": ["10.0.0.0/8"], "to_ports": [str(PORTS)], "exemption": "accept"})
     rules = from_config(config, IPV4).rules
     counted = ["-N C"]
     for number, rule in enumerate(rules):

@@ -52,6 +52,19 @@ def test_nothing_given_is_the_reference_agents_defaults() -> None:
         exemption="return",
         resync_interval=60 * 10**9,
         notes=(),
+        masquerade_cidrs=(),
+        source_cidrs=(),
+        out_interfaces=(),
+        except_interfaces=(),
+        skip_marks=(),
+        snat=(),
+        snat_missing="masquerade",
+        rules=(),
+        jump_position="keep",
+        flush_conntrack="none",
+        leaks="ignore",
+        node_port_range=PortRange(30000, 32767),
+        port_metrics=0,
     )
 
 

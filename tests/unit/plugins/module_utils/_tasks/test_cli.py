@@ -416,6 +416,27 @@ class TestVerify:
         assert re.search(r"^snat +192\.0\.2\.2 by bond\*$", run.out, re.MULTILINE)
         assert re.search(r"^policy rules +skip by eth\*$", run.out, re.MULTILINE)
 
+    def test_status_shows_options_that_are_not_at_their_default(self, run: Agent) -> None:
+        titles = ["masqueraded", "sources", "interfaces", "skipped", "skip marks", "snat", "policy rules"]
+        titles += ["position", "flush", "leaks"]
+        policy = {
+            "masqueradeCIDRs": ["10.9.0.0/16"],
+            "sourceCIDRs": ["10.244.0.0/16"],
+            "outInterfaces": ["eth0"],
+            "exceptInterfaces": ["wg0"],
+            "skipMarks": ["0x7"],
+            "snat": [{"address": "192.0.2.2"}],
+            "rules": [{"action": "skip"}],
+            "jumpPosition": "last",
+            "flushConntrack": "changed",
+            "leaks": "count",
+        }
+        assert run("status") == cli.OK, run.err
+        assert not [row for row in run.out.splitlines() if row.startswith(tuple(titles))]
+        run.config.write_text(json.dumps(policy))
+        assert run("status") == cli.OK, run.err
+        assert [one for row in run.out.splitlines() for one in titles if row.startswith(one + " ")] == titles
+
     def test_result_that_cannot_be_stored_is_reported(self, run: Agent) -> None:
         folder = Path(run.where.state_dir)
         folder.parent.mkdir(parents=True, exist_ok=True)
