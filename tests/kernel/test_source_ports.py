@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import source_ports
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import Family
 from support import cni_results, tracked
 from support.agent_node import AgentNode
 from support.modules import apply, run_modules
@@ -31,7 +32,6 @@ from support.variants import Variant
 
 _PORT = 9000
 _OTHER = {"ipv4": "10.244.1.3", "ipv6": "fd00:10:244:1::3"}
-_NUMBERS = {"ipv4": 4, "ipv6": 6}
 
 
 def _listen(address: str) -> socket.socket:
@@ -214,7 +214,7 @@ def test_connections_are_read_as_listed(ns: Namespace, family: str, accounting: 
     tracked.insert(ns, wanted)
     assert set(tracked.listed(ns, family)) == wanted
     found: t.List[conntrack.PortUse] = []
-    ns.inside(conntrack.read_ports, _NUMBERS[family], found.append)
+    ns.inside(conntrack.read_ports, Family(family), found.append)
     assert len(found) == len(wanted) and set(map(_as_tracked, found)) == wanted
     assert {one.idle is not None and one.idle >= 0 for one in found if one.protocol == b"\x06"} == {True}
 

@@ -153,7 +153,6 @@ class Comparison:
         :param ports: whether to compare how source ports are chosen.
         """
         self.family = family
-        self.version = family.version
         self.highest = family.highest
         self._unseen = unseen
         self._ports = ports

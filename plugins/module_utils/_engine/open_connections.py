@@ -57,7 +57,7 @@ def search(
     places = len(effects.effects) if effects else 0
     if not comparison.differs():
         return Flushed(comparison.family, 0), (0,) * places
-    with Routes(comparison.version) as routes:
+    with Routes(comparison.family) as routes:
         judge = _Judge(comparison, routes, effects)
         found = _Search(comparison, judge, check or counting, places)
         found.run()
@@ -73,7 +73,6 @@ class _Search:
 
     def __init__(self, comparison: Comparison, judge: _Judge, check: bool, places: int) -> None:
         self._family = comparison.family
-        self._version = comparison.version
         self._judge = judge
         self._check = check
         self._deadline = time.monotonic() + PATIENCE
@@ -88,7 +87,7 @@ class _Search:
     def run(self) -> None:
         """Read, and remove."""
         try:
-            conntrack.read(self._version, self._collect)
+            conntrack.read(self._family, self._collect)
         except _LimitMet:
             self._limit_met = True
         self._remove()
@@ -110,7 +109,7 @@ class _Search:
         for place, flow in self._found.values():
             groups.setdefault(place, []).append(flow)
         for place, flows in groups.items():
-            self.removed[place] += len(flows) if self._check else conntrack.remove(self._version, flows)
+            self.removed[place] += len(flows) if self._check else conntrack.remove(self._family, flows)
         self._found.clear()
 
     def notes(self) -> t.Iterator[str]:

@@ -20,7 +20,7 @@ import typing as t
 from .._policy.values import PortRange
 from .._system import conntrack, intervals, pod_names
 from .._system.conntrack import PortUse
-from .._system.families import BY_VERSION, FAMILIES, PORT_PROTOCOLS, PROTOCOLS, has_ipv6
+from .._system.families import FAMILIES, IPV6, PORT_PROTOCOLS, PROTOCOLS, Family, has_ipv6
 from .._system.node_addresses import node_addresses
 from .ruleset import Masquerade, Ruleset
 
@@ -134,19 +134,19 @@ def _rules(ruleset: Ruleset) -> t.Iterator[Masquerade]:
         yield from decision.how or ()
 
 
-class _Family:
+class _Counter:
     """Counts the connections of one family."""
 
-    def __init__(self, version: int, rulesets: t.Iterable[Ruleset], pods: pod_names.Pods, deadline: float) -> None:
-        self._version = version
+    def __init__(self, family: Family, rulesets: t.Iterable[Ruleset], pods: pod_names.Pods, deadline: float) -> None:
+        self._family = family
         self._choice = _Choice(rulesets)
         self._places = self._choice.places()
         self._deadline = deadline
         self._read = 0
-        self._own = {one.packed for one in node_addresses() if one.version == version}
+        self._own = {one.packed for one in node_addresses() if one.version == family.version}
         self._now = time.time()
         addresses = ((ipaddress.ip_address(text), pod) for text, pod in pods.items())
-        self._pods = {one.packed: pod for one, pod in addresses if one.version == version}
+        self._pods = {one.packed: pod for one, pod in addresses if one.version == family.version}
         #: by whether the pod is certain, the source, and the destination with all that is counted apart
         self._counts: t.Dict[bytes, int] = {}
         self.lost = 0
@@ -156,7 +156,7 @@ class _Family:
     def read(self) -> bool:
         """Read, and return whether there was time for all."""
         try:
-            conntrack.read_ports(self._version, self._count)
+            conntrack.read_ports(self._family, self._count)
         except _OutOfTime:
             return False
         return True
@@ -197,7 +197,7 @@ class _Family:
 
         :param most: how many are returned, the fullest first.
         """
-        size = BY_VERSION[self._version].size
+        size = self._family.size
         used: t.Dict[bytes, int] = {}
         for mark, connections in self._counts.items():
             key = mark[1 + size :]
@@ -219,7 +219,7 @@ class _Family:
         return _size(self._choice.pools[key[:1]][key[1]])
 
     def _use(self, key: bytes, used: int, sources: t.List[Source]) -> Use:
-        size = BY_VERSION[self._version].size
+        size = self._family.size
         address, destination = (str(ipaddress.ip_address(key[4 + at : 4 + at + size])) for at in (0, size))
         return Use(
             _NAMES[key[0]],
@@ -259,9 +259,9 @@ def read(
     destinations = lost = 0
     complete = True
     for family in FAMILIES:
-        if family.version == 6 and not has_ipv6():
+        if family == IPV6 and not has_ipv6():
             continue
-        one = _Family(family.version, rulesets.get(family, ()), pods, deadline)
+        one = _Counter(family, rulesets.get(family, ()), pods, deadline)
         complete = one.read() and complete
         uses, count = one.fullest(most)
         found, destinations, lost = found + uses, destinations + count, lost + one.lost

@@ -16,7 +16,7 @@ import typing as t
 from .._errors import NodeError
 from . import files, netlink
 from .endpoints import Endpoint
-from .families import BY_VERSION, PROTOCOLS, TCP, UDP
+from .families import IPV4, IPV6, PROTOCOLS, TCP, UDP, Family, of_address
 from .netlink import Message, Netlink
 
 _GET = 1 << 8 | 1
@@ -36,8 +36,8 @@ _TCP_STATES = (
     "", "syn_sent", "syn_recv", "established", "fin_wait", "close_wait", "last_ack", "time_wait", "close"
 )  # fmt: skip
 #: CTA_IP_V4_SRC, _DST, and those of IPv6; CTA_PROTO_NUM, _SRC_PORT, _DST_PORT
-_SOURCE = {4: 1, 6: 3}
-_DESTINATION = {4: 2, 6: 4}
+_SOURCE = {IPV4: 1, IPV6: 3}
+_DESTINATION = {IPV4: 2, IPV6: 4}
 _NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
 
 _COUNT = "/proc/sys/net/netfilter/nf_conntrack_count"
@@ -148,40 +148,40 @@ def find(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[
         )
 
     # Asked for one connection by its addresses, the kernel looks into one zone only.
-    head = _head(ipaddress.ip_address(seen.address).version)
+    head = _head(of_address(seen.address))
     with Netlink(netlink.NETFILTER) as kernel:
         messages = kernel.dump(_GET, head, "tracked connections", wanted=is_meant)
     return [_connection(protocol, message) for message in messages]
 
 
-def read(version: int, look: t.Callable[[Flow], None]) -> None:
-    """Read the connections of one IP version, one after the other; none stays in memory.
+def read(family: Family, look: t.Callable[[Flow], None]) -> None:
+    """Read the connections of one family, one after the other; none stays in memory.
 
     :param look: is called with each, with some perhaps twice. An exception that it raises ends the reading.
     :raises NodeError: the kernel does not tell.
     """
 
     def pass_on(message: Message) -> bool:
-        flow = _flow(message, version)
+        flow = _flow(message, family)
         if flow is not None:
             look(flow)
         return False
 
     with Netlink(netlink.NETFILTER) as kernel:
-        kernel.dump(_GET, _head(version), "tracked connections", wanted=pass_on)
+        kernel.dump(_GET, _head(family), "tracked connections", wanted=pass_on)
 
 
-def read_ports(version: int, look: t.Callable[[PortUse], None]) -> None:
-    """Read the source ports in use in one IP version, one connection after the other; none stays in memory.
+def read_ports(family: Family, look: t.Callable[[PortUse], None]) -> None:
+    """Read the source ports in use in one family, one connection after the other; none stays in memory.
 
     :param look: as for ``read``.
     :raises NodeError: the kernel does not tell.
     """
-    match, timeouts = _layout(version).match, _Timeouts()
+    match, timeouts = _layout(family).match, _Timeouts()
 
     def pass_on(message: Message) -> bool:
         found = match(message.body)
-        parts = found.groups() if found else _parts(netlink.attributes(message.body[4:]), version)
+        parts = found.groups() if found else _parts(netlink.attributes(message.body[4:]), family)
         if parts:
             source, source_port, remote, seen, protocol, remote_port, seen_port, zone, status, timeout, *state = parts
             idle = timeouts.idle(protocol[0], status, timeout, *state)
@@ -190,16 +190,16 @@ def read_ports(version: int, look: t.Callable[[PortUse], None]) -> None:
 
     with Netlink(netlink.NETFILTER) as kernel:
         # What was read once more would be counted twice.
-        kernel.dump(_GET, _head(version), "tracked connections", attempts=1, wanted=pass_on)
+        kernel.dump(_GET, _head(family), "tracked connections", attempts=1, wanted=pass_on)
 
 
-def remove(version: int, flows: t.Sequence[Flow]) -> int:
+def remove(family: Family, flows: t.Sequence[Flow]) -> int:
     """Remove connections, and return how many there were still.
 
     :raises NodeError: the kernel does not answer.
     """
     # Without the tuple in the key the kernel would remove all connections.
-    messages = [Message(_DELETE, _head(version) + flow.key) for flow in flows if flow.key]
+    messages = [Message(_DELETE, _head(family) + flow.key) for flow in flows if flow.key]
     with Netlink(netlink.NETFILTER) as kernel:
         return kernel.change(messages, 0).count(0)
 
@@ -221,17 +221,17 @@ def statistics() -> t.Optional[Statistics]:
     return Statistics(count_now, limit_now, *counted)
 
 
-def _head(version: int) -> bytes:
-    return struct.pack("!BBH", BY_VERSION[version].number, 0, 0)
+def _head(family: Family) -> bytes:
+    return struct.pack("!BBH", family.number, 0, 0)
 
 
-def _flow(message: Message, version: int) -> t.Optional[Flow]:
+def _flow(message: Message, family: Family) -> t.Optional[Flow]:
     known = netlink.attributes(message.body[4:])
     original, reply = known.get(_ORIGINAL, b""), known.get(_REPLY, b"")
     opened = netlink.attributes(netlink.attributes(original).get(_ADDRESSES, b""))
     answered = netlink.attributes(netlink.attributes(reply).get(_ADDRESSES, b""))
     ports = netlink.attributes(netlink.attributes(reply).get(_PROTOCOL, b""))
-    source, destination = _SOURCE[version], _DESTINATION[version]
+    source, destination = _SOURCE[family], _DESTINATION[family]
     if source not in opened or source not in answered or _NUMBER not in ports or _ID not in known:
         return None
     key = netlink.nest(_ORIGINAL, original) + netlink.attribute(_ID, known[_ID])
@@ -330,20 +330,20 @@ def _tuple(data: bytes) -> t.Optional[_Tuple]:
     addresses, ports = netlink.attributes(parts.get(_ADDRESSES, b"")), netlink.attributes(parts.get(_PROTOCOL, b""))
     if _SOURCE_PORT not in ports:
         return None
-    version = 4 if _SOURCE[4] in addresses else 6
+    family = IPV4 if _SOURCE[IPV4] in addresses else IPV6
     source, destination = (
-        Endpoint(str(ipaddress.ip_address(addresses[which[version]])), struct.unpack("!H", ports[port])[0])
+        Endpoint(str(ipaddress.ip_address(addresses[which[family]])), struct.unpack("!H", ports[port])[0])
         for which, port in ((_SOURCE, _SOURCE_PORT), (_DESTINATION, _DESTINATION_PORT))
     )
     return _Tuple(ports[_NUMBER][0], source, destination)
 
 
-def _parts(known: netlink.Attributes, version: int) -> t.Optional[t.Tuple[t.Any, ...]]:
+def _parts(known: netlink.Attributes, family: Family) -> t.Optional[t.Tuple[t.Any, ...]]:
     """Return of a connection what the groups of ``_layout`` are; None if its protocol has no ports."""
     original, reply = netlink.attributes(known.get(_ORIGINAL, b"")), netlink.attributes(known.get(_REPLY, b""))
     opened, opener = (netlink.attributes(original.get(part, b"")) for part in (_ADDRESSES, _PROTOCOL))
     answered, ports = (netlink.attributes(reply.get(part, b"")) for part in (_ADDRESSES, _PROTOCOL))
-    source, destination = _SOURCE[version], _DESTINATION[version]
+    source, destination = _SOURCE[family], _DESTINATION[family]
     if source not in opened or source not in answered or _SOURCE_PORT not in ports or _SOURCE_PORT not in opener:
         return None
     return (
@@ -359,13 +359,13 @@ def _parts(known: netlink.Attributes, version: int) -> t.Optional[t.Tuple[t.Any,
     )
 
 
-def _layout(version: int) -> t.Pattern[bytes]:
+def _layout(family: Family) -> t.Pattern[bytes]:
     """Return a pattern of the usual message, whose groups are those of ``_parts``. Parsing takes three times as long.
 
     What it does not match, such as connections in zones, is parsed.
     """
-    size = BY_VERSION[version].size
-    source, destination = _SOURCE[version], _DESTINATION[version]
+    size = family.size
+    source, destination = _SOURCE[family], _DESTINATION[family]
 
     def bundle(kind: int, *parts: t.Tuple[bytes, int]) -> t.Tuple[bytes, int]:
         length = sum(part[1] for part in parts)

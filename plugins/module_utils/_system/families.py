@@ -64,6 +64,11 @@ BY_NFT = {one.nft: one for one in FAMILIES}
 BY_NUMBER = {one.number: one for one in FAMILIES}
 
 
+def of_address(text: str) -> Family:
+    """Return the family of an address or a network."""
+    return IPV6 if ":" in text else IPV4
+
+
 def has_ipv6() -> bool:
     """Return whether the kernel supports IPv6 at all (ipv6.disable=1 turns it off)."""
     return os.path.exists("/proc/net/if_inet6")

@@ -9,7 +9,7 @@ import struct
 import typing as t
 
 from . import netlink
-from .families import BY_VERSION
+from .families import Family
 from .netlink import KernelError, Netlink
 
 #: rtm_type: RTN_*
@@ -32,14 +32,14 @@ class _Route(t.NamedTuple):
 
 
 class Routes:
-    """Asks about addresses of one IP version, about each once. Use it in ``with``."""
+    """Asks about addresses of one family, about each once. Use it in ``with``."""
 
-    def __init__(self, version: int) -> None:
+    def __init__(self, family: Family) -> None:
         """Open a socket to ask the kernel.
 
         :raises NodeError: there is no answer to be had.
         """
-        self._family, self._size = BY_VERSION[version].number, BY_VERSION[version].size
+        self._family, self._size = family.number, family.size
         self._kernel = Netlink(netlink.ROUTE)
         self._kinds: t.Dict[int, _Route] = {}
         self._interfaces: t.Dict[t.Tuple[int, int], t.Optional[str]] = {}

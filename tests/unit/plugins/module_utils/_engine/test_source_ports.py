@@ -49,12 +49,12 @@ def test_more_destinations_than_there_is_memory_for(table: t.List[PortUse], monk
     """The largest are right, and it is said how many connections were not counted."""
     most = []
 
-    class Watched(source_ports._Family):
+    class Watched(source_ports._Counter):
         def _count(self, one: PortUse) -> None:
             super()._count(one)
             most.append(len(self._counts))
 
-    monkeypatch.setattr(source_ports, "_Family", Watched)
+    monkeypatch.setattr(source_ports, "_Counter", Watched)
     monkeypatch.setattr(source_ports, "_MOST", 100)
     for number in range(2000):
         table.append(_use(number, 2000))

@@ -10,7 +10,13 @@ import json
 import pickle
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES, IPV4, IPV6, Family
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import (
+    FAMILIES,
+    IPV4,
+    IPV6,
+    Family,
+    of_address,
+)
 
 
 @pytest.mark.parametrize("family, name", [(IPV4, "ipv4"), (IPV6, "ipv6")])
@@ -30,3 +36,9 @@ def test_there_are_two() -> None:
     assert [one.nft for one in FAMILIES] == ["ip", "ip6"]
     with pytest.raises(KeyError):
         Family("ipx")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_address_or_a_network_has_a_family(family: Family) -> None:
+    first = str(family.address(0))
+    assert [of_address(text) for text in (first, first + "/0", str(family.address(family.highest)))] == [family] * 3
