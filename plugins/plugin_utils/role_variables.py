@@ -18,10 +18,12 @@ import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ..module_utils._agent.paths import choose_paths
+from ..module_utils._engine.ruleset import exempt_spans, from_config
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy.policy import POLICY_OPTIONS, Config, build, split_lists
 from ..module_utils._policy.values import Network, check_log_size
 from ..module_utils._system import intervals
+from ..module_utils._system.families import FAMILIES
 from .names import first_of
 from .networks import read_networks, uncovered, uncovered_entries
 
@@ -189,10 +191,9 @@ def _exempt_cluster(networks: t.Any, policy: Config) -> t.List[str]:
 
 def exempt(listed: t.Sequence[Network], masqueraded: t.Sequence[Network]) -> t.List[str]:
     """Return the ranges that are exempt in the end: the longest prefix of both lists decides."""
+    config = Config(tuple(listed), masq_link_local=True, masq_link_local_ipv6=True, masquerade_cidrs=tuple(masqueraded))
     found: t.List[str] = []
-    for version in (4, 6):
-        lists = ([network for network in one if network.version == version] for one in (listed, masqueraded))
-        layers = enumerate(intervals.layers(*lists))
-        kept = intervals.overlay((depth % 2 == 0, intervals.of_networks(layer)) for depth, layer in layers)
-        found += map(str, intervals.networks(kept, version))
+    for family in FAMILIES:
+        kept = exempt_spans(from_config(config, family).decisions)
+        found += map(str, intervals.networks(kept, family.version))
     return found
