@@ -17,6 +17,7 @@ import typing as t
 
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy.values import Network, show
+from ..module_utils._system.families import BY_VERSION, FAMILIES, Family
 from .json_text import Node, comma, insert, remove, scan
 
 _TYPE = "outboundnat"
@@ -55,9 +56,9 @@ class _Policy(t.NamedTuple):
         """Where the list is, or would be."""
         return self.exceptions.path if self.exceptions else self.holder.path
 
-    def has(self, version: int) -> bool:
-        """Return whether it has exceptions of an IP version."""
-        return any(network.version == version for network in self.networks)
+    def has(self, family: Family) -> bool:
+        """Return whether it has exceptions of a family."""
+        return any(network.version == family.version for network in self.networks)
 
 
 class _Plugin(t.NamedTuple):
@@ -86,15 +87,15 @@ def edit(
     notes: t.List[str] = []
     text = _remove(text, unwanted)
     for number in range(len(_plugins(scan(text)))):
-        for version in (4, 6):
-            text = _add(text, number, [network for network in wanted if network.version == version])
-    for version in (4, 6):
-        ranges = [network for network in wanted if network.version == version]
-        if ranges and not _translated(text, version):
+        for family in FAMILIES:
+            text = _add(text, number, [network for network in wanted if network.version == family.version])
+    for family in FAMILIES:
+        ranges = [network for network in wanted if network.version == family.version]
+        if ranges and not _translated(text, family):
             if add_policy:
                 text = _add_policy(text, ranges)
             else:
-                notes.append("no OutBoundNAT policy for IPv%d, so nothing is added" % version)
+                notes.append("no OutBoundNAT policy for IPv%d, so nothing is added" % family.version)
     after = _lists(_plugins(scan(text)))
     changes = tuple(_changes(before, after))
     return Edited(text, changes, tuple(notes + list(_notes(text, after))))
@@ -201,8 +202,8 @@ def _remove(text: str, unwanted: t.Sequence[Network]) -> str:
 
 
 def _add(text: str, number: int, ranges: t.Sequence[Network]) -> str:
-    """Add ranges of one IP version to the policy that one plugin has for it."""
-    policy = _for_family(_plugins(scan(text))[number], ranges[0].version) if ranges else None
+    """Add ranges of one family to the policy that one plugin has for it."""
+    policy = _for_family(_plugins(scan(text))[number], BY_VERSION[ranges[0].version]) if ranges else None
     if not policy:
         return text
     new = _missing(policy.networks, ranges)
@@ -221,23 +222,23 @@ def _wider(one: Network, other: Network) -> bool:
     return other.subnet_of(one)  # type: ignore[arg-type]
 
 
-def _for_family(plugin: _Plugin, version: int) -> t.Optional[_Policy]:
-    """Find the policy of a plugin that takes exceptions of an IP version.
+def _for_family(plugin: _Plugin, family: Family) -> t.Optional[_Policy]:
+    """Find the policy of a plugin that takes exceptions of a family.
 
     :raises ConfigError: it cannot be told which of several.
     """
-    holders = [policy for policy in plugin.policies if policy.has(version)]
+    holders = [policy for policy in plugin.policies if policy.has(family)]
     if len(holders) > 1:
         raise ConfigError(
             "IPv%d exceptions in %s: keep one OutBoundNAT policy for each family"
-            % (version, " and ".join(policy.path for policy in holders))
+            % (family.version, " and ".join(policy.path for policy in holders))
         )
     # One without any is for the family that has none yet.
     return next(iter(holders or [policy for policy in plugin.policies if not policy.networks]), None)
 
 
-def _translated(text: str, version: int) -> bool:
-    return any(_for_family(plugin, version) for plugin in _plugins(scan(text)))
+def _translated(text: str, family: Family) -> bool:
+    return any(_for_family(plugin, family) for plugin in _plugins(scan(text)))
 
 
 def _add_policy(text: str, ranges: t.Sequence[Network]) -> str:

@@ -195,5 +195,5 @@ def exempt(listed: t.Sequence[Network], masqueraded: t.Sequence[Network]) -> t.L
     found: t.List[str] = []
     for family in FAMILIES:
         kept = exempt_spans(from_config(config, family).decisions)
-        found += map(str, intervals.networks(kept, family.version))
+        found += map(str, intervals.networks(kept, family))
     return found

@@ -220,11 +220,10 @@ def as_returns(effects: t.Iterable[Effect]) -> t.List[t.Dict[str, t.Any]]:
 
 
 def _as_return(effect: Effect) -> t.Dict[str, t.Any]:
-    version = effect.family.version
-    destinations = range_words.fewest(effect.destinations, version, LIMIT)
+    destinations = range_words.fewest(effect.destinations, effect.family, LIMIT)
     sources = range_words.Ranges([], [], 0)
     if effect.sources is not None:
-        sources = range_words.fewest(effect.sources, version, LIMIT)
+        sources = range_words.fewest(effect.sources, effect.family, LIMIT)
     return {
         "family": effect.family,
         "destinations": destinations.within,

@@ -340,7 +340,6 @@ class _Reader:
     def __init__(self, table: Table) -> None:
         self._table = table
         self._sets = table.sets
-        self._version = table.family.version
 
     def ruleset(self) -> Ruleset:
         """Return the rules.
@@ -400,7 +399,7 @@ class _Reader:
                 yield parse_address_range(found.group(1)) if network is None else AddressRange(network[0], network[-1])
 
     def _networks(self, name: str) -> t.Tuple[t.Any, ...]:
-        return tuple(intervals.networks(self._sets[name], self._version))
+        return tuple(intervals.networks(self._sets[name], self._table.family))
 
     def _leading(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
         """Return the entries of ``rules``."""

@@ -354,10 +354,10 @@ def exempt_in_the_end(ruleset: Ruleset) -> t.Tuple[Network, ...]:
 
     Entries of ``rules`` are not considered.
     """
-    version = next((network.version for network in ruleset.exempt), 4)
     if not any(one.action == MASQUERADE and one.match.destinations for one in ruleset.decisions):
         return ruleset.exempt
-    return tuple(intervals.networks(exempt_spans(ruleset.decisions), version))
+    family = BY_VERSION[next((network.version for network in ruleset.exempt), 4)]
+    return tuple(intervals.networks(exempt_spans(ruleset.decisions), family))
 
 
 def exempt_spans(decisions: t.Sequence[Decision]) -> Spans:

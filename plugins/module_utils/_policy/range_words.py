@@ -9,7 +9,7 @@ import heapq
 import typing as t
 
 from .._system import intervals
-from .._system.families import BY_VERSION
+from .._system.families import Family
 from .._system.intervals import Spans
 
 #: So many networks are listed in a sentence.
@@ -28,29 +28,29 @@ class Ranges(t.NamedTuple):
     omitted: int
 
 
-def in_words(some: Spans, version: int) -> str:
+def in_words(some: Spans, family: Family) -> str:
     """Return addresses in as few networks as that takes, and the largest of them if they are many."""
-    within, without, omitted = fewest(some, version, SHOWN)
+    within, without, omitted = fewest(some, family, SHOWN)
     more = " and %s more" % format(omitted, ",") if omitted else ""
     return ", ".join(within) + (" except " + ", ".join(without) if without else "") + more
 
 
-def fewest(some: Spans, version: int, limit: int) -> Ranges:
+def fewest(some: Spans, family: Family, limit: int) -> Ranges:
     """Return addresses in as few networks as that takes, of many the largest.
 
     :param limit: of networks, and of exceptions.
     """
-    bits = BY_VERSION[version].bits
+    bits = family.bits
     around = _around(some, bits)
     inside = list(_blocks(some, bits))
     outside = list(_blocks(intervals.difference((_bounds(around, bits),), some), bits))
     if len(outside) + 1 < len(inside):
-        return Ranges([_text(around, version)], _largest(outside, version, limit), max(len(outside) - limit, 0))
-    return Ranges(_largest(inside, version, limit), [], max(len(inside) - limit, 0))
+        return Ranges([_text(around, family)], _largest(outside, family, limit), max(len(outside) - limit, 0))
+    return Ranges(_largest(inside, family, limit), [], max(len(inside) - limit, 0))
 
 
-def _largest(blocks: t.Sequence[_Block], version: int, limit: int) -> t.List[str]:
-    return [_text(one, version) for one in heapq.nsmallest(limit, blocks)]
+def _largest(blocks: t.Sequence[_Block], family: Family, limit: int) -> t.List[str]:
+    return [_text(one, family) for one in heapq.nsmallest(limit, blocks)]
 
 
 def _blocks(some: Spans, bits: int) -> t.Iterator[_Block]:
@@ -76,5 +76,5 @@ def _bounds(block: _Block, bits: int) -> t.Tuple[int, int]:
     return first, first + (1 << (bits - length)) - 1
 
 
-def _text(block: _Block, version: int) -> str:
-    return "%s/%d" % (BY_VERSION[version].address(block[1]), block[0])
+def _text(block: _Block, family: Family) -> str:
+    return "%s/%d" % (family.address(block[1]), block[0])

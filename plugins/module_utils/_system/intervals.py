@@ -9,7 +9,7 @@ import bisect
 import ipaddress
 import typing as t
 
-from .families import BY_VERSION
+from .families import Family
 
 #: First and last number of each interval: in order, apart from each other, never touching.
 Spans = t.Tuple[t.Tuple[int, int], ...]
@@ -120,19 +120,18 @@ def overlay(layers: t.Iterable[t.Tuple[bool, Spans]]) -> Spans:
     return found
 
 
-def networks(spans: Spans, version: int) -> t.List[t.Any]:
+def networks(spans: Spans, family: Family) -> t.List[t.Any]:
     """Return the same as networks."""
-    address = BY_VERSION[version].address
     found: t.List[t.Any] = []
     for first, last in spans:
-        found += ipaddress.summarize_address_range(address(first), address(last))
+        found += ipaddress.summarize_address_range(family.address(first), family.address(last))
     return found
 
 
 def layers(exempt: t.Sequence[t.Any], masquerade: t.Sequence[t.Any]) -> t.List[t.Tuple[t.Any, ...]]:
     """Return the networks of both lists by how deep they are within each other, so that the longest prefix wins.
 
-    All of them are of one IP version.
+    All of them are of one family.
 
     First exempt ranges, then what is masqueraded inside of them, then what is exempt inside of that, and so on. An
     entry that says what the range around it says is left out; what stays keeps its order.

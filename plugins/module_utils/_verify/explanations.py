@@ -11,6 +11,7 @@ import typing as t
 from .._engine import actors
 from .._policy import range_words
 from .._system import intervals, pod_names
+from .._system.families import FAMILIES
 from .._twin.node_state import State
 from .._twin.twin import Twin
 from .._twin.values import Answer, Question, Rule
@@ -195,8 +196,8 @@ def _grouped(conflicts: t.Sequence[Data]) -> t.Iterable[t.List[Data]]:
 def in_words(ranges: t.Sequence[str]) -> str:
     """Return destinations for people, in as few networks as that takes, and the first of them if they are many."""
     networks = [ipaddress.ip_network(one) for one in ranges]
-    sides = {version: intervals.of_networks(one for one in networks if one.version == version) for version in (4, 6)}
-    return ", ".join(range_words.in_words(mine, version) for version, mine in sides.items() if mine)
+    sides = {one: intervals.of_networks(each for each in networks if each.version == one.version) for one in FAMILIES}
+    return ", ".join(range_words.in_words(mine, family) for family, mine in sides.items() if mine)
 
 
 def _cause(conflicts: t.Sequence[Data]) -> str:

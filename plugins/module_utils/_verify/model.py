@@ -202,7 +202,7 @@ def _senders(state: State, version: int, policy: Policy) -> t.List[Sender]:
         return found
     # A link of other use may be that of the pods after all, if the policy names their networks.
     sources = [entry.match.source for entry in policy.entries.get(version, ()) if entry.match.source]
-    named = intervals.networks(intervals.of(span for one in sources for span in one), version)
+    named = intervals.networks(intervals.of(span for one in sources for span in one), BY_VERSION[version])
     return senders.senders(state, version, named) if named else []
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import gc
-import ipaddress
 import itertools
 import random
 import time
@@ -18,6 +17,7 @@ import typing as t
 
 from .._engine.ruleset import DROP
 from .._system import intervals
+from .._system.families import BY_VERSION
 from .._system.intervals import Spans
 from .._twin.twin import Twin
 from .._twin.values import NOT_TESTED, QUESTION_PROTOCOLS, Answer, Question, Rule, Unseen
@@ -212,6 +212,7 @@ class _Run:
         self._twin = twin
         self._policy = policy
         self._version = model.version
+        self._family = BY_VERSION[model.version]
         self._limit = limit
         self._until = until
         self._progress = progress
@@ -345,16 +346,13 @@ class _Run:
         protocol, port = packet.service >> 16, packet.service & 0xFFFF
         name = _NAMES[protocol] if protocol in WITH_PORTS else "icmp"
         return Question(
-            destination=str(self._address(packet.destination)),
-            source=str(self._address(packet.source)),
+            destination=str(self._family.address(packet.destination)),
+            source=str(self._family.address(packet.source)),
             interface=link,
             protocol=name,
             port=port,
             source_port=None if any_port else packet.source_port,
         )
-
-    def _address(self, number: int) -> t.Any:
-        return ipaddress.IPv4Address(number) if self._version == 4 else ipaddress.IPv6Address(number)
 
     # answers
 
@@ -509,9 +507,9 @@ class _Run:
     def _ranges(self, affected: t.Iterable[Region]) -> t.Tuple[str, ...]:
         distinct = {id(region.destination): region.destination for region in affected}
         union = intervals.of(span for destination in distinct.values() for span in destination)
-        found = intervals.networks(union, self._version)
+        found = intervals.networks(union, self._family)
         # Addresses to which nothing is sent on may be in it if it is shorter then.
-        wide = intervals.networks(intervals.of((*union, *self._model.nowhere)), self._version)
+        wide = intervals.networks(intervals.of((*union, *self._model.nowhere)), self._family)
         wide = [network for network in wide if intervals.intersection((intervals.of_network(network),), union)]
         return tuple(map(str, wide if len(wide) < len(found) else found))
 
@@ -528,7 +526,7 @@ class _Run:
         """Return the pods that are affected; empty: all."""
         everything = intervals.of(span for sender in self._model.senders for span in sender.addresses)
         union = intervals.of(span for region in affected for span in region.source)
-        return () if union == everything else tuple(map(str, intervals.networks(union, self._version)))
+        return () if union == everything else tuple(map(str, intervals.networks(union, self._family)))
 
     def untested(self) -> t.Iterator[Untested]:
         """Return why not all packets are tested."""

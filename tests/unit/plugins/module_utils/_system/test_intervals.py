@@ -9,6 +9,7 @@ import ipaddress
 import typing as t
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,4 +66,4 @@ def test_outline(pairs: t.List[t.Tuple[int, int]], size: int) -> None:
 def test_networks() -> None:
     networks = [ipaddress.ip_network(one) for one in ("10.0.0.0/9", "10.128.0.0/9", "192.0.2.1/32")]
     found = intervals.of_networks(networks)
-    assert [str(one) for one in intervals.networks(found, 4)] == ["10.0.0.0/8", "192.0.2.1/32"]
+    assert [str(one) for one in intervals.networks(found, IPV4)] == ["10.0.0.0/8", "192.0.2.1/32"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import senders
 from support.node_states import route, state
 
@@ -16,7 +17,7 @@ _BRIDGE, _FIRST, _SECOND = 3, 10, 11
 
 def _found(*routes: bytes) -> t.Dict[str, t.List[str]]:
     found = senders.senders(state(routes=routes), 4)
-    return {one.link: list(map(str, intervals.networks(one.addresses, 4))) for one in found}
+    return {one.link: list(map(str, intervals.networks(one.addresses, IPV4))) for one in found}
 
 
 def test_a_pod_is_where_the_narrowest_route_shows_it() -> None:
