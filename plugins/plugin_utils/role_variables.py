@@ -191,7 +191,8 @@ def _exempt_cluster(networks: t.Any, policy: Config) -> t.List[str]:
 
 def exempt(listed: t.Sequence[Network], masqueraded: t.Sequence[Network]) -> t.List[str]:
     """Return the ranges that are exempt in the end: the longest prefix of both lists decides."""
-    config = Config(tuple(listed), masq_link_local=True, masq_link_local_ipv6=True, masquerade_cidrs=tuple(masqueraded))
+    config = build({"masq_link_local": True, "masq_link_local_ipv6": True})
+    config = config._replace(non_masquerade_cidrs=tuple(listed), masquerade_cidrs=tuple(masqueraded))
     found: t.List[str] = []
     for family in FAMILIES:
         kept = exempt_spans(from_config(config, family).decisions)
