@@ -73,7 +73,7 @@ def test_documented_explanations_are_the_explanations() -> None:
     # Names of pods are returned if the node knows any.
     assert set(found) == set(documented) - {"pod"} == set(explanations.policy_only(policy, answer.question))
     assert set(found["decided_by"]) == set(documented["decided_by"]["contains"])
-    conflict = Conflict(("10.0.0.0/8", "fd00::/8"), "pod", "node", rule, "unknown", "error", "", (), (), answer)
+    conflict = Conflict(("10.0.0.0/8", "fd00::/8"), "pod", "node", rule, "unknown", "error", "", (), ())
     each = explanations.conflict(conflict)
     assert [one["range"] for one in each] == ["10.0.0.0/8", "fd00::/8"]
     assert all(set(one) == set(RETURN["conflicts"]["contains"]) - {"pods"} for one in each)
