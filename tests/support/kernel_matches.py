@@ -15,6 +15,7 @@ import socket
 import typing as t
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import BY_VERSION
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import ipsets, legacy, links, nf_tables, packets
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import legacy_rules, nft_rules
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.referenced_objects import Known, KnownLink
@@ -182,7 +183,7 @@ class Judge:
             5: intervals.of_networks(map(ipaddress.ip_network, multicast)),
         }
         named = {one.index: KnownLink(one.name, one.kind, one.group, one.master, one.kind) for one in found}
-        return Known(self.version, types, named, sets)
+        return Known(BY_VERSION[self.version], types, named, sets)
 
     def tables(self) -> t.List[RuleTable]:
         """Return the tables of nf_tables as they are read."""

@@ -11,6 +11,7 @@ import struct
 import typing as t
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals, netlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.intervals import Spans
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.links import Link
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
@@ -97,7 +98,7 @@ def services(count: int, node_ports: int, endpoints: int = 2, nodes: int = 40) -
 def iptables(known: t.Sequence[Service]) -> RuleTable:
     """Return the NAT table of kube-proxy's iptables mode."""
     local = intervals.of([*net(NODE), *net("127.0.0.0/8")])
-    outside = intervals.complement(net(CLUSTER), rules.highest(4))
+    outside = intervals.complement(net(CLUSTER), IPV4.highest)
     chains: t.Dict[str, t.Tuple[Rule, ...]] = {
         "PREROUTING": chain((ALL, jump("KUBE-SERVICES"))),
         "POSTROUTING": chain((ALL, jump("KUBE-POSTROUTING"))),
@@ -138,7 +139,7 @@ def iptables(known: t.Sequence[Service]) -> RuleTable:
 
 def nftables(known: t.Sequence[Service]) -> RuleTable:
     """Return the table of kube-proxy's nftables mode."""
-    outside = intervals.complement(net(CLUSTER), rules.highest(4))
+    outside = intervals.complement(net(CLUSTER), IPV4.highest)
     chains: t.Dict[str, t.Tuple[Rule, ...]] = {
         "nat-prerouting": chain((ALL, jump("services"))),
         "nat-postrouting": chain((ALL, jump("masquerading"))),

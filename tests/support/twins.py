@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Runner, run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state, twin
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import NotAvailable
@@ -39,11 +40,11 @@ def exempt(networks: t.Sequence[t.Any], sources: t.Sequence[t.Any] = (), others:
     :param others: what is said of all else.
     """
     entries = {}
-    for version in (4, 6):
-        own = [one for one in sources if one.version == version]
+    for family in FAMILIES:
+        own = [one for one in sources if one.version == family.version]
         source = intervals.of_networks(own) if own else None
-        ranges = intervals.of_networks(one for one in networks if one.version == version)
-        entries[version] = (
+        ranges = intervals.of_networks(one for one in networks if one.version == family.version)
+        entries[family] = (
             Entry(Match(source=source, destination=ranges), Promise(POD)),
             Entry(Match(source=source), Promise(others) if others else None),
         )

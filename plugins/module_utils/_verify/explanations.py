@@ -11,7 +11,7 @@ import typing as t
 from .._engine import actors
 from .._policy import range_words
 from .._system import intervals, pod_names
-from .._system.families import FAMILIES
+from .._system.families import FAMILIES, of_address
 from .._twin.node_state import State
 from .._twin.twin import Twin
 from .._twin.values import Answer, Question, Rule
@@ -31,7 +31,7 @@ def question(state: t.Optional[State], destination: str, source: t.Optional[str]
     :param source: an address; None: that of a pod that could be on the node, or the node itself where no route shows
         pods.
     """
-    pod = None if source or not state else example_pod(state, 6 if ":" in destination else 4)
+    pod = None if source or not state else example_pod(state, of_address(destination))
     if pod is None:
         return Question(destination, source, protocol=protocol, port=port)
     return Question(destination, pod[0], pod[1], protocol, port)

@@ -356,7 +356,7 @@ def _left(until: float) -> float:
 def _ipv6_health(
     policy: ComparedPolicy, rulesets: t.Mapping[str, Ruleset], state: node_state.State
 ) -> t.Iterator[Health]:
-    if IPV6 not in rulesets and policy.origin != NOWHERE and senders.example_pod(state, 6):
+    if IPV6 not in rulesets and policy.origin != NOWHERE and senders.example_pod(state, IPV6):
         yield Health(
             "ipv6_not_managed",
             WARNING,

@@ -9,7 +9,7 @@ import struct
 import typing as t
 
 from .._system import intervals, netlink
-from .._system.families import BY_VERSION, ICMP, ICMPV6, SCTP, TCP, UDP
+from .._system.families import ICMP, ICMPV6, SCTP, TCP, UDP, Family
 from .._twin.ipsets import IpSet
 from . import conditions
 from .reading import Conditions, UnknownError, both
@@ -51,7 +51,7 @@ def _entries(one: IpSet, sources: t.Sequence[bool], known: Known) -> t.List[Cond
         names = [netlink.name(netlink.attributes(entry).get(_NAME, b"")) for entry in one.entries]
         return [found for name in names for found in _member(by_name.get(name), name, sources, known)]
     family = header.get(_FAMILY, b"\0")[0]
-    if family not in (0, BY_VERSION[known.version].number) and not one.kind.startswith("bitmap:port"):
+    if family not in (0, known.family.number) and not one.kind.startswith("bitmap:port"):
         return []  # the kernel finds nothing in a set of the other family
     parts = one.kind.split(":", 1)[-1].split(",")
     if len(sources) < len(parts):
@@ -84,7 +84,7 @@ def _with_holes(
         raise UnknownError("entries of a set of ipset that are no match")
     listed = []
     for entry in entries:
-        first, last = _addresses(entry, 1, 2, 3, None, known.version)
+        first, last = _addresses(entry, 1, 2, 3, None, known.family)
         listed.append((last - first, first, last, bool(_flags(entry) & _NOMATCH)))
     found: intervals.Spans = ()
     for _size, first, last, exempt in sorted(listed, reverse=True):
@@ -111,7 +111,7 @@ def _entry(
         if part in ("ip", "net"):
             first, last, prefix = next(addresses)
             bits = netmask if part == "ip" else None
-            made["source" if source else "destination"] = (_addresses(entry, first, last, prefix, bits, known.version),)
+            made["source" if source else "destination"] = (_addresses(entry, first, last, prefix, bits, known.family),)
         elif part == "port":
             made = _ports(entry, source)
         elif part == "mark":
@@ -144,10 +144,10 @@ def _ports(entry: t.Mapping[int, bytes], source: bool) -> Conditions:
 
 
 def _addresses(
-    entry: t.Mapping[int, bytes], first: int, last: int, prefix: int, netmask: t.Optional[int], version: int
+    entry: t.Mapping[int, bytes], first: int, last: int, prefix: int, netmask: t.Optional[int], family: Family
 ) -> t.Tuple[int, int]:
     """Return first and last address of a part; everything if it has none."""
-    bits = BY_VERSION[version].bits
+    bits = family.bits
     if first not in entry:
         return (0, (1 << bits) - 1)
     value = next(iter(netlink.attributes(entry[first]).values()))

@@ -9,7 +9,7 @@ import ipaddress
 import shlex
 import typing as t
 
-from .._system.families import SCTP, TCP, UDP
+from .._system.families import IPV6, SCTP, TCP, UDP, Family
 from .rules import ALL_BITS, DESTINATION, DROP, MARK, Action, Branch, Match, Rule, Test
 
 _FLAGS = {"-t": TCP, "--tcp-service": TCP, "-u": UDP, "--udp-service": UDP, "--sctp-service": SCTP}
@@ -44,8 +44,8 @@ class Service(t.NamedTuple):
         return Rule(number, tuple(branches), self.unknown, chance=several, exhaustive=several)
 
 
-def read(saved: str, version: int) -> t.List[Service]:
-    """Read what ``ipvsadm --save --numeric`` prints, as far as it is about an IP version."""
+def read(saved: str, family: Family) -> t.List[Service]:
+    """Read what ``ipvsadm --save --numeric`` prints, as far as it is about a family."""
     found: t.Dict[t.Any, t.List[t.Any]] = {}
     unknown: t.Dict[t.Any, t.Dict[str, None]] = {}
     for line in saved.splitlines():
@@ -54,10 +54,10 @@ def read(saved: str, version: int) -> t.List[Service]:
             continue
         key: t.Any = None
         if words[1] in _FLAGS:
-            address = _endpoint(words[2], version)
+            address = _endpoint(words[2], family)
             if address is not None:
                 key = (address[0], _FLAGS[words[1]] << 16 | address[1])
-        elif words[1] in ("-f", "--fwmark-service") and ("-6" in words or "--ipv6" in words) == (version == 6):
+        elif words[1] in ("-f", "--fwmark-service") and ("-6" in words or "--ipv6" in words) == (family == IPV6):
             key = int(words[2])
         if key is None:
             # A server of a service by mark does not say its version again.
@@ -69,7 +69,7 @@ def read(saved: str, version: int) -> t.List[Service]:
         servers = found.setdefault(key, [])
         if words[0] in ("-a", "--add-server"):
             weight = words[words.index("-w") + 1] if "-w" in words else "1"
-            server = _endpoint(words[words.index("-r") + 1], version) if "-r" in words else None
+            server = _endpoint(words[words.index("-r") + 1], family) if "-r" in words else None
             if server is None:
                 unknown.setdefault(key, {})["a server of another IP version"] = None
             elif weight != "0":
@@ -87,10 +87,10 @@ def read(saved: str, version: int) -> t.List[Service]:
     ]
 
 
-def _endpoint(text: str, version: int) -> t.Optional[t.Tuple[int, int]]:
-    """Return address and port, if it is of that version."""
+def _endpoint(text: str, family: Family) -> t.Optional[t.Tuple[int, int]]:
+    """Return address and port, if it is of that family."""
     host, _colon, port = text.rpartition(":")
     if text.endswith("]") or not _colon:
         host, port = text, "0"
     address = ipaddress.ip_address(host.strip("[]"))
-    return (int(address), int(port)) if address.version == version else None
+    return (int(address), int(port)) if address.version == family.version else None

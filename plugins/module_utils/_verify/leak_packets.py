@@ -15,7 +15,6 @@ import typing as t
 
 from .._engine.ruleset import DROP
 from .._system import intervals
-from .._system.families import BY_VERSION
 from .._system.intervals import Spans
 from .._twin.twin import Twin
 from .._twin.values import Answer, Question, Rule
@@ -61,11 +60,11 @@ class LeakPackets:
         self._model = model
         self._expected = expected
         self._addresses = addresses
-        self._hidden: Spans = policy.hidden.get(model.version, ())
+        self._hidden: Spans = policy.hidden.get(model.family, ())
         self._drops = policy.leaks == DROP and bool(self._hidden)
 
     def ask(self, known: t.Sequence[Question], seconds: t.Optional[float]) -> None:
-        """Ask about one IP version.
+        """Ask about one family.
 
         :param known: questions whose packet is masqueraded, one for each group.
         :param seconds: how long it may take to find ways.
@@ -158,7 +157,7 @@ class LeakPackets:
             )
 
     def _address(self, number: int) -> str:
-        return str(BY_VERSION[self._model.version].address(number))
+        return str(self._model.family.address(number))
 
 
 _ALL_PORTS: Spans = ((1, MAX_PORT),)

@@ -10,7 +10,7 @@ import re
 import typing as t
 
 from .._system import intervals
-from .._system.families import BY_NFT, BY_VERSION, ICMPV6
+from .._system.families import BY_NFT, ICMPV6, IPV4, IPV6, Family
 from .._system.intervals import Spans
 from .._twin.legacy import LegacyTable, priority
 from .._twin.values import HOOKS, IPTABLES_LEGACY, QUESTION_PROTOCOLS
@@ -58,8 +58,8 @@ _BARE = frozenset(
 
 
 def read(table: LegacyTable, known: Known) -> t.Optional[RuleTable]:
-    """Return a table; None if it does not see packets of this version of IP."""
-    if BY_NFT[table.family].version != known.version:
+    """Return a table; None if it does not see packets of this family."""
+    if BY_NFT[table.family] != known.family:
         return None
     listed = table.rules()
     policies = dict(line[1:].split(" ", 2)[:2] for line in table.listing.splitlines() if line.startswith(":"))
@@ -106,7 +106,7 @@ class _Line:
         self.place = 0
         self.known = known
         self.chains = chains
-        self.reading = Reading(known.version)
+        self.reading = Reading(known.family)
         self.module = ""
         self.target = ""
         self.options: t.Dict[str, t.Tuple[str, bool]] = {}
@@ -202,7 +202,7 @@ class _Line:
 
     def _address(self, key: str, value: str, inverted: bool) -> None:
         try:
-            self.reading.narrow(key, _network(value, self.known.version), inverted)
+            self.reading.narrow(key, _network(value, self.known.family), inverted)
         except UnknownError as exc:
             self.reading.not_known(str(exc))
 
@@ -275,7 +275,7 @@ class _Line:
     def conntrack(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
         """Read conntrack, state."""
         self.aware = True
-        version = self.known.version
+        family = self.known.family
         unknown: t.List[str] = []
         parts: t.Dict[str, t.Any] = {}
         for word, (value, inverted) in list(options.items()):
@@ -288,7 +288,7 @@ class _Line:
             elif word in ("--ctorigsrc", "--ctorigdst"):
                 key = "source" if word == "--ctorigsrc" else "destination"
                 try:
-                    parts[key] = (_network(value, version), inverted)
+                    parts[key] = (_network(value, family), inverted)
                 except UnknownError as exc:
                     unknown.append(str(exc))
             elif word in ("--ctorigsrcport", "--ctorigdstport"):
@@ -453,7 +453,7 @@ class _Line:
         """Read DNAT, SNAT."""
         kind = DESTINATION if self.target == "DNAT" else SOURCE
         (value,) = [options[word][0] for word in ("--to-destination", "--to-source") if word in options]
-        xt_rules.translate(self.reading, kind, *_endpoint(value, self.known.version))
+        xt_rules.translate(self.reading, kind, *_endpoint(value, self.known.family))
 
     def masquerade(self, _options: t.Dict[str, t.Tuple[str, bool]]) -> None:
         """Read MASQUERADE."""
@@ -470,7 +470,7 @@ class _Line:
     def netmap(self, options: t.Dict[str, t.Tuple[str, bool]]) -> None:
         """Read NETMAP."""
         self.aware = True
-        xt_rules.translate(self.reading, NETMAP, _network(options["--to"][0], self.known.version), None)
+        xt_rules.translate(self.reading, NETMAP, _network(options["--to"][0], self.known.family), None)
 
     def hash_mark(self, _options: t.Dict[str, t.Tuple[str, bool]]) -> None:
         """Read HMARK."""
@@ -528,10 +528,10 @@ def _protocol(value: str) -> int:
     return int(value) if value.isdigit() else 0 if value == "all" else _PROTOCOLS[value]
 
 
-def _network(value: str, version: int) -> Spans:
+def _network(value: str, family: Family) -> Spans:
     """Parse an address, alone or with a mask or the length of a prefix."""
     address, _slash, mask = value.partition("/")
-    bits = BY_VERSION[version].bits
+    bits = family.bits
     number = int(ipaddress.ip_address(address))
     if not mask or mask.isdigit():
         length = int(mask or bits)
@@ -566,13 +566,13 @@ def _flags(value: str) -> int:
     return found
 
 
-def _endpoint(value: str, version: int) -> t.Tuple[t.Optional[Spans], t.Optional[Spans]]:
+def _endpoint(value: str, family: Family) -> t.Tuple[t.Optional[Spans], t.Optional[Spans]]:
     """Parse addresses and ports of a translation."""
     addresses, ports = value, ""
-    if version == 6 and value.startswith("["):
+    if family == IPV6 and value.startswith("["):
         addresses, _bracket, ports = value[1:].replace("]-[", "-").partition("]")
         ports = ports.lstrip(":")
-    elif version == 4:
+    elif family == IPV4:
         addresses, _colon, ports = value.partition(":")
     elif value.startswith(":") and not value.startswith("::"):
         addresses, ports = "", value[1:]

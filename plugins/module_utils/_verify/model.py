@@ -10,7 +10,7 @@ import time
 import typing as t
 
 from .._system import intervals
-from .._system.families import BY_VERSION
+from .._system.families import IPV4, IPV6, Family
 from .._system.intervals import Spans
 from .._system.routes import BROADCAST, LOCAL
 from .._twin import nf_tables
@@ -21,28 +21,28 @@ from . import legacy_rules, nft_rules, referenced_objects, regions, senders, way
 from .indexed_rules import Ready, reachable
 from .packet_policy import Policy
 from .routing_lookups import Lookups
-from .rules import INVALID, MAX_PORT, POSTROUTING, SET, SOURCE, UNTRACKED, WITH_PORTS, Ref, RuleTable, chain_of, highest
+from .rules import INVALID, MAX_PORT, POSTROUTING, SET, SOURCE, UNTRACKED, WITH_PORTS, Ref, RuleTable, chain_of
 from .senders import Sender
 from .time_limit import left
 from .ways import Declared, Start, Way, Ways
 
 #: To these a packet of a pod is never forwarded, whatever the rules say.
 _NOT_FORWARDED = {
-    4: ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32"),
-    6: ("::/64", "fe80::/10", "ff00::/8"),
+    IPV4: ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32"),
+    IPV6: ("::/64", "fe80::/10", "ff00::/8"),
 }
 #: Protocols of packets that conntrack calls invalid which are asked: a reset, an error; see Question.stray.
 STRAYS = ("tcp", "icmp")
 
 
 class NodeModel:
-    """The rules and routes of a node for one IP version."""
+    """The rules and routes of a node for one family."""
 
-    def __init__(self, state: State, version: int) -> None:
-        self.version = version
-        self.lookups = Lookups(state.routing, state.links, version, state.settings)
+    def __init__(self, state: State, family: Family) -> None:
+        self.family = family
+        self.lookups = Lookups(state.routing, state.links, family, state.settings)
         self.types = self.lookups.types()
-        self.tables = _tables(state, version, self.lookups, self.types)
+        self.tables = _tables(state, family, self.lookups, self.types)
         self._node = ways.Node(
             self.tables,
             self.lookups,
@@ -71,34 +71,34 @@ class NodeModel:
         for rule in (rule for table in self.tables for chain in table.chains.values() for rule in chain):
             for _match, action in rule.branches:
                 if action.kind == SOURCE and not action.local and action.origin is None:
-                    found += ((0, highest(self.version)),) if action.addresses is None else action.addresses
+                    found += ((0, self.family.highest),) if action.addresses is None else action.addresses
         return intervals.of(found)
 
 
 class Model(NodeModel):
-    """A node for one IP version.
+    """A node for one family.
 
     ``senders`` are its pods; ``found`` are the ways of their packets.
     """
 
-    def __init__(self, state: State, version: int, policy: Policy, seconds: t.Optional[float] = None) -> None:
+    def __init__(self, state: State, family: Family, policy: Policy, seconds: t.Optional[float] = None) -> None:
         """:param seconds: how long it may take; reading the rules is not interrupted, finding the ways is."""
         until = None if seconds is None else time.monotonic() + seconds
-        super().__init__(state, version)
-        self._policy = [Declared(entry.match, entry.promise) for entry in policy.entries.get(version, ())]
-        self.senders = _senders(state, version, policy)
+        super().__init__(state, family)
+        self._policy = [Declared(entry.match, entry.promise) for entry in policy.entries.get(family, ())]
+        self.senders = _senders(state, family, policy)
         traits = senders.traits(state)
-        destinations = regions.minus(_destinations(version), self.types[BROADCAST])
+        destinations = regions.minus(_destinations(family), self.types[BROADCAST])
         #: destinations to which no packet of a pod is sent on
-        self.nowhere = intervals.complement(regions.minus(destinations, self.types[LOCAL]), highest(version))
-        services = _services(version)
+        self.nowhere = intervals.complement(regions.minus(destinations, self.types[LOCAL]), family.highest)
+        services = _services(family)
         self._starts = [
             Start(sender.link, sender.addresses, destinations, services, traits=traits[sender.link])
             for sender in self.senders
         ]
         self.services = services
         self.found: Ways = ways.ways(self._node, self._starts, self._policy, left(until))
-        self.of_node = senders.of_node(state, version)
+        self.of_node = senders.of_node(state, family)
         self.own = self._own_ways(regions.minus(destinations, self.types[LOCAL]), left(until))
         self._late = _late_chains(self.tables, nat=True)
 
@@ -160,7 +160,7 @@ class Model(NodeModel):
 
     def stray_services(self, protocol: str) -> Spans:
         """Return a protocol of ``STRAYS`` as services."""
-        number = BY_VERSION[self.version].icmp if protocol == "icmp" else QUESTION_PROTOCOLS[protocol]
+        number = self.family.icmp if protocol == "icmp" else QUESTION_PROTOCOLS[protocol]
         return ((number << 16 | 1, number << 16 | MAX_PORT),) if number in WITH_PORTS else ((number << 16,) * 2,)
 
     def last_chance(self, way: Way) -> t.Optional[Ref]:
@@ -184,35 +184,35 @@ class Model(NodeModel):
         return tuple(ref for ref in way.met if (ref.table, ref.chain) in self._late)
 
 
-def _tables(state: State, version: int, lookups: Lookups, types: t.Mapping[int, Spans]) -> t.List[RuleTable]:
+def _tables(state: State, family: Family, lookups: Lookups, types: t.Mapping[int, Spans]) -> t.List[RuleTable]:
     links = {
         link.index: referenced_objects.KnownLink(link.name, link.kind, link.group, link.master, link.copied_kind)
         for link in state.links
     }
     filled = xt_rules.filled(state.tables, state.legacy, state.sets)
-    about = referenced_objects.Known(version, types, links, state.sets, filled, lookups.tos_tested)
+    about = referenced_objects.Known(family, types, links, state.sets, filled, lookups.tos_tested)
     read = [nft_rules.read(table, about) for table in state.tables]
     read += [legacy_rules.read(table, about) for table in state.legacy]
     return [table for table in read if table is not None]
 
 
-def _senders(state: State, version: int, policy: Policy) -> t.List[Sender]:
-    found = senders.senders(state, version, policy.pods)
+def _senders(state: State, family: Family, policy: Policy) -> t.List[Sender]:
+    found = senders.senders(state, family, policy.pods)
     if found or policy.pods:
         return found
     # A link of other use may be that of the pods after all, if the policy names their networks.
-    sources = [entry.match.source for entry in policy.entries.get(version, ()) if entry.match.source]
-    named = intervals.networks(intervals.of(span for one in sources for span in one), BY_VERSION[version])
-    return senders.senders(state, version, named) if named else []
+    sources = [entry.match.source for entry in policy.entries.get(family, ()) if entry.match.source]
+    named = intervals.networks(intervals.of(span for one in sources for span in one), family)
+    return senders.senders(state, family, named) if named else []
 
 
-def _destinations(version: int) -> Spans:
-    closed = intervals.of_networks(map(ipaddress.ip_network, _NOT_FORWARDED[version]))
-    return intervals.complement(closed, highest(version))
+def _destinations(family: Family) -> Spans:
+    closed = intervals.of_networks(map(ipaddress.ip_network, _NOT_FORWARDED[family]))
+    return intervals.complement(closed, family.highest)
 
 
-def _services(version: int) -> Spans:
-    icmp = BY_VERSION[version].icmp << 16
+def _services(family: Family) -> Spans:
+    icmp = family.icmp << 16
     return intervals.of([(icmp, icmp), *((number << 16 | 1, number << 16 | MAX_PORT) for number in WITH_PORTS)])
 
 

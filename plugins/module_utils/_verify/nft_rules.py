@@ -14,7 +14,7 @@ import struct
 import typing as t
 
 from .._system import intervals, netlink
-from .._system.families import BY_NUMBER, BY_VERSION, TCP
+from .._system.families import BY_NUMBER, FAMILIES, IPV4, IPV6, TCP
 from .._system.intervals import Spans
 from .._twin import nf_tables
 from .._twin.values import IPTABLES_NFT, NFTABLES
@@ -59,16 +59,16 @@ from .rules import (
 
 #: families of tables that see packets of IPv4 and of IPv6
 _INET = 1
-_VERSIONS = {_INET: tuple(BY_VERSION), **{number: (family.version,) for number, family in BY_NUMBER.items()}}
+_FAMILIES = {_INET: FAMILIES, **{number: (family,) for number, family in BY_NUMBER.items()}}
 _BELOW = {5: "netdev", 7: "bridge"}
-_ETHERTYPE = {4: b"\x08\x00", 6: b"\x86\xdd"}
+_ETHERTYPE = {IPV4: b"\x08\x00", IPV6: b"\x86\xdd"}
 _TABLES_OF_IPTABLES = frozenset(("nat", "filter", "mangle", "raw", "security"))
 
 _CHAIN_POLICY = 5
 #: offset in the header of IP, length, field
 _NETWORK = {
-    4: ((12, 4, "source"), (16, 4, "destination"), (9, 1, "protocol")),
-    6: ((8, 16, "source"), (24, 16, "destination"), (6, 1, "protocol")),
+    IPV4: ((12, 4, "source"), (16, 4, "destination"), (9, 1, "protocol")),
+    IPV6: ((8, 16, "source"), (24, 16, "destination"), (6, 1, "protocol")),
 }
 _TRANSPORT = ((0, 2, "source_port"), (2, 2, "port"))
 _BASES = ("ll_header", "network_header", "transport_header", "inner_header", "tun_header")
@@ -102,7 +102,7 @@ _CHANCE_CELLS: t.List[Cell] = [(CHANCE, place, 0xFF, 0) for place in range(4)]
 
 
 def read(table: nf_tables.Table, known: Known) -> t.Optional[RuleTable]:
-    """Return a table as it treats packets of one version of IP; None if it does not see them."""
+    """Return a table as it treats packets of one family; None if it does not see them."""
     if nf_tables.is_dormant(table):
         return None
     if table.family in _BELOW:
@@ -110,7 +110,7 @@ def read(table: nf_tables.Table, known: Known) -> t.Optional[RuleTable]:
             return None
         unknown = (conditions.because(conditions.FAMILY, _BELOW[table.family]),)
         return RuleTable(NFTABLES, table.title, {}, {}, unknown)
-    if known.version not in _VERSIONS.get(table.family, ()):
+    if known.family not in _FAMILIES.get(table.family, ()):
         return None
     return _Table(table, known).read()
 
@@ -237,8 +237,8 @@ class _Reader:
     def __init__(self, table: _Table) -> None:
         self.table = table
         self.values = table.values
-        self.version = table.known.version
-        self.reading = Reading(self.version)
+        self.family = table.known.family
+        self.reading = Reading(self.family)
         self.held: t.List[Cell] = [NOTHING] * SIZE
         self.modulus = 0
         self.offset = 0
@@ -313,7 +313,7 @@ class _Reader:
 
     def _header(self, base: int, offset: int, length: int) -> t.List[Cell]:
         """Return part of a header."""
-        fields = _NETWORK[self.version] if base == 1 else _TRANSPORT if base == 2 else ()
+        fields = _NETWORK[self.family] if base == 1 else _TRANSPORT if base == 2 else ()
         if length > SIZE:
             raise ValueError(length)
         name = _BASES[base] if base < len(_BASES) else str(base)
@@ -325,10 +325,10 @@ class _Reader:
                 cells[place - offset] = (field, size - 1 - (place - start), 0xFF, 0)
         if base == 2 and offset <= 13 < offset + length and self._only(TCP):
             cells[13 - offset] = (_TCP_FLAGS, 0, 0xFF, 0)
-        if base == 1 and self.version == 4 and offset == 0 and length:
+        if base == 1 and self.family == IPV4 and offset == 0 and length:
             cells[0] = ("", 0, 0, 0x45)  # tested packets have no options
         if base == 2 and any(cell[0] in ("port", "source_port") for cell in cells):
-            if self._only(BY_VERSION[self.version].icmp):
+            if self._only(self.family.icmp):
                 text = "the type of an ICMP message" if offset < 2 else _BYTES
                 cells = not_known(text, length)
         return cells
@@ -341,12 +341,12 @@ class _Reader:
     def _bytes(self, base: int, offset: int) -> str:
         """Name bytes of a packet that are not read."""
         if base == 1:
-            names = {4: {1: "TOS", 8: "TTL"}, 6: {7: "hop limit", 0: "TOS", 1: "TOS"}}[self.version]
+            names = {IPV4: {1: "TOS", 8: "TTL"}, IPV6: {7: "hop limit", 0: "TOS", 1: "TOS"}}[self.family]
             if offset in names:
                 return "the %s of a packet" % names[offset]
-            if offset == 2 + 2 * (self.version == 6):
+            if offset == 2 + 2 * (self.family == IPV6):
                 return "the length of a packet"
-            if self.version == 4 and offset in (6, 7):
+            if self.family == IPV4 and offset in (6, 7):
                 return "a fragment"
         return _BYTES
 
@@ -367,8 +367,8 @@ class _Reader:
             return "port" if place < 4 else "other"
         if base != 1:
             return "other"
-        four = self.version == 4
-        for start, size, field in _NETWORK[self.version]:
+        four = self.family == IPV4
+        for start, size, field in _NETWORK[self.family]:
             if start <= place < start + size:
                 return "protocol" if field == "protocol" else "address"
         if place == (8 if four else 7):
@@ -401,9 +401,9 @@ class _Reader:
         if name in ("iifname", "oifname"):
             return packet(name, 16)
         if name == "nfproto":
-            return constant(bytes((BY_VERSION[self.version].number,)))
+            return constant(bytes((self.family.number,)))
         if name == "protocol":
-            return constant(_ETHERTYPE[self.version])
+            return constant(_ETHERTYPE[self.family])
         if name in ("iif", "oif", "iifgroup", "oifgroup"):
             return host(name, 4)
         if name in _KINDS:
@@ -438,7 +438,7 @@ class _Reader:
         self.load(data.get(1), self._ct(name, direction))
 
     def _ct(self, name: str, direction: int) -> t.List[Cell]:
-        size = BY_VERSION[self.version].size
+        size = self.family.size
         if name in ("state", "status"):
             if name == "status" and self.table.after_nat:
                 return not_known("the status of a connection", 4)
@@ -450,7 +450,7 @@ class _Reader:
         if name == "direction":
             return constant(b"\0")
         if name == "l3protocol":
-            return constant(bytes((BY_VERSION[self.version].number,)))
+            return constant(bytes((self.family.number,)))
         if name == "protocol":
             return packet("protocol", 1)
         if name in ("src", "dst", "src_ip", "dst_ip", "src_ip6", "dst_ip6", "proto_src", "proto_dst"):
@@ -458,7 +458,7 @@ class _Reader:
                 return not_known("the addresses and ports with which answers come", 16)
             if name in ("proto_src", "proto_dst"):
                 return packet("source_port" if name == "proto_src" else "original_port", 2)
-            if name[4:] in ("ip", "ip6") and (name[4:] == "ip6") == (self.version == 4):
+            if name[4:] in ("ip", "ip6") and (name[4:] == "ip6") == (self.family == IPV4):
                 self.reading.never()
             return packet("source" if name.startswith("src") else "original_destination", size)
         return not_known(conditions.because(conditions.CT, name), 16)
@@ -729,7 +729,7 @@ class _Reader:
             self.reading.by_history("how full the set %s is" % netlink.name(data.get(1, b"")))
 
     def _kind(self, field: str, value: bytes) -> Conditions:
-        reading = Reading(self.version)
+        reading = Reading(self.family)
         reading.link(_KINDS[field], self.values.of_kind(netlink.name(value)))
         return reading.alternatives[0]
 
@@ -805,10 +805,10 @@ class _Reader:
     def nat(self, data: t.Dict[int, bytes]) -> None:
         """Follow a translation to a new source or destination."""
         family = number(data.get(2))
-        if family not in (BY_VERSION[self.version].number, 1):
+        if family not in (self.family.number, 1):
             return
         kind = DESTINATION if number(data.get(1)) else SOURCE
-        size = BY_VERSION[self.version].size
+        size = self.family.size
         places = [data.get(one) for one in (3, 4, 5, 6)]
         cells = [
             None if one is None else self.holding(one, size if which < 2 else 2) for which, one in enumerate(places)

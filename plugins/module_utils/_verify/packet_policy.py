@@ -12,7 +12,7 @@ from .._engine.rule_comments import SKIPPED_COMMENTS
 from .._engine.ruleset import IGNORE, Decision, Ruleset, service_number
 from .._policy.values import EXEMPT, SKIP, AddressRange, Network
 from .._system import intervals
-from .._system.families import BY_VERSION, Family
+from .._system.families import Family, of_address
 from .._twin.values import Rule
 from .rules import Match, Names
 
@@ -41,19 +41,19 @@ class Entry(t.NamedTuple):
 
 
 class Policy(t.NamedTuple):
-    """What a policy says, by IP version; a version that is not managed is absent. The first entry that matches counts.
+    """What a policy says, by family; one that is not managed is absent. The first entry that matches counts.
 
     ``leaves`` says of a rule that let a packet pass whether the policy leaves that packet to other programs.
     ``pods`` are networks in which all pods of the node lie; empty if that is not known.
     ``leaks`` is what is done with packets that nat does not see: IGNORE, COUNT, DROP; ``hidden`` are the addresses that
-    they must not show, by IP version; with IGNORE none are.
+    they must not show, by family; with IGNORE none are.
     """
 
-    entries: t.Mapping[int, t.Tuple[Entry, ...]]
+    entries: t.Mapping[Family, t.Tuple[Entry, ...]]
     leaves: t.Callable[[Rule], bool] = lambda _rule: False
     pods: t.Tuple[t.Any, ...] = ()
     leaks: str = IGNORE
-    hidden: t.Mapping[int, intervals.Spans] = {}
+    hidden: t.Mapping[Family, intervals.Spans] = {}
 
     def promise(
         self, source: str, destination: str, protocol: str, port: int, interface: t.Optional[str] = None
@@ -62,10 +62,10 @@ class Policy(t.NamedTuple):
 
         :param interface: over which it leaves; None: the one that the policy is about.
         """
-        version = 6 if ":" in destination else 4
-        service = service_number(protocol, port, BY_VERSION[version])
+        family = of_address(destination)
+        service = service_number(protocol, port, family)
         numbers = int(ipaddress.ip_address(source)), int(ipaddress.ip_address(destination))
-        for match, promise in self.entries.get(version, ()):
+        for match, promise in self.entries.get(family, ()):
             if (
                 _contains(match.source, numbers[0])
                 and _contains(match.destination, numbers[1])
@@ -92,14 +92,14 @@ def policy_of(rulesets: t.Mapping[str, Ruleset], pods: t.Sequence[Network] = ())
     :param rulesets: by family; a family that has none says nothing.
     :param pods: networks in which all pods of the node lie; empty if that is not known.
     """
-    versions = {Family(family).version: ruleset for family, ruleset in rulesets.items()}
-    watched = {version: ruleset for version, ruleset in versions.items() if ruleset.leaks != IGNORE}
+    managed = {Family(family): ruleset for family, ruleset in rulesets.items()}
+    watched = {family: ruleset for family, ruleset in managed.items() if ruleset.leaks != IGNORE}
     return Policy(
-        {version: tuple(_entries(ruleset)) for version, ruleset in versions.items()},
+        {family: tuple(_entries(ruleset)) for family, ruleset in managed.items()},
         _leaves,
         tuple(pods),
         next((ruleset.leaks for ruleset in watched.values()), IGNORE),
-        {version: intervals.of_networks(ruleset.hidden) for version, ruleset in watched.items()},
+        {family: intervals.of_networks(ruleset.hidden) for family, ruleset in watched.items()},
     )
 
 

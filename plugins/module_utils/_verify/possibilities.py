@@ -12,7 +12,7 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
-from .._system.families import BY_VERSION
+from .._system.families import Family, of_address
 from .._twin import equal_priorities, routing
 from .._twin.twin import Twin
 from .._twin.values import NOT_TESTED, QUESTION_PROTOCOLS, Answer, Question
@@ -56,7 +56,7 @@ class Possibilities:
     def __init__(self, twin: Twin) -> None:
         self._twin = twin
         self._own = routing.local_addresses(twin.state.routing)
-        self._models: t.Dict[int, t.Tuple[NodeModel, Expected]] = {}
+        self._models: t.Dict[Family, t.Tuple[NodeModel, Expected]] = {}
 
     def of(self, answer: Answer) -> Possible:
         """Return what else is possible beside an answer."""
@@ -78,9 +78,9 @@ class Possibilities:
         else:
             link = self._link_of(question)
             if link:
-                version = 6 if ":" in question.destination else 4
-                model, expected = self._model(version)
-                ways = model.ways_of([_start(question, version, link)], _SECONDS)
+                family = of_address(question.destination)
+                model, expected = self._model(family)
+                ways = model.ways_of([_start(question, family, link)], _SECONDS)
                 unknown.update(self._ask(question, ways, expected, found))
                 if len(found) > before:
                     depends.update(dict.fromkeys(_deciding(ways, model, expected)))
@@ -102,11 +102,11 @@ class Possibilities:
         index = routing.link_of(self._twin.state.routing, t.cast(str, question.source))
         return next((link.name for link in self._twin.state.links if link.index == index), None)
 
-    def _model(self, version: int) -> t.Tuple[NodeModel, Expected]:
-        if version not in self._models:
-            model = NodeModel(self._twin.state, version)
-            self._models[version] = (model, Expected(self._twin, model))
-        return self._models[version]
+    def _model(self, family: Family) -> t.Tuple[NodeModel, Expected]:
+        if family not in self._models:
+            model = NodeModel(self._twin.state, family)
+            self._models[family] = (model, Expected(self._twin, model))
+        return self._models[family]
 
     def _ask(
         self, question: Question, ways: Ways, expected: Expected, found: t.Dict[t.Any, Answer]
@@ -142,9 +142,9 @@ def _kind(answer: Answer) -> t.Tuple[t.Any, ...]:
     return (answer.outcome, answer.source, answer.interface)
 
 
-def _start(question: Question, version: int, link: str) -> Start:
+def _start(question: Question, family: Family, link: str) -> Start:
     icmp = question.protocol.startswith("icmp")
-    protocol = BY_VERSION[version].icmp if icmp else QUESTION_PROTOCOLS[question.protocol]
+    protocol = family.icmp if icmp else QUESTION_PROTOCOLS[question.protocol]
     service = protocol << 16 | (question.port if protocol in WITH_PORTS else 0)
     source = int(ipaddress.ip_address(t.cast(str, question.source)))
     destination = int(ipaddress.ip_address(question.destination))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from .._system import intervals
-from .._system.families import BY_VERSION
+from .._system.families import IPV4, IPV6, Family
 from .._system.intervals import Spans
 from .rules import (
     ALL_BITS,
@@ -41,7 +41,6 @@ from .rules import (
     RuleTable,
     Test,
     behind,
-    highest,
 )
 
 #: Conditions that all hold: spans by the name of a field, or by (tracked value, mask) for tests; tuples of Names by
@@ -120,8 +119,8 @@ class Reading:
     A packet fulfils one of the ``alternatives``, and none of the ``exclusions``.
     """
 
-    def __init__(self, version: int) -> None:
-        self.version = version
+    def __init__(self, family: Family) -> None:
+        self.family = family
         self.alternatives: t.List[Conditions] = [{}]
         self.exclusions: t.Tuple[Conditions, ...] = ()
         self.unknown: t.Tuple[str, ...] = ()
@@ -139,7 +138,7 @@ class Reading:
             return top_of(*key)
         if key == "protocol":
             return MAX_PROTOCOL
-        return MAX_PORT if key.endswith("port") else highest(self.version)
+        return MAX_PORT if key.endswith("port") else self.family.highest
 
     def narrow(self, key: t.Any, value: t.Any, inverted: bool = False) -> None:
         """Add a condition about one field: spans."""
@@ -336,11 +335,11 @@ class Reading:
 
     def _without_ports(self, conditions: Conditions) -> t.Optional[Match]:
         """Return what a condition about ports means for a packet that has none there."""
-        protocol = BY_VERSION[self.version].icmp
+        protocol = self.family.icmp
         allowed, port = conditions.get("protocol"), conditions.get("original_port")
         if allowed is not None and not intervals.contains(allowed, protocol):
             return None
-        if port is not None and not intervals.intersection(port, _ICMP_TUPLES[self.version]):
+        if port is not None and not intervals.intersection(port, _ICMP_TUPLES[self.family]):
             return None
         rest = {key: value for key, value in conditions.items() if key not in _PORTS}
         rest["protocol"] = ((protocol, protocol),)
@@ -350,7 +349,7 @@ class Reading:
         """Return whether each message of ICMP that begins a connection fulfils the conditions about ports."""
         port = conditions.get("original_port")
         alone = _PORTS.intersection(conditions) == {"original_port"}
-        return alone and port is not None and not intervals.difference(_ICMP_TUPLES[self.version], port)
+        return alone and port is not None and not intervals.difference(_ICMP_TUPLES[self.family], port)
 
 
 def joined_names(values: t.Sequence[t.Tuple[Names, ...]]) -> t.Optional[t.Tuple[Names, ...]]:
@@ -381,8 +380,8 @@ _PORTS = frozenset(("port", "source_port", "original_port"))
 #: Type and code, as conntrack's tuple has them, of the ICMP messages that begin a connection; any code (the kernel's
 #: nf_conntrack_proto_icmp.c: echo, timestamp, information, address mask; nf_conntrack_proto_icmpv6.c: echo, node).
 _ICMP_TUPLES = {
-    4: tuple((kind << 8, kind << 8 | 0xFF) for kind in (8, 13, 15, 17)),
-    6: tuple((kind << 8, kind << 8 | 0xFF) for kind in (128, 139)),
+    IPV4: tuple((kind << 8, kind << 8 | 0xFF) for kind in (8, 13, 15, 17)),
+    IPV6: tuple((kind << 8, kind << 8 | 0xFF) for kind in (128, 139)),
 }
 _services: t.Dict[t.Tuple[t.Optional[Spans], Spans], Spans] = {}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
+from .._system.families import Family
 from .._system.intervals import Spans
 from .._twin.ipsets import IpSet
 
@@ -22,14 +23,14 @@ class KnownLink(t.NamedTuple):
 
 
 class Known(t.NamedTuple):
-    """A node as the readers need it, for one IP version.
+    """A node as the readers need it, for one family.
 
     ``types`` has the addresses of each type (RTN_*) over all links; what rules ask of a type that is absent is unknown.
     ``filled`` names sets of ipset that rules fill (xt_rules.filled). ``tos_routed`` is set where a routing rule asks
     for the TOS. ``bound`` has the addresses, other than any, that sockets of the node are bound to; None: not known.
     """
 
-    version: int
+    family: Family
     types: t.Mapping[int, Spans] = {}
     links: t.Mapping[int, KnownLink] = {}
     ipsets: t.Tuple[IpSet, ...] = ()

@@ -9,7 +9,6 @@ import sys
 import typing as t
 
 from .._system import intervals
-from .._system.families import BY_VERSION
 from .._twin.links import CABLE
 from .reading import Conditions, UnknownError
 from .referenced_objects import Known
@@ -111,13 +110,13 @@ class Values:
 
     def __init__(self, known: Known) -> None:
         self.known = known
-        self.version = known.version
+        self.family = known.family
 
     def size(self, field: str) -> int:
         """Return the number of bytes of a field."""
         if field in _SUBJECTS:
             return _SUBJECTS[field]
-        return _SIZES.get(field) or BY_VERSION[self.version].size
+        return _SIZES.get(field) or self.family.size
 
     def conditions(self, plan: t.Sequence[Piece], first: bytes, last: bytes) -> t.Optional[Conditions]:
         """Return which packets have a value from ``first`` to ``last`` in each field; None if none has.

@@ -13,14 +13,14 @@ import struct
 import typing as t
 
 from .._system import intervals, netlink
-from .._system.families import BY_VERSION
+from .._system.families import IPV4, Family
 from .._system.intervals import Spans
 from .._system.routes import ANYCAST, BLACKHOLE, BROADCAST, LOCAL, MULTICAST, PROHIBIT, THROW, UNICAST, UNREACHABLE
 from .._twin.links import Link
 from .._twin.routing import Routing
 from . import regions
 from .regions import Partition
-from .rules import ALL_BITS, MAX_PORT, MAX_SERVICE, PROTOCOL_NUMBERS, WITH_PORTS, highest
+from .rules import ALL_BITS, MAX_PORT, MAX_SERVICE, PROTOCOL_NUMBERS, WITH_PORTS
 
 #: How an attribute, an action or a kind is treated. What is not listed is unknown.
 DIVIDED = "divided"
@@ -277,18 +277,17 @@ _Box = t.Tuple[Spans, Spans, Spans, Spans]
 
 
 class Lookups:
-    """The routing of a node, for one IP version."""
+    """The routing of a node, for one family."""
 
     def __init__(
         self,
         routing: Routing,
         links: t.Sequence[Link],
-        version: int,
+        family: Family,
         settings: t.Optional[t.Mapping[str, str]] = None,
     ) -> None:
-        self.version = version
-        self._family = BY_VERSION[version].number
-        self._top = highest(version)
+        self.family = family
+        self._top = family.highest
         self._links = {link.index: link for link in links}
         self._by_name = {link.name: link for link in links}
         self._settings = settings or {}
@@ -300,7 +299,7 @@ class Lookups:
         self._addresses = self._read_addresses(routing)
         self._outcomes: t.Dict[t.Tuple[t.Any, ...], Outcome] = {}
         self._routes = self._read_routes(routing)
-        self._rules = [body for body in routing.rules if body[0] == self._family]
+        self._rules = [body for body in routing.rules if body[0] == self.family.number]
         self._selectors = list(map(self._selector, self._rules))
         self._partitions: t.Dict[int, Partition[t.Tuple[_Entry, ...]]] = {}
 
@@ -338,7 +337,7 @@ class Lookups:
         found: t.Dict[int, t.List[t.Tuple[int, int]]] = {}
         everything: Spans = ((0, self._top),)
         fixed: t.Dict[int, Spans]
-        if self.version == 4:
+        if self.family == IPV4:
             fixed = {BROADCAST: ((0, 0xFFFFFF), (self._top, self._top)), MULTICAST: ((0xE0000000, 0xEFFFFFFF),)}
         else:
             fixed = {MULTICAST: ((0xFF << 120, self._top),)}
@@ -376,7 +375,7 @@ class Lookups:
 
     def filters_sources(self, link: str) -> bool:
         """Return whether packets that come in over a link are dropped by the route back to their source (rp_filter)."""
-        if self.version != 4:
+        if self.family != IPV4:
             return False
         # The higher value of both counts (IN_DEV_RPFILTER in linux/inetdevice.h).
         return any(self._settings.get("ipv4/conf/%s/rp_filter" % one, "0") != "0" for one in (link, "all"))
@@ -552,7 +551,7 @@ class Lookups:
         found: t.Dict[int, t.List[t.Tuple[int, int]]] = {}
         for body in routing.addresses:
             family, bits, flags, _scope, link = _IFA.unpack_from(body)
-            if family != self._family or (self.version == 4 and flags & _SECONDARY):
+            if family != self.family.number or (self.family == IPV4 and flags & _SECONDARY):
                 continue
             known = netlink.attributes(body[_IFA.size :])
             value = known.get(_IFA_LOCAL, known.get(_IFA_ADDRESS))
@@ -564,7 +563,7 @@ class Lookups:
         """Read the entries of each table by first address and prefix length, the most specific sources first."""
         listed: t.Dict[int, t.Dict[t.Tuple[int, int], t.Dict[t.Tuple[int, int], t.List[_Route]]]] = {}
         for body in routing.routes:
-            if body[0] != self._family:
+            if body[0] != self.family.number:
                 continue
             route = self._route(body)
             if route is not None:
@@ -675,7 +674,7 @@ class Lookups:
             return True
         known = self._links.get(link)
         name = known.name if known is not None else "all"
-        setting = "ipv%d/conf/%%s/ignore_routes_with_linkdown" % self.version
+        setting = "%s/conf/%%s/ignore_routes_with_linkdown" % self.family
         return "1" not in (self._settings.get(setting % name, "0"), self._settings.get(setting % "all", "0"))
 
     def _leaves(self, link: int, known: netlink.Attributes, preferred: t.Optional[int]) -> Outcome:
@@ -683,7 +682,7 @@ class Lookups:
         selected: t.Optional[int] = None
         if _RTA_GATEWAY in known:
             gateway = int.from_bytes(known[_RTA_GATEWAY], "big")
-            if self.version == 4 and len(known[_RTA_GATEWAY]) == 4:
+            if self.family == IPV4 and len(known[_RTA_GATEWAY]) == 4:
                 selected = next(
                     (
                         address
@@ -715,11 +714,11 @@ class Lookups:
         unknown: t.Tuple[Unknown, ...] = ()
         table = routes[0].table
         place = "the route to %s in table %d" % (self._network(*prefix), table)
-        plain = [route for route in routes if not (self.version == 4 and route.tos)]
+        plain = [route for route in routes if not (self.family == IPV4 and route.tos)]
         if len(plain) < len(routes):
             unknown += (Unknown(place, "the TOS of a route"),)
         best = [route for route in plain if route.priority == min(one.priority for one in plain)]
-        if self.version == 4:
+        if self.family == IPV4:
             best = best[:1]
         outcomes: t.Dict[Outcome, None] = {}
         for route in best:
@@ -728,7 +727,7 @@ class Lookups:
         first = best[0] if best else None
         kind = first.kind if first is not None else THROW
         first_address, bits = source
-        width = BY_VERSION[self.version].bits
+        width = self.family.bits
         return _Entry(
             prefix[1],
             tuple(outcomes) or (self._outcome(NO_ROUTE),),
@@ -746,7 +745,7 @@ class Lookups:
         return self._partitions[table]
 
     def _make_partition(self, table: int) -> Partition[t.Tuple[_Entry, ...]]:
-        width = BY_VERSION[self.version].bits
+        width = self.family.bits
         # Suppression asks for the length of the prefix: only where it can does a length make a difference.
         lengths = any(selector.suppress >= 0 for selector in self._selectors)
         kept: t.Dict[t.Tuple[t.Any, ...], t.Tuple[_Entry, ...]] = {}
@@ -788,7 +787,7 @@ class Lookups:
         return Partition(starts, values)
 
     def _network(self, first: int, bits: int) -> str:
-        address = BY_VERSION[self.version].address(first)
+        address = self.family.address(first)
         return "%s/%d" % (address, bits)
 
     def _selector(self, body: bytes) -> _Selector:
@@ -827,7 +826,7 @@ class Lookups:
         )
 
     def _conditions(self, known: netlink.Attributes, from_bits: int, to_bits: int) -> t.Iterator[t.Tuple[int, Spans]]:
-        width = BY_VERSION[self.version].bits
+        width = self.family.bits
         for field, number, bits in ((0, _FRA_SRC, from_bits), (1, _FRA_DST, to_bits)):
             if bits:
                 first = int.from_bytes(known.get(number, b""), "big")

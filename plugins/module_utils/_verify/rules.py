@@ -37,11 +37,6 @@ DECIDED = "decided"
 UNDECIDED, BY_NOTRACK, BY_TEMPLATE = 0, 1, 2
 
 
-def highest(version: int) -> int:
-    """Return the last address of an IP version."""
-    return families.BY_VERSION[version].highest
-
-
 class Names(t.NamedTuple):
     """A condition about the name of a link. A ``+`` at the end of a pattern stands for any rest."""
 
@@ -159,7 +154,7 @@ class BaseChain(t.NamedTuple):
 
 
 class RuleTable(t.NamedTuple):
-    """One table as it treats packets of one IP version. ``chains`` has every chain, also empty ones.
+    """One table as it treats packets of one family. ``chains`` has every chain, also empty ones.
 
     Where a rule of nft tests a value and then changes it, what it does behind the test is a chain of its own, which
     only that rule leads to: ``chain_of`` tells the chain in which the rule is. Its rules have the rule's number.

@@ -9,12 +9,12 @@ import ipaddress
 import typing as t
 
 from .._system import intervals
-from .._system.families import BY_VERSION
+from .._system.families import Family
 from .._system.intervals import Spans
 from .._system.routes import UNICAST
 from .._twin import routing
 from .._twin.node_state import State
-from .rules import Names, highest
+from .rules import Names
 
 #: Kinds of links behind which pods are.
 _POD_LINKS = ("veth", "bridge", "netkit")
@@ -35,21 +35,21 @@ class Sender(t.NamedTuple):
     link: str
 
 
-def senders(state: State, version: int, pods: t.Sequence[t.Any] = ()) -> t.List[Sender]:
+def senders(state: State, family: Family, pods: t.Sequence[t.Any] = ()) -> t.List[Sender]:
     """Return the pods of a node.
 
     :param pods: networks in which all of them lie; empty if that is not known.
     """
     by_index = {link.index: link for link in state.links}
-    known = [route for route in routing.routes(state.routing) if route.destination.version == version]
+    known = [route for route in routing.routes(state.routing) if route.destination.version == family.version]
     uplinks = routing.uplinks(state.routing)
     mine = intervals.of(
         (int(ipaddress.ip_address(address)),) * 2
         for address in routing.local_addresses(state.routing)
-        if ipaddress.ip_address(address).version == version
+        if ipaddress.ip_address(address).version == family.version
     )
-    others = intervals.complement(mine, highest(version))
-    wanted = intervals.of_networks(network for network in pods if network.version == version)
+    others = intervals.complement(mine, family.highest)
+    wanted = intervals.of_networks(network for network in pods if network.version == family.version)
     shown: t.List[t.Tuple[str, routing.Route]] = []
     for route in known:
         link = by_index.get(route.link)
@@ -88,7 +88,7 @@ def _with_narrower(
             )
 
 
-def of_node(state: State, version: int) -> Spans:
+def of_node(state: State, family: Family) -> Spans:
     """Return the addresses that programs of the node itself send from.
 
     These are the addresses of links over which a gateway is reached, those that routes prefer, and those of loopback
@@ -102,10 +102,8 @@ def of_node(state: State, version: int) -> Spans:
     }
     found = [address for address, index in routing.addresses(state.routing) if index in meant]
     found += [source for _destination, index, source in routing.preferred_sources(state.routing) if index in uplinks]
-    numbers = (ipaddress.ip_address(address) for address in found)
-    return intervals.of(
-        (int(one), int(one)) for one in numbers if one.version == version and not (one.is_loopback or one.is_link_local)
-    )
+    numbers = [one for one in map(ipaddress.ip_address, found) if one.version == family.version]
+    return intervals.of((int(one), int(one)) for one in numbers if not (one.is_loopback or one.is_link_local))
 
 
 def traits(state: State) -> t.Dict[str, t.Any]:
@@ -127,13 +125,13 @@ def link_of(found: t.Sequence[Sender], address: int) -> str:
     return min(behind, key=lambda one: sum(last - first for first, last in one.addresses)).link
 
 
-def example_pod(state: State, version: int, pods: t.Sequence[t.Any] = ()) -> t.Optional[t.Tuple[str, str]]:
+def example_pod(state: State, family: Family, pods: t.Sequence[t.Any] = ()) -> t.Optional[t.Tuple[str, str]]:
     """Return an address that a pod of the node could have and its link, or None if no route shows pods.
 
     :param pods: as for ``senders``.
     """
-    found = senders(state, version, pods)
+    found = senders(state, family, pods)
     if not found:
         return None
     length, first, link = max((last - first, first, one.link) for one in found for first, last in one.addresses)
-    return str(BY_VERSION[version].address(first + (length + 1) // 2)), link
+    return str(family.address(first + (length + 1) // 2)), link

@@ -17,7 +17,7 @@ import typing as t
 
 from .._engine.ruleset import DROP
 from .._system import intervals
-from .._system.families import BY_VERSION
+from .._system.families import IPV4, Family
 from .._system.intervals import Spans
 from .._twin.twin import Twin
 from .._twin.values import NOT_TESTED, QUESTION_PROTOCOLS, Answer, Question, Rule, Unseen
@@ -38,7 +38,7 @@ from .ways import TRANSLATED, Way, Ways
 ERROR = "error"
 WARNING = "warning"
 
-#: Limits of a verification: questions for each IP version, and seconds.
+#: Limits of a verification: questions for each family, and seconds.
 QUESTIONS = 100000
 SECONDS = 60
 #: Seconds beyond the limit that may be spent on an end: to interrupt what takes too long, to ask who decided.
@@ -102,7 +102,7 @@ class Report(t.NamedTuple):
 
 
 class Limits(t.NamedTuple):
-    """Of a verification: questions for each IP version, and seconds; 0: no limit."""
+    """Of a verification: questions for each family, and seconds; 0: no limit."""
 
     questions: int = QUESTIONS
     seconds: float = SECONDS
@@ -147,7 +147,7 @@ def verify(twin: Twin, policy: Policy, limits: Limits = DEFAULT, progress: Progr
     """
     until = time.monotonic() + limits.seconds if limits.seconds else None
     untested = [_not_copied(unseen) for unseen in twin.unseen if unseen.code not in HARMLESS]
-    models = [_read(twin, policy, version, until) for version in sorted(policy.entries)]
+    models = [_read(twin, policy, family, until) for family in sorted(policy.entries)]
     if None in models:
         untested.append(Untested("time", _TEXTS["time"]))
     runs = [_Run(twin, policy, model, limits.questions, until, progress) for model in models if model is not None]
@@ -165,13 +165,13 @@ def verify(twin: Twin, policy: Policy, limits: Limits = DEFAULT, progress: Progr
     )
 
 
-def _read(twin: Twin, policy: Policy, version: int, until: t.Optional[float]) -> t.Optional[Model]:
+def _read(twin: Twin, policy: Policy, family: Family, until: t.Optional[float]) -> t.Optional[Model]:
     """Return the node as values and ways, which may take half of the time; None if it takes longer."""
     whole = left(until)
     seconds = None if whole is None else whole / 2  # the other half is for the questions
     try:
         with limited(None if seconds is None else seconds + _GRACE):
-            return Model(twin.state, version, policy, seconds)
+            return Model(twin.state, family, policy, seconds)
     except TimeOverError:
         return None
 
@@ -203,7 +203,7 @@ class _Reason(t.NamedTuple):
 
 
 class _Run:
-    """Asks about one IP version."""
+    """Asks about one family."""
 
     def __init__(
         self, twin: Twin, policy: Policy, model: Model, limit: int, until: t.Optional[float], progress: Progress
@@ -211,8 +211,7 @@ class _Run:
         self.asked = self.left_out = self.leaked = 0
         self._twin = twin
         self._policy = policy
-        self._version = model.version
-        self._family = BY_VERSION[model.version]
+        self._family = model.family
         self._limit = limit
         self._until = until
         self._progress = progress
@@ -530,8 +529,8 @@ class _Run:
 
     def untested(self) -> t.Iterator[Untested]:
         """Return why not all packets are tested."""
-        if not self._model.senders and (self._version == 4 or self._addresses.has_global_ipv6):
-            yield Untested("no_pods", _NO_PODS % self._version)
+        if not self._model.senders and (self._family == IPV4 or self._addresses.has_global_ipv6):
+            yield Untested("no_pods", _NO_PODS % self._family.version)
         for reason, missed in self._untested.items():
             text = _TEXTS[reason.code]
             if reason.unknown is not None:

@@ -14,6 +14,7 @@ import time
 import typing as t
 
 from .._system import intervals
+from .._system.families import IPV4
 from .._system.intervals import Spans
 from . import ipvs_services, regions, rules
 from .flows import (
@@ -221,7 +222,7 @@ class _Engine(Flows):
         self._checks = 0
         self._next: t.Dict[t.Tuple[int, int, int], int] = {}
         self._tables: t.List[rules.RuleTable] = list(node.tables)
-        self._services = ipvs_services.read(node.services, node.lookups.version)
+        self._services = ipvs_services.read(node.services, node.lookups.family)
         self._filters = filters
         ready = node.ready or Ready(node.tables)
         self._trees = self._deciding(ready.trees, filters)
@@ -849,7 +850,7 @@ class _Engine(Flows):
         elif action.local:
             # The first address of the link for IPv4; of IPv6 the kernel chooses one.
             listed = self._lookups.addresses_of(self._link)
-            listed = listed[:1] if self._lookups.version == 4 else listed
+            listed = listed[:1] if self._lookups.family == IPV4 else listed
             if not listed:
                 self._ended.append(self._end(self._with(flow, state), DROPPED))
                 return
@@ -905,7 +906,7 @@ class _Engine(Flows):
         """Return what the routes back to sources are like, if it matters; the link if they differ."""
         if self._own or not self._lookups.filters_sources(link):
             return None
-        everything: Spans = ((0, rules.highest(self._lookups.version)),)
+        everything: Spans = ((0, self._lookups.family.highest),)
         found = self._lookups.back(source, everything, 0, ALL_BITS, link)
         return link if any(one.unknown or one.like != found[0].like for one in found) else found[0].like
 

@@ -13,7 +13,7 @@ import struct
 import typing as t
 
 from .._system import intervals, netlink
-from .._system.families import BY_VERSION
+from .._system.families import IPV4, IPV6
 from .._system.intervals import Spans
 from .._twin import nf_tables
 from .._twin.ipsets import IpSet
@@ -92,7 +92,7 @@ def _of_types(mask: int, known: Known) -> Spans:
     :raises UnknownError: they are not known.
     """
     numbers = [number for number in range(_TYPES) if mask >> number & 1]
-    if known.version == 6:  # ip6_tables asks the scope of the address for these two, and knows several only together
+    if known.family == IPV6:  # ip6_tables asks the scope of the address for these two, and knows several only together
         if numbers == [5]:
             return ((0xFF << 120, (1 << 128) - 1),)
         if numbers == [1]:
@@ -147,7 +147,7 @@ def connection(reading: Reading, asked: Connection) -> None:
             alternatives[0][(DNAT, ALL_BITS)] = ((wanted, wanted),)
         elif inverted:
             alternatives = [tracked]
-    rest = Reading(reading.version)
+    rest = Reading(reading.family)
     rest.alternatives = alternatives
     for key, part in (
         ("source", asked.source),
@@ -371,7 +371,7 @@ def _multiport(reading: Reading, _revision: int, info: bytes, _known: Known) -> 
 
 
 def _iprange(reading: Reading, _revision: int, info: bytes, known: Known) -> None:
-    size = BY_VERSION[known.version].size
+    size = known.family.size
     bounds = [int.from_bytes(info[place : place + size], "big") for place in (0, 16, 32, 48)]
     asked = info[64]
     if asked & 0x1:
@@ -412,7 +412,7 @@ def masked(address: int, mask: int, bits: int) -> Spans:
 
 
 def _conntrack(reading: Reading, revision: int, info: bytes, known: Known) -> None:
-    size = BY_VERSION[known.version].size
+    size = known.family.size
     protocol, *four = struct.unpack_from("=H" + ("4H" if revision == 3 else ""), info, 136)
     if revision == 3:
         lows = list(four)
@@ -627,11 +627,11 @@ def _notrack(reading: Reading, _revision: int, _info: bytes, _known: Known) -> N
 
 def _translation(name: str, revision: int, info: bytes, known: Known) -> t.Tuple[t.Optional[Spans], t.Optional[Spans]]:
     """Read the addresses and ports of a translation."""
-    if revision == 0 and (name in ("DNAT", "SNAT") or known.version == 4):  # nf_nat_ipv4_multi_range_compat
+    if revision == 0 and (name in ("DNAT", "SNAT") or known.family == IPV4):  # nf_nat_ipv4_multi_range_compat
         asked = struct.unpack_from("=I", info, 4)[0]
         low, high, first, last = struct.unpack_from("!IIHH", info, 8)
     else:
-        size = BY_VERSION[known.version].size
+        size = known.family.size
         asked = struct.unpack_from("=I", info)[0]
         low = int.from_bytes(info[4 : 4 + size], "big")
         high = int.from_bytes(info[20 : 20 + size], "big")

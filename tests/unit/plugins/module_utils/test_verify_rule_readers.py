@@ -10,6 +10,7 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals, netlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.ipsets import IpSet
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.legacy import LegacyTable
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import (
@@ -50,7 +51,7 @@ from support import nft_messages as nft
 from support.nft_messages import address, span
 
 KNOWN = Known(
-    4,
+    IPV4,
     {2: (span("127.0.0.0/8"), span("198.51.100.1/32"))},
     {
         1: KnownLink("lo"),
@@ -425,7 +426,7 @@ def _reads(reading: Reading, source: int, destination: int) -> bool:
 
 @given(st.lists(st.tuples(st.lists(_CONDITIONS, max_size=3), st.booleans()), max_size=3))
 def test_conditions_that_all_hold(groups: t.List[t.Tuple[t.List[t.Any], bool]]) -> None:
-    reading = Reading(4)
+    reading = Reading(IPV4)
     for alternatives, inverted in groups:
         reading.any_of(alternatives, inverted)
     for source in range(10):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.ipsets import IpSet
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.legacy import LegacyTable
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.neighbours import Neighbours
@@ -30,7 +31,7 @@ def _ipset(*attributes: bytes) -> t.Tuple[IpSet, ...]:
     return (IpSet("s", "hash:ip", 0, shapes.netlink.nest(7, *attributes), ()),)
 
 
-_POLICY = Policy({4: (Entry(Match(), Promise(NODE)),)})
+_POLICY = Policy({IPV4: (Entry(Match(), Promise(NODE)),)})
 _STATE = State(
     links=shapes.LINKS,
     routing=shapes.routing(),
@@ -66,7 +67,7 @@ def test_policy_and_program_count() -> None:
     marks = {
         fingerprint(_STATE, _POLICY, "1"),
         fingerprint(_STATE, _POLICY, "2"),
-        fingerprint(_STATE, Policy({4: (Entry(Match(), None),)}), "1"),
+        fingerprint(_STATE, Policy({IPV4: (Entry(Match(), None),)}), "1"),
         fingerprint(_STATE, _POLICY._replace(pods=(nft.span("10.0.0.0/8"),)), "1"),
     }
     assert len(marks) == 4

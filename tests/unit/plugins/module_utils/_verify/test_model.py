@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.model import Model
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.packet_policy import Policy
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.routing_lookups import Lookups
@@ -19,5 +20,5 @@ def test_types_of_addresses_are_computed_once(monkeypatch: pytest.MonkeyPatch) -
     computed: t.List[Lookups] = []
     types = Lookups.types
     monkeypatch.setattr(Lookups, "types", lambda self: computed.append(self) or types(self))
-    Model(state(), 4, Policy({}))
+    Model(state(), IPV4, Policy({}))
     assert len(computed) == 1

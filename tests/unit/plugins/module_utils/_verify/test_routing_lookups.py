@@ -11,6 +11,7 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals, netlink, routes
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6, Family
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import links
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import routing as kernel
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
@@ -38,15 +39,19 @@ def outcome(parts: t.List[Part]) -> Outcome:
 
 
 def made(
-    *routes: bytes, selectors: t.Sequence[bytes] = (), nexthops: t.Sequence[bytes] = (), version: int = 4, **more: t.Any
+    *routes: bytes,
+    selectors: t.Sequence[bytes] = (),
+    nexthops: t.Sequence[bytes] = (),
+    family: Family = IPV4,
+    **more: t.Any,
 ) -> Lookups:
     """Return the lookups of a node with these routes."""
-    listed = tuple(selectors) + shapes.selectors(version)
-    return Lookups(Routing((), tuple(nexthops), listed, routes), more.pop("links", shapes.LINKS), version, **more)
+    listed = tuple(selectors) + shapes.selectors(family.version)
+    return Lookups(Routing((), tuple(nexthops), listed, routes), more.pop("links", shapes.LINKS), family, **more)
 
 
 def test_a_usual_node() -> None:
-    known = Lookups(shapes.routing(), shapes.LINKS, 4)
+    known = Lookups(shapes.routing(), shapes.LINKS, IPV4)
     assert outcome(ask(known, "10.244.1.9", "198.51.100.1")).kind == routing_lookups.TO_NODE
     far = outcome(ask(known, "10.244.1.9", "1.1.1.1"))
     assert (far.kind, far.link, far.preferred) == ("leaves", "eth0", None)
@@ -58,7 +63,7 @@ def test_a_usual_node() -> None:
 
 
 def test_routes_that_differ_in_their_gateway_alone_are_one_outcome() -> None:
-    known = Lookups(shapes.routing(nodes=40), shapes.LINKS, 4)
+    known = Lookups(shapes.routing(nodes=40), shapes.LINKS, IPV4)
     box = (shapes.net("10.244.1.9/32"), shapes.net("10.244.0.0/16"), TCP, ANY_PORT)
     assert len(known.forward(box, 0, 0, "cbr0")) == 4  # the node, its pods, all others, and their networks' rest
 
@@ -142,8 +147,8 @@ def test_routes_of_ipv6_by_source() -> None:
         shapes.route("2001:db8::/32", 3, source="2001:db8:1::/48"),
         shapes.route("2001:db8::/32", 2, source="2001:db8:1:1::/64"),
     )
-    known = made(*routes, version=6)
-    everything: intervals.Spans = ((0, rules.highest(6)),)
+    known = made(*routes, family=IPV6)
+    everything: intervals.Spans = ((0, IPV6.highest),)
     box = (everything, shapes.net("2001:db8::/32"), TCP, ANY_PORT)
     parts = known.forward(box, 0, 0, "cbr0")
     by_link = {
@@ -152,25 +157,25 @@ def test_routes_of_ipv6_by_source() -> None:
     }
     narrow = intervals.difference(shapes.net("2001:db8:1::/48"), shapes.net("2001:db8:1:1::/64"))
     assert by_link["cbr0"] == narrow
-    assert by_link["eth0"] == intervals.complement(narrow, rules.highest(6))
+    assert by_link["eth0"] == intervals.complement(narrow, IPV6.highest)
 
 
 def test_types_of_addresses() -> None:
-    types = Lookups(shapes.routing(), (), 4).types()
+    types = Lookups(shapes.routing(), (), IPV4).types()
     at = {kind: sorted(one) for kind, one in types.items()}
     assert intervals.contains(types[routes.LOCAL], shapes.net(shapes.NODE)[0][0])
     assert intervals.contains(types[routes.LOCAL], shapes.net("127.3.4.5/32")[0][0])
     assert intervals.contains(types[routes.BROADCAST], shapes.net("198.51.100.255/32")[0][0])
-    assert intervals.contains(types[routes.BROADCAST], rules.highest(4))
+    assert intervals.contains(types[routes.BROADCAST], IPV4.highest)
     assert types[routes.MULTICAST] == shapes.net("224.0.0.0/4")
-    assert intervals.of(span for one in at.values() for span in one) == ((0, rules.highest(4)),)
+    assert intervals.of(span for one in at.values() for span in one) == ((0, IPV4.highest),)
     assert sum(last - first + 1 for one in at.values() for first, last in one) == 1 << 32
 
 
 def test_this_machine_is_understood() -> None:
     """Whatever routing the machine of the tests has, the kernel and the values agree about some addresses."""
     found = kernel.read()
-    known = Lookups(found, links.read(), 4)
+    known = Lookups(found, links.read(), IPV4)
     for text in ("127.0.0.1", "192.0.2.1", "10.1.2.3"):
         index = kernel.link_to(text)
         (part,) = known.output(shapes.net(text + "/32"))

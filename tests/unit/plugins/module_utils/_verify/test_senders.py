@@ -16,7 +16,7 @@ _BRIDGE, _FIRST, _SECOND = 3, 10, 11
 
 
 def _found(*routes: bytes) -> t.Dict[str, t.List[str]]:
-    found = senders.senders(state(routes=routes), 4)
+    found = senders.senders(state(routes=routes), IPV4)
     return {one.link: list(map(str, intervals.networks(one.addresses, IPV4))) for one in found}
 
 

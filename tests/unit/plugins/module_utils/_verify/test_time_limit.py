@@ -12,6 +12,7 @@ import time
 import typing as t
 
 import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import FAMILIES
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import packet_policy, verification
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.time_limit import TimeOverError, limited
 
@@ -37,7 +38,7 @@ def test_rules_that_take_too_long_to_be_read_are_not_tested(monkeypatch: pytest.
     monkeypatch.setattr(verification, "Model", _busy)
     monkeypatch.setattr(verification, "Addresses", lambda _state: None)
     monkeypatch.setattr(verification, "_GRACE", 0.0, raising=False)
-    policy = packet_policy.Policy({4: (), 6: ()})
+    policy = packet_policy.Policy(dict.fromkeys(FAMILIES, ()))
     report = verification.verify(t.cast(t.Any, Copy()), policy, verification.Limits(0, 0.01))
     assert [one.code for one in report.untested] == ["time"]
     assert (report.questions, report.conflicts) == (0, ())

@@ -11,6 +11,7 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import regions, rules, ways
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.regions import Packet
@@ -593,7 +594,7 @@ def node_of(world: World) -> Node:
         selectors.append(
             shapes.selector(one.priority, one.table, one.action, suppress=one.suppress, flags=flags, **more)
         )
-    known = Lookups(Routing((), (), tuple(selectors), routes), LINKS, 4)
+    known = Lookups(Routing((), (), tuple(selectors), routes), LINKS, IPV4)
     return Node(world.tables, known)
 
 
@@ -748,7 +749,7 @@ def test_a_destination_that_stays_is_no_status_dnat(new: Action, allowed: t.Any,
 
 UNIVERSE = intervals.complement(
     intervals.of(span for text in ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/3") for span in shapes.net(text)),
-    rules.highest(4),
+    IPV4.highest,
 )
 ALL_SERVICES = intervals.of(
     (one << 16, one << 16 | (rules.MAX_PORT if one in rules.WITH_PORTS else 0)) for one in (1, 6, 17, 132)
@@ -762,7 +763,7 @@ SHAPES = [pytest.param(shapes.iptables, id="iptables"), pytest.param(shapes.nfta
 
 def node(*known: RuleTable, services: str = "", **more: t.Any) -> Node:
     """Return a node with the routing of one whose pods are behind a bridge."""
-    return Node(known, Lookups(shapes.routing(), shapes.LINKS, 4), services, **more)
+    return Node(known, Lookups(shapes.routing(), shapes.LINKS, IPV4), services, **more)
 
 
 def covered(found: ways.Ways) -> int:
@@ -978,7 +979,7 @@ def test_links_that_nothing_tells_apart_are_one_class() -> None:
     by_link = shapes.selector(5, 254, incoming="veth3")
     known = Node(
         (_table("nat", rules.POSTROUTING, 100, (Match(incoming=(Names(("tap+",)),)), Action(rules.SOURCE))),),
-        Lookups(shapes.routing()._replace(rules=(by_link, *shapes.selectors())), links, 4),
+        Lookups(shapes.routing()._replace(rules=(by_link, *shapes.selectors())), links, IPV4),
     )
     names = ("veth0", "veth1", "veth2", "veth3", "tap0")
     starts = [Start(name, ((place, place),), UNIVERSE, ALL_SERVICES) for place, name in enumerate(names, 100)]
