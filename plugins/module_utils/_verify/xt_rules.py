@@ -275,7 +275,7 @@ def untrack(reading: Reading) -> None:
 
 
 def set_zone(reading: Reading, zone: t.Optional[int]) -> None:
-    """Read ``CT --zone``; None: the mark; 0: none, but a helper or the like."""
+    """Read ``CT --zone``; None: the mark is the zone; 0: the rule sets no zone, but a helper or the like."""
     if zone is None:
         reading.decide(BY_TEMPLATE, Action(SET, subject=CT_ZONE, origin=MARK, keep=0xFFFF))
     else:
