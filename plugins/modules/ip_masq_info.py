@@ -46,7 +46,7 @@ options:
     default: 80
   verify:
     description:
-      - Test all traffic of pods against the policy. What cannot be tested is in RV(untested), and RV(verified) is none.
+      - Test all traffic of pods against the policy. What cannot be tested is in RV(untested), and RV(verified) is None.
     type: bool
     default: false
   max_questions:
@@ -180,7 +180,7 @@ families:
           description: C(exempt_packets), C(exempt_bytes), C(masqueraded_packets), C(masqueraded_bytes).
           type: dict
 health:
-  description: What to know about the node; empty where there is nothing.
+  description: What to know about the node; empty if there is nothing.
   returned: always
   type: list
   elements: dict
@@ -355,7 +355,7 @@ conflicts:
       type: dict
       sample: {10.244.1.7/32: default/web-7c5ddbdf54-x2x9k}
 untested:
-  description: With O(verify=true), why not all traffic was tested; empty where all was.
+  description: With O(verify=true), why not all traffic was tested; empty if all was.
   returned: always
   type: list
   elements: dict

@@ -136,7 +136,7 @@ class _Values:
     def flag(self, *names: str) -> bool:
         """Return a boolean, of the first name that is set.
 
-        :raises ConfigError: it is none.
+        :raises ConfigError: it is not a boolean.
         """
         for name in names:
             value = self.get(name)

@@ -62,7 +62,7 @@ class Result(t.NamedTuple):
     remarks: t.Tuple[str, ...] = ()
     #: fixed addresses of the policy that the node does not have
     missing: t.Tuple[str, ...] = ()
-    #: open connections that were removed, by family; empty where that was not wanted, or no rule was changed
+    #: open connections that were removed, by family; empty if that was not wanted, or no rule was changed
     flushed: t.Tuple[Flushed, ...] = ()
     #: what the changes mean for packets, by family; empty if that was not wanted, or no rule was changed
     compared: t.Tuple[Compared, ...] = ()

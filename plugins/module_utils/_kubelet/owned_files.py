@@ -87,7 +87,7 @@ def _identity(status: os.stat_result) -> t.Tuple[int, ...]:
 
 
 def _attributes(descriptor: int) -> t.Tuple[t.Tuple[str, bytes], ...]:
-    """Read SELinux label, ACLs and the like; file systems without them have none."""
+    """Read SELinux label, ACLs and the like; empty on file systems without them."""
     try:
         return tuple((name, os.getxattr(descriptor, name)) for name in sorted(os.listxattr(descriptor)))
     except OSError:
@@ -122,7 +122,7 @@ def check_replaceable(version: FileVersion) -> None:
 
 
 def replace(version: FileVersion, data: t.Optional[bytes]) -> FileVersion:
-    """Put new content in place of what was read, in one step; with none, remove the file.
+    """Put new content in place of what was read, in one step; with None, remove the file.
 
     Mode, owner and extended attributes stay. The new content is on the disk before it takes the old one's name.
 

@@ -59,8 +59,8 @@ class Question(t.NamedTuple):
     """One packet that opens a connection.
 
     ``source`` is an address whose route names the link that it comes from, unless ``interface`` does; None and the
-    node's own addresses mean the node itself. ``protocol`` is a key of QUESTION_PROTOCOLS; ``port`` is that of the destination,
-    and without meaning for ICMP.
+    node's own addresses mean the node itself. ``protocol`` is a key of QUESTION_PROTOCOLS; ``port`` is that of the
+    destination, and without meaning for ICMP.
     """
 
     destination: str

@@ -46,7 +46,7 @@ class Policy(t.NamedTuple):
     ``leaves`` says of a rule that let a packet pass whether the policy leaves that packet to other programs.
     ``pods`` are networks in which all pods of the node lie; empty if that is not known.
     ``leaks`` is what is done with packets that nat does not see: IGNORE, COUNT, DROP; ``hidden`` are the addresses that
-    they must not show, by family; with IGNORE none are.
+    they must not show, by family; empty with IGNORE.
     """
 
     entries: t.Mapping[Family, t.Tuple[Entry, ...]]
@@ -89,7 +89,7 @@ def _leaves_over(match: Match, promise: t.Optional[Promise], interface: t.Option
 def policy_of(rulesets: t.Mapping[str, Ruleset], pods: t.Sequence[Network] = ()) -> Policy:
     """Return what rulesets say about packets of pods.
 
-    :param rulesets: by family; a family that has none says nothing.
+    :param rulesets: by family; a family without a ruleset is absent from the policy.
     :param pods: networks in which all pods of the node lie; empty if that is not known.
     """
     managed = {Family(family): ruleset for family, ruleset in rulesets.items()}
