@@ -19,7 +19,7 @@ from .._engine.ruleset import service_number
 from .._errors import ConfigError, NodeError
 from .._policy import effect_words
 from .._system import files, intervals, pod_names
-from .._system.families import BY_VERSION, IPV4, IPV6, Family
+from .._system.families import Family, of_address
 from .._system.node import Node
 from .._verify import inspection
 from .effective_policy import choose_policy, read_policy
@@ -98,7 +98,7 @@ def _lines(one: Data, found: Data) -> t.Iterator[str]:
 
 def _why_nothing(one: Data, policy: Data) -> str:
     """Return why a policy says nothing of a packet that left."""
-    family = IPV6 if ":" in one["destination"] else IPV4
+    family = of_address(one["destination"])
     if family in policy["exempt"]:
         # Of another source, interface or mark than the policy's, or from an address of the node.
         return "this connection is outside the policy's scope"
@@ -172,7 +172,7 @@ def _propose(node: Node, paths: Paths, path: str, wanted: inspection.Request) ->
     if result.errors:
         raise NodeError("; ".join(result.errors))
     destination = ipaddress.ip_address(wanted.destinations[0])
-    family = BY_VERSION[destination.version]
+    family = of_address(wanted.destinations[0])
     effects = tuple(_concerned(result, family, int(destination), wanted))
     moved = any(one.moved for one in result.compared if one.family == family)
     notes = tuple(_called(path, paths, note) for note in policy.notes)

@@ -11,7 +11,7 @@ import struct
 import typing as t
 
 from .._system import netlink
-from .._system.families import ICMP, ICMPV6
+from .._system.families import ICMP, ICMPV6, of_address
 from .._system.netlink import Message, Netlink
 from . import links, packets, routing, trace
 from .cable_ends import Arrival, Outside
@@ -101,8 +101,8 @@ class Asker:
     def _try(self, question: Question, heard: t.Optional[trace.Trace]) -> Answer:
         """Send one packet, and see what becomes of it."""
         protocol = QUESTION_PROTOCOLS[question.protocol]
-        if protocol == ICMP and ":" in question.destination:
-            protocol = ICMPV6
+        if protocol == ICMP:
+            protocol = of_address(question.destination).icmp
         number = next(self._numbers) & 0x7FFFFFFF
         source_port = question.source_port or self._port()
         if question.source_port:

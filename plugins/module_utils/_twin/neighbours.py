@@ -13,7 +13,7 @@ import struct
 import typing as t
 
 from .._system import netlink
-from .._system.families import BY_NUMBER, BY_VERSION
+from .._system.families import BY_NUMBER, of_address
 from .._system.netlink import Message, Netlink
 
 _NEW, _GET = 28, 30
@@ -74,7 +74,7 @@ def write(neighbours: Neighbours, number: t.Mapping[int, int]) -> Neighbours:
     messages = []
     for (link, address), mac in here.hardware.items():
         value = ipaddress.ip_address(address)
-        family = BY_VERSION[value.version].number
+        family = of_address(address).number
         body = _NDM.pack(family, link, _PERMANENT, 0, 0) + netlink.attribute(_ADDRESS, value.packed)
         messages.append(Message(_NEW, body + netlink.attribute(_HARDWARE, mac)))
     for mac, link in here.ports.items():

@@ -14,7 +14,7 @@ import socket
 import struct
 import typing as t
 
-from .._system.families import ICMP, ICMPV6, SCTP, TCP, UDP
+from .._system.families import ICMP, ICMPV6, SCTP, TCP, UDP, of_address
 
 IPV4, IPV6, ARP = 0x0800, 0x86DD, 0x0806
 
@@ -80,7 +80,7 @@ def packet(
 
     :param stray: of ICMP an error about a packet that the destination never sent, instead of an echo request.
     """
-    family = socket.AF_INET6 if ":" in source else socket.AF_INET
+    family = of_address(source).number
     sender, receiver = socket.inet_pton(family, source), socket.inet_pton(family, destination)
     if stray and protocol in (ICMP, ICMPV6):
         about = packet(UDP, destination, source, port or 9, source_port, number)

@@ -15,7 +15,7 @@ import time
 import typing as t
 
 from .._system import netlink
-from .._system.families import BY_NUMBER, BY_VERSION, IPV6
+from .._system.families import BY_NUMBER, IPV6, of_address
 from .._system.netlink import Message, Netlink
 from .._system.routes import UNICAST
 
@@ -245,7 +245,7 @@ def source_to(address: str, protocol: int, source_port: int, port: int) -> t.Opt
 
 def _route_to(address: str, wanted: bytes = b"") -> t.Dict[int, bytes]:
     value = ipaddress.ip_address(address)
-    family = BY_VERSION[value.version].number
+    family = of_address(address).number
     body = _RTM.pack(family, value.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + netlink.attribute(_RTA_DST, value.packed)
     with Netlink(netlink.ROUTE) as kernel:
         try:

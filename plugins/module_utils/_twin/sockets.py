@@ -13,7 +13,7 @@ import socket
 import struct
 import typing as t
 
-from .._system.families import BY_NUMBER, SCTP, TCP, UDP
+from .._system.families import BY_NUMBER, SCTP, TCP, UDP, of_address
 from . import packets, routing
 
 _IP_PKTINFO, _IPV6_RECVPKTINFO, _IPV6_PKTINFO = 8, 49, 50
@@ -57,7 +57,7 @@ class Sockets:
         :param bound: the address that the program bound its socket to; None: whichever the kernel chooses.
         :returns: why it was not sent; empty if it was.
         """
-        family = socket.AF_INET6 if ":" in destination else socket.AF_INET
+        family = of_address(destination).number
         receiver = socket.inet_pton(family, destination)
         # The kernel knows the sender; conntrack looks at checksums of what comes in alone.
         body = packets.transport(protocol, b"\0" * len(receiver), receiver, source_port, port, number)

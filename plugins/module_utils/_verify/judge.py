@@ -9,6 +9,7 @@ import ipaddress
 import typing as t
 
 from .._engine import actors
+from .._system.families import IPV6, of_address
 from .._twin import routing
 from .._twin.node_state import State
 from .._twin.values import DROPPED, REJECTED, SENT, Answer, Rule
@@ -39,7 +40,7 @@ class Addresses:
     @property
     def has_global_ipv6(self) -> bool:
         """Return whether a link has an address of IPv6 that is not of the link or the host alone."""
-        found = (ipaddress.ip_address(address) for address in self._links_of if ":" in address)
+        found = (ipaddress.ip_address(address) for address in self._links_of if of_address(address) == IPV6)
         return any(not one.is_link_local and not one.is_loopback for one in found)
 
     def link_of(self, address: str) -> str:
