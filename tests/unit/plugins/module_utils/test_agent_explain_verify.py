@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import explain, verify
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import read_verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import explanations, inspection
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.packet_policy import POD, Entry, Policy, Promise
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import Match
@@ -162,7 +163,7 @@ def test_explanation_shows_the_policy(agent: Agent, changes: t.Dict[str, t.Any],
 
 @pytest.mark.parametrize(("source", "said"), [("10.244.1.2", " from 10.244.1.2"), (None, "")])
 def test_without_a_copy_only_the_policy_is_shown(agent: Agent, source: t.Optional[str], said: str) -> None:
-    policy = Policy({4: (Entry(Match(), Promise(POD)),)})
+    policy = Policy({IPV4: (Entry(Match(), Promise(POD)),)})
     health = [{"code": "no_copy", "severity": "warning", "text": "packets were not tested: x", "remedy": "be root"}]
     asked = explanations.policy_only(policy, explanations.question(None, "10.9.9.9", source, "tcp", 80))
     agent.finds(explanations=[asked], health=health)
