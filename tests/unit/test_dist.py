@@ -72,10 +72,10 @@ def tree(root: Path) -> Tree:
     return found
 
 
-def expected(where: Paths = TARBALL) -> Tree:
+def expected(paths: Paths = TARBALL) -> Tree:
     """What ``install.put_files`` writes on a node."""
-    found = {path: (stat.S_IFREG | mode, content) for path, (content, mode) in install.node_files(where).items()}
-    return {**found, **dict.fromkeys(install.node_directories(where), (stat.S_IFDIR | 0o755, b""))}
+    found = {path: (stat.S_IFREG | mode, content) for path, (content, mode) in install.node_files(paths).items()}
+    return {**found, **dict.fromkeys(install.node_directories(paths), (stat.S_IFDIR | 0o755, b""))}
 
 
 def expected_in_package() -> Tree:

@@ -13,14 +13,14 @@ from .._agent.paths import Paths
 from . import cli, console
 
 
-def entry(where: t.Mapping[str, str]) -> t.NoReturn:
+def entry(paths: t.Mapping[str, str]) -> t.NoReturn:
     """Run a command.
 
-    :param where: the paths that the program was installed with.
+    :param paths: those that the program was installed with.
     :raises SystemExit: the command line is invalid, or asks for help.
     """
     console.prepare()
-    console.leave(cli.main(sys.argv[1:], Paths(**where), _do_task))
+    console.leave(cli.main(sys.argv[1:], Paths(**paths), _do_task))
 
 
 def _do_task(request: str) -> str:

@@ -20,10 +20,17 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
     install,
     module_directory,
-    paths,
     program_files,
     snapshot,
     units,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import (
+    CHOSEN,
+    MARK,
+    METRICS_NAME,
+    PACKAGED,
+    Paths,
+    choose_paths,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError, NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
@@ -31,11 +38,11 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import V
 from support.private_node import private_paths
 from support.units import Systemctl
 
-PLAIN = paths.choose_paths(python=sys.executable)
+PLAIN = choose_paths(python=sys.executable)
 
 
 @pytest.fixture
-def where(tmp_path: Path) -> paths.Paths:
+def paths(tmp_path: Path) -> Paths:
     """A node of our own."""
     return private_paths(tmp_path)
 
@@ -52,53 +59,53 @@ def tree(root: Path) -> t.Dict[str, t.Tuple[int, bytes]]:
 class TestPutFiles:
     """install.put_files"""
 
-    def test_puts_all_in_place_with_their_modes(self, where: paths.Paths, tmp_path: Path) -> None:
-        put = install.put_files(where, "{}\n")
+    def test_puts_all_in_place_with_their_modes(self, paths: Paths, tmp_path: Path) -> None:
+        put = install.put_files(paths, "{}\n")
         found = tree(tmp_path)
         plain = {name for name in found if not name.startswith("lib/")}
-        modules_dir = program_files.modules_dir(where)
+        modules_dir = program_files.modules_dir(paths)
         assert {change.path for change in put.files} == {str(tmp_path / name) for name in plain} | {modules_dir}
-        assert {str(tmp_path / name) for name in found if name not in plain} == set(module_directory.node_files(where))
+        assert {str(tmp_path / name) for name in found if name not in plain} == set(module_directory.node_files(paths))
         assert found["etc/ip-masq-agent/config"] == (0o644, b"{}\n")
-        assert found["sbin/ip-masq-agent"] == (0o755, program_files.launcher(where))
-        assert found["sbin/ip-masq-agent-resync"] == (0o755, snapshot.resync_script(where).encode())
-        for name, text in units.unit_files(where).items():
+        assert found["sbin/ip-masq-agent"] == (0o755, program_files.launcher(paths))
+        assert found["sbin/ip-masq-agent-resync"] == (0o755, snapshot.resync_script(paths).encode())
+        for name, text in units.unit_files(paths).items():
             assert found["etc/systemd/system/" + name] == (0o644, text.encode())
         assert (tmp_path / "etc/ip-masq-agent/config.d").is_dir()
 
-    def test_a_second_time_changes_nothing(self, where: paths.Paths, tmp_path: Path) -> None:
-        install.put_files(where, "{}\n")
+    def test_a_second_time_changes_nothing(self, paths: Paths, tmp_path: Path) -> None:
+        install.put_files(paths, "{}\n")
         before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-        assert install.put_files(where, "{}\n") == install.InstallResult((), ())
+        assert install.put_files(paths, "{}\n") == install.InstallResult((), ())
         assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
-    def test_check_mode_reports_the_same_and_writes_nothing(self, where: paths.Paths, tmp_path: Path) -> None:
-        predicted = install.put_files(where, "{}\n", check=True)
+    def test_check_mode_reports_the_same_and_writes_nothing(self, paths: Paths, tmp_path: Path) -> None:
+        predicted = install.put_files(paths, "{}\n", check=True)
         assert list(tmp_path.rglob("*")) == []
-        assert install.put_files(where, "{}\n") == predicted
+        assert install.put_files(paths, "{}\n") == predicted
 
-    def test_a_config_that_is_not_given_stays(self, where: paths.Paths, tmp_path: Path) -> None:
-        install.put_files(where, None)
+    def test_a_config_that_is_not_given_stays(self, paths: Paths, tmp_path: Path) -> None:
+        install.put_files(paths, None)
         config = tmp_path / "etc/ip-masq-agent/config"
         assert not config.exists()
         config.write_text("mine")
-        assert install.put_files(where, None).files == ()
+        assert install.put_files(paths, None).files == ()
         assert config.read_text() == "mine"
 
-    def test_drop_ins_of_the_operator_stay(self, where: paths.Paths, tmp_path: Path) -> None:
-        install.put_files(where, "{}\n")
+    def test_drop_ins_of_the_operator_stay(self, paths: Paths, tmp_path: Path) -> None:
+        install.put_files(paths, "{}\n")
         mine = tmp_path / "etc/ip-masq-agent/config.d/mine.json"
         mine.write_text("{}")
-        install.put_files(where, '{"masqLinkLocal": true}\n')
+        install.put_files(paths, '{"masqLinkLocal": true}\n')
         assert mine.read_text() == "{}"
 
-    def test_what_was_changed_by_hand_is_restored(self, where: paths.Paths, tmp_path: Path) -> None:
-        install.put_files(where, "{}\n")
+    def test_what_was_changed_by_hand_is_restored(self, paths: Paths, tmp_path: Path) -> None:
+        install.put_files(paths, "{}\n")
         before = tree(tmp_path)
         (tmp_path / "sbin/ip-masq-agent").write_bytes(b"#!/bin/sh\n")
         (tmp_path / "etc/systemd/system" / units.TIMER).unlink()
         (tmp_path / "sbin/ip-masq-agent-resync").chmod(0o644)
-        put = install.put_files(where, "{}\n")
+        put = install.put_files(paths, "{}\n")
         assert {os.path.basename(change.path) for change in put.files} == {
             "ip-masq-agent",
             "ip-masq-agent-resync",
@@ -108,15 +115,15 @@ class TestPutFiles:
 
     @pytest.mark.parametrize("later", ["", "elsewhere"])
     def test_metrics_do_not_stay_where_they_are_no_longer_written(
-        self, where: paths.Paths, tmp_path: Path, later: str
+        self, paths: Paths, tmp_path: Path, later: str
     ) -> None:
         first, second = tmp_path / "first", tmp_path / later
         for folder in (first, second):
             folder.mkdir(exist_ok=True)
-        before = where._replace(metrics_dir=str(first))
-        after = where._replace(metrics_dir=str(second) if later else "")
+        before = paths._replace(metrics_dir=str(first))
+        after = paths._replace(metrics_dir=str(second) if later else "")
         install.put_files(before, "{}\n")
-        stale = first / paths.METRICS_NAME
+        stale = first / METRICS_NAME
         stale.write_text("# of yesterday\n")
         assert install.put_files(before, "{}\n").files == ()
         predicted = install.put_files(after, "{}\n", check=True)
@@ -125,72 +132,72 @@ class TestPutFiles:
         assert install.FileChange(str(stale), "not shown\n", None) in predicted.files
         assert not stale.exists()
 
-    def test_a_program_does_not_stay_where_it_is_no_longer_started(self, where: paths.Paths, tmp_path: Path) -> None:
-        install.put_files(where, "{}\n")
-        moved = where._replace(bin_dir=str(tmp_path / "elsewhere"))
+    def test_a_program_does_not_stay_where_it_is_no_longer_started(self, paths: Paths, tmp_path: Path) -> None:
+        install.put_files(paths, "{}\n")
+        moved = paths._replace(bin_dir=str(tmp_path / "elsewhere"))
         predicted = install.put_files(moved, "{}\n", check=True)
-        assert os.path.exists(where.program)
+        assert os.path.exists(paths.program)
         assert install.put_files(moved, "{}\n") == predicted
-        assert os.listdir(where.bin_dir) == []
+        assert os.listdir(paths.bin_dir) == []
         assert sorted(os.listdir(moved.bin_dir)) == ["ip-masq-agent", "ip-masq-agent-resync"]
         assert module_directory.is_there(moved)
 
-    def test_modules_do_not_stay_where_they_are_no_longer_started(self, where: paths.Paths, tmp_path: Path) -> None:
-        install.put_files(where, "{}\n")
-        moved = where._replace(bin_dir=str(tmp_path / "opt/bin"))
+    def test_modules_do_not_stay_where_they_are_no_longer_started(self, paths: Paths, tmp_path: Path) -> None:
+        install.put_files(paths, "{}\n")
+        moved = paths._replace(bin_dir=str(tmp_path / "opt/bin"))
         predicted = install.put_files(moved, "{}\n", check=True)
-        assert module_directory.is_there(where)
+        assert module_directory.is_there(paths)
         assert install.put_files(moved, "{}\n") == predicted
-        assert not os.path.exists(where.lib_dir) and module_directory.is_there(moved)
+        assert not os.path.exists(paths.lib_dir) and module_directory.is_there(moved)
 
-    def test_files_of_another_config_dir_stay_and_are_named(self, where: paths.Paths, tmp_path: Path) -> None:
-        install.put_files(where, "{}\n")
-        put = install.put_files(where._replace(config_dir=str(tmp_path / "ip-masq-agent")), "{}\n")
-        assert os.path.exists(where.config_dir + "/config")
+    def test_files_of_another_config_dir_stay_and_are_named(self, paths: Paths, tmp_path: Path) -> None:
+        install.put_files(paths, "{}\n")
+        put = install.put_files(paths._replace(config_dir=str(tmp_path / "ip-masq-agent")), "{}\n")
+        assert os.path.exists(paths.config_dir + "/config")
         (note,) = put.notes
-        assert note == "config_dir was %s; its files are kept and no longer read" % where.config_dir
+        assert note == "config_dir was %s; its files are kept and no longer read" % paths.config_dir
 
-    def test_modules_are_described_in_the_diff_and_text_is_shown(self, where: paths.Paths) -> None:
-        shown = {change.path: change for change in install.put_files(where, "{}\n").files}
-        assert shown[where.config].before is None and shown[where.config].after == "{}\n"
-        assert shown[where.program].after == program_files.launcher(where).decode()
-        modules_dir = program_files.modules_dir(where)
+    def test_modules_are_described_in_the_diff_and_text_is_shown(self, paths: Paths) -> None:
+        shown = {change.path: change for change in install.put_files(paths, "{}\n").files}
+        assert shown[paths.config].before is None and shown[paths.config].after == "{}\n"
+        assert shown[paths.program].after == program_files.launcher(paths).decode()
+        modules_dir = program_files.modules_dir(paths)
         assert shown[modules_dir] == (modules_dir, None, "directory of modules, version %s\n" % VERSION)
         assert not [path for path in shown if path.startswith(modules_dir + "/")]
 
-    def test_a_long_config_is_shown(self, where: paths.Paths) -> None:
+    def test_a_long_config_is_shown(self, paths: Paths) -> None:
         text = '{"nonMasqueradeCIDRs": [%s]}\n' % ", ".join('"10.%d.0.0/16"' % number for number in range(5000))
-        (change, *_rest) = install.put_files(where, text).files
+        (change, *_rest) = install.put_files(paths, text).files
         assert change.after == text
 
-    def test_another_interpreter_is_a_change_that_the_diff_shows(self, where: paths.Paths) -> None:
-        install.put_files(where, "{}\n")
-        (change,) = install.put_files(where._replace(python="/usr/bin/python3.99"), "{}\n").files
+    def test_another_interpreter_is_a_change_that_the_diff_shows(self, paths: Paths) -> None:
+        install.put_files(paths, "{}\n")
+        (change,) = install.put_files(paths._replace(python="/usr/bin/python3.99"), "{}\n").files
         assert t.cast(str, change.before).startswith("#!%s " % sys.executable)
         assert t.cast(str, change.after).startswith("#!/usr/bin/python3.99 ")
 
-    def test_what_is_no_text_is_described(self, where: paths.Paths) -> None:
-        os.makedirs(where.bin_dir)
-        Path(where.program).write_bytes(b"\x7fELF\x02\x00\xff")
-        shown = {os.path.basename(change.path): change for change in install.put_files(where, "{}\n").files}
+    def test_what_is_no_text_is_described(self, paths: Paths) -> None:
+        os.makedirs(paths.bin_dir)
+        Path(paths.program).write_bytes(b"\x7fELF\x02\x00\xff")
+        shown = {os.path.basename(change.path): change for change in install.put_files(paths, "{}\n").files}
         assert re.match("7 bytes, sha256 [0-9a-f]{64}\n$", t.cast(str, shown["ip-masq-agent"].before))
 
-    def test_snapshot_of_the_old_program_does_not_stay(self, where: paths.Paths) -> None:
-        Path(where.expected).parent.mkdir(parents=True)
-        Path(where.expected).write_text("old")
-        install.put_files(where, "{}\n")
-        assert not Path(where.expected).exists()
+    def test_snapshot_of_the_old_program_does_not_stay(self, paths: Paths) -> None:
+        Path(paths.expected).parent.mkdir(parents=True)
+        Path(paths.expected).write_text("old")
+        install.put_files(paths, "{}\n")
+        assert not Path(paths.expected).exists()
 
-    def test_a_file_that_cannot_be_written_is_named(self, where: paths.Paths, tmp_path: Path) -> None:
+    def test_a_file_that_cannot_be_written_is_named(self, paths: Paths, tmp_path: Path) -> None:
         (tmp_path / "sbin").write_text("a file where a directory should be")
         with pytest.raises(NodeError, match="/sbin"):
-            install.put_files(where, "{}\n")
+            install.put_files(paths, "{}\n")
 
 
 class TestCheckPaths:
     """install.check_paths"""
 
-    @pytest.mark.parametrize("place", paths.CHOSEN)
+    @pytest.mark.parametrize("place", CHOSEN)
     @pytest.mark.parametrize("hidden", ["/home", "/root", "/run/user", "/tmp", "/var/tmp"])
     def test_what_the_service_does_not_see_is_refused(self, place: str, hidden: str) -> None:
         for path in (hidden, hidden + "/deeper"):
@@ -198,70 +205,70 @@ class TestCheckPaths:
                 ConfigError,
                 match="^%s: %s is within %s, which the agent's service cannot access" % (place, path, hidden),
             ):
-                install.check_paths(paths.Paths(**{place: path}))
+                install.check_paths(Paths(**{place: path}))
         try:
-            install.check_paths(paths.Paths(**{place: hidden + "x"}))
+            install.check_paths(Paths(**{place: hidden + "x"}))
         except ConfigError as exc:
             # Beside /var/tmpx, modules would be in the directory of the state.
             assert "is not dedicated to the agent" in str(exc) or "would be in /var/lib/ip-masq-agent" in str(exc)
 
-    @pytest.mark.parametrize("place", paths.CHOSEN)
+    @pytest.mark.parametrize("place", CHOSEN)
     def test_a_link_that_leads_there_is_refused_and_the_target_named(self, place: str, tmp_path: Path) -> None:
         (tmp_path / "link").symlink_to(tmp_path / "home")
         with pytest.raises(
             ConfigError, match="^%s: .*/link/x, a symbolic link to .*/home/x, is within .*/home" % place
         ):
-            install.check_paths(paths.Paths(root=str(tmp_path), **{place: str(tmp_path / "link" / "x")}))
+            install.check_paths(Paths(root=str(tmp_path), **{place: str(tmp_path / "link" / "x")}))
 
     def test_a_hidden_place_that_is_a_link_hides_what_it_leads_to(self, tmp_path: Path) -> None:
         (tmp_path / "home").symlink_to(tmp_path / "export")
         with pytest.raises(ConfigError, match="is within"):
-            install.check_paths(paths.Paths(root=str(tmp_path), bin_dir=str(tmp_path / "export")))
+            install.check_paths(Paths(root=str(tmp_path), bin_dir=str(tmp_path / "export")))
 
-    @pytest.mark.parametrize("folder", [paths.Paths().state_dir, paths.Paths().run_dir])
+    @pytest.mark.parametrize("folder", [Paths().state_dir, Paths().run_dir])
     def test_what_removal_deletes_as_a_whole_is_refused(self, folder: str) -> None:
         with pytest.raises(ConfigError, match="which a removal deletes completely"):
-            install.check_paths(paths.Paths(config_dir=folder))
+            install.check_paths(Paths(config_dir=folder))
 
-    def test_a_config_dir_that_others_use_is_refused(self, where: paths.Paths, tmp_path: Path) -> None:
+    def test_a_config_dir_that_others_use_is_refused(self, paths: Paths, tmp_path: Path) -> None:
         others = tmp_path / "kubernetes"
         (others / "pki").mkdir(parents=True)
         with pytest.raises(
             ConfigError, match="^config_dir: .*/kubernetes is not dedicated to the agent .it contains 'pki'."
         ):
-            install.check_paths(where._replace(config_dir=str(others)))
+            install.check_paths(paths._replace(config_dir=str(others)))
 
-    def test_a_link_of_our_name_does_not_make_it_one_of_its_own(self, where: paths.Paths, tmp_path: Path) -> None:
+    def test_a_link_of_our_name_does_not_make_it_one_of_its_own(self, paths: Paths, tmp_path: Path) -> None:
         link, others = tmp_path / "srv" / "ip-masq-agent", tmp_path / "kubernetes"
         (others / "pki").mkdir(parents=True)
         link.parent.mkdir()
         link.symlink_to(others)
         with pytest.raises(ConfigError) as refused:
-            install.check_paths(where._replace(config_dir=str(link)))
+            install.check_paths(paths._replace(config_dir=str(link)))
         assert str(refused.value).startswith(
             "config_dir: %s, a symbolic link to %s, is not dedicated to the agent (it contains 'pki');" % (link, others)
         )
         (others / "pki").rmdir()
-        install.check_paths(where._replace(config_dir=str(link)))
+        install.check_paths(paths._replace(config_dir=str(link)))
 
-    def test_a_link_to_one_of_its_own_will_do(self, where: paths.Paths, tmp_path: Path) -> None:
+    def test_a_link_to_one_of_its_own_will_do(self, paths: Paths, tmp_path: Path) -> None:
         link, own = tmp_path / "policy", tmp_path / "shared" / "ip-masq-agent"
         own.mkdir(parents=True)
         (own / "README").touch()
         link.symlink_to(own)
-        install.check_paths(where._replace(config_dir=str(link)))
+        install.check_paths(paths._replace(config_dir=str(link)))
 
     @pytest.mark.parametrize("well_known", ["/etc", "/usr", "/var", "/opt", "/srv", "/etc/systemd/system", "/var/lib"])
-    def test_a_well_known_config_dir_is_refused(self, where: paths.Paths, well_known: str) -> None:
+    def test_a_well_known_config_dir_is_refused(self, paths: Paths, well_known: str) -> None:
         with pytest.raises(
             ConfigError, match="^config_dir: %s(, a .* to .*,)? is not dedicated to the agent" % well_known
         ):
-            install.check_paths(where._replace(config_dir=well_known))
+            install.check_paths(paths._replace(config_dir=well_known))
 
-    def test_one_of_its_own_will_do(self, where: paths.Paths, tmp_path: Path) -> None:
-        install.check_paths(where)
+    def test_one_of_its_own_will_do(self, paths: Paths, tmp_path: Path) -> None:
+        install.check_paths(paths)
         for folder in ("absent", "empty", "with/ip-masq-agent", "used"):
-            there = where._replace(config_dir=str(tmp_path / folder))
+            there = paths._replace(config_dir=str(tmp_path / folder))
             if folder != "absent":
                 (tmp_path / folder).mkdir(parents=True)
             if folder == "with/ip-masq-agent":
@@ -281,10 +288,10 @@ class TestCheckPaths:
             ConfigError, match="modules would be in %s, within" % place
         ):
             patch.setattr(install, "_HIDDEN", ("/var/tmp",))  # /tmp has the directory of this test
-            install.check_paths(paths.Paths(bin_dir=bin_dir.format(tmp_path)))
+            install.check_paths(Paths(bin_dir=bin_dir.format(tmp_path)))
 
-    def test_one_that_the_installed_agent_has_stays_good(self, where: paths.Paths, tmp_path: Path) -> None:
-        there = where._replace(config_dir=str(tmp_path / "policy"))
+    def test_one_that_the_installed_agent_has_stays_good(self, paths: Paths, tmp_path: Path) -> None:
+        there = paths._replace(config_dir=str(tmp_path / "policy"))
         install.put_files(there, "{}\n")
         (tmp_path / "policy" / "config~").touch()
         install.check_paths(there)
@@ -293,68 +300,68 @@ class TestCheckPaths:
 class TestInstalled:
     """install.find_installed"""
 
-    def test_places_are_those_of_the_program_that_the_unit_starts(self, where: paths.Paths) -> None:
-        assert install.find_installed(where) == []
-        install.put_files(where, "{}\n")
-        assert install.find_installed(where) == [where]
-        assert install.find_installed(where._replace(bin_dir="/no/such/place")) == [where]
+    def test_places_are_those_of_the_program_that_the_unit_starts(self, paths: Paths) -> None:
+        assert install.find_installed(paths) == []
+        install.put_files(paths, "{}\n")
+        assert install.find_installed(paths) == [paths]
+        assert install.find_installed(paths._replace(bin_dir="/no/such/place")) == [paths]
 
-    def test_places_are_those_of_the_program_where_there_is_no_unit(self, where: paths.Paths) -> None:
-        install.put_files(where, "{}\n")
-        os.unlink(os.path.join(where.unit_dir, units.SERVICE))
-        assert install.find_installed(where._replace(config_dir="/other")) == [where]
+    def test_places_are_those_of_the_program_where_there_is_no_unit(self, paths: Paths) -> None:
+        install.put_files(paths, "{}\n")
+        os.unlink(os.path.join(paths.unit_dir, units.SERVICE))
+        assert install.find_installed(paths._replace(config_dir="/other")) == [paths]
 
-    def test_a_damaged_program_names_no_paths(self, where: paths.Paths) -> None:
-        install.put_files(where, "{}\n")
-        Path(where.program).write_text("#!/bin/sh\n")
-        assert install.find_installed(where) == []
+    def test_a_damaged_program_names_no_paths(self, paths: Paths) -> None:
+        install.put_files(paths, "{}\n")
+        Path(paths.program).write_text("#!/bin/sh\n")
+        assert install.find_installed(paths) == []
 
 
 @pytest.fixture
-def older(where: paths.Paths, monkeypatch: pytest.MonkeyPatch) -> str:
+def older(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> str:
     """A node with an older release; the digest of its modules."""
     sources = {**program_files.sources(), "_version": b"# the kubenode.ip_masq maintainers\nVERSION = '0.0.9'\n"}
     with monkeypatch.context() as patch:
         patch.setattr(program_files, "sources", lambda: sources)
         digest = program_files.digest.__wrapped__()
         patch.setattr(program_files, "digest", lambda: digest)
-        install.put_files(where, "{}\n")
+        install.put_files(paths, "{}\n")
     assert digest != program_files.digest()
     return digest
 
 
-def started(where: paths.Paths) -> str:
+def started(paths: Paths) -> str:
     """What the launcher starts: the version in the modules that it names."""
-    argv = [where.program, "--version"]
+    argv = [paths.program, "--version"]
     return subprocess.run(argv, stdout=subprocess.PIPE, text=True, check=True).stdout.split()[1]
 
 
 class TestUpgrade:
     """install.put_files where another release is"""
 
-    def test_the_launcher_is_switched_and_the_modules_before_stay(self, where: paths.Paths, older: str) -> None:
-        assert started(where) == "0.0.9"
-        predicted = install.put_files(where, "{}\n", check=True)
-        assert started(where) == "0.0.9"
-        assert install.put_files(where, "{}\n") == predicted
-        assert {change.path for change in predicted.files} == {program_files.modules_dir(where), where.program}
+    def test_the_launcher_is_switched_and_the_modules_before_stay(self, paths: Paths, older: str) -> None:
+        assert started(paths) == "0.0.9"
+        predicted = install.put_files(paths, "{}\n", check=True)
+        assert started(paths) == "0.0.9"
+        assert install.put_files(paths, "{}\n") == predicted
+        assert {change.path for change in predicted.files} == {program_files.modules_dir(paths), paths.program}
         # A run that began before loads more of them.
-        assert sorted(os.listdir(where.lib_dir)) == sorted([older, program_files.digest()])
-        assert started(where) == VERSION
-        assert install.put_files(where, "{}\n") == install.InstallResult((), ())
+        assert sorted(os.listdir(paths.lib_dir)) == sorted([older, program_files.digest()])
+        assert started(paths) == VERSION
+        assert install.put_files(paths, "{}\n") == install.InstallResult((), ())
 
-    def test_the_next_upgrade_removes_what_was_left(self, where: paths.Paths, older: str) -> None:
-        oldest = Path(where.lib_dir, 64 * "0")
-        Path(where.lib_dir, older).rename(oldest)
-        os.utime(where.program, (1, 1))
-        assert [change.path for change in install.put_files(where, "{}\n").files if change.after is None] == [
+    def test_the_next_upgrade_removes_what_was_left(self, paths: Paths, older: str) -> None:
+        oldest = Path(paths.lib_dir, 64 * "0")
+        Path(paths.lib_dir, older).rename(oldest)
+        os.utime(paths.program, (1, 1))
+        assert [change.path for change in install.put_files(paths, "{}\n").files if change.after is None] == [
             str(oldest)
         ]
-        assert os.listdir(where.lib_dir) == [program_files.digest()]
+        assert os.listdir(paths.lib_dir) == [program_files.digest()]
 
     @pytest.mark.parametrize("step", range(4))
     def test_stopped_at_any_step_one_of_both_starts(
-        self, where: paths.Paths, older: str, step: int, monkeypatch: pytest.MonkeyPatch
+        self, paths: Paths, older: str, step: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Each step that changes what a start finds is a rename or a removal."""
         left = [step]
@@ -371,95 +378,95 @@ class TestUpgrade:
 
             return step
 
-        os.utime(where.program, (1, 1))
+        os.utime(paths.program, (1, 1))
         for number in range(3):
-            (Path(where.lib_dir) / ("%064x" % number)).mkdir()
+            (Path(paths.lib_dir) / ("%064x" % number)).mkdir()
         with monkeypatch.context() as patch, contextlib.suppress(Stopped):
             patch.setattr(os, "rename", counted(os.rename))
             patch.setattr(os, "rmdir", counted(os.rmdir))
-            install.put_files(where, "{}\n")
-        assert started(where) == ("0.0.9" if step < 2 else VERSION)
-        install.put_files(where, "{}\n")
-        assert started(where) == VERSION
+            install.put_files(paths, "{}\n")
+        assert started(paths) == ("0.0.9" if step < 2 else VERSION)
+        install.put_files(paths, "{}\n")
+        assert started(paths) == VERSION
 
-    def test_a_damaged_module_is_put_right(self, where: paths.Paths) -> None:
-        install.put_files(where, "{}\n")
-        folder = Path(program_files.modules_dir(where), "ip_masq_agent")
+    def test_a_damaged_module_is_put_right(self, paths: Paths) -> None:
+        install.put_files(paths, "{}\n")
+        folder = Path(program_files.modules_dir(paths), "ip_masq_agent")
         (folder / "_version.py").write_text("VERSION = 'edited'\n")
         (folder / "_tasks" / "cli.py").unlink()
         (folder / "_errors.py").chmod(0o666)
         (folder / "_policy").chmod(0o777)
         shutil.rmtree(folder / "_system")
         (folder / "_system").symlink_to("/etc")
-        predicted = install.put_files(where, "{}\n", check=True)
-        assert install.put_files(where, "{}\n") == predicted
+        predicted = install.put_files(paths, "{}\n", check=True)
+        assert install.put_files(paths, "{}\n") == predicted
         assert {
             str(folder / name) for name in ("_version.py", "_tasks/cli.py", "_errors.py", "_policy", "_system")
         } <= {change.path for change in predicted.files}
-        assert started(where) == VERSION
-        assert install.put_files(where, "{}\n") == install.InstallResult((), ())
+        assert started(paths) == VERSION
+        assert install.put_files(paths, "{}\n") == install.InstallResult((), ())
 
-    def test_modules_that_are_missing_are_a_change(self, where: paths.Paths) -> None:
-        install.put_files(where, "{}\n")
-        shutil.rmtree(program_files.modules_dir(where))
-        (change,) = install.put_files(where, "{}\n").files
-        assert change.path == program_files.modules_dir(where) and started(where) == VERSION
+    def test_modules_that_are_missing_are_a_change(self, paths: Paths) -> None:
+        install.put_files(paths, "{}\n")
+        shutil.rmtree(program_files.modules_dir(paths))
+        (change,) = install.put_files(paths, "{}\n").files
+        assert change.path == program_files.modules_dir(paths) and started(paths) == VERSION
 
-    def test_the_release_candidate_is_adopted(self, where: paths.Paths, tmp_path: Path) -> None:
+    def test_the_release_candidate_is_adopted(self, paths: Paths, tmp_path: Path) -> None:
         """One file with its modules, which kept its compiled code. To be dropped at 1.0.0."""
         metrics = tmp_path / "metrics"
         metrics.mkdir()
-        (metrics / paths.METRICS_NAME).touch()
-        known = dict(where._replace(metrics_dir=str(metrics))._asdict())
+        (metrics / METRICS_NAME).touch()
+        known = dict(paths._replace(metrics_dir=str(metrics))._asdict())
         del known["units"]
-        os.makedirs(where.bin_dir)
-        Path(where.program).write_text("#!/p -I\n# %s.\nWHERE = %r\nSOURCES = {}\n" % (paths.MARK, known))
-        os.makedirs(where.run_dir)
-        Path(where.rc1_cache).touch()
-        install.put_files(where, "{}\n", check=True)
-        assert os.path.exists(where.rc1_cache)
-        put = install.put_files(where, "{}\n")
-        assert not os.path.exists(where.rc1_cache) and started(where) == VERSION
+        os.makedirs(paths.bin_dir)
+        Path(paths.program).write_text("#!/p -I\n# %s.\nWHERE = %r\nSOURCES = {}\n" % (MARK, known))
+        os.makedirs(paths.run_dir)
+        Path(paths.rc1_cache).touch()
+        install.put_files(paths, "{}\n", check=True)
+        assert os.path.exists(paths.rc1_cache)
+        put = install.put_files(paths, "{}\n")
+        assert not os.path.exists(paths.rc1_cache) and started(paths) == VERSION
         # Its paths were read from it.
-        assert str(metrics / paths.METRICS_NAME) in [change.path for change in put.files if change.after is None]
+        assert str(metrics / METRICS_NAME) in [change.path for change in put.files if change.after is None]
 
 
 class TestUpdateUnits:
     """install.update_units"""
 
-    def test_first_time_all_are_enabled_and_the_timer_runs(self, where: paths.Paths) -> None:
+    def test_first_time_all_are_enabled_and_the_timer_runs(self, paths: Paths) -> None:
         systemctl = Systemctl()
-        put = install.put_files(where, "{}\n")
-        done = install.update_units(systemctl, where, put._replace(services=()))
+        put = install.put_files(paths, "{}\n")
+        done = install.update_units(systemctl, paths, put._replace(services=()))
         assert [call[0] for call in systemctl.calls] == ["enable", "daemon-reload", "start"]
         assert systemctl.enabled == set(units.ENABLED_UNITS)
         assert systemctl.active == set(units.STARTED_UNITS)
         assert [line.split(":")[0] for line in done.services] == ["enable", "start"]
         systemctl.calls.clear()
-        assert install.update_units(systemctl, where, install.put_files(where, "{}\n")).services == ()
+        assert install.update_units(systemctl, paths, install.put_files(paths, "{}\n")).services == ()
         assert systemctl.calls == []
 
-    def test_check_mode_reports_the_same_and_does_nothing(self, where: paths.Paths) -> None:
+    def test_check_mode_reports_the_same_and_does_nothing(self, paths: Paths) -> None:
         systemctl = Systemctl()
-        put = install.put_files(where, "{}\n", check=True)
-        predicted = install.update_units(systemctl, where, put, check=True)
+        put = install.put_files(paths, "{}\n", check=True)
+        predicted = install.update_units(systemctl, paths, put, check=True)
         assert systemctl.calls == []
-        assert install.update_units(systemctl, where, put) == predicted
+        assert install.update_units(systemctl, paths, put) == predicted
 
-    def test_hook_starts_where_its_firewall_is_up(self, where: paths.Paths) -> None:
+    def test_hook_starts_where_its_firewall_is_up(self, paths: Paths) -> None:
         systemctl = Systemctl()
         systemctl.known.add("nftables.service")
         systemctl.active.add("nftables.service")
-        install.update_units(systemctl, where, install.put_files(where, "{}\n"))
+        install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
         assert "ip-masq-agent-firewall@nftables.service" in systemctl.active
         assert "ip-masq-agent-firewall@firewalld.service" not in systemctl.active
 
-    def test_a_unit_that_changed_is_restarted(self, where: paths.Paths) -> None:
+    def test_a_unit_that_changed_is_restarted(self, paths: Paths) -> None:
         systemctl = Systemctl()
-        install.update_units(systemctl, where, install.put_files(where, "{}\n"))
+        install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
         systemctl.calls.clear()
-        (Path(where.unit_dir) / units.TIMER).write_text("[Timer]\n")
-        install.update_units(systemctl, where, install.put_files(where, "{}\n"))
+        (Path(paths.unit_dir) / units.TIMER).write_text("[Timer]\n")
+        install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
         assert systemctl.calls == [
             [
                 "enable",
@@ -470,38 +477,38 @@ class TestUpdateUnits:
             ["restart", units.TIMER],
         ]
 
-    def test_what_an_interrupted_run_has_changed_is_read(self, where: paths.Paths) -> None:
+    def test_what_an_interrupted_run_has_changed_is_read(self, paths: Paths) -> None:
         """It was ended between the files and systemd: no file changes any more."""
         systemctl = Systemctl()
-        install.update_units(systemctl, where, install.put_files(where, "{}\n"))
+        install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
         systemctl.calls.clear()
         systemctl.changed.update((units.SERVICE, units.TIMER))
-        put = install.put_files(where, "{}\n")
+        put = install.put_files(paths, "{}\n")
         expected = ("daemon-reload: %s, %s" % (units.SERVICE, units.TIMER), "restart: " + units.TIMER)
-        assert install.update_units(systemctl, where, put, check=True).services == expected
-        assert install.update_units(systemctl, where, put).services == expected
+        assert install.update_units(systemctl, paths, put, check=True).services == expected
+        assert install.update_units(systemctl, paths, put).services == expected
         assert [call[0] for call in systemctl.calls] == ["enable", "daemon-reload", "restart"]
-        assert install.update_units(systemctl, where, put).services == ()
+        assert install.update_units(systemctl, paths, put).services == ()
 
-    def test_not_enabled_means_stopped_now_and_after_a_boot(self, where: paths.Paths) -> None:
+    def test_not_enabled_means_stopped_now_and_after_a_boot(self, paths: Paths) -> None:
         systemctl = Systemctl()
-        put = install.put_files(where, "{}\n")
-        install.update_units(systemctl, where, put)
-        done = install.update_units(systemctl, where, install.InstallResult((), ()), enabled=False)
+        put = install.put_files(paths, "{}\n")
+        install.update_units(systemctl, paths, put)
+        done = install.update_units(systemctl, paths, install.InstallResult((), ()), enabled=False)
         assert [line.split(":")[0] for line in done.services] == ["disable", "stop"]
         assert (systemctl.enabled, systemctl.active, systemctl.is_stale) == (set(), set(), False)
-        assert install.update_units(systemctl, where, install.InstallResult((), ()), enabled=False).services == ()
+        assert install.update_units(systemctl, paths, install.InstallResult((), ()), enabled=False).services == ()
 
-    def test_what_systemd_refuses_is_an_error(self, where: paths.Paths) -> None:
+    def test_what_systemd_refuses_is_an_error(self, paths: Paths) -> None:
         systemctl = Systemctl()
         systemctl.refuse = "enable"
         with pytest.raises(NodeError, match="systemctl enable .* failed: Failed to enable: no"):
-            install.update_units(systemctl, where, install.put_files(where, "{}\n"))
+            install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
 
-    def test_without_the_watch_for_edits_the_rest_is_there(self, where: paths.Paths) -> None:
+    def test_without_the_watch_for_edits_the_rest_is_there(self, paths: Paths) -> None:
         systemctl = Systemctl()
         systemctl.cannot_start = {units.PATH}
-        done = install.update_units(systemctl, where, install.put_files(where, "{}\n"))
+        done = install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
         assert systemctl.active == {units.TIMER}
         assert "start: ip-masq-agent.timer" in done.services
         (note,) = done.notes
@@ -509,53 +516,53 @@ class TestUpdateUnits:
         limit = Path("/proc/sys/fs/inotify/max_user_instances").read_text().strip()
         assert "raise the sysctl fs.inotify.max_user_instances (now %s)" % limit in note
         # Until it can: a note each time, and no change.
-        again = install.update_units(systemctl, where, install.put_files(where, "{}\n"))
+        again = install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
         assert (again.services, again.notes) == ((), done.notes)
         systemctl.cannot_start = set()
-        assert install.update_units(systemctl, where, install.put_files(where, "{}\n")).services == (
+        assert install.update_units(systemctl, paths, install.put_files(paths, "{}\n")).services == (
             "start: ip-masq-agent.path",
         )
 
-    def test_without_the_timer_it_is_an_error(self, where: paths.Paths) -> None:
+    def test_without_the_timer_it_is_an_error(self, paths: Paths) -> None:
         systemctl = Systemctl()
         systemctl.cannot_start = {units.TIMER}
         with pytest.raises(NodeError, match="systemctl start ip-masq-agent.timer ip-masq-agent.path failed"):
-            install.update_units(systemctl, where, install.put_files(where, "{}\n"))
+            install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
 
-    def test_units_of_an_earlier_release_go(self, where: paths.Paths) -> None:
+    def test_units_of_an_earlier_release_go(self, paths: Paths) -> None:
         systemctl = Systemctl()
-        install.update_units(systemctl, where, install.put_files(where, "{}\n"))
-        old = [Path(path) for path in units.retired_files(where)]
+        install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
+        old = [Path(path) for path in units.retired_files(paths)]
         for path in old:
             path.parent.mkdir(exist_ok=True, parents=True)
             if path.parent.name.endswith(".wants"):
-                path.symlink_to(Path(where.unit_dir) / path.name)
+                path.symlink_to(Path(paths.unit_dir) / path.name)
             else:
-                path.write_text("# %s\n" % paths.MARK)
-        Path(where.unit_dir, units.RETIRED_UNITS[0]).write_text("of others")
+                path.write_text("# %s\n" % MARK)
+        Path(paths.unit_dir, units.RETIRED_UNITS[0]).write_text("of others")
         systemctl.active |= set(units.RETIRED_UNITS[1:])
         systemctl.calls.clear()
-        put = install.put_files(where, "{}\n")
-        done = install.update_units(systemctl, where, put)
-        assert [path for path in old if path.exists()] == [Path(where.unit_dir, units.RETIRED_UNITS[0])]
+        put = install.put_files(paths, "{}\n")
+        done = install.update_units(systemctl, paths, put)
+        assert [path for path in old if path.exists()] == [Path(paths.unit_dir, units.RETIRED_UNITS[0])]
         assert ["stop", *units.RETIRED_UNITS[1:]] in systemctl.calls
         assert "stop: " + ", ".join(units.RETIRED_UNITS[1:]) in done.services
         assert systemctl.active == set(units.STARTED_UNITS)
-        assert install.put_files(where, "{}\n").files == ()
+        assert install.put_files(paths, "{}\n").files == ()
 
-    def test_units_of_a_newer_release_go(self, where: paths.Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_units_of_a_newer_release_go(self, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
         """A downgrade: what the newer release has more of is simulated, how it writes it down is not."""
         systemctl = Systemctl()
         real = units.unit_files
         more = ("ip-masq-agent-new.timer", "ip-masq-agent-new@.service", "ip-masq-agent-new.service")
         with monkeypatch.context() as newer:
-            text = "# %s\n" % paths.MARK
+            text = "# %s\n" % MARK
             newer.setattr(install, "unit_files", lambda there: {**real(there), **dict.fromkeys(more, text)})
-            install.update_units(systemctl, where, install.put_files(where, "{}\n"))
-            put = install.put_files(where, "{}\n")
-            assert put.files == () and install.update_units(systemctl, where, put).services == ()
-            assert set(json.loads(Path(where.files_list).read_text())) >= {where.program, where.resync}
-        folder = Path(where.unit_dir)
+            install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
+            put = install.put_files(paths, "{}\n")
+            assert put.files == () and install.update_units(systemctl, paths, put).services == ()
+            assert set(json.loads(Path(paths.files_list).read_text())) >= {paths.program, paths.resync}
+        folder = Path(paths.unit_dir)
         (folder / "timers.target.wants").mkdir(exist_ok=True)
         links = [folder / "timers.target.wants" / name for name in (more[0], "ip-masq-agent-new@x.service")]
         for link in links:
@@ -566,40 +573,40 @@ class TestUpdateUnits:
         (folder / more[2]).write_text("of others")
         systemctl.active |= {more[0], "ip-masq-agent-new@x.service"}
         systemctl.calls.clear()
-        put = install.put_files(where, "{}\n")
+        put = install.put_files(paths, "{}\n")
         assert {change.path for change in put.files} == {str(folder / name) for name in more[:2]} | set(map(str, links))
-        done = install.update_units(systemctl, where, put)
+        done = install.update_units(systemctl, paths, put)
         assert "stop: ip-masq-agent-new.timer, ip-masq-agent-new@x.service" in done.services
         assert systemctl.active == set(units.STARTED_UNITS)
         assert copy.exists() and (folder / more[2]).read_text() == "of others"
         assert not any((folder / name).exists() for name in more[:2]) and not any(map(os.path.lexists, links))
-        assert install.put_files(where, "{}\n").files == ()
+        assert install.put_files(paths, "{}\n").files == ()
 
     @pytest.mark.parametrize("text", ["{", "7", "[[1]]", '["/etc/passwd"]', "\xff"])
-    def test_a_damaged_list_of_files_removes_none(self, where: paths.Paths, text: str) -> None:
-        install.put_files(where, "{}\n")
-        Path(where.state_dir).mkdir(parents=True)
-        Path(where.files_list).write_text(text, encoding="latin-1")
-        assert install.put_files(where, "{}\n").files == () and os.path.exists("/etc/passwd")
+    def test_a_damaged_list_of_files_removes_none(self, paths: Paths, text: str) -> None:
+        install.put_files(paths, "{}\n")
+        Path(paths.state_dir).mkdir(parents=True)
+        Path(paths.files_list).write_text(text, encoding="latin-1")
+        assert install.put_files(paths, "{}\n").files == () and os.path.exists("/etc/passwd")
 
 
 class TestPackages:
     """install.adopt_package, and units in the directories of a package and of an administrator"""
 
     @pytest.fixture
-    def packaged(self, where: paths.Paths, tmp_path: Path) -> paths.Paths:
+    def packaged(self, paths: Paths, tmp_path: Path) -> Paths:
         """Where a package has the agent, on a node that has the package."""
-        made = where._replace(bin_dir=str(tmp_path / "usr/sbin"), units=paths.PACKAGED.units)
+        made = paths._replace(bin_dir=str(tmp_path / "usr/sbin"), units=PACKAGED.units)
         install.put_files(made, None)
         return made
 
     @pytest.fixture
-    def default(self, where: paths.Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> paths.Paths:
+    def default(self, paths: Paths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Paths:
         """What the role asks for if nothing is chosen."""
-        monkeypatch.setattr(install, "Paths", lambda: where)
-        return where
+        monkeypatch.setattr(install, "Paths", lambda: paths)
+        return paths
 
-    def test_the_package_is_adopted(self, default: paths.Paths, packaged: paths.Paths, tmp_path: Path) -> None:
+    def test_the_package_is_adopted(self, default: Paths, packaged: Paths, tmp_path: Path) -> None:
         assert install.adopt_package(default) == packaged
         assert install.adopt_package(packaged._replace(units=default.units)) == packaged
         assert install.find_installed(default) == [packaged]
@@ -607,7 +614,7 @@ class TestPackages:
         assert not (tmp_path / "etc/systemd").exists()
 
     def test_another_place_can_be_chosen_and_one_set_of_units_is_left(
-        self, default: paths.Paths, packaged: paths.Paths, tmp_path: Path
+        self, default: Paths, packaged: Paths, tmp_path: Path
     ) -> None:
         chosen = default._replace(bin_dir=str(tmp_path / "opt"))
         assert install.adopt_package(chosen) == chosen
@@ -619,9 +626,9 @@ class TestPackages:
         assert [call[0] for call in systemctl.calls] == ["reenable", "daemon-reload", "restart"]
         assert "file removed: %s/%s" % (packaged.unit_dir, units.TIMER) in done.lines
 
-    def test_what_the_role_installed_before_the_package_goes(self, default: paths.Paths, tmp_path: Path) -> None:
+    def test_what_the_role_installed_before_the_package_goes(self, default: Paths, tmp_path: Path) -> None:
         install.put_files(default, "{}\n")
-        packaged = default._replace(bin_dir=str(tmp_path / "usr/sbin"), units=paths.PACKAGED.units)
+        packaged = default._replace(bin_dir=str(tmp_path / "usr/sbin"), units=PACKAGED.units)
         elsewhere = tmp_path / "package"
         made = packaged._replace(root=str(elsewhere), bin_dir=str(elsewhere / "usr/sbin"))
         install.put_files(made, None)
@@ -639,8 +646,8 @@ class TestPackages:
         assert Path(default.config).read_text() == "{}\n"
         assert install.put_files(packaged, None) == install.InstallResult((), ())
 
-    def test_a_unit_of_others_in_that_place_is_no_package(self, default: paths.Paths) -> None:
-        unit = Path(default._replace(units=paths.PACKAGED.units).unit_dir, units.SERVICE)
+    def test_a_unit_of_others_in_that_place_is_no_package(self, default: Paths) -> None:
+        unit = Path(default._replace(units=PACKAGED.units).unit_dir, units.SERVICE)
         unit.parent.mkdir(parents=True)
         unit.write_text("[Service]\nExecStart=/usr/sbin/ip-masq-agent-resync\n")
         assert install.adopt_package(default) == default
@@ -648,7 +655,7 @@ class TestPackages:
         assert unit.exists()
 
 
-def test_new_directories_get_their_labels(monkeypatch: pytest.MonkeyPatch, where: paths.Paths, tmp_path: Path) -> None:
+def test_new_directories_get_their_labels(monkeypatch: pytest.MonkeyPatch, paths: Paths, tmp_path: Path) -> None:
     seen: t.List[t.Tuple[str, ...]] = []
 
     def restore(_run: t.Any, places: t.Tuple[str, ...]) -> str:
@@ -656,10 +663,10 @@ def test_new_directories_get_their_labels(monkeypatch: pytest.MonkeyPatch, where
         return "no labels"
 
     monkeypatch.setattr(install.selinux_labels, "restore", restore)
-    put = install.update_files(lambda _argv, **_more: Outcome(0, "", ""), where, "{}\n")
+    put = install.update_files(lambda _argv, **_more: Outcome(0, "", ""), paths, "{}\n")
     assert put.notes == ("no labels",)
     assert set(seen[0]) == {str(path) for path in tmp_path.iterdir()} and len(seen) == 1
-    os.unlink(where.program)
-    install.update_files(lambda _argv, **_more: Outcome(0, "", ""), where, "{}\n", check=True)
-    install.update_files(lambda _argv, **_more: Outcome(0, "", ""), where, "{}\n")
+    os.unlink(paths.program)
+    install.update_files(lambda _argv, **_more: Outcome(0, "", ""), paths, "{}\n", check=True)
+    install.update_files(lambda _argv, **_more: Outcome(0, "", ""), paths, "{}\n")
     assert seen[1:] == [()]

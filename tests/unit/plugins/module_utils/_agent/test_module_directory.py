@@ -15,7 +15,13 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import module_directory, paths, program_files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
+    module_directory,
+    program_files,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import (
+    Paths,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome, run
 from support.import_collection import PRELUDE
@@ -26,7 +32,7 @@ OLD, OLDER, OLDEST = ("%064x" % number for number in (1, 2, 3))
 
 
 @pytest.fixture
-def where(tmp_path: Path) -> paths.Paths:
+def paths(tmp_path: Path) -> Paths:
     """A node of our own."""
     return private_paths(tmp_path)
 
@@ -36,9 +42,9 @@ def tree(root: str) -> t.Dict[str, int]:
     return {str(path.relative_to(root)): stat.S_IMODE(path.lstat().st_mode) for path in Path(root).rglob("*")}
 
 
-def release(where: paths.Paths, digest: str) -> Path:
+def release(paths: Paths, digest: str) -> Path:
     """Make a directory of modules of another release."""
-    folder = Path(where.lib_dir, digest)
+    folder = Path(paths.lib_dir, digest)
     module = folder / "ip_masq_agent" / "_version.py"
     module.parent.mkdir(parents=True)
     module.write_text('# Copyright (c) 2026, the kubenode.ip_masq maintainers\nVERSION = "0.0.9"\n')
@@ -46,12 +52,12 @@ def release(where: paths.Paths, digest: str) -> Path:
     return folder
 
 
-def launched(where: paths.Paths, digest: str, age: float) -> bytes:
+def launched(paths: Paths, digest: str, age: float) -> bytes:
     """Have a launcher of another release there for so many seconds."""
-    raw = program_files.launcher(where).replace(program_files.digest().encode(), digest.encode())
-    os.makedirs(where.bin_dir, exist_ok=True)
-    Path(where.program).write_bytes(raw)
-    os.utime(where.program, (time.time() - age,) * 2)
+    raw = program_files.launcher(paths).replace(program_files.digest().encode(), digest.encode())
+    os.makedirs(paths.bin_dir, exist_ok=True)
+    Path(paths.program).write_bytes(raw)
+    os.utime(paths.program, (time.time() - age,) * 2)
     return raw
 
 
@@ -59,25 +65,25 @@ class TestPut:
     """module_directory.put"""
 
     @pytest.mark.parametrize("umask", [0o022, 0o077, 0o000])
-    def test_all_is_there_with_its_mode_and_compiled(self, where: paths.Paths, umask: int) -> None:
+    def test_all_is_there_with_its_mode_and_compiled(self, paths: Paths, umask: int) -> None:
         before = os.umask(umask)
         try:
-            assert module_directory.put(run, where) is None
+            assert module_directory.put(run, paths) is None
         finally:
             os.umask(before)
-        assert os.listdir(where.lib_dir) == [program_files.digest()] and module_directory.is_there(where)
-        found = tree(where.lib_dir)
+        assert os.listdir(paths.lib_dir) == [program_files.digest()] and module_directory.is_there(paths)
+        found = tree(paths.lib_dir)
         assert {mode for name, mode in found.items() if name.endswith((".py", ".pyc"))} == {0o644}
         assert {mode for name, mode in found.items() if not name.endswith((".py", ".pyc"))} == {0o755}
-        for path, content in module_directory.node_files(where).items():
+        for path, content in module_directory.node_files(paths).items():
             assert Path(path).read_bytes() == content
         code = [name for name in found if name.endswith(".pyc")]
         assert len(code) == len(program_files.module_files())
-        assert module_directory.wrong_folders(where) == {}
+        assert module_directory.wrong_folders(paths) == {}
 
-    def test_code_is_used_whatever_the_times_of_files_are(self, where: paths.Paths) -> None:
-        module_directory.put(run, where)
-        folder = program_files.modules_dir(where)
+    def test_code_is_used_whatever_the_times_of_files_are(self, paths: Paths) -> None:
+        module_directory.put(run, paths)
+        folder = program_files.modules_dir(paths)
         for path in Path(folder).rglob("*.py"):
             os.utime(path, (1, 1))
         code = "import sys; sys.path.insert(0, %r); import ip_masq_agent._tasks.cli" % folder
@@ -85,9 +91,9 @@ class TestPut:
         loaded = [line.strip("'") for line in done.stderr.splitlines() if "code object from" in line and folder in line]
         assert len(loaded) > 20 and [line for line in loaded if not line.endswith(".pyc")] == []
 
-    def test_code_of_a_changed_module_is_not_used(self, where: paths.Paths) -> None:
-        module_directory.put(run, where)
-        version = Path(program_files.modules_dir(where), "ip_masq_agent/_version.py")
+    def test_code_of_a_changed_module_is_not_used(self, paths: Paths) -> None:
+        module_directory.put(run, paths)
+        version = Path(program_files.modules_dir(paths), "ip_masq_agent/_version.py")
         about = version.stat()
         version.write_text(version.read_text().replace("VERSION = ", "version = "))
         os.utime(version, ns=(about.st_atime_ns, about.st_mtime_ns))
@@ -97,18 +103,18 @@ class TestPut:
         assert subprocess.run([sys.executable, "-IBc", code], check=False).returncode == 0
 
     @pytest.mark.parametrize("problem", [Outcome(1, "", "no such module"), NodeError("cannot run it")])
-    def test_without_compiling_it_is_complete(self, where: paths.Paths, problem: t.Union[Outcome, NodeError]) -> None:
+    def test_without_compiling_it_is_complete(self, paths: Paths, problem: t.Union[Outcome, NodeError]) -> None:
         def failing(*_arguments: t.Any, **_options: t.Any) -> Outcome:
             if isinstance(problem, NodeError):
                 raise problem
             return problem
 
-        note = module_directory.put(failing, where)
+        note = module_directory.put(failing, paths)
         assert note is not None and note.startswith("the agent's modules are not compiled")
-        assert set(map(str, Path(where.lib_dir).rglob("*.py"))) == set(module_directory.node_files(where))
+        assert set(map(str, Path(paths.lib_dir).rglob("*.py"))) == set(module_directory.node_files(paths))
 
     @pytest.mark.parametrize("moment", [1, 5, 100])
-    def test_killed_at_any_point_it_leaves_no_directory_of_that_name(self, where: paths.Paths, moment: int) -> None:
+    def test_killed_at_any_point_it_leaves_no_directory_of_that_name(self, paths: Paths, moment: int) -> None:
         code = (
             PRELUDE + "import os, signal\n"
             "from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import module_directory, paths\n"
@@ -119,76 +125,76 @@ class TestPut:
             "        os.kill(os.getpid(), signal.SIGKILL)\n"
             "    fsync(descriptor)\n"
             "os.fsync = counted\n"
-            "module_directory.put(None, paths.Paths(**%r))\n" % (moment, dict(where._asdict()))
+            "module_directory.put(None, paths.Paths(**%r))\n" % (moment, dict(paths._asdict()))
         )
         done = subprocess.run([sys.executable, "-c", code], check=False)
         assert done.returncode == -signal.SIGKILL
-        assert not module_directory.is_there(where) and len(module_directory.found(where.lib_dir)) == 1
-        module_directory.put(None, where)
-        assert module_directory.is_there(where)
+        assert not module_directory.is_there(paths) and len(module_directory.found(paths.lib_dir)) == 1
+        module_directory.put(None, paths)
+        assert module_directory.is_there(paths)
 
-    def test_what_is_in_its_place_is_replaced_and_not_followed(self, where: paths.Paths, tmp_path: Path) -> None:
+    def test_what_is_in_its_place_is_replaced_and_not_followed(self, paths: Paths, tmp_path: Path) -> None:
         elsewhere = tmp_path / "elsewhere"
         elsewhere.mkdir()
-        os.makedirs(where.lib_dir)
-        os.symlink(elsewhere, program_files.modules_dir(where))
-        assert not module_directory.is_there(where)
-        assert "symbolic link" in module_directory.wrong_folders(where)[program_files.modules_dir(where)]
-        module_directory.put(None, where)
-        assert module_directory.is_there(where) and os.listdir(elsewhere) == []
+        os.makedirs(paths.lib_dir)
+        os.symlink(elsewhere, program_files.modules_dir(paths))
+        assert not module_directory.is_there(paths)
+        assert "symbolic link" in module_directory.wrong_folders(paths)[program_files.modules_dir(paths)]
+        module_directory.put(None, paths)
+        assert module_directory.is_there(paths) and os.listdir(elsewhere) == []
 
-    def test_one_that_another_run_has_put_there_stays(self, where: paths.Paths) -> None:
-        module_directory.put(None, where)
-        inode = os.stat(program_files.modules_dir(where)).st_ino
-        module_directory.put(None, where)
-        assert os.stat(program_files.modules_dir(where)).st_ino == inode
-        assert os.listdir(where.lib_dir) == [program_files.digest()]
+    def test_one_that_another_run_has_put_there_stays(self, paths: Paths) -> None:
+        module_directory.put(None, paths)
+        inode = os.stat(program_files.modules_dir(paths)).st_ino
+        module_directory.put(None, paths)
+        assert os.stat(program_files.modules_dir(paths)).st_ino == inode
+        assert os.listdir(paths.lib_dir) == [program_files.digest()]
 
-    def test_what_cannot_be_written_is_an_error(self, where: paths.Paths) -> None:
-        Path(where.lib_dir).parent.parent.mkdir(parents=True, exist_ok=True)
-        Path(where.lib_dir).parent.write_text("a file")
-        with pytest.raises(NodeError, match="cannot create directory %s" % where.lib_dir):
-            module_directory.put(None, where)
+    def test_what_cannot_be_written_is_an_error(self, paths: Paths) -> None:
+        Path(paths.lib_dir).parent.parent.mkdir(parents=True, exist_ok=True)
+        Path(paths.lib_dir).parent.write_text("a file")
+        with pytest.raises(NodeError, match="cannot create directory %s" % paths.lib_dir):
+            module_directory.put(None, paths)
 
 
 class TestCompileAgain:
     """module_directory.compile_again and is_compiled"""
 
     @pytest.mark.parametrize("umask", [0o077, 0o000])
-    def test_code_that_is_missing_is_made(self, where: paths.Paths, umask: int) -> None:
-        module_directory.put(None, where)
-        assert not module_directory.is_compiled(where)
+    def test_code_that_is_missing_is_made(self, paths: Paths, umask: int) -> None:
+        module_directory.put(None, paths)
+        assert not module_directory.is_compiled(paths)
         before = os.umask(umask)
         try:
-            assert module_directory.compile_again(run, where) is None
+            assert module_directory.compile_again(run, paths) is None
         finally:
             os.umask(before)
-        assert module_directory.is_compiled(where)
-        found = tree(where.lib_dir)
+        assert module_directory.is_compiled(paths)
+        found = tree(paths.lib_dir)
         assert {mode for name, mode in found.items() if name.endswith(".pyc")} == {0o644}
         assert {mode for name, mode in found.items() if name.endswith("__pycache__")} == {0o755}
         assert len([name for name in found if name.endswith(".pyc")]) == len(program_files.module_files())
 
-    def test_links_of_others_are_not_followed(self, where: paths.Paths, tmp_path: Path) -> None:
-        module_directory.put(None, where)
+    def test_links_of_others_are_not_followed(self, paths: Paths, tmp_path: Path) -> None:
+        module_directory.put(None, paths)
         secret = tmp_path / "secret"
         secret.touch(mode=0o600)
-        cache = Path(program_files.modules_dir(where), "ip_masq_agent", "__pycache__")
+        cache = Path(program_files.modules_dir(paths), "ip_masq_agent", "__pycache__")
         cache.mkdir()
         (cache / "secret").symlink_to(secret)
-        assert module_directory.compile_again(run, where) is None
+        assert module_directory.compile_again(run, paths) is None
         assert stat.S_IMODE(secret.stat().st_mode) == 0o600
 
-    def test_another_interpreter_is_not_judged(self, where: paths.Paths) -> None:
-        module_directory.put(None, where)
-        assert module_directory.is_compiled(where._replace(python="/bin/sh"))
+    def test_another_interpreter_is_not_judged(self, paths: Paths) -> None:
+        module_directory.put(None, paths)
+        assert module_directory.is_compiled(paths._replace(python="/bin/sh"))
 
-    def test_a_read_only_file_system_is_left_alone(self, where: paths.Paths, monkeypatch: pytest.MonkeyPatch) -> None:
-        module_directory.put(None, where)
-        before = tree(where.lib_dir)
+    def test_a_read_only_file_system_is_left_alone(self, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
+        module_directory.put(None, paths)
+        before = tree(paths.lib_dir)
         monkeypatch.setattr(module_directory.files, "is_read_only", lambda _path: True)
-        assert module_directory.compile_again(run, where) is None
-        assert tree(where.lib_dir) == before
+        assert module_directory.compile_again(run, paths) is None
+        assert tree(paths.lib_dir) == before
 
 
 class TestSuperseded:
@@ -196,47 +202,47 @@ class TestSuperseded:
 
     DAY = 86400.0
 
-    def test_the_one_that_a_running_program_may_load_from_stays(self, where: paths.Paths) -> None:
-        folders = [str(release(where, digest)) for digest in (OLD, OLDER, OLDEST)]
-        raw = launched(where, OLD, age=self.DAY)
-        assert module_directory.superseded(where, raw) == folders[1:]
+    def test_the_one_that_a_running_program_may_load_from_stays(self, paths: Paths) -> None:
+        folders = [str(release(paths, digest)) for digest in (OLD, OLDER, OLDEST)]
+        raw = launched(paths, OLD, age=self.DAY)
+        assert module_directory.superseded(paths, raw) == folders[1:]
 
-    def test_one_that_was_just_replaced_stays(self, where: paths.Paths) -> None:
-        release(where, OLD)
-        release(where, OLDER)
-        assert module_directory.superseded(where, launched(where, OLD, age=60.0)) == []
+    def test_one_that_was_just_replaced_stays(self, paths: Paths) -> None:
+        release(paths, OLD)
+        release(paths, OLDER)
+        assert module_directory.superseded(paths, launched(paths, OLD, age=60.0)) == []
 
-    def test_without_an_upgrade_none_goes(self, where: paths.Paths) -> None:
-        release(where, OLD)
-        assert module_directory.superseded(where, launched(where, program_files.digest(), age=self.DAY)) == []
+    def test_without_an_upgrade_none_goes(self, paths: Paths) -> None:
+        release(paths, OLD)
+        assert module_directory.superseded(paths, launched(paths, program_files.digest(), age=self.DAY)) == []
 
-    def test_what_was_not_finished_goes(self, where: paths.Paths) -> None:
-        draft = release(where, "%s.%016x.new" % (program_files.digest(), 1))
-        assert module_directory.superseded(where, launched(where, OLD, age=self.DAY)) == [str(draft)]
+    def test_what_was_not_finished_goes(self, paths: Paths) -> None:
+        draft = release(paths, "%s.%016x.new" % (program_files.digest(), 1))
+        assert module_directory.superseded(paths, launched(paths, OLD, age=self.DAY)) == [str(draft)]
 
-    def test_others_in_that_directory_are_not_ours(self, where: paths.Paths, tmp_path: Path) -> None:
+    def test_others_in_that_directory_are_not_ours(self, paths: Paths, tmp_path: Path) -> None:
         for name in ("backup", OLD.upper().replace("0", "A"), OLD + "x", OLD[1:]):
-            release(where, name)
-        os.symlink(tmp_path, Path(where.lib_dir, OLD))
-        assert module_directory.found(where.lib_dir) == []
+            release(paths, name)
+        os.symlink(tmp_path, Path(paths.lib_dir, OLD))
+        assert module_directory.found(paths.lib_dir) == []
 
 
 class TestRemove:
     """module_directory.remove"""
 
-    def test_all_of_ours_goes(self, where: paths.Paths) -> None:
-        module_directory.put(run, where)
-        folder = program_files.modules_dir(where)
+    def test_all_of_ours_goes(self, paths: Paths) -> None:
+        module_directory.put(run, paths)
+        folder = program_files.modules_dir(paths)
         assert module_directory.contents(folder).others == ()
-        other = release(where, OLD)
+        other = release(paths, OLD)
         module_directory.remove(folder)
-        assert os.listdir(where.lib_dir) == [OLD]
+        assert os.listdir(paths.lib_dir) == [OLD]
         module_directory.remove(str(other))
-        assert not os.path.exists(where.lib_dir)
+        assert not os.path.exists(paths.lib_dir)
 
-    def test_what_others_have_there_stays(self, where: paths.Paths, tmp_path: Path) -> None:
-        module_directory.put(run, where)
-        folder = Path(program_files.modules_dir(where))
+    def test_what_others_have_there_stays(self, paths: Paths, tmp_path: Path) -> None:
+        module_directory.put(run, paths)
+        folder = Path(program_files.modules_dir(paths))
         secret = tmp_path / "secret.py"
         secret.write_text("# the kubenode.ip_masq maintainers\n")
         (tmp_path / "their").mkdir()

@@ -12,25 +12,34 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import module_directory, paths, program_files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
+    module_directory,
+    program_files,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import (
+    MARK,
+    PACKAGED,
+    Paths,
+    choose_paths,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.private_node import private_paths
 
-PLAIN = paths.choose_paths(python=sys.executable)
-MARKED = "# %s\n" % paths.MARK
+PLAIN = choose_paths(python=sys.executable)
+MARKED = "# %s\n" % MARK
 OLDEST = {"config_dir": "/etc/ip-masq-agent", "bin_dir": "/opt/bin", "metrics_dir": "", "python": "/p", "root": ""}
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> paths.Paths:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Paths:
     """An installed program; its modules are not compiled."""
-    where = private_paths(tmp_path_factory.mktemp("node"))
-    module_directory.put(None, where)
-    os.makedirs(where.bin_dir)
-    Path(where.program).write_bytes(program_files.launcher(where))
-    os.chmod(where.program, 0o755)
-    return where
+    paths = private_paths(tmp_path_factory.mktemp("node"))
+    module_directory.put(None, paths)
+    os.makedirs(paths.bin_dir)
+    Path(paths.program).write_bytes(program_files.launcher(paths))
+    os.chmod(paths.program, 0o755)
+    return paths
 
 
 def start(program: t.Union[str, Path], *words: str, **how: t.Any) -> subprocess.CompletedProcess[str]:
@@ -38,9 +47,9 @@ def start(program: t.Union[str, Path], *words: str, **how: t.Any) -> subprocess.
     return subprocess.run([str(program), *words], capture_output=True, text=True, check=False, timeout=60, **how)
 
 
-def copied(where: paths.Paths, folder: Path, old: str, new: str) -> Path:
+def copied(paths: Paths, folder: Path, old: str, new: str) -> Path:
     """A launcher that is changed in one place."""
-    text = Path(where.program).read_text()
+    text = Path(paths.program).read_text()
     assert text.count(old) == 1
     (folder / "ip-masq-agent").write_text(text.replace(old, new))
     (folder / "ip-masq-agent").chmod(0o755)
@@ -52,25 +61,25 @@ class TestLauncher:
 
     def test_it_is_a_few_lines(self) -> None:
         text = program_files.launcher(PLAIN).decode()
-        assert text.startswith("#!%s -IB\n# %s: the agent, version %s.\n" % (sys.executable, paths.MARK, VERSION))
+        assert text.startswith("#!%s -IB\n# %s: the agent, version %s.\n" % (sys.executable, MARK, VERSION))
         assert len(text.splitlines()) < 36 and program_files.modules_dir(PLAIN) == "/usr/local/lib/ip-masq-agent/%s" % (
             program_files.digest()
         )
 
     def test_programs_of_one_release_have_a_line_in_common(self) -> None:
-        other = paths.choose_paths(bin_dir="/opt/bin", python="/opt/python3", metrics_dir="/opt/metrics")
-        lines = [set(program_files.launcher(where).decode().splitlines()) for where in (PLAIN, other)]
+        other = choose_paths(bin_dir="/opt/bin", python="/opt/python3", metrics_dir="/opt/metrics")
+        lines = [set(program_files.launcher(paths).decode().splitlines()) for paths in (PLAIN, other)]
         assert program_files.release_line() in lines[0] & lines[1]
         assert program_files.release(program_files.launcher(other)) == program_files.digest()
 
-    def test_it_runs_apart_from_environment_and_directory(self, made: paths.Paths, tmp_path: Path) -> None:
+    def test_it_runs_apart_from_environment_and_directory(self, made: Paths, tmp_path: Path) -> None:
         for trap in ("json.py", "ip_masq_agent.py", "sitecustomize.py"):
             (tmp_path / trap).write_text("raise SystemExit('root imports what lies around')")
         env = dict(os.environ, PYTHONPATH=str(tmp_path), PYTHONSTARTUP=str(tmp_path / "json.py"))
         done = start(made.program, "--version", cwd=str(tmp_path), env=env)
         assert (done.returncode, done.stdout) == (0, "ip-masq-agent %s\n" % VERSION), done.stderr
 
-    def test_a_run_writes_nothing(self, made: paths.Paths) -> None:
+    def test_a_run_writes_nothing(self, made: Paths) -> None:
         before = sorted(Path(made.lib_dir).rglob("*"))
         assert start(made.program, "--version").returncode == 0
         assert sorted(Path(made.lib_dir).rglob("*")) == before
@@ -78,19 +87,19 @@ class TestLauncher:
     @pytest.mark.parametrize("damage", [b"", b"\xe3" + b"\0" * 500, b"\xff" * 100, b"N"], ids=repr)
     def test_damaged_compiled_code_stops_no_run(self, tmp_path: Path, damage: bytes) -> None:
         """Python takes what has a valid head, which is all that a power failure may have left."""
-        where = private_paths(tmp_path)
-        assert module_directory.put(run, where) is None
-        os.makedirs(where.bin_dir)
-        Path(where.program).write_bytes(program_files.launcher(where))
-        os.chmod(where.program, 0o755)
-        compiled = list(Path(where.lib_dir).rglob("*.pyc"))
+        paths = private_paths(tmp_path)
+        assert module_directory.put(run, paths) is None
+        os.makedirs(paths.bin_dir)
+        Path(paths.program).write_bytes(program_files.launcher(paths))
+        os.chmod(paths.program, 0o755)
+        compiled = list(Path(paths.lib_dir).rglob("*.pyc"))
         for path in compiled:
             path.write_bytes(path.read_bytes()[:16] + damage)
-        done = start(where.program, "--version")
+        done = start(paths.program, "--version")
         assert (done.returncode, done.stdout) == (0, "ip-masq-agent %s\n" % VERSION), done.stderr
         assert compiled
 
-    def test_it_makes_the_same_program(self, made: paths.Paths, tmp_path: Path) -> None:
+    def test_it_makes_the_same_program(self, made: Paths, tmp_path: Path) -> None:
         """The installed program compares itself with what it would install."""
         again = copied(
             made,
@@ -103,7 +112,7 @@ class TestLauncher:
         done = start(again)
         assert done.stdout == program_files.launcher(made).decode(), done.stderr
 
-    def test_a_start_loads_nothing_that_few_runs_need(self, made: paths.Paths, tmp_path: Path) -> None:
+    def test_a_start_loads_nothing_that_few_runs_need(self, made: Paths, tmp_path: Path) -> None:
         """Each takes milliseconds of every start: OpenSSL three of seventy."""
         names = {"hashlib", "pathlib", "ip_masq_agent._system.conntrack", "ip_masq_agent._verify"}
         loaded = "sys.stdout.write(repr(sorted(%r.intersection(sys.modules))))" % names
@@ -111,23 +120,23 @@ class TestLauncher:
         done = subprocess.run([sys.executable, "-ISB", str(started)], capture_output=True, text=True, check=False)
         assert done.stdout == "[]", done.stderr
 
-    def test_an_error_names_the_file_and_the_line_that_it_comes_from(self, made: paths.Paths, tmp_path: Path) -> None:
+    def test_an_error_names_the_file_and_the_line_that_it_comes_from(self, made: Paths, tmp_path: Path) -> None:
         broken = copied(made, tmp_path, "entry(WHERE)", "entry(None)")
         entry = os.path.join(program_files.modules_dir(made), "ip_masq_agent/_tasks/program.py")
         lines = Path(entry).read_text().splitlines()
-        number = 1 + next(number for number, line in enumerate(lines) if "Paths(**where)" in line)
+        number = 1 + next(number for number, line in enumerate(lines) if "Paths(**paths)" in line)
         assert 'File "%s", line %d, in entry' % (entry, number) in start(broken, "status").stderr
 
     def test_changed_modules_do_no_task(self, tmp_path: Path) -> None:
         """They would compare themselves with themselves."""
-        where = private_paths(tmp_path)
-        module_directory.put(run, where)
-        os.makedirs(where.bin_dir)
-        Path(where.program).write_bytes(program_files.launcher(where))
-        os.chmod(where.program, 0o755)
-        version = Path(program_files.modules_dir(where), "ip_masq_agent/_version.py")
+        paths = private_paths(tmp_path)
+        module_directory.put(run, paths)
+        os.makedirs(paths.bin_dir)
+        Path(paths.program).write_bytes(program_files.launcher(paths))
+        os.chmod(paths.program, 0o755)
+        version = Path(program_files.modules_dir(paths), "ip_masq_agent/_version.py")
         version.write_text(version.read_text() + "# edited\n")
-        done = start(where.program, "task", input="{}")
+        done = start(paths.program, "task", input="{}")
         assert done.returncode == 1 and done.stdout == "" and "modules of this agent were changed" in done.stderr
 
 
@@ -135,16 +144,16 @@ class TestPlaces:
     """program_files.places"""
 
     def test_it_knows_the_places_that_it_was_made_for(self) -> None:
-        where = paths.choose_paths(
+        paths = choose_paths(
             config_dir="/opt/etc", bin_dir="/opt/bin", python="/opt/python3", metrics_dir="/opt/metrics"
         )
-        assert program_files.places(program_files.launcher(where)) == where
-        assert program_files.places(program_files.launcher(paths.PACKAGED)) == paths.PACKAGED
+        assert program_files.places(program_files.launcher(paths)) == paths
+        assert program_files.places(program_files.launcher(PACKAGED)) == PACKAGED
 
     def test_a_program_of_the_release_candidate_is_ours(self) -> None:
         """One file with all its modules, and without the directory of the units."""
         raw = "#!/p -I\n%s\nPACKAGE = 'x'\nWHERE = %r\nSOURCES = {'_version': 'WHERE = {}'}\n" % (MARKED, OLDEST)
-        assert program_files.places(raw.encode()) == paths.Paths(**OLDEST)
+        assert program_files.places(raw.encode()) == Paths(**OLDEST)
 
     @pytest.mark.parametrize(
         "raw",

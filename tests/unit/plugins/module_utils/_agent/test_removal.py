@@ -14,10 +14,14 @@ from pathlib import Path
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
     install,
-    paths,
     program_files,
     removal,
     units,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import (
+    MARK,
+    PACKAGED,
+    Paths,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import Memory, write_memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
@@ -41,9 +45,9 @@ class World:
         for folder in ("metrics", "run/systemd/system"):
             (root / folder).mkdir(parents=True)
         monkeypatch.setattr(systemd, "is_running", lambda: False)
-        self.where = private_paths(root, config_dir=str(root / "etc/policy"), metrics_dir=str(root / "metrics"))
-        self.config_dir = Path(self.where.config_dir)
-        self.metrics_file = Path(self.where.metrics_file)
+        self.paths = private_paths(root, config_dir=str(root / "etc/policy"), metrics_dir=str(root / "metrics"))
+        self.config_dir = Path(self.paths.config_dir)
+        self.metrics_file = Path(self.paths.metrics_file)
         self.chains: t.List[str] = []
         self._systemctl: t.Callable[..., Outcome] = lambda *_arguments, **_more: Outcome(0, "", "")
         self._monkeypatch = monkeypatch
@@ -68,25 +72,25 @@ class World:
         lock_path: str,
         effects: bool,
     ) -> Result:
-        assert not present and effects and lock_path == self.where.run_lock
+        assert not present and effects and lock_path == self.paths.run_lock
         self.chains = [config.masq_chain, *former]
         return Result("iptables_nft", "1.8.9", (), (), ())
 
     def install(self, config: str = "{}\n") -> None:
         """What a run of the module and of the service leave."""
-        install.put_files(self.where, config)
-        write_memory(self.where, Memory())
-        os.makedirs(self.where.run_dir)
-        Path(self.where.interval_file).write_text("1\n")
+        install.put_files(self.paths, config)
+        write_memory(self.paths, Memory())
+        os.makedirs(self.paths.run_dir)
+        Path(self.paths.interval_file).write_text("1\n")
         self.metrics_file.write_text("ip_masq_agent_in_sync 1\n")
 
-    def remove(self, where: t.Optional[paths.Paths] = None) -> install.InstallResult:
+    def remove(self, paths: t.Optional[Paths] = None) -> install.InstallResult:
         """Predict a removal, and do it."""
         before = self.files()
         node = Node(self.run)
-        predicted = removal.uninstall(node, where or self.where, check=True)
+        predicted = removal.uninstall(node, paths or self.paths, check=True)
         assert self.files() == before
-        done = removal.uninstall(node, where or self.where)
+        done = removal.uninstall(node, paths or self.paths)
         assert done == predicted
         return done
 
@@ -125,12 +129,12 @@ def test_units_of_a_newer_release_are_removed(world: World) -> None:
     before = world.files()
     world.install()
     systemctl = world.boot(active=["ip-masq-agent-new.timer"])
-    unit = Path(world.where.unit_dir, "ip-masq-agent-new.timer")
-    unit.write_text("# %s\n" % paths.MARK)
+    unit = Path(world.paths.unit_dir, "ip-masq-agent-new.timer")
+    unit.write_text("# %s\n" % MARK)
     link = unit.parent / "timers.target.wants" / unit.name
     link.parent.mkdir()
     link.symlink_to(unit)
-    Path(world.where.files_list).write_text(json.dumps([str(unit)]))
+    Path(world.paths.files_list).write_text(json.dumps([str(unit)]))
     done = world.remove()
     assert world.files() == before and systemctl.active == set()
     assert "stop: ip-masq-agent-new.timer" in done.services
@@ -148,7 +152,7 @@ def test_units_of_a_newer_release_are_removed(world: World) -> None:
 def test_places_are_those_of_the_installed_program(world: World, options: t.Dict[str, str]) -> None:
     before = world.files()
     world.install()
-    world.remove(world.where._replace(**options))
+    world.remove(world.paths._replace(**options))
     assert world.files() == before
 
 
@@ -159,15 +163,15 @@ class TestPackages:
         world.install()
         before = world.files()
         owner = packages.Package("masq", "dpkg --remove masq")
-        monkeypatch.setattr(packages, "find_owner", lambda _run, path: owner if path == world.where.program else None)
+        monkeypatch.setattr(packages, "find_owner", lambda _run, path: owner if path == world.paths.program else None)
         with pytest.raises(NodeError) as error:
             world.remove()
-        assert str(error.value).startswith("%s belongs to the package masq, " % world.where.program)
+        assert str(error.value).startswith("%s belongs to the package masq, " % world.paths.program)
         assert "with 'dpkg --remove masq'" in str(error.value)
         assert world.files() == before and world.chains == []
 
     def test_a_package_without_its_program_is_a_package(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        packaged = world.where._replace(units=paths.PACKAGED.units)
+        packaged = world.paths._replace(units=PACKAGED.units)
         install.put_files(packaged, "{}\n")
         os.unlink(packaged.program)
         before = world.files()
@@ -181,7 +185,7 @@ class TestPackages:
     def test_units_in_both_places_go(self, world: World) -> None:
         before = world.files()
         world.install()
-        other = world.where._replace(units=paths.PACKAGED.units)
+        other = world.paths._replace(units=PACKAGED.units)
         for name, text in units.unit_files(other).items():
             Path(other.unit_dir, name).parent.mkdir(exist_ok=True, parents=True)
             Path(other.unit_dir, name).write_text(text)
@@ -192,10 +196,10 @@ class TestPackages:
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(packages, "find_owner", lambda _run, _path: packages.Package("masq", "dpkg --remove masq"))
-        install.put_files(world.where, '{"masqChain": "OPS-MASQ"}\n')
+        install.put_files(world.paths, '{"masqChain": "OPS-MASQ"}\n')
         kept = world.files()
         world.install('{"masqChain": "OPS-MASQ"}\n')
-        done = removal.uninstall(Node(world.run), world.where, keep_files=True)
+        done = removal.uninstall(Node(world.run), world.paths, keep_files=True)
         assert world.files() == kept
         assert world.chains == ["OPS-MASQ"] and [change.path for change in done.files] == [str(world.metrics_file)]
 
@@ -225,7 +229,7 @@ class TestConfigDir:
     def test_another_directory_than_the_agent_s_stays(self, world: World) -> None:
         empty = world.root / "etc/opt"
         empty.mkdir(parents=True)
-        assert world.remove(world.where._replace(config_dir=str(empty))).services == ()
+        assert world.remove(world.paths._replace(config_dir=str(empty))).services == ()
         assert empty.is_dir()
 
     @pytest.mark.parametrize("link", ["config", "config.d", "config.d/a.json"])
@@ -242,7 +246,7 @@ class TestConfigDir:
             if path.exists():
                 path.unlink()
         path.symlink_to(elsewhere)
-        done = world.remove(world.where)
+        done = world.remove(world.paths)
         assert not world.config_dir.exists()
         assert os.listdir(elsewhere) == ["a.json"] if link == "config.d" else elsewhere.read_text() == SECRET
         assert SECRET not in shown(done) and "symbolic link to %s\n" % elsewhere in shown(done)
@@ -303,7 +307,7 @@ class TestMetrics:
             world.metrics_file.symlink_to(world.root / "shadow")
         else:
             os.mkfifo(world.metrics_file)
-        put = install.put_files(world.where._replace(metrics_dir=""), "{}\n")
+        put = install.put_files(world.paths._replace(metrics_dir=""), "{}\n")
         assert SECRET not in shown(put)
         assert not os.path.lexists(world.metrics_file)
 
@@ -313,8 +317,8 @@ class TestOthers:
 
     @pytest.mark.parametrize("name", ["ip-masq-agent", "ip-masq-agent-resync"])
     def test_a_program_that_is_not_ours_stays(self, world: World, name: str) -> None:
-        os.makedirs(world.where.bin_dir)
-        other = Path(world.where.bin_dir, name)
+        os.makedirs(world.paths.bin_dir)
+        other = Path(world.paths.bin_dir, name)
         other.write_bytes(b"\x7fELF")
         done = world.remove()
         assert other.read_bytes() == b"\x7fELF"
@@ -322,7 +326,7 @@ class TestOthers:
 
     def test_files_among_the_modules_stay_and_are_named(self, world: World) -> None:
         world.install()
-        folder = Path(program_files.modules_dir(world.where))
+        folder = Path(program_files.modules_dir(world.paths))
         theirs = [folder / "ip_masq_agent" / "notes.txt", folder.parent / "linked"]
         theirs[0].write_text("mine")
         theirs[1].symlink_to("/etc")
@@ -337,7 +341,7 @@ class TestOthers:
     def test_modules_of_all_releases_go(self, world: World) -> None:
         before = world.files()
         world.install()
-        folder = Path(program_files.modules_dir(world.where))
+        folder = Path(program_files.modules_dir(world.paths))
         for name in (64 * "a", "%s.%016x.new" % (folder.name, 1)):
             shutil.copytree(folder, folder.parent / name)
         done = world.remove()
@@ -346,8 +350,8 @@ class TestOthers:
         assert {change.path for change in done.files} >= {str(folder), str(folder.parent / (64 * "a"))}
 
     def test_a_unit_that_is_not_ours_stays_and_runs_on(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-        os.makedirs(world.where.unit_dir)
-        unit = Path(world.where.unit_dir, units.SERVICE)
+        os.makedirs(world.paths.unit_dir)
+        unit = Path(world.paths.unit_dir, units.SERVICE)
         unit.write_text("[Service]\nExecStart=/opt/ip-masq-agent\n")
         systemctl = world.boot(enabled=units.ENABLED_UNITS, active=units.ENABLED_UNITS)
         world.remove()
@@ -393,19 +397,19 @@ class TestChains:
 
     def test_that_of_the_configuration_and_that_of_the_memory(self, world: World) -> None:
         world.install(json.dumps({"masqChain": "NEW"}))
-        write_memory(world.where, Memory(values={"masq_chain": "OLD"}))
+        write_memory(world.paths, Memory(values={"masq_chain": "OLD"}))
         world.remove()
         assert set(world.chains) == {"NEW", "OLD"}
 
     def test_that_of_the_memory_where_the_configuration_is_deleted_or_broken(self, world: World) -> None:
         for damage in (Path.unlink, lambda config: config.write_text("{")):
             world.install(json.dumps({"masqChain": "OLD"}))
-            write_memory(world.where, Memory(values={"masq_chain": "OLD"}))
+            write_memory(world.paths, Memory(values={"masq_chain": "OLD"}))
             damage(world.config_dir / "config")
             world.remove()
             assert "OLD" in world.chains
 
     def test_that_of_the_installed_agent_s_configuration_whatever_the_options(self, world: World) -> None:
         world.install(json.dumps({"masqChain": "MINE"}))
-        world.remove(world.where._replace(config_dir="/no/such/place"))
+        world.remove(world.paths._replace(config_dir="/no/such/place"))
         assert world.chains == ["MINE"]

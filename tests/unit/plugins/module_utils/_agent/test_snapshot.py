@@ -19,7 +19,7 @@ COMMANDS = [["/usr/sbin/iptables", "-S", "POSTROUTING"], ["/usr/sbin/iptables", 
 
 
 @pytest.fixture
-def where(tmp_path: Path) -> Paths:
+def paths(tmp_path: Path) -> Paths:
     """A runtime directory of our own."""
     return private_paths(tmp_path, bin_dir="/sbin")
 
@@ -39,18 +39,18 @@ class Script:
         return self._taken if isinstance(self._taken, Outcome) else Outcome(0, self._taken, "")
 
 
-def kept(where: Paths) -> t.Optional[bytes]:
+def kept(paths: Paths) -> t.Optional[bytes]:
     """The snapshot."""
-    path = Path(where.expected)
+    path = Path(paths.expected)
     return path.read_bytes() if path.exists() else None
 
 
-def test_checksums_of_the_output_are_kept(where: Paths) -> None:
+def test_checksums_of_the_output_are_kept(paths: Paths) -> None:
     script = Script()
-    snapshot.take(script, where, COMMANDS, "output", lambda: True)
+    snapshot.take(script, paths, COMMANDS, "output", lambda: True)
     assert script.given == ["output"]
-    assert kept(where) == b"sums\xff"
-    assert Path(where.commands).read_text() == (
+    assert kept(paths) == b"sums\xff"
+    assert Path(paths.commands).read_text() == (
         "/usr/sbin/iptables -S POSTROUTING\n/usr/sbin/iptables -S IP-MASQ-AGENT\n"
     )
 
@@ -65,22 +65,22 @@ def test_checksums_of_the_output_are_kept(where: Paths) -> None:
     ],
     ids=["files edited meanwhile", "a command that was not run", "no checksums", "a file without a checksum"],
 )
-def test_an_incomplete_snapshot_is_not_kept(where: Paths, taken: t.Any, output: t.Optional[str], current: bool) -> None:
-    snapshot.take(Script(taken), where, COMMANDS, output, lambda: current)
-    assert kept(where) is None
+def test_an_incomplete_snapshot_is_not_kept(paths: Paths, taken: t.Any, output: t.Optional[str], current: bool) -> None:
+    snapshot.take(Script(taken), paths, COMMANDS, output, lambda: current)
+    assert kept(paths) is None
 
 
-def test_a_script_that_cannot_be_run_is_an_error(where: Paths) -> None:
+def test_a_script_that_cannot_be_run_is_an_error(paths: Paths) -> None:
     with pytest.raises(NodeError, match="no such program"):
-        snapshot.take(Script(NodeError("no such program")), where, COMMANDS, "output", lambda: True)
-    assert kept(where) is None
+        snapshot.take(Script(NodeError("no such program")), paths, COMMANDS, "output", lambda: True)
+    assert kept(paths) is None
 
 
 @pytest.mark.parametrize("word", ["/opt/my tools/iptables", "", "a\nb", "a\tb"])
-def test_commands_that_the_script_would_split_are_not_recorded(where: Paths, word: str) -> None:
-    snapshot.take(Script(), where, [[word]], "output", lambda: True)
-    assert kept(where) is None
-    assert not Path(where.commands).exists()
+def test_commands_that_the_script_would_split_are_not_recorded(paths: Paths, word: str) -> None:
+    snapshot.take(Script(), paths, [[word]], "output", lambda: True)
+    assert kept(paths) is None
+    assert not Path(paths.commands).exists()
 
 
 class TestRecordingRunner:
@@ -108,14 +108,14 @@ class TestRecordingRunner:
         assert recorded.output_of([]) == ""
 
 
-def test_discarding_removes_it_and_can_be_repeated(where: Paths) -> None:
-    snapshot.take(Script(), where, COMMANDS, "output", lambda: True)
-    snapshot.discard(where)
-    snapshot.discard(where)
-    assert kept(where) is None
+def test_discarding_removes_it_and_can_be_repeated(paths: Paths) -> None:
+    snapshot.take(Script(), paths, COMMANDS, "output", lambda: True)
+    snapshot.discard(paths)
+    snapshot.discard(paths)
+    assert kept(paths) is None
 
 
-def test_time_of_the_last_sync_is_that_of_its_file(where: Paths) -> None:
-    assert snapshot.last_sync(where) is None
-    snapshot.mark_sync(where)
-    assert snapshot.last_sync(where) == Path(where.last_sync).stat().st_mtime
+def test_time_of_the_last_sync_is_that_of_its_file(paths: Paths) -> None:
+    assert snapshot.last_sync(paths) is None
+    snapshot.mark_sync(paths)
+    assert snapshot.last_sync(paths) == Path(paths.last_sync).stat().st_mtime

@@ -30,11 +30,11 @@ GOOD = {"non_masquerade_cidrs": ["10.1.0.0/16"], "masq_link_local": True}
 
 
 @pytest.fixture
-def where(tmp_path: Path) -> Paths:
+def paths(tmp_path: Path) -> Paths:
     """Paths of a node. One for all examples of a test: each overwrites the state file."""
-    where = private_paths(tmp_path)
-    Path(where.state_dir).mkdir(parents=True)
-    return where
+    paths = private_paths(tmp_path)
+    Path(paths.state_dir).mkdir(parents=True)
+    return paths
 
 
 one_node = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
@@ -69,19 +69,19 @@ remembered = st.builds(
 
 @one_node
 @given(remembered)
-def test_what_is_saved_is_loaded(where: Paths, saved: Memory) -> None:
-    write_memory(where, saved)
-    assert read_memory(where) == saved
+def test_what_is_saved_is_loaded(paths: Paths, saved: Memory) -> None:
+    write_memory(paths, saved)
+    assert read_memory(paths) == saved
 
 
-def test_nothing_is_remembered_before_the_first_run(where: Paths) -> None:
-    assert read_memory(where) == Memory()
+def test_nothing_is_remembered_before_the_first_run(paths: Paths) -> None:
+    assert read_memory(paths) == Memory()
 
 
 def test_only_root_can_read_the_state_file(tmp_path: Path) -> None:
-    where = private_paths(tmp_path)
-    write_memory(where, Memory())
-    path = Path(where.state_file)
+    paths = private_paths(tmp_path)
+    write_memory(paths, Memory())
+    path = Path(paths.state_file)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
@@ -96,15 +96,15 @@ any_field = st.dictionaries(st.sampled_from([*Memory._fields, "strange"]), json_
 
 @one_node
 @given(st.binary(max_size=60) | (json_values | any_field).map(lambda value: json.dumps(value).encode()))
-def test_no_damage_to_the_file_prevents_the_agent_from_working(where: Paths, content: bytes) -> None:
-    Path(where.state_file).write_bytes(content)
-    loaded = read_memory(where)
-    find_policy(where, loaded)
+def test_no_damage_to_the_file_prevents_the_agent_from_working(paths: Paths, content: bytes) -> None:
+    Path(paths.state_file).write_bytes(content)
+    loaded = read_memory(paths)
+    find_policy(paths, loaded)
     # What was read can be used and written again.
     write_memory(
-        where, loaded._replace(drift_repaired=loaded.drift_repaired + 1, config_errors=loaded.config_errors + 1)
+        paths, loaded._replace(drift_repaired=loaded.drift_repaired + 1, config_errors=loaded.config_errors + 1)
     )
-    assert read_memory(where).drift_repaired == loaded.drift_repaired + 1
+    assert read_memory(paths).drift_repaired == loaded.drift_repaired + 1
 
 
 DAMAGED = [
@@ -129,14 +129,14 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("content", DAMAGED)
-def test_damaged_state_counts_as_none(where: Paths, content: bytes) -> None:
-    Path(where.state_file).write_bytes(content)
-    assert read_memory(where) == Memory()
+def test_damaged_state_counts_as_none(paths: Paths, content: bytes) -> None:
+    Path(paths.state_file).write_bytes(content)
+    assert read_memory(paths) == Memory()
 
 
-def test_a_directory_in_place_of_the_state_file_counts_as_none(where: Paths) -> None:
-    Path(where.state_file).mkdir()
-    assert read_memory(where) == Memory()
+def test_a_directory_in_place_of_the_state_file_counts_as_none(paths: Paths) -> None:
+    Path(paths.state_file).mkdir()
+    assert read_memory(paths) == Memory()
 
 
 def test_every_field_is_read() -> None:
@@ -144,17 +144,17 @@ def test_every_field_is_read() -> None:
 
 
 @pytest.mark.parametrize("other", [{"of a later version": 1}, {"failing": "no"}, {"repairs": [[1]]}, {"repairs": 7}])
-def test_a_field_of_another_release_does_not_take_the_policy_with_it(where: Paths, other: t.Dict[str, t.Any]) -> None:
+def test_a_field_of_another_release_does_not_take_the_policy_with_it(paths: Paths, other: t.Dict[str, t.Any]) -> None:
     """After a downgrade with a broken config file, the node would have no policy."""
-    write_memory(where, Memory(values=GOOD, drift_repaired=7))
-    path = Path(where.state_file)
+    write_memory(paths, Memory(values=GOOD, drift_repaired=7))
+    path = Path(paths.state_file)
     path.write_text(json.dumps(dict(json.loads(path.read_text()), **other)))
-    assert read_memory(where) == Memory(values=GOOD, drift_repaired=7)
+    assert read_memory(paths) == Memory(values=GOOD, drift_repaired=7)
 
 
-def test_an_option_of_a_later_release_does_not_take_the_policy_with_it(where: Paths) -> None:
+def test_an_option_of_a_later_release_does_not_take_the_policy_with_it(paths: Paths) -> None:
     """As in the config file, where a key that is not known has no effect."""
-    write_memory(where, Memory(values=dict(GOOD, of_a_later_version=[1])))
-    policy = find_policy(where, read_memory(where))
-    assert build(read_memory(where).values or {}) == build(GOOD)
+    write_memory(paths, Memory(values=dict(GOOD, of_a_later_version=[1])))
+    policy = find_policy(paths, read_memory(paths))
+    assert build(read_memory(paths).values or {}) == build(GOOD)
     assert policy.problem is None

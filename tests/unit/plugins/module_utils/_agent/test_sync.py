@@ -49,7 +49,7 @@ class World:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, root: Path) -> None:
         monkeypatch.setattr(sync, "reconcile", self._reconcile)
-        self.where = private_paths(root, config_dir=str(root / "config"))
+        self.paths = private_paths(root, config_dir=str(root / "config"))
         self.config = root / "config" / "config"
         self.config.parent.mkdir()
         self.metrics = root / "metrics"
@@ -69,7 +69,7 @@ class World:
         lock_path: str = "",
         effects: bool = False,
     ) -> t.Any:
-        assert lock_path == self.where.run_lock and not effects, "a resync compares nothing for people"
+        assert lock_path == self.paths.run_lock and not effects, "a resync compares nothing for people"
         if self.trouble:
             raise self.trouble
         if not check:
@@ -81,7 +81,7 @@ class World:
         return done
 
     def _run(self, argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
-        if list(argv) == [self.where.resync, "checksums"]:
+        if list(argv) == [self.paths.resync, "checksums"]:
             return Outcome(0, "checksums of: %s" % stdin, "")
         return Outcome(0, "all as it should be\n", "")
 
@@ -95,15 +95,15 @@ class World:
         """One resync that meets this."""
         self.actions, self.errors, self.notes = tuple(actions), tuple(errors), tuple(notes)
         self.trouble = NodeError(trouble) if trouble else None
-        return sync.sync(Node(self._run), self.where)
+        return sync.sync(Node(self._run), self.paths)
 
     def remembered(self) -> Memory:
         """What the agent remembers."""
-        return read_memory(self.where)
+        return read_memory(self.paths)
 
     def has_snapshot(self) -> bool:
         """Whether the resync script has something to compare."""
-        return Path(self.where.expected).exists()
+        return Path(self.paths.expected).exists()
 
     def metric_values(self) -> t.Dict[str, float]:
         """The metrics without labels."""
@@ -120,8 +120,8 @@ def world(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> World:
 def test_quiet_resync_is_quiet_and_keeps_a_snapshot(world: World) -> None:
     outcome = world.sync()
     assert (outcome.changes, outcome.errors) == ((), ())
-    assert Path(world.where.expected).read_text() == "checksums of: all as it should be\nstatus 0\n"
-    assert snapshot.last_sync(world.where) is not None
+    assert Path(world.paths.expected).read_text() == "checksums of: all as it should be\nstatus 0\n"
+    assert snapshot.last_sync(world.paths) is not None
 
 
 def test_a_concurrent_edit_invalidates_the_snapshot(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,7 +161,7 @@ def test_a_legacy_table_created_meanwhile_invalidates_the_snapshot(
 
 def test_state_is_written_when_something_happened_and_only_then(world: World) -> None:
     world.sync()
-    path = Path(world.where.state_file)
+    path = Path(world.paths.state_file)
     before = path.stat().st_mtime_ns
     world.sync()
     assert path.stat().st_mtime_ns == before
@@ -219,7 +219,7 @@ class TestInvalid:
         assert world.policies == []
         assert outcome.result is None
         assert outcome.errors[0].endswith("; rules left unchanged")
-        assert snapshot.last_sync(world.where) is None
+        assert snapshot.last_sync(world.paths) is None
 
     def test_it_is_counted_and_remembered_once(self, world: World) -> None:
         world.sync()
@@ -254,7 +254,7 @@ class TestInvalid:
 
     def test_damaged_state_is_no_obstacle(self, world: World) -> None:
         world.sync()
-        Path(world.where.state_file).write_text("{")
+        Path(world.paths.state_file).write_text("{")
         outcome = world.sync(actions=["-A X"])
         assert outcome.errors == () and outcome.changes
         assert world.remembered().values == {}
@@ -269,12 +269,12 @@ class TestFailing:
         state = world.remembered()
         assert state.last_error is not None and state.last_error.lines == ("iptables is missing",)
         assert state.failing and state.config_errors == 0
-        assert snapshot.last_sync(world.where) is None
+        assert snapshot.last_sync(world.paths) is None
 
     def test_one_family_s_error_does_not_hide_the_other_s_change(self, world: World) -> None:
         outcome = world.sync(actions=["-A X"], errors=["ipv6: no module"])
         assert outcome.changes and outcome.errors == ("ipv6: no module",)
-        assert snapshot.last_sync(world.where) is None
+        assert snapshot.last_sync(world.paths) is None
         assert not world.has_snapshot()
 
     def test_snapshot_of_an_earlier_time_goes_before_anything_else(self, world: World) -> None:
@@ -357,13 +357,13 @@ class TestEmptied:
         assert world.sync().policy.values == {}
 
     def test_without_an_earlier_policy_the_defaults_are_in_force(self, world: World) -> None:
-        Path(world.where.state_file).unlink()
+        Path(world.paths.state_file).unlink()
         world.config.write_text("")
         assert world.sync().policy.values == {}
 
 
 def test_interval_is_requested_until_the_timer_has_it(world: World) -> None:
-    path = Path(world.where.interval_file)
+    path = Path(world.paths.interval_file)
     world.sync()
     assert not path.exists()
     world.config.write_text('{"resyncInterval": "1m30s"}')
@@ -372,11 +372,11 @@ def test_interval_is_requested_until_the_timer_has_it(world: World) -> None:
     before = path.stat().st_mtime_ns
     world.sync()
     assert path.stat().st_mtime_ns == before
-    assert unit_control.set_timer(Systemctl(), world.where, 90 * 10**9)
+    assert unit_control.set_timer(Systemctl(), world.paths, 90 * 10**9)
     world.sync()
     assert not path.exists()
     # What the timer was given is lost.
-    os.unlink(interval_drop_in(world.where))
+    os.unlink(interval_drop_in(world.paths))
     world.sync()
     assert path.exists()
 
@@ -388,7 +388,7 @@ class TestMetrics:
     def wanted(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         """Ask for it, on a node whose kernel tracks no connections."""
         monkeypatch.setattr(conntrack, "statistics", lambda: None)
-        world.where = world.where._replace(metrics_dir=str(world.metrics))
+        world.paths = world.paths._replace(metrics_dir=str(world.metrics))
 
     def test_they_follow_what_happens(self, world: World) -> None:
         world.sync()
@@ -432,7 +432,7 @@ class TestMetrics:
         assert info()["policy_hash"] != first["policy_hash"]
 
     def test_the_last_verification_is_counted(self, world: World) -> None:
-        write_verification(world.where, Verification(1e9, False, 9, 2, "9 questions, 2 conflicts"))
+        write_verification(world.paths, Verification(1e9, False, 9, 2, "9 questions, 2 conflicts"))
         world.sync()
         values = world.metric_values()
         assert (values["verification_conflicts"], values["last_verification_timestamp_seconds"]) == (2, 1e9)
@@ -471,9 +471,9 @@ class TestMetrics:
         assert (outcome.errors, outcome.warnings) == ((), ("metrics not written: no counters",))
 
     def test_metrics_report_a_success_that_cannot_be_recorded(self, world: World) -> None:
-        Path(world.where.last_sync).parent.mkdir(parents=True)
-        Path(world.where.last_sync).mkdir()
-        os.utime(world.where.last_sync, (1, 1))
+        Path(world.paths.last_sync).parent.mkdir(parents=True)
+        Path(world.paths.last_sync).mkdir()
+        os.utime(world.paths.last_sync, (1, 1))
         before = time.time()
         world.sync()
         assert world.metric_values()["last_success_timestamp_seconds"] >= int(before)
@@ -489,7 +489,7 @@ class TestRecords:
             Path(path).mkdir(parents=True)
 
     def test_every_failure_is_reported_once_and_none_is_an_error(self, world: World) -> None:
-        places = (world.where.interval_file, world.where.last_sync, world.where.commands, world.where.state_file)
+        places = (world.paths.interval_file, world.paths.last_sync, world.paths.commands, world.paths.state_file)
         self.obstruct(*places)
         outcome = world.sync(actions=["-A X"])
         assert outcome.changes and outcome.errors == ()
@@ -500,25 +500,25 @@ class TestRecords:
         assert (again.warnings, again.unrecorded) == ((), outcome.unrecorded)
 
     def test_state_is_kept_until_the_next_boot_where_its_place_cannot_be_written(self, world: World) -> None:
-        self.obstruct(world.where.state_file)
+        self.obstruct(world.paths.state_file)
         for _again in range(3):
             world.sync(actions=["-A X"])
         state = world.remembered()
         assert state.drift_repaired == 2
-        assert state.unrecorded == ("cannot write %s: Is a directory" % world.where.state_file,)
-        Path(world.where.state_file).rmdir()
+        assert state.unrecorded == ("cannot write %s: Is a directory" % world.paths.state_file,)
+        Path(world.paths.state_file).rmdir()
         world.sync(actions=["-A X"])
         now = world.remembered()
         assert now == state._replace(drift_repaired=3, unrecorded=(), last_change=now.last_change, repairs=now.repairs)
         assert [repair.times for repair in now.repairs] == [3]
-        assert Path(world.where.state_file).exists() and not Path(world.where.spare_state_file).exists()
+        assert Path(world.paths.state_file).exists() and not Path(world.paths.spare_state_file).exists()
 
     def test_where_nothing_can_be_recorded_each_run_reports_it(self, world: World) -> None:
-        self.obstruct(world.where.state_file, world.where.spare_state_file)
+        self.obstruct(world.paths.state_file, world.paths.spare_state_file)
         for _again in range(2):
             outcome = world.sync(actions=["-A X"])
             assert outcome.changes and outcome.errors == ()
-            assert outcome.warnings == ("cannot write %s: Is a directory" % world.where.state_file,)
+            assert outcome.warnings == ("cannot write %s: Is a directory" % world.paths.state_file,)
 
 
 class TestNotes:
@@ -561,7 +561,7 @@ class TestNotes:
         for number in range(3):
             outcome = world.sync(errors=[held % (number, number)], notes=[held % (number, number)])
             assert outcome.errors == (held % (number, number),)
-            about = Path(world.where.state_file).stat()
+            about = Path(world.paths.state_file).stat()
             assert len(outcome.warnings) == (1 if number == 0 else 0)
             written.add((about.st_ino, about.st_mtime_ns))
         assert len(written) == 1
@@ -585,8 +585,8 @@ steps = st.lists(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(steps)
 def test_any_history_adds_up(world: World, history: t.Any) -> None:
-    if Path(world.where.state_file).exists():
-        Path(world.where.state_file).unlink()
+    if Path(world.paths.state_file).exists():
+        Path(world.paths.state_file).unlink()
     drift, good = 0, None
     repaired: t.Counter[t.Any] = collections.Counter()
     for text, actions, errors, trouble in history:

@@ -11,7 +11,14 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, paths, unit_control, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
+    install,
+    unit_control,
+    units,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import (
+    Paths,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import systemd
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
@@ -23,7 +30,7 @@ HOOK = units.FIREWALL_HOOKS[0]
 
 
 @pytest.fixture
-def where(tmp_path: Path) -> paths.Paths:
+def paths(tmp_path: Path) -> Paths:
     """A node of our own."""
     return private_paths(tmp_path)
 
@@ -113,29 +120,29 @@ class TestTryService:
                 return Outcome(0, "exec: /usr/local/sbin/ip-masq-agent: not found\nFailed.\n", "")
             return Outcome(0, "", "")
 
-    def test_a_run_that_works_is_silent(self, where: paths.Paths) -> None:
+    def test_a_run_that_works_is_silent(self, paths: Paths) -> None:
         run = self.Systemd()
-        unit_control.try_service(run, where)
+        unit_control.try_service(run, paths)
         assert ["systemctl", "restart"] in run.calls
 
-    def test_the_program_runs_and_not_only_the_comparison(self, where: paths.Paths) -> None:
-        expected = Path(where.expected)
+    def test_the_program_runs_and_not_only_the_comparison(self, paths: Paths) -> None:
+        expected = Path(paths.expected)
         expected.parent.mkdir(parents=True)
         expected.write_text("as verified")
         seen: t.List[bool] = []
-        unit_control.try_service(self.Systemd(run=lambda: seen.append(expected.exists())), where)
+        unit_control.try_service(self.Systemd(run=lambda: seen.append(expected.exists())), paths)
         assert seen == [False]
 
-    def test_a_failure_is_reported_with_the_lines_of_the_journal(self, where: paths.Paths) -> None:
+    def test_a_failure_is_reported_with_the_lines_of_the_journal(self, paths: Paths) -> None:
         with pytest.raises(NodeError) as error:
-            unit_control.try_service(self.Systemd("exit-code", 127), where)
+            unit_control.try_service(self.Systemd("exit-code", 127), paths)
         assert str(error.value).startswith(
             "the agent is installed, but ip-masq-agent.service fails: result exit-code, exit status 127: "
             "exec: /usr/local/sbin/ip-masq-agent: not found; Failed.. Fix the cause and run this again"
         )
 
-    def test_metrics_that_were_not_written_are_a_failure(self, where: paths.Paths, tmp_path: Path) -> None:
-        there = where._replace(metrics_dir=str(tmp_path))
+    def test_metrics_that_were_not_written_are_a_failure(self, paths: Paths, tmp_path: Path) -> None:
+        there = paths._replace(metrics_dir=str(tmp_path))
         Path(there.metrics_file).write_text("of yesterday")
         with pytest.raises(NodeError, match="fails: it did not write .*/ip_masq_agent.prom"):
             unit_control.try_service(self.Systemd(), there)
@@ -145,25 +152,25 @@ class TestTryService:
 class TestTimer:
     """unit_control.set_timer and unit_control.parse_nanoseconds"""
 
-    def test_default_needs_no_drop_in(self, where: paths.Paths) -> None:
+    def test_default_needs_no_drop_in(self, paths: Paths) -> None:
         systemctl = Systemctl()
-        assert unit_control.set_timer(systemctl, where, 60 * 10**9) is False
+        assert unit_control.set_timer(systemctl, paths, 60 * 10**9) is False
         assert systemctl.calls == []
 
-    def test_another_interval_is_set_once_and_taken_back(self, where: paths.Paths, tmp_path: Path) -> None:
+    def test_another_interval_is_set_once_and_taken_back(self, paths: Paths, tmp_path: Path) -> None:
         systemctl = Systemctl()
         drop_in = tmp_path / "run/systemd/system/ip-masq-agent.timer.d/interval.conf"
-        assert unit_control.set_timer(systemctl, where, 5 * 10**9, check=True) is True
+        assert unit_control.set_timer(systemctl, paths, 5 * 10**9, check=True) is True
         assert not drop_in.exists() and systemctl.calls == []
-        assert unit_control.set_timer(systemctl, where, 5 * 10**9) is True
+        assert unit_control.set_timer(systemctl, paths, 5 * 10**9) is True
         assert "OnUnitInactiveSec=5000000us" in drop_in.read_text()
         assert systemctl.calls == [["daemon-reload"], ["try-restart", units.TIMER]]
-        assert unit_control.set_timer(systemctl, where, 5 * 10**9) is False
+        assert unit_control.set_timer(systemctl, paths, 5 * 10**9) is False
         # The request of a sync is done with.
-        Path(where.run_dir).mkdir(parents=True, exist_ok=True)
-        Path(where.interval_file).write_text("60000000000\n")
-        assert unit_control.set_timer(systemctl, where, 60 * 10**9) is True
-        assert not os.path.exists(where.interval_file)
+        Path(paths.run_dir).mkdir(parents=True, exist_ok=True)
+        Path(paths.interval_file).write_text("60000000000\n")
+        assert unit_control.set_timer(systemctl, paths, 60 * 10**9) is True
+        assert not os.path.exists(paths.interval_file)
         assert not drop_in.exists()
 
     @pytest.mark.parametrize("raw, interval", [(b"1000000000\n", 10**9), (b"60000000000", 60 * 10**9)])
@@ -193,7 +200,7 @@ class TestTimer:
 def test_a_node_without_systemd_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(systemd, "is_running", lambda: False)
     with pytest.raises(NodeError, match="not booted with systemd.*use the module ip_masq, which only"):
-        unit_control.check_systemd(Systemctl(), paths.Paths())
+        unit_control.check_systemd(Systemctl(), Paths())
 
 
 @pytest.mark.parametrize(
@@ -206,7 +213,7 @@ def test_a_node_without_systemd_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 def test_a_node_whose_systemd_is_too_old_is_refused(
-    monkeypatch: pytest.MonkeyPatch, where: paths.Paths, version: str, is_refused: bool
+    monkeypatch: pytest.MonkeyPatch, paths: Paths, version: str, is_refused: bool
 ) -> None:
     calls = []
 
@@ -217,8 +224,8 @@ def test_a_node_whose_systemd_is_too_old_is_refused(
     monkeypatch.setattr(systemd, "is_running", lambda: True)
     refused = pytest.raises(NodeError, match="^systemd 237 is too old .* need 239 or later; .* use the module ip_masq,")
     with refused if is_refused else contextlib.nullcontext():
-        unit_control.check_systemd(runner, where)
+        unit_control.check_systemd(runner, paths)
     assert calls == [["systemctl", "--version"]]
-    install.put_files(where, "{}\n")
-    unit_control.check_systemd(runner, where)  # where the agent is installed, no process is started
+    install.put_files(paths, "{}\n")
+    unit_control.check_systemd(runner, paths)  # where the agent is installed, no process is started
     assert len(calls) == 1

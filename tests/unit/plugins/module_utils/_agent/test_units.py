@@ -10,11 +10,19 @@ import subprocess
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import paths, snapshot, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
+    snapshot,
+    units,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import (
+    CHOSEN,
+    Paths,
+    choose_paths,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import parse_duration
 
-WHERE = paths.choose_paths(
+WHERE = choose_paths(
     config_dir="/opt/masq/etc",
     bin_dir="/opt/masq/bin",
     metrics_dir="/var/lib/metrics",
@@ -37,12 +45,12 @@ class Unit(t.Dict[t.Tuple[str, str], t.List[str]]):
                 self.setdefault((section, name), []).append(value)
 
 
-def read_units(where: paths.Paths = WHERE) -> t.Dict[str, Unit]:
+def read_units(paths: Paths = WHERE) -> t.Dict[str, Unit]:
     """All units, read."""
-    return {name: Unit(text) for name, text in units.unit_files(where).items()}
+    return {name: Unit(text) for name, text in units.unit_files(paths).items()}
 
 
-@pytest.mark.parametrize("place", paths.CHOSEN)
+@pytest.mark.parametrize("place", CHOSEN)
 @pytest.mark.parametrize(
     "path",
     [
@@ -67,19 +75,19 @@ def read_units(where: paths.Paths = WHERE) -> t.Dict[str, Unit]:
 )
 def test_a_path_that_would_have_to_be_quoted_is_refused(place: str, path: str) -> None:
     with pytest.raises(ConfigError) as error:
-        paths.choose_paths(**{place: path})
+        choose_paths(**{place: path})
     assert str(error.value).startswith("%s: invalid path %s: " % (place, ascii(path)))
 
 
-@pytest.mark.parametrize("place", paths.CHOSEN)
+@pytest.mark.parametrize("place", CHOSEN)
 def test_a_slash_at_the_end_means_nothing(place: str) -> None:
-    assert paths.choose_paths(**{place: "/opt/masq/"}) == paths.choose_paths(**{place: "/opt/masq"})
+    assert choose_paths(**{place: "/opt/masq/"}) == choose_paths(**{place: "/opt/masq"})
 
 
 def test_an_empty_metrics_dir_means_no_metrics() -> None:
-    assert paths.choose_paths(metrics_dir="").metrics_file == ""
+    assert choose_paths(metrics_dir="").metrics_file == ""
     with pytest.raises(ConfigError):
-        paths.choose_paths(bin_dir="")
+        choose_paths(bin_dir="")
 
 
 def test_places_follow_from_the_directories() -> None:
@@ -90,16 +98,14 @@ def test_places_follow_from_the_directories() -> None:
 
 
 def test_every_fixed_path_is_below_the_root() -> None:
-    fixed = [
-        name for name in vars(paths.Paths) if isinstance(vars(paths.Paths)[name], property) and name not in _OF_CHOSEN
-    ]
+    fixed = [name for name in vars(Paths) if isinstance(vars(Paths)[name], property) and name not in _OF_CHOSEN]
     assert {"unit_dir", "state_file", "run_lock", "rc1_cache", "tmpfiles"} <= set(fixed)
     for name in fixed:
-        assert getattr(paths.Paths(root="/else/where"), name) == "/else/where" + getattr(paths.Paths(), name), name
+        assert getattr(Paths(root="/else/where"), name) == "/else/where" + getattr(Paths(), name), name
 
 
 #: They follow from the chosen paths; and NamedTuple makes a property of each field before Python 3.8.
-_OF_CHOSEN = {"program", "lib_dir", "resync", "config", "drop_ins", "log_config", "metrics_file", *paths.Paths._fields}
+_OF_CHOSEN = {"program", "lib_dir", "resync", "config", "drop_ins", "log_config", "metrics_file", *Paths._fields}
 
 
 def test_no_placeholder_is_left_in_any_text() -> None:
@@ -170,7 +176,7 @@ def test_a_restart_in_the_first_moment_is_no_failure() -> None:
 
 def test_service_may_write_where_it_must() -> None:
     paths_ = ["-/var/lib/ip-masq-agent", "-/run/ip-masq-agent", "-/run/xtables.lock"]
-    assert read_units(paths.choose_paths())[units.SERVICE]["Service", "ReadWritePaths"] == [" ".join(paths_)]
+    assert read_units(choose_paths())[units.SERVICE]["Service", "ReadWritePaths"] == [" ".join(paths_)]
     assert read_units()[units.SERVICE]["Service", "ReadWritePaths"] == [" ".join([*paths_, "-/var/lib/metrics"])]
 
 
@@ -226,7 +232,7 @@ def test_each_run_has_what_is_missing_prepared_and_the_timer_set_without_a_watch
 
 
 def test_preparation_makes_what_is_missing_and_touches_nothing_else(tmp_path: t.Any) -> None:
-    lines = read_units(paths.Paths(root=str(tmp_path)))[units.PREPARE_SERVICE]["Service", "ExecStart"]
+    lines = read_units(Paths(root=str(tmp_path)))[units.PREPARE_SERVICE]["Service", "ExecStart"]
     command = lines[0][1:].replace("/run/xtables.lock", str(tmp_path / "lock"))
     for _again in range(2):
         # The second time the lock is there, which is no error for the unit.
@@ -322,7 +328,7 @@ def test_resync_script_is_one_that_a_shell_reads(tmp_path: t.Any, shell: str) ->
 
 
 def test_units_are_read_by_others_too() -> None:
-    for name, text in units.unit_files(paths.choose_paths()).items():
+    for name, text in units.unit_files(choose_paths()).items():
         reader = configparser.ConfigParser(strict=False, interpolation=None)
         reader.optionxform = str  # type: ignore[assignment,method-assign]
         reader.read_string(text, name)
