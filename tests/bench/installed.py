@@ -24,30 +24,30 @@ def setup(backend: str, size: int) -> t.Dict[str, str]:
     """
     from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
         module_directory,
-        paths,
         program_files,
         snapshot,
     )
+    from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import choose_paths
     from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 
-    where = paths.choose_paths(config_dir=DIRECTORY + "/etc", bin_dir=DIRECTORY + "/bin")
-    os.makedirs(where.config_dir + "/config.d", exist_ok=True)
-    os.makedirs(where.bin_dir, exist_ok=True)
-    if not module_directory.is_there(where):
-        module_directory.put(run, where)
+    paths = choose_paths(config_dir=DIRECTORY + "/etc", bin_dir=DIRECTORY + "/bin")
+    os.makedirs(paths.config_dir + "/config.d", exist_ok=True)
+    os.makedirs(paths.bin_dir, exist_ok=True)
+    if not module_directory.is_there(paths):
+        module_directory.put(run, paths)
     policy = {"nonMasqueradeCIDRs": rules.cidrs(size), "cidrLimit": max(size, 64), "backend": backend}
     for path, content in (
-        (where.program, program_files.launcher(where)),
-        (where.resync, snapshot.resync_script(where).encode()),
-        (where.config_dir + "/config", json.dumps(policy, indent=2).encode() + b"\n"),
+        (paths.program, program_files.launcher(paths)),
+        (paths.resync, snapshot.resync_script(paths).encode()),
+        (paths.config_dir + "/config", json.dumps(policy, indent=2).encode() + b"\n"),
     ):
         with open(path, "wb") as handle:
             handle.write(content)
         os.chmod(path, 0o755)
-    subprocess.run([where.program, "sync"], env=meter.ENV, stdout=subprocess.DEVNULL, check=True)
-    if not os.path.exists(where.expected):
+    subprocess.run([paths.program, "sync"], env=meter.ENV, stdout=subprocess.DEVNULL, check=True)
+    if not os.path.exists(paths.expected):
         raise RuntimeError("%s: after a sync with %d ranges there is no snapshot" % (backend, size))
-    return {"program": where.program, "resync": where.resync}
+    return {"program": paths.program, "resync": paths.resync}
 
 
 def without_agent(paths: t.Dict[str, str], away: bool) -> None:
