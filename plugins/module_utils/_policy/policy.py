@@ -356,9 +356,8 @@ def _check_leaks(config: Config, label: t.Callable[[str], str]) -> None:
             % (option, config.leaks, sources, option)
         )
     for version, family in BY_VERSION.items():
-        if intervals.of_networks(one for one in config.source_cidrs if one.version == version) == (
-            (0, family.highest),
-        ):
+        ranges = intervals.of_networks(one for one in config.source_cidrs if one.version == version)
+        if ranges == ((0, family.highest),):
             raise ConfigError(
                 "%s: %s needs the networks of the pods, and %s has every IPv%d address: set it to the networks of the "
                 "pods, or %s to ignore" % (option, config.leaks, sources, version, option)
