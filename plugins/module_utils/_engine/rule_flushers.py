@@ -33,35 +33,30 @@ class Flusher(t.NamedTuple):
 
 
 _FLUSHERS = (
-    Flusher(
-        "nftables.service",
-        "/etc/nftables.conf",
-        r"^\s*flush\s+ruleset\b",
-        "flush ruleset in %s removes all rules of the node, those of kube-proxy and of the network plugin too",
-        "flush only your own tables in %s, or disable the service",
-        (NFT, NFTABLES),
+    *(
+        Flusher(
+            "nftables.service",
+            path,
+            r"^\s*flush\s+ruleset\b",
+            "flush ruleset in %s removes all rules of the node, those of kube-proxy and of the network plugin too",
+            "flush only your own tables in %s, or disable the service",
+            (NFT, NFTABLES),
+        )
+        # The second is that of RHEL and its likes, and of SUSE.
+        for path in ("/etc/nftables.conf", "/etc/sysconfig/nftables.conf")
     ),
-    Flusher(  # RHEL and its likes, SUSE
-        "nftables.service",
-        "/etc/sysconfig/nftables.conf",
-        r"^\s*flush\s+ruleset\b",
-        "flush ruleset in %s removes all rules of the node, those of kube-proxy and of the network plugin too",
-        "flush only your own tables in %s, or disable the service",
-        (NFT, NFTABLES),
-    ),
-    Flusher(
-        "netfilter-persistent.service",
-        "/etc/iptables/rules.v4",
-        r"^\*nat\b",
-        "%s has a table nat, and restoring it removes all other rules of this table",
-        "remove the table nat from %s, or disable the service",
-    ),
-    Flusher(
-        "iptables.service",
-        "/etc/sysconfig/iptables",
-        r"^\*nat\b",
-        "%s has a table nat, and restoring it removes all other rules of this table",
-        "remove the table nat from %s, or disable the service",
+    *(
+        Flusher(
+            unit,
+            path,
+            r"^\*nat\b",
+            "%s has a table nat, and restoring it removes all other rules of this table",
+            "remove the table nat from %s, or disable the service",
+        )
+        for unit, path in (
+            ("netfilter-persistent.service", "/etc/iptables/rules.v4"),
+            ("iptables.service", "/etc/sysconfig/iptables"),
+        )
     ),
     Flusher(
         "firewalld.service",
