@@ -602,7 +602,7 @@ class TestModule:
 
         :param flags: ``C`` for check mode, ``D`` for a diff, as for ``ansible``.
         """
-        given = {"metrics_dir": node.where.metrics_dir, **options}
+        given = {"metrics_dir": node.paths.metrics_dir, **options}
         return node.module("ip_masq_agent", given, check="C" in flags, diff="D" in flags)
 
     def test_from_nothing_to_nothing(self, bare: AgentNode) -> None:

@@ -81,11 +81,11 @@ def files(node: AgentNode) -> t.Set[str]:
     return {path for path in node.files() - node.pristine if not path.startswith(ignored)}
 
 
-def configure(node: AgentNode, where: Paths = TARBALL) -> None:
+def configure(node: AgentNode, paths: Paths = TARBALL) -> None:
     """Write what the module would, and let the timer start the service."""
     (node.config_dir / "config").write_text(CONFIG_TEXT)
     node.run_dir.mkdir(mode=0o700)  # by systemd
-    done = node.call(where.resync)
+    done = node.call(paths.resync)
     assert done.returncode == 0, done.stderr
 
 
@@ -110,9 +110,9 @@ def test_module_adopts_the_tarball(node: AgentNode, built: Path) -> None:
     assert [line.split(":")[0] for line in adopted["services"]] == ["enable", "start"]
 
 
-def modules_dir(where: Paths) -> str:
+def modules_dir(paths: Paths) -> str:
     """The directory of the modules of this release."""
-    return "%s/%s" % (where.lib_dir, program_files.digest())
+    return "%s/%s" % (paths.lib_dir, program_files.digest())
 
 
 def read_only(done: t.Mapping[str, t.Any]) -> t.List[str]:
@@ -135,10 +135,10 @@ class TestReadOnly:
     def test_agent_repairs_and_reports(self, node: AgentNode) -> None:
         before = snapshot(node.ns)
         node.ns.run("iptables", "-t", "nat", "-F", "IP-MASQ-AGENT")
-        done = node.call(node.where.resync)
+        done = node.call(node.paths.resync)
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         assert snapshot(node.ns) == before
-        status = node.call(node.where.program, "status", "--json")
+        status = node.call(node.paths.program, "status", "--json")
         assert status.returncode == 0 and json.loads(status.stdout)["notes"] == []
 
     def test_module_adopts_it_and_writes_elsewhere(self, node: AgentNode) -> None:

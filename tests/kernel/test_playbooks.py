@@ -337,7 +337,7 @@ class TestInfo:
         found = self.ask(node, config={})
         assert found["differs"] == [] and found["pending"] == [
             "file written: /etc/ip-masq-agent/config",
-            "file written: %s" % node.where.program,
+            "file written: %s" % node.paths.program,
             "file written: /etc/systemd/system/ip-masq-agent.path",
             "start: ip-masq-agent.timer",
             "restart: ip-masq-agent.path",
@@ -349,10 +349,10 @@ class TestInfo:
         self.install(node)
         node.program.write_text("#!/no/such/python\n")
         found = self.ask(node)
-        assert "report" not in found and node.where.program in found["problems"][0]
+        assert "report" not in found and node.paths.program in found["problems"][0]
         node.program.write_text("#!/bin/sh\necho it is broken >&2\nexit 1\n")
-        assert self.ask(node)["problems"] == ["%s status: it is broken" % node.where.program]
-        assert found["pending"] == ["file written: %s" % node.where.program]
+        assert self.ask(node)["problems"] == ["%s status: it is broken" % node.paths.program]
+        assert found["pending"] == ["file written: %s" % node.paths.program]
 
     def test_what_applied_the_policy_is_remembered(self, node: AgentNode) -> None:
         kept = node.state_file.with_name("applied.json")
@@ -361,7 +361,7 @@ class TestInfo:
         node.module("ip_masq_agent", {"config": {}, "applied_by": "a\nplaybook"})
         first = self.ask(node, config={})["report"]["last_applied"]
         assert (first["by"], first["edited"]) == ("a playbook", False)
-        assert re.search(r"(?m)^applied +\d{4}-.* by a playbook$", node.call(node.where.program, "status").stdout)
+        assert re.search(r"(?m)^applied +\d{4}-.* by a playbook$", node.call(node.paths.program, "status").stdout)
         # The time is that of the first of several equal ones: nothing is written.
         node.module("ip_masq_agent", {"config": {}, "applied_by": "a playbook"})
         node.module("ip_masq_agent", {"config": {}})
@@ -369,7 +369,7 @@ class TestInfo:
         (node.config_dir / "config").write_text('{"resyncInterval": "5m"}')
         assert self.ask(node, config={})["report"]["last_applied"] == {**first, "edited": True}
         assert re.search(
-            r"(?m)^applied .* by a playbook; the file was edited since$", node.call(node.where.program, "status").stdout
+            r"(?m)^applied .* by a playbook; the file was edited since$", node.call(node.paths.program, "status").stdout
         )
         node.module("ip_masq_agent", {"config": {}, "applied_by": "another"})
         assert self.ask(node, config={})["report"]["last_applied"]["by"] == "another"

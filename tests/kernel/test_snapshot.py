@@ -75,10 +75,10 @@ def test_nothing_to_do_starts_no_python(node: AgentNode) -> None:
     node.agent.unlink()
     node.program.unlink()
     for _again in range(3):
-        assert node.call(node.where.resync).returncode == 0
+        assert node.call(node.paths.resync).returncode == 0
     assert (node.run_dir / "last-sync").stat().st_mtime_ns > before
     node.configure(nonMasqueradeCIDRs=[])
-    assert node.call(node.where.resync).returncode != 0, "the agent was not even looked for"
+    assert node.call(node.paths.resync).returncode != 0, "the agent was not even looked for"
 
 
 def test_nothing_to_do_writes_nothing_to_the_kernel(topology: Topology, variant: Variant, tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ def test_changes_without_effect_on_the_policy_start_nothing(node_nft: AgentNode)
     for name in ("pipe", ".60-more.json", "70-more.json.tmp"):
         os.mkfifo(node_nft.drop_ins / name)
     # A watchdog: a pipe that is opened is waited for without end.
-    done = node_nft.call("timeout", "--signal=KILL", "60", node_nft.where.resync)
+    done = node_nft.call("timeout", "--signal=KILL", "60", node_nft.paths.resync)
     assert done.returncode == 0, "the script waited"
     assert node_nft.resync() == []
 
@@ -391,7 +391,7 @@ def test_what_is_no_regular_file_is_the_agent_s_to_judge(node_nft: AgentNode, na
     else:
         path.symlink_to("/nonexistent" if "nowhere" in kind else path)
     for _again in range(2):
-        done = node_nft.call("timeout", "--signal=KILL", "60", node_nft.where.resync)
+        done = node_nft.call("timeout", "--signal=KILL", "60", node_nft.paths.resync)
         assert done.returncode == (0 if kind == "a link that leads nowhere" else 78), done.stderr
     assert node_nft.resync() == ["sync"]
 
@@ -412,7 +412,7 @@ def test_a_comparison_that_does_not_end_is_terminated_and_the_agent_starts(node_
         return bool(writers)
 
     env = dict(os.environ, PATH="%s:%s" % (node_nft.path, os.environ["PATH"]))
-    argv = node_nft.ns.argv(node_nft.where.resync)
+    argv = node_nft.ns.argv(node_nft.paths.resync)
     with subprocess.Popen(argv, env=env, start_new_session=True) as script:
         try:
             until(is_read, "the checksum of the pipe")
@@ -563,7 +563,7 @@ def test_a_pipe_in_the_place_of_the_time_stamp_is_replaced(node_nft: AgentNode) 
     path = node_nft.run_dir / "last-sync"
     path.unlink()
     os.mkfifo(path)
-    done = node_nft.call("timeout", "--signal=KILL", "60", node_nft.where.resync)
+    done = node_nft.call("timeout", "--signal=KILL", "60", node_nft.paths.resync)
     assert done.returncode == 0, "the script waited"
     assert path.is_file()
     assert node_nft.resync() == []
@@ -601,7 +601,7 @@ def test_what_could_not_be_looked_at_is_looked_at_by_the_next_resync(node_nft: A
     with ns.popen("flock", "/run/xtables.lock", "cat") as holder:
         until(lambda: ns.run("flock", "-n", "/run/xtables.lock", "echo", "free", check=False) == "", "the lock")
         for _again in range(2):
-            assert node_nft.call(node_nft.where.program, "--lock-timeout", "1", "sync").returncode == 0
+            assert node_nft.call(node_nft.paths.program, "--lock-timeout", "1", "sync").returncode == 0
             assert node_nft.expected() == b"", "the node counts as in sync"
         done = node_nft.command("--lock-timeout", "1", "status")
         assert "not checked in 1 other place" in done.stdout and "xtables lock" in done.stdout
@@ -616,6 +616,6 @@ def test_what_could_not_be_looked_at_is_looked_at_by_the_next_resync(node_nft: A
 
 
 def test_script_refuses_what_it_does_not_know(node_nft: AgentNode) -> None:
-    done = node_nft.call(node_nft.where.resync, "--force")
+    done = node_nft.call(node_nft.paths.resync, "--force")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: ")

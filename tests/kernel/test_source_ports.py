@@ -345,7 +345,7 @@ def test_status_metrics_and_command(topology: Topology, agent: AgentNode, family
         assert row.endswith("  %s 80, %s 10" % (a.pod, _OTHER[family]))
         assert json.loads(agent.command("ports", "--json").stdout)["destinations"][0]["used"] == 90
         assert [_share(agent) for _number in range(4)] == [0.0, 0.0, 0.9, 0.9]
-        agent.at(agent.where.port_share).write_text("damaged")
+        agent.at(agent.paths.port_share).write_text("damaged")
         assert _share(agent) == 0.9
 
 

@@ -29,16 +29,16 @@ class Agent:
     def __init__(self, topology: Topology, root: Path, backend: str = "iptables_nft") -> None:
         self.node = topology.node
         self.backend = backend
-        self.where = private_paths(root)
+        self.paths = private_paths(root)
         self.configure("10.0.0.0/8")
-        Path(self.where.program).parent.mkdir(parents=True)
-        Path(self.where.program).write_text("this program")
+        Path(self.paths.program).parent.mkdir(parents=True)
+        Path(self.paths.program).write_text("this program")
 
     def configure(self, *exempt: str) -> None:
         """Give it a policy, and the node its rules."""
         policy = {"nonMasqueradeCIDRs": exempt, "backend": self.backend}
-        Path(self.where.config).parent.mkdir(parents=True, exist_ok=True)
-        Path(self.where.config).write_text(json.dumps(policy))
+        Path(self.paths.config).parent.mkdir(parents=True, exist_ok=True)
+        Path(self.paths.config).write_text(json.dumps(policy))
         apply(self.node, backend=self.backend, non_masquerade_cidrs=list(exempt))
 
     def verify(self, if_changed: bool = True) -> t.Dict[str, t.Any]:
@@ -47,12 +47,12 @@ class Agent:
 
     def _verify(self, if_changed: bool) -> t.Dict[str, t.Any]:
         wanted = request([], verify=True)
-        done = verify.verify(Node(run), self.where, wanted, True, no_progress, if_changed)
+        done = verify.verify(Node(run), self.paths, wanted, True, no_progress, if_changed)
         return t.cast(t.Dict[str, t.Any], json.loads("\n".join(done.lines)))
 
     def asks_anew(self) -> bool:
         """Whether it sends packets although it need not where nothing has changed."""
-        before = json.loads(Path(self.where.verification_file).read_text())["time"]
+        before = json.loads(Path(self.paths.verification_file).read_text())["time"]
         found = self.verify()
         again = found["tested_at"] == before
         assert again == ("nothing that they depend on has changed since" in found["summary"])
@@ -107,7 +107,7 @@ def test_every_change_is_noticed(topology: Topology, tmp_path: Path) -> None:
         assert any(not agent.asks_anew() for _attempt in range(10)), change
     agent.configure("10.0.0.0/8", "198.18.0.0/15")
     assert agent.asks_anew()
-    Path(agent.where.program).write_text("another program")
+    Path(agent.paths.program).write_text("another program")
     assert agent.asks_anew()
     assert not agent.asks_anew()
 

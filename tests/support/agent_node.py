@@ -24,10 +24,10 @@ make_importable()
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (  # noqa: E402
     module_directory,
-    paths,
     program_files,
     snapshot,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import choose_paths  # noqa: E402
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run  # noqa: E402
 
 from .private_node import private_paths  # noqa: E402
@@ -102,10 +102,10 @@ def _compiled(python: str) -> Path:
     """Return the agent's modules as an installation leaves them, compiled once; the same for all paths."""
     folder = tempfile.mkdtemp()
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    where = private_paths(Path(folder), python=python)
-    problem = module_directory.put(run, where)
+    paths = private_paths(Path(folder), python=python)
+    problem = module_directory.put(run, paths)
     assert problem is None, problem
-    return Path(program_files.modules_dir(where))
+    return Path(program_files.modules_dir(paths))
 
 
 class AgentNode:
@@ -133,11 +133,11 @@ class AgentNode:
         self.state_file = self.root / "var/lib/ip-masq-agent/state.json"
         self.metrics_dir = self.root / "var/lib/node_exporter"
         self.metrics_dir.mkdir()
-        self.where = paths.choose_paths(python=python, metrics_dir="/var/lib/node_exporter" if metrics else "")
+        self.paths = choose_paths(python=python, metrics_dir="/var/lib/node_exporter" if metrics else "")
         self._log = root / "agent.log"
         self._log.touch()
-        self.agent = self.program = self.at(self.where.program)
-        self.modules_dir = self.at(program_files.modules_dir(self.where))
+        self.agent = self.program = self.at(self.paths.program)
+        self.modules_dir = self.at(program_files.modules_dir(self.paths))
         self.pristine = self.files()
         if installed:
             self._install()
@@ -148,11 +148,11 @@ class AgentNode:
 
     def _install(self) -> None:
         self.drop_ins.mkdir(parents=True)
-        self.agent = self.at(self.where.program + ".real")
-        self._write(self.agent, program_files.launcher(self.where))
-        shutil.copytree(_compiled(self.where.python), self.modules_dir)
+        self.agent = self.at(self.paths.program + ".real")
+        self._write(self.agent, program_files.launcher(self.paths))
+        shutil.copytree(_compiled(self.paths.python), self.modules_dir)
         self._write(self.program, (_RECORDER % (self._log, self.agent)).encode())
-        self._write(self.at(self.where.resync), snapshot.resync_script(self.where).encode())
+        self._write(self.at(self.paths.resync), snapshot.resync_script(self.paths).encode())
         self.run_dir.mkdir(mode=0o700)
 
     @staticmethod
@@ -217,7 +217,7 @@ class AgentNode:
         :returns: the agent's arguments, once for each start of it.
         """
         before = len(self._starts())
-        self.resynced = self.call(self.where.resync)
+        self.resynced = self.call(self.paths.resync)
         return self._starts()[before:]
 
     def _starts(self) -> t.List[str]:

@@ -253,14 +253,14 @@ def test_pictures_are_readable_in_light_and_dark_and_name_what_there_is(picture:
     light, dark = text.split("prefers-color-scheme: dark")
     classes = set(re.findall(r"\.([a-z-]+) \{[^}]*(?:fill|stroke): #", light))
     assert classes and classes <= set(re.findall(r"\.([a-z-]+) \{", dark)), "colours for dark too"
-    where = Paths()
-    names = {where.config, where.program, where.resync, *unit_files(where)}
+    paths = Paths()
+    names = {paths.config, paths.program, paths.resync, *unit_files(paths)}
     found = {
         name
         for one in tree.iter(svg + "text")
         for name in re.findall(r"/?[\w/.-]*ip-masq-agent[\w/.-]*", one.text or "")
     }
-    assert all(any(name in one for one in [*names, where.state_file]) for name in found), found
+    assert all(any(name in one for one in [*names, paths.state_file]) for name in found), found
 
 
 #: What an operator may have to read; each page's share is printed by tools/tables --words.

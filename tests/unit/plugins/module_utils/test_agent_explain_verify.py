@@ -72,9 +72,9 @@ _FOUND: t.Dict[str, t.Any] = {
 class Agent:
     """The commands on a node about which this is known."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, where: Paths) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, paths: Paths) -> None:
         self._monkeypatch = monkeypatch
-        self.where = where
+        self.paths = paths
 
     def finds(self, **changes: t.Any) -> None:
         """Have a node of which this is found."""
@@ -85,12 +85,12 @@ class Agent:
     def explain(self, as_json: bool = False) -> t.List[str]:
         """What the command explain prints."""
         wanted = inspection.request(["10.9.9.9"], None, "tcp", 443)
-        return explain.explain(t.cast(t.Any, None), self.where, wanted, as_json)
+        return explain.explain(t.cast(t.Any, None), self.paths, wanted, as_json)
 
     def verify(self, as_json: bool = False) -> verify.Output:
         """The outcome of the command verify."""
         wanted = inspection.request([], verify=True)
-        return verify.verify(t.cast(t.Any, None), self.where, wanted, as_json, lambda _asked, _all: None)
+        return verify.verify(t.cast(t.Any, None), self.paths, wanted, as_json, lambda _asked, _all: None)
 
 
 @pytest.fixture
@@ -206,7 +206,7 @@ def test_verification_begins_with_the_result(agent: Agent, changes: t.Dict[str, 
     verified = changes.get("verified", True)
     assert (output.verified, output.lines[0], output.not_stored) == (verified, first, None)
     assert json.loads("\n".join(agent.verify(True).lines))["verified"] == verified
-    stored = read_verification(agent.where)
+    stored = read_verification(agent.paths)
     assert stored is not None and (stored.verified, stored.questions) == (verified, 9)
     assert stored.conflicts == len(changes.get("conflicts", ()))
 
@@ -233,16 +233,16 @@ def test_what_the_copy_lacks_is_listed_once(agent: Agent) -> None:
 def test_a_damaged_result_counts_as_none(agent: Agent, content: bytes) -> None:
     agent.finds()
     agent.verify()
-    path = Path(agent.where.verification_file)
-    assert read_verification(agent.where) is not None
+    path = Path(agent.paths.verification_file)
+    assert read_verification(agent.paths) is not None
     path.write_bytes(content)
-    assert read_verification(agent.where) is None
+    assert read_verification(agent.paths) is None
 
 
 @pytest.mark.parametrize(("field", "value"), [("time", 1e300), ("time", "x"), ("verified", 2), ("conflicts", "many")])
 def test_a_result_with_an_odd_value_counts_as_none(agent: Agent, field: str, value: t.Any) -> None:
     agent.finds()
     agent.verify()
-    path = Path(agent.where.verification_file)
+    path = Path(agent.paths.verification_file)
     path.write_text(json.dumps(dict(json.loads(path.read_text()), **{field: value})))
-    assert read_verification(agent.where) is None
+    assert read_verification(agent.paths) is None

@@ -114,18 +114,18 @@ def test_what_was_verified_before_a_change_is_dropped(
     node: KubeletNode, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The status would show kubenet's rule as a conflict although it is gone."""
-    where = private_paths(tmp_path)
+    paths = private_paths(tmp_path)
     found = Verification(1e9, False, 9, 1, "9 questions, not all match the policy: kubenet")
-    write_verification(where, found)
+    write_verification(paths, found)
     made.kubeadm(node, "1.30.4", "KUBELET_EXTRA_ARGS=--v=2 %s\n" % SET)
     node.start("kubelet")
     run(monkeypatch, healthz_url=node.healthz, _ansible_check_mode=True)
-    assert read_verification(where) == found
+    assert read_verification(paths) == found
     assert run(monkeypatch, healthz_url=node.healthz)["changed"]
-    assert read_verification(where) is None
-    write_verification(where, found)
+    assert read_verification(paths) is None
+    write_verification(paths, found)
     assert not run(monkeypatch, healthz_url=node.healthz)["changed"]
-    assert read_verification(where) == found
+    assert read_verification(paths) == found
 
 
 def test_a_failure_keeps_its_reasons(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ class Agent:
         monkeypatch.setattr(status, "find_other_chains", lambda *_: [])
         monkeypatch.setattr(conntrack, "read_ports", lambda *_: None)
         monkeypatch.setattr(inspection, "inspect", self._inspect)
-        self.where = private_paths(root, config_dir=str(root / "config"))
+        self.paths = private_paths(root, config_dir=str(root / "config"))
         self.config = root / "config" / "config"
         self.config.parent.mkdir()
         self._capsys = capsys
@@ -83,12 +83,12 @@ class Agent:
 
     def remember(self, memory: Memory) -> None:
         """Have the agent remember this."""
-        write_memory(self.where, memory)
+        write_memory(self.paths, memory)
 
     def __call__(self, *argv: str) -> int:
         """Run a command; what it printed is in ``out`` and ``err``."""
         try:
-            status = cli.main(argv, self.where, str.upper)
+            status = cli.main(argv, self.paths, str.upper)
         except SystemExit as exc:
             status = t.cast(int, exc.code)
         self.out, self.err = self._capsys.readouterr()
@@ -175,8 +175,8 @@ class TestUsage:
         statuses = re.findall(r"^ +([0-9]+)  ", run.out, re.MULTILINE)
         statuses_of_code = (cli.OK, cli.FAILED, 2, cli.OUT_OF_SYNC, cli.CONFLICT, cli.NOT_TESTED, cli.CONFIG_BROKEN)
         assert [int(status) for status in statuses] == list(statuses_of_code)
-        assert run.where.config in run.out and run.where.drop_ins in run.out
-        assert max(len(line) for line in run.out.splitlines() if run.where.config_dir not in line) <= 101
+        assert run.paths.config in run.out and run.paths.drop_ins in run.out
+        assert max(len(line) for line in run.out.splitlines() if run.paths.config_dir not in line) <= 101
 
     @pytest.mark.parametrize(
         "command", ["sync", "status", "explain", "verify", "who", "remove", "set-timer", "keep-log", "task"]
@@ -254,7 +254,7 @@ class TestStatus:
         assert run("status") == cli.OK
         assert re.search(r"^rules +in sync$", run.out, re.MULTILINE)
         assert re.search(
-            r"^config +defaults \(%s/config does not exist: no rule is changed until it does\)$" % run.where.config_dir,
+            r"^config +defaults \(%s/config does not exist: no rule is changed until it does\)$" % run.paths.config_dir,
             run.out,
             re.MULTILINE,
         )
@@ -394,7 +394,7 @@ class TestVerify:
         assert re.search(r"^verified +no result; run ip-masq-agent verify$", run.out, re.MULTILINE)
 
     def test_status_says_that_rules_have_changed_since(self, run: Agent) -> None:
-        write_verification(run.where, Verification(1e9, False, 9, 1, "9 questions, 1 conflict"))
+        write_verification(run.paths, Verification(1e9, False, 9, 1, "9 questions, 1 conflict"))
         run.remember(Memory(last_change=Event(1e9 - 1, ("x",))))
         assert run("status") == cli.OK
         assert re.search(r"^verified +2001-.* \(\d+ d ago\): 9 questions, 1 conflict$", run.out, re.MULTILINE)
@@ -438,7 +438,7 @@ class TestVerify:
         assert [one for row in run.out.splitlines() for one in titles if row.startswith(one + " ")] == titles
 
     def test_result_that_cannot_be_stored_is_reported(self, run: Agent) -> None:
-        folder = Path(run.where.state_dir)
+        folder = Path(run.paths.state_dir)
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.write_text("not a directory")
         assert run("verify", "--json") == cli.NOT_TESTED

@@ -27,17 +27,17 @@ ENDINGS: t.Dict[str, t.Tuple[str, t.Optional[int], t.Optional[bool], str]] = {
 @pytest.mark.parametrize("name", ENDINGS)
 def test_every_ending_of_a_verification_is_a_result(tmp_path: Path, name: str) -> None:
     ending, status, verified, summary = ENDINGS[name]
-    where = private_paths(tmp_path)
-    program = Path(where.program)
+    paths = private_paths(tmp_path)
+    program = Path(paths.program)
     program.parent.mkdir(parents=True, exist_ok=True)
     program.write_text('#!/bin/sh\n[ "$*" = "--lock-timeout 7 verify --if-changed --json" ] || exit 2\n%s\n' % ending)
     program.chmod(0o755)
-    found = installed_program.verify(run, where, 7)
+    found = installed_program.verify(run, paths, 7)
     assert (found["exit_status"], found["verified"], found["summary"]) == (status, verified, summary)
 
 
 def test_a_program_that_cannot_be_started_is_a_result(tmp_path: Path) -> None:
-    where = private_paths(tmp_path)
-    found = installed_program.verify(run, where, 5)
-    summary = "not verified: cannot run %s: No such file or directory" % where.program
+    paths = private_paths(tmp_path)
+    found = installed_program.verify(run, paths, 5)
+    summary = "not verified: cannot run %s: No such file or directory" % paths.program
     assert found == {"exit_status": None, "verified": None, "summary": summary}

@@ -23,13 +23,13 @@ def params(**given: t.Any) -> t.Dict[str, t.Any]:
 @pytest.fixture(autouse=True)
 def anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests of the places are in test_install."""
-    monkeypatch.setattr(node_paths.install, "check_paths", lambda _where: None)
+    monkeypatch.setattr(node_paths.install, "check_paths", lambda _paths: None)
 
 
 def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node_paths, "is_python", lambda _path: True)
-    where = node_paths.find_paths(params())
-    assert (where.program, where.python, where.metrics_file) == (
+    paths = node_paths.find_paths(params())
+    assert (paths.program, paths.python, paths.metrics_file) == (
         "/usr/local/sbin/ip-masq-agent",
         "/usr/bin/python3",
         "",
@@ -45,8 +45,8 @@ def test_without_a_python_of_the_system_that_will_do_it_is_that_of_the_module(
 
 
 def test_places_are_checked_unless_all_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(where: t.Any) -> None:
-        raise ConfigError("config_dir: %s" % where.config_dir)
+    def refuse(paths: t.Any) -> None:
+        raise ConfigError("config_dir: %s" % paths.config_dir)
 
     monkeypatch.setattr(node_paths.install, "check_paths", refuse)
     with pytest.raises(ConfigError, match="config_dir: /tmp/x"):
