@@ -37,13 +37,14 @@ class RecordingRunner:
 
     def output_of(self, commands: t.Iterable[t.Sequence[str]]) -> t.Optional[str]:
         """Return what the script reads from these commands; None if one of them was not run."""
-        text = ""
+        text = status = ""
         for command in commands:
             done = self._outcomes.get(tuple(command))
             if done is None:
                 return None
+            text += status + done.stdout
             # A shell reports a signal as 128 plus its number.
-            text += "%sstatus %d\n" % (done.stdout, done.rc if done.rc >= 0 else 128 - done.rc)
+            status = "status %d\n" % (done.rc if done.rc >= 0 else 128 - done.rc)
         return text
 
 
@@ -154,13 +155,19 @@ programs() {{
     echo "$1 files"
 }}
 
-# The same, and the output of the commands.
+# The same, and the output of the commands. The last takes the place of the shell, which saves 3 % of a comparison; its
+# status is not needed: without its rules it prints nothing.
 observe() {{
     programs "$1"
-    while read -r command; do
-        $command </dev/null
-        echo "status $?"
-    done <{commands}
+    {{
+        read -r command
+        while read -r next; do
+            $command </dev/null
+            echo "status $?"
+            command=$next
+        done
+    }} <{commands}
+    exec $command </dev/null
 }}
 
 case $mode in

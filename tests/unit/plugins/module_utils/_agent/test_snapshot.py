@@ -102,8 +102,8 @@ class TestRecordingRunner:
         recorded(["d"])
         recorded(["a"])
         assert calls == [(["a"], None, 60.0), (["b", "c"], "x", 3.0), (["d"], None, 60.0), (["a"], None, 60.0)]
-        assert recorded.output_of([["a"], ["b", "c"]]) == "three\nstatus 0\ntwo\nstatus 1\n"
-        assert recorded.output_of([["d"]]) == "status 139\n", "as a shell says it"
+        assert recorded.output_of([["a"], ["b", "c"]]) == "three\nstatus 0\ntwo\n", "the last one has no status"
+        assert recorded.output_of([["d"], ["a"]]) == "status 139\nthree\n", "as a shell reports it"
         assert recorded.output_of([["a"], ["c"]]) is None
         assert recorded.output_of([]) == ""
 
