@@ -3,9 +3,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The commands of README and documents, and what executes each of them.
 
-A command is a line that begins with ``$`` or ``#``, the prompts of a user and of root, in a ``console`` block of
-Markdown or reStructuredText. Each is executed by ``tests/kernel/test_documented_commands.py``, unless it is in
-``ELSEWHERE`` or ``NOT_HERE``.
+A command begins with ``$`` or ``#``, the prompts of a user and of root, in a ``console`` block of Markdown or
+reStructuredText, and goes on in the next line behind a backslash or in a quoted argument. Each is executed by
+``tests/kernel/test_documented_commands.py``, unless it is in ``ELSEWHERE`` or ``NOT_HERE``.
 """
 
 from __future__ import annotations
@@ -76,15 +76,13 @@ NOT_HERE = {
     'tools/with-cgroup2 podman exec -it "$(tools/nodes prefix)-default-node-trixie" bash': _NODES,
     "tools/with-cgroup2 molecule destroy -s default": _NODES,
     "kubectl -n kube-system get configmap ip-masq-agent -o jsonpath='{.data.config}'": _CLUSTER,
-    "kubectl -n kube-system get daemonset ip-masq-agent -o jsonpath='{.spec.template.spec.containers[*].args}'": (
-        _CLUSTER
-    ),
+    "kubectl -n kube-system get ds ip-masq-agent -o jsonpath='{.spec.template.spec.containers[*].args}'": _CLUSTER,
     "calicoctl.sh get ippool": _POOLS,
     """calicoctl.sh patch ippool default-pool --patch '{"spec": {"natOutgoing": false}}'""": _POOLS,
     """calicoctl.sh patch ippool default-pool-ipv6 --patch '{"spec": {"natOutgoing": false}}'""": _POOLS,
     """calicoctl.sh patch ippool default-pool --patch '{"spec": {"natOutgoing": true}}'""": _POOLS,
     "kubectl -n kube-system patch daemonset kube-flannel --type json -p "
-    """'[{"op": "test", "path": "/spec/template/spec/containers/0/command/1", "value": "--ip-masq"}, """
+    """'[ {"op": "test", "path": "/spec/template/spec/containers/0/command/1", "value": "--ip-masq"}, """
     """{"op": "remove", "path": "/spec/template/spec/containers/0/command/1"}]'""": _CLUSTER,
     "pypy3 -m venv .cache/pypy && .cache/pypy/bin/pip install -r requirements-dev-node.txt": _PYPY,
     ".cache/pypy/bin/python -m pytest tests/unit/plugins/module_utils": _PYPY,
@@ -140,10 +138,16 @@ def of_page(text: str, name: str) -> t.Iterator[Command]:
                 if command:
                     yield command
                 command = Command("%s:%d" % (name, number), re.sub(r" +# .*", "", line[2:]).strip(), [])
+            elif command and not command.output and _goes_on(command.text):
+                command = command._replace(text="%s %s" % (command.text.rstrip("\\ "), line.strip()))
             elif command:
                 command.output.append(line)
         if command:
             yield command
+
+
+def _goes_on(text: str) -> bool:
+    return text.endswith("\\") or text.count("'") % 2 == 1
 
 
 def without_blocks(text: str) -> str:

@@ -418,10 +418,14 @@ def test_every_command_is_executed_by_a_test_or_there_is_a_reason() -> None:
 
 
 def test_the_prompts_of_a_user_and_of_root_are_commands() -> None:
-    page = "```console\n$ one --flag   # why\nprinted\n# two\n```\n```text\n# a heading\n```\n"
+    page = (
+        "```console\n$ one --flag   # why\nprinted\n# two \\\n    --more\n$ three '[\n  1]'\nprinted\n```\n"
+        "```text\n# a heading\n```\n"
+    )
     assert list(documented.of_page(page, "page")) == [
         documented.Command("page:2", "one --flag", ["printed"]),
-        documented.Command("page:4", "two", []),
+        documented.Command("page:4", "two --more", []),
+        documented.Command("page:6", "three '[ 1]'", ["printed"]),
     ]
 
 
@@ -451,6 +455,14 @@ def test_commands_are_in_blocks_where_they_are_found(page: Path) -> None:
     blocks = re.findall(r"(?ms)^ *```(?!yaml|ini|json)\w*\n(.*?)^ *```$", text) + re.findall(r"(?m)^ {4,}\S.*$", text)
     lines = [line.strip() for block in blocks for line in block.splitlines()]
     assert [line for line in lines if re.match(r"\$ |(# )?%s [^.:]" % documented.PROGRAMS, line)] == []
+
+
+@pytest.mark.parametrize("page", documented.PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_commands_are_not_wider_than_the_page(page: Path) -> None:
+    """What a browser of 1280 pixels shows on GitHub: the end of a command is often what matters, such as ``-CD``."""
+    blocks = re.findall(r"(?ms)^ *```console\n(.*?)^ *```$", page.read_text(encoding="utf-8"))
+    lines = [re.sub(r" +# .*", "", line) for block in blocks for line in block.splitlines()]
+    assert [line for line in lines if line.lstrip().startswith(("$ ", "# ", "-")) and len(line) > 106] == []
 
 
 @pytest.mark.parametrize("page", documented.PAGES, ids=lambda path: str(path.relative_to(ROOT)))
