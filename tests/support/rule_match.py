@@ -9,9 +9,8 @@ import ipaddress
 import typing as t
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
+    AnyRule,
     Guard,
-    Rule,
-    Skip,
     matches_interface,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals
@@ -20,7 +19,7 @@ Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 
 
 def applies(
-    rule: Rule,
+    rule: AnyRule,
     destination: Address,
     source: t.Optional[Address],
     interface: t.Optional[str],
@@ -35,7 +34,7 @@ def applies(
     """
     if isinstance(rule, Guard):
         return False
-    if isinstance(rule, Skip) and (rule.redirected or (rule.interface and interface is None)):
+    if rule.kind == "skip" and (rule.state or (rule.interface and interface is None)):
         return False
     return (
         (rule.network is None or destination in rule.network)

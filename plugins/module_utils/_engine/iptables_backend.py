@@ -15,10 +15,11 @@ import typing as t
 
 from .._errors import NodeError
 from .._policy.policy import Config
-from .._policy.values import PLACES, PLACES_BY_CHAIN, belongs_to_others
+from .._policy.values import PLACES, PLACES_BY_CHAIN, SKIP, belongs_to_others
 from .._system.families import Family
 from .._system.iptables_tool import RANDOM_FULLY_SINCE, IptablesTool, find_tool
 from .._system.node import Node, Tool
+from . import rule_comments as comments
 from .backend import (
     Action,
     ActionKind,
@@ -50,8 +51,7 @@ from .iptables_syntax import (
 from .leak_chain import TABLE, LeakChain, LeakPlan, LeakState
 from .nat_table import KernelRule, NftNat, activation, deletion, holds_no_more, place, table_listing
 from .other_nat import other_rules
-from .rule_comments import COMMENT_PREFIX, JUMP_COMMENT, SKIPPED_COMMENTS
-from .ruleset import Guard, Rule, Ruleset, Skip, from_rules
+from .ruleset import AnyRule, Guard, Ruleset, from_rules
 
 #: What iptables-nft says of a chain that holds what only nft can express. It may crash too (1.8.9, 1.8.11).
 _CANNOT_PRINT = ("is incompatible, use 'nft' tool", "Parsing nftables rule failed")
@@ -204,10 +204,10 @@ class Iptables:
         """Return whether this is the jump of an earlier agent, or of ours under an earlier name of the chain."""
         if rule.target in ("", self._chain) or belongs_to_others(rule.target):
             return False
-        if rule.target in self._former or rule.comment == JUMP_COMMENT:
+        if rule.target in self._former or rule.comment == comments.JUMP:
             return True
         # Some releases of ip-masq-agent put literal quotes around the comment.
-        earlier = rule.target in PREDECESSOR_CHAINS or rule.comment.lstrip('"').startswith(COMMENT_PREFIX)
+        earlier = rule.target in PREDECESSOR_CHAINS or rule.comment.lstrip('"').startswith(comments.PREFIX)
         return self._adopt and earlier
 
     def _look(self, chain: str) -> t.Optional[_Look]:
@@ -285,7 +285,7 @@ class Iptables:
         rules_wanted = wanted.rules
         if wanted.combinations > 1:
             # With accept, each rule that exempts has one in front of it.
-            count = sum(1 for rule in rules_wanted if not (isinstance(rule, Skip) and rule.redirected))
+            count = sum(1 for rule in rules_wanted if isinstance(rule, Guard) or not rule.state)
             if count > _COMBINED_RULES:
                 raise NodeError(
                     "%s: the policy takes %d rules, more than %d, because an iptables rule has one source, "
@@ -346,13 +346,13 @@ class Iptables:
             "with: %s" % (self._tool.path, self._chain, place(self.family)),
         )
 
-    def _parse(self, chain: t.Optional[Chain]) -> t.List[t.Optional[Rule]]:
+    def _parse(self, chain: t.Optional[Chain]) -> t.List[t.Optional[AnyRule]]:
         if chain is None:
             return []
         return [parse_rule(line, self.family) for line in chain.rules] if chain.whole else [None]
 
     def _chain_actions(
-        self, state: State, rules: t.Sequence[t.Optional[Rule]], wanted: Ruleset, rendered: t.Sequence[str]
+        self, state: State, rules: t.Sequence[t.Optional[AnyRule]], wanted: Ruleset, rendered: t.Sequence[str]
     ) -> t.List[Action]:
         if state.chain is not None and not state.chain.whole:
             return [Action(ActionKind.CHAIN_REWRITTEN, "-N " + self._chain)]
@@ -568,8 +568,9 @@ class Iptables:
 
     def _is_skipped(self, line: str) -> bool:
         """Return whether a rule leaves traffic to later rules, so that it is neither exempt nor masqueraded by ours."""
-        possible = any(one in line for one in SKIPPED_COMMENTS) or re.match(_GUARDED, line)
-        return bool(possible) and isinstance(parse_rule(_uncounted(line), self.family), (Guard, Skip))
+        possible = any(one in line for one in comments.EVERY_SKIPPED) or re.match(_GUARDED, line)
+        rule = parse_rule(_uncounted(line), self.family) if possible else None
+        return isinstance(rule, Guard) or (rule is not None and rule.kind == SKIP)
 
     def fingerprint(self) -> t.List[t.List[str]]:
         listings = [self._tool.resync_listing(chain) for chain in ("POSTROUTING", self._chain)]
@@ -622,7 +623,7 @@ def _transaction(lines: t.Sequence[str], table: str = "nat") -> Transaction:
     return ("\n".join(["*" + table, *lines, "COMMIT", ""]),)
 
 
-def _as_ruleset(rules: t.Sequence[t.Optional[Rule]]) -> t.Optional[Ruleset]:
+def _as_ruleset(rules: t.Sequence[t.Optional[AnyRule]]) -> t.Optional[Ruleset]:
     read = [rule for rule in rules if rule is not None]
     return from_rules(read) if read and len(read) == len(rules) else None
 

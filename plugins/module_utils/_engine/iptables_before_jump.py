@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import typing as t
 
+from .._policy.values import EXEMPT, SKIP
 from .._system.families import Family
 from .backend import Former
 from .iptables_syntax import FINAL_TARGETS, PostroutingRule, parse_rule, shown
 from .other_nat import is_for_marked
-from .ruleset import EVERYTHING, Exempt, Guard, Rule, Ruleset, Skip, from_rules
+from .ruleset import EVERYTHING, AnyRule, Guard, Rule, Ruleset, from_rules
 
 #: Conditions that are evaluated when they are inverted.
 _INVERTED = ("-s", "-d", "-o")
@@ -53,13 +54,11 @@ def _as_ruleset(rule: PostroutingRule, family: Family) -> t.Optional[Ruleset]:
         else:
             plain.append(words.pop(0))
     main = parse_rule(_line(plain), family)
-    if isinstance(main, (Skip, Exempt)):
-        # What POSTROUTING returns from meets no rule behind.
-        accepted = not (isinstance(main, Skip) and main.redirected)
-        network = main.network or EVERYTHING[family]
-        main = Exempt(network, "ACCEPT", main.source, main.interface, main.service) if accepted else None
-    if main is None or isinstance(main, Guard) or None in skipped:
+    if main is None or isinstance(main, Guard) or main.state or None in skipped:
         return None
+    if main.kind in (SKIP, EXEMPT):
+        # What POSTROUTING returns from meets no rule behind.
+        main = main._replace(kind=EXEMPT, network=main.network or EVERYTHING[family], verdict="ACCEPT")
     return from_rules([*(one for one in skipped if one is not None), main])
 
 
@@ -67,10 +66,8 @@ def _line(words: t.Sequence[str]) -> str:
     return " ".join(("-A", "POSTROUTING", *words))
 
 
-def _skip(rule: t.Optional[Rule], family: Family) -> t.Optional[Rule]:
+def _skip(rule: t.Optional[AnyRule], family: Family) -> t.Optional[Rule]:
     """Return the rule that leaves the same traffic to later rules."""
     if isinstance(rule, Guard):
-        return Skip(source=rule.source)
-    if isinstance(rule, Exempt):
-        return Skip(None if rule.network == EVERYTHING[family] else rule.network, rule.source, rule.interface)
-    return rule
+        return Rule(SKIP, source=rule.source)
+    return rule and rule._replace(kind=SKIP, network=None if rule.network == EVERYTHING[family] else rule.network)

@@ -15,35 +15,37 @@ import re
 import typing as t
 
 from .._errors import ConfigError
-from .._policy.values import Network, PortRange, Service, parse_address_range, parse_mark
-from .._system.families import PORT_PROTOCOLS, PROTOCOLS, Family
-from .rule_comments import (
-    DNAT_COMMENT,
-    EXEMPT_COMMENT,
-    JUMP_COMMENT,
-    LEAK_COMMENT,
-    LEAK_JUMP_COMMENT,
-    MARKS_COMMENT,
-    MASQUERADE_COMMENT,
-    MISSING_COMMENT,
-    PRESENT_COMMENT,
-    SKIPPED_COMMENT,
-    SKIPPED_COMMENTS,
-    SNAT_COMMENT,
-    SOURCE_COMMENT,
+from .._policy.values import (
+    EXEMPT,
+    MASQUERADE,
+    SKIP,
+    AddressRange,
+    Network,
+    PortRange,
+    Service,
+    parse_address_range,
+    parse_mark,
 )
-from .ruleset import EVERYTHING, SHARE_UNIT, Exempt, First, Guard, Leak, Masquerade, Rule, Skip, guards
+from .._system.families import PORT_PROTOCOLS, PROTOCOLS, Family
+from . import rule_comments as comments
+from .ruleset import (
+    EVERYTHING,
+    FIRST,
+    LEAK,
+    REDIRECTED,
+    SHARE_UNIT,
+    UNSEEN,
+    AnyRule,
+    Guard,
+    Masquerade,
+    Rule,
+    guards,
+)
 
 #: What our jump matches, and what releases of ip-masq-agent before 2.0.1 repeat on every rule.
 NOT_LOCAL = ("-m", "addrtype", "!", "--dst-type", "LOCAL")
 
-#: What matches connections whose destination was changed.
-_REDIRECTED = ("-m", "conntrack", "--ctstate", "DNAT")
-
-#: What the jump to our chain in the mangle table matches: packets without a connection, that pass through the node.
-_UNSEEN = ("-m", "conntrack", "--ctstate", "INVALID,UNTRACKED")
-#: The same, and first packets of connections.
-_UNSEEN_OR_FIRST = ("-m", "conntrack", "--ctstate", "INVALID,NEW,UNTRACKED")
+#: The same for the jump to our chain in the mangle table: packets that pass through the node.
 _PASSING = ("-m", "addrtype", "!", "--src-type", "LOCAL", "!", "--dst-type", "LOCAL")
 
 #: Chains that earlier agents of this kind built (v0.2-0.3 of ip-masq-agent, its later default, GCE's scripts).
@@ -101,13 +103,12 @@ def _quote(text: str) -> str:
     return '"%s"' % re.sub(r"([\"\\'])", r"\\\1", text) if re.search(_UNSAFE, text) or not text else text
 
 
-def render_rule(chain: str, rule: Rule) -> str:
+def render_rule(chain: str, rule: AnyRule) -> str:
     """Return one rule as ``iptables -S`` prints it."""
     words = ["-A", chain]
     if isinstance(rule, Guard):
-        comment = MARKS_COMMENT if rule.marks else SOURCE_COMMENT if rule.source else SKIPPED_COMMENT
-        words += _guarded(rule) + _comment(comment) + ["-j", "RETURN"]
-        return " ".join(words)
+        comment = comments.MARKS if rule.marks else comments.SOURCE if rule.source else comments.SKIPPED
+        return " ".join([*words, *_guarded(rule), *_comment(comment), "-j", "RETURN"])
     if rule.source:
         words += ["-s", str(rule.source)]
     if rule.network and rule.network.prefixlen:
@@ -116,29 +117,30 @@ def render_rule(chain: str, rule: Rule) -> str:
         words += ["-o", rule.interface]
     if rule.service:
         words += _service(rule.service)
-    if isinstance(rule, (Leak, First)):
-        comment = LEAK_COMMENT if isinstance(rule, Leak) else MISSING_COMMENT if rule.drops else PRESENT_COMMENT
-        words += _UNSEEN if isinstance(rule, Leak) and rule.unseen else ()
-        return " ".join([*words, *_comment(comment), "-j", "DROP" if rule.drops else "RETURN"])
-    if isinstance(rule, (Skip, Exempt)):
-        comment, target = (SKIPPED_COMMENT, "RETURN") if isinstance(rule, Skip) else (EXEMPT_COMMENT, rule.verdict)
-        if isinstance(rule, Skip) and rule.redirected:
-            comment = DNAT_COMMENT
-            words += _REDIRECTED
-        return " ".join([*words, *_comment(comment), "-j", target])
-    if rule.protocol and not rule.service:
-        words += ["-p", rule.protocol]
-    words += _comment(MASQUERADE_COMMENT if rule.address is None else SNAT_COMMENT)
-    if rule.share is not None:
-        words += ["-m", "statistic", "--mode", "random", "--probability", "%.11f" % (rule.share / SHARE_UNIT)]
+    words += _conntrack(rule.state) if rule.state else ()
+    words += [*_comment(_comment_of(rule)), "-j", rule.verdict] if rule.way is None else _masquerade(rule, rule.way)
+    return " ".join(words)
+
+
+def _comment_of(rule: Rule) -> str:
+    if rule.kind == FIRST:
+        return comments.MISSING if rule.verdict == "DROP" else comments.PRESENT
+    if rule.state == REDIRECTED:
+        return comments.DNAT
+    return {SKIP: comments.SKIPPED, EXEMPT: comments.EXEMPT, LEAK: comments.LEAK}[rule.kind]
+
+
+def _masquerade(rule: Rule, way: Masquerade) -> t.List[str]:
+    words = ["-p", way.protocol] if way.protocol and not rule.service else []
+    words += _comment(comments.MASQUERADE if rule.address is None else comments.SNAT)
+    if way.share is not None:
+        words += ["-m", "statistic", "--mode", "random", "--probability", "%.11f" % (way.share / SHARE_UNIT)]
     if rule.address is not None:
-        words += ["-j", "SNAT", "--to-source", _to_source(rule)]
+        words += ["-j", "SNAT", "--to-source", _to_source(rule.address, way.to_ports)]
     else:
         words += ["-j", "MASQUERADE"]
-        words += ["--to-ports", str(rule.to_ports)] if rule.to_ports else []
-    if rule.random_fully:
-        words.append("--random-fully")
-    return " ".join(words)
+        words += ["--to-ports", str(way.to_ports)] if way.to_ports else []
+    return words + (["--random-fully"] if way.random_fully else [])
 
 
 def _service(service: Service) -> t.List[str]:
@@ -152,13 +154,14 @@ def _service(service: Service) -> t.List[str]:
     return words
 
 
-def _to_source(rule: Masquerade) -> str:
-    if not rule.to_ports:
-        return str(rule.address)
-    return "%s:%s" % (
-        "[%s]" % (rule.address,) if t.cast(t.Any, rule.address).version == 6 else rule.address,
-        rule.to_ports,
-    )
+def _to_source(address: AddressRange, ports: t.Optional[PortRange]) -> str:
+    if not ports:
+        return str(address)
+    return ("[%s]:%s" if address.version == 6 else "%s:%s") % (str(address), ports)
+
+
+def _conntrack(state: str) -> t.Tuple[str, ...]:
+    return ("-m", "conntrack", "--ctstate", state)
 
 
 def _guarded(guard: Guard) -> t.List[str]:
@@ -171,7 +174,7 @@ def _comment(text: str) -> t.List[str]:
     return ["-m", "comment", "--comment", _quote(text)]
 
 
-def parse_rule(line: str, family: Family) -> t.Optional[Rule]:
+def parse_rule(line: str, family: Family) -> t.Optional[AnyRule]:
     """Parse one printed rule of our chain; None if it is not a rule that we write.
 
     Comments say nothing, and a match on "not local" says nothing that the jump did not say before.
@@ -183,56 +186,57 @@ def parse_rule(line: str, family: Family) -> t.Optional[Rule]:
             return guard
     if words[:3] == ["-m", "mark", "--mark"] and words[4:] == ["-j", "RETURN"]:
         return _parse_skipped(words[3])
-    unseen = words
-    words = _without(_UNSEEN, words)
-    asks_itself = words != unseen
-    conditional = words
-    words = _without(_REDIRECTED, conditional)
-    redirected = words != conditional
-    options: t.Dict[str, str] = {}
-    position = 0
-    while position < len(words):
-        word = words[position]
-        if word == "--random-fully":
-            options[word] = ""
-            position += 1
-            continue
-        if word not in _OPTIONS or position + 1 == len(words) or word in options:
-            return None
-        options[word] = words[position + 1]
-        position += 2
+    words, state = _split_match("conntrack", "--ctstate", words)
+    options = _options(words)
+    if options is None or state not in ("", REDIRECTED, UNSEEN):
+        return None
     target = options.pop("-j", "")
     interface = options.pop("-o", None)
     try:
         source, network = (_parse_network(options.pop(flag, None), family) for flag in ("-s", "-d"))
-        service = _parse_service(options, port, target)
-        if comment in _OF_MANGLE and target in ("DROP", "RETURN"):
-            drops, rest = target == "DROP", (network, source, interface, service)
-            if options or redirected or (asks_itself and comment != LEAK_COMMENT):
-                return None
-            return Leak(drops, *rest, unseen=asks_itself) if comment == LEAK_COMMENT else First(drops, *rest)
-        if asks_itself:
-            return None
-        if target in ("RETURN", "ACCEPT"):
-            if options:
-                return None
-            if redirected:
-                return Skip(network, source, interface, service, redirected=True) if target == "RETURN" else None
-            # An exemption of all destinations is the same to packets.
-            nothing_else = interface and not source and not network and not service
-            if target == "RETURN" and (comment in SKIPPED_COMMENTS or nothing_else):
-                return Skip(network, source, interface, service)
-            return Exempt(network or EVERYTHING[family], target, source, interface, service)
-        if redirected or target not in ("MASQUERADE", "SNAT"):
-            return None
-        rule = _parse_masquerade(options, target, service)
-        return rule and rule._replace(network=network, source=source, interface=interface, service=service)
+        rule = Rule(SKIP, network, source, interface, _parse_service(options, port, target), state=state)
+        if target in ("MASQUERADE", "SNAT"):
+            return None if state else _parse_masquerade(rule, options, target)
     except (ConfigError, ValueError, OverflowError):
         return None
+    return None if options else _with_kind(rule, comment, target, family)
+
+
+def _options(words: t.Sequence[str]) -> t.Optional[t.Dict[str, str]]:
+    """Return options with their values; None if one is unknown, or is there twice."""
+    options: t.Dict[str, str] = {}
+    left = iter(words)
+    for word in left:
+        if word == "--random-fully":
+            options[word] = ""
+            continue
+        value = next(left, None)
+        if word not in _OPTIONS or word in options or value is None:
+            return None
+        options[word] = value
+    return options
+
+
+def _with_kind(rule: Rule, comment: str, target: str, family: Family) -> t.Optional[Rule]:
+    """Return a rule that does not masquerade with its kind and verdict; None if we do not write such a rule."""
+    if comment in _OF_MANGLE and target in ("DROP", "RETURN"):
+        kind = LEAK if comment == comments.LEAK else FIRST
+        possible = rule.state == "" or (rule.state == UNSEEN and kind == LEAK)
+        return rule._replace(kind=kind, verdict=target) if possible else None
+    if rule.state:
+        return rule if rule.state == REDIRECTED and target == "RETURN" else None
+    if target not in ("RETURN", "ACCEPT"):
+        return None
+    # An exemption of all destinations is the same to packets.
+    of_interface = rule.interface and not (rule.source or rule.network or rule.service)
+    if target == "RETURN" and (comment in comments.EVERY_SKIPPED or of_interface):
+        return rule
+    network = rule.network or EVERYTHING[family]
+    return Rule(EXEMPT, network, rule.source, rule.interface, rule.service, target)
 
 
 #: Comments of rules in the mangle table.
-_OF_MANGLE = (LEAK_COMMENT, MISSING_COMMENT, PRESENT_COMMENT)
+_OF_MANGLE = (comments.LEAK, comments.MISSING, comments.PRESENT)
 
 #: What our rules are made of, besides comments and ports.
 _OPTIONS = ("-s", "-d", "-o", "-p", "-m", "--mode", "--probability", "-j", "--to-ports", "--to-source")
@@ -287,7 +291,7 @@ def _parse_network(text: t.Optional[str], family: Family) -> t.Optional[Network]
     return network
 
 
-def _parse_masquerade(options: t.Dict[str, str], target: str, service: t.Optional[Service]) -> t.Optional[Masquerade]:
+def _parse_masquerade(rule: Rule, options: t.Dict[str, str], target: str) -> t.Optional[Rule]:
     share = None
     if "-m" in options:
         if (options.pop("-m"), options.pop("--mode", None)) != ("statistic", "random"):
@@ -304,10 +308,10 @@ def _parse_masquerade(options: t.Dict[str, str], target: str, service: t.Optiona
     protocol = options.pop("-p", None)
     protocol = _PROTOCOL_NAMES.get(protocol or "", protocol)
     # What names ports names a protocol too; of a rule with a service it is that.
-    if to_ports is not None and protocol is None and service is not None:
-        protocol = service.protocol
-    rule = Masquerade(protocol, to_ports, share, options.pop("--random-fully", None) is not None, address=address)
-    return None if options else rule
+    if to_ports is not None and protocol is None and rule.service is not None:
+        protocol = rule.service.protocol
+    way = Masquerade(protocol, to_ports, share, options.pop("--random-fully", None) is not None)
+    return None if options else rule._replace(kind=MASQUERADE, way=way, address=address)
 
 
 def _split_to_source(text: str) -> t.Tuple[str, t.Optional[str]]:
@@ -321,17 +325,22 @@ def _split_to_source(text: str) -> t.Tuple[str, t.Optional[str]]:
 
 def _split_comment(words: t.Sequence[str]) -> t.Tuple[t.List[str], str]:
     """Return the words of a rule without its comments, and the (last) comment."""
+    return _split_match("comment", "--comment", words)
+
+
+def _split_match(match: str, option: str, words: t.Sequence[str]) -> t.Tuple[t.List[str], str]:
+    """Return the words of a rule without a match of one option, and the (last) value; empty without it."""
     kept: t.List[str] = []
-    comment = ""
+    found = ""
     position = 0
     while position < len(words):
-        if list(words[position : position + 3]) == ["-m", "comment", "--comment"] and position + 3 < len(words):
-            comment = words[position + 3]
+        if list(words[position : position + 3]) == ["-m", match, option] and position + 3 < len(words):
+            found = words[position + 3]
             position += 4
         else:
             kept.append(words[position])
             position += 1
-    return kept, comment
+    return kept, found
 
 
 def _without(condition: t.Tuple[str, ...], words: t.List[str]) -> t.List[str]:
@@ -437,7 +446,7 @@ def rule_conditions(line: str) -> t.Tuple[str, ...]:
 
 def render_jump(chain: str) -> str:
     """Return the jump to our chain as ``iptables -S`` prints it."""
-    return " ".join(("-A", "POSTROUTING") + NOT_LOCAL + tuple(_comment(JUMP_COMMENT)) + ("-j", chain))
+    return " ".join(("-A", "POSTROUTING") + NOT_LOCAL + tuple(_comment(comments.JUMP)) + ("-j", chain))
 
 
 def leak_jump(chain: str, first: bool) -> t.Tuple[str, ...]:
@@ -445,10 +454,11 @@ def leak_jump(chain: str, first: bool) -> t.Tuple[str, ...]:
 
     :param first: whether first packets of connections meet the chain too.
     """
-    return (*(_UNSEEN_OR_FIRST if first else _UNSEEN), *_PASSING, "-j", chain)
+    state = "INVALID,NEW,UNTRACKED" if first else UNSEEN
+    return (*_conntrack(state), *_PASSING, "-j", chain)
 
 
 def render_leak_jump(chain: str, first: bool) -> str:
     """Return the same as ``iptables -S`` prints it."""
     *match, jump, target = leak_jump(chain, first)
-    return " ".join(["-A", "POSTROUTING", *match, *_comment(LEAK_JUMP_COMMENT), jump, target])
+    return " ".join(["-A", "POSTROUTING", *match, *_comment(comments.LEAK_JUMP), jump, target])

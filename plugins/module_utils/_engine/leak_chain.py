@@ -14,8 +14,10 @@ import re
 import typing as t
 
 from .._errors import LockHeld, NodeError
+from .._policy.values import SKIP
 from .._system.families import Family
 from .._system.iptables_tool import IptablesTool
+from . import rule_comments as comments
 from .backend import Action, ActionKind, rule_changes
 from .iptables_syntax import (
     PostroutingRule,
@@ -29,8 +31,7 @@ from .iptables_syntax import (
     shown,
 )
 from .nat_table import NftNat, holds_no_more
-from .rule_comments import LEAK_COMMENT, LEAK_JUMP_COMMENT
-from .ruleset import COUNT, DROP, IGNORE, MULTICAST, Leak, Rule, Ruleset, Skip
+from .ruleset import COUNT, DROP, IGNORE, LEAK, MULTICAST, AnyRule, Rule, Ruleset
 
 TABLE = "mangle"
 
@@ -103,7 +104,7 @@ class LeakChain:
             return LeakState()
         postrouting = parse_postrouting(self._read("POSTROUTING") or ())
         # Under another name of the chain the comment of the jump is the same.
-        jumped_to = [rule.target for rule in postrouting if rule.comment == LEAK_JUMP_COMMENT and rule.target]
+        jumped_to = [rule.target for rule in postrouting if rule.comment == comments.LEAK_JUMP and rule.target]
         read = [(name, self._read(name)) for name in dict.fromkeys([*self._names, *jumped_to])]
         chains = tuple((name, rules) for name, rules in read if rules is not None)
         state = LeakState(chains, postrouting)
@@ -213,7 +214,7 @@ class LeakChain:
             if not self._tool.has_table(TABLE) or self._read(self._names[0]) is None:
                 return 0
             raise self._tool.error("cannot read the counters of the table %s" % TABLE, done)
-        lines = [line for line in printed_rules(done.stdout) if LEAK_COMMENT in line]
+        lines = [line for line in printed_rules(done.stdout) if comments.LEAK in line]
         found = (re.search(_PACKETS, line) for line in lines)
         return sum(int(one.group(1)) for one in found if one)
 
@@ -224,18 +225,23 @@ class LeakChain:
         return [self._tool.resync_listing(chain, TABLE) for chain in ("POSTROUTING", self._names[0])]
 
 
-def _found(parsed: t.Sequence[t.Optional[Rule]]) -> t.Tuple[str, t.Tuple[t.Any, ...], t.Tuple[t.Any, ...]]:
-    leaks = [rule for rule in parsed if isinstance(rule, Leak)]
-    skipped = [rule.network for rule in parsed if isinstance(rule, Skip) and rule == Skip(rule.network)]
+def _found(parsed: t.Sequence[t.Optional[AnyRule]]) -> t.Tuple[str, t.Tuple[t.Any, ...], t.Tuple[t.Any, ...]]:
+    rules = [rule for rule in parsed if isinstance(rule, Rule)]
+    leaks = [rule for rule in rules if rule.kind == LEAK]
+    skipped = [rule.network for rule in rules if rule == Rule(SKIP, rule.network)]
     end = next((place for place, network in enumerate(skipped) if network in MULTICAST.values()), 0)
-    return (DROP if any(rule.drops for rule in leaks) else COUNT if leaks else IGNORE), tuple(skipped[:end]), ()
+    return (
+        (DROP if any(rule.verdict == "DROP" for rule in leaks) else COUNT if leaks else IGNORE),
+        tuple(skipped[:end]),
+        (),
+    )
 
 
 def _changes(
     chain: str,
     lines: t.Optional[t.Sequence[str]],
-    parsed: t.Sequence[t.Optional[Rule]],
-    rules: t.Sequence[Rule],
+    parsed: t.Sequence[t.Optional[AnyRule]],
+    rules: t.Sequence[AnyRule],
     rendered: t.Sequence[str],
 ) -> t.List[Action]:
     actions = [Action(ActionKind.CHAIN_CREATED, "%s-N %s" % (_SHOWN, chain))] if lines is None else []

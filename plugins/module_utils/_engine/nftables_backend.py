@@ -29,6 +29,7 @@ from .._system.nfnetlink import generation, has_nft_table
 from .._system.node import Node, Tool
 from .._system.process import Outcome, Runner, which
 from . import nftables_syntax as text
+from . import rule_comments as comments
 from .backend import (
     Action,
     ActionKind,
@@ -46,7 +47,6 @@ from .backend import (
     rule_changes,
 )
 from .nftables_ruleset import from_ruleset, to_ruleset
-from .rule_comments import LEAK_COMMENT
 from .ruleset import Ruleset
 
 NAME = "nftables"
@@ -330,7 +330,7 @@ def _counted(listed: str) -> Counters:
         found = re.search(_COUNTED, line)
         if found:
             counted = (int(found.group(1)), int(found.group(2)))
-            if LEAK_COMMENT in line:
+            if comments.LEAK in line:
                 total = total.plus(Counters(leaked_packets=counted[0]))
             elif found.group(3) in ("masquerade", "snat"):
                 total = total.plus(Counters(0, 0, *counted))

@@ -27,21 +27,8 @@ from .._policy.values import (
 )
 from .._system import intervals
 from .._system.families import IPV4, IPV6, PORT_PROTOCOLS, PROTOCOLS, Family
+from . import rule_comments as comments
 from .nftables_syntax import CHAIN, ENFORCER, LEAKS, OUTLINE, SET, SOURCES, Span, Table, bare, render_span, snat_to
-from .rule_comments import (
-    COMMENT_PREFIX,
-    CONNECTED_COMMENT,
-    DNAT_COMMENT,
-    EXEMPT_COMMENT,
-    INSIDE_COMMENT,
-    LEAK_COMMENT,
-    MARKS_COMMENT,
-    MASQUERADE_COMMENT,
-    MISSING_COMMENT,
-    OWN_COMMENT,
-    SKIPPED_COMMENT,
-    SOURCE_COMMENT,
-)
 from .ruleset import (
     COUNT,
     DROP,
@@ -58,10 +45,10 @@ from .ruleset import (
     guards_of,
 )
 
-_LOCAL_COMMENT = COMMENT_PREFIX + " for the node itself"
-_QUOTED_LEAK = ' comment "%s"' % LEAK_COMMENT
-_ENTRY_COMMENT = COMMENT_PREFIX + " rules, entry %d"
-_TRANSLATED_COMMENT = COMMENT_PREFIX + " snat, entry %d"
+_LOCAL_COMMENT = comments.PREFIX + " for the node itself"
+_QUOTED_LEAK = ' comment "%s"' % comments.LEAK
+_ENTRY_COMMENT = comments.PREFIX + " rules, entry %d"
+_TRANSLATED_COMMENT = comments.PREFIX + " snat, entry %d"
 
 #: So many exempt ranges have an outline: one lookup among 10,000 takes 0.09 of what opening a connection takes.
 _MANY = 1000
@@ -79,13 +66,13 @@ _MASQUERADE = (
     % (SHARE_UNIT, _TO_SOURCE)
 )
 _MASQUERADES = r"\b(?:masquerade|snat to [0-9a-f\[])"
-_ENTRY = r' comment "%s rules, entry ([1-9][0-9]*)"\Z' % COMMENT_PREFIX
+_ENTRY = r' comment "%s rules, entry ([1-9][0-9]*)"\Z' % comments.PREFIX
 _CONDITIONS = (
     r'(?:oifname "(?P<interface>[^"]*)" )?(?:ip6? saddr @(?P<sources>\w+) )?(?:ip6? daddr @(?P<destinations>\w+) )?'
     r"(?:(?P<ported>tcp|udp|sctp) dport @(?P<ports>\w+) |"
     r"meta l4proto (?P<protocol>\S+) (?=return|accept|snat|masq|oifname|ip))?"
 )
-_TRANSLATED = r' comment "%s snat, entry [1-9][0-9]*"\Z' % COMMENT_PREFIX
+_TRANSLATED = r' comment "%s snat, entry [1-9][0-9]*"\Z' % comments.PREFIX
 _MARKED = r"meta mark (?:& (0x[0-9a-f]{8}) == )?(0x[0-9a-f]{8}) return\Z"
 _SKIPPED = r"(?:oifname (?:!= )?\"|ip6? saddr != @)"
 _MISSING = r"ct status snat ip6? saddr (\S+) drop\Z"
@@ -113,20 +100,20 @@ def from_ruleset(ruleset: Ruleset, family: Family) -> Table:
     scope = deciding[-1].match if deciding else Match()
     marked = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards if guard.is_option)
     entries = _Entries(ruleset, family)
-    others = tuple(_rule(matches, "return", SKIPPED_COMMENT) for matches in _skipped(ruleset, scope, family))
+    others = tuple(_rule(matches, "return", comments.SKIPPED) for matches in _skipped(ruleset, scope, family))
     exempt = exempt_spans(deciding)
     outline = _outline(exempt, family)
     if outline:
         to_exempt = "%s daddr @%s %s" % (nft, OUTLINE, to_exempt)
         entries.sets[OUTLINE] = outline
-    main = (_rule(to_exempt, verdict, EXEMPT_COMMENT), *entries.masqueraded("")) if deciding else ()
+    main = (_rule(to_exempt, verdict, comments.EXEMPT), *entries.masqueraded("")) if deciding else ()
     chains = [(CHAIN, (local, *marked, *entries.rules(verdict), *others, *main))]
     # In the other chain the guards of the exemption would change nothing: packets that it accepts meet all others too.
     if ruleset.verdict == "ENFORCE":
         some = exempt or any(decision.action == EXEMPT for decision in ruleset.leading)
         left = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards if some and not guard.is_option)
         keep = "snat to %s saddr" % nft
-        ends = (_rule(to_exempt, keep, EXEMPT_COMMENT),) if deciding else ()
+        ends = (_rule(to_exempt, keep, comments.EXEMPT),) if deciding else ()
         chains.append((ENFORCER, (*left, local, *marked, *entries.rules(keep, only_exempt=True), *others, *ends)))
     if ruleset.leaks != IGNORE or ruleset.missing:
         chains.append((LEAKS, tuple(_leak_rules(ruleset, family, entries, others, to_exempt if deciding else ""))))
@@ -146,17 +133,17 @@ def _leak_rules(
     :param others: what leaves out traffic, as in the other chains. :param to_exempt: empty if no list decides.
     """
     nft = family.nft
-    yield 'ct status confirmed return comment "%s"' % CONNECTED_COMMENT
+    yield 'ct status confirmed return comment "%s"' % comments.CONNECTED
     for address in sorted(ruleset.missing):
         written = render_span((int(address.first), int(address.last)), family)
-        yield _rule("ct status snat %s saddr %s" % (nft, written), "drop", MISSING_COMMENT)
+        yield _rule("ct status snat %s saddr %s" % (nft, written), "drop", comments.MISSING)
     if ruleset.leaks == IGNORE:
         return
-    yield 'ct status snat return comment "%s"' % CONNECTED_COMMENT
-    yield '%s saddr != @%s return comment "%s"' % (nft, SOURCES, INSIDE_COMMENT)
-    yield '%s daddr @%s return comment "%s"' % (nft, SOURCES, INSIDE_COMMENT)
-    yield '%s daddr %s return comment "%s"' % (nft, MULTICAST[family], INSIDE_COMMENT)
-    yield 'fib saddr type local return comment "%s"' % OWN_COMMENT
+    yield 'ct status snat return comment "%s"' % comments.CONNECTED
+    yield '%s saddr != @%s return comment "%s"' % (nft, SOURCES, comments.INSIDE)
+    yield '%s daddr @%s return comment "%s"' % (nft, SOURCES, comments.INSIDE)
+    yield '%s daddr %s return comment "%s"' % (nft, MULTICAST[family], comments.INSIDE)
+    yield 'fib saddr type local return comment "%s"' % comments.OWN
     yield 'fib daddr type local return comment "%s"' % _LOCAL_COMMENT
     for guard in ruleset.guards:
         if guard.is_option:
@@ -168,8 +155,8 @@ def _leak_rules(
         if not rule.startswith("%s saddr " % nft):
             yield _uncounted(rule)
     if to_exempt:
-        yield _uncounted(_rule(to_exempt, "return", EXEMPT_COMMENT))
-        yield _rule("", leak, LEAK_COMMENT)
+        yield _uncounted(_rule(to_exempt, "return", comments.EXEMPT))
+        yield _rule("", leak, comments.LEAK)
 
 
 def _uncounted(rule: str) -> str:
@@ -237,7 +224,7 @@ class _Entries:
             comment = _ENTRY_COMMENT % number
             for matches in conditions:
                 if decision.action == MASQUERADE and leak:
-                    yield _rule(matches.strip(), leak, LEAK_COMMENT)
+                    yield _rule(matches.strip(), leak, comments.LEAK)
                 elif decision.action == MASQUERADE and not only_exempt:
                     yield from self.masqueraded(matches, decision.address, comment, decision.how)
                 else:
@@ -261,7 +248,7 @@ class _Entries:
                 ways = fixed.how if how is None else how
                 for more in conditions:
                     yield from self._ways(matches + more, fixed.address, comment or _TRANSLATED_COMMENT % number, ways)
-        yield from self._ways(matches, address, comment or MASQUERADE_COMMENT, how)
+        yield from self._ways(matches, address, comment or comments.MASQUERADE, how)
 
     def _ways(
         self, matches: str, address: t.Optional[AddressRange], comment: str, how: t.Optional[t.Tuple[Masquerade, ...]]
@@ -298,16 +285,16 @@ def _rule(matches: str, verdict: str, comment: str) -> str:
 
 def _guard(guard: Guard, family: Family) -> t.Tuple[str, str, str]:
     if guard.dnat:
-        matches, comment = "ct status dnat", DNAT_COMMENT
+        matches, comment = "ct status dnat", comments.DNAT
     elif guard.marks:
-        matches, comment = "meta mark & 0x%08x != 0x00000000" % guard.marks, MARKS_COMMENT
+        matches, comment = "meta mark & 0x%08x != 0x00000000" % guard.marks, comments.MARKS
     elif guard.mark:
         value, mask = guard.mark
         condition = "0x%08x" % value if mask == ALL_BITS else "& 0x%08x == 0x%08x" % (mask, value)
-        matches, comment = "meta mark " + condition, SKIPPED_COMMENT
+        matches, comment = "meta mark " + condition, comments.SKIPPED
     else:
         source = render_span(intervals.of_network(guard.source), family)
-        matches, comment = "%s saddr %s" % (family.nft, source), SOURCE_COMMENT
+        matches, comment = "%s saddr %s" % (family.nft, source), comments.SOURCE
     return matches, "return", comment
 
 

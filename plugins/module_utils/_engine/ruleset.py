@@ -91,74 +91,46 @@ class Guard(t.NamedTuple):
         return self.mark is not None
 
 
-class Skip(t.NamedTuple):
-    """Traffic that is left to later rules, as if there were none of ours. A field that is None matches all."""
-
-    network: t.Optional[Network] = None
-    source: t.Optional[Network] = None
-    interface: t.Optional[str] = None
-    service: t.Optional[Service] = None
-    #: whether it is about connections alone whose destination was changed (DNAT)
-    redirected: bool = False
-
-
-class Exempt(t.NamedTuple):
-    """Traffic to ``network`` keeps its source address. ``verdict`` is one of VERDICTS; iptables has no ENFORCE."""
-
-    network: Network
-    verdict: str
-    source: t.Optional[Network] = None
-    interface: t.Optional[str] = None
-    service: t.Optional[Service] = None
-
-
 class Masquerade(t.NamedTuple):
-    """Everything that reaches this rule (of ``protocol``, in ``share`` of the cases) leaves as the node.
+    """A way to masquerade packets of ``protocol``, in ``share`` of the cases.
 
-    ``share`` counts in units of 2**-31, as the kernel does; None means always. With ``address`` that is the new source,
-    else the address of the interface.
+    ``share`` counts in units of 2**-31, as the kernel does; None means always.
     """
 
     protocol: t.Optional[str] = None
     to_ports: t.Optional[PortRange] = None
     share: t.Optional[int] = None
     random_fully: bool = False
+
+
+#: Kinds of rules about what decisions masquerade: packets that nat does not see, which are counted or dropped, and
+#: first packets of connections, which pass, or are dropped because their fixed address is missing.
+LEAK, FIRST = "leak", "first"
+
+#: States of conntrack: the destination was changed (DNAT); nat does not see the packet.
+REDIRECTED, UNSEEN = "DNAT", "INVALID,UNTRACKED"
+
+
+class Rule(t.NamedTuple):
+    """A decision about one source, destination, interface and service; a field that is None matches all."""
+
+    #: SKIP, EXEMPT, MASQUERADE, LEAK or FIRST
+    kind: str
     network: t.Optional[Network] = None
     source: t.Optional[Network] = None
     interface: t.Optional[str] = None
     service: t.Optional[Service] = None
+    #: of EXEMPT one of VERDICTS (iptables has no ENFORCE); of LEAK and FIRST: RETURN or DROP
+    verdict: str = "RETURN"
+    #: REDIRECTED or UNSEEN: the rule is about such packets alone
+    state: str = ""
+    #: of MASQUERADE
+    way: t.Optional[Masquerade] = None
+    #: with which MASQUERADE replaces the source; None: that of the interface
     address: t.Optional[AddressRange] = None
 
-    @property
-    def anywhere(self) -> Masquerade:
-        """The same for all packets."""
-        return self._replace(network=None, source=None, interface=None, service=None, address=None)
 
-
-class Leak(t.NamedTuple):
-    """Packets that the policy masquerades and nat does not see: counted, and with ``drops`` dropped."""
-
-    drops: bool
-    network: t.Optional[Network] = None
-    source: t.Optional[Network] = None
-    interface: t.Optional[str] = None
-    service: t.Optional[Service] = None
-    #: whether it asks itself for such packets, because first packets of connections meet it too
-    unseen: bool = False
-
-
-class First(t.NamedTuple):
-    """First packets of connections that the policy masquerades: they pass, or their fixed address is missing."""
-
-    drops: bool
-    network: t.Optional[Network] = None
-    source: t.Optional[Network] = None
-    interface: t.Optional[str] = None
-    service: t.Optional[Service] = None
-
-
-#: A decision about one source, destination, interface and service; None means all.
-Rule = t.Union[Guard, Skip, Exempt, Masquerade, Leak, First]
+AnyRule = t.Union[Guard, Rule]
 
 
 class Ruleset(t.NamedTuple):
@@ -206,7 +178,7 @@ class Ruleset(t.NamedTuple):
                 yield Decision(MASQUERADE, match, translation.address, how)
 
     @property
-    def rules(self) -> t.Tuple[Rule, ...]:
+    def rules(self) -> t.Tuple[AnyRule, ...]:
         """All rules, in the order in which a packet meets them: a decision is one rule for each of its combinations."""
         rules = (rule for decision in self.expanded for rule in self._rules(decision))
         # Of redirected connections, ACCEPT spares those to exempt destinations alone; see _rules.
@@ -215,16 +187,17 @@ class Ruleset(t.NamedTuple):
         return guards + tuple(_met(rules) if self.leading or self.translations else rules)
 
     @property
-    def leak_rules(self) -> t.Tuple[Rule, ...]:
+    def leak_rules(self) -> t.Tuple[AnyRule, ...]:
         """The rules of iptables for packets that nat does not see, in order; for first packets too if addresses are
         missing.
 
         They repeat the decisions. Packets between hidden addresses, and to many destinations at once, leave no cluster.
         """
-        rules: t.List[Rule] = [guard for guard in self.guards if guard.is_option or (self.missing and not guard.dnat)]
+        guards = (guard for guard in self.guards if guard.is_option or (self.missing and not guard.dnat))
+        rules: t.List[AnyRule] = [*guards]
         if self.leaks != IGNORE:
             family = BY_VERSION[self.hidden[0].version]
-            rules += [Skip(network) for network in (*self.hidden, MULTICAST[family])]
+            rules += [Rule(SKIP, network) for network in (*self.hidden, MULTICAST[family])]
         elif not self.missing:
             return ()
         for decision in self.expanded if self.missing else self.leading + self.decisions:
@@ -236,21 +209,15 @@ class Ruleset(t.NamedTuple):
         missing = decision.address is not None and decision.address in self.missing
         if decision.action == MASQUERADE:
             if hidden is not None and not missing:
-                for one in _singly(hidden):
-                    yield Leak(self.leaks == DROP, *one)._replace(unseen=bool(self.missing))
+                verdict, state = "DROP" if self.leaks == DROP else "RETURN", UNSEEN if self.missing else ""
+                yield from _singly(LEAK, hidden, verdict=verdict, state=state)
             if self.missing:
-                for one in _singly(decision.match):
-                    yield First(missing, *one)
+                yield from _singly(FIRST, decision.match, verdict="DROP" if missing else "RETURN")
         elif self.missing:
             for rule in self._rules(decision):
-                yield rule._replace(verdict="RETURN") if isinstance(rule, Exempt) else rule
+                yield rule._replace(verdict="RETURN")
         elif hidden is not None:
-            everything = EVERYTHING[BY_VERSION[self.hidden[0].version]]
-            for network, source, interface, service in _singly(hidden):
-                if decision.action == EXEMPT:
-                    yield Exempt(network or everything, "RETURN", source, interface, service)
-                else:
-                    yield Skip(network, source, interface, service)
+            yield from _singly(decision.action, hidden)
 
     @property
     def combinations(self) -> int:
@@ -261,28 +228,18 @@ class Ruleset(t.NamedTuple):
         )
 
     def _rules(self, decision: Decision) -> t.Iterator[Rule]:
-        match = decision.match
-        leaves_redirected = self.verdict == "ACCEPT" and any(guard.dnat for guard in self.guards)
-        combinations = itertools.product(
-            match.sources or (None,), match.interfaces or (None,), match.services or (None,)
-        )
-        for (source, interface, service), network in itertools.product(combinations, match.destinations or (None,)):
-            if decision.action == SKIP:
-                yield Skip(network, source, interface, service)
-            elif decision.action == EXEMPT:
-                if leaves_redirected:
-                    yield Skip(_narrow(network), source, interface, service, redirected=True)
-                yield Exempt(t.cast(Network, network), self.verdict, source, interface, service)
-            else:
-                for rule in self.ways(decision):
-                    if service is None or rule.protocol in (None, service.protocol):
-                        yield rule._replace(
-                            network=network,
-                            source=source,
-                            interface=interface,
-                            service=service,
-                            address=decision.address,
-                        )
+        if decision.action == MASQUERADE:
+            for rule in _singly(MASQUERADE, decision.match, address=decision.address):
+                for way in self.ways(decision):
+                    if rule.service is None or way.protocol in (None, rule.service.protocol):
+                        yield rule._replace(way=way)
+            return
+        verdict = self.verdict if decision.action == EXEMPT else "RETURN"
+        leaves_redirected = verdict == "ACCEPT" and any(guard.dnat for guard in self.guards)
+        for rule in _singly(decision.action, decision.match, verdict=verdict):
+            if leaves_redirected:
+                yield _in_front(rule)
+            yield rule
 
     def ways(self, decision: Decision) -> t.Tuple[Masquerade, ...]:
         """Return how a decision to masquerade is carried out."""
@@ -293,7 +250,8 @@ def _met(rules: t.Iterable[Rule]) -> t.Iterable[Rule]:
     """Leave out rules about the same packets as an earlier one, also if it maps their ports otherwise."""
     found: t.Dict[Rule, Rule] = {}
     for rule in rules:
-        found.setdefault(rule._replace(random_fully=False) if isinstance(rule, Masquerade) else rule, rule)
+        alike = rule if rule.way is None else rule._replace(way=rule.way._replace(random_fully=False))
+        found.setdefault(alike, rule)
     return found.values()
 
 
@@ -306,12 +264,19 @@ def service_number(protocol: str, port: int, family: Family) -> int:
     return number << 16 | port
 
 
-def _singly(match: Match) -> t.Iterator[t.Tuple[t.Any, ...]]:
-    """Return each destination, source, interface and service of a match."""
+def _singly(kind: str, match: Match, **more: t.Any) -> t.Iterator[Rule]:
+    """Return a rule for each source, interface, service and destination of a match."""
     for source, interface, service, network in itertools.product(
         match.sources or (None,), match.interfaces or (None,), match.services or (None,), match.destinations or (None,)
     ):
-        yield _narrow(network), source, interface, service
+        yield Rule(kind, network, source, interface, service, **more)
+
+
+def _in_front(rule: Rule) -> Rule:
+    """Return the rule in front of one that accepts: it leaves redirected connections to later rules."""
+    # What has all addresses is written without a destination.
+    network = rule.network if rule.network is not None and rule.network.prefixlen else None
+    return Rule(SKIP, network, rule.source, rule.interface, rule.service, state=REDIRECTED)
 
 
 def _both(one: Match, other: Match) -> t.Optional[Match]:
@@ -506,40 +471,37 @@ def _of_family(networks: t.Iterable[Network], family: Family) -> t.List[Network]
     return [network for network in networks if network.version == family.version]
 
 
-def from_rules(rules: t.Sequence[Rule]) -> t.Optional[Ruleset]:
+def from_rules(rules: t.Sequence[AnyRule]) -> t.Optional[Ruleset]:
     """Return the ruleset of these rules; None if they are not of our shape: such a chain is replaced.
 
     Our shape is guards, then what is skipped, exempt (with one verdict) or masqueraded. Behind rules that masquerade
     everything there are only others that masquerade: no packet meets these, as where an entry of ``snat`` without
     conditions comes before others.
     """
-    if any(isinstance(rule, (Leak, First)) for rule in rules):
-        return None
     leading = tuple(itertools.takewhile(lambda rule: isinstance(rule, Guard), rules))
-    rest = rules[len(leading) :]
-    if any(isinstance(rule, Skip) and rule.redirected for rule in rest):
+    rest = [rule for rule in rules[len(leading) :] if isinstance(rule, Rule)]
+    if len(leading) + len(rest) < len(rules) or any(rule.kind in (LEAK, FIRST) for rule in rest):
+        return None
+    if any(rule.state for rule in rest):
         accepted = _without_redirected(rest)
         if accepted is None:
             return None
         leading, rest = (Guard(dnat=True), *leading), accepted
-    verdicts = {rule.verdict for rule in rest if isinstance(rule, Exempt)}
+    verdicts = {rule.verdict for rule in rest if rule.kind == EXEMPT}
     if len(verdicts) > 1:
         return None
     decisions: t.List[Decision] = []
     over = False
-    for (kind, source, interface, service, network, address, _random), group in itertools.groupby(rest, _place):
+    for place, group in itertools.groupby(rest, _place):
         over = over or bool(decisions and decisions[-1].match == Match() and _takes_all(decisions[-1].how or ()))
-        if kind is Guard or (over and kind is not Masquerade):
+        if over and place.kind != MASQUERADE:
             return None
-        members = list(group)
-        match = Match(_listed(source), (), _listed(interface), _listed(service))
-        if kind is Masquerade:
-            how = tuple(t.cast(Masquerade, rule).anywhere for rule in members)
-            decisions.append(Decision(MASQUERADE, match._replace(destinations=_listed(network)), address, how))
-            continue
-        for rule in members:
-            networks = _listed(t.cast(t.Union[Skip, Exempt], rule).network)
-            decisions.append(Decision(SKIP if kind is Skip else EXEMPT, match._replace(destinations=networks)))
+        match = Match(_listed(place.source), _listed(place.network), _listed(place.interface), _listed(place.service))
+        if place.kind == MASQUERADE:
+            how = tuple(rule.way for rule in group if rule.way is not None)
+            decisions.append(Decision(MASQUERADE, match, place.address, how))
+        else:
+            decisions += [Decision(place.kind, match._replace(destinations=_listed(rule.network))) for rule in group]
     ways = {decision.how for decision in decisions if decision.how is not None}
     if len(ways) == 1:
         decisions = [decision._replace(how=None) for decision in decisions]
@@ -557,37 +519,25 @@ def _without_redirected(rules: t.Sequence[Rule]) -> t.Optional[t.List[Rule]]:
     Return None unless one is directly in front of each rule that accepts, for the same traffic, and nowhere else.
     """
     kept: t.List[Rule] = []
-    left: t.Optional[Skip] = None
+    left: t.Optional[Rule] = None
     for rule in rules:
-        accepts = isinstance(rule, Exempt) and rule.verdict == "ACCEPT"
-        if accepts != (left is not None):
+        if left != (_in_front(rule) if rule.verdict == "ACCEPT" else None):
             return None
-        if isinstance(rule, Exempt) and left is not None:
-            if left != Skip(_narrow(rule.network), rule.source, rule.interface, rule.service, redirected=True):
-                return None
-        left = rule if isinstance(rule, Skip) and rule.redirected else None
-        kept += [] if left is not None else [rule]
+        left = rule if rule.state else None
+        kept += [] if rule.state else [rule]
     return kept if left is None else None
-
-
-def _narrow(network: t.Optional[Network]) -> t.Optional[Network]:
-    """Return None for a network that has all addresses."""
-    return network if network is not None and network.prefixlen else None
 
 
 def _takes_all(ways: t.Sequence[Masquerade]) -> bool:
     return any(way.protocol is None and way.share is None for way in ways)
 
 
-def _place(rule: Rule) -> t.Tuple[t.Any, ...]:
+def _place(rule: Rule) -> Rule:
     """Return what the rules of one place have in common: exempt ranges, or the ways to masquerade the same traffic."""
-    if isinstance(rule, Guard):
-        return Guard, None, None, None, None, None, None
-    masqueraded = isinstance(rule, Masquerade)
-    network, address = (rule.network, t.cast(Masquerade, rule).address) if masqueraded else (None, None)
+    if rule.way is None:
+        return rule._replace(network=None)
     # No decision maps some ports at random and keeps others.
-    random_fully = masqueraded and t.cast(Masquerade, rule).random_fully
-    return type(rule), rule.source, rule.interface, rule.service, network, address, random_fully
+    return rule._replace(way=Masquerade(random_fully=rule.way.random_fully))
 
 
 def _united(decisions: t.Sequence[Decision]) -> t.Iterator[Decision]:

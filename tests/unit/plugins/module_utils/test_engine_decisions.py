@@ -20,8 +20,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import (
     nftables_syntax,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
-    Exempt,
-    Masquerade,
+    MASQUERADE,
+    Rule,
     Ruleset,
     exempt_in_the_end,
     from_config,
@@ -46,15 +46,10 @@ def met(rules: t.Iterable[t.Any], packet: Packet) -> str:
     source, destination, interface, protocol, port = packet
     number = NUMBERS.get(protocol) or {4: 1, 6: 58}[source.version]
     for rule in rules:
-        if (
-            applies(rule, destination, source, interface, number << 16 | port)
-            and getattr(rule, "protocol", None) is None
+        if applies(rule, destination, source, interface, number << 16 | port) and (
+            rule.way is None or rule.way.protocol is None
         ):
-            if isinstance(rule, Masquerade):
-                return "masquerade" if rule.address is None else "to %s" % (rule.address,)
-            if isinstance(rule, Exempt):
-                return "exempt"
-            return "skip"
+            return rule.kind if rule.address is None else "to %s" % (rule.address,)
     return "skip"
 
 
@@ -417,7 +412,7 @@ def test_policies_without_these_options_have_the_rules_that_they_had(config: Con
         destination = "-d %s " % one if one.prefixlen else ""
         expected += ["-A C %s%s -j RETURN" % (destination, left)] if accepts else []
         expected.append("-A C %s%s -j %s" % (destination, comment, target))
-    expected += [iptables_syntax.render_rule("C", rule) for rule in ruleset.masquerade]
+    expected += [iptables_syntax.render_rule("C", Rule(MASQUERADE, way=way)) for way in ruleset.masquerade]
     assert [iptables_syntax.render_rule("C", rule) for rule in ruleset.rules] == expected
     assert nftables_syntax.render(nftables_ruleset.from_ruleset(ruleset, family)) == nft_text(config, exempt, family)
     enforced = from_config(config._replace(exemption="enforce"), family)

@@ -16,7 +16,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.open_connections import Flushed, search
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
-    Exempt,
     Guard,
     Masquerade,
     Match,
@@ -118,11 +117,11 @@ def model(ruleset: t.Optional[Ruleset], one: Flow, version: int, interface: str,
             if rule.mark and mark & rule.mark.mask == rule.mark.value:
                 return "left", None
         elif applies(rule, kind(one.destination), kind(one.source), interface, service):
-            if isinstance(rule, Masquerade):
+            if rule.way is not None:
                 # What a share does not take, a later rule does.
-                if rule.share is None and PROTOCOLS.get(rule.protocol or "", one.protocol) == one.protocol:
+                if rule.way.share is None and PROTOCOLS.get(rule.way.protocol or "", one.protocol) == one.protocol:
                     return "masquerade", rule.address
-            elif isinstance(rule, Exempt) and rule.verdict != "RETURN":
+            elif rule.verdict != "RETURN":
                 return "exempt", None
             else:
                 return "left", None

@@ -13,15 +13,16 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     EXEMPT,
     LOOPBACK,
     MASQUERADE,
+    REDIRECTED,
     SERVICE_MARKS,
     SHARE_UNIT,
+    SKIP,
     Decision,
-    Exempt,
     Guard,
     Masquerade,
     Match,
+    Rule,
     Ruleset,
-    Skip,
     from_config,
     from_rules,
 )
@@ -71,8 +72,8 @@ def test_link_local_then_the_list_then_masquerade(
 ) -> None:
     config = build(dict(options, random_fully=asked_for))
     assert from_config(config, family, random_fully=supported).rules == tuple(
-        [Exempt(ipaddress.ip_network(cidr), "RETURN") for cidr in exempt]
-        + [Masquerade(random_fully=asked_for and supported)]
+        [Rule(EXEMPT, ipaddress.ip_network(cidr)) for cidr in exempt]
+        + [Rule(MASQUERADE, way=Masquerade(random_fully=asked_for and supported))]
     )
 
 
@@ -82,6 +83,7 @@ def test_the_exemption_decides_the_verdict(exemption: str, verdict: str) -> None
 
 
 MARKED = Guard(marks=SERVICE_MARKS)
+TEN, EVERYTHING = Rule(EXEMPT, ipaddress.ip_network("10.0.0.0/8")), Rule(MASQUERADE, way=Masquerade())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -116,7 +118,7 @@ def test_where_nothing_is_exempt_accept_leaves_marked_traffic_alone_as_well(fami
             "masq_link_local_ipv6": True,
         }
     )
-    expected = (MARKED, Guard(source=LOOPBACK[family]), Masquerade(random_fully=True))
+    expected = (MARKED, Guard(source=LOOPBACK[family]), Rule(MASQUERADE, way=Masquerade(random_fully=True)))
     assert from_config(config, family).rules == expected
     assert from_config(config._replace(exemption="enforce"), family).guards == ()
 
@@ -129,16 +131,17 @@ def test_accept_spares_no_connection_whose_destination_was_changed() -> None:
     ten, everything = (ipaddress.ip_network(cidr) for cidr in ("10.0.0.0/8", "0.0.0.0/0"))
     wanted = from_config(config, IPV4)
     rules = wanted.rules[2:]
-    assert rules == (Skip(redirected=True), Exempt(everything, "ACCEPT"), Masquerade(random_fully=True))
+    skipped, accepted = Rule(SKIP, state=REDIRECTED), Rule(EXEMPT, everything, verdict="ACCEPT")
+    assert rules == (skipped, accepted, Rule(MASQUERADE, way=Masquerade(random_fully=True)))
     narrow = from_config(config._replace(non_masquerade_cidrs=(ten,)), IPV4)
-    assert narrow.rules[2:4] == (Skip(ten, redirected=True), Exempt(ten, "ACCEPT"))
+    assert narrow.rules[2:4] == (skipped._replace(network=ten), accepted._replace(network=ten))
     assert engine.same(narrow, from_rules(narrow.rules))
     guards = narrow.rules[:2]
     pair, last = narrow.rules[2:4], narrow.rules[4]
     earlier = from_rules((*guards, pair[1], last))
     assert earlier is not None and earlier.exempt == (ten,), "a chain of an earlier release is read"
     assert not engine.same(narrow, earlier)
-    for other in ([*pair[::-1]], [pair[0]], [*pair, pair[1]], [Skip(redirected=True), pair[1]]):
+    for other in ([*pair[::-1]], [pair[0]], [*pair, pair[1]], [skipped, pair[1]]):
         assert from_rules((*guards, *other, last)) is None
 
 
@@ -232,10 +235,10 @@ def test_rules_give_back_the_ruleset(config: t.Any, family: str) -> None:
 @pytest.mark.parametrize(
     "rules",
     [
-        [Masquerade(), Exempt(ipaddress.ip_network("10.0.0.0/8"), "RETURN")],
-        [Exempt(ipaddress.ip_network("10.0.0.0/8"), "RETURN"), Exempt(ipaddress.ip_network("11.0.0.0/8"), "ACCEPT")],
-        [Exempt(ipaddress.ip_network("10.0.0.0/8"), "ACCEPT"), MARKED, Masquerade()],
-        [Masquerade(), MARKED],
+        [EVERYTHING, TEN],
+        [TEN, Rule(EXEMPT, ipaddress.ip_network("11.0.0.0/8"), verdict="ACCEPT")],
+        [TEN._replace(verdict="ACCEPT"), MARKED, EVERYTHING],
+        [EVERYTHING, MARKED],
     ],
 )
 def test_rules_of_another_shape_are_no_ruleset(rules: t.List[t.Any]) -> None:
@@ -267,9 +270,9 @@ def test_an_empty_list_narrows_nothing(option: str) -> None:
 
 def test_an_exempt_range_exempts_link_local_too_that_is_to_be_masqueraded() -> None:
     options: t.Dict[str, t.Any] = {"non_masquerade_cidrs": ["0.0.0.0/0"], "masq_link_local": True}
-    assert [type(rule) for rule in _rules(**options)] == [Exempt, Masquerade]
+    assert [rule.kind for rule in _rules(**options)] == [EXEMPT, MASQUERADE]
     first, *_rest = _rules(masquerade_cidrs=["169.254.0.0/16"], **options)
-    assert isinstance(first, Masquerade) and str(first.network) == "169.254.0.0/16"
+    assert first.kind == MASQUERADE and str(first.network) == "169.254.0.0/16"
 
 
 def test_the_mark_zero_is_a_packet_without_a_mark() -> None:
