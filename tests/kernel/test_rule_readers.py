@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import ipsets, legacy, nf_tables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import rules, xt_rules
 from support import services
-from support.actor_rules import IPTABLES, SHAPES
+from support.actor_rules import IPTABLES, SHAPES, Shape
 from support.kernel_matches import ICMP, ICMPV6, NOT_TRACKED, REFUSED, SCTP, TCP, UDP, Judge, Probe
 from support.namespaces import Namespace
 from support.variants import VARIANTS
@@ -456,27 +456,21 @@ def test_only_a_port_that_reads_as_type_and_code_concerns_icmp(
     assert told == (["bytes of a packet that has no ports"] if unknown else [])
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=["%s-%s" % (one[0], one[1]) for one in SHAPES])
-def test_what_programs_of_kubernetes_write_is_understood(ns: Namespace, shape: t.Any) -> None:
-    _name, backend, _owner, text, sets = shape
-    version = 4
-    judge = Judge(ns, version)
-    if sets:
-        ns.run("ipset", "restore", stdin=sets)
-    if backend == IPTABLES:
-        ns.run("iptables-nft-restore", "-w", "--noflush", stdin=text)
-        ns.run("iptables-legacy-restore", "-w", "--noflush", stdin=text)
-        new = [one for one in judge.tables() if one.title == "ip nat"]
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda one: one.title)
+def test_what_programs_of_kubernetes_write_is_understood(ns: Namespace, shape: Shape) -> None:
+    judge = Judge(ns, 4)
+    shape.load(ns)
+    tables = judge.tables()
+    if shape.backend == IPTABLES:
+        ns.run("iptables-legacy-restore", "-w", "--noflush", stdin=shape.rules)
+        new = [one for one in tables if one.title == "ip nat"]
         old = [judge.legacy_table("nat")] if new else []
         for one, other in zip(new, old):
             filled = {name: rules for name, rules in one.chains.items() if rules}
             for name, members in filled.items():
                 told = [rule[2:] for rule in members]
                 assert told == [rule[2:] for rule in other.chains[name]], name
-        tables = [*judge.tables(), *old]
-    else:
-        ns.run("nft", "-f", "-", stdin=text)
-        tables = judge.tables()
+        tables += old
     judge.close()
     assert tables
     for table in tables:

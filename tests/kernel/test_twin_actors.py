@@ -11,7 +11,7 @@ import typing as t
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Answer, Question
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import packet_policy, verification
-from support.actor_rules import IPTABLES, NFT, Shape, shapes
+from support.actor_rules import IPTABLES, NFT, SHAPES, Shape
 from support.topology import ADDRESSES, Topology
 from support.twins import build, exempt
 from support.unnamed_namespaces import inside
@@ -33,7 +33,7 @@ _ASKED = (*ADDRESSES["ipv4"].exempt, *ADDRESSES["ipv4"].outside)
 
 _CASES = [
     pytest.param(shape, variant, id="%s-%s" % (shape.title, variant))
-    for shape in shapes()
+    for shape in SHAPES
     for variant in (("nft", "legacy") if shape.backend == IPTABLES else ("nft",))
 ]
 
@@ -57,16 +57,6 @@ def node(shared: Topology) -> t.Iterator[Topology]:
     shared.node.run("ipset", "destroy")
 
 
-def _load(node: Topology, shape: Shape, variant: str) -> None:
-    restore = "iptables-%s-restore" % variant
-    node.node.run(restore, stdin=_OURS)
-    node.node.run("ipset", "restore", stdin=shape.sets)
-    if shape.backend == NFT:
-        node.node.run("nft", "-f", "-", stdin=shape.rules)
-    else:
-        node.node.run(restore, "--noflush", stdin=shape.rules)
-
-
 def _verify() -> t.Tuple[verification.Report, t.List[Answer]]:
     with build() as made:
         questions = [Question(destination, _POD, port=8080) for destination in _ASKED]
@@ -75,7 +65,8 @@ def _verify() -> t.Tuple[verification.Report, t.List[Answer]]:
 
 @pytest.mark.parametrize(("shape", "variant"), _CASES)
 def test_owner(node: Topology, shape: Shape, variant: str, show_table: t.Callable[..., None]) -> None:
-    _load(node, shape, variant)
+    node.node.run("iptables-%s-restore" % variant, stdin=_OURS)
+    shape.load(node.node, variant)
     real = node.ask(*_ASKED)
     report, answers = inside(node.node, _verify)
     assert {answer.question.destination: answer.source for answer in answers} == real
@@ -104,18 +95,11 @@ def _covers(conflict: verification.Conflict, address: str) -> bool:
 
 
 def test_all_at_once_without_a_conflict(node: Topology) -> None:
-    """kube-proxy of every kind, portmap and others that are needed, together."""
-    for shape in shapes():
-        if shape.owner is None:
-            _load_beside(node, shape)
+    """kube-proxy, portmap and others that are needed, together."""
+    for shape in SHAPES:
+        # In its IPVS mode kube-proxy has chains of the same names.
+        if shape.owner is None and shape.name != "kube-proxy-ipvs":
+            shape.load(node.node)
     node.node.run("iptables-nft-restore", "--noflush", stdin=_OURS)
     report, _answers = inside(node.node, _verify)
     assert report.conflicts == ()
-
-
-def _load_beside(node: Topology, shape: Shape) -> None:
-    node.node.run("ipset", "restore", stdin=shape.sets)
-    if shape.backend == NFT:
-        node.node.run("nft", "-f", "-", stdin=shape.rules)
-    elif shape.name != "kube-proxy-ipvs":  # it has chains of the same names as in its other mode
-        node.node.run("iptables-nft-restore", "--noflush", stdin=shape.rules)

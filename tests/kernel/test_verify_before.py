@@ -10,7 +10,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from support.actor_rules import IPTABLES, NFT, Shape, shapes
+from support.actor_rules import SHAPES, Shape
 from support.agent_node import AgentNode
 from support.topology import ADDRESSES, Topology
 from support.variants import snapshot
@@ -49,21 +49,12 @@ def state(node: AgentNode) -> t.Set[t.Tuple[str, t.Any]]:
     return {*((name, _COUNTED.sub("", text)) for name, text in rules.items()), *files.items(), *units.items()}
 
 
-def load(node: AgentNode, shape: Shape, variant: str) -> None:
-    """Give the node the rules of another program."""
-    node.ns.run("ipset", "restore", stdin=shape.sets)
-    if shape.backend == NFT:
-        node.ns.run("nft", "-f", "-", stdin=shape.rules)
-    else:
-        node.ns.run("iptables-%s-restore" % variant, "--noflush", stdin=shape.rules)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("shape", [one for one in shapes() if one.name in PROGRAMS], ids=lambda one: one.title)
+@pytest.mark.parametrize("shape", [one for one in SHAPES if one.name in PROGRAMS], ids=lambda one: one.title)
 def test_first_policy_is_refused_where_packets_would_show_another_one(
     node: AgentNode, topology: Topology, shape: Shape, backend: str
 ) -> None:
-    load(node, shape, BACKENDS[backend])
+    shape.load(node.ns, BACKENDS[backend])
     config = {"backend": backend, "nonMasqueradeCIDRs": ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]}
     before = state(node)
     predicted, refused = propose(node, check=True, **config), propose(node, **config)
@@ -119,7 +110,7 @@ def test_active_rules_stay_where_a_change_is_refused(node: AgentNode, topology: 
 
 def test_what_kubenet_left_is_deleted_later(node: AgentNode, topology: Topology) -> None:
     """The role deletes it with the kubelet, after the rules are applied."""
-    load(node, next(one for one in shapes() if one.name == "kubenet" and one.backend == IPTABLES), "nft")
+    next(one for one in SHAPES if one.name == "kubenet").load(node.ns)
     config = {"nonMasqueradeCIDRs": ["172.16.0.0/12"]}
     assert propose(node, **config).get("failed")
     done = propose(node, kubelet=True, **config)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import typing as t
 
+from .namespaces import Namespace
+
 IPTABLES = "iptables"
 NFT = "nft"
 
@@ -30,6 +32,14 @@ class Shape(t.NamedTuple):
     def title(self) -> str:
         """For the name of a test."""
         return "%s-%s" % (self.name, self.backend)
+
+    def load(self, node: Namespace, variant: str = "nft") -> None:
+        """Make it on a node, rules of iptables with this variant."""
+        node.run("ipset", "restore", stdin=self.sets)
+        if self.backend == NFT:
+            node.run("nft", "-f", "-", stdin=self.rules)
+        else:
+            node.run("iptables-%s-restore" % variant, "--noflush", stdin=self.rules)
 
 
 _KUBE_PROXY_IPTABLES = """*mangle
@@ -197,15 +207,11 @@ add cali40masq-ipam-pools 10.244.0.0/16
 add cali40all-ipam-pools 10.244.0.0/16
 """
 
-SHAPES: t.Tuple[t.Tuple[str, str, t.Optional[str], str, str], ...] = (
-    ("kube-proxy", IPTABLES, None, _KUBE_PROXY_IPTABLES, ""),
-    ("kube-proxy-ipvs", IPTABLES, None, _KUBE_PROXY_IPVS, _KUBE_PROXY_IPVS_SETS),
-    ("kube-proxy", NFT, None, _KUBE_PROXY_NFT, ""),
-    (
-        "calico",
-        IPTABLES,
-        "Calico",
-        """*nat
+SHAPES = (
+    Shape("kube-proxy", IPTABLES, None, _KUBE_PROXY_IPTABLES),
+    Shape("kube-proxy-ipvs", IPTABLES, None, _KUBE_PROXY_IPVS, _KUBE_PROXY_IPVS_SETS),
+    Shape("kube-proxy", NFT, None, _KUBE_PROXY_NFT),
+    Shape("calico", IPTABLES, "Calico", """*nat
 :cali-POSTROUTING - [0:0]
 :cali-fip-snat - [0:0]
 :cali-nat-outgoing - [0:0]
@@ -215,14 +221,8 @@ SHAPES: t.Tuple[t.Tuple[str, str, t.Optional[str], str, str], ...] = (
 -A cali-nat-outgoing -m comment --comment "cali:flqWnvo8yq4ULQLa" -m set --match-set cali40masq-ipam-pools src \
 -m set ! --match-set cali40all-ipam-pools dst -j MASQUERADE --random-fully
 COMMIT
-""",
-        _CALICO_SETS,
-    ),
-    (
-        "calico",
-        NFT,
-        "Calico",
-        """table ip calico {
+""", _CALICO_SETS),
+    Shape("calico", NFT, "Calico", """table ip calico {
     set cali40all-ipam-pools { type ipv4_addr; flags interval; elements = { 10.244.0.0/16 }; }
     set cali40masq-ipam-pools { type ipv4_addr; flags interval; elements = { 10.244.0.0/16 }; }
     chain nat-cali-nat-outgoing {
@@ -237,14 +237,8 @@ comment "cali:Dw4T8UWPnCLxRJiI;"
         counter jump nat-cali-POSTROUTING comment "cali:O3lYWMrLQYEMJtB5;"
     }
 }
-""",
-        "",
-    ),
-    (
-        "flannel",
-        IPTABLES,
-        "flannel",
-        """*nat
+"""),
+    Shape("flannel", IPTABLES, "flannel", """*nat
 :FLANNEL-POSTRTG - [0:0]
 -A POSTROUTING -m comment --comment "flanneld masq" -j FLANNEL-POSTRTG
 -A FLANNEL-POSTRTG -m mark --mark 0x4000/0x4000 -m comment --comment "flanneld masq" -j RETURN
@@ -255,25 +249,13 @@ comment "cali:Dw4T8UWPnCLxRJiI;"
 -A FLANNEL-POSTRTG ! -s 10.244.0.0/16 -d 10.244.0.0/16 -m comment --comment "flanneld masq" \
 -j MASQUERADE --random-fully
 COMMIT
-""",
-        "",
-    ),
-    (
-        "flannel-before-0.20",
-        IPTABLES,
-        "flannel",
-        """*nat
+"""),
+    Shape("flannel-before-0.20", IPTABLES, "flannel", """*nat
 -A POSTROUTING -s 10.244.0.0/16 -d 10.244.0.0/16 -m comment --comment "flanneld masq" -j RETURN
 -A POSTROUTING -s 10.244.0.0/16 ! -d 224.0.0.0/4 -m comment --comment "flanneld masq" -j MASQUERADE --random-fully
 COMMIT
-""",
-        "",
-    ),
-    (
-        "flannel",
-        NFT,
-        "flannel",
-        """table ip flannel-ipv4 {
+"""),
+    Shape("flannel", NFT, "flannel", """table ip flannel-ipv4 {
     comment "rules for flannel-ipv4"
     chain postrtg {
         comment "chain to manage traffic masquerading by flannel"
@@ -286,14 +268,8 @@ COMMIT
         ip saddr != 10.244.0.0/16 ip daddr 10.244.0.0/16 masquerade fully-random
     }
 }
-""",
-        "",
-    ),
-    (
-        "cilium",
-        IPTABLES,
-        "Cilium",
-        """*nat
+"""),
+    Shape("cilium", IPTABLES, "Cilium", """*nat
 :CILIUM_POST_nat - [0:0]
 -I POSTROUTING 1 -m comment --comment "cilium-feeder: CILIUM_POST_nat" -j CILIUM_POST_nat
 -A CILIUM_POST_nat -s 10.244.1.0/24 -m set --match-set cilium_node_set_v4 dst \
@@ -303,27 +279,15 @@ COMMIT
 -A CILIUM_POST_nat -m mark --mark 0xa00/0xe00 \
 -m comment --comment "exclude proxy return traffic from masquerade" -j ACCEPT
 COMMIT
-""",
-        "create cilium_node_set_v4 hash:ip\nadd cilium_node_set_v4 198.51.100.1\n",
-    ),
-    (
-        "cni-ipmasq",
-        IPTABLES,
-        "CNI plugin bridge or ptp",
-        """*nat
+""", "create cilium_node_set_v4 hash:ip\nadd cilium_node_set_v4 198.51.100.1\n"),
+    Shape("cni-ipmasq", IPTABLES, "CNI plugin bridge or ptp", """*nat
 :CNI-d4f4a0f1b0a5d2d57e3fd8ea - [0:0]
 -A POSTROUTING -s 10.244.1.2/32 -m comment --comment "name: \\"mynet\\" id: \\"3f5e\\"" -j CNI-d4f4a0f1b0a5d2d57e3fd8ea
 -A CNI-d4f4a0f1b0a5d2d57e3fd8ea -d 10.244.1.0/24 -m comment --comment "name: \\"mynet\\" id: \\"3f5e\\"" -j ACCEPT
 -A CNI-d4f4a0f1b0a5d2d57e3fd8ea ! -d 224.0.0.0/4 -m comment --comment "name: \\"mynet\\" id: \\"3f5e\\"" -j MASQUERADE
 COMMIT
-""",
-        "",
-    ),
-    (
-        "cni-ipmasq",
-        NFT,
-        "CNI plugin bridge or ptp",
-        """table inet cni_plugins_masquerade {
+"""),
+    Shape("cni-ipmasq", NFT, "CNI plugin bridge or ptp", """table inet cni_plugins_masquerade {
     comment "Masquerading for plugins from github.com/containernetworking/plugins"
     chain masq_checks {
         comment "Masquerade traffic from certain IPs to any (non-multicast) IP outside their subnet"
@@ -337,14 +301,8 @@ comment "6fd94d501e58f0aa, net: mynet, if: eth0, id: 3f5e"
         goto masq_checks
     }
 }
-""",
-        "",
-    ),
-    (
-        "portmap",
-        IPTABLES,
-        None,
-        """*nat
+"""),
+    Shape("portmap", IPTABLES, None, """*nat
 :CNI-DN-d4f4a0f1b0a5d2d57e3fd - [0:0]
 :CNI-HOSTPORT-DNAT - [0:0]
 :CNI-HOSTPORT-MASQ - [0:0]
@@ -360,14 +318,8 @@ comment "6fd94d501e58f0aa, net: mynet, if: eth0, id: 3f5e"
 -A CNI-HOSTPORT-MASQ -m mark --mark 0x2000/0x2000 -j MASQUERADE
 -A CNI-HOSTPORT-SETMARK -m comment --comment "CNI portfwd masquerade mark" -j MARK --set-xmark 0x2000/0x2000
 COMMIT
-""",
-        "",
-    ),
-    (
-        "portmap",
-        NFT,
-        None,
-        """table ip cni_hostport {
+"""),
+    Shape("portmap", NFT, None, """table ip cni_hostport {
     comment "CNI portmap plugin"
     chain hostports {
         ip protocol tcp th dport 8080 dnat ip to 10.244.1.2:80 comment "6fd94d501e58f0aa"
@@ -382,14 +334,8 @@ COMMIT
         fib daddr type local jump hostports
     }
 }
-""",
-        "",
-    ),
-    (
-        "kube-router",
-        IPTABLES,
-        "kube-router",
-        """*nat
+"""),
+    Shape("kube-router", IPTABLES, "kube-router", """*nat
 -A POSTROUTING -m set --match-set kube-router-pod-subnets src -m set ! --match-set kube-router-pod-subnets dst \
 -m set ! --match-set kube-router-node-ips dst -j MASQUERADE --random-fully
 COMMIT
@@ -398,13 +344,8 @@ COMMIT
 create kube-router-node-ips hash:ip
 add kube-router-pod-subnets 10.244.0.0/16
 add kube-router-node-ips 198.51.100.1
-""",
-    ),
-    (
-        "weave",
-        IPTABLES,
-        "Weave Net",
-        """*nat
+"""),
+    Shape("weave", IPTABLES, "Weave Net", """*nat
 :WEAVE - [0:0]
 -A POSTROUTING -j WEAVE
 -A WEAVE -m set --match-set weaver-no-masq-local dst -m comment --comment "Prevent SNAT to locally running containers" \
@@ -413,14 +354,8 @@ add kube-router-node-ips 198.51.100.1
 -A WEAVE ! -s 10.244.0.0/16 -d 10.244.0.0/16 -j MASQUERADE
 -A WEAVE -s 10.244.0.0/16 ! -d 10.244.0.0/16 -j MASQUERADE
 COMMIT
-""",
-        "create weaver-no-masq-local hash:ip comment\n",
-    ),
-    (
-        "kindnet-before-nft",
-        IPTABLES,
-        "kindnet",
-        """*nat
+""", "create weaver-no-masq-local hash:ip comment\n"),
+    Shape("kindnet-before-nft", IPTABLES, "kindnet", """*nat
 :KIND-MASQ-AGENT - [0:0]
 -A POSTROUTING -m addrtype ! --dst-type LOCAL -m comment --comment "kind-masq-agent: ensure nat POSTROUTING directs \
 all non-LOCAL destination traffic to our custom KIND-MASQ-AGENT chain" -j KIND-MASQ-AGENT
@@ -429,14 +364,8 @@ all non-LOCAL destination traffic to our custom KIND-MASQ-AGENT chain" -j KIND-M
 -A KIND-MASQ-AGENT -m comment --comment "kind-masq-agent: outbound traffic is subject to MASQUERADE (must be last in \
 chain)" -j MASQUERADE
 COMMIT
-""",
-        "",
-    ),
-    (
-        "kindnet",
-        NFT,
-        "kindnet",
-        """table inet kindnet-ipmasq {
+"""),
+    Shape("kindnet", NFT, "kindnet", """table inet kindnet-ipmasq {
     set noMasqV4 { type ipv4_addr; flags interval; auto-merge; elements = { 10.244.0.0/16 }; }
     set noMasqV6 { type ipv6_addr; flags interval; auto-merge; }
     chain postrouting {
@@ -448,41 +377,23 @@ COMMIT
         meta nfproto ipv4 counter masquerade
     }
 }
-""",
-        "",
-    ),
-    (
-        "docker-beside-pods",
-        IPTABLES,
-        None,
-        """*nat
+"""),
+    Shape("docker-beside-pods", IPTABLES, None, """*nat
 :DOCKER - [0:0]
 -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER
 -A OUTPUT ! -d 127.0.0.0/8 -m addrtype --dst-type LOCAL -j DOCKER
 -A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE
 -A DOCKER -i docker0 -j RETURN
 COMMIT
-""",
-        "",
-    ),
-    (
-        "docker-over-pods",
-        IPTABLES,
-        "Docker",
-        """*nat
+"""),
+    Shape("docker-over-pods", IPTABLES, "Docker", """*nat
 :DOCKER - [0:0]
 -A PREROUTING -m addrtype --dst-type LOCAL -j DOCKER
 -A POSTROUTING -s 10.244.0.0/16 ! -o docker0 -j MASQUERADE
 -A DOCKER -i docker0 -j RETURN
 COMMIT
-""",
-        "",
-    ),
-    (
-        "docker-over-pods",
-        NFT,
-        "Docker",
-        """table ip docker-bridges {
+"""),
+    Shape("docker-over-pods", NFT, "Docker", """table ip docker-bridges {
     chain nat-postrouting-out__docker0 {
         oifname != "docker0" ip saddr 10.244.0.0/16 counter masquerade comment "MASQUERADE"
     }
@@ -491,14 +402,8 @@ COMMIT
         jump nat-postrouting-out__docker0
     }
 }
-""",
-        "",
-    ),
-    (
-        "libvirt-beside-pods",
-        IPTABLES,
-        None,
-        """*nat
+"""),
+    Shape("libvirt-beside-pods", IPTABLES, None, """*nat
 :LIBVIRT_PRT - [0:0]
 -A POSTROUTING -j LIBVIRT_PRT
 -A LIBVIRT_PRT -s 192.168.122.0/24 -d 224.0.0.0/24 -j RETURN
@@ -507,14 +412,8 @@ COMMIT
 -A LIBVIRT_PRT -s 192.168.122.0/24 ! -d 192.168.122.0/24 -p udp -j MASQUERADE --to-ports 1024-65535
 -A LIBVIRT_PRT -s 192.168.122.0/24 ! -d 192.168.122.0/24 -j MASQUERADE
 COMMIT
-""",
-        "",
-    ),
-    (
-        "libvirt-over-pods",
-        NFT,
-        "libvirt",
-        """table ip libvirt_network {
+"""),
+    Shape("libvirt-over-pods", NFT, "libvirt", """table ip libvirt_network {
     chain guest_nat {
         type nat hook postrouting priority srcnat; policy accept;
         ip saddr 10.244.1.0/24 ip daddr 224.0.0.0/24 counter return
@@ -524,14 +423,8 @@ COMMIT
         ip saddr 10.244.1.0/24 ip daddr != 10.244.1.0/24 counter masquerade
     }
 }
-""",
-        "",
-    ),
-    (
-        "firewalld",
-        IPTABLES,
-        "firewalld",
-        """*nat
+"""),
+    Shape("firewalld", IPTABLES, "firewalld", """*nat
 :POSTROUTING_ZONES - [0:0]
 :POST_public - [0:0]
 :POST_public_allow - [0:0]
@@ -541,14 +434,8 @@ COMMIT
 -A POST_public -j POST_public_allow
 -A POST_public_allow ! -o lo -j MASQUERADE
 COMMIT
-""",
-        "",
-    ),
-    (
-        "firewalld",
-        NFT,
-        "firewalld",
-        """table inet firewalld {
+"""),
+    Shape("firewalld", NFT, "firewalld", """table inet firewalld {
     chain nat_POST_public_allow {
         meta nfproto ipv4 oifname != "lo" masquerade
     }
@@ -564,14 +451,8 @@ COMMIT
         jump nat_POSTROUTING_ZONES
     }
 }
-""",
-        "",
-    ),
-    (
-        "ovn-kubernetes",
-        NFT,
-        "OVN-Kubernetes",
-        """table inet ovn-kubernetes {
+"""),
+    Shape("ovn-kubernetes", NFT, "OVN-Kubernetes", """table inet ovn-kubernetes {
     chain ovn-kube-pod-subnet-masq {
         ip saddr 10.244.1.0/24 masquerade
     }
@@ -582,52 +463,28 @@ COMMIT
         jump ovn-kube-pod-subnet-masq
     }
 }
-""",
-        "",
-    ),
-    (
-        "ovn-kubernetes",
-        IPTABLES,
-        "OVN-Kubernetes",
-        """*nat
+"""),
+    Shape("ovn-kubernetes", IPTABLES, "OVN-Kubernetes", """*nat
 :OVN-KUBE-EGRESS-SVC - [0:0]
 -A POSTROUTING -j OVN-KUBE-EGRESS-SVC
 -A OVN-KUBE-EGRESS-SVC -m mark --mark 0x3f0 -m comment --comment DoNotSNAT -j RETURN
 -A OVN-KUBE-EGRESS-SVC -s 10.244.1.2/32 -m comment --comment default/some-service -j SNAT --to-source 198.51.100.1
 COMMIT
-""",
-        "",
-    ),
-    (
-        "antrea",
-        IPTABLES,
-        "Antrea",
-        """*nat
+"""),
+    Shape("antrea", IPTABLES, "Antrea", """*nat
 :ANTREA-POSTROUTING - [0:0]
 -A POSTROUTING -m comment --comment "Antrea: jump to Antrea postrouting rules" -j ANTREA-POSTROUTING
 -A ANTREA-POSTROUTING -s 10.244.1.0/24 ! -o antrea-gw0 \
 -m comment --comment "Antrea: masquerade Pod to external packets" \
 -m set ! --match-set ANTREA-POD-IP dst -j MASQUERADE --random-fully
 COMMIT
-""",
-        "create ANTREA-POD-IP hash:net\nadd ANTREA-POD-IP 10.244.0.0/16\n",
-    ),
-    (
-        "kubenet",
-        IPTABLES,
-        "kubenet",
-        """*nat
+""", "create ANTREA-POD-IP hash:net\nadd ANTREA-POD-IP 10.244.0.0/16\n"),
+    Shape("kubenet", IPTABLES, "kubenet", """*nat
 -A POSTROUTING ! -d 10.0.0.0/8 -m comment --comment "kubenet: SNAT for outbound traffic from cluster" \
 -m addrtype ! --dst-type LOCAL -j MASQUERADE
 COMMIT
-""",
-        "",
-    ),
-    (
-        "podman-beside-pods",
-        NFT,
-        None,
-        """table inet netavark {
+"""),
+    Shape("podman-beside-pods", NFT, None, """table inet netavark {
     chain nv_2f259bab_10_88_0_0_nm16 {
         ip daddr 10.88.0.0/16 accept
         ip daddr != 224.0.0.0/4 masquerade
@@ -638,53 +495,29 @@ COMMIT
         ip saddr 10.88.0.0/16 jump nv_2f259bab_10_88_0_0_nm16
     }
 }
-""",
-        "",
-    ),
-    (
-        "tailscale",
-        IPTABLES,
-        None,
-        """*nat
+"""),
+    Shape("tailscale", IPTABLES, None, """*nat
 :ts-postrouting - [0:0]
 -A POSTROUTING -j ts-postrouting
 -A ts-postrouting -m mark --mark 0x40000/0xff0000 -j MASQUERADE
 COMMIT
-""",
-        "",
-    ),
-    (
-        "lxd-over-pods",
-        NFT,
-        "LXD or Incus",
-        """table inet lxd {
+"""),
+    Shape("lxd-over-pods", NFT, "LXD or Incus", """table inet lxd {
     chain pstrt.lxdbr0 {
         type nat hook postrouting priority srcnat; policy accept;
         ip saddr 10.244.1.0/24 ip daddr != 10.244.1.0/24 masquerade
     }
 }
-""",
-        "",
-    ),
-    (
-        "systemd-networkd",
-        NFT,
-        "systemd-networkd",
-        """table ip io.systemd.nat {
+"""),
+    Shape("systemd-networkd", NFT, "systemd-networkd", """table ip io.systemd.nat {
     set masq_saddr { type ipv4_addr; flags interval; elements = { 10.244.1.0/24 }; }
     chain postrouting {
         type nat hook postrouting priority srcnat + 1; policy accept;
         ip saddr @masq_saddr masquerade
     }
 }
-""",
-        "",
-    ),
-    (
-        "go-agent",
-        IPTABLES,
-        "ip-masq-agent",
-        """*nat
+"""),
+    Shape("go-agent", IPTABLES, "ip-masq-agent", """*nat
 :IP-MASQ - [0:0]
 -A POSTROUTING -m comment --comment "ip-masq-agent: ensure nat POSTROUTING directs all non-LOCAL destination traffic \
 to our custom IP-MASQ chain" -m addrtype ! --dst-type LOCAL -j IP-MASQ
@@ -692,35 +525,16 @@ to our custom IP-MASQ chain" -m addrtype ! --dst-type LOCAL -j IP-MASQ
 -A IP-MASQ -m comment --comment "ip-masq-agent: outbound traffic is subject to MASQUERADE (must be last in chain)" \
 -j MASQUERADE
 COMMIT
-""",
-        "",
-    ),
-    (
-        "a-person",
-        IPTABLES,
-        "unknown",
-        """*nat
+"""),
+    Shape("a-person", IPTABLES, "unknown", """*nat
 -A POSTROUTING -o eth0 -j MASQUERADE
 COMMIT
-""",
-        "",
-    ),
-    (
-        "a-person",
-        NFT,
-        "unknown",
-        """table ip nat-by-hand {
+"""),
+    Shape("a-person", NFT, "unknown", """table ip nat-by-hand {
     chain postrouting {
         type nat hook postrouting priority srcnat; policy accept;
         oifname "eth0" masquerade
     }
 }
-""",
-        "",
-    ),
-)
-
-
-def shapes() -> t.List[Shape]:
-    """Return all of them."""
-    return [Shape(*each) for each in SHAPES]
+"""),
+)  # fmt: skip
