@@ -5,40 +5,21 @@
 
 from __future__ import annotations
 
-import ipaddress
-import struct
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import ipsets, links, node_state
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import ipsets, node_state
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.legacy import LegacyTable
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.neighbours import Neighbours
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
 
-_BRIDGE = links.Link(3, "cni0", "bridge", 1, 1500, b"\2\0\0\0\0\3", 0, 0, False, True)
-_UPLINK = links.Link(2, "eth0", "", 1, 1500, b"\2\0\0\0\0\2", 0, 0, False, True)
-_DOCKER = links.Link(4, "docker0", "bridge", 1, 1500, b"\2\0\0\0\0\4", 0, 0, False, True)
-_PODS = [
-    links.Link(10 + n, "cali%d" % n, "veth", 1, 1500, b"\2\0\0\0\1" + bytes((n,)), 0, 0, False, True) for n in (0, 1)
-]
+from .rule_shapes import address, link, route
 
-
-def _address(text: str, link: int) -> bytes:
-    network = ipaddress.ip_interface(text)
-    packed = network.ip.packed
-    return (
-        struct.pack("=BBBBI", 2, network.network.prefixlen, 0, 0, link)
-        + netlink.attribute(2, packed)
-        + (netlink.attribute(1, packed))
-    )
-
-
-def route(network: str, link: int, gateway: str = "", kind: int = 1) -> bytes:
-    value = ipaddress.ip_network(network)
-    family = 2 if value.version == 4 else 10
-    body = struct.pack("=BBBBBBBBI", family, value.prefixlen, 0, 0, 254, 3, 0, kind, 0)
-    body += netlink.attribute(1, value.network_address.packed) + netlink.word(4, link)
-    return body + (netlink.attribute(5, ipaddress.ip_address(gateway).packed) if gateway else b"")
+_LINKS = (
+    link(2, "eth0"),
+    link(3, "cni0", "bridge"),
+    link(4, "docker0", "bridge"),
+    *(link(10 + n, "cali%d" % n, "veth") for n in (0, 1)),
+)
 
 
 def state(*lines: str, routes: t.Sequence[bytes] = (), sets: t.Sequence[ipsets.IpSet] = ()) -> node_state.State:
@@ -53,9 +34,9 @@ def state(*lines: str, routes: t.Sequence[bytes] = (), sets: t.Sequence[ipsets.I
         listing = "\n".join(["*" + table, *(":%s - [0:0]" % chain for chain in chains), *rules, "COMMIT"])
         legacy.append(LegacyTable("ip", table, listing))
     return node_state.State(
-        links=(_UPLINK, _BRIDGE, _DOCKER, *_PODS),
+        links=_LINKS,
         routing=Routing(
-            (_address("198.51.100.1/24", 2), _address("10.244.1.1/24", 3), _address("172.17.0.1/16", 4)),
+            (address("198.51.100.1/24", 2), address("10.244.1.1/24", 3), address("172.17.0.1/16", 4)),
             (),
             (),
             (

@@ -61,14 +61,25 @@ def jump(name: str) -> Action:
 
 ALL = Match()
 MARKED = Action(rules.SET, subject=rules.MARK, origin=rules.MARK, keep=rules.ALL_BITS & ~MASQUERADE, flip=MASQUERADE)
+UNMARKED = MARKED._replace(keep=rules.ALL_BITS)
 IS_MARKED = (Test(rules.MARK, MASQUERADE, ((MASQUERADE, MASQUERADE),)),)
 IS_NOT_MARKED = (Test(rules.MARK, MASQUERADE, ((0, 0),)),)
 
 
-def to(address: str, port: int) -> Action:
-    """Return a translation of the destination."""
-    number = int(ipaddress.ip_address(address))
-    return Action(rules.DESTINATION, addresses=((number, number),), ports=((port, port),))
+def masquerading() -> t.Tuple[Rule, ...]:
+    """Return the chain of kube-proxy that masquerades what is marked."""
+    return chain((Match(tests=IS_NOT_MARKED), Action(rules.RETURN)), (ALL, UNMARKED), (ALL, Action(rules.SOURCE)))
+
+
+def endpoint(pod: str, mark: str) -> t.Tuple[Rule, ...]:
+    """Return the chain of kube-proxy that leads to a pod.
+
+    :param mark: the chain that marks what the pod sends to itself.
+    """
+    number = int(ipaddress.ip_address(pod))
+    to_pod = Action(rules.DESTINATION, addresses=((number, number),), ports=((8080, 8080),))
+    any_port = ((TCP << 16, TCP << 16 | 0xFFFF),)
+    return chain((Match(source=net(pod)), jump(mark)), (Match(service=any_port), to_pod))
 
 
 class Service(t.NamedTuple):
@@ -103,11 +114,7 @@ def iptables(known: t.Sequence[Service]) -> RuleTable:
         "PREROUTING": chain((ALL, jump("KUBE-SERVICES"))),
         "POSTROUTING": chain((ALL, jump("KUBE-POSTROUTING"))),
         "KUBE-MARK-MASQ": chain((ALL, MARKED)),
-        "KUBE-POSTROUTING": chain(
-            (Match(tests=IS_NOT_MARKED), Action(rules.RETURN)),
-            (ALL, Action(rules.SET, subject=rules.MARK, origin=rules.MARK, keep=rules.ALL_BITS, flip=MASQUERADE)),
-            (ALL, Action(rules.SOURCE)),
-        ),
+        "KUBE-POSTROUTING": masquerading(),
     }
     listed: t.List[t.Tuple[Match, Action]] = []
     ports: t.List[t.Tuple[Match, Action]] = []
@@ -119,10 +126,7 @@ def iptables(known: t.Sequence[Service]) -> RuleTable:
             last = place == len(one.pods) + 1
             sep = "KUBE-SEP-%s-%d" % (name, place)
             members.append(rule(place, ALL, jump(sep), chance=not last))
-            chains[sep] = chain(
-                (Match(source=net(pod)), jump("KUBE-MARK-MASQ")),
-                (Match(service=((TCP << 16, TCP << 16 | 0xFFFF),)), to(pod, 8080)),
-            )
+            chains[sep] = endpoint(pod, "KUBE-MARK-MASQ")
         chains["KUBE-SVC-" + name] = tuple(members)
         if one.node_port:
             ports.append((Match(service=tcp(one.node_port)), jump("KUBE-EXT-" + name)))
@@ -143,19 +147,8 @@ def nftables(known: t.Sequence[Service]) -> RuleTable:
     chains: t.Dict[str, t.Tuple[Rule, ...]] = {
         "nat-prerouting": chain((ALL, jump("services"))),
         "nat-postrouting": chain((ALL, jump("masquerading"))),
-        "mark-for-masquerade": chain(
-            (
-                ALL,
-                Action(
-                    rules.SET, subject=rules.MARK, origin=rules.MARK, keep=~MASQUERADE & rules.ALL_BITS, flip=MASQUERADE
-                ),
-            )
-        ),
-        "masquerading": chain(
-            (Match(tests=IS_NOT_MARKED), Action(rules.RETURN)),
-            (ALL, Action(rules.SET, subject=rules.MARK, origin=rules.MARK, keep=rules.ALL_BITS, flip=MASQUERADE)),
-            (ALL, Action(rules.SOURCE)),
-        ),
+        "mark-for-masquerade": chain((ALL, MARKED)),
+        "masquerading": masquerading(),
     }
     listed: t.List[Branch] = []
     ports: t.List[Branch] = []
@@ -166,10 +159,7 @@ def nftables(known: t.Sequence[Service]) -> RuleTable:
         for place, pod in enumerate(one.pods):
             end = "endpoint-%08d-%d" % (number, place)
             ends.append(Branch(ALL, Action(rules.GOTO, chain=end)))
-            chains[end] = chain(
-                (Match(source=net(pod)), jump("mark-for-masquerade")),
-                (Match(service=((TCP << 16, TCP << 16 | 0xFFFF),)), to(pod, 8080)),
-            )
+            chains[end] = endpoint(pod, "mark-for-masquerade")
         chains[name] = (
             rule(1, Match(source=outside, destination=address, service=tcp(one.port)), jump("mark-for-masquerade")),
             Rule(2, tuple(ends), chance=True, exhaustive=True),
@@ -206,37 +196,48 @@ def agent(exempt: t.Sequence[str], priority: int = 50) -> RuleTable:
 # routing
 
 _RTM = struct.Struct("=BBBBBBBBI")
+_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
-def route(
-    destination: str = "0.0.0.0/0", link: int = 0, gateway: str = "", table: int = 254, kind: int = 1, **more: t.Any
-) -> bytes:
-    """Return a route as the kernel lists it."""
-    network = ipaddress.ip_network(destination)
-    family = socket.AF_INET if network.version == 4 else socket.AF_INET6
-    source = ipaddress.ip_network(more["source"]) if "source" in more else None
+def _network(text: t.Optional[str]) -> t.Any:
+    return ipaddress.ip_network(text) if text else None
+
+
+def _head(version: int, destination: t.Any, source: t.Any, table: int, kind: int, more: t.Mapping[str, t.Any]) -> bytes:
+    """Return what a route and a routing rule begin with: header, table and networks."""
     body = _RTM.pack(
-        family,
-        network.prefixlen,
+        _FAMILIES[version],
+        destination.prefixlen if destination else 0,
         source.prefixlen if source else 0,
         more.get("tos", 0),
-        min(table, 252) if table > 255 else table,
+        table if table < 256 else 252,
         0,
         0,
         kind,
         more.get("flags", 0),
     )
     body += netlink.word(15, table)
-    if network.prefixlen:
-        body += netlink.attribute(1, network.network_address.packed)
-    if source:
-        body += netlink.attribute(2, source.network_address.packed)
-    if gateway:
-        body += netlink.attribute(5, ipaddress.ip_address(gateway).packed)
+    for number, network in ((1, destination), (2, source)):
+        if network and network.prefixlen:
+            body += netlink.attribute(number, network.network_address.packed)
+    return body
+
+
+def route(
+    destination: str = "0.0.0.0/0", link: int = 0, gateway: str = "", table: int = 254, kind: int = 1, **more: t.Any
+) -> bytes:
+    """Return a route as the kernel lists it.
+
+    :param more: ``source``, ``tos``, ``flags``, ``metric``, ``preferred`` (source), ``paths`` (pairs of link and
+        gateway), ``extra`` (attributes).
+    """
+    network = ipaddress.ip_network(destination)
+    body = _head(network.version, network, _network(more.get("source")), table, kind, more)
     if "metric" in more:
         body += netlink.word(6, more["metric"])
-    if "preferred" in more:
-        body += netlink.attribute(7, ipaddress.ip_address(more["preferred"]).packed)
+    for number, address_ in ((5, gateway), (7, more.get("preferred"))):
+        if address_:
+            body += netlink.attribute(number, ipaddress.ip_address(address_).packed)
     if "paths" in more:
         data = b""
         for path_link, path_gateway in more["paths"]:
@@ -249,47 +250,30 @@ def route(
     return body + extra
 
 
+#: Attributes of a routing rule (linux/fib_rules.h), and how the kernel writes their values.
+_SELECTORS: t.Dict[str, t.Callable[[t.Any], bytes]] = {
+    "incoming": lambda name: netlink.text(3, name),
+    "outgoing": lambda name: netlink.text(17, name),
+    "goto": lambda priority: netlink.word(4, priority),
+    "mark": lambda value_and_mask: netlink.word(10, value_and_mask[0]) + netlink.word(16, value_and_mask[1]),
+    "protocol": lambda number: netlink.attribute(22, bytes((number,))),
+    "source_ports": lambda span: netlink.attribute(23, struct.pack("=HH", *span)),
+    "ports": lambda span: netlink.attribute(24, struct.pack("=HH", *span)),
+    "l3mdev": lambda value: netlink.attribute(19, bytes((value,))),
+    "extra": bytes,
+}
+
+
 def selector(priority: int, table: int = 254, action: int = 1, version: int = 4, **more: t.Any) -> bytes:
-    """Return a routing rule as the kernel lists it."""
-    family = socket.AF_INET if version == 4 else socket.AF_INET6
-    to_, from_ = (ipaddress.ip_network(more[key]) if key in more else None for key in ("to", "source"))
-    body = _RTM.pack(
-        family,
-        to_.prefixlen if to_ else 0,
-        from_.prefixlen if from_ else 0,
-        more.get("tos", 0),
-        table if table < 256 else 252,
-        0,
-        0,
-        action,
-        more.get("flags", 0),
-    )
-    body += netlink.word(15, table) + netlink.word(14, more.get("suppress", -1) & 0xFFFFFFFF)
-    body += netlink.attribute(21, b"\2")
+    """Return a routing rule as the kernel lists it.
+
+    :param more: ``to``, ``source``, ``tos``, ``flags``, ``suppress``, and keys of ``_SELECTORS``.
+    """
+    body = _head(version, _network(more.get("to")), _network(more.get("source")), table, action, more)
+    body += netlink.word(14, more.get("suppress", -1) & 0xFFFFFFFF) + netlink.attribute(21, b"\2")
     if priority:
         body += netlink.word(6, priority)
-    if to_:
-        body += netlink.attribute(1, to_.network_address.packed)
-    if from_:
-        body += netlink.attribute(2, from_.network_address.packed)
-    if "incoming" in more:
-        body += netlink.text(3, more["incoming"])
-    if "outgoing" in more:
-        body += netlink.text(17, more["outgoing"])
-    if "goto" in more:
-        body += netlink.word(4, more["goto"])
-    if "mark" in more:
-        value, mask = more["mark"]
-        body += netlink.word(10, value) + netlink.word(16, mask)
-    if "protocol" in more:
-        body += netlink.attribute(22, bytes((more["protocol"],)))
-    for number, key in ((23, "source_ports"), (24, "ports")):
-        if key in more:
-            body += netlink.attribute(number, struct.pack("=HH", *more[key]))
-    if more.get("l3mdev"):
-        body += netlink.attribute(19, b"\1")
-    extra: bytes = more.get("extra", b"")
-    return body + extra
+    return body + b"".join(write(more[key]) for key, write in _SELECTORS.items() if key in more)
 
 
 def selectors(version: int = 4) -> t.Tuple[bytes, ...]:
@@ -301,8 +285,7 @@ def selectors(version: int = 4) -> t.Tuple[bytes, ...]:
 def address(text: str, link: int) -> bytes:
     """Return an address of a link as the kernel lists it."""
     interface = ipaddress.ip_interface(text)
-    family = socket.AF_INET if interface.version == 4 else socket.AF_INET6
-    body = struct.pack("=BBBBI", family, interface.network.prefixlen, 0x80, 0, link)
+    body = struct.pack("=BBBBI", _FAMILIES[interface.version], interface.network.prefixlen, 0x80, 0, link)
     return body + netlink.attribute(1, interface.ip.packed) + netlink.attribute(2, interface.ip.packed)
 
 

@@ -10,7 +10,8 @@ import typing as t
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import senders
-from support.node_states import route, state
+from support.node_states import state
+from support.rule_shapes import route
 
 _BRIDGE, _FIRST, _SECOND = 3, 10, 11
 
