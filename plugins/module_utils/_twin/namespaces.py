@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import gc
 import multiprocessing.connection
 import os
 import signal
@@ -94,7 +93,6 @@ class Worker:
         self._pid = os.fork()
         if self._pid == 0:
             try:
-                gc.disable()  # a search for circles would copy all memory that is shared with the parent
                 ours.close()
                 _keep(parent, theirs, make)
             finally:
