@@ -315,7 +315,7 @@ def to_ruleset(table: Table) -> t.Optional[Ruleset]:
     """Return the rules that a table holds; None if they are not of our shape."""
     try:
         ruleset = _Reader(table).ruleset()
-    except (ConfigError, KeyError, ValueError, OverflowError):
+    except (ConfigError, LookupError, ValueError, OverflowError):
         return None
     made = from_ruleset(ruleset, table.family)._replace(priority=table.priority)
     return ruleset if made.means(table) else None

@@ -200,3 +200,16 @@ def test_a_table_with_the_comments_of_the_first_candidate_means_the_same() -> No
     assert read.means(table) and table.means(read)
     ruleset = to_ruleset(read)
     assert ruleset is not None and engine.same(ruleset, from_config(config, IPV4))
+
+
+@pytest.mark.parametrize("exemption", ["return", "accept"])
+def test_a_table_that_lost_one_of_its_rules_is_read_as_what_is_left_or_not_at_all(exemption: str) -> None:
+    entries = [{"action": action, "destinations": ["10.0.0.0/8"]} for action in ("masquerade", "skip", "exempt")]
+    snat = [{"address": "192.0.2.7", "source_cidrs": ["10.244.0.0/16"]}]
+    config = build({"rules": entries, "snat": snat, "to_ports": ["1024-2048"], "exemption": exemption})
+    table = from_ruleset(from_config(config, IPV4), IPV4)
+    rules = table.rules(text.CHAIN) or ()
+    for number in range(len(rules)):
+        damaged = table._replace(chains=((text.CHAIN, rules[:number] + rules[number + 1 :]),))
+        ruleset = to_ruleset(damaged)
+        assert ruleset is None or from_ruleset(ruleset, IPV4).means(damaged)
