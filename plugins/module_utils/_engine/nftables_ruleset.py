@@ -55,24 +55,23 @@ _MANY = 1000
 #: By family, the prefix length of the networks of an outline.
 _OUTLINE_LENGTH = {IPV4: 8, IPV6: 16}
 
-#: An address, or first and last of some, with or without ports, as ``snat to`` has them.
-_TO_SOURCE = (
-    r"(?P<address>[0-9.]+(?:-[0-9.]+)?|\[[0-9a-f:]+\](?:-\[[0-9a-f:]+\])?|[0-9a-f:]+(?:-[0-9a-f:]+)?(?= |\Z))"
-    r"(?::(?P<snat_ports>[0-9]+(?:-[0-9]+)?))?"
-)
-_MASQUERADE = (
-    r"(?:meta l4proto (?P<protocol>tcp|udp|sctp) )?(?:numgen random mod %d < (?P<share>[0-9]+) )?"
-    r"(?:masquerade(?: to :(?P<ports>[0-9]+(?:-[0-9]+)?))?|snat to %s)(?P<random> fully-random)?\Z"
-    % (SHARE_UNIT, _TO_SOURCE)
-)
-_MASQUERADES = r"\b(?:masquerade|snat to [0-9a-f\[])"
-_ENTRY = r' comment "%s rules, entry ([1-9][0-9]*)"\Z' % comments.PREFIX
+_ENTRY = r' comment "%s (rules|snat), entry [1-9][0-9]*"\Z' % comments.PREFIX
+#: Of an entry, in the order in which they are written.
 _CONDITIONS = (
     r'(?:oifname "(?P<interface>[^"]*)" )?(?:ip6? saddr @(?P<sources>\w+) )?(?:ip6? daddr @(?P<destinations>\w+) )?'
-    r"(?:(?P<ported>tcp|udp|sctp) dport @(?P<ports>\w+) |"
-    r"meta l4proto (?P<protocol>\S+) (?=return|accept|snat|masq|oifname|ip))?"
+    r"(?:(?P<ported>tcp|udp|sctp) dport @(?P<ports>\w+) |meta l4proto (?P<protocol>\S+) )?"
 )
-_TRANSLATED = r' comment "%s snat, entry [1-9][0-9]*"\Z' % comments.PREFIX
+_RULE = (
+    r'(?P<conditions>(?:oifname "[^"]*" |ip6? [sd]addr @\w+ |(?:tcp|udp|sctp) dport @\w+ |meta l4proto \S+ )*)'
+    r"(?:numgen random mod %d < (?P<share>[0-9]+) )?(?P<verdict>return|accept|masquerade|snat)"
+    # An address, or first and last of some, with or without ports.
+    r"(?: to (?P<address>(?<=snat to )(?:[0-9.]+(?:-[0-9.]+)?|\[[0-9a-f:]+\](?:-\[[0-9a-f:]+\])?|"
+    r"[0-9a-f:]+(?:-[0-9a-f:]+)?(?= |\Z)))?"
+    r"(?::(?P<ports>[0-9]+(?:-[0-9]+)?))?)?(?P<random> fully-random)?\Z" % SHARE_UNIT
+)
+#: Verdicts.
+_MASQUERADING = ("masquerade", "snat")
+_PROTOCOL = r"(?:(\w+) dport|meta l4proto (\S+)) "
 _MARKED = r"meta mark (?:& (0x[0-9a-f]{8}) == )?(0x[0-9a-f]{8}) return\Z"
 _SKIPPED = r"(?:oifname (?:!= )?\"|ip6? saddr != @)"
 _MISSING = r"ct status snat ip6? saddr (\S+) drop\Z"
@@ -335,9 +334,10 @@ class _Reader:
         """
         table = self._table
         written = list(table.rules(CHAIN) or ())[1:]
-        entries = [rule for rule in written if re.search(_ENTRY, rule)]
-        translated = [rule for rule in written if re.search(_TRANSLATED, rule)]
-        rules = [bare(rule) for rule in written if rule not in entries and rule not in translated]
+        entries = [_parse(rule) for rule in written if re.search(_ENTRY, rule)]
+        translated = [line for line in entries if line.is_of("snat")]
+        entries = [line for line in entries if line.is_of("rules")]
+        rules = [bare(rule) for rule in written if not re.search(_ENTRY, rule)]
         marked = [found for found in (re.match(_MARKED, rule) for rule in rules) if found]
         rules = rules[len(marked) :]
         skipped = list(itertools.takewhile(lambda rule: re.match(_SKIPPED, rule), rules))
@@ -359,7 +359,7 @@ class _Reader:
         return Ruleset(
             decisions=tuple(decisions),
             verdict=verdict,
-            masquerade=tuple(map(_read_masquerade, rules[1:])) or _usual_ways(entries),
+            masquerade=tuple(_parse(rule).way for rule in rules[1:]) or _usual_ways(entries),
             guards=guards_of(verdict, table.family, (*decisions, *leading)) + marks,
             leading=leading,
             translations=tuple(
@@ -388,19 +388,19 @@ class _Reader:
     def _networks(self, name: str) -> t.Tuple[t.Any, ...]:
         return tuple(intervals.networks(self._sets[name], self._table.family))
 
-    def _leading(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
+    def _leading(self, entries: t.Sequence[_Line]) -> t.Iterator[Decision]:
         """Return the entries of ``rules``."""
-        for written in _by_comment(rules, _ENTRY):
+        for written in _by_entry(entries):
             # What gives some packets an address of ``snat``, or ports, comes before what is for all of them.
-            lines = [line for line in written if "@snat_" not in line and not _has_ports(line)]
-            fixed = [line for line in lines if "snat to " in line]
-            masquerading = [line for line in lines if _verdict(line).startswith("masquerade")]
+            lines = [line for line in written if "@snat_" not in line.conditions and not line.way.to_ports]
+            fixed = [line for line in lines if line.verdict == "snat"]
+            masquerading = [line for line in lines if line.verdict == "masquerade"]
             if masquerading:
                 # What maps ports as each entry of ``snat`` says, says nothing itself.
                 how = None if _maps_variously(written) else _ways(written)
                 yield Decision(MASQUERADE, self._match(masquerading), None, how)
             elif fixed:
-                yield Decision(MASQUERADE, self._match(fixed), _read_address(_verdict(fixed[0])), _ways(written))
+                yield Decision(MASQUERADE, self._match(fixed), fixed[0].address, _ways(written))
             elif self._exempts(lines[0]):
                 match = self._match(lines)
                 everything = (EVERYTHING[self._table.family],)
@@ -408,22 +408,21 @@ class _Reader:
             else:
                 yield Decision(SKIP, self._match(lines))
 
-    def _exempts(self, line: str) -> bool:
+    def _exempts(self, line: _Line) -> bool:
         """Return whether an entry that ends with a verdict exempts; the other chain says so where there is one."""
-        verdict = _verdict(line)
         enforcer = self._table.rules(ENFORCER)
         if enforcer is None:
             # With RETURN, to exempt and to skip are the same.
-            return verdict == "accept"
-        conditions = line[: -len(verdict)]
-        return any(re.search(_ENTRY, rule) and bare(rule).startswith(conditions + "snat to ip") for rule in enforcer)
+            return line.verdict == "accept"
+        kept = line.conditions + "snat to ip"
+        return any(re.search(_ENTRY, rule) and bare(rule).startswith(kept) for rule in enforcer)
 
-    def _match(self, lines: t.Sequence[str]) -> Match:
+    def _match(self, lines: t.Sequence[_Line]) -> Match:
         interfaces: t.Dict[str, None] = {}
         services: t.Dict[Service, None] = {}
         found: t.Dict[str, t.Any] = {}
         for line in lines:
-            found = t.cast(t.Any, re.match(_CONDITIONS, line)).groupdict()
+            found = t.cast(t.Any, re.match(_CONDITIONS, line.conditions)).groupdict()
             if found["interface"] is not None:
                 interfaces.update(dict.fromkeys(_read_interfaces('oifname "%s"' % found["interface"])))
             if found["ported"]:
@@ -436,90 +435,94 @@ class _Reader:
         )
         return Match(sources, destinations, tuple(interfaces), tuple(services))
 
-    def _translations(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
+    def _translations(self, translated: t.Sequence[_Line]) -> t.Iterator[Decision]:
         """Return the entries of ``snat``."""
-        for lines in _by_comment(rules, _TRANSLATED):
-            yield Decision(MASQUERADE, self._match(lines[-1:]), _read_address(_verdict(lines[-1])), _ways(lines))
+        for lines in _by_entry(translated):
+            yield Decision(MASQUERADE, self._match(lines[-1:]), lines[-1].address, _ways(lines))
 
-    def _translations_of_entries(self, rules: t.Sequence[str]) -> t.Iterator[Decision]:
+    def _translations_of_entries(self, entries: t.Sequence[_Line]) -> t.Iterator[Decision]:
         """Return the same if no rule masquerades everything else: entries of ``rules`` begin with them."""
         # Those that say themselves how ports are mapped do not show how an entry of ``snat`` says it.
-        for written in sorted(_by_comment(rules, _ENTRY), key=lambda lines: not _maps_variously(lines)):
-            lines = [line for line in written if not _has_ports(line)]
-            last = next((line for line in lines if _verdict(line).startswith("masquerade")), None)
+        for written in sorted(_by_entry(entries), key=lambda lines: not _maps_variously(lines)):
+            lines = [line for line in written if not line.way.to_ports]
+            last = next((line for line in lines if line.verdict == "masquerade"), None)
             if last is not None:
-                conditions = len(last) - len(_verdict(last))
                 for line in lines[: lines.index(last)]:
-                    match, address = self._match([line[conditions:]]), _read_address(_verdict(line))
-                    yield Decision(MASQUERADE, match, address, _ways(rules, _is_random(line)))
+                    more = line._replace(conditions=line.conditions[len(last.conditions) :])
+                    how = _ways(entries, line.way.random_fully)
+                    yield Decision(MASQUERADE, self._match([more]), line.address, how)
                 return
 
 
-def _usual_ways(rules: t.Sequence[str]) -> t.Tuple[Masquerade, ...]:
+class _Line(t.NamedTuple):
+    """A rule that returns, accepts or masquerades."""
+
+    #: the comment of an entry of ``rules`` or ``snat``
+    entry: str
+    #: with a space behind each
+    conditions: str
+    #: return, accept, masquerade or snat
+    verdict: str
+    #: of what masquerades
+    way: Masquerade
+    address: t.Optional[AddressRange]
+
+    def is_of(self, option: str) -> bool:
+        """Return whether it belongs to an entry of an option."""
+        return " %s, entry " % option in self.entry
+
+
+def _parse(rule: str) -> _Line:
+    """Parse a rule with its comment.
+
+    :raises ValueError: it does something else.
+    """
+    entry = re.search(_ENTRY, rule)
+    found = re.match(_RULE, bare(rule))
+    if found is None:
+        raise ValueError(rule)
+    protocol = re.search(_PROTOCOL, found["conditions"])
+    first, _dash, last = (found["ports"] or "").partition("-")
+    way = Masquerade(
+        protocol and (protocol[1] or protocol[2]),
+        PortRange(int(first), int(last or first)) if first else None,
+        None if found["share"] is None else int(found["share"]),
+        found["random"] is not None,
+    )
+    address = parse_address_range(re.sub(r"[\[\]]", "", found["address"])) if found["address"] else None
+    return _Line(entry[0] if entry else "", found["conditions"], found["verdict"], way, address)
+
+
+def _by_entry(lines: t.Iterable[_Line]) -> t.Iterator[t.List[_Line]]:
+    """Return the rules of each entry."""
+    return (list(group) for _entry, group in itertools.groupby(lines, lambda line: line.entry))
+
+
+def _usual_ways(entries: t.Sequence[_Line]) -> t.Tuple[Masquerade, ...]:
     """Return how to masquerade if no rule masquerades everything else, by entries of ``rules``."""
-    for written in _by_comment(rules, _ENTRY):
+    for written in _by_entry(entries):
         if _maps_variously(written):
-            own = next((line for line in written if _verdict(line).startswith("masquerade")), "")
-            return _ways(rules, _is_random(own))
-    return _ways(rules)
+            own = next((line for line in written if line.verdict == "masquerade"), None)
+            return _ways(entries, own is not None and own.way.random_fully)
+    return _ways(entries)
 
 
-def _ways(written: t.Sequence[str], random_fully: t.Optional[bool] = None) -> t.Tuple[Masquerade, ...]:
+def _ways(lines: t.Sequence[_Line], random_fully: t.Optional[bool] = None) -> t.Tuple[Masquerade, ...]:
     """Return how rules masquerade.
 
     :param random_fully: to leave out those that map ports otherwise.
     """
-    found: t.Dict[Masquerade, None] = {}
-    for rule in map(bare, written):
-        if re.search(_MASQUERADES, rule):
-            conditions = t.cast(t.Any, re.match(_CONDITIONS, rule))
-            protocol = conditions.group("ported") or conditions.group("protocol")
-            rest = rule[conditions.end() :]
-            while rest.startswith(("oifname", "ip saddr", "ip6 saddr")):
-                more = t.cast(t.Any, re.match(_CONDITIONS, rest))
-                protocol = protocol or more.group("protocol")
-                rest = rest[more.end() :]
-            way = _read_masquerade(rest)
-            if random_fully in (None, way.random_fully):
-                found[way._replace(protocol=protocol) if protocol and way.to_ports else way] = None
+    ways = [line.way for line in lines if line.verdict in _MASQUERADING]
+    ways = [way for way in ways if random_fully in (None, way.random_fully)]
+    found = dict.fromkeys(way if way.to_ports else way._replace(protocol=None) for way in ways)
     # An entry lists its own protocols only, in its own order.
     protocols = (*PORT_PROTOCOLS, None)
-    ways = sorted(found, key=lambda way: protocols.index(way.protocol))
-    return tuple(ways) or (Masquerade(),)
+    return tuple(sorted(found, key=lambda way: protocols.index(way.protocol))) or (Masquerade(),)
 
 
-def _is_random(rule: str) -> bool:
-    """Return whether a rule chooses source ports fully at random."""
-    return bare(rule).endswith(" fully-random")
-
-
-def _maps_variously(rules: t.Sequence[str]) -> bool:
+def _maps_variously(lines: t.Sequence[_Line]) -> bool:
     """Return whether some of the rules that masquerade choose source ports fully at random, and others do not."""
-    return len({_is_random(rule) for rule in rules if re.search(_MASQUERADES, rule)}) > 1
-
-
-def _by_comment(rules: t.Iterable[str], comment: str) -> t.Iterator[t.List[str]]:
-    """Return the rules of each entry of ``rules`` or ``snat``: those that have the same comment."""
-    for _comment, group in itertools.groupby(rules, lambda rule: t.cast(t.Any, re.search(comment, rule)).group()):
-        yield [bare(rule) for rule in group]
-
-
-def _verdict(line: str) -> str:
-    """Return the end of a rule: what it does."""
-    found = re.search(r"(?:masquerade|snat to|return\Z|accept\Z)", line)
-    return line[found.start() :] if found else line
-
-
-def _has_ports(line: str) -> bool:
-    """Return whether a rule masquerades with some ports only."""
-    found = re.match(_MASQUERADE, _verdict(line))
-    return found is not None and bool(found.group("ports") or found.group("snat_ports"))
-
-
-def _read_address(text: str) -> AddressRange:
-    found = re.match(_MASQUERADE, text)
-    written = found.group("address") if found else None
-    return parse_address_range((written or text).replace("[", "").replace("]", ""))
+    return len({line.way.random_fully for line in lines if line.verdict in _MASQUERADING}) > 1
 
 
 def _read_mark(mask: t.Optional[str], value: str) -> Mark:
@@ -529,20 +532,3 @@ def _read_mark(mask: t.Optional[str], value: str) -> Mark:
 def _read_interfaces(rule: str) -> t.Iterator[str]:
     for name in re.findall(_INTERFACE, rule):
         yield name[:-1] + "+" if name.endswith("*") else name
-
-
-def _read_masquerade(rule: str) -> Masquerade:
-    """Parse a rule that masquerades.
-
-    :raises ValueError: it is not such a rule.
-    """
-    found = re.match(_MASQUERADE, rule)
-    if found is None:
-        raise ValueError(rule)
-    written = found.group("ports") or found.group("snat_ports")
-    first, _dash, last = (written or "").partition("-")
-    ports = PortRange(int(first), int(last or first)) if written else None
-    share = found.group("share")
-    return Masquerade(
-        found.group("protocol"), ports, None if share is None else int(share), found.group("random") is not None
-    )
