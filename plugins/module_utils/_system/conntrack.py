@@ -148,7 +148,7 @@ def find(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[
         )
 
     # Asked for one connection by its addresses, the kernel looks into one zone only.
-    head = _head(of_address(seen.address))
+    head = netlink.family_head(of_address(seen.address).number)
     with Netlink(netlink.NETFILTER) as kernel:
         messages = kernel.dump(_GET, head, "tracked connections", wanted=is_meant)
     return [_connection(protocol, message) for message in messages]
@@ -168,7 +168,7 @@ def read(family: Family, look: t.Callable[[Flow], None]) -> None:
         return False
 
     with Netlink(netlink.NETFILTER) as kernel:
-        kernel.dump(_GET, _head(family), "tracked connections", wanted=pass_on)
+        kernel.dump(_GET, netlink.family_head(family.number), "tracked connections", wanted=pass_on)
 
 
 def read_ports(family: Family, look: t.Callable[[PortUse], None]) -> None:
@@ -190,7 +190,7 @@ def read_ports(family: Family, look: t.Callable[[PortUse], None]) -> None:
 
     with Netlink(netlink.NETFILTER) as kernel:
         # What was read once more would be counted twice.
-        kernel.dump(_GET, _head(family), "tracked connections", attempts=1, wanted=pass_on)
+        kernel.dump(_GET, netlink.family_head(family.number), "tracked connections", attempts=1, wanted=pass_on)
 
 
 def remove(family: Family, flows: t.Sequence[Flow]) -> int:
@@ -199,7 +199,7 @@ def remove(family: Family, flows: t.Sequence[Flow]) -> int:
     :raises NodeError: the kernel does not answer.
     """
     # Without the tuple in the key the kernel would remove all connections.
-    messages = [Message(_DELETE, _head(family) + flow.key) for flow in flows if flow.key]
+    messages = [Message(_DELETE, netlink.family_head(family.number) + flow.key) for flow in flows if flow.key]
     with Netlink(netlink.NETFILTER) as kernel:
         return kernel.change(messages, 0).count(0)
 
@@ -219,10 +219,6 @@ def statistics() -> t.Optional[Statistics]:
         return None
     counted = (totals.get(name, 0) for name in ("insert_failed", "drop", "early_drop"))
     return Statistics(count_now, limit_now, *counted)
-
-
-def _head(family: Family) -> bytes:
-    return struct.pack("!BBH", family.number, 0, 0)
 
 
 def _flow(message: Message, family: Family) -> t.Optional[Flow]:

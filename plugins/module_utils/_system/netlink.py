@@ -154,6 +154,19 @@ def replace(data: bytes, changes: t.Mapping[int, t.Optional[bytes]], flags: int 
     return b"".join(parts)
 
 
+def family_head(family: int) -> bytes:
+    """Return what each message of nfnetlink begins with (struct nfgenmsg).
+
+    :param family: 0: all.
+    """
+    return struct.pack("!BBH", family, 0, 0)
+
+
+def number(value: t.Optional[bytes]) -> int:
+    """Return a number from an attribute in network byte order; 0 without one."""
+    return int.from_bytes(value or b"", "big")
+
+
 def name(value: bytes) -> str:
     """Return a name from an attribute."""
     return value.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")

@@ -10,10 +10,10 @@ kernel load the module that would answer, as any use of it does; it changes no r
 from __future__ import annotations
 
 import errno
-import struct
 import typing as t
 
 from .._errors import NodeError
+from . import netlink
 from .families import IPV4, Family
 from .netlink import NETFILTER, Attributes, KernelError, Message, Netlink, attributes, network_word, spans, text
 
@@ -92,7 +92,7 @@ def is_dormant(family: Family, table: str) -> bool:
     :raises NodeError: the kernel will not say.
     """
     found = _get(_GET_TABLE, family, text(_TABLE_NAME, table))
-    return found is not None and bool(_number(found.get(_TABLE_FLAGS, b"\0")) & _DORMANT)
+    return found is not None and bool(netlink.number(found.get(_TABLE_FLAGS, b"\0")) & _DORMANT)
 
 
 def has_chain(family: Family, table: str, name: str) -> bool:
@@ -122,7 +122,7 @@ def references(family: Family, table: str, name: str) -> int:
     if found is None:
         return 0
     # The kernel counts the rules in the chain as well.
-    return max(_number(found.get(_CHAIN_USE, b"\0")) - len(rules(family, table, name)), 0)
+    return max(netlink.number(found.get(_CHAIN_USE, b"\0")) - len(rules(family, table, name)), 0)
 
 
 def nat_postrouting_chains(family: Family) -> t.List[BaseChain]:
@@ -131,12 +131,15 @@ def nat_postrouting_chains(family: Family) -> t.List[BaseChain]:
     :raises NodeError: the kernel does not answer.
     """
     found = []
-    for number, nft_family in ((family.number, family.nft), (_INET, "inet")):
-        for message in _dump(_GET_CHAIN, _head(number), "the chains of nf_tables"):
+    for protocol, nft_family in ((family.number, family.nft), (_INET, "inet")):
+        for message in _dump(_GET_CHAIN, netlink.family_head(protocol), "the chains of nf_tables"):
             chain = attributes(message.body[4:])
             hook = attributes(chain.get(_CHAIN_HOOK, b""))
-            if string(chain.get(_CHAIN_TYPE, b"")) == "nat" and _number(hook.get(_HOOK_NUMBER, b"")) == _POSTROUTING:
-                drops = _CHAIN_POLICY in chain and _number(chain[_CHAIN_POLICY]) == _DROP
+            if (
+                string(chain.get(_CHAIN_TYPE, b"")) == "nat"
+                and netlink.number(hook.get(_HOOK_NUMBER, b"")) == _POSTROUTING
+            ):
+                drops = _CHAIN_POLICY in chain and netlink.number(chain[_CHAIN_POLICY]) == _DROP
                 table, name = string(chain[_CHAIN_TABLE]), string(chain[_CHAIN_NAME])
                 found.append(BaseChain(nft_family, table, name, drops))
     return found
@@ -159,8 +162,8 @@ def generation_of(kernel: Netlink) -> int:
 
     :raises NodeError: the kernel will not say.
     """
-    answer = kernel.ask(_GET_GENERATION, _head(IPV4.number), "the generation of nf_tables")
-    return _number(attributes(answer.body[4:])[1])
+    answer = kernel.ask(_GET_GENERATION, netlink.family_head(IPV4.number), "the generation of nf_tables")
+    return netlink.number(attributes(answer.body[4:])[1])
 
 
 def rules(family: Family, table: str, name: str) -> t.List[Rule]:
@@ -173,7 +176,7 @@ def rules(family: Family, table: str, name: str) -> t.List[Rule]:
 
 def rules_of(family: int, table: str, name: str) -> t.List[Rule]:
     """Read the same for a family by its number (nfgen_family), such as inet."""
-    body = _head(family) + text(_RULE_TABLE, table) + text(_RULE_CHAIN, name)
+    body = netlink.family_head(family) + text(_RULE_TABLE, table) + text(_RULE_CHAIN, name)
     reader = _RuleReader()
     read = (reader.read(message.body[4:]) for message in _dump(_GET_RULE, body, "the rules of the chain %s" % name))
     # Old kernels know no restriction to a chain.
@@ -200,7 +203,7 @@ class _RuleReader:
             read = self._parse(payload, values)
             self._read[_without(payload, values)] = read
         chain, expressions = read
-        return chain, Rule(_number(payload[slice(*values[0])]), expressions)
+        return chain, Rule(netlink.number(payload[slice(*values[0])]), expressions)
 
     @staticmethod
     def _parse(payload: bytes, values: t.List[t.Tuple[int, int]]) -> t.Tuple[str, t.Tuple[Expression, ...]]:
@@ -249,14 +252,6 @@ def string(value: bytes) -> str:
     return value.split(b"\0")[0].decode("ascii", "backslashreplace")
 
 
-def _number(value: bytes) -> int:
-    return int.from_bytes(value, "big")
-
-
-def _head(family: int) -> bytes:
-    return struct.pack("!BBH", family, 0, 0)
-
-
 def _is_there(kind: int, family: Family, values: bytes) -> t.Optional[bool]:
     try:
         return _get(kind, family, values) is not None
@@ -269,7 +264,7 @@ def _get(kind: int, family: Family, values: bytes) -> t.Optional[Attributes]:
 
     :raises NodeError: the kernel will not say.
     """
-    body = _head(family.number) + values
+    body = netlink.family_head(family.number) + values
     try:
         with Netlink(NETFILTER, _TIMEOUT) as kernel:
             return attributes(kernel.ask(kind, body, "a question about netfilter").body[4:])

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
-import struct
 import typing as t
 
 from .._system import netlink
@@ -28,22 +28,18 @@ _ATTEMPTS = 2
 #: Deletes every connection that a namespace knows: IPCTNL_MSG_CT_DELETE without saying which.
 _FORGET = 1 << 8 | 2
 
-#: What the kernel counts where routing ends a packet's way, by the file and the name of the counter.
+#: What the kernel counts where routing ends a packet's way, by the name of the counter.
 _COUNTERS = {
-    "/proc/net/netstat": {
-        "IPReversePathFilter": "the source address is not one that comes from there (rp_filter)",
-        "InNoRoutes": "no route to the destination",
-    },
-    "/proc/net/snmp": {
-        "InAddrErrors": "an address that is not forwarded to",
-        "OutNoRoutes": "no route to the destination",
-    },
-    "/proc/net/snmp6": {
-        "Ip6InNoRoutes": "no route to the destination",
-        "Ip6OutNoRoutes": "no route to the destination",
-        "Ip6InAddrErrors": "an address that is not forwarded to",
-    },
+    "IPReversePathFilter": "the source address is not one that comes from there (rp_filter)",
+    "InNoRoutes": "no route to the destination",
+    "InAddrErrors": "an address that is not forwarded to",
+    "OutNoRoutes": "no route to the destination",
+    "Ip6InNoRoutes": "no route to the destination",
+    "Ip6OutNoRoutes": "no route to the destination",
+    "Ip6InAddrErrors": "an address that is not forwarded to",
 }
+#: Each line is the name of a counter and its value, or a line of names is followed by one of values.
+_COUNTED = ("/proc/net/netstat", "/proc/net/snmp", "/proc/net/snmp6")
 
 
 class Asker:
@@ -200,7 +196,7 @@ class Asker:
 def forget_connections() -> None:
     """Empty conntrack of this network namespace, which must be one of our own."""
     with Netlink(netlink.NETFILTER) as kernel:
-        kernel.change([Message(_FORGET, struct.pack("!BBH", 0, 0, 0))], 0)
+        kernel.change([Message(_FORGET, netlink.family_head(0))], 0)
 
 
 def _answer(question: Question, outcome: str, seen: packets.Packet, interface: t.Optional[str]) -> Answer:
@@ -216,25 +212,20 @@ def _is_ours(data: bytes, protocol: int, source_port: int) -> bool:
 
 def _counted() -> t.Dict[str, int]:
     found: t.Dict[str, int] = {}
-    for path, names in _COUNTERS.items():
-        try:
-            with open(path, encoding="ascii") as opened:
-                words = [line.split() for line in opened]
-        except OSError:
-            continue
-        if path.endswith("6"):
-            found.update((line[0], int(line[1])) for line in words if line[0] in names)
-            continue
-        for heads, values in zip(words[::2], words[1::2]):
-            found.update((name, int(value)) for name, value in zip(heads, values) if name in names)
+    for path in _COUNTED:
+        with contextlib.suppress(OSError), open(path, encoding="ascii") as opened:
+            words = [line.split() for line in opened]
+            pairs = (
+                words if path.endswith("6") else [pair for two in zip(words[::2], words[1::2]) for pair in zip(*two)]
+            )
+            found.update((name, int(value)) for name, value in pairs if name in _COUNTERS)
     return found
 
 
 def _reason(before: t.Mapping[str, int]) -> str:
     """Return what routing had against a packet, by the counter that has grown."""
     after = _counted()
-    for names in _COUNTERS.values():
-        for name, words in names.items():
-            if after.get(name, 0) > before.get(name, 0):
-                return "routing: " + words
+    for name, words in _COUNTERS.items():
+        if after.get(name, 0) > before.get(name, 0):
+            return "routing: " + words
     return "routing"

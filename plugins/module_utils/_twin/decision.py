@@ -46,13 +46,9 @@ class Rules:
     def __init__(self, run: Runner, tables: t.Sequence[nf_tables.Table], legacy: t.Sequence[LegacyTable]) -> None:
         self._run = run
         self._base = {
-            (table.family, table.name, netlink.name(known[nf_tables.CHAIN_NAME])): (
-                _number(netlink.attributes(known[nf_tables.CHAIN_HOOK])[1]),
-                netlink.name(known[nf_tables.CHAIN_TYPE]),
-            )
+            (table.family, table.name, name): (hook, kind)
             for table in tables
-            for known in map(netlink.attributes, table.chains)
-            if nf_tables.CHAIN_HOOK in known
+            for name, hook, _priority, kind in nf_tables.base_chains(table)
         }
         self._legacy = {(table.family, table.name): table for table in legacy}
         self._lines: t.Dict[t.Tuple[str, str], t.Dict[str, t.List[str]]] = {}
@@ -201,7 +197,3 @@ def _translates(expression: nfnetlink.Expression) -> bool:
 
 def _family(step: trace.Step) -> str:
     return nf_tables.FAMILIES.get(step.family, str(step.family))
-
-
-def _number(value: bytes) -> int:
-    return int.from_bytes(value, "big")

@@ -9,7 +9,6 @@ several tables meet like that, a packet can have more than one answer, and all o
 
 from __future__ import annotations
 
-import struct
 import typing as t
 
 from .._system import netlink
@@ -56,17 +55,11 @@ def find(tables: t.Sequence[nf_tables.Table], legacy: t.Sequence[LegacyTable]) -
 def _places(table: nf_tables.Table) -> t.Iterator[_Place]:
     if nf_tables.is_dormant(table):
         return
-    for known in map(netlink.attributes, table.chains):
-        if nf_tables.CHAIN_HOOK not in known:
-            continue
-        hook = netlink.attributes(known[nf_tables.CHAIN_HOOK])
-        number, rank = struct.unpack("!I", hook[1])[0], struct.unpack("!i", hook[2])[0]
-        if netlink.name(known[nf_tables.CHAIN_TYPE]) == "filter" and rank >= _FILTER:
-            continue
-        named = netlink.attribute(nf_tables.RULE_CHAIN, known[nf_tables.CHAIN_NAME])
-        if any(named in body for body in table.rules):
+    for name, hook, rank, kind in nf_tables.base_chains(table):
+        named = netlink.text(nf_tables.RULE_CHAIN, name)
+        if (kind != "filter" or rank < _FILTER) and any(named in body for body in table.rules):
             for family in _FAMILIES.get(table.family, ()):
-                yield family, number, rank
+                yield family, hook, rank
 
 
 def _legacy_places(table: LegacyTable) -> t.Iterator[_Place]:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import os
-import struct
 import typing as t
 
 from .._system import netlink
@@ -30,14 +29,8 @@ def forget(tables: t.Iterable[nf_tables.Table]) -> None:
             opened.write(_EMPTY)
     for table in tables:
         # Without elements in the message all of them are meant.
-        messages = [
-            Message(
-                _DELETE_ELEMENTS,
-                struct.pack("!BBH", table.family, 0, 0)
-                + netlink.text(nf_tables.TABLE, table.name)
-                + netlink.text(nf_tables.ELEMENTS_SET, name),
-            )
-            for name in sorted(nf_tables.filled_sets(table))
-        ]
+        named = netlink.family_head(table.family) + netlink.text(nf_tables.TABLE, table.name)
+        filled = sorted(nf_tables.filled_sets(table))
+        messages = [Message(_DELETE_ELEMENTS, named + netlink.text(nf_tables.ELEMENTS_SET, name)) for name in filled]
         if messages:
             nf_tables.transact(messages, "the elements of sets in table %s" % table.title)

@@ -28,7 +28,7 @@ _ENTRY_COUNTED = (24, 25)
 _TIMEOUT = 6
 _ADDRESSES = (1, 2, 20, 22)
 #: nfgen_family is not looked at
-_HEAD = struct.pack("!BBH", 2, 0, 0)
+_HEAD = netlink.family_head(2)
 
 
 class IpSet(t.NamedTuple):

@@ -43,6 +43,7 @@ _RULE_KEEPS = frozenset((1, 2, 4, 7))
 _SET_KEEPS = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 17, 18))
 _OBJECT_KEEPS = frozenset((1, 2, 3, 4, 8))
 _FLOWTABLE_KEEPS = frozenset((1, 2, 3))
+_ELEMENTS_KEEPS = frozenset((TABLE, ELEMENTS))
 #: NFT_TABLE_F_DORMANT: the kernel does not ask the chains of a table
 DORMANT = 0x1
 #: Attributes of expressions that the kernel reports as 0 and does not accept: NFTA_DYNSET_TIMEOUT for a set without
@@ -112,16 +113,12 @@ def read() -> t.Tuple[Table, ...]:
     raise NodeError("cannot read the tables of nf_tables: other programs keep changing them")
 
 
-def _head(family: int) -> bytes:
-    return struct.pack("!BBH", family, 0, 0)
-
-
 def _read_once(kernel: Netlink) -> t.Tuple[Table, ...]:
     parts: t.Dict[t.Tuple[int, bytes], t.Dict[str, t.List[bytes]]] = {}
 
     def collect(kind: int, field: str, request: bytes = b"", family: int = 0) -> t.List[t.Tuple[int, bytes]]:
         found = []
-        for message in kernel.dump(_SUBSYSTEM | kind, _head(family) + request, "nf_tables %s" % field):
+        for message in kernel.dump(_SUBSYSTEM | kind, netlink.family_head(family) + request, "nf_tables %s" % field):
             body = message.body[4:]
             length = struct.unpack_from("=H", body)[0]
             # The name of the table comes first in every message.
@@ -161,14 +158,14 @@ def _numbered(kernel: Netlink, family: int, known: t.Mapping[int, bytes], wanted
     Asked for all elements, the kernel walks through all sets of the table three times, asked for some, once: with 5,000
     Services of kube-proxy that is 0.3 s. It is whole if it may have no more elements than were found.
     """
-    flags = struct.unpack("!I", known.get(_SET_FLAGS, bytes(4)))[0]
+    flags = netlink.number(known.get(_SET_FLAGS))
     if flags != _ANONYMOUS | _CONSTANT | _MAP or known.get(_SET_KEY_LENGTH) != b"\0\0\0\4":
         return None
-    size = struct.unpack("!I", netlink.attributes(known.get(_SET_DESCRIPTION, b"")).get(1, bytes(4)))[0]
+    size = netlink.number(netlink.attributes(known.get(_SET_DESCRIPTION, b"")).get(1))
     if not 0 < size <= _NUMBERED:
         return None
     keys = (netlink.nest(1, netlink.nest(1, netlink.attribute(1, struct.pack("=I", key)))) for key in range(size))
-    request = _head(family) + wanted + netlink.nest(ELEMENTS, *keys)
+    request = netlink.family_head(family) + wanted + netlink.nest(ELEMENTS, *keys)
     try:
         found = kernel.ask_all(_SUBSYSTEM | _GET_ELEMENT, request, size, "elements of a map")
         return [message.body[4:] for message in found]
@@ -186,8 +183,7 @@ def _rule_requests(chains: t.Sequence[t.Tuple[int, bytes]]) -> t.Iterator[t.Tupl
     """
     known = [(family, netlink.attributes(body)) for family, body in chains]
     # The kernel counts the rules of a chain, and what jumps to it.
-    uses = sum(struct.unpack("!I", chain.get(CHAIN_USE, b"\0\0\0\0"))[0] for _family, chain in known)
-    if uses <= _MANY_RULES:
+    if sum(netlink.number(chain.get(CHAIN_USE)) for _family, chain in known) <= _MANY_RULES:
         yield 0, b""
         return
     for family, chain in known:
@@ -199,19 +195,14 @@ def write(table: Table) -> None:
 
     :raises KernelError: the kernel refuses; nothing was made.
     """
-    parts = _parts(table)
-    for number, part in enumerate(parts):
+    for number, part in enumerate(_parts(table)):
         try:
             transact(part, "table " + table.title)
         except netlink.KernelError:
             if number:
-                _delete(table)
+                body = netlink.family_head(table.family) + netlink.text(TABLE, table.name)
+                transact([Message(_SUBSYSTEM | _DELETE_TABLE, body)], "table " + table.title)
             raise
-
-
-def _delete(table: Table) -> None:
-    body = _head(table.family) + netlink.text(TABLE, table.name)
-    transact([Message(_SUBSYSTEM | _DELETE_TABLE, body)], "table " + table.title)
 
 
 def _parts(table: Table) -> t.Iterator[t.List[Message]]:
@@ -220,19 +211,15 @@ def _parts(table: Table) -> t.Iterator[t.List[Message]]:
     Several, because for each set without name the kernel walks through all of its transaction to find where the set was
     made (__nft_set_trans_bind() in net/netfilter/nf_tables_api.c).
     """
-    family = _head(table.family)
+    family = netlink.family_head(table.family)
     flags = DORMANT if is_dormant(table) else 0
 
     def add(kind: int, *bodies: bytes) -> t.List[Message]:
         return [Message(_SUBSYSTEM | kind, family + body) for body in bodies]
 
-    bodies = {_set_name(body): body for body in table.sets}
+    bodies = {netlink.attributes(body)[SET_NAME]: body for body in table.sets}
     places = {name: place for place, name in enumerate(bodies, 1)}
-    elements: t.Dict[bytes, t.List[bytes]] = {}
-    for body in table.elements:
-        known = netlink.attributes(body)
-        if known.get(ELEMENTS):
-            elements.setdefault(known[ELEMENTS_SET], []).append(body)
+    elements = _elements(table)
 
     def add_set(name: bytes) -> t.List[Message]:
         made = netlink.only(bodies[name], _SET_KEEPS) + netlink.network_word(SET_ID, places[name])
@@ -241,14 +228,15 @@ def _parts(table: Table) -> t.Iterator[t.List[Message]]:
     def fill_set(name: bytes) -> t.List[Message]:
         # By the number that it has in this transaction: by a name the kernel walks through all sets of the table.
         number = netlink.network_word(_ELEMENTS_SET_ID, places[name])
-        keeps = frozenset((TABLE, ELEMENTS))
-        return add(_NEW_ELEMENT, *(netlink.only(body, keeps) + number for body in elements.get(name, ())))
+        return add(_NEW_ELEMENT, *(netlink.only(body, _ELEMENTS_KEEPS) + number for body in elements.get(name, ())))
 
     users = _users(table)
     whole = not users  # a set without name has to be made with the rule that has it
     named = [name for name in bodies if name not in users]
     part = add(_NEW_TABLE, netlink.only(table.table, _TABLE_KEEPS) + netlink.network_word(TABLE_FLAGS, flags))
-    part += add(_NEW_CHAIN, *map(_chain, table.chains))
+    # Chains without a name of their own (jump { ... }) are reported with one, and made as ordinary ones. No flags are
+    # sent: offloaded chains need hardware, and base chains are known by their hook.
+    part += add(_NEW_CHAIN, *(netlink.only(body, _CHAIN_KEEPS) for body in table.chains))
     part += add(_NEW_OBJECT, *(netlink.only(body, _OBJECT_KEEPS) for body in table.objects))
     # In the twin there is no hardware to which a flow could be offloaded.
     part += add(_NEW_FLOWTABLE, *(netlink.only(body, _FLOWTABLE_KEEPS) for body in table.flowtables))
@@ -267,22 +255,20 @@ def _parts(table: Table) -> t.Iterator[t.List[Message]]:
     yield part
 
 
-def _set_name(body: bytes) -> bytes:
-    return netlink.attributes(body)[SET_NAME]
-
-
-def _set_flags(body: bytes) -> int:
-    flags: int = struct.unpack("!I", netlink.attributes(body).get(_SET_FLAGS, b"\0\0\0\0"))[0]
-    return flags
+def _elements(table: Table) -> t.Dict[bytes, t.List[bytes]]:
+    """Return the messages with the elements of each set that has any."""
+    found: t.Dict[bytes, t.List[bytes]] = {}
+    for body in table.elements:
+        known = netlink.attributes(body)
+        if known.get(ELEMENTS):
+            found.setdefault(known[ELEMENTS_SET], []).append(body)
+    return found
 
 
 def _users(table: Table) -> t.Dict[bytes, int]:
     """Return the place of the rule that has a set without name, for each such set; empty if not all are found."""
-    anonymous = set()
-    for body in table.sets:
-        known = netlink.attributes(body)
-        if _set_flags(body) & _ANONYMOUS:
-            anonymous.add(known[SET_NAME])
+    sets = map(netlink.attributes, table.sets)
+    anonymous = {known[SET_NAME] for known in sets if netlink.number(known.get(_SET_FLAGS)) & _ANONYMOUS}
     found: t.Dict[bytes, int] = {}
     if anonymous:
         for number, rule in enumerate(table.rules):
@@ -292,8 +278,16 @@ def _users(table: Table) -> t.Dict[bytes, int]:
 
 def is_dormant(table: Table) -> bool:
     """Return whether the kernel skips its chains."""
-    flags = netlink.attributes(table.table).get(TABLE_FLAGS, b"\0\0\0\0")
-    return bool(struct.unpack("!I", flags)[0] & DORMANT)
+    return bool(netlink.number(netlink.attributes(table.table).get(TABLE_FLAGS)) & DORMANT)
+
+
+def base_chains(table: Table) -> t.Iterator[t.Tuple[str, int, int, str]]:
+    """Return name, hook, priority and type of each chain that the kernel asks by itself."""
+    for known in map(netlink.attributes, table.chains):
+        if CHAIN_HOOK in known:
+            hook = netlink.attributes(known[CHAIN_HOOK])
+            priority: int = struct.unpack("!i", hook[2])[0]
+            yield netlink.name(known[CHAIN_NAME]), netlink.number(hook[1]), priority, netlink.name(known[CHAIN_TYPE])
 
 
 def filled_sets(table: Table) -> t.Set[str]:
@@ -309,7 +303,8 @@ def filled_sets(table: Table) -> t.Set[str]:
 
 def is_timed(table: Table) -> bool:
     """Return whether a table changes with time alone: elements that end by themselves, rules that ask for the time."""
-    return any(_set_flags(body) & _TIMEOUT for body in table.sets) or any(map(_TIMED.search, table.rules))
+    flags = (netlink.number(netlink.attributes(body).get(_SET_FLAGS)) for body in table.sets)
+    return any(each & _TIMEOUT for each in flags) or any(map(_TIMED.search, table.rules))
 
 
 def lasting(table: Table) -> t.Iterator[bytes]:
@@ -326,15 +321,11 @@ def lasting(table: Table) -> t.Iterator[bytes]:
     for body in table.sets:
         yield netlink.only(body, _SET_KEEPS)
     filled = filled_sets(table)
-    elements: t.Dict[bytes, t.List[bytes]] = {}
-    for body in table.elements:
-        known = netlink.attributes(body)
-        if netlink.name(known[ELEMENTS_SET]) not in filled:
-            listed = (_COUNTED.sub(b"", whole) for _kind, _value, whole in netlink.pieces(known.get(ELEMENTS, b"")))
-            elements.setdefault(known[ELEMENTS_SET], []).extend(listed)
-    for name, members in elements.items():
-        yield name
-        yield from sorted(members)  # in no order
+    for name, bodies in _elements(table).items():
+        if netlink.name(name) not in filled:
+            listed = (piece for body in bodies for piece in netlink.pieces(netlink.attributes(body)[ELEMENTS]))
+            yield name
+            yield from sorted(_COUNTED.sub(b"", whole) for _kind, _value, whole in listed)  # in no order
     for body in table.rules:
         yield _COUNTED.sub(b"", netlink.only(body, _RULE_KEEPS))
 
@@ -344,10 +335,17 @@ def put_first(table: Table) -> None:
 
     :raises KernelError: the kernel refuses.
     """
-    named = _head(table.family) + netlink.text(TABLE, table.name)
-    for flags in (DORMANT, 0):  # off, and on again: what was registered last comes first
-        message = Message(_SUBSYSTEM | _NEW_TABLE, named + netlink.network_word(TABLE_FLAGS, flags))
-        transact([message], "table " + table.title)
+    for on in (False, True):  # what was registered last comes first
+        switch(table, on)
+
+
+def switch(table: Table, on: bool) -> None:
+    """Let the kernel ask the chains of a table in this network namespace, or none of them.
+
+    :raises KernelError: the kernel refuses.
+    """
+    body = netlink.text(TABLE, table.name) + netlink.network_word(TABLE_FLAGS, 0 if on else DORMANT)
+    transact([Message(_SUBSYSTEM | _NEW_TABLE, netlink.family_head(table.family) + body)], "table " + table.title)
 
 
 def transact(messages: t.Sequence[Message], what: str) -> None:
@@ -369,12 +367,6 @@ def transact(messages: t.Sequence[Message], what: str) -> None:
                         raise netlink.KernelError(code, what)
         except BlockingIOError:
             pass
-
-
-def _chain(body: bytes) -> bytes:
-    # Chains without a name of their own (jump { ... }) are reported with one, and made as ordinary ones. No flags are
-    # sent: offloaded chains need hardware, and base chains are known by their hook.
-    return netlink.only(body, _CHAIN_KEEPS)
 
 
 def _rule(body: bytes) -> bytes:

@@ -47,7 +47,7 @@ _LEGACY = re.compile(r"TRACE: ([^:]*):([^:]*):(rule|return|policy):([0-9]+)")
 TABLE = "kubenode_ip_masq_twin"
 #: Earlier than any rule of others: NFT_PRIORITY has 32 bits with a sign.
 _FIRST = -(1 << 31)
-_INET = struct.pack("!BBH", 1, 0, 0)
+_OURS = nf_tables.Table(1, TABLE, b"")
 
 POLICY = "policy"
 RULE = "rule"
@@ -80,7 +80,7 @@ def prepare() -> None:
     """
 
     def table(*more: bytes) -> bytes:
-        return _INET + netlink.text(1, TABLE) + b"".join(more)
+        return netlink.family_head(_OURS.family) + netlink.text(1, TABLE) + b"".join(more)
 
     messages = [Message(10 << 8 | 0, table(netlink.network_word(nf_tables.TABLE_FLAGS, nf_tables.DORMANT)))]
     for chain, hook in (("prerouting", 0), ("output", 3)):
@@ -102,10 +102,9 @@ def prepare() -> None:
     nf_tables.transact(messages, "a table that traces packets")
 
 
-def _switch(flags: int) -> None:
-    message = Message(10 << 8 | 0, _INET + netlink.text(1, TABLE) + netlink.network_word(nf_tables.TABLE_FLAGS, flags))
+def _switch(on: bool) -> None:
     with contextlib.suppress(netlink.KernelError):  # the table could not be made, which has been reported
-        nf_tables.transact([message], "a table that traces packets")
+        nf_tables.switch(_OURS, on)
 
 
 def _expression(name: str, *attributes: bytes) -> bytes:
@@ -125,13 +124,13 @@ class Trace:
         if families:
             self._listen(families)
         self._log.socket.setblocking(False)
-        _switch(0)
+        _switch(True)
 
     def __enter__(self) -> Trace:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        _switch(nf_tables.DORMANT)
+        _switch(False)
         self._rules.socket.close()
         self._log.socket.close()
 
@@ -144,7 +143,7 @@ class Trace:
         self._configure(socket.AF_UNSPEC, netlink.network_word(_CONFIG_THRESHOLD, 1))
 
     def _configure(self, family: int, attribute: bytes) -> None:
-        (code,) = self._log.change([Message(_LOG | _LOG_CONFIG, struct.pack("!BBH", family, 0, 0) + attribute)], 0)
+        (code,) = self._log.change([Message(_LOG | _LOG_CONFIG, netlink.family_head(family) + attribute)], 0)
         if code:
             raise netlink.KernelError(code, "a log of packets")
 
@@ -176,24 +175,22 @@ class Trace:
 
 
 def _step(family: int, known: t.Mapping[int, bytes]) -> Step:
-    kind = {_TYPE_POLICY: POLICY, _TYPE_RETURN: RETURN}.get(_number(known.get(_TRACE_TYPE)), RULE)
+    kind = {_TYPE_POLICY: POLICY, _TYPE_RETURN: RETURN}.get(netlink.number(known.get(_TRACE_TYPE)), RULE)
     if kind == RULE and _TRACE_HANDLE not in known:
         kind = RETURN  # how kernels since 6.4 tell the end of a chain
     code = netlink.attributes(known.get(_TRACE_VERDICT, b"")).get(1)
-    verdict = _number(known.get(_TRACE_POLICY)) if kind == POLICY else struct.unpack("!i", code)[0] if code else None
+    verdict = struct.unpack("!i", code)[0] if code else None
+    if kind == POLICY:
+        verdict = netlink.number(known.get(_TRACE_POLICY))
     return Step(
         False,
         family,
         netlink.name(known.get(_TRACE_TABLE, b"")),
         netlink.name(known.get(_TRACE_CHAIN, b"")),
         kind,
-        struct.unpack("!Q", known[_TRACE_HANDLE])[0] if _TRACE_HANDLE in known else 0,
+        netlink.number(known.get(_TRACE_HANDLE)),
         verdict,
     )
-
-
-def _number(value: t.Optional[bytes]) -> int:
-    return struct.unpack("!I", value)[0] if value else 0
 
 
 def _pending(kernel: Netlink) -> t.Iterator[Message]:
