@@ -63,26 +63,31 @@ def parts(folder: str) -> t.List[Part]:
 
     :raises NodeError: the directory cannot be read.
     """
-    found: t.Dict[str, Part] = {}
     try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                rotated = _ROTATED.fullmatch(entry.name)
-                if not rotated and entry.name != CURRENT:
-                    continue
-                with contextlib.suppress(OSError):
-                    status = entry.stat(follow_symlinks=False)
-                    if stat.S_ISREG(status.st_mode):
-                        compressed = bool(rotated and rotated.group(2))
-                        ended = float(rotated.group(1)) if rotated else status.st_mtime
-                        part = Part(entry.path, ended, status.st_size, compressed, not rotated)
-                        stem = entry.name[: -len(".gz")] if compressed else entry.name
-                        # Of both, a compression was interrupted.
-                        if not compressed or stem not in found:
-                            found[stem] = part
+        names = os.listdir(folder)
     except OSError as exc:
         raise NodeError("cannot read %s: %s" % (folder, exc.strerror or exc)) from None
+    found: t.Dict[str, Part] = {}
+    for name in names:
+        rotated = _ROTATED.fullmatch(name)
+        part = _part(os.path.join(folder, name), rotated) if rotated or name == CURRENT else None
+        if part is not None:
+            stem = name[: -len(".gz")] if part.is_compressed else name
+            # If both are there, a compression was interrupted.
+            if not part.is_compressed or stem not in found:
+                found[stem] = part
     return sorted(found.values(), key=lambda part: (part.is_current, part.ended, part.path))
+
+
+def _part(path: str, rotated: t.Optional[t.Match[str]]) -> t.Optional[Part]:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        return None
+    ended = float(rotated.group(1)) if rotated else status.st_mtime
+    return Part(path, ended, status.st_size, bool(rotated and rotated.group(2)), not rotated)
 
 
 def read_notes(path: str, largest: int) -> t.Tuple[t.Any, float]:

@@ -9,7 +9,6 @@ the order of these ends.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import typing as t
 import zlib
@@ -55,13 +54,6 @@ class Found(t.NamedTuple):
     damaged_files: int
 
 
-class _Question(t.NamedTuple):
-    seen: Endpoint
-    remote: t.Optional[Endpoint]
-    protocol: str
-    at: Moment
-
-
 def search(folder: str, seen: Endpoint, remote: t.Optional[Endpoint], protocol: str, at: Moment) -> Found:
     """Return the logged connections that were open at a moment, and whose opener the other side saw as an endpoint.
 
@@ -70,16 +62,25 @@ def search(folder: str, seen: Endpoint, remote: t.Optional[Endpoint], protocol: 
     :param remote: the other side; None: any.
     :raises NodeError: there is no log.
     """
-    question = _Question(seen, remote, protocol, at)
+
+    def is_meant(one: Ended) -> bool:
+        about = one.connection
+        return (
+            (about.protocol, about.seen) == (protocol, seen)
+            and remote in (None, about.remote)
+            and one.ended >= at.start
+            and (one.began is None or one.began < at.end)
+        )
+
     with locked(folder, to_write=False):
         known = parts(folder)
-        search_of = _Search(question)
+        search_of = _Search(seen.port, is_meant)
         for part in known[-_MOST_FILES:]:
             # A connection is logged at its end: one that was open then is not in what ended before.
             if part.is_current or part.ended >= at.start - _LATE:
                 search_of.read(part)
-        first = next(filter(None, map(first_end, known)), None)
-        last = next(filter(None, map(last_end, reversed(known))), None)
+        first = next(filter(None, map(_first_end, known)), None)
+        last = next(filter(None, map(_last_end, reversed(known))), None)
     complete = search_of.is_complete and len(known) <= _MOST_FILES
     return Found(search_of.found, complete, first, last, search_of.damaged, search_of.damaged_files)
 
@@ -87,10 +88,11 @@ def search(folder: str, seen: Endpoint, remote: t.Optional[Endpoint], protocol: 
 class _Search:
     """Reads files of the log and keeps the connections that are meant."""
 
-    def __init__(self, question: _Question) -> None:
-        self._question = question
+    def __init__(self, port: int, is_meant: t.Callable[[Ended], bool]) -> None:
+        """:param port: of all that are meant, as the other side sees it."""
+        self._is_meant = is_meant
         # Few lines have it. To parse all would take ten times as long.
-        self._needle = b'"reply.l4.dport": %d,' % question.seen.port
+        self._needle = b'"reply.l4.dport": %d,' % port
         self._left = _MOST_BYTES
         self.found: t.List[Ended] = []
         self.is_complete = True
@@ -139,77 +141,62 @@ class _Search:
                 if line and (line[:1] != b"{" or line[-1:] != b"}"):
                     damaged += 1
                 continue
-            try:
-                one = _parse(line)
-            # Deep nesting is a RecursionError; values of other types are one of the others.
-            except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            one = _parse(line)
+            if one is None:
                 damaged += 1
-                continue
-            if not self._is_meant(one):
-                continue
-            if len(self.found) == MOST_FOUND:
-                self.is_complete = False
-            else:
-                self.found.append(one)
+            elif self._is_meant(one):
+                if len(self.found) == MOST_FOUND:
+                    self.is_complete = False
+                else:
+                    self.found.append(one)
         self.damaged += damaged
-
-    def _is_meant(self, one: Ended) -> bool:
-        about, asked = one.connection, self._question
-        return (
-            (about.protocol, about.seen) == (asked.protocol, asked.seen)
-            and asked.remote in (None, about.remote)
-            and one.ended >= asked.at.start
-            and (one.began is None or one.began < asked.at.end)
-        )
 
 
 _PROTOCOLS = {number: name for name, number in PROTOCOLS.items()}
 
 
-def _parse(line: bytes) -> Ended:
-    """Parse a line.
-
-    :raises ValueError, TypeError, KeyError, AttributeError, RecursionError: it is damaged.
-    """
+def _parse(line: bytes) -> t.Optional[Ended]:
+    """Parse a line; None if it is damaged."""
     if len(line) > _LONGEST_LINE:
-        raise ValueError
-    data = json.loads(line.decode("utf-8"))
-    source = Endpoint(str(data["src_ip"]), int(data["orig.l4.sport"]))
-    destination = Endpoint(str(data["dest_ip"]), int(data["orig.l4.dport"]))
-    remote = Endpoint(str(data["reply.ip.saddr.str"]), int(data["reply.l4.sport"]))
-    seen = Endpoint(str(data["reply.ip.daddr.str"]), int(data["reply.l4.dport"]))
-    protocol = _PROTOCOLS.get(int(data["orig.ip.protocol"]), "")
-    began = _time(data, "flow.start")
-    return Ended(Connection(protocol, source, destination, seen, remote), began or None, _time(data, "flow.end"))
+        return None
+    try:
+        data = json.loads(line.decode("utf-8"))
+        source = Endpoint(str(data["src_ip"]), int(data["orig.l4.sport"]))
+        destination = Endpoint(str(data["dest_ip"]), int(data["orig.l4.dport"]))
+        remote = Endpoint(str(data["reply.ip.saddr.str"]), int(data["reply.l4.sport"]))
+        seen = Endpoint(str(data["reply.ip.daddr.str"]), int(data["reply.l4.dport"]))
+        protocol = _PROTOCOLS.get(int(data["orig.ip.protocol"]), "")
+        began = _time(data, "flow.start")
+        return Ended(Connection(protocol, source, destination, seen, remote), began or None, _time(data, "flow.end"))
+    # Deep nesting is a RecursionError; values of other types are one of the others.
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
 
 
 def _time(data: t.Mapping[str, t.Any], name: str) -> float:
     return float(int(data.get(name + ".sec") or 0)) + int(data.get(name + ".usec") or 0) / 1e6
 
 
-def first_end(part: Part) -> t.Optional[float]:
+def _first_end(part: Part) -> t.Optional[float]:
     """Return when the first connection in a file ended; None if no line of its beginning can be read."""
     try:
         with opened(part) as handle:
-            return _first_end(handle.read(_LONGEST_LINE * 4).split(b"\n"))
+            return _end_of_first(handle.read(_LONGEST_LINE * 4).split(b"\n"))
     except (OSError, EOFError, zlib.error):
         return None
 
 
-def last_end(part: Part) -> t.Optional[float]:
+def _last_end(part: Part) -> t.Optional[float]:
     """Return when the last connection in a file ended; None if that cannot be read. Of a rotated one it is its name."""
     if not part.is_current:
         return part.ended
     try:
         with opened(part) as handle:
             handle.seek(max(part.size - _LONGEST_LINE * 4, 0))
-            return _first_end(reversed(handle.read(_LONGEST_LINE * 4).split(b"\n")))
+            return _end_of_first(reversed(handle.read(_LONGEST_LINE * 4).split(b"\n")))
     except OSError:
         return None
 
 
-def _first_end(lines: t.Iterable[bytes]) -> t.Optional[float]:
-    for line in lines:
-        with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return _parse(line).ended
-    return None
+def _end_of_first(lines: t.Iterable[bytes]) -> t.Optional[float]:
+    return next((one.ended for one in map(_parse, lines) if one), None)
