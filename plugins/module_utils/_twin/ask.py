@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import itertools
 import random
 import typing as t
@@ -159,9 +160,8 @@ class Asker:
         """Return whether a host behind a bridge reaches a destination without the node's routing."""
         if bridge not in self._networks:
             self._networks[bridge] = routing.networks_of(self._own, bridge)
-        return destination not in self._addresses and any(
-            packets.is_within(destination, network) for network in self._networks[bridge]
-        )
+        address = ipaddress.ip_address(destination)
+        return destination not in self._addresses and any(address in network for network in self._networks[bridge])
 
     def _last_port(self, bridge: int) -> int:
         """Return the last port of a bridge, which is the one for pods that do not exist."""

@@ -57,9 +57,9 @@ class Copies:
 
     def forget(self) -> None:
         """Forget what rules have seen."""
-        for copy in (self._main, self._other):
-            if copy is not None:
-                copy.forget()
+        self._main.forget()
+        if self._other is not None:
+            self._other.forget()
 
     def orders(self) -> int:
         """Return how many orders of chains are tried."""
@@ -106,8 +106,7 @@ class Copy:
         """:param legacy_first: whether tables of iptables-legacy are asked before others of the same priority."""
         self.unseen: t.List[Unseen] = []
         outside_network = namespaces.new_network()
-        for path in ("ipv6/conf/all/disable_ipv6", "ipv6/conf/default/disable_ipv6"):
-            sysctls.write({path: "1"})
+        sysctls.write({"ipv6/conf/all/disable_ipv6": "1", "ipv6/conf/default/disable_ipv6": "1"})
         self._network = namespaces.new_network()
         number, copied, outside = self._copy_links(state, outside_network)
         # The kernel takes up to a second until links that came up can be used; meanwhile there is other work.
@@ -128,7 +127,7 @@ class Copy:
         :param network: file descriptor of the one in which the far ends are to be.
         :returns: the index that each link has in the copy, the links of the copy by that, and their far ends.
         """
-        sysctls.prepare()
+        sysctls.write(sysctls.OWN)  # what the kernel knows of it
         self._miss("setting", sysctls.write({k: v for k, v in state.settings.items() if sysctls.is_general(k)}))
         wanted = [*state.links, *_spare_ports(state.links)]
         number = links.make(wanted, network)

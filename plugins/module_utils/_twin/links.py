@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 import time
 import typing as t
 
@@ -119,7 +120,7 @@ def _link(body: bytes) -> Link:
 
 
 def _word(value: t.Optional[bytes]) -> int:
-    return struct.unpack("=I", value)[0] if value else 0
+    return int.from_bytes(value or b"", sys.byteorder)
 
 
 def numbers(links: t.Sequence[Link], present: t.Sequence[Link]) -> t.Dict[int, int]:
@@ -163,8 +164,11 @@ def make(links: t.Sequence[Link], outside: int) -> t.Dict[int, int]:
             if link.loopback:
                 continue
             body = _header(number[link.index]) + _common(link)
-            kind = _kind(BRIDGE) if link.copied_kind == BRIDGE else _queues() + _cable(number[link.index], outside)
-            _do(kernel, _NEW_LINK, body + kind, link.name)
+            if link.copied_kind == BRIDGE:
+                body += netlink.nest(_INFO, netlink.text(_INFO_KIND, BRIDGE))
+            else:
+                body += _cable(far_end(number[link.index]), netlink.word(_MTU, 65535) + netlink.word(_NS_FD, outside))
+            _do(kernel, _NEW_LINK, body, link.name)
         for link in links:
             if link.master in bridges:
                 body = _header(number[link.index]) + netlink.word(_MASTER, number[link.master])
@@ -182,23 +186,20 @@ def _common(link: Link) -> bytes:
     return body
 
 
-def _kind(kind: str, data: bytes = b"") -> bytes:
-    return netlink.nest(_INFO, netlink.text(_INFO_KIND, kind), data)
-
-
-def _queues() -> bytes:
-    return netlink.word(_TX_QUEUES, 1) + netlink.word(_RX_QUEUES, 1)
-
-
 def far_end(index: int) -> str:
     """Return the name of the other end of a cable."""
     return "far%d" % index
 
 
-def _cable(index: int, outside: int) -> bytes:
-    peer = _header(0) + netlink.text(_NAME, far_end(index)) + netlink.word(_MTU, 65535) + _queues()
-    peer += netlink.word(_NS_FD, outside)
-    return _kind(CABLE, netlink.nest(_INFO_DATA, netlink.attribute(_VETH_PEER, peer)))
+def _cable(other: str, about_other: bytes = b"") -> bytes:
+    """Return what makes a link a cable.
+
+    :param other: the name of its other end.
+    :param about_other: more attributes of that.
+    """
+    queues = netlink.word(_TX_QUEUES, 1) + netlink.word(_RX_QUEUES, 1)
+    peer = netlink.attribute(_VETH_PEER, _header(0) + netlink.text(_NAME, other) + queues + about_other)
+    return queues + netlink.nest(_INFO, netlink.text(_INFO_KIND, CABLE), netlink.nest(_INFO_DATA, peer))
 
 
 def _header(index: int, flags: int = 0, change: int = 0) -> bytes:
@@ -215,10 +216,7 @@ def _do(kernel: Netlink, kind: int, body: bytes, name: str) -> None:
 def make_loop(name: str, other: str) -> None:
     """Make a cable with both ends here, and switch it on."""
     with Netlink(netlink.ROUTE, buffer=netlink.LARGE) as kernel:
-        peer = _header(0) + netlink.text(_NAME, other) + _queues()
-        body = _header(0) + netlink.text(_NAME, name) + _queues()
-        data = netlink.nest(_INFO_DATA, netlink.attribute(_VETH_PEER, peer))
-        _do(kernel, _NEW_LINK, body + _kind(CABLE, data), name)
+        _do(kernel, _NEW_LINK, _header(0) + netlink.text(_NAME, name) + _cable(other), name)
     switch(link.index for link in read() if link.name in (name, other))
 
 

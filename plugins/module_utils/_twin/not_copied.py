@@ -58,9 +58,9 @@ def read(found: t.Sequence[Link], tables: t.Sequence[nf_tables.Table]) -> t.List
         for link in found
         if link.kind not in links.LIKE_A_CABLE
     ]
-    for what in (_filters, _tcx, lambda _found: _cgroup(), lambda _found: _ipsec()):
+    for more in (_filters(found), _tcx(found), _cgroup(), _ipsec()):
         try:
-            unseen += what(found)
+            unseen += more
         except (NodeError, OSError) as exc:
             unseen.append(Unseen("unreadable", "it is not known whether there is more: %s" % exc))
     unseen += _ebtables()
@@ -76,11 +76,10 @@ def _ebtables() -> t.Iterator[Unseen]:
     """List tables of ebtables-legacy. Asking whether one has rules would make it, so it is named if it may."""
     for name in _EBTABLES:
         if os.path.exists(_MODULE % name):
-            table = name.partition("_")[2]
             text = (
                 "rules of ebtables-legacy (table %s, kernel module %s): move them to ebtables-nft, or unload the module"
             )
-            yield Unseen("ebtables", text % (table, name))
+            yield Unseen("ebtables", text % (name.partition("_")[2], name))
 
 
 def _filters(found: t.Sequence[Link]) -> t.Iterator[Unseen]:

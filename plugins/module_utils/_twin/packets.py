@@ -9,7 +9,6 @@ number, in SCTP the initiate tag, else the payload.
 
 from __future__ import annotations
 
-import ipaddress
 import socket
 import struct
 import typing as t
@@ -68,9 +67,7 @@ def transport(
     else:
         body = struct.pack("!BBHHH", _ICMP_ECHO if protocol == ICMP else _ICMPV6_ECHO, 0, 0, source_port, 1) + token
         place = 2
-    pseudo = b"" if protocol == ICMP else source + destination + struct.pack("!II", len(body), protocol)
-    checksum = struct.pack("!H", _checksum(pseudo + body))
-    return body[:place] + checksum + body[place + 2 :]
+    return _checked(body, place, b"" if protocol == ICMP else _pseudo_header(source + destination, body, protocol))
 
 
 def packet(
@@ -90,15 +87,14 @@ def packet(
     if family == socket.AF_INET6:
         return struct.pack("!IHBB", 6 << 28, len(body), protocol, 64) + sender + receiver + body
     head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(body), 0, 0x4000, 64, protocol, 0) + sender + receiver
-    return head[:10] + struct.pack("!H", _checksum(head)) + head[12:] + body
+    return _checked(head, 10) + body
 
 
 def _unreachable(protocol: int, addresses: bytes, about: bytes) -> bytes:
     """Return the error "port unreachable" about a packet. ``addresses`` are those of the error, packed."""
     kind, code = _UNREACHABLE[protocol]
     body = struct.pack("!BBHI", kind, code, 0, 0) + about
-    pseudo = b"" if protocol == ICMP else addresses + struct.pack("!II", len(body), protocol)
-    return body[:2] + struct.pack("!H", _checksum(pseudo + body)) + body[4:]
+    return _checked(body, 2, b"" if protocol == ICMP else _pseudo_header(addresses, body, protocol))
 
 
 def frame(receiver: bytes, sender: bytes, kind: int, payload: bytes) -> bytes:
@@ -106,12 +102,17 @@ def frame(receiver: bytes, sender: bytes, kind: int, payload: bytes) -> bytes:
     return receiver + sender + struct.pack("!H", kind) + payload
 
 
-def _checksum(data: bytes) -> int:
-    data += b"\0" * (len(data) % 2)
-    total: int = sum(struct.unpack("!%dH" % (len(data) // 2), data))
+def _pseudo_header(addresses: bytes, body: bytes, protocol: int) -> bytes:
+    return addresses + struct.pack("!II", len(body), protocol)
+
+
+def _checked(data: bytes, place: int, before: bytes = b"") -> bytes:
+    """Return data with the Internet checksum of itself, and of what is before it, at a place."""
+    summed = before + data + b"\0" * (len(data) % 2)
+    total = sum(struct.unpack("!%dH" % (len(summed) // 2), summed))
     while total >> 16:
         total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
+    return data[:place] + struct.pack("!H", ~total & 0xFFFF) + data[place + 2 :]
 
 
 def _crc32c(data: bytes) -> int:
@@ -181,15 +182,9 @@ def answer_for_neighbour(data: bytes, kind: int, mine: bytes) -> t.Optional[byte
             return None  # it asks whether an address is free
         # solicited, override; then the option "link-layer address of the target"
         body = struct.pack("!BBHI", _NEIGHBOUR_ADVERTISEMENT, 0, 0, 0x60000000) + wanted + b"\2\1" + mine
-        checksum = _checksum(wanted + asker_address + struct.pack("!II", len(body), ICMPV6) + body)
-        body = body[:2] + struct.pack("!H", checksum) + body[4:]
+        body = _checked(body, 2, _pseudo_header(wanted + asker_address, body, ICMPV6))
         head = struct.pack("!IHBB", 6 << 28, len(body), ICMPV6, 255) + wanted + asker_address
         option = data[64:72]
         asker = option[2:8] if option[:2] == b"\1\1" else b"\x33\x33\0\0\0\1"
         return frame(asker, mine, IPV6, head + body)
     return None
-
-
-def is_within(address: str, network: t.Any) -> bool:
-    """Return whether an address lies in a network, which may be of the other family."""
-    return ipaddress.ip_address(address) in network

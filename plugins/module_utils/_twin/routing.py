@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import struct
+import sys
 import time
 import typing as t
 
@@ -88,7 +89,7 @@ def read() -> Routing:
     with Netlink(netlink.ROUTE) as kernel:
         return Routing(
             _dump(kernel, _GET_ADDRESS, _IFA, "addresses"),
-            _nexthops(kernel),
+            _dump(kernel, _GET_NEXTHOP, _NHM, "nexthops", [0], (errno.EOPNOTSUPP, errno.EINVAL)),  # before 5.3
             _read_rules(kernel),
             _read_routes(kernel),
             _read_labels(kernel),
@@ -96,13 +97,7 @@ def read() -> Routing:
 
 
 def _read_labels(kernel: Netlink) -> t.Tuple[bytes, ...]:
-    try:
-        request = _IFAL.pack(IPV6.number, 0, 0, 0, 0, 0)
-        bodies = [message.body for message in kernel.dump(_GET_LABEL, request, "address labels")]
-    except netlink.KernelError as exc:
-        if exc.code in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):  # a kernel without IPv6
-            return ()
-        raise
+    bodies = _dump(kernel, _GET_LABEL, _IFAL, "address labels", [IPV6.number])
     # The sequence number changes with each label that is set.
     return tuple(_IFAL.pack(*_IFAL.unpack_from(body)[:5], 0) + body[_IFAL.size :] for body in bodies)
 
@@ -115,25 +110,27 @@ def _read_routes(kernel: Netlink) -> t.Tuple[bytes, ...]:
     return _dump(kernel, _GET_ROUTE, _RTM, "routes")
 
 
-def _dump(kernel: Netlink, kind: int, header: struct.Struct, what: str) -> t.Tuple[bytes, ...]:
+def _dump(
+    kernel: Netlink,
+    kind: int,
+    header: struct.Struct,
+    what: str,
+    families: t.Iterable[int] = BY_NUMBER,
+    absent: t.Container[int] = (errno.EAFNOSUPPORT, errno.EOPNOTSUPP),
+) -> t.Tuple[bytes, ...]:
+    """Read all objects of a kind.
+
+    :param absent: errors of a kernel that has none: without IPv6, or without routing rules.
+    """
     found: t.List[bytes] = []
-    for family in BY_NUMBER:
+    for family in families:
         try:
             request = struct.pack("B", family).ljust(header.size, b"\0")
             found += (message.body for message in kernel.dump(kind, request, what))
         except netlink.KernelError as exc:
-            if exc.code not in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):  # a kernel without IPv6, or without rules
+            if exc.code not in absent:
                 raise
     return tuple(found)
-
-
-def _nexthops(kernel: Netlink) -> t.Tuple[bytes, ...]:
-    try:
-        return tuple(message.body for message in kernel.dump(_GET_NEXTHOP, _NHM.pack(0, 0, 0, 0, 0), "nexthops"))
-    except netlink.KernelError as exc:
-        if exc.code in (errno.EOPNOTSUPP, errno.EINVAL):  # a kernel before 5.3
-            return ()
-        raise
 
 
 def addresses(routing: Routing) -> t.Iterator[t.Tuple[str, int]]:
@@ -153,17 +150,14 @@ def local_addresses(routing: Routing) -> t.FrozenSet[str]:
 def preferred_sources(routing: Routing) -> t.Iterator[t.Tuple[t.Any, int, str]]:
     """Return the destination, the link and the preferred source of each route that has one, once for each path."""
     for body in routing.routes:
-        family, bits = body[0], body[1]
         known = netlink.attributes(body[_ROUTE_HEADER:])
         if _RTA_SOURCE not in known:
             continue
-        everything = bytes(BY_NUMBER[family].size)
-        destination = ipaddress.ip_network((known.get(_RTA_DST, everything), bits), strict=False)
-        paths = [link for _flags, _weight, link, _rest in _paths(known.get(_RTA_MULTIPATH, b""))]
+        paths = [link for _flags, _weight, link, _rest in _paths(known)]
         if _RTA_OIF in known:
-            paths.append(struct.unpack("=i", known[_RTA_OIF])[0])
+            paths.append(_number(known[_RTA_OIF]))
         for link in paths:
-            yield destination, link, str(ipaddress.ip_address(known[_RTA_SOURCE]))
+            yield _destination(body, known), link, str(ipaddress.ip_address(known[_RTA_SOURCE]))
 
 
 def networks_of(routing: Routing, link: int) -> t.List[t.Any]:
@@ -183,17 +177,26 @@ def _networks(routing: Routing) -> t.Iterator[t.Tuple[t.Any, int]]:
 def routes(routing: Routing) -> t.Iterator[Route]:
     """Return each route, taken apart."""
     for body in routing.routes:
-        family, bits, _source, _tos, table, _protocol, _scope, kind, _flags = _RTM.unpack_from(body)
+        _family, _bits, _source, _tos, table, _protocol, _scope, kind, _flags = _RTM.unpack_from(body)
         known = netlink.attributes(body[_ROUTE_HEADER:])
-        everything = bytes(BY_NUMBER[family].size)
         yield Route(
-            destination=ipaddress.ip_network((known.get(_RTA_DST, everything), bits), strict=False),
+            destination=_destination(body, known),
             kind=kind,
-            table=struct.unpack("=I", known[_RTA_TABLE])[0] if _RTA_TABLE in known else table,
-            link=struct.unpack("=i", known[_RTA_OIF])[0] if _RTA_OIF in known else 0,
+            table=_number(known[_RTA_TABLE]) if _RTA_TABLE in known else table,
+            link=_number(known[_RTA_OIF]) if _RTA_OIF in known else 0,
             gateway=_RTA_GATEWAY in known or _RTA_VIA in known,
-            paths=len(list(_paths(known[_RTA_MULTIPATH]))) if _RTA_MULTIPATH in known else 1,
+            paths=len(list(_paths(known))) if _RTA_MULTIPATH in known else 1,
         )
+
+
+def _destination(route: bytes, known: netlink.Attributes) -> t.Any:
+    everything = bytes(BY_NUMBER[route[0]].size)
+    return ipaddress.ip_network((known.get(_RTA_DST, everything), route[1]), strict=False)
+
+
+def _number(value: bytes) -> int:
+    """Return a number in the byte order of the machine."""
+    return int.from_bytes(value, sys.byteorder)
 
 
 def uplinks(routing: Routing) -> t.FrozenSet[int]:
@@ -201,7 +204,7 @@ def uplinks(routing: Routing) -> t.FrozenSet[int]:
     found = {route.link for route in routes(routing) if route.gateway}
     for body in routing.routes:
         known = netlink.attributes(body[_ROUTE_HEADER:])
-        for _flags, _weight, link, rest in _paths(known.get(_RTA_MULTIPATH, b"")):
+        for _flags, _weight, link, rest in _paths(known):
             if {_RTA_GATEWAY, _RTA_VIA} & set(netlink.attributes(rest)):
                 found.add(link)
     return frozenset(found)
@@ -229,7 +232,7 @@ def link_of(routing: Routing, address: str) -> t.Optional[int]:
 def link_to(address: str) -> t.Optional[int]:
     """Return the index of the link that this network namespace uses for an address; None if it has no route."""
     link = _route_to(address).get(_RTA_OIF)
-    return struct.unpack("=i", link)[0] if link else None
+    return _number(link) if link else None
 
 
 def source_to(address: str, protocol: int, source_port: int, port: int) -> t.Optional[bytes]:
@@ -298,8 +301,7 @@ def _label(body: bytes, number: t.Mapping[int, int]) -> bytes:
 def _address(body: bytes, number: t.Mapping[int, int]) -> bytes:
     family, bits, flags, scope, index = _IFA.unpack_from(body)
     known = netlink.attributes(body[_IFA.size :])
-    flags = struct.unpack("=I", known[_IFA_FLAGS])[0] if _IFA_FLAGS in known else flags
-    flags = flags & ~_UNSETTLED | _NO_DAD
+    flags = (_number(known[_IFA_FLAGS]) if _IFA_FLAGS in known else flags) & ~_UNSETTLED | _NO_DAD
     kept = netlink.replace(body[_IFA.size :], {_IFA_FLAGS: None})
     return _IFA.pack(family, bits, flags & 0xFF, scope, number[index]) + kept + netlink.word(_IFA_FLAGS, flags)
 
@@ -367,19 +369,19 @@ def _route(body: bytes, number: t.Mapping[int, int]) -> bytes:
         changes[_RTA_MULTIPATH] = b"".join(
             _NEXTHOP_OF_ROUTE.pack(_NEXTHOP_OF_ROUTE.size + len(rest), flags & _ONLINK, weight, number.get(link, link))
             + rest
-            for flags, weight, link, rest in _paths(known[_RTA_MULTIPATH])
+            for flags, weight, link, rest in _paths(known)
         )
     return _RTM.pack(*head) + netlink.replace(body[_ROUTE_HEADER:], changes)
 
 
 def _renumber(index: bytes, number: t.Mapping[int, int]) -> bytes:
-    here = struct.unpack("=I", index)[0]
+    here = _number(index)
     return struct.pack("=I", number.get(here, here))
 
 
-def _paths(value: bytes) -> t.Iterator[t.Tuple[int, int, int, bytes]]:
-    """Return flags, weight, link and attributes of each path of a route."""
-    position = 0
+def _paths(known: netlink.Attributes) -> t.Iterator[t.Tuple[int, int, int, bytes]]:
+    """Return flags, weight, link and attributes of each path of a route that has several."""
+    value, position = known.get(_RTA_MULTIPATH, b""), 0
     while position + _NEXTHOP_OF_ROUTE.size <= len(value):
         length, flags, weight, link = _NEXTHOP_OF_ROUTE.unpack_from(value, position)
         if length < _NEXTHOP_OF_ROUTE.size:

@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import typing as t
 
 _ROOT = "/proc/sys/net/"
@@ -50,7 +48,7 @@ _PER_LINK = {
     "ipv6": ("disable_ipv6", "disable_policy", "forwarding", "ignore_routes_with_linkdown"),
 }
 #: What the twin does not copy: it is to answer at once, to hear nobody, and to write nothing into the kernel's log.
-_OWN = {
+OWN = {
     "ipv4/conf/all/log_martians": "0",
     "ipv4/conf/default/log_martians": "0",
     "ipv6/conf/all/accept_dad": "0",
@@ -63,20 +61,14 @@ _OWN = {
 #: Whether the rules of all namespaces may write to the kernel's log. It is one setting for all of them.
 LOGS_OF_ALL = "netfilter/nf_log_all_netns"
 
-Settings = t.Mapping[str, str]
-
 
 def read(links: t.Iterable[str]) -> t.Dict[str, str]:
     """Read the settings of this network namespace, by path; those that the kernel does not have are left out.
 
     :param links: names.
     """
-    found = {}
-    for path in _paths(["all", "default", *links]):
-        value = get(path)
-        if value is not None:
-            found[path] = value
-    return found
+    found = {path: get(path) for path in _paths(["all", "default", *links])}
+    return {path: value for path, value in found.items() if value is not None}
 
 
 def get(path: str) -> t.Optional[str]:
@@ -102,7 +94,7 @@ def is_general(path: str) -> bool:
     return len(parts) != 4 or parts[2] in ("all", "default")
 
 
-def write(settings: Settings) -> t.List[str]:
+def write(settings: t.Mapping[str, str]) -> t.List[str]:
     """Make this namespace, which must be one of our own, behave as another.
 
     :returns: what could not be set.
@@ -110,20 +102,8 @@ def write(settings: Settings) -> t.List[str]:
     missing = []
     for path, value in settings.items():
         try:
-            _set(path, value)
+            with open(_ROOT + path, "w", encoding="utf-8") as opened:
+                opened.write(value)
         except OSError as exc:
             missing.append("the setting net.%s (%s)" % (path.replace("/", "."), exc.strerror))
     return missing
-
-
-def prepare() -> None:
-    """Set what the twin has for itself, where the kernel knows it."""
-    for path, value in _OWN.items():
-        if os.path.exists(_ROOT + path):
-            with contextlib.suppress(OSError):
-                _set(path, value)
-
-
-def _set(path: str, value: str) -> None:
-    with open(_ROOT + path, "w", encoding="utf-8") as opened:
-        opened.write(value)
