@@ -13,28 +13,8 @@ import typing as t
 
 from .._errors import ConfigError
 from .._system.families import PORT_PROTOCOLS
-from .values import (
-    EXEMPT,
-    KEEP,
-    MASQUERADE,
-    RANDOM,
-    SKIP,
-    SNAT,
-    AddressRange,
-    Interface,
-    Network,
-    PortRange,
-    Service,
-    check_choice,
-    check_list,
-    parse_address_range,
-    parse_interface,
-    parse_interfaces,
-    parse_networks,
-    parse_port_range_list,
-    parse_sources,
-    show,
-)
+from . import values as grammar
+from .values import EXEMPT, KEEP, MASQUERADE, RANDOM, SKIP, SNAT, AddressRange, Interface, Network, PortRange, Service
 
 #: Entries of each option: nftables takes a rule or two for each, iptables one for each combination of its values.
 SNAT_LIMIT = 32
@@ -127,7 +107,7 @@ def parse_rules(value: t.Any) -> t.Tuple[PolicyRule, ...]:
 def _entries(
     value: t.Any, limit: int, names: t.Sequence[str], parse: t.Callable[[t.Dict[str, t.Any]], Entry]
 ) -> t.Tuple[Entry, ...]:
-    check_list(value, "mappings")
+    grammar.check_list(value, "mappings")
     if len(value) > limit:
         raise ConfigError("%d entries are more than the limit of %d" % (len(value), limit))
     found = []
@@ -142,15 +122,15 @@ def _entries(
 def _keys(entry: t.Any, names: t.Sequence[str]) -> t.Dict[str, t.Any]:
     """Return the values of an entry by option name; those that are null are left out."""
     if not isinstance(entry, dict):
-        raise ConfigError("%s is not a mapping: give one with %s" % (show(entry), ", ".join(names)))
+        raise ConfigError("%s is not a mapping: give one with %s" % (grammar.show(entry), ", ".join(names)))
     known = {name.replace("_", ""): name for name in names}
     values: t.Dict[str, t.Any] = {}
     for key, value in entry.items():
         name = known.get(key.replace("_", "").lower()) if isinstance(key, str) and key.isascii() else None
         if name is None:
-            raise ConfigError("the key %s is not known: known are %s" % (show(key), ", ".join(names)))
+            raise ConfigError("the key %s is not known: known are %s" % (grammar.show(key), ", ".join(names)))
         if name in values:
-            raise ConfigError("duplicate key %s: keep one" % show(key))
+            raise ConfigError("duplicate key %s: keep one" % grammar.show(key))
         values[name] = value
     return {name: value for name, value in values.items() if value is not None}
 
@@ -158,9 +138,9 @@ def _keys(entry: t.Any, names: t.Sequence[str]) -> t.Dict[str, t.Any]:
 def _parse_snat(values: t.Dict[str, t.Any]) -> Snat:
     if "address" not in values:
         raise ConfigError("address is missing: give an address of the node, such as 192.0.2.7, or a range")
-    address = parse_address_range(values["address"])
-    interface = parse_interface(values["out_interface"]) if "out_interface" in values else None
-    sources = _named("source_cidrs", parse_sources, values)
+    address = grammar.parse_address_range(values["address"])
+    interface = grammar.parse_interface(values["out_interface"]) if "out_interface" in values else None
+    sources = _named("source_cidrs", grammar.parse_sources, values)
     _check_family("source_cidrs", sources, address)
     return Snat(address, interface, sources, mapping=_mapping(values))
 
@@ -168,7 +148,7 @@ def _parse_snat(values: t.Dict[str, t.Any]) -> Snat:
 def _parse_rule(values: t.Dict[str, t.Any]) -> PolicyRule:
     if "action" not in values:
         raise ConfigError("action is missing: give one of %s" % ", ".join(ACTIONS))
-    action = check_choice(values["action"], ACTIONS)
+    action = grammar.check_choice(values["action"], ACTIONS)
     if action == SNAT and "address" not in values:
         raise ConfigError("address is missing: action snat needs an address of the node, such as 192.0.2.7, or a range")
     if action != SNAT and "address" in values:
@@ -177,12 +157,12 @@ def _parse_rule(values: t.Dict[str, t.Any]) -> PolicyRule:
         raise ConfigError(
             "ports_mapping is for actions masquerade and snat, not for %s, which changes no port: remove it" % action
         )
-    address = parse_address_range(values["address"]) if action == SNAT else None
+    address = grammar.parse_address_range(values["address"]) if action == SNAT else None
     rule = PolicyRule(
         action,
-        _named("sources", parse_sources, values),
-        _named("destinations", parse_networks, values),
-        _named("out_interfaces", parse_interfaces, values),
+        _named("sources", grammar.parse_sources, values),
+        _named("destinations", grammar.parse_networks, values),
+        _named("out_interfaces", grammar.parse_interfaces, values),
         _services(values),
         address,
         mapping=_mapping(values),
@@ -208,7 +188,7 @@ def _mapping(values: t.Dict[str, t.Any]) -> t.Optional[str]:
     if "ports_mapping" not in values:
         return None
     try:
-        return check_choice(values["ports_mapping"], MAPPINGS)
+        return grammar.check_choice(values["ports_mapping"], MAPPINGS)
     except ConfigError as exc:
         raise ConfigError("ports_mapping: %s" % exc) from None
 
@@ -219,7 +199,7 @@ def _services(values: t.Dict[str, t.Any]) -> t.Tuple[Service, ...]:
     ports: t.Tuple[PortRange, ...] = ()
     if "ports" in values:
         given = values["ports"]
-        ports = _named("ports", parse_port_range_list, {"ports": [given] if isinstance(given, int) else given})
+        ports = _named("ports", grammar.parse_port_range_list, {"ports": [given] if isinstance(given, int) else given})
     if not ports:
         return tuple(Service(protocol) for protocol in protocols)
     portless = [protocol for protocol in protocols if protocol not in PORT_PROTOCOLS]
@@ -229,7 +209,9 @@ def _services(values: t.Dict[str, t.Any]) -> t.Tuple[Service, ...]:
 
 
 def _parse_protocols(value: t.Any) -> t.Tuple[str, ...]:
-    return tuple(dict.fromkeys(check_choice(entry, RULE_PROTOCOLS) for entry in check_list(value, "protocols")))
+    return tuple(
+        dict.fromkeys(grammar.check_choice(entry, RULE_PROTOCOLS) for entry in grammar.check_list(value, "protocols"))
+    )
 
 
 def _check_family(name: str, networks: t.Sequence[Network], address: AddressRange) -> None:

@@ -16,28 +16,9 @@ import typing as t
 from .._errors import ConfigError
 from .._system import intervals
 from .._system.families import BY_VERSION, FAMILIES, IPV4, IPV6, Family
+from . import values as grammar
 from .entries import PolicyRule, Snat, as_written, parse_rules, parse_snat
-from .values import (
-    LINK_LOCAL,
-    PLACES_BY_CHAIN,
-    AddressRange,
-    Mark,
-    Network,
-    PortRange,
-    check_bool,
-    check_chain_name,
-    check_choice,
-    check_count,
-    parse_interfaces,
-    parse_interval,
-    parse_jump_position,
-    parse_marks,
-    parse_networks,
-    parse_port_range,
-    parse_sources,
-    parse_to_ports,
-    split_entries,
-)
+from .values import LINK_LOCAL, PLACES_BY_CHAIN, AddressRange, Mark, Network, PortRange
 
 #: RFC 1918: what is not masqueraded unless the operator says otherwise.
 RFC1918_CIDRS = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
@@ -114,46 +95,49 @@ class Option(t.NamedTuple):
 
 
 def _bool(name: str, key: str, default: bool = False, **more: t.Any) -> Option:
-    return Option(name, key, "bool", default, check_bool, **more)
+    return Option(name, key, "bool", default, grammar.check_bool, **more)
 
 
-def _choice(name: str, key: str, choices: t.Tuple[str, ...]) -> Option:
-    return Option(name, key, "str", choices[0], functools.partial(check_choice, choices=choices), choices=choices)
+def _choice(name: str, key: str, choices: t.Tuple[str, ...], **more: t.Any) -> Option:
+    parse = functools.partial(grammar.check_choice, choices=choices)
+    return Option(name, key, "str", choices[0], parse, choices=choices, **more)
+
+
+def _list(name: str, key: str, parse: t.Callable[[t.Any], t.Any], row: str, united: bool = True) -> Option:
+    return Option(name, key, "list", (), parse, united=united, sparse=True, row=row)
 
 
 #: The order is that of the documentation.
 POLICY_OPTIONS = (
-    Option(
-        "non_masquerade_cidrs", "nonMasqueradeCIDRs", "list", None, parse_networks, in_reference_file=True, united=True
+    Option("non_masquerade_cidrs", "nonMasqueradeCIDRs", "list", None, grammar.parse_networks)._replace(
+        in_reference_file=True, united=True
     ),
     _bool("nomasq_all_reserved_ranges", "nomasqAllReservedRanges"),
-    Option("cidr_limit", "cidrLimit", "int", 64, check_count, in_reference_file=True),
+    Option("cidr_limit", "cidrLimit", "int", 64, grammar.check_count, in_reference_file=True),
     _bool("masq_link_local", "masqLinkLocal", in_reference_file=True),
     _bool("masq_link_local_ipv6", "masqLinkLocalIPv6", in_reference_file=True),
     _bool("enable_ipv6", "enableIPv6"),
-    Option("masq_chain", "masqChain", "str", "IP-MASQ-AGENT", check_chain_name),
+    Option("masq_chain", "masqChain", "str", "IP-MASQ-AGENT", grammar.check_chain_name),
     _bool("random_fully", "randomFully", default=True),
-    Option("to_ports", "toPorts", "list", (), parse_to_ports),
-    Option("node_port_range", "nodePortRange", "str", "30000-32767", parse_port_range, sparse=True),
+    Option("to_ports", "toPorts", "list", (), grammar.parse_to_ports),
+    Option("node_port_range", "nodePortRange", "str", "30000-32767", grammar.parse_port_range, sparse=True),
     _choice("backend", "backend", BACKENDS),
     _choice("exemption", "exemption", EXEMPTIONS),
-    Option(
-        "masquerade_cidrs", "masqueradeCIDRs", "list", (), parse_networks, united=True, sparse=True, row="masqueraded"
+    _list("masquerade_cidrs", "masqueradeCIDRs", grammar.parse_networks, "masqueraded"),
+    _list("source_cidrs", "sourceCIDRs", grammar.parse_sources, "sources"),
+    _list("out_interfaces", "outInterfaces", grammar.parse_interfaces, "interfaces"),
+    _list("except_interfaces", "exceptInterfaces", grammar.parse_interfaces, "skipped"),
+    _list("skip_marks", "skipMarks", grammar.parse_marks, "skip marks"),
+    _list("snat", "snat", parse_snat, "snat", united=False),
+    _choice("snat_missing", "snatMissing", SNAT_MISSING, sparse=True),
+    _list("rules", "rules", parse_rules, "policy rules", united=False),
+    Option("jump_position", "jumpPosition", "str", "keep", grammar.parse_jump_position, sparse=True, row="position"),
+    _choice("flush_conntrack", "flushConntrack", FLUSHES, sparse=True, row="flush"),
+    _choice("leaks", "leaks", LEAKS, sparse=True, row="leaks"),
+    Option("resync_interval", "resyncInterval", "str", "60s", grammar.parse_interval)._replace(
+        in_reference_file=True, of_module=False
     ),
-    Option("source_cidrs", "sourceCIDRs", "list", (), parse_sources, united=True, sparse=True, row="sources"),
-    Option("out_interfaces", "outInterfaces", "list", (), parse_interfaces, united=True, sparse=True, row="interfaces"),
-    Option(
-        "except_interfaces", "exceptInterfaces", "list", (), parse_interfaces, united=True, sparse=True, row="skipped"
-    ),
-    Option("skip_marks", "skipMarks", "list", (), parse_marks, united=True, sparse=True, row="skip marks"),
-    Option("snat", "snat", "list", (), parse_snat, sparse=True, row="snat"),
-    _choice("snat_missing", "snatMissing", SNAT_MISSING)._replace(sparse=True),
-    Option("rules", "rules", "list", (), parse_rules, sparse=True, row="policy rules"),
-    Option("jump_position", "jumpPosition", "str", "keep", parse_jump_position, sparse=True, row="position"),
-    _choice("flush_conntrack", "flushConntrack", FLUSHES)._replace(sparse=True, row="flush"),
-    _choice("leaks", "leaks", LEAKS)._replace(sparse=True, row="leaks"),
-    Option("resync_interval", "resyncInterval", "str", "60s", parse_interval, in_reference_file=True, of_module=False),
-    Option("port_metrics", "portMetrics", "int", 0, check_count, of_module=False, sparse=True),
+    Option("port_metrics", "portMetrics", "int", 0, grammar.check_count, of_module=False, sparse=True),
 )
 
 #: What an operator who says nothing gets; the default of the exempt ranges depends on another option.
@@ -258,7 +242,7 @@ def split_lists(values: t.Mapping[str, t.Any]) -> t.Dict[str, t.Any]:
 
     :param values: by option name.
     """
-    return {name: split_entries(value) if name in UNITED else value for name, value in values.items()}
+    return {name: grammar.split_entries(value) if name in UNITED else value for name, value in values.items()}
 
 
 def build(values: t.Mapping[str, t.Any], label: t.Callable[[str], str] = str) -> Config:
