@@ -49,7 +49,7 @@ from .iptables_syntax import (
     shown_all,
 )
 from .leak_chain import TABLE, LeakChain, LeakPlan, LeakState
-from .nat_table import KernelRule, NftNat, activation, deletion, holds_no_more, place, table_listing
+from .nat_table import KernelRule, NftNat, holds_no_more, nft_command
 from .other_nat import other_rules
 from .ruleset import AnyRule, Guard, Ruleset, from_rules
 
@@ -263,21 +263,23 @@ class Iptables:
 
     def _printed(self, number: int, rule: PostroutingRule, held: t.Optional[t.Sequence[KernelRule]]) -> PostroutingRule:
         """Add to a rule of POSTROUTING that iptables printed what the kernel knows of it."""
-        whole = True
-        if held is not None:
-            kernel_rule = held[number - 1]
-            whole = kernel_rule.complete and conditions(rule.words) == conditions(kernel_rule.words)
+        there = None if held is None else held[number - 1]
+        whole = there is None or (there.complete and conditions(rule.words) == conditions(there.words))
         # iptables-restore reads line by line.
-        return rule._replace(whole=whole, deletion=self._deletion(number, held) if "\n" in rule.line else "")
+        return rule._replace(whole=whole, deletion=self._deletion(number, there) if "\n" in rule.line else "")
 
     def _unprintable(self, rule: KernelRule) -> PostroutingRule:
-        line = "-A POSTROUTING ... (handle %d; shown by: %s)" % (rule.handle, place(self.family))
-        return PostroutingRule(line, rule.words, "", rule.complete, deletion(self.family, rule.handle), True)
+        line = "-A POSTROUTING ... (handle %d; shown by: %s)" % (rule.handle, self._shown_by())
+        return PostroutingRule(line, rule.words, "", rule.complete, self._deletion(0, rule), True)
 
-    def _deletion(self, number: int, held: t.Optional[t.Sequence[KernelRule]]) -> str:
-        if held is not None:
-            return deletion(self.family, held[number - 1].handle)
+    def _deletion(self, number: int, rule: t.Optional[KernelRule]) -> str:
+        """Return the command that deletes one rule of POSTROUTING."""
+        if rule is not None:
+            return nft_command("delete rule", self.family, " POSTROUTING handle %d" % rule.handle)
         return "%s -w -t nat -D POSTROUTING %d" % (self._tool.path, number)
+
+    def _shown_by(self) -> str:
+        return nft_command("-a list chain", self.family, " POSTROUTING")
 
     def plan(self, state: State, wanted: t.Optional[Ruleset]) -> Plan:
         if wanted is None:
@@ -326,7 +328,7 @@ class Iptables:
         if state.dormant:
             found.append(
                 "table nat is dormant (flags dormant), so none of its rules is active, including those of other "
-                "programs. Activate it: %s" % activation(self.family)
+                "programs. Activate it: %s" % nft_command("add table", self.family)
             )
         for rule in state.postrouting:
             unwanted = rule.target == self._chain and not rule.is_jump(self._chain)
@@ -343,7 +345,7 @@ class Iptables:
         return (
             "%s cannot print the rules of POSTROUTING, because some were written with nft and have no iptables form. "
             "The jump to %s was verified with the kernel; the other rules were examined in part only. List them "
-            "with: %s" % (self._tool.path, self._chain, place(self.family)),
+            "with: %s" % (self._tool.path, self._chain, self._shown_by()),
         )
 
     def _parse(self, chain: t.Optional[Chain]) -> t.List[t.Optional[AnyRule]]:
@@ -367,8 +369,9 @@ class Iptables:
     def _kept(self, state: State, going: t.Mapping[str, Chain]) -> t.List[str]:
         """Return the chains that can be emptied, but not deleted: rules of other chains lead to them."""
         found = []
+        counts = self._tool if self._kernel is None else self._kernel
         for name in going:
-            others = self._references(name) - len(state.jumps(name))
+            others = counts.references(name) - len(state.jumps(name))
             if others > 0:
                 # Our own chains are emptied or rewritten in the same transaction.
                 ours = [state.chain or _EMPTY, *dict(state.predecessors).values()]
@@ -377,13 +380,9 @@ class Iptables:
                 found.append(name)
         return found
 
-    def _references(self, chain: str) -> int:
-        if self._kernel is not None:
-            return self._kernel.references(chain)
-        return self._tool.references(chain)
-
     def _kept_notes(self, chains: t.Iterable[str]) -> t.Tuple[str, ...]:
-        shows = table_listing(self.family) if self._kernel is not None else "%s-save -t nat" % self._tool.path
+        shows = "%s-save -t nat" % self._tool.path
+        shows = shows if self._kernel is None else nft_command("list table", self.family)
         text = "the chain %s is empty and stays, because a rule of another chain leads to it: delete that rule (%s)"
         return tuple(text % (name, shows) for name in chains)
 

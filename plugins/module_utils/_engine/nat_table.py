@@ -65,18 +65,17 @@ def holds_no_more(held: t.Sequence[KernelRule], printed: t.Sequence[str]) -> boo
 
 
 class NftNat:
-    """What the kernel says of one family's table. Nothing is created by asking."""
+    """What the kernel says of one family's table. Nothing is created by asking.
+
+    :raises NodeError: from all methods but ``generation``: the kernel does not answer.
+    """
 
     def __init__(self, family: Family, table: str = TABLE) -> None:
-        """:param table: another one than nat."""
         self._family = family
         self._table = table
 
     def rules(self, chain: str) -> t.Optional[t.List[KernelRule]]:
-        """Read the rules of a chain; None if there is no such chain.
-
-        :raises NodeError: the kernel does not answer.
-        """
+        """Read the rules of a chain; None if there is no such chain."""
         if not nfnetlink.has_chain(self._family, self._table, chain):
             return None
         return [
@@ -85,10 +84,7 @@ class NftNat:
         ]
 
     def references(self, chain: str) -> int:
-        """Return how many rules of any chain lead to a chain; 0 if it is not there.
-
-        :raises NodeError: the kernel does not answer.
-        """
+        """Return how many rules of any chain lead to a chain; 0 if it is not there."""
         return nfnetlink.references(self._family, TABLE, chain)
 
     def generation(self) -> t.Optional[int]:
@@ -96,31 +92,13 @@ class NftNat:
         return nfnetlink.generation()
 
     def is_dormant(self) -> bool:
-        """Return whether the kernel asks none of the table's chains, because of its flag ``dormant``.
-
-        :raises NodeError: the kernel does not answer.
-        """
+        """Return whether the kernel asks none of the table's chains, because of its flag ``dormant``."""
         return nfnetlink.is_dormant(self._family, self._table)
 
 
-def activation(family: Family) -> str:
-    """Return the command that takes the flag ``dormant`` from the table, and changes nothing else."""
-    return "nft add table %s %s" % (family.nft, TABLE)
-
-
-def place(family: Family) -> str:
-    """Return the command that shows POSTROUTING as it is."""
-    return "nft -a list chain %s %s POSTROUTING" % (family.nft, TABLE)
-
-
-def table_listing(family: Family) -> str:
-    """Return the command that shows the whole table as it is."""
-    return "nft list table %s %s" % (family.nft, TABLE)
-
-
-def deletion(family: Family, handle: int) -> str:
-    """Return the command that deletes a rule of POSTROUTING, and no other."""
-    return "nft delete rule %s %s POSTROUTING handle %d" % (family.nft, TABLE, handle)
+def nft_command(action: str, family: Family, rest: str = "") -> str:
+    """Return the command of nft with which a person acts on the table, or on what is in it."""
+    return "nft %s %s %s%s" % (action, family.nft, TABLE, rest)
 
 
 @functools.lru_cache(maxsize=1024)
