@@ -93,17 +93,18 @@ def _cells(name: str, option: t.Dict[str, t.Any]) -> t.Tuple[str, str]:
 
 def _policy() -> str:
     variables = _variables()
-    lines = ["| role: `ip_masq_agent_...`, module: `...` | config file | default | |", "|---|---|---|---|"]
+    lines = ["| role: `ip_masq_agent_...`, module: `...`, config file: `...` | default | meaning |", "|---|---|---|"]
     for option in POLICY_OPTIONS:
         only = "" if option.of_module else " (role only)"
         cells = _cells(option.name, variables[option.name])
-        lines.append("| `%s`%s | `%s` | %s | %s |" % (option.name, only, option.key, *cells))
+        key = ", `%s`" % option.key if option.key != option.name else ""
+        lines.append("| `%s`%s%s | %s | %s |" % (option.name, only, key, *cells))
     return "\n".join(lines) + "\n"
 
 
 def _role() -> str:
     policy = {option.name for option in POLICY_OPTIONS}
-    lines = ["| `ip_masq_agent_...` | default | |", "|---|---|---|"]
+    lines = ["| `ip_masq_agent_...` | default | meaning |", "|---|---|---|"]
     for name, option in _variables().items():
         if name not in policy and not name.startswith("kubelet_"):
             lines.append("| `%s` | %s | %s |" % (name, *_cells(name, option)))
@@ -111,7 +112,7 @@ def _role() -> str:
 
 
 def _metrics() -> str:
-    lines = ["| metric | |", "|---|---|"]
+    lines = ["| metric | meaning |", "|---|---|"]
     for name, title in re.findall(r"(?m)^# HELP (\w+) (.*)$", agent_metrics.TEXT):
         labels = re.search(r"(?m)^%s\{(.*)\}" % name, agent_metrics.TEXT)
         shown = "{%s}" % ",".join(re.findall(r'(\w+)="', labels.group(1))) if labels else ""
@@ -121,7 +122,7 @@ def _metrics() -> str:
 
 def _alerts() -> str:
     groups = yaml.safe_load((ROOT / "docs/monitoring/ip-masq-agent.rules.yml").read_text(encoding="utf-8"))["groups"]
-    lines = ["| alert | |", "|---|---|"]
+    lines = ["| alert | meaning |", "|---|---|"]
     for rule in (rule for group in groups for rule in group["rules"]):
         text = rule["annotations"]["summary"].partition("{{ $labels.instance }}: ")[2]
         text = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"*\1*", re.sub(r"\{\{ \$value.*?\}\}", "...", text))
@@ -137,7 +138,7 @@ def _conditions() -> str:
         for name, made in sorted(area.entries.items()):
             alike.setdefault(made, []).append("`%s`" % name)
         lines += ["", "## %s" % area.title, "", "From %s." % area.source.partition(": ")[0]]
-        lines += ["", "| | | |", "|---|---|---|"]
+        lines += ["", "| condition | result | text |", "|---|---|---|"]
         lines += ["| %s | %s | %s |" % (", ".join(names), *made) for made, names in alike.items()]
     return "\n".join(lines) + "\n"
 

@@ -115,11 +115,13 @@ def test_symptoms_are_told_in_words_that_are_printed(row: t.List[str]) -> None:
 
 
 def test_policy_table_has_every_key_with_its_default() -> None:
-    table = {row[1].strip("`"): row for row in rows(OPTIONS, "## Policy")}
-    assert set(table) == {key.key for key in POLICY_OPTIONS}
+    table = {}
+    for row in rows(OPTIONS, "## Policy"):
+        names = re.findall(r"`(\w+)`", row[0])
+        table[names[0], names[-1]] = row[1]
+    assert set(table) == {(key.name, key.key) for key in POLICY_OPTIONS}
     for key in POLICY_OPTIONS:
-        option, _file_key, default = table[key.key][:3]
-        assert option.split()[0] == "`%s`" % key.name
+        default = table[key.name, key.key]
         if key.name in DEFAULTS and DEFAULTS[key.name] != ():
             assert yaml.safe_load(default.strip("`")) == DEFAULTS[key.name]
 
@@ -131,14 +133,14 @@ def test_what_an_empty_list_means_is_said_of_each(name: str) -> None:
     variable = spec["argument_specs"]["main"]["options"]["ip_masq_agent_" + name]["description"]
     assert "V([])" in " ".join(fragment) and "V([])" in variable
     (row,) = [row for row in rows(OPTIONS, "## Policy") if row[0].startswith("`%s`" % name)]
-    assert "`[]`" in row[3] or row[2] == "none"
+    assert "`[]`" in row[2] or row[1] == "none"
 
 
 def test_every_reserved_range_is_listed() -> None:
     fragment = yaml.safe_load(ModuleDocFragment.DOCUMENTATION)["options"]["nomasq_all_reserved_ranges"]["description"]
     assert re.findall(r"V\(([0-9./]+)\)", " ".join(fragment)) == list(RESERVED_CIDRS)
     (row,) = [row for row in rows(OPTIONS, "## Policy") if row[0].startswith("`nomasq_all_reserved_ranges`")]
-    assert re.findall(r"[0-9.]+/[0-9]+", row[3]) == list(RESERVED_CIDRS[3:])
+    assert re.findall(r"[0-9.]+/[0-9]+", row[2]) == list(RESERVED_CIDRS[3:])
 
 
 def test_variables_are_those_of_the_role() -> None:
@@ -223,7 +225,7 @@ PLATFORMS = {"EL": "RHEL-likes", "bullseye": "11", "bookworm": "12", "trixie": "
 
 def test_platforms_of_the_role_are_in_the_table() -> None:
     page = (ROOT / "docs/platforms.md").read_text(encoding="utf-8")
-    usable = [row[0] for row in rows(page, "| nodes | |") if not row[1].startswith("not supported")]
+    usable = [row[0] for row in rows(page, "| nodes | state |") if not row[1].startswith("not supported")]
     role = yaml.safe_load((location() / "roles/ip_masq_agent/meta/main.yml").read_text(encoding="utf-8"))
     for platform in role["galaxy_info"]["platforms"]:
         name = PLATFORMS.get(platform["name"], platform["name"])
