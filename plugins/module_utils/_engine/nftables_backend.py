@@ -199,7 +199,7 @@ class Nftables:
                 before = before.lenient
             after = after.lenient
         if before is None:
-            before = after._replace(chains=(), has_set=False, sources=None, more=())
+            before = after._replace(chains=(), sets={})
             new_sets.append("add table " + self._table)
         for name in after.sets:
             if name not in before.sets:
@@ -342,12 +342,7 @@ def _counted(listed: str) -> Counters:
 def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t.List[Action]:
     actions = [Action(ActionKind.TABLE_CREATED, "table " + table)] if before is None else []
     # A new table is one action with its sets.
-    before = before or after._replace(
-        chains=(),
-        spans=(),
-        sources=None if after.sources is None else (),
-        more=tuple((name, ()) for name, _spans in after.more),
-    )
+    before = before or after._replace(chains=(), sets=dict.fromkeys(after.sets, ()))
     if before.rules(text.CHAIN) is not None and before.priority != after.priority:
         actions.append(Action(ActionKind.PRIORITY_CHANGED, "%d, before: %d" % (after.priority, before.priority)))
     actions += [Action(ActionKind.SET_CREATED, "set " + name) for name in after.sets if name not in before.sets]
@@ -366,7 +361,7 @@ def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t
         actions += rule_changes(had, has, "rules")
         if had.keys() == has.keys() and [*map(text.bare, before.rules(name) or ())] != list(has):
             actions.append(Action(ActionKind.RULES_REORDERED, "chain " + name))
-    for name in dict.fromkeys((text.SET, text.SOURCES, *dict(after.more), *dict(before.more))):
+    for name in dict.fromkeys((text.SET, text.SOURCES, *after.sets, *before.sets)):
         there, wanted = (table.sets.get(name, ()) for table in (before, after))
         removed = [text.render_element(name, span, after.family) for span in sorted(set(there) - set(wanted))]
         added = [text.render_element(name, span, after.family) for span in sorted(set(wanted) - set(there))]

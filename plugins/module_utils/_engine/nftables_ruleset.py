@@ -26,9 +26,9 @@ from .._policy.values import (
     parse_address_range,
 )
 from .._system import intervals
-from .._system.families import IPV4, IPV6, PORT_PROTOCOLS, PROTOCOLS, Family
+from .._system.families import IPV4, IPV6, PORT_PROTOCOLS, Family
 from . import rule_comments as comments
-from .nftables_syntax import CHAIN, ENFORCER, LEAKS, OUTLINE, SET, SOURCES, Span, Table, bare, render_span, snat_to
+from .nftables_syntax import CHAIN, ENFORCER, LEAKS, OUTLINE, SET, SOURCES, Table, bare, in_order, render_span, snat_to
 from .ruleset import (
     COUNT,
     DROP,
@@ -77,8 +77,6 @@ _SKIPPED = r"(?:oifname (?:!= )?\"|ip6? saddr != @)"
 _MISSING = r"ct status snat ip6? saddr (\S+) drop\Z"
 _NARROWED = r"ip6? saddr != @"
 _INTERFACE = r'oifname (?:!= )?"([^"]*)"'
-#: That ``Service`` has.
-_PROTOCOLS = tuple(PROTOCOLS)
 
 
 def from_ruleset(ruleset: Ruleset, family: Family) -> Table:
@@ -95,7 +93,7 @@ def from_ruleset(ruleset: Ruleset, family: Family) -> Table:
     verdict = "accept" if ruleset.verdict == "ACCEPT" else "return"
     deciding = [decision for decision in ruleset.decisions if decision.action != SKIP]
     if not deciding and not ruleset.leading:
-        return Table(family, True, (), ((CHAIN, (local,)),))
+        return Table(family, {SET: ()}, ((CHAIN, (local,)),))
     scope = deciding[-1].match if deciding else Match()
     marked = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards if guard.is_option)
     entries = _Entries(ruleset, family)
@@ -116,9 +114,10 @@ def from_ruleset(ruleset: Ruleset, family: Family) -> Table:
         chains.append((ENFORCER, (*left, local, *marked, *entries.rules(keep, only_exempt=True), *others, *ends)))
     if ruleset.leaks != IGNORE or ruleset.missing:
         chains.append((LEAKS, tuple(_leak_rules(ruleset, family, entries, others, to_exempt if deciding else ""))))
-    asked = ruleset.hidden or scope.sources
-    sources = intervals.of_networks(asked) if asked else None
-    return Table(family, True, exempt, tuple(chains), sources=sources, more=tuple(sorted(entries.sets.items())))
+    sets = {SET: exempt, **entries.sets}
+    if ruleset.hidden or scope.sources:
+        sets[SOURCES] = intervals.of_networks(ruleset.hidden or scope.sources)
+    return Table(family, in_order(sets), tuple(chains))
 
 
 def _leak_rules(
@@ -175,7 +174,7 @@ class _Entries:
     """The rules of the entries of ``rules`` and ``snat``, and the sets that they ask."""
 
     def __init__(self, ruleset: Ruleset, family: Family) -> None:
-        self.sets: t.Dict[str, t.Tuple[Span, ...]] = {}
+        self.sets: t.Dict[str, intervals.Spans] = {}
         self._ruleset = ruleset
         self._nft = family.nft
         self._leading = [self._conditions("rule", *one) for one in enumerate(ruleset.leading, 1)]
@@ -252,15 +251,16 @@ class _Entries:
     def _ways(
         self, matches: str, address: t.Optional[AddressRange], comment: str, how: t.Optional[t.Tuple[Masquerade, ...]]
     ) -> t.Iterator[str]:
-        named = next((protocol for protocol in _PROTOCOLS if _asks_for(matches, protocol)), None)
+        named = _protocol(matches)
         for rule in self._ruleset.masquerade if how is None else how:
             if named is None or rule.protocol in (None, named):
                 more, verdict = _masquerade(rule._replace(protocol=None) if named else rule, address)
                 yield _rule((matches + more).strip(), verdict, comment)
 
 
-def _asks_for(matches: str, protocol: str) -> bool:
-    return ("%s dport @" % protocol) in matches or ("meta l4proto %s " % protocol) in matches
+def _protocol(conditions: str) -> t.Optional[str]:
+    found = re.search(_PROTOCOL, conditions)
+    return found and (found[1] or found[2])
 
 
 def _skipped(ruleset: Ruleset, scope: Match, family: Family) -> t.Iterator[str]:
@@ -352,7 +352,7 @@ class _Reader:
         left_out = tuple(name for rule in skipped if "!=" not in rule for name in _read_interfaces(rule))
         scope = Match(sources, (), tuple(name for rule in skipped if "!=" in rule for name in _read_interfaces(rule)))
         decisions = [Decision(SKIP, Match(interfaces=left_out))] if left_out else []
-        decisions += [Decision(EXEMPT, scope._replace(destinations=self._networks(SET)))] if table.spans else []
+        decisions += [Decision(EXEMPT, scope._replace(destinations=self._networks(SET)))] if self._sets.get(SET) else []
         decisions += [Decision(MASQUERADE, scope)] if rules else []
         leading = tuple(self._leading(entries))
         marks = tuple(Guard(mark=_read_mark(*found.groups())) for found in marked)
@@ -481,10 +481,9 @@ def _parse(rule: str) -> _Line:
     found = re.match(_RULE, bare(rule))
     if found is None:
         raise ValueError(rule)
-    protocol = re.search(_PROTOCOL, found["conditions"])
     first, _dash, last = (found["ports"] or "").partition("-")
     way = Masquerade(
-        protocol and (protocol[1] or protocol[2]),
+        _protocol(found["conditions"]),
         PortRange(int(first), int(last or first)) if first else None,
         None if found["share"] is None else int(found["share"]),
         found["random"] is not None,

@@ -94,17 +94,12 @@ class Table(t.NamedTuple):
     """What our table holds. Rules are lines as people write them, with their comments."""
 
     family: Family
-    has_set: bool
-    #: merged and in order
-    spans: t.Tuple[Span, ...]
+    #: the elements of each set, as of ``in_order``
+    sets: t.Dict[str, intervals.Spans]
     #: rules by chain of ours, without the line that hooks it
     chains: t.Tuple[t.Tuple[str, t.Tuple[str, ...]], ...]
     #: what must not be there: headers of blocks and lines that we would not write
     foreign: t.Tuple[str, ...] = ()
-    #: of the set of sources; None if it is not there
-    sources: t.Optional[t.Tuple[Span, ...]] = None
-    #: further sets with their elements, by name
-    more: t.Tuple[t.Tuple[str, t.Tuple[Span, ...]], ...] = ()
     #: of the chain, one of PRIORITIES
     priority: int = _SRCNAT
 
@@ -113,18 +108,10 @@ class Table(t.NamedTuple):
         return dict(self.chains).get(chain)
 
     @property
-    def sets(self) -> t.Dict[str, t.Tuple[Span, ...]]:
-        """The elements of the sets that are there."""
-        found = {SET: self.spans} if self.has_set else {}
-        if self.sources is not None:
-            found[SOURCES] = self.sources
-        return dict(found, **dict(self.more))
-
-    @property
     def narrowed(self) -> bool:
         """Whether more decides than one set of destinations."""
         rules = (rule for _name, rules in self.chains for rule in rules)
-        return self.sources is not None or bool(self.more) or any(re.match(_NARROWING, rule) for rule in rules)
+        return any(name != SET for name in self.sets) or any(re.match(_NARROWING, rule) for rule in rules)
 
     def asking_others(self, names: t.Collection[str]) -> Table:
         """Return the table whose rules ask sets of interim names in place of these."""
@@ -152,15 +139,17 @@ class Table(t.NamedTuple):
     def means(self, other: Table) -> bool:
         """Return whether no packet can tell the two apart, and nothing foreign is in either."""
         return (
-            self.has_set
-            and other.has_set
+            SET in self.sets
             and not self.foreign
             and not other.foreign
-            and self.spans == other.spans
-            and self.sources == other.sources
-            and dict(self.more) == dict(other.more)
+            and self.sets == other.sets
             and self.same_rules(other)
         )
+
+
+def in_order(sets: t.Mapping[str, intervals.Spans]) -> t.Dict[str, intervals.Spans]:
+    """Return sets in the order in which they are written."""
+    return {name: sets[name] for name in sorted(sets, key=lambda name: (name != SET, name != SOURCES, name))}
 
 
 def bare(rule: str) -> str:
@@ -273,11 +262,8 @@ def parse(text: str, family: Family) -> Table:
             foreign += [header] if header else lines
     order = list(_ALLOWED)
     chains.sort(key=lambda chain: order.index(chain[0]))
-    spans = intervals.of(sets.get(SET, []))
-    sources = intervals.of(sets[SOURCES]) if SOURCES in sets else None
-    others = [name for name in sets if name == OUTLINE or re.match(_NUMBERED, name)]
-    more = tuple((name, intervals.of(sets[name])) for name in sorted(others))
-    return Table(family, SET in sets, spans, tuple(chains), tuple(foreign), sources, more, priority)
+    merged = {name: intervals.of(spans) for name, spans in sets.items()}
+    return Table(family, in_order(merged), tuple(chains), tuple(foreign), priority)
 
 
 def _hook(name: str, table: Table) -> str:

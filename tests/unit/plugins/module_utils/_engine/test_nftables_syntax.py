@@ -157,7 +157,7 @@ def test_any_span_is_read_as_it_is_written(span: t.Tuple[int, int]) -> None:
     for family in FAMILIES:
         written = text.render_span(span, family)
         table = text.parse("table x {\nset exempt_ranges {\nelements = { %s }\n}\n}" % written, family)
-        assert table.spans == (span,)
+        assert table.sets[text.SET] == (span,)
 
 
 @pytest.mark.parametrize("family, everything", [(IPV4, "0.0.0.0/0"), (IPV6, "::/0")])
