@@ -23,6 +23,8 @@ from .nat_table import TABLE
 #: Actions of a plan that makes a new jump.
 _NEW = (ActionKind.JUMP_ADDED, ActionKind.JUMP_MOVED, ActionKind.JUMP_REPLACED)
 
+_Rules = t.Sequence[PostroutingRule]
+
 
 class JumpPlan(t.NamedTuple):
     """What becomes of POSTROUTING. Lines are those of a transaction for iptables-restore."""
@@ -45,44 +47,43 @@ class _Place(t.NamedTuple):
     note: str = ""
 
 
-def plan_jump(
-    chain: str, postrouting: t.Sequence[PostroutingRule], predecessors: t.Container[str] = (), position: str = "keep"
-) -> JumpPlan:
+def plan_jump(chain: str, postrouting: _Rules, predecessors: t.Container[str] = (), position: str = "keep") -> JumpPlan:
     """Plan for one good jump that packets reach.
 
     :param predecessors: chains of earlier agents; the jumps to them go.
     :param position: value of the option jump_position.
     """
-    plan = _plan_one(chain, postrouting, predecessors)
+    targets = [rule.target if not rule.deletion else "" for rule in postrouting]
+    mine = [i for i, target in enumerate(targets) if target == chain or target in predecessors]
+    plan = _plan_one(chain, postrouting, mine)
     others = [rule for rule in plan.after if not rule.is_jump(chain)]
     stuck = next((rule.deletion for rule in plan.after if rule.deletion and rule.is_jump(chain)), "")
     place = _place(position, others)
     jump = next(i for i, rule in enumerate(plan.after) if rule.is_jump(chain))
-    if place.note:
-        plan = plan._replace(notes=(place.note,))
-    if any(action.kind in _NEW for action in plan.actions):
-        return plan if place.new is None or stuck else _put(chain, plan, others, place.new)
-    if place.least <= jump <= place.most:
-        return plan
-    wanted = place.least if jump < place.least else place.most
+    notes = (place.note,) * bool(place.note)
+    new = any(action.kind in _NEW for action in plan.actions)
+    if new:
+        wanted = jump if place.new is None or stuck else place.new
+    else:
+        wanted = min(max(jump, place.least), place.most)
+    if wanted == jump:
+        return plan._replace(notes=notes)
     if stuck:
         note = (
             "jump_position %s is not kept: iptables cannot delete the jump to move it. Delete it: %s; the next run "
             "adds it where it belongs" % (position, stuck)
         )
-        return plan._replace(notes=plan.notes + (note,))
-    in_the_way = _owned(others[wanted] if jump > wanted else others[wanted - 1])
-    moved = Action(ActionKind.JUMP_POSITIONED, shown(plan.after[jump].line), in_the_way)
-    second = [rule for rule in plan.after[jump + 1 :] if rule.is_jump(chain)]
-    mine = [rule for rule in postrouting if rule.target == chain or rule.target in predecessors]
-    plan = plan._replace(
-        actions=plan.actions + tuple(Action(_why(chain, rule), shown(rule.line)) for rule in second) + (moved,),
-        deletions=tuple(rule.deleted for rule in mine if not rule.deletion),
-    )
-    return _put(chain, plan, others, wanted)
+        return plan._replace(notes=(*notes, note))
+    actions = list(plan.actions)
+    if not new:
+        in_the_way = _owned(others[wanted] if jump > wanted else others[wanted - 1])
+        second = [rule for rule in plan.after[jump + 1 :] if rule.is_jump(chain)]
+        actions += [Action(_why(chain, rule), shown(rule.line)) for rule in second]
+        actions.append(Action(ActionKind.JUMP_POSITIONED, shown(plan.after[jump].line), in_the_way))
+    return _put(chain, postrouting, mine, wanted, actions)._replace(notes=notes)
 
 
-def _place(position: str, others: t.Sequence[PostroutingRule]) -> _Place:
+def _place(position: str, others: _Rules) -> _Place:
     """Return where the jump may be among the rules of other programs: never behind one that shuts out the rest."""
     reach = next((i for i, rule in enumerate(others) if rule.shuts_out_the_rest), len(others))
     kind, _colon, chain = position.partition(":")
@@ -105,13 +106,6 @@ def _place(position: str, others: t.Sequence[PostroutingRule]) -> _Place:
     return _Place(reach, reach, reach, note % (position, shown(others[reach].line)))
 
 
-def _put(chain: str, plan: JumpPlan, others: t.Sequence[PostroutingRule], place: int) -> JumpPlan:
-    """Return the same plan with the jump at a place among the other rules."""
-    after = list(others)
-    insertion = _insert(chain, after, place)
-    return plan._replace(insertions=(insertion,), after=tuple(after))
-
-
 def _owned(rule: PostroutingRule) -> OwnedRule:
     owner = actors.owner(TABLE, rule.target)
     if owner is actors.UNKNOWN:
@@ -119,32 +113,29 @@ def _owned(rule: PostroutingRule) -> OwnedRule:
     return OwnedRule(shown(rule.line), owner.name)
 
 
-def _plan_one(chain: str, postrouting: t.Sequence[PostroutingRule], predecessors: t.Container[str]) -> JumpPlan:
+def _plan_one(chain: str, postrouting: _Rules, mine: t.Sequence[int]) -> JumpPlan:
+    """Plan for one jump, wherever that is.
+
+    :param mine: indexes of the jumps to chains of ours that can be deleted.
+    """
     rules = list(enumerate(postrouting))
     good = [i for i, rule in rules if rule.is_jump(chain)]
-    going = [i for i, rule in rules if not rule.deletion and (rule.target == chain or rule.target in predecessors)]
-    barrier = next((i for i, rule in rules if rule.shuts_out_the_rest and i not in going), len(postrouting))
+    barrier = next((i for i, rule in rules if rule.shuts_out_the_rest and i not in mine), len(postrouting))
     keep = next((i for i in good if i < barrier), None)
     if keep is None:
-        return _replace(chain, postrouting, going, [i for i in good if i in going], barrier)
-    going = [i for i in going if i != keep]
+        return _replace(chain, postrouting, mine, [i for i in good if i in mine], barrier)
+    going = [i for i in mine if i != keep]
     if going == list(range(keep + 1, keep + 1 + len(going))) and set(going) <= set(good):
         return JumpPlan((), (), (), tuple(postrouting))
-    # Of several equal rules -D takes the first, so the one that stays is put back where it stood.
-    again = any(postrouting[i].line == postrouting[keep].line for i in going)
-    after = [rule for i, rule in rules if i not in going and not (again and i == keep)]
-    insertions = [_insert(chain, after, keep - sum(1 for i in going if i < keep))] if again else []
-    return JumpPlan(
-        tuple(Action(_why(chain, postrouting[i]), shown(postrouting[i].line)) for i in going),
-        tuple(rule.deleted for i, rule in rules if i in going or (again and i == keep)),
-        tuple(insertions),
-        tuple(after),
-    )
+    actions = [Action(_why(chain, postrouting[i]), shown(postrouting[i].line)) for i in going]
+    if any(postrouting[i].line == postrouting[keep].line for i in going):
+        # Of several equal rules -D takes the first, so the one that stays is put back where it stood.
+        return _put(chain, postrouting, mine, keep - sum(1 for i in going if i < keep), actions)
+    after = tuple(rule for i, rule in rules if i not in going)
+    return JumpPlan(tuple(actions), tuple(postrouting[i].deleted for i in going), (), after)
 
 
-def _replace(
-    chain: str, postrouting: t.Sequence[PostroutingRule], going: t.Sequence[int], good: t.Sequence[int], barrier: int
-) -> JumpPlan:
+def _replace(chain: str, postrouting: _Rules, going: t.Sequence[int], good: t.Sequence[int], barrier: int) -> JumpPlan:
     """Replace all jumps. The new one stands where one stood, or last; never behind a rule that lets nothing pass."""
     actions = []
     mine = [i for i in going if postrouting[i].target == chain]
@@ -156,20 +147,19 @@ def _replace(
         elif i in mine[:1] and not good:
             why = ActionKind.JUMP_REPLACED
         actions.append(Action(why, shown(postrouting[i].line), cause))
-    after = [rule for i, rule in enumerate(postrouting) if i not in going]
-    position = min([barrier, *going])
-    insertion = _insert(chain, after, position - sum(1 for i in going if i < position))
     if not mine:
         actions.append(Action(ActionKind.JUMP_ADDED, render_jump(chain)))
-    return JumpPlan(tuple(actions), tuple(postrouting[i].deleted for i in going), (insertion,), tuple(after))
+    position = min([barrier, *going])
+    return _put(chain, postrouting, going, position - sum(1 for i in going if i < position), actions)
 
 
-def _insert(chain: str, rules: t.List[PostroutingRule], position: int) -> str:
-    """Put the jump into the rules that are left, and return the line that does so."""
+def _put(chain: str, postrouting: _Rules, going: t.Sequence[int], place: int, actions: t.Sequence[Action]) -> JumpPlan:
+    """Return the plan that deletes rules and puts the jump at a place among the others."""
+    after = [rule for i, rule in enumerate(postrouting) if i not in going]
     (jump,) = parse_postrouting([render_jump(chain)])
-    last = position == len(rules)
-    rules.insert(position, jump)
-    return jump.line if last else jump.inserted(position + 1)
+    insertion = jump.line if place == len(after) else jump.inserted(place + 1)
+    after.insert(place, jump)
+    return JumpPlan(tuple(actions), tuple(postrouting[i].deleted for i in going), (insertion,), tuple(after))
 
 
 def _why(chain: str, rule: PostroutingRule) -> ActionKind:
