@@ -33,7 +33,6 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from support.import_collection import make_importable
 make_importable()
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage import manage_kubelets
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.options import Options
 from support import kubelet_distributions as made
@@ -41,7 +40,6 @@ from support.kubelet_node import KubeletNode
 import urllib.request
 
 node = KubeletNode(Path(sys.argv[2]))
-node.really_run = runner.run
 node.passes = lambda program: True
 version, flags, iptables, check = sys.argv[3:7]
 if version:

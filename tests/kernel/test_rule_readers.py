@@ -430,7 +430,7 @@ def test_iptables(judge: Judge, version: int) -> None:
     judge.node.run("ipset", "restore", stdin=_IPSETS)
     judge.node.run(command + "-nft-restore", "-w", stdin=_iptables_lines(listed))
     (table,) = judge.tables()
-    _compare(judge, table, listed, packets, lambda: judge.iptables_counts("-nft"))
+    _compare(judge, table, listed, packets, judge.iptables_counts)
     judge.node.run("nft", "delete", "table", "ip" if version == 4 else "ip6", "mangle")
     judge.node.run(command + "-legacy-restore", "-w", stdin=_iptables_lines(listed))
     old = judge.legacy_table("mangle")

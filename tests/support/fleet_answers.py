@@ -47,9 +47,9 @@ def verified(conflicts: int = 0) -> t.Dict[str, t.Any]:
     }
 
 
-def fleet_of(count: int) -> t.Dict[str, t.Dict[str, t.Any]]:
-    """Return nodes in every state: of 3,000, nine of ten are in sync."""
-    nodes = {"node%04d.fra1.example" % number: _answer(number) for number in range(1, count + 1)}
+def large_fleet() -> t.Dict[str, t.Dict[str, t.Any]]:
+    """Return 3,000 nodes, in every state: nine of ten are in sync."""
+    nodes = {"node%04d.fra1.example" % number: _answer(number) for number in range(1, 3001)}
     nodes.update({"edge-%d" % number: asked({"version": "0.0.9"}) for number in (1, 2, 3, 7)})
     return nodes
 

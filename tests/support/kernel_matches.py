@@ -66,8 +66,8 @@ class Probe(t.NamedTuple):
             UNTRACKED: untracked,
         }
 
-    def fulfils(self, match: Match, outgoing: str = "") -> bool:
-        """Return whether a condition means it."""
+    def fulfils(self, match: Match) -> bool:
+        """Return whether a condition means it, before it is known where it leaves."""
         source, destination = int(ipaddress.ip_address(self.source)), int(ipaddress.ip_address(self.destination))
         service = self.protocol << 16 | (self.port if self.protocol in WITH_PORTS else 0)
         for allowed, number in (
@@ -83,16 +83,13 @@ class Probe(t.NamedTuple):
         values = self.values
         return (
             all(one.match(self.link) for one in match.incoming)
-            and all(one.match(outgoing) for one in match.outgoing)
+            and all(one.match("") for one in match.outgoing)
             and all(intervals.contains(one.allowed, values[one.subject] & one.mask) for one in match.tests)
         )
 
-    def branch(self, rule: Rule, outgoing: str = "") -> t.Optional[Branch]:
+    def branch(self, rule: Rule) -> t.Optional[Branch]:
         """Return the branch of a rule that it takes."""
-        for one in rule.branches:
-            if self.fulfils(one.match, outgoing):
-                return one
-        return None
+        return next((one for one in rule.branches if self.fulfils(one.match)), None)
 
     def frame(self) -> bytes:
         """Return its bytes."""
@@ -218,18 +215,12 @@ class Judge:
     def nft_counts(self, family: str) -> t.Dict[str, int]:
         """Return the counters of the rules in the table ``probe``."""
         listed = json.loads(self.node.run("nft", "-j", "list", "table", family, "probe"))["nftables"]
-        found = {}
-        for one in listed:
-            rule = one.get("rule")
-            if rule:
-                for part in rule["expr"]:
-                    if "counter" in part:
-                        found[rule["chain"]] = part["counter"]["packets"]
-        return found
+        rules = [one["rule"] for one in listed if "rule" in one]
+        return {rule["chain"]: one["counter"]["packets"] for rule in rules for one in rule["expr"] if "counter" in one}
 
-    def iptables_counts(self, suffix: str) -> t.Dict[str, int]:
-        """Return the counters of the rules in the table mangle."""
-        command = ("iptables" if self.version == 4 else "ip6tables") + suffix + "-save"
+    def iptables_counts(self) -> t.Dict[str, int]:
+        """Return the counters of the rules in the table mangle of iptables-nft."""
+        command = "iptables-nft-save" if self.version == 4 else "ip6tables-nft-save"
         listed = self.node.run(command, "-c", "-t", "mangle")
         found: t.Dict[str, int] = {}
         for line in listed.splitlines():

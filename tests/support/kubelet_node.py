@@ -15,13 +15,15 @@ import os
 import random
 import re
 import shlex
-import signal
 import socket
 import subprocess
 import time
 import typing as t
 import urllib.request
 from pathlib import Path
+
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 
 from . import fake_kubelet
 from .namespaces import until
@@ -52,14 +54,6 @@ UnitFileState=
 _ASSIGNMENT = re.compile(r"""^(\w+)=("[^"]*"|'[^']*'|[^\r\n]*)""", re.MULTILINE)
 
 
-class Outcome(t.NamedTuple):
-    """What a program left behind."""
-
-    rc: int
-    stdout: str
-    stderr: str
-
-
 class Service:
     """One unit, and the process of its program."""
 
@@ -69,7 +63,6 @@ class Service:
         environment: t.Sequence[str] = (),
         files: t.Sequence[str] = (),
         active: str = "active",
-        enabled: str = "enabled",
         fragment: str = "",
         dropins: str = "",
     ) -> None:
@@ -83,7 +76,7 @@ class Service:
         self.environment = list(environment)
         self.files = list(files)
         self.active = active
-        self.enabled = enabled
+        self.enabled = "enabled"
         self.fragment = fragment
         self.dropins = dropins
         self.process: t.Optional[subprocess.Popen[bytes]] = None
@@ -115,9 +108,9 @@ class Service:
 class KubeletNode:
     """The node. Use ``run`` for what starts programs, and ``root`` for its file system."""
 
-    def __init__(self, root: Path, port: int = 0) -> None:
+    def __init__(self, root: Path) -> None:
         self.root = root
-        self.port = port or _free_port()
+        self.port = _free_port()
         self.healthz = "http://127.0.0.1:%d/healthz" % self.port
         self.services: t.Dict[str, Service] = {}
         #: command lines so far
@@ -251,14 +244,10 @@ class KubeletNode:
         if words[0] == "systemctl":
             return self._systemctl(words[1:])
         if self.passes(words[0]):
-            return self.really_run(words, stdin, timeout)
+            return runner.run(words, stdin, timeout)
         if re.match(r"ip6?tables", program):
             return self._iptables(program, words[1:])
         raise AssertionError("the code under test ran %r" % words)
-
-    def really_run(self, words: t.Sequence[str], stdin: t.Optional[str], timeout: float) -> Outcome:
-        """Run a program with the collection's own runner, which tests put here."""
-        raise NotImplementedError
 
     def _systemctl(self, words: t.Sequence[str]) -> Outcome:
         names = [word[: -len(".service")] if word.endswith(".service") else word for word in words]
@@ -292,12 +281,6 @@ class KubeletNode:
             mine.remove(rule)
             return Outcome(0, "", "")
         raise AssertionError("the code under test ran %s %r" % (program, list(words)))
-
-
-def terminate(process: subprocess.Popen[bytes]) -> int:
-    """End a process as systemd does, and return its exit status."""
-    process.send_signal(signal.SIGTERM)
-    return process.wait()
 
 
 def _free_port() -> int:

@@ -17,8 +17,8 @@ INET, IP, IP6 = 1, 2, 10
 PREROUTING, OUTPUT, POSTROUTING = 0, 3, 4
 #: base of a payload
 NETWORK, TRANSPORT = 1, 2
-EQUAL, NOT_EQUAL, LESS, LESS_OR_EQUAL, GREATER, GREATER_OR_EQUAL = range(6)
-MARK, NFPROTO, L4PROTO, IIFNAME, SKUID = 3, 15, 16, 6, 10
+EQUAL, NOT_EQUAL = 0, 1
+MARK, L4PROTO, IIFNAME = 3, 16, 6
 #: the first register of sixteen bytes, and the n-th of four
 REGISTER = 1
 

@@ -19,7 +19,7 @@ from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.fleet import ASKE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import documented
-from support.fleet_answers import MISSING, PROBLEM, asked, documented_fleet, documented_groups, fleet_of, verified
+from support.fleet_answers import MISSING, PROBLEM, asked, documented_fleet, documented_groups, large_fleet, verified
 from support.import_collection import ROOT
 
 NOW = "2026-11-22 13:05 UTC"
@@ -71,7 +71,7 @@ class Page(html.parser.HTMLParser):
 @pytest.fixture(scope="module")
 def large() -> t.Dict[str, t.Any]:
     """The report of 3,000 nodes and four more, in every state."""
-    return reported(fleet_of(3000))
+    return reported(large_fleet())
 
 
 def states(table: t.List[str]) -> t.Dict[str, int]:

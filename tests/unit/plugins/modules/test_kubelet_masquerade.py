@@ -47,7 +47,6 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[KubeletN
     monkeypatch.setenv("PATH", "%s:%s" % (programs, os.environ["PATH"]))
     (tmp_path / "root").mkdir()
     fresh = KubeletNode(tmp_path / "root")
-    fresh.really_run = runner.run  # type: ignore[method-assign]
 
     def here(options: Options, _run: runner.Runner, check: bool) -> t.Any:
         return manage_kubelets(options, fresh.run, check, str(fresh.root))

@@ -44,7 +44,6 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[KubeletN
     monkeypatch.setenv("PATH", "%s:%s" % (programs, os.environ["PATH"]))
     (tmp_path / "root").mkdir()
     fresh = KubeletNode(tmp_path / "root")
-    fresh.really_run = runner.run  # type: ignore[method-assign]
     fresh.postrouting = [OTHER]
     yield fresh
     fresh.close()
