@@ -120,7 +120,7 @@ def _ipv4(source: str, destination: str, protocol: int, body: bytes, number: int
     fields = (0x45, 0, 20 + len(body), number & 0xFFFF, more << 13 | place * 175, 64, protocol)
     addresses = socket.inet_aton(source) + socket.inet_aton(destination)
     head = struct.pack("!BBHHHBB", *fields)
-    return head + struct.pack("!H", _sum(head + b"\0\0" + addresses)) + addresses + body
+    return head + struct.pack("!H", checksum(head + b"\0\0" + addresses)) + addresses + body
 
 
 def _ipv6(source: str, destination: str, protocol: int, body: bytes, number: int, place: int, more: bool) -> bytes:
@@ -131,7 +131,8 @@ def _ipv6(source: str, destination: str, protocol: int, body: bytes, number: int
     return struct.pack("!IHBB", 6 << 28, len(body), protocol, 64) + addresses + body
 
 
-def _sum(data: bytes) -> int:
+def checksum(data: bytes) -> int:
+    """Return the Internet checksum."""
     data += b"\0" * (len(data) % 2)
     total = sum(struct.unpack("!%dH" % (len(data) // 2), data))
     while total >> 16:
@@ -144,7 +145,7 @@ def _checked(source: str, destination: str, protocol: int, body: bytes, at: int,
     packed = [ipaddress.ip_address(one).packed for one in (source, destination)]
     pseudo = b"".join(packed) + struct.pack("!II", len(body), protocol)
     # 0 would mean that there is no checksum.
-    return body[:at] + struct.pack("!H", _sum(pseudo + body) ^ spoil or 2) + body[at + 2 :]
+    return body[:at] + struct.pack("!H", checksum(pseudo + body) ^ spoil or 2) + body[at + 2 :]
 
 
 def _tcp(source: str, destination: str, flags: int, data: bytes, port: int, spoil: int = 0) -> bytes:
@@ -182,7 +183,7 @@ def _icmp(source: str, destination: str, kind: int, code: int, data: bytes) -> b
     body = struct.pack("!BBHI", kind, code, 0, next(_ports)) + (about or data)
     if ":" in source:
         return _checked(source, destination, _ICMPV6, body, 2)
-    return body[:2] + struct.pack("!H", _sum(body)) + body[4:]
+    return body[:2] + struct.pack("!H", checksum(body)) + body[4:]
 
 
 def seen(

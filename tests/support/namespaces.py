@@ -35,7 +35,7 @@ _MNT_DETACH = 2
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 
 
-def _call(name: str, *arguments: t.Union[int, bytes, None]) -> None:
+def call(name: str, *arguments: t.Union[int, bytes, None]) -> None:
     """Call a function of the C library.
 
     :raises OSError: it failed.
@@ -46,7 +46,7 @@ def _call(name: str, *arguments: t.Union[int, bytes, None]) -> None:
 
 
 def _mount(source: str, target: str, kind: t.Optional[str] = None, flags: int = 0) -> None:
-    _call("mount", source.encode(), target.encode(), kind.encode() if kind else None, flags, None)
+    call("mount", source.encode(), target.encode(), kind.encode() if kind else None, flags, None)
 
 
 @functools.lru_cache(maxsize=None)
@@ -75,7 +75,7 @@ def _remove(name: str) -> None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(OSError):
-        _call("umount2", os.fsencode(_NAMES / name), _MNT_DETACH)
+        call("umount2", os.fsencode(_NAMES / name), _MNT_DETACH)
     with contextlib.suppress(OSError):
         os.unlink(_NAMES / name)
 
@@ -121,12 +121,12 @@ class Namespace:
         self._entrances = {"net": str(self._network), "mnt": "/proc/%d/fd/%d" % (os.getpid(), self._mounts)}
 
     def _make(self) -> int:
-        _call("unshare", _CLONE_NEWNET)
+        call("unshare", _CLONE_NEWNET)
         _mount("/proc/thread-self/ns/net", str(self._network), flags=_MS_BIND)
-        _call("unshare", _CLONE_NEWNS)
+        call("unshare", _CLONE_NEWNS)
         _mount("none", "/", flags=_MS_REC | _MS_SLAVE)
         # As `ip netns exec` does it; what is mounted below the other /sys is not there then.
-        _call("umount2", b"/sys", _MNT_DETACH)
+        call("umount2", b"/sys", _MNT_DETACH)
         _mount("sysfs", "/sys", "sysfs")
         # The locks of iptables-legacy and the module lie in /run, and test runs must not wait for each other. The names
         # of the namespaces stay visible.
@@ -161,10 +161,10 @@ class Namespace:
         :param kinds: ``net``, ``mnt``; default: both.
         :raises OSError: the kernel refused.
         """
-        _call("unshare", _CLONE_FS)  # threads share the root and the current directory, which mnt changes
+        call("unshare", _CLONE_FS)  # threads share the root and the current directory, which mnt changes
         for entrance in [open(self._entrances[kind], "rb") for kind in kinds or ("net", "mnt")]:
             with entrance:
-                _call("setns", entrance.fileno(), 0)
+                call("setns", entrance.fileno(), 0)
 
     def inside(self, function: t.Callable[..., T], *arguments: t.Any, **keywords: t.Any) -> T:
         """Call a function in a thread that is inside. So are the programs that it starts, in /."""

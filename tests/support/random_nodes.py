@@ -17,6 +17,7 @@ import struct
 import time
 import typing as t
 
+from .leak_packets import checksum
 from .unnamed_namespaces import Net
 
 #: Seconds in which a packet that is expected, and one that is not, may come out.
@@ -117,6 +118,7 @@ class RandomNode:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
+        self.pick = self.chance.choice
         self.log: t.List[str] = []
         self.node, self.outside = Net(), Net()
         self.pods: t.List[Net] = []
@@ -135,7 +137,7 @@ class RandomNode:
             self._policy_routing(words)
         self._sets()
         self._rules()
-        self._eyes = Eyes(self)
+        self.send = Eyes(self).send
 
     def some(self, choices: t.Sequence[t.Any], least: int, most: int) -> t.List[t.Any]:
         """Choose a few of them."""
@@ -149,11 +151,11 @@ class RandomNode:
 
     def _settings(self) -> None:
         self.node.set(ipv4__ip_forward=1, ipv6__conf__all__forwarding=1, ipv6__auto_flowlabels=0)
-        self.node.set(ipv4__conf__all__rp_filter=self.chance.choice((0, 0, 0, 1, 2)))
+        self.node.set(ipv4__conf__all__rp_filter=self.pick((0, 0, 0, 1, 2)))
         # By ports the kernel shares connections out with a number that it makes up for each socket.
         self.node.set(ipv4__fib_multipath_hash_policy=0, ipv6__fib_multipath_hash_policy=0)
         self._shared = self.maybe(0.2)
-        self.node.set(ipv4__conf__all__route_localnet=self.chance.choice((0, 1)))
+        self.node.set(ipv4__conf__all__route_localnet=self.pick((0, 1)))
 
     def _links(self) -> None:
         for number in range(self._uplinks):
@@ -161,7 +163,7 @@ class RandomNode:
             # Neighbours that nobody has asked for are not compared: every one is there.
             self.node.batch("link set eth%d arp off" % number)
         self.node.batch("link add cni0 address %s type bridge" % _BRIDGE_MAC, "link set cni0 up")
-        call = self.chance.choice((0, 1))
+        call = self.pick((0, 1))
         self.node.set(**{"bridge__bridge-nf-call-iptables": call, "bridge__bridge-nf-call-ip6tables": call})
         for number in range(self._bridged):
             self._pod("veth%d" % number)
@@ -174,7 +176,7 @@ class RandomNode:
             self.node.batch("link add off0 type veth peer name off1", "link set off0 up")
             self.node.batch("address add 172.18.0.1/16 dev off0", "route add 198.19.0.0/16 dev off0")
         for name in ["eth%d" % number for number in range(self._uplinks)] + ["cni0"]:
-            self.node.set(**{"ipv4__conf__%s__rp_filter" % name: self.chance.choice((0, 0, 1, 2))})
+            self.node.set(**{"ipv4__conf__%s__rp_filter" % name: self.pick((0, 0, 1, 2))})
             if self.maybe(0.03):
                 self.node.set(**{"ipv4__conf__%s__forwarding" % name: 0})
 
@@ -257,7 +259,7 @@ class RandomNode:
         self.node.batch(*lines, version=words.version)
 
     def _route(self, words: Words, network: str, table: str = "") -> str:
-        kind = self.chance.choice(("", "", "", "blackhole ", "unreachable ", "prohibit ") + ("throw ",) * bool(table))
+        kind = self.pick(("", "", "", "blackhole ", "unreachable ", "prohibit ") + ("throw ",) * bool(table))
         number = self.chance.randrange(self._uplinks)
         to = "" if kind else " via %s dev eth%d" % (words.gateways[number], number)
         return "route replace %s%s%s metric %d%s" % (kind, network, to, self.chance.randint(1, 500), table)
@@ -271,14 +273,14 @@ class RandomNode:
             lines.append("route add default via %s dev eth%d table %d" % (words.gateways[number], number, table))
             for network in self.some(words.ranges[3:], 0, 2):
                 lines.append(self._route(words, network, " table %d" % table))
-            selector = self.chance.choice(
+            selector = self.pick(
                 (
-                    "from %s" % self.chance.choice(words.ranges),
-                    "to %s" % self.chance.choice(words.ranges),
-                    "iif %s" % self.chance.choice(["cni0", *self.pod_links]),
+                    "from %s" % self.pick(words.ranges),
+                    "to %s" % self.pick(words.ranges),
+                    "iif %s" % self.pick(["cni0", *self.pod_links]),
                     "fwmark 0x40/0x40",
                     "not fwmark 0x80/0x80",
-                    "from %s to %s" % (self.chance.choice(words.ranges), self.chance.choice(words.ranges)),
+                    "from %s to %s" % (self.pick(words.ranges), self.pick(words.ranges)),
                 )
             )
             rules.append("rule add %s table %d priority %d" % (selector, table, 1000 + table))
@@ -299,7 +301,7 @@ class RandomNode:
             lines += ["add pods%s %s" % (tail, pod[words.version]) for pod in self.some(self.pod_addresses, 0, 2)]
             lines.append("create svcs%s hash:ip,port family %s" % (tail, inet))
             for one in self.some(words.far, 0, 3):
-                service = self.chance.choice(("tcp:53", "udp:53", "tcp:80", "udp:80"))
+                service = self.pick(("tcp:53", "udp:53", "tcp:80", "udp:80"))
                 lines.append("add svcs%s %s,%s" % (tail, one, service))
         self.log += lines
         self.node.run("ipset", "restore", stdin="".join(line + "\n" for line in lines))
@@ -309,7 +311,7 @@ class RandomNode:
             for variant in ("nft", "legacy"):
                 if self.maybe(0.6):
                     self._iptables(words, variant)
-            for number in range(self.chance.choice((0, 1, 1, 2))):
+            for number in range(self.pick((0, 1, 1, 2))):
                 self._nft(words, number)
 
     def _iptables(self, words: Words, variant: str) -> None:
@@ -335,17 +337,17 @@ class RandomNode:
     def _iptables_rule(self, words: Words, table: str, chain: str) -> str:
         parts: t.List[str] = []
         if self.maybe(0.35):
-            parts.append(self._not() + "-s " + self.chance.choice((*words.ranges, *words.bridge_pods)))
+            parts.append(self._not() + "-s " + self.pick((*words.ranges, *words.bridge_pods)))
         if self.maybe(0.55):
-            parts.append(self._not() + "-d " + self.chance.choice((*words.ranges, *words.far)))
-        protocol = self.chance.choice(("tcp", "udp"))
+            parts.append(self._not() + "-d " + self.pick((*words.ranges, *words.far)))
+        protocol = self.pick(("tcp", "udp"))
         named = self.maybe(0.35)
         if named:
             parts.append("-p " + protocol)
             parts.append(
-                self.chance.choice(
+                self.pick(
                     (
-                        "-m %s --dport %s" % (protocol, self.chance.choice(("53", "80", "1:100", "400:500"))),
+                        "-m %s --dport %s" % (protocol, self.pick(("53", "80", "1:100", "400:500"))),
                         "-m %s ! --dport 80" % protocol,
                         "-m multiport --dports 53,400:500",
                         "-m %s --sport 30000:40000" % protocol,
@@ -354,20 +356,18 @@ class RandomNode:
                 )
             )
         if self.maybe(0.15) and chain in ("PREROUTING", "FORWARD"):
-            parts.append(self._not() + "-i " + self.chance.choice(("cni0", "cali+", "eth0", "veth0")))
+            parts.append(self._not() + "-i " + self.pick(("cni0", "cali+", "eth0", "veth0")))
         if self.maybe(0.15) and chain in ("POSTROUTING", "FORWARD"):
-            parts.append(self._not() + "-o " + self.chance.choice(("eth0", "eth1", "eth+", "cni0")))
+            parts.append(self._not() + "-o " + self.pick(("eth0", "eth1", "eth+", "cni0")))
         if self.maybe(0.2):
             parts.append(
                 "-m set %s--match-set %s%d %s"
-                % ((self._not(),) + self.chance.choice((("nets", words.version, "dst"), ("nets", words.version, "src"),
+                % ((self._not(),) + self.pick((("nets", words.version, "dst"), ("nets", words.version, "src"),
                                                         ("pods", words.version, "src"), ("pods", words.version, "dst"),
                                                         ("svcs", words.version, "dst,dst"))))
             )  # fmt: skip
         if self.maybe(0.15):
-            parts.append(
-                "-m mark %s--mark %s" % (self._not(), self.chance.choice(("0x40/0x40", "0x80/0x80", "0x0/0xff")))
-            )
+            parts.append("-m mark %s--mark %s" % (self._not(), self.pick(("0x40/0x40", "0x80/0x80", "0x0/0xff"))))
         if self.maybe(0.1):
             parts.append("-m addrtype %s--dst-type LOCAL" % self._not())
         if self.maybe(0.1):
@@ -387,7 +387,7 @@ class RandomNode:
         chains = ["-j MINE"] if chain not in ("MINE", "YOURS") else []
         chains += ["-g YOURS", "-j YOURS"] if chain != "YOURS" else []
         if table == "raw":
-            return self.chance.choice(("-j NOTRACK", "-j CT --zone 7", "-j ACCEPT", "-j RETURN"))
+            return self.pick(("-j NOTRACK", "-j CT --zone 7", "-j ACCEPT", "-j RETURN"))
         if table == "mangle":
             marks = (
                 "-j MARK --set-xmark 0x40/0x40",
@@ -397,25 +397,25 @@ class RandomNode:
                 "-j CONNMARK --set-xmark 0x40/0x40",
                 "-j CONNMARK --restore-mark",
             )
-            return self.chance.choice(marks + ("-j ACCEPT", "-j RETURN") + tuple(chains))
+            return self.pick(marks + ("-j ACCEPT", "-j RETURN") + tuple(chains))
         if table == "filter":
-            return self.chance.choice(("-j DROP", "-j REJECT", "-j ACCEPT", "-j ACCEPT", "-j RETURN") + tuple(chains))
+            return self.pick(("-j DROP", "-j REJECT", "-j ACCEPT", "-j ACCEPT", "-j RETURN") + tuple(chains))
         if chain == "POSTROUTING":
             alone = words.others[1]
             ports = " --to-ports 20000-30000" if protocol else ""
-            return self.chance.choice(
+            return self.pick(
                 ["-j MASQUERADE", "-j MASQUERADE --random-fully", "-j MASQUERADE" + ports,
                  "-j SNAT --to-source " + alone,
                  "-j NETMAP --to " + words.others[1] + "/%d" % (words.whole - 4), "-j ACCEPT", "-j RETURN", *chains]
             )  # fmt: skip
         if chain in ("PREROUTING", "OUTPUT"):
-            target = self.chance.choice((*words.far, *words.bridge_pods[: self._bridged], words.uplinks[0]))
+            target = self.pick((*words.far, *words.bridge_pods[: self._bridged], words.uplinks[0]))
             port = (":8080" if words.version == 4 else "") if protocol else ""
-            return self.chance.choice(["-j DNAT --to-destination " + target + port, "-j ACCEPT", "-j RETURN", *chains])
-        return self.chance.choice(["-j ACCEPT", "-j RETURN", *chains])
+            return self.pick(["-j DNAT --to-destination " + target + port, "-j ACCEPT", "-j RETURN", *chains])
+        return self.pick(["-j ACCEPT", "-j RETURN", *chains])
 
     def _nft(self, words: Words, number: int) -> None:
-        family = self.chance.choice((words.family, words.family, "inet"))
+        family = self.pick((words.family, words.family, "inet"))
         ip, kind = words.family, "ipv4_addr" if words.version == 4 else "ipv6_addr"
         name = "t%d%d" % (words.version, number)
         lines = ["table %s %s {" % (family, name)]
@@ -423,14 +423,14 @@ class RandomNode:
         lines.append("set nets { type %s; flags interval; auto-merge; elements = { %s }; }" % (kind, held))
         lines.append(
             "map jumps { type %s : verdict; flags interval; elements = { %s : jump extra }; }"
-            % (kind, self.chance.choice(words.ranges))
+            % (kind, self.pick(words.ranges))
         )
         lines.append("chain extra {\n%s}" % "".join("%s\n" % self._nft_rule(words, ip, "extra") for _ in range(2)))
         for chain, hook in (
-            ("post", "type nat hook postrouting priority %d" % self.chance.choice(_POSTROUTING_PRIORITIES)),
-            ("pre", "type nat hook prerouting priority %d" % self.chance.choice((-110, -100, -90))),
-            ("mangle", "type filter hook prerouting priority %d" % self.chance.choice((-160, -150, -140))),
-            ("forward", "type filter hook forward priority %d" % self.chance.choice((-10, 0, 10))),
+            ("post", "type nat hook postrouting priority %d" % self.pick(_POSTROUTING_PRIORITIES)),
+            ("pre", "type nat hook prerouting priority %d" % self.pick((-110, -100, -90))),
+            ("mangle", "type filter hook prerouting priority %d" % self.pick((-160, -150, -140))),
+            ("forward", "type filter hook forward priority %d" % self.pick((-10, 0, 10))),
         ):
             if self.maybe({"post": 0.9, "pre": 0.3, "mangle": 0.3, "forward": 0.25}[chain]):
                 rules = "".join("%s\n" % self._nft_rule(words, ip, chain) for _ in range(self.chance.randint(1, 3)))
@@ -444,46 +444,43 @@ class RandomNode:
 
     def _nft_rule(self, words: Words, ip: str, chain: str) -> str:
         parts: t.List[str] = []
-        equal = self.chance.choice(("", "", "", "!= "))
+        equal = self.pick(("", "", "", "!= "))
         if self.maybe(0.3):
-            parts.append("%s saddr %s%s" % (ip, equal, self.chance.choice((*words.ranges, *words.bridge_pods))))
+            parts.append("%s saddr %s%s" % (ip, equal, self.pick((*words.ranges, *words.bridge_pods))))
         if self.maybe(0.55):
             pair = "{ %s }" % ", ".join(self.some(words.far, 1, 3))
-            parts.append(
-                "%s daddr %s%s"
-                % (ip, self.chance.choice(("", "", "!= ")), self.chance.choice((*words.ranges, pair, "@nets")))
-            )
+            parts.append("%s daddr %s%s" % (ip, self.pick(("", "", "!= ")), self.pick((*words.ranges, pair, "@nets"))))
         if self.maybe(0.3):
-            parts.append(self.chance.choice(("tcp dport 80", "udp dport { 53, 400-500 }", "tcp dport != 1-100",
+            parts.append(self.pick(("tcp dport 80", "udp dport { 53, 400-500 }", "tcp dport != 1-100",
                                              "meta l4proto udp", "th dport 80")))  # fmt: skip
         if self.maybe(0.1):
-            parts.append('iifname "%s"' % self.chance.choice(("cni0", "cali*", "eth0")) if chain != "post" else
-                         'oifname "%s"' % self.chance.choice(("eth0", "eth*", "cni0")))  # fmt: skip
+            parts.append('iifname "%s"' % self.pick(("cni0", "cali*", "eth0")) if chain != "post" else
+                         'oifname "%s"' % self.pick(("eth0", "eth*", "cni0")))  # fmt: skip
         if self.maybe(0.15):
-            parts.append("meta mark & 0x40 %s 0x40" % self.chance.choice(("==", "!=")))
+            parts.append("meta mark & 0x40 %s 0x40" % self.pick(("==", "!=")))
         if self.maybe(0.1):
-            parts.append("fib daddr type %slocal" % self.chance.choice(("", "!= ")))
+            parts.append("fib daddr type %slocal" % self.pick(("", "!= ")))
         if not any(part.startswith(ip) for part in parts):
-            parts.insert(0, "%s daddr %s" % (ip, self.chance.choice(words.ranges)))
+            parts.insert(0, "%s daddr %s" % (ip, self.pick(words.ranges)))
         parts.append(self._nft_verdict(words, ip, chain))
         return " ".join(parts)
 
     def _nft_verdict(self, words: Words, ip: str, chain: str) -> str:
         if chain == "post":
             same = "snat %s to %s saddr" % ("" if ip == "ip" else "ip6", ip)
-            return self.chance.choice(
+            return self.pick(
                 ("masquerade", "masquerade fully-random", "counter masquerade", "accept", "return",
                  "snat %s to %s" % (ip, words.others[1]), same, "%s daddr vmap @jumps" % ip, "jump extra",
-                 "snat %s to %s daddr map { %s : %s }" % (ip, ip, self.chance.choice(words.ranges), words.others[1]))
+                 "snat %s to %s daddr map { %s : %s }" % (ip, ip, self.pick(words.ranges), words.others[1]))
             )  # fmt: skip
         if chain == "pre":
-            target = self.chance.choice((*words.far, *words.bridge_pods[: self._bridged]))
-            return self.chance.choice(("dnat %s to %s" % (ip, target), "accept", "return", "jump extra"))
+            target = self.pick((*words.far, *words.bridge_pods[: self._bridged]))
+            return self.pick(("dnat %s to %s" % (ip, target), "accept", "return", "jump extra"))
         if chain == "mangle":
-            return self.chance.choice(("meta mark set meta mark | 0x40", "meta mark set 0x80", "accept", "return"))
+            return self.pick(("meta mark set meta mark | 0x40", "meta mark set 0x80", "accept", "return"))
         if chain == "forward":
-            return self.chance.choice(("drop", "accept", "counter", "reject"))
-        return self.chance.choice(("accept", "return", "counter"))
+            return self.pick(("drop", "accept", "counter", "reject"))
+        return self.pick(("accept", "return", "counter"))
 
     # packets
 
@@ -491,10 +488,10 @@ class RandomNode:
         """Return packets that pods and the node send."""
         found = []
         for number in range(count):
-            words = WORDS[self.chance.choice((4, 4, 6))]
+            words = WORDS[self.pick((4, 4, 6))]
             # Where several routes are equal, it is the socket that chooses for what the node itself sends.
             node = [] if self._shared else [None]
-            pod = self.chance.choice([*node, *range(len(self.pods)), *range(len(self.pods))])
+            pod = self.pick([*node, *range(len(self.pods)), *range(len(self.pods))])
             source = None if pod is None else self.pod_addresses[pod][words.version]
             targets = [one[words.version] for one in self.pod_addresses if one[words.version] != source]
             targets += [words.uplinks[0], words.bridge] + list(words.far) * 2
@@ -502,20 +499,13 @@ class RandomNode:
                 Sent(
                     source,
                     pod,
-                    self.chance.choice(targets),
-                    self.chance.choice(("tcp", "udp", "udp", "icmp")),
-                    self.chance.choice((53, 80, 80, 443)),
+                    self.pick(targets),
+                    self.pick(("tcp", "udp", "udp", "icmp")),
+                    self.pick((53, 80, 80, 443)),
                     20000 + 50 * number,
                 )
             )
         return found
-
-    def send(self, sent: Sent, expected: bool) -> t.Optional[Seen]:
-        """Send one from a real socket, and return where it came out; None if nowhere.
-
-        :param expected: whether to have patience.
-        """
-        return self._eyes.watch(sent, expected)
 
 
 class Eyes:
@@ -538,7 +528,11 @@ class Eyes:
                         ear.setsockopt(socket.IPPROTO_IPV6, 49, 1)
                     self._wait.register(ear, selectors.EVENT_READ, ("node", protocol))
 
-    def watch(self, sent: Sent, expected: bool) -> t.Optional[Seen]:
+    def send(self, sent: Sent, expected: bool) -> t.Optional[Seen]:
+        """Send one from a real socket, and return where it came out; None if nowhere.
+
+        :param expected: whether to have patience.
+        """
         self._drain(None)
         net = self._made.node if sent.pod is None else self._made.pods[sent.pod]
         with net:
@@ -563,10 +557,7 @@ class Eyes:
                 head = struct.pack("!BBHHH", 128 if family == socket.AF_INET6 else 8, 0, 0, sent.source_port, 1)
                 data = head + _MAGIC
                 if family == socket.AF_INET:
-                    padded = data + b"\0" * (len(data) % 2)
-                    total = sum(struct.unpack("!%dH" % (len(padded) // 2), padded))
-                    total = (total & 0xFFFF) + (total >> 16)
-                    data = data[:2] + struct.pack("!H", ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF) + data[4:]
+                    data = data[:2] + struct.pack("!H", checksum(data)) + data[4:]
                 made.sendto(data, (sent.destination, 0))
                 return made
             made = socket.socket(family, socket.SOCK_STREAM if sent.protocol == "tcp" else socket.SOCK_DGRAM)
@@ -594,57 +585,46 @@ class Eyes:
                     break
                 except OSError:
                     continue
-                if place == "node":
-                    seen = _at_node(data, protocol, extra, sender[0])
-                elif sender[2] == 4:  # on its way out
-                    continue
+                if place != "node":
+                    seen = _read(data[14:]) if sender[2] != socket.PACKET_OUTGOING else None
+                elif extra:  # IPV6_PKTINFO: its header is not there
+                    seen = _body(
+                        sender[0].split("%")[0], socket.inet_ntop(socket.AF_INET6, extra[0][2][:16]), protocol, data
+                    )
                 else:
-                    seen = _on_wire(data)
-                if sent is not None and seen is not None and found is None and _is(sent, seen):
-                    source, destination, _protocol, port, _kind = seen
-                    where = sender[0] if place == "outside" else place
-                    found = Seen(where, source, destination, port if sent.protocol != "icmp" else 0)
+                    seen = _read(data)
+                if sent is not None and seen is not None and found is None and seen[3] == sent.protocol:
+                    source, destination, port, name = seen
+                    found = Seen(
+                        sender[0] if place == "outside" else place, source, destination, port * (name != "icmp")
+                    )
         return found
 
 
-Raw = t.Tuple[str, str, int, int, str]
+#: source, destination, port, protocol
+_Packet = t.Tuple[str, str, int, str]
 
 
-def _on_wire(data: bytes) -> t.Optional[Raw]:
-    kind = struct.unpack_from("!H", data, 12)[0]
-    packet = data[14:]
-    if kind == 0x0800 and len(packet) >= 20:
-        start = (packet[0] & 15) * 4
-        source, destination = (socket.inet_ntop(socket.AF_INET, packet[place : place + 4]) for place in (12, 16))
-        return _body(source, destination, packet[9], packet[start:])
-    if kind == 0x86DD and len(packet) >= 40:
-        source, destination = (socket.inet_ntop(socket.AF_INET6, packet[place : place + 16]) for place in (8, 24))
-        return _body(source, destination, packet[6], packet[40:])
-    return None
+def _read(packet: bytes) -> t.Optional[_Packet]:
+    """Read a packet from its IP header on; None if it is none of ours."""
+    version = packet[0] >> 4 if len(packet) >= 20 else 0
+    if version == 4:
+        family, places, size, protocol, start = socket.AF_INET, (12, 16), 4, packet[9], (packet[0] & 15) * 4
+    elif version == 6 and len(packet) >= 40:
+        family, places, size, protocol, start = socket.AF_INET6, (8, 24), 16, packet[6], 40
+    else:
+        return None
+    source, destination = (socket.inet_ntop(family, packet[place : place + size]) for place in places)
+    return _body(source, destination, protocol, packet[start:])
 
 
-def _at_node(data: bytes, protocol: int, extra: t.Any, sender: str) -> t.Optional[Raw]:
-    if data and not extra and data[0] >> 4 == 4:
-        start = (data[0] & 15) * 4
-        source, destination = (socket.inet_ntop(socket.AF_INET, data[place : place + 4]) for place in (12, 16))
-        return _body(source, destination, protocol, data[start:])
-    for _level, _kind, value in extra:
-        return _body(sender.split("%")[0], socket.inet_ntop(socket.AF_INET6, value[:16]), protocol, data)
-    return None
-
-
-def _body(source: str, destination: str, protocol: int, body: bytes) -> t.Optional[Raw]:
+def _body(source: str, destination: str, protocol: int, body: bytes) -> t.Optional[_Packet]:
     if len(body) < 8:
         return None
-    port = struct.unpack_from("!H", body, 2)[0]
-    if protocol == 6:
-        kind = "tcp" if len(body) > 13 and body[13] & 0x12 == 0x02 else ""
-    elif protocol == 17:
-        kind = "udp" if body[8:].startswith(_MAGIC) else ""
+    if protocol == socket.IPPROTO_TCP:
+        name, is_ours = "tcp", len(body) > 13 and body[13] & 0x12 == 0x02
+    elif protocol == socket.IPPROTO_UDP:
+        name, is_ours = "udp", body[8:].startswith(_MAGIC)
     else:
-        kind = "icmp" if body[0] in (8, 128) and body[8:].startswith(_MAGIC) else ""
-    return (source, destination, protocol, port, kind) if kind else None
-
-
-def _is(sent: Sent, seen: Raw) -> bool:
-    return seen[4] == sent.protocol
+        name, is_ours = "icmp", body[0] in (8, 128) and body[8:].startswith(_MAGIC)
+    return (source, destination, struct.unpack_from("!H", body, 2)[0], name) if is_ours else None

@@ -10,7 +10,6 @@ process there, with all programs and sockets that it starts meanwhile.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -18,7 +17,7 @@ import subprocess
 import traceback
 import typing as t
 
-from .namespaces import Namespace
+from .namespaces import Namespace, call
 
 _FORK = multiprocessing.get_context("fork")
 _CLONE_NEWNS, _CLONE_NEWNET = 0x00020000, 0x40000000
@@ -26,12 +25,6 @@ _MS_REC_PRIVATE = 0x44000
 _PR_SET_PDEATHSIG = 1
 
 T = t.TypeVar("T")
-
-
-def _call(name: str, *arguments: t.Any) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if getattr(libc, name)(*arguments) != 0:
-        raise OSError(ctypes.get_errno(), "%s: %s" % (name, os.strerror(ctypes.get_errno())))
 
 
 def carry_out(work: t.Callable[..., T], *arguments: t.Any) -> T:
@@ -55,7 +48,7 @@ def _in_process(prepare: t.Callable[[], None], work: t.Callable[..., T], argumen
     pid = os.fork()
     if pid == 0:
         try:
-            _call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL)
+            call("prctl", _PR_SET_PDEATHSIG, signal.SIGKILL)
             ours.close()
             prepare()
             outcome: t.Tuple[bool, t.Any] = (True, work(*arguments))
@@ -77,9 +70,9 @@ def _in_process(prepare: t.Callable[[], None], work: t.Callable[..., T], argumen
 
 
 def _private_run() -> None:
-    _call("unshare", _CLONE_NEWNS)
-    _call("mount", b"none", b"/", None, _MS_REC_PRIVATE, None)
-    _call("mount", b"none", b"/run", b"tmpfs", 0, None)
+    call("unshare", _CLONE_NEWNS)
+    call("mount", b"none", b"/", None, _MS_REC_PRIVATE, None)
+    call("mount", b"none", b"/run", b"tmpfs", 0, None)
 
 
 class Net:
@@ -87,21 +80,21 @@ class Net:
 
     def __init__(self) -> None:
         here = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        _call("unshare", _CLONE_NEWNET)
+        call("unshare", _CLONE_NEWNET)
         self.fd = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        _call("setns", here, _CLONE_NEWNET)
+        call("setns", here, _CLONE_NEWNET)
         os.close(here)
         self._before: t.List[int] = []
         self.batch("link set lo up")
 
     def __enter__(self) -> Net:
         self._before.append(os.open("/proc/thread-self/ns/net", os.O_RDONLY))
-        _call("setns", self.fd, _CLONE_NEWNET)
+        call("setns", self.fd, _CLONE_NEWNET)
         return self
 
     def __exit__(self, *_exc: object) -> None:
         before = self._before.pop()
-        _call("setns", before, _CLONE_NEWNET)
+        call("setns", before, _CLONE_NEWNET)
         os.close(before)
 
     def run(self, *argv: str, stdin: str = "") -> str:
