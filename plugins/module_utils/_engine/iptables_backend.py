@@ -48,7 +48,7 @@ from .iptables_syntax import (
     shown,
     shown_all,
 )
-from .leak_chain import TABLE, LeakChain, LeakPlan, LeakState
+from .leak_chain import TABLE, LeakChain, LeakPlan, LeakState, fields
 from .nat_table import KernelRule, NftNat, holds_no_more, nft_command
 from .other_nat import other_rules
 from .ruleset import AnyRule, Guard, Ruleset, from_rules
@@ -299,7 +299,8 @@ class Iptables:
         as_written = state.chain == Chain(rendered)
         rules = [] if as_written else self._parse(state.chain)
         leaks = self._leaks.plan(state.leaks, wanted, self.family)
-        found = _with_leaks(wanted if as_written else _as_ruleset(rules), *leaks.found)
+        found = wanted if as_written else _as_ruleset(rules)
+        found = found and found._replace(**leaks.found)
         if state.chain is not None and _means(found, wanted):
             chain, lines, actions = state.chain, [], []
         else:
@@ -420,7 +421,7 @@ class Iptables:
             tuple(rule for rule in state.postrouting if rule.target not in names),
             tuple((name, _EMPTY) for name in kept if name != self._chain),
         )
-        plan = self._as_plan(state, after, actions, lines, _with_leaks(found, *leaks.found), None, leaks)
+        plan = self._as_plan(state, after, actions, lines, found and found._replace(**leaks.found), None, leaks)
         return plan._replace(view=View((), None), notes=self._kept_notes(kept))
 
     def _as_plan(
@@ -603,19 +604,13 @@ def _uncounted(line: str) -> str:
 
 def _means(found: t.Optional[Ruleset], wanted: Ruleset) -> bool:
     """Return whether our chain means what is wanted, whatever the other one says about leaks."""
-    found = _with_leaks(found, wanted.leaks, wanted.hidden, wanted.missing)
+    found = found and found._replace(**fields(wanted))
     if found is None or found == wanted:
         return found is not None
     # Imported here: to load it takes 9 of 270 ms of the module ip_masq, and most chains are the text that we wrote.
     from .changed_packets import same_meaning
 
     return same_meaning(wanted, found)
-
-
-def _with_leaks(
-    found: t.Optional[Ruleset], leaks: str, hidden: t.Tuple[t.Any, ...], missing: t.Tuple[t.Any, ...]
-) -> t.Optional[Ruleset]:
-    return found and found._replace(leaks=leaks, hidden=hidden, missing=missing)
 
 
 def _transaction(lines: t.Sequence[str], table: str = "nat") -> Transaction:

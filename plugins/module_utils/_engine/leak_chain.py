@@ -71,8 +71,8 @@ class LeakPlan(t.NamedTuple):
     actions: t.Tuple[Action, ...]
     lines: t.Tuple[str, ...]
     after: LeakState
-    #: what is done with such packets before it, from which sources, and which addresses are missing; see Ruleset
-    found: t.Tuple[str, t.Tuple[t.Any, ...], t.Tuple[t.Any, ...]] = (IGNORE, (), ())
+    #: leaks, hidden and missing of the ruleset before it
+    found: t.Mapping[str, t.Any] = {"leaks": IGNORE, "hidden": (), "missing": ()}
 
 
 class LeakChain:
@@ -108,8 +108,7 @@ class LeakChain:
         read = [(name, self._read(name)) for name in dict.fromkeys([*self._names, *jumped_to])]
         chains = tuple((name, rules) for name, rules in read if rules is not None)
         state = LeakState(chains, postrouting)
-        torn = [name for name, rules in chains if self._is_torn(name, rules)]
-        return state._replace(torn=(*torn, *(["POSTROUTING"] if self._has_torn_jump(state) else [])))
+        return state if self._kernel is None else state._replace(torn=tuple(self._torn(state, self._kernel)))
 
     def _read(self, chain: str) -> t.Optional[t.Tuple[str, ...]]:
         """Read the rules of a chain; None if there is no such chain."""
@@ -126,20 +125,16 @@ class LeakChain:
             return None
         raise self._tool.error("cannot read the chain %s of the table %s" % (chain, TABLE), done)
 
-    def _is_torn(self, name: str, rules: t.Sequence[str]) -> bool:
-        """Return whether the kernel holds other rules in a chain of ours than iptables prints."""
-        if self._kernel is None:
-            return False
-        return not holds_no_more(self._kernel.rules(name) or [], rules)
-
-    def _has_torn_jump(self, state: LeakState) -> bool:
-        """Return whether the kernel holds other jumps to chains of ours than iptables prints."""
-        if self._kernel is None:
-            return False
-        held = self._kernel.rules("POSTROUTING") or []
-        mine = [rule for rule in held if rule.words[-1:] and rule.words[-1] in state.names]
+    @staticmethod
+    def _torn(state: LeakState, kernel: NftNat) -> t.Iterator[str]:
+        """Return the chains of which the kernel holds other rules of ours than iptables prints."""
+        for name, rules in state.chains:
+            if not holds_no_more(kernel.rules(name) or [], rules):
+                yield name
+        mine = [rule for rule in kernel.rules("POSTROUTING") or [] if rule.words and rule.words[-1] in state.names]
         printed = [rule for rule in state.postrouting if rule.target in state.names]
-        return len(mine) != len(printed) or not all(rule.complete for rule in mine)
+        if len(mine) != len(printed) or not all(rule.complete for rule in mine):
+            yield "POSTROUTING"
 
     def plan(self, state: LeakState, wanted: t.Optional[Ruleset], family: Family) -> LeakPlan:
         """Lead to the rules of ``wanted``, or remove all of it."""
@@ -153,7 +148,7 @@ class LeakChain:
         same = chain in there and chain not in state.torn and (there[chain] == rendered or parsed == list(rules))
         found = _found(parsed)
         if wanted is not None and (same or not (rules or chain in there)):
-            found = (wanted.leaks, wanted.hidden, wanted.missing)
+            found = fields(wanted)
         jump, after = self._jump(state, bool(rules), wanted is not None and bool(wanted.missing))
         unused = [name for name in there if name != chain or not rules]
         actions: t.List[Action] = []
@@ -225,16 +220,18 @@ class LeakChain:
         return [self._tool.resync_listing(chain, TABLE) for chain in ("POSTROUTING", self._names[0])]
 
 
-def _found(parsed: t.Sequence[t.Optional[AnyRule]]) -> t.Tuple[str, t.Tuple[t.Any, ...], t.Tuple[t.Any, ...]]:
+def fields(ruleset: Ruleset) -> t.Dict[str, t.Any]:
+    """Return the fields of a ruleset of which the rules of this table are made."""
+    return {"leaks": ruleset.leaks, "hidden": ruleset.hidden, "missing": ruleset.missing}
+
+
+def _found(parsed: t.Sequence[t.Optional[AnyRule]]) -> t.Dict[str, t.Any]:
     rules = [rule for rule in parsed if isinstance(rule, Rule)]
     leaks = [rule for rule in rules if rule.kind == LEAK]
     skipped = [rule.network for rule in rules if rule == Rule(SKIP, rule.network)]
     end = next((place for place, network in enumerate(skipped) if network in MULTICAST.values()), 0)
-    return (
-        (DROP if any(rule.verdict == "DROP" for rule in leaks) else COUNT if leaks else IGNORE),
-        tuple(skipped[:end]),
-        (),
-    )
+    done = DROP if any(rule.verdict == "DROP" for rule in leaks) else COUNT if leaks else IGNORE
+    return {"leaks": done, "hidden": tuple(skipped[:end]), "missing": ()}
 
 
 def _changes(

@@ -80,7 +80,7 @@ class NftNat:
             return None
         return [
             KernelRule(rule.handle, *_judge(rule.expressions, self._family))
-            for rule in nfnetlink.rules(self._family, self._table, chain)
+            for rule in nfnetlink.rules(self._family.number, self._table, chain)
         ]
 
     def references(self, chain: str) -> int:

@@ -4,7 +4,8 @@
 """What the kernel answers by itself, read-only and a hundred times faster than a program could.
 
 Message layout: linux/netfilter/nfnetlink.h, nf_tables.h and nf_tables_compat.h. Asking may make the
-kernel load the module that would answer, as any use of it does; it changes no rule, table or setting.
+kernel load the module that would answer, as any use of it does; it changes no rule, table or setting. Functions
+raise NodeError if the kernel does not answer, unless None says so.
 """
 
 from __future__ import annotations
@@ -87,20 +88,14 @@ def has_extension(family: Family, kind: int, name: str, revision: int) -> t.Opti
 
 
 def is_dormant(family: Family, table: str) -> bool:
-    """Return whether a table is there and its flag ``dormant`` keeps the kernel from asking any of its chains.
-
-    :raises NodeError: the kernel will not say.
-    """
+    """Return whether a table is there and its flag ``dormant`` keeps the kernel from asking any of its chains."""
     found = _get(_GET_TABLE, family, text(_TABLE_NAME, table))
     return found is not None and bool(netlink.number(found.get(_TABLE_FLAGS, b"\0")) & _DORMANT)
 
 
 def has_chain(family: Family, table: str, name: str) -> bool:
-    """Return whether a chain is there.
-
-    :raises NodeError: the kernel will not say.
-    """
-    return _get(_GET_CHAIN, family, text(_CHAIN_TABLE, table) + text(_CHAIN_NAME, name)) is not None
+    """Return whether a chain is there."""
+    return _chain(family, table, name) is not None
 
 
 class BaseChain(t.NamedTuple):
@@ -114,22 +109,20 @@ class BaseChain(t.NamedTuple):
 
 
 def references(family: Family, table: str, name: str) -> int:
-    """Return how many rules lead to a chain; 0 if it is not there.
-
-    :raises NodeError: the kernel does not answer.
-    """
-    found = _get(_GET_CHAIN, family, text(_CHAIN_TABLE, table) + text(_CHAIN_NAME, name))
+    """Return how many rules lead to a chain; 0 if it is not there."""
+    found = _chain(family, table, name)
     if found is None:
         return 0
     # The kernel counts the rules in the chain as well.
-    return max(netlink.number(found.get(_CHAIN_USE, b"\0")) - len(rules(family, table, name)), 0)
+    return max(netlink.number(found.get(_CHAIN_USE, b"\0")) - len(rules(family.number, table, name)), 0)
+
+
+def _chain(family: Family, table: str, name: str) -> t.Optional[Attributes]:
+    return _get(_GET_CHAIN, family, text(_CHAIN_TABLE, table) + text(_CHAIN_NAME, name))
 
 
 def nat_postrouting_chains(family: Family) -> t.List[BaseChain]:
-    """List all chains of type nat at the hook postrouting that traffic of a family meets.
-
-    :raises NodeError: the kernel does not answer.
-    """
+    """List all chains of type nat at the hook postrouting that traffic of a family meets."""
     found = []
     for protocol, nft_family in ((family.number, family.nft), (_INET, "inet")):
         for message in _dump(_GET_CHAIN, netlink.family_head(protocol), "the chains of nf_tables"):
@@ -158,24 +151,17 @@ def generation() -> t.Optional[int]:
 
 
 def generation_of(kernel: Netlink) -> int:
-    """Return the same over a socket that is open.
-
-    :raises NodeError: the kernel will not say.
-    """
+    """Return the same over a socket that is open; without an answer, raise NodeError."""
     answer = kernel.ask(_GET_GENERATION, netlink.family_head(IPV4.number), "the generation of nf_tables")
     return netlink.number(attributes(answer.body[4:])[1])
 
 
-def rules(family: Family, table: str, name: str) -> t.List[Rule]:
+def rules(family: int, table: str, name: str) -> t.List[Rule]:
     """Read the rules of one chain. The kernel reads no other chain for this, so other rules cost nothing.
 
-    :raises NodeError: the kernel will not say, or others wrote each time while it was reading.
+    :param family: its number (nfgen_family).
+    :raises NodeError: the kernel does not answer, or others wrote each time while it was reading.
     """
-    return rules_of(family.number, table, name)
-
-
-def rules_of(family: int, table: str, name: str) -> t.List[Rule]:
-    """Read the same for a family by its number (nfgen_family), such as inet."""
     body = netlink.family_head(family) + text(_RULE_TABLE, table) + text(_RULE_CHAIN, name)
     reader = _RuleReader()
     read = (reader.read(message.body[4:]) for message in _dump(_GET_RULE, body, "the rules of the chain %s" % name))
@@ -260,10 +246,7 @@ def _is_there(kind: int, family: Family, values: bytes) -> t.Optional[bool]:
 
 
 def _get(kind: int, family: Family, values: bytes) -> t.Optional[Attributes]:
-    """Get the attributes of one object; None if it does not exist.
-
-    :raises NodeError: the kernel will not say.
-    """
+    """Get the attributes of one object; None if it does not exist."""
     body = netlink.family_head(family.number) + values
     try:
         with Netlink(NETFILTER, _TIMEOUT) as kernel:
@@ -275,10 +258,7 @@ def _get(kind: int, family: Family, values: bytes) -> t.Optional[Attributes]:
 
 
 def _dump(kind: int, body: bytes, what: str) -> t.List[Message]:
-    """Dump all objects that match; None if there are none of the kind.
-
-    :raises NodeError: the kernel will not say.
-    """
+    """Dump all objects that match."""
     try:
         with Netlink(NETFILTER, _TIMEOUT) as kernel:
             return kernel.dump(kind, body, what, _DUMPS)

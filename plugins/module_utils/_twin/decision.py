@@ -183,9 +183,8 @@ class Rules:
         """Return the handle of each rule in the chain of a step, in order, and whether it translates addresses."""
         key = (step.family, step.table, step.chain)
         if key not in self._chains:
-            self._chains[key] = {
-                rule.handle: any(map(_translates, rule.expressions)) for rule in nfnetlink.rules_of(*key)
-            }
+            rules = nfnetlink.rules(*key)
+            self._chains[key] = {rule.handle: any(map(_translates, rule.expressions)) for rule in rules}
         return self._chains[key]
 
 
