@@ -184,15 +184,15 @@ def parse_rule(line: str, family: Family) -> t.Optional[AnyRule]:
     for guard in guards("ACCEPT", family):
         if not guard.dnat and words == _guarded(guard) + ["-j", "RETURN"]:
             return guard
-    if words[:3] == ["-m", "mark", "--mark"] and words[4:] == ["-j", "RETURN"]:
-        return _parse_skipped(words[3])
-    words, state = _split_match("conntrack", "--ctstate", words)
-    options = _options(words)
-    if options is None or state not in ("", REDIRECTED, UNSEEN):
-        return None
-    target = options.pop("-j", "")
-    interface = options.pop("-o", None)
     try:
+        if words[:3] == ["-m", "mark", "--mark"] and words[4:] == ["-j", "RETURN"]:
+            return Guard(mark=parse_mark(words[3]))
+        words, state = _split_match("conntrack", "--ctstate", words)
+        options = _options(words)
+        if options is None or state not in ("", REDIRECTED, UNSEEN):
+            return None
+        target = options.pop("-j", "")
+        interface = options.pop("-o", None)
         source, network = (_parse_network(options.pop(flag, None), family) for flag in ("-s", "-d"))
         rule = Rule(SKIP, network, source, interface, _parse_service(options, port, target), state=state)
         if target in ("MASQUERADE", "SNAT"):
@@ -271,13 +271,6 @@ def _parse_service(options: t.Dict[str, str], port: t.Optional[t.Tuple[str, str]
 def _parse_ports(text: str, separator: str) -> PortRange:
     first, _separator, last = text.partition(separator)
     return PortRange(int(first), int(last or first))
-
-
-def _parse_skipped(mark: str) -> t.Optional[Guard]:
-    try:
-        return Guard(mark=parse_mark(mark))
-    except ConfigError:
-        return None
 
 
 def _parse_network(text: t.Optional[str], family: Family) -> t.Optional[Network]:

@@ -16,6 +16,7 @@ import typing as t
 from .._policy.policy import Config
 from .._policy.values import (
     EXEMPT,
+    KEEP,
     LINK_LOCAL,
     LOOPBACK,
     MASQUERADE,
@@ -360,6 +361,10 @@ def guards_of(verdict: str, family: Family, every: t.Sequence[Decision]) -> t.Tu
     return tuple(guard for guard in found if verdict == "ACCEPT" and not guard.dnat)
 
 
+#: An entry without a mapping has none: it is carried out as the ruleset says.
+_WaysByMapping = t.Mapping[t.Optional[str], t.Tuple[Masquerade, ...]]
+
+
 def from_config(config: Config, family: Family, random_fully: bool = True) -> Ruleset:
     """Return the rules that ``config`` asks for in one family.
 
@@ -370,7 +375,8 @@ def from_config(config: Config, family: Family, random_fully: bool = True) -> Ru
     spare_link_local = not (config.masq_link_local if family == IPV4 else config.masq_link_local_ipv6)
     exempt = [LINK_LOCAL[family]] if spare_link_local else []
     exempt += _of_family(config.non_masquerade_cidrs, family)
-    ways = _Ways(() if isinstance(config.to_ports, str) else config.to_ports, random_fully, config.random_fully)
+    ranges = () if isinstance(config.to_ports, str) else config.to_ports
+    ways: _WaysByMapping = {RANDOM: tuple(_ways(ranges, random_fully)), KEEP: tuple(_ways(ranges, False))}
     verdict = VERDICTS[config.exemption]
     leading = tuple(_leading(config, family, ways))
     if not any(_is_about_everything(decision) for decision in leading):
@@ -387,7 +393,7 @@ def from_config(config: Config, family: Family, random_fully: bool = True) -> Ru
     return Ruleset(
         decisions=decisions,
         verdict=verdict,
-        masquerade=ways.usual,
+        masquerade=ways[RANDOM if config.random_fully else KEEP],
         guards=guards_of(verdict, family, every)
         + (tuple(Guard(mark=mark) for mark in config.skip_marks) if every else ()),
         leading=leading,
@@ -407,7 +413,7 @@ def _missing(config: Config, family: Family, decisions: t.Sequence[Decision]) ->
     yield from (one.address for one in decisions if one.address is not None and one.address in marked)
 
 
-def _leading(config: Config, family: Family, ways: _Ways) -> t.Iterator[Decision]:
+def _leading(config: Config, family: Family, ways: _WaysByMapping) -> t.Iterator[Decision]:
     """Return the entries of ``rules`` that are about a family."""
     for rule in config.rules:
         sources, destinations = _one_family(rule.sources, family), _one_family(rule.destinations, family)
@@ -420,7 +426,7 @@ def _leading(config: Config, family: Family, ways: _Ways) -> t.Iterator[Decision
         services = tuple(one._replace(protocol=icmp) if one.protocol == "icmp" else one for one in rule.services)
         match = Match(sources, destinations, rule.out_interfaces, services)
         action = MASQUERADE if rule.action == SNAT else rule.action
-        decision = Decision(action, match, rule.address, ways.mapped(rule.mapping))
+        decision = Decision(action, match, rule.address, ways.get(rule.mapping))
         yield decision
         if _is_about_everything(decision):
             return
@@ -444,13 +450,13 @@ def _is_translated(decision: Decision) -> bool:
     return decision.action == MASQUERADE and decision.address is None
 
 
-def _translations(config: Config, family: Family, ways: _Ways) -> t.Iterator[Decision]:
+def _translations(config: Config, family: Family, ways: _WaysByMapping) -> t.Iterator[Decision]:
     """Return the entries of ``snat`` whose address is of a family."""
     for entry in config.snat:
         sources = _one_family(entry.source_cidrs, family)
         if entry.address.version == family.version and sources is not None:
             interfaces = (entry.out_interface,) if entry.out_interface else ()
-            yield Decision(MASQUERADE, Match(sources, (), interfaces), entry.address, ways.mapped(entry.mapping))
+            yield Decision(MASQUERADE, Match(sources, (), interfaces), entry.address, ways.get(entry.mapping))
 
 
 def _decisions(config: Config, family: Family, exempt: t.Sequence[Network]) -> t.Iterator[Decision]:
@@ -556,25 +562,8 @@ def _listed(value: t.Any) -> t.Tuple[t.Any, ...]:
     return () if value is None else (value,)
 
 
-class _Ways:
-    """The ways to masquerade: with the ports and the mapping of a policy, or with another mapping."""
-
-    def __init__(self, ranges: t.Sequence[PortRange], supported: bool, random_fully: bool) -> None:
-        """:param supported: whether the node's tools know fully random source ports."""
-        self._ranges = ranges
-        self._supported = supported
-        self.usual = self._of(random_fully)
-
-    def _of(self, random_fully: bool) -> t.Tuple[Masquerade, ...]:
-        random_fully = random_fully and self._supported
-        return (*_port_rules(self._ranges, random_fully), Masquerade(random_fully=random_fully))
-
-    def mapped(self, mapping: t.Optional[str]) -> t.Optional[t.Tuple[Masquerade, ...]]:
-        """Return those of an entry; None: the usual ones."""
-        return None if mapping is None else self._of(mapping == RANDOM)
-
-
-def _port_rules(ranges: t.Sequence[PortRange], random_fully: bool) -> t.Iterator[Masquerade]:
+def _ways(ranges: t.Sequence[PortRange], random_fully: bool) -> t.Iterator[Masquerade]:
+    """Return the ways to masquerade with these ports, and with any where the protocol has none."""
     for protocol in PORT_PROTOCOLS:
         left = sum(ports.size for ports in ranges)
         for position, ports in enumerate(ranges, 1):
@@ -582,6 +571,7 @@ def _port_rules(ranges: t.Sequence[PortRange], random_fully: bool) -> t.Iterator
             share = None if position == len(ranges) else int(SHARE_UNIT * (ports.size / left) + 0.5)
             left -= ports.size
             yield Masquerade(protocol, ports, share, random_fully)
+    yield Masquerade(random_fully=random_fully)
 
 
 def _collapse(networks: t.Sequence[Network]) -> t.List[Network]:
