@@ -15,7 +15,7 @@ import typing as t
 
 from .._policy.values import EXEMPT, MASQUERADE, SKIP, Mark
 from .._system import intervals
-from .._system.families import BY_VERSION, PROTOCOLS, Family
+from .._system.families import BY_VERSION, PROTOCOL_NAMES, PROTOCOLS, Family
 from .._system.intervals import Spans
 from .ruleset import DROP, MULTICAST, SERVICE_MARKS, Masquerade, Match, Ruleset, matches_interface
 
@@ -343,8 +343,8 @@ def _ways_of(protocol: t.Optional[int], ways: t.Sequence[Masquerade]) -> t.Tuple
 
     Empty if by chance such a packet goes on to the next decision, which no ruleset that is wanted says.
     """
-    names = [name for name, number in PROTOCOLS.items() if number == protocol]
-    found = tuple(way._replace(protocol=None) for way in ways if way.protocol in (None, *names))
+    name = None if protocol is None else PROTOCOL_NAMES[protocol]
+    found = tuple(way._replace(protocol=None) for way in ways if way.protocol in (None, name))
     return found if any(way.share is None for way in found) else ()
 
 

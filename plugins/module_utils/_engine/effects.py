@@ -9,9 +9,9 @@ import typing as t
 
 from .._policy import effect_words, range_words
 from .._policy.effect_words import WITHOUT_CONNECTION
-from .._policy.values import EXEMPT, MASQUERADE, SKIP
+from .._policy.values import EXEMPT, MASQUERADE, SKIP, AddressRange, PortRange
 from .._system import intervals, pod_names
-from .._system.families import ICMP, ICMPV6, IPV4, IPV6, PROTOCOLS, Family
+from .._system.families import ICMP, ICMPV6, IPV4, IPV6, PROTOCOL_NAMES, Family
 from .._system.intervals import Spans
 from .changed_packets import (
     DROPPED,
@@ -166,7 +166,7 @@ def _word(verdicts: Verdicts, strength: bool = False) -> str:
 def _one_word(verdict: Verdict, strength: bool) -> str:
     if verdict.address is not None and verdict.action == MASQUERADE:
         family = IPV4 if verdict.address[1] <= IPV4.highest else IPV6
-        return "-".join(str(family.address(one)) for one in dict.fromkeys(verdict.address))
+        return str(AddressRange(*map(family.address, verdict.address)))
     word = _WORDS[verdict.action]
     return "%s (exemption %s)" % (word, verdict.exemption.lower()) if strength and verdict.exemption else word
 
@@ -192,19 +192,18 @@ def services_text(services: Spans, family: Family) -> t.List[str]:
 
 
 def _services(services: Spans, family: Family) -> t.List[str]:
-    names = {number: "icmp" if "icmp" in name else name for name, number in PROTOCOLS.items()}
+    names = {number: "icmp" if "icmp" in name else name for number, name in PROTOCOL_NAMES.items()}
     names.pop(ICMP if family == IPV6 else ICMPV6)
     found = []
     cuts = [number << 16 for number in names] + [(number + 1) << 16 for number in names]
     for first, last in intervals.cut(services, cuts):
         name = names.get(first >> 16)
         if name is None:
-            numbers = "-".join(str(one) for one in dict.fromkeys((first >> 16, last >> 16)))
-            found.append("protocol " + numbers)
+            found.append("protocol %s" % (PortRange(first >> 16, last >> 16),))
         elif last - first == 0xFFFF:
             found.append(name)
         else:
-            found.append("%s/%s" % (name, "-".join(str(one) for one in dict.fromkeys((first & 0xFFFF, last & 0xFFFF)))))
+            found.append("%s/%s" % (name, PortRange(first & 0xFFFF, last & 0xFFFF)))
     return found
 
 

@@ -265,12 +265,7 @@ def _parse_service(options: t.Dict[str, str], port: t.Optional[t.Tuple[str, str]
         return None
     if protocol not in PROTOCOLS or (port is not None and port[0] not in (protocol, "multiport")):
         raise ValueError(protocol)
-    return Service(protocol, None if port is None else _parse_ports(port[1], ":"))
-
-
-def _parse_ports(text: str, separator: str) -> PortRange:
-    first, _separator, last = text.partition(separator)
-    return PortRange(int(first), int(last or first))
+    return Service(protocol, None if port is None else PortRange.read(port[1], ":"))
 
 
 def _parse_network(text: t.Optional[str], family: Family) -> t.Optional[Network]:
@@ -297,7 +292,7 @@ def _parse_masquerade(rule: Rule, options: t.Dict[str, str], target: str) -> t.O
             return None
         written, ports = _split_to_source(options.pop("--to-source", ""))
         address = parse_address_range(written)
-    to_ports = None if ports is None else _parse_ports(ports, "-")
+    to_ports = None if ports is None else PortRange.read(ports)
     protocol = options.pop("-p", None)
     protocol = _PROTOCOL_NAMES.get(protocol or "", protocol)
     # What names ports names a protocol too; of a rule with a service it is that.

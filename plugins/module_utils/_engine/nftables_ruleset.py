@@ -481,10 +481,9 @@ def _parse(rule: str) -> _Line:
     found = re.match(_RULE, bare(rule))
     if found is None:
         raise ValueError(rule)
-    first, _dash, last = (found["ports"] or "").partition("-")
     way = Masquerade(
         _protocol(found["conditions"]),
-        PortRange(int(first), int(last or first)) if first else None,
+        PortRange.read(found["ports"]) if found["ports"] else None,
         None if found["share"] is None else int(found["share"]),
         found["random"] is not None,
     )

@@ -220,11 +220,6 @@ def _read_span(element: str, family: Family) -> Span:
     return start, start | ((1 << (family.bits - int(length))) - 1 if slash else 0)
 
 
-def _read_ports(element: str) -> Span:
-    first, _dash, last = element.partition("-")
-    return int(first), int(last or first)
-
-
 def is_torn(listed: str) -> bool:
     """Return whether what ``nft list table`` printed cannot be a table: a part comes twice, or the end is missing.
 
@@ -252,7 +247,9 @@ def parse(text: str, family: Family) -> Table:
                 foreign.append(header)
             for element in (element for line in elements for element in _elements(line)):
                 try:
-                    sets[name].append(_read_ports(element) if name.endswith("_ports") else _read_span(element, family))
+                    sets[name].append(
+                        PortRange.read(element) if name.endswith("_ports") else _read_span(element, family)
+                    )
                 except (ValueError, OSError):
                     foreign.append("element " + element)
         elif kind == "chain" and _read_priority(name, lines) in _ALLOWED.get(name, ()):

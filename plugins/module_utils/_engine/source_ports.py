@@ -20,7 +20,7 @@ import typing as t
 from .._policy.values import PortRange
 from .._system import conntrack, intervals, pod_names
 from .._system.conntrack import PortUse
-from .._system.families import FAMILIES, IPV6, PORT_PROTOCOLS, PROTOCOLS, Family, has_ipv6
+from .._system.families import FAMILIES, IPV6, PORT_PROTOCOLS, PROTOCOL_NAMES, PROTOCOLS, Family, has_ipv6
 from .._system.node_addresses import node_addresses
 from .ruleset import Masquerade, Ruleset
 
@@ -44,8 +44,6 @@ _NO_PLACE = 255
 
 #: Sources that are returned of a destination.
 SOURCES = 20
-
-_NAMES = {number: name for name, number in PROTOCOLS.items()}
 
 
 class Source(t.NamedTuple):
@@ -222,7 +220,7 @@ class _Counter:
         size = self._family.size
         address, destination = (str(ipaddress.ip_address(key[4 + at : 4 + at + size])) for at in (0, size))
         return Use(
-            _NAMES[key[0]],
+            PROTOCOL_NAMES[key[0]],
             address,
             destination,
             int.from_bytes(key[2:4], "big"),

@@ -104,6 +104,15 @@ class PortRange(t.NamedTuple):
     first: int
     last: int
 
+    @classmethod
+    def read(cls, text: str, separator: str = "-") -> PortRange:
+        """Read what a tool printed.
+
+        :raises ValueError: it is not a port or a range.
+        """
+        first, _separator, last = text.partition(separator)
+        return cls(int(first), int(last or first))
+
     @property
     def size(self) -> int:
         """How many ports the range holds."""
