@@ -32,7 +32,6 @@ from .backend import (
     Plan,
     Transaction,
     View,
-    rule_changes,
 )
 from .iptables_before_jump import front
 from .iptables_jump import plan_jump
@@ -48,7 +47,7 @@ from .iptables_syntax import (
     shown,
     shown_all,
 )
-from .leak_chain import TABLE, LeakChain, LeakPlan, LeakState, fields
+from .leak_chain import TABLE, LeakChain, LeakPlan, LeakState, chain_changes, fields
 from .nat_table import KernelRule, NftNat, holds_no_more, nft_command
 from .other_nat import other_rules
 from .ruleset import AnyRule, Guard, Ruleset, from_rules
@@ -359,12 +358,8 @@ class Iptables:
     ) -> t.List[Action]:
         if state.chain is not None and not state.chain.whole:
             return [Action(ActionKind.CHAIN_REWRITTEN, "-N " + self._chain)]
-        lines = state.chain.rules if state.chain is not None else ()
-        actions = [] if state.chain is not None else [Action(ActionKind.CHAIN_CREATED, "-N " + self._chain)]
-        # Rules are compared by meaning; one that we cannot parse, by its text.
-        before = {rule or line: shown(line) for rule, line in zip(rules, lines)}
-        after = dict(zip(wanted.rules, rendered))
-        actions += rule_changes(before, after, "rules of %s" % self._chain)
+        lines = state.chain.rules if state.chain is not None else None
+        actions = chain_changes(self._chain, lines, rules, dict(zip(wanted.rules, rendered)))
         return actions or [Action(ActionKind.RULES_REORDERED, "-N " + self._chain)]
 
     def _kept(self, state: State, going: t.Mapping[str, Chain]) -> t.List[str]:

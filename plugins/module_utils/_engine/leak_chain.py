@@ -154,7 +154,8 @@ class LeakChain:
         actions: t.List[Action] = []
         lines = [rule.deleted for rule in jump]
         if rules and not same:
-            actions += _changes(chain, there.get(chain), parsed, rules, rendered)
+            actions += chain_changes(chain, there.get(chain), parsed, dict(zip(rules, rendered)), TABLE)
+            actions = actions or [Action(ActionKind.CHAIN_REWRITTEN, "%s-N %s" % (_SHOWN, chain))]
             lines += [":%s - [0:0]" % chain, *rendered]
         gone = [rule for rule in jump if rule not in after]
         new = [rule for rule in after if rule.target == chain and (rule in jump or rule not in state.postrouting)]
@@ -234,15 +235,20 @@ def _found(parsed: t.Sequence[t.Optional[AnyRule]]) -> t.Dict[str, t.Any]:
     return {"leaks": done, "hidden": tuple(skipped[:end]), "missing": ()}
 
 
-def _changes(
+def chain_changes(
     chain: str,
     lines: t.Optional[t.Sequence[str]],
     parsed: t.Sequence[t.Optional[AnyRule]],
-    rules: t.Sequence[AnyRule],
-    rendered: t.Sequence[str],
+    after: t.Mapping[AnyRule, str],
+    table: str = "",
 ) -> t.List[Action]:
-    actions = [Action(ActionKind.CHAIN_CREATED, "%s-N %s" % (_SHOWN, chain))] if lines is None else []
-    before = {rule or line: _SHOWN + shown(line) for rule, line in zip(parsed, lines or ())}
-    after = {rule: _SHOWN + line for rule, line in zip(rules, rendered)}
-    actions += rule_changes(before, after, "rules of %s in the table %s" % (chain, TABLE))
-    return actions or [Action(ActionKind.CHAIN_REWRITTEN, "%s-N %s" % (_SHOWN, chain))]
+    """Return the actions that give a chain its rules, by what these mean; one that cannot be parsed goes by its text.
+
+    :param lines: its rules; None: there is no chain. :param parsed: the same. :param after: the text of each new rule.
+    :param table: another one than nat, which is shown.
+    """
+    shows = "-t %s " % table if table else ""
+    actions = [Action(ActionKind.CHAIN_CREATED, "%s-N %s" % (shows, chain))] if lines is None else []
+    before = {rule or line: shows + shown(line) for rule, line in zip(parsed, lines or ())}
+    noun = "rules of %s%s" % (chain, " in the table " + table if table else "")
+    return actions + rule_changes(before, {rule: shows + line for rule, line in after.items()}, noun)

@@ -17,6 +17,14 @@ from .._errors import NodeError
 _READ_ONLY = 1
 
 
+@contextlib.contextmanager
+def _failing_to(action: str, path: str) -> t.Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise NodeError("cannot %s %s: %s" % (action, path, exc.strerror or exc)) from None
+
+
 class NotRegularFile(OSError):
     """There is something else than a regular file, such as a named pipe or a directory."""
 
@@ -55,13 +63,10 @@ def read(path: str) -> t.Optional[bytes]:
 
     :raises NodeError: it exists and cannot be read, or is not a regular file.
     """
-    try:
+    with _failing_to("read", path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         with open_regular(path) as handle:
             return handle.read()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as exc:
-        raise NodeError("cannot read %s: %s" % (path, exc.strerror or exc)) from None
+    return None
 
 
 def write(
@@ -80,7 +85,7 @@ def write(
     """
     # Neither *.yaml nor *.env matches the name.
     draft = os.path.join(os.path.dirname(path), ".%s.%s.tmp" % (os.path.basename(path), os.urandom(8).hex()))
-    try:
+    with _failing_to("write", path):
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(handle, "wb") as out:
@@ -96,8 +101,6 @@ def write(
             with contextlib.suppress(OSError):
                 os.unlink(draft)
             raise
-    except OSError as exc:
-        raise NodeError("cannot write %s: %s" % (path, exc.strerror or exc)) from None
 
 
 def _set_attributes(descriptor: int, attributes: t.Iterable[t.Tuple[str, bytes]]) -> None:
@@ -112,12 +115,8 @@ def touch(path: str) -> None:
 
     :raises NodeError: naming the path and the reason.
     """
-    try:
+    with _failing_to("write", path), contextlib.suppress(FileNotFoundError):
         os.utime(path, follow_symlinks=False)
-    except FileNotFoundError:
-        pass
-    except OSError as exc:
-        raise NodeError("cannot write %s: %s" % (path, exc.strerror or exc)) from None
 
 
 def flush_directory(path: str) -> None:
@@ -144,12 +143,8 @@ def remove(path: str, how: t.Callable[[str], None] = os.unlink) -> None:
     :param how: of a directory ``os.rmdir``, or ``shutil.rmtree``, which does not follow symbolic links.
     :raises NodeError: naming the path and the reason.
     """
-    try:
+    with _failing_to("remove", path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         how(path)
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except OSError as exc:
-        raise NodeError("cannot remove %s: %s" % (path, exc.strerror or exc)) from None
 
 
 def make_directory(path: str, mode: int) -> None:
@@ -157,7 +152,7 @@ def make_directory(path: str, mode: int) -> None:
 
     :raises NodeError: naming the path and the reason.
     """
-    try:
+    with _failing_to("create directory", path):
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, mode)
@@ -165,5 +160,3 @@ def make_directory(path: str, mode: int) -> None:
             os.chmod(path, mode)
         if not os.path.isdir(path):
             raise NodeError("%s exists and is not a directory" % path)
-    except OSError as exc:
-        raise NodeError("cannot create directory %s: %s" % (path, exc.strerror or exc)) from None

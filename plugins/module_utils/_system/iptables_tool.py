@@ -72,16 +72,14 @@ class IptablesTool:
 
     def list_chain(self, chain: str, *flags: str, table: str = "nat") -> Outcome:
         """Print the rules of one chain."""
-        argv = self._argv(self._lock_timeout, "-t", table, "-S", chain, *flags)
-        return self.run(argv, timeout=self._lock_timeout + _PATIENCE)
+        return self._call(table, "-S", chain, *flags)
 
     def references(self, chain: str) -> int:
         """Return how many rules lead to a chain of the nat table; 0 if it is not there.
 
         :raises NodeError: the table cannot be read.
         """
-        argv = self._argv(self._lock_timeout, "-t", "nat", "-nL", chain)
-        done = self.run(argv, timeout=self._lock_timeout + _PATIENCE)
+        done = self._call("nat", "-nL", chain)
         found = re.match(_REFERENCES, done.stdout)
         if found is None and done.rc == RESOURCE_PROBLEM:
             raise self.error("cannot read the chain %s" % chain, done)
@@ -89,12 +87,14 @@ class IptablesTool:
 
     def resync_listing(self, chain: str, table: str = "nat") -> t.List[str]:
         """Return the command with which a resync lists a chain."""
-        return self._argv(RESYNC_LOCK_TIMEOUT, "-t", table, "-S", chain)
+        return self._argv(RESYNC_LOCK_TIMEOUT, table, "-S", chain)
 
     def delete(self, chain: str, *words: str) -> Outcome:
         """Delete one rule of the nat table."""
-        argv = self._argv(self._lock_timeout, "-t", "nat", "-D", chain, *words)
-        return self.run(argv, timeout=self._lock_timeout + _PATIENCE)
+        return self._call("nat", "-D", chain, *words)
+
+    def _call(self, table: str, *words: str) -> Outcome:
+        return self.run(self._argv(self._lock_timeout, table, *words), timeout=self._lock_timeout + _PATIENCE)
 
     def restore(self, text: str) -> Outcome:
         """Hand one transaction to iptables-restore; chains that it does not name stay as they are."""
@@ -102,8 +102,8 @@ class IptablesTool:
         argv = [self.path + "-restore"] + wait + ["--noflush"]
         return self.run(argv, stdin=text, timeout=self._lock_timeout + _PATIENCE)
 
-    def _argv(self, lock_timeout: int, *words: str) -> t.List[str]:
-        return [self.path] + self._wait(lock_timeout) + list(words)
+    def _argv(self, lock_timeout: int, table: str, *words: str) -> t.List[str]:
+        return [self.path, *self._wait(lock_timeout), "-t", table, *words]
 
     def _wait(self, seconds: int) -> t.List[str]:
         """Return the arguments with which iptables waits so long for the xtables lock: a second at least.
