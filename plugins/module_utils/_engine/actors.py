@@ -139,26 +139,16 @@ ACTORS = (
         "firewall-cmd --reload",
         ((r"firewalld|nat", r"nat_POST.*|POST_.*|POSTROUTING_(ZONES|POLICIES).*"),),
     ),
-    Actor(
-        "Tailscale",
-        "tailscale set --snat-subnet-routes=false",
-        ((r"nat", r"ts-.*"),),
-    ),
+    Actor("Tailscale", "tailscale set --snat-subnet-routes=false", ((r"nat", r"ts-.*"),)),
     Actor(
         "LXD or Incus",
         "set ipv4.nat and ipv6.nat of its network to false",
         ((r"lxd|incus|nat", r"pstrt\..*|.*", r"pstrt|generated for (LXD|Incus) network"),),
     ),
     Actor(
-        "systemd-networkd",
-        "remove IPMasquerade= from the .network file of the link",
-        ((r"io\.systemd\.nat", r".*"),),
+        "systemd-networkd", "remove IPMasquerade= from the .network file of the link", ((r"io\.systemd\.nat", r".*"),)
     ),
-    Actor(
-        "ufw",
-        "remove the rule from /etc/ufw/before.rules, then ufw reload",
-        ((r"nat", r"ufw6?-.*"),),
-    ),
+    Actor("ufw", "remove the rule from /etc/ufw/before.rules, then ufw reload", ((r"nat", r"ufw6?-.*"),)),
 )
 
 #: The owner of rules that no known program makes.

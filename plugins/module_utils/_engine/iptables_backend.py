@@ -141,11 +141,7 @@ class Iptables:
     """
 
     def __init__(
-        self,
-        tool: IptablesTool,
-        managed: Managed,
-        kernel: t.Optional[NftNat] = None,
-        mangle: t.Optional[NftNat] = None,
+        self, tool: IptablesTool, managed: Managed, kernel: t.Optional[NftNat] = None, mangle: t.Optional[NftNat] = None
     ) -> None:
         self.name = tool.variant
         self.family = tool.family
@@ -318,8 +314,7 @@ class Iptables:
         plan = self._as_plan(state, after, actions, lines, found, wanted, leaks)
         unreadable = (state.leaks.problem,) if state.leaks.problem and wanted.leak_rules else ()
         return plan._replace(
-            problems=self._problems(after) + unreadable,
-            notes=self._notes(after) + jump.notes + self._kept_notes(kept),
+            problems=self._problems(after) + unreadable, notes=self._notes(after) + jump.notes + self._kept_notes(kept)
         )
 
     def _problems(self, state: State) -> t.Tuple[str, ...]:

@@ -28,19 +28,7 @@ from .._policy.values import (
 )
 from .._system.families import PORT_PROTOCOLS, PROTOCOLS, Family
 from . import rule_comments as comments
-from .ruleset import (
-    EVERYTHING,
-    FIRST,
-    LEAK,
-    REDIRECTED,
-    SHARE_UNIT,
-    UNSEEN,
-    AnyRule,
-    Guard,
-    Masquerade,
-    Rule,
-    guards,
-)
+from .ruleset import EVERYTHING, FIRST, LEAK, REDIRECTED, SHARE_UNIT, UNSEEN, AnyRule, Guard, Masquerade, Rule, guards
 
 #: What our jump matches, and what releases of ip-masq-agent before 2.0.1 repeat on every rule.
 NOT_LOCAL = ("-m", "addrtype", "!", "--dst-type", "LOCAL")

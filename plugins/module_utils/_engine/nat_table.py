@@ -25,10 +25,7 @@ from .iptables_syntax import DESTINATION_PORT, NOT_LOCAL, conditions, rule_condi
 TABLE = "nat"
 
 #: Fields of the network header by offset and greatest length (RFC 791, RFC 8200). A shorter length is a prefix.
-_FIELDS = {
-    IPV4: {9: (1, "-p"), 12: (4, "-s"), 16: (4, "-d")},
-    IPV6: {6: (1, "-p"), 8: (16, "-s"), 24: (16, "-d")},
-}
+_FIELDS = {IPV4: {9: (1, "-p"), 12: (4, "-s"), 16: (4, "-d")}, IPV6: {6: (1, "-p"), 8: (16, "-s"), 24: (16, "-d")}}
 #: NFT_PAYLOAD_NETWORK_HEADER, NFT_PAYLOAD_TRANSPORT_HEADER
 _NETWORK_HEADER, _TRANSPORT_HEADER = 1, 2
 #: Offset and length of the destination port in the headers of tcp, udp and sctp.
