@@ -13,18 +13,8 @@ from .._policy.values import EXEMPT, MASQUERADE, SKIP, AddressRange, PortRange
 from .._system import intervals, pod_names
 from .._system.families import ICMP, ICMPV6, IPV4, IPV6, PROTOCOL_NAMES, Family
 from .._system.intervals import Spans
-from .changed_packets import (
-    DROPPED,
-    HIGHEST_SERVICE,
-    UNKNOWN,
-    Cell,
-    Comparison,
-    Pair,
-    Product,
-    Verdict,
-    Verdicts,
-    example,
-)
+from . import changed_packets
+from .changed_packets import DROPPED, UNKNOWN, Cell, Comparison, Pair, Product, Verdict, Verdicts
 from .ruleset import DROP, Ruleset
 
 #: What an effect says of packets before and after a change, beside fixed addresses.
@@ -133,10 +123,10 @@ def _spans(classes: t.Dict[int, t.List[t.Tuple[int, int]]], chosen: t.FrozenSet[
 def _interfaces(comparison: Comparison, chosen: t.FrozenSet[int]) -> t.Tuple[str, ...]:
     """Return the interfaces of some classes, each entry after those that it is an exception from."""
     patterns = sorted(comparison.patterns, key=lambda name: (not name.endswith("+"), len(name), name))
-    states: t.Dict[str, bool] = {"+": comparison.interface(example("+")) in chosen}
+    states: t.Dict[str, bool] = {"+": comparison.interface(changed_packets.example("+")) in chosen}
     found = []
     for pattern in patterns:
-        state = comparison.interface(example(pattern)) in chosen
+        state = comparison.interface(changed_packets.example(pattern)) in chosen
         around = max((one for one in states if _contains(one, pattern)), key=len)
         if state != states[around]:
             found.append(("" if state else "!") + pattern.replace("+", "*"))
@@ -187,7 +177,7 @@ def _order(effect: Effect) -> t.Tuple[t.Any, ...]:
 def services_text(services: Spans, family: Family) -> t.List[str]:
     """Return services as a list; ``!`` in front of each means all but these."""
     within = _services(services, family)
-    without = _services(intervals.complement(services, HIGHEST_SERVICE), family)
+    without = _services(intervals.complement(services, changed_packets.HIGHEST_SERVICE), family)
     return ["!" + one for one in without] if len(without) < len(within) else within
 
 

@@ -19,6 +19,7 @@ from .._policy.values import PLACES, PLACES_BY_CHAIN, SKIP, belongs_to_others
 from .._system.families import Family
 from .._system.iptables_tool import RANDOM_FULLY_SINCE, IptablesTool, find_tool
 from .._system.node import Node, Tool
+from . import iptables_syntax as syntax
 from . import rule_comments as comments
 from .backend import (
     Action,
@@ -35,18 +36,7 @@ from .backend import (
 )
 from .iptables_before_jump import front
 from .iptables_jump import plan_jump
-from .iptables_syntax import (
-    PREDECESSOR_CHAINS,
-    PostroutingRule,
-    conditions,
-    parse_postrouting,
-    parse_rule,
-    printed_rules,
-    removal,
-    render_rule,
-    shown,
-    shown_all,
-)
+from .iptables_syntax import PostroutingRule
 from .leak_chain import TABLE, LeakChain, LeakPlan, LeakState, chain_changes, fields
 from .nat_table import KernelRule, NftNat, holds_no_more, nft_command
 from .other_nat import other_rules
@@ -202,7 +192,7 @@ class Iptables:
         if rule.target in self._former or rule.comment == comments.JUMP:
             return True
         # Some releases of ip-masq-agent put literal quotes around the comment.
-        earlier = rule.target in PREDECESSOR_CHAINS or rule.comment.lstrip('"').startswith(comments.PREFIX)
+        earlier = rule.target in syntax.PREDECESSOR_CHAINS or rule.comment.lstrip('"').startswith(comments.PREFIX)
         return self._adopt and earlier
 
     def _look(self, chain: str) -> t.Optional[_Look]:
@@ -214,7 +204,7 @@ class Iptables:
                 return None
         done = self._tool.list_chain(chain)
         if done.rc == 0:
-            printed = printed_rules(done.stdout)
+            printed = syntax.printed_rules(done.stdout)
             look = _Look(printed, held)
             if held is not None and len(held) != len(printed):
                 look = self._reconciled(chain, printed, held)
@@ -253,13 +243,13 @@ class Iptables:
             return (), "ACCEPT"
         if look.printed is None:
             return tuple(self._unprintable(rule) for rule in look.held or ()), look.policy
-        printed = enumerate(parse_postrouting(look.printed), 1)
+        printed = enumerate(syntax.parse_postrouting(look.printed), 1)
         return tuple(self._printed(number, rule, look.held) for number, rule in printed), look.policy
 
     def _printed(self, number: int, rule: PostroutingRule, held: t.Optional[t.Sequence[KernelRule]]) -> PostroutingRule:
         """Add to a rule of POSTROUTING that iptables printed what the kernel knows of it."""
         there = None if held is None else held[number - 1]
-        whole = there is None or (there.complete and conditions(rule.words) == conditions(there.words))
+        whole = there is None or (there.complete and syntax.conditions(rule.words) == syntax.conditions(there.words))
         # iptables-restore reads line by line.
         return rule._replace(whole=whole, deletion=self._deletion(number, there) if "\n" in rule.line else "")
 
@@ -289,7 +279,7 @@ class Iptables:
                     "destination, interface and range of ports: shorten the lists, or set backend to nftables"
                     % (self._tool.path, count, _COMBINED_RULES)
                 )
-        rendered = tuple(render_rule(self._chain, rule) for rule in rules_wanted)
+        rendered = tuple(syntax.render_rule(self._chain, rule) for rule in rules_wanted)
         # Reading ten thousand rules takes a while, and most of the time they are the very text that we wrote.
         as_written = state.chain == Chain(rendered)
         rules = [] if as_written else self._parse(state.chain)
@@ -308,7 +298,7 @@ class Iptables:
             lines.insert(0, ":%s - [0:0]" % self._chain)
         going = dict(state.predecessors)
         kept = self._kept(state, going)
-        lines += removal(names, kept)
+        lines += syntax.removal(names, kept)
         actions += [*jump.actions, *self._chains_removed(going, kept)]
         after = State(chain, jump.after, tuple((name, _EMPTY) for name in kept), state.dormant)
         plan = self._as_plan(state, after, actions, lines, found, wanted, leaks)
@@ -330,7 +320,7 @@ class Iptables:
             if rule.deletion and (unwanted or self._is_predecessor(rule)):
                 found.append(
                     "POSTROUTING holds an unwanted jump to %s that iptables-restore cannot delete: %s. Delete it: "
-                    "%s" % (rule.target, shown(rule.line), rule.deletion)
+                    "%s" % (rule.target, syntax.shown(rule.line), rule.deletion)
                 )
         return tuple(found)
 
@@ -346,7 +336,7 @@ class Iptables:
     def _parse(self, chain: t.Optional[Chain]) -> t.List[t.Optional[AnyRule]]:
         if chain is None:
             return []
-        return [parse_rule(line, self.family) for line in chain.rules] if chain.whole else [None]
+        return [syntax.parse_rule(line, self.family) for line in chain.rules] if chain.whole else [None]
 
     def _chain_actions(
         self, state: State, rules: t.Sequence[t.Optional[AnyRule]], wanted: Ruleset, rendered: t.Sequence[str]
@@ -366,7 +356,7 @@ class Iptables:
             if others > 0:
                 # Our own chains are emptied or rewritten in the same transaction.
                 ours = [state.chain or _EMPTY, *dict(state.predecessors).values()]
-                others -= sum(rule.target == name for chain in ours for rule in parse_postrouting(chain.rules))
+                others -= sum(rule.target == name for chain in ours for rule in syntax.parse_postrouting(chain.rules))
             if others > 0:
                 found.append(name)
         return found
@@ -394,18 +384,18 @@ class Iptables:
         if stuck:
             raise NodeError(
                 "cannot remove the chain %s, because iptables-restore cannot delete a jump to it: %s. Delete it: %s; "
-                "then run again" % (stuck[0].target, shown(stuck[0].line), stuck[0].deletion)
+                "then run again" % (stuck[0].target, syntax.shown(stuck[0].line), stuck[0].deletion)
             )
         kept = self._kept(state, chains)
         actions = []
         for rule in jumps:
             ours = rule.target == self._chain
             kind = ActionKind.JUMP_REMOVED if ours else ActionKind.EARLIER_JUMP_REMOVED
-            actions.append(Action(kind, shown(rule.line)))
+            actions.append(Action(kind, syntax.shown(rule.line)))
         actions += self._chains_removed(chains, kept)
         found = _as_ruleset(self._parse(state.chain))
         leaks = self._leaks.plan(state.leaks, None, self.family)
-        lines = [rule.deleted for rule in jumps] + removal(names, kept)
+        lines = [rule.deleted for rule in jumps] + syntax.removal(names, kept)
         after = State(
             _EMPTY if self._chain in kept else None,
             tuple(rule for rule in state.postrouting if rule.target not in names),
@@ -476,8 +466,8 @@ class Iptables:
         rules = state.chain.rules if state.chain is not None else ()
         # A chain that nothing jumps to means nothing.
         in_force = ruleset if jump >= 0 and not state.dormant else None
-        line = shown(state.postrouting[jump].line) if jump >= 0 else None
-        return View(shown_all(rules), line, in_force, shown_all(state.leaks.lines))
+        line = syntax.shown(state.postrouting[jump].line) if jump >= 0 else None
+        return View(syntax.shown_all(rules), line, in_force, syntax.shown_all(state.leaks.lines))
 
     def _listing(self, state: State) -> t.Tuple[str, ...]:
         chains = ((self._chain, state.chain),) + state.predecessors
@@ -486,7 +476,7 @@ class Iptables:
             if chain is not None:
                 lines += ("-N " + name,) + chain.rules
                 lines += [] if chain.whole else ["# %s holds more than iptables prints" % name]
-        return shown_all(lines + [rule.line for rule in state.postrouting] + state.leaks.lines)
+        return syntax.shown_all(lines + [rule.line for rule in state.postrouting] + state.leaks.lines)
 
     def is_alone(self, before: State, transaction: Transaction, now: State) -> bool:
         if self._kernel is not None:
@@ -548,7 +538,7 @@ class Iptables:
     def counters(self) -> Counters:
         done = self._tool.list_chain(self._chain, "-v")
         total = Counters()
-        for line in printed_rules(done.stdout):
+        for line in syntax.printed_rules(done.stdout):
             found = re.search(_COUNTED, line)
             if found and not self._is_skipped(line):
                 counted = (int(found.group(1)), int(found.group(2)))
@@ -559,7 +549,7 @@ class Iptables:
     def _is_skipped(self, line: str) -> bool:
         """Return whether a rule leaves traffic to later rules, so that it is neither exempt nor masqueraded by ours."""
         possible = any(one in line for one in comments.EVERY_SKIPPED) or re.match(_GUARDED, line)
-        rule = parse_rule(_uncounted(line), self.family) if possible else None
+        rule = syntax.parse_rule(_uncounted(line), self.family) if possible else None
         return isinstance(rule, Guard) or (rule is not None and rule.kind == SKIP)
 
     def fingerprint(self) -> t.List[t.List[str]]:

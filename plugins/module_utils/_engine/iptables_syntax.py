@@ -15,17 +15,8 @@ import re
 import typing as t
 
 from .._errors import ConfigError
-from .._policy.values import (
-    EXEMPT,
-    MASQUERADE,
-    SKIP,
-    AddressRange,
-    Network,
-    PortRange,
-    Service,
-    parse_address_range,
-    parse_mark,
-)
+from .._policy import values
+from .._policy.values import EXEMPT, MASQUERADE, SKIP, AddressRange, Network, PortRange, Service
 from .._system.families import PORT_PROTOCOLS, PROTOCOLS, Family
 from . import rule_comments as comments
 from .ruleset import EVERYTHING, FIRST, LEAK, REDIRECTED, SHARE_UNIT, UNSEEN, AnyRule, Guard, Masquerade, Rule, guards
@@ -174,7 +165,7 @@ def parse_rule(line: str, family: Family) -> t.Optional[AnyRule]:
             return guard
     try:
         if words[:3] == ["-m", "mark", "--mark"] and words[4:] == ["-j", "RETURN"]:
-            return Guard(mark=parse_mark(words[3]))
+            return Guard(mark=values.parse_mark(words[3]))
         words, state = _split_match("conntrack", "--ctstate", words)
         options = _options(words)
         if options is None or state not in ("", REDIRECTED, UNSEEN):
@@ -279,7 +270,7 @@ def _parse_masquerade(rule: Rule, options: t.Dict[str, str], target: str) -> t.O
         if ports is not None:
             return None
         written, ports = _split_to_source(options.pop("--to-source", ""))
-        address = parse_address_range(written)
+        address = values.parse_address_range(written)
     to_ports = None if ports is None else PortRange.read(ports)
     protocol = options.pop("-p", None)
     protocol = _PROTOCOL_NAMES.get(protocol or "", protocol)

@@ -17,19 +17,10 @@ from .._errors import LockHeld, NodeError
 from .._policy.values import SKIP
 from .._system.families import Family
 from .._system.iptables_tool import IptablesTool
+from . import iptables_syntax as syntax
 from . import rule_comments as comments
 from .backend import Action, ActionKind, rule_changes
-from .iptables_syntax import (
-    PostroutingRule,
-    leak_jump,
-    parse_postrouting,
-    parse_rule,
-    printed_rules,
-    removal,
-    render_leak_jump,
-    render_rule,
-    shown,
-)
+from .iptables_syntax import PostroutingRule
 from .nat_table import NftNat, holds_no_more
 from .ruleset import COUNT, DROP, IGNORE, LEAK, MULTICAST, AnyRule, Rule, Ruleset
 
@@ -102,7 +93,7 @@ class LeakChain:
     def _observe(self) -> LeakState:
         if not self._tool.has_table(TABLE):
             return LeakState()
-        postrouting = parse_postrouting(self._read("POSTROUTING") or ())
+        postrouting = syntax.parse_postrouting(self._read("POSTROUTING") or ())
         # Under another name of the chain the comment of the jump is the same.
         jumped_to = [rule.target for rule in postrouting if rule.comment == comments.LEAK_JUMP and rule.target]
         read = [(name, self._read(name)) for name in dict.fromkeys([*self._names, *jumped_to])]
@@ -120,7 +111,7 @@ class LeakChain:
                 return ()
         done = self._tool.list_chain(chain, table=TABLE)
         if done.rc == 0:
-            return printed_rules(done.stdout)
+            return syntax.printed_rules(done.stdout)
         if "No chain/target/match by that name" in done.stderr or "does not exist" in done.stderr:
             return None
         raise self._tool.error("cannot read the chain %s of the table %s" % (chain, TABLE), done)
@@ -143,8 +134,8 @@ class LeakChain:
             return LeakPlan((), (), state)
         chain = self._names[0]
         there = dict(state.chains)
-        parsed = [parse_rule(line, family) for line in there.get(chain, ())]
-        rendered = tuple(render_rule(chain, rule) for rule in rules)
+        parsed = [syntax.parse_rule(line, family) for line in there.get(chain, ())]
+        rendered = tuple(syntax.render_rule(chain, rule) for rule in rules)
         same = chain in there and chain not in state.torn and (there[chain] == rendered or parsed == list(rules))
         found = _found(parsed)
         if wanted is not None and (same or not (rules or chain in there)):
@@ -160,10 +151,10 @@ class LeakChain:
         gone = [rule for rule in jump if rule not in after]
         new = [rule for rule in after if rule.target == chain and (rule in jump or rule not in state.postrouting)]
         lines += [rule.inserted(1) for rule in new]
-        actions += [Action(ActionKind.JUMP_REMOVED, _SHOWN + shown(rule.line)) for rule in gone]
+        actions += [Action(ActionKind.JUMP_REMOVED, _SHOWN + syntax.shown(rule.line)) for rule in gone]
         kind = ActionKind.JUMP_MOVED if new and new[0] in jump else ActionKind.JUMP_ADDED
-        actions += [Action(kind, _SHOWN + shown(rule.line)) for rule in new]
-        lines += removal(unused)
+        actions += [Action(kind, _SHOWN + syntax.shown(rule.line)) for rule in new]
+        lines += syntax.removal(unused)
         actions += [Action(ActionKind.CHAIN_REMOVED, "%s-N %s" % (_SHOWN, name)) for name in unused]
         kept = ((chain, there[chain] if same else rendered),) if rules else ()
         return LeakPlan(tuple(actions), tuple(lines), LeakState(kept, after if rules else ()), found)
@@ -181,10 +172,10 @@ class LeakChain:
             if rule.shuts_out_the_rest and rule not in mine:
                 reached = state.postrouting[:number]
                 break
-        good = [rule for rule in reached if rule.words == leak_jump(self._names[0], first)]
+        good = [rule for rule in reached if rule.words == syntax.leak_jump(self._names[0], first)]
         if len(mine) == len(good) == 1 and "POSTROUTING" not in state.torn:
             return (), state.postrouting
-        return mine, (*parse_postrouting([render_leak_jump(self._names[0], first)]), *others)
+        return mine, (*syntax.parse_postrouting([syntax.render_leak_jump(self._names[0], first)]), *others)
 
     def undo(self, state: LeakState, previous: LeakState) -> t.List[str]:
         """Return the lines that lead from ``state`` back to ``previous``."""
@@ -196,7 +187,7 @@ class LeakChain:
             lines += [":%s - [0:0]" % name, *rules]
         jumps = [rule for rule in previous.postrouting if rule.target in previous.names]
         lines += [rule.inserted(1) for rule in reversed(jumps)]
-        return lines + removal([name for name in state.names if name not in chains])
+        return lines + syntax.removal([name for name in state.names if name not in chains])
 
     def counted(self) -> int:
         """Return how many packets rules about leaks have counted; 0 where there are no such rules.
@@ -210,7 +201,7 @@ class LeakChain:
             if not self._tool.has_table(TABLE) or self._read(self._names[0]) is None:
                 return 0
             raise self._tool.error("cannot read the counters of the table %s" % TABLE, done)
-        lines = [line for line in printed_rules(done.stdout) if comments.LEAK in line]
+        lines = [line for line in syntax.printed_rules(done.stdout) if comments.LEAK in line]
         found = (re.search(_PACKETS, line) for line in lines)
         return sum(int(one.group(1)) for one in found if one)
 
@@ -249,6 +240,6 @@ def chain_changes(
     """
     shows = "-t %s " % table if table else ""
     actions = [Action(ActionKind.CHAIN_CREATED, "%s-N %s" % (shows, chain))] if lines is None else []
-    before = {rule or line: shows + shown(line) for rule, line in zip(parsed, lines or ())}
+    before = {rule or line: shows + syntax.shown(line) for rule, line in zip(parsed, lines or ())}
     noun = "rules of %s%s" % (chain, " in the table " + table if table else "")
     return actions + rule_changes(before, {rule: shows + line for rule, line in after.items()}, noun)

@@ -14,17 +14,7 @@ import re
 import typing as t
 
 from .._errors import ConfigError
-from .._policy.values import (
-    ALL_BITS,
-    EXEMPT,
-    MASQUERADE,
-    SKIP,
-    AddressRange,
-    Mark,
-    PortRange,
-    Service,
-    parse_address_range,
-)
+from .._policy.values import EXEMPT, MASQUERADE, SKIP, AddressRange, Mark, PortRange, Service, parse_address_range
 from .._system import intervals
 from .._system.families import IPV4, IPV6, PORT_PROTOCOLS, Family
 from . import rule_comments as comments
@@ -289,7 +279,7 @@ def _guard(guard: Guard, family: Family) -> t.Tuple[str, str, str]:
         matches, comment = "meta mark & 0x%08x != 0x00000000" % guard.marks, comments.MARKS
     elif guard.mark:
         value, mask = guard.mark
-        condition = "0x%08x" % value if mask == ALL_BITS else "& 0x%08x == 0x%08x" % (mask, value)
+        condition = "0x%08x" % value if guard.mark == Mark(value) else "& 0x%08x == 0x%08x" % (mask, value)
         matches, comment = "meta mark " + condition, comments.SKIPPED
     else:
         source = render_span(intervals.of_network(guard.source), family)
@@ -524,7 +514,7 @@ def _maps_variously(lines: t.Sequence[_Line]) -> bool:
 
 
 def _read_mark(mask: t.Optional[str], value: str) -> Mark:
-    return Mark(int(value, 16), ALL_BITS if mask is None else int(mask, 16))
+    return Mark(*(int(number, 16) for number in (value, mask) if number))
 
 
 def _read_interfaces(rule: str) -> t.Iterator[str]:

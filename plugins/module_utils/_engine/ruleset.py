@@ -13,22 +13,9 @@ import ipaddress
 import itertools
 import typing as t
 
+from .._policy import values
 from .._policy.policy import Config
-from .._policy.values import (
-    EXEMPT,
-    KEEP,
-    LINK_LOCAL,
-    LOOPBACK,
-    MASQUERADE,
-    RANDOM,
-    SKIP,
-    SNAT,
-    AddressRange,
-    Mark,
-    Network,
-    PortRange,
-    Service,
-)
+from .._policy.values import EXEMPT, LOOPBACK, MASQUERADE, SKIP, AddressRange, Mark, Network, PortRange, Service
 from .._system import intervals
 from .._system.families import BY_VERSION, IPV4, IPV6, PORT_PROTOCOLS, PROTOCOLS, Family
 from .._system.intervals import Spans
@@ -373,10 +360,10 @@ def from_config(config: Config, family: Family, random_fully: bool = True) -> Ru
     :param random_fully: whether the node's tools know fully random source ports (iptables 1.6.2 and later).
     """
     spare_link_local = not (config.masq_link_local if family == IPV4 else config.masq_link_local_ipv6)
-    exempt = [LINK_LOCAL[family]] if spare_link_local else []
+    exempt = [values.LINK_LOCAL[family]] if spare_link_local else []
     exempt += _of_family(config.non_masquerade_cidrs, family)
     ranges = () if isinstance(config.to_ports, str) else config.to_ports
-    ways: _WaysByMapping = {RANDOM: tuple(_ways(ranges, random_fully)), KEEP: tuple(_ways(ranges, False))}
+    ways: _WaysByMapping = {values.RANDOM: tuple(_ways(ranges, random_fully)), values.KEEP: tuple(_ways(ranges, False))}
     verdict = VERDICTS[config.exemption]
     leading = tuple(_leading(config, family, ways))
     if not any(_is_about_everything(decision) for decision in leading):
@@ -393,7 +380,7 @@ def from_config(config: Config, family: Family, random_fully: bool = True) -> Ru
     return Ruleset(
         decisions=decisions,
         verdict=verdict,
-        masquerade=ways[RANDOM if config.random_fully else KEEP],
+        masquerade=ways[values.RANDOM if config.random_fully else values.KEEP],
         guards=guards_of(verdict, family, every)
         + (tuple(Guard(mark=mark) for mark in config.skip_marks) if every else ()),
         leading=leading,
@@ -425,7 +412,7 @@ def _leading(config: Config, family: Family, ways: _WaysByMapping) -> t.Iterator
         icmp = "icmp" if family == IPV4 else "ipv6-icmp"
         services = tuple(one._replace(protocol=icmp) if one.protocol == "icmp" else one for one in rule.services)
         match = Match(sources, destinations, rule.out_interfaces, services)
-        action = MASQUERADE if rule.action == SNAT else rule.action
+        action = MASQUERADE if rule.action == values.SNAT else rule.action
         decision = Decision(action, match, rule.address, ways.get(rule.mapping))
         yield decision
         if _is_about_everything(decision):
