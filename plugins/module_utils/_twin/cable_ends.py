@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import socket
 import struct
 import typing as t
@@ -88,12 +89,8 @@ class Outside:
 
     def at_once(self) -> t.List[Arrival]:
         """Return what has come out by now."""
-        found: t.List[Arrival] = []
-        while True:
-            arrival = self._receive(wait=False)
-            if arrival is None:
-                return found
-            found += [arrival] if isinstance(arrival, Arrival) else []
+        received = iter(functools.partial(self._receive, wait=False), None)
+        return [arrival for arrival in received if isinstance(arrival, Arrival)]
 
     def at_last(self) -> t.List[Arrival]:
         """Return what comes out until nothing is on its way any more.

@@ -10,7 +10,7 @@ import typing as t
 
 from .._errors import NodeError
 from .._system import netlink, nfnetlink
-from .._system.families import BY_NFT
+from .._system.families import BY_NUMBER
 from .._system.process import Runner, which
 from . import nf_tables, trace
 from .legacy import LegacyTable
@@ -24,7 +24,6 @@ _NAT_TARGETS = ("MASQUERADE", "SNAT", "DNAT", "REDIRECT", "NETMAP")
 _DROPPING_TARGETS = ("DROP", "REJECT", "NFQUEUE", "QUEUE")
 _TARGET = re.compile(r" -[jg] (\S+)")
 _IPTABLES_TABLES = ("filter", "mangle", "nat", "raw", "security")
-_IPTABLES = {BY_NFT["ip"].number: ("iptables", "ip"), BY_NFT["ip6"].number: ("ip6tables", "ip6")}
 
 #: seconds
 _PATIENCE = 20.0
@@ -94,14 +93,16 @@ class Rules:
             return step.verdict in trace.FINAL
         if step.kind == trace.POLICY:
             return ":%s DROP" % step.chain in self._legacy[_family(step), step.table].listing
-        target = _TARGET.search(self._line(step))
-        return step.kind == trace.RULE and target is not None and target.group(1) in _DROPPING_TARGETS
+        return step.kind == trace.RULE and self._has_target(step, _DROPPING_TARGETS)
 
     def _translates(self, step: trace.Step) -> bool:
         if step.legacy:
-            target = _TARGET.search(self._line(step))
-            return target is not None and target.group(1) in _NAT_TARGETS
+            return self._has_target(step, _NAT_TARGETS)
         return self._chain(step).get(step.number, False)
+
+    def _has_target(self, step: trace.Step, targets: t.Container[str]) -> bool:
+        target = _TARGET.search(self._line(step))
+        return target is not None and target.group(1) in targets
 
     def _place(self, step: trace.Step) -> str:
         rule = self.rule(step)
@@ -121,16 +122,16 @@ class Rules:
 
     def rule(self, step: trace.Step) -> Rule:
         """Return a step as a rule, in the words of the tool that made it if these are known."""
-        table = "%s %s" % (_family(step), step.table)
-        if step.legacy:
-            return Rule(IPTABLES_LEGACY, table, step.chain, self._line(step) if step.kind == trace.RULE else "")
-        backend = IPTABLES_NFT if self._is_iptables(step) else NFTABLES
-        return Rule(backend, table, step.chain, self._text(step, backend) if step.kind == trace.RULE else "")
+        backend = IPTABLES_LEGACY if step.legacy else IPTABLES_NFT if self._is_iptables(step) else NFTABLES
+        text = ""
+        if step.kind == trace.RULE:
+            text = self._line(step) if step.legacy else self._text(step, backend)
+        return Rule(backend, "%s %s" % (_family(step), step.table), step.chain, text)
 
     def _is_iptables(self, step: trace.Step) -> bool:
         """Return whether a table is one of iptables-nft: nobody else calls tables and base chains like that."""
         names = [name for family, table, name in self._base if (family, table) == (step.family, step.table)]
-        return step.family in _IPTABLES and step.table in _IPTABLES_TABLES and all(name in HOOKS for name in names)
+        return step.family in BY_NUMBER and step.table in _IPTABLES_TABLES and all(name in HOOKS for name in names)
 
     def _line(self, step: trace.Step) -> str:
         key = (_family(step), step.table)
@@ -154,7 +155,7 @@ class Rules:
 
     def _list(self, step: trace.Step, backend: str) -> t.List[str]:
         if backend == IPTABLES_NFT:
-            command = _IPTABLES[step.family][0]
+            command = BY_NUMBER[step.family].iptables
             names: t.Tuple[str, ...] = (command + "-nft", command)
             arguments = ["-t", step.table, "-S", step.chain]
         else:

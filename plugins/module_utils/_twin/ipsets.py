@@ -90,22 +90,17 @@ def write(sets: t.Sequence[IpSet]) -> t.List[str]:
     """
     if not sets:
         return []
-    refused = []
-    with Netlink(netlink.NETFILTER, buffer=netlink.LARGE) as kernel:
-        gaps = []
-        if all(wanted.index is not None for wanted in sets):
-            wanted = {one.index: one for one in sets}
-            order = [wanted.get(index) for index in range(max(t.cast(t.Iterable[int], wanted)) + 1)]
-        else:
-            order = list(sets)
+    order: t.List[t.Optional[IpSet]] = list(sets)
+    by_index = {one.index: one for one in sets if one.index is not None}
+    if len(by_index) == len(sets):
         # The kernel gives each new set the first index that is free.
-        for index, one in enumerate(order):
-            if one is None:
-                gaps.append("twin-%d" % index)
-            (code,) = kernel.change([_create(one, "twin-%d" % index)])
-            if code:
-                refused.append("the set %s" % (one.name if one else index))
-        kernel.change([Message(_SUBSYSTEM | _DESTROY, _HEAD + _named(gap)) for gap in gaps], 0)
+        order = [by_index.get(index) for index in range(max(by_index) + 1)]
+    gaps = [_named("twin-%d" % index) for index, one in enumerate(order) if one is None]
+    with Netlink(netlink.NETFILTER, buffer=netlink.LARGE) as kernel:
+        codes = kernel.change([_create(one, "twin-%d" % index) for index, one in enumerate(order)])
+        made = enumerate(zip(order, codes))
+        refused = ["the set %s" % (one.name if one else index) for index, (one, code) in made if code]
+        kernel.change([Message(_SUBSYSTEM | _DESTROY, _HEAD + gap) for gap in gaps], 0)
         for one in sets:
             if any(kernel.change([_add(one, start) for start in range(0, len(one.entries), 64)], 0)):
                 refused.append("entries of the set %s" % one.name)
@@ -127,13 +122,11 @@ def _create(one: t.Optional[IpSet], filler: str) -> Message:
 
 def _flagged(data: bytes) -> bytes:
     """Return the same with the flag that the kernel wants to see on addresses, and does not set itself."""
-    addresses = {kind: value for kind, value in netlink.split(data) if kind in _ADDRESSES}
-    marked = {
-        kind: b"".join(
-            netlink.attribute(inner | netlink.NETWORK_ORDER, value) for inner, value in netlink.split(nested)
-        )
-        for kind, nested in addresses.items()
-    }
+    marked = {}
+    for kind, nested in netlink.split(data):
+        if kind in _ADDRESSES:
+            inner = (netlink.attribute(each | netlink.NETWORK_ORDER, value) for each, value in netlink.split(nested))
+            marked[kind] = b"".join(inner)
     return netlink.replace(data, marked, netlink.NESTED)
 
 

@@ -11,13 +11,11 @@ from __future__ import annotations
 import typing as t
 
 from .._errors import NodeError
-from .._system.families import BY_NFT, IPV4, IPV6
+from .._system.families import BY_NFT
 from .._system.iptables_tool import LEGACY, find_tool, legacy_tables
 from .._system.node import Node
 from .._system.process import Runner, which
 
-#: in the words of nft
-_COMMANDS = {IPV4.nft: "iptables", IPV6.nft: "ip6tables"}
 #: seconds
 _PATIENCE = 60.0
 
@@ -71,7 +69,7 @@ def read(run: Runner) -> t.Tuple[t.Tuple[LegacyTable, ...], t.List[str]]:
         what = "table %s %s of iptables-legacy" % (family, name)
         save = program(run, family, "save")
         if save is None:
-            missing.append("%s: %s-legacy-save is not on this node" % (what, _COMMANDS[family]))
+            missing.append("%s: %s-legacy-save is not on this node" % (what, BY_NFT[family].iptables))
             continue
         try:
             done = run([save, "-t", name], timeout=_PATIENCE)
@@ -95,7 +93,7 @@ def write(run: Runner, tables: t.Sequence[LegacyTable]) -> t.List[str]:
         restore = program(run, table.family, "restore")
         what = "table %s %s of iptables-legacy" % (table.family, table.name)
         if restore is None:
-            missing.append("%s: %s-legacy-restore is not on this node" % (what, _COMMANDS[table.family]))
+            missing.append("%s: %s-legacy-restore is not on this node" % (what, BY_NFT[table.family].iptables))
             continue
         done = run([restore], stdin=table.listing, timeout=_PATIENCE)
         if done.rc != 0:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import sys
 import time
@@ -77,9 +78,7 @@ class Link(t.NamedTuple):
     @property
     def copied_kind(self) -> str:
         """What kind of link its copy in the twin is."""
-        if self.loopback:
-            return self.kind
-        return BRIDGE if self.kind == BRIDGE else CABLE
+        return CABLE if self.is_cable else self.kind
 
     @property
     def is_cable(self) -> bool:
@@ -129,15 +128,8 @@ def numbers(links: t.Sequence[Link], present: t.Sequence[Link]) -> t.Dict[int, i
     :param present: links that the kernel puts into every new namespace (``tunl0``, ``sit0``, where their modules are).
     """
     taken = {link.index for link in present if not link.loopback}
-    free = max([0, *taken, *(link.index for link in links)]) + 1
-    found = {}
-    for link in links:
-        if link.index in taken:
-            found[link.index] = free
-            free += 1
-        else:
-            found[link.index] = link.index
-    return found
+    free = itertools.count(max([0, *taken, *(link.index for link in links)]) + 1)
+    return {link.index: next(free) if link.index in taken else link.index for link in links}
 
 
 def make(links: t.Sequence[Link], outside: int) -> t.Dict[int, int]:
@@ -225,12 +217,9 @@ def switch(indices: t.Iterable[int], ask_neighbours: t.Container[int] = ()) -> N
 
     :param ask_neighbours: those on which the addresses of neighbours are asked for; from others each frame just leaves.
     """
-    messages = []
-    for index in indices:
-        flags = UP if index in ask_neighbours else UP | NOARP
-        messages.append(Message(_SET_LINK, _header(index, flags, flags)))
+    wanted = {index: UP if index in ask_neighbours else UP | NOARP for index in indices}
     with Netlink(netlink.ROUTE, buffer=netlink.LARGE) as kernel:
-        kernel.change(messages, 0)
+        kernel.change([Message(_SET_LINK, _header(index, flags, flags)) for index, flags in wanted.items()], 0)
 
 
 def settle(indices: t.Container[int]) -> None:

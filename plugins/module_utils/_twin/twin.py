@@ -22,13 +22,13 @@ _MINIMUM = 60.0
 class Twin:
     """Use it in ``with``: at its end the copy is gone."""
 
-    def __init__(self, worker: namespaces.Worker, state: State, unseen: t.Sequence[Unseen], orders: int) -> None:
+    def __init__(self, worker: namespaces.Worker, state: State, timeout: float) -> None:
         self._worker = worker
         self.state = state
         #: how many orders of chains of the same priority there are
-        self.orders = orders
+        self.orders: int = worker.call("orders", timeout=timeout)
         #: what is on the node and not in here
-        self.unseen = tuple(unseen)
+        self.unseen: t.Tuple[Unseen, ...] = (*state.unseen, *worker.call("unseen", timeout=timeout))
 
     def __enter__(self) -> Twin:
         return self
@@ -78,8 +78,7 @@ def build(state: State, run: Runner, timeout: float = 60.0) -> t.Union[Twin, Not
     except namespaces.NotAllowed as exc:
         return NotAvailable(str(exc))
     try:
-        unseen = worker.call("unseen", timeout=timeout)
-        return Twin(worker, state, [*state.unseen, *unseen], worker.call("orders", timeout=timeout))
+        return Twin(worker, state, timeout)
     except BaseException:
         worker.close(kill=True)
         raise
