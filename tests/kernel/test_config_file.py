@@ -21,10 +21,9 @@ RFC1918 = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]
 
 def exempt(ns: Namespace) -> t.List[str]:
     """The active exempt IPv4 ranges, in order."""
-    *returns, last = NFT.rules(ns, "ipv4") or []
-    assert last == "-j MASQUERADE --random-fully"
-    assert all(rule.startswith("-d ") and rule.endswith(" -j RETURN") for rule in returns)
-    return [rule.split()[1] for rule in returns]
+    found = NFT.exempt(ns)
+    assert NFT.rules(ns, "ipv4") == [*("-d %s -j RETURN" % one for one in found), "-j MASQUERADE --random-fully"]
+    return found
 
 
 #: name -> text of the file, active exempt ranges

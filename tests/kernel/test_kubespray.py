@@ -84,8 +84,7 @@ def page_example(name: str, page: str = "docs/kubespray.md") -> str:
 
 def exempt(node: AgentNode, family: str = "ipv4") -> t.List[str]:
     """The active exempt ranges, without link-local."""
-    rules = NFT.rules(node.ns, family) or []
-    return [found.group(1) for rule in rules for found in [re.search(r"-d (\S+) .*RETURN", rule)] if found][1:]
+    return NFT.exempt(node.ns, family)[1:]
 
 
 def changed(played: Played) -> t.List[str]:

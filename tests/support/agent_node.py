@@ -49,6 +49,15 @@ mount --bind "$1/usr/local/sbin" /usr/local/sbin
 mount --rbind "$1/usr/local/lib" /usr/local/lib
 mount --bind "$1/run" /run
 """
+_WIRED = """link add cni0 type bridge
+address add 10.244.1.1/24 dev cni0
+link set cni0 up
+link add eth0 type veth peer name far
+address add 192.0.2.1/24 dev eth0
+link set eth0 up
+link set far up
+route add default via 192.0.2.254
+"""
 #: Stands before the agent, so that every start of it is seen.
 _RECORDER = '#!/bin/sh\nprintf \'%%s\\n\' "$*" >>%s\nexec %s "$@"\n'
 #: Remembers which units are enabled and active, as files in a directory, and logs what it was told to do. The agent's
@@ -162,17 +171,7 @@ class AgentNode:
 
     def wire(self) -> None:
         """Give the node pods behind a bridge, and a way out: without them there is nothing to verify."""
-        for command in (
-            "link add cni0 type bridge",
-            "address add 10.244.1.1/24 dev cni0",
-            "link set cni0 up",
-            "link add eth0 type veth peer name far",
-            "address add 192.0.2.1/24 dev eth0",
-            "link set eth0 up",
-            "link set far up",
-            "route add default via 192.0.2.254",
-        ):
-            self.ns.run("ip", *command.split())
+        self.ns.run("ip", "-batch", "-", stdin=_WIRED)
         self.ns.run("sysctl", "-q", "net.ipv4.ip_forward=1")
 
     def configure(self, **keys: t.Any) -> None:

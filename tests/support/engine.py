@@ -58,22 +58,18 @@ class _Iptables(IptablesTool):
         return name == "nat"
 
 
-def iptables(
-    run: t.Any, variant: str, family: str, path: str, version: t.Tuple[int, ...] = (1, 8, 9), lock_timeout: int = 5
-) -> IptablesTool:
+def iptables(run: t.Any, variant: str, family: str, path: str) -> IptablesTool:
     """Return the collection's iptables tool, over a runner."""
-    return _Iptables(run, variant, Family(family), Tool(path, version), lock_timeout)
+    return _Iptables(run, variant, Family(family), Tool(path, (1, 8, 9)), lock_timeout=5)
 
 
-def backend(
-    nat: Nat, family: str = IPV4, lock_timeout: int = 5, adopt: bool = True, position: str = "keep"
-) -> Iptables:
+def backend(nat: Nat, family: str = IPV4, adopt: bool = True, position: str = "keep") -> Iptables:
     """Return the backend under test on a simulated table."""
     command = Family(family).iptables
     # In place of NftNat.
     kernel: t.Tuple[t.Any, t.Any] = (nat, nat.mangle) if nat.variant == "iptables_nft" else (None, None)
     return Iptables(
-        iptables(nat.run, nat.variant, family, "/usr/sbin/" + command, lock_timeout=lock_timeout),
+        iptables(nat.run, nat.variant, family, "/usr/sbin/" + command),
         Managed(random_policies.CHAIN, position, adopt),
         *kernel,
     )

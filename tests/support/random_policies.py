@@ -239,14 +239,6 @@ def _flush(_draw: Draw, chains: Chains) -> None:
         chains[CHAIN].clear()
 
 
-def _remove_chain(_draw: Draw, chains: Chains) -> None:
-    drop_chain(chains)
-
-
-def _remove_jumps(_draw: Draw, chains: Chains) -> None:
-    drop_jumps(chains)
-
-
 def _add_jump(draw: Draw, chains: Chains) -> None:
     if CHAIN in chains:
         chains["POSTROUTING"].insert(_place(draw, chains["POSTROUTING"]), draw(st.sampled_from(_JUMPS)))
@@ -270,13 +262,13 @@ def _predecessor(draw: Draw, chains: Chains) -> None:
         chains["POSTROUTING"].insert(_place(draw, chains["POSTROUTING"]), jump)
 
 
-_DAMAGES = (
+_DAMAGES: t.Tuple[t.Callable[[Draw, Chains], None], ...] = (
     _delete_rule,
     _move_rule,
     _double_rule,
     _flush,
-    _remove_chain,
-    _remove_jumps,
+    lambda _draw, chains: drop_chain(chains),
+    lambda _draw, chains: drop_jumps(chains),
     _add_jump,
     _spoil_jump,
     _foreign_postrouting,

@@ -54,6 +54,14 @@ SERVICES = {
 # iptables
 
 
+_MASQUERADED = (
+    "-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000",
+    "-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN",
+    "-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0",
+    "-A KUBE-POSTROUTING -j MASQUERADE --random-fully",
+)
+
+
 def kube_proxy_iptables(s: Services, add: str) -> t.List[str]:
     """Return the rules of kube-proxy in iptables mode.
 
@@ -63,10 +71,7 @@ def kube_proxy_iptables(s: Services, add: str) -> t.List[str]:
         "-A PREROUTING -j KUBE-SERVICES",
         "-A OUTPUT -j KUBE-SERVICES",
         add + " -j KUBE-POSTROUTING",
-        "-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000",
-        "-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN",
-        "-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0",
-        "-A KUBE-POSTROUTING -j MASQUERADE --random-fully",
+        *_MASQUERADED,
         "-A KUBE-NODEPORTS -p tcp --dport %d -j KUBE-EXT-CLUSTER" % CLUSTER_PORT,
         "-A KUBE-NODEPORTS -p tcp --dport %d -j KUBE-EXT-LOCAL" % LOCAL_PORT,
         "-A KUBE-EXT-CLUSTER -j KUBE-MARK-MASQ",
@@ -129,11 +134,8 @@ def kube_proxy_ipvs(s: Services, add: str, masquerade_all: bool = False) -> t.Li
         "-A PREROUTING -j KUBE-SERVICES",
         "-A OUTPUT -j KUBE-SERVICES",
         add + " -j KUBE-POSTROUTING",
-        "-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000",
         "-A KUBE-POSTROUTING -m set --match-set %s dst,dst,src -j MASQUERADE" % loop_back,
-        "-A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN",
-        "-A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0",
-        "-A KUBE-POSTROUTING -j MASQUERADE --random-fully",
+        *_MASQUERADED,
         "-A KUBE-SERVICES %s-m set --match-set %s dst,dst -j KUBE-MARK-MASQ"
         % ("" if masquerade_all else "! -s %s " % s.pods, cluster),
         "-A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT",

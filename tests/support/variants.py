@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import re
 import shlex
 import typing as t
 
@@ -87,6 +88,11 @@ class Variant:
         lines = self.listing(ns, family, chain)
         return None if lines is None else [meaning(line) for line in lines]
 
+    def exempt(self, ns: Namespace, family: str = "ipv4") -> t.List[str]:
+        """Return the exempt ranges of our rules, in order."""
+        found = [re.search(r"-d (\S+) .*RETURN", rule) for rule in self.rules(ns, family) or []]
+        return [one.group(1) for one in found if one]
+
     def jumps(self, ns: Namespace, family: str, chain: str = "IP-MASQ-AGENT") -> t.List[str]:
         """Return what the rules of POSTROUTING that lead to a chain mean."""
         found = self.rules(ns, family, "POSTROUTING") or []
@@ -144,12 +150,9 @@ class Nftables(Variant):
         listed = json.loads(ns.run("nft", "-j", "list", "table", NFT_FAMILIES[family], "ip_masq_agent"))["nftables"]
         return [item for found in listed for item in found.items() if item[0] != "metainfo"]
 
-    def exempt(self, ns: Namespace, family: str) -> t.List[str]:
-        """Return the elements of the set, as networks."""
-        return self._elements(self.objects(ns, family))
-
     @staticmethod
     def _elements(objects: t.Sequence[t.Tuple[str, t.Dict[str, t.Any]]]) -> t.List[str]:
+        """Return the elements of the set, as networks."""
         ranges = [
             element
             for kind, content in objects
