@@ -28,14 +28,14 @@ class Held(t.NamedTuple):
 
     address: str
     name: str
-    #: the time of libcni's result, which tells one attachment from another
+    #: the time of libcni's result, which differs between attachments
     attached: float
     since: float
     until: float
 
 
 def read(folder: str) -> t.List[Held]:
-    """Return what is known. A damaged file says nothing.
+    """Return what is known. A damaged file counts as empty.
 
     :param folder: of the log.
     """

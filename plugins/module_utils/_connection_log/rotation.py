@@ -77,7 +77,7 @@ def _end_line(path: str) -> None:
 def _rotate(folder: str, limit: int, process: int, starting: bool) -> None:
     try:
         known = parts(folder)
-        # What was rotated a minute ago nobody writes to any more.
+        # No program writes any more to what was rotated a minute ago.
         for part in known:
             if not part.is_current and not part.is_compressed:
                 _compress(part)

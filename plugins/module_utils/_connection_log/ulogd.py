@@ -18,7 +18,7 @@ _PLUGINS = ("ulogd_inpflow_NFCT.so", "ulogd_filter_IP2STR.so", "ulogd_output_JSO
 _PLUGIN_DIRECTORIES = ("/usr/lib/*/ulogd", "/usr/lib64/ulogd", "/usr/lib/ulogd")
 _EVENTS = "/proc/sys/net/netfilter/nf_conntrack_events"
 
-#: event_mask: ends alone, which the kernel tells with the beginning (nf_conntrack_timestamp).
+#: event_mask: ends alone, which the kernel reports with the beginning (nf_conntrack_timestamp).
 _CONFIG = """\
 # %s; local changes are overwritten.
 [global]
@@ -44,7 +44,7 @@ file="%s"
 def check() -> None:
     """Refuse a node that cannot log.
 
-    :raises NodeError: ulogd is missing, or the kernel does not tell what it logs.
+    :raises NodeError: ulogd is missing, or the kernel does not report connections.
     """
     find_plugins()
     if (files.read(_EVENTS) or b"").strip() == b"0":
@@ -76,7 +76,7 @@ def find_plugins() -> t.Tuple[str, t.List[str]]:
 def config_text(mark: str, folder: str, plugins: t.Iterable[str]) -> str:
     """Return the configuration.
 
-    :param mark: says whose file it is.
+    :param mark: the comment that marks the file as ours.
     :param folder: of the log.
     """
     named = "\n".join('plugin="%s"' % path for path in plugins)

@@ -75,7 +75,7 @@ class Asker:
     def ask(self, questions: t.Sequence[Question], explain: bool) -> t.List[Answer]:
         """Return the answers, in order.
 
-        :param explain: whether to say which rules decided.
+        :param explain: whether to return the rules that decided.
         """
         if not explain:
             return [self._ask(question, None) for question in questions]
@@ -175,7 +175,7 @@ class Asker:
         return Answer(question, DROPPED)
 
     def _find(self, question: Question, number: int, arrivals: t.Sequence[Arrival]) -> t.Optional[Answer]:
-        error = question.stray and question.protocol.startswith("icmp")  # which nobody answers with another one
+        error = question.stray and question.protocol.startswith("icmp")  # which is never answered with another one
         for seen in self._sockets.received():
             if seen.number == number and seen.error == error:
                 return _answer(question, DELIVERED, seen, None)

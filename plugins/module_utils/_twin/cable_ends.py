@@ -74,7 +74,7 @@ class Outside:
     def inject(self, link: int, data: bytes, receiver: t.Optional[bytes], sender: t.Optional[bytes] = None) -> None:
         """Send a packet into the twin over a link.
 
-        :param receiver: the hardware address that it is for; None: one that nobody knows, behind the same bridge.
+        :param receiver: the hardware address that it is for; None: an unknown one behind the same bridge.
         :param sender: the hardware address that it is from; None: that of a pod that does not exist.
         """
         kind = packets.IPV6 if data[0] >> 4 == 6 else packets.IPV4

@@ -52,7 +52,7 @@ class Copies:
         return self._main.unseen
 
     def rules(self, steps: t.Sequence[trace.Step]) -> t.List[Rule]:
-        """Return rules in the words of their tools."""
+        """Return rules as their tools list them."""
         return self._main.rules(steps)
 
     def forget(self) -> None:
@@ -68,7 +68,7 @@ class Copies:
     def ask(self, questions: t.Sequence[Question], explain: bool, in_turns: bool = False) -> t.List[Answer]:
         """Return the answers, in order.
 
-        :param explain: whether to say which rules decided.
+        :param explain: whether to return the rules that decided.
         :param in_turns: whether each question is put in one order of chains only, the next one in the next order.
         """
         if not in_turns:
@@ -176,7 +176,7 @@ class Copy:
             pass
 
     def rules(self, steps: t.Sequence[trace.Step]) -> t.List[Rule]:
-        """Return rules in the words of their tools."""
+        """Return rules as their tools list them."""
         namespaces.enter(self._network)
         return list(map(self._rules.placed, steps))
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From the rules that a packet met to the one that decided about it, in the words of its tool."""
+"""From the rules that a packet met to the one that decided about it, as its tool lists it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PATIENCE = 20.0
 
 
 class Decision(t.NamedTuple):
-    """What the trace of one packet says, as in an answer. ``lost`` is the place where a rule ended its way; empty if
+    """The trace of one packet, as in an answer. ``lost`` is the place where a rule ended its way; empty if
     none did.
     """
 
@@ -111,7 +111,7 @@ class Rules:
         return "rule in table %s (%s): %s" % (rule.table, rule.backend, rule.text)
 
     def placed(self, step: trace.Step) -> Rule:
-        """Return a rule of the node in the words of its tool; ``number`` of the step is its place in the chain, from 1.
+        """Return a rule of the node as its tool lists it; ``number`` of the step is its place in the chain, from 1.
 
         The copy has the rules of the node in their order, with handles of its own.
         """
@@ -121,7 +121,7 @@ class Rules:
         return self.rule(step)
 
     def rule(self, step: trace.Step) -> Rule:
-        """Return a step as a rule, in the words of the tool that made it if these are known."""
+        """Return a step as a rule, as the tool that made it lists it, if that is known."""
         backend = IPTABLES_LEGACY if step.legacy else IPTABLES_NFT if self._is_iptables(step) else NFTABLES
         text = ""
         if step.kind == trace.RULE:
@@ -129,7 +129,7 @@ class Rules:
         return Rule(backend, "%s %s" % (_family(step), step.table), step.chain, text)
 
     def _is_iptables(self, step: trace.Step) -> bool:
-        """Return whether a table is one of iptables-nft: nobody else calls tables and base chains like that."""
+        """Return whether a table is one of iptables-nft: no other program names tables and base chains like that."""
         names = [name for family, table, name in self._base if (family, table) == (step.family, step.table)]
         return step.family in BY_NUMBER and step.table in _IPTABLES_TABLES and all(name in HOOKS for name in names)
 

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Chains with the same priority at the same hook.
 
-Of those the kernel asks the one first that was registered last, and it does not tell which one that was. Where rules of
+Of those the kernel asks the one first that was registered last, but does not report which one that was. Where rules of
 several tables meet like that, a packet can have more than one answer, and all of them have to be found.
 """
 

@@ -17,7 +17,7 @@ from .kernel_modules import loaded
 
 _SUBSYSTEM = 6 << 8
 _CREATE, _DESTROY, _LIST, _ADD = 2, 3, 7, 9
-#: The protocol whose dumps tell the index of a set (Linux 4.20), and the one before.
+#: The protocol whose dumps contain the index of a set (Linux 4.20), and the one before.
 _PROTOCOLS = (7, 6)
 
 _PROTOCOL, _NAME, _TYPE, _REVISION, _FAMILY, _DATA, _ENTRIES, _LINE, _INDEX = 1, 2, 3, 4, 5, 7, 8, 9, 11
@@ -32,7 +32,7 @@ _HEAD = netlink.family_head(2)
 
 
 class IpSet(t.NamedTuple):
-    """One set: its type (``hash:net``), its header as the kernel tells it, and its entries."""
+    """One set: its type (``hash:net``), its header as the kernel reports it, and its entries."""
 
     name: str
     kind: str
@@ -45,7 +45,7 @@ class IpSet(t.NamedTuple):
 def read() -> t.Tuple[IpSet, ...]:
     """Read all sets of this network namespace.
 
-    :raises NodeError: the kernel does not tell.
+    :raises NodeError: the kernel does not answer.
     """
     if not loaded("ip_set"):  # to ask would load it
         return ()
@@ -76,7 +76,7 @@ def is_timed(one: IpSet) -> bool:
 
 
 def lasting(one: IpSet) -> t.Iterator[bytes]:
-    """Return what a set says, without what packets change."""
+    """Return the content of a set without what packets change."""
     yield repr((one.name, one.kind, one.index)).encode("utf-8", "surrogateescape")
     yield netlink.only(one.header, (_TYPE, _REVISION, _FAMILY))
     yield netlink.replace(netlink.attributes(one.header)[_DATA], dict.fromkeys(_COUNTED))
@@ -121,7 +121,7 @@ def _create(one: t.Optional[IpSet], filler: str) -> Message:
 
 
 def _flagged(data: bytes) -> bytes:
-    """Return the same with the flag that the kernel wants to see on addresses, and does not set itself."""
+    """Return the same with the flag that the kernel requires on addresses, but does not set itself."""
     marked = {}
     for kind, nested in netlink.split(data):
         if kind in _ADDRESSES:
@@ -132,6 +132,6 @@ def _flagged(data: bytes) -> bytes:
 
 def _add(one: IpSet, start: int) -> Message:
     entries = (netlink.nest(_DATA, _flagged(entry)) for entry in one.entries[start : start + 64])
-    # The kernel wants a line number where it is given several entries, to say which one it refuses.
+    # For several entries the kernel requires a line number, to report which one it refuses.
     line = netlink.network_word(_LINE, start)
     return Message(_SUBSYSTEM | _ADD, _HEAD + _named(one.name) + line + netlink.nest(_ENTRIES, *entries))

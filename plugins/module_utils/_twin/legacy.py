@@ -31,7 +31,7 @@ def priority(table: str, chain: str) -> int:
 
 
 class LegacyTable(t.NamedTuple):
-    """One table. ``family`` in the words of nft: ``ip``, ``ip6``; ``listing`` is what the tool prints of it."""
+    """One table. ``family`` as nft names it: ``ip``, ``ip6``; ``listing`` is what the tool prints of it."""
 
     family: str
     name: str

@@ -47,7 +47,7 @@ LIKE_A_CABLE = frozenset(
 
 
 class Link(t.NamedTuple):
-    """One link. ``kind`` is empty for hardware; ``master`` is an index, 0 where it is nobody's port."""
+    """One link. ``kind`` is empty for hardware; ``master`` is an index, 0 if it is no port."""
 
     index: int  # type: ignore[assignment]
     name: str
@@ -89,7 +89,7 @@ class Link(t.NamedTuple):
 def read() -> t.Tuple[Link, ...]:
     """Read all links of this network namespace.
 
-    :raises NodeError: the kernel does not tell.
+    :raises NodeError: the kernel does not answer.
     """
     with Netlink(netlink.ROUTE) as kernel:
         return tuple(_link(message.body) for message in kernel.dump(_GET_LINK, _HEADER.pack(0, 0, 0, 0, 0), "links"))

@@ -146,7 +146,7 @@ def _keep(parent: int, pipe: multiprocessing.connection.Connection, make: t.Call
     """Make the namespaces, and hold the process that lives in them: the work of the child."""
     _end_with(parent)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # a terminal tells the whole group; the parent decides
+        signal.signal(number, signal.SIG_IGN)  # a terminal signals the whole group; the parent decides
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _close_all_but(pipe.fileno())
     try:

@@ -42,7 +42,7 @@ class Neighbours(t.NamedTuple):
 def read(bridges: t.Container[int]) -> Neighbours:
     """Read what this network namespace knows of who is behind its bridges.
 
-    :raises NodeError: the kernel does not tell.
+    :raises NodeError: the kernel does not answer.
     """
     hardware: t.Dict[t.Tuple[int, str], bytes] = {}
     ports: t.Dict[bytes, int] = {}

@@ -97,7 +97,7 @@ class Table(t.NamedTuple):
 def read() -> t.Tuple[Table, ...]:
     """Read all tables in this network namespace.
 
-    :raises NodeError: the kernel does not tell, or they keep changing.
+    :raises NodeError: the kernel does not answer, or they keep changing.
     """
     with Netlink(netlink.NETFILTER) as kernel:
         for _attempt in range(netlink.ATTEMPTS):
@@ -282,7 +282,7 @@ def is_dormant(table: Table) -> bool:
 
 
 def base_chains(table: Table) -> t.Iterator[t.Tuple[str, int, int, str]]:
-    """Return name, hook, priority and type of each chain that the kernel asks by itself."""
+    """Return name, hook, priority and type of each base chain."""
     for known in map(netlink.attributes, table.chains):
         if CHAIN_HOOK in known:
             hook = netlink.attributes(known[CHAIN_HOOK])
@@ -308,7 +308,7 @@ def is_timed(table: Table) -> bool:
 
 
 def lasting(table: Table) -> t.Iterator[bytes]:
-    """Return what a table says, without what packets change: counters, and the elements of sets that rules fill."""
+    """Return the content of a table without what packets change: counters, and the elements of sets that rules fill."""
     yield b"%d" % table.family
     yield netlink.only(table.table, _TABLE_KEEPS | {TABLE_FLAGS})
     for body in table.chains:
@@ -357,7 +357,7 @@ def transact(messages: t.Sequence[Message], what: str) -> None:
         edge = struct.pack("!BBH", 0, 0, 10)
         batch = [Message(_BATCH_BEGIN, edge), *messages, Message(_BATCH_END, edge)]
         kernel.send(batch, netlink.REQUEST | netlink.CREATE | netlink.APPEND)
-        # The kernel has done it all, and said what it refused, by the time that the call returns.
+        # The transaction is finished, and its errors can be received, when the call returns.
         kernel.socket.setblocking(False)
         try:
             while True:
@@ -394,7 +394,7 @@ def _accepted(rule: bytes) -> bytes:
 
 
 def _compat(rule: bytes) -> bytes:
-    """Return the protocol for which extensions of xtables are checked: the kernel needs it, and does not tell it.
+    """Return the protocol for which extensions of xtables are checked: the kernel needs it, but does not report it.
 
     iptables-nft writes ``-p`` as a load of the protocol and a comparison. This is asked of every rule, so the bytes are
     not taken apart for it.

@@ -31,7 +31,7 @@ _SYN_OPTIONS = struct.pack("!BBH", 2, 4, 1460) + b"\4\2" + struct.pack("!BBII", 
 class Packet(t.NamedTuple):
     """A packet that was seen. ``number`` is the one that we gave it; None if it is not one of ours.
 
-    ``error`` says that it is an ICMP error about one of ours.
+    ``error``: it is an ICMP error about one of ours.
     """
 
     source: str

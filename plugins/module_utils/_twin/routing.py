@@ -50,7 +50,7 @@ _FIB_RULE_INVERT = 2
 
 _NHM = struct.Struct("=BBBBI")
 _NHA_GROUP, _NHA_OIF = 2, 5
-#: What can be asked for; the kernel tells more (flags of its answer, statistics).
+#: What can be set; the kernel reports more (flags of its answer, statistics).
 _NHA_KEEPS = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 11, 12))
 
 #: How often routes are looked at until all are there, and seconds in between.
@@ -84,7 +84,7 @@ class Route(t.NamedTuple):
 def read() -> Routing:
     """Read all routing of this network namespace.
 
-    :raises NodeError: the kernel does not tell.
+    :raises NodeError: the kernel does not answer.
     """
     with Netlink(netlink.ROUTE) as kernel:
         return Routing(
@@ -361,7 +361,7 @@ def _route(body: bytes, number: t.Mapping[int, int]) -> bytes:
     head[8] &= _ONLINK
     known = netlink.attributes(body[_ROUTE_HEADER:])
     changes: t.Dict[int, t.Optional[bytes]] = {_RTA_CACHEINFO: None}
-    if _RTA_NH_ID in known:  # the kernel tells what the nexthop says as well, and does not want to hear both
+    if _RTA_NH_ID in known:  # the kernel reports the nexthop's own attributes too, but refuses both
         changes.update(dict.fromkeys((_RTA_OIF, _RTA_GATEWAY, _RTA_VIA, _RTA_MULTIPATH, _RTA_ENCAP_TYPE, _RTA_ENCAP)))
     elif _RTA_OIF in known:
         changes[_RTA_OIF] = _renumber(known[_RTA_OIF], number)

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The twin's own sockets: they send what the node itself would send, and hear what would reach a program on it."""
+"""The twin's own sockets: they send what the node itself would send, and receive what would reach a program on it."""
 
 from __future__ import annotations
 

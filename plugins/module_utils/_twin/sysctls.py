@@ -47,7 +47,7 @@ _PER_LINK = {
     ),
     "ipv6": ("disable_ipv6", "disable_policy", "forwarding", "ignore_routes_with_linkdown"),
 }
-#: What the twin does not copy: it is to answer at once, to hear nobody, and to write nothing into the kernel's log.
+#: What the twin does not copy: it answers at once, accepts no router, and writes nothing into the kernel's log.
 OWN = {
     "ipv4/conf/all/log_martians": "0",
     "ipv4/conf/default/log_martians": "0",

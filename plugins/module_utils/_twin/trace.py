@@ -1,10 +1,10 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Which rules a packet met, as the kernel tells it of packets that carry the trace flag.
+"""The rules that a packet met, as the kernel reports them for packets with the trace flag.
 
-nf_tables tells it over netlink, rule by rule, for the rules of nft and of iptables-nft alike. iptables-legacy sees the
-same flag and logs each rule; in a namespace of our own that log comes over netlink too, to nobody but us.
+nf_tables reports them over netlink, one by one, for rules of nft and of iptables-nft alike. iptables-legacy sees the
+same flag and logs each rule; in a namespace of our own that log comes over netlink too, and only to us.
 Message layout: linux/netfilter/nf_tables.h, linux/netfilter/nfnetlink_log.h.
 """
 
@@ -177,7 +177,7 @@ class Trace:
 def _step(family: int, known: t.Mapping[int, bytes]) -> Step:
     kind = {_TYPE_POLICY: POLICY, _TYPE_RETURN: RETURN}.get(netlink.number(known.get(_TRACE_TYPE)), RULE)
     if kind == RULE and _TRACE_HANDLE not in known:
-        kind = RETURN  # how kernels since 6.4 tell the end of a chain
+        kind = RETURN  # how kernels since 6.4 report the end of a chain
     code = netlink.attributes(known.get(_TRACE_VERDICT, b"")).get(1)
     verdict = struct.unpack("!i", code)[0] if code else None
     if kind == POLICY:

@@ -39,7 +39,7 @@ class Twin:
     def ask(self, questions: t.Sequence[Question], explain: bool = False, in_turns: bool = False) -> t.List[Answer]:
         """Put questions to the twin.
 
-        :param explain: whether the answers say which rules decided.
+        :param explain: whether to return the rules that decided.
         :param in_turns: whether each question is put in one order of chains only, the next one in the next order.
         :raises NodeError: the twin is gone, or does not answer.
         """
@@ -54,7 +54,7 @@ class Twin:
         self._worker.call("forget", timeout=_MINIMUM)
 
     def rules(self, steps: t.Sequence[Step]) -> t.List[Rule]:
-        """Return rules of the node in the words of their tools.
+        """Return rules of the node as their tools list them.
 
         :raises NodeError: the twin is gone, or does not answer.
         """

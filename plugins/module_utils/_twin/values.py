@@ -87,9 +87,9 @@ class Answer(t.NamedTuple):
 
     ``interface`` is the link over which it left. ``decided_by`` is the rule that gave it its source address, or, where
     it kept its own, the last rule in a chain of type nat that let it pass; ``passed`` are all of these.
-    Rules are there only if they were asked for. ``where`` says in which place it was lost.
-    ``alternatives`` are other answers that are possible, because the node does not tell in which order its kernel asks
-    chains of the same priority.
+    Rules are there only if they were requested. ``where`` is the place in which it was lost.
+    ``alternatives`` are other possible answers, because the node does not report in which order its kernel asks chains
+    of the same priority.
     """
 
     question: Question
