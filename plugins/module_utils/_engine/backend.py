@@ -264,10 +264,7 @@ class Backend(t.Protocol):
         """
 
     def undo(self, state: t.Any, previous: t.Any) -> Transaction:
-        """Return the transaction that leads from ``state`` back to ``previous``.
-
-        :raises NodeError: there is none.
-        """
+        """Return the transaction that leads from ``state`` back to ``previous``; raise NodeError if there is none."""
 
     def commit(self, transaction: Transaction) -> None:
         """Hand a transaction to the kernel.
@@ -277,10 +274,7 @@ class Backend(t.Protocol):
         """
 
     def counters(self) -> Counters:
-        """Return what the managed rules have counted.
-
-        :raises NodeError: they cannot be read.
-        """
+        """Return what the managed rules have counted; raise NodeError if they cannot be read."""
 
     def fingerprint(self) -> t.List[t.List[str]]:
         """Return commands whose output stays the same, byte for byte, for as long as the observed state does."""

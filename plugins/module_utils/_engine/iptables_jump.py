@@ -114,10 +114,7 @@ def _owned(rule: PostroutingRule) -> OwnedRule:
 
 
 def _plan_one(chain: str, postrouting: _Rules, mine: t.Sequence[int]) -> JumpPlan:
-    """Plan for one jump, wherever that is.
-
-    :param mine: indexes of the jumps to chains of ours that can be deleted.
-    """
+    """Plan for one jump, wherever that is, by the indexes of our jumps that can be deleted."""
     rules = list(enumerate(postrouting))
     good = [i for i, rule in rules if rule.is_jump(chain)]
     barrier = next((i for i, rule in rules if rule.shuts_out_the_rest and i not in mine), len(postrouting))

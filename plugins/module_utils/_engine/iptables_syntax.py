@@ -248,10 +248,7 @@ def _parse_service(options: t.Dict[str, str], port: t.Optional[t.Tuple[str, str]
 
 
 def _parse_network(text: t.Optional[str], family: Family) -> t.Optional[Network]:
-    """Parse a network.
-
-    :raises ValueError: not a network, or of the other family.
-    """
+    """Parse a network of a family; raise ValueError if it is none."""
     network = None if text is None else ipaddress.ip_network(text)
     if network is not None and network.version != family.version:
         raise ValueError(text)

@@ -463,10 +463,7 @@ class _Line(t.NamedTuple):
 
 
 def _parse(rule: str) -> _Line:
-    """Parse a rule with its comment.
-
-    :raises ValueError: it does something else.
-    """
+    """Parse a rule with its comment; raise ValueError if it does something else."""
     entry = re.search(_ENTRY, rule)
     found = re.match(_RULE, bare(rule))
     if found is None:
@@ -496,10 +493,7 @@ def _usual_ways(entries: t.Sequence[_Line]) -> t.Tuple[Masquerade, ...]:
 
 
 def _ways(lines: t.Sequence[_Line], random_fully: t.Optional[bool] = None) -> t.Tuple[Masquerade, ...]:
-    """Return how rules masquerade.
-
-    :param random_fully: to leave out those that map ports otherwise.
-    """
+    """Return how rules masquerade: all of them, or those that choose ports fully at random, or do not."""
     ways = [line.way for line in lines if line.verdict in _MASQUERADING]
     ways = [way for way in ways if random_fully in (None, way.random_fully)]
     found = dict.fromkeys(way if way.to_ports else way._replace(protocol=None) for way in ways)

@@ -207,10 +207,7 @@ def _address(number: int, family: Family) -> str:
 
 
 def _read_span(element: str, family: Family) -> Span:
-    """Parse a plain element of an interval set.
-
-    :raises ValueError, OSError: it is not one.
-    """
+    """Parse a plain element of an interval set; raise ValueError or OSError if it is not one."""
     kind = family.number
     first, dash, last = element.partition("-")
     address, slash, length = first.partition("/")

@@ -379,10 +379,7 @@ def converge(backend: Backend, wanted: t.Optional[Ruleset], check: bool = False)
 
 
 def _without_rest(plan: Plan, left: Plan, refused: PartlyRefused) -> Plan:
-    """Return what was done of a plan.
-
-    :param left: what remains to be done.
-    """
+    """Return what was done of a plan, by what is left to do."""
     done = tuple(action for action in plan.actions if action not in left.actions)
     problems = (*left.problems, str(refused))
     return plan._replace(actions=done, after=left.before, view=left.found, problems=problems, others=left.others)

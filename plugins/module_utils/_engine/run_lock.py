@@ -48,10 +48,7 @@ def lock(timeout: float, path: str = "") -> t.Iterator[str]:
 
 
 def _acquire(path: str, timeout: float) -> int:
-    """Create and lock a directory; returns its file descriptor.
-
-    :raises OSError: it cannot be created or opened.
-    """
+    """Create and lock a directory, and return its file descriptor; raise OSError if that fails."""
     deadline = time.monotonic() + timeout
     while True:
         with contextlib.suppress(FileExistsError):

@@ -96,10 +96,7 @@ def parse_snat(value: t.Any) -> t.Tuple[Snat, ...]:
 
 
 def parse_rules(value: t.Any) -> t.Tuple[PolicyRule, ...]:
-    """Parse the entries of ``rules``, in order.
-
-    :raises ConfigError: as of ``parse_snat``.
-    """
+    """Parse the entries of ``rules``, in order, as ``parse_snat`` does."""
     names = ("sources", "destinations", "out_interfaces", "protocols", "ports", "action", "address", "ports_mapping")
     return _entries(value, RULES_LIMIT, names, _parse_rule)
 

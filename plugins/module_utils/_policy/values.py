@@ -106,10 +106,7 @@ class PortRange(t.NamedTuple):
 
     @classmethod
     def read(cls, text: str, separator: str = "-") -> PortRange:
-        """Read what a tool printed.
-
-        :raises ValueError: it is not a port or a range.
-        """
+        """Read what a tool printed; raise ValueError if it is not a port or a range."""
         first, _separator, last = text.partition(separator)
         return cls(int(first), int(last or first))
 
@@ -186,10 +183,7 @@ def parse_integer(text: str) -> int:
 
 
 def unique(pairs: t.Iterable[t.Tuple[str, t.Any]]) -> t.Dict[str, t.Any]:
-    """Return the mapping of a file, from its keys and values.
-
-    :raises ConfigError: a key is there twice.
-    """
+    """Return the mapping of a file, from its keys and values; none may be there twice."""
     result: t.Dict[str, t.Any] = {}
     for key, value in pairs:
         if key in result:
@@ -442,10 +436,7 @@ def parse_interfaces(value: t.Any) -> t.Tuple[Interface, ...]:
 
 
 def parse_sources(value: t.Any) -> t.Tuple[Network, ...]:
-    """Parse sources as ``parse_networks``.
-
-    :raises ConfigError: one of them lies in loopback.
-    """
+    """Parse sources as ``parse_networks``; none may lie in loopback."""
     networks = parse_networks(value)
     for network in networks:
         loopback: t.Any = LOOPBACK[BY_VERSION[network.version]]
@@ -509,10 +500,7 @@ def _parse_mark_number(text: str) -> int:
 
 
 def parse_marks(value: t.Any) -> t.Tuple[Mark, ...]:
-    """Parse marks, in order, without duplicates.
-
-    :raises ConfigError: not a list, too long, or as ``parse_mark``.
-    """
+    """Parse marks, in order, without duplicates."""
     return tuple(dict.fromkeys(map(parse_mark, check_list(value, "marks", MARKS_LIMIT))))
 
 
@@ -532,10 +520,7 @@ def parse_port_range_list(value: t.Any) -> t.Tuple[PortRange, ...]:
 
 
 def parse_to_ports(value: t.Any) -> t.Union[str, t.Tuple[PortRange, ...]]:
-    """Read source ports: ``auto``, or port ranges.
-
-    :raises ConfigError: neither.
-    """
+    """Read source ports: ``auto``, or port ranges."""
     if value in (AUTO_PORTS, [AUTO_PORTS], (AUTO_PORTS,)):
         return AUTO_PORTS
     if isinstance(value, (list, tuple)) and AUTO_PORTS in value:
@@ -544,10 +529,7 @@ def parse_to_ports(value: t.Any) -> t.Union[str, t.Tuple[PortRange, ...]]:
 
 
 def parse_port_range(value: t.Any) -> PortRange:
-    """Read one range of ports.
-
-    :raises ConfigError: malformed, reversed, or outside 1-65535.
-    """
+    """Read one range of ports within 1-65535."""
     return _parse_port_range(_port_text(value))
 
 
@@ -597,10 +579,7 @@ _LEAST_LOG, _MOST_LOG = 16, 1 << 20
 
 
 def check_log_size(megabytes: int) -> None:
-    """Refuse a size of the log of connections; 0 is no log.
-
-    :raises ConfigError: it is too small or too large.
-    """
+    """Refuse a size of the log of connections that is too small or too large; 0 is no log."""
     if megabytes and (isinstance(megabytes, bool) or not _LEAST_LOG <= megabytes <= _MOST_LOG):
         raise ConfigError(
             "connection_log: %r is not a number of megabytes from %d to %d, or 0 for no log"

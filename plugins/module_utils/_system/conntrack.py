@@ -194,10 +194,7 @@ def read_ports(family: Family, look: t.Callable[[PortUse], None]) -> None:
 
 
 def remove(family: Family, flows: t.Sequence[Flow]) -> int:
-    """Remove connections, and return how many there were still.
-
-    :raises NodeError: the kernel does not answer.
-    """
+    """Remove connections, and return how many there were still; raise NodeError without an answer."""
     # Without the tuple in the key the kernel would remove all connections.
     messages = [Message(_DELETE, netlink.family_head(family.number) + flow.key) for flow in flows if flow.key]
     with Netlink(netlink.NETFILTER) as kernel:

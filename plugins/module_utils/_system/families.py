@@ -32,10 +32,7 @@ class Family(str):
     icmp: int
 
     def __new__(cls, name: str) -> Family:
-        """Return the family of that name.
-
-        :raises KeyError: there is none.
-        """
+        """Return the family of that name; raise KeyError if there is none."""
         family = super().__new__(cls, name)
         family.version, family.nft, family.iptables, family.number, family.bits, family.icmp = _NAMES[name]
         family.size, family.highest = family.bits // 8, 2**family.bits - 1

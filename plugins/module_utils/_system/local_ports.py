@@ -30,10 +30,7 @@ class LocalPorts(t.NamedTuple):
 
 
 def read_local_ports() -> LocalPorts:
-    """Read the settings of this network namespace.
-
-    :raises NodeError: they cannot be read.
-    """
+    """Read the settings of this network namespace; raise NodeError if they cannot be read."""
     limits = re.match(r"\s*([0-9]{1,5})\s+([0-9]{1,5})\s*\Z", _read(RANGE))
     reserved = _read(RESERVED).strip()
     parts = [re.match(_RESERVED + r"\Z", part) for part in reserved.split(",")] if reserved else []

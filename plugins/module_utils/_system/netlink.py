@@ -245,10 +245,7 @@ class Netlink:
                     found.append(message)
 
     def ask(self, kind: int, body: bytes, what: str) -> Message:
-        """Get one object.
-
-        :raises KernelError: there is none, or the kernel refused.
-        """
+        """Get one object; raise KernelError if there is none, or the kernel refuses."""
         return self.ask_all(kind, body, 1, what)[0]
 
     def ask_all(self, kind: int, body: bytes, count: int, what: str) -> t.List[Message]:

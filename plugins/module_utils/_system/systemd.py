@@ -54,10 +54,7 @@ def systemctl(run: Runner, verb: str, *arguments: str, timeout: float = 120.0) -
 
 
 def daemon_reload(run: Runner) -> None:
-    """Have systemd read all unit files again.
-
-    :raises NodeError: it failed.
-    """
+    """Have systemd read all unit files again; raise NodeError if it does not."""
     systemctl(run, "daemon-reload")
 
 
