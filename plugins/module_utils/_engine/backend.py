@@ -48,20 +48,14 @@ class ActionKind(enum.Enum):
     EARLIER_JUMP_REMOVED = "jump of an earlier agent removed"
     EARLIER_CHAIN_REMOVED = "chain of an earlier agent removed"
 
-    @property
-    def adds(self) -> bool:
-        """Whether it puts rules or ranges in, so that their absence afterwards means that the kernel lost them."""
-        return self in _ADDS
 
-
-_ADDS = frozenset(
-    (
-        ActionKind.RULE_ADDED,
-        ActionKind.RULES_ADDED,
-        ActionKind.RANGE_ADDED,
-        ActionKind.RANGES_ADDED,
-        ActionKind.JUMP_ADDED,
-    )
+#: Kinds that put rules or ranges in, so that their absence afterwards means that the kernel lost them.
+ADDING = (
+    ActionKind.RULE_ADDED,
+    ActionKind.RULES_ADDED,
+    ActionKind.RANGE_ADDED,
+    ActionKind.RANGES_ADDED,
+    ActionKind.JUMP_ADDED,
 )
 
 

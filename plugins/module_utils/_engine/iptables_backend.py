@@ -93,10 +93,6 @@ class State(t.NamedTuple):
         """Return the rules of POSTROUTING that lead to a chain."""
         return [rule for rule in self.postrouting if rule.target == chain]
 
-    def is_possible(self, chain: str) -> bool:
-        """Return whether its parts can belong together: no rule leads to a chain that is not there."""
-        return self.chain is not None or not self.jumps(chain)
-
     def is_plain(self, chain: str) -> bool:
         """Return whether what iptables printed and what the kernel holds agree in all that is ours.
 
@@ -159,7 +155,8 @@ class Iptables:
                 continue
             if generation is not None and generation == self._generation():
                 return state._replace(generation=Generation(generation))
-            if not state.is_possible(self._chain):
+            if state.chain is None and state.jumps(self._chain):
+                # No rule leads to a chain that is not there.
                 continue
             # Other programs may write so often that no two reads meet the same generation.
             if state.is_plain(self._chain) and (self._kernel is None or attempt >= _SAME_GENERATION):

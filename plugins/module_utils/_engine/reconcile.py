@@ -20,7 +20,7 @@ from .._system.families import FAMILIES, IPV4, IPV6, Family, has_ipv6
 from .._system.node import Node
 from . import backends
 from .auto_ports import or_any_ports, with_auto_ports
-from .backend import Backend, BackendType, CommitRefused, Counters, Managed, Overtaken, PartlyRefused, Plan
+from .backend import ADDING, Backend, BackendType, CommitRefused, Counters, Managed, Overtaken, PartlyRefused, Plan
 from .fixed_addresses import require_addresses, without_missing
 from .other_nat import remarks, remarks_elsewhere
 from .ruleset import IGNORE, Ruleset, from_config
@@ -386,7 +386,7 @@ def _without_rest(plan: Plan, left: Plan, refused: PartlyRefused) -> Plan:
 
 
 def _not_kept(backend: Backend, plan: Plan) -> str:
-    missing = [action.rule for action in plan.actions if action.kind.adds]
+    missing = [action.rule for action in plan.actions if action.kind in ADDING]
     if not missing:
         return "%s: verification failed: the kernel holds other rules than were written" % backend.name
     return "%s: verification failed: the kernel did not keep %d rule%s: %s; a kernel module may be missing" % (
