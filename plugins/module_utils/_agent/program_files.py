@@ -35,11 +35,10 @@ _LAUNCHER = """\
 #!{python} -IB
 # {mark}: the agent, version {version}.
 import sys
-from importlib.machinery import FileFinder, SourceFileLoader
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
 
 RELEASE = {digest!r}
 WHERE = {where!r}
-FOLDER = {lib_dir!r} + "/" + RELEASE
 
 
 class Loader(SourceFileLoader):
@@ -50,16 +49,10 @@ class Loader(SourceFileLoader):
             return self.source_to_code(self.get_data(self.path), self.path)
 
 
-def find_modules(path):
-    if path.startswith(FOLDER):
-        return FileFinder(path, (Loader, [".py"]))
-    raise ImportError(path)
-
-
 if "pypyjit" in sys.builtin_module_names:
     __import__("pypyjit").set_param("off")
-sys.path_hooks.insert(0, find_modules)
-sys.path.insert(0, FOLDER)
+sys.path_hooks.insert(0, FileFinder.path_hook((ExtensionFileLoader, EXTENSION_SUFFIXES), (Loader, [".py"])))
+sys.path.insert(0, {lib_dir!r} + "/" + RELEASE)
 from {package}.{entry} import entry
 
 entry(WHERE)

@@ -62,7 +62,7 @@ class TestLauncher:
     def test_it_is_a_few_lines(self) -> None:
         text = program_files.launcher(PLAIN).decode()
         assert text.startswith("#!%s -IB\n# %s: the agent, version %s.\n" % (sys.executable, MARK, VERSION))
-        assert len(text.splitlines()) < 36 and program_files.modules_dir(PLAIN) == "/usr/local/lib/ip-masq-agent/%s" % (
+        assert len(text.splitlines()) < 26 and program_files.modules_dir(PLAIN) == "/usr/local/lib/ip-masq-agent/%s" % (
             program_files.digest()
         )
 
