@@ -224,28 +224,23 @@ class _Judge:
         return next((place for place in places if place is not None), None)
 
     def _place(self, flow: Flow, interface: str) -> t.Optional[int]:
-        cell, destination = self._cell(flow, interface)
-        effects = t.cast(Effects, self._effects)
-        return effects.place(self._comparison.pair(cell.source & cell.service & cell.interface & destination), cell)
+        cell, bits = self._cell(flow, interface)
+        return t.cast(Effects, self._effects).place(self._comparison.pair(bits), cell)
 
     def _cell(self, flow: Flow, interface: str) -> t.Tuple[Cell, int]:
+        """Return the class of a connection's packets, and the bits of all that matches them."""
         compared = self._comparison
-        return (
-            Cell(
-                compared.sources.of(flow.source),
-                compared.services.of(flow.protocol << 16 | flow.port),
-                compared.interface(interface),
-            ),
-            compared.destinations.of(flow.destination),
-        )
+        service = compared.services.of(flow.protocol << 16 | flow.port)
+        cell = Cell(compared.sources.of(flow.source), service, compared.interface(interface))
+        return cell, cell.source & cell.service & cell.interface & compared.destinations.of(flow.destination)
 
     def _changed(self, flow: Flow, interfaces: t.Iterable[str]) -> t.Optional[bool]:
         """Return whether it has another verdict and not its address; None if that depends on what is not known."""
         outcomes = set()
         for interface in interfaces:
-            cell, destination = self._cell(flow, interface)
+            _cell, bits = self._cell(flow, interface)
             for left in self._left:
-                before, after = self._comparison.pair(cell.source & cell.service & cell.interface & destination & ~left)
+                before, after = self._comparison.pair(bits & ~left)
                 outcomes |= {
                     self._is_outdated(old, new, flow) for old in _as_flushed(before) for new in _as_flushed(after)
                 }

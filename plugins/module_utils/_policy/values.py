@@ -264,16 +264,6 @@ def _cidr_advice(text: str) -> str:
     return "write %s" % network if "/" in text else "an address needs a prefix length, for one host write %s" % network
 
 
-def parse_port_ranges(text: t.Any) -> t.Tuple[PortRange, ...]:
-    """Read source-port ranges as ip-masq-agent's to-ports writes them: ``42``, ``42-44``, joined by commas, no spaces.
-
-    :raises ConfigError: malformed, reversed, or outside 1-65535.
-    """
-    if not isinstance(text, str):
-        raise ConfigError("%s is not text: give PORT or FIRST-LAST, joined by commas" % show(text))
-    return tuple(_parse_port_range(part) for part in text.split(",")) if text else ()
-
-
 def _parse_port_range(text: str) -> PortRange:
     found = re.match(_PORT_RANGE, text)
     if not found:
@@ -396,10 +386,8 @@ class Interface(str):
 
     written: str
 
-    @classmethod
-    def of(cls, name: str, written: str) -> Interface:
-        """Make one of its name and what the operator wrote."""
-        interface = cls(name)
+    def __new__(cls, name: str, written: str = "") -> Interface:
+        interface = super().__new__(cls, name)
         interface.written = written
         return interface
 
@@ -419,7 +407,7 @@ def parse_interface(name: t.Any) -> Interface:
             "%s is not the name of an interface: give at most %d characters, such as eth0, or bond+ for all that begin "
             "with bond" % (show(name), INTERFACE_NAME_LIMIT)
         )
-    return Interface.of(stem + "+" if several else stem, text)
+    return Interface(stem + "+" if several else stem, text)
 
 
 def parse_interfaces(value: t.Any) -> t.Tuple[Interface, ...]:
@@ -505,6 +493,7 @@ def parse_marks(value: t.Any) -> t.Tuple[Mark, ...]:
 
 
 def parse_port_range_list(value: t.Any) -> t.Tuple[PortRange, ...]:
+    """Read port ranges as ip-masq-agent's to-ports writes them: ``42``, ``42-44``, joined by commas, no spaces."""
     if isinstance(value, str):
         value = [value]
     # Empty text is the reference agent's default; Ansible makes a list of it.
@@ -512,8 +501,7 @@ def parse_port_range_list(value: t.Any) -> t.Tuple[PortRange, ...]:
         return ()
     if not isinstance(value, (list, tuple)):
         raise ConfigError("%s is not a list of port ranges" % show(value))
-    texts = map(_port_text, value)
-    ranges = tuple(part for text in texts for part in parse_port_ranges(text) or (_parse_port_range(""),))
+    ranges = tuple(_parse_port_range(part) for text in map(_port_text, value) for part in text.split(","))
     if len(ranges) > PORT_RANGES_LIMIT:
         raise ConfigError("%d port ranges are more than the limit of %d" % (len(ranges), PORT_RANGES_LIMIT))
     return ranges

@@ -110,7 +110,7 @@ documents = st.dictionaries(st.sampled_from([key.key for key in config.POLICY_OP
     [
         value_grammar.parse_cidr,
         value_grammar.parse_duration,
-        value_grammar.parse_port_ranges,
+        value_grammar.parse_port_range_list,
         value_grammar.check_chain_name,
     ],
 )
