@@ -159,7 +159,7 @@ class Asker:
     def _is_beside(self, bridge: int, destination: str) -> bool:
         """Return whether a host behind a bridge reaches a destination without the node's routing."""
         if bridge not in self._networks:
-            self._networks[bridge] = routing.networks_of(self._own, bridge)
+            self._networks[bridge] = [network for network, link in routing.networks(self._own) if link == bridge]
         address = ipaddress.ip_address(destination)
         return destination not in self._addresses and any(address in network for network in self._networks[bridge])
 

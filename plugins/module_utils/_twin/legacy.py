@@ -48,11 +48,6 @@ class LegacyTable(t.NamedTuple):
         return found
 
 
-def names() -> t.List[t.Tuple[str, str]]:
-    """Return family and name of each table that there is in this network namespace."""
-    return [(family, name) for family, known in BY_NFT.items() for name in sorted(legacy_tables(known))]
-
-
 def program(run: Runner, family: str, action: str) -> t.Optional[str]:
     """Return the path of the tool for an action, ``save`` or ``restore``; None if there is none."""
     tool = find_tool(Node(run), LEGACY, BY_NFT[family])
@@ -65,7 +60,8 @@ def read(run: Runner) -> t.Tuple[t.Tuple[LegacyTable, ...], t.List[str]]:
     :returns: the tables, and why others could not be read.
     """
     tables, missing = [], []
-    for family, name in names():
+    present = [(family, name) for family, known in BY_NFT.items() for name in sorted(legacy_tables(known))]
+    for family, name in present:
         what = "table %s %s of iptables-legacy" % (family, name)
         save = program(run, family, "save")
         if save is None:

@@ -160,12 +160,7 @@ def preferred_sources(routing: Routing) -> t.Iterator[t.Tuple[t.Any, int, str]]:
             yield _destination(body, known), link, str(ipaddress.ip_address(known[_RTA_SOURCE]))
 
 
-def networks_of(routing: Routing, link: int) -> t.List[t.Any]:
-    """Return the networks of a link's own addresses."""
-    return [network for network, index in _networks(routing) if index == link]
-
-
-def _networks(routing: Routing) -> t.Iterator[t.Tuple[t.Any, int]]:
+def networks(routing: Routing) -> t.Iterator[t.Tuple[t.Any, int]]:
     """Return the network of each address, and the index of the address's link."""
     for body in routing.addresses:
         _family, bits, _flags, _scope, link = _IFA.unpack_from(body)
@@ -225,7 +220,7 @@ def link_of(routing: Routing, address: str) -> t.Optional[int]:
         for route in routes(routing)
         if route.kind == UNICAST and route.link and not route.gateway and value in route.destination
     ]
-    found += [(network.prefixlen, False, link) for network, link in _networks(routing) if value in network]
+    found += [(network.prefixlen, False, link) for network, link in networks(routing) if value in network]
     return max(found)[2] if found else None
 
 

@@ -67,7 +67,10 @@ def read(links: t.Iterable[str]) -> t.Dict[str, str]:
 
     :param links: names.
     """
-    found = {path: get(path) for path in _paths(["all", "default", *links])}
+    paths = list(_GLOBAL)
+    for link in ("all", "default", *links):
+        paths += ("%s/conf/%s/%s" % (family, link, key) for family, keys in _PER_LINK.items() for key in keys)
+    found = {path: get(path) for path in paths}
     return {path: value for path, value in found.items() if value is not None}
 
 
@@ -78,14 +81,6 @@ def get(path: str) -> t.Optional[str]:
             return opened.read().strip()
     except OSError:
         return None
-
-
-def _paths(links: t.Sequence[str]) -> t.Iterator[str]:
-    yield from _GLOBAL
-    for family, keys in _PER_LINK.items():
-        for link in links:
-            for key in keys:
-                yield "%s/conf/%s/%s" % (family, link, key)
 
 
 def is_general(path: str) -> bool:
