@@ -8,7 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from .._system import pod_names
-from .range_words import SHOWN
+from . import range_words
 
 #: Packets of an effect that belong to no connection.
 WITHOUT_CONNECTION = "without a connection"
@@ -50,19 +50,13 @@ def connections(number: t.Optional[int]) -> str:
 
 
 def _ranges(effect: Returned, key: str) -> str:
-    within, without, omitted = effect[key], effect[key + "_except"], effect[key + "_omitted"]
-    if without:
-        return "%s except %s" % (", ".join(within), _some(without, omitted))
-    return _some(within, omitted)
-
-
-def _some(entries: t.Sequence[str], omitted: int = 0) -> str:
-    left = len(entries) - SHOWN + omitted
-    more = " and %s more" % format(left, ",") if left > 0 else ""
-    return ", ".join(entries[:SHOWN]) + more
+    return range_words.words(effect[key], effect[key + "_except"], effect[key + "_omitted"])
 
 
 def _listed(entries: t.Sequence[str], noun: str) -> str:
     if not entries[0].startswith("!"):
-        return _some([one.replace("!", "not ") for one in entries])
-    return "all %s except %s" % (noun, _some([one[1:] if one[0] == "!" else "not " + one for one in entries]))
+        return range_words.listed([one.replace("!", "not ") for one in entries])
+    return "all %s except %s" % (
+        noun,
+        range_words.listed([one[1:] if one[0] == "!" else "not " + one for one in entries]),
+    )

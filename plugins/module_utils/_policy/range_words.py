@@ -30,9 +30,20 @@ class Ranges(t.NamedTuple):
 
 def in_words(some: Spans, family: Family) -> str:
     """Return addresses in as few networks as that takes, and the largest of them if they are many."""
-    within, without, omitted = fewest(some, family, SHOWN)
-    more = " and %s more" % format(omitted, ",") if omitted else ""
-    return ", ".join(within) + (" except " + ", ".join(without) if without else "") + more
+    return words(*fewest(some, family, SHOWN))
+
+
+def words(within: t.Sequence[str], without: t.Sequence[str], omitted: int) -> str:
+    """Return the parts of ``Ranges`` as one text, as ``listed``."""
+    if without:
+        return "%s except %s" % (", ".join(within), listed(without, omitted))
+    return listed(within, omitted)
+
+
+def listed(entries: t.Sequence[str], omitted: int = 0) -> str:
+    """Return a list as text: of many the first ones, and how many more there are, with those that were omitted."""
+    left = len(entries) - SHOWN + omitted
+    return ", ".join(entries[:SHOWN]) + (" and %s more" % format(left, ",") if left > 0 else "")
 
 
 def fewest(some: Spans, family: Family, limit: int) -> Ranges:

@@ -81,15 +81,6 @@ def _parse_properties(block: str) -> UnitProperties:
     return found
 
 
-def run_service(run: Runner, service: str, timeout: float) -> None:
-    """Run a oneshot service once, now. ``last_failure`` tells the result.
-
-    :param timeout: seconds.
-    :raises NodeError: it did not finish in time.
-    """
-    run(["systemctl", "restart", service], timeout=timeout)
-
-
 def last_failure(run: Runner, service: str) -> str:
     """Return how the last run of a service failed; empty if it did not, or never ran.
 
