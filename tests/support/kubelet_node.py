@@ -283,6 +283,16 @@ class KubeletNode:
         raise AssertionError("the code under test ran %s %r" % (program, list(words)))
 
 
+def make_node(folder: Path, monkeypatch: t.Any) -> KubeletNode:
+    """Make a node below a directory, and put the programs of iptables that it simulates before PATH."""
+    programs = folder / "programs"
+    programs.mkdir()
+    for name in ("iptables-nft", "iptables-nft-restore", "ip6tables-nft", "ip6tables-nft-restore"):
+        (programs / name).touch(0o755)
+    monkeypatch.setenv("PATH", "%s:%s" % (programs, os.environ["PATH"]))
+    return KubeletNode(folder / "root")
+
+
 def _free_port() -> int:
     """Return an unused port, below those that the kernel gives to clients: one of these may be gone at any time."""
     while True:

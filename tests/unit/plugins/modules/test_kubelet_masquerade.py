@@ -28,7 +28,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import kub
 from ansible_collections.kubenode.ip_masq.plugins.modules import kubelet_masquerade as module
 from support import kubelet_distributions as made
 from support import module_process
-from support.kubelet_node import KubeletNode
+from support.kubelet_node import KubeletNode, make_node
 from support.private_node import private_paths
 
 DOCUMENTATION = yaml.safe_load(module.DOCUMENTATION)
@@ -40,13 +40,7 @@ SET = "--non-masquerade-cidr=0.0.0.0/0"
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[KubeletNode]:
     """A node that the module takes for the machine it runs on."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name in ("iptables-nft", "iptables-nft-restore"):
-        (programs / name).touch(0o755)
-    monkeypatch.setenv("PATH", "%s:%s" % (programs, os.environ["PATH"]))
-    (tmp_path / "root").mkdir()
-    fresh = KubeletNode(tmp_path / "root")
+    fresh = make_node(tmp_path, monkeypatch)
 
     def here(options: Options, _run: runner.Runner, check: bool) -> t.Any:
         return manage_kubelets(options, fresh.run, check, str(fresh.root))

@@ -19,7 +19,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage i
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.options import Options
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
 from support import kubelet_distributions as made
-from support.kubelet_node import KubeletNode, Service
+from support.kubelet_node import KubeletNode, Service, make_node
 
 SET = "--non-masquerade-cidr=0.0.0.0/0"
 OLD = "--non-masquerade-cidr=10.0.0.0/8"
@@ -37,13 +37,7 @@ PATIENCE = 120.0
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> t.Iterator[KubeletNode]:
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name in ("iptables-nft", "iptables-nft-restore", "ip6tables-nft", "ip6tables-nft-restore"):
-        (programs / name).touch(0o755)
-    monkeypatch.setenv("PATH", "%s:%s" % (programs, os.environ["PATH"]))
-    (tmp_path / "root").mkdir()
-    fresh = KubeletNode(tmp_path / "root")
+    fresh = make_node(tmp_path, monkeypatch)
     fresh.postrouting = [OTHER]
     yield fresh
     fresh.close()
