@@ -12,7 +12,7 @@ from __future__ import annotations
 import typing as t
 
 from .._errors import ConfigError, NodeError
-from .._policy.entries import addresses
+from .._policy.entries import address_ranges, addresses
 from .._policy.policy import Config
 from .._policy.values import MASQUERADE, AddressRange
 from .._system.node_addresses import Address, node_addresses
@@ -34,7 +34,7 @@ def require_addresses(config: Config) -> None:
     :raises ConfigError: with the entry, the addresses of the node, and how to add one.
     """
     known = _known(config)
-    for option, position, entry in _entries(config):
+    for option, position, entry in address_ranges(config):
         gone = _missing(entry, known)
         if gone:
             listed = ", ".join(map(str, known[:_SHOWN])) or "none"
@@ -54,7 +54,7 @@ def without_missing(config: Config) -> t.Tuple[Config, t.Tuple[Address, ...]]:
     known = _known(config)
     missing: t.Dict[Address, None] = {}
     notes = []
-    for option, position, entry in _entries(config):
+    for option, position, entry in address_ranges(config):
         gone = _missing(entry, known)
         missing.update(dict.fromkeys(gone))
         if gone:
@@ -77,13 +77,6 @@ def without_missing(config: Config) -> t.Tuple[Config, t.Tuple[Address, ...]]:
     return config._replace(snat=snat, rules=rules), tuple(missing)
 
 
-def _entries(config: Config) -> t.Iterator[t.Tuple[str, int, t.Optional[AddressRange]]]:
-    for position, entry in enumerate(config.snat, 1):
-        yield "snat", position, entry.address
-    for position, rule in enumerate(config.rules, 1):
-        yield "rules", position, rule.address
-
-
 def _known(config: Config) -> t.List[Address]:
     """Return the addresses of the node; those of the policy if the kernel does not answer: nothing is claimed."""
     wanted = addresses(config)
@@ -96,6 +89,4 @@ def _known(config: Config) -> t.List[Address]:
 
 
 def _missing(entry: t.Optional[AddressRange], known: t.Sequence[Address]) -> t.List[Address]:
-    if entry is None:
-        return []
-    return [address for address in entry.addresses() if address not in known]
+    return [address for address in entry.addresses() if address not in known] if entry else []

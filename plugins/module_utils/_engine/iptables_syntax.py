@@ -156,7 +156,7 @@ def _comment(text: str) -> t.List[str]:
 def parse_rule(line: str, family: Family) -> t.Optional[AnyRule]:
     """Parse one printed rule of our chain; None if it is not a rule that we write.
 
-    Comments say nothing, and a match on "not local" says nothing that the jump did not say before.
+    Comments do not count, nor does a match on "not local", which the jump has already.
     """
     words, comment = _split_comment(tokenise(line)[2:])
     words, port = _split_port(_without(NOT_LOCAL, words))

@@ -386,7 +386,7 @@ class _Reader:
             fixed = [line for line in lines if line.verdict == "snat"]
             masquerading = [line for line in lines if line.verdict == "masquerade"]
             if masquerading:
-                # What maps ports as each entry of ``snat`` says, says nothing itself.
+                # Without a mapping of its own, each entry of ``snat`` decides how ports are mapped.
                 how = None if _maps_variously(written) else _ways(written)
                 yield Decision(MASQUERADE, self._match(masquerading), None, how)
             elif fixed:
@@ -399,7 +399,7 @@ class _Reader:
                 yield Decision(SKIP, self._match(lines))
 
     def _exempts(self, line: _Line) -> bool:
-        """Return whether an entry that ends with a verdict exempts; the other chain says so where there is one."""
+        """Return whether an entry that ends with a verdict exempts, by the other chain if there is one."""
         enforcer = self._table.rules(ENFORCER)
         if enforcer is None:
             # With RETURN, to exempt and to skip are the same.
@@ -432,7 +432,7 @@ class _Reader:
 
     def _translations_of_entries(self, entries: t.Sequence[_Line]) -> t.Iterator[Decision]:
         """Return the same if no rule masquerades everything else: entries of ``rules`` begin with them."""
-        # Those that say themselves how ports are mapped do not show how an entry of ``snat`` says it.
+        # Entries with a mapping of their own do not show the mapping of an entry of ``snat``.
         for written in sorted(_by_entry(entries), key=lambda lines: not _maps_variously(lines)):
             lines = [line for line in written if not line.way.to_ports]
             last = next((line for line in lines if line.verdict == "masquerade"), None)

@@ -220,8 +220,15 @@ def _check_family(name: str, networks: t.Sequence[Network], address: AddressRang
             )
 
 
+def address_ranges(config: t.Any) -> t.Iterator[t.Tuple[str, int, AddressRange]]:
+    """Return the fixed addresses of each entry of ``snat`` and ``rules``, with the option and the entry's number."""
+    for option in ("snat", "rules"):
+        for position, entry in enumerate(getattr(config, option), 1):
+            if entry.address is not None:
+                yield option, position, entry.address
+
+
 def addresses(config: t.Any) -> t.Tuple[t.Any, ...]:
     """Return the fixed addresses of a policy, each once: those of ``snat``, then those of ``rules``."""
-    ranges = [entry.address for entry in config.snat]
-    ranges += [rule.address for rule in config.rules if rule.address is not None]
+    ranges = (one for _option, _number, one in address_ranges(config))
     return tuple(dict.fromkeys(address for one in ranges for address in one.addresses()))
