@@ -120,9 +120,9 @@ def no_progress(_asked: int, _all: int) -> None:
 
 
 def _uncollected(work: Work) -> Work:
-    """Return a function that does without Python's search for circles of objects: ways are many objects and no circle.
+    """Return a function that runs without Python's search for cycles of objects: it makes none.
 
-    Beside 5,000 Services the search takes a quarter of the time, and finds nothing.
+    Beside 5,000 Services a verification takes 6.3 s of CPU time, with the search 7.6 s.
     """
 
     @functools.wraps(work)
