@@ -122,11 +122,11 @@ def _metrics() -> str:
 
 def _alerts() -> str:
     groups = yaml.safe_load((ROOT / "docs/monitoring/ip-masq-agent.rules.yml").read_text(encoding="utf-8"))["groups"]
-    lines = ["| alert | meaning |", "|---|---|"]
+    lines = ["| alert | severity | meaning |", "|---|---|---|"]
     for rule in (rule for group in groups for rule in group["rules"]):
         text = rule["annotations"]["summary"].partition("{{ $labels.instance }}: ")[2]
         text = re.sub(r"\{\{ \$labels\.(\w+) \}\}", r"*\1*", re.sub(r"\{\{ \$value.*?\}\}", "...", text))
-        lines.append("| `%s` | %s |" % (rule["alert"], text))
+        lines.append("| `%s` | %s | %s |" % (rule["alert"], rule["labels"]["severity"], text))
     return "\n".join(lines) + "\n"
 
 

@@ -51,8 +51,8 @@ ACTORS = (
     ),
     Actor(
         "Calico",
-        "set natOutgoing: false in the IPPool of the pods (Disabled in the Installation, if the Tigera operator has "
-        "the pools there), or cover the range with an IPPool that has disabled: true",
+        "set natOutgoing: false in the IPPool of the pods (Tigera operator: Disabled in its Installation), or cover "
+        "the range with an IPPool that has disabled: true",
         ((r"nat|calico", r"(nat-|filter-)?cali-.*"),),
     ),
     Actor(
