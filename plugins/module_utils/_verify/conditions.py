@@ -471,28 +471,30 @@ _IPSETS: t.Dict[str, Treatment] = {
     "list:set": _divided(),
 }
 
+_NOT_OF_A_RULE = _unknown("an attribute that routing rules do not have")
+#: in the order of the header: the place is the number
 _RULES: t.Dict[str, Treatment] = {
-    "unspec": _irrelevant("no rule has it"),
+    "unspec": _NOT_OF_A_RULE,
     "dst": _divided(),
     "src": _divided(),
     "iifname": _divided(),
     "goto": _divided(),
-    "unused2": _irrelevant("the kernel has no use for it"),
+    "unused2": _NOT_OF_A_RULE,
     "priority": _irrelevant("the kernel lists rules in their order"),
-    "unused3": _irrelevant("the kernel has no use for it"),
-    "unused4": _irrelevant("the kernel has no use for it"),
-    "unused5": _irrelevant("the kernel has no use for it"),
+    "unused3": _NOT_OF_A_RULE,
+    "unused4": _NOT_OF_A_RULE,
+    "unused5": _NOT_OF_A_RULE,
     "fwmark": _divided("tracked"),
     "flow": _irrelevant("it gives a realm, which is unknown where a rule matches it"),
-    "tun_id": _unknown("the number of a tunnel"),
-    "suppress_ifgroup": _unknown("a group of links that a routing rule refuses"),
+    "tun_id": _unknown("the key of a tunnel (tun_id)"),
+    "suppress_ifgroup": _unknown("the group of a link (suppress_ifgroup)"),
     "suppress_prefixlen": _divided(),
     "table": _divided(),
     "fwmask": _divided("tracked"),
     "oifname": _irrelevant("a forwarded packet is looked up without a link, so it never matches"),
     "pad": _irrelevant("it fills up a message"),
     "l3mdev": _divided("unknown where a link is a VRF"),
-    "uid_range": _unknown("the user of the program that sends"),
+    "uid_range": _unknown("the user of a socket (uidrange)"),
     "protocol": _irrelevant("it is the program that made the rule"),
     "ip_proto": _divided(),
     "sport_range": _divided(),
@@ -533,6 +535,7 @@ _ROUTE_TYPES: t.Dict[str, Treatment] = {
 }
 
 _NOT_OF_A_ROUTE = _unknown("an attribute that routes of a node do not have")
+#: in the order of the header: the place is the number
 _ROUTES: t.Dict[str, Treatment] = {
     "unspec": _NOT_OF_A_ROUTE,
     "dst": _divided(),

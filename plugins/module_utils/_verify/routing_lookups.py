@@ -18,72 +18,15 @@ from .._system.intervals import Spans
 from .._system.routes import ANYCAST, BLACKHOLE, BROADCAST, LOCAL, MULTICAST, PROHIBIT, THROW, UNICAST, UNREACHABLE
 from .._twin.links import Link
 from .._twin.routing import Routing
-from . import regions
+from . import conditions, regions
 from .regions import Partition
 from .rules import ALL_BITS, MAX_PORT, MAX_SERVICE, PROTOCOL_NUMBERS, WITH_PORTS
 
-#: How an attribute, an action or a kind is treated. What is not listed is unknown.
-DIVIDED = "divided"
-IRRELEVANT = "irrelevant"
-UNKNOWN = "unknown"
-
 #: FRA_* (linux/fib_rules.h)
-(
-    _FRA_DST,
-    _FRA_SRC,
-    _FRA_IIF,
-    _FRA_GOTO,
-    _FRA_PRIORITY,
-    _FRA_MARK,
-    _FRA_FLOW,
-    _FRA_TUN_ID,
-    _FRA_SUPPRESS_GROUP,
-    _FRA_SUPPRESS_LENGTH,
-    _FRA_TABLE,
-    _FRA_MASK,
-    _FRA_OIF,
-    _FRA_PAD,
-    _FRA_L3MDEV,
-    _FRA_UID_RANGE,
-    _FRA_ORIGIN,
-    _FRA_PROTOCOL,
-    _FRA_SPORT,
-    _FRA_DPORT,
-    _FRA_DSCP,
-    _FRA_FLOW_LABEL,
-    _FRA_FLOW_LABEL_MASK,
-    _FRA_SPORT_MASK,
-    _FRA_DPORT_MASK,
-    _FRA_DSCP_MASK,
-) = (1, 2, 3, 4, 6, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30)
-RULE_ATTRIBUTES: t.Mapping[int, str] = {
-    _FRA_DST: DIVIDED,
-    _FRA_SRC: DIVIDED,
-    _FRA_IIF: DIVIDED,
-    _FRA_GOTO: DIVIDED,
-    _FRA_PRIORITY: IRRELEVANT,  # the kernel lists rules in their order
-    _FRA_MARK: DIVIDED,
-    _FRA_FLOW: IRRELEVANT,  # a realm; a rule of netfilter that asks for realms is unknown itself
-    _FRA_TUN_ID: UNKNOWN,
-    _FRA_SUPPRESS_GROUP: UNKNOWN,
-    _FRA_SUPPRESS_LENGTH: DIVIDED,
-    _FRA_TABLE: DIVIDED,
-    _FRA_MASK: DIVIDED,
-    _FRA_OIF: IRRELEVANT,  # a packet that is forwarded asks for no link: the selector never matches
-    _FRA_PAD: IRRELEVANT,
-    _FRA_L3MDEV: DIVIDED,
-    _FRA_UID_RANGE: UNKNOWN,
-    _FRA_ORIGIN: IRRELEVANT,  # who made the rule
-    _FRA_PROTOCOL: DIVIDED,
-    _FRA_SPORT: DIVIDED,
-    _FRA_DPORT: DIVIDED,
-    _FRA_DSCP: UNKNOWN,  # a pod may choose it
-    _FRA_FLOW_LABEL: UNKNOWN,
-    _FRA_FLOW_LABEL_MASK: UNKNOWN,
-    _FRA_SPORT_MASK: DIVIDED,
-    _FRA_DPORT_MASK: DIVIDED,
-    _FRA_DSCP_MASK: UNKNOWN,
-}
+_FRA_DST, _FRA_SRC, _FRA_IIF, _FRA_GOTO, _FRA_PRIORITY, _FRA_MARK = 1, 2, 3, 4, 6, 10
+_FRA_SUPPRESS_GROUP, _FRA_SUPPRESS_LENGTH, _FRA_TABLE, _FRA_MASK, _FRA_OIF, _FRA_L3MDEV = 13, 14, 15, 16, 17, 19
+_FRA_IP_PROTO, _FRA_SPORT, _FRA_DPORT, _FRA_DSCP, _FRA_SPORT_MASK, _FRA_DPORT_MASK = 22, 23, 24, 25, 28, 29
+_OF_RULES = tuple(conditions.AREAS[conditions.RULE].entries.values())
 #: FR_ACT_*
 _TO_TABLE, _GOTO, _NOP, _BLACKHOLE, _UNREACHABLE, _PROHIBIT = 1, 2, 3, 6, 7, 8
 _INVERT, _UNRESOLVED, _IIF_DETACHED = 0x2, 0x4, 0x8
@@ -91,83 +34,24 @@ _INVERT, _UNRESOLVED, _IIF_DETACHED = 0x2, 0x4, 0x8
 _OTHER_FLAGS = 0x1 | 0x10 | 0x10000
 
 #: RTA_* (linux/rtnetlink.h)
-(
-    _RTA_DST,
-    _RTA_SRC,
-    _RTA_OIF,
-    _RTA_GATEWAY,
-    _RTA_PRIORITY,
-    _RTA_PREFSRC,
-    _RTA_METRICS,
-    _RTA_MULTIPATH,
-    _RTA_FLOW,
-    _RTA_CACHEINFO,
-    _RTA_TABLE,
-    _RTA_VIA,
-    _RTA_PREF,
-    _RTA_ENCAP_TYPE,
-    _RTA_ENCAP,
-    _RTA_EXPIRES,
-    _RTA_PAD,
-    _RTA_TTL_PROPAGATE,
-    _RTA_NH_ID,
-) = (1, 2, 4, 5, 6, 7, 8, 9, 11, 12, 15, 18, 20, 21, 22, 23, 24, 26, 30)
-ROUTE_ATTRIBUTES: t.Mapping[int, str] = {
-    _RTA_DST: DIVIDED,
-    _RTA_SRC: DIVIDED,
-    _RTA_OIF: DIVIDED,
-    _RTA_GATEWAY: DIVIDED,
-    _RTA_PRIORITY: DIVIDED,
-    _RTA_PREFSRC: DIVIDED,
-    _RTA_METRICS: IRRELEVANT,  # sizes and times of TCP
-    _RTA_MULTIPATH: DIVIDED,
-    _RTA_FLOW: IRRELEVANT,  # a realm
-    _RTA_CACHEINFO: IRRELEVANT,  # how long a route lasts
-    _RTA_TABLE: DIVIDED,
-    _RTA_VIA: DIVIDED,
-    _RTA_PREF: DIVIDED,
-    _RTA_ENCAP_TYPE: UNKNOWN,
-    _RTA_ENCAP: UNKNOWN,
-    _RTA_EXPIRES: IRRELEVANT,
-    _RTA_PAD: IRRELEVANT,
-    _RTA_TTL_PROPAGATE: IRRELEVANT,
-    _RTA_NH_ID: DIVIDED,
-}
+_RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY, _RTA_PREFSRC, _RTA_MULTIPATH = 1, 2, 4, 5, 6, 7, 9
+_RTA_FLOW, _RTA_TABLE, _RTA_VIA, _RTA_PAD, _RTA_NH_ID = 11, 15, 18, 24, 30
+#: the attributes of a route that are understood
+_OF_ROUTES = frozenset(
+    number
+    for number, found in enumerate(conditions.AREAS[conditions.ROUTE].entries.values())
+    if found.kind != conditions.UNKNOWN
+)
 #: of a path of a route
 _PATH_ATTRIBUTES = frozenset((_RTA_GATEWAY, _RTA_VIA, _RTA_FLOW, _RTA_PAD))
-ROUTE_KINDS: t.Mapping[int, str] = dict.fromkeys(range(1, 10), DIVIDED)
 
 #: A lookup that comes to these finds nothing.
 _NO_TYPES = frozenset((BLACKHOLE, UNREACHABLE, PROHIBIT, THROW))
 
-#: NHA_* (linux/nexthop.h); of a group: which links its members have
-_NHA_ID, _NHA_GROUP, _NHA_GROUP_TYPE, _NHA_BLACKHOLE, _NHA_OIF, _NHA_GATEWAY, _NHA_FDB, _NHA_RES_GROUP = (
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    11,
-    12,
-)
-#: also how often each was used (NHA_GROUP_STATS and what belongs to it)
-NEXTHOP_ATTRIBUTES: t.Mapping[int, str] = {
-    _NHA_ID: DIVIDED,
-    _NHA_GROUP: DIVIDED,
-    _NHA_GROUP_TYPE: IRRELEVANT,  # how one of its members is chosen
-    _NHA_BLACKHOLE: DIVIDED,
-    _NHA_OIF: DIVIDED,
-    _NHA_GATEWAY: DIVIDED,
-    7: UNKNOWN,
-    8: UNKNOWN,
-    _NHA_FDB: UNKNOWN,
-    _NHA_RES_GROUP: IRRELEVANT,
-    14: IRRELEVANT,
-    15: IRRELEVANT,
-    16: IRRELEVANT,
-    17: IRRELEVANT,
-}
+#: NHA_* (linux/nexthop.h)
+_NHA_ID, _NHA_GROUP, _NHA_BLACKHOLE, _NHA_OIF, _NHA_GATEWAY = 1, 2, 4, 5, 6
+#: those above, how a member of a group is chosen (3, 12), and how often each was used (14 to 17)
+_OF_NEXTHOPS = frozenset((1, 2, 3, 4, 5, 6, 12, 14, 15, 16, 17))
 
 _HEADER = struct.Struct("=BBBBBBBBI")
 _IFA = struct.Struct("=BBBBI")
@@ -586,12 +470,8 @@ class Lookups:
         destination = int.from_bytes(known.get(_RTA_DST, b""), "big")
         table = _word(known[_RTA_TABLE]) if _RTA_TABLE in known else table
         place = "the route to %s in table %d" % (self._network(destination, bits), table)
-        unknown = [
-            Unknown(place, "the attribute %d" % number)
-            for number in known
-            if ROUTE_ATTRIBUTES.get(number, UNKNOWN) == UNKNOWN
-        ]
-        if kind not in ROUTE_KINDS:
+        unknown = [Unknown(place, "the attribute %d" % number) for number in known if number not in _OF_ROUTES]
+        if not UNICAST <= kind <= THROW:
             unknown.append(Unknown(place, "the type %d" % kind))
         outcomes: t.List[Outcome] = []
         preferred = int.from_bytes(known[_RTA_PREFSRC], "big") if _RTA_PREFSRC in known else None
@@ -651,7 +531,7 @@ class Lookups:
             yield None, "the nexthop %d" % number
             return
         known, flags = self._nexthops[number]
-        strange = [one for one in known if NEXTHOP_ATTRIBUTES.get(one, UNKNOWN) == UNKNOWN]
+        strange = [one for one in known if one not in _OF_NEXTHOPS]
         if strange:
             yield None, "the attribute %d of the nexthop %d" % (strange[0], number)
         if _NHA_GROUP in known:
@@ -797,10 +677,12 @@ class Lookups:
         place = "the routing rule %d" % priority
         unknown = []
         for number in known:
-            how = RULE_ATTRIBUTES.get(number, UNKNOWN)
+            if number >= len(_OF_RULES):
+                unknown.append(Unknown(place, "the attribute %d" % number))
+                continue
             unset = number == _FRA_SUPPRESS_GROUP and _word(known[number]) == ALL_BITS
-            if how == UNKNOWN and not unset:
-                unknown.append(Unknown(place, _WORDS.get(number, "the attribute %d" % number)))
+            if _OF_RULES[number].kind == conditions.UNKNOWN and not unset:
+                unknown.append(Unknown(place, _OF_RULES[number].text))
         if tos:
             unknown.append(Unknown(place, "the TOS of a packet"))
         if flags & ~(_INVERT | _UNRESOLVED | _IIF_DETACHED | _OTHER_FLAGS):
@@ -832,7 +714,7 @@ class Lookups:
                 first = int.from_bytes(known.get(number, b""), "big")
                 yield field, ((first, first | ((1 << (width - bits)) - 1)),)
         protocols: t.Tuple[int, ...] = PROTOCOL_NUMBERS
-        chosen = known.get(_FRA_PROTOCOL, b"\0")[0]
+        chosen = known.get(_FRA_IP_PROTO, b"\0")[0]
         if chosen:
             protocols = (chosen,)
         ports = _ports(known, _FRA_DPORT, _FRA_DPORT_MASK)
@@ -858,17 +740,6 @@ class _Route(t.NamedTuple):
     tos: int
     outcomes: t.Tuple[Outcome, ...]
     unknown: t.Tuple[Unknown, ...]
-
-
-_WORDS = {
-    _FRA_TUN_ID: "the key of a tunnel (tun_id)",
-    _FRA_SUPPRESS_GROUP: "the group of a link (suppress_ifgroup)",
-    _FRA_UID_RANGE: "the user of a socket (uidrange)",
-    _FRA_DSCP: "the DSCP of a packet",
-    _FRA_DSCP_MASK: "the DSCP of a packet",
-    _FRA_FLOW_LABEL: "the flow label of a packet",
-    _FRA_FLOW_LABEL_MASK: "the flow label of a packet",
-}
 
 
 def _ports(known: netlink.Attributes, number: int, mask_number: int) -> t.Optional[Spans]:

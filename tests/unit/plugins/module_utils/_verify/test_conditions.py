@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import sysctls
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import conditions, nft_rules
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import conditions, nft_rules, routing_lookups
 
 HEADERS = Path("/usr/include")
 MANUALS = Path("/usr/share/man/man8")
@@ -88,6 +88,19 @@ def test_keys_have_the_numbers_of_the_headers() -> None:
         assert [name.replace("iftype", "iiftype") if name == "iftype" else name for name in listed] == list(
             known[: len(listed)]
         )
+
+
+@pytest.mark.parametrize(
+    ("area", "header", "prefix"), [("rule", "fib_rules.h", "FRA_"), ("route", "rtnetlink.h", "RTA_")]
+)
+def test_attributes_of_rules_and_routes_have_the_numbers_of_the_headers(area: str, header: str, prefix: str) -> None:
+    path = HEADERS / "linux" / header
+    if not path.exists():
+        pytest.skip("the kernel's headers are not installed (linux-libc-dev)")
+    listed = [name.lower() for name in re.findall(r"^\s*%s(\w+)," % prefix, path.read_text("utf-8"), re.MULTILINE)]
+    assert listed == list(conditions.AREAS[area].entries)[: len(listed)]
+    for number, name in enumerate(conditions.AREAS[area].entries):
+        assert getattr(routing_lookups, "_%s%s" % (prefix, name.upper()), number) == number
 
 
 def _manual(name: str) -> str:
