@@ -66,12 +66,12 @@ class Flows:
     def _state(self, state: State) -> State:
         return self._states.setdefault(state, state)
 
-    @staticmethod
-    def _with(flow: Flow, state: State) -> Flow:
-        return (*flow[:AT_STATE], state)
+    def _changed(self, flow: Flow, **fields: t.Any) -> Flow:
+        """Return a flow with other values in its state."""
+        return (*flow[:AT_STATE], self._state(flow[AT_STATE]._replace(**fields)))
 
     def _end(self, flow: Flow, end: str) -> Flow:
-        return self._with(flow, self._state(flow[AT_STATE]._replace(end=end)))
+        return self._changed(flow, end=end)
 
     def _path(self, met: int, until: int) -> t.Tuple[int, ...]:
         """Return the rules that were met, from a place on."""
@@ -88,13 +88,13 @@ class Flows:
         state = flow[AT_STATE]
         known = union(state.unknown, unknown)
         fork = state.met if state.fork < 0 else state.fork
-        return self._with(flow, self._state(state._replace(unknown=known, fork=fork)))
+        return self._changed(flow, unknown=known, fork=fork)
 
     def _by_chance(self, flow: Flow, history: t.Tuple[Unknown, ...] = ()) -> Flow:
         state = flow[AT_STATE]
         fork = state.met if state.fork < 0 else state.fork
         history = union(state.history, history)
-        return self._with(flow, self._state(state._replace(chance=True, fork=fork, history=history)))
+        return self._changed(flow, chance=True, fork=fork, history=history)
 
     def _join(self, flows: t.List[Flow]) -> t.List[Flow]:
         """Join flows into as few as it takes: ways of chance that meet again, parts that differ in one field.
@@ -120,11 +120,7 @@ class Flows:
                 flows = [
                     members[0]
                     if len(members) == 1
-                    else (
-                        *members[0][:place],
-                        intervals.of(span for member in members for span in member[place]),
-                        *members[0][place + 1 :],
-                    )
+                    else replaced(members[0], place, intervals.of(span for one in members for span in one[place]))
                     for members in groups.values()
                 ]
         return flows
@@ -188,10 +184,9 @@ class Flows:
 
         def outcome(flow: Flow) -> t.Any:
             state = flow[AT_STATE]
-            known = outcomes.get(state)
-            if known is None:
-                known = outcomes[state] = self._state(state._replace(met=0))
-            return (flow[AT_NEW_DESTINATION], flow[AT_NEW_SERVICE], id(known))
+            if state not in outcomes:
+                outcomes[state] = self._state(state._replace(met=0))
+            return (flow[AT_NEW_DESTINATION], flow[AT_NEW_SERVICE], id(outcomes[state]))
 
         alike: t.List[t.Dict[t.Any, t.List[Flow]]] = []
         for result in results:
@@ -214,14 +209,30 @@ class Flows:
                     found.update(dict.fromkeys(certain))
                 if len(certain) == 1 and certain[0] is flow:
                     continue
-                tied = self._with(flow, self._state(flow[AT_STATE]._replace(tied=True)))
-                found.update(dict.fromkeys(minus(tied, certain)))
+                found.update(dict.fromkeys(minus(self._changed(flow, tied=True), certain)))
         return list(found)
 
 
 def union(*some: t.Tuple[Unknown, ...]) -> t.Tuple[Unknown, ...]:
     found = {one for each in some for one in each}
     return tuple(sorted(found, key=repr)) if found else ()
+
+
+def current(flow: Flow, field: int) -> int:
+    """Return the place of a field as the packets have it now: before a translation, where they came in with it."""
+    return field - BEFORE if field >= AT_NEW_DESTINATION and flow[field] is None else field
+
+
+def replaced(flow: Flow, place: int, value: t.Any) -> Flow:
+    """Return a flow with another value of a field."""
+    return (*flow[:place], value, *flow[place + 1 :])
+
+
+def divided(flow: Flow, field: int, index: regions.Partition[regions.T]) -> t.Iterator[t.Tuple[regions.T, Flow]]:
+    """Divide a flow by the values that a partition has for a field."""
+    place = current(flow, field)
+    for value, part in index.divide(flow[place]):
+        yield value, flow if part is flow[place] else replaced(flow, place, part)
 
 
 def meet(one: Flow, other: Flow) -> t.Optional[Flow]:
@@ -261,6 +272,13 @@ def same_but_for_rules(one: Flow, other: Flow) -> bool:
 
 def is_many(one: Spans) -> bool:
     return len(one) > 1 or one[0][0] != one[0][1]
+
+
+def with_value(values: t.Tuple[int, ...], subject: str, value: int) -> t.Tuple[int, ...]:
+    """Return tracked values with one that is known."""
+    changed = list(values)
+    changed[SUBJECTS[subject]], changed[SUBJECTS[subject] + COUNT] = value, 0
+    return tuple(changed)
 
 
 def values_after(values: t.Tuple[int, ...], action: rules.Action) -> t.Tuple[int, ...]:

@@ -32,13 +32,17 @@ from .flows import (
     Flow,
     Flows,
     State,
+    current,
+    divided,
     is_many,
     is_possible,
     meet,
     minus,
+    replaced,
     same_but_for_rules,
     those_before,
     values_after,
+    with_value,
 )
 from .indexed_rules import Block, Ready, ReadyBranch, ReadyRule, Tree, blocks_of, changed_bits, disturbs
 from .regions import Partition, Region
@@ -162,12 +166,11 @@ class Way(t.NamedTuple):
 
 
 class Ways(t.NamedTuple):
-    """All of them. ``rest`` is what was left when the time was over, and ``share`` how much of all packets that is."""
+    """All of them. ``rest`` is what was left when the time was over."""
 
     starts: t.Tuple[StartClass, ...]
     ways: t.Tuple[Way, ...]
     rest: t.Tuple[Region, ...] = ()
-    share: float = 0.0
 
 
 class Declared(t.NamedTuple):
@@ -310,8 +313,7 @@ class _Engine(Flows):
     def _policy_blocks(self, policy: t.Sequence[Declared]) -> t.List[Block]:
         members = []
         for number, declared in enumerate(policy):
-            same = next(place for place in range(number + 1) if self._values[place] == declared.value)
-            branch = ReadyBranch(declared.match, rules.Action(ACCEPT), 0, same)
+            branch = ReadyBranch(declared.match, rules.Action(ACCEPT), 0, self._values.index(declared.value))
             members.append(ReadyRule(-1, Ref(0, "", number), [branch], rules.Rule(number, ())))
         return blocks_of(members)
 
@@ -327,12 +329,7 @@ class _Engine(Flows):
             for flow in self._run_own(one) if one.own else self._run(one):
                 self._add(merged, flow)
         found = tuple(self._way(key, members) for key, members in merged.items())
-        left = tuple(dict.fromkeys(self._left))
-        share = 0.0
-        if left:
-            everything = sum(regions.size(one.region) for one in classes)
-            share = min(sum(map(regions.size, left)) / everything, 1.0)
-        return Ways(tuple(classes), found, left, share)
+        return Ways(tuple(classes), found, tuple(dict.fromkeys(self._left)))
 
     def _classes(self, starts: t.Sequence[Start]) -> t.List[StartClass]:
         """Return classes of links that no rule tells apart: a packet of any of them takes the same way."""
@@ -355,14 +352,14 @@ class _Engine(Flows):
             if start.link not in links:
                 links.append(start.link)
             members.append(start)
-        result = []
-        for number, (links, members) in enumerate(found.values()):
+        result: t.List[StartClass] = []
+        for links, members in found.values():
             source = intervals.of(span for start in members for span in start.source)
             first = members[0]
-            region = Region(number, source, first.destination, first.service, first.source_port)
+            region = Region(len(result), source, first.destination, first.service, first.source_port)
             if all(region[1:]):
                 result.append(StartClass(tuple(links), region, first.untracked, first.own))
-        return [one._replace(region=one.region._replace(start=number)) for number, one in enumerate(result)]
+        return result
 
     def _incoming_patterns(self) -> t.List[rules.Names]:
         found = dict.fromkeys(names for tree in self._trees for names in tree.incoming)
@@ -377,49 +374,44 @@ class _Engine(Flows):
 
     def _first(self, start: StartClass) -> t.List[Flow]:
         """Return all packets of a class as they come in."""
-        values = [0] * (2 * COUNT)
-        values[SUBJECTS[UNTRACKED]] = start.untracked
-        state = self._state(State(tuple(values)))
         unknown = tuple(
             Unknown(Ref(number, "", 0), reason) for number, table in enumerate(self._tables) for reason in table.unknown
         )
-        if unknown:
-            state = self._state(state._replace(unknown=unknown))
-        return [(*start.region[1:], None, None, state)]
+        state = State(with_value((0,) * (2 * COUNT), UNTRACKED, start.untracked), unknown=unknown)
+        return [(*start.region[1:], None, None, self._state(state))]
 
     def _run_own(self, start: StartClass) -> t.Iterator[Flow]:
         """Run packets of the node itself. Those to a destination that is translated are not followed."""
         flows: t.List[Flow] = []
-        for flow in self._routed(self._first(start)):
-            kind = flow[AT_STATE].outcome.kind
-            if kind == LEAVES:
-                flows.append(flow)
-            else:
-                yield self._end(flow, DELIVERED if kind == TO_NODE else kind)
+        for first in self._first(start):
+            yield from self._part(self._forward(first), flows)
         flows, ended = self._hook(OUTPUT, self._join(flows))
         yield from ended
         marked = SUBJECTS[MARK]
         again: t.List[Flow] = []
         for flow in flows:
             values = flow[AT_STATE].values
-            if not values[marked] and not values[marked + COUNT]:
+            if values[marked] or values[marked + COUNT]:
+                yield from self._part(self._forward(flow), again)  # a mark that is set leads to another lookup
+            else:
                 again.append(flow)
-                continue
-            # A mark that is set leads to another lookup.
-            for routed in self._forward(flow):
-                kind = routed[AT_STATE].outcome.kind
-                if kind == LEAVES:
-                    again.append(routed)
-                else:
-                    yield self._end(routed, DELIVERED if kind == TO_NODE else kind)
-        flows, ended = self._hook(POSTROUTING, again)
+        yield from self._leaving(again)
+
+    def _part(self, routed: t.Iterable[Flow], leaving: t.List[Flow]) -> t.Iterator[Flow]:
+        """Add what leaves to a list, and return the rest, which ends here."""
+        for flow in routed:
+            kind = flow[AT_STATE].outcome.kind
+            if kind == LEAVES:
+                leaving.append(flow)
+            else:
+                yield self._end(flow, DELIVERED if kind == TO_NODE else kind)
+
+    def _leaving(self, flows: t.List[Flow]) -> t.Iterator[Flow]:
+        """Run the last hook, and divide what leaves by the policy."""
+        flows, ended = self._hook(POSTROUTING, flows)
         yield from ended
         for flow in self._declare(flows):
             yield self._end(flow, LEAVES)
-
-    def _routed(self, flows: t.Iterable[Flow]) -> t.Iterator[Flow]:
-        for flow in flows:
-            yield from self._forward(flow)
 
     def _run(self, start: StartClass) -> t.Iterator[Flow]:
         flows, ended = self._hook(PREROUTING, self._first(start))
@@ -436,22 +428,17 @@ class _Engine(Flows):
                     local.append(routed)
                 else:
                     yield self._end(routed, kind)
+        served: t.List[Flow] = []
         if local and self._services:
             local, served, ended = self._serve(self._join(local))
             yield from ended
-            flows, ended = self._hook(OUTPUT, served)
+            served, ended = self._hook(OUTPUT, served)
             yield from ended
-            forwarded_late = flows
-        else:
-            forwarded_late = []
         for flow in local:
             yield self._end(flow, DELIVERED)
         flows, ended = self._hook(FORWARD, self._join(forwarded))
         yield from ended
-        flows, ended = self._hook(POSTROUTING, flows + forwarded_late)
-        yield from ended
-        for flow in self._declare(flows):
-            yield self._end(flow, LEAVES)
+        yield from self._leaving(flows + served)
 
     # hooks
 
@@ -576,7 +563,7 @@ class _Engine(Flows):
                 state = state._replace(unknown=tuple(one for one in state.unknown if one in old))
                 if not state.chance and not state.unknown:
                     state = state._replace(met=state.fork, fork=-1)
-                kept.append(self._with(flow, self._state(state)))
+                kept.append(replaced(flow, AT_STATE, self._state(state)))
             else:
                 kept.append(flow)
         return kept
@@ -642,11 +629,7 @@ class _Engine(Flows):
         index: Partition[t.Tuple[int, ...]] = t.cast(t.Any, block.index)
         out: t.List[Flow] = []
         for flow in flows:
-            place = block.place
-            if place >= AT_NEW_DESTINATION and flow[place] is None:
-                place -= BEFORE
-            for places, part in index.divide(flow[place]):
-                some = flow if part is flow[place] else (*flow[:place], part, *flow[place + 1 :])
+            for places, some in divided(flow, block.place, index):
                 if self._over():
                     self._leave([some])
                 elif places:
@@ -698,10 +681,8 @@ class _Engine(Flows):
         for test in branch.tests:
             place = SUBJECTS[test.subject]
             value, unknown = state.values[place], state.values[place + COUNT]
-            if test.subject in _OF_CONNTRACK:
-                # Without a connection there is nothing to compare, whatever is asked.
-                if not self._has_connection(state):
-                    return False, ()
+            if test.subject in _OF_CONNTRACK and not self._has_connection(state):
+                return False, ()  # nothing to compare
             unknown &= test.mask
             if not unknown:
                 if not intervals.contains(test.allowed, value & test.mask):
@@ -717,11 +698,7 @@ class _Engine(Flows):
             self._apply_by_chance(rule, flow, out, returned, context)
             return
         if rule.index is not None:
-            place, index = rule.index
-            if place >= AT_NEW_DESTINATION and flow[place] is None:
-                place -= BEFORE
-            for places, part in index.divide(flow[place]):
-                some = flow if part is flow[place] else (*flow[:place], part, *flow[place + 1 :])
+            for places, some in divided(flow, *rule.index):
                 if places:
                     self._try_branches(rule, [rule.branches[one] for one in places], some, out, returned, context)
                 else:
@@ -795,7 +772,7 @@ class _Engine(Flows):
             return
         state = flow[AT_STATE]
         if branch.declares >= 0:
-            self._accepted.append(self._with(flow, self._state(state._replace(declared=branch.declares))))
+            self._accepted.append(self._changed(flow, declared=branch.declares))
             return
         key = (state.met, rule.number, branch.effect)
         met = self._next.get(key)
@@ -806,7 +783,7 @@ class _Engine(Flows):
         source, given = (rule.ref, branch.action) if kind == SOURCE else (state.source, state.given)
         if kind == SET and not self._can_set(branch.action.subject, state):
             values = state.values
-        flow = self._with(flow, self._state(state._replace(met=met, values=values, source=source, given=given)))
+        flow = self._changed(flow, met=met, values=values, source=source, given=given)
         if kind == SET:
             out.append(flow)
         elif kind == JUMP:
@@ -839,11 +816,9 @@ class _Engine(Flows):
         state = flow[AT_STATE]
         if self._own:
             apart = self._state(State((0,) * len(state.values), unknown=state.unknown, end=TRANSLATED))
-            self._ended.append(self._with(flow, apart))
+            self._ended.append(replaced(flow, AT_STATE, apart))
             return
-        values = list(state.values)
-        values[SUBJECTS[DNAT]] = 1
-        state = self._state(state._replace(values=tuple(values)))
+        state = self._state(state._replace(values=with_value(state.values, DNAT, 1)))
         destination = flow[AT_NEW_DESTINATION]
         if action.addresses is not None:
             destination = action.addresses
@@ -852,7 +827,7 @@ class _Engine(Flows):
             listed = self._lookups.addresses_of(self._link)
             listed = listed[:1] if self._lookups.family == IPV4 else listed
             if not listed:
-                self._ended.append(self._end(self._with(flow, state), DROPPED))
+                self._ended.append(self._end(replaced(flow, AT_STATE, state), DROPPED))
                 return
             destination = intervals.of((one, one) for one in listed)
         several = destination is not None and destination is not flow[AT_NEW_DESTINATION] and is_many(destination)
@@ -886,18 +861,15 @@ class _Engine(Flows):
             new = flow[place]
             if new is before[place]:
                 continue
-            both = regions.meet(before[place - BEFORE if before[place] is None else place], new)
+            both = regions.meet(before[current(before, place)], new)
             if not both:
                 return [flow]
             chosen = chosen or is_many(new)
             if before[place] is None:
-                same = (*same[: place - BEFORE], both, *same[place - BEFORE + 1 :])
+                same = replaced(same, place - BEFORE, both)
             else:
                 chosen = True
-        state = flow[AT_STATE]
-        values = list(state.values)
-        values[SUBJECTS[DNAT]] = 0
-        found = [*minus(flow, [same]), self._with(same, self._state(state._replace(values=tuple(values))))]
+        found = [*minus(flow, [same]), self._changed(same, values=with_value(flow[AT_STATE].values, DNAT, 0))]
         return [*found, same] if chosen else found
 
     # routing, IPVS, the policy
@@ -916,7 +888,7 @@ class _Engine(Flows):
             return
         state = flow[AT_STATE]
         mark = SUBJECTS[MARK]
-        place = AT_DESTINATION if flow[AT_NEW_DESTINATION] is None else AT_NEW_DESTINATION
+        place = current(flow, AT_NEW_DESTINATION)
         known = state.values[mark], state.values[mark + COUNT]
         for source, destination, like, unknown in self._lookups.back(flow[AT_SOURCE], flow[place], *known, self._link):
             fields = list(flow)
@@ -926,8 +898,7 @@ class _Engine(Flows):
 
     def _forward(self, flow: Flow) -> t.Iterator[Flow]:
         state = flow[AT_STATE]
-        destination = AT_DESTINATION if flow[AT_NEW_DESTINATION] is None else AT_NEW_DESTINATION
-        service = AT_SERVICE if flow[AT_NEW_SERVICE] is None else AT_NEW_SERVICE
+        destination, service = current(flow, AT_NEW_DESTINATION), current(flow, AT_NEW_SERVICE)
         if self._over():
             self._leave([flow])
             return
@@ -959,14 +930,11 @@ class _Engine(Flows):
         served: t.List[Flow] = []
         for flow in translated:
             state = flow[AT_STATE]
-            values = list(state.values)
-            # It is IPVS that translates, not conntrack.
-            values[SUBJECTS[DNAT]] = 0
+            values = with_value(state.values, DNAT, 0)  # IPVS translates, not conntrack
             if not self._node.ipvs_conntrack:
-                values[SUBJECTS[UNTRACKED]] = 1
-                values[SUBJECTS[UNTRACKED] + COUNT] = 0
+                values = with_value(values, UNTRACKED, 1)
             for part in self._lookups.output(flow[AT_NEW_DESTINATION]):
-                routed = state._replace(values=tuple(values), outcome=part.outcome)
+                routed = state._replace(values=values, outcome=part.outcome)
                 one: Flow = (*flow[:AT_NEW_DESTINATION], part.destination, flow[AT_NEW_SERVICE], self._state(routed))
                 one = self._doubted(one, part.unknown)
                 if part.outcome.kind == LEAVES:
