@@ -116,13 +116,7 @@ _EXPRESSIONS: t.Dict[str, Treatment] = {
     "target": _divided("by extension of xtables, below"),
 }
 
-_VERDICTS: t.Dict[str, Treatment] = {
-    "continue": _divided(),
-    "break": _divided(),
-    "jump": _divided(),
-    "goto": _divided(),
-    "return": _divided(),
-}
+_VERDICTS: t.Dict[str, Treatment] = dict.fromkeys(("continue", "break", "jump", "goto", "return"), _divided())
 
 _PAYLOAD: t.Dict[str, Treatment] = {
     "ll_header": _unknown("a hardware address or tag of a packet"),
@@ -253,12 +247,7 @@ _RT: t.Dict[str, Treatment] = {
     "xfrm": _IPSEC,
 }
 
-_SOCKET_KEYS: t.Dict[str, Treatment] = {
-    "transparent": _SOCKET,
-    "mark": _SOCKET,
-    "wildcard": _SOCKET,
-    "cgroupv2": _SOCKET,
-}
+_SOCKET_KEYS: t.Dict[str, Treatment] = dict.fromkeys(("transparent", "mark", "wildcard", "cgroupv2"), _SOCKET)
 
 _EXTHDR: t.Dict[str, Treatment] = {
     "ipv6": _unknown(_HEADER),
@@ -268,8 +257,8 @@ _EXTHDR: t.Dict[str, Treatment] = {
     "dccp": _unknown("an option of DCCP"),
 }
 
-_NUMGEN: t.Dict[str, Treatment] = {"incremental": _divided("by chance"), "random": _divided("by chance")}
-_HASH: t.Dict[str, Treatment] = {"jenkins": _divided("by chance"), "sym": _divided("by chance")}
+_NUMGEN: t.Dict[str, Treatment] = dict.fromkeys(("incremental", "random"), _divided("by chance"))
+_HASH: t.Dict[str, Treatment] = dict.fromkeys(("jenkins", "sym"), _divided("by chance"))
 _XFRM: t.Dict[str, Treatment] = dict.fromkeys(
     ("key_unspec", "key_daddr_ip4", "key_daddr_ip6", "key_saddr_ip4", "key_saddr_ip6", "key_reqid", "key_spi"), _IPSEC
 )
@@ -313,7 +302,7 @@ _CHAIN_FLAGS: t.Dict[str, Treatment] = {
     "binding": _divided("a chain of one rule"),
 }
 
-_CHAIN_TYPES: t.Dict[str, Treatment] = {"filter": _divided(), "nat": _divided(), "route": _divided()}
+_CHAIN_TYPES: t.Dict[str, Treatment] = dict.fromkeys(("filter", "nat", "route"), _divided())
 
 _HOOKS: t.Dict[str, Treatment] = {
     "pre_routing": _divided(),
