@@ -54,26 +54,6 @@ def policy_only(policy: Policy, one: Question) -> Data:
     if one.source is not None:
         promise = policy.promise(one.source, one.destination, one.protocol, one.port)
         verdict = None if promise is None else str(promise)
-    return _blank(one, verdict)
-
-
-def name_pods(explained: t.Iterable[Data], conflicts: t.Iterable[Data]) -> None:
-    """Write the names of pods beside their addresses, where they are known.
-
-    :param explained: gets ``pod``.
-    :param conflicts: get ``pods``, by source.
-    """
-    pods = pod_names.read()
-    for one in explained:
-        if one["source"] in pods:
-            one["pod"] = pods[one["source"]].name
-    for one in conflicts:
-        names = pod_names.of_ranges(one["sources"], pods)
-        if names:
-            one["pods"] = names
-
-
-def _blank(one: Question, verdict: t.Optional[str]) -> Data:
     return {
         "destination": one.destination,
         "source": one.source,
@@ -92,6 +72,22 @@ def _blank(one: Question, verdict: t.Optional[str]) -> Data:
         "depends_on": [],
         "not_understood": [],
     }
+
+
+def name_pods(explained: t.Iterable[Data], conflicts: t.Iterable[Data]) -> None:
+    """Write the names of pods beside their addresses, where they are known.
+
+    :param explained: gets ``pod``.
+    :param conflicts: get ``pods``, by source.
+    """
+    pods = pod_names.read()
+    for one in explained:
+        if one["source"] in pods:
+            one["pod"] = pods[one["source"]].name
+    for one in conflicts:
+        names = pod_names.of_ranges(one["sources"], pods)
+        if names:
+            one["pods"] = names
 
 
 def explanation(policy: Policy, addresses: Addresses, answer: Answer, possible: t.Optional[Possible] = None) -> Data:
@@ -151,35 +147,19 @@ def _rule(rule: t.Optional[Rule]) -> t.Optional[Data]:
 
 def conflict(one: Conflict) -> t.List[Data]:
     """Return a conflict, once for each of its ranges; as ``conflicts`` of the module ip_masq_info."""
-    return [
-        {
-            "range": each,
-            "policy": one.policy,
-            "seen": one.seen,
-            "decided_by": _rule(one.decided_by),
-            "owner": one.owner,
-            "severity": one.severity,
-            "remedy": one.remedy,
-            "services": list(one.services),
-            "sources": list(one.sources),
-        }
-        for each in one.ranges
-    ]
+    found = one._asdict()
+    ranges = found.pop("ranges")
+    found.update(decided_by=_rule(one.decided_by), services=list(one.services), sources=list(one.sources))
+    return [dict({"range": each}, **found) for each in ranges]
 
 
 def causes(conflicts: t.Sequence[Data]) -> t.List[t.Tuple[Data, str]]:
-    """Return one of the conflicts of each cause, and a line about all of them: their ranges, and the remedy.
-
-    :param conflicts: as ``conflict`` gives them.
-    """
+    """Return one conflict, as of ``conflict``, of each cause, with a line about all: their ranges, and the remedy."""
     return [(group[0], _cause(group)) for group in _grouped(conflicts)]
 
 
 def undone(conflicts: t.Sequence[Data]) -> t.List[str]:
-    """Return a line for each cause of conflicts: what a policy says of ranges, which rule undoes it, and the remedy.
-
-    :param conflicts: as ``conflict`` gives them.
-    """
+    """Return a line for each cause of conflicts: the policy of their ranges, the rule that undoes it, the remedy."""
     return [_undone(group) for group in _grouped(conflicts)]
 
 
