@@ -17,8 +17,8 @@ class TimeOverError(Exception):
 
 
 @contextlib.contextmanager
-def limited(seconds: t.Optional[float]) -> t.Iterator[None]:
-    """Interrupt what is done within, wherever it is, once so many seconds are over; None: never.
+def limited(seconds: t.Optional[float], grace: float = 0.0) -> t.Iterator[None]:
+    """Interrupt what is done within, wherever it is, once so many seconds and a grace are over; None: never.
 
     What it was working on is to be thrown away. Signals reach the main thread alone: in others there is no limit.
 
@@ -33,7 +33,7 @@ def limited(seconds: t.Optional[float]) -> t.Iterator[None]:
 
     before = signal.signal(signal.SIGALRM, end)
     try:
-        signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-3))
+        signal.setitimer(signal.ITIMER_REAL, max(seconds + grace, 1e-3))
         try:
             yield
         finally:
