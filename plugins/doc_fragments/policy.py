@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The options of a policy. ASKED: without defaults, where an option that is not set asks for nothing."""
+"""The options of a policy. ASKED: without defaults, where an option that is not set demands nothing."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class LookupModule(LookupBase):
 
 
 class _Views:
-    """The variables of each host of a play, told from those that one of them sees.
+    """The variables of each host of a play, found in those that one of them sees.
 
     Ansible hands a lookup the variables of one host; ``hostvars`` has what the inventory and facts say of each, and
     neither the play's variables nor the role's. What this host sees and its ``hostvars`` do not explain is the play's,

@@ -257,7 +257,7 @@ def module_failure(result: t.Mapping[str, t.Any]) -> str:
         # ssh -tt adds a line of its own.
         lines = [line for line in str(result.get(name, "")).splitlines() if line.strip() and not _CLOSED.match(line)]
         if lines:
-            # A traceback ends with its error; what a shell says begins with it.
+            # A traceback ends with its error; what a shell prints begins with it.
             words = lines[-1] if any(line.startswith("Traceback") for line in lines) else lines[0]
             return "%s (%s)" % (words.strip(), one_line(message))
     return message
@@ -304,7 +304,7 @@ def _of_report(report: _Report, service_failure: str, remedy: str) -> t.Iterator
         yield "failing", _first(report["errors"])
     elif not report["in_sync"]:
         yield "drifted", "pending changes: " + _first([_action(action) for action in report["differs"]])
-    # Of a broken config and of errors now, these would say the same again.
+    # Of a broken config and of errors now, these would be repetitions.
     if not problem and not report["errors"]:
         if report["failing"]:
             yield "failing", "last resync: " + _first((report["last_error"] or {}).get("lines") or ["no message"])

@@ -43,7 +43,7 @@ class Handed(t.NamedTuple):
 
 
 class HandedTask(ActionBase):
-    """An action plugin, once it says for which module it is."""
+    """An action plugin; its subclass names the module."""
 
     _supports_check_mode = True
     _supports_async = True
@@ -139,7 +139,7 @@ def answer(stdout: str, names: t.Collection[str]) -> t.Optional[t.Dict[str, t.An
             done = json.loads(line)
             returned, warnings, failure = done["returned"], done["warnings"], done["failure"]
         except (KeyError, RecursionError, TypeError, ValueError):
-            continue  # what a shell or sudo says before
+            continue  # what a shell or sudo prints before
         if not _is_result(returned, warnings, failure):
             continue
         # A node decides about these values and no others: Ansible acts on some, as on add_host.

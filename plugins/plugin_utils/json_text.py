@@ -36,7 +36,7 @@ class Node(t.NamedTuple):
     end: int
     #: The way to it from the top, such as ``plugins[0].Value``; empty for the document.
     path: str
-    #: Of a string, what it says; of a number, how it is written.
+    #: Of a string, its text; of a number, how it is written.
     value: str = ""
     #: Of an object, by key.
     members: t.Mapping[str, Node] = {}

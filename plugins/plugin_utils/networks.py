@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Sets of networks on the controller: what others do not cover, and what one list says twice.
+"""Sets of networks on the controller: what others do not cover, and what one list has twice.
 
 netaddr is given nothing but what the grammar of the node has read, because its releases read the same text differently.
 """

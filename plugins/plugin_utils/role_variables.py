@@ -42,7 +42,7 @@ _ROLES = Path(__file__).resolve().parents[2] / "roles"
 
 @functools.lru_cache(maxsize=2)
 def role_options(role: str = "ip_masq_agent") -> t.Dict[str, t.Dict[str, t.Any]]:
-    """Return the variables of a role and what the documentation says of each."""
+    """Return the variables of a role, with the documentation of each."""
     specs = yaml.safe_load((_ROLES / role / "meta" / "argument_specs.yml").read_text(encoding="utf-8"))
     return t.cast(t.Dict[str, t.Dict[str, t.Any]], specs["argument_specs"]["main"]["options"])
 

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is valid in the policies of an inventory and looks like a mistake: ranges said twice, hosts that differ."""
+"""What is valid in the policies of an inventory and looks like a mistake: ranges listed twice, hosts that differ."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .role_variables import PREFIX, Checked, exempt
 
 _CIDRS = PREFIX + "non_masquerade_cidrs"
 
-#: Options that say which address a destination sees. Others may differ from host to host, as node and site demand.
+#: Options that decide which address a destination sees. Others may differ from host to host, as node and site demand.
 _SEEN = ("enable_ipv6", "masq_link_local", "masq_link_local_ipv6")
 
 
-#: Options that say which destinations are exempt.
+#: Options that decide which destinations are exempt.
 _RANGES = ("non_masquerade_cidrs", "nomasq_all_reserved_ranges", "masquerade_cidrs")
 
 

@@ -22,7 +22,7 @@ from .state_files import Memory, read_memory
 if t.TYPE_CHECKING:
     from .._verify.inspection import ComparedPolicy
 
-#: Options that say where the rules are, and nothing of what they should be.
+#: Options for the place of the rules, not for what they do.
 _PLACES = {"masq_chain", "backend"}
 
 #: Seconds for which a file that was emptied is ignored; an editor that truncates a file may be about to write it.

@@ -39,7 +39,7 @@ _TITLES: t.Tuple[str, ...] = ("used", "of", "%", "address", "destination", "port
 def build_report(node: Node, policy: ComparedPolicy) -> Data:
     """Return the use of source ports as data, as ``ports --json`` prints it. Nothing is written.
 
-    :param policy: says where the active rules are, which say to which ports connections are masqueraded.
+    :param policy: for the place of the active rules, which have the ports to which connections are masqueraded.
     :raises NodeError: the rules or the connections cannot be read.
     """
     config = policy.config._replace(flush_conntrack="none")
@@ -148,7 +148,7 @@ def highest_share(paths: Paths, every: int, rulesets: t.Mapping[str, t.Iterable[
     """Return the largest share, measured at the first of so many resyncs; the others return the last measurement.
 
     :param rulesets: the active rules, by family.
-    :raises NodeError: the kernel does not tell, or the share cannot be kept.
+    :raises NodeError: the kernel refuses the request, or the share cannot be kept.
     """
     runs, share = _kept_share(paths)
     if share is None or runs >= every:

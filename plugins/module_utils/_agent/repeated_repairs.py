@@ -69,7 +69,7 @@ class Update(t.NamedTuple):
 def remember(known: t.Iterable[Repeated], result: Result, now: float, run: Runner) -> Update:
     """Add what a run repaired.
 
-    :param run: asks systemd for services that remove rules.
+    :param run: to find services that remove rules.
     """
     repairs = list(recent(known, now))
     new: t.List[str] = []

@@ -184,7 +184,7 @@ class Verification(t.NamedTuple):
 
     ``verified`` is None if some or all packets could not be tested; ``untested`` counts the reasons.
     ``fingerprint`` is that of all that the result depends on; empty if the result must not be used again.
-    ``leaked`` says whether packets without a connection left with an address that the policy hides.
+    ``leaked``: whether packets without a connection left with an address that the policy hides.
     """
 
     time: float

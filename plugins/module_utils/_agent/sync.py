@@ -296,7 +296,7 @@ def _info(policy: EffectivePolicy, result: t.Optional[Result]) -> t.Dict[str, st
 def _port_share(paths: Paths, config: t.Optional[Config], result: t.Optional[Result]) -> t.Optional[float]:
     if config is None or not config.port_metrics or result is None:
         return None
-    # Imported here: to load them takes 3 of 70 ms, and most nodes do not ask for it.
+    # Imported here: to load them takes 3 of 70 ms, and most nodes do not need them.
     from .._engine.source_ports import active_rules
     from .ports import highest_share
 

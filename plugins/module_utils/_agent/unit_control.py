@@ -77,7 +77,7 @@ def check_systemd(run: Runner, paths: Paths) -> None:
 def find_deviations(run: Runner) -> t.List[UnitState]:
     """Return the units that are not as an installation leaves them.
 
-    :raises NodeError: systemd cannot be asked.
+    :raises NodeError: systemd cannot be queried.
     """
     if not systemd.is_running():
         raise NodeError("this node was not booted with systemd")

@@ -354,7 +354,7 @@ WantedBy=%i.service
 # The kernel stores when a connection began only with nf_conntrack_timestamp; what that was is restored. LimitFSIZE ends
 # ulogd before it fills a disk within a minute, and the start that follows rotates its file. LogsDirectory: without the
 # directory there is nothing to log to, so this service may fail; the rules do not depend on it.
-# SystemCallErrorNumber: ulogd asks for a higher priority, and goes on without.
+# SystemCallErrorNumber: ulogd requests a higher priority, and goes on without.
 _LOG_SERVICE = """\
 [Unit]
 Description=Log connections that have ended, for ip-masq-agent who --at

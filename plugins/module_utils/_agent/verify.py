@@ -49,7 +49,7 @@ def verify(
 ) -> Output:
     """Send packets through a copy of the node, and store the result for status and metrics.
 
-    :param progress: told how far it is.
+    :param progress: called with how far it is.
     :param if_changed: use the stored result if it is complete and nothing that it depends on has changed since.
     :raises ConfigError: there is no valid configuration. NodeError: the node cannot be read.
     """

@@ -46,7 +46,7 @@ def request(seen: str, remote: t.Optional[str], protocol: str, at: t.Optional[st
 def who(paths: Paths, asked: Request) -> t.List[str]:
     """Return who opened the connections, one line each; of those of the log also what it covers.
 
-    :raises NodeError: there is no such connection, or neither the kernel nor a log tells.
+    :raises NodeError: there is no such connection, or neither the kernel nor a log has it.
     """
     return _now(asked) if asked.at is None else _then(paths, asked, asked.at)
 

@@ -250,7 +250,7 @@ def read(
     :param most: how many destinations are returned.
     :param pods: whose names are returned.
     :param seconds: of CPU time that it may take. What was not read is not counted.
-    :raises NodeError: the kernel does not tell.
+    :raises NodeError: the kernel refuses the request.
     """
     deadline = time.thread_time() + seconds
     found: t.List[Use] = []

@@ -163,7 +163,7 @@ def find_kubelets(
     :param binary: ask this program instead of the unit's.
     :param distribution: look only for this one, or take the unit for it.
     :param named: where a unit of the operator's own takes arguments from.
-    :raises NodeError: systemd cannot be asked.
+    :raises NodeError: systemd cannot be queried.
     """
     units = [one for one in host.units([unit_name(unit)] if unit else list(_UNITS)) if _runs_kubelet(one)]
     units = [one for one in units if one.in_use] or units

@@ -45,16 +45,16 @@ class Source(t.NamedTuple):
 
 
 class Document(t.NamedTuple):
-    """What files say: values by option name (not validated yet), and notes for the operator."""
+    """The content of files: values by option name (not validated yet), and notes for the operator."""
 
     values: t.Dict[str, t.Any]
     notes: t.Tuple[str, ...] = ()
-    #: files that say nothing at all, not even ``{}``
+    #: empty files, without even ``{}``
     empty: t.Tuple[str, ...] = ()
 
 
 def load(path: str) -> Document:
-    """Read one config file; one that is not there says nothing, as in the reference agent.
+    """Read one config file; one that is not there is empty, as in the reference agent.
 
     :raises ConfigError: not readable, huge, not a file, or as ``parse``.
     """
@@ -74,7 +74,7 @@ def read_directory(directory: str, main: t.Optional[str] = None) -> t.Tuple[Sour
 
 
 def merge(sources: t.Iterable[Source]) -> Document:
-    """Merge what files say.
+    """Merge the values of files.
 
     Lists of ranges and of interfaces are united, in order and without duplicates; of other values the last one wins,
     with a note where two drop-ins disagree. A drop-in that replaces the default list, because ``config`` names none, is
@@ -298,7 +298,7 @@ def _content(text: str) -> str:
 
 
 def _is_blank(text: str) -> bool:
-    """Return whether a file says nothing: empty lines and comments, as YAML has them.
+    """Return whether a file has no value: empty lines and comments, as YAML has them.
 
     :raises ConfigError: one of the comments ends with a JSON document: a ``#`` before its brace or in the place of it,
         or the end of the line before it is missing.

@@ -36,7 +36,7 @@ class Snat(t.NamedTuple):
     source_cidrs: t.Tuple[Network, ...] = ()
     #: whether what would get the address is dropped, because the node does not have it
     dropped: bool = False
-    #: one of MAPPINGS; None: as the policy says
+    #: one of MAPPINGS; None: that of the policy
     mapping: t.Optional[str] = None
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Snat(t.NamedTuple):
 
 
 class PolicyRule(t.NamedTuple):
-    """What becomes of some packets, whatever the lists say. A field that is empty means all."""
+    """What becomes of some packets, before the lists count. An empty field means all."""
 
     #: one of ACTIONS
     action: str

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an operator may ask for: one record per option, and the validated policy that they make together.
+"""What an operator can set: one record per option, and the validated policy that they make together.
 
 Knows nothing of iptables, nftables, files or Ansible. Values come in as plain data (module options, or the mapping
 that ``config_file`` read) and leave as one immutable ``Config``. A new option is one record and one field here.
@@ -20,7 +20,7 @@ from . import values as grammar
 from .entries import PolicyRule, Snat, as_written, parse_rules, parse_snat
 from .values import LINK_LOCAL, PLACES_BY_CHAIN, AddressRange, Mark, Network, PortRange
 
-#: RFC 1918: what is not masqueraded unless the operator says otherwise.
+#: RFC 1918: what is not masqueraded by default.
 RFC1918_CIDRS = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16")
 
 #: Every reserved IPv4 range, in the order in which ip-masq-agent lists them: RFC 1918, RFC 6598, RFC 6890, RFC 5737
@@ -73,7 +73,7 @@ class Option(t.NamedTuple):
         """The option in Ansible's argument specification."""
         spec: t.Dict[str, t.Any] = {"type": self.type}
         if self.type == "list":
-            # Raw, so that our own grammar refuses what is no text, with a message that says what to do.
+            # Raw, so that our own grammar refuses what is no text, with a message that has the remedy.
             spec["elements"] = "raw"
         elif self.default is not None:
             spec["default"] = self.default
@@ -140,7 +140,7 @@ POLICY_OPTIONS = (
     Option("port_metrics", "portMetrics", "int", 0, grammar.check_count, of_module=False, sparse=True),
 )
 
-#: What an operator who says nothing gets; the default of the exempt ranges depends on another option.
+#: The defaults; the default of the exempt ranges depends on another option.
 DEFAULTS: t.Dict[str, t.Any] = {
     option.name: option.default for option in POLICY_OPTIONS if option.name != "non_masquerade_cidrs"
 }

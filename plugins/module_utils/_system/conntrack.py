@@ -135,7 +135,7 @@ def find(seen: Endpoint, remote: t.Optional[Endpoint], protocol: str) -> t.List[
 
     :param remote: the other side; None: any.
     :param protocol: one that has ports.
-    :raises NodeError: the kernel does not tell.
+    :raises NodeError: the kernel refuses the request.
     """
     number = PROTOCOLS[protocol]
 
@@ -158,7 +158,7 @@ def read(family: Family, look: t.Callable[[Flow], None]) -> None:
     """Read the connections of one family, one after the other; none stays in memory.
 
     :param look: is called with each, with some perhaps twice. An exception that it raises ends the reading.
-    :raises NodeError: the kernel does not tell.
+    :raises NodeError: the kernel refuses the request.
     """
 
     def pass_on(message: Message) -> bool:
@@ -175,7 +175,7 @@ def read_ports(family: Family, look: t.Callable[[PortUse], None]) -> None:
     """Read the source ports in use in one family, one connection after the other; none stays in memory.
 
     :param look: as for ``read``.
-    :raises NodeError: the kernel does not tell.
+    :raises NodeError: the kernel refuses the request.
     """
     match, timeouts = _layout(family).match, _Timeouts()
 

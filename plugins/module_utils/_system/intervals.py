@@ -134,7 +134,7 @@ def layers(exempt: t.Sequence[t.Any], masquerade: t.Sequence[t.Any]) -> t.List[t
     All of them are of one family.
 
     First exempt ranges, then what is masqueraded inside of them, then what is exempt inside of that, and so on. An
-    entry that says what the range around it says is left out; what stays keeps its order.
+    entry with the value of the range around it is left out; what stays keeps its order.
     """
     listed = [*exempt, *masquerade]
     depths: t.Dict[int, int] = {}

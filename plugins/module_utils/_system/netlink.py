@@ -213,7 +213,7 @@ class Netlink:
     ) -> t.List[Message]:
         """Dump all objects of one kind.
 
-        :param what: is asked for, for the error message.
+        :param what: the object of the request, for the error message.
         :param attempts: how often a dump is started, if other programs interrupt it with changes.
         :param wanted: whether an object is; others do not stay in memory. None: all are.
         :raises KernelError: the kernel refused.

@@ -51,7 +51,7 @@ _TIMEOUT = 5.0
 #: How often a dump that was interrupted is started again.
 _DUMPS = 20
 
-#: The kernel did not look. Every other error says that the object, or all of its kind, does not exist.
+#: The kernel did not look. Every other error means that the object, or all of its kind, does not exist.
 _NO_ANSWER = (errno.EPERM, errno.EACCES, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 
 
@@ -78,7 +78,7 @@ def has_nft_table(family: Family, name: str) -> t.Optional[bool]:
 def has_extension(family: Family, kind: int, name: str, revision: int) -> t.Optional[bool]:
     """Return whether iptables-nft rules can use an xtables extension on this kernel; None if the kernel does not say.
 
-    This is the very question that iptables-nft asks before it uses one. ``iptables-restore --test`` is no help: it
+    iptables-nft sends the same request before it uses one. ``iptables-restore --test`` is no help: it
     never gets as far as the kernel.
 
     :param kind: MATCH or TARGET.

@@ -52,7 +52,7 @@ class Node:
         path = which(name)
         if path is None:
             return None
-        # ip6tables is iptables by another name: one file, which is asked once.
+        # ip6tables is iptables by another name: one file, which is run once.
         program = os.path.realpath(path), os.path.basename(path).replace("ip6tables", "iptables")
         if program not in self._reported:
             found = re.search(_VERSION, self.run([path, "--version"]).stdout)

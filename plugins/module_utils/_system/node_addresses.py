@@ -23,7 +23,7 @@ _IFA_ADDRESS, _IFA_LOCAL = 1, 2
 def node_addresses() -> t.List[Address]:
     """Return every address of this network namespace, on whatever link, without loopback and link-local ones.
 
-    :raises NodeError: the kernel does not tell.
+    :raises NodeError: the kernel refuses the request.
     """
     found: t.Dict[Address, None] = {}
     with netlink.Netlink(netlink.ROUTE) as kernel:

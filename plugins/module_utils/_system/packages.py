@@ -13,8 +13,8 @@ from .._errors import NodeError
 from . import files
 from .process import Runner, which
 
-#: The directory of the database, how to ask for the owner of a file, and how to remove a package, with tools that are
-#: always there. rpm on Debian has no database there, and creates one in the home directory when it is asked.
+#: The directory of the database, how to query the owner of a file, and how to remove a package, with tools that are
+#: always there. rpm on Debian has no database there, and creates one in the home directory with a query.
 _MANAGERS = (
     ("/var/lib/dpkg", ("dpkg-query", "--search"), "dpkg --remove"),
     ("/var/lib/rpm", ("rpm", "--query", "--queryformat=%{NAME}\n", "--file"), "rpm --erase"),

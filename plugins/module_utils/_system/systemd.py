@@ -66,7 +66,7 @@ def reset_failed(run: Runner, *units: str) -> None:
 def show_units(run: Runner, properties: t.Sequence[str], units: t.Sequence[str]) -> t.Dict[str, UnitProperties]:
     """Return some properties of units, by the names that were given. A unit unknown to systemd has few of them.
 
-    :raises NodeError: systemd cannot be asked.
+    :raises NodeError: systemd cannot be queried.
     """
     shown = systemctl(run, "show", "--property=" + ",".join(properties), "--", *units)
     return dict(zip(units, map(_parse_properties, shown.strip().split("\n\n"))))
@@ -84,7 +84,7 @@ def _parse_properties(block: str) -> UnitProperties:
 def last_failure(run: Runner, service: str) -> str:
     """Return how the last run of a service failed; empty if it did not, or never ran.
 
-    :raises NodeError: systemd cannot be asked.
+    :raises NodeError: systemd cannot be queried.
     """
     about = show_units(run, ("Result", "ExecMainStatus"), [service])[service]
     result = about.first("Result") or "success"

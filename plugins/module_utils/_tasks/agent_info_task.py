@@ -119,7 +119,7 @@ def _pending(run: Runner, paths: Paths, text: t.Optional[str], enabled: bool) ->
     """Return what an installation would do to files and units, one line each.
 
     :param text: of the config file; None leaves it alone.
-    :raises NodeError: a file cannot be read, or systemd cannot be asked.
+    :raises NodeError: a file cannot be read, or systemd cannot be queried.
     """
     put = install.put_files(paths, text, check=True)
     return list(install.update_units(run, paths, put, enabled, check=True).lines)

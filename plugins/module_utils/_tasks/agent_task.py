@@ -35,7 +35,7 @@ def carry_out(params: Params, check: bool) -> Done:
     """Do what the options say.
 
     :param params: a value for each of ``agent_options.AGENT``.
-    :param check: only say what would be done.
+    :param check: only report what would be done.
     """
     node = Node(run, params["lock_timeout"])
     try:

@@ -21,7 +21,7 @@ def carry_out(params: Params, check: bool) -> Done:
     """Do what the options say.
 
     :param params: a value for each option of ``kubelet_options.ARGUMENT_SPEC``.
-    :param check: only say what would be done.
+    :param check: only report what would be done.
     """
     try:
         report = manage_kubelets(Options(**params), run, check)

@@ -17,7 +17,7 @@ def entry(paths: t.Mapping[str, str]) -> t.NoReturn:
     """Run a command.
 
     :param paths: those that the program was installed with.
-    :raises SystemExit: the command line is invalid, or asks for help.
+    :raises SystemExit: the command line is invalid, or requests help.
     """
     console.prepare()
     console.leave(cli.main(sys.argv[1:], Paths(**paths), _do_task))

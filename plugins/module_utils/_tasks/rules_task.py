@@ -54,7 +54,7 @@ def carry_out(params: Params, check: bool) -> Done:
     """Have the rules that the options ask for.
 
     :param params: a value for each option of ``ARGUMENT_SPEC``.
-    :param check: only say what would be done.
+    :param check: only report what would be done.
     """
     present = params["state"] == "present"
     lock_timeout = params["lock_timeout"]

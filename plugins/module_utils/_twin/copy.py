@@ -36,7 +36,7 @@ _SPARE_PORT = "twinpod%d"
 
 
 class Copies:
-    """One copy, or two, and every order in which the kernel of the node may ask chains of the same priority.
+    """One copy, or two, and every order in which the kernel of the node may run chains of the same priority.
 
     The first answer is that of the order in which the tables are listed, which is mostly the one in which they came.
     """
@@ -103,7 +103,7 @@ class Copy:
     """One copy: two network namespaces, one with the state of the node, and one for the far ends of its links."""
 
     def __init__(self, state: State, run: Runner, legacy_first: bool) -> None:
-        """:param legacy_first: whether tables of iptables-legacy are asked before others of the same priority."""
+        """:param legacy_first: whether tables of iptables-legacy come before others of the same priority."""
         self.unseen: t.List[Unseen] = []
         outside_network = namespaces.new_network()
         sysctls.write({"ipv6/conf/all/disable_ipv6": "1", "ipv6/conf/default/disable_ipv6": "1"})
@@ -168,7 +168,7 @@ class Copy:
         self.unseen += [Unseen(code, text) for text in texts]
 
     def put_first(self, table: nf_tables.Table) -> None:
-        """Let the kernel ask a table's chains before others of the same priority."""
+        """Make the kernel run a table's chains before others of the same priority."""
         namespaces.enter(self._network)
         try:
             nf_tables.put_first(table)

@@ -39,7 +39,7 @@ class Ties(t.NamedTuple):
 
 
 def find(tables: t.Sequence[nf_tables.Table], legacy: t.Sequence[LegacyTable]) -> Ties:
-    """Find the tables that have rules in chains that the kernel may ask in either order."""
+    """Find the tables with rules in chains that the kernel may run in either order."""
     mine = [set(_places(table)) for table in tables]
     old = {place for table in legacy for place in _legacy_places(table)}
     tied = []

@@ -47,7 +47,7 @@ def read() -> t.Tuple[IpSet, ...]:
 
     :raises NodeError: the kernel does not answer.
     """
-    if not loaded("ip_set"):  # to ask would load it
+    if not loaded("ip_set"):  # a request would load it
         return ()
     with Netlink(netlink.NETFILTER) as kernel:
         try:

@@ -26,7 +26,7 @@ _SOURCE_NAT = 100
 
 
 def priority(table: str, chain: str) -> int:
-    """Return when the kernel asks a builtin chain: of those at one hook the lowest number first."""
+    """Return the priority of a builtin chain: at one hook the lowest number comes first."""
     return _SOURCE_NAT if table == "nat" and chain in ("POSTROUTING", "INPUT") else _PRIORITIES.get(table, 0)
 
 

@@ -215,7 +215,7 @@ def make_loop(name: str, other: str) -> None:
 def switch(indices: t.Iterable[int], ask_neighbours: t.Container[int] = ()) -> None:
     """Switch links of this network namespace on.
 
-    :param ask_neighbours: those on which the addresses of neighbours are asked for; from others each frame just leaves.
+    :param ask_neighbours: those on which neighbours are resolved; from others each frame just leaves.
     """
     wanted = {index: UP if index in ask_neighbours else UP | NOARP for index in indices}
     with Netlink(netlink.ROUTE, buffer=netlink.LARGE) as kernel:

@@ -44,7 +44,7 @@ _SET_KEEPS = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 15, 17, 18))
 _OBJECT_KEEPS = frozenset((1, 2, 3, 4, 8))
 _FLOWTABLE_KEEPS = frozenset((1, 2, 3))
 _ELEMENTS_KEEPS = frozenset((TABLE, ELEMENTS))
-#: NFT_TABLE_F_DORMANT: the kernel does not ask the chains of a table
+#: NFT_TABLE_F_DORMANT: the kernel skips the chains of a table
 DORMANT = 0x1
 #: Attributes of expressions that the kernel reports as 0 and does not accept: NFTA_DYNSET_TIMEOUT for a set without
 #: timeouts, NFTA_OSF_FLAGS, NFTA_EXTHDR_FLAGS where an option is written (the *_init() and *_dump() functions in
@@ -57,7 +57,7 @@ _EXTHDR_REGISTERS, _EXTHDR_PLACE = {1, 7}, {3, 4}
 #: NFT_SET_ANONYMOUS, NFT_SET_CONSTANT, NFT_SET_MAP; NFTA_SET_KEY_LEN, NFTA_SET_DESC
 _ANONYMOUS, _CONSTANT, _MAP = 0x1, 0x2, 0x8
 _SET_KEY_LENGTH, _SET_DESCRIPTION = 5, 9
-#: Of maps with at most so many elements they are asked for one by one: each comes as a message of its own.
+#: Up to so many elements of a map are read one by one: each comes as a message of its own.
 _NUMBERED = 4
 #: NFT_SET_TIMEOUT
 _TIMEOUT = 0x10
@@ -155,7 +155,7 @@ def _read_once(kernel: Netlink) -> t.Tuple[Table, ...]:
 def _numbered(kernel: Netlink, family: int, known: t.Mapping[int, bytes], wanted: bytes) -> t.Optional[t.List[bytes]]:
     """Read a map from the numbers 0 to N - 1, as those for a choice by chance are; None if it is no such map.
 
-    Asked for all elements, the kernel walks through all sets of the table three times, asked for some, once: with 5,000
+    For a dump of all elements the kernel walks through all sets of the table three times, for some, once: with 5,000
     Services of kube-proxy that is 0.3 s. It is whole if it may have no more elements than were found.
     """
     flags = netlink.number(known.get(_SET_FLAGS))
@@ -176,7 +176,7 @@ def _numbered(kernel: Netlink, family: int, known: t.Mapping[int, bytes], wanted
 
 
 def _rule_requests(chains: t.Sequence[t.Tuple[int, bytes]]) -> t.Iterator[t.Tuple[int, bytes]]:
-    """Return what to ask for, and in which family, to get all rules: all at once, or chain by chain if there are many.
+    """Return the requests, with their families, that get all rules: at once, or chain by chain if there are many.
 
     Asked for all rules, the kernel answers in parts of about a hundred, and walks to each part from the first rule on
     (nf_tables_dump_rules() in net/netfilter/nf_tables_api.c): for 50,000 that takes twice as long.
@@ -302,7 +302,7 @@ def filled_sets(table: Table) -> t.Set[str]:
 
 
 def is_timed(table: Table) -> bool:
-    """Return whether a table changes with time alone: elements that end by themselves, rules that ask for the time."""
+    """Return whether a table changes with time alone: elements that expire, rules that match the time."""
     flags = (netlink.number(netlink.attributes(body).get(_SET_FLAGS)) for body in table.sets)
     return any(each & _TIMEOUT for each in flags) or any(map(_TIMED.search, table.rules))
 
@@ -331,7 +331,7 @@ def lasting(table: Table) -> t.Iterator[bytes]:
 
 
 def put_first(table: Table) -> None:
-    """Let the kernel ask the chains of a table in this network namespace before others of the same priority.
+    """Make the kernel run the chains of a table in this network namespace before others of the same priority.
 
     :raises KernelError: the kernel refuses.
     """
@@ -396,7 +396,7 @@ def _accepted(rule: bytes) -> bytes:
 def _compat(rule: bytes) -> bytes:
     """Return the protocol for which extensions of xtables are checked: the kernel needs it, but does not report it.
 
-    iptables-nft writes ``-p`` as a load of the protocol and a comparison. This is asked of every rule, so the bytes are
+    iptables-nft writes ``-p`` as a load of the protocol and a comparison. It is done for every rule, so the bytes are
     not taken apart for it.
     """
     if b"match\0" not in rule and b"target\0" not in rule:

@@ -314,7 +314,7 @@ def write_routes(routing: Routing, number: t.Mapping[int, int]) -> t.List[str]:
         ordered = sorted(routing.nexthops, key=lambda body: _NHA_GROUP in netlink.attributes(body[_NHM.size :]))
         kernel.change([Message(_NEW_NEXTHOP, _nexthop(body, number)) for body in ordered])
         same = {index: index for index in number.values()}
-        # Routes first: whether a gateway can be reached is asked of the rules.
+        # Routes first: whether a gateway can be reached depends on the rules.
         missing = _settle(kernel, wanted, same, _FEW)
         kernel.change([Message(_DELETE_RULE, body) for body in map(_rule, _read_rules(kernel))], 0)
         kernel.change([Message(_NEW_RULE, body) for body in rules], netlink.CREATE | netlink.EXCLUSIVE)
@@ -351,7 +351,7 @@ def _settle(kernel: Netlink, wanted: t.Iterable[bytes], same: t.Mapping[int, int
 
 
 def _route(body: bytes, number: t.Mapping[int, int]) -> bytes:
-    """Return a route as it can be asked for: without what the kernel adds, and with the numbers of links here."""
+    """Return a route as it can be added: without what the kernel adds, and with the numbers of links here."""
     head = list(_RTM.unpack_from(body))
     head[8] &= _ONLINK
     known = netlink.attributes(body[_ROUTE_HEADER:])

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""All that rules, routing rules, routes and links can ask and do, and what the verification makes of each.
+"""All conditions and actions of rules, routing rules, routes and links, and how the verification treats each.
 
 What is not listed is unknown. The names are those of the kernel's headers and of the manual pages, in lower case; a
 test compares them with the headers. docs/conditions.md is made of this table.
@@ -13,7 +13,7 @@ import typing as t
 
 #: Packets are divided by it, or it is carried out.
 DIVIDED = "divided"
-#: No packet that is asked can differ by it in its source address.
+#: No tested packet can differ by it in its source address.
 IRRELEVANT = "irrelevant"
 UNKNOWN = "unknown"
 

@@ -29,7 +29,7 @@ class Expected:
         self._own = routing.local_addresses(twin.state.routing)
         #: addresses that rules give without asking for those of a link
         self._fixed = model.fixed()
-        #: rules whose answers look like those of other rules: only the trace tells
+        #: rules whose answers look like those of other rules: only the trace shows which
         self._alike: t.Set[t.Optional[Ref]] = set()
         self._rules: t.Dict[Ref, t.Optional[Rule]] = {}
 

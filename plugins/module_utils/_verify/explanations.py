@@ -110,7 +110,7 @@ def explanation(policy: Policy, addresses: Addresses, answer: Answer, possible: 
     return found
 
 
-#: What is told of an answer that is also possible.
+#: How an answer that is also possible is described.
 _OF_ALTERNATIVES = ("outcome", "seen", "seen_address", "interface", "agrees", "decided_by", "dropped_by")
 
 

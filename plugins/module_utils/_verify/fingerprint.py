@@ -29,7 +29,7 @@ _CHAIN_COUNTERS = re.compile(r"^(:.*) \[[0-9]+:[0-9]+\]$", re.MULTILINE)
 
 
 def fingerprint(state: State, policy: Policy, program: str) -> t.Optional[str]:
-    """Return the text; None if the state changes with time alone, or if the node does not tell.
+    """Return the text; None if the state changes with time alone, or if it cannot be read.
 
     :param program: what the result depends on besides: the program that makes it.
     """

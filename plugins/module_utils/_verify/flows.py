@@ -101,7 +101,7 @@ class Flows:
 
         Two flows of the same packets, in the same state, that differ only in the rules by which chance led to it
         behave alike from here on, but for the translated destination: that becomes the union of theirs, and is divided
-        again where a rule or route tells it apart. Two flows in the same state that differ in one field alone are one
+        again where a rule or route differs for it. Two flows in the same state that differ in one field alone are one
         product, because the union of that field with the same other fields is one.
         """
         if len(flows) < 2:

@@ -114,7 +114,7 @@ class Block:
 
 
 def blocks_of(members: t.Sequence[ReadyRule], used: t.FrozenSet[int] = frozenset()) -> t.List[Block]:
-    """Divide a list of rules into runs of those that a field tells apart."""
+    """Divide a list of rules into runs in which one field differs."""
     if len(members) < _MANY:
         return [Block(members)] if members else []
     fields = [place for place in (AT_NEW_DESTINATION, AT_NEW_SERVICE, AT_SOURCE, AT_PORT) if place not in used]
@@ -160,7 +160,7 @@ class Tree(t.NamedTuple):
     #: what is set, and from which values
     sets: t.Tuple[t.Tuple[str, int, t.Optional[str]], ...]
     anything: bool
-    #: what is asked of the link that packets come in over
+    #: conditions on the link that packets come in over
     incoming: t.Tuple[rules.Names, ...]
     #: whether a rule leads packets to the node itself
     redirects: bool

@@ -60,7 +60,7 @@ class ComparedPolicy(t.NamedTuple):
 class Earlier(t.NamedTuple):
     """A verification that tested everything and found all traffic to match the policy; ``time`` since the epoch.
 
-    ``leaked`` says whether packets without a connection left with an address that the policy hides.
+    ``leaked``: whether packets without a connection left with an address that the policy hides.
     """
 
     fingerprint: str
@@ -77,7 +77,7 @@ class Storage(t.NamedTuple):
 
 
 class Request(t.NamedTuple):
-    """What is asked for beside the state."""
+    """What is requested beside the state."""
 
     destinations: t.Tuple[str, ...] = ()
     source: t.Optional[str] = None
@@ -102,7 +102,7 @@ def request(
     max_seconds: int = verification.SECONDS,
     pod_cidrs: t.Sequence[str] = (),
 ) -> Request:
-    """Check what is asked for.
+    """Check the request.
 
     :param verify: whether to verify the node.
     :param max_questions: of the verification.
@@ -148,7 +148,7 @@ def inspect(
 ) -> Data:
     """Return all that is known about a node; as RETURN of the module ip_masq_info.
 
-    :param progress: told how far a verification is.
+    :param progress: called with how far a verification is.
     :param storage: with it, the result of a verification has a ``fingerprint``; an earlier one has ``tested_at``.
     :raises NodeError: the node cannot be read.
     """

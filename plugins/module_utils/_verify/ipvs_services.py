@@ -60,7 +60,7 @@ def read(saved: str, family: Family) -> t.List[Service]:
         elif words[1] in ("-f", "--fwmark-service") and ("-6" in words or "--ipv6" in words) == (family == IPV6):
             key = int(words[2])
         if key is None:
-            # A server of a service by mark does not say its version again.
+            # A server of a service by mark does not repeat its version.
             if words[0] not in ("-a", "--add-server") or words[1] not in ("-f", "--fwmark-service"):
                 continue
             key = int(words[2])

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Compare what a destination sees with what the policy says, and tell who made it so."""
+"""Compare what a destination sees with the policy, and name the rule that caused it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Addresses:
 
 
 class Verdict(t.NamedTuple):
-    """A packet that left the node: what the policy says (None: nothing), and what the destination sees.
+    """A packet that left the node: the policy's address (None: out of scope), and what the destination sees.
 
     ``seen`` is POD, NODE, or another address; ``link`` is the one that has this address, if any has.
     """
@@ -79,7 +79,7 @@ class Verdict(t.NamedTuple):
 
     @property
     def agrees(self) -> bool:
-        """Return whether the policy says nothing else."""
+        """Return whether the packet matches the policy."""
         if self.promise is None:
             return True
         if self.promise.address is not None:
@@ -211,7 +211,7 @@ _OTHER_LINK = (
 )
 _MARKED = "packets that are no Service traffic carry the mark for which %s masquerades: find the rule that sets it"
 _SERVICE = "the rule changes connections to a Service: find out whether the Service needs it before you narrow it"
-#: What an operator may do who wants to keep a rule, by what the policy says and what is seen.
+#: How an operator can keep a rule, by the address of the policy and the one that is seen.
 _OTHER_POLICY = {
     (POD, NODE): ", or masquerade the range in the policy",
     (NODE, POD): ", or exempt the range in the policy",

@@ -144,7 +144,7 @@ class _Line:
             elif word in ("-f", "--fragment"):
                 self.reading.not_known("a fragment")
                 if inverted:
-                    self.reading.unknown = self.reading.unknown[:-1]  # packets that are asked are none
+                    self.reading.unknown = self.reading.unknown[:-1]  # no tested packet is one
             else:
                 self._option(word, inverted)
             inverted = False
@@ -190,7 +190,7 @@ class _Line:
                 if handler is not None:
                     self.reading.not_known("the option %s of the match %s" % (sorted(options)[0], name))
 
-    # what every rule may ask
+    # what every rule can match
 
     def source(self, value: str, inverted: bool) -> None:
         """Read -s."""

@@ -26,12 +26,12 @@ from .senders import Sender
 from .time_limit import left
 from .ways import Declared, Start, Way, Ways
 
-#: To these a packet of a pod is never forwarded, whatever the rules say.
+#: To these a packet of a pod is never forwarded, with any rules.
 _NOT_FORWARDED = {
     IPV4: ("0.0.0.0/8", "127.0.0.0/8", "224.0.0.0/4", "255.255.255.255/32"),
     IPV6: ("::/64", "fe80::/10", "ff00::/8"),
 }
-#: Protocols of packets that conntrack calls invalid which are asked: a reset, an error; see Question.stray.
+#: Protocols of the tested packets that conntrack calls invalid: a reset, an error; see Question.stray.
 STRAYS = ("tcp", "icmp")
 
 
@@ -52,7 +52,7 @@ class NodeModel:
         )
 
     def ways_of(self, starts: t.Sequence[Start], seconds: t.Optional[float] = None) -> Ways:
-        """Return the ways of some packets, whatever a policy says of them."""
+        """Return the ways of some packets, with any policy."""
         return ways.ways(self._node, starts, (), seconds)
 
     def step(self, ref: Ref) -> t.Optional[Step]:

@@ -131,7 +131,7 @@ class _Table:
         self.loads: t.Dict[t.Tuple[int, int], t.List[Cell]] = {}
         #: bytes of the keys of sets
         self.lengths: t.Dict[str, int] = {}
-        #: what a lookup of cells in a set asks for: many rules share one large set
+        #: results of looking cells up in a set: many rules share one large set
         self.asked: t.Dict[t.Tuple[str, t.Tuple[Cell, ...]], t.List[Conditions]] = {}
         self.objects: t.Dict[bytes, int] = {}
         for body in table.objects:
@@ -224,7 +224,7 @@ _VARIED = frozenset(("cmp", "immediate", "match"))
 _HEAD = 32
 
 
-@functools.lru_cache(maxsize=64)  # asked for each expression
+@functools.lru_cache(maxsize=64)  # called for each expression
 def _place(register: t.Optional[bytes]) -> int:
     """Return where a register begins: those from 8 on have four bytes, those before sixteen."""
     which = number(register)
@@ -464,7 +464,7 @@ class _Reader:
         return not_known(conditions.because(conditions.CT, name), 16)
 
     def fib(self, data: t.Dict[int, bytes]) -> None:
-        """Follow what the routing tables say of an address."""
+        """Follow a lookup of an address in the routing tables."""
         result, flags = number(data.get(2)), number(data.get(3))
         if result != _ADDRESS_TYPE:
             name = {1: "oif", 2: "oifname"}.get(result, str(result))
@@ -630,7 +630,7 @@ class _Reader:
         return ((int.from_bytes(first, order), int.from_bytes(last, order)),)
 
     def _compare_map(self, cells: t.Sequence[Cell], first: bytes, last: bytes, inverted: bool) -> None:
-        """Follow the comparison of what a map said: known for each of its elements."""
+        """Follow the comparison of a map's value: known for each of its elements."""
         found = []
         for one in self.reading.alternatives:
             try:
@@ -826,7 +826,7 @@ class _Reader:
             for one in reading.alternatives if varied else [{}]:
                 action(one)
         except UnknownError as exc:
-            if kind == SOURCE:  # which address it is, the kernel tells
+            if kind == SOURCE:  # which address it is, the kernel reports
                 own = cells[0] == packet("source", size) and cells[1] in (None, cells[0])
                 self._end(Action(SOURCE, origin=SOURCE if own else None))
                 return
@@ -881,7 +881,7 @@ class _Reader:
             self.reading.act_unknown(found_treatment.text)
 
     def match(self, data: t.Dict[int, bytes]) -> None:
-        """Follow an extension of xtables that asks."""
+        """Follow a match of xtables."""
         name = netlink.name(data.get(1, b""))
         if xt_rules.match(self.reading, name, number(data.get(2)), data.get(3, b""), self.table.known):
             self.table.aware = True
@@ -985,7 +985,7 @@ _HANDLERS: t.Mapping[str, t.Callable[[_Reader, t.Dict[int, bytes]], None]] = {
     "match": _Reader.match,
     "target": _Reader.target,
 }
-#: what is not understood and acts, asks, or loads a register (by its attribute)
+#: what is not understood and acts, matches, or loads a register (by its attribute)
 _ACTING = frozenset(("tproxy", "queue", "fwd", "synproxy"))
 _ASKING = frozenset(("limit", "quota", "connlimit"))
 _LOADING = {"socket": 2, "osf": 1, "xfrm": 1, "tunnel": 2, "inner": 5}

@@ -29,7 +29,7 @@ _VERDICTS = {0: DROP, 1: ACCEPT, -1: CONTINUE, -2: CONTINUE, -3: JUMP, -4: GOTO,
 
 
 class Element(t.NamedTuple):
-    """One element: its first and last key, None if it stands for all others; and what a map says."""
+    """One element: its first and last key, None if it stands for all others; and the value of a map."""
 
     first: t.Optional[bytes]
     last: bytes
@@ -38,7 +38,7 @@ class Element(t.NamedTuple):
 
 
 class Set(t.NamedTuple):
-    """One set or map. ``unknown`` says why its elements are not those that a packet meets."""
+    """One set or map. ``unknown``: why its elements are not those that a packet meets."""
 
     elements: t.Tuple[Element, ...]
     objects: int = 0
@@ -75,7 +75,7 @@ def value(data: t.Optional[bytes]) -> bytes:
 
 
 class Sets:
-    """The sets of a table, taken apart when they are asked for."""
+    """The sets of a table, parsed when they are needed."""
 
     def __init__(self, table: nf_tables.Table) -> None:
         self._headers: t.Dict[str, netlink.Attributes] = {}
@@ -156,7 +156,7 @@ def _elements(bodies: t.Sequence[bytes], flags: int, guess: bool) -> t.Tuple[t.L
                 end = bool(flag & _INTERVAL_END)
                 ends = ends or end
                 edges.append((key, end, data, act))
-    # An interval is two elements: one with which it begins, and one that says it is over before. In sets of several
+    # An interval is two elements: one with which it begins, and one that ends it. In sets of several
     # fields each element has both keys.
     if (flags & _INTERVAL and not flags & _CONCAT) or (guess and ends):
         edges.sort(key=lambda edge: (edge[0], not edge[1]))

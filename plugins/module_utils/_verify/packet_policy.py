@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a policy says of packets as they leave the node, in the form in which rules say what they match."""
+"""The policy for packets as they leave the node, in the form of rules' conditions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OWN = "own"
 
 
 class Promise(t.NamedTuple):
-    """What a policy says of packets that leave: POD or NODE; ``address`` is the fixed one of the node, if any."""
+    """The source address of packets that leave: POD or NODE; ``address`` is the fixed one of the node, if any."""
 
     kind: str
     address: t.Optional[AddressRange] = None
@@ -34,16 +34,16 @@ class Promise(t.NamedTuple):
 
 
 class Entry(t.NamedTuple):
-    """One decision of a policy. ``promise`` None: the policy says nothing of these packets."""
+    """One decision of a policy. ``promise`` None: these packets are out of its scope."""
 
     match: Match
     promise: t.Optional[Promise]
 
 
 class Policy(t.NamedTuple):
-    """What a policy says, by family; one that is not managed is absent. The first entry that matches counts.
+    """The decisions of a policy, by family; one that is not managed is absent. The first entry that matches counts.
 
-    ``leaves`` says of a rule that let a packet pass whether the policy leaves that packet to other programs.
+    ``leaves`` returns for a rule that let a packet pass whether the policy leaves that packet to other programs.
     ``pods`` are networks in which all pods of the node lie; empty if that is not known.
     ``leaks`` is what is done with packets that nat does not see: IGNORE, COUNT, DROP; ``hidden`` are the addresses that
     they must not show, by family; empty with IGNORE.
@@ -58,7 +58,7 @@ class Policy(t.NamedTuple):
     def promise(
         self, source: str, destination: str, protocol: str, port: int, interface: t.Optional[str] = None
     ) -> t.Optional[Promise]:
-        """Return what the policy says of a packet of a pod as it leaves.
+        """Return the policy's decision for a packet of a pod as it leaves.
 
         :param interface: over which it leaves; None: the one that the policy is about.
         """
@@ -87,7 +87,7 @@ def _leaves_over(match: Match, promise: t.Optional[Promise], interface: t.Option
 
 
 def policy_of(rulesets: t.Mapping[str, Ruleset], pods: t.Sequence[Network] = ()) -> Policy:
-    """Return what rulesets say about packets of pods.
+    """Return the decisions of rulesets for packets of pods.
 
     :param rulesets: by family; a family without a ruleset is absent from the policy.
     :param pods: networks in which all pods of the node lie; empty if that is not known.

@@ -162,7 +162,7 @@ def _any_port(way: Way) -> bool:
 
 
 def _deciding(ways: Ways, model: NodeModel, expected: Expected) -> t.Iterator[str]:
-    """Return what decides which way a packet takes: rules that ask for the source port, or choose by chance; routes."""
+    """Return what decides which way a packet takes: rules that match the source port, or choose by chance; routes."""
     met: t.Dict[Ref, None] = {}
     for way in ways.ways:
         met.update(dict.fromkeys(way.met))

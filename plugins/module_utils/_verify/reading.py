@@ -44,7 +44,7 @@ from .rules import (
 )
 
 #: Conditions that all hold: spans by the name of a field, or by (tracked value, mask) for tests; tuples of Names by
-#: ``incoming`` and ``outgoing``. What a map says for these packets has a key that begins with ``@``.
+#: ``incoming`` and ``outgoing``. The value of a map for these packets has a key that begins with ``@``.
 Conditions = t.Dict[t.Any, t.Any]
 #: What a statement does: the same for all packets, or, in a map, what it does with those of some conditions.
 Acts = t.Union[Action, t.Callable[[Conditions], Action]]
@@ -408,7 +408,7 @@ _EMPTY = Match()
 
 
 def match_of(conditions: Conditions) -> t.Optional[Match]:
-    """Return conditions as a Match; None: no packet that is asked fulfils them."""
+    """Return conditions as a Match; None: no tested packet fulfils them."""
     if not conditions:
         return _EMPTY
     get = conditions.get
@@ -458,7 +458,7 @@ def finished(
 ) -> RuleTable:
     """Return a table of the rules that were read.
 
-    :param aware: whether a rule does or asks something whose meaning depends on the hook.
+    :param aware: whether a rule has an action or a condition whose meaning depends on the hook.
     """
     if aware:
         reach = _reach(base, chains)

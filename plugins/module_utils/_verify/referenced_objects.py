@@ -25,8 +25,8 @@ class KnownLink(t.NamedTuple):
 class Known(t.NamedTuple):
     """A node as the readers need it, for one family.
 
-    ``types`` has the addresses of each type (RTN_*) over all links; what rules ask of a type that is absent is unknown.
-    ``filled`` names sets of ipset that rules fill (xt_rules.filled). ``tos_routed`` is set where a routing rule asks
+    ``types`` has the addresses of each type (RTN_*) over all links; a condition on a type that is absent is unknown.
+    ``filled`` names sets of ipset that rules fill (xt_rules.filled). ``tos_routed`` is set where a routing rule matches
     for the TOS. ``bound`` has the addresses, other than any, that sockets of the node are bound to; None: not known.
     """
 

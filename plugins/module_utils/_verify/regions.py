@@ -168,7 +168,7 @@ class Partition(t.Generic[T]):
         return self.values[bisect.bisect_right(self.starts, number) - 1]
 
     def divide(self, whole: Spans) -> t.List[t.Tuple[T, Spans]]:
-        """Return the parts of spans that have the same value. Values are told apart by their identity."""
+        """Return the parts of spans that have the same value. Values are compared by identity."""
         starts, values = self.starts, self.values
         if len(whole) == 1:
             first, last = whole[0]

@@ -15,7 +15,7 @@ from .referenced_objects import Known
 from .rules import ALL_BITS, CT_MARK, CT_ZONE, DNAT, INVALID, MARK, UNTRACKED, Names
 
 #: One byte: ``(byte of the field & bits) ^ flips``. ``place`` counts from the lowest byte. A field of "" is a
-#: constant; one that begins with "?" is not known, and the rest says what it is; one with "@" is what a map said.
+#: constant; one that begins with "?" is not known, and the rest is its name; one with "@" is the value of a map.
 Cell = t.Tuple[str, int, int, int]
 
 LITTLE = sys.byteorder == "little"
@@ -29,7 +29,7 @@ PART_OF_CHANCE = "a number by chance together with other values"
 #: bytes of each field
 _SIZES = {"protocol": 1, "port": 2, "source_port": 2, "original_port": 2}
 _NAME_LENGTH = 16
-#: What tells of tracked values: the number that a rule sees for each of them.
+#: Tracked values: the number that a rule sees for each of them.
 #: NF_CT_STATE_BIT(IP_CT_NEW), NF_CT_STATE_UNTRACKED_BIT, NF_CT_STATE_INVALID_BIT
 STATES = {0: 8, 1: 64, INVALID: 1}
 #: IPS_DST_NAT; the rest that is known of a connection's first packet is 0: IPS_EXPECTED, SEEN_REPLY, ASSURED,

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Routing rules and tables as values: what a lookup of the kernel says of a whole region of packets.
+"""Routing rules and tables as values: the result of the kernel's lookup for a whole region of packets.
 
 The order of things is that of fib_rules_lookup() (net/core/fib_rules.c): a rule that a packet matches names a table; a
 table without a route for it, a route of type throw and a suppressed route lead on to the next rule.
@@ -199,11 +199,11 @@ class Lookups:
 
     @property
     def tos_tested(self) -> bool:
-        """Whether a routing rule asks for the TOS or DSCP of packets."""
+        """Whether a routing rule matches the TOS or DSCP of packets."""
         return any(body[3] or _FRA_DSCP in netlink.attributes(body[_HEADER.size :]) for body in self._rules)
 
     def signature(self, link: str) -> t.Tuple[t.Any, ...]:
-        """Return what the routing rules tell a link from others by."""
+        """Return by which properties of a link the routing rules differ."""
         vrf = self._vrf(link)
         named = tuple(self._comes_over(selector.incoming, link) for selector in self._selectors if selector.incoming)
         return (*named, vrf.index if vrf else 0)
@@ -214,7 +214,7 @@ class Lookups:
         return tuple(one[0] for one in self._addresses.get(known.index, ())) if known else ()
 
     def types(self) -> t.Dict[int, Spans]:
-        """Return the addresses of each type, as inet_addr_type() tells: RTN_LOCAL, RTN_BROADCAST and so on.
+        """Return the addresses of each type of inet_addr_type(): RTN_LOCAL, RTN_BROADCAST and so on.
 
         The rest of the addresses is RTN_UNICAST. A type of IPv6 that needs a lookup (RTN_UNREACHABLE) is not there.
         """
@@ -265,10 +265,10 @@ class Lookups:
         return any(self._settings.get("ipv4/conf/%s/rp_filter" % one, "0") != "0" for one in (link, "all"))
 
     def back(self, source: Spans, destination: Spans, mark: int, mark_unknown: int, link: str) -> t.List[Back]:
-        """Divide packets by the route back to their source, as fib_validate_source() asks for it.
+        """Divide packets by the route back to their source, as fib_validate_source() looks it up.
 
-        Packets of one part are treated alike, whatever the filter is told. Ports and protocols are asked only where a
-        routing rule asks for them; a packet may then be treated one way or the other.
+        Packets of one part are treated alike, with any setting of the filter. Ports and protocols count only where a
+        routing rule matches them; a packet may then be treated one way or the other.
         """
         if self._settings.get("ipv4/conf/%s/src_valid_mark" % link, "0") == "0":
             if self._settings.get("ipv4/conf/all/src_valid_mark", "0") == "0":
@@ -626,7 +626,7 @@ class Lookups:
 
     def _make_partition(self, table: int) -> Partition[t.Tuple[_Entry, ...]]:
         width = self.family.bits
-        # Suppression asks for the length of the prefix: only where it can does a length make a difference.
+        # Suppression compares the length of the prefix: only there can a length make a difference.
         lengths = any(selector.suppress >= 0 for selector in self._selectors)
         kept: t.Dict[t.Tuple[t.Any, ...], t.Tuple[_Entry, ...]] = {}
 

@@ -14,7 +14,7 @@ import typing as t
 from .._system import families
 from .._system.intervals import Spans
 
-#: protocols whose packets are asked: ICMP, TCP, UDP, ICMPv6, SCTP
+#: protocols whose packets are tested: ICMP, TCP, UDP, ICMPv6, SCTP
 PROTOCOL_NUMBERS = tuple(sorted(families.PROTOCOLS.values()))
 WITH_PORTS = tuple(families.PROTOCOLS[name] for name in families.PORT_PROTOCOLS)
 MAX_PORT = 0xFFFF
@@ -32,7 +32,7 @@ DNAT = "dnat"
 #: 1 where rules keep the packet from conntrack; INVALID where conntrack makes no connection of it (0: it is NEW)
 UNTRACKED = "untracked"
 INVALID = 2
-#: Before conntrack sees the packet: UNDECIDED, or which rule was the first to say what conntrack is to make of it.
+#: Before conntrack sees the packet: UNDECIDED, or the first rule that decided what conntrack makes of it.
 DECIDED = "decided"
 UNDECIDED, BY_NOTRACK, BY_TEMPLATE = 0, 1, 2
 
@@ -124,8 +124,8 @@ class Rule(t.NamedTuple):
 
     A packet that matches no branch goes on behind the rule; a rule without branches only counts or logs. With
     ``chance`` a packet that matches takes one of the branches by chance (or by a hash), or, unless ``exhaustive``, goes
-    on; ``history`` says why, where it is no chance but what came before, each as an object of "because of". ``unknown``
-    says what of the rule is not understood, each as an object of "because of": the rule may or may not
+    on; ``history`` is why, where it is no chance but what came before, each as an object of "because of". ``unknown``
+    has what of the rule is not understood, each as an object of "because of": the rule may or may not
     match what its branches match. Where the last branch of such a rule is CONTINUE, something is done to the packet
     that is not understood: what becomes of it from there on is not known. So it is with a rule that cannot be read; its
     branch matches every packet.
@@ -145,7 +145,7 @@ PREROUTING, INPUT, FORWARD, OUTPUT, POSTROUTING = range(5)
 
 
 class BaseChain(t.NamedTuple):
-    """A chain that the kernel asks: type (filter, nat, route), hook, priority, and whether its policy drops."""
+    """A base chain: type (filter, nat, route), hook, priority, and whether its policy drops."""
 
     kind: str
     hook: int
@@ -157,7 +157,7 @@ class RuleTable(t.NamedTuple):
     """One table as it treats packets of one family. ``chains`` has every chain, also empty ones.
 
     Where a rule of nft tests a value and then changes it, what it does behind the test is a chain of its own, which
-    only that rule leads to: ``chain_of`` tells the chain in which the rule is. Its rules have the rule's number.
+    only that rule leads to: ``chain_of`` has the chain in which the rule is. Its rules have the rule's number.
 
     ``unknown`` is what is not understood of the table as a whole, as Rule.unknown.
     """

@@ -74,7 +74,7 @@ def senders(state: State, family: Family, pods: t.Sequence[t.Any] = ()) -> t.Lis
 def _with_narrower(
     shown: t.Sequence[t.Tuple[str, routing.Route]],
 ) -> t.Iterator[t.Tuple[str, routing.Route, Spans]]:
-    """Return routes with the destinations of narrower routes of the same table: the narrowest tells where a pod is."""
+    """Return routes with the destinations of narrower routes of the same table: the narrowest leads to the pod."""
     tables: t.Dict[int, t.Dict[int, t.List[t.Tuple[str, routing.Route]]]] = {}
     for name, route in shown:
         tables.setdefault(route.table, {}).setdefault(route.destination.prefixlen, []).append((name, route))

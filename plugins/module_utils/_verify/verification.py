@@ -34,24 +34,24 @@ from .time_limit import TimeOverError, left, limited
 from .ways import DROPPED as BY_FILTER
 from .ways import TRANSLATED, Way, Ways
 
-#: A packet leaves with another address than the policy says: always; or sometimes, by chance.
+#: A packet leaves with another address than the policy's: always; or sometimes, by chance.
 ERROR = "error"
 WARNING = "warning"
 
 #: Limits of a verification: questions for each family, and seconds.
 QUESTIONS = 100000
 SECONDS = 60
-#: Seconds beyond the limit that may be spent on an end: to interrupt what takes too long, to ask who decided.
+#: Seconds beyond the limit that may be spent on an end: to interrupt what takes too long, to find which rule decided.
 _GRACE = 5.0
-#: How many questions are put at a time: after each part the progress is told, and the time looked at.
+#: How many packets are sent at a time: after each part progress is reported and the time checked.
 _AT_A_TIME = 500
 #: How often a question is put until chance has chosen the way that it is about.
 _TRIES = 64
 #: How many times a question is put at once, if its first answer was another one.
 _AT_ONCE = 16
-#: How often another random packet is taken, if it is one that is asked already.
+#: How often another random packet is taken, if it is one that was sent already.
 _ATTEMPTS = 4
-#: Two verifications of one node ask the same.
+#: Two verifications of one node send the same packets.
 _SEED = 20240229
 
 _NAMES = {number: name for name, number in QUESTION_PROTOCOLS.items()}
@@ -135,7 +135,7 @@ def _uncollected() -> t.Iterator[None]:
 def verify(twin: Twin, policy: Policy, limits: Limits = DEFAULT, progress: Progress = no_progress) -> Report:
     """Ask the copy of a node all that matters, as far as the limits allow.
 
-    :param progress: told how far it is.
+    :param progress: called with how far it is.
     :raises NodeError: the copy does not answer.
     """
     until = time.monotonic() + limits.seconds if limits.seconds else None
@@ -233,7 +233,7 @@ class _Run:
         for found in (self._model.found, self._model.own):
             silent = self._about(found)
             if silent:
-                # Of these nothing came out: something may be let through beside what was asked.
+                # Of these nothing came out: something may be let through beside what was sent.
                 seconds = left(self._until)
                 try:
                     with limited(seconds, _GRACE):
@@ -391,7 +391,7 @@ class _Run:
             self._miss(code, missed, unknown)
 
     def _compare_orders(self) -> None:
-        """Note ways whose source address depends on an order of chains that the kernel does not tell."""
+        """Note ways whose source address depends on an order of chains that the kernel does not report."""
         for members in self._tied.values():
             if self._is_late(_GRACE):
                 self._miss("time", [region for way, _answer in members for region in way.regions])
@@ -421,7 +421,7 @@ class _Run:
             self._remembers = self._remembers or bool(finding.way.history)
         causes: t.Dict[t.Any, t.List[Region]] = {}
         for number, ((verdict, _late, certain), members) in enumerate(groups.items()):
-            if number and self._is_late(_GRACE):  # who decided cannot be asked any more
+            if number and self._is_late(_GRACE):  # no time to find out which rule decided
                 self._miss("time", [region for finding in members for region in finding.way.regions])
                 continue
             answer = self._explained(members[0].answer)

@@ -91,7 +91,7 @@ IPVS_TABLE = -1
 
 #: How deep chains may lead into each other. Each takes some calls of Python's stack.
 _DEPTH = 100
-#: Of how many flows that an unknown rule divided it is asked whether it makes a difference.
+#: For how many flows that an unknown rule divided it is tested whether that makes a difference.
 _DOUBTED = 300
 #: How many chains of one priority are tried in all orders.
 _TIED = 3
@@ -140,7 +140,7 @@ class Way(t.NamedTuple):
 
     ``met`` are the rules that all of them match, in order, without those that only count; ``source`` that which gives
     them another source address, ``given`` how it does. With ``chance`` some of the packets, or some connections of the
-    same, may take another way; ``history`` has the rules whose earlier packets decide it. ``tied`` says that it is so
+    same, may take another way; ``history`` has the rules whose earlier packets decide it. ``tied``: whether it is so
     with one of the orders of chains of the same priority. ``unknown`` is what may make all of this wrong: packets of
     such a way are not tested.
     """
@@ -729,7 +729,7 @@ class _Engine(Flows):
                         doubted = self._doubted(matched, unknown)
                         if branch.kind != CONTINUE:
                             out.append(doubted)
-                        if branch.kind != DROP:  # what is dropped is dropped; that it may go on is said of the rest
+                        if branch.kind != DROP:  # what is dropped is dropped; the rest may go on
                             matched = doubted
                     self._act(rule, branch, matched, out, returned, context)
             rest = others

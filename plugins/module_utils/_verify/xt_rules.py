@@ -92,7 +92,7 @@ def _of_types(mask: int, known: Known) -> Spans:
     :raises UnknownError: they are not known.
     """
     numbers = [number for number in range(_TYPES) if mask >> number & 1]
-    if known.family == IPV6:  # ip6_tables asks the scope of the address for these two, and knows several only together
+    if known.family == IPV6:  # ip6_tables tests the scope of the address for these two, and knows several only together
         if numbers == [5]:
             return ((0xFF << 120, (1 << 128) - 1),)
         if numbers == [1]:
@@ -111,7 +111,7 @@ def _of_types(mask: int, known: Known) -> Spans:
 
 
 class Connection(t.NamedTuple):
-    """What a rule asks of conntrack: masks (None: nothing), conditions, and whether each is inverted."""
+    """A rule's conditions on conntrack: masks (None: nothing), conditions, and whether each is inverted."""
 
     states: t.Optional[t.Tuple[int, bool]] = None
     statuses: t.Optional[t.Tuple[int, bool]] = None
@@ -120,7 +120,7 @@ class Connection(t.NamedTuple):
     destination: t.Optional[t.Tuple[Spans, bool]] = None
     source_port: t.Optional[t.Tuple[Spans, bool]] = None
     port: t.Optional[t.Tuple[Spans, bool]] = None
-    #: whether the direction original is asked, or reply
+    #: whether the original direction is compared, or the reply
     original: t.Optional[bool] = None
     unknown: t.Tuple[str, ...] = ()
 
@@ -691,7 +691,7 @@ def filled(
     found = {name for table in legacy for name in _FILLS.findall(table.listing)}
     for table in tables:
         for body in table.rules:
-            if b"SET\0" not in body:  # asked of every rule
+            if b"SET\0" not in body:  # checked for every rule
                 continue
             expressions = netlink.attributes(body).get(nf_tables.RULE_EXPRESSIONS, b"")
             for kind, data in nf_tables.parse_expressions(expressions):
