@@ -45,11 +45,7 @@ from checks import (
 
 MEMORY = "/var/tmp/package.json"
 PACKAGES = "/var/tmp/ip-masq-agent_*.deb"
-OLD_PACKAGE = "/var/tmp/old.deb"
 PATH = "ip-masq-agent.path"
-HOOK = "ip-masq-agent-firewall@nftables.service"
-#: A link that the old package does not make.
-NEW_LINK = "/etc/systemd/system/ip-masq-agent.service.wants/ip-masq-agent.path"
 TARGETS = ("multi-user.target", "timers.target", "paths.target")
 
 
@@ -126,7 +122,8 @@ def package() -> None:
     nothing_runs("removed")
     check("the configuration is still there", os.path.exists(CONFIG))
     check("the directory that was empty is still there", os.path.isdir("/usr/local/sbin"))
-    old_package(new)
+    sh("dpkg", "--install", new)
+    eventually("installed again: in sync", in_sync)
     sh("systemctl", "disable", PATH)
     sh("dpkg", "--install", new)
     check("upgraded: the rules stay", ours())
@@ -161,32 +158,6 @@ def without_interpreter() -> None:
     equal("its rules are", traces.rules_of_ours(), before)
     for unit in (TIMER, PATH):
         equal(unit + " is stopped", shown(unit, "ActiveState"), {"ActiveState": "inactive"})
-
-
-def old_package(new: str) -> None:
-    """A package that has its files in directories of the administrator is upgraded."""
-    sh("dpkg", "--install", OLD_PACKAGE)
-    eventually("the old package: in sync", in_sync)
-    check("it has its program where it was", os.path.exists(AGENT))
-    check("it does not have the new link", not os.path.lexists(NEW_LINK))
-    sh("systemctl", "disable", HOOK)
-    packets("the old package")  # something to count
-    before = counters()
-    sh("dpkg", "--install", new)
-    check_counters("upgraded", before)
-    equal("upgraded: no file is where an administrator has files", administrators(), [])
-    check("upgraded: the directory that is empty is still there", os.path.isdir("/usr/local/sbin"))
-    check("upgraded: the new link is there", os.path.exists(NEW_LINK))
-    for unit in (TIMER, PATH):
-        state = shown(unit, "ActiveState", "UnitFileState", "NeedDaemonReload")
-        wanted = {"ActiveState": "active", "UnitFileState": "enabled", "NeedDaemonReload": "no"}
-        equal("upgraded: " + unit, state, wanted)
-        place = os.path.realpath(shown(unit, "FragmentPath")["FragmentPath"])
-        equal("upgraded: where it is", place, "/usr/lib/systemd/system/" + unit)
-    equal("upgraded: what was disabled stays so", shown(HOOK, "UnitFileState"), {"UnitFileState": "disabled"})
-    DAMAGE["the chain is flushed"]()
-    sh("systemctl", "restart", SERVICE)  # not a run that the upgrade started, which may have read the rules before
-    check_rules("upgraded")
 
 
 def nothing_runs(what: str) -> None:

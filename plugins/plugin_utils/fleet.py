@@ -292,7 +292,7 @@ def _applied(report: _Report, advice: Advice) -> t.Iterator[str]:
 
 
 def _origin(report: _Report) -> str:
-    """Return what applied the policy of a node last. Version 1.0.0-rc1 does not report it."""
+    """Return what applied the policy of a node last."""
     return str((report.get("last_applied") or {}).get("by", ""))
 
 

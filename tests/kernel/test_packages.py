@@ -193,34 +193,6 @@ mount --rbind "$1/usr/local/lib" /usr/local/lib
 """
 UNIT_DIR = PACKAGED.unit_dir
 UNITS_LIST = "/usr/share/ip-masq-agent/units"
-#: As packages were that had files in /usr/local and /etc, and no list of their units.
-_OLD_SPEC = """
-%global __os_install_post %{{nil}}
-Name: ip-masq-agent
-Version: 0.9
-Release: 1
-Summary: test
-License: GPL
-BuildArch: noarch
-AutoReqProv: no
-%description
-test
-%install
-mkdir -p %{{buildroot}}
-tar -xf {tarball} -C %{{buildroot}}
-rm -r %{{buildroot}}/etc/systemd/system/*.wants
-%post
-systemctl enable {enabled}
-systemctl start {started}
-%preun
-[ "$1" = 0 ] || exit 0
-touch /run/removed-by-an-upgrade
-%files
-/usr/local/sbin/*
-/usr/local/lib/ip-masq-agent
-/etc/systemd/system/*
-/etc/ip-masq-agent
-"""
 
 
 class TestRpm:
@@ -326,29 +298,6 @@ class TestRpm:
         assert enabled == {*units.ENABLED_UNITS} - {other}
         active = {path.stem for path in node.systemd.glob("*.active")}
         assert active == {*units.STARTED_UNITS, hook, "nftables.service"}
-
-    def test_an_upgrade_moves_what_was_in_places_of_the_administrator(
-        self, node: AgentNode, built: Path, package: Path, tmp_path: Path
-    ) -> None:
-        (tmp_path / "old.spec").write_text(
-            _OLD_SPEC.format(
-                tarball=only(built, "ip-masq-agent-*.tar.gz"),
-                enabled=" ".join(units.ENABLED_UNITS),
-                started=" ".join(units.STARTED_UNITS),
-            )
-        )
-        build = ["rpmbuild", "-bb", "--quiet", "--define", "_topdir %s/old" % tmp_path, "--dbpath", tmp_path / "db"]
-        subprocess.run([*build, tmp_path / "old.spec"], check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        install(node, only(tmp_path, "old/RPMS/noarch/*.rpm"))
-        configure(node)
-        before = snapshot(node.ns)
-        log(node)
-        install(node, package, "--upgrade")
-        assert log(node)[0] == "enable " + " ".join(units.ENABLED_UNITS)
-        assert not [name for name in files(node) if name.startswith(("usr/local", "etc/systemd"))]
-        assert node.at("%s/%s" % (UNIT_DIR, units.TIMER)).exists() and snapshot(node.ns) == before
-        adopted = node.ansible("kubenode.ip_masq." + MODULE, {"config": CONFIG})
-        assert not adopted["changed"], adopted
 
     def test_an_agent_of_the_role_stays_in_force_until_the_role_is_applied(
         self, node: AgentNode, package: Path

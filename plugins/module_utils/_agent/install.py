@@ -30,10 +30,8 @@ from .units import (
     ENABLED_UNITS,
     FIREWALL_HOOKS,
     FIREWALL_UNITS,
-    RETIRED_UNITS,
     SERVICE,
     STARTED_UNITS,
-    retired_files,
     unit_files,
 )
 
@@ -232,7 +230,7 @@ def _plan_files(paths: Paths, config_text: t.Optional[str]) -> _FilePlan:
     folders = [folder for folder in paths.unit_dirs() if folder != paths.unit_dir]
     others = [os.path.join(folder, name) for folder in folders for name in unit_files(paths)]
     old += [path for path in existing(others) if is_ours(path) and not os.path.islink(path)]
-    retired = [path for path in existing(retired_files(paths)) if is_ours(path)] + newer_files(paths)
+    retired = newer_files(paths)
     old += module_directory.superseded(paths, installed)
     for lib_dir in dict.fromkeys(place.lib_dir for place in before if place.lib_dir != paths.lib_dir):
         old += module_directory.found(lib_dir)
@@ -272,7 +270,6 @@ def _carry_out(paths: Paths, plan: _FilePlan, run: t.Optional[Runner] = None) ->
         remove_path(path)
     if plan.result.files:
         snapshot.discard(paths)
-        files.remove(paths.rc1_cache)
     label_note = selinux_labels.restore(run, new_places) if run else None
     return tuple(one for one in (note, label_note) if one)
 
@@ -309,7 +306,7 @@ def newer_files(paths: Paths) -> t.List[str]:
     Each release writes down what it installs, so that an older one can remove it.
     """
     # By their names: the programs may have been in another bin_dir.
-    known = {os.path.basename(path) for path in (*installed_paths(paths), *retired_files(paths))}
+    known = {os.path.basename(path) for path in installed_paths(paths)}
     with contextlib.suppress(NodeError, ValueError, TypeError):
         written = json.loads((files.read(paths.files_list) or b"[]").decode("utf-8"))
         found = [path for path in existing(map(str, written)) if os.path.basename(path) not in known and is_ours(path)]
@@ -426,8 +423,7 @@ def update_units(
     changed = set(map(os.path.basename, written))
     firewalls = [unit + ".service" for unit in FIREWALL_UNITS]
     removed = [change.path for change in put.files if change.after is None]
-    retired = [unit for unit in RETIRED_UNITS if unit in changed]
-    retired += [unit for unit in _units_of(paths, removed) if unit not in RETIRED_UNITS]
+    retired = _units_of(paths, removed)
     properties = ("UnitFileState", "ActiveState", "NeedDaemonReload")
     units = systemd.show_units(run, properties, [*ENABLED_UNITS, *firewalls, *retired])
     # A run that was interrupted may have changed files that systemd has not read since.

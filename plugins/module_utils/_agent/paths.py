@@ -102,11 +102,6 @@ class Paths(t.NamedTuple):
         return self.fixed("/run/systemd/system")
 
     @property
-    def tmpfiles(self) -> str:
-        """A file of 1.0.0-rc1 (tmpfiles.d(5)), which an upgrade removes. To be dropped at 1.0.0."""
-        return self.fixed("/etc/tmpfiles.d/ip-masq-agent.conf")
-
-    @property
     def state_dir(self) -> str:
         """What outlives a boot. A unit creates it, best effort: the rules do not depend on it."""
         return self.fixed("/var/lib/ip-masq-agent")
@@ -185,11 +180,6 @@ class Paths(t.NamedTuple):
     def last_sync(self) -> str:
         """An empty file whose modification time is that of the last successful resync."""
         return os.path.join(self.run_dir, "last-sync")
-
-    @property
-    def rc1_cache(self) -> str:
-        """The compiled code of 1.0.0-rc1, which an upgrade removes. To be dropped at 1.0.0."""
-        return os.path.join(self.run_dir, "compiled")
 
 
 #: Where packages (tools/dist) have the agent: nothing in them is in /usr/local or /etc.

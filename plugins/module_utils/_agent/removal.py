@@ -40,11 +40,9 @@ from .units import (
     ENABLED_UNITS,
     FIREWALL_HOOKS,
     FIREWALL_TEMPLATE,
-    RETIRED_UNITS,
     SERVICE,
     SERVICES,
     interval_drop_in,
-    retired_files,
     unit_files,
 )
 
@@ -65,7 +63,7 @@ def uninstall(node: Node, paths: Paths, check: bool = False, keep_files: bool = 
     if not keep_files:
         _refuse_packaged(node.run, paths, places)
         written += [os.path.join(folder, name) for folder in paths.unit_dirs() for name in unit_files(paths)]
-        written += [*retired_files(paths), *newer_files(paths)]
+        written += newer_files(paths)
         # The program last: the next run reads the paths from it.
         written += [path for place in places for path in (place.resync, place.program)]
     foreign = [path for path in existing(written) if not is_ours(path)]
@@ -149,7 +147,7 @@ def _config_files(paths: Paths) -> t.List[str]:
 def _stop_units(run: Runner, paths: Paths, foreign: t.Sequence[str], check: bool) -> t.List[str]:
     names = [
         unit
-        for unit in dict.fromkeys(ENABLED_UNITS + SERVICES + RETIRED_UNITS + tuple(newer_units(paths)))
+        for unit in dict.fromkeys(ENABLED_UNITS + SERVICES + tuple(newer_units(paths)))
         if _file_in_force(paths, FIREWALL_TEMPLATE if unit in FIREWALL_HOOKS else unit) not in foreign
     ]
     return stop_units(run, names, (SERVICE,), check)

@@ -44,10 +44,6 @@ FIREWALL_HOOKS = tuple(FIREWALL_TEMPLATE.replace("@", "@" + unit) for unit in FI
 ENABLED_UNITS = (SERVICE, TIMER, PATH) + FIREWALL_HOOKS
 STARTED_UNITS = (TIMER, PATH)
 
-#: Units of 1.0.0-rc1, and where enabling them made a link, which upgrades and removals delete. To be dropped at 1.0.0.
-RETIRED_UNITS = ("ip-masq-agent-legacy.path", "ip-masq-agent-interval.path", "ip-masq-agent-legacy.service")
-_RETIRED_LINKS = ("paths.target.wants", "paths.target.wants", "multi-user.target.wants")
-
 #: Services that can be running or failed although they are not enabled.
 SERVICES = (SERVICE, EDIT_SERVICE, INTERVAL_SERVICE, PREPARE_SERVICE)
 
@@ -114,13 +110,6 @@ def log_unit_files(paths: Paths, ulogd: str, megabytes: int) -> t.Dict[str, str]
     }
     units = {LOG_SERVICE: _LOG_SERVICE, LOG_KEEP_SERVICE: _LOG_KEEP_SERVICE, LOG_TIMER: _LOG_TIMER}
     return {name: _HEADER + text.format(**values) for name, text in units.items()}
-
-
-def retired_files(paths: Paths) -> t.List[str]:
-    """Return what 1.0.0-rc1 installed and this release does not: units, the links that enabled them, a file."""
-    links = zip(_RETIRED_LINKS, RETIRED_UNITS)
-    enabled = [os.path.join(paths.admin_unit_dir, *link) for link in links]
-    return enabled + [os.path.join(paths.admin_unit_dir, unit) for unit in RETIRED_UNITS] + [paths.tmpfiles]
 
 
 def _conditions(paths: Paths) -> str:

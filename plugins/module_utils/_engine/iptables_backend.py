@@ -545,7 +545,7 @@ class Iptables:
 
     def _is_skipped(self, line: str) -> bool:
         """Return whether a rule leaves traffic to later rules, so that it is neither exempt nor masqueraded by ours."""
-        possible = any(one in line for one in comments.EVERY_SKIPPED) or re.match(_GUARDED, line)
+        possible = comments.SKIPPED in line or re.match(_GUARDED, line)
         rule = syntax.parse_rule(_uncounted(line), self.family) if possible else None
         return isinstance(rule, Guard) or (rule is not None and rule.kind == SKIP)
 

@@ -208,7 +208,7 @@ def _with_kind(rule: Rule, comment: str, target: str, family: Family) -> t.Optio
         return None
     # An exemption of all destinations is the same to packets.
     of_interface = rule.interface and not (rule.source or rule.network or rule.service)
-    if target == "RETURN" and (comment in comments.EVERY_SKIPPED or of_interface):
+    if target == "RETURN" and (comment == comments.SKIPPED or of_interface):
         return rule
     network = rule.network or EVERYTHING[family]
     return Rule(EXEMPT, network, rule.source, rule.interface, rule.service, target)

@@ -13,8 +13,6 @@ SOURCE = PREFIX + " no answer comes back to this source"
 JUMP = PREFIX + " all traffic that is not for the node itself"
 # Without an apostrophe, which iptables would escape.
 SKIPPED = PREFIX + " outside the scope of the policy"
-#: 1.0.0-rc1 wrote the second. Rules with it mean the same, and stay.
-EVERY_SKIPPED = (SKIPPED, PREFIX + " traffic that the policy is not about")
 DNAT = PREFIX + " left to the program that changed the destination"
 SNAT = PREFIX + " leaves with a fixed address"
 CONNECTED = PREFIX + " nat has decided about this connection"

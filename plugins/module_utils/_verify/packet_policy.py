@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
-from .._engine.rule_comments import EVERY_SKIPPED
+from .._engine.rule_comments import SKIPPED
 from .._engine.ruleset import IGNORE, Decision, Ruleset, service_number
 from .._policy.values import EXEMPT, SKIP, AddressRange, Network
 from .._system import intervals
@@ -127,4 +127,4 @@ def _promise(ruleset: Ruleset, decision: Decision) -> t.Optional[Promise]:
 
 def _leaves(rule: Rule) -> bool:
     """Return whether a rule is one of ours that leaves packets to other programs."""
-    return any(comment in rule.text for comment in EVERY_SKIPPED)
+    return SKIPPED in rule.text

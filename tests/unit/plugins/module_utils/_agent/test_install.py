@@ -412,24 +412,6 @@ class TestUpgrade:
         (change,) = install.put_files(paths, "{}\n").files
         assert change.path == program_files.modules_dir(paths) and started(paths) == VERSION
 
-    def test_the_release_candidate_is_adopted(self, paths: Paths, tmp_path: Path) -> None:
-        """One file with its modules, which kept its compiled code. To be dropped at 1.0.0."""
-        metrics = tmp_path / "metrics"
-        metrics.mkdir()
-        (metrics / METRICS_NAME).touch()
-        known = dict(paths._replace(metrics_dir=str(metrics))._asdict())
-        del known["units"]
-        os.makedirs(paths.bin_dir)
-        Path(paths.program).write_text("#!/p -I\n# %s.\nWHERE = %r\nSOURCES = {}\n" % (MARK, known))
-        os.makedirs(paths.run_dir)
-        Path(paths.rc1_cache).touch()
-        install.put_files(paths, "{}\n", check=True)
-        assert os.path.exists(paths.rc1_cache)
-        put = install.put_files(paths, "{}\n")
-        assert not os.path.exists(paths.rc1_cache) and started(paths) == VERSION
-        # Its paths were read from it.
-        assert str(metrics / METRICS_NAME) in [change.path for change in put.files if change.after is None]
-
 
 class TestUpdateUnits:
     """install.update_units"""
@@ -528,27 +510,6 @@ class TestUpdateUnits:
         systemctl.cannot_start = {units.TIMER}
         with pytest.raises(NodeError, match="systemctl start ip-masq-agent.timer ip-masq-agent.path failed"):
             install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
-
-    def test_units_of_an_earlier_release_go(self, paths: Paths) -> None:
-        systemctl = Systemctl()
-        install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
-        old = [Path(path) for path in units.retired_files(paths)]
-        for path in old:
-            path.parent.mkdir(exist_ok=True, parents=True)
-            if path.parent.name.endswith(".wants"):
-                path.symlink_to(Path(paths.unit_dir) / path.name)
-            else:
-                path.write_text("# %s\n" % MARK)
-        Path(paths.unit_dir, units.RETIRED_UNITS[0]).write_text("of others")
-        systemctl.active |= set(units.RETIRED_UNITS[1:])
-        systemctl.calls.clear()
-        put = install.put_files(paths, "{}\n")
-        done = install.update_units(systemctl, paths, put)
-        assert [path for path in old if path.exists()] == [Path(paths.unit_dir, units.RETIRED_UNITS[0])]
-        assert ["stop", *units.RETIRED_UNITS[1:]] in systemctl.calls
-        assert "stop: " + ", ".join(units.RETIRED_UNITS[1:]) in done.services
-        assert systemctl.active == set(units.STARTED_UNITS)
-        assert install.put_files(paths, "{}\n").files == ()
 
     def test_units_of_a_newer_release_go(self, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
         """A downgrade: what the newer release has more of is simulated, how it writes it down is not."""

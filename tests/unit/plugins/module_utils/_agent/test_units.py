@@ -99,7 +99,7 @@ def test_places_follow_from_the_directories() -> None:
 
 def test_every_fixed_path_is_below_the_root() -> None:
     fixed = [name for name in vars(Paths) if isinstance(vars(Paths)[name], property) and name not in _OF_CHOSEN]
-    assert {"unit_dir", "state_file", "run_lock", "rc1_cache", "tmpfiles"} <= set(fixed)
+    assert {"unit_dir", "state_file", "run_lock"} <= set(fixed)
     for name in fixed:
         assert getattr(Paths(root="/else/where"), name) == "/else/where" + getattr(Paths(), name), name
 

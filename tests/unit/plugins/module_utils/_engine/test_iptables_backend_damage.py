@@ -105,21 +105,6 @@ def test_a_chain_that_means_the_same_is_not_touched(data: t.Any, policy: random_
     assert nat.tried == []
 
 
-#: Part of the traffic is left to other programs, by rules with a comment of their own.
-NARROWED = {"exemption": "accept", "source_cidrs": ["10.244.0.0/16"], "except_interfaces": ["eth1"], "rules": [
-    {"action": "skip", "destinations": ["10.9.0.0/16"]}]}  # fmt: skip
-SAID_BEFORE = "ip-masq-agent: traffic that the policy is not about"
-
-
-def test_a_chain_with_the_comments_of_the_first_candidate_is_not_touched() -> None:
-    ours = engine.healthy(NARROWED)
-    assert sum("outside the scope of the policy" in rule for rule in ours) > 1
-    chain = [rule.replace("ip-masq-agent: outside the scope of the policy", SAID_BEFORE) for rule in ours]
-    nat = Nat(chains={CHAIN: chain, "POSTROUTING": [random_policies.JUMP]})
-    plan = converge(engine.backend(nat), engine.ruleset(NARROWED)).plan
-    assert not plan.actions and engine.same(engine.ruleset(NARROWED), plan.found.ruleset)
-
-
 def add_conditions(data: t.Any, rules: t.List[str], condition: str) -> None:
     """Some of these rules ask for more than iptables prints."""
     for number in data.draw(st.sets(st.integers(0, max(len(rules) - 1, 0)), min_size=1)) if rules else ():

@@ -190,18 +190,6 @@ def test_no_mixture_of_lines_is_too_strange_to_read(lines: t.List[str]) -> None:
     text.listing(strange, IPV4)
 
 
-def test_a_table_with_the_comments_of_the_first_candidate_means_the_same() -> None:
-    config = build({"source_cidrs": ["10.244.0.0/16"], "except_interfaces": ["eth1"], "skip_marks": ["0x1/0x1"]})
-    table = from_ruleset(from_config(config, IPV4), IPV4)
-    written = text.render(table)
-    before = written.replace("outside the scope of the policy", "traffic that the policy is not about")
-    assert before != written
-    read = text.parse(before, IPV4)
-    assert read.means(table) and table.means(read)
-    ruleset = to_ruleset(read)
-    assert ruleset is not None and engine.same(ruleset, from_config(config, IPV4))
-
-
 @pytest.mark.parametrize("exemption", ["return", "accept"])
 def test_a_table_that_lost_one_of_its_rules_is_read_as_what_is_left_or_not_at_all(exemption: str) -> None:
     entries = [{"action": action, "destinations": ["10.0.0.0/8"]} for action in ("masquerade", "skip", "exempt")]
