@@ -6,4 +6,4 @@
 from __future__ import annotations
 
 #: The same as in galaxy.yml; a test holds them together.
-VERSION = "1.0.0-rc1"
+VERSION = "1.0.0"

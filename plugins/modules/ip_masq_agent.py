@@ -199,7 +199,7 @@ version:
   description: The version of the agent that is installed.
   returned: with O(state=present)
   type: str
-  sample: 1.0.0-rc1
+  sample: 1.0.0
 files:
   description:
     - The files that were written or removed, or in check mode would be.

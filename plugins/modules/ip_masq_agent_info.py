@@ -78,7 +78,7 @@ report:
       systemd cannot be read.
   returned: when the agent is installed and can report
   type: dict
-  sample: {version: 1.0.0-rc1, in_sync: true}
+  sample: {version: 1.0.0, in_sync: true}
 problems:
   description: Why the agent cannot report, or the node cannot be compared.
   returned: when the agent is installed
