@@ -106,6 +106,7 @@ def table(results: Results) -> str:
     for key, title in (("unit", "unit tests of the node side"), ("kernel", "kernel tests")):
         found = [results["nodes"].get(python, {}).get(key) for python in columns]
         lines.append([title, "", *("not run" if counts is None else _counts(counts) for counts in found)])
+    lines.append(["version of the collection", "", *[results["collection"]] * len(columns)])
     return "".join("| %s |\n" % " | ".join(line).replace("|  |", "| |") for line in lines)
 
 

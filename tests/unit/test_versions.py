@@ -62,6 +62,7 @@ def test_cells_say_what_was_seen(results: t.Dict[str, t.Any]) -> None:
         "| 2.21 | not published on 2026-11-22 | not run | not run | not run |",
         "| unit tests of the node side | | 0 passed, 3 failed | not run | not run |",
         "| kernel tests | | not run | not run | not run |",
+        "| version of the collection | | 1.0.0 | 1.0.0 | 1.0.0 |",
     ]
 
 
