@@ -46,6 +46,7 @@ class Family(str):
 #: IANA's numbers of protocols, by the names that iptables, nft and this collection print.
 PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1, "ipv6-icmp": 58}
 TCP, UDP, SCTP, ICMP, ICMPV6 = PROTOCOLS.values()
+UDPLITE = 136
 PROTOCOL_NAMES = {number: name for name, number in PROTOCOLS.items()}
 #: Those that have ports, and that a policy can name with them.
 PORT_PROTOCOLS = ("tcp", "udp", "sctp")

@@ -9,7 +9,7 @@ import struct
 import typing as t
 
 from .._system import intervals, netlink
-from .._system.families import ICMP, ICMPV6, SCTP, TCP, UDP, Family
+from .._system.families import ICMP, ICMPV6, SCTP, TCP, UDP, UDPLITE, Family
 from .._twin.ipsets import IpSet
 from . import conditions
 from .reading import Conditions, UnknownError, both
@@ -22,8 +22,7 @@ _PORT, _PORT_TO, _TIMEOUT, _PROTOCOL, _FLAGS, _MARK, _NAME, _IFACE = 4, 5, 6, 7,
 _PHYSDEV, _NOMATCH, _WILDCARD = 0x2, 0x4, 0x80
 #: first and last address and length of the prefix, of the first and the second address in an entry
 _ADDRESSES = ((1, 2, 3), (20, 22, 21))
-_UDPLITE = 136
-_WITH_PORTS = (TCP, UDP, SCTP, _UDPLITE)
+_WITH_PORTS = (TCP, UDP, SCTP, UDPLITE)
 
 
 def read(one: IpSet, sources: t.Sequence[bool], known: Known) -> t.List[Conditions]:

@@ -10,7 +10,7 @@ import re
 import typing as t
 
 from .._system import intervals
-from .._system.families import BY_NFT, ICMPV6, IPV4, IPV6, Family
+from .._system.families import BY_NFT, ICMPV6, IPV4, IPV6, UDPLITE, Family
 from .._system.intervals import Spans
 from .._twin.legacy import LegacyTable, priority
 from .._twin.values import HOOKS, IPTABLES_LEGACY, QUESTION_PROTOCOLS
@@ -37,7 +37,7 @@ _KINDS = {("nat", None): "nat", ("mangle", "OUTPUT"): "route"}
 _WORD = re.compile(r'"((?:[^"\\]|\\.)*)"|(\S+)')
 _PROTOCOLS = dict(
     QUESTION_PROTOCOLS,
-    **{"ipv6-icmp": ICMPV6, "esp": 50, "ah": 51, "gre": 47, "udplite": 136, "dccp": 33, "ipip": 4, "igmp": 2},
+    **{"ipv6-icmp": ICMPV6, "esp": 50, "ah": 51, "gre": 47, "udplite": UDPLITE, "dccp": 33, "ipip": 4, "igmp": 2},
 )
 _STATES = {
     "INVALID": 0x1,
