@@ -61,7 +61,7 @@ class Ticks:
 
 @contextlib.contextmanager
 def running(path: t.Optional[str], backend: str, size: int) -> t.Iterator[t.Optional[Ticks]]:
-    """Run the daemon at ``path`` with a policy of so many ranges; nothing where there is none."""
+    """Run the daemon at ``path`` with a policy of so many ranges; None if there is none."""
     if path is None:
         yield None
         return

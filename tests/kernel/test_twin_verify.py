@@ -230,7 +230,7 @@ def _beside_a_mark(parts: t.Sequence[str], link: str) -> t.Tuple[str, str]:
 def make_node() -> Net:
     """Make a node with pods on a bridge and one uplink, and no rules."""
     node, pods, outside = Net(), Net(), Net()
-    # What pods on a bridge send to each other is no part of this: rules see it only with the other setting.
+    # What pods on a bridge send to each other is not tested: rules see it only with the other setting.
     node.set(ipv4__ip_forward=1, **{"bridge__bridge-nf-call-iptables": 0})
     node.batch("link add cni0 type bridge", "link set cni0 up", "address add 10.244.1.1/24 dev cni0")
     node.cable("veth0", pods, "eth0")

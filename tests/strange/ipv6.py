@@ -81,7 +81,7 @@ def text_of(text: str) -> str:
 
 
 def route_of(line: str) -> str:
-    """Return a line of iproute2 for IPv6; nothing where there is none."""
+    """Return a line of iproute2 for IPv6; empty if there is none."""
     if line.startswith("addr"):
         return ""
     line = re.sub(r" realm \d+| advmss \d+", "", line)

@@ -69,7 +69,7 @@ def unnumbered() -> str:
 
 
 class Pod(t.NamedTuple):
-    """One pod; *link* is what its packets come in by."""
+    """One pod; ``link`` is what its packets come in by."""
 
     four: str
     six: str

@@ -84,7 +84,7 @@ def _crc32c(data: bytes) -> int:
 
 
 def build(probe: Probe, number: int) -> bytes:
-    """Return the packet, as Linux sends the first one of a connection, with *number* in it."""
+    """Return the packet, as Linux sends the first one of a connection, with ``number`` in it."""
     token = struct.pack("!I", MARKER | number)
     source = ipaddress.ip_address(probe.source).packed
     destination = ipaddress.ip_address(probe.destination).packed

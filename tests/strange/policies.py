@@ -25,7 +25,7 @@ class Packet(t.NamedTuple):
 
 
 class Promise(t.NamedTuple):
-    """What the policy says of a packet. *kind* is pod, node, fixed, or none where it says nothing."""
+    """The policy of a packet. ``kind`` is pod, node, fixed, or none: out of scope."""
 
     kind: str
     addresses: t.Tuple[str, ...] = ()

@@ -606,7 +606,7 @@ _Packet = t.Tuple[str, str, int, str]
 
 
 def _read(packet: bytes) -> t.Optional[_Packet]:
-    """Read a packet from its IP header on; None if it is none of ours."""
+    """Read a packet from its IP header on; None if it is not ours."""
     version = packet[0] >> 4 if len(packet) >= 20 else 0
     if version == 4:
         family, places, size, protocol, start = socket.AF_INET, (12, 16), 4, packet[9], (packet[0] & 15) * 4

@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What the kernel holds, read by the tests' own eyes: one small reader per backend of the module.
 
-All of them tell it in the words of iptables, so that a test can be written once for all backends.
+All of them return it as iptables prints it, so that a test can be written once for all backends.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class Variant:
     """One variant of iptables: its programs, and what it holds in a namespace."""
 
     def __init__(self, backend: str) -> None:
-        """:param backend: the name that the module's option ``backend`` knows."""
+        """Describe a variant.
+
+        :param backend: the name that the module's option ``backend`` knows.
+        """
         self.backend = backend
         #: the variant of iptables that the node uses for everything else
         self.host = self
@@ -126,7 +129,7 @@ class Variant:
 
 
 class Nftables(Variant):
-    """The table that the module makes with nft, read as JSON and told in the words of iptables.
+    """The table that the module makes with nft, read as JSON and returned as iptables prints rules.
 
     Chains of other names, and what is loaded, are those of a variant of iptables.
     """
@@ -168,7 +171,7 @@ class Nftables(Variant):
         return None if rules is None else [rule for rule, _packets in rules]
 
     def _told(self, ns: Namespace, family: str) -> t.Optional[t.List[t.Tuple[str, int]]]:
-        """Return each rule in the words of iptables, and its packets; empty if no chain is hooked into postrouting."""
+        """Return each rule as iptables prints it, and its packets; empty if no chain is hooked into postrouting."""
         objects = self.objects(ns, family)
         hooked = [c for kind, c in objects if kind == "chain" and (c.get("hook"), c["name"]) == ("postrouting",) * 2]
         if not hooked:

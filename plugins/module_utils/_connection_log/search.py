@@ -89,7 +89,10 @@ class _Search:
     """Reads files of the log and keeps the connections that are meant."""
 
     def __init__(self, port: int, is_meant: t.Callable[[Ended], bool]) -> None:
-        """:param port: of all that are meant, as the other side sees it."""
+        """Prepare a search.
+
+        :param port: of all that are meant, as the other side sees it.
+        """
         self._is_meant = is_meant
         # Few lines have it. To parse all would take ten times as long.
         self._needle = b'"reply.l4.dport": %d,' % port

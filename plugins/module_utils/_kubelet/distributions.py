@@ -15,7 +15,7 @@ from .kubelet import Kubelet, Place, Program, Reader, Target
 from .names import SERVICE_DISTRIBUTIONS
 from .service_kubelet import ServiceKubelet
 
-#: The services that are looked for, and what each one's name says; nothing where the unit itself has to tell.
+#: The services that are looked for, with the distribution of their name; empty if the unit's content decides.
 _UNITS = {
     "kubelet": "",
     "k3s": "k3s",

@@ -53,7 +53,7 @@ class _Survey(t.NamedTuple):
 
     @property
     def failure(self) -> str:
-        """Why nothing may be changed; nothing where it may."""
+        """Why nothing may be changed; empty if it may."""
         every = [decision for _seen, decision in self.kubelets] + [self.overall]
         return "; ".join(dict.fromkeys(one.reason for one in every if one.severity == "fail"))
 

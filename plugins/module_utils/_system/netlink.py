@@ -176,7 +176,9 @@ class Netlink:
     """A conversation with the kernel about the namespace in which it was opened. Use it in ``with``."""
 
     def __init__(self, protocol: int, timeout: float = 30.0, buffer: int = 0) -> None:
-        """:param timeout: seconds that one answer may take.
+        """Open a socket.
+
+        :param timeout: seconds that one answer may take.
         :param buffer: bytes of messages that may wait in either direction; 0: what the system gives.
         :raises NodeError: this kernel does not offer the protocol, or not to us.
         """

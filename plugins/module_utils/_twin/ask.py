@@ -54,7 +54,9 @@ class Asker:
         neighbours: Neighbours,
         legacy: t.Sequence[int],
     ) -> None:
-        """:param cables: the links of the twin, by their index there.
+        """Prepare to send packets.
+
+        :param cables: the links of the twin, by their index there.
         :param neighbours: who is known to be behind its bridges.
         :param legacy: families in which there are tables of iptables-legacy, as numbers of nfgenmsg.
         """

@@ -103,7 +103,10 @@ class Copy:
     """One copy: two network namespaces, one with the state of the node, and one for the far ends of its links."""
 
     def __init__(self, state: State, run: Runner, legacy_first: bool) -> None:
-        """:param legacy_first: whether tables of iptables-legacy come before others of the same priority."""
+        """Make the namespaces and fill them.
+
+        :param legacy_first: whether tables of iptables-legacy come before others of the same priority.
+        """
         self.unseen: t.List[Unseen] = []
         outside_network = namespaces.new_network()
         sysctls.write({"ipv6/conf/all/disable_ipv6": "1", "ipv6/conf/default/disable_ipv6": "1"})

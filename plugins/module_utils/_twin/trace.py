@@ -115,7 +115,10 @@ class Trace:
     """Hears of every rule that a packet meets, from when it is made until the end of ``with``."""
 
     def __init__(self, families: t.Iterable[int]) -> None:
-        """:param families: of the tables of iptables-legacy that there are, as numbers of nfgenmsg."""
+        """Trace the rules of all tables.
+
+        :param families: of the tables of iptables-legacy that there are, as numbers of nfgenmsg.
+        """
         self._rules = Netlink(netlink.NETFILTER, buffer=netlink.LARGE)
         self._rules.socket.setsockopt(_SOL_NETLINK, _ADD_MEMBERSHIP, _NFTRACE_GROUP)
         self._rules.socket.setblocking(False)

@@ -21,7 +21,7 @@ from .ways import Target, Way
 
 
 class Expected:
-    """What ways lead to, and the rules that they meet in the words of their tools."""
+    """The ends of ways, and the rules that they meet, as their tools print them."""
 
     def __init__(self, twin: Twin, model: NodeModel) -> None:
         self._twin = twin
@@ -65,7 +65,7 @@ class Expected:
         return answer.decided_by is not None and answer.decided_by == self.rule(way.source)
 
     def rule(self, ref: Ref) -> t.Optional[Rule]:
-        """Return a rule in the words of its tool; None if it is no rule of a table."""
+        """Return a rule as its tool prints it; None if it is no rule of a table."""
         if ref not in self._rules:
             step = self._model.step(ref)
             self._rules[ref] = None if step is None else self._twin.rules([step])[0]

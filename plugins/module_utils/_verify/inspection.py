@@ -152,7 +152,7 @@ def inspect(
     :param storage: with it, the result of a verification has a ``fingerprint``; an earlier one has ``tested_at``.
     :raises NodeError: the node cannot be read.
     """
-    # Open connections are not looked at: what a change would do to them is no part of this.
+    # Open connections are not looked at, nor what a change would do to them.
     config = policy.config._replace(flush_conntrack="none")
     result = reconcile(node, config, check=True, used_before=policy.used_before)
     rulesets = _rulesets(node, policy, result)

@@ -82,7 +82,10 @@ class Model(NodeModel):
     """
 
     def __init__(self, state: State, family: Family, policy: Policy, seconds: t.Optional[float] = None) -> None:
-        """:param seconds: how long it may take; reading the rules is not interrupted, finding the ways is."""
+        """Read the rules and routes of a node, and find the ways of packets.
+
+        :param seconds: how long it may take; reading the rules is not interrupted, finding the ways is.
+        """
         until = None if seconds is None else time.monotonic() + seconds
         super().__init__(state, family)
         self._policy = [Declared(entry.match, entry.promise) for entry in policy.entries.get(family, ())]

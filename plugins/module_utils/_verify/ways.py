@@ -215,7 +215,10 @@ class _Engine(Flows):
     def __init__(
         self, node: Node, policy: t.Sequence[Declared], seconds: t.Optional[float], filters: bool, own: bool = False
     ) -> None:
-        """:param own: whether it is about packets that the node itself sends."""
+        """Prepare a search.
+
+        :param own: whether it is about packets that the node itself sends.
+        """
         super().__init__()
         self._own = own
         self._node = node

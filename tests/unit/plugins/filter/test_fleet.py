@@ -28,7 +28,7 @@ def applied(by: str, edited: bool = False) -> t.Dict[str, t.Any]:
 
 BROKEN = {"config": {"sources": [], "problem": PROBLEM}}
 
-#: what a node answers -> its line, without its name; none where it is well
+#: what a node answers -> its line, without its name; None if it is well
 LINES: t.Dict[str, t.Tuple[t.Dict[str, t.Any], t.Optional[str]]] = {
     "well": (asked(), None),
     "unreachable": (
