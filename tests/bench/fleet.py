@@ -61,7 +61,7 @@ exit $status
 #: In place of the shell on the real node: notes the tasks of the installed program in the same way.
 _SHELL_RECORDER = """#!/bin/sh
 case $* in
-*'/ip-masq-agent task'*) ;;
+*'exec $program task'* | *'/ip-masq-agent task'*) ;; # 1.0.0 and later; before
 *) exec %(shell)s "$@" ;;
 esac
 cd "$(mktemp -d %(calls)s/XXXXXX)" || exit 1
@@ -85,7 +85,7 @@ cat %(answers)s/"$module"
 #: In place of the shell on hosts that do not exist; it answers in place of the installed program.
 _SHELL_ANSWERER = """#!/bin/sh
 case $* in
-*'/ip-masq-agent task'*) ;;
+*'exec $program task'* | *'/ip-masq-agent task'*) ;; # 1.0.0 and later; before
 *) exec /bin/sh "$@" ;;
 esac
 . %(answers)s/task.sh
@@ -185,6 +185,10 @@ class _Side:
         """Run on the real node, where nothing is to be done; return the figures, and the calls that were made there."""
         played = self._play({"node": self._node})
         self._seen.append(self._take_calls())
+        if not self._seen[-1]:
+            raise RuntimeError(
+                "%s: no task was seen on the node: compare the recorders with the action plugin" % self.name
+            )
         return played, self._seen[-1]
 
     def _take_calls(self) -> t.List[_Call]:
