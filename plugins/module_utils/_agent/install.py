@@ -307,7 +307,7 @@ def newer_files(paths: Paths) -> t.List[str]:
     """
     # By their names: the programs may have been in another bin_dir.
     known = {os.path.basename(path) for path in installed_paths(paths)}
-    with contextlib.suppress(NodeError, ValueError, TypeError):
+    with contextlib.suppress(NodeError, ValueError, TypeError, RecursionError):
         written = json.loads((files.read(paths.files_list) or b"[]").decode("utf-8"))
         found = [path for path in existing(map(str, written)) if os.path.basename(path) not in known and is_ours(path)]
         units = [os.path.basename(path) for path in found if os.path.dirname(path) == paths.unit_dir]

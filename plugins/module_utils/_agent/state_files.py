@@ -216,7 +216,7 @@ def read_verification(paths: Paths) -> t.Optional[Verification]:
             return None
         last = last._replace(questions=int(last.questions), conflicts=int(last.conflicts), summary=str(last.summary))
         return last._replace(untested=int(last.untested), fingerprint=str(last.fingerprint), leaked=bool(last.leaked))
-    except (NodeError, ValueError, TypeError, OverflowError, OSError):
+    except (NodeError, ValueError, TypeError, RecursionError, OverflowError, OSError):
         return None
 
 

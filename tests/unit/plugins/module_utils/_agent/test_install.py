@@ -543,7 +543,7 @@ class TestUpdateUnits:
         assert not any((folder / name).exists() for name in more[:2]) and not any(map(os.path.lexists, links))
         assert install.put_files(paths, "{}\n").files == ()
 
-    @pytest.mark.parametrize("text", ["{", "7", "[[1]]", '["/etc/passwd"]', "\xff"])
+    @pytest.mark.parametrize("text", ["{", "7", "[[1]]", '["/etc/passwd"]', "\xff", "[" * 100_000], ids=range(6))
     def test_a_damaged_list_of_files_removes_none(self, paths: Paths, text: str) -> None:
         install.put_files(paths, "{}\n")
         Path(paths.state_dir).mkdir(parents=True)

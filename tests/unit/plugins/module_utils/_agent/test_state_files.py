@@ -134,6 +134,12 @@ def test_damaged_state_counts_as_none(paths: Paths, content: bytes) -> None:
     assert read_memory(paths) == Memory()
 
 
+@pytest.mark.parametrize("content", DAMAGED[:6], ids=range(6))
+def test_a_damaged_verification_counts_as_none(paths: Paths, content: bytes) -> None:
+    Path(paths.verification_file).write_bytes(content)
+    assert state_files.read_verification(paths) is None
+
+
 def test_a_directory_in_place_of_the_state_file_counts_as_none(paths: Paths) -> None:
     Path(paths.state_file).mkdir()
     assert read_memory(paths) == Memory()
