@@ -16,10 +16,10 @@ import typing as t
 from .._system import intervals, netlink
 from .._system.families import BY_NUMBER, FAMILIES, IPV4, IPV6, TCP
 from .._system.intervals import Spans
+from .._system.netlink import number
 from .._twin import nf_tables
 from .._twin.values import IPTABLES_NFT, NFTABLES
 from . import conditions, nft_sets, xt_rules
-from .nft_sets import number
 from .reading import Conditions, Reading, UnknownError, finished, joined, unreadable
 from .referenced_objects import Known
 from .registers import (

@@ -10,6 +10,7 @@ import struct
 import typing as t
 
 from .._system import netlink
+from .._system.netlink import number
 from .._twin import nf_tables
 from .rules import ACCEPT, CONTINUE, DROP, GOTO, JUMP, RETURN, Action
 
@@ -43,11 +44,6 @@ class Set(t.NamedTuple):
     elements: t.Tuple[Element, ...]
     objects: int = 0
     unknown: t.Tuple[str, ...] = ()
-
-
-def number(value: t.Optional[bytes]) -> int:
-    """Return a number in network byte order; 0 if there is none."""
-    return int.from_bytes(value, "big") if value else 0
 
 
 @functools.lru_cache(maxsize=1024)  # half of all rules jump to a few chains
