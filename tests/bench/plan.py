@@ -41,7 +41,9 @@ def say(text: str) -> None:
     print("--- " + text, file=sys.stderr, flush=True)
 
 
-def in_turns(plan: Plan, series: t.Mapping[str, t.Callable[[int], Cost]]) -> t.Dict[str, Costs]:
+def in_turns(
+    plan: Plan, series: t.Mapping[str, t.Callable[[int], Cost]], batch_seconds: float = _BATCH_SECONDS
+) -> t.Dict[str, Costs]:
     """Measure all of ``series`` in each round, in one order and then in the other.
 
     :param series: functions that run something so often and return what one run cost.
@@ -49,7 +51,7 @@ def in_turns(plan: Plan, series: t.Mapping[str, t.Callable[[int], Cost]]) -> t.D
     batches, rounds = {}, {}
     for name, measure in series.items():
         warm = measure(1)
-        batches[name] = max(1, min(plan.batch, int(_BATCH_SECONDS / max(warm.wall, 1e-6))))
+        batches[name] = max(1, min(plan.batch, int(batch_seconds / max(warm.wall, 1e-6))))
         rounds[name] = plan.rounds if warm.wall < _SLOW else min(plan.slow_rounds, plan.rounds)
     found: t.Dict[str, t.List[Cost]] = {name: [] for name in series}
     for number in range(plan.rounds):

@@ -108,23 +108,16 @@ def _wait_for_ticks(count: int) -> None:
             count -= 1
 
 
-def _cpu() -> float:
-    with open("/proc/%d/stat" % _running["process"].pid, encoding="ascii", errors="replace") as handle:
-        fields = handle.read().rpartition(") ")[2].split()
-    # utime, stime, cutime, cstime (proc(5), fields 14 to 17)
-    return sum(int(field) for field in fields[11:15]) / os.sysconf("SC_CLK_TCK")
-
-
 def _spend(times: int) -> meter.Cost:
     process = _running["process"]
     process.send_signal(signal.SIGCONT)
     # From the start of one resync to the start of another.
     _wait_for_ticks(1)
-    started, before = time.perf_counter(), _cpu()
-    # The clock of /proc ticks 100 times a second.
+    started, before = time.perf_counter(), meter.cpu_so_far(process.pid)
+    # For the clock of cpu_so_far.
     times = max(times, 10)
     _wait_for_ticks(times)
-    cost = meter.Cost((_cpu() - before) / times, (time.perf_counter() - started) / times)
+    cost = meter.Cost((meter.cpu_so_far(process.pid) - before) / times, (time.perf_counter() - started) / times)
     process.send_signal(signal.SIGSTOP)
     return cost
 

@@ -11,39 +11,18 @@ removes a range.
 from __future__ import annotations
 
 import datetime
-import json
-import os
-import subprocess
 import typing as t
-from pathlib import Path
 
-from . import rules
+from . import lab, rules
 from .figures import Row, Sample, Target
 from .plan import Plan, say
 
 TITLE = "a playbook against one systemd node: the role, and a loop over ansible.builtin.iptables"
 
-_ROOT = Path(__file__).resolve().parents[2]
-_PLAYBOOKS = Path(__file__).with_name("playbooks")
-_LAB = "bench"
 _NODE = "node-bookworm"
 #: Numbers of ranges; a loop over more is not to be waited for.
 _SIZES = (4, 64)
 _TASKS = Target(3)
-
-_ENV = {
-    "ANSIBLE_CONFIG": str(_ROOT / "ansible.cfg"),
-    "ANSIBLE_HOME": str(_ROOT / ".cache/ansible"),
-    "ANSIBLE_STDOUT_CALLBACK": "ansible.posix.json",
-    "ANSIBLE_DEPRECATION_WARNINGS": "false",
-    "MOLECULE_PROJECT_DIRECTORY": str(_ROOT),  # the inventory of the scenarios serves here too
-    "MOLECULE_SCENARIO_NAME": _LAB,
-    "PYTHONDONTWRITEBYTECODE": "1",
-}
-
-
-class _Failed(Exception):
-    """A program failed; the message has the end of its output."""
 
 
 class _Play(t.NamedTuple):
@@ -57,14 +36,11 @@ class _Play(t.NamedTuple):
 def measure(plan: Plan) -> t.Iterator[Row]:
     """Yield the rows of this part; one that says why where no node can be had."""
     try:
-        say("role: booting systemd nodes (the first time, building their images takes a minute or two)")
-        _run(str(_ROOT / "tools/nodes"), "up", _LAB)
-        for size in _SIZES:
-            yield from _of_size(plan, size)
-    except _Failed as exc:
+        with lab.booted("role"):
+            for size in _SIZES:
+                yield from _of_size(plan, size)
+    except lab.NodeError as exc:
         yield Row("playbooks", note="not measured: %s" % exc)
-    finally:
-        subprocess.run([str(_ROOT / "tools/nodes"), "down", _LAB], check=False, stdout=subprocess.DEVNULL)
 
 
 def _of_size(plan: Plan, size: int) -> t.Iterator[Row]:
@@ -91,18 +67,7 @@ def _sample(plays: t.Sequence[_Play], field: str, unit: str) -> Sample:
 
 
 def _play(name: str, size: int) -> _Play:
-    out = _run(
-        str(_ROOT / "tools/with-cgroup2"),
-        str(_ROOT / ".venv/bin/ansible-playbook"),
-        "--inventory",
-        str(_ROOT / "molecule/shared/inventory.yml"),
-        "--limit",
-        _NODE,
-        "--extra-vars",
-        json.dumps({"bench_cidrs": rules.cidrs(size)}),
-        str(_PLAYBOOKS / (name + ".yml")),
-    )
-    told = json.loads(out[out.index("{") :])
+    told = lab.play(name, [_NODE], bench_cidrs=rules.cidrs(size))
     (play,) = told["plays"]
     results = [result for task in play["tasks"] for result in task["hosts"].values() if not result.get("skipped")]
     # What only the controller does costs next to nothing.
@@ -115,11 +80,3 @@ def play_seconds(duration: t.Mapping[str, str]) -> float:
     """Return how long a play took, as the callback ansible.posix.json says it."""
     start, end = (datetime.datetime.fromisoformat(duration[edge].rstrip("Z")) for edge in ("start", "end"))
     return (end - start).total_seconds()
-
-
-def _run(*argv: str) -> str:
-    env = dict(os.environ, **_ENV, PATH=str(_ROOT / ".venv/bin") + ":" + os.environ["PATH"])
-    done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise _Failed(" ".join((done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]) or "no output")
-    return done.stdout
