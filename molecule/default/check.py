@@ -14,6 +14,7 @@ import typing as t
 from checks import (
     AGENT,
     BACKEND,
+    BOOT_SERVICE,
     CHAIN,
     DAMAGE,
     FLUSHED_RULES,
@@ -67,7 +68,7 @@ def rules() -> None:
 
 def units() -> None:
     """What systemd runs."""
-    for unit in (SERVICE,) + STARTED + HOOKS:
+    for unit in (BOOT_SERVICE,) + STARTED + HOOKS:
         equal("%s is enabled" % unit, run("systemctl", "is-enabled", unit).stdout, "enabled\n")
     for unit in STARTED:
         equal("%s is active" % unit, shown(unit, "ActiveState"), {"ActiveState": "active"})
@@ -75,9 +76,11 @@ def units() -> None:
     # Without this a timer of a minute may run two minutes apart.
     equal("the timer's accuracy", shown(TIMER, "AccuracyUSec"), {"AccuracyUSec": "1s"})
     eventually("a sync is due within the minute", sync_is_due)
-    about = shown(SERVICE, "After", "Wants", "Requires", "WantedBy", "RequiredBy")
+    about = shown(BOOT_SERVICE, "After", "Wants", "Requires", "WantedBy", "RequiredBy")
     check("the kubelet does not need it, nor it the kubelet", "kubelet" not in " ".join(about.values()), about)
-    check("the kubelet starts after it", "kubelet.service" in shown(SERVICE, "Before")["Before"].split())
+    check("at boot the kubelet starts after it", "kubelet.service" in shown(BOOT_SERVICE, "Before")["Before"].split())
+    orders = " ".join(shown(SERVICE, "After", "Before").values())
+    check("a resync has no order", not re.search("kubelet|firewall|nftables|network|sysinit|basic", orders), orders)
 
 
 def sync_is_due() -> bool:

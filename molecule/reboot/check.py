@@ -11,6 +11,7 @@ import socket
 import sys
 
 from checks import (
+    BOOT_SERVICE,
     CONFIG,
     JUMP,
     LEGACY,
@@ -40,7 +41,6 @@ MARK = "/run/before-the-boot"
 #: One node has a broken configuration when it boots.
 BROKEN = socket.gethostname().endswith("trixie")
 UNITS = (TIMER, "ip-masq-agent.path")
-PREPARE_SERVICE = "ip-masq-agent-prepare.service"
 #: What the stand-ins of prepare.yml write.
 KUBELET_SAW = "/var/lib/kubelet-saw"
 MODPROBE_CALLS = "/var/lib/modprobe-calls"
@@ -80,7 +80,8 @@ def after() -> None:
     # Had the first sync come before the firewall's unit, its rules would have been lost, and put back once more.
     equal("the rules were put back once", remembered()["drift_repaired"], memory["repaired"] + 1)
     equal("%s ran" % FIREWALL, shown(FIREWALL, "ActiveState")["ActiveState"], "active")
-    check("the sync is ordered after it", FIREWALL in shown(SERVICE, "After")["After"].split())
+    check("the sync of the boot is ordered after it", FIREWALL in shown(BOOT_SERVICE, "After")["After"].split())
+    check("and before the kubelet", "kubelet.service" in shown(BOOT_SERVICE, "Before")["Before"].split())
 
     equal("the kubelet runs", shown("kubelet.service", "ActiveState")["ActiveState"], "active")
     saw = read(KUBELET_SAW)
@@ -94,9 +95,7 @@ def after() -> None:
     log = sh("journalctl", "--boot", "--no-pager", "--quiet", "--output=cat", "_PID=1")
     check("no unit was dropped for an ordering cycle", "ordering cycle" not in log, log)
 
-    wanted = "-aq ip_tables ip6_tables\n" if LEGACY and not NATIVE else ""
-    equal("modules are loaded where iptables-legacy is used, and there only", read(MODPROBE_CALLS), wanted)
-    check("before the first sync", PREPARE_SERVICE in shown(SERVICE, "After")["After"].split())
+    equal("modules that are there are not loaded", read(MODPROBE_CALLS), "")
     equal("no unit failed but for the broken configuration", failed_units(), [SERVICE] if BROKEN else [])
 
 

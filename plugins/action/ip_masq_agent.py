@@ -6,25 +6,15 @@
 from __future__ import annotations
 
 from ..module_utils._tasks.agent_options import AGENT
-from ..plugin_utils.handed_task import Handed, HandedTask
+from ..plugin_utils._handed_task import HandedTask
 
 
 class ActionModule(HandedTask):
     """The action plugin; Ansible finds it by this name."""
 
-    handed = Handed(
-        "ip_masq_agent",
-        AGENT,
-        (
-            "changed",
-            "diff",
-            "files",
-            "kubelet",
-            "missing_package",
-            "proposal",
-            "rules",
-            "services",
-            "verification",
-            "version",
-        ),  # fmt: skip
-    )
+    module = "ip_masq_agent"
+    spec = AGENT
+    returned = (
+        "changed", "diff", "files", "kubelet", "missing_package", "proposal", "rules", "services", "verification",
+        "version",
+    )  # fmt: skip

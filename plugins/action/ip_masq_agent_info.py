@@ -6,14 +6,12 @@
 from __future__ import annotations
 
 from ..module_utils._tasks.agent_options import INFO
-from ..plugin_utils.handed_task import Handed, HandedTask
+from ..plugin_utils._handed_task import HandedTask
 
 
 class ActionModule(HandedTask):
     """The action plugin; Ansible finds it by this name."""
 
-    handed = Handed(
-        "ip_masq_agent_info",
-        INFO,
-        ("changed", "differences", "differs", "installed", "pending", "problems", "report", "service_failure"),
-    )
+    module = "ip_masq_agent_info"
+    spec = INFO
+    returned = ("changed", "differences", "differs", "installed", "pending", "problems", "report", "service_failure")

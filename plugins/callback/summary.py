@@ -30,8 +30,8 @@ import typing as t
 
 from ansible.plugins.callback import CallbackBase
 
-from ..plugin_utils.fleet import module_failure
-from ..plugin_utils.names import some_of
+from ..plugin_utils._fleet import module_failure
+from ..plugin_utils._names import some_of
 
 #: Before the warnings of these modules is the name of the node: Ansible prints warnings without a host.
 _NAMING = ("ip_masq_agent", "kubenode.ip_masq.ip_masq_agent")

@@ -64,8 +64,11 @@ options:
     default: true
   to_ports:
     description:
-      - Masquerade tcp, udp and sctp to these source ports only, each a port or C(FIRST-LAST). Ranges are used in
-        proportion to their size.
+      - Masquerade tcp, udp and sctp to these source ports only, each a port or C(FIRST-LAST).
+      - Of several ranges, each packet that opens a connection draws one, in proportion to their size. If no port of it
+        is free, the packet is dropped although another range has room, and the connection waits for its next packet (of
+        TCP, the next SYN, a second later or more). C(ip-masq-agent ports) and
+        O(kubenode.ip_masq.ip_masq_info#module:ports) show how many ports of each range are used.
       - If not set, or with V([]), the kernel chooses, also among NodePorts and outside of the node's local ports.
       - V(auto) is a range that is found on the node, in each run and each resync. It is the largest part of
         C(net.ipv4.ip_local_port_range) without O(node_port_range) and C(net.ipv4.ip_local_reserved_ports), which hold
@@ -84,7 +87,7 @@ options:
   backend:
     description:
       - What holds the rules. V(iptables_nft) and V(iptables_legacy) are the variants of iptables. V(nftables) is a
-        table of its own, C(ip_masq_agent), with a set of the exempt ranges, and needs C(nft) 0.9.8 or later.
+        table of its own, C(ip_masq_agent), with a set of the exempt ranges, and needs no program.
       - V(auto) chooses the iptables variant that Kubernetes uses on this node, as kubernetes-sigs/iptables-wrappers
         does. The kubelet's hint chains in the nft variant mean nft, otherwise rules in legacy tables mean legacy,
         otherwise nft. If iptables is not installed, or the kernel lacks the xt modules that its rules need, it chooses

@@ -54,7 +54,7 @@ import typing as t
 
 from ansible.utils.unsafe_proxy import wrap_var
 
-from ..plugin_utils.fleet_effects import APPLIED, summary
+from ..plugin_utils._fleet_effects import APPLIED, summary
 
 
 def effects(hosts: t.Sequence[str], hostvars: t.Mapping[str, t.Any]) -> t.List[str]:

@@ -50,7 +50,7 @@ import typing as t
 from ansible.errors import AnsibleFilterError
 
 from ..module_utils._errors import ConfigError
-from ..plugin_utils.fleet_effects import APPLIED, to_confirm
+from ..plugin_utils._fleet_effects import APPLIED, to_confirm
 
 
 def effects_to_confirm(hosts: t.Sequence[str], hostvars: t.Mapping[str, t.Any], limit: t.Any) -> t.List[str]:

@@ -52,12 +52,12 @@ import typing as t
 
 from ansible.utils.unsafe_proxy import wrap_var
 
-from ..plugin_utils.fleet import ASKED, advise, judge, off, reported_policy
-from ..plugin_utils.fleet_files import as_csv, as_json
-from ..plugin_utils.fleet_html import as_html
-from ..plugin_utils.fleet_policies import name_policies
-from ..plugin_utils.fleet_text import summary, table
-from ..plugin_utils.role_variables import PREFIX
+from ..plugin_utils._fleet import ASKED, advise, judge, off, reported_policy
+from ..plugin_utils._fleet_files import as_csv, as_json
+from ..plugin_utils._fleet_html import as_html
+from ..plugin_utils._fleet_policies import name_policies
+from ..plugin_utils._fleet_text import summary, table
+from ..plugin_utils._role_variables import PREFIX
 
 
 def fleet(

@@ -55,7 +55,7 @@ import typing as t
 from ansible.errors import AnsibleFilterError
 
 from ..module_utils._errors import ConfigError
-from ..plugin_utils.kubespray import derive
+from ..plugin_utils._kubespray import derive
 
 
 def kubespray(

@@ -67,7 +67,7 @@ from ansible.errors import AnsibleFilterError
 
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy.values import parse_networks, split_entries
-from ..plugin_utils.outbound_nat import edit
+from ..plugin_utils._outbound_nat import edit
 
 _NAME = "kubenode.ip_masq.outbound_nat_exceptions"
 

@@ -57,7 +57,7 @@ from ..module_utils._errors import ConfigError
 from ..module_utils._policy.config_file import config_text, parse
 from ..module_utils._policy.policy import build, file_key
 from ..module_utils._policy.values import Network, parse_networks, split_entries
-from ..plugin_utils.outbound_nat import Edited, edit
+from ..plugin_utils._outbound_nat import Edited, edit
 
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")
 

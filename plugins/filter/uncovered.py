@@ -58,7 +58,7 @@ from ansible.errors import AnsibleFilterError
 
 from ..module_utils._errors import ConfigError
 from ..module_utils._policy.policy import RESERVED_CIDRS, RFC1918_CIDRS
-from ..plugin_utils import networks as sets
+from ..plugin_utils import _networks as sets
 
 
 def uncovered(networks: t.Any, covering: t.Any = None, reserved: bool = False) -> t.List[str]:

@@ -46,36 +46,18 @@ notes:
 
 RETURN = r"""
 _value:
-  description: Question and answer.
+  description:
+    - C(problem) is why the question is not valid, empty if it is. C(address) is what nodes are queried about,
+      C(arguments) are those of C(ip-masq-agent).
+    - C(holders) are the hosts that have the address, C(lines) the answer, C(found) is whether a node knows the
+      connection.
   type: dict
-  contains:
-    problem:
-      description: Why the question is not valid; empty if it is.
-      type: str
-    address:
-      description: The address that nodes are queried about.
-      type: str
-    arguments:
-      description: Arguments of C(ip-masq-agent).
-      type: list
-      elements: str
-    holders:
-      description: The hosts that have the address.
-      type: list
-      elements: str
-    lines:
-      description: The answer.
-      type: list
-      elements: str
-    found:
-      description: Whether a node knows the connection.
-      type: bool
 """
 
 import typing as t
 
 from ..module_utils._errors import ConfigError
-from ..plugin_utils.fleet_who import Hostvars, Question, ask, reply
+from ..plugin_utils._fleet_who import Hostvars, Who, ask, reply
 
 
 def who(
@@ -87,19 +69,13 @@ def who(
     at: t.Any = None,
 ) -> t.Dict[str, t.Any]:
     """See above."""
-    problem, question = "", Question("", ())
     try:
         question = ask(address, to, protocol, at)
     except ConfigError as exc:
-        problem = str(exc)
-    answer = reply(question, hosts, hostvars)
+        question = Who(problem=str(exc))
     return {
-        "problem": problem,
-        "address": question.address,
-        "arguments": list(question.arguments),
-        "holders": list(answer.holders),
-        "lines": list(answer.lines),
-        "found": answer.found,
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in reply(question, hosts, hostvars)._asdict().items()
     }
 
 

@@ -32,7 +32,7 @@ import typing as t
 from ansible.plugins.lookup import LookupBase
 
 from ..module_utils._policy.policy import POLICY_OPTIONS
-from ..plugin_utils.role_variables import PREFIX, config_file_keys, decrypted
+from ..plugin_utils._role_variables import PREFIX, config_file_keys, decrypted
 
 
 class LookupModule(LookupBase):

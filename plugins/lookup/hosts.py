@@ -38,7 +38,7 @@ from ansible.errors import AnsibleLookupError
 from ansible.inventory.manager import InventoryManager
 from ansible.plugins.lookup import LookupBase
 
-from ..plugin_utils.role_variables import unknown_names
+from ..plugin_utils._role_variables import unknown_names
 
 NAME = "ip_masq_agent_hosts"
 

@@ -54,9 +54,9 @@ import typing as t
 from ansible.errors import AnsibleError
 from ansible.plugins.lookup import LookupBase
 
-from ..plugin_utils.names import some_of
-from ..plugin_utils.role_variables import Checked, check_values, decrypted, is_public, role_defaults, unknown_names
-from ..plugin_utils.suspicious_policies import advice
+from ..plugin_utils._names import some_of
+from ..plugin_utils._role_variables import Checked, check_values, decrypted, is_public, role_defaults, unknown_names
+from ..plugin_utils._suspicious_policies import advice
 
 
 class LookupModule(LookupBase):

@@ -149,7 +149,7 @@ backend:
       type: str
       sample: iptables_nft
     version:
-      description: The version that the node's program reports.
+      description: The version that the node's program reports; empty without one, which V(nftables) does not need.
       type: str
       sample: 1.8.9
 families:

@@ -14,8 +14,8 @@ description:
     configuration, and systemd units that start a resync at an interval, after an edit of the configuration, and after a
     firewall was restarted, reloaded or stopped.
   - Applies the policy at once, as M(kubenode.ip_masq.ip_masq) does; the agent runs the same code.
-  - If something was changed, or if the last run of the agent's service failed, starts that service once, in its
-    sandbox, and fails with the lines of the journal if it fails. In check mode it warns instead.
+  - If something was changed, or if the last run of the agent's service failed, starts that service once, and fails
+    with the lines of the journal if it fails. In check mode it warns instead.
   - The role P(kubenode.ip_masq.ip_masq_agent#role) calls this module once with the whole configuration.
 options:
   state:
@@ -69,6 +69,7 @@ options:
     description:
       - The directory of node_exporter's textfile collector. It must exist, and may belong to another user. The agent
         then writes C(ip_masq_agent.prom) there.
+      - A symbolic link on the way to it is followed if only root can change it, and only when the agent is installed.
       - If not set, no metrics are written.
     type: path
   python:
@@ -126,11 +127,6 @@ options:
         default: auto
       unit: {description: *same, type: str, default: ''}
       binary: {description: *same, type: str, default: ''}
-      distribution:
-        description: *same
-        type: str
-        choices: [auto, kubeadm, kubespray, plain, k3s, rke2, k0s, microk8s]
-        default: auto
       args_file: {description: *same, type: str, default: ''}
       args_variable: {description: *same, type: str, default: ''}
       restart: {description: *same, type: bool, default: true}
@@ -221,7 +217,10 @@ rules:
   returned: success, or if O(verify_before=true) made it fail
   type: dict
 proposal:
-  description: What the test with O(verify_before=true) found.
+  description:
+    - What the test with O(verify_before=true) found.
+    - C(questions), C(questions_left_out), C(conflicts), C(untested), C(limits) and C(health) are those of
+      M(kubenode.ip_masq.ip_masq_info).
   returned: with O(verify_before=true), if rules would change
   type: dict
   contains:
@@ -237,31 +236,7 @@ proposal:
       description: Where rules of other programs undo the policy. Also at the end of C(effects_summary) in RV(rules).
       type: list
       elements: str
-      sample: ["10.8.0.0/16: pod, but Calico's rule hides it: set natOutgoing: false in the IPPool of the pods"]
-    questions:
-      description: The number of questions that were answered.
-      type: int
-      sample: 24
-    questions_left_out:
-      description: The number of questions that were left out, because there were too many.
-      type: int
-      sample: 0
-    conflicts:
-      description: As RV(kubenode.ip_masq.ip_masq_info#module:conflicts).
-      type: list
-      elements: dict
-    untested:
-      description: As RV(kubenode.ip_masq.ip_masq_info#module:untested).
-      type: list
-      elements: dict
-    limits:
-      description: As RV(kubenode.ip_masq.ip_masq_info#module:limits).
-      type: list
-      elements: dict
-    health:
-      description: As RV(kubenode.ip_masq.ip_masq_info#module:health).
-      type: list
-      elements: dict
+      sample: ["10.8.0.0/16: policy pod, seen node (rule of: Calico); remedy: set natOutgoing: false in the IPPool"]
 verification:
   description:
     - What C(ip-masq-agent verify --json) prints, and how it ended in C(exit_status).

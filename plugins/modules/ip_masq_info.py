@@ -57,7 +57,8 @@ options:
     default: 100000
   max_seconds:
     description:
-      - How long O(verify=true) may take, in seconds; V(0) is no limit. What is not tested then is in RV(untested).
+      - How many seconds of CPU time O(verify=true) may take; V(0) is no limit. What is not tested then is in
+        RV(untested).
     type: int
     default: 60
   pod_cidrs:
@@ -143,25 +144,17 @@ policy:
       type: dict
       sample: {ipv4: [169.254.0.0/16, 10.0.0.0/8]}
 backend:
-  description: What holds the rules.
+  description: What holds the rules, as RV(kubenode.ip_masq.ip_masq#module:backend).
   returned: always
   type: dict
-  contains:
-    name:
-      description: The backend in use.
-      type: str
-      sample: iptables_nft
-    version:
-      description: The version that the node's program reports.
-      type: str
-      sample: 1.8.9
+  sample: {name: iptables_nft, version: 1.8.9}
 in_sync:
   description: Whether the active rules are those of the policy; None if the policy was taken from them.
   returned: always
   type: bool
   sample: true
 families:
-  description: The active rules by family (C(ipv4), C(ipv6)).
+  description: The active rules, as RV(kubenode.ip_masq.ip_masq#module:families), and what they have counted.
   returned: always
   type: dict
   contains:
@@ -169,13 +162,6 @@ families:
       description: The rules of one family.
       type: dict
       contains:
-        rules:
-          description: The rules as their tool lists them.
-          type: list
-          elements: str
-        jump:
-          description: The jump to them; None with nftables.
-          type: str
         counters:
           description: C(exempt_packets), C(exempt_bytes), C(masqueraded_packets), C(masqueraded_bytes).
           type: dict
@@ -261,7 +247,9 @@ explanations:
       type: bool
       sample: false
     decided_by:
-      description: The rule that set the source address, or the last NAT rule that let the packet pass.
+      description:
+        - The rule that set the source address, the last NAT rule that let the packet pass, or the rule that keeps it
+          from connection tracking.
       type: dict
       contains:
         backend:
@@ -424,13 +412,15 @@ source_ports:
         zone:
           description: The conntrack zone of the answers; V(0) where there are none. Ports are used once in each.
           type: int
-        ports:
+        ranges:
           description:
             - The ports that the kernel chooses from. With O(to_ports) these, otherwise V(1024-65535). For a connection
               whose own source port is lower V(600-1023) or V(1-511). The ports of each are counted apart.
+            - Each has C(ports), and C(used) and C(available) as below.
+            - Of several in O(to_ports), a new connection waits while that which it has drawn is full.
           type: list
-          elements: str
-          sample: [1024-65535]
+          elements: dict
+          sample: [{ports: 1024-65535, used: 310, available: 64512}]
         used:
           description: >-
             How many are used, by pods and the node itself. A connection that has ended counts until the kernel forgets

@@ -14,10 +14,11 @@ description:
     of its own, unless it is started with C(--non-masquerade-cidr=0.0.0.0/0). Kubernetes 1.24 removed that flag, and a
     kubelet refuses to start with a flag that it does not support.
   - Tests whether the node's own kubelet binary supports the flag, finds where its arguments come from (kubeadm,
-    kubespray, k3s, RKE2, k0s, MicroK8s, or a unit of your own), and decides. On current clusters the decision is to
-    do nothing.
+    kubespray, or a unit of your own), and decides. On current clusters the decision is to do nothing.
   - Changes one argument, and keeps every other byte of the file, its mode, owner and labels. Files that kubeadm or
     kubespray write are never edited; the module reports which variable to change instead.
+  - On k3s, RKE2, k0s and MicroK8s nothing is edited, because their kubelet does not run kubenet. A flag with which it
+    would not start is reported, with the file and key to remove it from.
   - Restarts the kubelet only after a change, and waits until its healthz endpoint returns 200. If it does not, the
     original file is restored, the kubelet is restarted with it, and the module fails with both errors.
   - Deletes the rule that kubenet left in C(POSTROUTING), in both iptables variants and families, once no program on the
@@ -37,7 +38,7 @@ options:
   unit:
     description:
       - The service that runs the kubelet. If not set, the module looks for C(kubelet) and the services of k3s,
-        RKE2, k0s and MicroK8s, and manages every one in use.
+        RKE2, k0s and MicroK8s, and takes every one in use.
     type: str
     default: ''
   binary:
@@ -46,14 +47,6 @@ options:
         start the kubelet through a script, which is never run for that.
     type: str
     default: ''
-  distribution:
-    description:
-      - The distribution of Kubernetes, which decides where the kubelet's arguments are. V(auto) detects it from the
-        service. Any other value limits the module to services of that distribution, and with O(unit) treats that
-        service as one of them.
-    type: str
-    choices: [auto, kubeadm, kubespray, plain, k3s, rke2, k0s, microk8s]
-    default: auto
   args_file:
     description: For a unit of your own, the file that it reads with C(EnvironmentFile=) and that may be edited.
     type: str
@@ -94,7 +87,6 @@ notes:
   - Running pods are not affected by a restart of the kubelet. Use C(serial) so that not all nodes restart theirs at
     once; a module cannot see the other nodes.
   - A file that is a symlink or has other hard links is not edited, because it is managed elsewhere.
-  - k0s is only reported on, because its arguments are in its unit.
 seealso:
   - module: kubenode.ip_masq.ip_masq
 extends_documentation_fragment:
@@ -157,27 +149,6 @@ reason:
   type: str
   sample: >-
     kubelet.service (kubeadm, v1.30.4) does not support or set --non-masquerade-cidr; nothing to do
-distributions:
-  description: The distributions of the kubelets that were found.
-  returned: when the node could be inspected
-  type: list
-  elements: str
-  sample: [kubeadm]
-version:
-  description: The version of the (first) kubelet, empty if unknown.
-  returned: when the node could be inspected
-  type: str
-  sample: v1.30.4
-flag_supported:
-  description: Whether the (first) kubelet's binary supports the flag, None if unknown.
-  returned: when the node could be inspected
-  type: bool
-  sample: false
-kubenet:
-  description: Whether the (first) kubelet is configured for kubenet, and kubenet can run.
-  returned: when the node could be inspected
-  type: bool
-  sample: false
 kubelets:
   description: Every kubelet that was found.
   returned: when the node could be inspected
@@ -188,11 +159,10 @@ kubelets:
       description: Its service.
       type: str
       sample: kubelet.service
-    distributions:
-      description: Its distribution; two if one tool took over the node from another.
-      type: list
-      elements: str
-      sample: [kubeadm]
+    distribution:
+      description: Who keeps its arguments (V(kubeadm), V(kubespray), V(plain), V(k3s), V(rke2), V(k0s), V(microk8s)).
+      type: str
+      sample: kubeadm
     version:
       description: Its version, empty if unknown.
       type: str

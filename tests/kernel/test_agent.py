@@ -95,13 +95,13 @@ class TestSync:
         node.sync()
         assert exempt(node) == ["169.254.0.0/16", "10.1.0.0/16", "10.2.0.0/16", "10.3.0.0/16"]
 
-    def test_interval_is_announced(self, node: AgentNode) -> None:
+    def test_timer_gets_the_interval(self, node: AgentNode) -> None:
         node.configure(resyncInterval="90s")
-        node.sync()
-        assert node.command("set-timer").returncode == 0
+        for _again in range(2):
+            node.sync()
         drop_in = node.root / "run/systemd/system/ip-masq-agent.timer.d/interval.conf"
         assert "OnUnitInactiveSec=90000000us" in drop_in.read_text()
-        assert (node.systemd / "log").read_text() == "daemon-reload \ntry-restart ip-masq-agent.timer\n"
+        assert (node.systemd / "log").read_text() == "daemon-reload \ntry-restart --no-block ip-masq-agent.timer\n"
 
 
 class TestBrokenConfig:
@@ -159,7 +159,7 @@ class TestBrokenConfig:
         )
         assert exempt(node) == ["169.254.0.0/16", "10.1.0.0/16"]
         assert [note for note in node.status()["notes"] if "config is empty" in note]
-        assert node.resync() == ["sync"], "nobody would see when it has been empty for long enough"
+        assert node.resync() == ["resync"], "nobody would see when it has been empty for long enough"
         assert node.resynced.stderr == ""
         node.configure(nonMasqueradeCIDRs=["10.2.0.0/16"])
         node.sync()
@@ -246,6 +246,7 @@ class TestRecords:
 
     @pytest.mark.parametrize("what", FILE_SYSTEMS)
     def test_a_resync_of_a_node_in_sync_ends_well(self, node: AgentNode, what: str) -> None:
+        node.configure(nonMasqueradeCIDRs=["10.1.0.0/16"])
         node.resync()
         node.settle()
         self.spoil(node, what, RUN_DIR, STATE_DIR)
@@ -253,7 +254,7 @@ class TestRecords:
             node.resync()
             assert node.resynced.returncode == IN_SYNC, node.resynced.stderr
         break_rules(node)
-        assert node.resync() == ["sync"]
+        assert node.resync() == ["resync"]
         assert node.resynced.returncode == IN_SYNC, node.resynced.stderr
         assert exempt(node)[0] == "169.254.0.0/16"
 
@@ -281,8 +282,31 @@ class TestRecords:
             break_rules(node)
             done = node.sync()
             assert done.returncode == IN_SYNC and exempt(node)[0] == "169.254.0.0/16"
-            assert done.stderr.count("metrics not written: cannot write %s" % METRICS_DIR) == told
+            assert done.stderr.count("metrics not written: cannot write to %s: " % METRICS_DIR) == told
         assert [note for note in node.status()["notes"] if "metrics not written" in note]
+
+
+def test_a_lock_that_is_never_released_fails_three_syncs(node: AgentNode) -> None:
+    """Such as that of a run that was stopped. The fourth repairs, and names the process."""
+    node.sync()
+    with node.ns.popen("flock", RUN_DIR, "sleep", "600") as holder:
+        try:
+            until(lambda: node.call("flock", "--nonblock", RUN_DIR, "true").returncode == 1, "the lock to be held")
+            break_rules(node)
+            for _again in range(3):
+                done = node.command("--lock-timeout", "1", "sync")
+                assert done.returncode == FAILED and "process %d (flock " % holder.pid in done.stderr, done.stderr
+            done = node.command("--lock-timeout", "1", "sync")
+            assert done.returncode == IN_SYNC and exempt(node)[0] == "169.254.0.0/16", done.stderr
+            note = "%s is held by process %d (flock %s sleep 600) for more than 3 resyncs" % (
+                RUN_DIR,
+                holder.pid,
+                RUN_DIR,
+            )
+            assert note in done.stderr
+            assert [line for line in node.status()["notes"] if line.startswith(note)]
+        finally:
+            holder.kill()
 
 
 class TestProposals:
@@ -667,7 +691,7 @@ class TestModule:
             ({"python": "/no/such/python"}, "python: /no/such/python is not Python 3.8 or later"),
             (
                 {"config_dir": "/tmp/masq"},
-                "config_dir: /tmp/masq is within /tmp, which the agent's service cannot access",
+                "config_dir: /tmp/masq is within /tmp, where users keep their files",
             ),
             ({"bin_dir": "/root/bin/"}, "bin_dir: /root/bin is within /root, "),
             ({"config_dir": "/etc/./masq"}, "config_dir: invalid path '/etc/./masq': "),
@@ -686,8 +710,8 @@ class TestModule:
         done = self.run(bare, "D", config={})
         assert done["files"] == ["/usr/local/sbin/ip-masq-agent"]
         (diff,) = done["diff"]
-        assert diff["before"].startswith("#!/usr/local/sbin/python -IB\n")
-        assert diff["after"].startswith("#!/usr/bin/python3 -IB\n")
+        assert diff["before"].startswith("#!/usr/local/sbin/python -ISB\n")
+        assert diff["after"].startswith("#!/usr/bin/python3 -ISB\n")
         assert not self.run(bare, config={})["changed"]
 
     def test_an_agent_that_does_not_start_is_reported_until_it_does(self, bare: AgentNode) -> None:

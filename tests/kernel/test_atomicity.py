@@ -15,7 +15,7 @@ import pytest
 from support.modules import ModuleRun, apply, run_modules
 from support.namespaces import Namespace, until
 from support.predecessors import of
-from support.programs import Programs
+from support.programs import NETLINK, Programs
 from support.topology import ADDRESSES, Topology
 from support.variants import BACKENDS, EXEMPT_RANGES, NFTABLES, VARIANTS, Variant
 
@@ -61,9 +61,11 @@ def test_exempt_destinations_stay_exempt_while_the_rules_come_and_go(topology: T
 def test_each_family_is_written_by_one_call(ns: Namespace, variant: Variant, programs: Programs) -> None:
     run = {"backend": variant.backend, "enable_ipv6": True, "path": programs.path}
     once = (
-        ["nft", "nft"] if variant is NFTABLES else [variant.tool("ipv6", "-restore"), variant.tool("ipv4", "-restore")]
+        [NETLINK, NETLINK]
+        if variant is NFTABLES
+        else [variant.tool("ipv6", "-restore"), variant.tool("ipv4", "-restore")]
     )
-    # No packet notices the first of the two with which nft starts: it makes a set that no chain asks.
+    # No packet notices the first of the two with which nftables starts: it makes a set that no chain asks.
     for calls, more in (
         (2 if variant is NFTABLES else 1, {}),
         (1, {"to_ports": ["1024-2048"]}),

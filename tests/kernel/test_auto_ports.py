@@ -142,7 +142,7 @@ def test_a_resync_follows_the_settings_and_starts_no_python_without_a_change(
     set_ports(ns)
     node = AgentNode(ns, tmp_path)
     node.configure(backend=variant.backend, enableIPv6=True, toPorts="auto")
-    assert node.resync() == ["sync"]
+    assert node.resync() == ["resync"]
     node.settle()
     ports = functools.partial(rule_ports, ns, variant)
     for local, reserved, expected in (
@@ -151,7 +151,7 @@ def test_a_resync_follows_the_settings_and_starts_no_python_without_a_change(
         ("33000 40000", "34000,40000", "34001-39999"),
     ):
         set_ports(ns, local, reserved)
-        assert node.resync() == ["sync"]
+        assert node.resync() == ["resync"]
         assert ports() == ports("ipv6") == {expected}
         assert node.resync() == [], "a resync without a change started the agent"
         status = node.status()
@@ -170,12 +170,12 @@ def test_with_too_few_ports_the_rules_stay_and_the_kernel_chooses(
     set_ports(ns, "33000 33500", "")
     variant.unhook(ns, "ipv4")
     for _again in range(2):
-        assert node.resync() == ["sync"] and node.resynced.returncode == FAILED
+        assert node.resync() == ["resync"] and node.resynced.returncode == FAILED
         assert variant.jumps(ns, "ipv4") and rule_ports(ns, variant) == set(), "the rules are not healed"
     assert "toPorts: auto: 33000-33500 is the largest range left" in node.status()["errors"][0]
     assert not node.status()["in_sync"]
     set_ports(ns)
-    assert node.resync() == ["sync"] and node.resynced.returncode == IN_SYNC
+    assert node.resync() == ["resync"] and node.resynced.returncode == IN_SYNC
     assert rule_ports(ns, variant) == {"32768-35999"}
 
 

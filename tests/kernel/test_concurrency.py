@@ -161,8 +161,8 @@ class TestLock:
         assert len({ns.run("stat", "--format=%i", str(file)) for file in (ours, other)}) == 1
         process = ns.popen("flock", "--no-fork", str(other), "sleep", "infinity")
         try:
-            until(lambda: str(process.pid) in ns.inside(xtables_lock.holder, str(other)), "the lock to be taken")
-            assert ns.inside(xtables_lock.holder, str(ours)) == "an unknown process"
+            until(lambda: str(process.pid) in ns.inside(xtables_lock.find_holder, str(other)), "the lock to be taken")
+            assert ns.inside(xtables_lock.find_holder, str(ours)) == ""
         finally:
             process.kill()
             process.communicate()

@@ -154,7 +154,7 @@ def test_with_drop_no_other_address_is_seen_while_one_is_missing(
     assert node.sync().stdout == ""
     for family in FIXED:
         address(topology.node, "add", family)
-    assert node.resync() == ["sync"]
+    assert node.resync() == ["resync"]
     assert (seen(topology), missing(node)) == (["fixed", "fixed"], 0)
     assert {name for name, text in before.items() if text} == {
         name for name, text in snapshot(topology.node).items() if text
@@ -188,6 +188,6 @@ def test_an_address_that_goes_away_later(topology: Topology, node: AgentNode, va
     assert node.sync().stderr == ""
     for family in FIXED:
         address(topology.node, "add", family)
-    assert node.resync() == ["sync"]
+    assert node.resync() == ["resync"]
     assert (seen(topology), missing(node)) == (["fixed", "fixed"], 0)
     assert not [note for note in node.status()["notes"] if "not an address" in note]

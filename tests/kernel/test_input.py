@@ -19,35 +19,14 @@ def _cidrs(value: t.Any, *needles: str, **more: t.Any) -> Case:
     return dict(more, non_masquerade_cidrs=[value]), [*needles]
 
 
-def _chain(name: str, *needles: str) -> Case:
-    return {"masq_chain": name}, ["masq_chain", *needles]
-
-
-def _ports(value: t.Any, *needles: str) -> Case:
-    return {"to_ports": value if isinstance(value, list) else [value]}, ["to_ports", *needles]
-
-
-#: name -> options, and what the message must hold
+#: name -> options, and what the message must hold. What each kind of value refuses: tests/unit, test_values.py.
 CASES: t.Dict[str, Case] = {
-    "no network": _cidrs("abcdefg", "abcdefg", "non_masquerade_cidrs"),
-    "no octet": _cidrs("10.256.0.0/16", "10.256.0.0/16"),
     "host bits": _cidrs("10.0.0.1/8", "10.0.0.1/8", "10.0.0.0/8"),
-    "host bits in IPv6": _cidrs("fd00::1/8", "fd00::1/8", "fd00::/8", enable_ipv6=True),
-    "no prefix length": _cidrs("10.0.0.0", "10.0.0.0"),
-    "short form": _cidrs("10/8", "10/8"),
-    "netmask": _cidrs("10.0.0.0/255.0.0.0", "10.0.0.0/255.0.0.0"),
-    "too long a prefix": _cidrs("10.0.0.0/33", "10.0.0.0/33"),
-    "leading zeros": _cidrs("010.0.0.0/8", "010.0.0.0/8"),
     "blanks": _cidrs("10.0.0.0/8 -j ACCEPT", "10.0.0.0/8 -j ACCEPT"),
     "line break": _cidrs("10.0.0.0/8\n-A POSTROUTING -j ACCEPT", "10.0.0.0/8"),
-    "IPv4-mapped": _cidrs("::ffff:10.0.0.0/104", "::ffff:10.0.0.0/104", "10.0.0.0/8", enable_ipv6=True),
     "IPv6 while it is off": _cidrs("fc00::/7", "fc00::/7", "enable_ipv6"),
-    "scope": _cidrs("fe80::%eth0/64", "fe80::%eth0/64", enable_ipv6=True),
     "null entry": _cidrs(None, "non_masquerade_cidrs"),
-    "empty entry": _cidrs("", "non_masquerade_cidrs"),
-    "number": _cidrs(10, "10", "non_masquerade_cidrs"),
     "boolean": _cidrs(True, "non_masquerade_cidrs"),
-    "list in a list": _cidrs(["10.0.0.0/8"], "non_masquerade_cidrs"),
     "mapping in a list": _cidrs({"cidr": "10.0.0.0/8"}, "non_masquerade_cidrs"),
     "mapping": ({"non_masquerade_cidrs": {"10.0.0.0/8": None}}, ["non_masquerade_cidrs"]),
     "the last of many": (
@@ -58,35 +37,10 @@ CASES: t.Dict[str, Case] = {
     "limit of one": ({"non_masquerade_cidrs": ["10.0.0.0/9"] * 2, "cidr_limit": 1}, ["2", "1", "cidr_limit"]),
     "limit below zero": ({"cidr_limit": -1}, ["cidr_limit", "-1"]),
     "limit no number": ({"cidr_limit": "many"}, ["cidr_limit", "many"]),
-    "chain too long": _chain("A" * 29, "A" * 29, "28"),
-    "chain builtin": _chain("POSTROUTING", "POSTROUTING"),
-    "chain builtin, another": _chain("PREROUTING", "PREROUTING"),
-    "chain target": _chain("MASQUERADE", "MASQUERADE"),
-    "chain verdict": _chain("ACCEPT", "ACCEPT"),
-    "chain of kube-proxy": _chain("KUBE-POSTROUTING", "KUBE-POSTROUTING"),
-    "chain like kube-proxy's": _chain("KUBE-ANYTHING", "KUBE-ANYTHING"),
-    "chain with a blank": _chain("MY CHAIN", "MY CHAIN"),
-    "chain with a shell word": _chain("X;reboot", "X;reboot"),
-    "chain with quotes": _chain('X"Y', 'X"Y'),
-    "chain with a line break": _chain("X\n-A POSTROUTING -j ACCEPT"),
-    "chain like an option": _chain("-j", "-j"),
-    "chain with a bang": _chain("!X", "!X"),
-    "chain beyond ASCII": _chain("CHA\u00ceNE"),
-    "chain empty": _chain(""),
-    "port 0": _ports("0-5", "0-5", "65535"),
-    "port 65536": _ports("1-65536", "1-65536", "65535"),
-    "port 70000": _ports("70000", "70000", "65535"),
-    "ports reversed": _ports("42-41", "42-41"),
-    "ports with blanks": _ports("42 - 44", "42 - 44"),
-    "three ports": _ports("42-43-44", "42-43-44"),
-    "port with a letter": _ports("4x", "4x"),
-    "no first port": _ports("-44", "-44"),
-    "no last port": _ports("42-", "42-"),
-    "two ports in one entry": _ports(["42, 43"], "43"),
-    "second range bad": _ports(["1024-2048", "9-8"], "9-8"),
-    "port null": _ports([None]),
-    "port boolean": _ports([True]),
-    "port with a line break": _ports("42\n", "42"),
+    "chain builtin": ({"masq_chain": "POSTROUTING"}, ["masq_chain", "POSTROUTING"]),
+    "chain with a line break": ({"masq_chain": "X\n-A POSTROUTING -j ACCEPT"}, ["masq_chain"]),
+    "port 70000": ({"to_ports": ["70000"]}, ["to_ports", "70000", "65535"]),
+    "second range bad": ({"to_ports": ["1024-2048", "9-8"]}, ["to_ports", "9-8"]),
     "lock_timeout below zero": ({"lock_timeout": -1}, ["lock_timeout", "-1"]),
     "lock_timeout no number": ({"lock_timeout": "soon"}, ["lock_timeout", "soon"]),
     "state unknown": ({"state": "gone"}, ["gone", "absent"]),

@@ -34,9 +34,9 @@ from pathlib import Path
 from support.import_collection import make_importable
 make_importable()
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.manage import manage_kubelets
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.options import Options
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.kubelet_result import as_return
 from support import kubelet_distributions as made
-from support.kubelet_node import KubeletNode
+from support.kubelet_node import KubeletNode, make_options
 import urllib.request
 
 node = KubeletNode(Path(sys.argv[2]))
@@ -49,8 +49,10 @@ if version:
 try:
     reports = []
     for number in range(2):
-        report = manage_kubelets(Options(healthz_url=node.healthz), node.run, bool(check), str(node.root))
-        reports.append([report.changed, report.failure, report.decision, list(report.actions)])
+        options = make_options(healthz_url=node.healthz)
+        report = manage_kubelets(options, node.run, bool(check), str(node.root))
+        returned = as_return(report)
+        reports.append([returned["changed"], report.failure, report.decision, returned["actions"]])
         if version:
             node.start("kubelet")
             node.wait_healthy()
@@ -130,8 +132,8 @@ def test_a_kubelet_whose_network_is_another_is_not_the_node_s(
     with contextlib.ExitStack() as owned:
         node = KubeletNode(tmp_path)
         owned.callback(node.close)
-        node.program("/usr/bin/kubelet", "1.30.4")
+        node.program("/usr/bin/kubelet", "1.23.17")
         its = owned.enter_context(Namespace()) if elsewhere else ns
-        its.inside(node.start_stray, "/usr/bin/kubelet")
+        its.inside(node.start_stray, "/usr/bin/kubelet", "--network-plugin=kubenet")
         (first, _second) = go(ns, tmp_path)
     assert first[2:] == [decision, []]

@@ -315,6 +315,10 @@ def states(ns: Namespace) -> t.Dict[str, str]:
     return found
 
 
+_JUMP = "-m conntrack --ctstate INVALID,UNTRACKED -m addrtype ! --src-type LOCAL ! --dst-type LOCAL -j".split()
+_JUMP.append("IP-MASQ-AGENT")
+
+
 def _damages(variant: Variant, family: str) -> t.Dict[str, t.List[t.List[str]]]:
     """Ways to damage the rules about leaks, each a few commands."""
     if isinstance(variant, Nftables):
@@ -340,6 +344,7 @@ def _damages(variant: Variant, family: str) -> t.Dict[str, t.List[t.List[str]]]:
         "a rule gone": [[*tool, "-D", "IP-MASQ-AGENT", "1"]],
         "a jump for all packets": [[*tool, "-I", "POSTROUTING", "-j", "IP-MASQ-AGENT"]],
         "another jump": [jump, [*tool, "-A", "POSTROUTING", "-p", "tcp", "-j", "IP-MASQ-AGENT"]],
+        "a second jump": [[*tool, "-I", "POSTROUTING", "2", *_JUMP]],
         "unreachable": [[*tool, "-I", "POSTROUTING", "-j", "ACCEPT"]],
     }
 
@@ -383,6 +388,20 @@ def test_idempotent_checked_repaired_and_removed(ns: Namespace, variant: Variant
     done = apply(ns, state="absent", masq_chain="OTHER")
     assert done["changed"] and "masq" not in "".join(states(ns).values()).lower()
     assert not apply(ns, state="absent", masq_chain="OTHER")["changed"]
+
+
+def test_rules_that_iptables_cannot_print_keep_from_nothing(ns: Namespace, family: str) -> None:
+    options = {**POLICY, "backend": "iptables_nft", "leaks": "drop"}
+    apply(ns, **options)
+    chain = "%s mangle POSTROUTING" % NFT_FAMILIES[family]
+    ns.run("nft", "add rule %s meta mark { 7, 9 } counter" % chain)
+    assert not apply(ns, **options)["changed"]
+    ns.run("nft", "flush chain %s" % chain)
+    ns.run("nft", "add rule %s meta mark { 7, 9 } counter" % chain)
+    done = apply(ns, **options)
+    assert [action["action"] for action in done["actions"]] == ["jump added"]
+    assert not apply(ns, **options)["changed"]
+    assert "meta mark { 0x00000007, 0x00000009 }" in ns.run("nft", "list chain %s" % chain)
 
 
 def _mangle(found: t.Mapping[str, str]) -> str:

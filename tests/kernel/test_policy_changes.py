@@ -8,6 +8,8 @@
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
 import typing as t
 
@@ -132,8 +134,20 @@ def test_no_connection_of_a_flood_meets_a_third_policy(topology: Topology, varia
 #: Lets one of the programs that write fail, by its number.
 FAILS = (
     'n=$(($(cat "$0.count" 2>/dev/null || echo 0) + 1)); echo $n >"$0.count"; '
-    'if [ $n = %d ]; then echo "stand-in broke" >&2; exit 1; fi; exec "$real" "$@"'
+    'if [ $n = %d ]; then echo "Input/output error" >&2; exit 1; fi; exec "$real" "$@"'
 )
+
+
+def failing(failed: int) -> t.Callable[[t.List[t.Any], bool], t.List[t.Any]]:
+    """The same of writes over netlink."""
+    numbers = itertools.count(1)
+
+    def write(changes: t.List[t.Any], trial: bool) -> t.List[t.Any]:
+        if not trial and next(numbers) == failed:
+            raise OSError(errno.EIO, "")
+        return changes
+
+    return write
 
 
 def seen(topology: Topology) -> t.Dict[str, str]:
@@ -160,14 +174,14 @@ def test_a_write_that_fails_leaves_the_old_policy_or_the_new_one(
         apply(topology.node, **old)
         before, saw = topology.node.run("nft", "-s", "list", "ruleset"), seen(topology)
         listed = variant.listing(topology.node, "ipv4", "IP-MASQ-AGENT")
-        programs.misbehave_in_writes(FAILS % number)
+        programs.misbehave_in_writes(FAILS % number, failing(number))
         for count in programs.path.glob("*.count"):
             count.unlink()
         result = run_module(topology.node, path=programs.path, **new)
         if not result.get("failed") or "The new rules are active" in result["msg"]:
             assert variant is NFTABLES and number > 1 and seen(topology) == afterwards
         else:
-            assert "stand-in broke" in result["msg"] and seen(topology) == saw
+            assert "Input/output error" in result["msg"] and seen(topology) == saw
             assert variant.listing(topology.node, "ipv4", "IP-MASQ-AGENT") == listed
             assert topology.node.run("nft", "-s", "list", "ruleset") == before
         # What was left is no hindrance.

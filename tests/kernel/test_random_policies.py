@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Random policies against a few lines that say what each packet has to show, with real packets.
+"""Random policies against what their documentation says of each packet (``strange.policies``), with real packets.
 
 ``IP_MASQ_RANDOM_POLICIES`` says how many policies each backend gets, ``IP_MASQ_RANDOM_SEED`` which ones. Each follows
 another: what changes for packets between the two is compared with the effects that are reported, at the edges of their
@@ -22,6 +22,7 @@ import socket
 import typing as t
 
 import pytest
+from strange import policies
 from support import leak_packets
 from support.modules import apply, run_module, run_modules
 from support.namespaces import Namespace
@@ -103,6 +104,11 @@ Options = t.Dict[str, t.Any]
 Packet = t.Tuple[Family, str, str, str, int]
 
 
+def is_in(address: str, networks: t.Iterable[str]) -> bool:
+    """Whether one of the networks has it."""
+    return policies.within(address, networks) >= 0
+
+
 def some(rng: random.Random, values: t.Sequence[t.Any], most: int, chance: float = 0.5) -> t.List[t.Any]:
     """A few of them, or as often as not none."""
     return rng.sample(values, rng.randint(1, min(most, len(values)))) if rng.random() < chance else []
@@ -132,6 +138,7 @@ def policy(rng: random.Random, exemptions: t.Sequence[str]) -> Options:
         "rules": [],
     }  # fmt: skip
 
+    options["masq_link_local_ipv6"] = not options["masq_link_local"]
     options["leaks"] = rng.choice(["ignore", "count", "drop", "drop"])
     if options["leaks"] != "ignore":
         options["source_cidrs"] = some(rng, [one for one in sources if one[-2:] != "/0"], 3, 1)
@@ -164,63 +171,17 @@ def model(options: Options, packet: Packet) -> t.Tuple[str, ...]:
     """The addresses of which the destination may see one."""
     family, source, destination, protocol, port = packet
     interface = family.by[destination]
-
-    def within(address: str, networks: t.Sequence[str]) -> bool:
-        return any(ipaddress.ip_address(address) in ipaddress.ip_network(one) for one in networks)
-
-    def leaves_by(names: t.Sequence[str]) -> bool:
-        return any(interface == one or one[-1] in "+*" and interface.startswith(one[:-1]) for one in names)
-
-    def addresses(text: str) -> t.Tuple[str, ...]:
-        return tuple(one for one in family.fixed if one in text) if (":" in text) == (":" in source) else ()
-
-    def masqueraded() -> t.Tuple[str, ...]:
-        for entry in options["snat"]:
-            sources, name = entry["source_cidrs"], entry.get("out_interface")
-            if (not sources or within(source, sources)) and (name is None or leaves_by([name])):
-                if addresses(entry["address"]):
-                    return addresses(entry["address"])
-        return (family.node[interface],)
-
-    for rule in options["rules"]:
-        ports = [tuple(map(int, one.split("-"))) for one in rule.get("ports", [])]
-        if (
-            ("sources" not in rule or within(source, rule["sources"]))
-            and ("destinations" not in rule or within(destination, rule["destinations"]))
-            and ("out_interfaces" not in rule or leaves_by(rule["out_interfaces"]))
-            and ("protocols" not in rule or protocol in rule["protocols"])
-            and (not ports or protocol != "icmp")
-            and (not ports or any(one[0] <= port <= one[-1] for one in ports))
-            and ("address" not in rule or addresses(rule["address"]))
-        ):
-            action = rule["action"]
-            fixed = addresses(rule["address"]) if action == "snat" else masqueraded()
-            return (source,) if action in ("exempt", "skip") else fixed
-    if leaves_by(options["except_interfaces"]) or (
-        options["out_interfaces"] and not leaves_by(options["out_interfaces"])
-    ):
-        return (source,)
-    if options["source_cidrs"] and not within(source, options["source_cidrs"]):
-        return (source,)
-    listed = [
-        (one, exempt)
-        for exempt, name in enumerate(("masquerade_cidrs", "non_masquerade_cidrs"))
-        for one in options[name]
-    ]
-    best = max(
-        ((int(one.split("/")[1]), exempt) for one, exempt in listed if within(destination, [one])), default=(0, 0)
-    )
-    return (source,) if best[1] else masqueraded()
+    promise = policies.Policy(options).promise(policies.Packet(source, destination, protocol, port, interface))
+    if promise.kind == "fixed":
+        return promise.addresses
+    return (family.node[interface],) if promise.kind == "node" else (source,)
 
 
 def is_hidden(options: Options, packet: Packet) -> bool:
     """Whether the policy hides the source of a packet, so that it must not leave with it."""
     _family, source, destination, _protocol, _port = packet
-
-    def is_of_pods(address: str) -> bool:
-        return any(ipaddress.ip_address(address) in ipaddress.ip_network(one) for one in options["source_cidrs"])
-
-    return is_of_pods(source) and not is_of_pods(destination) and source not in model(options, packet)
+    pods = options["source_cidrs"]
+    return is_in(source, pods) and not is_in(destination, pods) and source not in model(options, packet)
 
 
 def ask(questions: t.Sequence[t.Tuple[str, str, str, int, int]]) -> t.List[str]:
@@ -245,9 +206,6 @@ def effect_of(effects: t.Sequence[t.Dict[str, t.Any]], packet: Packet) -> t.Opti
     """The effect that a packet without a mark has; None: nothing changes for it."""
     family, source, destination, protocol, port = packet
 
-    def within(address: str, networks: t.Sequence[str]) -> bool:
-        return any(ipaddress.ip_address(address) in ipaddress.ip_network(one) for one in networks)
-
     def leaves_by(names: t.Sequence[str]) -> bool:
         state = not names or names[0].startswith("!")
         for entry in names:
@@ -269,10 +227,10 @@ def effect_of(effects: t.Sequence[t.Dict[str, t.Any]], packet: Packet) -> t.Opti
         one
         for one in effects
         if one["packets"] == ""
-        and within(destination, one["destinations"])
-        and not within(destination, one["destinations_except"])
-        and (not one["sources"] or within(source, one["sources"]))
-        and not within(source, one["sources_except"])
+        and is_in(destination, one["destinations"])
+        and not is_in(destination, one["destinations_except"])
+        and (not one["sources"] or is_in(source, one["sources"]))
+        and not is_in(source, one["sources_except"])
         and leaves_by(one["out_interfaces"])
         and is_one(one["services"])
     ]

@@ -6,14 +6,18 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import ipsets, legacy, nf_tables
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import rules, xt_rules
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules import rules, xt_rules
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import ipsets, nf_tables, xtables
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from support import services
 from support.actor_rules import IPTABLES, SHAPES, Shape
+from support.full_policy import full_policy
 from support.kernel_matches import ICMP, ICMPV6, NOT_TRACKED, REFUSED, SCTP, TCP, UDP, Judge, Probe
+from support.modules import apply
 from support.namespaces import Namespace
 from support.variants import VARIANTS
 
@@ -35,7 +39,6 @@ PACKETS = [
     Probe(_B, _OUT, TCP, 2012, 443),
     Probe(_A, _OUT, TCP, NOT_TRACKED, 80),
     Probe(_A, _OUT, TCP, REFUSED, 80),
-    Probe(_A, _OUT, TCP, 2031, 80),
     Probe(_A, _LOCAL, TCP, 1030, 30080),
     Probe(_C, "198.51.100.1", UDP, 1031, 53),
     Probe(_A, _OUT, ICMP, 9, 0),
@@ -60,9 +63,9 @@ IPTABLES_RULES = """
 -d 10.96.0.0/12
 ! -d 0.0.0.0/1
 -s 10.244.1.0/26 ! -d 10.0.0.0/8
--s 10.244.0.5/255.255.0.255
 -p tcp
 ! -p tcp
+-p 4
 -p udp --dport 53
 -p tcp --dport 80:443
 -p tcp ! --dport 80
@@ -122,18 +125,12 @@ IPTABLES_RULES = """
 -m addrtype ! --dst-type LOCAL
 -m addrtype --dst-type LOCAL,MULTICAST
 -m addrtype --src-type LOCAL
--m devgroup --src-group 7
--m devgroup ! --src-group 7
--m devgroup --src-group 0x7/0xf
 -m set --match-set nets src
 -m set ! --match-set nets dst
 -m set --match-set services dst,dst
 -m set ! --match-set services dst,dst
 -m set --match-set ports dst
--m set --match-set holes dst
 -m set --match-set three dst,dst,src
--m set --match-set both src
--m set --match-set ifaces src,src
 -m comment --comment "a rule -d 1.2.3.4 -j DROP" -p udp
 """.strip().splitlines()
 IP6TABLES_RULES = """
@@ -147,7 +144,6 @@ IP6TABLES_RULES = """
 -m conntrack --ctstate UNTRACKED
 -m addrtype --dst-type LOCAL
 -m addrtype ! --dst-type LOCAL
--m addrtype --dst-type UNICAST
 -m iprange --dst-range fd00:1::-fd00:8::
 -i vx+
 -p tcp -m multiport --dports 443,8080
@@ -161,20 +157,9 @@ add services 10.96.0.10,udp:53
 create ports bitmap:port range 0-65535
 add ports 80
 add ports 53
-create holes hash:net
-add holes 10.0.0.0/8
-add holes 10.244.0.0/16 nomatch
-add holes 10.244.9.0/24
 create three hash:ip,port,ip
 add three 203.0.113.7,tcp:80,10.244.1.5
 add three 10.96.0.10,tcp:443,10.244.1.5
-create other hash:ip
-add other 192.0.2.9
-create both list:set
-add both nets
-add both other
-create ifaces hash:net,iface
-add ifaces 10.244.0.0/16,cali1
 """
 
 NFT_RULES = """
@@ -218,17 +203,10 @@ meta mark & 0x4000 == 0x4000
 meta mark and 0x4000 != 0
 meta mark { 0x4000, 0x10 }
 meta mark != { 0x4000, 0x10 }
-meta mark 0x1000-0x7000
-meta mark != 0x1000-0x7000
-meta mark { 0x1000-0x7000, 0x10 }
-meta mark & 0xf > 4
-meta mark & 0xff00 < 0x5000
 meta mark & 0xf { 5, 7 }
 ct mark 0x80
 ct mark & 0x80 == 0
 ct mark { 7, 0x80 }
-ct zone 5
-ct zone != 5
 ct state new
 ct state != new
 ct state established,related
@@ -256,8 +234,6 @@ iifname { "cali*", "eth*" }
 iif cali1
 iif != cali1
 iif { cali1, vx1 }
-iifgroup 7
-iifgroup != 7
 iifname . ip daddr { "cali1" . 10.96.0.10 }
 fib daddr type local
 fib daddr type != local
@@ -271,7 +247,6 @@ ip daddr 10.96.0.10 tcp dport { 80, 443 } ip saddr != 10.244.1.77
 th dport 80 meta l4proto tcp
 @nh,128,8 10
 @nh,96,32 0x0af40105
-ip version 4
 ip daddr vmap { 10.96.0.0/12 : hit, 203.0.113.7 : hit }
 ip daddr . meta l4proto . th dport vmap { 10.96.0.10 . tcp . 80 : hit, 10.96.0.10 . udp . 53 : hit }
 tcp dport vmap { 80 : continue, 443 : hit, 8000-9000 : hit }
@@ -296,7 +271,7 @@ ip6 daddr . tcp dport { fd00:96::10 . 80 }
 tcp dport 80
 udp dport 53
 meta l4proto ipv6-icmp
-ip6 nexthdr tcp
+meta l4proto tcp
 ct state new
 ct original ip6 daddr 2001:db8::1
 ct original ip6 saddr fd00:1::5
@@ -314,7 +289,6 @@ SAME = {
     "meta nfproto ipv6",
     "meta protocol ip",
     "meta protocol ip6",
-    "ip version 4",
     "iif { cali1, vx1 }",
     "ip saddr 10.244.1.5",
     "ct l3proto ipv6",
@@ -324,6 +298,7 @@ SAME = {
     "ct status dnat",
     "ct status seen-reply",
     "fib saddr type local",
+    "-p 4",
     "-p tcp ! --syn",
     "-p tcp --tcp-flags SYN,ACK SYN,ACK",
     "-m conntrack --ctstate RELATED,ESTABLISHED",
@@ -334,7 +309,6 @@ SAME = {
     "-m conntrack --ctstatus ASSURED,CONFIRMED",
     "-m conntrack --ctdir REPLY",
     "-m addrtype --src-type LOCAL",
-    "-m addrtype --dst-type UNICAST",
 }
 
 
@@ -509,6 +483,19 @@ def test_services_are_understood(ns: Namespace, family: str, version: int) -> No
                 assert not rule.unknown, (table.title, chain, rule)
 
 
+@pytest.mark.parametrize("backend", ["iptables_nft", "iptables_legacy", "nftables"])
+@pytest.mark.parametrize("version", [4, 6])
+def test_our_own_rules_are_understood(judge: Judge, version: int, backend: str) -> None:
+    for address in ("192.0.2.7/32", "192.0.2.8/32", "192.0.2.9/32", "2001:db8::7/128"):
+        judge.node.run("ip", "address", "add", address, "dev", "lo")
+    apply(judge.node, **dict(full_policy(many=40), backend=backend))
+    tables = [judge.legacy_table(name) for name in ("nat", "mangle")] if "legacy" in backend else judge.tables()
+    unknown = [rule for table in tables for members in table.chains.values() for rule in members if rule.unknown]
+    # Behind the translation of destinations only some of a connection's status is known; it lets packets pass.
+    assert all(rule.unknown == ("the status of a connection",) for rule in unknown), unknown
+    assert sum(map(len, (members for table in tables for members in table.chains.values()))) > 80
+
+
 _ACTIONS = {
     "nat": """
 -A PREROUTING -p tcp -j DNAT --to-destination 10.244.1.2:8080
@@ -537,7 +524,7 @@ _ACTIONS = {
 -A POSTROUTING -m conntrack --ctstatus DNAT -j MASQUERADE
 -A POSTROUTING -m conntrack --ctstate DNAT -j MASQUERADE
 -A POSTROUTING -m conntrack --ctreplsrc 10.0.0.1 -j ACCEPT
--A POSTROUTING -m physdev ! --physdev-is-bridged -j MASQUERADE
+-A POSTROUTING -m physdev --physdev-in veth1 -j MASQUERADE
 -A POSTROUTING -g elsewhere
 -A POSTROUTING -p icmp --icmp-type 8 -j ACCEPT
 -A POSTROUTING -m length --length 1:100 -j ACCEPT
@@ -582,6 +569,11 @@ _ACTIONS = {
 -A PREROUTING -m rpfilter --invert -j DROP
 """,
 }
+#: What is in lines that must be unknown.
+_UNKNOWN = (
+    "NETMAP HMARK TEE TOS DSCP TPROXY NFQUEUE --zone devgroup cluster owner limit policy physdev --ctreplsrc "
+    "--icmp-type length tos socket cpu connlabel rpfilter"
+).split()
 _TIMED = "create timed hash:ip timeout 300\n"
 
 
@@ -607,11 +599,16 @@ def test_actions_of_both_variants(ns: Namespace) -> None:
             others = new.chains.get(chain, ())
             assert len(members) == len(others)
             for one, other in zip(members, others):
-                assert one == other, (table, chain, one, other)
+                # iptables-nft has words of nft for some matches: the reason is another one.
+                assert one._replace(unknown=()) == other._replace(unknown=()), (table, chain, one, other)
+                assert bool(one.unknown) == bool(other.unknown), (table, chain, one, other)
+            written = [line for line in lines if line.startswith("-A %s " % chain)]
+            for number, line in enumerate(written, 1):
+                told = any(rule.unknown for rule in members if rule.number == number)
+                assert told == (" -j " in line and not set(_UNKNOWN).isdisjoint(re.split(r"[ ,]+", line))), line
     sets = ns.inside(ipsets.read)
     assert xt_rules.filled(ns.inside(nf_tables.read), (), sets) == {"nets"}
-    listing = ns.run("iptables-legacy-save", "-t", "mangle")
-    assert xt_rules.filled((), [legacy.LegacyTable("ip", "mangle", listing)], sets) == {"nets"}
+    assert xt_rules.filled((), [ns.inside(xtables.read, IPV4, "mangle")], sets) == {"nets"}
     judge.close()
     assert len(refused) < 12, refused
 
@@ -640,30 +637,25 @@ _NFT_ACTIONS: t.Tuple[t.Tuple[str, str, t.Tuple[str, ...], str, t.List[t.Tuple[t
      [("destination", "10.0.0.5", 8080)]),
     ("pre", "dnat to numgen random mod 2 map { 0 : 10.0.0.5, 1 : 10.0.0.6 }", (), "all",
      [("destination", "10.0.0.5", None), ("destination", "10.0.0.6", None)]),
-    ("pre", "dnat to jhash ip saddr mod 2 map { 0 : 10.0.0.5, 1 : 10.0.0.6 }", (), "all",
-     [("destination", "10.0.0.5", None), ("destination", "10.0.0.6", None)]),
-    ("pre", "numgen random mod 10 vmap { 0-4 : accept, 5-9 : drop }", (), "all", [("accept",), ("drop",)]),
     ("pre", "numgen inc mod 3 vmap { 0 : accept, 1 : drop }", (), "some", [("accept",), ("drop",)]),
+    ("pre", "numgen random mod 10 vmap { 0-4 : accept, 5-9 : drop }", (), "all", [("accept",), ("drop",)]),
     ("pre", "numgen random mod 100 < 20 accept", (), "some", [("accept",)]),
     ("pre", "numgen random mod 100 < 100 accept", (), "", [("accept",)]),
-    ("pre", "symhash mod 2 0 accept", (), "some", [("accept",)]),
-    ("pre", "dnat ip prefix to ip daddr map { 10.1.0.0/24 : 10.2.0.0/24 }", (), "",
-     [("destination", "10.2.0.0-10.2.0.255", None)]),
+    ("post", "snat to ip saddr", (), "", [("source", None, None)]),
     ("pre", "ip daddr 10.1.2.0/24 counter", (), "", []),
     ("pre", "limit rate 1/second counter log", (), "", []),
-    ("pre", "limit rate 1/second accept", ("how many packets there were before (limit)",), "", [("accept",)]),
-    ("pre", "meta skuid 0 accept", ("the user or group of the program that sends",), "", [("accept",)]),
-    ("pre", "fib saddr . iif oif missing drop", ("the route back to the sender (fib)",), "", [("drop",)]),
-    ("pre", "icmp type echo-request accept", ("the type of an ICMP message",), "", [("accept",)]),
-    ("pre", "ip ttl 1 accept", ("the TTL of a packet",), "", [("accept",)]),
-    ("pre", "meta length 100 accept", ("the length of a packet",), "", [("accept",)]),
+    ("pre", "limit rate 1/second accept", ("the expression limit",), "", [("accept",)]),
+    ("pre", "meta skuid 0 accept", ("meta skuid",), "", [("accept",)]),
+    ("pre", "fib saddr . iif oif missing drop", ("the expression fib",), "", [("drop",)]),
+    ("pre", "icmp type echo-request accept", ("bytes of a packet",), "", [("accept",)]),
+    ("pre", "ip ttl 1 accept", ("bytes of a packet",), "", [("accept",)]),
+    ("pre", "meta length 100 accept", ("meta len",), "", [("accept",)]),
     ("pre", "ip daddr @fed accept", ("elements that rules add to the set fed",), "some", [("accept",)]),
     ("pre", "add @fed { ip saddr } accept", ("how full the set fed is",), "some", [("accept",)]),
     ("pre", "ip daddr @timed accept", ("elements of the set timed that end by themselves",), "", [("accept",)]),
     ("pre", "ip saddr 10.0.0.1 add @fed { ip daddr }", (), "", []),
-    ("pre", "queue num 1", ("a program that decides about each packet (queue)",), "", [("continue",)]),
-    ("pre", "ip daddr set 10.0.0.9", ("a rule that writes addresses without conntrack",), "", [("continue",)]),
-    ("pre", "ip dscp set cs1", (), "", []),
+    ("pre", "queue num 1", ("the expression queue",), "", [("continue",)]),
+    ("pre", "ip daddr set 10.0.0.9", ("a rule that writes bytes of a packet",), "", [("continue",)]),
     ("pre", "meta mark set 0x5", (), "", [("set", "mark", "mark", 0, 5)]),
     ("pre", "meta mark set meta mark or 0x4000", (), "", [("set", "mark", "mark", 0xFFFFBFFF, 0x4000)]),
     ("pre", "meta mark set meta mark xor 0x4000", (), "", [("set", "mark", "mark", 0xFFFFFFFF, 0x4000)]),
@@ -671,12 +663,11 @@ _NFT_ACTIONS: t.Tuple[t.Tuple[str, str, t.Tuple[str, ...], str, t.List[t.Tuple[t
     ("pre", "ct mark set meta mark", (), "", [("set", "ct mark", "mark", 0xFFFFFFFF, 0)]),
     ("pre", "meta mark set ct mark and 0xff", (), "", [("set", "mark", "ct mark", 0xFF, 0)]),
     ("pre", "meta mark set ip daddr map { 10.0.0.1 : 1, 10.0.0.2 : 2 }", (), "",
-     [("set", "mark", "mark", 0, 1), ("set", "mark", "mark", 0, 2)]),
+     [("set", "mark", None, 0, 0), ("set", "mark", None, 0, 0)]),
     ("pre", "meta mark set numgen random mod 2 map { 0 : 1, 1 : 2 }", (), "all",
-     [("set", "mark", "mark", 0, 1), ("set", "mark", "mark", 0, 2)]),
+     [("set", "mark", None, 0, 0), ("set", "mark", None, 0, 0)]),
     ("pre", "meta mark set tcp dport", (), "", [("set", "mark", None, 0, 0)]),
     ("pre", "notrack", (), "", []),
-    ("pre", "ct zone set 7", (), "", []),
     ("pre", "meta mark 1 meta mark set 2 accept", (), "", [("jump",)]),
     ("pre", "ip daddr 10.0.0.1 meta mark set 2 accept", (), "", [("set", "mark", "mark", 0, 2), ("accept",)]),
     ("pre", "reject", (), "", [("drop",)]),
@@ -685,7 +676,38 @@ _NFT_ACTIONS: t.Tuple[t.Tuple[str, str, t.Tuple[str, ...], str, t.List[t.Tuple[t
 )  # fmt: skip
 
 
-def _plain(action: rules.Action) -> t.Tuple[t.Any, ...]:
+#: Conditions that no program of Kubernetes writes are not evaluated: packets on neither side count as tested.
+_NFT_UNKNOWN = """
+meta mark 0x1000-0x7000 accept
+meta mark & 0xf > 4 accept
+ct zone 5 accept
+iifgroup 7 accept
+meta iifkind "veth" accept
+ip version 4 accept
+ip daddr & 255.0.0.255 == 10.0.0.5 accept
+symhash mod 2 0 accept
+dnat to jhash ip saddr mod 2 map { 0 : 10.0.0.5, 1 : 10.0.0.6 }
+dnat ip prefix to ip daddr map { 10.1.0.0/24 : 10.2.0.0/24 }
+ip dscp set cs1
+ct zone set 7
+""".strip().splitlines()
+
+
+def test_what_is_not_evaluated_is_unknown(ns: Namespace) -> None:
+    judge = Judge(ns, 4)
+    loaded = 0
+    for text in _NFT_UNKNOWN:
+        block = "table ip probe {\n chain c { type nat hook prerouting priority -100; %s; }\n}\n" % text
+        if _loads(ns, "nft-probe", block):
+            loaded += 1
+            (table,) = judge.tables()
+            assert any(rule.unknown and rule.branches for rule in table.chains["c"]), (text, table.chains["c"])
+            ns.run("nft", "delete", "table", "ip", "probe")
+    judge.close()
+    assert loaded > 9
+
+
+def _plain(action: rules.RuleAction) -> t.Tuple[t.Any, ...]:
     if action.kind == rules.SET:
         return (action.kind, action.subject, action.origin, action.keep, action.flip)
     if action.kind not in (rules.SOURCE, rules.DESTINATION):

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from support.agent_node import AgentNode
 from support.namespaces import Namespace, until
+from support.prometheus import parse
 from support.topology import ADDRESSES, Topology
 from support.variants import BACKENDS, Variant, snapshot
 
@@ -38,7 +39,7 @@ def node(ns: Namespace, tmp_path: Path, variant: Variant) -> AgentNode:
     if variant.backend != "nftables":
         variant.load(ns, "ipv4", *FOREIGN)
     made.configure(nonMasqueradeCIDRs=CIDRS, backend=variant.backend)
-    assert made.resync() == ["sync"], "the first resync must be the agent's"
+    assert made.resync() == ["resync"], "the first resync must be the agent's"
     made.settle()
     return made
 
@@ -253,7 +254,7 @@ def test_any_damage_to_the_rules_is_seen_and_repaired(node: AgentNode, variant: 
         started = node.resync()
         if differs:
             seen += 1
-            assert started == ["sync"], told
+            assert started == ["resync"], told
         assert node.resynced.returncode == 0, told + node.resynced.stderr
         assert_in_force(node, variant)
         assert [rule for rule in postrouting(node, variant) if not rule.endswith(CHAIN)] == others, told
@@ -359,7 +360,7 @@ def test_any_edit_of_the_configuration_acts(node: AgentNode, variant: Variant) -
         node.resync()
         node.settle()
         cidrs = edit(node)
-        assert node.resync() == ["sync"], edit.__name__
+        assert node.resync() == ["resync"], edit.__name__
         assert node.resynced.returncode == 0, edit.__name__ + node.resynced.stderr
         assert_in_force(node, variant, cidrs)
         node.settle()
@@ -393,7 +394,7 @@ def test_what_is_no_regular_file_is_the_agent_s_to_judge(node_nft: AgentNode, na
     for _again in range(2):
         done = node_nft.call("timeout", "--signal=KILL", "60", node_nft.paths.resync)
         assert done.returncode == (0 if kind == "a link that leads nowhere" else 78), done.stderr
-    assert node_nft.resync() == ["sync"]
+    assert node_nft.resync() == ["resync"]
 
 
 def test_a_comparison_that_does_not_end_is_terminated_and_the_agent_starts(node_nft: AgentNode) -> None:
@@ -440,7 +441,7 @@ def test_a_program_that_reads_its_input_hides_nothing(ns: Namespace, tmp_path: P
     assert str(made.path) in (made.run_dir / "commands").read_text()
     for chain in (CHAIN, "POSTROUTING"):
         ns.run("iptables-nft", "-t", "nat", "-A", chain, "-d", "203.0.113.7", "-j", "ACCEPT")
-        assert made.resync() == ["sync"], chain
+        assert made.resync() == ["resync"], chain
         made.settle()
 
 
@@ -457,7 +458,7 @@ def node_nft(ns: Namespace, tmp_path: Path) -> AgentNode:
 @pytest.mark.parametrize("program", ["iptables-legacy", "ip6tables-legacy"])
 def test_a_legacy_table_that_appears_is_looked_at(node_nft: AgentNode, program: str) -> None:
     node_nft.ns.run(program, "-t", "nat", "-S")
-    assert node_nft.resync() == ["sync"]
+    assert node_nft.resync() == ["resync"]
     node_nft.settle()
 
 
@@ -480,12 +481,12 @@ def test_iptables_that_was_gone_for_a_while_is_used_at_once(ns: Namespace, tmp_p
     programs = {path: os.readlink(path) for path in (tmp_path / "sbin").glob("ip*tables*")}
     for path in programs:
         path.unlink()
-    assert made.resync() == ["sync"], "what was used is gone"
+    assert made.resync() == ["resync"], "what was used is gone"
     made.settle()
     assert made.status()["backend"]["name"] == "nftables"
     for path, real in programs.items():
         path.symlink_to(real)
-    assert made.resync() == ["sync"], "it is back"
+    assert made.resync() == ["resync"], "it is back"
     assert made.status()["backend"]["name"] == "iptables_nft"
     assert made.status()["in_sync"]
     made.settle()
@@ -498,22 +499,19 @@ def test_a_program_that_is_installed_is_looked_at(node_nft: AgentNode, program: 
     wrapper = node_nft.path / program
     wrapper.write_text('#!/bin/sh\nexec /usr/sbin/%s "$@"\n' % program)
     wrapper.chmod(0o755)
-    assert node_nft.resync() == ["sync"]
+    assert node_nft.resync() == ["resync"]
     node_nft.settle()
 
 
 def test_rules_that_only_nft_can_express_are_seen(node_nft: AgentNode) -> None:
     node_nft.ns.run("nft", "insert rule ip nat %s ip daddr { 203.0.113.7, 203.0.113.9 } return" % CHAIN)
-    assert node_nft.resync() == ["sync"]
+    assert node_nft.resync() == ["resync"]
     assert_in_force(node_nft, BACKENDS["iptables_nft"])
 
 
-def test_a_change_between_the_verification_and_the_snapshot_is_seen(ns: Namespace, tmp_path: Path) -> None:
+def test_a_change_between_the_verification_and_the_snapshot_is_seen(node_nft: AgentNode) -> None:
     """What is compared with is what the agent has read and verified, not what is there when the snapshot is taken."""
-    made = AgentNode(ns, tmp_path)
-    made.configure(backend="iptables_nft", nonMasqueradeCIDRs=CIDRS)
-    made.resync()
-    made.settle()
+    made = node_nft
     wrapper = made.path / "b2sum"
     rule = "iptables-nft -t nat -A POSTROUTING -s 10.88.0.0/16 -j ACCEPT"
     wrapper.write_text('#!/bin/sh\n%s || exit 9\nexec /usr/bin/b2sum "$@"\n' % rule)
@@ -522,7 +520,7 @@ def test_a_change_between_the_verification_and_the_snapshot_is_seen(ns: Namespac
     wrapper.unlink()
     assert len(postrouting(made, BACKENDS["iptables_nft"])) > 1
     assert made.expected()
-    assert made.resync() == ["sync"]
+    assert made.resync() == ["resync"]
     made.settle()
 
 
@@ -556,7 +554,7 @@ def test_every_damage_to_the_snapshot_leads_to_the_agent(node_nft: AgentNode, na
         (node_nft.run_dir / name).write_text("99999999 more\n")
     else:
         CORRUPTIONS[corruption](node_nft.run_dir / name)
-    assert node_nft.resync() == ["sync"]
+    assert node_nft.resync() == ["resync"]
 
 
 def test_a_pipe_in_the_place_of_the_time_stamp_is_replaced(node_nft: AgentNode) -> None:
@@ -574,7 +572,7 @@ def test_a_snapshot_that_is_older_than_an_hour_leads_to_the_agent(node_nft: Agen
     due = node_nft.run_dir / "due"
     assert uptime + 3500 < int(due.read_text()) <= uptime + 3600
     due.write_text("%d\n" % uptime)
-    assert node_nft.resync() == ["sync"]
+    assert node_nft.resync() == ["resync"]
     assert node_nft.resync() == []
 
 
@@ -582,14 +580,14 @@ def test_a_snapshot_of_another_place_leads_to_the_agent(node_nft: AgentNode) -> 
     """Programs that are gone, or say something else after an upgrade."""
     commands = node_nft.run_dir / "commands"
     commands.write_text(commands.read_text().replace("/iptables-nft", "/no-such-program"))
-    assert node_nft.resync() == ["sync"]
+    assert node_nft.resync() == ["resync"]
     node_nft.settle()
 
 
 def test_no_snapshot_is_kept_of_a_node_that_is_not_in_order(node_nft: AgentNode) -> None:
     node_nft.configure(backend="iptables_nft", nonMasqueradeCIDRs="not a list")
     for _again in range(2):
-        assert node_nft.resync() == ["sync"]
+        assert node_nft.resync() == ["resync"]
         assert node_nft.resynced.returncode == 78
         assert node_nft.expected() == b""
 
@@ -609,7 +607,7 @@ def test_what_could_not_be_looked_at_is_looked_at_by_the_next_resync(node_nft: A
         (place,) = report["not_checked"]
         assert place.startswith("ipv4, iptables_legacy: ")
         holder.communicate()
-    assert node_nft.resync() == ["sync"]
+    assert node_nft.resync() == ["resync"]
     assert legacy.rules(ns, "ipv4") is None and legacy.jumps(ns, "ipv4") == []
     assert node_nft.status()["not_checked"] == []
     node_nft.settle()
@@ -619,3 +617,49 @@ def test_script_refuses_what_it_does_not_know(node_nft: AgentNode) -> None:
     done = node_nft.call(node_nft.paths.resync, "--force")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("usage: ")
+
+
+@pytest.mark.parametrize("leaks", ["ignore", "count"])
+def test_metrics_without_a_sync_are_those_of_a_sync(
+    ns: Namespace, tmp_path: Path, variant: Variant, leaks: str
+) -> None:
+    """Also what the rules have counted since."""
+    node = AgentNode(ns, tmp_path, metrics=True)
+    sources = ["10.244.1.0/24"] if leaks == "count" else []
+    node.configure(nonMasqueradeCIDRs=CIDRS, backend=variant.backend, leaks=leaks, sourceCIDRs=sources)
+    until(lambda: node.resync()[0].startswith("metrics"), "a resync without work")
+    path = node.metrics_dir / "ip_masq_agent.prom"
+    ns.run("ip", "link", "set", "lo", "up")
+    ns.run("ip", "address", "add", "10.244.1.1/32", "dev", "lo")
+    ns.run("ip", "route", "add", "203.0.113.0/24", "dev", "lo", "src", "10.244.1.1")
+    ns.run("python3", "-c", "import socket; socket.socket(2, 2).sendto(b'x', ('203.0.113.7', 9))")
+    path.unlink()
+    (start,) = node.resync()
+    assert start.split()[0] == "metrics" and node.resynced.returncode == 0, node.resynced.stderr
+    live = parse(path.read_text()).values
+    assert node.sync().returncode == 0
+    synced = parse(path.read_text()).values
+    times = {key for key in synced if "timestamp" in key[0] or "conntrack" in key[0]}
+    assert live.keys() == synced.keys()
+    assert live["ip_masq_agent_packets_total", (("family", "ipv4"), ("verdict", "masqueraded"))] > 0
+    assert {key: live[key] for key in live.keys() - times} == {key: synced[key] for key in synced.keys() - times}
+
+
+@pytest.mark.parametrize("how", ["exit 1", "kill -SEGV $$"])
+def test_an_nft_that_cannot_show_the_table_keeps_no_rule_from_being_repaired(
+    ns: Namespace, tmp_path: Path, how: str
+) -> None:
+    """Each resync starts the agent then, and status says why."""
+    node = AgentNode(ns, tmp_path)
+    program = node.path / "nft"
+    program.write_text("#!/bin/sh\n%s\n" % how, encoding="ascii")
+    program.chmod(0o755)
+    node.configure(nonMasqueradeCIDRs=CIDRS, backend="nftables")
+    for _again in range(2):
+        assert node.resync() == ["resync"]
+        assert_in_force(node, BACKENDS["nftables"])
+        ns.run("nft", "flush", "chain", "ip", "ip_masq_agent", "postrouting")
+    assert node.resync() == ["resync"]
+    assert_in_force(node, BACKENDS["nftables"])
+    said = repr(node.status())
+    assert "each resync starts the agent: %s cannot show the table ip ip_masq_agent" % program in said

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import select
 import socket
 import time
 import typing as t
@@ -89,17 +90,28 @@ def node(topology: Topology) -> Namespace:
     return topology.node
 
 
+_RANGES = ["61000-61079", "61090-61109"]
+
+
 def test_full_range_of_ports(topology: Topology, node: Namespace, variant: Variant, family: str) -> None:
     a = ADDRESSES[family]
-    apply(node, backend=variant.backend, enable_ipv6=True, to_ports=["61000-61079", "61090-61109"])
+
+    def have(ranges: t.List[str]) -> None:
+        apply(node, backend=variant.backend, enable_ipv6=True, to_ports=ranges)
+
     node.inside(cni_results.write, Path("/var/lib/cni/results"), "default/web-0", a.pod)
     started = time.time()
     # Timeouts are whole seconds, so a pod has no name in its first one.
     until(lambda: time.time() > started + 1.1, "the clock")
     to = a.outside[0]
     with topology.outside.inside(_listen, to), _Connections() as connections:
+        # Each range is filled by itself: with both, chance decides how many connections draw which.
+        have(_RANGES[:1])
         connections.open(topology.pod, a.pod, to, 60)
-        connections.open(topology.pod, _OTHER[family], to, 30)
+        connections.open(topology.pod, _OTHER[family], to, 20)
+        have(_RANGES[1:])
+        connections.open(topology.pod, _OTHER[family], to, 10)
+        have(_RANGES)
         report = _report(node)
         assert report["destinations"] == [
             {
@@ -108,7 +120,7 @@ def test_full_range_of_ports(topology: Topology, node: Namespace, variant: Varia
                 "destination": to,
                 "port": _PORT,
                 "zone": 0,
-                "ports": ["61000-61079", "61090-61109"],
+                "ranges": [_range(_RANGES[0], 80, 80), _range(_RANGES[1], 10, 20)],
                 "used": 90,
                 "available": 100,
                 "sources": [
@@ -119,17 +131,58 @@ def test_full_range_of_ports(topology: Topology, node: Namespace, variant: Varia
         ]
         assert report["destinations_left_out"] == report["connections_not_counted"] == 0 and not report["errors"]
         # Those of another program's rules are counted apart, and from what our range leaves.
+        have(_RANGES[1:])
         connections.open(node, a.node, to, 1)
+        assert 61090 <= _seen_ports(node, family, a.node)[0] <= 61109
+        have(_RANGES)
         tracked.insert(node, [Tracked(6, a.pod, 4000, a.node, 1024, to, _PORT)])
         ours, others = _report(node)["destinations"]
-        own = 61000 <= _seen_ports(node, family, a.node)[0] <= 61109
-        assert (ours["used"], ours["available"]) == (90 + own, 100)
-        assert (others["used"], others["available"]) == (2 - own, 64512 - 100)
-        assert others["ports"] == ["1024-60999", "61080-61089", "61110-65535"]
+        assert (ours["used"], ours["available"]) == (91, 100)
+        assert (others["used"], others["available"]) == (1, 64512 - 100)
+        ranges = [("1024-60999", 1, 59976), ("61080-61089", 0, 10), ("61110-65535", 0, 4426)]
+        assert others["ranges"] == [_range(*one) for one in ranges]
+
+
+def _range(ports: str, used: int, available: int) -> t.Dict[str, t.Any]:
+    return {"ports": ports, "used": used, "available": available}
 
 
 def _seen_ports(ns: Namespace, family: str, source: str) -> t.List[int]:
     return [one.seen_port for one in tracked.listed(ns, family) if one.source == source]
+
+
+def test_a_connection_does_not_get_a_port_of_another_range(
+    topology: Topology, node: Namespace, variant: Variant, family: str
+) -> None:
+    """Each packet of a connection without a port draws a range; where that is full, the packet is dropped."""
+    a = ADDRESSES[family]
+    to = a.outside[0]
+    apply(node, backend=variant.backend, enable_ipv6=True, to_ports=_RANGES)
+    for name in ("udp_timeout", "udp_timeout_stream"):
+        node.run("sysctl", "-qw", "net.netfilter.nf_conntrack_%s=3600" % name)
+    tracked.insert(node, [Tracked(17, a.pod, 4000 + number, a.node, 61000 + number, to, 8080) for number in range(80)])
+    with contextlib.ExitStack() as opened:
+        # The other range has room for all of them; that all draw it at first has a probability of 0.2 ** 19.
+        waiting = {opened.enter_context(topology.pod.inside(_connected, a.pod, to)) for _number in range(19)}
+
+        def answered() -> bool:
+            for sock in waiting:
+                sock.send(b"?")
+            waiting.difference_update(select.select(list(waiting), [], [], 0.01)[0])
+            return not waiting
+
+        until(answered, "a port for each connection")
+    (use,) = _report(node)["destinations"]
+    assert use["ranges"] == [_range(_RANGES[0], 80, 80), _range(_RANGES[1], 19, 20)]
+    counted = _report(node)["conntrack"]
+    assert counted["drops"] + counted["insert_failed"] > 0
+
+
+def _connected(source: str, to: str) -> socket.socket:
+    sock = socket.socket(_socket_family(to), socket.SOCK_DGRAM)
+    sock.bind((source, 0))
+    sock.connect((to, 8080))
+    return sock
 
 
 @pytest.mark.parametrize("backend", ["iptables_nft", "nftables"])
@@ -242,8 +295,9 @@ def test_kinds_of_ports(node: Namespace) -> None:
     tracked.insert(node, [Tracked(6, a.pod, 65535 - port, a.node, port, a.outside[0], 2049) for port in ports])
     # One of the node itself takes a port of it, one of an exempt pod does not.
     tracked.insert(node, [Tracked(6, one, 3000, one, 3000, a.outside[0], 2049) for one in (a.node, a.pod)])
-    found = [(use["ports"], use["used"], use["available"]) for use in _report(node)["destinations"]]
-    assert found == [(["600-1023"], 2, 424), (["1-511"], 1, 511), (["1024-65535"], 3, 64512)]
+    found = [(use["ranges"], use["used"], use["available"]) for use in _report(node)["destinations"]]
+    kinds = (("600-1023", 2, 424), ("1-511", 1, 511), ("1024-65535", 3, 64512))
+    assert found == [([_range(*one)], *one[1:]) for one in kinds]
 
 
 def test_kernel_keeps_the_kind_of_a_port(topology: Topology, node: Namespace) -> None:

@@ -10,7 +10,8 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Answer, Question
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import packet_policy, verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways import packet_policy
 from support.actor_rules import IPTABLES, NFT, SHAPES, Shape
 from support.topology import ADDRESSES, Topology
 from support.twins import build, exempt

@@ -15,13 +15,11 @@ import time
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import (
-    Question,
-)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Question
+from strange.spaces import Namespace
 from support.namespaces import until
-from support.random_nodes import RandomNode
-from support.twins import build
-from support.unnamed_namespaces import Net, carry_out
+from support.twins import build, strange_node
+from support.unnamed_namespaces import carry_out
 
 _STATE_OF_NODE = (
     ("nft", "-a", "-s", "list", "ruleset"),
@@ -53,31 +51,30 @@ _ALIVE = (
 )
 
 
-def _picture(node: Net) -> t.List[str]:
+def _picture(node: Namespace) -> t.List[str]:
     lines = []
     for argv in _STATE_OF_NODE:
         lines += ["$ " + " ".join(argv)]
-        found = [line for line in node.run(*argv).splitlines() if not any(word in line for word in _ALIVE)]
+        found = [line for line in node.run(argv).splitlines() if not any(word in line for word in _ALIVE)]
         # Timers of connections and neighbours run on.
         lines += [" ".join(word for word in line.split() if not word.isdigit()).split(" [")[0] for line in found]
     return lines
 
 
-def _settle(node: Net) -> None:
+def _settle(node: Namespace) -> None:
     """Wait until the node has done what it does by itself after its links came up."""
-    until(lambda: "tentative" not in node.run("ip", "address"), "the end of duplicate address detection")
+    until(lambda: "tentative" not in node.run(["ip", "address"]), "the end of duplicate address detection")
 
 
 def _untouched(seed: int) -> t.Tuple[t.List[str], t.List[str]]:
-    made = RandomNode(seed)
-    for sent in made.packets(10):
-        made.send(sent, expected=False)
-    _settle(made.node)
-    before = _picture(made.node)
-    with made.node, build() as copy:
-        copy.ask([Question("203.0.113.5", one[4], port=number) for number, one in enumerate(made.pod_addresses)])
-        during = _picture(made.node)
-    return _changes(before, during), _changes(before, _picture(made.node))
+    made = strange_node(seed)
+    made.watch.send(made.probes()[:10])
+    _settle(made.space)
+    before = _picture(made.space)
+    with made.space, build() as copy:
+        copy.ask([Question("203.0.113.5", one.four, port=number) for number, one in enumerate(made.pods)])
+        during = _picture(made.space)
+    return _changes(before, during), _changes(before, _picture(made.space))
 
 
 def _changes(before: t.Sequence[str], after: t.Sequence[str]) -> t.List[str]:
@@ -97,27 +94,27 @@ def _asker() -> t.NoReturn:
     while True:
         with build() as copy:
             for number in range(20):
-                copy.ask([Question("203.0.113.%d" % number, "10.244.1.10", port=1 + number)], explain=True)
+                copy.ask([Question("203.0.113.%d" % number, "10.244.1.2", port=1 + number)], explain=True)
 
 
 def _killed(seed: int) -> None:
-    made = RandomNode(seed)
+    made = strange_node(seed)
     chance = random.Random(seed)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)  # what outlives the asker becomes a child of ours
     networks = {os.stat("/proc/self/ns/net").st_ino}
-    _settle(made.node)
-    before = _picture(made.node)
+    _settle(made.space)
+    before = _picture(made.space)
     for _round in range(6):
         pid = os.fork()
         if pid == 0:
-            with made.node:
+            with made.space:
                 _asker()
         time.sleep(chance.random() * 0.6)  # the moment of death is what the test is about
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         until(lambda: not _children(), "the end of all that the killed process started")
         assert {os.stat("/proc/self/ns/net").st_ino} == networks
-        assert _changes(before, _picture(made.node)) == []
+        assert _changes(before, _picture(made.space)) == []
 
 
 def _children() -> bool:

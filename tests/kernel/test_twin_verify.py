@@ -16,11 +16,12 @@ import random
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import verification
 from netaddr import IPNetwork, IPRange, IPSet
-from support.twins import build
+from strange.spaces import Namespace
+from support.twins import build, node_of
 from support.twins import exempt as exempt_ranges
-from support.unnamed_namespaces import Net, carry_out
+from support.unnamed_namespaces import carry_out
 
 _COUNT = int(os.environ.get("IP_MASQ_TWIN_PLANTS", "40"))
 
@@ -146,31 +147,29 @@ class Plant:
 
     # texts
 
-    def load(self, node: Net) -> None:
+    def load(self, node: Namespace) -> None:
         """Put our rules and theirs on a node that has none."""
         if self.sets:
-            node.run("ipset", "restore", stdin="".join(line + "\n" for line in self.sets))
+            node.run(["ipset", "restore"], "".join(line + "\n" for line in self.sets))
         self._load_ours(node)
         if self.theirs == "nft":
-            node.run("nft", "-f", "-", stdin=self.nft())
+            node.run(["nft", "-f", "-"], self.nft())
         else:
-            node.run(self.theirs + "-restore", "--noflush", stdin=self.iptables())
+            node.run([self.theirs + "-restore", "--noflush"], self.iptables())
 
-    def _load_ours(self, node: Net) -> None:
+    def _load_ours(self, node: Namespace) -> None:
         if self.ours == "nft":
             lines = "".join("ip daddr %s return\n" % one for one in self.exempt)
             node.run(
-                "nft",
-                "-f",
-                "-",
-                stdin="table ip ip_masq_agent { chain postrouting {\ntype nat hook postrouting priority srcnat;\n"
+                ["nft", "-f", "-"],
+                "table ip ip_masq_agent { chain postrouting {\ntype nat hook postrouting priority srcnat;\n"
                 "fib daddr type local return\n%smasquerade fully-random\n}\n}\n" % lines,
             )
             return
         lines = "".join("-A IP-MASQ-AGENT -d %s -j RETURN\n" % one for one in self.exempt)
         node.run(
-            self.ours + "-restore",
-            stdin="*nat\n:IP-MASQ-AGENT - [0:0]\n-A POSTROUTING -m addrtype ! --dst-type LOCAL -j IP-MASQ-AGENT\n%s"
+            [self.ours + "-restore"],
+            "*nat\n:IP-MASQ-AGENT - [0:0]\n-A POSTROUTING -m addrtype ! --dst-type LOCAL -j IP-MASQ-AGENT\n%s"
             "-A IP-MASQ-AGENT -j MASQUERADE --random-fully\nCOMMIT\n" % lines,
         )
 
@@ -227,16 +226,12 @@ def _beside_a_mark(parts: t.Sequence[str], link: str) -> t.Tuple[str, str]:
     return " ".join(early[:half]), " ".join(early[half:] + [part for part in parts if link in part])
 
 
-def make_node() -> Net:
+def make_node() -> Namespace:
     """Make a node with pods on a bridge and one uplink, and no rules."""
-    node, pods, outside = Net(), Net(), Net()
+    lines = ("link add cni0 type bridge", "link set cni0 up", "link set veth0 master cni0")
+    node = node_of("veth0", *lines, "address add 10.244.1.1/24 dev cni0")
     # What pods on a bridge send to each other is not tested: rules see it only with the other setting.
-    node.set(ipv4__ip_forward=1, **{"bridge__bridge-nf-call-iptables": 0})
-    node.batch("link add cni0 type bridge", "link set cni0 up", "address add 10.244.1.1/24 dev cni0")
-    node.cable("veth0", pods, "eth0")
-    node.batch("link set veth0 master cni0")
-    node.cable("eth0", outside, "eth0")
-    node.batch("address add %s/24 dev eth0" % NODE, "route add default via 198.51.100.2 dev eth0")
+    node.sysctl({"bridge/bridge-nf-call-iptables": 0})
     return node
 
 

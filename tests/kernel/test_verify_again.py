@@ -14,7 +14,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import ver
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.inspection import request
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.verification import no_progress
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions.verification import no_progress
 from support.modules import apply
 from support.private_node import private_paths
 from support.topology import ADDRESSES, Topology

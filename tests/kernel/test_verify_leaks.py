@@ -139,14 +139,24 @@ def test_what_the_option_is_not_about_is_no_conflict(topology: Topology, variant
 def test_packets_that_a_rule_does_not_track_are_a_conflict_unless_they_are_dropped(
     topology: Topology, variant: Variant
 ) -> None:
-    chain = "type filter hook prerouting priority -300;\nudp dport 5353 notrack\n"
-    topology.node.run("nft", "-f", "-", stdin="table inet not_tracked {\nchain c {\n%s}\n}\n" % chain)
+    place = "PREROUTING"
+    if isinstance(variant, Nftables):
+        place = "c"
+        chain = "type filter hook prerouting priority -300;\nudp dport 5353 notrack\n"
+        topology.node.run("nft", "-f", "-", stdin="table inet not_tracked {\nchain c {\n%s}\n}\n" % chain)
+    else:
+        for family in ("ipv4", "ipv6"):
+            rule = "-t raw -A PREROUTING -p udp --dport 5353 -j CT --notrack"
+            topology.node.run(variant.tool(family), *rule.split())
     for leaks in ("ignore", "count", "drop"):
         apply(topology.node, backend=variant.backend, leaks=leaks, **POLICY)
-        found = _verify(topology, variant, leaks=leaks)
+        one_packet = {"destinations": [_A.outside[0]], "protocol": "udp", "port": 5353}
+        found = _verify(topology, variant, leaks=leaks, **one_packet)
         assert found["verified"] is (leaks == "drop")
-        for one in found["conflicts"]:
-            assert (one["services"], one["seen"], one["decided_by"]["chain"]) == (["udp/5353"], "pod", "c")
+        assert [one["agrees"] for one in found["explanations"]] == [None if leaks == "drop" else False]
+        for one in found["conflicts"] + (found["explanations"] if leaks != "drop" else []):
+            assert (one["seen"], one["decided_by"]["chain"]) == ("pod", place)
+            assert one.get("services", ["udp/5353"]) == ["udp/5353"]
             assert "keeps packets from connection tracking" in one["remedy"] and "set leaks to drop" in one["remedy"]
 
 

@@ -137,8 +137,6 @@ class Node:
         self.steps: t.List[Step] = []
         self.skipped: t.List[str] = []
         self.late = False
-        #: whether constructions masquerade, instead of a random target
-        self.plain = False
         self.name = ""
         self.pods = [
             Pod(

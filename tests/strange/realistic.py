@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import typing as t
 
-from . import nodes, policies, strange
+from . import nodes, policies
 
 SERVICES = 16
 
@@ -420,18 +420,8 @@ NAMES = [
 ]
 
 
-#: Each construction alone, where everything is exempt: whatever it translates breaks the promise.
-ALONE = ["alone:" + name for name in strange.names()]
-
-
 def build(name: str) -> nodes.Node:
-    """Return the node of a name of NAMES or ALONE."""
-    if name.startswith("alone:"):
-        n = build("bridge/iptables_nft/return")
-        n.policy = policies.Policy({"non_masquerade_cidrs": ["0.0.0.0/0"], "backend": "iptables_nft"})
-        n.interests, n.plain = [], True
-        strange.put(n, name.partition(":")[2])
-        return n
+    """Return the node of a name of NAMES."""
     kind, backend, exemption = name.split("/")
     shape, parts = KINDS[kind]
     n = nodes.Node(7, 0)

@@ -408,7 +408,6 @@ def main(argv: t.Optional[t.Sequence[str]] = None) -> int:
     )
     parser.add_argument("--ipv6", default="", help="such as 1-200: the same for IPv6")
     parser.add_argument("--realistic", action="store_true", help="nodes as people have them")
-    parser.add_argument("--alone", action="store_true", help="each strange construction alone, everything exempt")
     parser.add_argument("--only", default="", help="one of the realistic nodes")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first that is wrong")
@@ -420,10 +419,8 @@ def main(argv: t.Optional[t.Sequence[str]] = None) -> int:
     for sort in SORTS:
         given = getattr(chosen, sort)
         work += ["%s:%d" % (sort, number) for number in seeds(given)] if given else []
-    if chosen.realistic or chosen.alone or chosen.only:
-        work += realistic.NAMES if chosen.realistic else []
-        work += realistic.ALONE if chosen.alone else []
-        work += [chosen.only] if chosen.only else []
+    work += realistic.NAMES if chosen.realistic else []
+    work += [chosen.only] if chosen.only else []
     counts: t.Dict[str, int] = collections.Counter()
     causes: t.Dict[str, t.Dict[str, int]] = {kind: collections.Counter() for kind in WRONG}
     broken = 0

@@ -158,8 +158,6 @@ def strange(function: t.Callable[[Node], None]) -> t.Callable[[Node], None]:
 
 def target(n: Node) -> str:
     """Return a target of iptables that changes what is seen."""
-    if n.plain:
-        return "MASQUERADE"
     choice: str = n.r.choices(
         [
             "MASQUERADE",
@@ -176,15 +174,14 @@ def target(n: Node) -> str:
 
 def verdict(n: Node) -> str:
     """Return a statement of nft that does."""
-    if n.plain:
-        return "masquerade"
     actions = ["masquerade", "snat to 192.0.2.25", "masquerade random", "accept", "return"]
     choice: str = n.r.choices(actions, [6, 2, 1, 2, 1])[0]
     return choice
 
 
 def priority(n: Node) -> int:
-    return 90 if n.plain else n.r.choice([-150, 0, 40, 90, 99, 100, 101, 110, 200])
+    found: int = n.r.choice([-150, 0, 40, 90, 99, 100, 101, 110, 200])
+    return found
 
 
 def fill(n: Node, text: str, what: t.Mapping[str, t.Any]) -> t.Tuple[str, t.Dict[str, t.Any]]:
@@ -219,9 +216,9 @@ def nat_chain(n: Node, rules: t.Sequence[str], head: str = "", hook: str = "", t
     n.nft("table %s %s {\n%s\n chain post {\n  %s;\n  %s\n }\n}\n" % (table, name, head, hook, "\n  ".join(rules)))
 
 
-def condition_xt(n: Node, name: str = "") -> None:
+def condition_xt(n: Node) -> None:
     """Add one rule of iptables with one strange condition."""
-    name = name or n.r.choice(sorted(XT))
+    name = n.r.choice(sorted(XT))
     n.begin("xt:" + name, n.late)
     text, what = fill(n, *XT[name])
     found = scope(n, what)
@@ -238,30 +235,13 @@ def condition_xt(n: Node, name: str = "") -> None:
         n.ipt("nat", "-A POSTROUTING " + rule)
 
 
-def condition_nft(n: Node, name: str = "") -> None:
+def condition_nft(n: Node) -> None:
     """Add one rule of nft with one strange condition."""
-    name = name or n.r.choice(sorted(NFT))
+    name = n.r.choice(sorted(NFT))
     n.begin("nft:" + name, n.late)
     text, what = fill(n, *NFT[name])
     found = scope(n, what).replace("-d ", "ip daddr ")
     nat_chain(n, ["%s%s %s" % (found, text, verdict(n))])
-
-
-def names() -> t.List[str]:
-    """Return the names of all constructions."""
-    return ["xt:" + name for name in XT] + ["nft:" + name for name in NFT] + list(REGISTER)
-
-
-def put(n: Node, name: str) -> None:
-    """Add the construction of this name to a node, in front of our rules."""
-    n.begin(name, False)
-    kind, _, rest = name.partition(":")
-    if kind == "xt":
-        condition_xt(n, rest)
-    elif kind == "nft":
-        condition_nft(n, rest)
-    else:
-        REGISTER[name](n)
 
 
 def add(n: Node) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import typing as t
 
+from . import services
 from .namespaces import Namespace
 
 IPTABLES = "iptables"
@@ -42,164 +43,13 @@ class Shape(t.NamedTuple):
             node.run("iptables-%s-restore" % variant, "--noflush", stdin=self.rules)
 
 
-_KUBE_PROXY_IPTABLES = """*mangle
-:KUBE-IPTABLES-HINT - [0:0]
-:KUBE-KUBELET-CANARY - [0:0]
-:KUBE-PROXY-CANARY - [0:0]
-COMMIT
-*filter
-:KUBE-FORWARD - [0:0]
-:KUBE-SERVICES - [0:0]
--A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD
--A FORWARD -m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
--A KUBE-FORWARD -m conntrack --ctstate INVALID -m nfacct --nfacct-name ct_state_invalid_dropped_pkts -j DROP
--A KUBE-FORWARD -m comment --comment "kubernetes forwarding rules" -m mark --mark 0x4000/0x4000 -j ACCEPT
-COMMIT
-*nat
-:KUBE-KUBELET-CANARY - [0:0]
-:KUBE-MARK-MASQ - [0:0]
-:KUBE-NODEPORTS - [0:0]
-:KUBE-POSTROUTING - [0:0]
-:KUBE-SERVICES - [0:0]
-:KUBE-EXT-V2OKYYMBY3REGZOG - [0:0]
-:KUBE-SVC-V2OKYYMBY3REGZOG - [0:0]
-:KUBE-SEP-OP4AXEAS4OXHBEQX - [0:0]
-:KUBE-SEP-Z5CRRG26P4MKTFIZ - [0:0]
--A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
--A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
--I POSTROUTING 1 -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
--A KUBE-EXT-V2OKYYMBY3REGZOG -m comment --comment "masquerade traffic for default/web" -j KUBE-MARK-MASQ
--A KUBE-EXT-V2OKYYMBY3REGZOG -j KUBE-SVC-V2OKYYMBY3REGZOG
--A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
--A KUBE-NODEPORTS -p tcp -m comment --comment "default/web" -m tcp --dport 30080 -j KUBE-EXT-V2OKYYMBY3REGZOG
--A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
--A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0
--A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully
--A KUBE-SEP-OP4AXEAS4OXHBEQX -s 10.244.1.2/32 -m comment --comment "default/web" -j KUBE-MARK-MASQ
--A KUBE-SEP-OP4AXEAS4OXHBEQX -p tcp -m comment --comment "default/web" -m tcp -j DNAT --to-destination 10.244.1.2:8080
--A KUBE-SEP-Z5CRRG26P4MKTFIZ -s 10.244.2.7/32 -m comment --comment "default/web" -j KUBE-MARK-MASQ
--A KUBE-SEP-Z5CRRG26P4MKTFIZ -p tcp -m comment --comment "default/web" -m tcp -j DNAT --to-destination 10.244.2.7:8080
--A KUBE-SERVICES -d 10.96.140.7/32 -p tcp -m comment --comment "default/web cluster IP" -m tcp --dport 80 \
--j KUBE-SVC-V2OKYYMBY3REGZOG
--A KUBE-SERVICES -d 192.168.50.1/32 -p tcp -m comment --comment "default/web loadbalancer IP" -m tcp --dport 80 \
--j KUBE-EXT-V2OKYYMBY3REGZOG
--A KUBE-SERVICES -m comment --comment "kubernetes service nodeports" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS
--A KUBE-SVC-V2OKYYMBY3REGZOG ! -s 10.244.0.0/16 -d 10.96.140.7/32 -p tcp -m comment --comment "default/web cluster IP" \
--m tcp --dport 80 -j KUBE-MARK-MASQ
--A KUBE-SVC-V2OKYYMBY3REGZOG -m comment --comment "default/web -> 10.244.1.2:8080" -m statistic --mode random \
---probability 0.50000000000 -j KUBE-SEP-OP4AXEAS4OXHBEQX
--A KUBE-SVC-V2OKYYMBY3REGZOG -m comment --comment "default/web -> 10.244.2.7:8080" -j KUBE-SEP-Z5CRRG26P4MKTFIZ
-COMMIT
-""".replace(" -m nfacct --nfacct-name ct_state_invalid_dropped_pkts", "")
+_IPV4 = services.SERVICES["ipv4"]
 
-_KUBE_PROXY_IPVS = """*nat
-:KUBE-LOAD-BALANCER - [0:0]
-:KUBE-MARK-MASQ - [0:0]
-:KUBE-NODE-PORT - [0:0]
-:KUBE-POSTROUTING - [0:0]
-:KUBE-SERVICES - [0:0]
--A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
--A OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
--I POSTROUTING 1 -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
--A KUBE-LOAD-BALANCER -j KUBE-MARK-MASQ
--A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000
--A KUBE-NODE-PORT -p tcp -m comment --comment "Kubernetes nodeport TCP port for masquerade purpose" \
--m set --match-set KUBE-NODE-PORT-TCP dst -j KUBE-MARK-MASQ
--A KUBE-POSTROUTING -m comment --comment "Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose" \
--m set --match-set KUBE-LOOP-BACK dst,dst,src -j MASQUERADE --random-fully
--A KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
--A KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0
--A KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE --random-fully
--A KUBE-SERVICES -s 127.0.0.0/8 -j RETURN
--A KUBE-SERVICES ! -s 10.244.0.0/16 -m comment --comment "Kubernetes service cluster ip + port for masquerade purpose" \
--m set --match-set KUBE-CLUSTER-IP dst,dst -j KUBE-MARK-MASQ
--A KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODE-PORT
--A KUBE-SERVICES -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT
-COMMIT
-"""
-_KUBE_PROXY_IPVS_SETS = """create KUBE-CLUSTER-IP hash:ip,port family inet hashsize 1024 maxelem 65536
-create KUBE-LOOP-BACK hash:ip,port,ip family inet hashsize 1024 maxelem 65536
-create KUBE-NODE-PORT-TCP bitmap:port range 0-65535
-add KUBE-CLUSTER-IP 10.96.140.7,tcp:80
-add KUBE-LOOP-BACK 10.244.1.2,tcp:8080,10.244.1.2
-add KUBE-NODE-PORT-TCP 30080
-"""
 
-_KUBE_PROXY_NFT = """table ip kube-proxy {
-    comment "rules for kube-proxy"
-    set cluster-ips { type ipv4_addr; comment "Active ClusterIPs"; elements = { 10.96.140.7 }; }
-    set nodeport-ips { type ipv4_addr; comment "IPs that accept NodePort traffic"; elements = { 198.51.100.1 }; }
-    map no-endpoint-services { type ipv4_addr . inet_proto . inet_service : verdict; }
-    map no-endpoint-nodeports { type inet_proto . inet_service : verdict; }
-    map firewall-ips { type ipv4_addr . inet_proto . inet_service : verdict; }
-    chain reject-chain {
-        reject
-    }
-    chain mark-for-masquerade {
-        meta mark set meta mark | 0x4000
-    }
-    chain masquerading {
-        meta mark & 0x4000 == 0 return
-        meta mark set meta mark ^ 0x4000
-        masquerade fully-random
-    }
-    chain endpoint-OP4AXEAS-default/web/tcp/http__10.244.1.2/8080 {
-        ip saddr 10.244.1.2 jump mark-for-masquerade
-        meta l4proto tcp dnat to 10.244.1.2:8080
-    }
-    chain endpoint-Z5CRRG26-default/web/tcp/http__10.244.2.7/8080 {
-        ip saddr 10.244.2.7 jump mark-for-masquerade
-        meta l4proto tcp dnat to 10.244.2.7:8080
-    }
-    chain service-V2OKYYMB-default/web/tcp/http {
-        ip daddr 10.96.140.7 tcp dport 80 ip saddr != 10.244.0.0/16 jump mark-for-masquerade
-        numgen random mod 2 vmap { 0 : goto endpoint-OP4AXEAS-default/web/tcp/http__10.244.1.2/8080, \
-1 : goto endpoint-Z5CRRG26-default/web/tcp/http__10.244.2.7/8080 }
-    }
-    chain external-V2OKYYMB-default/web/tcp/http {
-        jump mark-for-masquerade
-        goto service-V2OKYYMB-default/web/tcp/http
-    }
-    map service-ips {
-        type ipv4_addr . inet_proto . inet_service : verdict
-        comment "ClusterIP, ExternalIP and LoadBalancer IP traffic"
-        elements = { 10.96.140.7 . tcp . 80 : goto service-V2OKYYMB-default/web/tcp/http, \
-192.168.50.1 . tcp . 80 : goto external-V2OKYYMB-default/web/tcp/http }
-    }
-    map service-nodeports {
-        type inet_proto . inet_service : verdict
-        comment "NodePort traffic"
-        elements = { tcp . 30080 : goto external-V2OKYYMB-default/web/tcp/http }
-    }
-    chain cluster-ips-check {
-        ip daddr @cluster-ips reject comment "Reject traffic to invalid ports of ClusterIPs"
-    }
-    chain services {
-        ip daddr . meta l4proto . th dport vmap @service-ips
-        ip daddr @nodeport-ips meta l4proto . th dport vmap @service-nodeports
-    }
-    chain service-endpoints-check {
-        ip daddr . meta l4proto . th dport vmap @no-endpoint-services
-    }
-    chain filter-forward {
-        type filter hook forward priority -110; policy accept;
-        ct state new jump service-endpoints-check
-        ct state new jump cluster-ips-check
-    }
-    chain nat-prerouting {
-        type nat hook prerouting priority dstnat; policy accept;
-        jump services
-    }
-    chain nat-output {
-        type nat hook output priority -100; policy accept;
-        jump services
-    }
-    chain nat-postrouting {
-        type nat hook postrouting priority srcnat; policy accept;
-        jump masquerading
-    }
-}
-"""
+def _nat(shape: t.Callable[..., t.List[str]]) -> str:
+    """Return rules of ``services`` for iptables-restore."""
+    return "\n".join(["*nat", *shape(_IPV4, "-I POSTROUTING 1"), "COMMIT", ""])
+
 
 _CALICO_SETS = """create cali40masq-ipam-pools hash:net family inet hashsize 1024 maxelem 1048576
 create cali40all-ipam-pools hash:net family inet hashsize 1024 maxelem 1048576
@@ -208,9 +58,11 @@ add cali40all-ipam-pools 10.244.0.0/16
 """
 
 SHAPES = (
-    Shape("kube-proxy", IPTABLES, None, _KUBE_PROXY_IPTABLES),
-    Shape("kube-proxy-ipvs", IPTABLES, None, _KUBE_PROXY_IPVS, _KUBE_PROXY_IPVS_SETS),
-    Shape("kube-proxy", NFT, None, _KUBE_PROXY_NFT),
+    Shape("kube-proxy", IPTABLES, None, _nat(services.kube_proxy_iptables)),
+    Shape("kube-proxy-ipvs", IPTABLES, None, _nat(services.kube_proxy_ipvs), services.ipvs_sets(_IPV4)),
+    Shape("kube-proxy", NFT, None, services.kube_proxy_nftables(_IPV4, True)),
+    Shape("portmap", IPTABLES, None, _nat(services.portmap_iptables)),
+    Shape("portmap", NFT, None, services.portmap_nftables(_IPV4)),
     Shape("calico", IPTABLES, "Calico", """*nat
 :cali-POSTROUTING - [0:0]
 :cali-fip-snat - [0:0]
@@ -299,39 +151,6 @@ comment "6fd94d501e58f0aa, net: mynet, if: eth0, id: 3f5e"
         ip daddr 224.0.0.0/4 return
         ip6 daddr ff00::/8 return
         goto masq_checks
-    }
-}
-"""),
-    Shape("portmap", IPTABLES, None, """*nat
-:CNI-DN-d4f4a0f1b0a5d2d57e3fd - [0:0]
-:CNI-HOSTPORT-DNAT - [0:0]
-:CNI-HOSTPORT-MASQ - [0:0]
-:CNI-HOSTPORT-SETMARK - [0:0]
--A PREROUTING -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
--A OUTPUT -m addrtype --dst-type LOCAL -j CNI-HOSTPORT-DNAT
--I POSTROUTING 1 -m comment --comment "CNI portfwd requiring masquerade" -j CNI-HOSTPORT-MASQ
--A CNI-DN-d4f4a0f1b0a5d2d57e3fd -s 10.244.1.0/24 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK
--A CNI-DN-d4f4a0f1b0a5d2d57e3fd -s 127.0.0.1/32 -p tcp -m tcp --dport 8080 -j CNI-HOSTPORT-SETMARK
--A CNI-DN-d4f4a0f1b0a5d2d57e3fd -p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.244.1.2:80
--A CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \\"cbr0\\" id: \\"3f5e\\"" -m multiport --dports 8080 \
--j CNI-DN-d4f4a0f1b0a5d2d57e3fd
--A CNI-HOSTPORT-MASQ -m mark --mark 0x2000/0x2000 -j MASQUERADE
--A CNI-HOSTPORT-SETMARK -m comment --comment "CNI portfwd masquerade mark" -j MARK --set-xmark 0x2000/0x2000
-COMMIT
-"""),
-    Shape("portmap", NFT, None, """table ip cni_hostport {
-    comment "CNI portmap plugin"
-    chain hostports {
-        ip protocol tcp th dport 8080 dnat ip to 10.244.1.2:80 comment "6fd94d501e58f0aa"
-    }
-    chain masquerading {
-        type nat hook postrouting priority srcnat; policy accept;
-        ip saddr 10.244.1.2 ip daddr 10.244.1.2 masquerade comment "6fd94d501e58f0aa"
-        ip saddr 127.0.0.1 ip daddr 10.244.1.2 masquerade comment "6fd94d501e58f0aa"
-    }
-    chain input {
-        type nat hook prerouting priority dstnat; policy accept;
-        fib daddr type local jump hostports
     }
 }
 """),

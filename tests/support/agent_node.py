@@ -74,7 +74,7 @@ unit_file() {
         [ ! -e "$place/systemd/system/$1" ] || echo "$place/systemd/system/$1"
     done | head -n 1
 }
-case $verb in show | is-active | is-enabled) ;; *) echo "$verb $*" >>log ;; esac
+case $verb in is-failed) exit 1 ;; show | is-active | is-enabled) ;; *) echo "$verb $*" >>log ;; esac
 for unit; do
     case $verb,$unit in
     *,-*) ;;

@@ -17,10 +17,12 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend i
     Counters,
     Managed,
     OtherRule,
+    total,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import Ruleset, from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import nf_tables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import Family
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 
@@ -121,10 +123,16 @@ def a_refused_commit_changes_nothing(place: Place) -> None:
         state, before = backend.observe(), place.everything()
         transaction = backend.plan(state, place.wanted(to_ports="7000")).transaction
         with pytest.raises(CommitRefused):
-            backend.commit(transaction[:-1] + ("no such command\n" + transaction[-1],))
+            backend.commit(transaction[:-1] + (_refused(transaction[-1], place.family),))
         assert backend.observe() == state
         assert place.everything() == before
         place.put()
+
+
+def _refused(step: t.Any, family: Family) -> t.Any:
+    if isinstance(step, str):
+        return "no such command\n" + step
+    return step._replace(changes=(*step.changes, nf_tables.change(nf_tables.DELETE_TABLE, family.number, "missing")))
 
 
 def a_write_by_another_program_is_noticed(place: Place) -> None:
@@ -147,7 +155,9 @@ def removal_leaves_nothing(place: Place) -> None:
 
 def the_fingerprint_changes_with_the_rules_and_not_otherwise(place: Place) -> None:
     def fingerprint() -> t.List[str]:
-        return [place.run(command) for command in place.backend().fingerprint()]
+        backend = place.backend()
+        backend.observe()
+        return [place.run(command) for command in backend.fingerprint()]
 
     place.put()
     first = fingerprint()
@@ -161,7 +171,7 @@ def the_fingerprint_changes_with_the_rules_and_not_otherwise(place: Place) -> No
 
 def counters_start_at_zero(place: Place) -> None:
     place.put()
-    assert place.backend().counters() == Counters()
+    assert total(place.backend().counted()) == Counters()
 
 
 def every_exemption_that_it_supports_can_be_had(place: Place) -> None:
@@ -199,6 +209,18 @@ def rules_about_leaks_are_planned_undone_and_removed_with_the_rest(place: Place)
     assert backend.plan(backend.observe(), None).before == ()
 
 
+def a_fixed_address_that_is_missing_is_read_back(place: Place) -> None:
+    sources = ["10.244.0.0/16", "fd00:10:244::/48"]
+    snat = [{"address": one, "source_cidrs": [pods]} for one, pods in zip(("192.0.2.7", "2001:db8::7"), sources)]
+    config = build({"enable_ipv6": True, "source_cidrs": sources, "snat": snat})
+    dropped = config._replace(snat=tuple(one._replace(dropped=True) for one in config.snat))
+    converge(place.backend(), from_config(dropped, place.family))
+    backend = place.backend()
+    found = backend.plan(backend.observe(), from_config(config, place.family)).found.ruleset
+    (address,) = (one.address for one in config.snat if one.address.version == place.family.version)
+    assert found is not None and found.missing == (address,)
+
+
 CONTRACT: t.Tuple[t.Callable[[Place], None], ...] = (
     observing_writes_nothing,
     committing_a_plan_leads_to_what_it_said,
@@ -213,4 +235,5 @@ CONTRACT: t.Tuple[t.Callable[[Place], None], ...] = (
     counters_start_at_zero,
     every_exemption_that_it_supports_can_be_had,
     rules_about_leaks_are_planned_undone_and_removed_with_the_rest,
+    a_fixed_address_that_is_missing_is_read_back,
 )

@@ -9,8 +9,7 @@ The program is no script because a script is exactly what the real kubelet is no
 
 It serves healthz where its flags or its configuration file say, or not at all with port 0. With
 ``--network-plugin=kubenet`` before 1.24, and its own container runtime, it ensures kubenet's rule when it starts and
-whenever ``/setup-pod`` is asked for, and never deletes it. Told to be k3s or RKE2, it takes the kubelet's arguments
-from their configuration files.
+whenever ``/setup-pod`` is asked for, and never deletes it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import signal
 import struct
 import sys
@@ -182,8 +180,8 @@ def install(path: str, version: str, **behaviour: t.Any) -> None:
         the configuration file of ``--config`` is; ``iptables``, the program for kubenet's rule, without which it writes
         none, so that no rule gets into a network namespace by accident; ``hang``, whether --help and --version never
         end; ``refuse``, words with which it exits at once; ``unhealthy``, words with which healthz says 500;
-        ``process``, the process's name; ``rancher``, the directory with the configuration of k3s or RKE2, after
-        which it then calls itself.
+        ``process``, the process's name; ``inside``, the program that a kubelet is inside of: it has a version, and
+        whatever else is asked it starts and stays.
     """
     import py_compile
     import sysconfig
@@ -265,28 +263,6 @@ def describe(known: t.Mapping[str, bool]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def rancher_arguments(directory: str, own_runtime: bool) -> t.List[str]:
-    """Read the kubelet's arguments from config.yaml and config.yaml.d/*.yaml in block style; ``key+`` appends.
-
-    :param own_runtime: whether the kubelet has a container runtime of its own, which is used with ``docker: true``.
-    """
-    import glob
-
-    found: t.List[str] = []
-    runtime = ["--container-runtime=remote"] if own_runtime else []
-    for path in [os.path.join(directory, "config.yaml")] + sorted(glob.glob(directory + "/config.yaml.d/*.yaml")):
-        key = ""
-        with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8") as lines:
-            for line in lines:
-                if re.match(r"[a-z]", line):
-                    key = line.split(":")[0]
-                    found = [] if key == "kubelet-arg" else found
-                    runtime = [] if line.split() == ["docker:", "true"] else runtime
-                elif key.startswith("kubelet-arg") and line.lstrip().startswith("- "):
-                    found.append("--" + line.lstrip()[2:].strip().strip("\"'"))
-    return runtime + found
-
-
 def health_endpoint(flags: t.Mapping[str, str], root: str, port: int) -> t.Tuple[str, int]:
     """Return the address and port of healthz: flags count more than the configuration file, and it more than defaults.
 
@@ -343,23 +319,21 @@ def main(argv: t.List[str], behaviour: t.Mapping[str, t.Any]) -> int:
     version = str(behaviour["version"])
     old = [int(part) for part in version.split(".")[:2]] < [1, 24]
     known = dict(FLAGS, **(FLAGS_BEFORE_1_24 if old else {}))
-    rancher = str(behaviour.get("rancher", ""))
-    if rancher and argv[:1] != ["--version"]:
-        argv = rancher_arguments(rancher, old)
+    inside = str(behaviour.get("inside", ""))
     try:
         flags, rest = parse_flags(argv, known)
     except FlagError as exc:
         print("Error: failed to parse kubelet flag: %s" % exc, file=sys.stderr)
         return 1
-    if ("help" in flags or "version" in flags) and behaviour.get("hang"):
+    if ("help" in flags or "version" in flags) and behaviour.get("hang") or (inside and "version" not in flags):
         while True:
             time.sleep(60)
     if "help" in flags:
         print(describe(known), end="")
         return 0
     if "version" in flags:
-        name = os.path.basename(rancher)
-        print("%s version v%s (0123abcd)\ngo version go1.22.5" % (name, version) if name else "Kubernetes v" + version)
+        about = "%s version v%s (0123abcd)\ngo version go1.22.5"
+        print(about % (inside, version) if inside else "Kubernetes v" + version)
         return 0
     if rest:
         print("Error: unknown command %r" % rest[0], file=sys.stderr)
@@ -400,7 +374,6 @@ def install_main(argv: t.Sequence[str]) -> int:
     parser.add_argument("--refuse", action="append", default=[])
     parser.add_argument("--unhealthy", action="append", default=[])
     parser.add_argument("--process", default="kubelet")
-    parser.add_argument("--rancher", default="")
     given = vars(parser.parse_args(list(argv)))
     given.pop("command")
     install(given.pop("path"), given.pop("version"), **given)

@@ -14,24 +14,24 @@ import re
 import socket
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import BY_VERSION
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import ipsets, legacy, links, nf_tables, packets
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import legacy_rules, nft_rules
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.referenced_objects import Known, KnownLink
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import (
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules import nft_rules, xt_tables
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.referenced_objects import Known
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules import (
     CT_MARK,
-    CT_ZONE,
     DNAT,
     INVALID,
     MARK,
+    PICKED_UP,
+    RELATED,
     UNTRACKED,
-    WITH_PORTS,
     Branch,
     Match,
     Rule,
     RuleTable,
 )
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals, ipsets, nf_tables, xtables
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import BY_VERSION, WITH_PORTS
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import links, packets
 
 from .namespaces import Namespace, until
 
@@ -40,7 +40,6 @@ ICMP, TCP, UDP, ICMPV6, SCTP = 1, 6, 17, 58, 132
 #: by source port: the mark and the mark of the connection that packets get; what conntrack does not see, or refuses
 MARKS = {2001: 0x4000, 2002: 0x8005, 2003: 0x10}
 CT_MARKS = {2011: 0x80, 2012: 0x7}
-ZONES = {2031: 5}
 NOT_TRACKED, REFUSED = 2021, 2022
 
 
@@ -61,9 +60,10 @@ class Probe(t.NamedTuple):
         return {
             MARK: MARKS.get(self.source_port, 0),
             CT_MARK: CT_MARKS.get(self.source_port, 0),
-            CT_ZONE: ZONES.get(self.source_port, 0),
             DNAT: 0,
             UNTRACKED: untracked,
+            RELATED: 0,
+            PICKED_UP: 0,
         }
 
     def fulfils(self, match: Match) -> bool:
@@ -105,7 +105,6 @@ sysctl -qw net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 net.i
 sysctl -qw net.ipv6.conf.all.forwarding=1 net.ipv6.conf.default.accept_dad=0
 ip link add cali1 address 02:00:00:00:00:01 type veth peer name far1 address 02:00:00:00:00:02
 ip link add vx1 address 02:00:00:00:00:01 type veth peer name far2 address 02:00:00:00:00:02
-ip link set cali1 group 7
 ip link add eth0 type veth peer name far0
 sysctl -qw net.ipv6.conf.far0.disable_ipv6=1 net.ipv6.conf.far1.disable_ipv6=1 net.ipv6.conf.far2.disable_ipv6=1
 ip address add 10.244.1.1/24 dev cali1
@@ -128,7 +127,6 @@ table inet probe_marks {
     chain early {
         type filter hook prerouting priority -300;
         th sport %(not_tracked)d notrack
-        th sport 2031 ct zone set 5
     }
     chain late {
         type filter hook prerouting priority -160;
@@ -179,7 +177,7 @@ class Judge:
             3: intervals.of_networks(map(ipaddress.ip_network, broadcast)),
             5: intervals.of_networks(map(ipaddress.ip_network, multicast)),
         }
-        named = {one.index: KnownLink(one.name, one.kind, one.group, one.master, one.kind) for one in found}
+        named = {one.index: one.name for one in found}
         return Known(BY_VERSION[self.version], types, named, sets)
 
     def tables(self) -> t.List[RuleTable]:
@@ -190,9 +188,8 @@ class Judge:
 
     def legacy_table(self, name: str) -> RuleTable:
         """Return a table of iptables-legacy as it is read."""
-        command = "iptables-legacy-save" if self.version == 4 else "ip6tables-legacy-save"
-        listing = self.node.run(command, "-t", name)
-        read = legacy_rules.read(legacy.LegacyTable("ip" if self.version == 4 else "ip6", name, listing), self.known())
+        table = self.node.inside(xtables.read, BY_VERSION[self.version], name)
+        read = xt_tables.read(table, self.known())
         assert read is not None
         return read
 

@@ -108,14 +108,14 @@ def rancher(
     config: str = "write-kubeconfig-mode: '0644'\n",
     agent: bool = False,
 ) -> str:
-    """Lay out k3s or RKE2. Return where our drop-in belongs.
+    """Lay out k3s or RKE2. Return its configuration file.
 
     :param name: ``k3s`` or ``rke2``.
     """
     directory = "/etc/rancher/" + name
     node.write(directory + "/config.yaml", config, 0o600)
     suffix = "+%s1" % (name if name == "k3s" else "rke2r")
-    node.program("/usr/local/bin/" + name, version + suffix, rancher=str(node.path(directory)), process=name)
+    node.program("/usr/local/bin/" + name, version + suffix, inside=name)
     role = "agent" if agent else "server"
     unit = {"k3s": "k3s-agent" if agent else "k3s", "rke2": "rke2-" + role}[name]
     node.services[unit] = Service(
@@ -123,18 +123,18 @@ def rancher(
         files=["/etc/default/" + unit, "/etc/sysconfig/" + unit, "/etc/systemd/system/%s.service.env" % unit],
         fragment="/etc/systemd/system/%s.service" % unit,
     )
-    return directory + "/config.yaml.d/90-ip-masq.yaml"
+    return directory + "/config.yaml"
 
 
-def k0s(node: KubeletNode, version: str, extra: str = "") -> str:
+def k0s(node: KubeletNode, version: str, extra: str = "", data: str = "") -> str:
     """Lay out a k0s worker. Return its unit file.
 
     :param extra: what stands behind --kubelet-extra-args=.
+    :param data: --data-dir=, if it is not the usual one.
     """
-    node.program("/var/lib/k0s/bin/kubelet", version)
-    command = "/usr/local/bin/k0s worker --token-file=/etc/k0s/token" + (
-        " --kubelet-extra-args=" + extra if extra else ""
-    )
+    node.program((data.partition("=")[2] or "/var/lib/k0s") + "/bin/kubelet", version)
+    command = "/usr/local/bin/k0s worker --token-file=/etc/k0s/token %s" % data
+    command += " --kubelet-extra-args=" + extra if extra else ""
     node.services["k0sworker"] = Service(command, fragment="/etc/systemd/system/k0sworker.service")
     return "/etc/systemd/system/k0sworker.service"
 

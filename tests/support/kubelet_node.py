@@ -22,8 +22,10 @@ import typing as t
 import urllib.request
 from pathlib import Path
 
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.options import Options
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import process as runner
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.kubelet_options import ARGUMENT_SPEC
 
 from . import fake_kubelet
 from .namespaces import until
@@ -110,7 +112,8 @@ class KubeletNode:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.port = _free_port()
+        self._claim = _claimed_port()
+        self.port: int = self._claim.getsockname()[1]
         self.healthz = "http://127.0.0.1:%d/healthz" % self.port
         self.services: t.Dict[str, Service] = {}
         #: command lines so far
@@ -124,6 +127,8 @@ class KubeletNode:
         #: every process that was started, also of services that a test described anew
         self.spawned: t.List[subprocess.Popen[bytes]] = []
         (root / "proc").mkdir(parents=True, exist_ok=True)
+        if not (root / "proc" / "self").is_symlink():
+            (root / "proc" / "self").symlink_to("/proc/self")
 
     def path(self, path: str) -> Path:
         """Return where a file of the node is."""
@@ -214,9 +219,10 @@ class KubeletNode:
             link.unlink()
 
     def close(self) -> None:
-        """End every process."""
+        """End every process, and give the port back."""
         for process in self.spawned:
             self._end(process)
+        self._claim.close()
 
     def wait_healthy(self) -> None:
         """Return when healthz answers 200.
@@ -283,6 +289,11 @@ class KubeletNode:
         raise AssertionError("the code under test ran %s %r" % (program, list(words)))
 
 
+def make_options(**given: t.Any) -> Options:
+    """Return the options of the module: these, and its defaults."""
+    return Options(**{**{name: about["default"] for name, about in ARGUMENT_SPEC.items()}, **given})
+
+
 def make_node(folder: Path, monkeypatch: t.Any) -> KubeletNode:
     """Make a node below a directory, and put the programs of iptables that it simulates before PATH."""
     programs = folder / "programs"
@@ -293,10 +304,16 @@ def make_node(folder: Path, monkeypatch: t.Any) -> KubeletNode:
     return KubeletNode(folder / "root")
 
 
-def _free_port() -> int:
-    """Return an unused port, below those that the kernel gives to clients: one of these may be gone at any time."""
+def _claimed_port() -> socket.socket:
+    """Claim an unused port for as long as the socket is open, below those that the kernel gives to clients.
+
+    It is a socket of UDP: no other node of a test gets the port, even while no kubelet listens on it with TCP.
+    """
     while True:
-        port = random.randrange(20000, 32000)
+        address = ("127.0.0.1", random.randrange(20000, 32000))
+        claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+            claim.bind(address)
+            probe.bind(address)
+            return claim
+        claim.close()

@@ -110,10 +110,10 @@ class Machine:
             assert table in self.legacy_tables[family], "asking for it creates the table %s: %r" % (table, argv)
         if table == "nat":
             return self.nat[variant, family].run(argv, stdin, timeout)
-        assert argv[-2] == "-S", "not simulated: %r" % (argv,)
         mangle = self.nat[variant, family].mangle
         if table == "mangle" and mangle and any(mangle.chains.values()):
             return self.nat[variant, family].run(argv, stdin, timeout)
+        assert argv[-2] == "-S", "not simulated: %r" % (argv,)
         rules = self.elsewhere.get((variant, family, table, argv[-1]))
         if rules is None and argv[-1] not in ("INPUT", "OUTPUT", "FORWARD", "PREROUTING", "POSTROUTING"):
             return Outcome(1, "", "%s: No chain/target/match by that name.\n" % name)

@@ -20,7 +20,9 @@ from pathlib import Path
 from . import module_process
 from .import_collection import ROOT, location
 from .namespaces import Namespace
+from .programs import ATTACHED
 
+_NF_TABLES = "ansible_collections.kubenode.ip_masq.plugins.module_utils._system.nf_tables"
 _FORK = multiprocessing.get_context("fork")
 
 Result = t.Dict[str, t.Any]
@@ -129,6 +131,8 @@ def _work(
     sys.path.insert(0, str(collections()))
     _take_modules()
     sys.modules.update(_imported(work[0].module) if work else {})
+    if path in ATTACHED and _NF_TABLES in sys.modules:
+        ATTACHED[path].attach(sys.modules[_NF_TABLES])
     answers.send("ready")
     for one in work:
         answers.send(module_process.run(one))

@@ -107,11 +107,12 @@ class Nat:
             restored = self.mangle if self.mangle and (stdin or "").startswith("*mangle\n") else self
             return restored._restore(stdin or "")
         words = list(argv[argv.index("-t") :])
-        if words[2:3] == ["-nL"] and words[3] in self.chains:
-            return Outcome(0, "Chain %s (%d references)\n" % (words[3], self.references(words[3])), "")
+        asked = self if words[1] == "nat" or not self.mangle else self.mangle
+        if words[2:3] == ["-nL"] and words[3] in asked.chains:
+            return Outcome(0, "Chain %s (%d references)\n" % (words[3], asked.references(words[3])), "")
         assert words[1] in ("nat", "mangle") and words[2] == "-S", "not simulated: %r" % (argv,)
         assert words[4:] in ([], ["-v"]), "not simulated: %r" % (argv,)
-        done = (self if words[1] == "nat" or not self.mangle else self.mangle)._list(words[3])
+        done = asked._list(words[3])
         # No packet passes here.
         return done._replace(stdout=done.stdout.replace(" -j ", " -c 0 0 -j ")) if words[4:] else done
 

@@ -9,8 +9,7 @@ import ipaddress
 import struct
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import nf_tables
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink, nf_tables
 
 #: nfgen_family
 INET, IP, IP6 = 1, 2, 10
@@ -108,7 +107,7 @@ def table(
     rules: t.Sequence[t.Tuple[str, t.Sequence[bytes]]] = (),
     sets: t.Optional[t.Mapping[str, t.Sequence[bytes]]] = None,
     dormant: bool = False,
-) -> nf_tables.Table:
+) -> nf_tables.NftTable:
     """Return a table.
 
     :param base: type, hook and priority of the base chains.
@@ -124,7 +123,7 @@ def table(
         for chain, (kind, hook, priority) in base.items()
     ]
     chains += [named + netlink.text(3, chain) for chain in {chain for chain, _ in rules} - set(base)]
-    return nf_tables.Table(
+    return nf_tables.NftTable(
         family,
         name,
         named + _word(2, int(dormant)),

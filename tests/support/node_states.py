@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import ipsets, node_state
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.legacy import LegacyTable
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import node_state
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.neighbours import Neighbours
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
 
@@ -22,22 +21,12 @@ _LINKS = (
 )
 
 
-def state(*lines: str, routes: t.Sequence[bytes] = (), sets: t.Sequence[ipsets.IpSet] = ()) -> node_state.State:
-    """Return a node with pods on a bridge, docker, an uplink, and rules of iptables-legacy by table."""
-    tables: t.Dict[str, t.List[str]] = {}
-    for line in lines:
-        table, rule = line.split(" ", 1)
-        tables.setdefault(table, []).append(rule)
-    legacy = []
-    for table, rules in tables.items():
-        chains = sorted({rule.split()[1] for rule in rules})
-        listing = "\n".join(["*" + table, *(":%s - [0:0]" % chain for chain in chains), *rules, "COMMIT"])
-        legacy.append(LegacyTable("ip", table, listing))
-    return node_state.State(
+def state(routes: t.Sequence[bytes] = ()) -> node_state.NodeState:
+    """Return a node with pods on a bridge, docker, and an uplink."""
+    return node_state.NodeState(
         links=_LINKS,
         routing=Routing(
             (address("198.51.100.1/24", 2), address("10.244.1.1/24", 3), address("172.17.0.1/16", 4)),
-            (),
             (),
             (
                 route("10.244.1.0/24", 3),
@@ -49,9 +38,9 @@ def state(*lines: str, routes: t.Sequence[bytes] = (), sets: t.Sequence[ipsets.I
         ),
         neighbours=Neighbours({}, {}),
         settings={},
-        sets=tuple(sets),
+        sets=(),
         tables=(),
-        legacy=tuple(legacy),
+        legacy=(),
         services="",
         unseen=(),
     )

@@ -10,13 +10,15 @@ import typing as t
 
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import (
+    EXEMPT,
+    MASQUERADED,
     Action,
     ActionKind,
-    Counters,
+    Counted,
     Plan,
     View,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import render_jump, render_rule
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import nat_jump, render_rule
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Change, Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config
@@ -37,9 +39,9 @@ class Kernel:
     def __init__(self, family: Family) -> None:
         self.family = family
 
-    def counters(self) -> Counters:
+    def counted(self) -> t.List[Counted]:
         """Return twelve exempt connections, three masqueraded."""
-        return Counters(12, 720, 3, 180)
+        return [Counted(("/bin/true",), EXEMPT + MASQUERADED, ((12, 720), (3, 180)))]
 
     def fingerprint(self) -> t.List[t.List[str]]:
         """Return what to compare."""
@@ -49,7 +51,7 @@ class Kernel:
 def in_force(config: Config, family: str) -> View:
     """Return the rules that a policy leads to, as iptables lists them."""
     wanted = from_config(config, Family(family))
-    return View(tuple(render_rule(CHAIN, rule) for rule in wanted.rules), render_jump(CHAIN), wanted)
+    return View(tuple(render_rule(CHAIN, rule) for rule in wanted.rules), nat_jump(CHAIN).line, wanted)
 
 
 def reconciled(

@@ -1,10 +1,14 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Stand-ins for the firewall programs, found first in PATH: they keep a log, and can be told to misbehave."""
+"""Stand-ins for the firewall programs, found first in PATH: they keep a log, and can be told to misbehave.
+
+So can what a module hears of nf_tables over netlink, for which no program is started.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import typing as t
@@ -18,6 +22,52 @@ _NAMES = tuple(
     for action in ("", "-save", "-restore")
 ) + ("nft",)
 
+#: In the log, the program that writes over netlink.
+NETLINK = "netlink"
+
+
+class Netlink:
+    """What a module says to nf_tables: writes are in the log; they can be changed, and all of it be refused."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        #: gets the changes of a transaction, and whether it is only a trial, and returns what is written; an OSError
+        #: is what the kernel refuses
+        self.write: t.Callable[[t.List[t.Any], bool], t.Sequence[t.Any]] = lambda changes, _trial: changes
+        #: gets the number of a family whose table is read
+        self.read: t.Callable[[int], None] = lambda _family: None
+
+    def attach(self, nf_tables: t.Any) -> None:
+        """Come between the product and the kernel, in this process."""
+        transact, read_one = nf_tables.transact, nf_tables.read_one
+
+        def write(changes: t.Sequence[t.Any], what: str, trial: bool = False) -> None:
+            with _refused(nf_tables, what):
+                changed = self.write(list(changes), trial)
+            if not trial:
+                with self._log.open("a", encoding="ascii") as log:
+                    log.write(NETLINK + " -f -\n")
+            transact(changed, what, trial)
+
+        def read(family: int, *words: t.Any) -> t.Any:
+            with _refused(nf_tables, "a question"):
+                self.read(family)
+            return read_one(family, *words)
+
+        nf_tables.transact, nf_tables.read_one = write, read
+
+
+@contextlib.contextmanager
+def _refused(nf_tables: t.Any, what: str) -> t.Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        raise nf_tables.netlink.KernelError(exc.errno, what) from None
+
+
+#: By directory, what comes between nf_tables and a module that has the directory in PATH.
+ATTACHED: t.Dict[Path, Netlink] = {}
+
 
 class Programs:
     """A directory with one stand-in per firewall program of this machine: it writes its name and arguments to
@@ -29,6 +79,7 @@ class Programs:
         #: a line for each start of a program: its name and arguments
         self.log = directory / "programs.log"
         self.log.touch()
+        self.netlink = ATTACHED[self.path] = Netlink(self.log)
         self._real = {name: real for name in _NAMES for real in _find(name)}
         for name in self._real:
             self._write(name, 'exec "$real" "$@"')
@@ -45,16 +96,13 @@ class Programs:
         for name in filter(chosen, self._real):
             self._write(name, body)
 
-    def misbehave_in_writes(self, body: str, checks: bool = False) -> None:
+    def misbehave_in_writes(self, body: str, netlink: t.Callable[[t.List[t.Any], bool], t.Sequence[t.Any]]) -> None:
         """Replace, as ``misbehave``, every program that writes a transaction; whatever only reads does its job.
 
-        :param checks: also if the program is only to check what it would write.
+        :param netlink: the same of what is written without a program, see ``Netlink.write``.
         """
         self.misbehave(is_restore, body)
-        wrong = '"-f -" | "-c -f -"' if checks else '"-f -"'
-        self.misbehave(
-            lambda name: name == "nft", 'case "$*" in %s) ;; *) exec "$real" "$@";; esac; %s' % (wrong, body)
-        )
+        self.netlink.write = netlink
 
     def writes(self) -> t.List[str]:
         """Return the names of the programs that were told to write so far, in order."""
@@ -79,5 +127,5 @@ def is_write(call: t.Sequence[str]) -> bool:
     """Return whether a command line changes rules."""
     options = {"-A", "-I", "-D", "-R", "-N", "-X", "-F", "-P", "-E", "-Z"}
     if call[0] == "nft":
-        return ("-f" in call and "-c" not in call) or not {"list", "--version", "-V"} & set(call)
-    return is_restore(call[0]) or bool(options & set(call))
+        return not {"list", "--version", "-V"} & set(call)
+    return call[0] == NETLINK or is_restore(call[0]) or bool(options & set(call))

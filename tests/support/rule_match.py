@@ -8,11 +8,7 @@ from __future__ import annotations
 import ipaddress
 import typing as t
 
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
-    AnyRule,
-    Guard,
-    matches_interface,
-)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import AnyRule, Guard, matches_interface
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals
 
 Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]

@@ -10,22 +10,22 @@ import socket
 import struct
 import typing as t
 
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules import rules
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.regions import Packet, Region
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules import (
+    BaseChain,
+    Branch,
+    Match,
+    Rule,
+    RuleAction,
+    RuleTable,
+    Test,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals, netlink
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.intervals import Spans
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.links import Link
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import rules
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.regions import Packet, Region
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import (
-    Action,
-    BaseChain,
-    Branch,
-    Match,
-    Rule,
-    RuleTable,
-    Test,
-)
 
 TCP = 6
 NODE = "198.51.100.1"
@@ -44,23 +44,25 @@ def tcp(port: int) -> Spans:
     return ((TCP << 16 | port, TCP << 16 | port),)
 
 
-def rule(number: int, match: Match, action: Action, **more: t.Any) -> Rule:
+def rule(number: int, match: Match, action: RuleAction, **more: t.Any) -> Rule:
     """Return a rule with one branch."""
     return Rule(number, (Branch(match, action),), **more)
 
 
-def chain(*pairs: t.Tuple[Match, Action]) -> t.Tuple[Rule, ...]:
+def chain(*pairs: t.Tuple[Match, RuleAction]) -> t.Tuple[Rule, ...]:
     """Return the rules of a chain."""
     return tuple(rule(number, *pair) for number, pair in enumerate(pairs, 1))
 
 
-def jump(name: str) -> Action:
+def jump(name: str) -> RuleAction:
     """Return a jump."""
-    return Action(rules.JUMP, chain=name)
+    return RuleAction(rules.JUMP, chain=name)
 
 
 ALL = Match()
-MARKED = Action(rules.SET, subject=rules.MARK, origin=rules.MARK, keep=rules.ALL_BITS & ~MASQUERADE, flip=MASQUERADE)
+MARKED = RuleAction(
+    rules.SET, subject=rules.MARK, origin=rules.MARK, keep=rules.ALL_BITS & ~MASQUERADE, flip=MASQUERADE
+)
 UNMARKED = MARKED._replace(keep=rules.ALL_BITS)
 IS_MARKED = (Test(rules.MARK, MASQUERADE, ((MASQUERADE, MASQUERADE),)),)
 IS_NOT_MARKED = (Test(rules.MARK, MASQUERADE, ((0, 0),)),)
@@ -68,7 +70,9 @@ IS_NOT_MARKED = (Test(rules.MARK, MASQUERADE, ((0, 0),)),)
 
 def masquerading() -> t.Tuple[Rule, ...]:
     """Return the chain of kube-proxy that masquerades what is marked."""
-    return chain((Match(tests=IS_NOT_MARKED), Action(rules.RETURN)), (ALL, UNMARKED), (ALL, Action(rules.SOURCE)))
+    return chain(
+        (Match(tests=IS_NOT_MARKED), RuleAction(rules.RETURN)), (ALL, UNMARKED), (ALL, RuleAction(rules.SOURCE))
+    )
 
 
 def endpoint(pod: str, mark: str) -> t.Tuple[Rule, ...]:
@@ -77,7 +81,7 @@ def endpoint(pod: str, mark: str) -> t.Tuple[Rule, ...]:
     :param mark: the chain that marks what the pod sends to itself.
     """
     number = int(ipaddress.ip_address(pod))
-    to_pod = Action(rules.DESTINATION, addresses=((number, number),), ports=((8080, 8080),))
+    to_pod = RuleAction(rules.DESTINATION, addresses=((number, number),), ports=((8080, 8080),))
     any_port = ((TCP << 16, TCP << 16 | 0xFFFF),)
     return chain((Match(source=net(pod)), jump(mark)), (Match(service=any_port), to_pod))
 
@@ -116,8 +120,8 @@ def iptables(known: t.Sequence[Service]) -> RuleTable:
         "KUBE-MARK-MASQ": chain((ALL, MARKED)),
         "KUBE-POSTROUTING": masquerading(),
     }
-    listed: t.List[t.Tuple[Match, Action]] = []
-    ports: t.List[t.Tuple[Match, Action]] = []
+    listed: t.List[t.Tuple[Match, RuleAction]] = []
+    ports: t.List[t.Tuple[Match, RuleAction]] = []
     for number, one in enumerate(known):
         address, name = net(one.address), "%08d" % number
         listed.append((Match(destination=address, service=tcp(one.port)), jump("KUBE-SVC-" + name)))
@@ -154,11 +158,11 @@ def nftables(known: t.Sequence[Service]) -> RuleTable:
     ports: t.List[Branch] = []
     for number, one in enumerate(known):
         address, name = net(one.address), "service-%08d" % number
-        listed.append(Branch(Match(destination=address, service=tcp(one.port)), Action(rules.GOTO, chain=name)))
+        listed.append(Branch(Match(destination=address, service=tcp(one.port)), RuleAction(rules.GOTO, chain=name)))
         ends = []
         for place, pod in enumerate(one.pods):
             end = "endpoint-%08d-%d" % (number, place)
-            ends.append(Branch(ALL, Action(rules.GOTO, chain=end)))
+            ends.append(Branch(ALL, RuleAction(rules.GOTO, chain=end)))
             chains[end] = endpoint(pod, "mark-for-masquerade")
         chains[name] = (
             rule(1, Match(source=outside, destination=address, service=tcp(one.port)), jump("mark-for-masquerade")),
@@ -166,8 +170,8 @@ def nftables(known: t.Sequence[Service]) -> RuleTable:
         )
         if one.node_port:
             external = "external-%08d" % number
-            ports.append(Branch(Match(service=tcp(one.node_port)), Action(rules.GOTO, chain=external)))
-            chains[external] = chain((ALL, jump("mark-for-masquerade")), (ALL, Action(rules.GOTO, chain=name)))
+            ports.append(Branch(Match(service=tcp(one.node_port)), RuleAction(rules.GOTO, chain=external)))
+            chains[external] = chain((ALL, jump("mark-for-masquerade")), (ALL, RuleAction(rules.GOTO, chain=name)))
     local = intervals.of(net(NODE))
     chains["services"] = (
         Rule(1, tuple(listed)),
@@ -184,10 +188,10 @@ def agent(exempt: t.Sequence[str], priority: int = 50) -> RuleTable:
     """Return the agent's own table, as nftables holds it: what is exempt stays, what leaves is masqueraded."""
     ranges = intervals.of_networks(map(ipaddress.ip_network, exempt))
     postrouting = chain(
-        (Match(tests=IS_MARKED), Action(rules.RETURN)),
-        (Match(destination=net(NODE)), Action(rules.RETURN)),
-        (Match(destination=ranges), Action(rules.ACCEPT)),
-        (ALL, Action(rules.SOURCE)),
+        (Match(tests=IS_MARKED), RuleAction(rules.RETURN)),
+        (Match(destination=net(NODE)), RuleAction(rules.RETURN)),
+        (Match(destination=ranges), RuleAction(rules.ACCEPT)),
+        (ALL, RuleAction(rules.SOURCE)),
     )
     base = {"postrouting": BaseChain("nat", rules.POSTROUTING, priority)}
     return RuleTable("nftables", "ip ip_masq_agent", base, {"postrouting": postrouting})
@@ -254,11 +258,7 @@ def route(
 _SELECTORS: t.Dict[str, t.Callable[[t.Any], bytes]] = {
     "incoming": lambda name: netlink.text(3, name),
     "outgoing": lambda name: netlink.text(17, name),
-    "goto": lambda priority: netlink.word(4, priority),
     "mark": lambda value_and_mask: netlink.word(10, value_and_mask[0]) + netlink.word(16, value_and_mask[1]),
-    "protocol": lambda number: netlink.attribute(22, bytes((number,))),
-    "source_ports": lambda span: netlink.attribute(23, struct.pack("=HH", *span)),
-    "ports": lambda span: netlink.attribute(24, struct.pack("=HH", *span)),
     "l3mdev": lambda value: netlink.attribute(19, bytes((value,))),
     "extra": bytes,
 }
@@ -289,10 +289,10 @@ def address(text: str, link: int) -> bytes:
     return body + netlink.attribute(1, interface.ip.packed) + netlink.attribute(2, interface.ip.packed)
 
 
-def link(index: int, name: str, kind: str = "", master: int = 0, vrf_table: int = 0) -> Link:
+def link(index: int, name: str, kind: str = "", master: int = 0) -> Link:
     """Return a link that is up."""
     flags = 0x9 if name == "lo" else 0x1
-    return Link(index, name, kind, flags, 1500, b"", master, 0, False, True, b"", vrf_table)
+    return Link(index, name, kind, flags, 1500, b"", master, 0, False, True, b"")
 
 
 LINKS = (link(1, "lo"), link(2, "eth0"), link(3, "cbr0", "bridge"))
@@ -312,7 +312,7 @@ def routing(nodes: int = 40) -> Routing:
     ]
     routes += [route("10.244.%d.0/24" % other, 2, "198.51.100.%d" % other) for other in range(2, nodes + 1)]
     addresses = (address("127.0.0.1/8", 1), address("198.51.100.1/24", 2), address("10.244.1.1/24", 3))
-    return Routing(addresses, (), selectors(), tuple(routes))
+    return Routing(addresses, selectors(), tuple(routes))
 
 
 def contains(region: Region, packet: Packet) -> bool:

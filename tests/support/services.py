@@ -175,6 +175,11 @@ def load_ipvs(node: Namespace, s: Services) -> None:
 
 def load_ipvs_sets(node: Namespace, s: Services) -> None:
     """Make the sets of kube-proxy in IPVS mode."""
+    node.run("ipset", "restore", stdin=ipvs_sets(s))
+
+
+def ipvs_sets(s: Services) -> str:
+    """Return the sets of kube-proxy in IPVS mode, for ipset."""
     cluster, node_port, local, loop_back = _ipvs_sets(s)
     family = "inet6" if s.family == "ipv6" else "inet"
     lines = [
@@ -189,7 +194,7 @@ def load_ipvs_sets(node: Namespace, s: Services) -> None:
         "add %s %d" % (local, LOCAL_PORT),
         "add %s %s,tcp:%d,%s" % (loop_back, s.pod, PORT, s.pod),
     ]
-    node.run("ipset", "restore", stdin="".join(line + "\n" for line in lines))
+    return "".join(line + "\n" for line in lines)
 
 
 def _with_chains(lines: t.Sequence[str]) -> t.List[str]:
@@ -282,6 +287,14 @@ table %(ip)s kube-proxy {
     chain masquerading {
         meta mark and 0x4000 != 0 meta mark set meta mark xor 0x4000 masquerade fully-random
         %(by_address)s
+    }
+    set cluster-ips { type %(addr)s; elements = { %(virtual)s, %(virtual_remote)s }; }
+    map no-endpoint-services { type %(addr)s . inet_proto . inet_service : verdict; }
+    chain cluster-ips-check { %(ip)s daddr @cluster-ips reject comment "Reject traffic to invalid ports"; }
+    chain filter-forward {
+        type filter hook forward priority -110;
+        ct state new %(ip)s daddr . meta l4proto . th dport vmap @no-endpoint-services
+        ct state new jump cluster-ips-check
     }
     chain nat-prerouting { type nat hook prerouting priority -100; jump services; }
     chain nat-output { type nat hook output priority -100; jump services; }

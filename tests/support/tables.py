@@ -15,7 +15,7 @@ from pathlib import Path
 
 import yaml
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import POLICY_OPTIONS
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import conditions
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules import conditions
 
 from . import agent_metrics
 from .import_collection import ROOT
@@ -51,8 +51,8 @@ _PREFIX = "ip_masq_agent_"
 
 
 def by_hand(page: Path) -> str:
-    """Return the text of a page without its generated tables."""
-    return _GENERATED.sub("", page.read_text(encoding="utf-8"))
+    """Return the text of a page without its generated tables, and without the addresses of links at its end."""
+    return re.sub(r"(?m)^\[[^]]+\]: \S+$", "", _GENERATED.sub("", page.read_text(encoding="utf-8")))
 
 
 def written(page: Path) -> str:
@@ -131,15 +131,20 @@ def _alerts() -> str:
 
 
 def _conditions() -> str:
-    """Return what ``verify`` makes of each condition: one row for all names that are treated alike."""
+    """Return what ``verify`` makes of each condition."""
     lines = []
     for area in conditions.AREAS.values():
-        alike: t.Dict[conditions.Treatment, t.List[str]] = {}
-        for name, made in sorted(area.entries.items()):
-            alike.setdefault(made, []).append("`%s`" % name)
-        lines += ["", "## %s" % area.title, "", "From %s." % area.source.partition(": ")[0]]
-        lines += ["", "| condition | result | text |", "|---|---|---|"]
-        lines += ["| %s | %s | %s |" % (", ".join(names), *made) for made, names in alike.items()]
+        lines += [
+            "",
+            "## %s" % area.title,
+            "",
+            "From %s." % area.source,
+            "",
+            "| condition | result | text |",
+            "|---|---|---|",
+        ]
+        for row in area.rows:
+            lines.append("| %s | %s | %s |" % (", ".join("`%s`" % name for name in row.names), row.result, row.text))
     return "\n".join(lines) + "\n"
 
 

@@ -26,9 +26,10 @@ USES: t.Dict[str, t.Set[str]] = {
     "_system": set(),
     "_connection_log": {"_system"},
     "_policy": {"_system"},
-    "_engine": {"_system", "_policy"},
+    "_rules": {"_system"},
+    "_engine": {"_system", "_policy", "_rules"},
     "_twin": {"_system"},
-    "_verify": {"_system", "_policy", "_engine", "_twin"},
+    "_verify": {"_system", "_policy", "_rules", "_engine", "_twin"},
     "_agent": {"_system", "_connection_log", "_policy", "_engine", "_verify"},
     "_kubelet": {"_system", "_engine"},
     "_tasks": {"_system", "_connection_log", "_policy", "_engine", "_verify", "_agent", "_kubelet"},
@@ -36,7 +37,7 @@ USES: t.Dict[str, t.Set[str]] = {
 #: What runs on the controller: the policy, and what reads nothing of a node.
 CONTROLLER = ("action", "callback", "filter", "lookup", "plugin_utils")
 CONTROLLER_USES = re.compile(
-    r"_errors\.py|_policy/\w+\.py|_engine/ruleset\.py|_agent/(paths|program_files)\.py"
+    r"_errors\.py|_policy/\w+\.py|_engine/(ruleset|effect_words|range_words)\.py|_agent/(paths|program_files)\.py"
     r"|_system/(intervals|endpoints|families)\.py|_connection_log/moments\.py|_tasks/agent_options\.py"
 )
 #: Imports that break a rule and are known.
@@ -152,6 +153,16 @@ def test_no_file_imports_itself_through_others() -> None:
 
     for name in sorted(after):
         follow(name, ())
+
+
+def test_a_name_is_that_of_one_class() -> None:
+    found: t.Dict[str, t.List[str]] = {}
+    for path in sources():
+        if MODULE_UTILS in path.parents:
+            for node in tree(path).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found.setdefault(node.name, []).append(name_of(path))
+    assert {name: where for name, where in found.items() if len(where) > 1} == {}
 
 
 @pytest.mark.parametrize("path", sorted((PLUGINS / "modules").glob("*.py")), ids=lambda path: path.stem)

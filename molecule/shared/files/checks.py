@@ -24,6 +24,7 @@ AGENT = "/usr/local/sbin/ip-masq-agent"
 #: Where a package has it.
 PACKAGED = "/usr/sbin/ip-masq-agent"
 SERVICE = "ip-masq-agent.service"
+BOOT_SERVICE = "ip-masq-agent-boot.service"
 TIMER = "ip-masq-agent.timer"
 CONFIG = "/etc/ip-masq-agent/config"
 DROP_INS = "/etc/ip-masq-agent/config.d"

@@ -15,6 +15,7 @@ from .._policy.config_file import Source, load, merge, name_culprit, read_direct
 from .._policy.policy import Config, build, file_key
 from .._policy.values import show
 from .._system.families import has_ipv6
+from .._system.limited import limited
 from . import repeated_repairs
 from .paths import Paths
 from .state_files import Memory, read_memory
@@ -24,6 +25,9 @@ if t.TYPE_CHECKING:
 
 #: Options for the place of the rules, not for what they do.
 _PLACES = {"masq_chain", "backend"}
+
+#: Seconds to read the configuration. YAML takes one for 100,000 characters.
+_PATIENCE = 15.0
 
 #: Seconds for which a file that was emptied is ignored; an editor that truncates a file may be about to write it.
 EMPTIED_FOR = 30
@@ -45,6 +49,11 @@ class EffectivePolicy(t.NamedTuple):
     #: the files as they were read; None if they are not used
     files: t.Optional[t.Tuple[Source, ...]] = None
 
+    @property
+    def is_default(self) -> bool:
+        """Whether there are no files, and so the defaults are in effect."""
+        return self.files == ()
+
 
 def find_policy(paths: Paths, remembered: Memory) -> EffectivePolicy:
     """Return the policy of the files in config_dir, or the last valid one if they are invalid.
@@ -61,6 +70,26 @@ def find_policy(paths: Paths, remembered: Memory) -> EffectivePolicy:
         if emptied:
             return _last_valid(remembered)._replace(notes=tuple(_EMPTIED % (path, EMPTIED_FOR) for path in emptied))
     return policy
+
+
+def find_policy_within(paths: Paths, remembered: Memory) -> EffectivePolicy:
+    """Find the policy as ``find_policy``, in a process with a time limit: whatever a file, its file system or PyYAML
+    does, the last valid policy stays in effect.
+    """
+
+    def find() -> t.Any:
+        found = find_policy(paths, remembered)
+        read = None if found.files is None else tuple(map(tuple, found.files))
+        return found.config is not None, tuple(found._replace(config=None, files=None)), read
+
+    try:
+        is_there, found, read = limited(find, _PATIENCE, "read the configuration")
+    except NodeError as exc:
+        return _last_valid(remembered)._replace(problem=str(exc))
+    return EffectivePolicy(*found)._replace(
+        config=_build(found[1]) if is_there else None,
+        files=None if read is None else tuple(Source(*one) for one in read),
+    )
 
 
 def require_policy(paths: Paths, remembered: Memory) -> t.Tuple[EffectivePolicy, Config]:
@@ -108,7 +137,7 @@ def choose_policy(given: t.Mapping[str, t.Any], config_file: t.Optional[str], pa
         policy = ComparedPolicy(FROM_OPTIONS, build(given))
     else:
         known = find_policy(paths, remembered)
-        if known.config is not None and (known.sources or remembered.values is not None):
+        if known.config is not None and not (known.is_default and remembered.values is None):
             notes = known.notes + tuple(repeated_repairs.notes(remembered.repairs, time.time()))
             policy = ComparedPolicy(FROM_AGENT, known.config, known.problem, notes)
         elif known.problem:
@@ -148,6 +177,15 @@ def are_unchanged(sources: t.Sequence[Source], paths: Paths) -> bool:
     try:
         return [source[:2] for source in read_directory(paths.config_dir)] == [source[:2] for source in sources]
     except ConfigError:
+        return False
+
+
+def edited_since(policy: EffectivePolicy, paths: Paths) -> bool:
+    """Return whether a valid configuration was edited since it was read."""
+    read = policy.files
+    try:
+        return read is not None and not limited(lambda: are_unchanged(read, paths), _PATIENCE, "read the configuration")
+    except NodeError:
         return False
 
 

@@ -13,11 +13,11 @@ import json
 import re
 import typing as t
 
+from .._engine import effect_words
 from .._engine.effects import Effect, as_returns
 from .._engine.reconcile import Result
 from .._engine.ruleset import service_number
 from .._errors import ConfigError, NodeError
-from .._policy import effect_words
 from .._system import files, intervals, pod_names
 from .._system.families import Family, of_address
 from .._system.node import Node
@@ -30,16 +30,12 @@ from .sync import dry_run
 Data = t.Dict[str, t.Any]
 
 #: As an explanation and a conflict name what the other side sees.
-WHOSE = {
+_WHOSE = {
     "pod": "the pod's own address",
     "node": "the node's address",
     "own": "the address that a program of the node uses",
 }
-
-
-def whose(seen: str) -> str:
-    """Return the words for what an explanation or a conflict says of an address."""
-    return WHOSE.get(seen, "the address %s" % seen)
+_BY = "decided by: %(owner)s, %(backend)s, table %(table)s, chain %(chain)s: %(rule)s"
 
 
 def explain(
@@ -52,14 +48,14 @@ def explain(
     :raises ConfigError: there is no valid configuration. NodeError: the node cannot be read.
     """
     proposal = None if proposed is None else _propose(node, paths, proposed, wanted)
-    found = inspection.inspect(node, choose_policy({}, None, paths), wanted)
+    found = inspection.inspect(node, lambda: choose_policy({}, None, paths), wanted)
     (one,) = found["explanations"]
     if as_json:
         data = dict(one, health=found["health"], limits=found["limits"])
         if proposal is not None:
-            data["proposed"] = proposal.as_data()
+            data["proposed"] = proposal
         return json.dumps(data, indent=2).split("\n")
-    changes = list(proposal.lines(one["destination"])) if proposal is not None else []
+    changes = () if proposal is None else _changes(proposal, one["destination"])
     return [*_lines(one, found), *warnings(found), *changes]
 
 
@@ -69,24 +65,19 @@ def _lines(one: Data, found: Data) -> t.Iterator[str]:
     sender = " from %s" % pod_names.with_name(who, one.get("pod")) if who else ""
     yield "%s %s, for %s%s" % (one["destination"], _answer(one), service, sender)
     if one["policy"]:
-        translated = one["policy"] != one["seen"] and one["agrees"]
-        yield "policy: %s%s" % (
-            whose(one["policy"]),
-            "; the translation is intended" if translated else "",
-        )
+        intended = "; the translation is intended" if one["policy"] != one["seen"] and one["agrees"] else ""
+        yield "policy: %s%s" % (_WHOSE.get(one["policy"], "the address " + one["policy"]), intended)
     elif one["source"] is not None and one["outcome"] == "sent":
         yield "policy: nothing: " + _why_nothing(one, found["policy"])
-    rule = one["decided_by"]
-    if rule:
-        yield "decided by: %(owner)s, %(backend)s, table %(table)s, chain %(chain)s: %(rule)s" % rule
+    if one["decided_by"]:
+        yield _BY % one["decided_by"]
     if one["dropped_by"]:
         yield "reason: " + one["dropped_by"]
     if one["interface"]:
         yield "interface: " + one["interface"]
     for other in one["alternatives"]:
-        rule = other["decided_by"]
-        by = "; decided by: %(owner)s, %(backend)s, table %(table)s, chain %(chain)s: %(rule)s" % rule if rule else ""
-        over = ", over %s" % other["interface"] if other["interface"] != one["interface"] and other["interface"] else ""
+        by = "; " + _BY % other["decided_by"] if other["decided_by"] else ""
+        over = ", over %s" % other["interface"] if other["interface"] not in (one["interface"], None) else ""
         yield "also possible: %s%s%s" % (_answer(other), over, by)
     for reason in one["depends_on"]:
         yield "depends on: " + reason
@@ -109,7 +100,7 @@ def _why_nothing(one: Data, policy: Data) -> str:
 
 def _answer(one: Data) -> str:
     if one["outcome"] == "sent":
-        whose = WHOSE.get(one["seen"], "another address")
+        whose = _WHOSE.get(one["seen"], "another address")
         return "sees %s%s" % (whose, "" if one["seen_address"] is None else " (%s)" % one["seen_address"])
     if one["outcome"] == "delivered":
         return "is an address of the node, or is translated to one: no packet leaves"
@@ -127,33 +118,18 @@ def warnings(found: Data) -> t.Iterator[str]:
         yield "not in the copy: %(text)s" % one
 
 
-class _Proposal(t.NamedTuple):
-    """What a proposed configuration changes for packets to one destination."""
-
-    path: str
-    effects: t.Tuple[Effect, ...]
-    #: whether the rules change their place among those of other programs, which is not compared
-    moved: bool
-    notes: t.Tuple[str, ...]
-
-    def lines(self, destination: str) -> t.Iterator[str]:
-        """Return it for people."""
-        for effect in as_returns(self.effects):
-            yield "proposed: " + effect_words.line(effect)
-        if self.moved:
-            yield "proposed: " + effect_words.MOVED
-        elif not self.effects:
-            yield "proposed: nothing changes for packets to " + destination
-        for note in self.notes:
-            yield "note: " + note
-
-    def as_data(self) -> t.Dict[str, t.Any]:
-        """Return it for programs."""
-        notes = [effect_words.MOVED, *self.notes] if self.moved else list(self.notes)
-        return {"file": self.path, "effects": as_returns(self.effects), "notes": notes}
+def _changes(proposal: Data, destination: str) -> t.Iterator[str]:
+    """Return for people what a proposed configuration changes for packets to one destination."""
+    for effect in proposal["effects"]:
+        yield "proposed: " + effect_words.line(effect)
+    # Whether the rules change their place among those of other programs, which is not compared.
+    moved = effect_words.MOVED in proposal["notes"]
+    if moved or not proposal["effects"]:
+        yield "proposed: " + (effect_words.MOVED if moved else "nothing changes for packets to " + destination)
+    yield from ("note: " + note for note in proposal["notes"] if note != effect_words.MOVED)
 
 
-def _propose(node: Node, paths: Paths, path: str, wanted: inspection.Request) -> _Proposal:
+def _propose(node: Node, paths: Paths, path: str, wanted: inspection.Request) -> Data:
     """Return what a proposed configuration changes for packets to one destination.
 
     :param path: of a file with the text of the config file; drop-ins stay.
@@ -173,10 +149,13 @@ def _propose(node: Node, paths: Paths, path: str, wanted: inspection.Request) ->
         raise NodeError("; ".join(result.errors))
     destination = ipaddress.ip_address(wanted.destinations[0])
     family = of_address(wanted.destinations[0])
-    effects = tuple(_concerned(result, family, int(destination), wanted))
     moved = any(one.moved for one in result.compared if one.family == family)
-    notes = tuple(_called(path, paths, note) for note in policy.notes)
-    return _Proposal(path, effects, moved, notes + result.notes + result.effect_notes)
+    notes = [_called(path, paths, note) for note in policy.notes]
+    return {
+        "file": path,
+        "effects": as_returns(_concerned(result, family, int(destination), wanted)),
+        "notes": [*[effect_words.MOVED] * moved, *notes, *result.notes, *result.effect_notes],
+    }
 
 
 def _called(path: str, paths: Paths, text: str) -> str:

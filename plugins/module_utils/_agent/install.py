@@ -18,6 +18,7 @@ import stat
 import typing as t
 
 from .._engine.reconcile import Result
+from .._engine.rule_flushers import FIREWALLS
 from .._errors import ConfigError, NodeError
 from .._system import files, packages, selinux_labels, systemd
 from .._system.process import Runner
@@ -26,14 +27,7 @@ from . import module_directory, program_files, snapshot
 from .paths import MARK, METRICS_NAME, PACKAGED, Paths
 from .sync import describe
 from .unit_control import Step, run_steps, start_units, step_lines
-from .units import (
-    ENABLED_UNITS,
-    FIREWALL_HOOKS,
-    FIREWALL_UNITS,
-    SERVICE,
-    STARTED_UNITS,
-    unit_files,
-)
+from .units import ENABLED_UNITS, FIREWALL_HOOKS, SERVICE, SERVICES, STARTED_UNITS, unit_files
 
 #: A directory of this name is dedicated to the agent.
 NAME = "ip-masq-agent"
@@ -44,11 +38,9 @@ _LARGE = 16384
 #: What a diff has for a directory as it should be.
 _FOLDER = "directory, mode 0755\n"
 
-#: Where the agent's service has no access.
-_HIDDEN = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
-_BECAUSE_HIDDEN = (
-    "which the agent's service cannot access (ProtectHome=, PrivateTmp=); use another directory, such as one in /opt"
-)
+#: Where users, or a boot, may change what the agent needs.
+_OF_USERS = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")
+_BECAUSE_OF_USERS = "where users keep their files, or which is emptied; use another directory, such as one in /opt"
 _BECAUSE_REMOVED = "which a removal deletes completely; use another directory"
 
 #: Where the unit names the directory of the program.
@@ -115,7 +107,7 @@ def check_paths(paths: Paths) -> None:
 
     :raises ConfigError: nothing was touched.
     """
-    unusable = {paths.fixed(path): _BECAUSE_HIDDEN for path in _HIDDEN}
+    unusable = {paths.fixed(path): _BECAUSE_OF_USERS for path in _OF_USERS}
     unusable.update({paths.state_dir: _BECAUSE_REMOVED, paths.run_dir: _BECAUSE_REMOVED})
     for name, path in paths.chosen().items():
         real = os.path.realpath(path or "/")
@@ -149,129 +141,163 @@ def _is_within(path: str, folder: str) -> bool:
     return (path + "/").startswith(folder + "/")
 
 
-class _FilePlan(t.NamedTuple):
-    """What is to be written and removed, before anything is touched."""
+class Installation:
+    """The agent on this node: what is to be written and removed, before anything is touched, and then what was done.
 
-    #: content and mode by path, of the files that change
-    wanted: t.Dict[str, t.Tuple[bytes, int]]
-    directories: t.Tuple[str, ...]
-    #: whether the directory of the modules is missing, and which directories in it are wrong
-    new_modules: bool
-    wrong_folders: t.Tuple[str, ...]
-    obsolete: t.Tuple[str, ...]
-    #: all of it, as it is reported
-    result: InstallResult
-
-
-def update_files(run: Runner, paths: Paths, config_text: t.Optional[str], check: bool = False) -> InstallResult:
-    """Do ``put_files``, if the file systems allow it; a note names the package whose files are replaced.
-
-    :raises NodeError: a file system is read-only, and nothing was touched; or as ``put_files``.
-    """
-    plan = _plan_files(paths, config_text)
-    put = plan.result
-    _refuse_read_only(paths, put.files)
-    if not check:
-        put = put._replace(notes=put.notes + _carry_out(paths, plan, run))
-    replaced = [change.path for change in put.files if change.before is not None and change.path != paths.config]
-    # The files of a directory have one owner.
-    owners = (packages.find_owner(run, path) for path in {os.path.dirname(path): path for path in replaced}.values())
-    package = next(filter(None, owners), None)
-    if package is None:
-        return put
-    note = (
-        "files of the package %s are replaced, and its next upgrade replaces them again; install the package of "
-        "version %s instead" % (package.name, VERSION)
-    )
-    return put._replace(notes=(*put.notes, note))
-
-
-def _refuse_read_only(paths: Paths, changes: t.Iterable[FileChange]) -> None:
-    """Refuse a read-only file system before the first file is written. An image may have all files already."""
-    for path in [change.path for change in changes if files.is_read_only(change.path)]:
-        remedy = "make it writable"
-        if os.path.dirname(path) in (paths.bin_dir, paths.packaged_unit_dir) or _is_within(path, paths.lib_dir):
-            remedy = "set bin_dir to a directory that can be written"
-        raise NodeError(
-            "cannot write %s: its file system is read-only; files and rules left unchanged. Use an image with version "
-            "%s of the agent and the same paths, or %s" % (path, VERSION, remedy)
-        )
-
-
-def put_files(paths: Paths, config_text: t.Optional[str], check: bool = False) -> InstallResult:
-    """Write the program, the configuration and the units. The program is not compiled.
-
+    :param run: starts programs, and the agent's interpreter, which compiles the modules.
     :param config_text: text of the config file; None keeps the one on the node.
-    :raises NodeError: a file cannot be written; the message names it.
+    :param check: do nothing, and report what would be done.
     """
-    plan = _plan_files(paths, config_text)
-    if not check:
-        _carry_out(paths, plan)
-    return plan.result
 
+    def __init__(self, run: Runner, paths: Paths, config_text: t.Optional[str], check: bool) -> None:
+        self.run, self.paths, self.check = run, paths, check
+        before = find_installed(paths)
+        installed = files.read(paths.program) or b""
+        wanted = node_files(paths, config_text)
+        modules_dir = program_files.modules_dir(paths)
+        self._new_modules = not module_directory.is_there(paths)
+        if self._new_modules:
+            wanted = {path: about for path, about in wanted.items() if not _is_within(path, modules_dir)}
+        changes = [change for path, (content, mode) in wanted.items() for change in plan_change(path, content, mode)]
+        #: content and mode by path, of the files that change
+        self._wanted = {change.path: wanted[change.path] for change in changes}
+        #: directories of modules that are not as they are to be
+        self._wrong = module_directory.wrong_folders(paths)
+        changes += [FileChange(path, text, _FOLDER) for path, text in self._wrong.items()]
+        if self._new_modules:
+            changes.append(FileChange(modules_dir, None, "directory of modules, version %s\n" % VERSION))
+        self._directories = [path for path in directories(paths) if not os.path.isdir(path)]
+        # node_exporter would still collect old metrics, and an old program would restore an old policy.
+        old = existing(path for old in before for path in (old.metrics_file, old.resync, old.program))
+        old = [path for path in old if path not in (paths.metrics_file, paths.resync, paths.program)]
+        # Of two units of one name systemd reads one. A link is not ours, it may mask a unit.
+        folders = [folder for folder in paths.unit_dirs() if folder != paths.unit_dir]
+        others = [os.path.join(folder, name) for folder in folders for name in unit_files(paths)]
+        old += [path for path in existing(others) if is_ours(path) and not os.path.islink(path)]
+        retired = newer_files(paths)
+        old += module_directory.superseded(paths, installed)
+        for lib_dir in dict.fromkeys(place.lib_dir for place in before if place.lib_dir != paths.lib_dir):
+            old += module_directory.found(lib_dir)
+        self._obsolete, kept = removable(old + [path for path in retired if path not in old])
+        self.files: t.List[FileChange] = [*changes, *map(file_removal, self._obsolete)]
+        #: what is done with units and directories, a line each
+        self.services = ["directory created: " + path for path in self._directories]
+        #: warnings
+        self.notes = [
+            "config_dir was %s; its files are kept and no longer read" % old.config_dir
+            for old in before
+            if old.config_dir != paths.config_dir
+        ]
+        self.notes += kept
 
-def _plan_files(paths: Paths, config_text: t.Optional[str]) -> _FilePlan:
-    before = find_installed(paths)
-    installed = files.read(paths.program) or b""
-    wanted = node_files(paths, config_text)
-    modules_dir, new_modules = program_files.modules_dir(paths), not module_directory.is_there(paths)
-    if new_modules:
-        wanted = {path: about for path, about in wanted.items() if not _is_within(path, modules_dir)}
-    changes = [change for path, (content, mode) in wanted.items() for change in plan_change(path, content, mode)]
-    wrong = module_directory.wrong_folders(paths)
-    changes += [FileChange(path, text, _FOLDER) for path, text in wrong.items()]
-    if new_modules:
-        changes.append(FileChange(modules_dir, None, "directory of modules, version %s\n" % VERSION))
-    made = tuple(path for path in directories(paths) if not os.path.isdir(path))
-    # node_exporter would still collect old metrics, and an old program would restore an old policy.
-    old = existing(path for old in before for path in (old.metrics_file, old.resync, old.program))
-    old = [path for path in old if path not in (paths.metrics_file, paths.resync, paths.program)]
-    # Of two units of one name systemd reads one. A link is not ours, it may mask a unit.
-    folders = [folder for folder in paths.unit_dirs() if folder != paths.unit_dir]
-    others = [os.path.join(folder, name) for folder in folders for name in unit_files(paths)]
-    old += [path for path in existing(others) if is_ours(path) and not os.path.islink(path)]
-    retired = newer_files(paths)
-    old += module_directory.superseded(paths, installed)
-    for lib_dir in dict.fromkeys(place.lib_dir for place in before if place.lib_dir != paths.lib_dir):
-        old += module_directory.found(lib_dir)
-    obsolete, kept = removable(old + [path for path in retired if path not in old])
-    notes = [
-        "config_dir was %s; its files are kept and no longer read" % old.config_dir
-        for old in before
-        if old.config_dir != paths.config_dir
-    ]
-    result = InstallResult(
-        (*changes, *map(file_removal, obsolete)),
-        tuple("directory created: " + path for path in made),
-        notes=(*notes, *kept),
-    )
-    changed = {change.path: wanted[change.path] for change in changes if change.path in wanted}
-    return _FilePlan(changed, made, new_modules, tuple(wrong), tuple(obsolete), result)
+    def result(self, rules: t.Optional[Result] = None) -> InstallResult:
+        """Return what was done, or would be.
 
+        :param rules: what was done with rules.
+        """
+        return InstallResult(tuple(self.files), tuple(self.services), rules, tuple(self.notes))
 
-def _carry_out(paths: Paths, plan: _FilePlan, run: t.Optional[Runner] = None) -> t.Tuple[str, ...]:
-    """Write the files. The launcher is written after the modules, and what it named before is removed after that.
+    def write_files(self) -> None:
+        """Write the program, the configuration and the units, if the file systems allow it.
 
-    :param run: starts the agent's interpreter, which compiles the modules; None leaves them as they are.
-    :returns: notes.
-    """
-    new_places = selinux_labels.missing((*plan.directories, paths.lib_dir, *map(os.path.dirname, plan.wanted)))
-    for path in plan.directories:
-        files.make_directory(path, 0o755)
-    for path in plan.wrong_folders:
-        module_directory.make_folder(path)
-    note = module_directory.put(run, paths) if plan.new_modules else None
-    for path, (content, mode) in plan.wanted.items():
-        files.make_directory(os.path.dirname(path), 0o755)
-        files.write(path, content, mode)
-    if run and not plan.new_modules and (paths.program in plan.wanted or not module_directory.is_compiled(paths)):
-        note = module_directory.compile_again(run, paths)
-    for path in plan.obsolete:
-        remove_path(path)
-    if plan.result.files:
-        snapshot.discard(paths)
-    label_note = selinux_labels.restore(run, new_places) if run else None
-    return tuple(one for one in (note, label_note) if one)
+        :raises NodeError: a file system is read-only, and nothing was touched; or a file cannot be written.
+        """
+        self._refuse_read_only()
+        if not self.check:
+            self._write()
+        replaced = [one.path for one in self.files if one.before is not None and one.path != self.paths.config]
+        # The files of a directory have one owner.
+        owners = (
+            packages.find_owner(self.run, path) for path in {os.path.dirname(path): path for path in replaced}.values()
+        )
+        package = next(filter(None, owners), None)
+        if package is not None:
+            said = (
+                "files of the package %s are replaced, and its next upgrade replaces them again; install the package "
+            )
+            self.notes.append(said % package.name + "of version %s instead" % VERSION)
+
+    def _write(self) -> None:
+        """Write the launcher after the modules, and remove after that what it named before."""
+        run, paths = self.run, self.paths
+        new_places = selinux_labels.missing((*self._directories, paths.lib_dir, *map(os.path.dirname, self._wanted)))
+        for path in self._directories:
+            files.make_directory(path, 0o755)
+        for path in self._wrong:
+            module_directory.make_folder(path)
+        note = module_directory.put(run, paths) if self._new_modules else None
+        for path, (content, mode) in self._wanted.items():
+            files.make_directory(os.path.dirname(path), 0o755)
+            files.write(path, content, mode)
+        if not self._new_modules and (paths.program in self._wanted or not module_directory.is_compiled(paths)):
+            note = module_directory.compile_again(run, paths)
+        for path in self._obsolete:
+            remove_path(path)
+        if self.files:
+            snapshot.discard(paths)
+        self.notes += filter(None, (note, selinux_labels.restore(run, new_places)))
+
+    def _refuse_read_only(self) -> None:
+        """Refuse a read-only file system before the first file is written. An image may have all files already."""
+        paths = self.paths
+        for path in [change.path for change in self.files if files.is_read_only(change.path)]:
+            remedy = "make it writable"
+            if os.path.dirname(path) in (paths.bin_dir, paths.packaged_unit_dir) or _is_within(path, paths.lib_dir):
+                remedy = "set bin_dir to a directory that can be written"
+            raise NodeError(
+                "cannot write %s: its file system is read-only; files and rules left unchanged. Use an image with "
+                "version %s of the agent and the same paths, or %s" % (path, VERSION, remedy)
+            )
+
+    def update_units(self, enabled: bool) -> None:
+        """Enable the units, load their files and start them, or disable and stop them.
+
+        :raises NodeError: systemd refused a step; but the rules do not need the watch for edits, so that is a note.
+        """
+        written = [change.path for change in self.files if os.path.dirname(change.path) in self.paths.unit_dirs()]
+        changed = set(map(os.path.basename, written))
+        firewalls = [unit + ".service" for unit in FIREWALLS]
+        removed = [change.path for change in self.files if change.after is None]
+        retired = _units_of(self.paths, removed)
+        properties = ("UnitFileState", "ActiveState", "NeedDaemonReload")
+        ours = (*SERVICES, *ENABLED_UNITS)
+        units = systemd.show_units(self.run, properties, [*ours, *firewalls, *retired])
+        # A run that was interrupted may have changed files that systemd has not read since.
+        unread = [unit for unit in ours if units[unit].first("NeedDaemonReload") == "yes"]
+        changed.update(unread)
+        are_enabled = {unit for unit, about in units.items() if about.first("UnitFileState") == "enabled"}
+        active = {unit for unit, about in units.items() if about.first("ActiveState") == "active"}
+        verb = "enable" if enabled else "disable"
+        differ = [unit for unit in ENABLED_UNITS if (unit in are_enabled) != enabled]
+        if (changed or differ) and not self.check:
+            # Of a unit whose file changed, systemd answers what it read before: then none is left out.
+            # The links of units that have moved lead to where they were.
+            moved = [
+                path
+                for path in written
+                if not os.path.exists(path) and os.path.basename(path) in unit_files(self.paths)
+            ]
+            run_steps(self.run, [("re" + verb if enabled and moved else verb, ENABLED_UNITS if changed else differ)])
+            systemd.daemon_reload(self.run)
+        to_stop = [unit for unit in retired if unit in active]
+        starts: t.List[Step] = []
+        if enabled:
+            hooks = [hook for hook, firewall in zip(FIREWALL_HOOKS, firewalls) if firewall in active]
+            to_start = [unit for unit in (*STARTED_UNITS, *hooks) if unit not in active]
+            to_restart = [unit for unit in STARTED_UNITS if unit in changed and unit not in to_start]
+            starts = [("start", to_start), ("restart", to_restart)]
+        else:
+            to_stop = [unit for unit in ENABLED_UNITS if unit in active] + to_stop
+        notes: t.List[str] = []
+        if not self.check:
+            run_steps(self.run, [("stop", to_stop)])
+            starts, notes = start_units(self.run, starts)
+            # On an adopted node a package or an image has installed everything, and removes it.
+            if self.files:
+                _list_files(self.paths)
+        reloaded: t.List[Step] = [] if self.files else [("daemon-reload", unread)]
+        self.services += step_lines([(verb, differ), *reloaded, ("stop", to_stop), *starts])
+        self.notes += notes
 
 
 def remove_path(path: str) -> None:
@@ -293,7 +319,7 @@ def removable(paths: t.Sequence[str]) -> t.Tuple[t.List[str], t.List[str]]:
 
 
 def is_ours(path: str) -> bool:
-    """Return whether ``put_files``, ``set_timer`` or ``systemctl enable`` wrote a file."""
+    """Return whether an installation, ``set_timer`` or ``systemctl enable`` wrote a file."""
     try:
         return os.path.islink(path) or MARK.encode("ascii") in (files.read(path) or b"")[:1000]
     except NodeError:
@@ -408,53 +434,3 @@ def _diff_text(content: t.Optional[bytes]) -> t.Optional[str]:
         with contextlib.suppress(UnicodeDecodeError):
             return content.decode("utf-8")
     return "%d bytes, sha256 %s\n" % (len(content), hashlib.sha256(content).hexdigest())
-
-
-def update_units(
-    run: Runner, paths: Paths, put: InstallResult, enabled: bool = True, check: bool = False
-) -> InstallResult:
-    """Enable the units, load their files and start them, or disable and stop them.
-
-    :param put: what ``put_files`` changed.
-    :returns: the same, and what was done with units.
-    :raises NodeError: systemd refused a step; but the rules do not need the watch for edits, so that is a note.
-    """
-    written = [change.path for change in put.files if os.path.dirname(change.path) in paths.unit_dirs()]
-    changed = set(map(os.path.basename, written))
-    firewalls = [unit + ".service" for unit in FIREWALL_UNITS]
-    removed = [change.path for change in put.files if change.after is None]
-    retired = _units_of(paths, removed)
-    properties = ("UnitFileState", "ActiveState", "NeedDaemonReload")
-    units = systemd.show_units(run, properties, [*ENABLED_UNITS, *firewalls, *retired])
-    # A run that was interrupted may have changed files that systemd has not read since.
-    unread = [unit for unit in ENABLED_UNITS if units[unit].first("NeedDaemonReload") == "yes"]
-    changed.update(unread)
-    are_enabled = {unit for unit, about in units.items() if about.first("UnitFileState") == "enabled"}
-    active = {unit for unit, about in units.items() if about.first("ActiveState") == "active"}
-    verb = "enable" if enabled else "disable"
-    differ = [unit for unit in ENABLED_UNITS if (unit in are_enabled) != enabled]
-    if (changed or differ) and not check:
-        # Of a unit whose file changed, systemd answers what it read before: then none is left out.
-        # The links of units that have moved lead to where they were.
-        moved = [path for path in written if not os.path.exists(path) and os.path.basename(path) in unit_files(paths)]
-        run_steps(run, [("re" + verb if enabled and moved else verb, ENABLED_UNITS if changed else differ)])
-        systemd.daemon_reload(run)
-    to_stop = [unit for unit in retired if unit in active]
-    starts: t.List[Step] = []
-    if enabled:
-        hooks = [hook for hook, firewall in zip(FIREWALL_HOOKS, firewalls) if firewall in active]
-        to_start = [unit for unit in (*STARTED_UNITS, *hooks) if unit not in active]
-        to_restart = [unit for unit in STARTED_UNITS if unit in changed and unit not in to_start]
-        starts = [("start", to_start), ("restart", to_restart)]
-    else:
-        to_stop = [unit for unit in ENABLED_UNITS if unit in active] + to_stop
-    notes: t.List[str] = []
-    if not check:
-        run_steps(run, [("stop", to_stop)])
-        starts, notes = start_units(run, starts)
-        # On an adopted node a package or an image has installed everything, and removes it.
-        if put.files:
-            _list_files(paths)
-    reloaded: t.List[Step] = [] if put.files else [("daemon-reload", unread)]
-    lines = step_lines([(verb, differ), *reloaded, ("stop", to_stop), *starts])
-    return put._replace(services=(*put.services, *lines), notes=(*put.notes, *notes))

@@ -12,7 +12,7 @@ from .._connection_log import ulogd
 from .._policy.values import check_log_size
 from .._system import files, systemd
 from .._system.process import Runner
-from .install import FileChange, InstallResult, existing, file_removal, is_ours, plan_change
+from .install import Installation, existing, file_removal, is_ours, plan_change
 from .paths import MARK, Paths
 from .unit_control import run_steps, step_lines, stop_units
 from .units import LOG_KEEP_SERVICE, LOG_SERVICE, LOG_STARTED, log_unit_files
@@ -29,22 +29,22 @@ def check(megabytes: int) -> None:
         ulogd.check()
 
 
-def update(run: Runner, paths: Paths, put: InstallResult, megabytes: int, check_only: bool = False) -> InstallResult:
+def update(installation: Installation, megabytes: int) -> None:
     """Write configuration and units and start the log, or remove them; what was logged stays.
 
-    :param put: what else was done.
-    :returns: the same, and what was done here.
     :raises NodeError: a file cannot be written, or systemd refused a step.
     """
     if not megabytes:
-        return _remove(run, paths, put, check_only)
+        _remove(installation)
+        return
+    run, paths = installation.run, installation.paths
     wanted = _files(paths, megabytes)
     changes = [change for path, text in wanted.items() for change in plan_change(path, text, 0o644)]
     units = systemd.show_units(run, ("ActiveState", "UnitFileState"), LOG_STARTED)
     disabled = [unit for unit in LOG_STARTED if units[unit].first("UnitFileState") != "enabled"]
     stopped = [unit for unit in LOG_STARTED if units[unit].first("ActiveState") != "active"]
     restarted = [unit for unit in LOG_STARTED if changes and unit not in stopped]
-    if not check_only and (changes or disabled or stopped):
+    if not installation.check and (changes or disabled or stopped):
         files.make_directory(paths.log_dir, 0o700)
         for change in changes:
             files.make_directory(os.path.dirname(change.path), 0o755)
@@ -52,8 +52,8 @@ def update(run: Runner, paths: Paths, put: InstallResult, megabytes: int, check_
         run_steps(run, [("enable", disabled)])
         systemd.daemon_reload(run)
         run_steps(run, [("start", stopped), ("restart", restarted)])
-    lines = step_lines([("enable", disabled), ("start", stopped), ("restart", restarted)])
-    return put._replace(files=(*put.files, *changes), services=(*put.services, *lines))
+    installation.files += changes
+    installation.services += step_lines([("enable", disabled), ("start", stopped), ("restart", restarted)])
 
 
 def _files(paths: Paths, megabytes: int) -> t.Dict[str, bytes]:
@@ -77,15 +77,14 @@ def stop(run: Runner, paths: Paths, check_only: bool) -> t.List[str]:
     return stop_units(run, names, (LOG_SERVICE, LOG_KEEP_SERVICE), check_only) if names else []
 
 
-def _remove(run: Runner, paths: Paths, put: InstallResult, check_only: bool) -> InstallResult:
+def _remove(installation: Installation) -> None:
+    run, paths, check_only = installation.run, installation.paths, installation.check
     gone = installed(paths)
-    if not gone:
-        return put
-    lines = stop(run, paths, check_only)
-    changes: t.List[FileChange] = list(map(file_removal, gone))
-    if not check_only:
-        for path in gone:
-            files.remove(path)
-        systemd.daemon_reload(run)
-        systemd.reset_failed(run, LOG_SERVICE)
-    return put._replace(files=(*put.files, *changes), services=(*put.services, *lines))
+    if gone:
+        installation.services += stop(run, paths, check_only)
+        installation.files += map(file_removal, gone)
+        if not check_only:
+            for path in gone:
+                files.remove(path)
+            systemd.daemon_reload(run)
+            systemd.reset_failed(run, LOG_SERVICE)

@@ -96,14 +96,12 @@ def _one(value: t.Any) -> t.Sequence[t.Tuple[str, t.Any]]:
 
 def _counters(sample: Sample) -> t.Iterator[_Metric]:
     counted = sorted(sample.counters.items())
-    for name, title, exempt, masqueraded in (
-        ("packets", "First packets of connections", "exempt_packets", "masqueraded_packets"),
-        ("bytes", "Bytes of first packets of connections", "exempt_bytes", "masqueraded_bytes"),
-    ):
+    titles = {"packets": "First packets of connections", "bytes": "Bytes of first packets of connections"}
+    for name, title in titles.items():
         values = [
-            ('{family="%s",verdict="%s"}' % (family, verdict), getattr(counters, field))
+            ('{family="%s",verdict="%s"}' % (family, verdict), getattr(counters, "%s_%s" % (verdict, name)))
             for family, counters in counted
-            for verdict, field in (("exempt", exempt), ("masqueraded", masqueraded))
+            for verdict in ("exempt", "masqueraded")
         ]
         yield name + "_total", "counter", title + ", by verdict; reset when the chain is rewritten.", values
     if sample.leaks:

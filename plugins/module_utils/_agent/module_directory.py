@@ -90,10 +90,8 @@ def make_folder(path: str) -> None:
     if not files.is_directory(path):
         files.remove(path)
     files.make_directory(path, 0o755)
-    try:
+    with files.failing_to("change the mode of", path):
         os.chmod(path, 0o755)  # noqa: S103 - directories of programs are read by all
-    except OSError as exc:
-        raise NodeError("cannot change the mode of %s: %s" % (path, exc.strerror or exc)) from None
 
 
 def put(run: t.Optional[Runner], paths: Paths) -> t.Optional[str]:
@@ -106,7 +104,7 @@ def put(run: t.Optional[Runner], paths: Paths) -> t.Optional[str]:
     folder = program_files.modules_dir(paths)
     draft = "%s.%s.new" % (folder, os.urandom(8).hex())
     make_folder(paths.lib_dir)
-    try:
+    with files.failing_to("write", folder):
         try:
             _write(draft)
             problem = _compile(run, paths, draft) if run else None
@@ -117,8 +115,6 @@ def put(run: t.Optional[Runner], paths: Paths) -> t.Optional[str]:
             files.flush_directory(paths.lib_dir)
         finally:
             shutil.rmtree(draft, ignore_errors=True)
-    except OSError as exc:
-        raise NodeError("cannot write %s: %s" % (folder, exc.strerror or exc)) from None
     return problem
 
 

@@ -27,9 +27,17 @@ CHOSEN = ("config_dir", "bin_dir", "metrics_dir", "python")
 _SAFE_PATH = r"(?:/[A-Za-z0-9_.-]+)+\Z"
 
 
-class Paths(t.NamedTuple):
-    """All paths of one agent. Build it with ``choose_paths``, which checks what was chosen."""
+class _Below:
+    """A path below one of the directories of ``Paths``."""
 
+    def __init__(self, folder: str, path: str) -> None:
+        self._folder, self._path = folder, path
+
+    def __get__(self, paths: _Places, _owner: object = None) -> str:
+        return "%s%s" % (getattr(paths, self._folder), self._path)
+
+
+class _Places(t.NamedTuple):
     config_dir: str = "/etc/ip-masq-agent"
     bin_dir: str = "/usr/local/sbin"
     #: empty if no metrics are wanted
@@ -40,6 +48,60 @@ class Paths(t.NamedTuple):
     #: the directory of the unit files: one of the two above
     units: str = ADMIN_UNITS
 
+
+class Paths(_Places):
+    """All paths of one agent. Build it with ``choose_paths``, which checks what was chosen."""
+
+    #: the installed agent: a launcher
+    program = _Below("bin_dir", "/ip-masq-agent")
+    #: the script that the timer starts
+    resync = _Below("bin_dir", "/ip-masq-agent-resync")
+    config = _Below("config_dir", "/config")
+    #: the directory of further configuration files
+    drop_ins = _Below("config_dir", "/config.d")
+    #: the configuration of ulogd that writes the log of connections
+    log_config = _Below("config_dir", "/ulogd.conf")
+
+    #: the units of an administrator, and the links that enable units, wherever those are
+    admin_unit_dir = _Below("root", ADMIN_UNITS)
+    packaged_unit_dir = _Below("root", PACKAGED_UNITS)
+    #: drop-ins that do not outlive the boot; the first sync after it creates them again
+    runtime_unit_dir = _Below("root", "/run/systemd/system")
+
+    #: what outlives a boot. A unit creates it, best effort: the rules do not depend on it.
+    state_dir = _Below("root", "/var/lib/ip-masq-agent")
+    #: what the agent remembers
+    state_file = _Below("state_dir", "/state.json")
+    #: the result of the last verification
+    verification_file = _Below("state_dir", "/verification.json")
+    #: what applied the policy of the config file last
+    applied_file = _Below("state_dir", "/applied.json")
+    #: the paths of what is installed, for a release that knows fewer
+    files_list = _Below("state_dir", "/files.json")
+    #: the log of connections, and what is noted beside it
+    log_dir = _Below("root", "/var/log/ip-masq-agent")
+
+    #: what does not outlive the boot. A unit creates it, best effort.
+    run_dir = _Below("root", "/run/ip-masq-agent")
+    #: what one run of ours locks: the directory itself, which also a full or read-only file system can do
+    run_lock = run_dir
+    #: takes the place of the state file while that cannot be written
+    spare_state_file = _Below("run_dir", "/state.json")
+    #: the metrics of the last sync
+    last_metrics = _Below("run_dir", "/metrics")
+    #: the commands that list what rules have counted, a line each
+    counted = _Below("run_dir", "/counted")
+    #: how many resyncs have used a measured share of source ports, and the share
+    port_share = _Below("run_dir", "/port-share")
+    #: checksums that the resync script compares
+    expected = _Below("run_dir", "/expected")
+    #: the commands whose output the resync script compares, a line each
+    commands = _Below("run_dir", "/commands")
+    #: the time of the next full check (seconds since boot)
+    due = _Below("run_dir", "/due")
+    #: an empty file whose modification time is that of the last successful resync
+    last_sync = _Below("run_dir", "/last-sync")
+
     def chosen(self) -> t.Dict[str, str]:
         """Return the chosen paths by name."""
         return {name: getattr(self, name) for name in CHOSEN}
@@ -49,29 +111,9 @@ class Paths(t.NamedTuple):
         return self.root + path
 
     @property
-    def program(self) -> str:
-        """The installed agent: a launcher."""
-        return os.path.join(self.bin_dir, "ip-masq-agent")
-
-    @property
     def lib_dir(self) -> str:
         """The directory of the agent's modules, in directories named by their digest."""
         return os.path.join(os.path.dirname(self.bin_dir), "lib", "ip-masq-agent")
-
-    @property
-    def resync(self) -> str:
-        """The script that the timer starts."""
-        return os.path.join(self.bin_dir, "ip-masq-agent-resync")
-
-    @property
-    def config(self) -> str:
-        """The configuration file."""
-        return os.path.join(self.config_dir, "config")
-
-    @property
-    def drop_ins(self) -> str:
-        """The directory of further configuration files."""
-        return os.path.join(self.config_dir, "config.d")
 
     @property
     def metrics_file(self) -> str:
@@ -83,104 +125,9 @@ class Paths(t.NamedTuple):
         """The unit files of this agent."""
         return self.fixed(self.units)
 
-    @property
-    def admin_unit_dir(self) -> str:
-        """The units of an administrator, and the links that enable units, wherever those are."""
-        return self.fixed(ADMIN_UNITS)
-
-    @property
-    def packaged_unit_dir(self) -> str:
-        """The units of packages."""
-        return self.fixed(PACKAGED_UNITS)
-
     def unit_dirs(self) -> t.Tuple[str, ...]:
         """Return the directories that can have unit files of an agent, the one that prevails first."""
         return self.admin_unit_dir, self.packaged_unit_dir
-
-    @property
-    def runtime_unit_dir(self) -> str:
-        """Drop-ins that do not outlive the boot; the first sync after it creates them again."""
-        return self.fixed("/run/systemd/system")
-
-    @property
-    def state_dir(self) -> str:
-        """What outlives a boot. A unit creates it, best effort: the rules do not depend on it."""
-        return self.fixed("/var/lib/ip-masq-agent")
-
-    @property
-    def state_file(self) -> str:
-        """What the agent remembers."""
-        return os.path.join(self.state_dir, "state.json")
-
-    @property
-    def verification_file(self) -> str:
-        """The result of the last verification."""
-        return os.path.join(self.state_dir, "verification.json")
-
-    @property
-    def applied_file(self) -> str:
-        """What applied the policy of the config file last."""
-        return os.path.join(self.state_dir, "applied.json")
-
-    @property
-    def files_list(self) -> str:
-        """The paths of what is installed, for a release that knows fewer."""
-        return os.path.join(self.state_dir, "files.json")
-
-    @property
-    def log_dir(self) -> str:
-        """The log of connections, and what is noted beside it."""
-        return self.fixed("/var/log/ip-masq-agent")
-
-    @property
-    def log_config(self) -> str:
-        """The configuration of ulogd that writes the log."""
-        return os.path.join(self.config_dir, "ulogd.conf")
-
-    @property
-    def run_dir(self) -> str:
-        """What does not outlive the boot. A unit creates it, best effort."""
-        return self.fixed("/run/ip-masq-agent")
-
-    @property
-    def run_lock(self) -> str:
-        """What one run of ours locks: the directory itself, which also a full or read-only file system can do."""
-        return self.run_dir
-
-    @property
-    def spare_state_file(self) -> str:
-        """Takes the place of the state file while that cannot be written."""
-        return os.path.join(self.run_dir, "state.json")
-
-    @property
-    def interval_file(self) -> str:
-        """The interval (nanoseconds) that the timer does not have yet; a unit sets it, and removes the file."""
-        return os.path.join(self.run_dir, "interval")
-
-    @property
-    def port_share(self) -> str:
-        """How many resyncs have used a measured share of source ports, and the share."""
-        return os.path.join(self.run_dir, "port-share")
-
-    @property
-    def expected(self) -> str:
-        """Checksums that the resync script compares."""
-        return os.path.join(self.run_dir, "expected")
-
-    @property
-    def commands(self) -> str:
-        """The commands whose output the resync script compares, a line each."""
-        return os.path.join(self.run_dir, "commands")
-
-    @property
-    def due(self) -> str:
-        """The time of the next full check (seconds since boot)."""
-        return os.path.join(self.run_dir, "due")
-
-    @property
-    def last_sync(self) -> str:
-        """An empty file whose modification time is that of the last successful resync."""
-        return os.path.join(self.run_dir, "last-sync")
 
 
 #: Where packages (tools/dist) have the agent: nothing in them is in /usr/local or /etc.

@@ -14,7 +14,7 @@ import typing as t
 from .._engine import source_ports
 from .._engine.reconcile import reconcile
 from .._engine.ruleset import Ruleset
-from .._engine.source_ports import Source, Use
+from .._engine.source_ports import PortUser, Use
 from .._errors import NodeError
 from .._system import conntrack, files, pod_names
 from .._system.conntrack import Statistics
@@ -58,7 +58,7 @@ def build_report(node: Node, policy: ComparedPolicy) -> Data:
 def as_data(use: Use) -> Data:
     """Return the use of the ports for one destination, as in ``ports --json``."""
     data = use._asdict()
-    data["ports"] = list(map(str, use.ports))
+    data["ranges"] = [dict(one._asdict(), ports=str(one.ports)) for one in use.ranges]
     data["sources"] = [{key: value for key, value in one._asdict().items() if value is not None} for one in use.sources]
     return data
 
@@ -127,8 +127,8 @@ def _row(use: Data) -> t.Tuple[str, ...]:
         str(percent(used, available)),
         use["address"],
         destination(use) + zone,
-        ",".join(use["ports"]),
-        _sources_text([Source(**one) for one in use["sources"]], used),
+        _ranges_text(use["ranges"]),
+        _sources_text([PortUser(**one) for one in use["sources"]], used),
     )
 
 
@@ -137,7 +137,12 @@ def destination(use: Data) -> str:
     return "%s %s" % (use["protocol"], Endpoint(use["destination"], use["port"]))
 
 
-def _sources_text(sources: t.Sequence[Source], used: int) -> str:
+def _ranges_text(ranges: t.Sequence[Data]) -> str:
+    texts = ["%(ports)s %(used)d of %(available)d" % one for one in ranges]
+    return ", ".join(texts) if len(texts) > 1 else str(ranges[0]["ports"])
+
+
+def _sources_text(sources: t.Sequence[PortUser], used: int) -> str:
     shown = sources[:_SHOWN_SOURCES]
     texts = ["%s %d" % (pod_names.with_name(one.address, one.pod), one.connections) for one in shown]
     others = used - sum(one.connections for one in shown)

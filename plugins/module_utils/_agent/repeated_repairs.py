@@ -15,10 +15,10 @@ import zlib
 
 from .._engine import actors
 from .._engine.backend import ActionKind
-from .._engine.iptables_syntax import shown
 from .._engine.reconcile import Change, Result
-from .._system import reference_agents
-from .._system.iptables_tool import LEGACY, VARIANTS
+from .._system import other_agents_running
+from .._system.backend_names import IPTABLES_LEGACY, VARIANTS
+from .._system.printable import shown
 from .._system.process import Runner
 
 #: Seconds for which a repair is remembered. Other places are looked at once an hour only.
@@ -142,12 +142,12 @@ def _culprit(change: Change, run: Runner) -> t.Tuple[str, str]:
             if change.backend in flusher.backends:
                 return flusher.unit, "Probably %s: %s. Remedy: %s" % (flusher.unit, *flusher.words())
     elif change.backend in VARIANTS:
-        for agent in reference_agents.running():
+        for agent in other_agents_running.running():
             return agent.program, (
                 "The process '%s' on this node probably undoes it: remove its DaemonSet (kubectl -n kube-system delete "
                 "daemonset ip-masq-agent), or uninstall this agent" % shown(agent.command)
             )
-    found_by = "records NETFILTER_CFG of auditd show" if change.backend == LEGACY else "nft monitor shows"
+    found_by = "records NETFILTER_CFG of auditd show" if change.backend == IPTABLES_LEGACY else "nft monitor shows"
     return UNKNOWN, "It is not known which program undoes it; %s the process of each change" % found_by
 
 

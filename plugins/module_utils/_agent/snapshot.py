@@ -14,14 +14,24 @@ import os
 import time
 import typing as t
 
+from .._engine.backend import Counted
 from .._engine.backends import PROGRAMS
 from .._errors import NodeError
 from .._system import files
 from .._system.process import SYSTEM_PATH, Outcome, Runner
-from .paths import Paths
+from .._system.xtables_lock import PATH as XTABLES_LOCK
+from .paths import METRICS_NAME, Paths
 
 #: Seconds after which the agent checks everything again: leftovers in other variants, another choice of backend.
 FULL_CHECK_EVERY = 3600
+
+
+class Metrics(t.NamedTuple):
+    """The metrics of a sync, and what is read for those of a resync without work; see ``live_metrics``."""
+
+    text: str
+    #: family, action on leaks, and a listing of rules that have counters
+    listings: t.Tuple[t.Tuple[str, str, Counted], ...]
 
 
 class RecordingRunner:
@@ -63,6 +73,7 @@ def take(
     commands: t.Sequence[t.Sequence[str]],
     output: t.Optional[str],
     is_current: t.Callable[[], bool],
+    metrics: t.Optional[Metrics] = None,
 ) -> None:
     """Take a snapshot of what was verified.
 
@@ -78,6 +89,10 @@ def take(
     if taken.rc != 0 or not taken.stdout or not is_current():
         return
     files.make_directory(paths.run_dir, 0o700)
+    if metrics:
+        files.write(paths.last_metrics, metrics.text.encode("utf-8"))
+        lines = [" ".join((family, action, one.kinds, *one.command)) for family, action, one in metrics.listings]
+        files.write(paths.counted, "".join(line + "\n" for line in lines).encode("utf-8"))
     files.write(paths.commands, "".join(" ".join(command) + "\n" for command in commands).encode("utf-8"))
     with open("/proc/uptime", encoding="ascii") as uptime:
         now = int(float(uptime.read().split()[0]))
@@ -85,8 +100,8 @@ def take(
     files.write(paths.expected, taken.stdout.encode("utf-8", "surrogateescape"))
 
 
-def mark_sync(paths: Paths) -> None:
-    """Record that a resync succeeded just now.
+def mark_sync(paths: Paths) -> float:
+    """Record that a resync succeeded just now, and return the time: seconds since the epoch.
 
     :raises NodeError: the file cannot be written. OSError: its time cannot be set.
     """
@@ -95,6 +110,7 @@ def mark_sync(paths: Paths) -> None:
     # The time that the kernel gives a new file lags some milliseconds behind the clock.
     now = time.time()
     os.utime(paths.last_sync, (now, now))
+    return now
 
 
 def last_sync(paths: Paths) -> t.Optional[float]:
@@ -107,18 +123,13 @@ def last_sync(paths: Paths) -> t.Optional[float]:
 
 def resync_script(paths: Paths) -> str:
     """Return the shell script that the timer starts. It starts the agent only if something differs."""
-    return _RESYNC.format(
-        config=paths.config,
-        drop_ins=paths.drop_ins,
-        expected=paths.expected,
-        commands=paths.commands,
-        due=paths.due,
-        last_sync=paths.last_sync,
-        program=paths.program,
-        path=SYSTEM_PATH,
-        programs=" ".join(PROGRAMS),
-    )
+    done = _METRICS.format(paths=paths, name=METRICS_NAME) if paths.metrics_dir else "exit 0"
+    programs = " ".join(PROGRAMS)
+    return _RESYNC.format(paths=paths, lock=XTABLES_LOCK, path=SYSTEM_PATH, programs=programs, done=done)
 
+
+#: What follows a comparison without a difference, where metrics are wanted.
+_METRICS = "exec {paths.program} metrics {paths.run_dir} {paths.metrics_dir} {name}"
 
 _RESYNC = """\
 #!/bin/sh
@@ -135,9 +146,9 @@ mode=${{1-}}
 # The files that the agent reads; only regular ones, since reading a named pipe would block.
 set --
 irregular=
-for file in {config} \\
-    {drop_ins}/*.json {drop_ins}/*.yaml {drop_ins}/*.yml \\
-    /proc/net/ip_tables_names /proc/net/ip6_tables_names; do
+for file in {paths.config} \\
+    {paths.drop_ins}/*.json {paths.drop_ins}/*.yaml {paths.drop_ins}/*.yml \\
+    /proc/net/ip_tables_names /proc/net/ip6_tables_names {lock}; do
     if [ -f "$file" ]; then
         set -- "$@" "$file"
     elif [ -e "$file" ] || [ -L "$file" ]; then
@@ -166,7 +177,7 @@ observe() {{
             echo "status $?"
             command=$next
         done
-    }} <{commands}
+    }} <{paths.commands}
     exec $command </dev/null
 }}
 
@@ -181,15 +192,16 @@ checksums)
     ;;
 '')
     # Now and then the agent checks everything, also what this comparison does not cover.
-    if [ ! "$irregular" ] && [ -f {expected} ] && [ -f {commands} ] && [ -f {due} ] &&
-        [ -f {last_sync} ] && read -r due <{due} && read -r now _ </proc/uptime && [ "${{now%.*}}" -lt "$due" ] &&
-        {{ observe $# | b2sum --check --strict --status {expected}; }} 2>/dev/null &&
-        printf '' >{last_sync}; then
-        exit 0
+    if [ ! "$irregular" ] && [ -f {paths.expected} ] && [ -f {paths.commands} ] && [ -f {paths.due} ] &&
+        [ -f {paths.last_sync} ] && read -r due <{paths.due} && read -r now _ </proc/uptime &&
+        [ "${{now%.*}}" -lt "$due" ] &&
+        {{ observe $# | b2sum --check --strict --status {paths.expected}; }} 2>/dev/null &&
+        printf '' >{paths.last_sync}; then
+        {done}
     fi
     # A restart means another run, not half of this one: the agent finishes first, and reports.
     trap '' TERM
-    exec {program} sync
+    exec {paths.program} resync
     ;;
 *)
     echo "usage: $0 [checksums]" >&2

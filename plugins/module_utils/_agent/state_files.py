@@ -10,6 +10,7 @@ of the last verification, and what applied the config file last (a playbook, or 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import time
@@ -19,8 +20,13 @@ import zlib
 from .._errors import NodeError
 from .._policy.policy import build
 from .._system import files
+from .._system.limited import limited
+from .held_locks import HeldLock
 from .paths import Paths
 from .repeated_repairs import Repeated
+
+#: Seconds for a directory of ours to answer, when something is read or recorded beside the rules.
+PATIENCE = 3.0
 
 #: Actions of the last change that are kept for the status.
 KEPT_ACTIONS = 20
@@ -60,21 +66,25 @@ class Memory(t.NamedTuple):
     repairs: t.Tuple[Repeated, ...] = ()
     #: connections removed after changes of the rules, in all runs
     flushed: int = 0
+    #: locks that were held while the last runs failed
+    held: t.Tuple[HeldLock, ...] = ()
 
 
 def read_memory(paths: Paths) -> Memory:
-    """Read the state file. A damaged one must not stop repairs, so it counts as none."""
-    for path in sorted((paths.state_file, paths.spare_state_file), key=_written, reverse=True):
+    """Read the state file. A damaged one, or one that cannot be read, must not stop repairs, so it counts as none."""
+    found: t.List[t.Tuple[float, bytes]] = []
+    for path in (paths.state_file, paths.spare_state_file):
+        with contextlib.suppress(NodeError):
+            found.append(limited(functools.partial(_dated, path), PATIENCE, "read %s" % path))
+    for _written, content in sorted(found, reverse=True):
         with contextlib.suppress(Exception):
-            return _parse(json.loads((files.read(path) or b"").decode("utf-8")))
+            return _parse(json.loads(content.decode("utf-8")))
     return Memory()
 
 
-def _written(path: str) -> float:
-    try:
-        return os.stat(path).st_mtime
-    except OSError:
-        return 0.0
+def _dated(path: str) -> t.Tuple[float, bytes]:
+    """Return when a file was written, and its content."""
+    return os.stat(path).st_mtime, files.read(path) or b""
 
 
 def _parse(data: t.Any) -> Memory:
@@ -84,8 +94,9 @@ def _parse(data: t.Any) -> Memory:
     """
     if not isinstance(data, dict):
         raise TypeError("state")
-    found = {}
-    for name, parse in _FIELDS.items():
+    found: t.Dict[str, t.Any] = {}
+    for name, default in Memory()._asdict().items():
+        parse = _PARSERS.get(name) or (_lines if default == () else _of(type(default)))
         with contextlib.suppress(Exception):
             found[name] = parse(data[name])
     return Memory(**found)
@@ -111,22 +122,15 @@ def _lines(data: t.Iterable[t.Any]) -> t.Tuple[str, ...]:
     return tuple(str(line) for line in data)
 
 
-def _flag(data: t.Any) -> bool:
-    if not isinstance(data, bool):
-        raise TypeError("no boolean")
-    return data
+def _of(*kinds: type) -> t.Callable[[t.Any], t.Any]:
+    """Return what accepts a value of these types alone, of numbers those that count something."""
 
+    def parse(data: t.Any) -> t.Any:
+        if type(data) not in kinds or (isinstance(data, int) and data < 0):
+            raise TypeError("another type, or no count")
+        return data
 
-def _count(data: t.Any) -> int:
-    if isinstance(data, bool) or not isinstance(data, int) or data < 0:
-        raise TypeError("no count")
-    return data
-
-
-def _name(data: t.Any) -> t.Optional[str]:
-    if data is not None and not isinstance(data, str):
-        raise TypeError("no name")
-    return data
+    return parse
 
 
 def _repairs(data: t.Iterable[t.Any]) -> t.Tuple[Repeated, ...]:
@@ -139,19 +143,18 @@ def _repairs(data: t.Iterable[t.Any]) -> t.Tuple[Repeated, ...]:
     return repairs
 
 
-_FIELDS: t.Dict[str, t.Callable[[t.Any], t.Any]] = {
+def _held(data: t.Iterable[t.Any]) -> t.Tuple[HeldLock, ...]:
+    return tuple(HeldLock(str(lock), str(holder), _of(int)(resyncs)) for lock, holder, resyncs in data)
+
+
+#: Of the fields that are neither lines nor of the type of their default.
+_PARSERS: t.Dict[str, t.Callable[[t.Any], t.Any]] = {
     "values": _values,
-    "sources": _lines,
     "last_change": _event,
     "last_error": _event,
-    "failing": _flag,
-    "drift_repaired": _count,
-    "config_errors": _count,
-    "backend": _name,
-    "notes": _lines,
-    "unrecorded": _lines,
+    "backend": _of(str, type(None)),
     "repairs": _repairs,
-    "flushed": _count,
+    "held": _held,
 }
 
 
@@ -160,14 +163,20 @@ def write_memory(paths: Paths, memory: Memory) -> None:
 
     :raises NodeError: it cannot be written; if possible, the spare one keeps the content until the next boot.
     """
+    spare = paths.spare_state_file
     try:
         _write(paths.state_file, memory)
     except NodeError as exc:
         with contextlib.suppress(NodeError):
-            _write(paths.spare_state_file, memory._replace(unrecorded=memory.unrecorded + (str(exc),)))
+            _write(spare, memory._replace(unrecorded=with_last(memory.unrecorded, str(exc))))
         raise
     with contextlib.suppress(NodeError):
-        files.remove(paths.spare_state_file)
+        limited(lambda: files.remove(spare), PATIENCE, "remove %s" % spare)
+
+
+def with_last(lines: t.Iterable[str], line: str) -> t.Tuple[str, ...]:
+    """Return lines with another one at their end, and nowhere else."""
+    return (*(one for one in lines if one != line), line)
 
 
 def _write(path: str, memory: Memory) -> None:
@@ -175,8 +184,13 @@ def _write(path: str, memory: Memory) -> None:
     for name in ("last_change", "last_error"):
         if data[name] is not None:
             data[name] = data[name]._asdict()
-    files.make_directory(os.path.dirname(path), 0o700)
-    files.write(path, json.dumps(data, indent=1).encode("utf-8"))
+    content = json.dumps(data, indent=1).encode("utf-8")
+
+    def write() -> None:
+        files.make_directory(os.path.dirname(path), 0o700)
+        files.write(path, content)
+
+    limited(write, PATIENCE, "write %s" % path)
 
 
 class Verification(t.NamedTuple):
@@ -208,14 +222,18 @@ def write_verification(paths: Paths, result: Verification) -> None:
 
 def read_verification(paths: Paths) -> t.Optional[Verification]:
     """Read the stored result; None if there is none, or the file is damaged."""
+    last = _read_record(paths.verification_file, Verification(0.0, None, 0, 0, ""))
+    return last if last is not None and last.verified in (True, False, None) else None
+
+
+def _read_record(path: str, like: t.Any) -> t.Any:
+    """Read a record with values of the types of another one; None if there is none, or it is damaged."""
     try:
-        data = json.loads((files.read(paths.verification_file) or b"").decode("utf-8"))
-        last = Verification(**data)
-        time.localtime(last.time)
-        if last.verified not in (True, False, None):
-            return None
-        last = last._replace(questions=int(last.questions), conflicts=int(last.conflicts), summary=str(last.summary))
-        return last._replace(untested=int(last.untested), fingerprint=str(last.fingerprint), leaked=bool(last.leaked))
+        content = limited(lambda: files.read(path), PATIENCE, "read %s" % path) or b""
+        values = type(like)(**json.loads(content.decode("utf-8")))
+        found = like._make(one if known is None else type(known)(one) for one, known in zip(values, like))
+        time.localtime(found.time)
+        return found
     except (NodeError, ValueError, TypeError, RecursionError, OverflowError, OSError):
         return None
 
@@ -249,13 +267,8 @@ def record_applied(paths: Paths, by: str, text: str) -> t.Tuple[str, ...]:
 
 def read_applied(paths: Paths) -> t.Optional[Applied]:
     """Return what was recorded, or None if there is nothing or the file is damaged."""
-    try:
-        data = json.loads((files.read(paths.applied_file) or b"").decode("utf-8"))
-        applied = Applied(str(data["by"]), float(data["time"]), int(data["checksum"]))
-        time.localtime(applied.time)
-        return applied if applied.by else None
-    except (NodeError, ValueError, TypeError, KeyError, RecursionError, OverflowError, OSError):
-        return None
+    applied = _read_record(paths.applied_file, Applied("", 0.0, 0))
+    return applied if applied and applied.by else None
 
 
 def applied_data(paths: Paths) -> t.Optional[t.Dict[str, t.Any]]:

@@ -15,13 +15,13 @@ from .._engine.other_chains import find_other_chains
 from .._engine.reconcile import Result
 from .._engine.ruleset import DROP, IGNORE
 from .._errors import NodeError
-from .._policy.entries import as_written
 from .._policy.policy import POLICY_OPTIONS, Config
+from .._policy.snat_and_rules import as_written
 from .._policy.values import AUTO_PORTS
 from .._system import conntrack
 from .._system.node import Node
 from .._version import VERSION
-from . import ports, repeated_repairs, snapshot, unit_control
+from . import held_locks, ports, repeated_repairs, snapshot, unit_control
 from .effective_policy import EffectivePolicy, require_policy
 from .paths import Paths
 from .state_files import Verification, applied_data, read_memory, read_verification
@@ -52,6 +52,7 @@ def build_report(node: Node, paths: Paths) -> t.Dict[str, t.Any]:
         "differs": result.action_data(),
         "errors": list(result.errors),
         "notes": list(policy.notes + result.notes + remembered.unrecorded)
+        + list(held_locks.passed_over(remembered.held).values())
         + repeated_repairs.notes(remembered.repairs, time.time())
         + list(result.remarks)
         + find_other_chains(node, config.families),
@@ -102,10 +103,9 @@ def _without_files(paths: Paths) -> str:
 def _unit_data(node: Node) -> t.Dict[str, t.Any]:
     """Return the units that are not as installed; None and the reason if that is unknown."""
     try:
-        found = unit_control.find_deviations(node.run)
+        return {"differ": unit_control.find_deviations(node.run), "problem": None}
     except NodeError as exc:
         return {"differ": None, "problem": str(exc)}
-    return {"differ": {one.unit: list(one.states) for one in found}, "problem": None}
 
 
 def _connection_data(result: Result) -> t.Dict[str, t.Any]:
@@ -151,7 +151,7 @@ def _rows(report: t.Dict[str, t.Any]) -> t.Iterator[t.Tuple[str, str]]:
         yield "applied", _applied_text(report["last_applied"])
     if config["problem"]:
         yield "", "BROKEN, the last valid configuration stays active: " + config["problem"]
-    yield "backend", "%(name)s %(version)s" % report["backend"]
+    yield "backend", ("%(name)s %(version)s" % report["backend"]).strip()
     yield "exempt", _some(config["non_masquerade_cidrs"])
     yield from _option_rows(config, True)
     yield "chain", config["masq_chain"]

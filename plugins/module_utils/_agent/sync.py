@@ -10,28 +10,43 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import os
 import time
 import typing as t
 
+from .._engine.backend import Counted, total
 from .._engine.backends import installed_programs
 from .._engine.reconcile import Result, reconcile
 from .._engine.ruleset import IGNORE, from_config
 from .._errors import NodeError
-from .._policy.entries import addresses
 from .._policy.policy import Config
+from .._policy.snat_and_rules import addresses
 from .._policy.values import AUTO_PORTS
-from .._system import files
+from .._system import shared_directory, xtables_lock
+from .._system.backend_names import IPTABLES_LEGACY
 from .._system.families import FAMILIES
-from .._system.iptables_tool import legacy_tables
+from .._system.iptables_tool import legacy_tables, load_legacy
+from .._system.limited import limited
 from .._system.local_ports import RANGE, RESERVED, LocalPorts, read_local_ports
 from .._system.node import Node
 from .._system.xtables_lock import without_holder
 from .._version import VERSION
-from . import repeated_repairs, snapshot
-from .effective_policy import EffectivePolicy, are_unchanged, find_policy
-from .paths import Paths
-from .state_files import KEPT_ACTIONS, Event, Memory, read_memory, read_verification, write_memory
-from .units import interval_drop_in, interval_text
+from . import held_locks, live_metrics, repeated_repairs, snapshot
+from .effective_policy import EffectivePolicy, are_unchanged, find_policy_within
+from .paths import METRICS_NAME, Paths
+from .state_files import (
+    KEPT_ACTIONS,
+    PATIENCE,
+    Event,
+    Memory,
+    read_memory,
+    read_verification,
+    with_last,
+    write_memory,
+)
+
+#: Seconds to take a snapshot, for which programs are run.
+_SNAPSHOT_PATIENCE = 15.0
 
 #: Prints what to_ports: auto depends on.
 _LOCAL_PORTS = ("cat", RANGE, RESERVED)
@@ -50,87 +65,22 @@ class SyncResult(t.NamedTuple):
     unrecorded: t.Tuple[str, ...] = ()
 
 
-class _Records:
-    """Steps that do not concern the rules: a failure is reported, and does not prevent the next step."""
-
-    def __init__(self) -> None:
-        self.failed: t.List[str] = []
-
-    @contextlib.contextmanager
-    def step(self, consequence: str = "") -> t.Iterator[None]:
-        """Do one of them.
-
-        :param consequence: of a failure; the message begins with it.
-        """
-        try:
-            yield
-        except (NodeError, OSError) as exc:
-            self.failed.append("%s%s" % (consequence, exc))
-
-
-def sync(node: Node, paths: Paths) -> SyncResult:
+def sync(
+    node: Node, paths: Paths, set_timer: t.Optional[t.Callable[[int], t.Any]] = None, unless_new: bool = False
+) -> SyncResult:
     """Bring the rules of the node in sync with its policy, and record what was done.
 
-    Only the rules can make it fail: a full or read-only file system does not prevent repairs.
+    The rules come first, and only they can make it fail. What is read before them, and what is recorded after them, has
+    a time limit: a full, read-only, broken or silent file system does not prevent repairs.
+
+    :param set_timer: gives the timer an interval (nanoseconds), if it does not have it.
+    :param unless_new: do nothing where there has never been a policy: an image may contain the agent before there is.
     """
     before = read_memory(paths)
-    snapshot.discard(paths)
-    policy = find_policy(paths, before)
-    done, errors = _repair(node, paths, policy, before)
-    result = done.result if done else None
-    # What an edit of the policy changes is no repair.
-    known = before.repairs if policy.problem or policy.values == before.values else ()
-    repaired = repeated_repairs.remember(known, result, time.time(), node.run) if result else None
-    after = _update(before, policy, result, errors, repaired)
-    records = _Records()
-    if policy.config is not None:
-        with records.step("the timer keeps its previous interval: "):
-            _request_interval(paths, policy.config)
-    synced = result is not None and not result.errors
-    if synced:
-        with records.step():
-            snapshot.mark_sync(paths)
-    if paths.metrics_file:
-        share = None
-        with records.step("source ports not counted: "):
-            share = _port_share(paths, policy.config, result)
-        with records.step("metrics not written: "):
-            last_success = time.time() if synced else snapshot.last_sync(paths)
-            _write_metrics(paths, policy, result, after, last_success, share)
-    elif done is not None and not errors:
-        with records.step("each resync starts the agent: "):
-            _take_snapshot(node, paths, policy, before, done)
-    after = after._replace(unrecorded=_same_or_new(before.unrecorded, records.failed))
-    if after != before:
-        with records.step():
-            write_memory(paths, after)
-    logged = {without_holder(line) for line in before.notes + before.unrecorded}
-    current = after.notes + tuple(records.failed)
-    warnings = [line for line in current if without_holder(line) not in logged]
-    changes: t.Tuple[str, ...] = ()
-    if result and repaired and (repaired.new or repaired.again):
-        changes = repaired.new + tuple(_flushed(result))
-        warnings += repaired.again
-    return SyncResult(policy, result, changes, errors, tuple(warnings), tuple(records.failed))
-
-
-class _Seen(t.NamedTuple):
-    """What the rules depend on besides the policy and the node's firewall."""
-
-    #: the legacy tables that exist
-    legacy: t.List[t.List[str]]
-    #: where the programs are
-    programs: t.List[t.Optional[str]]
-    #: None if they cannot be read
-    ports: t.Optional[LocalPorts]
-
-
-class _Round(t.NamedTuple):
-    """One reconcile, and what the node looked like before it."""
-
-    result: Result
-    recorded: snapshot.RecordingRunner
-    seen: _Seen
+    policy = find_policy_within(paths, before)
+    if unless_new and policy.is_default and before.values is None:
+        return SyncResult(policy, None, (), ())
+    return _Resync(node, paths, before, policy).carry_out(set_timer)
 
 
 def dry_run(node: Node, paths: Paths, config: Config, remembered: Memory, effects: bool = False) -> Result:
@@ -141,86 +91,276 @@ def dry_run(node: Node, paths: Paths, config: Config, remembered: Memory, effect
     """
     if not effects:
         config = config._replace(flush_conntrack="none")
-    return _reconcile(node, paths, config, remembered, check=True, effects=effects).result
+    used_before, lock_path = remembered.backend, paths.run_lock
+    return reconcile(node, config, check=True, used_before=used_before, lock_path=lock_path, effects=effects)
 
 
-def _reconcile(
-    node: Node, paths: Paths, config: Config, remembered: Memory, check: bool = False, effects: bool = False
-) -> _Round:
-    recorded, seen = snapshot.RecordingRunner(node.run), _seen()
-    recorded_node = copy.copy(node)
-    recorded_node.run = recorded
-    result = reconcile(
-        recorded_node,
-        config,
-        check=check,
-        used_before=remembered.backend,
-        lock_path=paths.run_lock,
-        effects=effects,
-    )
-    return _Round(result, recorded, seen)
+class _Round(t.NamedTuple):
+    """One reconcile, and what the node looked like before it."""
+
+    result: Result
+    recorded: snapshot.RecordingRunner
+    seen: t.Tuple[t.Any, ...]
 
 
-def _seen() -> _Seen:
+def _seen() -> t.Tuple[t.Any, ...]:
+    """Return what the rules depend on besides the policy and the node's firewall: the legacy tables that exist, where
+    the programs are, and the local ports; None for these if they cannot be read.
+    """
     try:
         ports: t.Optional[LocalPorts] = read_local_ports()
     except NodeError:
         ports = None
-    return _Seen([legacy_tables(family) for family in FAMILIES], installed_programs(), ports)
+    return [legacy_tables(family) for family in FAMILIES], installed_programs(), ports
 
 
-def _repair(
-    node: Node, paths: Paths, policy: EffectivePolicy, before: Memory
-) -> t.Tuple[t.Optional[_Round], t.Tuple[str, ...]]:
-    done = None
-    errors: t.List[str] = []
-    if policy.problem:
-        consequence = "the last valid configuration stays active" if policy.config else "rules left unchanged"
-        errors.append("%s; %s" % (policy.problem, consequence))
-    if policy.config is not None:
+class _Resync:
+    """The rules, then steps that do not concern them: a failure of one is reported, and does not prevent the next."""
+
+    def __init__(self, node: Node, paths: Paths, before: Memory, policy: EffectivePolicy) -> None:
+        self._node = node
+        self._paths = paths
+        self._before = before
+        self._policy = policy
+        self._done: t.Optional[_Round] = None
+        self._errors: t.Tuple[str, ...] = ()
+        #: what could not be recorded
+        self._failed: t.Tuple[str, ...] = ()
+
+    @contextlib.contextmanager
+    def _step(self, consequence: str = "") -> t.Iterator[None]:
+        """Do one of the steps.
+
+        :param consequence: of a failure; the message begins with it.
+        """
         try:
-            done = _reconcile(node, paths, policy.config, before)
-            errors += done.result.errors
-        except NodeError as exc:
-            errors.append(str(exc))
-    return done, tuple(errors)
+            yield
+        except (NodeError, OSError) as exc:
+            self._failed = with_last(self._failed, "%s%s" % (consequence, exc))
 
+    def carry_out(self, set_timer: t.Optional[t.Callable[[int], t.Any]]) -> SyncResult:
+        """See ``sync``."""
+        before, run_dir = self._before, self._paths.run_dir
+        self._repair()
+        policy, result = self._policy, self._done.result if self._done else None
+        # What an edit of the policy changes is no repair.
+        known = before.repairs if policy.problem or policy.values == before.values else ()
+        repaired = repeated_repairs.remember(known, result, time.time(), self._node.run) if result else None
+        after = self._update(result, repaired)
+        if policy.config is not None and set_timer is not None:
+            with self._step("the timer keeps its previous interval: "):
+                set_timer(policy.config.resync_interval)
+        last_success = self._mark_sync(result is not None and not result.errors)
+        self._remember(before, after)
+        metrics = self._write_metrics(result, after, last_success) if self._paths.metrics_file else None
+        with self._step("each resync starts the agent: "):
+            limited(lambda: snapshot.discard(self._paths), PATIENCE, "write to %s" % run_dir)
+            if self._done is not None and not self._errors:
+                self._take_snapshot(self._done, metrics)
+        self._remember(after, after._replace(unrecorded=_same_or_new(before.unrecorded, self._failed)))
+        logged = {without_holder(line) for line in before.notes + before.unrecorded}
+        warnings = [line for line in after.notes + self._failed if without_holder(line) not in logged]
+        changes: t.Tuple[str, ...] = ()
+        if result and repaired and (repaired.new or repaired.again):
+            changes = repaired.new + tuple(_flushed(result))
+            warnings += repaired.again
+        return SyncResult(policy, result, changes, self._errors, tuple(warnings), self._failed)
 
-def _take_snapshot(node: Node, paths: Paths, policy: EffectivePolicy, before: Memory, last: _Round) -> None:
-    """Record for the resync script what this sync has verified, if that is what the files ask for."""
-    if policy.config is None or policy.files is None:
-        return
-    if addresses(policy.config):
-        # A snapshot does not cover node addresses.
-        return
-    sources = policy.files
-    if last.result.changed:
-        # Each family and backend was verified after it was written; this verifies all of them at the same time.
-        remembered = before._replace(backend=last.result.backend)
-        last = _reconcile(node, paths, policy.config, remembered, check=True)
-        if last.result.changed or last.result.errors:
+    def _remember(self, before: Memory, after: Memory) -> None:
+        """Write the state file, if something in it has changed."""
+        if after != before:
+            with self._step():
+                write_memory(self._paths, after)
+
+    def _mark_sync(self, succeeded: bool) -> t.Optional[float]:
+        """Record a success, and return the time of the last one (seconds since the epoch)."""
+        act = snapshot.mark_sync if succeeded else snapshot.last_sync
+        with self._step():
+            found = limited(lambda: act(self._paths), PATIENCE, "use %s" % self._paths.run_dir)
+            return t.cast(t.Optional[float], found)
+        return time.time() if succeeded else None
+
+    def _repair(self) -> None:
+        """Repair the rules."""
+        policy, config, errors = self._policy, self._policy.config, []
+        if policy.problem:
+            consequence = "the last valid configuration stays active" if config else "rules left unchanged"
+            errors.append("%s; %s" % (policy.problem, consequence))
+        if config is not None:
+            passed = held_locks.passed_over(self._before.held)
+            notes = [xtables_lock.prepare(self._node.run), *passed.values()]
+            if xtables_lock.lock_file() in passed:
+                xtables_lock.use_own()
+            self._policy = policy._replace(notes=policy.notes + tuple(filter(None, notes)))
+            if IPTABLES_LEGACY in (self._before.backend, config.backend):
+                load_legacy(self._node.run)
+            locked = self._paths.run_lock not in passed and _answers(self._paths.run_lock)
+            try:
+                self._done = self._reconcile(config, self._before.backend, locked=locked)
+                errors += self._done.result.errors
+            except NodeError as exc:
+                errors.append(str(exc))
+        self._errors = tuple(errors)
+
+    def _reconcile(
+        self, config: Config, used_before: t.Optional[str], check: bool = False, locked: bool = True
+    ) -> _Round:
+        recorded, seen = snapshot.RecordingRunner(self._node.run), _seen()
+        node = copy.copy(self._node)
+        node.run = recorded
+        lock_path = self._paths.run_lock if locked else None
+        return _Round(
+            reconcile(node, config, check=check, used_before=used_before, lock_path=lock_path), recorded, seen
+        )
+
+    def _take_snapshot(self, last: _Round, metrics: t.Optional[snapshot.Metrics]) -> None:
+        """Record for the resync script what this sync has verified, if that is what the files ask for."""
+        paths, config, sources = self._paths, self._policy.config, self._policy.files
+        if config is None or sources is None or (paths.metrics_file and metrics is None):
             return
-    if last.result.not_checked:
-        # The next resync tries again.
-        return
-    commands: t.List[t.Sequence[str]] = [
-        command for change in last.result.managed for command in change.via.fingerprint()
-    ]
-    if policy.config.to_ports == AUTO_PORTS:
-        last.recorded(_LOCAL_PORTS)
-        commands.append(_LOCAL_PORTS)
+        if addresses(config) or (paths.metrics_file and config.port_metrics):
+            # A snapshot covers neither addresses of the node nor the use of ports.
+            return
+        if last.result.changed:
+            # Each family and backend was verified after it was written; this verifies all of them at the same time.
+            last = self._reconcile(config, last.result.backend, check=True)
+            if last.result.changed or last.result.errors:
+                return
+        if last.result.not_checked:
+            # The next resync tries again.
+            return
+        managed = last.result.managed
+        commands: t.List[t.Sequence[str]] = [command for change in managed for command in change.via.fingerprint()]
+        if config.to_ports == AUTO_PORTS:
+            last.recorded(_LOCAL_PORTS)
+            commands.append(_LOCAL_PORTS)
 
-    def is_current() -> bool:
-        # An edit made after the files were read is not in effect yet.
-        return last.seen == _seen() and are_unchanged(sources, paths)
+        def is_current() -> bool:
+            # An edit made after the files were read is not in effect yet.
+            return last.seen == _seen() and are_unchanged(sources, paths)
 
-    snapshot.take(node.run, paths, commands, last.recorded.output_of(commands), is_current)
+        output = last.recorded.output_of(commands)
+        limited(
+            lambda: snapshot.take(self._node.run, paths, commands, output, is_current, metrics),
+            _SNAPSHOT_PATIENCE,
+            "write to %s" % paths.run_dir,
+        )
+
+    def _update(self, result: t.Optional[Result], repaired: t.Optional[repeated_repairs.Update]) -> Memory:
+        """Return what is remembered after the run."""
+        before, policy, errors, now = self._before, self._policy, self._errors, time.time()
+        held = held_locks.after_resync(self._paths, before.held, errors)
+        after = before._replace(failing=bool(errors), held=held, backend=result.backend if result else before.backend)
+        if repaired is not None:
+            after = after._replace(repairs=repaired.repairs)
+        if policy.problem is None:
+            after = after._replace(values=policy.values, sources=policy.sources)
+            if result is not None:
+                after = after._replace(notes=_same_or_new(before.notes, policy.notes + result.notes))
+        same_policy = after.values == before.values
+        if not same_policy:
+            after = after._replace(repairs=())
+        changes = tuple(describe(result)) if result else ()
+        if result and changes:
+            kept = changes[:KEPT_ACTIONS]
+            if len(changes) > len(kept):
+                kept += ("and %d more" % (len(changes) - len(kept)),)
+            after = after._replace(
+                flushed=before.flushed + sum(done.removed for done in result.flushed),
+                last_change=Event(now, kept),
+                # The policy has not changed, so another program changed the rules.
+                drift_repaired=before.drift_repaired + same_policy,
+            )
+        known = before.last_error.lines if before.failing and before.last_error else ()
+        if errors and _same_or_new(known, errors) is not known:
+            broken = before.config_errors + bool(policy.problem)
+            after = after._replace(last_error=Event(now, errors), config_errors=broken)
+        return after
+
+    def _write_metrics(
+        self, result: t.Optional[Result], after: Memory, last_success: t.Optional[float]
+    ) -> t.Optional[snapshot.Metrics]:
+        """Write the metrics, and return what a resync without work needs for the next ones; None if that failed."""
+        folder, config, share = self._paths.metrics_dir, self._policy.config, None
+        with self._step("source ports not counted: "):
+            share = self._port_share(result)
+        with self._step("metrics not written: "):
+            counted = result.counted() if result is not None else {}
+            text = self._metrics_text(result, after, last_success, share, counted)
+            content = text.encode("utf-8")
+            limited(
+                lambda: shared_directory.write(folder, METRICS_NAME, content),
+                live_metrics.PATIENCE,
+                "write to %s" % folder,
+            )
+            action = config.leaks if config else IGNORE
+            listings = [(family, action, one) for family, found in counted.items() for one in found]
+            return snapshot.Metrics(text, tuple(listings))
+        return None
+
+    def _port_share(self, result: t.Optional[Result]) -> t.Optional[float]:
+        config = self._policy.config
+        if config is None or not config.port_metrics or result is None:
+            return None
+        # Imported here: to load them takes 3 of 70 ms, and most nodes do not need them.
+        from .._engine.source_ports import active_rules
+        from .ports import highest_share
+
+        return highest_share(self._paths, config.port_metrics, active_rules(result, written=True))
+
+    def _metrics_text(
+        self,
+        result: t.Optional[Result],
+        after: Memory,
+        last_success: t.Optional[float],
+        port_share: t.Optional[float],
+        counted: t.Mapping[str, t.Sequence[Counted]],
+    ) -> str:
+        # Imported here: to load them takes 2 of 70 ms, and not every agent writes metrics.
+        from .._system import conntrack
+        from . import metrics
+
+        config = self._policy.config
+        undone: t.Dict[str, int] = {}
+        for repair in repeated_repairs.undone(after.repairs, time.time()):
+            undone[repair.program] = undone.get(repair.program, 0) + repair.times - 1
+        info = {"version": VERSION}
+        if result is not None:
+            info["backend"] = result.backend
+        if config is not None:
+            info["policy_hash"] = config.digest
+        sample = metrics.Sample(
+            in_sync=result is not None and not result.errors,
+            last_success=last_success,
+            drift_repaired=after.drift_repaired,
+            config_errors=after.config_errors,
+            config_broken=self._policy.problem is not None,
+            exempt_cidrs={one: len(from_config(config, one).exempt) for one in config.families} if config else {},
+            counters={family: total(listings) for family, listings in counted.items()},
+            repairs_undone=undone,
+            flushed=after.flushed if config and config.flush_conntrack != "none" else None,
+            info=info,
+            verification=read_verification(self._paths),
+            connections=conntrack.statistics(),
+            missing_addresses=len(result.missing) if result is not None else 0,
+            leaks=config.leaks if config and config.leaks != IGNORE else "",
+            port_share=port_share,
+        )
+        return metrics.metrics_text(sample)
 
 
-def _same_or_new(old: t.Tuple[str, ...], new: t.Sequence[str]) -> t.Tuple[str, ...]:
+def _answers(path: str) -> bool:
+    """Return whether the file system of a path answers, also if it answers with an error."""
+    try:
+        return t.cast(bool, limited(lambda: os.path.isdir(path) or True, PATIENCE, "use %s" % path))
+    except NodeError:
+        return False
+
+
+def _same_or_new(old: t.Tuple[str, ...], new: t.Tuple[str, ...]) -> t.Tuple[str, ...]:
     """Return the old lines if the new ones only name other processes: these change all the time."""
     same = [without_holder(line) for line in old] == [without_holder(line) for line in new]
-    return old if same else tuple(new)
+    return old if same else new
 
 
 def describe(result: Result) -> t.Iterator[str]:
@@ -234,109 +374,3 @@ def _flushed(result: Result) -> t.Iterator[str]:
     for done in result.flushed:
         if done.removed:
             yield "%s: open connections removed, because their verdict changed: %d" % (done.family, done.removed)
-
-
-def _request_interval(paths: Paths, config: Config) -> None:
-    """Write the interval for the timer, if it has another one: a unit that may set the timer runs after this one."""
-    if files.read(interval_drop_in(paths)) == interval_text(config.resync_interval):
-        files.remove(paths.interval_file)
-        return
-    text = b"%d\n" % config.resync_interval
-    files.make_directory(paths.run_dir, 0o700)
-    if files.read(paths.interval_file) != text:
-        files.write(paths.interval_file, text)
-
-
-def _update(
-    before: Memory,
-    policy: EffectivePolicy,
-    result: t.Optional[Result],
-    errors: t.Tuple[str, ...],
-    repaired: t.Optional[repeated_repairs.Update],
-) -> Memory:
-    now = time.time()
-    changes = tuple(describe(result)) if result else ()
-    after = before._replace(failing=bool(errors), backend=result.backend if result else before.backend)
-    if repaired is not None:
-        after = after._replace(repairs=repaired.repairs)
-    if policy.problem is None:
-        after = after._replace(values=policy.values, sources=policy.sources)
-    if after.values != before.values:
-        after = after._replace(repairs=())
-    if policy.problem is None:
-        if result is not None:
-            after = after._replace(notes=_same_or_new(before.notes, policy.notes + result.notes))
-    if changes:
-        flushed = sum(done.removed for done in result.flushed) if result else 0
-        after = after._replace(flushed=before.flushed + flushed)
-        kept = changes[:KEPT_ACTIONS]
-        if len(changes) > len(kept):
-            kept += ("and %d more" % (len(changes) - len(kept)),)
-        after = after._replace(last_change=Event(now, kept))
-        # The policy has not changed, so another program changed the rules.
-        if after.values == before.values:
-            after = after._replace(drift_repaired=before.drift_repaired + 1)
-    known = before.last_error.lines if before.failing and before.last_error else ()
-    if errors and _same_or_new(known, errors) is not known:
-        after = after._replace(last_error=Event(now, errors))
-        if policy.problem:
-            after = after._replace(config_errors=before.config_errors + 1)
-    return after
-
-
-def _info(policy: EffectivePolicy, result: t.Optional[Result]) -> t.Dict[str, str]:
-    info = {"version": VERSION}
-    if result is not None:
-        info["backend"] = result.backend
-    if policy.config is not None:
-        info["policy_hash"] = policy.config.digest
-    return info
-
-
-def _port_share(paths: Paths, config: t.Optional[Config], result: t.Optional[Result]) -> t.Optional[float]:
-    if config is None or not config.port_metrics or result is None:
-        return None
-    # Imported here: to load them takes 3 of 70 ms, and most nodes do not need them.
-    from .._engine.source_ports import active_rules
-    from .ports import highest_share
-
-    return highest_share(paths, config.port_metrics, active_rules(result, written=True))
-
-
-def _write_metrics(
-    paths: Paths,
-    policy: EffectivePolicy,
-    result: t.Optional[Result],
-    after: Memory,
-    last_success: t.Optional[float],
-    port_share: t.Optional[float],
-) -> None:
-    # Imported here: to load them takes 2 of 70 ms, and not every agent writes metrics.
-    from .._system import conntrack
-    from . import metrics
-
-    exempt: t.Dict[str, int] = {}
-    if policy.config is not None:
-        for family in policy.config.families:
-            exempt[family] = len(from_config(policy.config, family).exempt)
-    undone: t.Dict[str, int] = {}
-    for repair in repeated_repairs.undone(after.repairs, time.time()):
-        undone[repair.program] = undone.get(repair.program, 0) + repair.times - 1
-    sample = metrics.Sample(
-        in_sync=result is not None and not result.errors,
-        last_success=last_success,
-        drift_repaired=after.drift_repaired,
-        config_errors=after.config_errors,
-        config_broken=policy.problem is not None,
-        exempt_cidrs=exempt,
-        counters=result.counters() if result is not None else {},
-        repairs_undone=undone,
-        flushed=after.flushed if policy.config is not None and policy.config.flush_conntrack != "none" else None,
-        info=_info(policy, result),
-        verification=read_verification(paths),
-        connections=conntrack.statistics(),
-        missing_addresses=len(result.missing) if result is not None else 0,
-        leaks=policy.config.leaks if policy.config is not None and policy.config.leaks != IGNORE else "",
-        port_share=port_share,
-    )
-    files.write(paths.metrics_file, metrics.metrics_text(sample).encode("utf-8"), 0o644)

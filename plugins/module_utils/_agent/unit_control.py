@@ -5,21 +5,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 import typing as t
 
+from .._engine.rule_flushers import FIREWALLS
 from .._errors import NodeError
-from .._policy.values import SHORTEST_INTERVAL_NS
 from .._system import files, systemd
+from .._system.limited import limited
 from .._system.process import Runner
 from . import snapshot
 from .paths import Paths
 from .units import (
     ENABLED_UNITS,
     FIREWALL_HOOKS,
-    FIREWALL_UNITS,
     LEAST_SYSTEMD,
     PATH,
     SERVICE,
@@ -38,6 +37,9 @@ _STARTED = ("active", "activating", "reloading")
 #: Seconds for one run of the service: the rest of a run in progress, then its own time limits.
 _SERVICE_TIMEOUT = 180.0
 
+#: Seconds for the directory of the timer's settings to answer.
+_PATIENCE = 5.0
+
 _WITHOUT_WATCH = (
     "%s cannot start (result %s): edits of the configuration act at the next resync, not at once. If root has used up "
     "its inotify instances, raise the sysctl fs.inotify.max_user_instances (now %s); each resync starts the unit again"
@@ -45,13 +47,6 @@ _WITHOUT_WATCH = (
 
 #: A verb of systemctl, and units.
 Step = t.Tuple[str, t.Sequence[str]]
-
-
-class UnitState(t.NamedTuple):
-    """A unit, and what is wrong with it."""
-
-    unit: str
-    states: t.Tuple[str, ...]
 
 
 def check_systemd(run: Runner, paths: Paths) -> None:
@@ -74,20 +69,20 @@ def check_systemd(run: Runner, paths: Paths) -> None:
             )
 
 
-def find_deviations(run: Runner) -> t.List[UnitState]:
-    """Return the units that are not as an installation leaves them.
+def find_deviations(run: Runner) -> t.Dict[str, t.List[str]]:
+    """Return what is wrong with the units that are not as an installation leaves them.
 
     :raises NodeError: systemd cannot be queried.
     """
     if not systemd.is_running():
         raise NodeError("this node was not booted with systemd")
-    firewalls = [unit + ".service" for unit in FIREWALL_UNITS]
+    firewalls = [unit + ".service" for unit in FIREWALLS]
     names = tuple(dict.fromkeys((*ENABLED_UNITS, *SERVICES)))
     units = systemd.show_units(run, _PROPERTIES, [*names, *firewalls])
     hooks = [hook for hook, unit in zip(FIREWALL_HOOKS, firewalls) if units[unit].first("ActiveState") == "active"]
     started = {*STARTED_UNITS, *hooks}
-    found = [UnitState(name, tuple(_states(name, units[name], name in started))) for name in names]
-    return [one for one in found if one.states]
+    found = {name: list(_states(name, units[name], name in started)) for name in names}
+    return {name: states for name, states in found.items() if states}
 
 
 def _states(name: str, about: systemd.UnitProperties, is_started: bool) -> t.Iterator[str]:
@@ -173,44 +168,34 @@ def step_lines(steps: t.Iterable[Step]) -> t.List[str]:
     return ["%s: %s" % (verb, ", ".join(units)) for verb, units in steps if units]
 
 
-def parse_nanoseconds(raw: bytes) -> int:
-    """Read the interval that the sandboxed service asks for: nanoseconds, nothing else.
-
-    :raises NodeError: it is not a number, or out of bounds.
-    """
-    text = raw.decode("ascii", "replace").strip()
-    if not (text.isdigit() and len(text) < 20 and SHORTEST_INTERVAL_NS <= int(text) < 2**63):
-        raise NodeError(
-            "invalid interval %s: must be an integer from %d to %d (nanoseconds)"
-            % (ascii(text[:40]), SHORTEST_INTERVAL_NS, 2**63 - 1)
-        )
-    return int(text)
-
-
 def set_timer(run: Runner, paths: Paths, interval: int, check: bool = False) -> bool:
     """Set the interval of the timer (nanoseconds).
 
     :returns: whether that changed anything.
-    :raises NodeError: systemd refused.
+    :raises NodeError: systemd refused, or a directory does not answer.
     """
     path, wanted = interval_drop_in(paths), interval_text(interval)
-    differs = files.read(path) != wanted
-    if not check:
-        if wanted is None:
-            files.remove(path)
-        elif differs:
-            files.make_directory(os.path.dirname(path), 0o755)
-            files.write(path, wanted, 0o644)
-        with contextlib.suppress(NodeError):
-            files.remove(paths.interval_file)
-        if differs:
-            systemd.daemon_reload(run)
-            systemd.systemctl(run, "try-restart", TIMER)
+
+    def write() -> bool:
+        differs = files.read(path) != wanted
+        if differs and not check:
+            if wanted is None:
+                files.remove(path)
+            else:
+                files.make_directory(os.path.dirname(path), 0o755)
+                files.write(path, wanted, 0o644)
+        return differs
+
+    differs = t.cast(bool, limited(write, _PATIENCE, "use %s" % path))
+    if differs and not check:
+        systemd.daemon_reload(run)
+        # Without a wait: the service that the timer starts may be the caller.
+        systemd.systemctl(run, "try-restart", "--no-block", TIMER)
     return differs
 
 
 def try_service(run: Runner, paths: Paths) -> None:
-    """Run the agent's service once, in its sandbox, and check that it worked.
+    """Run the agent's service once, behind its walls, and check that it worked.
 
     :raises NodeError: it did not; with the lines of the journal.
     """

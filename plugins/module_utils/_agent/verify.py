@@ -13,10 +13,13 @@ import typing as t
 from .._engine.auto_ports import or_any_ports
 from .._errors import NodeError
 from .._policy.policy import Config
-from .._system import files, pod_names
+from .._system import files
 from .._system.node import Node
-from .._verify import explanations, inspection, verification
+from .._verify import inspection
+from .._verify.questions import asking
+from .._verify.words import explanations, health
 from .._version import VERSION
+from . import snapshot
 from .effective_policy import choose_policy
 from .explain import Data, warnings
 from .paths import Paths
@@ -44,7 +47,7 @@ def verify(
     paths: Paths,
     wanted: inspection.Request,
     as_json: bool,
-    progress: verification.Progress,
+    progress: asking.Progress,
     if_changed: bool = False,
 ) -> Output:
     """Send packets through a copy of the node, and store the result for status and metrics.
@@ -55,7 +58,7 @@ def verify(
     """
     earlier = _earlier(paths) if if_changed else None
     storage = inspection.Storage(_program(paths), earlier)
-    found = inspection.inspect(node, choose_policy({}, None, paths), wanted, progress, storage)
+    found = inspection.inspect(node, lambda: choose_policy({}, None, paths), wanted, progress, storage)
     causes = explanations.causes(found["conflicts"])
     used_again = "tested_at" in found
     tested_at = found.setdefault("tested_at", time.time())
@@ -74,6 +77,9 @@ def verify(
     try:
         if not used_again:
             write_verification(paths, result)
+            if paths.metrics_file:
+                # The next resync is a sync, and writes metrics about it.
+                snapshot.discard(paths)
     except NodeError as exc:
         not_stored = "result not stored: %s" % exc
     if as_json:
@@ -92,7 +98,7 @@ def verify_proposed(node: Node, config: Config, used_before: t.Optional[str]) ->
     # The copy's settings of ports are not those of the node.
     config, _errors = or_any_ports(config)
     policy = inspection.ComparedPolicy(inspection.FROM_OPTIONS, config, used_before=used_before, proposed=True)
-    found = inspection.inspect(node, policy, inspection.request((), verify=True))
+    found = inspection.inspect(node, lambda: policy, inspection.request((), verify=True))
     return {**{name: found[name] for name in _TESTED}, "undone": explanations.undone(found["conflicts"])}
 
 
@@ -117,13 +123,10 @@ def _lines(found: Data, causes: t.Sequence[t.Tuple[Data, str]]) -> t.Iterator[st
     else:
         yield found["summary"]
     for one, text in causes:
-        yield "%s: %s" % (one["severity"], text)
+        yield "%s: %s; remedy: %s" % (one["severity"], text, one["remedy"])
         if one["decided_by"]:
             yield "  %(backend)s, table %(table)s, chain %(chain)s: %(rule)s" % one["decided_by"]
-        sources = pod_names.beside(one["sources"], one.get("pods", {}))
-        for title, names in (("only", one["services"]), ("only from", sources)):
-            if names:
-                yield "  %s: %s" % (title, ", ".join(names))
+        yield from ("  " + words for words in explanations.only(one))
     for one in found["untested"]:
         yield "not tested: %s%s" % (one["text"], _where(one["ranges"]))
     told = {one["text"] for one in found["untested"]}
@@ -133,7 +136,7 @@ def _lines(found: Data, causes: t.Sequence[t.Tuple[Data, str]]) -> t.Iterator[st
 
 
 def _leaks(found: Data) -> t.Iterator[t.Dict[str, str]]:
-    return (one for one in found["health"] if one["code"] == inspection.LEAKS)
+    return (one for one in found["health"] if one["code"] == health.LEAKS)
 
 
 def _where(ranges: t.Sequence[str]) -> str:

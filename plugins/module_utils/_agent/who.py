@@ -19,7 +19,7 @@ from .._system.endpoints import Endpoint, parse_endpoints
 from .paths import Paths
 
 
-class Request(t.NamedTuple):
+class WhoRequest(t.NamedTuple):
     """Which connections are meant."""
 
     #: address and port of the node, as the other side reports them
@@ -35,15 +35,15 @@ class Request(t.NamedTuple):
         return "%s connection from %s%s" % (self.protocol, self.seen, to)
 
 
-def request(seen: str, remote: t.Optional[str], protocol: str, at: t.Optional[str] = None) -> Request:
+def request(seen: str, remote: t.Optional[str], protocol: str, at: t.Optional[str] = None) -> WhoRequest:
     """Parse the arguments of the command.
 
     :raises ConfigError: one of them is not valid.
     """
-    return Request(*parse_endpoints(seen, remote), protocol, None if at is None else parse_moment(at))
+    return WhoRequest(*parse_endpoints(seen, remote), protocol, None if at is None else parse_moment(at))
 
 
-def who(paths: Paths, asked: Request) -> t.List[str]:
+def who(paths: Paths, asked: WhoRequest) -> t.List[str]:
     """Return who opened the connections, one line each; of those of the log also what it covers.
 
     :raises NodeError: there is no such connection, or neither the kernel nor a log has it.
@@ -51,7 +51,7 @@ def who(paths: Paths, asked: Request) -> t.List[str]:
     return _now(asked) if asked.at is None else _then(paths, asked, asked.at)
 
 
-def _now(asked: Request) -> t.List[str]:
+def _now(asked: WhoRequest) -> t.List[str]:
     found = conntrack.find(asked.seen, asked.remote, asked.protocol)
     if not found:
         raise NodeError("no tracked %s: it may have ended" % (asked,))
@@ -59,7 +59,7 @@ def _now(asked: Request) -> t.List[str]:
     return [line(one, opener(one, pods, now)) for one in found]
 
 
-def _then(paths: Paths, asked: Request, at: Moment) -> t.List[str]:
+def _then(paths: Paths, asked: WhoRequest, at: Moment) -> t.List[str]:
     if not os.path.isdir(paths.log_dir):
         raise NodeError("connections are not logged on this node: see the role's variable ip_masq_agent_connection_log")
     found = search(paths.log_dir, asked.seen, asked.remote, asked.protocol, at)
@@ -80,7 +80,7 @@ def _then(paths: Paths, asked: Request, at: Moment) -> t.List[str]:
     return [*lines, about]
 
 
-def _ended_line(one: Ended, held: t.Iterable[pod_history.Held]) -> str:
+def _ended_line(one: Ended, held: t.Iterable[pod_history.HeldAddress]) -> str:
     name = None if one.began is None else pod_history.name_at(held, one.connection.source.address, one.began)
     return "%s, from %s to %s" % (line(one.connection, name), _shown(one.began), show_moment(one.ended))
 

@@ -17,7 +17,6 @@ import re
 import stat
 import typing as t
 
-from .._errors import NodeError
 from .._system import files
 
 #: The file that ulogd writes, and the time of the last line in the name of one that was rotated.
@@ -25,7 +24,7 @@ CURRENT = "connections.log"
 _ROTATED = re.compile(r"connections-([0-9]{1,12})(?:-[0-9]{1,3})?\.log(\.gz)?", re.ASCII)
 
 
-class Part(t.NamedTuple):
+class LogFile(t.NamedTuple):
     """One file of the log."""
 
     path: str
@@ -43,10 +42,8 @@ def locked(folder: str, to_write: bool, wait: bool = True) -> t.Iterator[bool]:
     :param wait: whether to wait for others; if not, the value is whether there are none.
     :raises NodeError: the directory cannot be opened.
     """
-    try:
+    with files.failing_to("read", folder):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as exc:
-        raise NodeError("cannot read %s: %s" % (folder, exc.strerror or exc)) from None
     try:
         try:
             fcntl.flock(descriptor, (fcntl.LOCK_EX if to_write else fcntl.LOCK_SH) | (0 if wait else fcntl.LOCK_NB))
@@ -58,16 +55,14 @@ def locked(folder: str, to_write: bool, wait: bool = True) -> t.Iterator[bool]:
         os.close(descriptor)
 
 
-def parts(folder: str) -> t.List[Part]:
+def parts(folder: str) -> t.List[LogFile]:
     """Return the files of the log, the oldest first. What is not a regular file is left out.
 
     :raises NodeError: the directory cannot be read.
     """
-    try:
+    with files.failing_to("read", folder):
         names = os.listdir(folder)
-    except OSError as exc:
-        raise NodeError("cannot read %s: %s" % (folder, exc.strerror or exc)) from None
-    found: t.Dict[str, Part] = {}
+    found: t.Dict[str, LogFile] = {}
     for name in names:
         rotated = _ROTATED.fullmatch(name)
         part = _part(os.path.join(folder, name), rotated) if rotated or name == CURRENT else None
@@ -79,7 +74,7 @@ def parts(folder: str) -> t.List[Part]:
     return sorted(found.values(), key=lambda part: (part.is_current, part.ended, part.path))
 
 
-def _part(path: str, rotated: t.Optional[t.Match[str]]) -> t.Optional[Part]:
+def _part(path: str, rotated: t.Optional[t.Match[str]]) -> t.Optional[LogFile]:
     try:
         status = os.lstat(path)
     except OSError:
@@ -87,7 +82,7 @@ def _part(path: str, rotated: t.Optional[t.Match[str]]) -> t.Optional[Part]:
     if not stat.S_ISREG(status.st_mode):
         return None
     ended = float(rotated.group(1)) if rotated else status.st_mtime
-    return Part(path, ended, status.st_size, bool(rotated and rotated.group(2)), not rotated)
+    return LogFile(path, ended, status.st_size, bool(rotated and rotated.group(2)), not rotated)
 
 
 def read_notes(path: str, largest: int) -> t.Tuple[t.Any, float]:
@@ -103,7 +98,7 @@ def read_notes(path: str, largest: int) -> t.Tuple[t.Any, float]:
     return json.loads(content.decode("utf-8")), written
 
 
-def opened(part: Part) -> t.BinaryIO:
+def opened(part: LogFile) -> t.BinaryIO:
     """Open a file of the log for reading, uncompressed.
 
     :raises OSError: it cannot be opened.

@@ -11,9 +11,7 @@ import typing as t
 
 from .._errors import ConfigError
 
-_MOMENT = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d)(?::(\d\d))?(?:Z|([+-])(\d\d):?(\d\d))?", re.ASCII | re.IGNORECASE
-)
+_MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d)(:\d\d)?(?:Z|([+-]\d\d):?([0-5]\d))?", re.ASCII | re.IGNORECASE)
 
 
 class Moment(t.NamedTuple):
@@ -32,14 +30,9 @@ def parse_moment(text: str) -> Moment:
     try:
         if found is None:
             raise ValueError
-        year, month, day, hour, minute, second, sign, hours, minutes = found.groups()
-        if int(hours or 0) > 23 or int(minutes or 0) > 59:
-            raise ValueError
-        offset = datetime.timedelta(hours=int(hours or 0), minutes=int(minutes or 0))
-        zone = datetime.timezone(-offset if sign == "-" else offset)
-        start = datetime.datetime(
-            int(year), int(month), int(day), int(hour), int(minute), int(second or 0), tzinfo=zone
-        ).timestamp()
+        day, minute, second, hours, minutes = found.groups()
+        plain = "%sT%s%s%s:%s" % (day, minute, second or ":00", hours or "+00", minutes or "00")
+        start = datetime.datetime.fromisoformat(plain).timestamp()
         show_moment(start)
     except (ValueError, OverflowError):
         raise ConfigError(

@@ -10,7 +10,6 @@ import json
 import os
 import typing as t
 
-from .._errors import NodeError
 from .._system import files
 from .._system.pod_names import Pods
 from .log_files import read_notes
@@ -23,7 +22,7 @@ MOST = 20000
 _LARGEST = 8 << 20
 
 
-class Held(t.NamedTuple):
+class HeldAddress(t.NamedTuple):
     """A pod had an address, at least from one moment to another; seconds since the epoch."""
 
     address: str
@@ -34,7 +33,7 @@ class Held(t.NamedTuple):
     until: float
 
 
-def read(folder: str) -> t.List[Held]:
+def read(folder: str) -> t.List[HeldAddress]:
     """Return what is known. A damaged file counts as empty.
 
     :param folder: of the log.
@@ -43,14 +42,14 @@ def read(folder: str) -> t.List[Held]:
         listed, seen = read_notes(os.path.join(folder, NAME), _LARGEST)
         # Of those that were there then, the file has no end.
         return [
-            Held(str(address), str(name), float(attached), float(since), seen if until is None else float(until))
+            HeldAddress(str(address), str(name), float(attached), float(since), seen if until is None else float(until))
             for address, name, attached, since, until in listed
         ]
     except (OSError, ValueError, TypeError, RecursionError):
         return []
 
 
-def name_at(known: t.Iterable[Held], address: str, moment: float) -> t.Optional[str]:
+def name_at(known: t.Iterable[HeldAddress], address: str, moment: float) -> t.Optional[str]:
     """Return which pod had an address at a moment; None if that is not certain."""
     names = {one.name for one in known if one.address == address and one.since < moment <= one.until}
     return names.pop() if len(names) == 1 else None
@@ -80,10 +79,7 @@ def update(folder: str, pods: Pods, now: float) -> None:
     ]
     content = json.dumps([*ended, *new][-MOST:])
     files.write(path, content.encode("utf-8"))
-    try:
-        os.utime(path, (now, now))
-    except OSError as exc:
-        raise NodeError("cannot write %s: %s" % (path, exc.strerror or exc)) from None
+    files.touch(path, now)
 
 
 def _seen(path: str) -> float:

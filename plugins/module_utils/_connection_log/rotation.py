@@ -22,7 +22,7 @@ from .._errors import NodeError
 from .._system import files, pod_names, systemd
 from .._system.process import Runner
 from . import coverage, pod_history
-from .log_files import CURRENT, Part, locked, parts
+from .log_files import CURRENT, LogFile, locked, parts
 
 #: A file is rotated at this part of the limit, and at so many bytes at most.
 _PARTS, _LARGEST = 16, 64 << 20
@@ -42,8 +42,7 @@ def keep(run: Runner, service: str, folder: str, limit: int, starting: bool) -> 
         if is_alone:
             _rotate(folder, limit, process, starting)
     if starting:
-        with contextlib.suppress(FileNotFoundError):
-            _end_line(os.path.join(folder, CURRENT))
+        _end_line(os.path.join(folder, CURRENT))
         coverage.note_start(folder)
     elif process:
         coverage.note_run(folder)
@@ -56,11 +55,11 @@ def _main_process(run: Runner, service: str) -> int:
 
 
 def _end_line(path: str) -> None:
-    """End a line that was cut off.
+    """End a line that was cut off. There may be no file.
 
-    :raises NodeError: the file cannot be written. FileNotFoundError: there is none.
+    :raises NodeError: the file cannot be written.
     """
-    try:
+    with files.failing_to("write", path), contextlib.suppress(FileNotFoundError):
         descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         with os.fdopen(descriptor, "r+b", buffering=0) as handle:
             about = os.fstat(descriptor)
@@ -68,10 +67,6 @@ def _end_line(path: str) -> None:
                 raise NodeError("%s is not a regular file: remove it" % path)
             if about.st_size and os.pread(descriptor, 1, about.st_size - 1) != b"\n":
                 handle.write(b"\n")
-    except FileNotFoundError:
-        raise
-    except OSError as exc:
-        raise NodeError("cannot write %s: %s" % (path, exc.strerror or exc)) from None
 
 
 def _rotate(folder: str, limit: int, process: int, starting: bool) -> None:
@@ -93,7 +88,7 @@ def _rotate(folder: str, limit: int, process: int, starting: bool) -> None:
         raise NodeError("cannot rotate %s: %s" % (exc.filename or folder, exc.strerror or exc)) from None
 
 
-def _free_name(folder: str, part: Part) -> str:
+def _free_name(folder: str, part: LogFile) -> str:
     number = 0
     while True:
         name = "connections-%012d%s.log" % (part.ended, "-%d" % number if number else "")
@@ -103,7 +98,7 @@ def _free_name(folder: str, part: Part) -> str:
         number += 1
 
 
-def _compress(part: Part) -> None:
+def _compress(part: LogFile) -> None:
     draft, done = os.path.join(os.path.dirname(part.path), "draft.gz"), part.path + ".gz"
     with contextlib.suppress(FileNotFoundError):
         os.unlink(draft)

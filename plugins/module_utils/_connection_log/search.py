@@ -16,7 +16,7 @@ import zlib
 from .._system.conntrack import Connection
 from .._system.endpoints import Endpoint
 from .._system.families import PROTOCOLS
-from .log_files import Part, locked, opened, parts
+from .log_files import LogFile, locked, opened, parts
 from .moments import Moment
 
 #: Files that are read at most, and what is read of them at most, uncompressed.
@@ -40,20 +40,6 @@ class Ended(t.NamedTuple):
     ended: float
 
 
-class Found(t.NamedTuple):
-    """What the log has about a question."""
-
-    connections: t.List[Ended]
-    #: whether there are more than ``MOST_FOUND``, or not all could be read
-    is_complete: bool
-    #: when the first and the last logged connection ended; None: the log is empty
-    first: t.Optional[float]
-    last: t.Optional[float]
-    #: lines that could not be read, and files that could not
-    damaged: int
-    damaged_files: int
-
-
 def search(folder: str, seen: Endpoint, remote: t.Optional[Endpoint], protocol: str, at: Moment) -> Found:
     """Return the logged connections that were open at a moment, and whose opener the other side saw as an endpoint.
 
@@ -74,19 +60,19 @@ def search(folder: str, seen: Endpoint, remote: t.Optional[Endpoint], protocol: 
 
     with locked(folder, to_write=False):
         known = parts(folder)
-        search_of = _Search(seen.port, is_meant)
+        found = Found(seen.port, is_meant)
         for part in known[-_MOST_FILES:]:
             # A connection is logged at its end: one that was open then is not in what ended before.
             if part.is_current or part.ended >= at.start - _LATE:
-                search_of.read(part)
-        first = next(filter(None, map(_first_end, known)), None)
-        last = next(filter(None, map(_last_end, reversed(known))), None)
-    complete = search_of.is_complete and len(known) <= _MOST_FILES
-    return Found(search_of.found, complete, first, last, search_of.damaged, search_of.damaged_files)
+                found.read(part)
+        found.first = next(filter(None, map(_first_end, known)), None)
+        found.last = next(filter(None, map(_last_end, reversed(known))), None)
+    found.is_complete = found.is_complete and len(known) <= _MOST_FILES
+    return found
 
 
-class _Search:
-    """Reads files of the log and keeps the connections that are meant."""
+class Found:
+    """What the log has about a question."""
 
     def __init__(self, port: int, is_meant: t.Callable[[Ended], bool]) -> None:
         """Prepare a search.
@@ -97,12 +83,17 @@ class _Search:
         # Few lines have it. To parse all would take ten times as long.
         self._needle = b'"reply.l4.dport": %d,' % port
         self._left = _MOST_BYTES
-        self.found: t.List[Ended] = []
+        self.connections: t.List[Ended] = []
+        #: whether there are no more than ``MOST_FOUND``, and all could be read
         self.is_complete = True
+        #: when the first and the last logged connection ended; None: the log is empty
+        self.first: t.Optional[float] = None
+        self.last: t.Optional[float] = None
+        #: lines that could not be read, and files that could not
         self.damaged = 0
         self.damaged_files = 0
 
-    def read(self, part: Part) -> None:
+    def read(self, part: LogFile) -> None:
         """Read one file."""
         try:
             with opened(part) as handle:
@@ -111,7 +102,7 @@ class _Search:
         except (OSError, EOFError, zlib.error):
             self.damaged_files += 1
 
-    def _read(self, handle: t.BinaryIO, part: Part) -> None:
+    def _read(self, handle: t.BinaryIO, part: LogFile) -> None:
         rest, too_long = b"", False
         while self._left > 0:
             chunk = handle.read(_CHUNK)
@@ -137,22 +128,20 @@ class _Search:
 
     def _look(self, lines: bytes) -> None:
         """Look at some complete lines."""
-        needle, damaged = self._needle, 0
+        needle = self._needle
         for line in lines.split(b"\n"):
             if needle not in line:
                 # An empty line is what ends a line that was cut off.
                 if line and (line[:1] != b"{" or line[-1:] != b"}"):
-                    damaged += 1
+                    self.damaged += 1
                 continue
             one = _parse(line)
             if one is None:
-                damaged += 1
+                self.damaged += 1
+            elif self._is_meant(one) and len(self.connections) < MOST_FOUND:
+                self.connections.append(one)
             elif self._is_meant(one):
-                if len(self.found) == MOST_FOUND:
-                    self.is_complete = False
-                else:
-                    self.found.append(one)
-        self.damaged += damaged
+                self.is_complete = False
 
 
 _PROTOCOLS = {number: name for name, number in PROTOCOLS.items()}
@@ -180,7 +169,7 @@ def _time(data: t.Mapping[str, t.Any], name: str) -> float:
     return float(int(data.get(name + ".sec") or 0)) + int(data.get(name + ".usec") or 0) / 1e6
 
 
-def _first_end(part: Part) -> t.Optional[float]:
+def _first_end(part: LogFile) -> t.Optional[float]:
     """Return when the first connection in a file ended; None if no line of its beginning can be read."""
     try:
         with opened(part) as handle:
@@ -189,7 +178,7 @@ def _first_end(part: Part) -> t.Optional[float]:
         return None
 
 
-def _last_end(part: Part) -> t.Optional[float]:
+def _last_end(part: LogFile) -> t.Optional[float]:
     """Return when the last connection in a file ended; None if that cannot be read. Of a rotated one it is its name."""
     if not part.is_current:
         return part.ended

@@ -169,9 +169,9 @@ class Generation:
         return self.number == earlier.number + transactions
 
 
-#: The steps of a transaction, in order, each the input of one atomic write of the backend's tool. Packets notice
-#: nothing of any step but the last. Empty if nothing is to be written.
-Transaction = t.Tuple[str, ...]
+#: The steps of a transaction, in order, each one atomic write. Packets notice nothing of any step but the last. Empty
+#: if nothing is to be written.
+Transaction = t.Tuple[t.Any, ...]
 
 
 class Plan(t.NamedTuple):
@@ -208,6 +208,33 @@ class Counters(t.NamedTuple):
     def plus(self, other: Counters) -> Counters:
         """Add other counters."""
         return Counters(*(mine + theirs for mine, theirs in zip(self, other)))
+
+
+#: What the packets are that a rule has counted.
+EXEMPT, MASQUERADED, LEAKED, OTHER = "E", "M", "L", "-"
+
+
+class Counted(t.NamedTuple):
+    """A command that lists rules with their counters, and what these count: a character for each, in their order."""
+
+    command: t.Tuple[str, ...]
+    kinds: str
+    #: packets and bytes of each
+    numbers: t.Tuple[t.Tuple[int, int], ...]
+
+
+def total(listings: t.Iterable[Counted]) -> Counters:
+    """Add what rules have counted."""
+    sums = Counters()
+    for listing in listings:
+        for kind, (packets, size) in zip(listing.kinds, listing.numbers):
+            if kind == EXEMPT:
+                sums = sums.plus(Counters(packets, size))
+            elif kind == MASQUERADED:
+                sums = sums.plus(Counters(0, 0, packets, size))
+            elif kind == LEAKED:
+                sums = sums.plus(Counters(leaked_packets=packets))
+    return sums
 
 
 class CommitRefused(NodeError):
@@ -270,11 +297,11 @@ class Backend(t.Protocol):
             important was not changed.
         """
 
-    def counters(self) -> Counters:
+    def counted(self) -> t.List[Counted]:
         """Return what the managed rules have counted; raise NodeError if they cannot be read."""
 
     def fingerprint(self) -> t.List[t.List[str]]:
-        """Return commands whose output stays the same, byte for byte, for as long as the observed state does."""
+        """Return commands whose output stays the same, byte for byte, for as long as the state observed last does."""
 
 
 class Managed(t.NamedTuple):
@@ -303,9 +330,9 @@ class BackendType(t.Protocol):
     like_return: t.Tuple[str, ...]
     #: values of the option ``jump_position``, without the names of chains
     positions: t.Tuple[str, ...]
-    #: what to install where the node has no program for it
+    #: what to install where the node has no program for it; empty if it needs none
     package: str
-    #: first version of its program that supports fully random source ports
+    #: first version of its program that supports fully random source ports; empty: all that the node may have
     random_fully_since: t.Tuple[int, ...]
     #: whether ``backend: auto`` takes it only where no other one is installed and works
     is_last_resort: bool

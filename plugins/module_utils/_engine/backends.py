@@ -20,13 +20,17 @@ from .._system.process import search_path, which
 from .backend import BackendType
 from .iptables_legacy import IptablesLegacy
 from .iptables_nft import IptablesNft
-from .nftables_backend import NftablesType
+from .nftables_backend import NFT, NftablesType
 
 #: In order of preference. The names after ``auto`` in the policy's option ``backend`` are these.
 BACKENDS: t.Tuple[BackendType, ...] = (IptablesNft(), IptablesLegacy(), NftablesType())
 
+#: Seconds for all that is looked at beside the rules that are wanted: programs that are not used may hang, and a resync
+#: has a time limit.
+PATIENCE = 10.0
+
 #: The programs that they look for. Which of them a node has decides what is chosen, and what can be looked through.
-PROGRAMS = (*iptables_tool.PROGRAMS, "nft")
+PROGRAMS = (*iptables_tool.PROGRAMS, NFT)
 
 
 def installed_programs() -> t.List[t.Optional[str]]:
@@ -52,7 +56,7 @@ def choose(
     """
     fit = [kind for kind in BACKENDS if exemption in kind.exemptions and position.partition(":")[0] in kind.positions]
     able = [kind for kind in fit if requested in ("auto", kind.name)]
-    available = [kind for kind in able if kind.is_installed(node, IPV4)]
+    available = [kind for kind in able if _is_available(node, kind, kind.name in (requested, used_before))]
     if not available:
         needs = [] if exemption == "return" else ["exemption %s" % exemption]
         needs += [] if position == "keep" else ["jump_position %s" % position]
@@ -60,10 +64,31 @@ def choose(
     regular = [kind for kind in available if not kind.is_last_resort] or available
     chosen = regular[0]
     if len(regular) > 1:
-        chosen = next((kind for kind in regular if kind.is_in_use(node, kind.name == used_before)), chosen)
+        chosen = next((kind for kind in regular if _is_in_use(node, kind, kind.name == used_before)), chosen)
     if requested == "auto" and not chosen.kernel_supports(node):
         chosen = next((kind for kind in available if kind.is_last_resort), chosen)
     return chosen
+
+
+def _is_available(node: Node, kind: BackendType, needed: bool) -> bool:
+    """Return whether a node has what a backend needs.
+
+    :raises NodeError: it cannot be known, and this backend is needed: a program that is slow is no reason to move.
+    """
+    try:
+        return kind.is_installed(node, IPV4)
+    except NodeError:
+        if needed:
+            raise
+        return False
+
+
+def _is_in_use(node: Node, kind: BackendType, used_before: bool) -> bool:
+    """Return whether a backend is in use; one that does not answer is, if it was the last time."""
+    try:
+        return kind.is_in_use(node.within(PATIENCE), used_before)
+    except NodeError:
+        return used_before
 
 
 def _unavailable(node: Node, requested: str, purpose: str, fit: t.Sequence[BackendType]) -> NodeError:
@@ -74,11 +99,14 @@ def _unavailable(node: Node, requested: str, purpose: str, fit: t.Sequence[Backe
     able = [kind for kind in fit if requested in ("auto", kind.name)]
     if not able:
         return NodeError("backend %s does not support %s: set backend to auto" % (requested, purpose))
-    remedy = "install the package %s" % " or ".join(dict.fromkeys(kind.package for kind in able))
+    wanted = " or ".join(dict.fromkeys(kind.package for kind in able if kind.package))
+    remedy = "install the package " + wanted if wanted else "its kernel must have nf_tables"
     if requested == "auto":
         missing = "no backend is available on this node" + (purpose and " for " + purpose)
     else:
         missing = "backend %s is not available on this node" % requested
-        others = [kind.name for kind in fit if kind.is_installed(node, IPV4)]
+        others = [kind.name for kind in fit if _is_available(node, kind, False)]
         remedy += ", or set backend to auto (available: %s)" % ", ".join(others) if others else ""
+    if not wanted:
+        return NodeError("%s: %s" % (missing, remedy))
     return ProgramMissingError("%s: %s (searched %s)" % (missing, remedy, search_path()), able[0].package)

@@ -17,7 +17,8 @@ from .._policy.values import EXEMPT, MASQUERADE, SKIP, Mark
 from .._system import intervals
 from .._system.families import BY_VERSION, PROTOCOL_NAMES, PROTOCOLS, Family
 from .._system.intervals import Spans
-from .ruleset import DROP, MULTICAST, SERVICE_MARKS, Masquerade, Match, Ruleset, matches_interface
+from .._system.services import MAX_SERVICE, span
+from .ruleset import DROP, MULTICAST, SERVICE_MARKS, Masquerade, PolicyMatch, Ruleset, matches_interface
 
 #: Beside SKIP, EXEMPT and MASQUERADE: rules that could not be read decide; a packet does not leave.
 UNKNOWN, DROPPED = "unknown", "dropped"
@@ -26,14 +27,13 @@ UNKNOWN, DROPPED = "unknown", "dropped"
 _NO_NAME = "\0"
 
 #: The number of the highest service; a protocol has 8 bits.
-HIGHEST_SERVICE = 0xFFFFFF
 
 #: More decisions, or more groups of packets, than any policy has are not compared by what they do.
 _COMPARED_DECISIONS = 1000
 _COMPARED_GROUPS = 10000
 
 
-class Verdict(t.NamedTuple):
+class ChangedVerdict(t.NamedTuple):
     """What a decision does with packets."""
 
     action: str
@@ -45,17 +45,17 @@ class Verdict(t.NamedTuple):
     ways: t.Tuple[t.Any, ...] = ()
 
     @property
-    def applied(self) -> Verdict:
+    def applied(self) -> ChangedVerdict:
         """The same for packets: later rules see what RETURN exempts, as if no rule had matched."""
         return SKIPPED if self.exemption == "RETURN" else self
 
 
-SKIPPED = Verdict(SKIP)
-_UNREAD = Verdict(UNKNOWN)
-_DROPPED = Verdict(DROPPED)
+SKIPPED = ChangedVerdict(SKIP)
+_UNREAD = ChangedVerdict(UNKNOWN)
+_DROPPED = ChangedVerdict(DROPPED)
 
 #: Several where chance decides.
-Verdicts = t.FrozenSet[Verdict]
+Verdicts = t.FrozenSet[ChangedVerdict]
 
 
 class Pair(t.NamedTuple):
@@ -73,7 +73,7 @@ class Pair(t.NamedTuple):
 class _Layer(t.NamedTuple):
     """A decision, as far as it is the same for all protocols. A field that is None matches everything."""
 
-    verdict: Verdict
+    verdict: ChangedVerdict
     #: whether no packet gets behind it
     final: bool
     sources: t.Optional[Spans]
@@ -167,7 +167,7 @@ class Comparison:
         self._sides = [[self._place(ruleset, places) for ruleset in side] for side in (before, after)]
         self.sources = Classes([layer.sources for layer in self._layers], self.highest)
         self.destinations = Classes([layer.destinations for layer in self._layers], self.highest)
-        self.services = Classes([layer.services for layer in self._layers], HIGHEST_SERVICE)
+        self.services = Classes([layer.services for layer in self._layers], MAX_SERVICE)
         self.patterns = sorted({name for layer in self._layers for name in layer.interfaces})
         #: an interface of each kind that the rules treat differently
         self.names = sorted({example(name) for name in self.patterns} | {_NO_NAME})
@@ -213,7 +213,7 @@ class Comparison:
 
     def _verdicts(self, side: t.Sequence[t.Optional[t.Tuple[int, int]]], bits: int) -> Verdicts:
         """Return what several rulesets do together: the first that does not leave a packet alone decides."""
-        found: t.Set[Verdict] = set()
+        found: t.Set[ChangedVerdict] = set()
         left = SKIPPED
         for place in side:
             if place is None:
@@ -227,7 +227,7 @@ class Comparison:
             left = next((one for one in leaving if one != SKIPPED), left)
         return frozenset(found | {left})
 
-    def _decided(self, place: t.Tuple[int, int], bits: int) -> t.Set[Verdict]:
+    def _decided(self, place: t.Tuple[int, int], bits: int) -> t.Set[ChangedVerdict]:
         first, last = place
         rest = (bits >> first) & ((1 << (last - first)) - 1)
         found = set()
@@ -325,18 +325,18 @@ def _layers(ruleset: Ruleset, ports: bool) -> t.Iterator[_Layer]:
     for place, decision in enumerate(ruleset.expanded):
         if decision.action != MASQUERADE:
             exemption = ruleset.verdict if decision.action == EXEMPT else ""
-            yield _layer(decision.match, Verdict(decision.action, None, exemption))
+            yield _layer(decision.match, ChangedVerdict(decision.action, None, exemption))
             continue
         address = decision.address and (int(decision.address.first), int(decision.address.last))
         missing = decision.address is not None and decision.address in ruleset.missing
-        verdict = Verdict(DROPPED if missing else MASQUERADE, address)
+        verdict = ChangedVerdict(DROPPED if missing else MASQUERADE, address)
         ways = ruleset.ways(decision)
         for protocol, final in _protocols(ways).items():
             layer = _layer(decision.match, verdict)
             if ports:
                 layer = layer._replace(verdict=verdict._replace(ways=_ways_of(protocol, ways) or (place, id(ruleset))))
             if protocol is not None:
-                services = ((protocol << 16, protocol << 16 | 0xFFFF),)
+                services = (span(protocol),)
                 layer = layer._replace(
                     services=services if layer.services is None else intervals.intersection(layer.services, services)
                 )
@@ -357,7 +357,7 @@ def _unseen_layers(ruleset: Ruleset, family: Family) -> t.Iterator[_Layer]:
     """Return what becomes of packets without a connection: those that would show a hidden address can be dropped."""
     if ruleset.leaks != DROP:
         return
-    yield _layer(Match(destinations=(*ruleset.hidden, MULTICAST[family])), SKIPPED)
+    yield _layer(PolicyMatch(destinations=(*ruleset.hidden, MULTICAST[family])), SKIPPED)
     hidden = intervals.of_networks(ruleset.hidden)
     for decision in ruleset.expanded:
         drops = decision.action == MASQUERADE
@@ -369,7 +369,7 @@ def _unseen_layers(ruleset: Ruleset, family: Family) -> t.Iterator[_Layer]:
         yield layer
 
 
-def _layer(match: Match, verdict: Verdict) -> _Layer:
+def _layer(match: PolicyMatch, verdict: ChangedVerdict) -> _Layer:
     return _Layer(
         verdict,
         True,

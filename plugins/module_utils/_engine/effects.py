@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import typing as t
 
-from .._policy import effect_words, range_words
-from .._policy.effect_words import WITHOUT_CONNECTION
 from .._policy.values import EXEMPT, MASQUERADE, SKIP, AddressRange, PortRange
 from .._system import intervals, pod_names
 from .._system.families import ICMP, ICMPV6, IPV4, IPV6, PROTOCOL_NAMES, Family
 from .._system.intervals import Spans
-from . import changed_packets
-from .changed_packets import DROPPED, UNKNOWN, Cell, Comparison, Pair, Product, Verdict, Verdicts
+from .._system.services import MAX_PORT, MAX_SERVICE, pack, unpack
+from . import changed_packets, effect_words, range_words
+from .changed_packets import DROPPED, UNKNOWN, Cell, ChangedVerdict, Comparison, Pair, Product, Verdicts
+from .effect_words import WITHOUT_CONNECTION
 from .ruleset import DROP, Ruleset
 
 #: What an effect says of packets before and after a change, beside fixed addresses.
@@ -153,7 +153,7 @@ def _word(verdicts: Verdicts, strength: bool = False) -> str:
     return " or ".join(sorted(_one_word(one, strength) for one in verdicts))
 
 
-def _one_word(verdict: Verdict, strength: bool) -> str:
+def _one_word(verdict: ChangedVerdict, strength: bool) -> str:
     if verdict.address is not None and verdict.action == MASQUERADE:
         family = IPV4 if verdict.address[1] <= IPV4.highest else IPV6
         return str(AddressRange(*map(family.address, verdict.address)))
@@ -176,24 +176,26 @@ def _order(effect: Effect) -> t.Tuple[t.Any, ...]:
 
 def services_text(services: Spans, family: Family) -> t.List[str]:
     """Return services as a list; ``!`` in front of each means all but these."""
-    within = _services(services, family)
-    without = _services(intervals.complement(services, changed_packets.HIGHEST_SERVICE), family)
+    within = listed_services(services, family)
+    without = listed_services(intervals.complement(services, MAX_SERVICE), family)
     return ["!" + one for one in without] if len(without) < len(within) else within
 
 
-def _services(services: Spans, family: Family) -> t.List[str]:
+def listed_services(services: Spans, family: Family) -> t.List[str]:
+    """Return protocols, with their ports where it is some of them."""
     names = {number: "icmp" if "icmp" in name else name for number, name in PROTOCOL_NAMES.items()}
     names.pop(ICMP if family == IPV6 else ICMPV6)
     found = []
-    cuts = [number << 16 for number in names] + [(number + 1) << 16 for number in names]
+    cuts = [pack(cut) for number in names for cut in (number, number + 1)]
     for first, last in intervals.cut(services, cuts):
-        name = names.get(first >> 16)
+        (protocol, low), (last_protocol, high) = unpack(first), unpack(last)
+        name = names.get(protocol)
         if name is None:
-            found.append("protocol %s" % (PortRange(first >> 16, last >> 16),))
-        elif last - first == 0xFFFF:
+            found.append("protocol %s" % (PortRange(protocol, last_protocol),))
+        elif name == "icmp" or (low <= 1 and high == MAX_PORT):
             found.append(name)
         else:
-            found.append("%s/%s" % (name, PortRange(first & 0xFFFF, last & 0xFFFF)))
+            found.append("%s/%s" % (name, PortRange(low, high)))
     return found
 
 

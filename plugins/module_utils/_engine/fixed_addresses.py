@@ -12,8 +12,8 @@ from __future__ import annotations
 import typing as t
 
 from .._errors import ConfigError, NodeError
-from .._policy.entries import address_ranges, addresses
 from .._policy.policy import Config
+from .._policy.snat_and_rules import address_ranges, addresses
 from .._policy.values import MASQUERADE, AddressRange
 from .._system.node_addresses import Address, node_addresses
 

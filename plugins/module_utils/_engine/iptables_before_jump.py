@@ -13,10 +13,11 @@ import typing as t
 
 from .._policy.values import EXEMPT, SKIP
 from .._system.families import Family
+from .._system.printable import shown
 from .backend import Former
-from .iptables_syntax import FINAL_TARGETS, PostroutingRule, parse_rule, shown
+from .iptables_syntax import FINAL_TARGETS, PostroutingRule, parse_rule
 from .other_nat import is_for_marked
-from .ruleset import EVERYTHING, AnyRule, Guard, Rule, Ruleset, from_rules
+from .ruleset import EVERYTHING, AnyRule, Guard, OwnRule, Ruleset, from_rules
 
 #: Conditions that are evaluated when they are inverted.
 _INVERTED = ("-s", "-d", "-o")
@@ -45,7 +46,7 @@ def _as_ruleset(rule: PostroutingRule, family: Family) -> t.Optional[Ruleset]:
     if not rule.whole or rule.unprintable:
         return None
     plain: t.List[str] = []
-    skipped: t.List[t.Optional[Rule]] = []
+    skipped: t.List[t.Optional[OwnRule]] = []
     words = list(rule.words)
     while words:
         if words[0] == "!" and len(words) > 2 and words[1] in _INVERTED:
@@ -66,8 +67,8 @@ def _line(words: t.Sequence[str]) -> str:
     return " ".join(("-A", "POSTROUTING", *words))
 
 
-def _skip(rule: t.Optional[AnyRule], family: Family) -> t.Optional[Rule]:
+def _skip(rule: t.Optional[AnyRule], family: Family) -> t.Optional[OwnRule]:
     """Return the rule that leaves the same traffic to later rules."""
     if isinstance(rule, Guard):
-        return Rule(SKIP, source=rule.source)
+        return OwnRule(SKIP, source=rule.source)
     return rule and rule._replace(kind=SKIP, network=None if rule.network == EVERYTHING[family] else rule.network)

@@ -8,20 +8,19 @@ both insist on being first never come to rest. The option jump_position asks for
 to be.
 
 Second jumps that directly follow the first one stay as well: they meet the packets that it has let through, unchanged,
-and let them through again. A rule in between may change marks, so a jump behind one goes, each time it appears.
+and let them through again. A rule in between may change marks, so a jump behind one goes, each time it appears. Of a
+chain that is there to count packets, none stays.
 """
 
 from __future__ import annotations
 
+import bisect
 import typing as t
 
+from .._system.printable import shown
 from . import actors
 from .backend import Action, ActionKind, OwnedRule
-from .iptables_syntax import PostroutingRule, parse_postrouting, render_jump, shown
-from .nat_table import TABLE
-
-#: Actions of a plan that makes a new jump.
-_NEW = (ActionKind.JUMP_ADDED, ActionKind.JUMP_MOVED, ActionKind.JUMP_REPLACED)
+from .iptables_syntax import Jump, PostroutingRule, parse_postrouting
 
 _Rules = t.Sequence[PostroutingRule]
 
@@ -47,40 +46,46 @@ class _Place(t.NamedTuple):
     note: str = ""
 
 
-def plan_jump(chain: str, postrouting: _Rules, predecessors: t.Container[str] = (), position: str = "keep") -> JumpPlan:
+def plan_jump(jump: Jump, postrouting: _Rules, predecessors: t.Container[str] = (), position: str = "keep") -> JumpPlan:
     """Plan for one good jump that packets reach.
 
-    :param predecessors: chains of earlier agents; the jumps to them go.
+    :param jump: what it is. :param predecessors: chains of earlier agents; the jumps to them go.
     :param position: value of the option jump_position.
     """
-    targets = [rule.target if not rule.deletion else "" for rule in postrouting]
-    mine = [i for i, target in enumerate(targets) if target == chain or target in predecessors]
-    plan = _plan_one(chain, postrouting, mine)
-    others = [rule for rule in plan.after if not rule.is_jump(chain)]
-    stuck = next((rule.deletion for rule in plan.after if rule.deletion and rule.is_jump(chain)), "")
-    place = _place(position, others)
-    jump = next(i for i, rule in enumerate(plan.after) if rule.is_jump(chain))
+    rules = list(enumerate(postrouting))
+    mine = [i for i, rule in rules if not rule.deletion and (rule.target == jump.chain or rule.target in predecessors)]
+    good = [i for i, rule in rules if rule.is_jump(jump)]
+    barrier = next((i for i, rule in rules if rule.shuts_out_the_rest and i not in mine), len(postrouting))
+    keep = next((i for i in good if i < barrier), None)
+    others = [i for i, _rule in rules if i not in mine and i not in good]
+    place = _Place(0, len(others), 0) if jump.strict else _place(position, [postrouting[i] for i in others])
     notes = (place.note,) * bool(place.note)
-    new = any(action.kind in _NEW for action in plan.actions)
-    if new:
-        wanted = jump if place.new is None or stuck else place.new
-    else:
-        wanted = min(max(jump, place.least), place.most)
-    if wanted == jump:
-        return plan._replace(notes=notes)
-    if stuck:
+    if keep is None:
+        # Where one stood, or last; never behind a rule that lets nothing pass.
+        at = bisect.bisect_left(others, min([barrier, *mine])) if place.new is None else place.new
+        return _put(jump, postrouting, mine, at, _new(jump, postrouting, mine, barrier))._replace(notes=notes)
+    there = bisect.bisect_left(others, keep)
+    wanted = min(max(there, place.least), place.most)
+    stuck = next((postrouting[i].deletion for i in good if i not in mine), "")
+    if stuck and wanted != there:
+        wanted = there
         note = (
             "jump_position %s is not kept: iptables cannot delete the jump to move it. Delete it: %s; the next run "
             "adds it where it belongs" % (position, stuck)
         )
-        return plan._replace(notes=(*notes, note))
-    actions = list(plan.actions)
-    if not new:
-        in_the_way = _owned(others[wanted] if jump > wanted else others[wanted - 1])
-        second = [rule for rule in plan.after[jump + 1 :] if rule.is_jump(chain)]
-        actions += [Action(_why(chain, rule), shown(rule.line)) for rule in second]
-        actions.append(Action(ActionKind.JUMP_POSITIONED, shown(plan.after[jump].line), in_the_way))
-    return _put(chain, postrouting, mine, wanted, actions)._replace(notes=notes)
+        notes = (*notes, note)
+    going = [i for i in mine if i != keep]
+    actions = [Action(_why(jump, postrouting[i]), shown(postrouting[i].line)) for i in going]
+    if wanted != there:
+        in_the_way = _owned(jump.table, postrouting[others[wanted] if there > wanted else others[wanted - 1]])
+        actions.append(Action(ActionKind.JUMP_POSITIONED, shown(postrouting[keep].line), in_the_way))
+    elif not jump.strict and set(going) <= set(good) and going == list(range(keep + 1, keep + 1 + len(going))):
+        return JumpPlan((), (), (), tuple(postrouting), notes)
+    elif all(postrouting[i].line != postrouting[keep].line for i in going):
+        after = tuple(rule for i, rule in rules if i not in going)
+        return JumpPlan(tuple(actions), tuple(postrouting[i].deleted for i in going), (), after, notes)
+    # Of several equal rules -D takes the first, so the one that stays is put back where it stood.
+    return _put(jump, postrouting, mine, wanted, actions)._replace(notes=notes)
 
 
 def _place(position: str, others: _Rules) -> _Place:
@@ -106,58 +111,38 @@ def _place(position: str, others: _Rules) -> _Place:
     return _Place(reach, reach, reach, note % (position, shown(others[reach].line)))
 
 
-def _owned(rule: PostroutingRule) -> OwnedRule:
-    owner = actors.owner(TABLE, rule.target)
+def _owned(table: str, rule: PostroutingRule) -> OwnedRule:
+    owner = actors.owner(table, rule.target)
     if owner is actors.UNKNOWN:
-        owner = actors.owner(TABLE, "POSTROUTING", rule.line)
+        owner = actors.owner(table, "POSTROUTING", rule.line)
     return OwnedRule(shown(rule.line), owner.name)
 
 
-def _plan_one(chain: str, postrouting: _Rules, mine: t.Sequence[int]) -> JumpPlan:
-    """Plan for one jump, wherever that is, by the indexes of our jumps that can be deleted."""
-    rules = list(enumerate(postrouting))
-    good = [i for i, rule in rules if rule.is_jump(chain)]
-    barrier = next((i for i, rule in rules if rule.shuts_out_the_rest and i not in mine), len(postrouting))
-    keep = next((i for i in good if i < barrier), None)
-    if keep is None:
-        return _replace(chain, postrouting, mine, [i for i in good if i in mine], barrier)
-    going = [i for i in mine if i != keep]
-    if going == list(range(keep + 1, keep + 1 + len(going))) and set(going) <= set(good):
-        return JumpPlan((), (), (), tuple(postrouting))
-    actions = [Action(_why(chain, postrouting[i]), shown(postrouting[i].line)) for i in going]
-    if any(postrouting[i].line == postrouting[keep].line for i in going):
-        # Of several equal rules -D takes the first, so the one that stays is put back where it stood.
-        return _put(chain, postrouting, mine, keep - sum(1 for i in going if i < keep), actions)
-    after = tuple(rule for i, rule in rules if i not in going)
-    return JumpPlan(tuple(actions), tuple(postrouting[i].deleted for i in going), (), after)
-
-
-def _replace(chain: str, postrouting: _Rules, going: t.Sequence[int], good: t.Sequence[int], barrier: int) -> JumpPlan:
-    """Replace all jumps. The new one stands where one stood, or last; never behind a rule that lets nothing pass."""
-    actions = []
-    mine = [i for i in going if postrouting[i].target == chain]
+def _new(jump: Jump, postrouting: _Rules, going: t.Sequence[int], barrier: int) -> t.Iterator[Action]:
+    """Return what is done where one jump takes the place of all that go."""
+    ours = [i for i in going if postrouting[i].target == jump.chain]
+    good = [i for i in ours if postrouting[i].is_jump(jump)]
+    replaced = next(iter(good or ours), None)
     for i in going:
-        why, cause = _why(chain, postrouting[i]), None
-        if i in good[:1]:
+        why, cause = _why(jump, postrouting[i]), None
+        if i == replaced and good:
             # Only a rule that lets nothing pass makes a good jump go.
-            why, cause = ActionKind.JUMP_MOVED, _owned(postrouting[barrier])
-        elif i in mine[:1] and not good:
+            why, cause = ActionKind.JUMP_MOVED, _owned(jump.table, postrouting[barrier])
+        elif i == replaced:
             why = ActionKind.JUMP_REPLACED
-        actions.append(Action(why, shown(postrouting[i].line), cause))
-    if not mine:
-        actions.append(Action(ActionKind.JUMP_ADDED, render_jump(chain)))
-    position = min([barrier, *going])
-    return _put(chain, postrouting, going, position - sum(1 for i in going if i < position), actions)
+        yield Action(why, shown(postrouting[i].line), cause)
+    if replaced is None:
+        yield Action(ActionKind.JUMP_ADDED, jump.line)
 
 
-def _put(chain: str, postrouting: _Rules, going: t.Sequence[int], place: int, actions: t.Sequence[Action]) -> JumpPlan:
+def _put(jump: Jump, postrouting: _Rules, going: t.Sequence[int], place: int, actions: t.Iterable[Action]) -> JumpPlan:
     """Return the plan that deletes rules and puts the jump at a place among the others."""
     after = [rule for i, rule in enumerate(postrouting) if i not in going]
-    (jump,) = parse_postrouting([render_jump(chain)])
-    insertion = jump.line if place == len(after) else jump.inserted(place + 1)
-    after.insert(place, jump)
+    (new,) = parse_postrouting([jump.line])
+    insertion = new.line if place == len(after) else new.inserted(place + 1)
+    after.insert(place, new)
     return JumpPlan(tuple(actions), tuple(postrouting[i].deleted for i in going), (insertion,), tuple(after))
 
 
-def _why(chain: str, rule: PostroutingRule) -> ActionKind:
-    return ActionKind.DUPLICATE_JUMP_REMOVED if rule.target == chain else ActionKind.EARLIER_JUMP_REMOVED
+def _why(jump: Jump, rule: PostroutingRule) -> ActionKind:
+    return ActionKind.DUPLICATE_JUMP_REMOVED if rule.target == jump.chain else ActionKind.EARLIER_JUMP_REMOVED

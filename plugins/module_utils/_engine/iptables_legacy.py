@@ -8,6 +8,7 @@ from __future__ import annotations
 import typing as t
 
 from .._system import iptables_tool
+from .._system.backend_names import IPTABLES_LEGACY
 from .._system.families import FAMILIES, Family
 from .._system.node import Node
 from .backend import Backend, Managed
@@ -26,7 +27,7 @@ _BUILTIN = {
 class IptablesLegacy(IptablesType):
     """See ``backend.BackendType``."""
 
-    name = iptables_tool.LEGACY
+    name = IPTABLES_LEGACY
 
     def is_in_use(self, node: Node, used_before: bool) -> bool:
         """Return whether a legacy table holds rules, or did when the agent chose: an emptied node keeps its variant."""
@@ -42,9 +43,9 @@ class IptablesLegacy(IptablesType):
 
 
 def _has_rules(node: Node, family: Family) -> bool:
-    tool = iptables_tool.find(node, iptables_tool.LEGACY, family)
+    tool = iptables_tool.find(node, IPTABLES_LEGACY, family)
     return tool is not None and any(
-        "\n-A " in "\n" + tool.list_chain(chain, table=table).stdout
+        "\n-A " in "\n" + tool.list_chain(chain, table).stdout
         for table in iptables_tool.legacy_tables(family)
         for chain in _BUILTIN.get(table, ())
     )

@@ -8,12 +8,13 @@ from __future__ import annotations
 import typing as t
 
 from .._system import iptables_tool
+from .._system.backend_names import IPTABLES_NFT
 from .._system.families import FAMILIES, IPV4, Family
 from .._system.nfnetlink import MATCH, TARGET
 from .._system.node import Node
-from . import leak_chain
 from .backend import Backend, Managed
 from .iptables_backend import Iptables, IptablesType
+from .iptables_syntax import MANGLE
 from .nat_table import NftNat
 
 #: Chains that the kubelet keeps in the mangle table of the variant that it uses (KEP-3178).
@@ -27,16 +28,16 @@ _EXTENSIONS = ((TARGET, "MASQUERADE", 0), (MATCH, "addrtype", 1), (MATCH, "comme
 class IptablesNft(IptablesType):
     """See ``backend.BackendType``."""
 
-    name = iptables_tool.NFT
+    name = IPTABLES_NFT
 
     def is_in_use(self, node: Node, used_before: bool) -> bool:
         """Return whether the kubelet has left its hint."""
         tools = [iptables_tool.find(node, self.name, family) for family in FAMILIES]
-        return any(tool.list_chain(hint, table="mangle").rc == 0 for tool in tools if tool for hint in KUBELET_HINTS)
+        return any(tool.list_chain(hint, MANGLE).rc == 0 for tool in tools if tool for hint in KUBELET_HINTS)
 
     def kernel_supports(self, node: Node) -> bool:
         return all(node.has_extension(IPV4, *extension) is not False for extension in _EXTENSIONS)
 
     def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Backend]:
         tool = iptables_tool.find(node, self.name, family)
-        return None if tool is None else Iptables(tool, managed, NftNat(family), NftNat(family, leak_chain.TABLE))
+        return None if tool is None else Iptables(tool, managed, NftNat(family), NftNat(family, MANGLE))

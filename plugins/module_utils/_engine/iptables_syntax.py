@@ -19,13 +19,28 @@ from .._policy import values
 from .._policy.values import EXEMPT, MASQUERADE, SKIP, AddressRange, Network, PortRange, Service
 from .._system.families import PORT_PROTOCOLS, PROTOCOLS, Family
 from . import rule_comments as comments
-from .ruleset import EVERYTHING, FIRST, LEAK, REDIRECTED, SHARE_UNIT, UNSEEN, AnyRule, Guard, Masquerade, Rule, guards
+from .ruleset import (
+    EVERYTHING,
+    FIRST,
+    LEAK,
+    REDIRECTED,
+    SHARE_UNIT,
+    UNSEEN,
+    AnyRule,
+    Guard,
+    Masquerade,
+    OwnRule,
+    guards,
+)
+
+#: Tables in which we have a chain.
+NAT, MANGLE = "nat", "mangle"
 
 #: What our jump matches, and what releases of ip-masq-agent before 2.0.1 repeat on every rule.
 NOT_LOCAL = ("-m", "addrtype", "!", "--dst-type", "LOCAL")
 
 #: The same for the jump to our chain in the mangle table: packets that pass through the node.
-_PASSING = ("-m", "addrtype", "!", "--src-type", "LOCAL", "!", "--dst-type", "LOCAL")
+PASSING = ("-m", "addrtype", "!", "--src-type", "LOCAL", "!", "--dst-type", "LOCAL")
 
 #: Chains that earlier agents of this kind built (v0.2-0.3 of ip-masq-agent, its later default, GCE's scripts).
 PREDECESSOR_CHAINS = ("NON-MASQUERADE-DAEMON", "IP-MASQ-AGENT", "IP-MASQ")
@@ -40,6 +55,9 @@ DESTINATION_PORT = "dport"
 
 #: Targets after which a packet meets no later rule of POSTROUTING.
 FINAL_TARGETS = ("ACCEPT", "RETURN", "MASQUERADE", "SNAT", "NETMAP")
+
+#: States of conntrack that packets have which meet our chain in the mangle table; if first packets do too.
+LEAK_STATES = (UNSEEN, "INVALID,NEW,UNTRACKED")
 
 # Patterns are text: a start that compiled all of them took 2.8 % longer.
 _WORD = r'"((?:[^"\\]|\\.)*)"|(\S+)'
@@ -62,16 +80,6 @@ def printed_rules(listing: str) -> t.Tuple[str, ...]:
         if '"' in line:
             quoted ^= re.sub(_BACKSLASHED, "", line).count('"') % 2 == 1
     return tuple(rules)
-
-
-def shown(line: str) -> str:
-    """Return a rule for people: nothing in it moves a cursor or begins a line of a log."""
-    return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
-
-
-def shown_all(lines: t.Sequence[str]) -> t.Tuple[str, ...]:
-    """Return many rules, each as ``shown``."""
-    return tuple(lines) if "".join(lines).isprintable() else tuple(shown(line) for line in lines)
 
 
 def tokenise(line: str) -> t.List[str]:
@@ -97,12 +105,12 @@ def render_rule(chain: str, rule: AnyRule) -> str:
         words += ["-o", rule.interface]
     if rule.service:
         words += _service(rule.service)
-    words += _conntrack(rule.state) if rule.state else ()
+    words += conntrack(rule.state) if rule.state else ()
     words += [*_comment(_comment_of(rule)), "-j", rule.verdict] if rule.way is None else _masquerade(rule, rule.way)
     return " ".join(words)
 
 
-def _comment_of(rule: Rule) -> str:
+def _comment_of(rule: OwnRule) -> str:
     if rule.kind == FIRST:
         return comments.MISSING if rule.verdict == "DROP" else comments.PRESENT
     if rule.state == REDIRECTED:
@@ -110,7 +118,7 @@ def _comment_of(rule: Rule) -> str:
     return {SKIP: comments.SKIPPED, EXEMPT: comments.EXEMPT, LEAK: comments.LEAK}[rule.kind]
 
 
-def _masquerade(rule: Rule, way: Masquerade) -> t.List[str]:
+def _masquerade(rule: OwnRule, way: Masquerade) -> t.List[str]:
     words = ["-p", way.protocol] if way.protocol and not rule.service else []
     words += _comment(comments.MASQUERADE if rule.address is None else comments.SNAT)
     if way.share is not None:
@@ -140,7 +148,8 @@ def _to_source(address: AddressRange, ports: t.Optional[PortRange]) -> str:
     return ("[%s]:%s" if address.version == 6 else "%s:%s") % (str(address), ports)
 
 
-def _conntrack(state: str) -> t.Tuple[str, ...]:
+def conntrack(state: str) -> t.Tuple[str, ...]:
+    """Return the match on states of conntrack."""
     return ("-m", "conntrack", "--ctstate", state)
 
 
@@ -174,7 +183,7 @@ def parse_rule(line: str, family: Family) -> t.Optional[AnyRule]:
         target = options.pop("-j", "")
         interface = options.pop("-o", None)
         source, network = (_parse_network(options.pop(flag, None), family) for flag in ("-s", "-d"))
-        rule = Rule(SKIP, network, source, interface, _parse_service(options, port, target), state=state)
+        rule = OwnRule(SKIP, network, source, interface, _parse_service(options, port, target), state=state)
         if target in ("MASQUERADE", "SNAT"):
             return None if state else _parse_masquerade(rule, options, target)
     except (ConfigError, ValueError, OverflowError):
@@ -197,7 +206,7 @@ def _options(words: t.Sequence[str]) -> t.Optional[t.Dict[str, str]]:
     return options
 
 
-def _with_kind(rule: Rule, comment: str, target: str, family: Family) -> t.Optional[Rule]:
+def _with_kind(rule: OwnRule, comment: str, target: str, family: Family) -> t.Optional[OwnRule]:
     """Return a rule that does not masquerade with its kind and verdict; None if we do not write such a rule."""
     if comment in _OF_MANGLE and target in ("DROP", "RETURN"):
         kind = LEAK if comment == comments.LEAK else FIRST
@@ -212,7 +221,7 @@ def _with_kind(rule: Rule, comment: str, target: str, family: Family) -> t.Optio
     if target == "RETURN" and (comment == comments.SKIPPED or of_interface):
         return rule
     network = rule.network or EVERYTHING[family]
-    return Rule(EXEMPT, network, rule.source, rule.interface, rule.service, target)
+    return OwnRule(EXEMPT, network, rule.source, rule.interface, rule.service, target)
 
 
 #: Comments of rules in the mangle table.
@@ -256,7 +265,7 @@ def _parse_network(text: t.Optional[str], family: Family) -> t.Optional[Network]
     return network
 
 
-def _parse_masquerade(rule: Rule, options: t.Dict[str, str], target: str) -> t.Optional[Rule]:
+def _parse_masquerade(rule: OwnRule, options: t.Dict[str, str], target: str) -> t.Optional[OwnRule]:
     share = None
     if "-m" in options:
         if (options.pop("-m"), options.pop("--mode", None)) != ("statistic", "random"):
@@ -348,9 +357,9 @@ class PostroutingRule(t.NamedTuple):
         """Return the line of a transaction that puts it at a place of POSTROUTING, counted from 1."""
         return "-I POSTROUTING %d%s" % (place, self.line[len("-A POSTROUTING") :])
 
-    def is_jump(self, chain: str) -> bool:
+    def is_jump(self, wanted: Jump) -> bool:
         """Return whether this is the jump that we want: the right match, the right target, nothing else."""
-        return self.whole and self.words == NOT_LOCAL + ("-j", chain)
+        return self.whole and self.words == (*wanted.match, "-j", wanted.chain)
 
     def leads_all_to(self, chain: str) -> bool:
         """Return whether all packets that are not for the node meet the rules of a chain because of this rule."""
@@ -409,21 +418,30 @@ def rule_conditions(line: str) -> t.Tuple[str, ...]:
     return _conditions_of(line)
 
 
-def render_jump(chain: str) -> str:
-    """Return the jump to our chain as ``iptables -S`` prints it."""
-    return " ".join(("-A", "POSTROUTING") + NOT_LOCAL + tuple(_comment(comments.JUMP)) + ("-j", chain))
+class Jump(t.NamedTuple):
+    """The rule of POSTROUTING that leads to a chain of ours, as it is to be."""
+
+    table: str
+    chain: str
+    match: t.Tuple[str, ...]
+    comment: str
+    #: whether a new one comes first, and no second one stays: the chain counts packets, each of them once
+    strict: bool = False
+
+    @property
+    def line(self) -> str:
+        """The rule as ``iptables -S`` prints it."""
+        return " ".join(("-A", "POSTROUTING", *self.match, *_comment(self.comment), "-j", self.chain))
 
 
-def leak_jump(chain: str, first: bool) -> t.Tuple[str, ...]:
-    """Return the words of the jump to our chain in the mangle table, without its comment.
+def nat_jump(chain: str) -> Jump:
+    """Return the jump to our chain in the nat table."""
+    return Jump(NAT, chain, NOT_LOCAL, comments.JUMP)
+
+
+def leak_jump(chain: str, first: bool) -> Jump:
+    """Return the jump to our chain in the mangle table.
 
     :param first: whether first packets of connections meet the chain too.
     """
-    state = "INVALID,NEW,UNTRACKED" if first else UNSEEN
-    return (*_conntrack(state), *_PASSING, "-j", chain)
-
-
-def render_leak_jump(chain: str, first: bool) -> str:
-    """Return the same as ``iptables -S`` prints it."""
-    *match, jump, target = leak_jump(chain, first)
-    return " ".join(["-A", "POSTROUTING", *match, *_comment(comments.LEAK_JUMP), jump, target])
+    return Jump(MANGLE, chain, (*conntrack(LEAK_STATES[first]), *PASSING), comments.LEAK_JUMP, strict=True)

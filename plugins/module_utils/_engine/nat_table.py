@@ -20,9 +20,16 @@ from .._system import nfnetlink
 from .._system.families import IPV4, IPV6, Family
 from .._system.netlink import Attributes, attributes
 from .._system.nfnetlink import Expression
-from .iptables_syntax import DESTINATION_PORT, NOT_LOCAL, conditions, rule_conditions
-
-TABLE = "nat"
+from .iptables_syntax import (
+    DESTINATION_PORT,
+    LEAK_STATES,
+    NAT,
+    NOT_LOCAL,
+    PASSING,
+    conditions,
+    conntrack,
+    rule_conditions,
+)
 
 #: Fields of the network header by offset and greatest length (RFC 791, RFC 8200). A shorter length is a prefix.
 _FIELDS = {IPV4: {9: (1, "-p"), 12: (4, "-s"), 16: (4, "-d")}, IPV6: {6: (1, "-p"), 8: (16, "-s"), 24: (16, "-d")}}
@@ -37,8 +44,15 @@ _EQUAL = (0, 1)
 #: NF_DROP, NF_ACCEPT, and NFT_RETURN, NFT_GOTO, NFT_JUMP as unsigned 32-bit numbers
 _VERDICTS = {0: "-j DROP", 1: "-j ACCEPT", 2**32 - 5: "-j RETURN", 2**32 - 4: "-g", 2**32 - 3: "-j"}
 
-#: struct xt_addrtype_info_v1 of NOT_LOCAL: no source, RTN_LOCAL as destination, XT_ADDRTYPE_INVERT_DEST
-_NOT_LOCAL = struct.pack("=HHI", 0, 1 << 2, 2)
+#: What our jumps match, by name, revision and data: struct xt_addrtype_info_v1 has sources and destinations (RTN_LOCAL
+#: is bit 2) and what is inverted; struct xt_conntrack_mtinfo3 has XT_CONNTRACK_STATE, and INVALID, NEW and UNTRACKED as
+#: the bits 0, 3 and 8.
+_OF_JUMPS = {
+    ("addrtype", 1, struct.pack("=HHI", 0, 1 << 2, 2)): NOT_LOCAL,
+    ("addrtype", 1, struct.pack("=HHI", 1 << 2, 1 << 2, 3)): PASSING,
+    ("conntrack", 3, struct.pack("=146xHHH16x", 1, 0, 0x101)): conntrack(LEAK_STATES[False]),
+    ("conntrack", 3, struct.pack("=146xHHH16x", 1, 0, 0x109)): conntrack(LEAK_STATES[True]),
+}
 
 # Patterns are text: a start that compiled all of them took 2.8 % longer.
 #: Expressions by letter: load, bitwise, compare, match, verdict, nothing to a packet.
@@ -68,7 +82,7 @@ class NftNat:
     :raises NodeError: from all methods but ``generation``: the kernel does not answer.
     """
 
-    def __init__(self, family: Family, table: str = TABLE) -> None:
+    def __init__(self, family: Family, table: str = NAT) -> None:
         self._family = family
         self._table = table
 
@@ -83,7 +97,7 @@ class NftNat:
 
     def references(self, chain: str) -> int:
         """Return how many rules of any chain lead to a chain; 0 if it is not there."""
-        return nfnetlink.references(self._family, TABLE, chain)
+        return nfnetlink.references(self._family, self._table, chain)
 
     def generation(self) -> t.Optional[int]:
         """Return a number that each transaction of any program raises by one; None if the kernel does not answer."""
@@ -92,11 +106,6 @@ class NftNat:
     def is_dormant(self) -> bool:
         """Return whether the kernel asks none of the table's chains, because of its flag ``dormant``."""
         return nfnetlink.is_dormant(self._family, self._table)
-
-
-def nft_command(action: str, family: Family, rest: str = "") -> str:
-    """Return the command of nft with which a person acts on the table, or on what is in it."""
-    return "nft %s %s %s%s" % (action, family.nft, TABLE, rest)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -127,9 +136,7 @@ def _match(found: Attributes, _family: str) -> t.Tuple[str, str]:
     name = nfnetlink.string(found.get(1, b""))
     if name == "comment":
         return "M", ""
-    if (name, _number(found, 2), found.get(3)) == ("addrtype", 1, _NOT_LOCAL):
-        return "M", " ".join(NOT_LOCAL)
-    return "M", "-m " + name
+    return "M", " ".join(_OF_JUMPS.get((name, _number(found, 2), found.get(3, b"")), ("-m", name)))
 
 
 def _target(found: Attributes, _family: str) -> t.Tuple[str, str]:

@@ -19,23 +19,34 @@ leak because these have changed in between, that chain lets first packets pass u
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import re
 import typing as t
 
 from .._errors import NodeError
 from .._policy.policy import Config
-from .._system.families import IPV4, IPV6, Family
+from .._system import nf_tables
+from .._system.backend_names import NFTABLES
+from .._system.families import Family
+from .._system.netlink import KernelError, Message
+from .._system.nf_tables import NftTable
 from .._system.nfnetlink import generation, has_nft_table
 from .._system.node import Node, Tool
-from .._system.process import Outcome, Runner, which
+from .._system.process import Runner, which
+from . import nftables_messages as messages
 from . import nftables_syntax as text
 from . import rule_comments as comments
 from .backend import (
+    EXEMPT,
+    LEAKED,
+    MASQUERADED,
+    OTHER,
     Action,
     ActionKind,
     Backend,
     CommitRefused,
-    Counters,
+    Counted,
     Former,
     Generation,
     Managed,
@@ -49,251 +60,201 @@ from .backend import (
 from .nftables_ruleset import from_ruleset, to_ruleset
 from .ruleset import Ruleset
 
-NAME = "nftables"
+#: The program for people, and for a resync without work.
+NFT = "nft"
 
 #: Virtual services of IPVS (net/netfilter/ipvs/ip_vs_ctl.c): three lines of heading, then the services.
 _IPVS_SERVICES = "/proc/net/ip_vs"
 
-#: seconds; nft waits for no lock, but 100,000 elements take time on a slow node
-_PATIENCE = 120.0
+#: Seconds for nft to show the table, after the rules are as they are to be: a resync has 30, and nft may hang.
+_PATIENCE = 10.0
 
-#: Longest piece of an error message of nft that we pass on; it repeats the line that it refused.
-_SAID = 300
-
-#: How often the table is listed until the kernel's rules did not change meanwhile, and until, where others write all
-#: the time, it can at least be a table.
-_SAME_GENERATION = 4
-_READS = 20
-
-#: What a kernel may lack, by the module that has it: what rules that need it contain, and such a rule.
+#: What a kernel may lack, by the module that has it: the expression that needs it, and a rule with that.
 _PARTS = {
-    "nft_masq": ("masquerade", "masquerade"),
-    "nft_nat": ("snat to ", "snat to {address}"),
-    "nft_ct": ("ct status ", "ct status dnat return"),
-    "nft_fib": ("fib daddr ", "fib daddr type local return"),
-    "nft_numgen": ("numgen ", "numgen random mod 2 < 1 return"),
+    "nft_masq": (b"masq\0", "masquerade"),
+    "nft_nat": (b"nat\0", "snat to %s saddr"),
+    "nft_ct": (b"ct\0", "ct status dnat return"),
+    "nft_fib": (b"fib\0", "fib daddr type local return"),
+    "nft_numgen": (b"numgen\0", "numgen random mod 2 < 1 return"),
 }
-_ADDRESS = {IPV4: "192.0.2.1", IPV6: "2001:db8::1"}
-#: A table that is never made: nft only asks the kernel whether it could be.
-_TRIAL = """add table {nft} ip_masq_agent_trial
-add chain {nft} ip_masq_agent_trial trial {{ type nat hook postrouting priority 100; }}
-"""
-_TRIAL_RULE = "add rule {nft} ip_masq_agent_trial trial {rule}\n"
-
-# Patterns are text: a start that compiled all of them took 2.8 % longer.
-_COUNTED = r"\bcounter packets ([0-9]+) bytes ([0-9]+) (\w+(?: to ip6? saddr)?)"
+#: A table that is never made: the kernel is only asked whether it could be.
+_TRIAL = "ip_masq_agent_trial"
 
 
-class State(t.NamedTuple):
-    """Our table as ``nft -n -s`` lists it; None if it is not there."""
+class TableReading(Generation):
+    """The same, and the table as the kernel reported it."""
 
-    listed: t.Optional[str]
-    #: of the kernel's rules; None if it was not the same before and afterwards
-    generation: Generation = Generation()
+    __slots__ = ("table",)
+
+    def __init__(self, table: t.Optional[NftTable] = None, number: t.Optional[int] = None) -> None:
+        super().__init__(number)
+        self.table = table
+
+
+class TableState(t.NamedTuple):
+    """What our table holds; None if it is not there."""
+
+    listed: t.Optional[text.ListedTable]
+    reading: TableReading = TableReading()
+
+
+class TableStep(t.NamedTuple):
+    """What the kernel does at once."""
+
+    changes: t.Tuple[Message, ...]
+    #: take it back where the next step is refused; empty if it puts rules in force
+    undone: t.Tuple[Message, ...] = ()
 
 
 class Nftables:
-    """See ``backend.Backend``.
+    """See ``backend.Backend``. It needs no program: the kernel is asked and told over netlink.
 
-    :param nft: path of ``nft``.
-    :param has_table: asks the kernel whether our table is there; None means that it did not answer.
-    :param generation: asks the kernel how many transactions there were; None means that it did not answer.
+    :param nft: path of ``nft``, if the node has it: a resync without work compares what that prints.
     :param position: decides the priority of our chain, see ``nftables_syntax.PRIORITIES``.
     """
 
-    name = NAME
+    name = NFTABLES
 
-    def __init__(
-        self,
-        run: Runner,
-        family: Family,
-        nft: str,
-        has_table: t.Callable[[Family, str], t.Optional[bool]] = has_nft_table,
-        generation: t.Callable[[], t.Optional[int]] = generation,
-        position: str = "keep",
-    ) -> None:
+    def __init__(self, run: Runner, family: Family, nft: t.Optional[str], position: str = "keep") -> None:
         self.family = family
         self._run = run
         self._nft = nft
         self._table = "%s %s" % (family.nft, text.TABLE)
-        self._has_table = has_table
-        self._generation = generation
         self._priority = text.PRIORITIES.get(position, text.PRIORITIES["keep"])
+        self._observed: t.Optional[TableState] = None
 
-    def observe(self) -> State:
-        for attempt in range(1, _READS + 1):
-            before = self._generation()
-            # Asked before nft is started: where the table is only looked for as a left-over, nothing else is done.
-            absent = self._has_table(self.family, text.TABLE) is False
-            listed = None if absent else self._listed("-s")
-            if listed is not None and text.is_torn(listed):
-                continue
-            if before == self._generation():
-                return State(listed, Generation(before))
-            if attempt >= _SAME_GENERATION:
-                return State(listed)
-        raise self._torn()
+    def observe(self) -> TableState:
+        table, generation = nf_tables.read_one(self.family.number, text.TABLE, text.CHAINS)
+        listed = None if table is None else messages.listed(table, self.family)
+        self._observed = TableState(listed, TableReading(table, generation))
+        return self._observed
 
-    def _listed(self, *flags: str) -> t.Optional[str]:
-        """Return what nft prints of the table; None if there is no table."""
-        done = self._run(self._list(*flags), timeout=_PATIENCE)
-        if done.rc == 0:
-            return done.stdout
-        if "No such file or directory" in done.stderr:
-            return None
-        raise self._failure("cannot list the table %s" % self._table, done)
-
-    def _torn(self) -> NodeError:
-        return NodeError(
-            "%s printed the table %s in pieces %d times (a part twice, or without its end), as it does while other "
-            "programs change the rules; run again" % (self._nft, self._table, _READS)
-        )
-
-    def _list(self, *flags: str) -> t.List[str]:
-        return [self._nft, "-n"] + list(flags) + ["list", "table"] + self._table.split()
-
-    def plan(self, state: State, wanted: t.Optional[Ruleset]) -> Plan:
-        before = None if state.listed is None else text.parse(state.listed, self.family)
+    def plan(self, state: TableState, wanted: t.Optional[Ruleset]) -> Plan:
+        before = state.listed
         if wanted is None:
             removed = [Action(ActionKind.TABLE_REMOVED, "table " + self._table)] if before else []
-            return self._as_plan(state, before, removed, (self._deletion(),) if before else (), (), View((), None))
+            deletion = (TableStep(self._deletion()),) if before else ()
+            return self._as_plan(before, removed, deletion, (), View((), None))
         after = from_ruleset(wanted, self.family)._replace(priority=self._priority)
         if before and before.means(after):
-            lines = text.listing(state.listed or "", self.family)
+            lines = text.listing(before)
             view = View(lines, None, wanted)
             return Plan((), (), lines, lines, view, view)
-        led_to = text.listing(text.render(after), self.family)
+        led_to = text.listing(after)
         actions = _actions(self._table, before, after)
         transaction = self._transaction(before, after)
-        plan = self._as_plan(state, before, actions, transaction, led_to, View(led_to, None, wanted))
+        plan = self._as_plan(before, actions, transaction, led_to, View(led_to, None, wanted))
         moved = before is not None and before.priority != after.priority
         return plan._replace(former=plan.former._replace(moved=moved))
 
     def _as_plan(
         self,
-        state: State,
-        before: t.Optional[text.Table],
+        before: t.Optional[text.ListedTable],
         actions: t.Sequence[Action],
         transaction: Transaction,
         led_to: t.Tuple[str, ...],
         view: View,
     ) -> Plan:
-        lines = () if state.listed is None else text.listing(state.listed, self.family)
+        lines = () if before is None else text.listing(before)
         found = View(lines, None, None if before is None else to_ruleset(before))
         # A chain without rules decides nothing.
         former = Former(rulesets=(found.ruleset,)) if before is not None and before.rules(text.CHAIN) else Former()
         return Plan(tuple(actions), transaction, lines, led_to, view, found, former=former)
 
-    def _deletion(self) -> str:
-        return "delete table %s\n" % self._table
+    def _deletion(self) -> t.Tuple[Message, ...]:
+        return (nf_tables.change(nf_tables.DELETE_TABLE, self.family.number, text.TABLE),)
 
-    def _transaction(self, before: t.Optional[text.Table], after: text.Table) -> Transaction:
+    def _transaction(self, before: t.Optional[text.ListedTable], after: text.ListedTable) -> Transaction:
         if before is not None and before.foreign:
             # Another program changed the table in ways that we do not know: only a new one is sure to be without them.
-            return (self._deletion() + text.render(after),)
-        tightened: t.List[str] = []
-        new_sets: t.List[str] = []
+            return (TableStep((*self._deletion(), *messages.make_all(after))),)
+        tightened: t.List[Message] = []
+        new_sets: t.List[Message] = []
+        undone: t.List[Message] = []
         if after.rules(text.LEAKS) is not None and (before is None or before.nat_differs(after)):
-            tightened = text.change_chains(after.lenient, after, [text.LEAKS])
+            tightened = messages.change_chains(after.lenient, after, [text.LEAKS])
             if before is not None and before.rules(text.LEAKS) is not None:
-                new_sets += text.change_chains(before, before.lenient, [text.LEAKS])
+                new_sets += messages.change_chains(before, before.lenient, [text.LEAKS])
+                undone += messages.change_chains(before.lenient, before, [text.LEAKS])
                 before = before.lenient
             after = after.lenient
         if before is None:
             before = after._replace(chains=(), sets={})
-            new_sets.append("add table " + self._table)
+            new_sets.append(messages.make_table(self.family))
+            undone = list(self._deletion())
+        else:
+            undone += [messages.delete_set(self.family, name) for name in after.sets if name not in before.sets]
         for name in after.sets:
             if name not in before.sets:
                 # See the module: a new set is complete before a chain looks into it.
-                new_sets += text.change_set(after, name)
+                new_sets += messages.change_set(after, name)
         changed = [name for name, spans in after.sets.items() if before.sets.get(name, spans) != spans]
-        elements = [command for name in changed for command in text.change_set(after, name, there=True)]
-        chains = [] if before.same_rules(after) else text.change_chains(before, after)
-        unused = [name for name in before.sets if name not in after.sets]
-        removed = [text.delete_set(self.family, name) for name in unused]
+        elements = [one for name in changed for one in messages.change_set(after, name, there=True)]
+        chains = [] if before.same_rules(after) else messages.change_chains(before, after)
+        removed = [messages.delete_set(self.family, name) for name in before.sets if name not in after.sets]
         steps = [new_sets, elements + chains + removed]
         if len(changed) + bool(chains) > 1 and (before.narrowed or after.narrowed):
             interim = after.asking_others(changed)
             for name in changed:
-                new_sets += text.change_set(after, name, called=name + text.INTERIM)
+                new_sets += messages.change_set(after, name, suffix=text.INTERIM)
+            temporary = [messages.delete_set(self.family, name + text.INTERIM) for name in changed]
+            undone = temporary + undone
             steps = [
                 new_sets,
-                text.change_chains(before, interim) + removed,
+                messages.change_chains(before, interim) + removed,
                 elements,
-                text.change_chains(interim, after)
-                + [text.delete_set(self.family, name + text.INTERIM) for name in changed],
+                messages.change_chains(interim, after) + temporary,
             ]
-        steps.append(tightened)
-        return tuple("\n".join(step + [""]) for step in steps if step)
+        first, *rest = [step for step in (*steps, tightened) if step]
+        return (TableStep(tuple(first), tuple(undone) if new_sets else ()), *(TableStep(tuple(step)) for step in rest))
 
-    def is_alone(self, before: State, transaction: Transaction, now: State) -> bool:
-        return now.generation.follows(before.generation, len(transaction))
+    def is_alone(self, before: TableState, transaction: Transaction, now: TableState) -> bool:
+        return now.reading.follows(before.reading, len(transaction))
 
-    def undo(self, state: State, previous: State) -> Transaction:
-        deletion = "" if state.listed is None else self._deletion()
-        return (deletion + text.readable(previous.listed or ""),)
+    def undo(self, state: TableState, previous: TableState) -> Transaction:
+        deletion = () if state.listed is None else self._deletion()
+        table = previous.reading.table
+        first, *rest = nf_tables.transactions(table) if table is not None else ([],)
+        return (TableStep((*deletion, *first)), *(TableStep(tuple(step)) for step in rest))
 
     def commit(self, transaction: Transaction) -> None:
-        first, rest = transaction[0], transaction[1:]
-        new_table = bool(rest) and self._has_table(self.family, text.TABLE) is False
-        loosened = bool(rest) and text.LENIENT in first
-        before = text.parse(self._listed("-s") or "", self.family) if loosened else None
-        self._write(first)
+        for number, step in enumerate(transaction):
+            try:
+                self._write(step.changes)
+            except Overtaken:
+                raise
+            except CommitRefused as exc:
+                if number == 0:
+                    raise
+                if number > 1 or not transaction[0].undone:
+                    raise NodeError("%s. The new rules are active, in a temporary form; run again" % exc) from None
+                # What is refused must not have changed anything: the first step made sets that no rule uses, and let
+                # first packets pass.
+                self._write(transaction[0].undone)
+                raise
+
+    def _write(self, changes: t.Sequence[Message]) -> None:
         try:
-            for step in rest[:1]:
-                self._write(step)
-        except Overtaken:
-            raise
-        except CommitRefused:
-            # What is refused must not have changed anything: the first step created sets that no rule uses, and let
-            # first packets pass.
-            created = [text.delete_set(self.family, name) for name in text.created_sets(first)]
-            created += text.change_chains(before, before, [text.LEAKS]) if before else []
-            self._write(self._deletion() if new_table else "\n".join([*created, ""]))
-            raise
-        try:
-            for step in rest[1:]:
-                self._write(step)
-        except Overtaken:
-            raise
-        except CommitRefused as exc:
-            raise NodeError("%s. The new rules are active, in a temporary form; run again" % exc) from None
+            nf_tables.transact(changes, "table " + self._table)
+        except KernelError as exc:
+            makes = changes[0].kind & 0xFF == nf_tables.NEW_TABLE
+            if exc.code == errno.ENOENT and not makes and has_nft_table(self.family, text.TABLE) is False:
+                raise Overtaken(
+                    "the kernel refused the rules, because another program removed the table %s meanwhile (nft flush "
+                    "ruleset does)" % self._table
+                ) from None
+            raise CommitRefused("%s%s" % (exc, self._advice(exc.code, changes))) from None
 
-    def _write(self, commands: str) -> None:
-        done = self._run([self._nft, "-f", "-"], stdin=commands, timeout=_PATIENCE)
-        if done.rc == 0:
-            return
-        if not commands.startswith(("add table ", "table ")) and self._has_table(self.family, text.TABLE) is False:
-            raise Overtaken(
-                "%s refused the rules, because another program removed the table %s meanwhile (nft flush ruleset does)"
-                % (self._nft, self._table)
-            )
-        raise self._failure("refused the rules", done, CommitRefused, commands)
-
-    def _failure(self, what: str, done: Outcome, error: t.Type[NodeError] = NodeError, commands: str = "") -> NodeError:
-        said = done.error_text
-        advice = ""
-        if done.crashed:
-            version = " ".join(self._run([self._nft, "--version"]).stdout.split()[:2])
-            said = "%s crashed (exit status %d)" % (version or "it", done.rc)
-            advice = (
-                ". A table written by a newer nft, in most cases another program's, makes older versions crash; which "
-                "table it is cannot be determined. Upgrade nftables, or set backend to iptables_nft or iptables_legacy"
-            )
-        elif "Operation not permitted" in said:
-            advice = ". Another program owns the table, or this one lacks CAP_NET_ADMIN"
-        elif commands and ("not supported" in said or "No such file or directory" in said):
-            advice = self._refused_parts(commands)
-        if len(said) > _SAID:
-            said = said[:_SAID] + "..."
-        return error("%s %s: %s%s" % (self._nft, what, said, advice))
-
-    def _refused_parts(self, commands: str) -> str:
-        """Return the parts of commands that the kernel refuses also if nothing else is in the way, and advice."""
+    def _advice(self, code: int, changes: t.Sequence[Message]) -> str:
+        if code == errno.EPERM:
+            return ". Another program owns the table, or this one lacks CAP_NET_ADMIN"
+        if code not in (errno.ENOENT, errno.EOPNOTSUPP):
+            return ""
         if not self._accepts(""):
             refused = ["nft_chain_nat"]
         else:
-            used = [(name, rule) for name, (mark, rule) in _PARTS.items() if mark in commands]
+            whole = b"".join(change.body for change in changes)
+            used = [(name, rule) for name, (mark, rule) in _PARTS.items() if mark in whole]
             refused = [name for name, rule in used if not self._accepts(rule)]
         if refused:
             return (
@@ -307,40 +268,58 @@ class Nftables:
 
     def _accepts(self, rule: str) -> bool:
         """Return whether the kernel accepts a chain as ours with this rule; nothing is written."""
-        nft = self.family.nft
-        trial = _TRIAL + (_TRIAL_RULE if rule else "")
-        rule = rule.format(address=_ADDRESS[self.family])
-        return self._run([self._nft, "-c", "-f", "-"], stdin=trial.format(nft=nft, rule=rule)).rc == 0
+        family, hook = self.family.number, text.priority_of(text.CHAIN)
+        trial = [
+            nf_tables.change(nf_tables.NEW_TABLE, family, _TRIAL),
+            nf_tables.new_chain(family, _TRIAL, text.CHAIN, "nat", nf_tables.POSTROUTING, hook),
+        ]
+        if rule:
+            rule = rule.replace("%s", self.family.nft)
+            trial.append(nf_tables.new_rule(family, _TRIAL, text.CHAIN, messages.expressions_of(rule)))
+        try:
+            nf_tables.transact(trial, "a trial", trial=True)
+        except KernelError:
+            return False
+        return True
 
-    def counters(self) -> Counters:
-        for _attempt in range(_READS):
-            listed = self._listed("-t")
-            if listed is None:
-                raise NodeError("%s: the table %s is gone, and what it counted with it" % (self._nft, self._table))
-            if not text.is_torn(listed):
-                return _counted(listed)
-        raise self._torn()
+    def _list(self, *flags: str) -> t.List[str]:
+        return [self._nft or NFT, "-n", *flags, "list", "table", *self._table.split()]
+
+    def counted(self) -> t.List[Counted]:
+        bodies = nf_tables.read_rules(self.family.number, text.TABLE)
+        if not bodies and has_nft_table(self.family, text.TABLE) is False:
+            raise NodeError("the table %s is gone, and what it counted with it" % self._table)
+        counting = [rule for _chain, rule in messages.rules_of(bodies, self.family) if rule.counted]
+        kinds = "".join(_counts(rule.rule) for rule in counting)
+        return [Counted(tuple(self._list("-t")), kinds, tuple(rule.counted or (0, 0) for rule in counting))]
 
     def fingerprint(self) -> t.List[t.List[str]]:
-        return [self._list("-s")]
+        """See ``backend.Backend.fingerprint``.
+
+        :raises NodeError: the node has no nft, it fails, or the rules are not those that were observed any more.
+        """
+        command, observed = self._list("-s"), self._observed
+        if self._nft is None:
+            raise NodeError("the node has no %s, which shows the table %s" % (NFT, self._table))
+        shown = self._run(command, timeout=_PATIENCE)
+        if shown.rc != 0:
+            raise NodeError("%s cannot show the table %s: %s" % (self._nft, self._table, shown.error_text))
+        same = observed is not None and Generation(generation()).follows(observed.reading, 0)
+        if not same and self.observe() != observed:
+            raise NodeError("another program changed the table %s meanwhile" % self._table)
+        return [command]
 
 
-def _counted(listed: str) -> Counters:
-    total = Counters()
-    for line in listed.splitlines():
-        found = re.search(_COUNTED, line)
-        if found:
-            counted = (int(found.group(1)), int(found.group(2)))
-            if comments.LEAK in line:
-                total = total.plus(Counters(leaked_packets=counted[0]))
-            elif found.group(3) in ("masquerade", "snat"):
-                total = total.plus(Counters(0, 0, *counted))
-            elif "@" + text.SET in line or found.group(3) != "return":
-                total = total.plus(Counters(*counted))
-    return total
+def _counts(rule: str) -> str:
+    words = text.bare(rule)
+    if comments.LEAK in rule:
+        return LEAKED
+    if re.search(r"\b(?:masquerade|snat to (?!ip6? saddr))", words):
+        return MASQUERADED
+    return EXEMPT if "@" + text.SET in words or words.endswith(("accept", "saddr")) else OTHER
 
 
-def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t.List[Action]:
+def _actions(table: str, before: t.Optional[text.ListedTable], after: text.ListedTable) -> t.List[Action]:
     actions = [Action(ActionKind.TABLE_CREATED, "table " + table)] if before is None else []
     # A new table is one action with its sets.
     before = before or after._replace(chains=(), sets=dict.fromkeys(after.sets, ()))
@@ -377,33 +356,37 @@ def _actions(table: str, before: t.Optional[text.Table], after: text.Table) -> t
 class NftablesType:
     """See ``backend.BackendType``."""
 
-    name = NAME
+    name = NFTABLES
     exemptions: t.Tuple[str, ...] = ("return", "accept", "enforce")
     like_return: t.Tuple[str, ...] = ("ACCEPT",)
     positions: t.Tuple[str, ...] = tuple(text.PRIORITIES)
-    package = "nftables"
+    package = ""
     random_fully_since: t.Tuple[int, ...] = ()
     is_last_resort = True
 
     def is_installed(self, node: Node, family: Family) -> bool:
-        """See ``backend.BackendType.is_installed``. Its version is not read, which would start it."""
-        return which("nft") is not None
+        """See ``backend.BackendType.is_installed``. No program is needed; a kernel may lack nf_tables."""
+        return generation() is not None
 
     def tool(self, node: Node, family: Family) -> t.Optional[Tool]:
-        return node.tool("nft")
+        """Find nft; None also where it does not answer, because nothing depends on it."""
+        with contextlib.suppress(NodeError):
+            return node.tool(NFT)
+        return None
 
     def is_in_use(self, node: Node, used_before: bool) -> bool:
         """Return False: as a last resort it is never one of several to choose from."""
         return False
 
     def kernel_supports(self, node: Node) -> bool:
-        """Return True: nft refuses what the kernel does not support."""
+        """Return True: the kernel refuses what it does not support."""
         return True
 
     def make(self, node: Node, family: Family, managed: Managed) -> t.Optional[Backend]:
         """See ``backend.BackendType.make``. The table has one name, and earlier agents had none."""
-        path = which("nft")
-        return None if path is None else Nftables(node.run, family, path, position=managed.position)
+        if generation() is None:
+            return None
+        return Nftables(node.run, family, which(NFT), position=managed.position)
 
     def notes(self, config: Config) -> t.Iterator[str]:
         if config.exemption == "accept":

@@ -18,7 +18,19 @@ from .._policy.values import EXEMPT, MASQUERADE, SKIP, AddressRange, Mark, PortR
 from .._system import intervals
 from .._system.families import IPV4, IPV6, PORT_PROTOCOLS, Family
 from . import rule_comments as comments
-from .nftables_syntax import CHAIN, ENFORCER, LEAKS, OUTLINE, SET, SOURCES, Table, bare, in_order, render_span, snat_to
+from .nftables_syntax import (
+    CHAIN,
+    ENFORCER,
+    LEAKS,
+    OUTLINE,
+    SET,
+    SOURCES,
+    ListedTable,
+    bare,
+    in_order,
+    render_span,
+    snat_to,
+)
 from .ruleset import (
     COUNT,
     DROP,
@@ -29,7 +41,7 @@ from .ruleset import (
     Decision,
     Guard,
     Masquerade,
-    Match,
+    PolicyMatch,
     Ruleset,
     exempt_spans,
     guards_of,
@@ -70,7 +82,7 @@ _NARROWED = r"ip6? saddr != @"
 _INTERFACE = r'oifname (?:!= )?"([^"]*)"'
 
 
-def from_ruleset(ruleset: Ruleset, family: Family) -> Table:
+def from_ruleset(ruleset: Ruleset, family: Family) -> ListedTable:
     """Return the table that holds these rules.
 
     Its set of exempt ranges holds what is exempt in the end: however deep ranges are within each other, it is one
@@ -84,8 +96,8 @@ def from_ruleset(ruleset: Ruleset, family: Family) -> Table:
     verdict = "accept" if ruleset.verdict == "ACCEPT" else "return"
     deciding = [decision for decision in ruleset.decisions if decision.action != SKIP]
     if not deciding and not ruleset.leading:
-        return Table(family, {SET: ()}, ((CHAIN, (local,)),))
-    scope = deciding[-1].match if deciding else Match()
+        return ListedTable(family, {SET: ()}, ((CHAIN, (local,)),))
+    scope = deciding[-1].match if deciding else PolicyMatch()
     marked = tuple(_rule(*_guard(guard, family)) for guard in ruleset.guards if guard.is_option)
     entries = _Entries(ruleset, family)
     others = tuple(_rule(matches, "return", comments.SKIPPED) for matches in _skipped(ruleset, scope, family))
@@ -108,7 +120,7 @@ def from_ruleset(ruleset: Ruleset, family: Family) -> Table:
     sets = {SET: exempt, **entries.sets}
     if ruleset.hidden or scope.sources:
         sets[SOURCES] = intervals.of_networks(ruleset.hidden or scope.sources)
-    return Table(family, in_order(sets), tuple(chains))
+    return ListedTable(family, in_order(sets), tuple(chains))
 
 
 def _leak_rules(
@@ -254,7 +266,7 @@ def _protocol(conditions: str) -> t.Optional[str]:
     return found and (found[1] or found[2])
 
 
-def _skipped(ruleset: Ruleset, scope: Match, family: Family) -> t.Iterator[str]:
+def _skipped(ruleset: Ruleset, scope: PolicyMatch, family: Family) -> t.Iterator[str]:
     """Return conditions, any of which matches traffic outside the policy's scope."""
     for decision in ruleset.decisions:
         for name in decision.match.interfaces if decision.action == SKIP else ():
@@ -301,7 +313,7 @@ def _masquerade(rule: Masquerade, address: t.Optional[AddressRange]) -> t.Tuple[
     return " ".join(matches), verdict + (" fully-random" if rule.random_fully else "")
 
 
-def to_ruleset(table: Table) -> t.Optional[Ruleset]:
+def to_ruleset(table: ListedTable) -> t.Optional[Ruleset]:
     """Return the rules that a table holds; None if they are not of our shape."""
     try:
         ruleset = _Reader(table).ruleset()
@@ -314,7 +326,7 @@ def to_ruleset(table: Table) -> t.Optional[Ruleset]:
 class _Reader:
     """Reads the chain of a table. What it makes of it is compared with the table, so it may take things for granted."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: ListedTable) -> None:
         self._table = table
         self._sets = table.sets
 
@@ -341,8 +353,10 @@ class _Reader:
         narrowed = any(re.match(_NARROWED, rule) for rule in skipped)
         sources = self._networks(SOURCES) if narrowed else ()
         left_out = tuple(name for rule in skipped if "!=" not in rule for name in _read_interfaces(rule))
-        scope = Match(sources, (), tuple(name for rule in skipped if "!=" in rule for name in _read_interfaces(rule)))
-        decisions = [Decision(SKIP, Match(interfaces=left_out))] if left_out else []
+        scope = PolicyMatch(
+            sources, (), tuple(name for rule in skipped if "!=" in rule for name in _read_interfaces(rule))
+        )
+        decisions = [Decision(SKIP, PolicyMatch(interfaces=left_out))] if left_out else []
         decisions += [Decision(EXEMPT, scope._replace(destinations=self._networks(SET)))] if self._sets.get(SET) else []
         decisions += [Decision(MASQUERADE, scope)] if rules else []
         leading = tuple(self._leading(entries))
@@ -408,7 +422,7 @@ class _Reader:
         kept = line.conditions + "snat to ip"
         return any(re.search(_ENTRY, rule) and bare(rule).startswith(kept) for rule in enforcer)
 
-    def _match(self, lines: t.Sequence[_Line]) -> Match:
+    def _match(self, lines: t.Sequence[_Line]) -> PolicyMatch:
         interfaces: t.Dict[str, None] = {}
         services: t.Dict[Service, None] = {}
         found: t.Dict[str, t.Any] = {}
@@ -424,7 +438,7 @@ class _Reader:
         sources, destinations = (
             self._networks(found[name]) if found[name] else () for name in ("sources", "destinations")
         )
-        return Match(sources, destinations, tuple(interfaces), tuple(services))
+        return PolicyMatch(sources, destinations, tuple(interfaces), tuple(services))
 
     def _translations(self, translated: t.Sequence[_Line]) -> t.Iterator[Decision]:
         """Return the entries of ``snat``."""

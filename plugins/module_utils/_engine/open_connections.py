@@ -19,7 +19,8 @@ from .._system import conntrack, intervals
 from .._system.conntrack import Flow
 from .._system.families import Family
 from .._system.routes import LOCAL, UNICAST, Routes
-from .changed_packets import DROPPED, SKIPPED, UNKNOWN, Cell, Comparison, Verdict, Verdicts, is_of_service
+from .._system.services import pack
+from .changed_packets import DROPPED, SKIPPED, UNKNOWN, Cell, ChangedVerdict, Comparison, Verdicts, is_of_service
 from .effects import Effects
 
 #: seconds that one run may take in one family
@@ -230,7 +231,7 @@ class _Judge:
     def _cell(self, flow: Flow, interface: str) -> t.Tuple[Cell, int]:
         """Return the class of a connection's packets, and the bits of all that matches them."""
         compared = self._comparison
-        service = compared.services.of(flow.protocol << 16 | flow.port)
+        service = compared.services.of(pack(flow.protocol, flow.port))
         cell = Cell(compared.sources.of(flow.source), service, compared.interface(interface))
         return cell, cell.source & cell.service & cell.interface & compared.destinations.of(flow.destination)
 
@@ -246,7 +247,7 @@ class _Judge:
                 }
         return outcomes.pop() if len(outcomes) == 1 else None
 
-    def _is_outdated(self, old: Verdict, new: Verdict, flow: Flow) -> bool:
+    def _is_outdated(self, old: ChangedVerdict, new: ChangedVerdict, flow: Flow) -> bool:
         if old == new:
             return False
         translated = flow.seen != flow.source
@@ -264,13 +265,13 @@ def _is_in(address: int, span: t.Tuple[int, int]) -> bool:
     return span[0] <= address <= span[1]
 
 
-def _as_flushed(verdicts: Verdicts) -> t.Set[Verdict]:
+def _as_flushed(verdicts: Verdicts) -> t.Set[ChangedVerdict]:
     """Return verdicts as connections have them: rules that cannot be read masqueraded nothing."""
     found = set()
     for one in verdicts:
         if one.action == DROPPED:
             # An address that is missing is the one that a connection has.
-            found.add(Verdict(MASQUERADE, one.address))
+            found.add(ChangedVerdict(MASQUERADE, one.address))
         elif one.action != UNKNOWN:
             found.add(one.applied)
     return found or {SKIPPED}

@@ -13,12 +13,12 @@ import typing as t
 
 from .._errors import NodeError
 from .._system import iptables_tool, nfnetlink
+from .._system.backend_names import IPTABLES_LEGACY, IPTABLES_NFT
 from .._system.families import Family
-from .._system.iptables_tool import LEGACY, NFT
 from .._system.node import Node
+from .._system.printable import shown
 from . import actors
-from .iptables_syntax import parse_postrouting, printed_rules, shown
-from .nat_table import TABLE as IPTABLES_TABLE
+from .iptables_syntax import NAT, parse_postrouting, printed_rules
 from .nat_table import NftNat
 from .nftables_syntax import TABLE as MANAGED_TABLE
 
@@ -33,13 +33,13 @@ def find_other_chains(node: Node, families: t.Iterable[Family]) -> t.List[str]:
     """Find such chains, one sentence each. What cannot be read is left out: other steps report that."""
     found: t.Dict[str, None] = {}
     for family in families:
-        for variant, jumps in ((NFT, _nft_jumps), (LEGACY, _legacy_jumps)):
+        for variant, jumps in ((IPTABLES_NFT, _nft_jumps), (IPTABLES_LEGACY, _legacy_jumps)):
             try:
                 chains = jumps(node, family)
             except NodeError:
                 continue
             for chain in chains:
-                program = actors.owner(IPTABLES_TABLE, chain).name
+                program = actors.owner(NAT, chain).name
                 if program not in _NOT_NAMED:
                     place = "%s, %s: POSTROUTING jumps to %s of %s" % (family, variant, chain, program)
                     found["%s, %s" % (place, _EFFECT)] = None
@@ -48,7 +48,7 @@ def find_other_chains(node: Node, families: t.Iterable[Family]) -> t.List[str]:
         except NodeError:
             continue
         for base in base_chains:
-            of_iptables = base.family != "inet" and (base.table, base.name) == (IPTABLES_TABLE, "POSTROUTING")
+            of_iptables = base.family != "inet" and (base.table, base.name) == (NAT, "POSTROUTING")
             if base.table != MANAGED_TABLE and not of_iptables:
                 names = (base.family, shown(base.table), shown(base.name))
                 place = "table %s %s of nftables has the nat chain %s" % names
@@ -64,8 +64,8 @@ def _nft_jumps(_node: Node, family: Family) -> t.List[str]:
 
 def _legacy_jumps(node: Node, family: Family) -> t.List[str]:
     """Return chains that POSTROUTING of iptables-legacy jumps to. A table that does not exist is not read."""
-    exists = IPTABLES_TABLE in iptables_tool.legacy_tables(family)
-    tool = iptables_tool.find(node, LEGACY, family) if exists else None
+    exists = NAT in iptables_tool.legacy_tables(family)
+    tool = iptables_tool.find(node, IPTABLES_LEGACY, family) if exists else None
     if tool is None:
         return []
     listed = tool.list_chain("POSTROUTING").stdout

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import typing as t
 
+from .._system.printable import shown
 from .backend import OtherRule
-from .iptables_syntax import PostroutingRule, conditions, shown
+from .iptables_syntax import PostroutingRule, conditions
 
 _NAT_TARGETS = ("MASQUERADE", "SNAT")
 _VERDICTS = ("ACCEPT", "RETURN")

@@ -20,7 +20,19 @@ from .._system.families import FAMILIES, IPV4, IPV6, Family, has_ipv6
 from .._system.node import Node
 from . import backends
 from .auto_ports import or_any_ports, with_auto_ports
-from .backend import ADDING, Backend, BackendType, CommitRefused, Counters, Managed, Overtaken, PartlyRefused, Plan
+from .backend import (
+    ADDING,
+    Backend,
+    BackendType,
+    CommitRefused,
+    Counted,
+    Counters,
+    Managed,
+    Overtaken,
+    PartlyRefused,
+    Plan,
+    total,
+)
 from .fixed_addresses import require_addresses, without_missing
 from .other_nat import remarks, remarks_elsewhere
 from .ruleset import IGNORE, Ruleset, from_config
@@ -108,13 +120,17 @@ class Result(t.NamedTuple):
         }
 
     def counters(self, planned: bool = False) -> t.Dict[str, Counters]:
+        """Return the sums of ``counted``."""
+        return {family: total(listings) for family, listings in self.counted(planned).items()}
+
+    def counted(self, planned: bool = False) -> t.Dict[str, t.List[Counted]]:
         """Return what the managed rules have counted, by family.
 
         :param planned: nothing was written; rules that do not exist are not queried, which would create a legacy table.
         :raises NodeError: they cannot be read.
         """
         return {
-            change.family: change.via.counters() for change in self.managed if change.plan.found.rules or not planned
+            change.family: change.via.counted() for change in self.managed if change.plan.found.rules or not planned
         }
 
 
@@ -125,7 +141,7 @@ def reconcile(
     check: bool = False,
     used_before: t.Optional[str] = None,
     former: t.Sequence[str] = (),
-    lock_path: str = "",
+    lock_path: t.Optional[str] = "",
     new: bool = False,
     effects: bool = False,
 ) -> Result:
@@ -209,14 +225,12 @@ class _Run:
         leaks = self._config.leaks != IGNORE
         managed = Managed(self._config.masq_chain, self._config.jump_position, leaks=leaks)
         backend = self._chosen.make(self._node, family, managed)
-        tool = self._chosen.tool(self._node, family)
-        if backend is None or tool is None:
+        if backend is None:
             raise NodeError(
                 "%s has no program for %s on this node: install the package %s"
                 % (self._chosen.name, family, self._chosen.package)
             )
-        wanted = from_config(self._config, family, random_fully=tool.version >= self._chosen.random_fully_since)
-        return converge(backend, wanted, self._check)
+        return converge(backend, wanted_rules(self._config, family, self._chosen, self._node), self._check)
 
     def clear(self, adopt: bool, former: t.Sequence[str]) -> None:
         """Remove what is left over elsewhere.
@@ -224,13 +238,14 @@ class _Run:
         :param adopt: whether chains of earlier agents are removed too: without a replacement they stay.
         """
         managed = Managed(self._config.masq_chain, adopt=adopt, former=former)
+        node = self._node.within(backends.PATIENCE) if self._families else self._node
         for kind in backends.BACKENDS:
             for family in FAMILIES:
                 established = family in self._families and kind is self._chosen
                 if established or family in self._failed or (family == IPV6 and not has_ipv6()):
                     continue
                 try:
-                    backend = kind.make(self._node, family, managed)
+                    backend = kind.make(node, family, managed)
                     if backend is not None:
                         self._clear(backend)
                 except NodeError as exc:
@@ -321,6 +336,13 @@ def _as_met(ruleset: t.Optional[Ruleset], backend: str) -> t.Optional[Ruleset]:
     if ruleset is not None and ruleset.verdict in like_return:
         return ruleset._replace(verdict="RETURN")
     return ruleset
+
+
+def wanted_rules(config: Config, family: Family, kind: BackendType, node: Node) -> Ruleset:
+    """Return the rules of a policy for one family, as a backend of this node can write them."""
+    since = kind.random_fully_since
+    tool = kind.tool(node, family) if since else None
+    return from_config(config, family, random_fully=not since or (tool is not None and tool.version >= since))
 
 
 def converge(backend: Backend, wanted: t.Optional[Ruleset], check: bool = False) -> Change:

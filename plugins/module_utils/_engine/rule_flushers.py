@@ -10,15 +10,18 @@ import re
 import typing as t
 
 from .._errors import NodeError
-from .._system.iptables_tool import NFT, VARIANTS
+from .._system.backend_names import IPTABLES_NFT, NFTABLES, VARIANTS
 from .._system.process import Runner
-from .nftables_backend import NAME as NFTABLES
+
+#: Services whose start, restart or reload may remove rules of others (all are ordered before network-pre.target).
+FIREWALLS = ("firewalld", "nftables", "netfilter-persistent", "iptables", "ip6tables", "ufw")
 
 
 class Flusher(t.NamedTuple):
     """A service that removes rules of others when it starts, and the line of its configuration that makes it do so."""
 
-    unit: str
+    #: one of ``FIREWALLS``
+    service: str
     #: as of glob(7)
     path: str
     pattern: str
@@ -26,6 +29,11 @@ class Flusher(t.NamedTuple):
     remedy: str
     #: those whose rules it removes
     backends: t.Tuple[str, ...] = VARIANTS
+
+    @property
+    def unit(self) -> str:
+        """The unit of that service."""
+        return self.service + ".service"
 
     def words(self) -> t.Tuple[str, str]:
         """Return the effect and the remedy, for people."""
@@ -35,12 +43,12 @@ class Flusher(t.NamedTuple):
 _FLUSHERS = (
     *(
         Flusher(
-            "nftables.service",
+            "nftables",
             path,
             r"^\s*flush\s+ruleset\b",
             "flush ruleset in %s removes all rules of the node, those of kube-proxy and of the network plugin too",
             "flush only your own tables in %s, or disable the service",
-            (NFT, NFTABLES),
+            (IPTABLES_NFT, NFTABLES),
         )
         # The second is that of RHEL and its likes, and of SUSE.
         for path in ("/etc/nftables.conf", "/etc/sysconfig/nftables.conf")
@@ -54,12 +62,12 @@ _FLUSHERS = (
             "remove the table nat from %s, or disable the service",
         )
         for unit, path in (
-            ("netfilter-persistent.service", "/etc/iptables/rules.v4"),
-            ("iptables.service", "/etc/sysconfig/iptables"),
+            ("netfilter-persistent", "/etc/iptables/rules.v4"),
+            ("iptables", "/etc/sysconfig/iptables"),
         )
     ),
     Flusher(
-        "firewalld.service",
+        "firewalld",
         "/etc/firewalld/firewalld.conf",
         r"^\s*FirewallBackend\s*=\s*iptables\b",
         "FirewallBackend=iptables in %s makes each reload remove all rules of iptables",
@@ -67,7 +75,7 @@ _FLUSHERS = (
     ),
     # Before 2.0, where the distribution has not repaired it: seen in the code of 0.9.3 and 1.3.3, and not of 2.3.1.
     Flusher(
-        "firewalld.service",
+        "firewalld",
         "/usr/lib/python3*/*-packages/firewall/core/fw.py",
         r"for backend in self\.all_backends\(\):\s+rules = backend\.build_flush_rules\(\)",
         "this release of firewalld (%s) removes all rules of iptables at each start and reload, also with "
@@ -75,14 +83,14 @@ _FLUSHERS = (
         "upgrade firewalld (in %s) to 2.0 or later, set backend to nftables, or disable the service",
     ),
     Flusher(
-        "ufw.service",
+        "ufw",
         "/etc/default/ufw",
         r"^\s*MANAGE_BUILTINS\s*=\s*[\"']?yes\b",
         "MANAGE_BUILTINS=yes in %s removes all rules of iptables",
         "set MANAGE_BUILTINS=no in %s, or disable the service",
     ),
     Flusher(
-        "ufw.service",
+        "ufw",
         "/etc/ufw/before*.rules",
         r"^\*nat\b(?:\n(?!COMMIT).*)*\n-F\s*(?:POSTROUTING)?\s*$",
         "-F below *nat in %s removes all other rules of this table",

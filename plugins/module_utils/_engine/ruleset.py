@@ -17,8 +17,9 @@ from .._policy import values
 from .._policy.policy import Config
 from .._policy.values import EXEMPT, LOOPBACK, MASQUERADE, SKIP, AddressRange, Mark, Network, PortRange, Service
 from .._system import intervals
-from .._system.families import BY_VERSION, IPV4, IPV6, PORT_PROTOCOLS, PROTOCOLS, Family
+from .._system.families import BY_VERSION, IPV4, IPV6, PORT_PROTOCOLS, Family, protocol_number
 from .._system.intervals import Spans
+from .._system.services import pack
 
 EVERYTHING = {IPV4: ipaddress.ip_network("0.0.0.0/0"), IPV6: ipaddress.ip_network("::/0")}
 
@@ -40,7 +41,7 @@ SERVICE_MARKS = 0x4000 | 0x2000
 VERDICTS = {"return": "RETURN", "accept": "ACCEPT", "enforce": "ENFORCE"}
 
 
-class Match(t.NamedTuple):
+class PolicyMatch(t.NamedTuple):
     """Packets. A field that is empty matches all of them; of several values one has to match."""
 
     sources: t.Tuple[Network, ...] = ()
@@ -54,7 +55,7 @@ class Decision(t.NamedTuple):
     """What becomes of packets that no earlier decision matches. ``action`` is SKIP, EXEMPT or MASQUERADE."""
 
     action: str
-    match: Match = Match()
+    match: PolicyMatch = PolicyMatch()
     #: with which MASQUERADE replaces the source; None: that of the interface
     address: t.Optional[AddressRange] = None
     #: how MASQUERADE is carried out; None: as the ruleset says
@@ -99,7 +100,7 @@ LEAK, FIRST = "leak", "first"
 REDIRECTED, UNSEEN = "DNAT", "INVALID,UNTRACKED"
 
 
-class Rule(t.NamedTuple):
+class OwnRule(t.NamedTuple):
     """A decision about one source, destination, interface and service; a field that is None matches all."""
 
     #: SKIP, EXEMPT, MASQUERADE, LEAK or FIRST
@@ -118,7 +119,7 @@ class Rule(t.NamedTuple):
     address: t.Optional[AddressRange] = None
 
 
-AnyRule = t.Union[Guard, Rule]
+AnyRule = t.Union[Guard, OwnRule]
 
 
 class Ruleset(t.NamedTuple):
@@ -185,15 +186,15 @@ class Ruleset(t.NamedTuple):
         rules: t.List[AnyRule] = [*guards]
         if self.leaks != IGNORE:
             family = BY_VERSION[self.hidden[0].version]
-            rules += [Rule(SKIP, network) for network in (*self.hidden, MULTICAST[family])]
+            rules += [OwnRule(SKIP, network) for network in (*self.hidden, MULTICAST[family])]
         elif not self.missing:
             return ()
         for decision in self.expanded if self.missing else self.leading + self.decisions:
             rules += self._leak_rules(decision)
         return tuple(dict.fromkeys(rules))
 
-    def _leak_rules(self, decision: Decision) -> t.Iterator[Rule]:
-        hidden = _both(decision.match, Match(self.hidden)) if self.leaks != IGNORE else None
+    def _leak_rules(self, decision: Decision) -> t.Iterator[OwnRule]:
+        hidden = _both(decision.match, PolicyMatch(self.hidden)) if self.leaks != IGNORE else None
         missing = decision.address is not None and decision.address in self.missing
         if decision.action == MASQUERADE:
             if hidden is not None and not missing:
@@ -215,7 +216,7 @@ class Ruleset(t.NamedTuple):
             (len(m.sources or "-") * len(m.interfaces or "-") * len(m.services or "-") for m in matches), default=0
         )
 
-    def _rules(self, decision: Decision) -> t.Iterator[Rule]:
+    def _rules(self, decision: Decision) -> t.Iterator[OwnRule]:
         if decision.action == MASQUERADE:
             for rule in _singly(MASQUERADE, decision.match, address=decision.address):
                 for way in self.ways(decision):
@@ -234,9 +235,9 @@ class Ruleset(t.NamedTuple):
         return self.masquerade if decision.how is None else decision.how
 
 
-def _met(rules: t.Iterable[Rule]) -> t.Iterable[Rule]:
+def _met(rules: t.Iterable[OwnRule]) -> t.Iterable[OwnRule]:
     """Leave out rules about the same packets as an earlier one, also if it maps their ports otherwise."""
-    found: t.Dict[Rule, Rule] = {}
+    found: t.Dict[OwnRule, OwnRule] = {}
     for rule in rules:
         alike = rule if rule.way is None else rule._replace(way=rule.way._replace(random_fully=False))
         found.setdefault(alike, rule)
@@ -244,30 +245,26 @@ def _met(rules: t.Iterable[Rule]) -> t.Iterable[Rule]:
 
 
 def service_number(protocol: str, port: int, family: Family) -> int:
-    """Return a protocol and port in the way in which services count.
-
-    :param protocol: a name; ``icmp`` is ICMPv6 in IPv6.
-    """
-    number = family.icmp if protocol == "icmp" else PROTOCOLS.get(protocol, 0)
-    return number << 16 | port
+    """Return a protocol and port in the way in which services count; see ``protocol_number``."""
+    return pack(protocol_number(protocol, family), port)
 
 
-def _singly(kind: str, match: Match, **more: t.Any) -> t.Iterator[Rule]:
+def _singly(kind: str, match: PolicyMatch, **more: t.Any) -> t.Iterator[OwnRule]:
     """Return a rule for each source, interface, service and destination of a match."""
     for source, interface, service, network in itertools.product(
         match.sources or (None,), match.interfaces or (None,), match.services or (None,), match.destinations or (None,)
     ):
-        yield Rule(kind, network, source, interface, service, **more)
+        yield OwnRule(kind, network, source, interface, service, **more)
 
 
-def _in_front(rule: Rule) -> Rule:
+def _in_front(rule: OwnRule) -> OwnRule:
     """Return the rule in front of one that accepts: it leaves redirected connections to later rules."""
     # What has all addresses is written without a destination.
     network = rule.network if rule.network is not None and rule.network.prefixlen else None
-    return Rule(SKIP, network, rule.source, rule.interface, rule.service, state=REDIRECTED)
+    return OwnRule(SKIP, network, rule.source, rule.interface, rule.service, state=REDIRECTED)
 
 
-def _both(one: Match, other: Match) -> t.Optional[Match]:
+def _both(one: PolicyMatch, other: PolicyMatch) -> t.Optional[PolicyMatch]:
     """Intersect two matches; the second one has only sources and interfaces. Return None if they are disjoint."""
     sources = _common(one.sources, other.sources, _narrower_network)
     interfaces = _common(one.interfaces, other.interfaces, _narrower_interface)
@@ -298,7 +295,7 @@ def _narrower_interface(one: str, other: str) -> t.Optional[str]:
 
 
 def matches_interface(pattern: str, name: str) -> bool:
-    """Return whether a name of ``Match`` means an interface."""
+    """Return whether a name of ``PolicyMatch`` means an interface."""
     return name.startswith(pattern[:-1]) if pattern.endswith("+") else name == pattern
 
 
@@ -411,7 +408,7 @@ def _leading(config: Config, family: Family, ways: _WaysByMapping) -> t.Iterator
             destinations = (EVERYTHING[family],)
         icmp = "icmp" if family == IPV4 else "ipv6-icmp"
         services = tuple(one._replace(protocol=icmp) if one.protocol == "icmp" else one for one in rule.services)
-        match = Match(sources, destinations, rule.out_interfaces, services)
+        match = PolicyMatch(sources, destinations, rule.out_interfaces, services)
         action = MASQUERADE if rule.action == values.SNAT else rule.action
         decision = Decision(action, match, rule.address, ways.get(rule.mapping))
         yield decision
@@ -422,7 +419,7 @@ def _leading(config: Config, family: Family, ways: _WaysByMapping) -> t.Iterator
 def _is_about_everything(decision: Decision) -> bool:
     networks = decision.match.destinations
     everywhere = not networks or networks[0].prefixlen == 0
-    return everywhere and decision.match._replace(destinations=()) == Match()
+    return everywhere and decision.match._replace(destinations=()) == PolicyMatch()
 
 
 def _one_family(networks: t.Sequence[Network], family: Family) -> t.Optional[t.Tuple[Network, ...]]:
@@ -443,7 +440,7 @@ def _translations(config: Config, family: Family, ways: _WaysByMapping) -> t.Ite
         sources = _one_family(entry.source_cidrs, family)
         if entry.address.version == family.version and sources is not None:
             interfaces = (entry.out_interface,) if entry.out_interface else ()
-            yield Decision(MASQUERADE, Match(sources, (), interfaces), entry.address, ways.get(entry.mapping))
+            yield Decision(MASQUERADE, PolicyMatch(sources, (), interfaces), entry.address, ways.get(entry.mapping))
 
 
 def _decisions(config: Config, family: Family, exempt: t.Sequence[Network]) -> t.Iterator[Decision]:
@@ -451,9 +448,9 @@ def _decisions(config: Config, family: Family, exempt: t.Sequence[Network]) -> t
     sources = _one_family(config.source_cidrs, family)
     if sources is None:
         return
-    scope = Match(sources, (), config.out_interfaces)
+    scope = PolicyMatch(sources, (), config.out_interfaces)
     if config.except_interfaces:
-        yield Decision(SKIP, Match(interfaces=config.except_interfaces))
+        yield Decision(SKIP, PolicyMatch(interfaces=config.except_interfaces))
     layers = intervals.layers(exempt, _of_family(config.masquerade_cidrs, family))
     for depth, layer in reversed(list(enumerate(layers))):
         yield Decision(MASQUERADE if depth % 2 else EXEMPT, scope._replace(destinations=layer))
@@ -472,7 +469,7 @@ def from_rules(rules: t.Sequence[AnyRule]) -> t.Optional[Ruleset]:
     conditions comes before others.
     """
     leading = tuple(itertools.takewhile(lambda rule: isinstance(rule, Guard), rules))
-    rest = [rule for rule in rules[len(leading) :] if isinstance(rule, Rule)]
+    rest = [rule for rule in rules[len(leading) :] if isinstance(rule, OwnRule)]
     if len(leading) + len(rest) < len(rules) or any(rule.kind in (LEAK, FIRST) for rule in rest):
         return None
     if any(rule.state for rule in rest):
@@ -486,10 +483,12 @@ def from_rules(rules: t.Sequence[AnyRule]) -> t.Optional[Ruleset]:
     decisions: t.List[Decision] = []
     over = False
     for place, group in itertools.groupby(rest, _place):
-        over = over or bool(decisions and decisions[-1].match == Match() and _takes_all(decisions[-1].how or ()))
+        over = over or bool(decisions and decisions[-1].match == PolicyMatch() and _takes_all(decisions[-1].how or ()))
         if over and place.kind != MASQUERADE:
             return None
-        match = Match(_listed(place.source), _listed(place.network), _listed(place.interface), _listed(place.service))
+        match = PolicyMatch(
+            _listed(place.source), _listed(place.network), _listed(place.interface), _listed(place.service)
+        )
         if place.kind == MASQUERADE:
             how = tuple(rule.way for rule in group if rule.way is not None)
             decisions.append(Decision(MASQUERADE, match, place.address, how))
@@ -506,13 +505,46 @@ def from_rules(rules: t.Sequence[AnyRule]) -> t.Optional[Ruleset]:
     )
 
 
-def _without_redirected(rules: t.Sequence[Rule]) -> t.Optional[t.List[Rule]]:
+def leak_fields(rules: t.Sequence[t.Optional[AnyRule]], nat: t.Sequence[t.Optional[AnyRule]]) -> t.Dict[str, t.Any]:
+    """Return what ``Ruleset.leak_rules`` tell of their ruleset: the fields leaks, hidden and missing.
+
+    :param nat: its other rules, which have the addresses. :param rules: None is one that is not of our shape.
+    """
+    own = [rule for rule in rules if isinstance(rule, OwnRule)]
+    verdicts = {rule.verdict for rule in own if rule.kind == LEAK}
+    skipped = [rule.network for rule in own if rule == OwnRule(SKIP, rule.network)]
+    end = next((place for place, network in enumerate(skipped) if network in MULTICAST.values()), 0)
+    first: t.Dict[OwnRule, str] = {}
+    for rule in own:
+        # No packet gets to what an earlier rule has said of all the same packets.
+        if rule.kind == FIRST and _matched(rule._replace(service=None)) not in first:
+            first.setdefault(_matched(rule), rule.verdict)
+    addresses: t.Dict[OwnRule, t.Optional[AddressRange]] = {}
+    for other in nat:
+        if isinstance(other, OwnRule) and other.way is not None:
+            # Of a rule that masquerades, a service without ports is read as the protocol of its way.
+            protocol = Service(other.way.protocol) if other.way.protocol else None
+            addresses.setdefault(_matched(other._replace(service=other.service or protocol)), other.address)
+    dropped = [addresses.get(match) for match, verdict in first.items() if verdict == "DROP"]
+    return {
+        "leaks": DROP if "DROP" in verdicts else COUNT if verdicts else IGNORE,
+        "hidden": tuple(skipped[:end]),
+        "missing": tuple(dict.fromkeys(address for address in dropped if address is not None)),
+    }
+
+
+def _matched(rule: OwnRule) -> OwnRule:
+    """Return what a rule says of the packets that it is about."""
+    return OwnRule("", rule.network, rule.source, rule.interface, rule.service)
+
+
+def _without_redirected(rules: t.Sequence[OwnRule]) -> t.Optional[t.List[OwnRule]]:
     """Return the rules without those that leave redirected connections to later rules.
 
     Return None unless one is directly in front of each rule that accepts, for the same traffic, and nowhere else.
     """
-    kept: t.List[Rule] = []
-    left: t.Optional[Rule] = None
+    kept: t.List[OwnRule] = []
+    left: t.Optional[OwnRule] = None
     for rule in rules:
         if left != (_in_front(rule) if rule.verdict == "ACCEPT" else None):
             return None
@@ -525,7 +557,7 @@ def _takes_all(ways: t.Sequence[Masquerade]) -> bool:
     return any(way.protocol is None and way.share is None for way in ways)
 
 
-def _place(rule: Rule) -> Rule:
+def _place(rule: OwnRule) -> OwnRule:
     """Return what the rules of one place have in common: exempt ranges, or the ways to masquerade the same traffic."""
     if rule.way is None:
         return rule._replace(network=None)

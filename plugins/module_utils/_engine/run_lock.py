@@ -12,6 +12,7 @@ import time
 import typing as t
 
 from .._errors import LockHeld
+from .._system.xtables_lock import find_holder
 
 #: The agent's runtime directory, which only root may open: the lock is on the directory itself, since a file system
 #: that is full or read-only gives that too.
@@ -19,16 +20,20 @@ LOCK_PATH = "/run/ip-masq-agent"
 
 
 @contextlib.contextmanager
-def lock(timeout: float, path: str = "") -> t.Iterator[str]:
+def lock(timeout: float, path: t.Optional[str] = "") -> t.Iterator[str]:
     """Hold the lock: the module and the timer must not plan against each other.
 
     The directory is removed on release unless it holds other files. If the lock cannot be created, the run continues
     without it: every write is an atomic transaction and is verified.
 
     :param timeout: seconds to wait.
+    :param path: of the directory; empty: the default; None: without a lock.
     :returns: why no lock was taken; empty if one was.
     :raises LockHeld: another run held it for longer.
     """
+    if path is None:
+        yield ""
+        return
     path = path or LOCK_PATH
     try:
         handle = _acquire(path, timeout)
@@ -67,8 +72,8 @@ def _acquire(path: str, timeout: float) -> int:
             if time.monotonic() >= deadline:
                 os.close(handle)
                 raise LockHeld(
-                    "timed out after %g s waiting for another run of ip_masq, which holds the lock on %s; wait for it "
-                    "to end, or raise lock_timeout" % (timeout, path)
+                    "timed out after %g s waiting for another run of ip_masq, %s, which holds the lock on %s; wait for "
+                    "it to end, or raise lock_timeout" % (timeout, find_holder(path) or "an unknown process", path)
                 ) from None
             time.sleep(0.02)
         os.close(handle)

@@ -6,6 +6,9 @@
 Two connections to the same address and port cannot leave with the same source, so each destination has all ports of
 each address of the node. The kernel picks the address first (of ``snat``, by source and destination) and never takes
 another one because its ports are used up. Connections that have ended count until the kernel forgets them.
+
+Of several ranges, our rules draw one for each packet that opens a connection, and the kernel looks for a port in this
+one alone.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import heapq
 import ipaddress
 import itertools
 import math
+import struct
 import time
 import typing as t
 
@@ -39,20 +43,25 @@ _OFTEN = 1024
 #: The share of its ports from which on a destination is reported in any case.
 SCARCE = 0.8
 
-#: Of ports that no rule chooses, and that are used where the opener had them.
-_NO_PLACE = 255
-
 #: Sources that are returned of a destination.
 SOURCES = 20
 
 
-class Source(t.NamedTuple):
+class PortUser(t.NamedTuple):
     """Who has connections to a destination."""
 
     address: str
     connections: int
     #: namespace and name of the pod; None: not certain, or no pod
     pod: t.Optional[str] = None
+
+
+class Range(t.NamedTuple):
+    """Ports that a rule chooses from, or part of those that the kernel chooses from without a rule's range."""
+
+    ports: PortRange
+    used: int
+    available: int
 
 
 class Use(t.NamedTuple):
@@ -66,11 +75,11 @@ class Use(t.NamedTuple):
     #: in which ports are used once; 0 is the one of all connections that are in no other
     zone: int
     #: from which the kernel chooses
-    ports: t.Tuple[PortRange, ...]
+    ranges: t.Tuple[Range, ...]
     used: int
     available: int
     #: the largest first
-    sources: t.Tuple[Source, ...]
+    sources: t.Tuple[PortUser, ...]
 
     @property
     def share(self) -> float:
@@ -108,17 +117,21 @@ class _Choice:
         self.pools: t.Dict[bytes, t.List[t.Tuple[PortRange, ...]]] = {}
         for protocol in PORT_PROTOCOLS:
             own = intervals.of(ranges.get(protocol, ()))
-            pools = [own] + [intervals.difference((kind,), own) for kind in _KINDS]
+            bounds = (bound for one in ranges.get(protocol, ()) for bound in (one.first, one.last + 1))
+            pools = [intervals.cut(own, bounds)] + [intervals.difference((kind,), own) for kind in _KINDS]
             self.pools[bytes([PROTOCOLS[protocol]])] = [tuple(PortRange(*span) for span in pool) for pool in pools]
 
-    def places(self) -> t.Dict[bytes, bytearray]:
-        """Return for each protocol and port where its pool is among those of the protocol."""
+    def places(self) -> t.Dict[bytes, t.List[bytes]]:
+        """Return for each protocol and port the place of its range in its pool, and that of the pool.
+
+        It is empty for ports that no rule chooses, and that are used where the opener had them.
+        """
         found = {}
         for protocol, pools in self.pools.items():
-            found[protocol] = places = bytearray([_NO_PLACE]) * 65536
-            for place, pool in enumerate(pools):
-                for ports in pool:
-                    places[ports.first : ports.last + 1] = bytes([place]) * ports.size
+            found[protocol] = places = [b""] * 65536
+            for number, pool in enumerate(pools):
+                for place, ports in enumerate(pool):
+                    places[ports.first : ports.last + 1] = [struct.pack("!HB", place, number)] * ports.size
         return found
 
 
@@ -145,7 +158,7 @@ class _Counter:
         self._now = time.time()
         addresses = ((ipaddress.ip_address(text), pod) for text, pod in pods.items())
         self._pods = {one.packed: pod for one, pod in addresses if one.version == family.version}
-        #: by whether the pod is certain, the source, and the destination with all that is counted apart
+        #: by whether the pod is certain, the source, the range, and the destination with all that is counted apart
         self._counts: t.Dict[bytes, int] = {}
         self.lost = 0
         #: the addresses that others are hidden behind
@@ -173,12 +186,12 @@ class _Counter:
             # Connections of the node itself take ports from those that it hides. A pod with its own address does not.
             return
         place = places[seen_port[0] << 8 | seen_port[1]]
-        if place == _NO_PLACE:
+        if not place:
             return
         pod = self._pods.get(source)
         # As in who: a pod that has come later has no part in a connection.
         named = pod is not None and idle is not None and self._now - idle > pod.since
-        key = b"%c%b%b%c%b%b%b%b" % (named, source, protocol, place, remote_port, seen, remote, zone)
+        key = b"%c%b%b%b%b%b%b%b" % (named, source, place, protocol, remote_port, seen, remote, zone)
         self._counts[key] = self._counts.get(key, 0) + 1
         if len(self._counts) > _MOST:
             self._drop_the_least()
@@ -196,40 +209,51 @@ class _Counter:
         :param most: how many are returned, the fullest first.
         """
         size = self._family.size
+        parts: t.Dict[bytes, int] = {}
+        for mark, connections in self._counts.items():
+            part = mark[1 + size :]
+            parts[part] = parts.get(part, 0) + connections
         used: t.Dict[bytes, int] = {}
+        for part, connections in parts.items():
+            place, key = int.from_bytes(part[:2], "big"), part[2:]
+            if key[4 : 4 + size] in self._hiding:
+                # The kernel may tell of a connection twice while the table changes.
+                parts[part] = min(connections, self._pool(key)[place].size)
+                used[key] = used.get(key, 0) + parts[part]
+        shown = heapq.nlargest(most, used, key=lambda key: (used[key] / _size(self._pool(key)), used[key], key))
+        sources: t.Dict[bytes, t.Dict[bytes, int]] = {key: {} for key in shown}
         for mark, connections in self._counts.items():
-            key = mark[1 + size :]
-            used[key] = used.get(key, 0) + connections
-        # The kernel may tell of a connection twice while the table changes.
-        used = {
-            key: min(count, self._available(key)) for key, count in used.items() if key[4 : 4 + size] in self._hiding
-        }
-        shown = heapq.nlargest(most, used, key=lambda key: (used[key] / self._available(key), used[key], key))
-        sources: t.Dict[bytes, t.List[Source]] = {key: [] for key in shown}
-        for mark, connections in self._counts.items():
-            source, key = mark[1 : 1 + size], mark[1 + size :]
+            source, key = mark[: 1 + size], mark[3 + size :]
             if key in sources:
-                name = self._pods[source].name if mark[0] else None
-                sources[key].append(Source(str(ipaddress.ip_address(source)), connections, name))
-        return [self._use(key, used[key], sources[key]) for key in shown], len(used)
+                sources[key][source] = sources[key].get(source, 0) + connections
+        return [self._use(key, parts, sources[key]) for key in shown], len(used)
 
-    def _available(self, key: bytes) -> int:
-        return _size(self._choice.pools[key[:1]][key[1]])
+    def _pool(self, key: bytes) -> t.Tuple[PortRange, ...]:
+        return self._choice.pools[key[1:2]][key[0]]
 
-    def _use(self, key: bytes, used: int, sources: t.List[Source]) -> Use:
+    def _use(self, key: bytes, parts: t.Mapping[bytes, int], sources: t.Mapping[bytes, int]) -> Use:
         size = self._family.size
         address, destination = (str(ipaddress.ip_address(key[4 + at : 4 + at + size])) for at in (0, size))
+        ranges = tuple(
+            Range(ports, parts.get(place.to_bytes(2, "big") + key, 0), ports.size)
+            for place, ports in enumerate(self._pool(key))
+        )
+        largest = heapq.nlargest(SOURCES, sources.items(), key=lambda item: item[1])
         return Use(
-            PROTOCOL_NAMES[key[0]],
+            PROTOCOL_NAMES[key[1]],
             address,
             destination,
             int.from_bytes(key[2:4], "big"),
             int.from_bytes(key[4 + 2 * size :], "big"),
-            self._choice.pools[key[:1]][key[1]],
-            used,
-            self._available(key),
-            tuple(sorted(sources, key=lambda one: -one.connections)[:SOURCES]),
+            ranges,
+            sum(one.used for one in ranges),
+            sum(one.available for one in ranges),
+            tuple(self._source(*item) for item in largest),
         )
+
+    def _source(self, mark: bytes, connections: int) -> PortUser:
+        named, address = mark[0], mark[1:]
+        return PortUser(str(ipaddress.ip_address(address)), connections, self._pods[address].name if named else None)
 
 
 def can_be_scarce(rulesets: t.Mapping[str, t.Iterable[Ruleset]], tracked: int) -> bool:

@@ -1,7 +1,10 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Environment files as systemd reads them (systemd.exec(5), EnvironmentFile=), which is not as a shell does."""
+"""Environment files, read as systemd reads them, and the flag set or removed in one of their variables.
+
+A changed text is a proposal until it has been read again: it is refused unless the flag alone differs.
+"""
 
 from __future__ import annotations
 
@@ -9,170 +12,128 @@ import re
 import typing as t
 
 from .._errors import ConfigError
-from .arguments import NEWLINE, WHITESPACE, Char
+from .arguments import ARGUMENT, FLAG, NEVER, take_out
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
-#: What a backslash escapes inside double quotes; before any other character it stands for itself.
-_ESCAPABLE = '"\\`$'
+#: A comment, an assignment, or a line that means nothing (systemd.exec(5), EnvironmentFile=). A quote counts only where
+#: a value starts or after a closed one; a backslash at the end of a line of a value continues it.
+_ITEM = re.compile(
+    r"""[ \t\r\n]*(?:
+        (?P<unclear>[#;][^\n\r]*\\\n[ \t]*[^#;\s])
+        |[#;][^\n\r]*
+        |(?P<name>[^\n\r][^=\n\r]*)=(?P<value>
+            (?P<quoted>(?:[ \t]*(?:'[^']*'|"(?:\\.|[^"\\])*"))*)[ \t]*
+            (?P<bare>(?![ \t'"])(?:\\(?:.|\Z)|[^\n\r\\])+?(?=[ \t]*(?:[\n\r]|\Z)))?
+        )[ \t]*(?P<open>['"])?
+        |[^\n\r]+)""",
+    re.VERBOSE | re.DOTALL,
+)
+_QUOTED = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)\"""", re.DOTALL)
+#: Inside double quotes a backslash stands for itself before most characters.
+_ESCAPED = re.compile(r'\\(?:(["\\`$])|\n)')
+
+#: An argument with its quotes: both kinds group, and a backslash keeps the character after it, also inside of them
+#: (systemd.service(5), "Command lines").
+_WORD = re.compile(r"""(?:\\.|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|[^ \t\n\r'"\\])+""", re.DOTALL)
+_PART = re.compile(r"""\\(.)|'((?:\\.|[^'\\])*)'|"((?:\\.|[^"\\])*)\"""", re.DOTALL)
+
+#: The flag, any number of times in a row, and the blanks around.
+_RUN = re.compile(r"([ \t]*)(?:--non[-_]masquerade[-_]cidr(?:=|(?:[ \t]|\\\n)+)[^ \t\n\r'\"\\]*([ \t]*))+")
+
+
+#: The values of the flag in one variable, its other arguments, and the other assignments.
+_Meaning = t.Tuple[t.List[str], t.List[str], t.List[t.Tuple[str, str]]]
 
 
 class Assignment(t.NamedTuple):
-    """One ``NAME=value`` of an environment file. ``inside`` is where a value may be put if there is none yet."""
+    """One ``NAME=value``: the value as a program gets it, and where in the text it is written."""
 
     name: str
-    chars: t.Tuple[Char, ...]
-    inside: int
-
-    @property
-    def value(self) -> str:
-        """The value as systemd hands it to the program."""
-        return "".join(char.char for char in self.chars)
+    value: str
+    start: int
+    end: int
 
 
-def is_variable_name(name: str) -> bool:
-    """Return whether systemd takes this for the name of a variable."""
-    return _NAME.match(name) is not None
+def parse(text: str, path: str) -> t.List[Assignment]:
+    """Read an environment file. Assignments to what cannot be a variable are passed over, as systemd does.
 
-
-def parse_environment(text: str, where: str) -> t.List[Assignment]:
-    """Read an environment file.
-
-    No variables are expanded, ``export`` is not known, a quote counts only at the start of a value or after a closed
-    one, a value in quotes may span lines, and a backslash at the end of a line continues it. Assignments to names that
-    cannot be variables are passed over, as systemd does.
-
-    :param where: the file, for messages.
+    :param path: the file, for messages.
     :raises ConfigError: a quote that does not close (systemd takes the rest of the file for the value), or a comment
         that ends in a backslash before a line with an assignment (systemd before 254 takes that line for comment, later
         ones do not).
     """
-    after_comments = _Reader(text, where, comments_continue=False).read()
-    if _Reader(text, where, comments_continue=True).read() != after_comments:
-        raise ConfigError(
-            "%s: a comment ends in a backslash, and releases of systemd differ in whether the next line counts; file "
-            "unchanged; remove the backslash" % where
+    found = []
+    for item in _ITEM.finditer(text):
+        if item["unclear"] or item["open"]:
+            problem = "unterminated quote" if item["open"] else "comment that ends in a backslash"
+            line = text.count("\n", 0, item.end("open" if item["open"] else "unclear")) + 1
+            raise ConfigError("%s, line %d: %s; file unchanged; fix it" % (path, line, problem))
+        name = (item["name"] or "").rstrip()
+        if _VARIABLE.match(name):
+            value = "".join(single + _ESCAPED.sub(r"\1", double) for single, double in _QUOTED.findall(item["quoted"]))
+            value += re.sub(r"\\(?:([^\n\r])|[\n\r]?)", r"\1", item["bare"] or "")
+            found.append(Assignment(name, value, *item.span("value")))
+    return found
+
+
+def split_words(value: str, where: str) -> t.List[str]:
+    """Split a value into arguments as systemd does with ``$NAME`` in ExecStart=.
+
+    :param where: what the text is, for the message.
+    :raises ConfigError: quotes that do not close, or a backslash at the end.
+    """
+    if _WORD.sub("", value).strip(" \t\n\r"):
+        said = (
+            "%s: ambiguous quoting: the value ends inside a quoted argument or an escape; nothing was changed; fix it"
         )
-    return after_comments
+        raise ConfigError(said % where)
+    return [_PART.sub(_unquoted, word) for word in _WORD.findall(value)]
 
 
-class _Reader:
-    """The states and their order are those of systemd's reader, one character at a time: a method for each state."""
+def _unquoted(part: t.Match[str]) -> str:
+    return part[1] or re.sub(r"\\(.)", r"\1", part[2] or part[3] or "", flags=re.DOTALL)
 
-    def __init__(self, text: str, where: str, comments_continue: bool) -> None:
-        self._text = text
-        self._where = where
-        self._comments_continue = comments_continue
-        self._found: t.List[Assignment] = []
-        self._state: t.Callable[[int, str], None] = self._before_name
-        self._name = ""
-        self._chars: t.List[Char] = []
-        #: see ``Assignment``
-        self._inside = 0
-        #: number of the quoted or bare stretch of the value, and where its last escape began
-        self._stretch = self._opened = 0
-        #: how many characters of the value come before the blanks at its end; None while there are none
-        self._blanks_from: t.Optional[int] = None
 
-    def read(self) -> t.List[Assignment]:
-        """Return all assignments, in order.
+def with_flag(text: str, path: str, variable: str, present: bool) -> str:
+    """Return the text with the flag in a variable, once and with the value ``NEVER``, or without the flag.
 
-        :raises ConfigError: the text ends inside quotes.
-        """
-        for at, char in enumerate(self._text):
-            self._state(at, char)
-        if self._state in (self._single, self._double, self._double_escape):
-            line = self._text.count("\n", 0, self._inside) + 1
-            raise ConfigError(
-                "%s, line %d: unterminated quote in the value of %s; file unchanged; close the quote"
-                % (self._where, line, self._name.strip())
-            )
-        if self._state in (self._before_value, self._value, self._escape):
-            self._finish()
-        return self._found
+    Everything else stays as it is, byte for byte.
 
-    def _finish(self) -> None:
-        name = self._name.rstrip(WHITESPACE)
-        if is_variable_name(name):
-            self._found.append(Assignment(name, tuple(self._chars[: self._blanks_from]), self._inside))
-        self._state, self._blanks_from = self._before_name, None
+    :raises ConfigError: the file cannot be understood, or not be changed, with certainty.
+    """
+    mine, (values, words, others) = _meaning(text, path, variable)
+    if mine is None:
+        proposals = [text + ("\n" if text and not text.endswith("\n") else "") + "%s=%s\n" % (variable, ARGUMENT)]
+    else:
+        value = text[mine.start : mine.end].rstrip(" \t")
+        added = (" " if words else "") + ARGUMENT
+        # Before a quote that closes the value, or behind all of it.
+        changed = [_replaced(value, present)] if values else [value[:-1] + added + value[-1:], value + added]
+        proposals = [text[: mine.start] + one + text[mine.start + len(value) :] for one in changed]
+    for proposal in [text, *proposals]:
+        if _meaning(proposal, path, variable)[1] == ([NEVER] if present else [], words, others):
+            return proposal
+    raise ConfigError(
+        "%s, %s: --%s cannot be changed without changing other arguments; file unchanged; edit it by hand"
+        % (path, variable, FLAG)
+    )
 
-    def _take(self, char: str, start: int, end: int) -> None:
-        self._chars.append(Char(char, start, end, self._stretch))
 
-    def _before_name(self, _at: int, char: str) -> None:
-        if char in "#;":
-            self._state = self._comment
-        elif char not in WHITESPACE:
-            self._state, self._name = self._in_name, char
+def _meaning(text: str, path: str, variable: str) -> t.Tuple[t.Optional[Assignment], _Meaning]:
+    found = parse(text, path)
+    # systemd: the last assignment to a name holds.
+    mine = next((one for one in reversed(found) if one.name == variable), None)
+    where = "%s, %s" % (path, variable)
+    values, words = take_out(split_words(mine.value, where) if mine else [], where=where)
+    return mine, (values, words, [one[:2] for one in found if one is not mine])
 
-    def _in_name(self, at: int, char: str) -> None:
-        if char in NEWLINE:
-            self._state = self._before_name
-        elif char == "=":
-            self._state, self._chars, self._inside = self._before_value, [], at + 1
-        else:
-            self._name += char
 
-    def _before_value(self, at: int, char: str) -> None:
-        if char in NEWLINE:
-            self._finish()
-        elif char in "'\"":
-            self._state = self._single if char == "'" else self._double
-            self._stretch += 1
-            self._inside = self._inside if self._chars else at + 1
-        elif char == "\\":
-            self._state, self._opened = self._escape, at
-            self._stretch += 1
-        elif char not in WHITESPACE:
-            self._state = self._value
-            self._stretch += 1
-            self._take(char, at, at + 1)
-
-    def _value(self, at: int, char: str) -> None:
-        if char in NEWLINE:
-            self._finish()
-        elif char == "\\":
-            self._state, self._opened, self._blanks_from = self._escape, at, None
-        else:
-            if char not in WHITESPACE:
-                self._blanks_from = None
-            elif self._blanks_from is None:
-                self._blanks_from = len(self._chars)
-            self._take(char, at, at + 1)
-
-    def _escape(self, at: int, char: str) -> None:
-        self._state = self._value
-        if char not in NEWLINE:
-            self._take(char, self._opened, at + 1)
-
-    def _single(self, at: int, char: str) -> None:
-        if char == "'":
-            self._state = self._before_value
-        else:
-            self._take(char, at, at + 1)
-
-    def _double(self, at: int, char: str) -> None:
-        if char == '"':
-            self._state = self._before_value
-        elif char == "\\":
-            self._state, self._opened = self._double_escape, at
-        else:
-            self._take(char, at, at + 1)
-
-    def _double_escape(self, at: int, char: str) -> None:
-        self._state = self._double
-        if char in _ESCAPABLE:
-            self._take(char, self._opened, at + 1)
-        elif char != "\n":
-            self._take("\\", self._opened, at)
-            self._take(char, at, at + 1)
-
-    def _comment(self, _at: int, char: str) -> None:
-        if char == "\\" and self._comments_continue:
-            self._state = self._comment_escape
-        elif char in NEWLINE:
-            self._state = self._before_name
-
-    def _comment_escape(self, _at: int, _char: str) -> None:
-        self._state = self._comment
+def _replaced(value: str, present: bool) -> str:
+    """Take every copy of the flag out, and a blank that is left over. The last copy counts, and its place is kept."""
+    new = ARGUMENT if present else ""
+    for run in reversed(list(_RUN.finditer(value))):
+        kept = run[1] + new + run[2] if new else run[1] and run[2]
+        value = value[: run.start()] + kept + value[run.end() :]
+        new = ""
+    return value

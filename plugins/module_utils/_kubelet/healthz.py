@@ -8,11 +8,8 @@ from __future__ import annotations
 import re
 import time
 import typing as t
-import urllib.parse
 
-from .._errors import ConfigError
-from .flags import last_value
-from .kubelet import Reader
+from .arguments import last_value
 
 #: What a kubelet uses unless its arguments or its configuration file say otherwise.
 DEFAULT_ADDRESS = "127.0.0.1"
@@ -33,22 +30,8 @@ _SETTING = r"(?:^|[\s{,])[\"']?%s[\"']?\s*:\s*[\"']?([0-9A-Fa-f.:]+)"
 Healthy = t.Callable[[str, float], str]
 
 
-def check_url(url: str) -> None:
-    """Check a URL.
-
-    :raises ConfigError: this is no http or https URL.
-    """
-    try:
-        parts = urllib.parse.urlsplit(url)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        good = False
-    if not good:
-        raise ConfigError("healthz_url '%s' must be an http or https URL such as http://127.0.0.1:10248/healthz" % url)
-
-
-def url_of(words: t.Sequence[str], read: Reader) -> t.Optional[str]:
-    """Return where a kubelet with these arguments answers; None if it does not, because the port is 0.
+def url_of(words: t.Sequence[str], read: t.Callable[[str], str]) -> str:
+    """Return where a kubelet with these arguments answers; empty if it does not, because the port is 0.
 
     Flags count more than the file that --config names (Kubernetes, "Set Kubelet parameters via a config file"). Looks
     for the two settings line by line, as YAML or JSON have them, because Python has no parser for YAML of its own.
@@ -57,8 +40,7 @@ def url_of(words: t.Sequence[str], read: Reader) -> t.Optional[str]:
     :raises NodeError: the file cannot be read.
     """
     path = last_value(words, "config")
-    lines = (read(path) or "").splitlines() if path else []
-    text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
+    text = re.sub(r"(?m)^\s*#.*", "", read(path)) if path else ""
 
     def setting(flag: str, key: str) -> str:
         found = re.search(_SETTING % key, text, re.MULTILINE)
@@ -68,7 +50,7 @@ def url_of(words: t.Sequence[str], read: Reader) -> t.Optional[str]:
     address = _EVERY_ADDRESS.get(address, address)
     given = setting("healthz-port", "healthzPort")
     port = int(given) if given.isdigit() else DEFAULT_PORT
-    return "http://%s:%d/healthz" % ("[%s]" % address if ":" in address else address, port) if port else None
+    return "http://%s:%d/healthz" % ("[%s]" % address if ":" in address else address, port) if port else ""
 
 
 def wait_healthy(url: str, timeout: float) -> str:
@@ -78,31 +60,20 @@ def wait_healthy(url: str, timeout: float) -> str:
     :returns: nothing if it is healthy, else the last thing that went wrong.
     """
     # Not at the top: most nodes need no restart, and the HTTP client takes 19 ms to load, in each task of Ansible.
+    import http.client
     import urllib.request
 
     # The node's own address must not be asked for through a proxy.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     deadline = time.monotonic() + timeout
+    problem = ""
     while True:
-        problem = _ask(opener, url, max(0.1, min(5.0, deadline - time.monotonic())))
-        if not problem or time.monotonic() + POLL >= deadline:
+        try:
+            with opener.open(url, timeout=max(0.1, min(5.0, deadline - time.monotonic()))):
+                return ""
+        # A URL that is none is a ValueError.
+        except (OSError, ValueError, http.client.HTTPException) as exc:
+            problem = "%s did not return 200: %s" % (url, exc)
+        if time.monotonic() + POLL >= deadline:
             return problem
         time.sleep(POLL)
-
-
-def _ask(opener: t.Any, url: str, timeout: float) -> str:
-    """Ask once; see ``wait_healthy``.
-
-    :param opener: an ``OpenerDirector``.
-    """
-    import http.client
-    import urllib.error
-
-    try:
-        with opener.open(url, timeout=timeout):
-            return ""
-    except urllib.error.HTTPError as exc:
-        exc.close()
-        return "%s returned status %d" % (url, exc.code)
-    except (OSError, http.client.HTTPException) as exc:
-        return "%s did not answer: %s" % (url, getattr(exc, "reason", exc))

@@ -15,15 +15,14 @@ import typing as t
 from .._engine.iptables_syntax import NOT_LOCAL, PostroutingRule, parse_postrouting, printed_rules, tokenise
 from .._errors import NodeError
 from .._system import iptables_tool
+from .._system.backend_names import VARIANTS
 from .._system.families import FAMILIES, Family
-from .._system.iptables_tool import IptablesTool
 from .._system.node import Node
 
 #: What kubenet wrote, and what the kubelet wrote before there was kubenet (--configure-cbr0).
 COMMENTS = ("kubenet: SNAT for outbound traffic from cluster", "kubelet: SNAT outbound cluster traffic")
 
-_TAIL = NOT_LOCAL + ("-j", "MASQUERADE")
-_CIDR = re.compile(r"[0-9A-Fa-f:.]+(?:/[0-9]{1,3})?\Z")
+_SHAPE = re.compile(r"! -d [0-9A-Fa-f:.]+(?:/[0-9]{1,3})? %s -j MASQUERADE" % " ".join(NOT_LOCAL))
 
 
 class Leftover(t.NamedTuple):
@@ -37,20 +36,7 @@ class Leftover(t.NamedTuple):
 
 def is_kubenet_rule(rule: PostroutingRule) -> bool:
     """Match exactly ``! -d CIDR -m addrtype ! --dst-type LOCAL -j MASQUERADE`` with one of the comments."""
-    words = rule.words
-    return (
-        rule.comment in COMMENTS
-        and words[:2] == ("!", "-d")
-        and words[3:] == _TAIL
-        and _CIDR.match(words[2]) is not None
-    )
-
-
-def _postrouting(tool: IptablesTool) -> t.Sequence[str]:
-    done = tool.list_chain("POSTROUTING")
-    if done.rc != 0:
-        raise tool.error("cannot list POSTROUTING", done)
-    return printed_rules(done.stdout)
+    return rule.comment in COMMENTS and _SHAPE.fullmatch(" ".join(rule.words)) is not None
 
 
 def find_leftovers(node: Node) -> t.List[Leftover]:
@@ -59,11 +45,14 @@ def find_leftovers(node: Node) -> t.List[Leftover]:
     :raises NodeError: POSTROUTING cannot be read.
     """
     found = []
-    for variant in iptables_tool.VARIANTS:
+    for variant in VARIANTS:
         for family in FAMILIES:
             tool = iptables_tool.find(node, variant, family)
             if tool and tool.has_table("nat"):
-                rules = parse_postrouting(_postrouting(tool))
+                done = tool.list_chain("POSTROUTING")
+                if done.rc != 0:
+                    raise tool.error("cannot list POSTROUTING", done)
+                rules = parse_postrouting(printed_rules(done.stdout))
                 found += [Leftover(tool.path, variant, family, rule.line) for rule in rules if is_kubenet_rule(rule)]
     return found
 

@@ -15,53 +15,31 @@ from .._errors import NodeError
 from .._system.node import Node
 from .._system.process import Runner
 from . import healthz
-from .decide import Decision, decide, decide_node, may_masquerade
-from .distributions import find_kubelets
+from .arguments import last_value, masquerades
+from .decide import FAIL, WARN, KubeletDecision, decide, decide_node
 from .host import Host
+from .kubelets import Kubelet, find_kubelets
 from .kubenet_rules import Leftover, delete_leftovers, find_leftovers
-from .observe import Observation, kubenet_in_cri_dockerd, masquerading_processes, observe
 from .options import Options, check_options
-from .planned_edits import rehearse
-from .update_and_rollback import Applied, Updater
+from .update import Edit, Updater, rehearse
 
 
-class Report(t.NamedTuple):
+class KubeletReport(t.NamedTuple):
     """What was found, decided and done. ``failure`` is empty unless the module has to fail."""
 
     decision: str
     reason: str
-    changed: bool = False
     failure: str = ""
     warnings: t.Tuple[str, ...] = ()
-    kubelets: t.Tuple[t.Tuple[Observation, Decision], ...] = ()
-    actions: t.Tuple[str, ...] = ()
-    #: files changed, and then files and rules as (name, before, after)
-    files: t.Tuple[str, ...] = ()
-    diff: t.Tuple[t.Tuple[str, str, str], ...] = ()
-    leftovers: t.Tuple[str, ...] = ()
+    kubelets: t.Tuple[t.Tuple[Kubelet, KubeletDecision], ...] = ()
+    #: what kubenet left, and whether it was deleted
+    leftovers: t.Tuple[Leftover, ...] = ()
+    deleted: bool = False
+    #: the file that was edited
+    edit: t.Optional[Edit] = None
+    #: the service that was restarted
+    restarted: str = ""
     restart_needed: bool = False
-
-
-class _Survey(t.NamedTuple):
-    """All that was found and decided on the node."""
-
-    kubelets: t.Tuple[t.Tuple[Observation, Decision], ...]
-    overall: Decision
-    cri_dockerd: bool
-    leftovers: t.Tuple[Leftover, ...]
-    warnings: t.Tuple[str, ...]
-
-    @property
-    def failure(self) -> str:
-        """Why nothing may be changed; empty if it may."""
-        every = [decision for _seen, decision in self.kubelets] + [self.overall]
-        return "; ".join(dict.fromkeys(one.reason for one in every if one.severity == "fail"))
-
-    def report(self) -> Report:
-        """Return the report before anything is done."""
-        lines = tuple(rule.line for rule in self.leftovers)
-        overall = self.overall
-        return Report(overall.name, overall.reason, False, "", self.warnings, self.kubelets, leftovers=lines)
 
 
 def manage_kubelets(
@@ -70,7 +48,7 @@ def manage_kubelets(
     check: bool = False,
     root: str = "/",
     healthy: healthz.Healthy = healthz.wait_healthy,
-) -> Report:
+) -> KubeletReport:
     """Bring the node to the policy.
 
     :param check: look and decide, write nothing.
@@ -78,87 +56,82 @@ def manage_kubelets(
     :raises ConfigError: the options are refused, or a file is; nothing was changed.
     :raises NodeError: the node cannot be looked at.
     """
-    named = check_options(options)
-    host, node = Host(run, root), Node(run)
+    check_options(options)
+    host, node = Host(run, options, root), Node(run)
     try:
-        found = find_kubelets(host, options.unit, options.binary, options.distribution, named)
-        observed = [observe(kubelet, host, options.probe_timeout) for kubelet in found]
+        report = _survey(host, node)
     except NodeError as exc:
         if options.policy == "present":
             raise
         reason = "cannot inspect the kubelets of this node: %s. Nothing was changed" % exc
-        return Report("unknown", reason, warnings=(reason,))
-    survey = _take_survey(options, host, node, observed)
-    report = survey.report()
+        return KubeletReport("unknown", reason, warnings=(reason,))
     if options.policy == "report":
+        return report._replace(failure="")
+    if report.failure:
         return report
-    if survey.failure:
-        return report._replace(failure=survey.failure)
-    edits = [edit for seen, decision in survey.kubelets for edit in rehearse(seen, decision, host)]
-    pending = [seen for seen, decision in survey.kubelets if decision.action == "none" and seen.restart_pending]
-    updater = Updater(options, host, healthy, check)
-    steps = updater.steps(edits, pending)
-    try:
-        updater.check_healthz(steps)
-    except NodeError as exc:
-        return report._replace(failure=str(exc))
-    done = updater.update(steps)
-    report = _with_updates(report, done)
-    return report if done.failure else _with_rules_deleted(report, survey, host, node, check)
+    # One at most: no other kubelet has a place that may be edited.
+    for kubelet, decision in report.kubelets:
+        edit = None
+        if decision.edits and kubelet.target:
+            edit = rehearse(kubelet, kubelet.target, decision.name == "set", host)
+        if edit or kubelet.restart_pending:
+            report = _with_update(report, Updater(kubelet, edit, host, healthy), check)
+    return report if report.failure else _with_rules_deleted(report, host, node, check)
 
 
-def _take_survey(options: Options, host: Host, node: Node, observed: t.Sequence[Observation]) -> _Survey:
-    kubelets = tuple((seen, decide(options.policy, seen)) for seen in observed)
-    decisions = [decision for _seen, decision in kubelets]
-    cri_dockerd = kubenet_in_cri_dockerd(host)
-    strays = [] if kubelets else host.processes("kubelet")
-    wanted = "the service %s" % options.unit if options.unit else "a kubelet service"
-    wanted += "" if options.distribution == "auto" else " of the distribution %s" % options.distribution
-    named = bool(options.unit) or options.distribution != "auto"
-    overall = decide_node(options.policy, decisions, cri_dockerd, strays, wanted, named)
-    warnings = list(dict.fromkeys(one.reason for one in decisions + [overall] if one.severity == "warn"))
+def _survey(host: Host, node: Node) -> KubeletReport:
+    """Return all that is found and decided, before anything is done."""
+    options, found = host.options, find_kubelets(host)
+    kubelets = tuple((kubelet, decide(options.policy, kubelet)) for kubelet in found)
+    known = [kubelet.unit.pid for kubelet in found]
+    strays = [pid for pid in _masquerading(host) if pid not in known]
+    # cri-dockerd still carries kubenet, with 10.0.0.0/8 built in and no flag for it.
+    plugins = [last_value(words, "network-plugin") for words in host.cri_dockerds()]
+    every = [decision for _kubelet, decision in kubelets]
+    every.append(decide_node(options.policy, every, "kubenet" in plugins, strays, options.unit))
+    warnings, failures = ([one.reason for one in every if one.severity == level] for level in (WARN, FAIL))
     leftovers: t.List[Leftover] = []
     try:
         leftovers = find_leftovers(node)
     except NodeError as exc:
         warnings.append("cannot look for rules that kubenet left: %s" % exc)
-    return _Survey(kubelets, overall, cri_dockerd, tuple(leftovers), tuple(warnings))
+    name, _severity, reason = every[-1]
+    failure = "; ".join(dict.fromkeys(failures))
+    return KubeletReport(name, reason, failure, tuple(dict.fromkeys(warnings)), kubelets, tuple(leftovers))
 
 
-def _with_updates(report: Report, done: Applied) -> Report:
+def _masquerading(host: Host) -> t.List[int]:
+    """List the running kubelets, of any service or none, that may write kubenet's rule."""
+    return [pid for pid, words in host.kubelets().items() if masquerades(words)]
+
+
+def _with_update(report: KubeletReport, updater: Updater, check: bool) -> KubeletReport:
+    failure = updater.problem()
+    if failure:
+        return report._replace(failure=failure)
+    failure, stays = ("", True) if check else updater.update()
     return report._replace(
-        changed=bool(done.edits or done.restarted),
-        failure=done.failure,
-        actions=done.actions,
-        files=tuple(edit.path for edit in done.edits),
-        diff=tuple((edit.path, edit.before.text or "", edit.after or "") for edit in done.edits),
-        restart_needed=done.restart_needed,
+        failure=failure,
+        edit=updater.edit if stays else None,
+        restarted=updater.unit.name if updater.restarts and not failure else "",
+        restart_needed=not updater.restarts and updater.unit.active != "inactive",
     )
 
 
-def _with_rules_deleted(report: Report, survey: _Survey, host: Host, node: Node, check: bool) -> Report:
+def _with_rules_deleted(report: KubeletReport, host: Host, node: Node, check: bool) -> KubeletReport:
     """Delete what kubenet left, once nothing on the node writes it again."""
-    if not survey.leftovers:
+    if not report.leftovers:
         return report
-    if _may_come_back(survey, host, report.restart_needed):
+    names = {report.decision, *(decision.name for _kubelet, decision in report.kubelets)}
+    kubenet = [decision.name for kubelet, decision in report.kubelets if kubelet.kubenet]
+    # In check mode the process still runs that would be restarted.
+    ended = [kubelet.unit.pid for kubelet, _decision in report.kubelets if kubelet.unit.name == report.restarted]
+    running = set(_masquerading(host)) - set(ended)
+    if names & {"unknown", "cri_dockerd_kubenet"} or set(kubenet) - {"set", "already_set"} or running:
         kept = "the kubenet rule '%s' was not deleted, because a kubelet or cri-dockerd on this node may write it again"
-        return report._replace(warnings=report.warnings + (kept % survey.leftovers[0].line,))
-    if not check:
-        try:
-            delete_leftovers(node, survey.leftovers)
-        except NodeError as exc:
-            return report._replace(failure=str(exc))
-    said = tuple("deleted the kubenet rule '%s' (%s)" % (rule.line, rule.command) for rule in survey.leftovers)
-    diff = tuple(("POSTROUTING, %s" % rule.command, rule.line + "\n", "") for rule in survey.leftovers)
-    return report._replace(changed=True, actions=report.actions + said, diff=report.diff + diff)
-
-
-def _may_come_back(survey: _Survey, host: Host, restart_needed: bool) -> bool:
-    """Return whether a deleted kubenet rule may be written again."""
-    if survey.cri_dockerd or restart_needed or survey.overall.name == "unknown":
-        return True
-    # In check mode such a process may be the very one that would be restarted.
-    known = [seen.unit.pid for seen, _decision in survey.kubelets]
-    if any(pid not in known for pid in masquerading_processes(host)):
-        return True
-    return any(may_masquerade(seen, decision) for seen, decision in survey.kubelets)
+        return report._replace(warnings=(*report.warnings, kept % report.leftovers[0].line))
+    try:
+        delete_leftovers(node, () if check else report.leftovers)
+    except NodeError as exc:
+        return report._replace(failure=str(exc))
+    return report._replace(deleted=True)

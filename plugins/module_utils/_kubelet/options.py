@@ -5,15 +5,24 @@
 
 from __future__ import annotations
 
-import re
 import typing as t
 
 from .._errors import ConfigError
-from . import healthz
-from .editors import EnvironmentEditor
-from .service_kubelet import named_editor
 
-_UNIT_NAME = re.compile(r"(?!-)[A-Za-z0-9:_.@\\-]+\Z")
+KUBESPRAY_ENV = "/etc/kubernetes/kubelet.env"
+
+#: Files that other programs rewrite, and what is changed in their place: never edited, even if named in args_file.
+MANAGED = {
+    "/var/lib/kubelet/kubeadm-flags.env": "nodeRegistration.kubeletExtraArgs in kubeadm's configuration, and this file",
+    KUBESPRAY_ENV: "the kubespray variable kubelet_custom_flags in group_vars or host_vars, and run kubespray",
+}
+
+
+class Spot(t.NamedTuple):
+    """A variable in an environment file that may be edited."""
+
+    path: str
+    variable: str
 
 
 class Options(t.NamedTuple):
@@ -22,7 +31,6 @@ class Options(t.NamedTuple):
     policy: str = "auto"
     unit: str = ""
     binary: str = ""
-    distribution: str = "auto"
     args_file: str = ""
     args_variable: str = ""
     restart: bool = True
@@ -31,20 +39,27 @@ class Options(t.NamedTuple):
     healthz_timeout: float = 120.0
     probe_timeout: float = 10.0
 
+    @property
+    def named(self) -> t.Optional[Spot]:
+        """Where the operator said that a unit takes arguments from."""
+        return Spot(self.args_file, self.args_variable) if self.args_file else None
 
-def check_options(options: Options) -> t.Optional[EnvironmentEditor]:
+
+def check_options(options: Options) -> None:
     """Refuse options that cannot be meant.
 
-    :returns: where the operator said that a unit takes arguments from.
     :raises ConfigError: naming the option, the value, and what is valid.
     """
-    if options.unit and not _UNIT_NAME.match(options.unit):
-        raise ConfigError("unit '%s' is not a valid name of a systemd service" % options.unit)
-    if options.binary and not options.binary.startswith("/"):
-        raise ConfigError("binary '%s' must be an absolute path" % options.binary)
     for name, value in (("healthz_timeout", options.healthz_timeout), ("probe_timeout", options.probe_timeout)):
         if not 0 < value <= 3600:
             raise ConfigError("%s %g must be greater than 0 and at most 3600 seconds" % (name, value))
-    if options.healthz_url:
-        healthz.check_url(options.healthz_url)
-    return named_editor(options.args_file, options.args_variable)
+    for name, path in (("binary", options.binary), ("args_file", options.args_file)):
+        if path and not path.startswith("/"):
+            raise ConfigError("%s '%s' must be an absolute path" % (name, path))
+    if options.healthz_url and not options.healthz_url.startswith(("http://", "https://")):
+        raise ConfigError("healthz_url '%s' must be an http or https URL" % options.healthz_url)
+    if bool(options.args_file) != bool(options.args_variable):
+        raise ConfigError("args_file and args_variable must be set together")
+    if options.args_file in MANAGED:
+        said = "args_file %s is never edited, because another program rewrites it; change %s"
+        raise ConfigError(said % (options.args_file, MANAGED[options.args_file]))

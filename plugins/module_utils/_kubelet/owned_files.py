@@ -8,6 +8,7 @@ Owner, mode and labels stay. A file that cannot be replaced without side effects
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import typing as t
@@ -15,83 +16,57 @@ import typing as t
 from .._errors import ConfigError, NodeError
 from .._system import files
 
-#: Larger than any file of arguments, small enough to read in one go (bytes).
-LARGEST = 1 << 20
-
 #: Mode of a new file, as /etc/default/kubelet has it.
 NEW_MODE = 0o644
 
 
 class FileVersion(t.NamedTuple):
-    """A file as it was at one moment. ``data`` is None if there was no file."""
+    """A file as it was at one moment; without data and status there was none."""
 
     path: str
-    data: t.Optional[bytes]
-    mode: int = NEW_MODE
-    uid: int = 0
-    gid: int = 0
+    data: t.Optional[bytes] = None
+    status: t.Optional[os.stat_result] = None
+    #: SELinux label, ACLs and the like
     attributes: t.Tuple[t.Tuple[str, bytes], ...] = ()
-    #: what tells this state of the file from a later one
-    identity: t.Tuple[int, ...] = ()
 
     @property
-    def text(self) -> t.Optional[str]:
-        """The content.
+    def text(self) -> str:
+        """The content; empty if there is no file.
 
-        :raises ConfigError: it is not UTF-8 text.
+        :raises ConfigError: it is not UTF-8 text, or has NUL bytes: systemd would ignore parts of it.
         """
-        if self.data is None:
-            return None
         try:
-            text = self.data.decode("utf-8")
-        except UnicodeDecodeError as exc:
-            raise ConfigError(
-                "%s is not UTF-8 text (byte %d), and systemd would ignore parts of it; file unchanged; fix it"
-                % (self.path, exc.start)
-            ) from None
+            text = (self.data or b"").decode("utf-8")
+        except UnicodeDecodeError:
+            text = "\0"
         if "\0" in text:
-            raise ConfigError("%s contains a NUL byte; file unchanged; fix it" % self.path)
+            raise ConfigError("%s is not UTF-8 text without NUL bytes; file unchanged; fix it" % self.path)
         return text
 
 
 def read_version(path: str) -> FileVersion:
-    """Read a regular file; one that does not exist is a version without data.
+    """Read a regular file.
 
-    :raises ConfigError: something else than a regular file is there, or the file is too large.
+    :raises ConfigError: something else than a regular file is there.
     :raises NodeError: it cannot be read.
     """
     try:
         with files.open_regular(path) as handle:
-            status = os.fstat(handle.fileno())
-            if status.st_size > LARGEST:
-                raise ConfigError("%s is larger than %d bytes; file unchanged" % (path, LARGEST))
-            return FileVersion(
-                path,
-                handle.read(LARGEST + 1),
-                stat.S_IMODE(status.st_mode),
-                status.st_uid,
-                status.st_gid,
-                _attributes(handle.fileno()),
-                _identity(status),
-            )
+            attributes: t.List[t.Tuple[str, bytes]] = []
+            with contextlib.suppress(OSError):  # a file system without them
+                attributes += [(name, os.getxattr(handle.fileno(), name)) for name in os.listxattr(handle.fileno())]
+            return FileVersion(path, handle.read(), os.fstat(handle.fileno()), tuple(attributes))
     except files.NotRegularFile:
         raise ConfigError("%s is not a regular file; file unchanged" % path) from None
     except (FileNotFoundError, NotADirectoryError):
-        return FileVersion(path, None)
+        return FileVersion(path)
     except OSError as exc:
         raise NodeError("cannot read %s: %s; file unchanged" % (path, exc.strerror)) from None
 
 
-def _identity(status: os.stat_result) -> t.Tuple[int, ...]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _attributes(descriptor: int) -> t.Tuple[t.Tuple[str, bytes], ...]:
-    """Read SELinux label, ACLs and the like; empty on file systems without them."""
-    try:
-        return tuple((name, os.getxattr(descriptor, name)) for name in sorted(os.listxattr(descriptor)))
-    except OSError:
-        return ()
+def _identity(status: t.Optional[os.stat_result]) -> t.Tuple[int, ...]:
+    """Return what tells this state of a file from a later one."""
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns) if status else ()
 
 
 def check_replaceable(version: FileVersion) -> None:
@@ -100,48 +75,35 @@ def check_replaceable(version: FileVersion) -> None:
     :raises ConfigError: it is a symbolic link (another program keeps the real file), has other hard links (they would
         keep the old content), or changed since it was read.
     """
-    path = version.path
-    try:
-        status = os.lstat(path)
-    except FileNotFoundError:
-        status = None
-    except OSError as exc:
-        raise NodeError("cannot check %s: %s; file unchanged" % (path, exc.strerror)) from None
-    if status is not None and stat.S_ISLNK(status.st_mode):
-        raise ConfigError(
-            "%s is a symlink to %s, a file managed elsewhere; file unchanged; edit that file, or replace the symlink "
-            "with a regular file" % (path, os.readlink(path))
-        )
-    if status is not None and status.st_nlink > 1:
-        raise ConfigError(
-            "%s has %d hard links, and the others would keep the old content; file unchanged; replace it with a copy "
-            "that has no other links" % (path, status.st_nlink)
-        )
-    if (() if status is None else _identity(status)) != version.identity:
-        raise ConfigError("%s was changed by another program during this run; that change is kept; run again" % path)
+    status = os.lstat(version.path) if os.path.lexists(version.path) else None
+    why = ""
+    if status and stat.S_ISLNK(status.st_mode):
+        why = "is a symlink to %s, a file managed elsewhere; edit that file" % os.readlink(version.path)
+    elif status and status.st_nlink > 1:
+        why = "has %d hard links, and the others would keep the old content; replace it with a copy" % status.st_nlink
+    elif _identity(status) != _identity(version.status):
+        why = "was changed by another program during this run; run again"
+    if why:
+        raise ConfigError("%s %s; file unchanged" % (version.path, why))
 
 
 def replace(version: FileVersion, data: t.Optional[bytes]) -> FileVersion:
     """Put new content in place of what was read, in one step; with None, remove the file.
 
-    Mode, owner and extended attributes stay. The new content is on the disk before it takes the old one's name.
+    The new content is on the disk before it takes the old one's name.
 
     :returns: the file as it is now.
     :raises ConfigError: see ``check_replaceable``.
     :raises NodeError: the file system refuses (read-only, full, immutable file); the old file is still there.
     """
     check_replaceable(version)
-    directory = os.path.dirname(version.path)
-    try:
-        if data is not None:
-            if not os.path.isdir(directory):
-                os.mkdir(directory, 0o755)
-            files.write(version.path, data, version.mode, (version.uid, version.gid), version.attributes)
-        elif version.data is not None:
-            files.remove(version.path)
-    except NodeError as exc:
-        raise NodeError("%s; file unchanged" % exc) from None
-    except OSError as exc:
-        raise NodeError("cannot create directory %s: %s; file unchanged" % (directory, exc.strerror)) from None
-    files.flush_directory(directory)
+    status = version.status
+    if data is None:
+        files.remove(version.path)
+    elif status is None:
+        files.write(version.path, data, NEW_MODE)
+    else:
+        owner = status.st_uid, status.st_gid
+        files.write(version.path, data, stat.S_IMODE(status.st_mode), owner, version.attributes)
+    files.flush_directory(os.path.dirname(version.path))
     return read_version(version.path)

@@ -5,21 +5,19 @@
 
 from __future__ import annotations
 
-import os
 import re
 import typing as t
 
 from .._errors import NodeError
-from .._system.process import Runner
-from .flags import FLAG
-from .kubelet import Program
+from .._system.process import Outcome, Runner
+from .arguments import FLAG
 
 #: The first release without the flag (kubernetes/kubernetes#107096).
 REMOVED_IN = (1, 24)
 
 _ELF = b"\x7fELF"
-_VERSION = re.compile(r"v?(\d+)\.(\d+)\.\d+")
-_PRINTED = re.compile(r"^(?:Kubernetes|(?:k3s|rke2) version) (v\d+\.\d+\.\d+\S*)", re.MULTILINE)
+_RELEASE = re.compile(r"v(\d+)\.(\d+)\.\d+\S*")
+_PRINTED = re.compile(r"^(?:Kubernetes|k3s version|rke2 version) (v\d+\.\d+\.\d+\S*)", re.MULTILINE)
 _HELP_LINE = re.compile(r"^\s+(?:-\w, )?--([a-z][a-z0-9_-]*)", re.MULTILINE)
 
 
@@ -27,68 +25,41 @@ class Probe(t.NamedTuple):
     """What the binary said. ``supported`` is None if it gave no usable answer; ``why`` then says so."""
 
     supported: t.Optional[bool]
-    version: t.Optional[str] = None
+    version: str = ""
     why: str = ""
 
 
-def probe(program: Program, run: Runner, timeout: float) -> Probe:
+def probe(path: str, run: Runner, timeout: float, lists_flags: bool = True) -> Probe:
     """Return whether a kubelet supports the flag.
 
-    :param timeout: seconds that each question to the binary may take.
-    """
-    if program.version:
-        return Probe(release_supports(program.version), program.version)
-    if program.command is None:
-        return Probe(None, None, program.why_not)
-    path = program.command[0]
-    if not os.path.exists(path):
-        return Probe(None, None, "%s does not exist" % path)
-    if not is_machine_code(path):
-        return Probe(
-            None,
-            None,
-            "%s is a script or wrapper, and running it might start a second kubelet; set the option binary to the path "
-            "of the kubelet" % path,
-        )
-    try:
-        version = parse_version(run([path, "--version"], timeout=timeout).stdout)
-    except NodeError as exc:
-        # What hangs once is not run twice.
-        return Probe(None, None, str(exc))
-    why = ""
-    if program.lists_flags:
-        try:
-            done = run(list(program.command) + ["--help"], timeout=timeout)
-        except NodeError as exc:
-            return Probe(None, version, str(exc))
-        flags = {name.replace("_", "-") for name in _HELP_LINE.findall(done.stdout + "\n" + done.stderr)}
-        # Every kubelet has this flag. Without it, what was printed is not a kubelet's list of flags.
-        if done.rc == 0 and "kubeconfig" in flags:
-            return Probe(FLAG in flags, version)
-        why = "%s --help (exit status %d) does not list a kubelet's flags, and " % (path, done.rc)
-    supported = release_supports(version) if version else None
-    return Probe(supported, version, "" if supported is not None else "%s%s --version prints no version" % (why, path))
-
-
-def is_machine_code(path: str) -> bool:
-    """Return whether this is a program in machine code.
-
-    A script is never run to ask it for help: it may pass its arguments on or not, and start a second kubelet.
+    :param path: its binary, or the program that it is inside of.
+    :param timeout: seconds that each question to it may take.
+    :param lists_flags: whether its ``--help`` has the kubelet's flags.
     """
     try:
+        # A script is never run to ask it: it may pass its arguments on or not, and start a second kubelet.
         with open(path, "rb") as handle:
-            return handle.read(len(_ELF)) == _ELF
-    except OSError:
-        return False
+            if handle.read(len(_ELF)) != _ELF:
+                why = "%s is a script or wrapper, which is not run; set the option binary to the path of the kubelet"
+                return Probe(None, why=why % path)
+        printed = _PRINTED.search(run([path, "--version"], timeout=timeout).stdout)
+        helped = run([path, "--help"], timeout=timeout) if lists_flags else Outcome(1, "", "")
+    except (OSError, NodeError) as exc:
+        return Probe(None, why=str(exc))
+    version = printed.group(1) if printed else ""
+    flags = {name.replace("_", "-") for name in _HELP_LINE.findall(helped.stdout + "\n" + helped.stderr)}
+    # Every kubelet has this flag. Without it, what was printed is not a kubelet's list of flags.
+    if helped.rc == 0 and "kubeconfig" in flags:
+        return Probe(FLAG in flags, version)
+    return by_version(version, path + " --version")
 
 
-def release_supports(version: str) -> t.Optional[bool]:
-    """Return whether this release of Kubernetes has the flag; None if the text is no version."""
-    found = _VERSION.match(version)
-    return None if not found else (int(found.group(1)), int(found.group(2))) < REMOVED_IN
+def by_version(version: str, source: str) -> Probe:
+    """Return whether a release of Kubernetes supports the flag.
 
-
-def parse_version(output: str) -> t.Optional[str]:
-    """Parse the version in what ``kubelet --version``, ``k3s --version`` or ``rke2 --version`` prints."""
-    found = _PRINTED.search(output)
-    return None if not found else found.group(1)
+    :param source: where the version is from, for the message.
+    """
+    found = _RELEASE.match(version)
+    if found is None:
+        return Probe(None, why="%s has no version" % source)
+    return Probe((int(found[1]), int(found[2])) < REMOVED_IN, version)

@@ -15,9 +15,10 @@ import typing as t
 
 from .._errors import ConfigError
 from .._system import intervals
+from .._system.backend_names import NFTABLES, VARIANTS
 from .._system.families import BY_VERSION, FAMILIES, IPV4, IPV6, Family
 from . import values as grammar
-from .entries import PolicyRule, Snat, as_written, parse_rules, parse_snat
+from .snat_and_rules import PolicyRule, Snat, as_written, parse_rules, parse_snat
 from .values import LINK_LOCAL, PLACES_BY_CHAIN, AddressRange, Mark, Network, PortRange
 
 #: RFC 1918: what is not masqueraded by default.
@@ -36,7 +37,7 @@ RESERVED_CIDRS = RFC1918_CIDRS + (
     "240.0.0.0/4",
 )
 
-BACKENDS = ("auto", "iptables_nft", "iptables_legacy", "nftables")
+BACKENDS = ("auto", *VARIANTS, NFTABLES)
 SNAT_MISSING = ("masquerade", "keep", "drop")
 EXEMPTIONS = ("return", "accept", "enforce")
 FLUSHES = ("none", "changed")
@@ -265,90 +266,85 @@ def build(values: t.Mapping[str, t.Any], label: t.Callable[[str], str] = str) ->
     limit = fields.pop("cidr_limit")
     del fields["nomasq_all_reserved_ranges"]
     config = Config(**fields, notes=())
-    _check_together(config, limit, label)
-    return config._replace(notes=tuple(_notes(config, label)))
+    labels = {option.name: label(option.name) for option in POLICY_OPTIONS}
+    refusal = next(_refusals(config, limit), "")
+    if refusal:
+        raise ConfigError(refusal.format_map(labels))
+    return config._replace(notes=tuple(note.format_map(labels) for note in _notes(config)))
 
 
-def _check_together(config: Config, limit: int, label: t.Callable[[str], str]) -> None:
-    """Refuse options that do not go together."""
-    for where, networks, addresses in _networks_and_addresses(config, label):
+# In the following texts the name of an option in braces stands for what the operator wrote.
+
+
+def _refusals(config: Config, limit: int) -> t.Iterator[str]:
+    """Return which options do not go together."""
+    for where, networks, addresses in _networks_and_addresses(config):
         if len(networks) > limit:
-            raise ConfigError(
-                "%s: %d entries are more than %s (%d) allows: shorten the list or raise %s. An iptables chain is "
-                "walked rule by rule for every new connection; the nftables backend uses a constant-time set lookup"
-                % (where, len(networks), label("cidr_limit"), limit, label("cidr_limit"))
+            yield (
+                "%s: %d entries are more than {cidr_limit} (%d) allows: shorten the list or raise {cidr_limit}. An "
+                "iptables chain is walked rule by rule for every new connection; the nftables backend uses a "
+                "constant-time set lookup" % (where, len(networks), limit)
             )
         for one in (*networks, *addresses):
             if one.version == 6 and not config.enable_ipv6:
-                raise ConfigError(
-                    "%s: %s is IPv6, and IPv6 is off: set %s to true or remove the entry"
-                    % (where, one, label("enable_ipv6"))
-                )
-    _check_twice(
-        "masquerade_cidrs", config.masquerade_cidrs, "non_masquerade_cidrs", config.non_masquerade_cidrs, label
-    )
-    _check_twice("except_interfaces", config.except_interfaces, "out_interfaces", config.out_interfaces, label)
-    for family, option, masqueraded in (
-        (IPV4, "masq_link_local", config.masq_link_local),
-        (IPV6, "masq_link_local_ipv6", config.masq_link_local_ipv6),
-    ):
-        if not masqueraded and LINK_LOCAL[family] in config.masquerade_cidrs:
-            raise ConfigError(
-                "%s: %s is exempt as long as %s is false: set %s to true"
-                % (label("masquerade_cidrs"), LINK_LOCAL[family], label(option), label(option))
-            )
-    _check_position(config, label)
-    _check_leaks(config, label)
-    _check_missing(config, label)
-    if config.exemption == "enforce" and config.backend not in ("auto", "nftables"):
-        raise ConfigError(
-            "%s: enforce needs the nftables backend, not %s: set %s to nftables or auto"
-            % (label("exemption"), config.backend, label("backend"))
+                text = "%s: %s is IPv6, and IPv6 is off: set {enable_ipv6} to true or remove the entry"
+                yield text % (where, one)
+    for option, other in (("masquerade_cidrs", "non_masquerade_cidrs"), ("except_interfaces", "out_interfaces")):
+        known = set(getattr(config, other))
+        for value in getattr(config, option):
+            if value in known:
+                text = "{%s}: %s is in {%s} as well: remove it from one of them"
+                yield text % (option, as_written(value), other)
+    for family, option in ((IPV4, "masq_link_local"), (IPV6, "masq_link_local_ipv6")):
+        if not getattr(config, option) and LINK_LOCAL[family] in config.masquerade_cidrs:
+            text = "{masquerade_cidrs}: %s is exempt as long as {%s} is false: set {%s} to true"
+            yield text % (LINK_LOCAL[family], option, option)
+    yield from _about_position(config)
+    yield from _about_leaks(config)
+    yield from _about_missing(config)
+    if config.exemption == "enforce" and config.backend not in ("auto", NFTABLES):
+        yield (
+            "{exemption}: enforce needs the nftables backend, not %s: set {backend} to nftables or auto"
+            % config.backend
         )
 
 
-def _check_position(config: Config, label: t.Callable[[str], str]) -> None:
+def _about_position(config: Config) -> t.Iterator[str]:
     kind, _colon, chain = config.jump_position.partition(":")
     if kind not in PLACES_BY_CHAIN:
         return
-    option = label("jump_position")
     if chain == config.masq_chain:
-        raise ConfigError(
-            "%s: %s is the chain whose jump is to be placed: give another program's chain" % (option, chain)
-        )
-    needs = "%s: %s needs a backend iptables_nft or iptables_legacy" % (option, config.jump_position)
-    if config.backend == "nftables":
-        raise ConfigError(
-            "%s, because the chain of the backend nftables has a hook of its own and no jump: set %s to one of these, "
-            "or %s to first or last" % (needs, label("backend"), option)
+        text = "{jump_position}: %s is the chain whose jump is to be placed: give another program's chain"
+        yield text % chain
+    needs = "{jump_position}: %s needs a backend iptables_nft or iptables_legacy" % config.jump_position
+    if config.backend == NFTABLES:
+        yield needs + (
+            ", because the chain of the backend nftables has a hook of its own and no jump: set {backend} to one of "
+            "these, or {jump_position} to first or last"
         )
     if config.exemption == "enforce":
-        raise ConfigError(
-            "%s, and exemption enforce needs nftables: set %s to first or last, or %s to accept"
-            % (needs, option, label("exemption"))
+        yield needs + (
+            ", and exemption enforce needs nftables: set {jump_position} to first or last, or {exemption} to accept"
         )
 
 
-def _check_leaks(config: Config, label: t.Callable[[str], str]) -> None:
+def _about_leaks(config: Config) -> t.Iterator[str]:
     """Refuse to guard against leaks where it is not known which addresses are those of pods."""
-    option, sources = label("leaks"), label("source_cidrs")
     if config.leaks == "ignore":
         return
+    needs = "{leaks}: %s needs the networks of the pods" % config.leaks
     if not config.source_cidrs:
-        raise ConfigError(
-            "%s: %s needs the networks of the pods: set %s to them, or %s to ignore"
-            % (option, config.leaks, sources, option)
-        )
+        yield needs + ": set {source_cidrs} to them, or {leaks} to ignore"
     for version, family in BY_VERSION.items():
         ranges = intervals.of_networks(one for one in config.source_cidrs if one.version == version)
         if ranges == ((0, family.highest),):
-            raise ConfigError(
-                "%s: %s needs the networks of the pods, and %s has every IPv%d address: set it to the networks of the "
-                "pods, or %s to ignore" % (option, config.leaks, sources, version, option)
+            text = (
+                ", and {source_cidrs} has every IPv%d address: set it to the networks of the pods, or {leaks} to ignore"
             )
+            yield needs + text % version
 
 
-def _check_missing(config: Config, label: t.Callable[[str], str]) -> None:
+def _about_missing(config: Config) -> t.Iterator[str]:
     """Refuse to drop connections of all sources, which would be those of the node as well."""
     if config.snat_missing != "drop":
         return
@@ -356,52 +352,37 @@ def _check_missing(config: Config, label: t.Callable[[str], str]) -> None:
     rules = [("rules", "sources", number, rule.sources) for number, rule in enumerate(config.rules, 1) if rule.address]
     for option, key, number, sources in snat + rules:
         if not sources or any(network.prefixlen == 0 for network in sources):
-            raise ConfigError(
-                "%s: entry %d: %s is drop, and the entry is about all sources, so the node itself would be cut off "
-                "while the address is missing: give it %s, or set %s to keep"
-                % (label(option), number, label("snat_missing"), key, label("snat_missing"))
+            yield (
+                "{%s}: entry %d: {snat_missing} is drop, and the entry is about all sources, so the node itself would "
+                "be cut off while the address is missing: give it %s, or set {snat_missing} to keep"
+                % (option, number, key)
             )
 
 
 def _networks_and_addresses(
-    config: Config, label: t.Callable[[str], str]
+    config: Config,
 ) -> t.Iterator[t.Tuple[str, t.Sequence[Network], t.Sequence[AddressRange]]]:
     """Return each list of networks, and the fixed address beside it, with its place for messages."""
     for name in NETWORK_LISTS:
-        yield label(name), getattr(config, name), ()
+        yield "{%s}" % name, getattr(config, name), ()
     for position, entry in enumerate(config.snat, 1):
-        yield "%s: entry %d" % (label("snat"), position), entry.source_cidrs, (entry.address,)
+        yield "{snat}: entry %d" % position, entry.source_cidrs, (entry.address,)
     for position, rule in enumerate(config.rules, 1):
-        where = "%s: entry %d" % (label("rules"), position)
+        where = "{rules}: entry %d" % position
         yield where, rule.sources, ()
         yield where, rule.destinations, () if rule.address is None else (rule.address,)
 
 
-def _check_twice(
-    name: str, values: t.Sequence[t.Any], other: str, others: t.Collection[t.Any], label: t.Callable[[str], str]
-) -> None:
-    known = set(others) if values else ()
-    for value in values:
-        if value in known:
-            raise ConfigError(
-                "%s: %s is in %s as well: remove it from one of them" % (label(name), as_written(value), label(other))
-            )
-
-
-def _notes(config: Config, label: t.Callable[[str], str]) -> t.Iterator[str]:
+def _notes(config: Config) -> t.Iterator[str]:
     masqueraded = {network.version for network in config.masquerade_cidrs}
     for network in config.non_masquerade_cidrs:
         if network.prefixlen == 0 and network.version not in masqueraded:
-            yield "%s: %s exempts every IPv%d destination: nothing of that family will be masqueraded" % (
-                label("non_masquerade_cidrs"),
-                network,
-                network.version,
+            text = (
+                "{non_masquerade_cidrs}: %s exempts every IPv%d destination: nothing of that family will be masqueraded"
             )
+            yield text % (network, network.version)
     managed = {network.version for network in config.source_cidrs}
     for version in [family.version for family in config.families]:
         if managed and version not in managed:
-            yield "%s: no network is IPv%d, so all IPv%d traffic is left to other rules" % (
-                label("source_cidrs"),
-                version,
-                version,
-            )
+            text = "{source_cidrs}: no network is IPv%d, so all IPv%d traffic is left to other rules"
+            yield text % (version, version)

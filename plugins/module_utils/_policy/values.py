@@ -15,6 +15,7 @@ import re
 import typing as t
 
 from .._errors import ConfigError
+from .._system import services
 from .._system.families import BY_VERSION, IPV4, IPV6, PROTOCOLS
 
 Network = t.Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
@@ -132,10 +133,8 @@ class Service(t.NamedTuple):
 
     @property
     def span(self) -> t.Tuple[int, int]:
-        """First and last number of protocol and port, as ``protocol << 16 | port``."""
-        first, last = self.ports or (0, 65535)
-        number = PROTOCOLS[self.protocol]
-        return number << 16 | first, number << 16 | last
+        """First and last number of protocol and port, as services."""
+        return services.span(PROTOCOLS[self.protocol], *(self.ports or ()))
 
 
 class AddressRange(t.NamedTuple):
@@ -317,19 +316,16 @@ def parse_jump_position(value: t.Any) -> str:
         raise ConfigError(
             "%s is no place of the jump: give keep, first, last, before:CHAIN or after:CHAIN" % show(value)
         )
-    if len(chain) > CHAIN_NAME_LIMIT:
-        raise ConfigError(_too_long(chain))
+    _check_length(chain)
     if chain.upper() in RESERVED_CHAINS:
         raise ConfigError("%s is a target or a builtin chain of iptables: give a chain to which a rule jumps" % chain)
     return t.cast(str, value)
 
 
-def _too_long(chain: str) -> str:
-    return "%s cannot be a chain's name: it has %d characters, iptables takes at most %d" % (
-        show(chain),
-        len(chain),
-        CHAIN_NAME_LIMIT,
-    )
+def _check_length(chain: str) -> None:
+    if len(chain) > CHAIN_NAME_LIMIT:
+        text = "%s cannot be a chain's name: it has %d characters, iptables takes at most %d"
+        raise ConfigError(text % (show(chain), len(chain), CHAIN_NAME_LIMIT))
 
 
 def belongs_to_others(name: str) -> bool:
@@ -347,8 +343,7 @@ def check_chain_name(name: t.Any) -> str:
             "%s cannot be a chain's name: use letters, digits, '_', '.' and '-', and begin with a letter, a digit "
             "or '_'" % show(name)
         )
-    if len(name) > CHAIN_NAME_LIMIT:
-        raise ConfigError(_too_long(name))
+    _check_length(name)
     if name.upper() in RESERVED_CHAINS:
         raise ConfigError(
             "%s cannot be our chain's name: iptables reserves it; IP-MASQ-AGENT is the default" % show(name)

@@ -10,14 +10,22 @@ from __future__ import annotations
 
 import itertools
 import re
+import sys
 import typing as t
 
 from .._errors import ConfigError
 from .values import KEY_LIMIT, parse_integer, show, unique
 
 try:
+    if sys.flags.no_site:
+        # The agent starts without the directories of packages, which others may fill; see program_files. site.main()
+        # would look up root's home, for which libc asks nscd, by a socket in /var that may not answer.
+        import site
+
+        site.addsitepackages(site.venv(None) or set())
     import yaml
-except ImportError:
+except (Exception, SystemExit):
+    # Whatever stands in its place.
     yaml = None  # type: ignore[assignment]
 
 #: Characters of a file. PyYAML reads about 100,000 a second, and half of that where every second one is a value.

@@ -14,7 +14,7 @@ import struct
 import typing as t
 
 from .._errors import NodeError
-from . import files, netlink
+from . import conntrack_counts, files, netlink
 from .endpoints import Endpoint
 from .families import IPV4, IPV6, PROTOCOLS, TCP, UDP, Family, of_address
 from .netlink import Message, Netlink
@@ -40,9 +40,6 @@ _SOURCE = {IPV4: 1, IPV6: 3}
 _DESTINATION = {IPV4: 2, IPV6: 4}
 _NUMBER, _SOURCE_PORT, _DESTINATION_PORT = 1, 2, 3
 
-_COUNT = "/proc/sys/net/netfilter/nf_conntrack_count"
-_LIMIT = "/proc/sys/net/netfilter/nf_conntrack_max"
-_STATISTICS = "/proc/net/stat/nf_conntrack"
 _TIMEOUTS = "/proc/sys/net/netfilter/nf_conntrack_"
 
 
@@ -203,19 +200,8 @@ def remove(family: Family, flows: t.Sequence[Flow]) -> int:
 
 def statistics() -> t.Optional[Statistics]:
     """Read the statistics; None if the kernel does not track connections."""
-    try:
-        with open(_COUNT, encoding="ascii") as count, open(_LIMIT, encoding="ascii") as limit:
-            count_now, limit_now = int(count.read()), int(limit.read())
-        with open(_STATISTICS, encoding="ascii") as rows:
-            names = rows.readline().split()
-            totals = dict.fromkeys(names, 0)
-            for row in rows:  # of each processor, in hexadecimal
-                for name, value in zip(names, row.split()):
-                    totals[name] += int(value, 16)
-    except (OSError, ValueError):
-        return None
-    counted = (totals.get(name, 0) for name in ("insert_failed", "drop", "early_drop"))
-    return Statistics(count_now, limit_now, *counted)
+    counts = conntrack_counts.read()
+    return None if counts is None else Statistics(*counts)
 
 
 def _flow(message: Message, family: Family) -> t.Optional[Flow]:

@@ -46,10 +46,24 @@ class Family(str):
 #: IANA's numbers of protocols, by the names that iptables, nft and this collection print.
 PROTOCOLS = {"tcp": 6, "udp": 17, "sctp": 132, "icmp": 1, "ipv6-icmp": 58}
 TCP, UDP, SCTP, ICMP, ICMPV6 = PROTOCOLS.values()
-UDPLITE = 136
+DCCP, AH, UDPLITE = 33, 51, 136
 PROTOCOL_NAMES = {number: name for name, number in PROTOCOLS.items()}
+
+
+def protocol_number(name: str, family: Family) -> int:
+    """Return the number of a protocol by its name or its number; ``icmp`` and ``icmpv6`` are that of a family.
+
+    :raises ValueError: there is no such protocol.
+    """
+    if name in ("icmp", "icmpv6"):
+        return family.icmp
+    return PROTOCOLS[name] if name in PROTOCOLS else int(name)
+
+
 #: Those that have ports, and that a policy can name with them.
 PORT_PROTOCOLS = ("tcp", "udp", "sctp")
+#: All that have ports to conntrack.
+WITH_PORTS = (TCP, UDP, SCTP, DCCP, UDPLITE)
 
 _NAMES = {
     "ipv4": (4, "ip", "iptables", int(socket.AF_INET), 32, ICMP),

@@ -18,7 +18,8 @@ _READ_ONLY = 1
 
 
 @contextlib.contextmanager
-def _failing_to(action: str, path: str) -> t.Iterator[None]:
+def failing_to(action: str, path: str) -> t.Iterator[None]:
+    """Raise NodeError in place of an OSError: "cannot ACTION PATH" with the reason."""
     try:
         yield
     except OSError as exc:
@@ -63,7 +64,7 @@ def read(path: str) -> t.Optional[bytes]:
 
     :raises NodeError: it exists and cannot be read, or is not a regular file.
     """
-    with _failing_to("read", path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    with failing_to("read", path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         with open_regular(path) as handle:
             return handle.read()
     return None
@@ -85,7 +86,7 @@ def write(
     """
     # Neither *.yaml nor *.env matches the name.
     draft = os.path.join(os.path.dirname(path), ".%s.%s.tmp" % (os.path.basename(path), os.urandom(8).hex()))
-    with _failing_to("write", path):
+    with failing_to("write", path):
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             with os.fdopen(handle, "wb") as out:
@@ -110,13 +111,14 @@ def _set_attributes(descriptor: int, attributes: t.Iterable[t.Tuple[str, bytes]]
             os.setxattr(descriptor, name, value)
 
 
-def touch(path: str) -> None:
-    """Set the modification time of a file to now. Nothing is done if it does not exist.
+def touch(path: str, moment: t.Optional[float] = None) -> None:
+    """Set the modification time of a file. Nothing is done if it does not exist.
 
+    :param moment: seconds since the epoch; None: now.
     :raises NodeError: naming the path and the reason.
     """
-    with _failing_to("write", path), contextlib.suppress(FileNotFoundError):
-        os.utime(path, follow_symlinks=False)
+    with failing_to("write", path), contextlib.suppress(FileNotFoundError):
+        os.utime(path, None if moment is None else (moment, moment), follow_symlinks=False)
 
 
 def flush_directory(path: str) -> None:
@@ -143,7 +145,7 @@ def remove(path: str, how: t.Callable[[str], None] = os.unlink) -> None:
     :param how: of a directory ``os.rmdir``, or ``shutil.rmtree``, which does not follow symbolic links.
     :raises NodeError: naming the path and the reason.
     """
-    with _failing_to("remove", path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+    with failing_to("remove", path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         how(path)
 
 
@@ -152,11 +154,11 @@ def make_directory(path: str, mode: int) -> None:
 
     :raises NodeError: naming the path and the reason.
     """
-    with _failing_to("create directory", path):
+    with failing_to("create directory", path):
         os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.mkdir(path, mode)
-            # The umask may have taken bits away that the agent's sandbox, or an operator, needs.
+            # The umask may have taken bits away that the agent, or an operator, needs.
             os.chmod(path, mode)
         if not os.path.isdir(path):
             raise NodeError("%s exists and is not a directory" % path)

@@ -83,15 +83,12 @@ def cut(spans: Spans, cuts: t.Iterable[int]) -> t.List[t.Tuple[int, int]]:
 
 def of_networks(networks: t.Iterable[t.Any]) -> Spans:
     """Return the addresses of networks of one family."""
-    # No broadcast_address: it is one object more for each of thousands.
-    known = list(networks)
-    bits = known[0].max_prefixlen if known else 0
-    listed = ((int(network.network_address), network.prefixlen) for network in known)
-    return of((first, first | ((1 << (bits - length)) - 1)) for first, length in listed)
+    return of(map(of_network, networks))
 
 
 def of_network(network: t.Any) -> t.Tuple[int, int]:
     """Return first and last address of a network."""
+    # No broadcast_address: it is one object more for each of thousands.
     first = int(network.network_address)
     return first, first | ((1 << (network.max_prefixlen - network.prefixlen)) - 1)
 

@@ -5,20 +5,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import typing as t
 
 from .._errors import LockHeld, NodeError
 from . import selinux_labels, xtables_lock
+from .backend_names import IPTABLES_LEGACY, IPTABLES_NFT
 from .families import FAMILIES, Family
 from .node import Node, Tool
 from .process import Outcome, Runner, which
 
-NFT = "iptables_nft"
-LEGACY = "iptables_legacy"
-VARIANTS = (NFT, LEGACY)
-
-_SUFFIXES = {NFT: "-nft", LEGACY: "-legacy"}
+_SUFFIXES = {IPTABLES_NFT: "-nft", IPTABLES_LEGACY: "-legacy"}
 #: All names under which one may be found; none is of use without its iptables-restore.
 PROGRAMS = tuple(
     family.iptables + suffix + action
@@ -27,7 +26,7 @@ PROGRAMS = tuple(
     for action in ("", "-restore")
 )
 #: What a program calls its variant behind its version. Before 1.8 there was one variant, and no word for it.
-_REPORTED = {NFT: ("nf_tables",), LEGACY: ("legacy", "")}
+_REPORTED = {IPTABLES_NFT: ("nf_tables",), IPTABLES_LEGACY: ("legacy", "")}
 
 #: First release with ``--random-fully``, and in which iptables-restore has ``-w`` (iptables 1.6.2 release notes).
 RANDOM_FULLY_SINCE = RESTORE_WAITS_SINCE = (1, 6, 2)
@@ -35,21 +34,12 @@ RANDOM_FULLY_SINCE = RESTORE_WAITS_SINCE = (1, 6, 2)
 #: What both variants exit with when the xtables lock stays taken (xtables 1.8, RESOURCE_PROBLEM).
 RESOURCE_PROBLEM = 4
 
-#: Seconds that a resync waits for the xtables lock, however long the run that prepares it may wait: its unit has a time
-#: limit, and a tick must not hang.
-RESYNC_LOCK_TIMEOUT = 5
-
-#: iptables-legacy of these releases asks for a taken lock once a second, and finds it taken again where another program
-#: takes it often, unless ``-W`` sets another interval; later ones are woken at its release, and warn about ``-W``.
-_ASKS_FROM, _ASKS_UNTIL = (1, 6, 1), (1, 8, 8)
-#: microseconds, as Kubernetes has it
-_WAIT_INTERVAL = "100000"
-
 # Patterns are text: a start that compiled all of them took 2.8 % longer.
 _REFERENCES = r"Chain \S+ \(([0-9]+) references\)"
 
-#: seconds that a program may take once it has the lock
-_PATIENCE = 120.0
+#: Seconds that a program may take once it has the lock, to list a chain, and to write. The second family is to have its
+#: turn within the time limit of a resync.
+_LISTING_PATIENCE, _PATIENCE = 20.0, 120.0
 
 
 class IptablesTool:
@@ -72,18 +62,18 @@ class IptablesTool:
 
     def has_table(self, name: str) -> bool:
         """Return whether it may be asked for a table. Asking iptables-legacy for a table creates it."""
-        return self.variant == NFT or name in legacy_tables(self.family)
+        return self.variant == IPTABLES_NFT or name in legacy_tables(self.family)
 
-    def list_chain(self, chain: str, *flags: str, table: str = "nat") -> Outcome:
+    def list_chain(self, chain: str, table: str = "nat") -> Outcome:
         """Print the rules of one chain."""
-        return self._call(table, "-S", chain, *flags)
+        return self._call(table, "-S", chain)
 
-    def references(self, chain: str) -> int:
-        """Return how many rules lead to a chain of the nat table; 0 if it is not there.
+    def references(self, chain: str, table: str = "nat") -> int:
+        """Return how many rules lead to a chain of a table; 0 if it is not there.
 
         :raises NodeError: the table cannot be read.
         """
-        done = self._call("nat", "-nL", chain)
+        done = self._call(table, "-nL", chain)
         found = re.match(_REFERENCES, done.stdout)
         if found is None and done.rc == RESOURCE_PROBLEM:
             raise self.error("cannot read the chain %s" % chain, done)
@@ -91,14 +81,18 @@ class IptablesTool:
 
     def resync_listing(self, chain: str, table: str = "nat") -> t.List[str]:
         """Return the command with which a resync lists a chain."""
-        return self._argv(RESYNC_LOCK_TIMEOUT, table, "-S", chain)
+        return self._argv(xtables_lock.RESYNC_TIMEOUT, table, "-S", chain)
+
+    def counter_listing(self, chain: str, table: str = "nat") -> t.List[str]:
+        """Return the command with which a resync lists a chain with its counters."""
+        return [*self.resync_listing(chain, table), "-v"]
 
     def delete(self, chain: str, *words: str) -> Outcome:
         """Delete one rule of the nat table."""
         return self._call("nat", "-D", chain, *words)
 
     def _call(self, table: str, *words: str) -> Outcome:
-        return self.run(self._argv(self._lock_timeout, table, *words), timeout=self._lock_timeout + _PATIENCE)
+        return self.run(self._argv(self._lock_timeout, table, *words), timeout=self._lock_timeout + _LISTING_PATIENCE)
 
     def restore(self, text: str) -> Outcome:
         """Hand one transaction to iptables-restore; chains that it does not name stay as they are."""
@@ -110,12 +104,7 @@ class IptablesTool:
         return [self.path, *self._wait(lock_timeout), "-t", table, *words]
 
     def _wait(self, seconds: int) -> t.List[str]:
-        """Return the arguments with which iptables waits so long for the xtables lock: a second at least.
-
-        ``-w 0``, and in iptables-legacy no ``-w`` at all, would wait without end (seen in 1.8.9).
-        """
-        interval = self.variant == LEGACY and _ASKS_FROM <= self._version < _ASKS_UNTIL
-        return ["-w", str(max(seconds, 1))] + (["-W", _WAIT_INTERVAL] if interval else [])
+        return xtables_lock.wait(self.variant == IPTABLES_LEGACY, self._version, seconds)
 
     def error(self, what: str, done: Outcome, error: t.Type[NodeError] = NodeError) -> NodeError:
         """Return the error that a failed call of this program is.
@@ -161,6 +150,16 @@ def find(node: Node, variant: str, family: Family) -> t.Optional[IptablesTool]:
     """Find the program as ``find_tool``, ready for use."""
     tool = find_tool(node, variant, family)
     return None if tool is None else IptablesTool(node.run, variant, family, tool, node.lock_timeout)
+
+
+def load_legacy(run: Runner) -> None:
+    """Have systemd load the kernel modules of iptables-legacy where they are missing; the agent itself may not.
+
+    The kernel loads all others when they are needed. Best effort: a kernel may have none, or have them built in.
+    """
+    if not os.path.exists("/proc/net/ip_tables_names"):
+        with contextlib.suppress(NodeError):
+            run(["systemctl", "start", "modprobe@ip_tables.service", "modprobe@ip6_tables.service"], timeout=10.0)
 
 
 def legacy_tables(family: Family) -> t.List[str]:

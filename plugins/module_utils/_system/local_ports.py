@@ -41,8 +41,5 @@ def read_local_ports() -> LocalPorts:
 
 
 def _read(path: str) -> str:
-    try:
-        with files.open_regular(path) as handle:
-            return os.read(handle.fileno(), _LONGEST).decode("ascii", "replace")
-    except OSError as exc:
-        raise NodeError("cannot read %s: %s" % (path, exc.strerror or exc)) from None
+    with files.failing_to("read", path), files.open_regular(path) as handle:
+        return os.read(handle.fileno(), _LONGEST).decode("ascii", "replace")

@@ -16,6 +16,7 @@ import struct
 import typing as t
 
 from .._errors import NodeError
+from .families import BY_NUMBER
 
 ROUTE = 0
 XFRM = 6
@@ -245,6 +246,24 @@ class Netlink:
                     _check(message.body, what)
                 elif wanted is None or wanted(message):
                     found.append(message)
+
+    def dump_families(
+        self, kind: int, size: int, what: str, families: t.Iterable[int] = BY_NUMBER
+    ) -> t.Tuple[bytes, ...]:
+        """Dump all objects of a kind of rtnetlink, and return the bodies of the messages.
+
+        :param size: of their header, which begins with the family.
+        :raises NodeError: as ``dump``.
+        """
+        found: t.List[bytes] = []
+        for family in families:
+            try:
+                request = struct.pack("B", family).ljust(size, b"\0")
+                found += (message.body for message in self.dump(kind, request, what))
+            except KernelError as exc:
+                if exc.code not in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):  # without IPv6, or without routing rules
+                    raise
+        return tuple(found)
 
     def ask(self, kind: int, body: bytes, what: str) -> Message:
         """Get one object; raise KernelError if there is none, or the kernel refuses."""

@@ -52,7 +52,7 @@ _TIMEOUT = 5.0
 _DUMPS = 20
 
 #: The kernel did not look. Every other error means that the object, or all of its kind, does not exist.
-_NO_ANSWER = (errno.EPERM, errno.EACCES, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
+NO_ANSWER = (errno.EPERM, errno.EACCES, errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 
 
 class Expression(t.NamedTuple):
@@ -63,7 +63,7 @@ class Expression(t.NamedTuple):
     data: t.Tuple[t.Tuple[int, bytes], ...]
 
 
-class Rule(t.NamedTuple):
+class NftRule(t.NamedTuple):
     """One rule. The handle is its own for as long as its table exists."""
 
     handle: int
@@ -98,7 +98,7 @@ def has_chain(family: Family, table: str, name: str) -> bool:
     return _chain(family, table, name) is not None
 
 
-class BaseChain(t.NamedTuple):
+class ListedBaseChain(t.NamedTuple):
     """A chain with a hook. The family is what nft calls it."""
 
     family: str
@@ -121,7 +121,7 @@ def _chain(family: Family, table: str, name: str) -> t.Optional[Attributes]:
     return _get(_GET_CHAIN, family, text(_CHAIN_TABLE, table) + text(_CHAIN_NAME, name))
 
 
-def nat_postrouting_chains(family: Family) -> t.List[BaseChain]:
+def nat_postrouting_chains(family: Family) -> t.List[ListedBaseChain]:
     """List all chains of type nat at the hook postrouting that traffic of a family meets."""
     found = []
     for protocol, nft_family in ((family.number, family.nft), (_INET, "inet")):
@@ -134,7 +134,7 @@ def nat_postrouting_chains(family: Family) -> t.List[BaseChain]:
             ):
                 drops = _CHAIN_POLICY in chain and netlink.number(chain[_CHAIN_POLICY]) == _DROP
                 table, name = string(chain[_CHAIN_TABLE]), string(chain[_CHAIN_NAME])
-                found.append(BaseChain(nft_family, table, name, drops))
+                found.append(ListedBaseChain(nft_family, table, name, drops))
     return found
 
 
@@ -156,7 +156,7 @@ def generation_of(kernel: Netlink) -> int:
     return netlink.number(attributes(answer.body[4:])[1])
 
 
-def rules(family: int, table: str, name: str) -> t.List[Rule]:
+def rules(family: int, table: str, name: str) -> t.List[NftRule]:
     """Read the rules of one chain. The kernel reads no other chain for this, so other rules cost nothing.
 
     :param family: its number (nfgen_family).
@@ -180,7 +180,7 @@ class _RuleReader:
         self._values: t.Dict[int, t.List[t.Tuple[int, int]]] = {}
         self._read: t.Dict[bytes, t.Tuple[str, t.Tuple[Expression, ...]]] = {}
 
-    def read(self, payload: bytes) -> t.Tuple[str, Rule]:
+    def read(self, payload: bytes) -> t.Tuple[str, NftRule]:
         """Parse the name of a rule's chain, and the rule."""
         values = self._values.get(len(payload), [(0, 0)])
         read = self._read.get(_without(payload, values))
@@ -189,7 +189,7 @@ class _RuleReader:
             read = self._parse(payload, values)
             self._read[_without(payload, values)] = read
         chain, expressions = read
-        return chain, Rule(netlink.number(payload[slice(*values[0])]), expressions)
+        return chain, NftRule(netlink.number(payload[slice(*values[0])]), expressions)
 
     @staticmethod
     def _parse(payload: bytes, values: t.List[t.Tuple[int, int]]) -> t.Tuple[str, t.Tuple[Expression, ...]]:
@@ -252,7 +252,7 @@ def _get(kind: int, family: Family, values: bytes) -> t.Optional[Attributes]:
         with Netlink(NETFILTER, _TIMEOUT) as kernel:
             return attributes(kernel.ask(kind, body, "a question about netfilter").body[4:])
     except KernelError as exc:
-        if exc.code in _NO_ANSWER:
+        if exc.code in NO_ANSWER:
             raise
         return None
 
@@ -263,6 +263,6 @@ def _dump(kind: int, body: bytes, what: str) -> t.List[Message]:
         with Netlink(NETFILTER, _TIMEOUT) as kernel:
             return kernel.dump(kind, body, what, _DUMPS)
     except KernelError as exc:
-        if exc.code in _NO_ANSWER:
+        if exc.code in NO_ANSWER:
             raise
         return []

@@ -8,13 +8,19 @@ Nothing is created by looking.
 
 from __future__ import annotations
 
+import copy
 import os
 import re
+import time
 import typing as t
 
+from .._errors import NodeError
 from .families import Family
 from .nfnetlink import has_extension
-from .process import Runner, which
+from .process import Outcome, Runner, which
+
+#: Seconds for a program to tell its version.
+_PATIENCE = 5.0
 
 # Patterns are text: a start that compiled all of them took 2.8 % longer.
 _VERSION = r"v([0-9]+(?:\.[0-9]+)+)(?: \((\w+)\))?"
@@ -51,16 +57,44 @@ class Node:
         self.lock_timeout = lock_timeout
         self.has_extension = has_extension
         self._reported: t.Dict[t.Tuple[str, str], t.Tuple[t.Tuple[int, ...], str]] = {}
+        #: programs that did not tell their version in time, with the error
+        self._silent: t.Dict[t.Tuple[str, str], NodeError] = {}
+
+    def within(self, seconds: float) -> Node:
+        """Return the same node, on which all programs that are run from now on have this time together, and no lock is
+        waited for longer than a second.
+        """
+        deadline = time.monotonic() + seconds
+
+        def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise NodeError("%s: not run, because what was run before it took %g seconds" % (argv[0], seconds))
+            return self.run(argv, stdin=stdin, timeout=min(timeout, left))
+
+        limited = copy.copy(self)
+        limited.run = run
+        limited.lock_timeout = min(self.lock_timeout, 1)
+        return limited
 
     def tool(self, name: str) -> t.Optional[Tool]:
-        """Find the program of this name; None if the node does not have it."""
+        """Find the program of this name; None if the node does not have it.
+
+        :raises NodeError: it does not tell its version in time.
+        """
         path = which(name)
         if path is None:
             return None
         # ip6tables is iptables by another name: one file, which is run once.
         program = os.path.realpath(path), os.path.basename(path).replace("ip6tables", "iptables")
+        if program in self._silent:
+            raise self._silent[program]
         if program not in self._reported:
-            found = re.search(_VERSION, self.run([path, "--version"]).stdout)
+            try:
+                found = re.search(_VERSION, self.run([path, "--version"], timeout=_PATIENCE).stdout)
+            except NodeError as exc:
+                self._silent[program] = exc
+                raise
             version = tuple(int(part) for part in found.group(1).split(".")) if found else ()
             self._reported[program] = version, (found.group(2) or "") if found else ""
         return Tool(path, *self._reported[program])

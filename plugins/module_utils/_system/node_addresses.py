@@ -5,19 +5,25 @@
 
 from __future__ import annotations
 
-import errno
 import ipaddress
 import struct
 import typing as t
 
 from . import netlink
-from .families import BY_NUMBER
 
 Address = t.Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
 
-_GET_ADDRESS = 22
-_IFA = struct.Struct("=BBBBI")
-_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+GET_ADDRESS = 22
+#: family, length of the prefix, flags, scope, link
+IFA = struct.Struct("=BBBBI")
+IFA_ADDRESS, IFA_LOCAL = 1, 2
+
+
+def address_of(body: bytes) -> t.Optional[Address]:
+    """Return the address that a message is about; None if it has none."""
+    known = netlink.attributes(body[IFA.size :])
+    value = known.get(IFA_LOCAL, known.get(IFA_ADDRESS))
+    return ipaddress.ip_address(value) if value else None
 
 
 def node_addresses() -> t.List[Address]:
@@ -25,18 +31,7 @@ def node_addresses() -> t.List[Address]:
 
     :raises NodeError: the kernel refuses the request.
     """
-    found: t.Dict[Address, None] = {}
     with netlink.Netlink(netlink.ROUTE) as kernel:
-        for family in BY_NUMBER:
-            try:
-                messages = kernel.dump(_GET_ADDRESS, struct.pack("B", family).ljust(_IFA.size, b"\0"), "addresses")
-            except netlink.KernelError as exc:
-                if exc.code in (errno.EAFNOSUPPORT, errno.EOPNOTSUPP):  # a kernel without IPv6
-                    continue
-                raise
-            for message in messages:
-                known = netlink.attributes(message.body[_IFA.size :])
-                value = known.get(_IFA_LOCAL, known.get(_IFA_ADDRESS))
-                if value:
-                    found[ipaddress.ip_address(value)] = None
-    return [address for address in found if not address.is_loopback and not address.is_link_local]
+        bodies = kernel.dump_families(GET_ADDRESS, IFA.size, "addresses")
+    found = dict.fromkeys(map(address_of, bodies))
+    return [one for one in found if one is not None and not one.is_loopback and not one.is_link_local]

@@ -41,6 +41,9 @@ class Outcome(t.NamedTuple):
         return " ".join(self.stderr.split()) or "exit status %d" % self.rc
 
 
+#: What programs see of the environment, besides the path: iptables' lock (iptables(8)).
+_INHERITED = ("XTABLES_LOCKFILE",)
+
 #: ``runner(argv, stdin=None, timeout=seconds) -> Outcome``
 Runner = t.Callable[..., Outcome]
 
@@ -63,7 +66,9 @@ def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 6
     :param timeout: seconds until it is killed, together with the processes that it started.
     :raises NodeError: the program cannot be started, or exceeded the time limit.
     """
-    env = dict(os.environ, LC_ALL="C", LANGUAGE="C", PATH=search_path())
+    # Nothing else of the environment of services, which others may set: XTABLES_LIBDIR takes its matches from iptables.
+    env = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    env.update(LC_ALL="C", PATH=search_path())
     pipe = subprocess.PIPE
     try:
         process = subprocess.Popen(list(argv), stdin=pipe, stdout=pipe, stderr=pipe, env=env, start_new_session=True)

@@ -23,7 +23,7 @@ _IFINFO = struct.Struct("=BxHiII")
 _IFLA_IFNAME = 3
 
 
-class _Route(t.NamedTuple):
+class FoundRoute(t.NamedTuple):
     """The kind of a route, 0 if there is none, the index of its link, and the source that the node has on it."""
 
     kind: int
@@ -41,7 +41,7 @@ class Routes:
         """
         self._family, self._size = family.number, family.size
         self._kernel = Netlink(netlink.ROUTE)
-        self._kinds: t.Dict[int, _Route] = {}
+        self._kinds: t.Dict[int, FoundRoute] = {}
         self._interfaces: t.Dict[t.Tuple[int, int], t.Optional[str]] = {}
         self._names: t.Dict[int, t.Optional[str]] = {}
 
@@ -73,8 +73,7 @@ class Routes:
         incoming = self._to(source).link
         if incoming is None:
             return None
-        attributes = self._address(_FROM, source) + netlink.word(_IN, incoming)
-        link = self._ask(destination, attributes).link
+        link = self.ask(destination, netlink.word(_IN, incoming), source).link
         if link is None:
             return None
         if link not in self._names:
@@ -89,21 +88,28 @@ class Routes:
             return None
         return netlink.name(netlink.attributes(answer.body[_IFINFO.size :])[_IFLA_IFNAME])
 
-    def _to(self, address: int) -> _Route:
+    def _to(self, address: int) -> FoundRoute:
         if address not in self._kinds:
-            self._kinds[address] = self._ask(address)
+            self._kinds[address] = self.ask(address)
         return self._kinds[address]
 
-    def _ask(self, destination: int, attributes: bytes = b"") -> _Route:
+    def ask(self, destination: int, attributes: bytes = b"", source: t.Optional[int] = None) -> FoundRoute:
+        """Ask the kernel for a route.
+
+        :param attributes: more conditions (RTA_*).
+        :param source: of packets of another host or a pod; None: of the node itself.
+        """
         bits = self._size * 8
-        head = _RTM.pack(self._family, bits, bits if attributes else 0, 0, 0, 0, 0, 0, 0)
+        if source is not None:
+            attributes += self._address(_FROM, source)
+        head = _RTM.pack(self._family, bits, 0 if source is None else bits, 0, 0, 0, 0, 0, 0)
         try:
             answer = self._kernel.ask(_GET_ROUTE, head + self._address(_TO, destination) + attributes, "a route")
         except KernelError:
-            return _Route(0, None, None)
+            return FoundRoute(0, None, None)
         known = netlink.attributes(answer.body[_RTM.size :])
         link, preferred = known.get(_OUT), known.get(_PREFERRED)
-        return _Route(
+        return FoundRoute(
             answer.body[7],
             struct.unpack("=i", link)[0] if link else None,
             int.from_bytes(preferred, "big") if preferred else None,

@@ -121,5 +121,6 @@ def _pending(run: Runner, paths: Paths, text: t.Optional[str], enabled: bool) ->
     :param text: of the config file; None leaves it alone.
     :raises NodeError: a file cannot be read, or systemd cannot be queried.
     """
-    put = install.put_files(paths, text, check=True)
-    return list(install.update_units(run, paths, put, enabled, check=True).lines)
+    installation = install.Installation(run, paths, text, check=True)
+    installation.update_units(enabled)
+    return list(installation.result().lines)

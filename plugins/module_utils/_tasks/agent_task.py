@@ -73,7 +73,8 @@ def _present(params: Params, check: bool, node: Node) -> Done:
         # What kubenet left behind is deleted with the kubelet, after the rules are applied.
         if any(one["owner"] != KUBENET or params["kubelet"] is None for one in proposal["conflicts"]):
             return _refused(planned, proposal)
-    put = install.update_files(node.run, paths, text, check)
+    installation = install.Installation(node.run, paths, text, check)
+    installation.write_files()
     result, errors, notes = planned, planned.errors, policy.notes
     if not check:
         synced = sync(node, paths)
@@ -82,22 +83,22 @@ def _present(params: Params, check: bool, node: Node) -> Done:
         result = result._replace(compared=planned.compared, undone=planned.undone)
         if text is not None and params["applied_by"]:
             notes += record_applied(paths, params["applied_by"], text)
-    put = install.update_units(node.run, paths, put, params["enabled"], check)
-    put = log_service.update(node.run, paths, put, params["connection_log"], check)
-    services = put.services
+    installation.update_units(params["enabled"])
+    log_service.update(installation, params["connection_log"])
     if unit_control.set_timer(node.run, paths, config.resync_interval, check):
-        services += ("timer interval set to %gs" % (config.resync_interval / 1e9),)
-    warnings = notes + result.notes + put.notes + tuple(repeated_repairs.notes(read_memory(paths).repairs, time.time()))
+        installation.services.append("timer interval set to %gs" % (config.resync_interval / 1e9))
+    warnings = (*notes, *result.notes, *installation.notes)
+    warnings += tuple(repeated_repairs.notes(read_memory(paths).repairs, time.time()))
     if check and failed:
         warnings += ("the last run of %s failed: %s; a run without check mode runs it again" % (SERVICE, failed),)
     warnings += result.effect_notes + tuple(result.remarks)
-    returned = dict(as_return(install.InstallResult(put.files, services, result), present=True), version=VERSION)
+    returned = dict(as_return(installation.result(result), present=True), version=VERSION)
     if proposal:
         returned["proposal"] = proposal
         if proposal["verified"] is None:
             warnings += ("the rules were not fully tested before they are written: %s" % proposal["summary"],)
     returned["rules"]["other_nat"] = find_other_chains(node, config.families)
-    if not errors and not check and (put.files or failed):
+    if not errors and not check and (installation.files or failed):
         try:
             unit_control.try_service(node.run, paths)
         except NodeError as exc:

@@ -6,20 +6,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import json
 import os
 import sys
 import typing as t
 
+from .._agent.effective_policy import edited_since
 from .._agent.paths import Paths
 from .._agent.sync import sync
 from .._errors import ConfigError, NodeError
-from .._policy.entries import RULE_PROTOCOLS
-from .._system import files
+from .._policy import limits
+from .._policy.snat_and_rules import RULE_PROTOCOLS
 from .._system.families import PORT_PROTOCOLS
 from .._system.node import Node
 from .._system.process import run
+from .._system.services import DEFAULT_PORT
 from .._version import VERSION
 from . import console
 
@@ -31,7 +34,11 @@ OUT_OF_SYNC = 4
 CONFLICT = 5
 NOT_TESTED = 6
 
+#: How often a sync is repeated because the configuration was edited meanwhile: systemd does not watch it then.
+_ROUNDS = 3
+
 Checked = t.TypeVar("Checked")
+_Command = t.Callable[[argparse.Namespace, Node, Paths], int]
 
 _EPILOG = """\
 exit status:
@@ -96,47 +103,49 @@ def _parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="name")
     commands.required = True
 
-    command = commands.add_parser("sync", help="change the rules to match the configuration")
+    def add(name: str, run: _Command, summary: str, description: t.Optional[str] = None) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=summary, description=description)
+        command.set_defaults(command=run, refuse=command.error)
+        return command
+
+    def add_json(command: argparse.ArgumentParser, words: str = "machine-readable output") -> None:
+        command.add_argument("--json", action="store_true", help=words)
+
+    command = add("sync", _sync, "change the rules to match the configuration")
     command.add_argument(
         "--dry-run", action="store_true", help="change nothing, and show what would change, for packets too"
     )
-    command.add_argument("--json", action="store_true", help="machine-readable output of --dry-run")
-    command.set_defaults(command=_sync, refuse=command.error)
-    command = commands.add_parser("status", help="show the policy, the active rules, and whether they agree")
-    command.add_argument("--json", action="store_true", help="machine-readable output")
-    command.set_defaults(command=_status)
-    command = commands.add_parser(
+    add_json(command, "machine-readable output of --dry-run")
+    add_json(add("status", _status, "show the policy, the active rules, and whether they agree"))
+    command = add(
         "explain",
-        help="show the source address that a destination sees, and the rule that decides",
-        description="Sends a packet through a copy of the node's network state, which is gone afterwards, and shows "
+        _explain,
+        "show the source address that a destination sees, and the rule that decides",
+        "Sends a packet through a copy of the node's network state, which is gone afterwards, and shows "
         "the source address that the destination sees, and the rule that decides. No packet leaves the node.",
     )
     command.add_argument("destination", metavar="DEST", help="an IP address")
     command.add_argument("--source", metavar="SRC", help="IP address of a pod or of the node (default: a pod's)")
     command.add_argument("--protocol", default="tcp", choices=RULE_PROTOCOLS, help="(default: tcp)")
-    command.add_argument("--port", type=int, default=80, help="destination port (default: 80)")
+    command.add_argument("--port", type=int, default=DEFAULT_PORT, help="destination port (default: %(default)s)")
     command.add_argument(
         "--proposed", metavar="FILE", help="also show what this file, in place of the configuration, would change"
     )
-    command.add_argument("--json", action="store_true", help="machine-readable output")
-    command.set_defaults(command=_explain, refuse=command.error)
-    command = commands.add_parser(
+    add_json(command)
+    command = add(
         "verify",
-        help="test whether all traffic matches the policy, whichever program's rules decide",
-        description="Sends packets through a copy of the node's network state, which is gone afterwards: for each way "
+        _verify,
+        "test whether all traffic matches the policy, whichever program's rules decide",
+        "Sends packets through a copy of the node's network state, which is gone afterwards: for each way "
         "that packets of pods can take through rules, sets and routes. No packet leaves the node. The result is stored "
         "for status and metrics. What could not be tested is listed.",
     )
-    command.add_argument(
-        "--max-questions",
-        type=int,
-        default=100000,
-        metavar="N",
-        help="packets to send for each IP version, at most; 0: no limit (default: 100000)",
-    )
-    command.add_argument(
-        "--max-seconds", type=int, default=60, metavar="S", help="end after this time; 0: no limit (default: 60)"
-    )
+    for name, default, metavar, words in (
+        ("--max-questions", limits.QUESTIONS, "N", "packets to send for each IP version, at most"),
+        ("--max-seconds", limits.SECONDS, "S", "end after so many seconds of CPU time"),
+    ):
+        told = words + "; 0: no limit (default: %(default)s)"
+        command.add_argument(name, type=int, default=default, metavar=metavar, help=told)
     command.add_argument(
         "--pod-cidrs",
         default="",
@@ -149,9 +158,8 @@ def _parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
         help="show the last result instead if it was complete, traffic matched the policy, and nothing that it depends "
         "on has changed since (used by Ansible)",
     )
-    command.add_argument("--json", action="store_true", help="machine-readable output")
-    command.set_defaults(command=_verify, refuse=command.error)
-    command = commands.add_parser("who", help="show the pod behind a connection that another host reports")
+    add_json(command)
+    command = add("who", _who, "show the pod behind a connection that another host reports")
     command.add_argument("seen", metavar="ADDRESS:PORT", help="the source that the other host saw, IPv6 in []")
     command.add_argument("--to", metavar="ADDRESS:PORT", help="the other host; without it all connections are read")
     command.add_argument("--protocol", default="tcp", choices=PORT_PROTOCOLS, help="(default: tcp)")
@@ -160,31 +168,28 @@ def _parser(paths: Paths, do_task: t.Callable[[str], str]) -> argparse.ArgumentP
         metavar="TIME",
         help="a time in UTC, such as 2026-11-23T03:12, or with an offset: read the log of connections that have ended",
     )
-    command.set_defaults(command=_who, refuse=command.error)
-    command = commands.add_parser(
+    command = add(
         "ports",
-        help="show the destinations that use most of the source ports, and how full the connection table is",
-        description="Shows for each address of the node and each destination how many source ports are used, and of "
+        _ports,
+        "show the destinations that use most of the source ports, and how full the connection table is",
+        "Shows for each address of the node and each destination how many source ports are used, and of "
         "how many: two hidden connections to the same address and port need different ones. The destinations with "
         "the largest share come first, with the pods that have most connections to them.",
     )
-    command.add_argument("--json", action="store_true", help="machine-readable output")
-    command.set_defaults(command=_ports)
-    command = commands.add_parser("remove", help="remove the rules, the units and the files, including this program")
+    add_json(command)
+    command = add("remove", _remove, "remove the rules, the units and the files, including this program")
     command.add_argument(
         "--keep-files",
         action="store_true",
         help="keep the configuration, the units (stopped and disabled) and this program; packages use it",
     )
-    command.set_defaults(command=_remove)
-    command = commands.add_parser("set-timer", help="set the timer to resyncInterval (used by a unit of the agent)")
-    command.set_defaults(command=_set_timer)
-    command = commands.add_parser("keep-log", help="rotate the log of connections (used by units of the agent)")
+    add("resync", _resync, "sync, where there is or was a policy (used by a unit of the agent)")
+    add("recover", _recover, "sync if the last resync was ended (used by a unit of the agent)")
+    command = add("keep-log", _keep_log, "rotate the log of connections (used by units of the agent)")
     command.add_argument("--megabytes", type=int, required=True, help="what the log may take")
     command.add_argument("--starting", action="store_true", help="the log is about to be written again")
-    command.set_defaults(command=_keep_log)
-    command = commands.add_parser("task", help="do a task that is read as JSON (used by Ansible, see ip_masq_agent)")
-    command.set_defaults(command=functools.partial(_task, do_task))
+    run_task = functools.partial(_task, do_task)
+    add("task", run_task, "do a task that is read as JSON (used by Ansible, see ip_masq_agent)")
     return parser
 
 
@@ -193,17 +198,42 @@ def _sync(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
         return _dry_run(arguments, node, paths)
     if arguments.json:
         arguments.refuse("--json: only with --dry-run")
-    done = sync(node, paths)
-    for priority, lines in (
-        (console.NOTICE, done.changes),
-        (console.ERROR, done.errors),
-        (console.WARNING, done.warnings),
-    ):
-        for line in lines:
-            console.log(priority, line)
+    return _run(node, paths)
+
+
+def _resync(_arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
+    return _run(node, paths, unless_new=True)
+
+
+def _run(node: Node, paths: Paths, unless_new: bool = False) -> int:
+    for _again in range(_ROUNDS):
+        done = sync(node, paths, functools.partial(_set_timer, node, paths), unless_new)
+        console.log(console.NOTICE, *done.changes)
+        console.log(console.ERROR, *done.errors)
+        console.log(console.WARNING, *done.warnings)
+        if not edited_since(done.policy, paths):
+            break
+    _recover_units(node)
     if done.policy.problem:
         return CONFIG_BROKEN
     return FAILED if done.errors else OK
+
+
+def _recover_units(node: Node) -> None:
+    """Have a timer or a watch that failed started again. systemd does that, but for one that failed as it reloaded."""
+    from .._agent.units import RECOVER_SERVICE, STARTED_UNITS
+
+    with contextlib.suppress(NodeError):
+        if node.run(["systemctl", "--quiet", "is-failed", *STARTED_UNITS], timeout=5.0).rc == 0:
+            node.run(["systemctl", "--no-block", "start", RECOVER_SERVICE], timeout=5.0)
+
+
+def _set_timer(node: Node, paths: Paths, interval: int) -> None:
+    """Give the timer an interval, if it has another one."""
+    from .._agent import unit_control
+
+    if unit_control.set_timer(node.run, paths, interval):
+        console.log(console.NOTICE, "timer interval set to %gs" % (interval / 1e9))
 
 
 # The other commands import their modules themselves: loading all of them takes 43 ms, half of a sync.
@@ -214,8 +244,7 @@ def _dry_run(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
 
     lines, errors = planned_lines(node, paths, arguments.json)
     console.print_lines(lines)
-    for line in errors:
-        console.log(console.ERROR, line)
+    console.log(console.ERROR, *errors)
     return FAILED if errors else OK
 
 
@@ -294,25 +323,23 @@ def _remove(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
     from .._agent import removal
 
     done = removal.uninstall(node, paths, keep_files=arguments.keep_files)
-    for line in done.lines:
-        console.log(console.NOTICE, line)
-    for line in done.notes:
-        console.log(console.WARNING, line)
+    console.log(console.NOTICE, *done.lines)
+    console.log(console.WARNING, *done.notes)
     return OK
 
 
-def _set_timer(_arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
-    from .._agent import unit_control
+def _recover(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:
+    from .._agent.state_files import read_memory
+    from .._agent.units import SERVICE
+    from .._system import systemd
 
-    done = None
-    # It may be written anew meanwhile, and a unit that runs is not started again.
-    while True:
-        asked = files.read(paths.interval_file)
-        if asked is None or asked == done:
-            return OK
-        done = asked
-        if unit_control.set_timer(node.run, paths, unit_control.parse_nanoseconds(asked)):
-            console.log(console.NOTICE, "timer interval set to %gs" % (int(asked) / 1e9))
+    unit = systemd.show_units(node.run, ("ActiveState", "Result"), [SERVICE])[SERVICE]
+    # The agent ended by itself: it has done, and logged, what can be done. A Python that did not come to its end exits
+    # with 1 too. Where the next tick has begun, which may hang as well, systemd no longer says how the last one ended.
+    ended = unit.first("ActiveState") == "failed" and unit.first("Result") == "exit-code"
+    if ended and read_memory(paths).failing:
+        return OK
+    return _resync(arguments, node, paths)
 
 
 def _keep_log(arguments: argparse.Namespace, node: Node, paths: Paths) -> int:

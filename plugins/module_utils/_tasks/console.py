@@ -10,8 +10,8 @@ import os
 import sys
 import typing as t
 
-from .._engine.iptables_syntax import shown
 from .._errors import NodeError
+from .._system.printable import shown
 
 #: Priorities of sd-daemon(3).
 ERROR, WARNING, NOTICE = 3, 4, 5
@@ -19,15 +19,16 @@ ERROR, WARNING, NOTICE = 3, 4, 5
 _UNWRITTEN = "cannot write the output: %s"
 
 
-def log(priority: int, line: str) -> None:
-    """Write a message: to the journal with its priority, to a person without.
+def log(priority: int, *lines: str) -> None:
+    """Write messages: to the journal with their priority, to a person without.
 
     For the journal each line is a message, and a number in front of it its priority; so control characters are escaped.
     """
     stream = sys.stderr if priority <= WARNING else sys.stdout
     title = "<%d>" % priority if "JOURNAL_STREAM" in os.environ else "ip-masq-agent: " if stream is sys.stderr else ""
-    stream.write(title + shown(line) + "\n")
-    stream.flush()
+    for line in lines:
+        stream.write(title + shown(line) + "\n")
+        stream.flush()
 
 
 def print_lines(lines: t.Iterable[str]) -> None:

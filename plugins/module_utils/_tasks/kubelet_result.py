@@ -7,40 +7,41 @@ from __future__ import annotations
 
 import typing as t
 
-from .._kubelet.manage import Report
+from .._kubelet.manage import KubeletReport
 
 
-def as_return(report: Report) -> t.Dict[str, t.Any]:
+def as_return(report: KubeletReport) -> t.Dict[str, t.Any]:
     """Return what a run found and did, as the module kubelet_masquerade returns it."""
     kubelets: t.List[t.Dict[str, t.Any]] = [
         {
-            "unit": seen.unit.name + ".service",
-            "distributions": list(seen.kubelet.distributions),
-            "version": seen.probe.version or "",
-            "flag_supported": seen.probe.supported,
-            "kubenet": seen.kubenet,
-            "configured": [{"where": place.where, "value": value} for place, value in seen.configured],
+            "unit": kubelet.unit.name,
+            "distribution": kubelet.distribution,
+            "version": kubelet.probe.version,
+            "flag_supported": kubelet.probe.supported,
+            "kubenet": kubelet.kubenet,
+            "configured": [{"where": place.where, "value": value} for place, value in kubelet.configured],
             "decision": decision.name,
             "reason": decision.reason,
         }
-        for seen, decision in report.kubelets
+        for kubelet, decision in report.kubelets
     ]
-    first = kubelets[0] if kubelets else {"version": "", "flag_supported": None, "kubenet": False}
+    edits = [report.edit] if report.edit else []
+    deleted = report.leftovers if report.deleted else ()
+    actions = ["edited " + edit.path for edit in edits] if not report.failure else []
+    actions += ["restarted " + report.restarted] if report.restarted else []
+    changes = [(edit.path, edit.before.text, edit.after) for edit in edits]
+    changes += [("POSTROUTING, %s" % rule.command, rule.line + "\n", "") for rule in deleted]
     return {
-        "changed": report.changed,
+        "changed": bool(changes or report.restarted),
         "decision": report.decision,
         "reason": report.reason,
-        "distributions": sorted({name for kubelet in kubelets for name in kubelet["distributions"]}),
-        "version": first["version"],
-        "flag_supported": first["flag_supported"],
-        "kubenet": first["kubenet"],
         "kubelets": kubelets,
-        "actions": list(report.actions),
-        "files": list(report.files),
-        "leftover_rules": list(report.leftovers),
+        "actions": actions + ["deleted the kubenet rule '%s' (%s)" % (rule.line, rule.command) for rule in deleted],
+        "files": [edit.path for edit in edits],
+        "leftover_rules": [rule.line for rule in report.leftovers],
         "restart_needed": report.restart_needed,
         "diff": [
             {"before_header": name, "after_header": name, "before": before, "after": after}
-            for name, before, after in report.diff
+            for name, before, after in changes
         ],
     }

@@ -12,6 +12,7 @@ import typing as t
 from .._agent import install
 from .._agent.paths import Paths, choose_paths
 from .._errors import ConfigError, NodeError
+from .._system import shared_directory
 from .._system.process import run
 
 #: Unlike the Python of a virtual environment, it is not removed while the node is in use.
@@ -47,6 +48,12 @@ def find_paths(params: t.Mapping[str, t.Any]) -> Paths:
             "metrics_dir: %s is not a directory on this node; install node_exporter first, or create it"
             % paths.metrics_dir
         )
+    if paths.metrics_dir:
+        try:
+            # Later resyncs follow no link on the way.
+            paths = paths._replace(metrics_dir=shared_directory.resolve(paths.metrics_dir))
+        except (OSError, NodeError) as exc:
+            raise ConfigError("metrics_dir: %s; use the directory itself" % exc) from None
     return paths
 
 

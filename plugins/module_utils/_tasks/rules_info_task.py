@@ -12,13 +12,14 @@ from .._agent.effective_policy import choose_policy
 from .._agent.paths import Paths
 from .._errors import IpMasqError, NodeError
 from .._kubelet.kubenet_rules import find_leftovers
-from .._policy.entries import RULE_PROTOCOLS
+from .._policy import limits
 from .._policy.policy import POLICY_OPTIONS, split_lists
+from .._policy.snat_and_rules import RULE_PROTOCOLS
 from .._system import process
 from .._system.node import Node
-from .._verify.health import WARNING, Health
-from .._verify.inspection import Request, inspect, request
-from .._verify.verification import QUESTIONS, SECONDS
+from .._system.services import DEFAULT_PORT
+from .._verify.inspection import ComparedPolicy, Request, inspect, request
+from .._verify.words.health import WARNING, Health
 from .task_result import Done, Params
 
 #: Without defaults: what is not given is not compared.
@@ -33,10 +34,10 @@ ARGUMENT_SPEC: t.Dict[str, t.Dict[str, t.Any]] = dict(
     destinations={"type": "list", "elements": "str", "default": []},
     source={"type": "str"},
     protocol={"type": "str", "choices": list(RULE_PROTOCOLS), "default": "tcp"},
-    port={"type": "int", "default": 80},
+    port={"type": "int", "default": DEFAULT_PORT},
     verify={"type": "bool", "default": False},
-    max_questions={"type": "int", "default": QUESTIONS},
-    max_seconds={"type": "int", "default": SECONDS},
+    max_questions={"type": "int", "default": limits.QUESTIONS},
+    max_seconds={"type": "int", "default": limits.SECONDS},
     pod_cidrs={"type": "list", "elements": "str", "default": []},
     ports={"type": "bool", "default": False},
     config_file={"type": "path"},
@@ -85,11 +86,14 @@ def carry_out(params: Params, check: bool) -> Done:
     given = split_lists({name: params[name] for name in POLICY_SPEC if params[name] is not None})
     try:
         wanted = request(**{name: params[name] for name in Request._fields})
-        policy = choose_policy(given, params["config_file"], Paths(config_dir=params["config_dir"]))
+
+        def policy() -> ComparedPolicy:
+            return choose_policy(given, params["config_file"], Paths(config_dir=params["config_dir"]))
+
         node = Node(process.run)
         found = inspect(node, policy, wanted)
         found["health"] += [one._asdict() for one in kubenet_health(node)]
-        found["source_ports"] = ports.build_report(node, policy) if params["ports"] else None
+        found["source_ports"] = ports.build_report(node, policy()) if params["ports"] else None
         if params["ports"]:
             found["health"] += [one._asdict() for one in port_health(found["source_ports"])]
     except IpMasqError as exc:

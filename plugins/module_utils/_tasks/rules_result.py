@@ -49,18 +49,12 @@ def rules_diff(result: Result) -> t.Dict[str, str]:
     What that means for packets comes last, on the side of after.
     """
 
-    def listing(title: str, lines: t.Sequence[str]) -> str:
-        return "\n".join((title,) + tuple(lines)) + "\n"
-
-    sections = [(change.plan, "# %s, %s" % (change.family, change.backend)) for change in result.changes]
-    flushed = [
-        ("# %s, open connections whose verdict changes" % done.family, str(done.removed)) for done in result.flushed
-    ]
+    sections = [("# %s, %s" % one[:2], one.plan.before, one.plan.after) for one in result.changes]
+    for done in result.flushed:
+        title = "# %s, open connections whose verdict changes" % done.family
+        sections.append((title, (str(done.removed),), ("0",)))
     effects = _effects(result)["effects_summary"]
-    return {
-        "before": "".join(listing(title, plan.before) for plan, title in sections)
-        + "".join(listing(title, [count]) for title, count in flushed),
-        "after": "".join(listing(title, plan.after) for plan, title in sections)
-        + "".join(listing(title, ["0"]) for title, _count in flushed)
-        + (listing("# what changes for packets", effects) if effects else ""),
-    }
+    before = [line for title, lines, _after in sections for line in (title, *lines)]
+    after = [line for title, _before, lines in sections for line in (title, *lines)]
+    after += ["# what changes for packets", *effects] if effects else []
+    return {"before": "".join(line + "\n" for line in before), "after": "".join(line + "\n" for line in after)}

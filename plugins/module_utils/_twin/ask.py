@@ -12,16 +12,16 @@ import random
 import typing as t
 
 from .._system import netlink
-from .._system.families import ICMP, ICMPV6, of_address
+from .._system.families import SCTP, TCP, UDP, WITH_PORTS, of_address, protocol_number
 from .._system.netlink import Message, Netlink
 from . import links, packets, routing, trace
 from .cable_ends import Arrival, Outside
-from .decision import Rules
+from .deciding_rule import Rules
 from .neighbours import Neighbours
 from .sockets import Sockets
-from .values import DELIVERED, DROPPED, NOT_TESTED, QUESTION_PROTOCOLS, REJECTED, SENT, Answer, Question
+from .values import DELIVERED, DROPPED, NOT_TESTED, REJECTED, SENT, Answer, Question
 
-#: Ports that the connections come from, one after the other, so that each is a new one.
+#: Ports that the connections come from, one after the other, so that each of one call is a new one.
 _PORTS = range(20000, 60000)
 #: A packet that is lost is sent once more: on a busy machine a queue of the kernel may have been full.
 _ATTEMPTS = 2
@@ -75,18 +75,17 @@ class Asker:
         self._addresses = routing.local_addresses(self._own)
 
     def ask(self, questions: t.Sequence[Question], explain: bool) -> t.List[Answer]:
-        """Return the answers, in order.
+        """Return the answers, in order. No packet of an earlier call has used up what a translation may give.
 
-        :param explain: whether to return the rules that decided.
+        :param explain: whether to return the rules that decided; nor has one of this call then.
         """
+        forget_connections()
         if not explain:
             return [self._ask(question, None) for question in questions]
         with trace.Trace(self._legacy) as heard:
             return [self._ask(question, heard) for question in questions]
 
     def _ask(self, question: Question, heard: t.Optional[trace.Trace]) -> Answer:
-        if question.protocol not in QUESTION_PROTOCOLS:
-            return Answer(question, NOT_TESTED, where="cannot send packets of the protocol %s" % question.protocol)
         answer = self._try(question, heard)
         for _attempt in range(_ATTEMPTS - 1):
             if answer.outcome == DROPPED:
@@ -99,14 +98,15 @@ class Asker:
 
     def _try(self, question: Question, heard: t.Optional[trace.Trace]) -> Answer:
         """Send one packet, and see what becomes of it."""
-        protocol = QUESTION_PROTOCOLS[question.protocol]
-        if protocol == ICMP:
-            protocol = of_address(question.destination).icmp
+        family = of_address(question.destination)
+        protocol = protocol_number(question.protocol, family)
+        self._sockets.hear(family.number, protocol)
         number = next(self._numbers) & 0x7FFFFFFF
-        source_port = question.source_port or self._port()
-        if question.source_port:
+        source_port = next(self._ports) if question.source_port is None else question.source_port
+        alike = protocol not in (TCP, UDP, SCTP, family.icmp)  # maybe, to what conntrack compares
+        if question.source_port is not None or heard is not None or alike:
             forget_connections()
-        port = 0 if protocol in (ICMP, ICMPV6) else question.port
+        port = question.port if protocol in WITH_PORTS else 0
         self._outside.at_once()
         answer = self._send(question, protocol, source_port, port, number) or self._look(question, number)
         if heard is None:
@@ -116,13 +116,9 @@ class Asker:
         where = answer.where
         if answer.outcome in (DROPPED, REJECTED):
             where = decision.lost or where
-        return answer._replace(decided_by=decision.source_rule, passed=decision.passed, where=where)
-
-    def _port(self) -> int:
-        port = next(self._ports)
-        if port == _PORTS.start:
-            forget_connections()
-        return port
+        return answer._replace(
+            decided_by=decision.source_rule, passed=decision.passed, untracked=decision.untracked, where=where
+        )
 
     def _send(self, question: Question, protocol: int, source_port: int, port: int, number: int) -> t.Optional[Answer]:
         """Send the packet. Returns an answer where that is the end of it already."""
@@ -161,7 +157,7 @@ class Asker:
     def _is_beside(self, bridge: int, destination: str) -> bool:
         """Return whether a host behind a bridge reaches a destination without the node's routing."""
         if bridge not in self._networks:
-            self._networks[bridge] = [network for network, link in routing.networks(self._own) if link == bridge]
+            self._networks[bridge] = [one.network for one in routing.addresses(self._own) if one.link == bridge]
         address = ipaddress.ip_address(destination)
         return destination not in self._addresses and any(address in network for network in self._networks[bridge])
 
@@ -201,15 +197,15 @@ def forget_connections() -> None:
         kernel.change([Message(_FORGET, netlink.family_head(0))], 0)
 
 
-def _answer(question: Question, outcome: str, seen: packets.Packet, interface: t.Optional[str]) -> Answer:
-    without = seen.error or seen.protocol in (ICMP, ICMPV6)
+def _answer(question: Question, outcome: str, seen: packets.SeenPacket, interface: t.Optional[str]) -> Answer:
+    without = seen.error or seen.protocol not in WITH_PORTS
     ports = (None, None) if without else (seen.source_port, seen.port)
     return Answer(question, outcome, seen.source, ports[0], seen.destination, ports[1], interface)
 
 
 def _is_ours(data: bytes, protocol: int, source_port: int) -> bool:
     seen = packets.read(data)
-    return seen is not None and (seen.protocol, seen.source_port) == (protocol, source_port)
+    return seen is not None and seen.protocol == protocol and seen.source_port in (source_port, None)
 
 
 def _counted() -> t.Dict[str, int]:

@@ -43,7 +43,7 @@ class Arrival(t.NamedTuple):
     """A packet that came out: of the link with this index."""
 
     link: int
-    packet: packets.Packet
+    packet: packets.SeenPacket
 
 
 class Outside:

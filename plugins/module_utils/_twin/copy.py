@@ -5,31 +5,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import typing as t
 
 from .._errors import NodeError
-from .._system import netlink
-from .._system.families import BY_NFT
+from .._system import ipsets, netlink, nf_tables
 from .._system.process import Runner
-from . import (
-    equal_priorities,
-    history,
-    ipsets,
-    ipvs,
-    legacy,
-    links,
-    namespaces,
-    neighbours,
-    nf_tables,
-    routing,
-    sysctls,
-    trace,
-)
+from . import equal_priorities, history, ipvs, legacy, links, namespaces, neighbours, routing, sysctls, trace
 from .ask import Asker
 from .cable_ends import Outside
-from .decision import Rules
-from .node_state import State
-from .values import Answer, Question, Rule, Unseen
+from .deciding_rule import Rules
+from .node_state import NodeState
+from .values import Answer, MetRule, Question, Steering, Unseen
 
 #: The name of the port that every bridge of the twin has besides its own: of a pod that does not exist.
 _SPARE_PORT = "twinpod%d"
@@ -41,7 +28,7 @@ class Copies:
     The first answer is that of the order in which the tables are listed, which is mostly the one in which they came.
     """
 
-    def __init__(self, state: State, run: Runner) -> None:
+    def __init__(self, state: NodeState, run: Runner) -> None:
         self._ties = equal_priorities.find(state.tables, state.legacy)
         self._main = Copy(state, run, legacy_first=False)
         # Tables of iptables-legacy cannot be taken out and put in again: that order needs a copy of its own.
@@ -51,9 +38,15 @@ class Copies:
         """Return what could not be copied."""
         return self._main.unseen
 
-    def rules(self, steps: t.Sequence[trace.Step]) -> t.List[Rule]:
+    def rules(self, steps: t.Sequence[trace.Step]) -> t.List[MetRule]:
         """Return rules as their tools list them."""
         return self._main.rules(steps)
+
+    def steer(self, some: t.Sequence[Steering]) -> None:
+        """Take packets from some source ports past choices by chance, as far as the kernel lets us."""
+        for copy in (self._main, self._other):
+            if copy is not None:
+                copy.steer(some)
 
     def forget(self) -> None:
         """Forget what rules have seen."""
@@ -102,7 +95,7 @@ def _with_alternatives(answer: Answer, *others: Answer) -> Answer:
 class Copy:
     """One copy: two network namespaces, one with the state of the node, and one for the far ends of its links."""
 
-    def __init__(self, state: State, run: Runner, legacy_first: bool) -> None:
+    def __init__(self, state: NodeState, run: Runner, legacy_first: bool) -> None:
         """Make the namespaces and fill them.
 
         :param legacy_first: whether tables of iptables-legacy come before others of the same priority.
@@ -118,13 +111,15 @@ class Copy:
         self._miss("address", routing.write_addresses(state.routing, number))
         self._miss("route", routing.write_routes(state.routing, number))
         known = neighbours.write(state.neighbours, number)
-        families = sorted({BY_NFT[table.family].number for table in state.legacy})
+        families = sorted({table.family.number for table in state.legacy})
         self._rules = Rules(run, state.tables, state.legacy)
         self._tables = state.tables
         self._asker = Asker(outside, self._rules, copied, known, families)
         self._trace()
 
-    def _copy_links(self, state: State, network: int) -> t.Tuple[t.Dict[int, int], t.Dict[int, links.Link], Outside]:
+    def _copy_links(
+        self, state: NodeState, network: int
+    ) -> t.Tuple[t.Dict[int, int], t.Dict[int, links.Link], Outside]:
         """Copy links and settings.
 
         :param network: file descriptor of the one in which the far ends are to be.
@@ -148,17 +143,17 @@ class Copy:
         ported = {copied[index].master for index in plugged}
         links.settle([index for index in [*plugged, *ported] if index in copied and copied[index].up])
 
-    def _copy_rules(self, state: State, run: Runner, legacy_first: bool) -> None:
+    def _copy_rules(self, state: NodeState, run: Runner, legacy_first: bool) -> None:
         self._miss("ipset", ipsets.write(state.sets))
         if not legacy_first:
-            self._miss("table", legacy.write(run, state.legacy))
+            self._miss("table", legacy.write(state.legacy))
         for table in state.tables:
             try:
                 nf_tables.write(table)
             except netlink.KernelError as exc:
                 self._miss("table", [str(exc)])
         if legacy_first:
-            self._miss("table", legacy.write(run, state.legacy))
+            self._miss("table", legacy.write(state.legacy))
         self._miss("ipvs", ipvs.write(run, state.services))
 
     def _trace(self) -> None:
@@ -170,7 +165,7 @@ class Copy:
     def _miss(self, code: str, texts: t.Iterable[str]) -> None:
         self.unseen += [Unseen(code, text) for text in texts]
 
-    def put_first(self, table: nf_tables.Table) -> None:
+    def put_first(self, table: nf_tables.NftTable) -> None:
         """Make the kernel run a table's chains before others of the same priority."""
         namespaces.enter(self._network)
         try:
@@ -178,10 +173,16 @@ class Copy:
         except netlink.KernelError:  # already reported as missing
             pass
 
-    def rules(self, steps: t.Sequence[trace.Step]) -> t.List[Rule]:
+    def rules(self, steps: t.Sequence[trace.Step]) -> t.List[MetRule]:
         """Return rules as their tools list them."""
         namespaces.enter(self._network)
         return list(map(self._rules.placed, steps))
+
+    def steer(self, some: t.Sequence[Steering]) -> None:
+        """Take packets from some source ports past choices by chance, as far as the kernel lets us."""
+        namespaces.enter(self._network)
+        with contextlib.suppress(netlink.KernelError):
+            self._rules.steer(some)
 
     def forget(self) -> None:
         """Forget what rules have seen."""

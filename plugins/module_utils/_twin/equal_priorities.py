@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import typing as t
 
-from .._system import netlink
+from .._system import netlink, nf_tables, xtables
 from .._system.families import BY_NFT, BY_NUMBER
-from . import nf_tables
-from .legacy import LegacyTable, priority
-from .values import HOOKS
+from .._system.xtables import HOOKS, priority
 
 _INET = 1
 _FAMILIES = {_INET: tuple(BY_NFT), **{number: (family.nft,) for number, family in BY_NUMBER.items()}}
@@ -29,7 +27,7 @@ _Place = t.Tuple[str, int, int]
 class Ties(t.NamedTuple):
     """Tables of nf_tables that meet others, in the order in which they were made; and whether iptables-legacy does."""
 
-    tables: t.Tuple[nf_tables.Table, ...]
+    tables: t.Tuple[nf_tables.NftTable, ...]
     legacy: bool
 
     @property
@@ -38,7 +36,7 @@ class Ties(t.NamedTuple):
         return 1 + self.legacy + len(self.tables[1:])
 
 
-def find(tables: t.Sequence[nf_tables.Table], legacy: t.Sequence[LegacyTable]) -> Ties:
+def find(tables: t.Sequence[nf_tables.NftTable], legacy: t.Sequence[xtables.XtTable]) -> Ties:
     """Find the tables with rules in chains that the kernel may run in either order."""
     mine = [set(_places(table)) for table in tables]
     old = {place for table in legacy for place in _legacy_places(table)}
@@ -52,17 +50,16 @@ def find(tables: t.Sequence[nf_tables.Table], legacy: t.Sequence[LegacyTable]) -
     return Ties(tuple(tied), with_legacy)
 
 
-def _places(table: nf_tables.Table) -> t.Iterator[_Place]:
+def _places(table: nf_tables.NftTable) -> t.Iterator[_Place]:
     if nf_tables.is_dormant(table):
         return
-    for name, hook, rank, kind in nf_tables.base_chains(table):
-        named = netlink.text(nf_tables.RULE_CHAIN, name)
-        if (kind != "filter" or rank < _FILTER) and any(named in body for body in table.rules):
+    for base in nf_tables.base_chains(table):
+        named = netlink.text(nf_tables.RULE_CHAIN, base.name)
+        if (base.kind != "filter" or base.priority < _FILTER) and any(named in body for body in table.rules):
             for family in _FAMILIES.get(table.family, ()):
-                yield family, hook, rank
+                yield family, base.hook, base.priority
 
 
-def _legacy_places(table: LegacyTable) -> t.Iterator[_Place]:
-    for chain, rules in table.rules().items():
-        if chain in HOOKS and rules:
-            yield table.family, HOOKS[chain], priority(table.name, chain)
+def _legacy_places(table: xtables.XtTable) -> t.Iterator[_Place]:
+    for chain in xtables.used_chains(table):
+        yield table.family.nft, HOOKS[chain], priority(table.name, chain)

@@ -8,17 +8,14 @@ from __future__ import annotations
 import os
 import typing as t
 
-from .._system import netlink
-from .._system.netlink import Message
-from . import nf_tables
+from .._system import netlink, nf_tables
 
 _LISTS = "/proc/thread-self/net/xt_recent"
 #: empties a list (net/netfilter/xt_recent.c)
 _EMPTY = "/"
-_DELETE_ELEMENTS = 10 << 8 | 14
 
 
-def forget(tables: t.Iterable[nf_tables.Table]) -> None:
+def forget(tables: t.Iterable[nf_tables.NftTable]) -> None:
     """Empty all of it in this network namespace, which must be one of our own."""
     try:
         names = os.listdir(_LISTS)
@@ -29,8 +26,7 @@ def forget(tables: t.Iterable[nf_tables.Table]) -> None:
             opened.write(_EMPTY)
     for table in tables:
         # Without elements in the message all of them are meant.
-        named = netlink.family_head(table.family) + netlink.text(nf_tables.TABLE, table.name)
-        filled = sorted(nf_tables.filled_sets(table))
-        messages = [Message(_DELETE_ELEMENTS, named + netlink.text(nf_tables.ELEMENTS_SET, name)) for name in filled]
+        sets = [netlink.text(nf_tables.ELEMENTS_SET, name) for name in sorted(nf_tables.filled_sets(table))]
+        messages = [nf_tables.change(nf_tables.DELETE_ELEMENT, table.family, table.name, name) for name in sets]
         if messages:
             nf_tables.transact(messages, "the elements of sets in table %s" % table.title)

@@ -25,7 +25,6 @@ _PORT_INFO, _PORT_FLAGS = 12, (4, 33)
 _AF_BRIDGE = 7
 _VETH_PEER = 1
 _XDP_ATTACHED = 2
-_VRF_TABLE = 1
 _STATE_UP = b"\6"
 #: Seconds for which links may take to be ready, and between two looks at them: first, and at most.
 _PATIENCE, _FIRST_PAUSE, _LONGEST_PAUSE = 30.0, 0.002, 0.05
@@ -62,8 +61,6 @@ class Link(t.NamedTuple):
     ready: bool
     #: attributes of a bridge's port
     port: bytes = b""
-    #: the table of a VRF
-    vrf_table: int = 0
 
     @property
     def up(self) -> bool:
@@ -74,11 +71,6 @@ class Link(t.NamedTuple):
     def loopback(self) -> bool:
         """Whether it is ``lo``."""
         return bool(self.flags & LOOPBACK)
-
-    @property
-    def copied_kind(self) -> str:
-        """What kind of link its copy in the twin is."""
-        return CABLE if self.is_cable else self.kind
 
     @property
     def is_cable(self) -> bool:
@@ -100,7 +92,6 @@ def _link(body: bytes) -> Link:
     known = netlink.attributes(body[_HEADER.size :])
     info = netlink.attributes(known.get(_INFO, b""))
     kind = netlink.name(info.get(_INFO_KIND, b""))
-    data = netlink.attributes(info.get(_INFO_DATA, b"")) if kind == "vrf" else {}
     xdp = netlink.attributes(known.get(_XDP, b"")).get(_XDP_ATTACHED, b"\0")
     return Link(
         index=index,
@@ -114,7 +105,6 @@ def _link(body: bytes) -> Link:
         xdp=xdp != b"\0",
         ready=known.get(_STATE) == _STATE_UP,
         port=netlink.only(info.get(_INFO_PORT, b""), _PORT_FLAGS),
-        vrf_table=_word(data.get(_VRF_TABLE)),
     )
 
 
@@ -156,7 +146,7 @@ def make(links: t.Sequence[Link], outside: int) -> t.Dict[int, int]:
             if link.loopback:
                 continue
             body = _header(number[link.index]) + _common(link)
-            if link.copied_kind == BRIDGE:
+            if link.kind == BRIDGE:
                 body += netlink.nest(_INFO, netlink.text(_INFO_KIND, BRIDGE))
             else:
                 body += _cable(far_end(number[link.index]), netlink.word(_MTU, 65535) + netlink.word(_NS_FD, outside))

@@ -11,6 +11,7 @@ import errno
 import multiprocessing.connection
 import os
 import signal
+import time
 import typing as t
 
 from .._errors import NodeError
@@ -22,10 +23,6 @@ _HERE = "/proc/thread-self/ns/net"
 
 #: More than any process of ours has open.
 _MAX_FD = 1 << 16
-
-
-class NotAllowed(NodeError):
-    """This process cannot make namespaces."""
 
 
 def _system(name: str, *arguments: t.Any) -> None:
@@ -78,15 +75,16 @@ class Worker:
     """A process in new network, mount and process namespaces; it makes an object there, and calls its methods for us.
 
     Its processes are gone when it is, whatever they do: it is the first of its process namespace. It is killed when the
-    thread that started it ends, also by SIGKILL.
+    thread that started it ends, also by SIGKILL. ``seconds`` is the CPU time of all of them, up to their last answers.
     """
+
+    seconds = 0.0
 
     def __init__(self, make: t.Callable[[], t.Any], timeout: float) -> None:
         """Start it, and have it call ``make``.
 
         :param timeout: seconds that may take.
-        :raises NotAllowed: the kernel does not let us make namespaces.
-        :raises NodeError: ``make`` raised it, or took too long.
+        :raises NodeError: the kernel does not let us make namespaces, or ``make`` raised it, or took too long.
         """
         ours, theirs = multiprocessing.connection.Pipe()
         parent = os.getpid()
@@ -99,7 +97,12 @@ class Worker:
                 os._exit(1)
         theirs.close()
         self._pipe = ours
-        self._receive(timeout)
+        self._seconds = 0.0
+        try:
+            self._receive(timeout)
+        except NodeError:
+            self.close(kill=True)
+            raise
 
     def call(self, method: str, *arguments: t.Any, timeout: float) -> t.Any:
         """Call a method of the object.
@@ -117,15 +120,14 @@ class Worker:
             if not self._pipe.poll(timeout):
                 self.close(kill=True)
                 raise NodeError("the twin of this node did not answer within %g seconds" % timeout)
-            kind, value = self._pipe.recv()
+            kind, value, seconds = self._pipe.recv()
         except (EOFError, OSError):
             self.close(kill=True)
             raise NodeError("the process that holds the twin of this node has ended") from None
+        Worker.seconds += seconds - self._seconds
+        self._seconds = seconds
         if kind == "done":
             return value
-        if kind == "not allowed":
-            self.close()
-            raise NotAllowed(value)
         raise NodeError(value)
 
     def close(self, kill: bool = False) -> None:
@@ -152,7 +154,7 @@ def _keep(parent: int, pipe: multiprocessing.connection.Connection, make: t.Call
     try:
         _system("unshare", _CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWNET)
     except OSError as exc:
-        pipe.send(("not allowed", _reason(exc)))
+        pipe.send(("failed", _reason(exc), 0.0))
         os._exit(1)
     child = os.fork()
     if child == 0:
@@ -209,18 +211,18 @@ def _serve(pipe: multiprocessing.connection.Connection, make: t.Callable[[], t.A
     try:
         target = make()
     except Exception as exc:
-        pipe.send(("failed", _text(exc)))
+        pipe.send(("failed", _text(exc), time.process_time()))
         return
-    pipe.send(("done", None))
+    pipe.send(("done", None, time.process_time()))
     while True:
         try:
             method, arguments = pipe.recv()
         except EOFError:
             return
         try:
-            pipe.send(("done", getattr(target, method)(*arguments)))
+            pipe.send(("done", getattr(target, method)(*arguments), time.process_time()))
         except Exception as exc:
-            pipe.send(("failed", _text(exc)))
+            pipe.send(("failed", _text(exc), time.process_time()))
 
 
 def _text(exc: Exception) -> str:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import typing as t
 
 from .._errors import NodeError
+from .._system import ipsets, nf_tables, xtables
+from .._system.ipsets import IpSet
+from .._system.kernel_modules import loaded
 from .._system.process import Runner
-from . import ipsets, ipvs, legacy, links, neighbours, nf_tables, not_copied, routing, sysctls
-from .ipsets import IpSet
-from .kernel_modules import loaded
-from .legacy import LegacyTable
+from . import ipvs, legacy, links, neighbours, not_copied, routing, sysctls
 from .links import BRIDGE, Link
 from .neighbours import Neighbours
 from .routing import Routing
@@ -21,7 +21,7 @@ from .values import Unseen
 T = t.TypeVar("T")
 
 
-class State(t.NamedTuple):
+class NodeState(t.NamedTuple):
     """All that the twin is made from. ``unseen`` is what could not be read, or cannot be copied."""
 
     links: t.Tuple[Link, ...]
@@ -29,16 +29,16 @@ class State(t.NamedTuple):
     neighbours: Neighbours
     settings: t.Mapping[str, str]
     sets: t.Tuple[IpSet, ...]
-    tables: t.Tuple[nf_tables.Table, ...]
-    legacy: t.Tuple[LegacyTable, ...]
+    tables: t.Tuple[nf_tables.NftTable, ...]
+    legacy: t.Tuple[xtables.XtTable, ...]
     services: str
     unseen: t.Tuple[Unseen, ...]
 
 
-def read(run: Runner) -> State:
+def read(run: Runner) -> NodeState:
     """Read the state of the network namespace of this process.
 
-    :param run: starts the programs that only iptables-legacy and IPVS need.
+    :param run: starts the program that only IPVS needs.
     :raises NodeError: links or routes cannot be read.
     """
     missed: t.List[Unseen] = []
@@ -51,12 +51,12 @@ def read(run: Runner) -> State:
             return ()
 
     found = links.read()
-    old, refused = legacy.read(run)
+    old, refused = legacy.read()
     services, missing = ipvs.read(run)
     tables = attempt(nf_tables.read) if loaded("nf_tables") else ()
     missed += [Unseen("unreadable", text) for text in refused + missing]
     missed += not_copied.read(found, tables)
-    return State(
+    return NodeState(
         links=found,
         routing=routing.read(),
         neighbours=neighbours.read({link.index for link in found if link.kind == BRIDGE}),

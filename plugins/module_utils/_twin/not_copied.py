@@ -15,10 +15,10 @@ import struct
 import typing as t
 
 from .._errors import NodeError
-from .._system import netlink
+from .._system import netlink, nf_tables
+from .._system.kernel_modules import loaded
 from .._system.netlink import Netlink
-from . import links, nf_tables
-from .kernel_modules import loaded
+from . import links
 from .links import Link
 from .values import Unseen
 
@@ -44,7 +44,7 @@ _MODULE = "/sys/module/%s"
 _EBTABLES = ("ebtable_broute", "ebtable_filter", "ebtable_nat")
 
 
-def read(found: t.Sequence[Link], tables: t.Sequence[nf_tables.Table]) -> t.List[Unseen]:
+def read(found: t.Sequence[Link], tables: t.Sequence[nf_tables.NftTable]) -> t.List[Unseen]:
     """Read all of it in the network namespace of this process.
 
     :param found: its links.

@@ -4,7 +4,7 @@
 """Packets that open a connection, written and read byte by byte.
 
 Each carries a number by which it is known again whatever was done to its addresses and ports: in TCP the sequence
-number, in SCTP the initiate tag, else the payload.
+number, in SCTP the initiate tag, else the payload. What is of no known protocol begins as a packet of GRE does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import socket
 import struct
 import typing as t
 
-from .._system.families import ICMP, ICMPV6, SCTP, TCP, UDP, of_address
+from .._system.families import AH, DCCP, ICMP, ICMPV6, SCTP, TCP, UDP, UDPLITE, WITH_PORTS, of_address
 
 IPV4, IPV6, ARP = 0x0800, 0x86DD, 0x0806
 
@@ -23,12 +23,16 @@ _UNREACHABLE = {ICMP: (3, 3), ICMPV6: (1, 4)}
 _NEIGHBOUR_SOLICITATION, _NEIGHBOUR_ADVERTISEMENT = 135, 136
 _MAGIC = b"kubenode.ip_masq"
 _SYN, _RST, _ACK = 0x02, 0x04, 0x10
+#: no flags, IPv4 inside (RFC 2784)
+_UNKNOWN = struct.pack("!HHI", 0, IPV4, 0)
+#: UDP inside, six words, an index, the first number, and 12 bytes that nobody checks on the way (RFC 4302)
+_AUTHENTICATION = struct.pack("!BBHII12x", UDP, 4, 0, 300, 1)
 #: As Linux opens a connection over Ethernet (tcp_syn_options() in net/ipv4/tcp_output.c): maximum segment size 1460,
 #: selective acknowledgements, a timestamp, and a window scale of 7.
 _SYN_OPTIONS = struct.pack("!BBH", 2, 4, 1460) + b"\4\2" + struct.pack("!BBII", 8, 10, 1, 0) + b"\1\3\3\7"
 
 
-class Packet(t.NamedTuple):
+class SeenPacket(t.NamedTuple):
     """A packet that was seen. ``number`` is the one that we gave it; None if it is not one of ours.
 
     ``error``: it is an ICMP error about one of ours.
@@ -37,7 +41,8 @@ class Packet(t.NamedTuple):
     source: str
     destination: str
     protocol: int
-    source_port: int
+    #: None where the protocol has no ports, and no number in their place
+    source_port: t.Optional[int]
     port: int
     number: t.Optional[int]
     error: bool = False
@@ -64,10 +69,26 @@ def transport(
         chunk = struct.pack("!BBHIIHHI", 1, 0, 20, number or 1, 65535, 1, 1, number)
         body = struct.pack("!HHII", source_port, port, 0, 0) + chunk
         return body[:8] + struct.pack("<I", _crc32c(body)) + body[12:]
+    elif protocol == UDPLITE:
+        body = struct.pack("!HHHH", source_port, port, 0, 0) + token
+        place = 6
+    elif protocol == DCCP:
+        # A request with a sequence number of 48 bits (RFC 4340).
+        body = struct.pack("!HHBBHBBHII", source_port, port, 5, 0, 0, 1, 0, 0, number, 0) + token
+        place = 6
+    elif protocol == AH:
+        # In IPv6 conntrack looks at what is behind it.
+        return _AUTHENTICATION + transport(UDP, source, destination, source_port, port, number)
+    elif protocol not in (ICMP, ICMPV6):
+        return _UNKNOWN + token
     else:
         body = struct.pack("!BBHHH", _ICMP_ECHO if protocol == ICMP else _ICMPV6_ECHO, 0, 0, source_port, 1) + token
         place = 2
-    return _checked(body, place, b"" if protocol == ICMP else _pseudo_header(source + destination, body, protocol))
+    if protocol == ICMP:
+        return _checked(body, place)
+    # With its own number in the checksum, UDP-Lite is invalid to conntrack (udplite_error() in the kernel's
+    # nf_conntrack_proto_udp.c).
+    return _checked(body, place, _pseudo_header(source + destination, body, UDP if protocol == UDPLITE else protocol))
 
 
 def packet(
@@ -125,8 +146,8 @@ def _crc32c(data: bytes) -> int:
     return crc ^ 0xFFFFFFFF
 
 
-def read(data: bytes) -> t.Optional[Packet]:
-    """Take a packet of IPv4 or IPv6 apart; None if it is neither, or of a protocol that we do not send."""
+def read(data: bytes) -> t.Optional[SeenPacket]:
+    """Take a packet of IPv4 or IPv6 apart; None if it is neither."""
     if len(data) >= 20 and data[0] >> 4 == 4:
         start = (data[0] & 0xF) * 4
         addresses = [socket.inet_ntop(socket.AF_INET, data[place : place + 4]) for place in (12, 16)]
@@ -137,11 +158,14 @@ def read(data: bytes) -> t.Optional[Packet]:
     return None
 
 
-def read_transport(protocol: int, body: bytes, source: str, destination: str) -> t.Optional[Packet]:
+def read_transport(protocol: int, body: bytes, source: str, destination: str) -> t.Optional[SeenPacket]:
     """Return the same, for what follows the header of IP."""
     if len(body) < 8:
         return None
-    source_port, port = struct.unpack_from("!HH", body)
+    if protocol == AH and len(body) >= 8 + len(_AUTHENTICATION):
+        inside = read_transport(UDP, body[len(_AUTHENTICATION) :], source, destination)
+        return inside and inside._replace(protocol=AH, source_port=None, port=0)
+    source_port, port = struct.unpack_from("!HH", body) if protocol in WITH_PORTS else (None, 0)
     number: t.Optional[int] = None
     if protocol == TCP:
         # What an error quotes may end after the sequence number.
@@ -150,20 +174,19 @@ def read_transport(protocol: int, body: bytes, source: str, destination: str) ->
     elif protocol == SCTP:
         if len(body) >= 20 and body[12] == 1:
             number = struct.unpack_from("!I", body, 16)[0]
-    elif protocol in (UDP, ICMP, ICMPV6):
+    else:
         kind = body[0]
         if (protocol == ICMP and kind in _ICMP_ERRORS) or (protocol == ICMPV6 and kind in _ICMPV6_ERRORS):
             about = read(body[8:])
             return None if about is None else about._replace(source=source, destination=destination, error=True)
-        if protocol != UDP:
+        if protocol in (ICMP, ICMPV6):
             if kind not in (_ICMP_ECHO, _ICMPV6_ECHO):
                 return None
-            source_port, port = struct.unpack_from("!H", body, 4)[0], 0
-        if body[8 : 8 + len(_MAGIC)] == _MAGIC and len(body) >= 12 + len(_MAGIC):
-            number = struct.unpack_from("!I", body, 8 + len(_MAGIC))[0]
-    else:
-        return None
-    return Packet(source, destination, protocol, source_port, port, number)
+            source_port = struct.unpack_from("!H", body, 4)[0]
+        start = (20 if protocol == DCCP else 8) + len(_MAGIC)
+        if body[start - len(_MAGIC) : start] == _MAGIC and len(body) >= start + 4:
+            number = struct.unpack_from("!I", body, start)[0]
+    return SeenPacket(source, destination, protocol, source_port, port, number)
 
 
 def answer_for_neighbour(data: bytes, kind: int, mine: bytes) -> t.Optional[bytes]:

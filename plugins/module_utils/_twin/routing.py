@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Addresses and their labels, nexthops, routes and routing rules, read and written as the kernel's own messages.
 
-Message layout: linux/rtnetlink.h, linux/if_addr.h, linux/if_addrlabel.h, linux/fib_rules.h, linux/nexthop.h.
+Message layout: linux/rtnetlink.h, linux/if_addr.h, linux/if_addrlabel.h, linux/fib_rules.h.
 """
 
 from __future__ import annotations
@@ -18,17 +18,15 @@ import typing as t
 from .._system import netlink
 from .._system.families import BY_NUMBER, IPV6, of_address
 from .._system.netlink import Message, Netlink
-from .._system.routes import UNICAST
+from .._system.node_addresses import GET_ADDRESS, IFA, IFA_ADDRESS, Address, address_of
+from .._system.routes import UNICAST, Routes
 
-_NEW_ADDRESS, _GET_ADDRESS = 20, 22
+_NEW_ADDRESS = 20
 _NEW_ROUTE, _DELETE_ROUTE, _GET_ROUTE = 24, 25, 26
 _NEW_RULE, _DELETE_RULE, _GET_RULE = 32, 33, 34
-_NEW_NEXTHOP, _GET_NEXTHOP = 104, 106
-_NEW_LABEL, _DELETE_LABEL, _GET_LABEL = 72, 73, 74
+_GET_LABEL = 74
 
-
-_IFA = struct.Struct("=BBBBI")
-_IFA_ADDRESS, _IFA_LOCAL, _IFA_CACHEINFO, _IFA_FLAGS = 1, 2, 6, 8
+_IFA_CACHEINFO, _IFA_FLAGS = 6, 8
 #: IFA_F_NODAD; IFA_F_DADFAILED and IFA_F_TENTATIVE
 _NO_DAD, _UNSETTLED = 0x02, 0x48
 
@@ -38,20 +36,15 @@ _IFAL = struct.Struct("=BBBBII")
 #: of routes, and of routing rules
 _RTM = struct.Struct("=BBBBBBBBI")
 _ROUTE_HEADER = _RTM.size
-_RTA_DST, _RTA_OIF, _RTA_GATEWAY, _RTA_MULTIPATH, _RTA_CACHEINFO, _RTA_TABLE, _RTA_VIA = 1, 4, 5, 9, 12, 15, 18
-_RTA_ENCAP_TYPE, _RTA_ENCAP, _RTA_NH_ID = 21, 22, 30
-#: RTA_PREFSRC, RTA_IP_PROTO, RTA_SPORT, RTA_DPORT
-_RTA_SOURCE, _RTA_PROTOCOL, _RTA_SOURCE_PORT, _RTA_PORT = 7, 27, 28, 29
+_RTA_DST, _RTA_OIF, _RTA_MULTIPATH, _RTA_CACHEINFO, _RTA_TABLE, _RTA_VIA, _RTA_NEXTHOP = 1, 4, 9, 12, 15, 18, 30
+RTA_GATEWAY, RTA_PREFERRED = 5, 7
+#: RTA_IP_PROTO, RTA_SPORT, RTA_DPORT
+_RTA_PROTOCOL, _RTA_SOURCE_PORT, _RTA_PORT = 27, 28, 29
 _ONLINK = 4
 _NEXTHOP_OF_ROUTE = struct.Struct("=HBBi")
 
 _RULE_HEADER = 12
 _FIB_RULE_INVERT = 2
-
-_NHM = struct.Struct("=BBBBI")
-_NHA_GROUP, _NHA_OIF = 2, 5
-#: What can be set; the kernel reports more (flags of its answer, statistics).
-_NHA_KEEPS = frozenset((1, 2, 3, 4, 5, 6, 7, 8, 11, 12))
 
 #: How often routes are looked at until all are there, and seconds in between.
 _SETTLE_ATTEMPTS, _FEW, _SETTLE_PAUSE = 200, 20, 0.005
@@ -63,22 +56,49 @@ class Routing(t.NamedTuple):
     """All of it, as bodies of messages."""
 
     addresses: t.Tuple[bytes, ...]
-    nexthops: t.Tuple[bytes, ...]
     rules: t.Tuple[bytes, ...]
     routes: t.Tuple[bytes, ...]
     #: of addresses of IPv6, for the choice of a source (RFC 6724)
     labels: t.Tuple[bytes, ...] = ()
 
 
+class OwnAddress(t.NamedTuple):
+    """An address of the node, and the network in which others are beside it on the link."""
+
+    address: Address
+    network: t.Any
+    link: int
+    flags: int
+
+
+class Path(t.NamedTuple):
+    """Where packets may go that a route is for."""
+
+    link: int
+    flags: int
+    attributes: netlink.Attributes
+
+    @property
+    def has_gateway(self) -> bool:
+        """Whether another router gets the packets."""
+        return RTA_GATEWAY in self.attributes or _RTA_VIA in self.attributes
+
+
 class Route(t.NamedTuple):
-    """The parts of a route that a reader needs."""
+    """A route, taken apart."""
 
     destination: t.Any
     kind: int
     table: int
-    link: int
-    gateway: bool
-    paths: int
+    tos: int
+    flags: int
+    attributes: netlink.Attributes
+    paths: t.Tuple[Path, ...]
+
+    @property
+    def leads_to_link(self) -> bool:
+        """Whether the destination is behind the only link of the route, without a gateway."""
+        return self.kind == UNICAST and len(self.paths) == 1 and not self.paths[0].has_gateway
 
 
 def read() -> Routing:
@@ -88,8 +108,7 @@ def read() -> Routing:
     """
     with Netlink(netlink.ROUTE) as kernel:
         return Routing(
-            _dump(kernel, _GET_ADDRESS, _IFA, "addresses"),
-            _dump(kernel, _GET_NEXTHOP, _NHM, "nexthops", [0], (errno.EOPNOTSUPP, errno.EINVAL)),  # before 5.3
+            kernel.dump_families(GET_ADDRESS, IFA.size, "addresses"),
             _read_rules(kernel),
             _read_routes(kernel),
             _read_labels(kernel),
@@ -97,96 +116,58 @@ def read() -> Routing:
 
 
 def _read_labels(kernel: Netlink) -> t.Tuple[bytes, ...]:
-    bodies = _dump(kernel, _GET_LABEL, _IFAL, "address labels", [IPV6.number])
+    bodies = kernel.dump_families(_GET_LABEL, _IFAL.size, "address labels", [IPV6.number])
     # The sequence number changes with each label that is set.
     return tuple(_IFAL.pack(*_IFAL.unpack_from(body)[:5], 0) + body[_IFAL.size :] for body in bodies)
 
 
 def _read_rules(kernel: Netlink) -> t.Tuple[bytes, ...]:
-    return _dump(kernel, _GET_RULE, _RTM, "routing rules")
+    return kernel.dump_families(_GET_RULE, _RTM.size, "routing rules")
 
 
 def _read_routes(kernel: Netlink) -> t.Tuple[bytes, ...]:
-    return _dump(kernel, _GET_ROUTE, _RTM, "routes")
+    return kernel.dump_families(_GET_ROUTE, _RTM.size, "routes")
 
 
-def _dump(
-    kernel: Netlink,
-    kind: int,
-    header: struct.Struct,
-    what: str,
-    families: t.Iterable[int] = BY_NUMBER,
-    absent: t.Container[int] = (errno.EAFNOSUPPORT, errno.EOPNOTSUPP),
-) -> t.Tuple[bytes, ...]:
-    """Read all objects of a kind.
-
-    :param absent: errors of a kernel that has none: without IPv6, or without routing rules.
-    """
-    found: t.List[bytes] = []
-    for family in families:
-        try:
-            request = struct.pack("B", family).ljust(header.size, b"\0")
-            found += (message.body for message in kernel.dump(kind, request, what))
-        except netlink.KernelError as exc:
-            if exc.code not in absent:
-                raise
-    return tuple(found)
-
-
-def addresses(routing: Routing) -> t.Iterator[t.Tuple[str, int]]:
-    """Return each address of the node with the index of its link."""
+def addresses(routing: Routing) -> t.Iterator[OwnAddress]:
+    """Return each address of the node."""
     for body in routing.addresses:
-        known = netlink.attributes(body[_IFA.size :])
-        value = known.get(_IFA_LOCAL, known.get(_IFA_ADDRESS))
-        if value:
-            yield str(ipaddress.ip_address(value)), _IFA.unpack_from(body)[4]
+        _family, bits, flags, _scope, link = IFA.unpack_from(body)
+        address, network = address_of(body), netlink.attributes(body[IFA.size :]).get(IFA_ADDRESS)
+        if address is not None and network is not None:
+            yield OwnAddress(address, ipaddress.ip_network((network, bits), strict=False), link, flags)
 
 
 def local_addresses(routing: Routing) -> t.FrozenSet[str]:
     """Return every address of the node."""
-    return frozenset(address for address, _link in addresses(routing))
+    return frozenset(str(one.address) for one in addresses(routing))
 
 
 def preferred_sources(routing: Routing) -> t.Iterator[t.Tuple[t.Any, int, str]]:
     """Return the destination, the link and the preferred source of each route that has one, once for each path."""
-    for body in routing.routes:
-        known = netlink.attributes(body[_ROUTE_HEADER:])
-        if _RTA_SOURCE not in known:
-            continue
-        paths = [link for _flags, _weight, link, _rest in _paths(known)]
-        if _RTA_OIF in known:
-            paths.append(_number(known[_RTA_OIF]))
-        for link in paths:
-            yield _destination(body, known), link, str(ipaddress.ip_address(known[_RTA_SOURCE]))
-
-
-def networks(routing: Routing) -> t.Iterator[t.Tuple[t.Any, int]]:
-    """Return the network of each address, and the index of the address's link."""
-    for body in routing.addresses:
-        _family, bits, _flags, _scope, link = _IFA.unpack_from(body)
-        value = netlink.attributes(body[_IFA.size :]).get(_IFA_ADDRESS)
-        if value:
-            yield ipaddress.ip_network((value, bits), strict=False), link
+    for route in routes(routing):
+        if RTA_PREFERRED in route.attributes:
+            source = str(ipaddress.ip_address(route.attributes[RTA_PREFERRED]))
+            yield from ((route.destination, path.link, source) for path in route.paths)
 
 
 def routes(routing: Routing) -> t.Iterator[Route]:
     """Return each route, taken apart."""
     for body in routing.routes:
-        _family, _bits, _source, _tos, table, _protocol, _scope, kind, _flags = _RTM.unpack_from(body)
+        family, bits, _source, tos, table, _protocol, _scope, kind, flags = _RTM.unpack_from(body)
         known = netlink.attributes(body[_ROUTE_HEADER:])
+        paths = [Path(link, flags, netlink.attributes(rest)) for flags, _weight, link, rest in _paths_of(known)]
+        if _RTA_OIF in known:
+            paths.append(Path(_number(known[_RTA_OIF]), 0, known))
         yield Route(
-            destination=_destination(body, known),
+            destination=ipaddress.ip_network((known.get(_RTA_DST, bytes(BY_NUMBER[family].size)), bits), strict=False),
             kind=kind,
             table=_number(known[_RTA_TABLE]) if _RTA_TABLE in known else table,
-            link=_number(known[_RTA_OIF]) if _RTA_OIF in known else 0,
-            gateway=_RTA_GATEWAY in known or _RTA_VIA in known,
-            paths=len(list(_paths(known))) if _RTA_MULTIPATH in known else 1,
+            tos=tos,
+            flags=flags,
+            attributes=known,
+            paths=tuple(paths),
         )
-
-
-def _destination(route: bytes, known: netlink.Attributes) -> t.Any:
-    everything = bytes(BY_NUMBER[route[0]].size)
-    return ipaddress.ip_network((known.get(_RTA_DST, everything), route[1]), strict=False)
 
 
 def _number(value: bytes) -> int:
@@ -196,13 +177,7 @@ def _number(value: bytes) -> int:
 
 def uplinks(routing: Routing) -> t.FrozenSet[int]:
     """Return the links over which routes lead to a gateway."""
-    found = {route.link for route in routes(routing) if route.gateway}
-    for body in routing.routes:
-        known = netlink.attributes(body[_ROUTE_HEADER:])
-        for _flags, _weight, link, rest in _paths(known):
-            if {_RTA_GATEWAY, _RTA_VIA} & set(netlink.attributes(rest)):
-                found.add(link)
-    return frozenset(found)
+    return frozenset(path.link for route in routes(routing) for path in route.paths if path.has_gateway)
 
 
 def link_of(routing: Routing, address: str) -> t.Optional[int]:
@@ -216,18 +191,18 @@ def link_of(routing: Routing, address: str) -> t.Optional[int]:
     """
     value = ipaddress.ip_address(address)
     found = [
-        (route.destination.prefixlen, True, route.link)
+        (route.destination.prefixlen, True, route.paths[0].link)
         for route in routes(routing)
-        if route.kind == UNICAST and route.link and not route.gateway and value in route.destination
+        if route.leads_to_link and value in route.destination
     ]
-    found += [(network.prefixlen, False, link) for network, link in networks(routing) if value in network]
+    found += [(one.network.prefixlen, False, one.link) for one in addresses(routing) if value in one.network]
     return max(found)[2] if found else None
 
 
 def link_to(address: str) -> t.Optional[int]:
     """Return the index of the link that this network namespace uses for an address; None if it has no route."""
-    link = _route_to(address).get(_RTA_OIF)
-    return _number(link) if link else None
+    with Routes(of_address(address)) as kernel:
+        return kernel.ask(int(ipaddress.ip_address(address))).link
 
 
 def source_to(address: str, protocol: int, source_port: int, port: int) -> t.Optional[bytes]:
@@ -235,29 +210,19 @@ def source_to(address: str, protocol: int, source_port: int, port: int) -> t.Opt
 
     :param protocol: with the ports, what routing rules can ask for (Linux 4.17).
     """
-    ports = netlink.attribute(_RTA_SOURCE_PORT, struct.pack("!H", source_port))
-    ports += netlink.attribute(_RTA_PORT, struct.pack("!H", port))
-    wanted = netlink.attribute(_RTA_PROTOCOL, bytes((protocol,))) + ports
-    return _route_to(address, wanted).get(_RTA_SOURCE)
-
-
-def _route_to(address: str, wanted: bytes = b"") -> t.Dict[int, bytes]:
-    value = ipaddress.ip_address(address)
-    family = of_address(address).number
-    body = _RTM.pack(family, value.max_prefixlen, 0, 0, 0, 0, 0, 0, 0) + netlink.attribute(_RTA_DST, value.packed)
-    with Netlink(netlink.ROUTE) as kernel:
-        try:
-            answer = kernel.ask(_GET_ROUTE, body + wanted, "a route")
-        except netlink.KernelError:
-            return {}
-    return netlink.attributes(answer.body[_ROUTE_HEADER:])
+    family = of_address(address)
+    wanted = netlink.attribute(_RTA_PROTOCOL, bytes((protocol,)))
+    wanted += netlink.attribute(_RTA_SOURCE_PORT, struct.pack("!H", source_port))
+    wanted += netlink.attribute(_RTA_PORT, struct.pack("!H", port))
+    with Routes(family) as kernel:
+        source = kernel.ask(int(ipaddress.ip_address(address)), wanted).preferred
+    return None if source is None else source.to_bytes(family.size, "big")
 
 
 def lasting(routing: Routing) -> t.Iterator[bytes]:
     """Return the messages without what time and use alone change."""
     for body in routing.addresses:
-        yield body[: _IFA.size] + netlink.replace(body[_IFA.size :], {_IFA_CACHEINFO: None})
-    yield from routing.nexthops
+        yield body[: IFA.size] + netlink.replace(body[IFA.size :], {_IFA_CACHEINFO: None})
     yield from routing.rules
     for body in routing.routes:
         yield body[:_ROUTE_HEADER] + netlink.replace(body[_ROUTE_HEADER:], {_RTA_CACHEINFO: None})
@@ -275,34 +240,22 @@ def write_addresses(routing: Routing, number: t.Mapping[int, int]) -> t.List[str
     bodies += [_address(body, number) for body in routing.addresses[::-1] if body[0] == IPV6.number]
     with Netlink(netlink.ROUTE, buffer=netlink.LARGE) as kernel:
         codes = kernel.change([Message(_NEW_ADDRESS, body) for body in bodies])
-        labels = _write_labels(kernel, routing, number)
+        same_labels = set(_read_labels(kernel)) == set(routing.labels)
     refused = sum(code not in (0, errno.EEXIST) for code in codes)
-    return (["%d addresses" % refused] if refused else []) + labels
-
-
-def _write_labels(kernel: Netlink, routing: Routing, number: t.Mapping[int, int]) -> t.List[str]:
-    wanted = {_label(body, number) for body in routing.labels}
-    present = set(_read_labels(kernel))
-    kernel.change([Message(_DELETE_LABEL, body) for body in sorted(present - wanted)], 0)
-    kernel.change([Message(_NEW_LABEL, body) for body in sorted(wanted - present)])
-    return [] if set(_read_labels(kernel)) == wanted else ["some address labels of IPv6"]
-
-
-def _label(body: bytes, number: t.Mapping[int, int]) -> bytes:
-    family, reserved, bits, flags, index, sequence = _IFAL.unpack_from(body)
-    return _IFAL.pack(family, reserved, bits, flags, number.get(index, index), sequence) + body[_IFAL.size :]
+    missing = ["%d addresses" % refused] if refused else []
+    return missing if same_labels else [*missing, "some address labels of IPv6"]
 
 
 def _address(body: bytes, number: t.Mapping[int, int]) -> bytes:
-    family, bits, flags, scope, index = _IFA.unpack_from(body)
-    known = netlink.attributes(body[_IFA.size :])
+    family, bits, flags, scope, index = IFA.unpack_from(body)
+    known = netlink.attributes(body[IFA.size :])
     flags = (_number(known[_IFA_FLAGS]) if _IFA_FLAGS in known else flags) & ~_UNSETTLED | _NO_DAD
-    kept = netlink.replace(body[_IFA.size :], {_IFA_FLAGS: None})
-    return _IFA.pack(family, bits, flags & 0xFF, scope, number[index]) + kept + netlink.word(_IFA_FLAGS, flags)
+    kept = netlink.replace(body[IFA.size :], {_IFA_FLAGS: None})
+    return IFA.pack(family, bits, flags & 0xFF, scope, number[index]) + kept + netlink.word(_IFA_FLAGS, flags)
 
 
 def write_routes(routing: Routing, number: t.Mapping[int, int]) -> t.List[str]:
-    """Give this network namespace the nexthops, routes and rules of the node, and none besides.
+    """Give this network namespace the routes and rules of the node, and none besides.
 
     :param number: the index of each link here, by that on the node.
     :returns: what is not as on the node.
@@ -310,9 +263,6 @@ def write_routes(routing: Routing, number: t.Mapping[int, int]) -> t.List[str]:
     wanted = {_route(body, number): None for body in routing.routes}
     rules = [_rule(body) for body in routing.rules]
     with Netlink(netlink.ROUTE, buffer=netlink.LARGE) as kernel:
-        # Groups after their members.
-        ordered = sorted(routing.nexthops, key=lambda body: _NHA_GROUP in netlink.attributes(body[_NHM.size :]))
-        kernel.change([Message(_NEW_NEXTHOP, _nexthop(body, number)) for body in ordered])
         same = {index: index for index in number.values()}
         # Routes first: whether a gateway can be reached depends on the rules.
         missing = _settle(kernel, wanted, same, _FEW)
@@ -326,7 +276,7 @@ def write_routes(routing: Routing, number: t.Mapping[int, int]) -> t.List[str]:
 
 
 def _named_routes(bodies: t.Sequence[bytes]) -> str:
-    found = [str(route.destination) for route in routes(Routing((), (), (), tuple(bodies)))]
+    found = [str(route.destination) for route in routes(Routing((), (), tuple(bodies)))]
     more = " and %d more" % (len(found) - _SHOWN) if found[_SHOWN:] else ""
     return "%s %s%s" % ("route" if len(found) == 1 else "routes", ", ".join(found[:_SHOWN]), more)
 
@@ -355,26 +305,21 @@ def _route(body: bytes, number: t.Mapping[int, int]) -> bytes:
     head = list(_RTM.unpack_from(body))
     head[8] &= _ONLINK
     known = netlink.attributes(body[_ROUTE_HEADER:])
-    changes: t.Dict[int, t.Optional[bytes]] = {_RTA_CACHEINFO: None}
-    if _RTA_NH_ID in known:  # the kernel reports the nexthop's own attributes too, but refuses both
-        changes.update(dict.fromkeys((_RTA_OIF, _RTA_GATEWAY, _RTA_VIA, _RTA_MULTIPATH, _RTA_ENCAP_TYPE, _RTA_ENCAP)))
-    elif _RTA_OIF in known:
-        changes[_RTA_OIF] = _renumber(known[_RTA_OIF], number)
+    # With a nexthop that is an object of its own the kernel reports what that leads to, too.
+    changes: t.Dict[int, t.Optional[bytes]] = {_RTA_CACHEINFO: None, _RTA_NEXTHOP: None}
+    if _RTA_OIF in known:
+        here = _number(known[_RTA_OIF])
+        changes[_RTA_OIF] = struct.pack("=I", number.get(here, here))
     elif _RTA_MULTIPATH in known:
         changes[_RTA_MULTIPATH] = b"".join(
             _NEXTHOP_OF_ROUTE.pack(_NEXTHOP_OF_ROUTE.size + len(rest), flags & _ONLINK, weight, number.get(link, link))
             + rest
-            for flags, weight, link, rest in _paths(known)
+            for flags, weight, link, rest in _paths_of(known)
         )
     return _RTM.pack(*head) + netlink.replace(body[_ROUTE_HEADER:], changes)
 
 
-def _renumber(index: bytes, number: t.Mapping[int, int]) -> bytes:
-    here = _number(index)
-    return struct.pack("=I", number.get(here, here))
-
-
-def _paths(known: netlink.Attributes) -> t.Iterator[t.Tuple[int, int, int, bytes]]:
+def _paths_of(known: netlink.Attributes) -> t.Iterator[t.Tuple[int, int, int, bytes]]:
     """Return flags, weight, link and attributes of each path of a route that has several."""
     value, position = known.get(_RTA_MULTIPATH, b""), 0
     while position + _NEXTHOP_OF_ROUTE.size <= len(value):
@@ -383,14 +328,6 @@ def _paths(known: netlink.Attributes) -> t.Iterator[t.Tuple[int, int, int, bytes
             return
         yield flags, weight, link, value[position + _NEXTHOP_OF_ROUTE.size : position + length]
         position += (length + 3) & ~3
-
-
-def _nexthop(body: bytes, number: t.Mapping[int, int]) -> bytes:
-    family, scope, protocol, reserved, flags = _NHM.unpack_from(body)
-    data = netlink.only(body[_NHM.size :], _NHA_KEEPS)
-    known = netlink.attributes(data)
-    changes = {_NHA_OIF: _renumber(known[_NHA_OIF], number)} if _NHA_OIF in known else {}
-    return _NHM.pack(family, 0, protocol, reserved, flags & _ONLINK) + netlink.replace(data, changes)
 
 
 def _rule(body: bytes) -> bytes:

@@ -13,12 +13,10 @@ import socket
 import struct
 import typing as t
 
-from .._system.families import BY_NUMBER, SCTP, TCP, UDP, of_address
+from .._system.families import TCP, of_address
 from . import packets, routing
 
 _IP_PKTINFO, _IPV6_RECVPKTINFO, _IPV6_PKTINFO = 8, 49, 50
-
-_PROTOCOLS = {number: (TCP, UDP, family.icmp, SCTP) for number, family in BY_NUMBER.items()}
 
 #: Why the kernel does not even send it.
 _REASONS = {
@@ -32,22 +30,27 @@ _REASONS = {
 
 
 class Sockets:
-    """Raw sockets of both families, of the network namespace in which it is made."""
+    """Raw sockets, of the network namespace in which they are made."""
 
     def __init__(self) -> None:
-        self._sockets: t.Dict[t.Tuple[int, int], socket.socket] = {}
+        #: None: the kernel makes none
+        self._sockets: t.Dict[t.Tuple[int, int], t.Optional[socket.socket]] = {}
         self._heard: t.Dict[int, t.Tuple[int, int]] = {}
         self._ready = select.poll()
-        for family, protocols in _PROTOCOLS.items():
-            for protocol in protocols:
-                with contextlib.suppress(OSError):  # a kernel without IPv6
-                    made = socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
-                    made.setblocking(False)
-                    if family == socket.AF_INET6:
-                        made.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
-                    self._sockets[family, protocol] = made
-                    self._heard[made.fileno()] = (family, protocol)
-                    self._ready.register(made, select.POLLIN)
+
+    def hear(self, family: int, protocol: int) -> t.Optional[socket.socket]:
+        """Return the socket that receives what of a protocol reaches the node; None if the kernel makes none."""
+        if (family, protocol) not in self._sockets:
+            self._sockets[family, protocol] = None
+            with contextlib.suppress(OSError):  # a kernel without IPv6, or no protocol
+                made = socket.socket(family, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+                made.setblocking(False)
+                if family == socket.AF_INET6:
+                    made.setsockopt(socket.IPPROTO_IPV6, _IPV6_RECVPKTINFO, 1)
+                self._sockets[family, protocol] = made
+                self._heard[made.fileno()] = (family, protocol)
+                self._ready.register(made, select.POLLIN)
+        return self._sockets[family, protocol]
 
     def send(
         self, protocol: int, destination: str, source_port: int, port: int, number: int, bound: t.Optional[str] = None
@@ -70,20 +73,21 @@ class Sockets:
             source = routing.source_to(destination, protocol, source_port, port)
             if source:
                 extra = [_from(family, source)]
-        try:
-            self._sockets[family, protocol].sendmsg([body], extra, 0, (destination, 0))
-        except KeyError:
+        sender = self.hear(family, protocol)
+        if sender is None:
             return "this kernel has no such protocol"
+        try:
+            sender.sendmsg([body], extra, 0, (destination, 0))
         except OSError as exc:
             return _REASONS.get(exc.errno or 0, exc.strerror or str(exc))
         return ""
 
-    def received(self) -> t.List[packets.Packet]:
+    def received(self) -> t.List[packets.SeenPacket]:
         """Return the packets of ours that have reached the node since the last call."""
         found = []
         for number, _events in self._ready.poll(0):
             family, protocol = self._heard[number]
-            one = self._sockets[family, protocol]
+            one = t.cast(socket.socket, self._sockets[family, protocol])
             while True:
                 try:
                     data, extra, _flags, sender = one.recvmsg(2048, 64)

@@ -17,9 +17,8 @@ import struct
 import typing as t
 
 from .._errors import NodeError
-from .._system import netlink
+from .._system import netlink, nf_tables, nft_expressions
 from .._system.netlink import Message, Netlink
-from . import nf_tables
 
 _SOL_NETLINK, _ADD_MEMBERSHIP, _NFTRACE_GROUP = 270, 1, 9
 
@@ -47,7 +46,10 @@ _LEGACY = re.compile(r"TRACE: ([^:]*):([^:]*):(rule|return|policy):([0-9]+)")
 TABLE = "kubenode_ip_masq_twin"
 #: Earlier than any rule of others: NFT_PRIORITY has 32 bits with a sign.
 _FIRST = -(1 << 31)
-_OURS = nf_tables.Table(1, TABLE, b"")
+_OURS = nf_tables.NftTable(1, TABLE, b"")
+
+#: NFT_META_NFTRACE
+_NFTRACE = 12
 
 POLICY = "policy"
 RULE = "rule"
@@ -79,36 +81,22 @@ def prepare() -> None:
     :raises NodeError: the kernel has no nf_tables, or not with tables for both families.
     """
 
-    def table(*more: bytes) -> bytes:
-        return netlink.family_head(_OURS.family) + netlink.text(1, TABLE) + b"".join(more)
-
-    messages = [Message(10 << 8 | 0, table(netlink.network_word(nf_tables.TABLE_FLAGS, nf_tables.DORMANT)))]
+    family, asleep = _OURS.family, netlink.network_word(nf_tables.TABLE_FLAGS, nf_tables.DORMANT)
+    messages = [nf_tables.change(nf_tables.NEW_TABLE, family, TABLE, asleep)]
+    traced = netlink.nest(
+        nf_tables.RULE_EXPRESSIONS,
+        nft_expressions.expression("immediate", dreg=1, data=netlink.attribute(1, b"\1")),
+        nft_expressions.expression("meta", key=_NFTRACE, sreg=1),
+    )
     for chain, hook in (("prerouting", 0), ("output", 3)):
-        where = netlink.nest(
-            nf_tables.CHAIN_HOOK,
-            netlink.network_word(1, hook),
-            netlink.attribute(2, struct.pack("!i", _FIRST)),
-        )
-        named = netlink.text(nf_tables.CHAIN_NAME, chain)
-        messages.append(Message(10 << 8 | 3, table(named, where, netlink.text(nf_tables.CHAIN_TYPE, "filter"))))
-        # immediate: register 1 becomes 1; meta: nftrace becomes what register 1 is
-        value = netlink.nest(2, netlink.attribute(1, b"\1"))
-        expressions = netlink.nest(
-            nf_tables.RULE_EXPRESSIONS,
-            _expression("immediate", netlink.network_word(1, 1), value),
-            _expression("meta", netlink.network_word(2, 12), netlink.network_word(3, 1)),
-        )
-        messages.append(Message(10 << 8 | 6, table(netlink.text(nf_tables.RULE_CHAIN, chain), expressions)))
+        messages.append(nf_tables.new_chain(family, TABLE, chain, "filter", hook, _FIRST))
+        messages.append(nf_tables.new_rule(family, TABLE, chain, traced))
     nf_tables.transact(messages, "a table that traces packets")
 
 
 def _switch(on: bool) -> None:
     with contextlib.suppress(netlink.KernelError):  # the table could not be made, which has been reported
         nf_tables.switch(_OURS, on)
-
-
-def _expression(name: str, *attributes: bytes) -> bytes:
-    return netlink.nest(1, netlink.text(1, name), netlink.nest(2, *attributes))
 
 
 class Trace:

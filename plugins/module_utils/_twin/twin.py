@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import typing as t
 
+from .._errors import NodeError
 from .._system.process import Runner
 from . import namespaces, sysctls
 from .copy import Copies
-from .node_state import State
+from .node_state import NodeState
 from .trace import Step
-from .values import Answer, NotAvailable, Question, Rule, Unseen
+from .values import Answer, MetRule, Question, Steering, Unseen
 
 #: Seconds that one question may take, on a machine that is very busy.
 _PER_QUESTION = 1.0
@@ -22,7 +23,7 @@ _MINIMUM = 60.0
 class Twin:
     """Use it in ``with``: at its end the copy is gone."""
 
-    def __init__(self, worker: namespaces.Worker, state: State, timeout: float) -> None:
+    def __init__(self, worker: namespaces.Worker, state: NodeState, timeout: float) -> None:
         self._worker = worker
         self.state = state
         #: how many orders of chains of the same priority there are
@@ -46,6 +47,13 @@ class Twin:
         patience = max(_MINIMUM, _PER_QUESTION * len(questions))
         return t.cast(t.List[Answer], self._worker.call("ask", list(questions), explain, in_turns, timeout=patience))
 
+    def steer(self, some: t.Sequence[Steering]) -> None:
+        """Take packets from some source ports past choices by chance, as far as the kernel lets us.
+
+        :raises NodeError: the twin is gone, or does not answer.
+        """
+        self._worker.call("steer", list(some), timeout=_MINIMUM)
+
     def forget(self) -> None:
         """Forget what rules of the copy have seen: the next packets are the first ones.
 
@@ -53,30 +61,27 @@ class Twin:
         """
         self._worker.call("forget", timeout=_MINIMUM)
 
-    def rules(self, steps: t.Sequence[Step]) -> t.List[Rule]:
+    def rules(self, steps: t.Sequence[Step]) -> t.List[MetRule]:
         """Return rules of the node as their tools list them.
 
         :raises NodeError: the twin is gone, or does not answer.
         """
-        return t.cast(t.List[Rule], self._worker.call("rules", list(steps), timeout=_MINIMUM))
+        return t.cast(t.List[MetRule], self._worker.call("rules", list(steps), timeout=_MINIMUM))
 
 
-def build(state: State, run: Runner, timeout: float = 60.0) -> t.Union[Twin, NotAvailable]:
+def build(state: NodeState, run: Runner, timeout: float = 60.0) -> Twin:
     """Make the twin of a node.
 
     :param state: of the node.
     :param run: starts programs, in the twin's namespaces.
     :param timeout: seconds that it may take.
-    :raises NodeError: something went wrong on the way; nothing of the twin is left.
+    :raises NodeError: there can be none, or something went wrong on the way; nothing of the twin is left.
     """
     if sysctls.get(sysctls.LOGS_OF_ALL) == "1":
-        return NotAvailable(
+        raise NodeError(
             "net.netfilter.nf_log_all_netns is 1: rules of the twin would write into the log of the node's kernel"
         )
-    try:
-        worker = namespaces.Worker(lambda: Copies(state, run), timeout)
-    except namespaces.NotAllowed as exc:
-        return NotAvailable(str(exc))
+    worker = namespaces.Worker(lambda: Copies(state, run), timeout)
     try:
         return Twin(worker, state, timeout)
     except BaseException:

@@ -11,7 +11,7 @@ The way of the data through this package::
 Callers outside of this package::
 
     state = node_state.read(run)
-    made = twin.build(state, run)                       # a Twin, or NotAvailable with the reason
+    made = twin.build(state, run)                       # raises NodeError with the reason if there can be none
     with made:
         answers = made.ask([Question("10.20.0.5", "10.244.1.7", port=443)], explain=True)
         report = verification.verify(made, promises.policy_of(rulesets))
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import typing as t
 
-from .._system.families import ICMP, ICMPV6, SCTP, TCP, UDP
+from .._system.services import DEFAULT_PORT
 
 #: What became of a packet: it left over a link, the node itself received it, it was answered with an error, or it is
 #: gone; or there was no way to send it.
@@ -31,15 +31,8 @@ REJECTED = "rejected"
 DROPPED = "dropped"
 NOT_TESTED = "not tested"
 
-#: Numbers of protocols by the names that questions have for them.
-QUESTION_PROTOCOLS = {"icmp": ICMP, "tcp": TCP, "udp": UDP, "icmpv6": ICMPV6, "sctp": SCTP}
-
-#: hooks of netfilter (linux/netfilter.h) by the chain of iptables that hangs on them
-HOOKS = {"PREROUTING": 0, "INPUT": 1, "FORWARD": 2, "OUTPUT": 3, "POSTROUTING": 4}
-
-IPTABLES_NFT = "iptables_nft"
-IPTABLES_LEGACY = "iptables_legacy"
-NFTABLES = "nftables"
+#: Names of protocols that people can ask about.
+QUESTION_PROTOCOLS = ("icmp", "icmpv6", "sctp", "tcp", "udp")
 
 
 class Unseen(t.NamedTuple):
@@ -49,31 +42,40 @@ class Unseen(t.NamedTuple):
     text: str
 
 
-class NotAvailable(t.NamedTuple):
-    """Why there is no twin."""
-
-    reason: str
-
-
 class Question(t.NamedTuple):
     """One packet that opens a connection.
 
     ``source`` is an address whose route names the link that it comes from, unless ``interface`` does; None and the
-    node's own addresses mean the node itself. ``protocol`` is a key of QUESTION_PROTOCOLS; ``port`` is that of the
-    destination, and without meaning for ICMP.
+    node's own addresses mean the node itself. ``protocol`` is one of QUESTION_PROTOCOLS, or a number; ``port`` is that
+    of the destination, and without meaning for a protocol that has none.
     """
 
     destination: str
     source: t.Optional[str] = None
     interface: t.Optional[str] = None
     protocol: str = "tcp"
-    port: int = 80
+    port: int = DEFAULT_PORT
     source_port: t.Optional[int] = None
     #: a packet that conntrack calls invalid: of TCP a reset, of ICMP an error, both of no connection
     stray: bool = False
 
 
-class Rule(t.NamedTuple):
+class Steering(t.NamedTuple):
+    """What takes packets from a source port past a choice by chance, to the chain that one of its rules leads to.
+
+    ``number`` is the first rule of the chain that chooses, from 1; ``returns``: whether packets may come back.
+    """
+
+    family: int
+    table: str
+    chain: str
+    number: int
+    leads_to: str
+    returns: bool
+    port: int
+
+
+class MetRule(t.NamedTuple):
     """A rule that a packet met. ``table`` has the family in front (``ip nat``); ``text`` is how its tool lists it."""
 
     backend: str
@@ -86,7 +88,8 @@ class Answer(t.NamedTuple):
     """What became of the packet of a question, and as whose packet the receiver saw it.
 
     ``interface`` is the link over which it left. ``decided_by`` is the rule that gave it its source address, or, where
-    it kept its own, the last rule in a chain of type nat that let it pass; ``passed`` are all of these.
+    it kept its own, the last rule in a chain of type nat that let it pass; ``passed`` are all of these. With
+    ``untracked`` it is the rule that keeps the packet from conntrack, so that no chain of type nat sees it.
     Rules are there only if they were requested. ``where`` is the place in which it was lost.
     ``alternatives`` are other possible answers, because the node does not report in which order its kernel asks chains
     of the same priority.
@@ -100,9 +103,10 @@ class Answer(t.NamedTuple):
     destination_port: t.Optional[int] = None
     interface: t.Optional[str] = None
     where: str = ""
-    decided_by: t.Optional[Rule] = None
-    passed: t.Tuple[Rule, ...] = ()
+    decided_by: t.Optional[MetRule] = None
+    passed: t.Tuple[MetRule, ...] = ()
     alternatives: t.Tuple[Answer, ...] = ()
+    untracked: bool = False
 
     @property
     def outside(self) -> t.Tuple[t.Any, ...]:

@@ -6,34 +6,42 @@
 from __future__ import annotations
 
 import ipaddress
-import time
 import typing as t
 
 from .._engine import backends
 from .._engine.fixed_addresses import without_missing
-from .._engine.reconcile import Result, reconcile
-from .._engine.ruleset import COUNT, DROP, IGNORE, Ruleset, exempt_in_the_end, from_config
+from .._engine.reconcile import Result, reconcile, wanted_rules
+from .._engine.ruleset import COUNT, DROP, IGNORE, Ruleset, exempt_in_the_end
 from .._errors import ConfigError, NodeError
+from .._policy import limits
 from .._policy.policy import Config
 from .._policy.values import Network, parse_cidr
+from .._system import nfnetlink
+from .._system.backend_names import IPTABLES_LEGACY
 from .._system.families import FAMILIES, IPV4, IPV6
 from .._system.node import Node
+from .._system.services import DEFAULT_PORT
 from .._twin import ipvs, node_state, twin
-from .._twin.values import QUESTION_PROTOCOLS, NotAvailable
-from . import explanations, health, packet_policy, proposed, senders, verification
-from .fingerprint import fingerprint
-from .health import ERROR, INFO, WARNING, Health
+from .._twin.values import NOT_TESTED, QUESTION_PROTOCOLS, Answer
+from .questions import asking, explanation, judge, rules_in_copy, verification
+from .questions.fingerprint import fingerprint
+from .routing import senders
+from .ways import packet_policy
+from .ways.time_limit import now
+from .words import explanations, health, verdict
+from .words.health import ERROR, INFO, LEAKS, WARNING, Health
 
 Data = t.Dict[str, t.Any]
 
 #: Where the policy comes from.
 FROM_OPTIONS, FROM_AGENT, FROM_RULES, NOWHERE = "options", "agent", "active rules", "none"
 
-#: The code of the finding that packets without a connection leave with an address that the policy hides.
-LEAKS = "leaks"
-
 #: Seconds for the copy of a node, at most, and for each part of a verification, at least.
 _COPY_SECONDS, _LEAST = 60.0, 5.0
+
+#: How often a policy, its rules and the node are read until none of them has changed meanwhile.
+_READINGS = 3
+_CHANGING = "the policy or its rules changed each time while they were read: verify again when no sync runs"
 
 _SYNC = "ip-masq-agent sync, or run the module ip_masq"
 
@@ -82,54 +90,45 @@ class Request(t.NamedTuple):
     destinations: t.Tuple[str, ...] = ()
     source: t.Optional[str] = None
     protocol: str = "tcp"
-    port: int = 80
+    port: int = DEFAULT_PORT
     verify: bool = False
     #: of the questions of a verification, for each IP version; 0: no limit
-    max_questions: int = verification.QUESTIONS
+    max_questions: int = limits.QUESTIONS
     #: of a verification, in seconds; 0: no limit
-    max_seconds: int = verification.SECONDS
+    max_seconds: int = limits.SECONDS
     #: networks in which all pods of the node lie; empty: by the routes of the node
     pod_cidrs: t.Tuple[Network, ...] = ()
 
 
-def request(
-    destinations: t.Sequence[t.Any],
-    source: t.Optional[str] = None,
-    protocol: str = "tcp",
-    port: int = 80,
-    verify: bool = False,
-    max_questions: int = verification.QUESTIONS,
-    max_seconds: int = verification.SECONDS,
-    pod_cidrs: t.Sequence[str] = (),
-) -> Request:
-    """Check the request.
+def request(*given: t.Any, **named: t.Any) -> Request:
+    """Check the request. It takes the values of ``Request``, with addresses and networks as text.
 
-    :param verify: whether to verify the node.
-    :param max_questions: of the verification.
-    :param max_seconds: of the verification.
-    :param pod_cidrs: networks in which all pods of the node lie.
     :raises ConfigError: not an address or network, two IP versions in one question, a port outside of 1-65535, or a
         negative limit.
     """
-    sender = None if source is None else _address("source", source)
-    receivers = [_address("destinations", one) for one in destinations]
+    wanted = Request(*given, **named)
+    sender = None if wanted.source is None else _address("source", wanted.source)
+    receivers = [_address("destinations", one) for one in wanted.destinations]
     for receiver in receivers:
         if sender is not None and sender.version != receiver.version:
             raise ConfigError(
                 "destinations: %s is not of the IP version of the source %s: test it in a run of its own"
                 % (receiver, sender)
             )
-    if protocol not in QUESTION_PROTOCOLS:
-        raise ConfigError("protocol: %s is unknown: use %s" % (protocol, ", ".join(sorted(QUESTION_PROTOCOLS))))
-    if not 1 <= port <= 65535:
-        raise ConfigError("port: %d is outside 1-65535" % port)
-    for name, value in (("max_questions", max_questions), ("max_seconds", max_seconds)):
-        if value < 0:
-            raise ConfigError("%s: %d is negative: give a limit, or 0 for none" % (name, value))
-    networks = tuple(map(parse_cidr, pod_cidrs))
-    source = None if sender is None else str(sender)
-    addresses = tuple(map(str, receivers))
-    return Request(addresses, source, protocol, port, verify, max_questions, max_seconds, networks)
+    if wanted.protocol not in QUESTION_PROTOCOLS:
+        known = ", ".join(sorted(QUESTION_PROTOCOLS))
+        raise ConfigError("protocol: %s is unknown: use %s" % (wanted.protocol, known))
+    if not 1 <= wanted.port <= 65535:
+        raise ConfigError("port: %d is outside 1-65535" % wanted.port)
+    for name in ("max_questions", "max_seconds"):
+        if getattr(wanted, name) < 0:
+            text = "%s: %d is negative: give a limit, or 0 for none"
+            raise ConfigError(text % (name, getattr(wanted, name)))
+    return wanted._replace(
+        destinations=tuple(map(str, receivers)),
+        source=None if sender is None else str(sender),
+        pod_cidrs=tuple(map(parse_cidr, wanted.pod_cidrs)),
+    )
 
 
 def _address(option: str, value: t.Any) -> t.Any:
@@ -139,22 +138,59 @@ def _address(option: str, value: t.Any) -> t.Any:
         raise ConfigError("%s: %r is not an IP address: give one without a prefix length" % (option, value)) from None
 
 
+class _Reading(t.NamedTuple):
+    """A policy, its rules and the node, read at one time. ``problem`` is why there is no state that was requested."""
+
+    policy: ComparedPolicy
+    result: Result
+    state: t.Optional[node_state.NodeState] = None
+    problem: str = ""
+
+
+def _read(node: Node, choose: t.Callable[[], ComparedPolicy], with_state: bool) -> _Reading:
+    """Read until neither the policy nor its rules have changed meanwhile."""
+    for _attempt in range(_READINGS):
+        generation = nfnetlink.generation()
+        policy = choose()
+        result = _planned(node, policy)
+        if not with_state:
+            return _Reading(policy, result)
+        try:
+            state = node_state.read(node.run)
+        except NodeError as exc:
+            return _Reading(policy, result, None, str(exc))
+        quiet = result.backend != IPTABLES_LEGACY and generation == nfnetlink.generation()
+        if choose() == policy and (quiet or _rules_of(_planned(node, policy)) == _rules_of(result)):
+            return _Reading(policy, result, state)
+    return _Reading(policy, result, None, _CHANGING)
+
+
+def _planned(node: Node, policy: ComparedPolicy) -> Result:
+    # Open connections are not looked at, nor what a change would do to them.
+    config = policy.config._replace(flush_conntrack="none")
+    return reconcile(node, config, check=True, used_before=policy.used_before)
+
+
+def _rules_of(result: Result) -> t.List[t.Any]:
+    return [(change.family, change.backend, change.plan.before) for change in result.changes]
+
+
 def inspect(
     node: Node,
-    policy: ComparedPolicy,
+    choose: t.Callable[[], ComparedPolicy],
     wanted: Request,
-    progress: verification.Progress = verification.no_progress,
+    progress: asking.Progress = asking.no_progress,
     storage: t.Optional[Storage] = None,
 ) -> Data:
     """Return all that is known about a node; as RETURN of the module ip_masq_info.
 
+    :param choose: returns the policy that the node has at the time.
     :param progress: called with how far a verification is.
     :param storage: with it, the result of a verification has a ``fingerprint``; an earlier one has ``tested_at``.
     :raises NodeError: the node cannot be read.
     """
-    # Open connections are not looked at, nor what a change would do to them.
-    config = policy.config._replace(flush_conntrack="none")
-    result = reconcile(node, config, check=True, used_before=policy.used_before)
+    reading = _read(node, choose, bool(wanted.destinations or wanted.verify))
+    policy, result = reading.policy, reading.result
     rulesets = _rulesets(node, policy, result)
     if policy.origin == FROM_RULES and not rulesets:
         policy = policy._replace(origin=NOWHERE)
@@ -164,9 +200,7 @@ def inspect(
     found: Data = {
         "policy": {
             "origin": policy.origin,
-            "exempt": {
-                family: [str(network) for network in exempt_in_the_end(one)] for family, one in rulesets.items()
-            },
+            "exempt": {family: list(map(str, exempt_in_the_end(one))) for family, one in rulesets.items()},
         },
         "backend": {"name": result.backend, "version": result.version},
         "in_sync": (not result.changed and not result.errors) if given else None,
@@ -181,50 +215,13 @@ def inspect(
         "summary": "",
     }
     if wanted.destinations or wanted.verify:
-        findings += _ask(node, policy, rulesets, wanted, progress, storage, found)
+        findings += _ask(node, reading._replace(policy=policy), rulesets, wanted, progress, storage, found)
         explanations.name_pods(found["explanations"], found["conflicts"])
     found["health"] = [one._asdict() for one in findings]
     if wanted.verify:
-        found["verified"], found["summary"] = _verdict(policy, rulesets, findings, found)
+        told = {} if policy.origin == NOWHERE else rulesets
+        found["verified"], found["summary"] = verdict.verdict(told, findings, found)
     return found
-
-
-def _verdict(
-    policy: ComparedPolicy, rulesets: t.Mapping[str, Ruleset], findings: t.Sequence[Health], found: Data
-) -> t.Tuple[t.Optional[bool], str]:
-    """Return whether all traffic matches the policy, None if not all could be tested; and the same in one line."""
-    problems = [one.text for one in findings if one.code == "no_copy"]
-    if policy.origin == NOWHERE or not rulesets:
-        problems = ["there is no policy"]
-    if problems:
-        return None, "not verified: %s" % problems[0]
-    asked = "%d questions" % found["questions"]
-    causes = explanations.causes(found["conflicts"])
-    if causes:
-        return False, "%s, not all match the policy: %s%s" % (asked, causes[0][1], _more(causes))
-    leaks = _leaks_in_short(rulesets) if any(one.code == LEAKS for one in findings) else ""
-    missed = found["untested"]
-    if missed:
-        tested = "%s match the policy; " % asked if found["questions"] else ""
-        return None, "%snot tested: %s%s%s" % (tested, missed[0]["text"], _more(missed), leaks)
-    everything = " match the policy" + leaks if leaks else ", all match the policy"
-    return True, asked + everything + _since(found.get("tested_at"))
-
-
-def _leaks_in_short(rulesets: t.Mapping[str, Ruleset]) -> str:
-    counted = any(ruleset.leaks == COUNT for ruleset in rulesets.values())
-    return "; invalid packets leave with the pod's address%s: see leaks" % (", and are counted" if counted else "")
-
-
-def _since(tested_at: t.Optional[float]) -> str:
-    if tested_at is None:
-        return ""
-    text = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(tested_at))
-    return " (tested at %s; nothing that they depend on has changed since)" % text
-
-
-def _more(found: t.Sequence[t.Any]) -> str:
-    return " (and %d more)" % (len(found) - 1) if found[1:] else ""
 
 
 def _rulesets(node: Node, policy: ComparedPolicy, result: Result) -> t.Dict[str, Ruleset]:
@@ -235,12 +232,7 @@ def _rulesets(node: Node, policy: ComparedPolicy, result: Result) -> t.Dict[str,
     config, _missing = without_missing(policy.config)
     families = FAMILIES if config.enable_ipv6 else (IPV4,)
     kind = next(kind for kind in backends.BACKENDS if kind.name == result.backend)
-    wanted: t.Dict[str, Ruleset] = {}
-    for family in families:
-        tool = kind.tool(node, family)
-        random_fully = tool is not None and tool.version >= kind.random_fully_since
-        wanted[family] = from_config(config, family, random_fully)
-    return wanted
+    return {family: wanted_rules(config, family, kind, node) for family in families}
 
 
 def _health(node: Node, policy: ComparedPolicy, result: Result) -> t.Iterator[Health]:
@@ -293,22 +285,24 @@ def _no_rules(config: Config, result: Result) -> str:
 
 def _ask(
     node: Node,
-    policy: ComparedPolicy,
+    reading: _Reading,
     rulesets: t.Mapping[str, Ruleset],
     wanted: Request,
-    progress: verification.Progress,
+    progress: asking.Progress,
     storage: t.Optional[Storage],
     found: Data,
 ) -> t.Iterator[Health]:
     """Put the questions to a copy of the node, and write the answers to ``found``."""
     promised = packet_policy.policy_of(rulesets, wanted.pod_cidrs)
     mark: t.Optional[str] = None
-    until = time.monotonic() + wanted.max_seconds if wanted.verify and wanted.max_seconds else None
-    state: t.Optional[node_state.State] = None
+    until = now() + wanted.max_seconds if wanted.max_seconds else None
+    policy, _result, state, problem = reading
+    copy: t.Optional[twin.Twin] = None
     try:
-        state = node_state.read(node.run)
+        if state is None:
+            raise NodeError(problem)
         if policy.proposed:
-            state = proposed.with_policy(state, node.run, policy.config, policy.used_before)
+            state = rules_in_copy.with_policy(state, node.run, policy.config, policy.used_before)
         earlier = storage.earlier if storage else None
         if storage and wanted.verify:
             mark = fingerprint(state, promised, storage.program)
@@ -320,41 +314,59 @@ def _ask(
             return
         copy = twin.build(state, node.run, _COPY_SECONDS if until is None else min(_left(until), _COPY_SECONDS))
     except NodeError as exc:
-        copy = NotAvailable(str(exc))
+        problem = str(exc)
     given = (wanted.source, wanted.protocol, wanted.port)
-    asked = [explanations.question(state, one, *given) for one in wanted.destinations]
-    if isinstance(copy, NotAvailable):
+    asked = [explanation.question(state, one, *given) for one in wanted.destinations]
+    if copy is None:
         yield Health(
             "no_copy",
             WARNING,
-            "packets were not tested: %s" % copy.reason,
+            "packets were not tested: %s" % problem,
             "run as root where network namespaces can be made",
         )
-        found["explanations"] = [explanations.policy_only(promised, one) for one in asked]
+        not_sent = (explanation.Explained((judge.Decided(Answer(one, NOT_TESTED)),)) for one in asked)
+        found["explanations"] = [explanations.explanation(promised, one) for one in not_sent]
         return
     with copy:
-        found["explanations"] = explanations.explain(copy, promised, asked)
+        explained = explanation.explain(copy, promised, asked, until)
+        found["explanations"] = [explanations.explanation(promised, one) for one in explained]
         if wanted.verify:
-            limits = verification.Limits(wanted.max_questions, 0 if until is None else _left(until))
-            report = verification.verify(copy, promised, limits, progress)
+            allowed = limits.Limits(wanted.max_questions, 0 if until is None else _left(until))
+            report = verification.verify(copy, promised, allowed, progress)
             found["questions"], found["questions_left_out"] = report.questions, report.left_out
             found["conflicts"] = [data for one in report.conflicts for data in explanations.conflict(one)]
-            found["untested"] = [dict(one._asdict(), ranges=list(one.ranges)) for one in report.untested]
+            missed = [*report.untested, *_without_policy(reading, rulesets)]
+            found["untested"] = [dict(one._asdict(), ranges=list(one.ranges)) for one in missed]
             # What only the copy lacks is not known without one.
             found["fingerprint"] = mark if copy.unseen == copy.state.unseen else None
-            yield from _report_health(report)
+            for gap in missed:
+                yield Health("not_tested", WARNING, "not tested: %s" % gap.text, "")
+            for one, text in explanations.causes(found["conflicts"]):
+                yield Health("conflict", one["severity"], text, one["remedy"])
             yield from _leak_health(promised, bool(report.leaked))
     found["limits"] = [one._asdict() for one in copy.unseen]
     yield from _ipv6_health(policy, rulesets, copy.state)
 
 
+def _without_policy(reading: _Reading, rulesets: t.Mapping[str, Ruleset]) -> t.Iterator[verification.Untested]:
+    """Return families that have no policy, where it follows from the active rules and those are none of this agent's.
+
+    Without rules IPv6 may be left to others.
+    """
+    if reading.policy.origin == FROM_RULES:
+        for change in reading.result.managed:
+            if change.family not in rulesets and (change.family == IPV4 or change.plan.found.rules):
+                text = "IPv%d: the active rules are absent, or not of this agent's form: give a policy"
+                yield verification.Untested("no_policy", text % change.family.version)
+
+
 def _left(until: float) -> float:
     """Return how many seconds are left: not so few that a small node has no chance."""
-    return max(until - time.monotonic(), _LEAST)
+    return max(until - now(), _LEAST)
 
 
 def _ipv6_health(
-    policy: ComparedPolicy, rulesets: t.Mapping[str, Ruleset], state: node_state.State
+    policy: ComparedPolicy, rulesets: t.Mapping[str, Ruleset], state: node_state.NodeState
 ) -> t.Iterator[Health]:
     if IPV6 not in rulesets and policy.origin != NOWHERE and senders.example_pod(state, IPV6):
         yield Health(
@@ -365,23 +377,10 @@ def _ipv6_health(
         )
 
 
-def _report_health(report: verification.Report) -> t.Iterator[Health]:
-    for one in report.conflicts:
-        yield Health(
-            "conflict",
-            ERROR if one.severity == verification.ERROR else WARNING,
-            "%s: by the policy the other side sees %s, but it sees %s (rule of: %s)"
-            % (explanations.in_words(one.ranges), one.policy, one.seen, one.owner),
-            one.remedy,
-        )
-    for missed in report.untested:
-        yield Health("not_tested", WARNING, "not tested: %s" % missed.text, "")
-
-
 def _leak_health(promised: packet_policy.Policy, leaked: bool) -> t.Iterator[Health]:
     if leaked:
         text, remedy = _LEAKED_WORDS[promised.leaks]
-        yield Health("leaks", INFO, _LEAKED + text, remedy)
+        yield Health(LEAKS, INFO, _LEAKED + text, remedy)
 
 
 _LEAKED = (

@@ -20,7 +20,7 @@ COLLECTION = "ansible_collections.kubenode.ip_masq.plugins"
     [("ip_masq_agent", {"changed", "diff"}), ("ip_masq_agent_info", {"changed"})],
 )
 def test_a_plugin_has_the_options_and_the_values_of_its_module(name: str, beside: t.Set[str]) -> None:
-    handed = importlib.import_module("%s.action.%s" % (COLLECTION, name)).ActionModule.handed
+    handed = importlib.import_module("%s.action.%s" % (COLLECTION, name)).ActionModule
     module = importlib.import_module("%s.modules.%s" % (COLLECTION, name))
     assert handed.module == name
     assert set(handed.spec) == set(documentation(module)["options"])

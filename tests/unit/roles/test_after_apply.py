@@ -114,7 +114,7 @@ def main():
     module = AnsibleModule(argument_spec={told: {"type": "json"}, **{name: {"type": "raw"} for name in OTHERS}})
     module.exit_json(**module.from_json(module.params[told]))
 
-OTHERS = "policy binary distribution args_file args_variable restart healthz_url healthz_timeout probe_timeout".split()
+OTHERS = "policy binary args_file args_variable restart healthz_url healthz_timeout probe_timeout".split()
 OTHERS += "state config applied_by enabled config_dir bin_dir metrics_dir lock_timeout verify kubelet".split()
 OTHERS += ["verify_before", "connection_log"]
 

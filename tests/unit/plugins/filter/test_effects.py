@@ -11,7 +11,7 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.kubenode.ip_masq.plugins.filter.effects import APPLIED, FilterModule
 from ansible_collections.kubenode.ip_masq.plugins.filter.effects_to_confirm import FilterModule as ToConfirm
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.effect_words import MOVED
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.effect_words import MOVED
 
 effects = FilterModule().filters()["effects"]
 to_confirm = ToConfirm().filters()["effects_to_confirm"]
@@ -93,7 +93,7 @@ def test_what_is_not_known_is_not_nothing() -> None:
 
 def test_what_other_programs_undo_stands_beside_the_effects() -> None:
     one = effect("10.8.0.0/16", "node", "pod", 3)
-    undone = ["10.8.0.0/16: pod, but Calico's rule hides it: set natOutgoing: false"]
+    undone = ["10.8.0.0/16: policy pod, seen node (rule of: Calico); remedy: set natOutgoing: false"]
 
     def tested(failed: bool, changed: bool, groups: t.Sequence[str], lines: t.Sequence[str]) -> t.Dict[str, t.Any]:
         return {

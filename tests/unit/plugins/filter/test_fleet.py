@@ -9,7 +9,7 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.filter.fleet import FilterModule
-from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.fleet import ASKED
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._fleet import ASKED
 from support.fleet_answers import MISSING, PROBLEM, asked, verified
 
 fleet = FilterModule().filters()["fleet"]

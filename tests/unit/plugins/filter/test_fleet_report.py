@@ -15,7 +15,7 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.filter.fleet import fleet
-from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.fleet import ASKED, STATES, by_state, judge
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._fleet import ASKED, STATES, by_state, judge
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import documented

@@ -14,7 +14,7 @@ import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.kubenode.ip_masq.plugins.filter.outbound_nat_exceptions import FilterModule
 from ansible_collections.kubenode.ip_masq.plugins.filter.outbound_nat_plan import outbound_nat_plan
-from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.json_text import scan
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._json_text import scan
 from hypothesis import given
 from hypothesis import strategies as st
 from support.templates import template

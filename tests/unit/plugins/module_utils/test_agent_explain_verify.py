@@ -13,10 +13,18 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import explain, verify
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import read_verification
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules import Match
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import explanations, inspection
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.packet_policy import POD, Entry, Policy, Promise
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import Match
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import NOT_TESTED, Answer
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import inspection
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import explanation, judge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways.packet_policy import (
+    POD,
+    Policy,
+    Promise,
+)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways.ways import Declared
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.words import explanations
 from support.private_node import private_paths
 
 _RULE = {
@@ -163,10 +171,11 @@ def test_explanation_shows_the_policy(agent: Agent, changes: t.Dict[str, t.Any],
 
 @pytest.mark.parametrize(("source", "said"), [("10.244.1.2", " from 10.244.1.2"), (None, "")])
 def test_without_a_copy_only_the_policy_is_shown(agent: Agent, source: t.Optional[str], said: str) -> None:
-    policy = Policy({IPV4: (Entry(Match(), Promise(POD)),)})
+    policy = Policy({IPV4: (Declared(Match(), Promise(POD)),)})
     health = [{"code": "no_copy", "severity": "warning", "text": "packets were not tested: x", "remedy": "be root"}]
-    asked = explanations.policy_only(policy, explanations.question(None, "10.9.9.9", source, "tcp", 80))
-    agent.finds(explanations=[asked], health=health)
+    answer = Answer(explanation.question(None, "10.9.9.9", source, "tcp", 80), NOT_TESTED)
+    one = explanations.explanation(policy, explanation.Explained((judge.Decided(answer),)))
+    agent.finds(explanations=[one], health=health)
     assert agent.explain() == [
         "10.9.9.9 was not tested, for tcp/80" + said,
         *(["policy: the pod's own address"] if source else []),

@@ -20,21 +20,24 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import (
     nftables_syntax,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
+    LEAK,
     MASQUERADE,
-    Rule,
+    OwnRule,
     Ruleset,
     exempt_in_the_end,
     from_config,
     from_rules,
+    leak_fields,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.entries import Snat
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.snat_and_rules import Snat
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import parse_address_range
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from support import engine, random_policies
 from support.many_ranges import many_long_ranges, many_ranges
+from support.nft_tables import read_back, text_of
 from support.packet_model import Packet, model, packets
 from support.rule_match import applies
 
@@ -92,6 +95,23 @@ def test_rules_about_leaks_are_read_back_from_how_iptables_prints_them(config: C
         again = [iptables_syntax.parse_rule(line, family) for line in lines]
         # Exempt or skipped: to a rule with RETURN that asks for a link alone, it is the same.
         assert [_bare(iptables_syntax.render_rule("C", rule)) for rule in again if rule] == list(map(_bare, lines))
+
+
+@given(policies, engine.families, st.data())
+def test_what_leaks_are_and_which_addresses_are_missing_is_read_back(config: Config, family: str, data: t.Any) -> None:
+    entries = [entry for entry in (*config.snat, *config.rules) if entry.address is not None]
+    gone = {data.draw(st.sampled_from(entries)) for _number in range(2)} if entries else set()
+    snat, rules = (tuple(one._replace(dropped=one in gone) for one in some) for some in (config.snat, config.rules))
+    wanted = from_config(config._replace(snat=snat, rules=rules), family)
+    printed = ([iptables_syntax.render_rule("C", rule) for rule in some] for some in (wanted.leak_rules, wanted.rules))
+    leaks, nat = ([iptables_syntax.parse_rule(line, family) for line in lines] for lines in printed)
+    met = {rule.address for rule in wanted.rules if isinstance(rule, OwnRule)}
+    found = leak_fields(leaks, nat)
+    # Of entries for all the same packets the first alone is met, and read back.
+    assert set(found["missing"]) <= met & set(wanted.missing)
+    assert bool(found["missing"]) <= bool(gone)
+    if any(isinstance(rule, OwnRule) and rule.kind == LEAK for rule in wanted.leak_rules):
+        assert (found["leaks"], found["hidden"]) == (wanted.leaks, wanted.hidden)
 
 
 def _bare(line: str) -> str:
@@ -184,7 +204,7 @@ def test_edge_cases_are_read_back(options: t.Dict[str, t.Any]) -> None:
 
 
 @given(policies | policies.map(_general_snat_first), engine.families, st.booleans())
-def test_a_table_is_read_back_from_how_nft_prints_it(config: Config, family: str, outlined: bool) -> None:
+def test_a_table_is_read_back_from_how_it_is_written(config: Config, family: str, outlined: bool) -> None:
     with mock.patch.object(nftables_ruleset, "_MANY", 1 if outlined else 1000):
         _is_read_back(config, family)
 
@@ -192,7 +212,7 @@ def test_a_table_is_read_back_from_how_nft_prints_it(config: Config, family: str
 def _is_read_back(config: Config, family: str) -> None:
     wanted = from_config(config, family)
     table = nftables_ruleset.from_ruleset(wanted, family)
-    read = nftables_syntax.parse(nftables_syntax.render(table), family)
+    read = read_back(table)
     assert read == table and not read.foreign
     found = nftables_ruleset.to_ruleset(read)
     assert found is not None
@@ -344,12 +364,12 @@ def test_a_table_has_what_is_exempt_in_the_end() -> None:
             "random_fully": False,
         }
     )
-    written = nftables_syntax.render(nftables_ruleset.from_ruleset(from_config(config, IPV4), IPV4))
+    written = text_of(nftables_ruleset.from_ruleset(from_config(config, IPV4), IPV4))
     lines = [nftables_syntax.bare(line) for line in written.splitlines()]
     assert "elements = { 10.0.0.0/16, 10.1.2.0/24, 10.2.0.0-10.255.255.255 }" in lines
     assert lines[lines.index("set source_ranges {") :][:5] == [
         "set source_ranges {",
-        "typeof ip saddr",
+        "type ipv4_addr",
         "flags interval",
         "auto-merge",
         "elements = { 10.244.0.0/16 }",
@@ -412,11 +432,11 @@ def test_policies_without_these_options_have_the_rules_that_they_had(config: Con
         destination = "-d %s " % one if one.prefixlen else ""
         expected += ["-A C %s%s -j RETURN" % (destination, left)] if accepts else []
         expected.append("-A C %s%s -j %s" % (destination, comment, target))
-    expected += [iptables_syntax.render_rule("C", Rule(MASQUERADE, way=way)) for way in ruleset.masquerade]
+    expected += [iptables_syntax.render_rule("C", OwnRule(MASQUERADE, way=way)) for way in ruleset.masquerade]
     assert [iptables_syntax.render_rule("C", rule) for rule in ruleset.rules] == expected
-    assert nftables_syntax.render(nftables_ruleset.from_ruleset(ruleset, family)) == nft_text(config, exempt, family)
+    assert text_of(nftables_ruleset.from_ruleset(ruleset, family)) == nft_text(config, exempt, family)
     enforced = from_config(config._replace(exemption="enforce"), family)
-    text = nftables_syntax.render(nftables_ruleset.from_ruleset(enforced, family))
+    text = text_of(nftables_ruleset.from_ruleset(enforced, family))
     assert text == nft_text(config._replace(exemption="enforce"), exempt, family)
 
 
@@ -426,7 +446,7 @@ def nft_text(config: Config, exempt: t.Sequence[t.Any], family: str) -> str:
     lines = [
         "table %s ip_masq_agent {" % nft,
         "set exempt_ranges {",
-        "typeof %s daddr" % nft,
+        "type %s_addr" % family,
         "flags interval",
         "auto-merge",
     ]

@@ -200,5 +200,5 @@ def test_listed_rules(family: Family, line: str) -> None:
     iptables_syntax.parse_rule("-A C " + line, family)
     assert all(isinstance(word, str) for word in iptables_syntax.tokenise(line))
     for rule in iptables_syntax.parse_postrouting([line, "-A POSTROUTING " + line]):
-        assert rule.is_jump("C") in (True, False) and rule.shuts_out_the_rest in (True, False)
+        assert rule.is_jump(iptables_syntax.nat_jump("C")) in (True, False) and rule.shuts_out_the_rest in (True, False)
         assert isinstance(rule.target, str)

@@ -10,23 +10,27 @@ import struct
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import netlink, node
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import (
+    kernel_modules,
+    netlink,
+    nf_tables,
+    node,
+    xtables,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin import (
-    decision,
+    deciding_rule,
     equal_priorities,
     ipvs,
-    kernel_modules,
-    legacy,
     links,
-    nf_tables,
     routing,
     sysctls,
     trace,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.legacy import LegacyTable
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.routing import Routing
+from support import legacy_tables
 from support import nft_messages as nft
+from support.legacy_tables import Rule
 
 if t.TYPE_CHECKING:
     from pathlib import Path
@@ -65,7 +69,7 @@ def test_link_of_an_address() -> None:
         _route("10.244.1.7/32", netlink.word(4, 4)),
         _route("10.244.1.8/32", kind=6),
     )
-    known = Routing((), (), (), routes)
+    known = Routing((), (), routes)
     assert [routing.link_of(known, "10.244.1.%d" % number) for number in (7, 8, 9)] == [4, 3, 3]
     assert routing.link_of(known, "10.1.1.1") == 2
     assert routing.link_of(known, "192.0.2.1") is None
@@ -74,9 +78,9 @@ def test_link_of_an_address() -> None:
 def test_link_of_an_address_whose_route_is_replaced() -> None:
     own = struct.pack("=BBBBI", 2, 24, 0, 0, 5) + netlink.attribute(1, bytes((10, 244, 1, 1)))
     prohibited = _route("10.244.1.0/24", kind=8)
-    assert routing.link_of(Routing((own,), (), (), (prohibited,)), "10.244.1.7") == 5
+    assert routing.link_of(Routing((own,), (), (prohibited,)), "10.244.1.7") == 5
     elsewhere = _route("10.244.1.0/24", netlink.word(4, 3))
-    assert routing.link_of(Routing((own,), (), (), (elsewhere,)), "10.244.1.7") == 3
+    assert routing.link_of(Routing((own,), (), (elsewhere,)), "10.244.1.7") == 3
 
 
 def test_route_as_it_can_be_asked_for() -> None:
@@ -88,14 +92,14 @@ def test_route_as_it_can_be_asked_for() -> None:
     shared = routing._route(_route("10.0.0.0/8", netlink.attribute(9, hop)), {3: 9})
     assert shared == _route("10.0.0.0/8", netlink.attribute(9, struct.pack("=HBBi", 16, 4, 2, 9) + hop[8:]))
     by_object = _route("10.0.0.0/8", netlink.word(30, 5), netlink.attribute(9, hop))
-    assert routing._route(by_object, {}) == _route("10.0.0.0/8", netlink.word(30, 5))
+    assert routing._route(by_object, {3: 9}) == shared
 
 
 def test_what_routes_say() -> None:
     hop = struct.pack("=HBBi", 8, 0, 0, 3)
-    known = Routing((), (), (), (_route("10.0.0.0/8", netlink.attribute(9, hop + hop), netlink.word(15, 1000)),))
+    known = Routing((), (), (_route("10.0.0.0/8", netlink.attribute(9, hop + hop), netlink.word(15, 1000)),))
     (found,) = routing.routes(known)
-    assert (str(found.destination), found.paths, found.table, found.link) == ("10.0.0.0/8", 2, 1000, 0)
+    assert (str(found.destination), [path.link for path in found.paths], found.table) == ("10.0.0.0/8", [3, 3], 1000)
 
 
 # settings
@@ -153,38 +157,20 @@ def test_services_of_ipvs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert calls[1:] == [["/sbin/ipvsadm", "--restore"]]
 
 
-def test_program_of_iptables_legacy(monkeypatch: pytest.MonkeyPatch) -> None:
-    programs = {"iptables": "iptables v1.6.1", "ip6tables": "ip6tables v1.8.9 (nf_tables)"}
-    there = {name + suffix: said for name, said in programs.items() for suffix in ("", "-save", "-restore")}
-    for module in (node, legacy):
-        monkeypatch.setattr(module, "which", lambda name: name if name in there else None)
-
-    def run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
-        return Outcome(0, there[argv[0]], "")
-
-    assert legacy.program(run, "ip", "save") == "iptables-save"  # before 1.8 there was one variant
-    assert legacy.program(run, "ip6", "save") is None
-    del there["iptables-restore"]
-    assert legacy.program(run, "ip", "restore") is None
-
-
-def test_rules_of_a_legacy_table() -> None:
-    listing = "# said\n*nat\n:POSTROUTING ACCEPT [0:0]\n:X - [0:0]\n-A POSTROUTING -j X\n-A X -j ACCEPT\nCOMMIT\n"
-    table = LegacyTable("ip", "nat", listing)
-    assert table.rules() == {"POSTROUTING": ["-A POSTROUTING -j X"], "X": ["-A X -j ACCEPT"]}
-    assert legacy.priority("nat", "POSTROUTING") == 100 and legacy.priority("nat", "PREROUTING") == -100
+def test_priorities_of_builtin_chains() -> None:
+    assert xtables.priority("nat", "POSTROUTING") == 100 and xtables.priority("nat", "PREROUTING") == -100
 
 
 # chains of the same priority
 
 
-def _translating(name: str, priority: int, family: int = nft.IP, **options: t.Any) -> nf_tables.Table:
+def _translating(name: str, priority: int, family: int = nft.IP, **options: t.Any) -> nf_tables.NftTable:
     base = {"c": ("nat", nft.POSTROUTING, priority)}
     return nft.table(family, name, base, [("c", [nft.expression("masq")])], **options)
 
 
-def _tied(*tables: nf_tables.Table, listing: str = "") -> t.Tuple[t.List[str], bool]:
-    found = equal_priorities.find(tables, [LegacyTable("ip", "nat", listing)] if listing else [])
+def _tied(*tables: nf_tables.NftTable, old: t.Sequence[xtables.XtTable] = ()) -> t.Tuple[t.List[str], bool]:
+    found = equal_priorities.find(tables, old)
     return [table.name for table in found.tables], found.legacy
 
 
@@ -198,40 +184,47 @@ def test_ties() -> None:
     assert _tied(one, nft.table(nft.IP, "empty", {"c": ("nat", nft.POSTROUTING, 100)})) == ([], False)
     filters = [nft.table(nft.IP, name, {"c": ("filter", 2, 0)}, [("c", [nft.jump("x")])]) for name in "ab"]
     assert _tied(*filters) == ([], False)
-    rule = "*nat\n:POSTROUTING ACCEPT [0:0]\n%sCOMMIT\n"
-    assert _tied(one, listing=rule % "") == ([], False)
-    assert _tied(one, listing=rule % "-A POSTROUTING -j MASQUERADE\n") == (["one"], True)
-    assert _tied(early, listing=rule % "-A POSTROUTING -j MASQUERADE\n") == ([], False)
+    assert _tied(one, old=[legacy_tables.table("nat", {"POSTROUTING": []})]) == ([], False)
+    masquerading = legacy_tables.table("nat", {"PREROUTING": [], "POSTROUTING": [Rule("MASQUERADE")]})
+    assert _tied(one, old=[masquerading]) == (["one"], True)
+    assert _tied(early, old=[masquerading]) == ([], False)
 
 
 # rules that decide
 
-_LISTING = """*nat
-:PREROUTING ACCEPT [0:0]
-:POSTROUTING ACCEPT [0:0]
-:MINE - [0:0]
--A PREROUTING -d 10.96.0.1/32 -j DNAT --to-destination 10.1.1.1
--A POSTROUTING -j MINE
--A MINE -d 10.0.0.0/8 -j RETURN
--A MINE -j MASQUERADE
-COMMIT
-"""
-_FILTER = (
-    "*filter\n:FORWARD DROP [0:0]\n-A FORWARD -d 192.0.2.1/32 -j REJECT --reject-with icmp-port-unreachable\nCOMMIT\n"
-)
+_NAT = {
+    "PREROUTING": [Rule("DNAT")],
+    "POSTROUTING": [Rule("MINE")],
+    "MINE": [Rule("RETURN"), Rule("MASQUERADE")],
+}
+_LISTED = {
+    "PREROUTING": "-A PREROUTING -d 10.96.0.1/32 -j DNAT --to-destination 10.1.1.1\n",
+    "POSTROUTING": "-P POSTROUTING ACCEPT\n-A POSTROUTING -j MINE\n",
+    "MINE": "-N MINE\n-A MINE -d 10.0.0.0/8 -j RETURN\n-A MINE -j MASQUERADE\n",
+    "FORWARD": "-P FORWARD DROP\n-A FORWARD -d 192.0.2.1/32 -j REJECT --reject-with icmp-port-unreachable\n",
+}
+
+
+@pytest.fixture
+def tool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that lists chains of iptables-legacy."""
+    monkeypatch.setattr(deciding_rule, "find_tool", lambda *_asked: node.Tool("iptables"))
+    monkeypatch.setattr(deciding_rule, "which", lambda name: name)
 
 
 def _run(argv: t.Sequence[str], stdin: t.Optional[str] = None, timeout: float = 60.0) -> Outcome:
-    raise AssertionError("iptables-legacy is not asked again: %r" % (argv,))
+    assert argv[0] == "iptables" and argv[-2] == "-S"
+    return Outcome(0, _LISTED[argv[-1]], "")
 
 
-def _decide(*steps: t.Tuple[str, str, str, int]) -> decision.Decision:
-    tables = [LegacyTable("ip", "nat", _LISTING), LegacyTable("ip", "filter", _FILTER)]
-    rules = decision.Rules(_run, (), tables)
+def _decide(*steps: t.Tuple[str, str, str, int]) -> deciding_rule.TracedDecision:
+    closed = legacy_tables.table("filter", {"FORWARD": [Rule("REJECT")]}, policy="DROP")
+    tables = [legacy_tables.table("nat", _NAT), closed]
+    rules = deciding_rule.Rules(_run, (), tables)
     return rules.decide([trace.Step(True, 2, table, chain, kind, number) for table, chain, kind, number in steps])
 
 
-def test_rule_that_translates_decides() -> None:
+def test_rule_that_translates_decides(tool: None) -> None:
     found = _decide(
         ("nat", "PREROUTING", trace.RULE, 1),
         ("nat", "POSTROUTING", trace.RULE, 1),
@@ -241,7 +234,7 @@ def test_rule_that_translates_decides() -> None:
     assert found.lost == ""
 
 
-def test_last_rule_that_let_it_pass_decides_otherwise() -> None:
+def test_last_rule_that_let_it_pass_decides_otherwise(tool: None) -> None:
     found = _decide(
         ("nat", "PREROUTING", trace.POLICY, 2),
         ("nat", "POSTROUTING", trace.RULE, 1),
@@ -251,7 +244,13 @@ def test_last_rule_that_let_it_pass_decides_otherwise() -> None:
     assert found.source_rule is not None and found.source_rule.text == "-A MINE -d 10.0.0.0/8 -j RETURN"
 
 
-def test_where_a_packet_is_lost() -> None:
+def test_where_a_packet_is_lost(tool: None) -> None:
     assert "REJECT" in _decide(("filter", "FORWARD", trace.RULE, 1)).lost
     assert _decide(("filter", "FORWARD", trace.POLICY, 2)).lost.startswith("policy of the chain FORWARD")
     assert _decide().lost == ""
+
+
+def test_rule_that_no_tool_lists(tool: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding_rule, "find_tool", lambda *_asked: None)
+    found = _decide(("nat", "POSTROUTING", trace.RULE, 1), ("nat", "MINE", trace.RULE, 2))
+    assert found.source_rule is not None and found.source_rule.text == "rule 2 of chain MINE"

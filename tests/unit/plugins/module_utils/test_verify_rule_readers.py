@@ -9,20 +9,16 @@ import struct
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals, netlink
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.ipsets import IpSet
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.legacy import LegacyTable
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import (
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules import (
     ipset_rules,
-    legacy_rules,
     nft_rules,
     rules,
     xt_rules,
+    xt_tables,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.reading import Reading, UnknownError, match_of
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.referenced_objects import Known, KnownLink
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import (
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.reading import Reading, UnknownError, match_of
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.referenced_objects import Known
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules import (
     ACCEPT,
     ALL_BITS,
     CONTINUE,
@@ -33,32 +29,29 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules imp
     SET,
     SOURCE,
     UNTRACKED,
-    Action,
     Branch,
     Match,
     Names,
     Rule,
+    RuleAction,
     RuleTable,
     chain_of,
     does_unknown,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.rules import (
-    Test as Tested,
-)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._rules.rules import Test as Tested
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import intervals, netlink
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.ipsets import IpSet
 from hypothesis import given
 from hypothesis import strategies as st
+from support import legacy_tables
 from support import nft_messages as nft
 from support.nft_messages import address, span
 
 KNOWN = Known(
     IPV4,
     {2: (span("127.0.0.0/8"), span("198.51.100.1/32"))},
-    {
-        1: KnownLink("lo"),
-        2: KnownLink("eth0", "", 0, 0, "veth"),
-        3: KnownLink("cali1", "veth", 7, 0, "veth"),
-        4: KnownLink("cbr0", "bridge", 0, 0, "bridge"),
-    },
+    {1: "lo", 2: "eth0", 3: "cali1"},
 )
 MASQ = nft.expression("masq")
 DADDR, SADDR = nft.payload(nft.NETWORK, 16, 4), nft.payload(nft.NETWORK, 12, 4)
@@ -84,7 +77,7 @@ def _match(*expressions: bytes, **options: t.Any) -> Match:
     (rule,) = _rules(*expressions, MASQ, **options)
     assert not rule.unknown
     ((match, action),) = rule.branches
-    assert action == Action(SOURCE, local=True)
+    assert action == RuleAction(SOURCE, local=True)
     return match
 
 
@@ -122,31 +115,14 @@ def test_one_of_two_fields_differs() -> None:
     ]
 
 
-def test_links_by_number_group_and_kind() -> None:
+def test_links_by_number() -> None:
     def number(value: int) -> bytes:
         return nft.compare(struct.pack("=I", value))
-
-    def kind(name: str) -> bytes:
-        return nft.compare(name.encode().ljust(16, b"\0"))
 
     assert _match(nft.meta(4), number(3)).incoming == (Names(("cali1",)),)
     assert _match(nft.meta(5), number(2)).outgoing == (Names(("eth0",)),)
     assert _match(nft.meta(5), number(99)).outgoing == (Names(()),)
-    assert _match(nft.meta(21), number(7)).incoming == (Names(("cali1",)),)
     assert _match(nft.meta(6), nft.compare(b"cali")).incoming == (Names(("cali+",)),)
-    # In the copy the card is a cable, and would be of that kind as well.
-    assert _match(nft.meta(26), kind("bridge")).incoming == (Names(("cbr0",)),)
-    assert _match(nft.meta(27), kind("wireguard")).outgoing == (Names(()),)
-    assert _unknown(nft.meta(26), kind("veth")) == _unknown(
-        nft.meta(27), nft.compare(b"veth" + bytes(12), nft.NOT_EQUAL)
-    )
-    assert "the kind of a link" in _unknown(nft.meta(26), kind("veth"))[0]
-    # no link is a VRF
-    assert _match(nft.meta(33), number(0)) == Match()
-    vrf = KNOWN._replace(links={9: KnownLink("blue", "vrf")})
-    made = nft.table(nft.IP, "t", {"c": ("nat", 4, 100)}, [("c", [nft.meta(33), number(0), MASQ])])
-    read = nft_rules.read(made, vrf)
-    assert read is not None and read.chains["c"][0].unknown == ("a link that is a VRF",)
 
 
 def test_conntrack_knows_where_a_packet_was_going() -> None:
@@ -162,7 +138,7 @@ def test_conntrack_knows_where_a_packet_was_going() -> None:
         original_destination=(span("10.96.0.1/32"),), tests=tracked
     )
     assert _unknown(ct(9, 1), nft.compare(address("10.96.0.1"))) == ("the addresses and ports with which answers come",)
-    assert _unknown(ct(6), nft.compare(b"ftp\0")) == ("a helper of conntrack",)
+    assert _unknown(ct(6), nft.compare(b"ftp\0")) == ("ct helper",)
 
 
 def test_conntrack_before_it_sees_a_packet() -> None:
@@ -179,7 +155,8 @@ def test_untracked_only_in_front_of_conntrack_and_if_nothing_was_decided() -> No
     found = _rules(nft.expression("notrack"), base=("filter", 0, -300))
     undecided = Match(tests=(Tested(DECIDED, ALL_BITS, ((0, 0),)),))
     assert [rule.branches for rule in found] == [
-        (Branch(undecided, Action(SET, subject=subject, origin=subject, flip=1)),) for subject in (UNTRACKED, DECIDED)
+        (Branch(undecided, RuleAction(SET, subject=subject, origin=subject, flip=1)),)
+        for subject in (UNTRACKED, DECIDED)
     ]
     late = _rules(nft.expression("notrack"), base=("filter", 0, -150))
     assert not any(rule.branches for rule in late)
@@ -198,7 +175,7 @@ def test_map_of_services_with_a_rest() -> None:
     ]
     (rule,) = _rules(*key, m=members)
     service = Match(destination=(span("10.96.0.1/32"),), service=((6 << 16 | 443, 6 << 16 | 443),))
-    assert rule.branches == (Branch(service, Action(GOTO, "one")), Branch(Match(), Action(GOTO, "rest")))
+    assert rule.branches == (Branch(service, RuleAction(GOTO, "one")), Branch(Match(), RuleAction(GOTO, "rest")))
 
 
 def test_outside_of_several_fields_stands_in_front() -> None:
@@ -226,11 +203,12 @@ def test_large_set_is_read_once_for_all_rules_that_ask_it() -> None:
 
 
 def test_ports_of_packets_that_have_none() -> None:
-    """Without a protocol the same bytes of a message of ICMP are its checksum."""
+    """Without a protocol the same bytes are the checksum of a message of ICMP, and of most protocols anything."""
     known, unknown = _rules(DPORT, nft.compare(b"\0\x50"), MASQ)
-    assert known.branches[0].match.service == tuple((one << 16 | 80, one << 16 | 80) for one in (6, 17, 132))
+    assert known.branches[0].match.service == tuple((one << 16 | 80, one << 16 | 80) for one in (6, 17, 33, 132, 136))
     assert not known.unknown
-    assert unknown.branches[0].match.service == ((1 << 16, 1 << 16 | 0xFFFF),) and unknown.unknown
+    others = [service >> 16 for part in unknown.branches[0].match.service or () for service in part]
+    assert others == [0, 5, 7, 16, 18, 32, 34, 131, 133, 135, 137, 255] and unknown.unknown
 
 
 # what rules of nft do
@@ -253,8 +231,8 @@ def test_tested_and_changed() -> None:
     assert match.tests == (rules.Test("mark", 0x4000, ((1, 0x4000),)),)
     assert action.kind == JUMP and chain_of(action.chain) == "c"
     assert [one.branches[0].action for one in table.chains[action.chain]] == [
-        Action(SET, subject="mark", origin="mark", keep=0xFFFFFFFF, flip=0x4000),
-        Action(SOURCE, local=True),
+        RuleAction(SET, subject="mark", origin="mark", keep=0xFFFFFFFF, flip=0x4000),
+        RuleAction(SOURCE, local=True),
     ]
 
 
@@ -268,7 +246,7 @@ def test_tested_and_changed_before_it_returns() -> None:
 
 def test_what_is_not_known_may_do_anything() -> None:
     (rule,) = _rules(nft.expression("mystery"))
-    assert does_unknown(rule) and rule.unknown == ("expression mystery, which is not known here",)
+    assert does_unknown(rule) and rule.unknown == ("the expression mystery",)
     first, second = _rules(nft.expression("mystery"), MASQ)
     assert does_unknown(first) and second.unknown
     (rule,) = _rules(nft.expression("meta", b"\0"))
@@ -313,63 +291,57 @@ def test_damaged_extensions(name: str, revision: int, info: bytes) -> None:
     assert _rules(nft.expression(kind, *body), nft.jump("c"))
 
 
-# iptables-legacy
+# extensions of xtables, and tables of iptables-legacy
 
 
-def _legacy(*lines: str, name: str = "nat", family: str = "ip", known: Known = KNOWN) -> t.List[Rule]:
-    chains = sorted({line.split()[1] for line in lines} | {"POSTROUTING"})
-    listing = "\n".join(["*" + name, *(":%s - [0:0]" % chain for chain in chains), *lines, "COMMIT"])
-    table = legacy_rules.read(LegacyTable(family, name, listing), known)
-    assert table is not None
-    return [rule for chain in table.chains.values() for rule in chain]
+def _match_of(name: str, info: bytes, revision: int = 0) -> bytes:
+    return nft.expression("match", netlink.text(1, name), _WORD(2, revision), netlink.attribute(3, info))
 
 
-def test_words_in_quotes_are_no_options() -> None:
-    (rule,) = _legacy('-A POSTROUTING -m comment --comment "not -d 1.2.3.4/32 -j DROP \\"at all\\"" -j MASQUERADE')
-    assert rule.branches == (Branch(Match(), Action(SOURCE, local=True)),) and not rule.unknown
+def _legacy(*made: legacy_tables.Rule) -> t.Tuple[Rule, ...]:
+    table = xt_tables.read(legacy_tables.table("nat", {"POSTROUTING": made, "MINE": []}), KNOWN)
+    assert table is not None and table.base["POSTROUTING"] == rules.BaseChain("nat", 4, 100)
+    return table.chains["POSTROUTING"]
 
 
-def test_options_belong_to_their_match() -> None:
-    (rule,) = _legacy("-A POSTROUTING -m connmark --mark 0x1/0x1 -m mark --mark 0x2/0x2 -j MASQUERADE")
-    assert {one.subject: one.mask for one in rule.branches[0].match.tests} == {
-        "ct mark": 1,
-        "mark": 2,
-        UNTRACKED: 0xFFFFFFFF,
-    }
+def test_what_a_table_of_iptables_legacy_leads_to() -> None:
+    names = ("DROP", "RETURN", "MINE", "MASQUERADE")
+    actions = [rule.branches[0].action for rule in _legacy(*map(legacy_tables.Rule, names))]
+    assert actions == [
+        RuleAction(rules.DROP),
+        RuleAction(RETURN),
+        RuleAction(JUMP, "MINE"),
+        RuleAction(SOURCE, local=True),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("words", "unknown"),
+    ("rule", "unknown"),
     [
-        ("-m mystery --with -5 things -d 10.0.0.1/32 -j ACCEPT", "match mystery, which is not known here"),
-        ("-j MYSTERY --to 5", "target MYSTERY, which is not known here"),
-        ("-p mystery -j ACCEPT", "it cannot be read"),
-        ("-m tcp --mystery 5 -j ACCEPT", "the option --mystery of the match tcp"),
-        ('-m u32 --u32 "0x0=0x1" -j ACCEPT', "bytes of a packet"),
-        ("--mystery -j ACCEPT", "it cannot be read"),
+        (legacy_tables.Rule("ACCEPT", ("mystery",)), "the match mystery"),
+        (legacy_tables.Rule("MYSTERY"), "the target MYSTERY"),
+        (legacy_tables.Rule("ACCEPT", ("u32",)), "the match u32"),
+        (legacy_tables.Rule("ACCEPT", ("conntrack",)), "it cannot be read"),
     ],
 )
-def test_words_that_are_not_known(words: str, unknown: str) -> None:
-    (rule,) = _legacy("-A POSTROUTING " + words)
-    assert rule.unknown == (unknown,) and rule.branches
+def test_extensions_that_are_not_known(rule: legacy_tables.Rule, unknown: str) -> None:
+    (read,) = _legacy(rule)
+    assert read.unknown == (unknown,) and read.branches
 
 
-@given(st.text(alphabet='-!adjmpsx/.,:0159 "', max_size=60))
-def test_damaged_lines(text: str) -> None:
-    assert _legacy("-A POSTROUTING " + text + " -j ACCEPT")
+def test_table_of_the_other_family() -> None:
+    table = legacy_tables.table("nat", {"POSTROUTING": []})
+    assert xt_tables.read(table, KNOWN._replace(family=IPV6)) is None
 
 
-def test_sockets() -> None:
-    """A match for sockets is false where none is bound to the destination."""
-    line = "-A PREROUTING -m socket --transparent -j MARK --set-xmark 0x200/0xffffffff"
-    (rule,) = _legacy(line, name="mangle")
-    assert rule.unknown == ("a socket that is open on the node",)
-    (rule,) = _legacy(line, name="mangle", known=KNOWN._replace(bound=()))
-    assert rule.branches == () and not rule.unknown
-    (rule,) = _legacy(line, name="mangle", known=KNOWN._replace(bound=(span("198.51.100.1/32"),)))
-    assert rule.branches[0].match.destination == (span("198.51.100.1/32"),) and rule.unknown
-    (rule,) = _legacy(line.replace("-j", "--nowildcard -j"), name="mangle", known=KNOWN._replace(bound=()))
-    assert rule.unknown
+def test_a_socket_may_have_a_mark_for_the_packet() -> None:
+    def read(flags: int) -> t.Tuple[Rule, ...]:
+        return _rules(_match_of("socket", bytes((flags,)), 3), MASQ)
+
+    (rule,) = read(1)
+    assert rule.unknown == ("the match socket",)
+    marked, rule = read(1 | 4)
+    assert marked.branches[0].action == RuleAction(SET, subject="mark") and rule.unknown == ("the match socket",)
 
 
 # sets of ipset
@@ -397,8 +369,8 @@ def test_sets_of_ipset() -> None:
         ipset_rules.read(_set("hash:mac"), [True], KNOWN)
     with pytest.raises(UnknownError):
         ipset_rules.read(net, [True], KNOWN._replace(filled=frozenset(("nets",))))
-    (rule,) = _legacy("-A POSTROUTING -m set --match-set missing dst -j MASQUERADE")
-    assert rule.unknown == ("the set missing of ipset, which cannot be read",)
+    missing = struct.pack("=HBB", 7, 1, 0)
+    assert _unknown(_match_of("set", missing, 1)) == ("a set of ipset that cannot be read",)
 
 
 # conditions that are joined
@@ -415,7 +387,7 @@ def _means(conditions: t.Mapping[t.Any, t.Any], source: int, destination: int) -
 
 def _reads(reading: Reading, source: int, destination: int) -> bool:
     reading.statements.clear()
-    reading.act(Action(ACCEPT))
+    reading.act(RuleAction(ACCEPT))
     (rule,) = reading.rules("c", 1)[0]
     for match, action in rule.branches:
         fields = {key: getattr(match, key) for key in ("source", "destination") if getattr(match, key) is not None}
@@ -443,17 +415,15 @@ def test_no_condition_is_every_packet() -> None:
 
 
 def test_what_a_rule_remembers_of_packets() -> None:
-    (fills,) = _legacy("-A POSTROUTING -m recent --set --name x --mask 255.255.255.255 --rsource -j MASQUERADE")
-    assert fills.branches == (Branch(Match(), Action(SOURCE, local=True)),) and not fills.chance and not fills.unknown
-    (never,) = _legacy("-A POSTROUTING -m recent ! --set --name x --rsource -j MASQUERADE")
-    assert not never.branches
-    for asks in ("--rcheck --seconds 10 --reap", "! --update --hitcount 3", "--remove"):
-        (rule,) = _legacy("-A POSTROUTING -m recent %s --name x --rsource -j MASQUERADE" % asks)
+    def read(asked: int, inverted: bool = False) -> Rule:
+        (rule,) = _rules(_match_of("recent", struct.pack("=8xBB", asked, inverted)), MASQ)
+        return rule
+
+    fills = read(2)
+    assert (
+        fills.branches == (Branch(Match(), RuleAction(SOURCE, local=True)),) and not fills.chance and not fills.unknown
+    )
+    assert not read(2, True).branches
+    for rule in (read(1), read(4, True), read(8)):
         assert (rule.chance, rule.exhaustive, rule.unknown) == (True, False, ())
         assert rule.history == ("packets seen before (recent)",)
-
-
-def test_a_node_of_a_cluster_takes_some_connections() -> None:
-    words = "--cluster-total-nodes 2 --cluster-local-node 1 --cluster-hash-seed 0x1"
-    (rule,) = _legacy("-A POSTROUTING -m cluster %s -j MASQUERADE" % words)
-    assert rule.chance and not rule.exhaustive and len(rule.branches) == 1

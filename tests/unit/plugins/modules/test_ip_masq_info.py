@@ -12,16 +12,15 @@ from pathlib import Path
 import pytest
 import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.backend_names import NFTABLES
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks import rules_info_task
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import NFTABLES, Answer, Question, Rule
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import (
-    explanations,
-    health,
-    inspection,
-    judge,
-    packet_policy,
-)
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.verification import Conflict
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import Answer, MetRule, Question
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import inspection
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import judge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions.explanation import Explained
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions.verification import Conflict
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways import packet_policy
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.words import explanations, health
 from ansible_collections.kubenode.ip_masq.plugins.modules import ip_masq, ip_masq_info
 from support.module_docs import documentation
 from support.node_states import state
@@ -65,13 +64,14 @@ def test_documented_codes_are_the_codes() -> None:
 
 
 def test_documented_explanations_are_the_explanations() -> None:
-    rule = Rule(NFTABLES, "ip t", "c", "masquerade")
+    rule = MetRule(NFTABLES, "ip t", "c", "masquerade")
     answer = Answer(Question("10.0.0.1", "10.244.1.2"), "sent", "192.0.2.1", 1, "10.0.0.1", 80, "eth0", decided_by=rule)
     policy = packet_policy.policy_of({})
-    found = explanations.explanation(policy, judge.Addresses(state()), answer)
+    decided = judge.decide(policy, judge.Addresses(state()), answer)
+    found = explanations.explanation(policy, Explained((decided,)))
     documented = RETURN["explanations"]["contains"]
     # Names of pods are returned if the node knows any.
-    assert set(found) == set(documented) - {"pod"} == set(explanations.policy_only(policy, answer.question))
+    assert set(found) == set(documented) - {"pod"}
     assert set(found["decided_by"]) == set(documented["decided_by"]["contains"])
     conflict = Conflict(("10.0.0.0/8", "fd00::/8"), "pod", "node", rule, "unknown", "error", "", (), ())
     each = explanations.conflict(conflict)

@@ -76,16 +76,9 @@ def test_a_change_is_reported_as_documented(node: KubeletNode, monkeypatch: pyte
     dry = run(monkeypatch, healthz_url=node.healthz, _ansible_check_mode=True, _ansible_diff=True)
     assert dry["changed"] and node.restarts() == [] and SET.encode() in node.read(path)
     done = run(monkeypatch, healthz_url=node.healthz, _ansible_diff=True)
-    assert {
-        name: done[name] for name in ("changed", "decision", "distributions", "version", "flag_supported", "files")
-    } == {
-        "changed": True,
-        "decision": "remove_stale",
-        "distributions": ["kubeadm"],
-        "version": "v1.30.4",
-        "flag_supported": False,
-        "files": [path],
-    }
+    assert (done["changed"], done["decision"], done["files"]) == (True, "remove_stale", [path])
+    (kubelet,) = done["kubelets"]
+    assert (kubelet["distribution"], kubelet["version"], kubelet["flag_supported"]) == ("kubeadm", "v1.30.4", False)
     assert (
         done["diff"]
         == dry["diff"]
@@ -98,7 +91,7 @@ def test_a_change_is_reported_as_documented(node: KubeletNode, monkeypatch: pyte
             }
         ]
     )
-    assert done["kubelets"][0]["configured"] == [{"where": path + ", KUBELET_EXTRA_ARGS", "value": "0.0.0.0/0"}]
+    assert kubelet["configured"] == [{"where": path + ", KUBELET_EXTRA_ARGS", "value": "0.0.0.0/0"}]
     ours = {name: value for name, value in done.items() if name not in ("changed", "diff", "invocation", "warnings")}
     assert undocumented(ours, RETURN) == [] and set(ours) == set(RETURN)
 
@@ -129,8 +122,8 @@ def test_a_failure_keeps_its_reasons(node: KubeletNode, monkeypatch: pytest.Monk
 
 
 def test_a_warning_reaches_the_operator(node: KubeletNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    done = run(monkeypatch, distribution="k3s")
-    assert done["decision"] == "no_kubelet" and done["flag_supported"] is None
+    done = run(monkeypatch, unit="k3s")
+    assert done["decision"] == "no_kubelet" and done["kubelets"] == []
     assert all(warning.startswith(os.uname().nodename + ": ") for warning in done["warnings"])
     assert "was not found on this node" in json.dumps(done["warnings"])
 
@@ -147,15 +140,14 @@ def test_options_of_code_and_documentation_agree() -> None:
         for name, entry in DOCUMENTATION["options"].items()
     }
     assert documented == module.ARGUMENT_SPEC
-    defaults = {name: spec["default"] for name, spec in module.ARGUMENT_SPEC.items()}
-    assert Options(**defaults) == Options()
+    assert set(Options._fields) == set(documented)
 
 
 def test_every_decision_is_documented() -> None:
     code = "".join(Path(module.__file__ or "").read_text() for module in (decide, manage))
-    # A decision's first word, also where it is handed to the function that makes a removal's.
-    names = set(re.findall(r'Decision\(\s*"(\w+)"', code)) | set(re.findall(r'_decide_removal\(seen, "(\w+)"', code))
-    names |= set(re.findall(r'\bReport\("(\w+)"', code))
+    # Also two of which one holds: KubeletDecision("x" if supported else "y", ...
+    found = re.findall(r'(?:\bKubeletDecision\(|\bKubeletReport\(|name = )"(\w+)"(?: if supported else "(\w+)")?', code)
+    names = {name for both in found for name in both if name}
     documented = set(re.findall(r"(?<!R)V\((\w+)\)", " ".join(RETURN["decision"]["description"])))
     assert names == documented
 

@@ -16,7 +16,7 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import program_files
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._tasks.agent_options import AGENT
-from ansible_collections.kubenode.ip_masq.plugins.plugin_utils import handed_task
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils import _handed_task as handed_task
 
 #: A program with the line of a release, which prints what it is told.
 PROGRAM = "#!/bin/sh\n: <<'END'\n%s\nEND\necho \"$@\"\ncat\n"

@@ -10,7 +10,7 @@ import typing as t
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.kubenode.ip_masq.plugins.filter.kubespray import FilterModule
-from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.kubespray import DEFAULTS
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._kubespray import DEFAULTS
 from support.kubespray import SEEN
 
 RFC1918 = ["10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16"]

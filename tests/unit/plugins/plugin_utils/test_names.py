@@ -9,7 +9,7 @@ import re
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.names import cut, one_line, some_of
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._names import cut, one_line, some_of
 from hypothesis import given
 from hypothesis import strategies as st
 

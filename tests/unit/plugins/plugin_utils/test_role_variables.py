@@ -10,7 +10,7 @@ import typing as t
 
 import pytest
 import yaml
-from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import (
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._role_variables import (
     OF_PLAYBOOKS,
     PREFIX,
     check_values,

@@ -9,9 +9,9 @@ import ipaddress
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.plugin_utils import suspicious_policies as module
-from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.networks import said_twice
-from ansible_collections.kubenode.ip_masq.plugins.plugin_utils.role_variables import PREFIX, check_values
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils import _suspicious_policies as module
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._networks import said_twice
+from ansible_collections.kubenode.ip_masq.plugins.plugin_utils._role_variables import PREFIX, check_values
 from hypothesis import given
 from hypothesis import strategies as st
 

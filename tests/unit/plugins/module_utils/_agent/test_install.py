@@ -33,8 +33,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths impo
     choose_paths,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError, NodeError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
+from support.installation import put_all, put_files
 from support.private_node import private_paths
 from support.units import Systemctl
 
@@ -57,15 +57,16 @@ def tree(root: Path) -> t.Dict[str, t.Tuple[int, bytes]]:
 
 
 class TestPutFiles:
-    """install.put_files"""
+    """install.Installation.write_files"""
 
     def test_puts_all_in_place_with_their_modes(self, paths: Paths, tmp_path: Path) -> None:
-        put = install.put_files(paths, "{}\n")
+        put = put_files(paths, "{}\n")
         found = tree(tmp_path)
         plain = {name for name in found if not name.startswith("lib/")}
         modules_dir = program_files.modules_dir(paths)
         assert {change.path for change in put.files} == {str(tmp_path / name) for name in plain} | {modules_dir}
-        assert {str(tmp_path / name) for name in found if name not in plain} == set(module_directory.node_files(paths))
+        modules = {str(tmp_path / name) for name in found if name not in plain and name.endswith(".py")}
+        assert modules == set(module_directory.node_files(paths))
         assert found["etc/ip-masq-agent/config"] == (0o644, b"{}\n")
         assert found["sbin/ip-masq-agent"] == (0o755, program_files.launcher(paths))
         assert found["sbin/ip-masq-agent-resync"] == (0o755, snapshot.resync_script(paths).encode())
@@ -74,38 +75,38 @@ class TestPutFiles:
         assert (tmp_path / "etc/ip-masq-agent/config.d").is_dir()
 
     def test_a_second_time_changes_nothing(self, paths: Paths, tmp_path: Path) -> None:
-        install.put_files(paths, "{}\n")
+        put_files(paths, "{}\n")
         before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-        assert install.put_files(paths, "{}\n") == install.InstallResult((), ())
+        assert put_files(paths, "{}\n") == install.InstallResult((), ())
         assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
     def test_check_mode_reports_the_same_and_writes_nothing(self, paths: Paths, tmp_path: Path) -> None:
-        predicted = install.put_files(paths, "{}\n", check=True)
+        predicted = put_files(paths, "{}\n", check=True)
         assert list(tmp_path.rglob("*")) == []
-        assert install.put_files(paths, "{}\n") == predicted
+        assert put_files(paths, "{}\n") == predicted
 
     def test_a_config_that_is_not_given_stays(self, paths: Paths, tmp_path: Path) -> None:
-        install.put_files(paths, None)
+        put_files(paths, None)
         config = tmp_path / "etc/ip-masq-agent/config"
         assert not config.exists()
         config.write_text("mine")
-        assert install.put_files(paths, None).files == ()
+        assert put_files(paths, None).files == ()
         assert config.read_text() == "mine"
 
     def test_drop_ins_of_the_operator_stay(self, paths: Paths, tmp_path: Path) -> None:
-        install.put_files(paths, "{}\n")
+        put_files(paths, "{}\n")
         mine = tmp_path / "etc/ip-masq-agent/config.d/mine.json"
         mine.write_text("{}")
-        install.put_files(paths, '{"masqLinkLocal": true}\n')
+        put_files(paths, '{"masqLinkLocal": true}\n')
         assert mine.read_text() == "{}"
 
     def test_what_was_changed_by_hand_is_restored(self, paths: Paths, tmp_path: Path) -> None:
-        install.put_files(paths, "{}\n")
+        put_files(paths, "{}\n")
         before = tree(tmp_path)
         (tmp_path / "sbin/ip-masq-agent").write_bytes(b"#!/bin/sh\n")
         (tmp_path / "etc/systemd/system" / units.TIMER).unlink()
         (tmp_path / "sbin/ip-masq-agent-resync").chmod(0o644)
-        put = install.put_files(paths, "{}\n")
+        put = put_files(paths, "{}\n")
         assert {os.path.basename(change.path) for change in put.files} == {
             "ip-masq-agent",
             "ip-masq-agent-resync",
@@ -122,43 +123,43 @@ class TestPutFiles:
             folder.mkdir(exist_ok=True)
         before = paths._replace(metrics_dir=str(first))
         after = paths._replace(metrics_dir=str(second) if later else "")
-        install.put_files(before, "{}\n")
+        put_files(before, "{}\n")
         stale = first / METRICS_NAME
         stale.write_text("# of yesterday\n")
-        assert install.put_files(before, "{}\n").files == ()
-        predicted = install.put_files(after, "{}\n", check=True)
+        assert put_files(before, "{}\n").files == ()
+        predicted = put_files(after, "{}\n", check=True)
         assert stale.exists()
-        assert install.put_files(after, "{}\n") == predicted
+        assert put_files(after, "{}\n") == predicted
         assert install.FileChange(str(stale), "not shown\n", None) in predicted.files
         assert not stale.exists()
 
     def test_a_program_does_not_stay_where_it_is_no_longer_started(self, paths: Paths, tmp_path: Path) -> None:
-        install.put_files(paths, "{}\n")
+        put_files(paths, "{}\n")
         moved = paths._replace(bin_dir=str(tmp_path / "elsewhere"))
-        predicted = install.put_files(moved, "{}\n", check=True)
+        predicted = put_files(moved, "{}\n", check=True)
         assert os.path.exists(paths.program)
-        assert install.put_files(moved, "{}\n") == predicted
+        assert put_files(moved, "{}\n") == predicted
         assert os.listdir(paths.bin_dir) == []
         assert sorted(os.listdir(moved.bin_dir)) == ["ip-masq-agent", "ip-masq-agent-resync"]
         assert module_directory.is_there(moved)
 
     def test_modules_do_not_stay_where_they_are_no_longer_started(self, paths: Paths, tmp_path: Path) -> None:
-        install.put_files(paths, "{}\n")
+        put_files(paths, "{}\n")
         moved = paths._replace(bin_dir=str(tmp_path / "opt/bin"))
-        predicted = install.put_files(moved, "{}\n", check=True)
+        predicted = put_files(moved, "{}\n", check=True)
         assert module_directory.is_there(paths)
-        assert install.put_files(moved, "{}\n") == predicted
+        assert put_files(moved, "{}\n") == predicted
         assert not os.path.exists(paths.lib_dir) and module_directory.is_there(moved)
 
     def test_files_of_another_config_dir_stay_and_are_named(self, paths: Paths, tmp_path: Path) -> None:
-        install.put_files(paths, "{}\n")
-        put = install.put_files(paths._replace(config_dir=str(tmp_path / "ip-masq-agent")), "{}\n")
+        put_files(paths, "{}\n")
+        put = put_files(paths._replace(config_dir=str(tmp_path / "ip-masq-agent")), "{}\n")
         assert os.path.exists(paths.config_dir + "/config")
         (note,) = put.notes
         assert note == "config_dir was %s; its files are kept and no longer read" % paths.config_dir
 
     def test_modules_are_described_in_the_diff_and_text_is_shown(self, paths: Paths) -> None:
-        shown = {change.path: change for change in install.put_files(paths, "{}\n").files}
+        shown = {change.path: change for change in put_files(paths, "{}\n").files}
         assert shown[paths.config].before is None and shown[paths.config].after == "{}\n"
         assert shown[paths.program].after == program_files.launcher(paths).decode()
         modules_dir = program_files.modules_dir(paths)
@@ -167,31 +168,31 @@ class TestPutFiles:
 
     def test_a_long_config_is_shown(self, paths: Paths) -> None:
         text = '{"nonMasqueradeCIDRs": [%s]}\n' % ", ".join('"10.%d.0.0/16"' % number for number in range(5000))
-        (change, *_rest) = install.put_files(paths, text).files
+        (change, *_rest) = put_files(paths, text).files
         assert change.after == text
 
     def test_another_interpreter_is_a_change_that_the_diff_shows(self, paths: Paths) -> None:
-        install.put_files(paths, "{}\n")
-        (change,) = install.put_files(paths._replace(python="/usr/bin/python3.99"), "{}\n").files
+        put_files(paths, "{}\n")
+        (change,) = put_files(paths._replace(python="/usr/bin/python3.99"), "{}\n").files
         assert t.cast(str, change.before).startswith("#!%s " % sys.executable)
         assert t.cast(str, change.after).startswith("#!/usr/bin/python3.99 ")
 
     def test_what_is_no_text_is_described(self, paths: Paths) -> None:
         os.makedirs(paths.bin_dir)
         Path(paths.program).write_bytes(b"\x7fELF\x02\x00\xff")
-        shown = {os.path.basename(change.path): change for change in install.put_files(paths, "{}\n").files}
+        shown = {os.path.basename(change.path): change for change in put_files(paths, "{}\n").files}
         assert re.match("7 bytes, sha256 [0-9a-f]{64}\n$", t.cast(str, shown["ip-masq-agent"].before))
 
     def test_snapshot_of_the_old_program_does_not_stay(self, paths: Paths) -> None:
         Path(paths.expected).parent.mkdir(parents=True)
         Path(paths.expected).write_text("old")
-        install.put_files(paths, "{}\n")
+        put_files(paths, "{}\n")
         assert not Path(paths.expected).exists()
 
     def test_a_file_that_cannot_be_written_is_named(self, paths: Paths, tmp_path: Path) -> None:
         (tmp_path / "sbin").write_text("a file where a directory should be")
         with pytest.raises(NodeError, match="/sbin"):
-            install.put_files(paths, "{}\n")
+            put_files(paths, "{}\n")
 
 
 class TestCheckPaths:
@@ -199,11 +200,11 @@ class TestCheckPaths:
 
     @pytest.mark.parametrize("place", CHOSEN)
     @pytest.mark.parametrize("hidden", ["/home", "/root", "/run/user", "/tmp", "/var/tmp"])
-    def test_what_the_service_does_not_see_is_refused(self, place: str, hidden: str) -> None:
+    def test_where_users_keep_files_is_refused(self, place: str, hidden: str) -> None:
         for path in (hidden, hidden + "/deeper"):
             with pytest.raises(
                 ConfigError,
-                match="^%s: %s is within %s, which the agent's service cannot access" % (place, path, hidden),
+                match="^%s: %s is within %s, where users keep their files" % (place, path, hidden),
             ):
                 install.check_paths(Paths(**{place: path}))
         try:
@@ -287,12 +288,12 @@ class TestCheckPaths:
         with pytest.MonkeyPatch.context() as patch, pytest.raises(
             ConfigError, match="modules would be in %s, within" % place
         ):
-            patch.setattr(install, "_HIDDEN", ("/var/tmp",))  # /tmp has the directory of this test
+            patch.setattr(install, "_OF_USERS", ("/var/tmp",))  # /tmp has the directory of this test
             install.check_paths(Paths(bin_dir=bin_dir.format(tmp_path)))
 
     def test_one_that_the_installed_agent_has_stays_good(self, paths: Paths, tmp_path: Path) -> None:
         there = paths._replace(config_dir=str(tmp_path / "policy"))
-        install.put_files(there, "{}\n")
+        put_files(there, "{}\n")
         (tmp_path / "policy" / "config~").touch()
         install.check_paths(there)
 
@@ -302,17 +303,17 @@ class TestInstalled:
 
     def test_places_are_those_of_the_program_that_the_unit_starts(self, paths: Paths) -> None:
         assert install.find_installed(paths) == []
-        install.put_files(paths, "{}\n")
+        put_files(paths, "{}\n")
         assert install.find_installed(paths) == [paths]
         assert install.find_installed(paths._replace(bin_dir="/no/such/place")) == [paths]
 
     def test_places_are_those_of_the_program_where_there_is_no_unit(self, paths: Paths) -> None:
-        install.put_files(paths, "{}\n")
+        put_files(paths, "{}\n")
         os.unlink(os.path.join(paths.unit_dir, units.SERVICE))
         assert install.find_installed(paths._replace(config_dir="/other")) == [paths]
 
     def test_a_damaged_program_names_no_paths(self, paths: Paths) -> None:
-        install.put_files(paths, "{}\n")
+        put_files(paths, "{}\n")
         Path(paths.program).write_text("#!/bin/sh\n")
         assert install.find_installed(paths) == []
 
@@ -325,7 +326,7 @@ def older(paths: Paths, monkeypatch: pytest.MonkeyPatch) -> str:
         patch.setattr(program_files, "sources", lambda: sources)
         digest = program_files.digest.__wrapped__()
         patch.setattr(program_files, "digest", lambda: digest)
-        install.put_files(paths, "{}\n")
+        put_files(paths, "{}\n")
     assert digest != program_files.digest()
     return digest
 
@@ -337,26 +338,24 @@ def started(paths: Paths) -> str:
 
 
 class TestUpgrade:
-    """install.put_files where another release is"""
+    """install.Installation.write_files where another release is"""
 
     def test_the_launcher_is_switched_and_the_modules_before_stay(self, paths: Paths, older: str) -> None:
         assert started(paths) == "0.0.9"
-        predicted = install.put_files(paths, "{}\n", check=True)
+        predicted = put_files(paths, "{}\n", check=True)
         assert started(paths) == "0.0.9"
-        assert install.put_files(paths, "{}\n") == predicted
+        assert put_files(paths, "{}\n") == predicted
         assert {change.path for change in predicted.files} == {program_files.modules_dir(paths), paths.program}
         # A run that began before loads more of them.
         assert sorted(os.listdir(paths.lib_dir)) == sorted([older, program_files.digest()])
         assert started(paths) == VERSION
-        assert install.put_files(paths, "{}\n") == install.InstallResult((), ())
+        assert put_files(paths, "{}\n") == install.InstallResult((), ())
 
     def test_the_next_upgrade_removes_what_was_left(self, paths: Paths, older: str) -> None:
         oldest = Path(paths.lib_dir, 64 * "0")
         Path(paths.lib_dir, older).rename(oldest)
         os.utime(paths.program, (1, 1))
-        assert [change.path for change in install.put_files(paths, "{}\n").files if change.after is None] == [
-            str(oldest)
-        ]
+        assert [change.path for change in put_files(paths, "{}\n").files if change.after is None] == [str(oldest)]
         assert os.listdir(paths.lib_dir) == [program_files.digest()]
 
     @pytest.mark.parametrize("step", range(4))
@@ -384,13 +383,13 @@ class TestUpgrade:
         with monkeypatch.context() as patch, contextlib.suppress(Stopped):
             patch.setattr(os, "rename", counted(os.rename))
             patch.setattr(os, "rmdir", counted(os.rmdir))
-            install.put_files(paths, "{}\n")
+            put_files(paths, "{}\n")
         assert started(paths) == ("0.0.9" if step < 2 else VERSION)
-        install.put_files(paths, "{}\n")
+        put_files(paths, "{}\n")
         assert started(paths) == VERSION
 
     def test_a_damaged_module_is_put_right(self, paths: Paths) -> None:
-        install.put_files(paths, "{}\n")
+        put_files(paths, "{}\n")
         folder = Path(program_files.modules_dir(paths), "ip_masq_agent")
         (folder / "_version.py").write_text("VERSION = 'edited'\n")
         (folder / "_tasks" / "cli.py").unlink()
@@ -398,57 +397,55 @@ class TestUpgrade:
         (folder / "_policy").chmod(0o777)
         shutil.rmtree(folder / "_system")
         (folder / "_system").symlink_to("/etc")
-        predicted = install.put_files(paths, "{}\n", check=True)
-        assert install.put_files(paths, "{}\n") == predicted
+        predicted = put_files(paths, "{}\n", check=True)
+        assert put_files(paths, "{}\n") == predicted
         assert {
             str(folder / name) for name in ("_version.py", "_tasks/cli.py", "_errors.py", "_policy", "_system")
         } <= {change.path for change in predicted.files}
         assert started(paths) == VERSION
-        assert install.put_files(paths, "{}\n") == install.InstallResult((), ())
+        assert put_files(paths, "{}\n") == install.InstallResult((), ())
 
     def test_modules_that_are_missing_are_a_change(self, paths: Paths) -> None:
-        install.put_files(paths, "{}\n")
+        put_files(paths, "{}\n")
         shutil.rmtree(program_files.modules_dir(paths))
-        (change,) = install.put_files(paths, "{}\n").files
+        (change,) = put_files(paths, "{}\n").files
         assert change.path == program_files.modules_dir(paths) and started(paths) == VERSION
 
 
 class TestUpdateUnits:
-    """install.update_units"""
+    """install.Installation.update_units"""
 
     def test_first_time_all_are_enabled_and_the_timer_runs(self, paths: Paths) -> None:
         systemctl = Systemctl()
-        put = install.put_files(paths, "{}\n")
-        done = install.update_units(systemctl, paths, put._replace(services=()))
+        done = put_all(systemctl, paths)
         assert [call[0] for call in systemctl.calls] == ["enable", "daemon-reload", "start"]
         assert systemctl.enabled == set(units.ENABLED_UNITS)
         assert systemctl.active == set(units.STARTED_UNITS)
-        assert [line.split(":")[0] for line in done.services] == ["enable", "start"]
+        assert [line.split(":")[0] for line in done.services[2:]] == ["enable", "start"]
         systemctl.calls.clear()
-        assert install.update_units(systemctl, paths, install.put_files(paths, "{}\n")).services == ()
+        assert put_all(systemctl, paths).services == ()
         assert systemctl.calls == []
 
     def test_check_mode_reports_the_same_and_does_nothing(self, paths: Paths) -> None:
         systemctl = Systemctl()
-        put = install.put_files(paths, "{}\n", check=True)
-        predicted = install.update_units(systemctl, paths, put, check=True)
+        predicted = put_all(systemctl, paths, check=True)
         assert systemctl.calls == []
-        assert install.update_units(systemctl, paths, put) == predicted
+        assert put_all(systemctl, paths) == predicted
 
     def test_hook_starts_where_its_firewall_is_up(self, paths: Paths) -> None:
         systemctl = Systemctl()
         systemctl.known.add("nftables.service")
         systemctl.active.add("nftables.service")
-        install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
+        put_all(systemctl, paths)
         assert "ip-masq-agent-firewall@nftables.service" in systemctl.active
         assert "ip-masq-agent-firewall@firewalld.service" not in systemctl.active
 
     def test_a_unit_that_changed_is_restarted(self, paths: Paths) -> None:
         systemctl = Systemctl()
-        install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
+        put_all(systemctl, paths)
         systemctl.calls.clear()
         (Path(paths.unit_dir) / units.TIMER).write_text("[Timer]\n")
-        install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
+        put_all(systemctl, paths)
         assert systemctl.calls == [
             [
                 "enable",
@@ -462,35 +459,33 @@ class TestUpdateUnits:
     def test_what_an_interrupted_run_has_changed_is_read(self, paths: Paths) -> None:
         """It was ended between the files and systemd: no file changes any more."""
         systemctl = Systemctl()
-        install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
+        put_all(systemctl, paths)
         systemctl.calls.clear()
         systemctl.changed.update((units.SERVICE, units.TIMER))
-        put = install.put_files(paths, "{}\n")
         expected = ("daemon-reload: %s, %s" % (units.SERVICE, units.TIMER), "restart: " + units.TIMER)
-        assert install.update_units(systemctl, paths, put, check=True).services == expected
-        assert install.update_units(systemctl, paths, put).services == expected
+        assert put_all(systemctl, paths, check=True).services == expected
+        assert put_all(systemctl, paths).services == expected
         assert [call[0] for call in systemctl.calls] == ["enable", "daemon-reload", "restart"]
-        assert install.update_units(systemctl, paths, put).services == ()
+        assert put_all(systemctl, paths).services == ()
 
     def test_not_enabled_means_stopped_now_and_after_a_boot(self, paths: Paths) -> None:
         systemctl = Systemctl()
-        put = install.put_files(paths, "{}\n")
-        install.update_units(systemctl, paths, put)
-        done = install.update_units(systemctl, paths, install.InstallResult((), ()), enabled=False)
+        put_all(systemctl, paths)
+        done = put_all(systemctl, paths, enabled=False)
         assert [line.split(":")[0] for line in done.services] == ["disable", "stop"]
         assert (systemctl.enabled, systemctl.active, systemctl.is_stale) == (set(), set(), False)
-        assert install.update_units(systemctl, paths, install.InstallResult((), ()), enabled=False).services == ()
+        assert put_all(systemctl, paths, enabled=False).services == ()
 
     def test_what_systemd_refuses_is_an_error(self, paths: Paths) -> None:
         systemctl = Systemctl()
         systemctl.refuse = "enable"
         with pytest.raises(NodeError, match="systemctl enable .* failed: Failed to enable: no"):
-            install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
+            put_all(systemctl, paths)
 
     def test_without_the_watch_for_edits_the_rest_is_there(self, paths: Paths) -> None:
         systemctl = Systemctl()
         systemctl.cannot_start = {units.PATH}
-        done = install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
+        done = put_all(systemctl, paths)
         assert systemctl.active == {units.TIMER}
         assert "start: ip-masq-agent.timer" in done.services
         (note,) = done.notes
@@ -498,18 +493,16 @@ class TestUpdateUnits:
         limit = Path("/proc/sys/fs/inotify/max_user_instances").read_text().strip()
         assert "raise the sysctl fs.inotify.max_user_instances (now %s)" % limit in note
         # Until it can: a note each time, and no change.
-        again = install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
+        again = put_all(systemctl, paths)
         assert (again.services, again.notes) == ((), done.notes)
         systemctl.cannot_start = set()
-        assert install.update_units(systemctl, paths, install.put_files(paths, "{}\n")).services == (
-            "start: ip-masq-agent.path",
-        )
+        assert put_all(systemctl, paths).services == ("start: ip-masq-agent.path",)
 
     def test_without_the_timer_it_is_an_error(self, paths: Paths) -> None:
         systemctl = Systemctl()
         systemctl.cannot_start = {units.TIMER}
         with pytest.raises(NodeError, match="systemctl start ip-masq-agent.timer ip-masq-agent.path failed"):
-            install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
+            put_all(systemctl, paths)
 
     def test_units_of_a_newer_release_go(self, paths: Paths, monkeypatch: pytest.MonkeyPatch) -> None:
         """A downgrade: what the newer release has more of is simulated, how it writes it down is not."""
@@ -519,9 +512,8 @@ class TestUpdateUnits:
         with monkeypatch.context() as newer:
             text = "# %s\n" % MARK
             newer.setattr(install, "unit_files", lambda there: {**real(there), **dict.fromkeys(more, text)})
-            install.update_units(systemctl, paths, install.put_files(paths, "{}\n"))
-            put = install.put_files(paths, "{}\n")
-            assert put.files == () and install.update_units(systemctl, paths, put).services == ()
+            put_all(systemctl, paths)
+            assert put_all(systemctl, paths) == install.InstallResult((), ())
             assert set(json.loads(Path(paths.files_list).read_text())) >= {paths.program, paths.resync}
         folder = Path(paths.unit_dir)
         (folder / "timers.target.wants").mkdir(exist_ok=True)
@@ -534,21 +526,21 @@ class TestUpdateUnits:
         (folder / more[2]).write_text("of others")
         systemctl.active |= {more[0], "ip-masq-agent-new@x.service"}
         systemctl.calls.clear()
-        put = install.put_files(paths, "{}\n")
-        assert {change.path for change in put.files} == {str(folder / name) for name in more[:2]} | set(map(str, links))
-        done = install.update_units(systemctl, paths, put)
+        done = put_all(systemctl, paths)
+        removed = {change.path for change in done.files}
+        assert removed == {str(folder / name) for name in more[:2]} | set(map(str, links))
         assert "stop: ip-masq-agent-new.timer, ip-masq-agent-new@x.service" in done.services
         assert systemctl.active == set(units.STARTED_UNITS)
         assert copy.exists() and (folder / more[2]).read_text() == "of others"
         assert not any((folder / name).exists() for name in more[:2]) and not any(map(os.path.lexists, links))
-        assert install.put_files(paths, "{}\n").files == ()
+        assert put_files(paths, "{}\n").files == ()
 
     @pytest.mark.parametrize("text", ["{", "7", "[[1]]", '["/etc/passwd"]', "\xff", "[" * 100_000], ids=range(6))
     def test_a_damaged_list_of_files_removes_none(self, paths: Paths, text: str) -> None:
-        install.put_files(paths, "{}\n")
+        put_files(paths, "{}\n")
         Path(paths.state_dir).mkdir(parents=True)
         Path(paths.files_list).write_text(text, encoding="latin-1")
-        assert install.put_files(paths, "{}\n").files == () and os.path.exists("/etc/passwd")
+        assert put_files(paths, "{}\n").files == () and os.path.exists("/etc/passwd")
 
 
 class TestPackages:
@@ -558,7 +550,7 @@ class TestPackages:
     def packaged(self, paths: Paths, tmp_path: Path) -> Paths:
         """Where a package has the agent, on a node that has the package."""
         made = paths._replace(bin_dir=str(tmp_path / "usr/sbin"), units=PACKAGED.units)
-        install.put_files(made, None)
+        put_files(made, None)
         return made
 
     @pytest.fixture
@@ -571,7 +563,7 @@ class TestPackages:
         assert install.adopt_package(default) == packaged
         assert install.adopt_package(packaged._replace(units=default.units)) == packaged
         assert install.find_installed(default) == [packaged]
-        assert install.put_files(packaged, None) == install.InstallResult((), ())
+        assert put_files(packaged, None) == install.InstallResult((), ())
         assert not (tmp_path / "etc/systemd").exists()
 
     def test_another_place_can_be_chosen_and_one_set_of_units_is_left(
@@ -579,20 +571,19 @@ class TestPackages:
     ) -> None:
         chosen = default._replace(bin_dir=str(tmp_path / "opt"))
         assert install.adopt_package(chosen) == chosen
-        put = install.put_files(chosen, None)
-        assert os.listdir(packaged.unit_dir) == [] and not os.path.exists(packaged.program)
         systemctl = Systemctl(enabled=units.ENABLED_UNITS, active=units.STARTED_UNITS)
-        done = install.update_units(systemctl, chosen, put)
+        done = put_all(systemctl, chosen)
+        assert os.listdir(packaged.unit_dir) == [] and not os.path.exists(packaged.program)
         # The links of enabled units lead to where they were.
         assert [call[0] for call in systemctl.calls] == ["reenable", "daemon-reload", "restart"]
         assert "file removed: %s/%s" % (packaged.unit_dir, units.TIMER) in done.lines
 
     def test_what_the_role_installed_before_the_package_goes(self, default: Paths, tmp_path: Path) -> None:
-        install.put_files(default, "{}\n")
+        put_files(default, "{}\n")
         packaged = default._replace(bin_dir=str(tmp_path / "usr/sbin"), units=PACKAGED.units)
         elsewhere = tmp_path / "package"
         made = packaged._replace(root=str(elsewhere), bin_dir=str(elsewhere / "usr/sbin"))
-        install.put_files(made, None)
+        put_files(made, None)
         for folder in ("usr/sbin", "usr/lib"):
             (tmp_path / folder).parent.mkdir(exist_ok=True)
             (elsewhere / folder).rename(tmp_path / folder)
@@ -602,17 +593,17 @@ class TestPackages:
         mask.unlink()
         mask.symlink_to("/dev/null")
         assert install.adopt_package(default) == packaged
-        install.put_files(packaged, None)
+        put_files(packaged, None)
         assert os.listdir(default.unit_dir) == [units.PATH] and not os.path.exists(default.program)
         assert Path(default.config).read_text() == "{}\n"
-        assert install.put_files(packaged, None) == install.InstallResult((), ())
+        assert put_files(packaged, None) == install.InstallResult((), ())
 
     def test_a_unit_of_others_in_that_place_is_no_package(self, default: Paths) -> None:
         unit = Path(default._replace(units=PACKAGED.units).unit_dir, units.SERVICE)
         unit.parent.mkdir(parents=True)
         unit.write_text("[Service]\nExecStart=/usr/sbin/ip-masq-agent-resync\n")
         assert install.adopt_package(default) == default
-        install.put_files(default, None)
+        put_files(default, None)
         assert unit.exists()
 
 
@@ -624,10 +615,10 @@ def test_new_directories_get_their_labels(monkeypatch: pytest.MonkeyPatch, paths
         return "no labels"
 
     monkeypatch.setattr(install.selinux_labels, "restore", restore)
-    put = install.update_files(lambda _argv, **_more: Outcome(0, "", ""), paths, "{}\n")
+    put = put_files(paths, "{}\n")
     assert put.notes == ("no labels",)
     assert set(seen[0]) == {str(path) for path in tmp_path.iterdir()} and len(seen) == 1
     os.unlink(paths.program)
-    install.update_files(lambda _argv, **_more: Outcome(0, "", ""), paths, "{}\n", check=True)
-    install.update_files(lambda _argv, **_more: Outcome(0, "", ""), paths, "{}\n")
+    put_files(paths, "{}\n", check=True)
+    put_files(paths, "{}\n")
     assert seen[1:] == [()]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -15,13 +16,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
-    module_directory,
-    program_files,
-)
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import (
-    Paths,
-)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import module_directory, program_files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome, run
 from support.import_collection import PRELUDE
@@ -90,6 +86,14 @@ class TestPut:
         done = subprocess.run([sys.executable, "-IBvc", code], capture_output=True, text=True, check=True)
         loaded = [line.strip("'") for line in done.stderr.splitlines() if "code object from" in line and folder in line]
         assert len(loaded) > 20 and [line for line in loaded if not line.endswith(".pyc")] == []
+
+    @pytest.mark.parametrize("command", ["recover", "status"])
+    def test_only_to_recover_takes_no_compiled_code(self, paths: Paths, command: str) -> None:
+        module_directory.put(run, paths)
+        program = [sys.executable, "-ISBv", "-c", program_files.launcher(paths).decode("utf-8"), command, "--help"]
+        done = subprocess.run(program, capture_output=True, text=True, check=True)
+        compiled = re.findall(r"code object from '?%s.*\.pyc" % paths.lib_dir, done.stderr)
+        assert "usage: " in done.stdout and bool(compiled) == (command == "status")
 
     def test_code_of_a_changed_module_is_not_used(self, paths: Paths) -> None:
         module_directory.put(run, paths)

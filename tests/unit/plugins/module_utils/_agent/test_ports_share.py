@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import ports, status
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import source_ports
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.source_ports import Use, Uses
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.source_ports import Range, Use, Uses
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
 
@@ -30,7 +30,8 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> t.List[int]:
 
     def read(*_arguments: t.Any) -> Uses:
         found.append(len(found) + 1)
-        use = Use("tcp", "198.51.100.1", "203.0.113.9", 443, 0, (PortRange(1, 100),), len(found), 100, ())
+        ranges = (Range(PortRange(1, 100), len(found), 100),)
+        use = Use("tcp", "198.51.100.1", "203.0.113.9", 443, 0, ranges, len(found), 100, ())
         return Uses((use,), 1)
 
     monkeypatch.setattr(source_ports, "read", read)

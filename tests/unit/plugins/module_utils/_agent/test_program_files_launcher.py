@@ -12,16 +12,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
-    module_directory,
-    program_files,
-)
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import (
-    MARK,
-    PACKAGED,
-    Paths,
-    choose_paths,
-)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import module_directory, program_files
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import MARK, PACKAGED, Paths, choose_paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import run
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._version import VERSION
 from support.private_node import private_paths
@@ -61,8 +53,8 @@ class TestLauncher:
 
     def test_it_is_a_few_lines(self) -> None:
         text = program_files.launcher(PLAIN).decode()
-        assert text.startswith("#!%s -IB\n# %s: the agent, version %s.\n" % (sys.executable, MARK, VERSION))
-        assert len(text.splitlines()) < 26 and program_files.modules_dir(PLAIN) == "/usr/local/lib/ip-masq-agent/%s" % (
+        assert text.startswith("#!%s -ISB\n# %s: the agent, version %s.\n" % (sys.executable, MARK, VERSION))
+        assert len(text.splitlines()) < 36 and program_files.modules_dir(PLAIN) == "/usr/local/lib/ip-masq-agent/%s" % (
             program_files.digest()
         )
 

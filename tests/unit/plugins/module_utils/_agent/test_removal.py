@@ -12,17 +12,8 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
-    install,
-    program_files,
-    removal,
-    units,
-)
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import (
-    MARK,
-    PACKAGED,
-    Paths,
-)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import install, program_files, removal, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import MARK, PACKAGED, Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.state_files import Memory, write_memory
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import Result
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
@@ -30,6 +21,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy im
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import packages, systemd
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.node import Node
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+from support.installation import put_files
 from support.private_node import private_paths
 from support.units import Systemctl
 
@@ -78,10 +70,10 @@ class World:
 
     def install(self, config: str = "{}\n") -> None:
         """What a run of the module and of the service leave."""
-        install.put_files(self.paths, config)
+        put_files(self.paths, config)
         write_memory(self.paths, Memory())
         os.makedirs(self.paths.run_dir)
-        Path(self.paths.interval_file).write_text("1\n")
+        Path(self.paths.due).write_text("1\n")
         self.metrics_file.write_text("ip_masq_agent_in_sync 1\n")
 
     def remove(self, paths: t.Optional[Paths] = None) -> install.InstallResult:
@@ -172,7 +164,7 @@ class TestPackages:
 
     def test_a_package_without_its_program_is_a_package(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         packaged = world.paths._replace(units=PACKAGED.units)
-        install.put_files(packaged, "{}\n")
+        put_files(packaged, "{}\n")
         os.unlink(packaged.program)
         before = world.files()
         unit = os.path.join(packaged.unit_dir, units.SERVICE)
@@ -196,7 +188,7 @@ class TestPackages:
         self, world: World, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(packages, "find_owner", lambda _run, _path: packages.Package("masq", "dpkg --remove masq"))
-        install.put_files(world.paths, '{"masqChain": "OPS-MASQ"}\n')
+        put_files(world.paths, '{"masqChain": "OPS-MASQ"}\n')
         kept = world.files()
         world.install('{"masqChain": "OPS-MASQ"}\n')
         done = removal.uninstall(Node(world.run), world.paths, keep_files=True)
@@ -307,7 +299,7 @@ class TestMetrics:
             world.metrics_file.symlink_to(world.root / "shadow")
         else:
             os.mkfifo(world.metrics_file)
-        put = install.put_files(world.paths._replace(metrics_dir=""), "{}\n")
+        put = put_files(world.paths._replace(metrics_dir=""), "{}\n")
         assert SECRET not in shown(put)
         assert not os.path.lexists(world.metrics_file)
 
@@ -353,7 +345,8 @@ class TestOthers:
         os.makedirs(world.paths.unit_dir)
         unit = Path(world.paths.unit_dir, units.SERVICE)
         unit.write_text("[Service]\nExecStart=/opt/ip-masq-agent\n")
-        systemctl = world.boot(enabled=units.ENABLED_UNITS, active=units.ENABLED_UNITS)
+        there = (*units.ENABLED_UNITS, units.SERVICE)
+        systemctl = world.boot(enabled=there, active=there)
         world.remove()
         assert unit.exists()
         assert systemctl.enabled == systemctl.active == {units.SERVICE}
@@ -364,7 +357,7 @@ class TestUnits:
 
     def test_nothing_can_set_the_rules_again(self, world: World) -> None:
         world.install()
-        systemctl = world.boot(enabled=units.ENABLED_UNITS, active=units.STARTED_UNITS)
+        systemctl = world.boot(enabled=units.ENABLED_UNITS, active=(*units.STARTED_UNITS, units.SERVICE))
         done = world.remove()
         assert [line.split(":")[0] for line in done.services][:2] == ["stop", "disable"]
         # The timer may have started the service after it was seen to be inactive.

@@ -6,22 +6,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
-    install,
-    unit_control,
-    units,
-)
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import (
-    Paths,
-)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import unit_control, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import Paths
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import systemd
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
+from support.installation import put_files
 from support.private_node import private_paths
 from support.units import Systemctl
 
@@ -46,7 +40,7 @@ def systemctl(monkeypatch: pytest.MonkeyPatch) -> Systemctl:
 
 def found(systemctl: Systemctl) -> t.Dict[str, t.List[str]]:
     """The states by unit."""
-    return {one.unit: list(one.states) for one in unit_control.find_deviations(systemctl)}
+    return unit_control.find_deviations(systemctl)
 
 
 def test_nothing_is_said_of_units_as_installed(systemctl: Systemctl) -> None:
@@ -150,7 +144,7 @@ class TestTryService:
 
 
 class TestTimer:
-    """unit_control.set_timer and unit_control.parse_nanoseconds"""
+    """unit_control.set_timer"""
 
     def test_default_needs_no_drop_in(self, paths: Paths) -> None:
         systemctl = Systemctl()
@@ -164,37 +158,10 @@ class TestTimer:
         assert not drop_in.exists() and systemctl.calls == []
         assert unit_control.set_timer(systemctl, paths, 5 * 10**9) is True
         assert "OnUnitInactiveSec=5000000us" in drop_in.read_text()
-        assert systemctl.calls == [["daemon-reload"], ["try-restart", units.TIMER]]
+        assert systemctl.calls == [["daemon-reload"], ["try-restart", "--no-block", units.TIMER]]
         assert unit_control.set_timer(systemctl, paths, 5 * 10**9) is False
-        # The request of a sync is done with.
-        Path(paths.run_dir).mkdir(parents=True, exist_ok=True)
-        Path(paths.interval_file).write_text("60000000000\n")
         assert unit_control.set_timer(systemctl, paths, 60 * 10**9) is True
-        assert not os.path.exists(paths.interval_file)
         assert not drop_in.exists()
-
-    @pytest.mark.parametrize("raw, interval", [(b"1000000000\n", 10**9), (b"60000000000", 60 * 10**9)])
-    def test_interval_is_read(self, raw: bytes, interval: int) -> None:
-        assert unit_control.parse_nanoseconds(raw) == interval
-
-    @pytest.mark.parametrize(
-        "raw",
-        [
-            b"",
-            b"x",
-            b"-5",
-            b"1.5",
-            b"999999999",
-            b"9" * 30,
-            b"60s",
-            b"60000000000\nOnCalendar=",
-            b"\xff",
-            b"\xd9\xa1" * 10,
-        ],
-    )
-    def test_what_the_sandboxed_service_must_not_ask_for_is_refused(self, raw: bytes) -> None:
-        with pytest.raises(NodeError, match="^invalid interval .*: must be an integer from 1000000000 to "):
-            unit_control.parse_nanoseconds(raw)
 
 
 def test_a_node_without_systemd_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,6 +193,6 @@ def test_a_node_whose_systemd_is_too_old_is_refused(
     with refused if is_refused else contextlib.nullcontext():
         unit_control.check_systemd(runner, paths)
     assert calls == [["systemctl", "--version"]]
-    install.put_files(paths, "{}\n")
+    put_files(paths, "{}\n")
     unit_control.check_systemd(runner, paths)  # where the agent is installed, no process is started
     assert len(calls) == 1

@@ -6,19 +6,15 @@
 from __future__ import annotations
 
 import configparser
+import re
+import shlex
 import subprocess
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import (
-    snapshot,
-    units,
-)
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import (
-    CHOSEN,
-    Paths,
-    choose_paths,
-)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent import snapshot, units
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._agent.paths import CHOSEN, Paths, choose_paths
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import rule_flushers
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import parse_duration
 
@@ -98,13 +94,14 @@ def test_places_follow_from_the_directories() -> None:
 
 
 def test_every_fixed_path_is_below_the_root() -> None:
-    fixed = [name for name in vars(Paths) if isinstance(vars(Paths)[name], property) and name not in _OF_CHOSEN]
+    named = [name for name in dir(Paths()) if not name.startswith("_") and name not in _OF_CHOSEN]
+    fixed = [name for name in named if isinstance(getattr(Paths(), name), str)]
     assert {"unit_dir", "state_file", "run_lock"} <= set(fixed)
     for name in fixed:
         assert getattr(Paths(root="/else/where"), name) == "/else/where" + getattr(Paths(), name), name
 
 
-#: They follow from the chosen paths; and NamedTuple makes a property of each field before Python 3.8.
+#: They are chosen, or follow from what is.
 _OF_CHOSEN = {"program", "lib_dir", "resync", "config", "drop_ins", "log_config", "metrics_file", *Paths._fields}
 
 
@@ -123,46 +120,82 @@ def test_every_enabled_unit_is_there_and_can_be_enabled() -> None:
         assert ("Install", "WantedBy") in found[name], name
 
 
-def test_service_runs_the_resync_script_after_the_firewalls() -> None:
-    service = read_units()[units.SERVICE]
-    assert service["Service", "ExecStart"] == [WHERE.resync]
-    assert service["Service", "Type"] == ["oneshot"]
-    (after,) = service["Unit", "After"]
-    before = {"network-pre.target", units.PREPARE_SERVICE} | {unit + ".service" for unit in units.FIREWALL_UNITS}
-    assert set(after.split()) == before
+def test_tick_depends_on_nothing_but_its_program() -> None:
+    """Each order, condition or path would be a way to keep the rules from being repaired."""
+    tick = read_units()[units.SERVICE]
+    assert tick["Service", "ExecStart"] == [WHERE.resync]
+    assert tick["Service", "Type"] == ["oneshot"]
+    assert tick["Unit", "DefaultDependencies"] == ["no"]
+    allowed = {"Description", "Documentation", "DefaultDependencies", "Conflicts", "StartLimitIntervalSec", "OnFailure"}
+    assert {name for section, name in tick if section == "Unit"} == allowed
+    assert not [section for section, _name in tick if section == "Install"]
+    named = [name for (_section, name), values in tick.items() if any("/" in value for value in values)]
+    assert named == ["Documentation", "ExecStart"]
+    # The next one, and what repairs after a failure, come before two resyncs are over.
+    assert int(tick["Service", "TimeoutStartSec"][0]) + 4 * int(tick["Service", "TimeoutStopSec"][0]) < 60
 
 
-def test_service_runs_once_there_is_a_configuration_or_the_agent_has_run() -> None:
-    unit = read_units(WHERE)[units.SERVICE]
-    assert [name for section, name in unit if "Condition" in name] == ["ConditionPathExistsGlob"]
-    # "|": one of them is enough
-    assert unit["Unit", "ConditionPathExistsGlob"] == [
-        "|/opt/masq/etc/config",
-        "|/opt/masq/etc/config.d/*.json",
-        "|/opt/masq/etc/config.d/*.yaml",
-        "|/opt/masq/etc/config.d/*.yml",
-        "|/var/lib/ip-masq-agent/state.json",
-        "|/run/ip-masq-agent/state.json",
-    ]
+#: Settings for which systemd builds a mount namespace (exec_needs_mount_namespace of systemd 239 to 257), which takes
+#: time for each mount of the node, and fails where a path is not what it was.
+_NEED_A_MOUNT_NAMESPACE = re.compile(
+    r"Protect(?!Proc$|Clock$)\w+|Private\w+|\w+Paths|\w+Directory|Bind\w+|Mount\w+|TemporaryFileSystem|Root\w+"
+    r"|DynamicUser|LoadCredential|NetworkNamespacePath|Ext\w+Directories"
+)
 
 
-def test_kubelet_starts_after_the_first_sync_whatever_came_of_it() -> None:
-    service = read_units()[units.SERVICE]
-    (before,) = service["Unit", "Before"]
-    assert {"kubelet.service", "k3s.service", "k3s-agent.service", "rke2-server.service", "rke2-agent.service"} <= set(
-        before.split()
-    )
-    # An order, and no requirement; nor is it long.
-    assert not {name for _section, name in service} & {"RequiredBy", "Requires", "BindsTo", "Requisite"}
-    assert service["Install", "WantedBy"] == ["multi-user.target"]
-    seconds = [int(service["Service", name][0]) for name in ("TimeoutStartSec", "TimeoutStopSec")]
-    assert sum(seconds) <= 120
+@pytest.mark.parametrize("name", [name for name in units.unit_files(WHERE) if name.endswith(".service")])
+def test_no_unit_needs_a_mount_namespace(name: str) -> None:
+    settings = [setting for section, setting in read_units()[name] if section == "Service"]
+    assert not [setting for setting in settings if _NEED_A_MOUNT_NAMESPACE.fullmatch(setting)]
 
 
-def test_every_unit_that_is_known_to_run_a_kubelet_waits() -> None:
-    from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet import distributions
+@pytest.mark.parametrize("name", [units.SERVICE, units.TIMER, units.PATH])
+def test_what_recurs_has_no_start_limit_and_is_started_again(name: str) -> None:
+    unit = read_units()[name]
+    assert unit["Unit", "StartLimitIntervalSec"] == ["0"]
+    assert unit["Unit", "OnFailure"] == [units.RECOVER_SERVICE]
 
-    assert set(units.KUBELET_UNITS) == set(distributions._UNITS)
+
+def test_a_failed_timer_is_started_again_and_again_and_a_stopped_one_never(tmp_path: t.Any) -> None:
+    recover = read_units()[units.RECOVER_SERVICE]
+    assert recover["Service", "ExecStartPre"] == ["-%s recover" % WHERE.program]
+    assert recover["Service", "Restart"] == ["on-failure"]
+    assert recover["Unit", "StartLimitIntervalSec"] == ["0"]
+    (line,) = recover["Service", "ExecStart"]
+    # systemd reads $$ as one.
+    command = shlex.split(line.replace("$$", "$"))
+    assert command[:2] == ["/bin/sh", "-c"]
+    systemctl = tmp_path / "systemctl"
+    log = tmp_path / "log"
+    for failed, starts, status in (
+        ("", True, 0),
+        (units.TIMER, True, 0),
+        (units.TIMER, False, 1),
+        (units.PATH, True, 0),
+    ):
+        log.write_text("")
+        systemctl.write_text(
+            "#!/bin/sh\ncase $* in\n'--quiet is-failed %s') ;;\n*is-failed*) exit 1 ;;\n*) echo $* >>%s; %s ;;\nesac\n"
+            % (failed or "none", log, "true" if starts else "false")
+        )
+        systemctl.chmod(0o755)
+        done = subprocess.run(command, env={"PATH": "%s:/bin" % tmp_path}, check=False)
+        assert (done.returncode, log.read_text()) == (status, "start %s\n" % failed if failed else "")
+
+
+def test_kubelet_waits_for_the_first_sync_at_boot_for_half_a_minute_at_most() -> None:
+    boot = read_units()[units.BOOT_SERVICE]
+    assert boot["Unit", "Before"] == [" ".join(unit + ".service" for unit in units.KUBELET_UNITS)]
+    (after,) = boot["Unit", "After"]
+    assert set(after.split()) == {"network-pre.target"} | {unit + ".service" for unit in rule_flushers.FIREWALLS}
+    # An order, and no requirement. The job ends whatever it waits for: systemd.unit(5).
+    assert not {name for _section, name in boot} & {"RequiredBy", "Requires", "BindsTo", "Requisite"}
+    assert boot["Unit", "JobTimeoutSec"] == ["30"]
+    # A kubelet that starts later finds it done.
+    assert boot["Service", "RemainAfterExit"] == ["yes"]
+    assert boot["Service", "ExecStart"] == ["-/bin/systemctl restart " + units.SERVICE]
+    # No other unit of ours has an order with a kubelet.
+    assert [name for name, unit in read_units().items() if ("Unit", "Before") in unit] == [units.BOOT_SERVICE]
 
 
 def test_what_has_no_priority_reaches_the_journal_too() -> None:
@@ -174,94 +207,17 @@ def test_a_restart_in_the_first_moment_is_no_failure() -> None:
     assert read_units()[units.SERVICE]["Service", "SuccessExitStatus"] == ["SIGTERM"]
 
 
-def test_service_may_write_where_it_must() -> None:
-    paths_ = ["-/var/lib/ip-masq-agent", "-/run/ip-masq-agent", "-/run/xtables.lock"]
-    assert read_units(choose_paths())[units.SERVICE]["Service", "ReadWritePaths"] == [" ".join(paths_)]
-    assert read_units()[units.SERVICE]["Service", "ReadWritePaths"] == [" ".join([*paths_, "-/var/lib/metrics"])]
-
-
-#: Settings for which systemd makes, or changes the mode of, a directory on a disk. A full, read-only or missing one,
-#: or a file in its place, then ends the service before its program starts.
-_NEED_A_DISK = {
-    *("StateDirectory", "RuntimeDirectory", "CacheDirectory", "LogsDirectory", "ConfigurationDirectory"),
-    *("PrivateTmp", "PrivateDevices", "TemporaryFileSystem", "BindPaths", "BindReadOnlyPaths", "MountImages"),
-    *("WorkingDirectory", "RootDirectory", "EnvironmentFile", "LoadCredential", "StandardOutput", "StandardInput"),
-}
-
-
-@pytest.mark.parametrize("name", units.unit_files(WHERE))
-def test_no_disk_keeps_a_unit_from_starting(name: str) -> None:
-    unit = read_units()[name]
-    assert not {setting for _section, setting in unit} & _NEED_A_DISK
-    for setting in ("ReadWritePaths", "ReadOnlyPaths", "InaccessiblePaths"):
-        for path in " ".join(unit.get(("Service", setting), [])).split():
-            assert path.startswith("-") or path == "/run", (setting, path)
-
-
 @pytest.mark.parametrize("name", [name for name in units.unit_files(WHERE) if name.endswith(".service")])
 def test_every_service_has_its_walls(name: str) -> None:
     unit = read_units()[name]
     for line in units._WALLS.splitlines():
         setting, _equals, value = line.partition("=")
         assert value in unit["Service", setting]
-    assert unit["Service", "ProtectSystem"] == ["full" if name == units.PREPARE_SERVICE else "strict"]
-    capabilities = set(unit["Service", "CapabilityBoundingSet"][0].split())
-    assert capabilities <= {"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_DAC_OVERRIDE", "CAP_SYS_MODULE"}
-    # Modules are loaded by one of them, which has no network.
-    loads = name == units.PREPARE_SERVICE
-    assert ("CAP_SYS_MODULE" in capabilities) == loads
-    assert (unit["Service", "ProtectKernelModules"][-1] == "no") == loads
-    if name != units.SERVICE:
-        assert unit["Service", "RestrictAddressFamilies"] == ["AF_UNIX"]
-
-
-def test_each_run_has_what_is_missing_prepared_and_the_timer_set_without_a_watch() -> None:
-    found = read_units()
-    assert found[units.SERVICE]["Unit", "Wants"] == [units.PREPARE_SERVICE + " " + units.INTERVAL_SERVICE]
-    prepare, interval = found[units.PREPARE_SERVICE], found[units.INTERVAL_SERVICE]
-    # "|": one of them is enough
-    assert prepare["Unit", "ConditionPathIsDirectory"] == ["|!/run/ip-masq-agent", "|!/var/lib/ip-masq-agent"]
-    assert prepare["Unit", "ConditionPathExists"] == ["|!/run/xtables.lock"]
-    assert interval["Unit", "ConditionPathExists"] == [WHERE.interval_file]
-    assert interval["Unit", "After"] == [units.SERVICE]
-    for unit in (prepare, interval):
-        assert unit["Unit", "StartLimitIntervalSec"] == ["0"]
-        assert ("Install", "WantedBy") not in unit
-    assert all(line.startswith("-") for line in prepare["Service", "ExecStart"])
-    assert [name for name in found if name.endswith(".path")] == [units.PATH]
-
-
-def test_preparation_makes_what_is_missing_and_touches_nothing_else(tmp_path: t.Any) -> None:
-    lines = read_units(Paths(root=str(tmp_path)))[units.PREPARE_SERVICE]["Service", "ExecStart"]
-    command = lines[0][1:].replace("/run/xtables.lock", str(tmp_path / "lock"))
-    for _again in range(2):
-        # The second time the lock is there, which is no error for the unit.
-        subprocess.run(["sh", "-c", "umask 0; " + command], check=False, stderr=subprocess.DEVNULL)
-        for folder in ("run/ip-masq-agent", "var/lib/ip-masq-agent"):
-            assert (tmp_path / folder).stat().st_mode & 0o7777 == 0o700
-        assert (tmp_path / "lock").stat().st_mode & 0o7777 == 0o600
-        assert (tmp_path / "lock").read_text() == ""
-    (tmp_path / "lock").write_text("of others")
-    subprocess.run(["sh", "-c", command], check=False, stderr=subprocess.DEVNULL)
-    assert (tmp_path / "lock").read_text() == "of others"
-    (tmp_path / "lock").unlink()
-    (tmp_path / "lock").symlink_to(tmp_path / "victim")
-    subprocess.run(["sh", "-c", command], check=False, stderr=subprocess.DEVNULL)
-    assert not (tmp_path / "victim").exists()
-
-
-def test_the_lock_file_gets_its_label_where_selinux_is_enabled(tmp_path: t.Any) -> None:
-    line = read_units()[units.PREPARE_SERVICE]["Service", "ExecStart"][1]
-    assert line.startswith("-+/bin/sh ")  # in a sandbox restorecon takes SELinux for disabled
-    (tmp_path / "restorecon").write_text('#!/bin/sh\necho "$@" >>%s/labelled\n' % tmp_path)
-    (tmp_path / "restorecon").chmod(0o755)
-    command = line[2:].replace("/sys/fs/selinux/enforce", str(tmp_path / "enforce"))
-    for enabled in (False, True):
-        if enabled:
-            (tmp_path / "enforce").touch()
-        subprocess.run(["sh", "-c", command], env={"PATH": "%s:/bin" % tmp_path}, check=True)
-        assert (tmp_path / "labelled").exists() == enabled
-    assert (tmp_path / "labelled").read_text() == "/run/xtables.lock\n"
+    works = name in (units.SERVICE, units.RECOVER_SERVICE)
+    capabilities = {"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_DAC_OVERRIDE"} if works else set()
+    assert set(unit["Service", "CapabilityBoundingSet"][0].split()) == capabilities
+    families = ["AF_NETLINK AF_INET AF_INET6 AF_UNIX" if works else "AF_UNIX"]
+    assert unit["Service", "RestrictAddressFamilies"] == families
 
 
 def test_timer_fires_to_the_second_at_the_reference_agent_s_interval() -> None:
@@ -271,13 +227,10 @@ def test_timer_fires_to_the_second_at_the_reference_agent_s_interval() -> None:
 
 
 def test_an_edit_is_seen_in_the_config_and_in_the_drop_ins() -> None:
-    path, edit = read_units()[units.PATH], read_units()[units.EDIT_SERVICE]
+    path = read_units()[units.PATH]
     assert path["Path", "PathChanged"] == ["/opt/masq/etc", "/opt/masq/etc/config.d"]
-    assert path["Path", "Unit"] == [units.EDIT_SERVICE]
-    # A start would be swallowed by a sync under way, which may have read the files before the edit.
-    assert edit["Service", "ExecStart"] == ["/bin/systemctl --no-block restart " + units.SERVICE]
-    # Each resync starts the watch again where it could not start.
-    assert path["Install", "WantedBy"] == ["paths.target " + units.SERVICE]
+    assert path["Path", "Unit"] == [units.SERVICE]
+    # A restart means another run, not half of one.
     assert "trap '' TERM\n    exec /" in snapshot.resync_script(WHERE)
 
 
@@ -292,7 +245,8 @@ def test_hook_follows_start_restart_and_reload_of_a_firewall() -> None:
     assert "test %i = firewalld && firewall-cmd --state && " in when_firewalld_answers
     # firewalld and nftables remove all rules when they stop. molecule/resync stops them.
     (at_stop,) = hook["Service", "ExecStop"]
-    assert "systemctl --no-block restart ip-masq-agent" in at_stop
+    assert "systemd-run --quiet --no-block --collect" in at_stop and "--property=After=%i.service" in at_stop
+    assert at_stop.endswith("systemctl --no-block restart ip-masq-agent.service'")
 
 
 def test_there_is_a_hook_for_every_known_flusher() -> None:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import State
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import IptablesState
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
@@ -43,7 +43,7 @@ def test_too_many_combinations_are_refused(options: object, refused: bool) -> No
     wanted = from_config(build(dict(options)), IPV4)  # type: ignore[call-overload]
     backend = engine.backend(Nat("iptables_legacy"))
     if not refused:
-        assert backend.plan(State(None, ()), wanted).actions
+        assert backend.plan(IptablesState(), wanted).actions
         return
     with pytest.raises(NodeError, match="the policy takes .* rules, more than 4096, .* or set backend to nftables"):
-        backend.plan(State(None, ()), wanted)
+        backend.plan(IptablesState(), wanted)

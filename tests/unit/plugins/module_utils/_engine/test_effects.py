@@ -11,7 +11,7 @@ import typing as t
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import open_connections
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine import effect_words, open_connections
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.changed_packets import Comparison
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.effects import (
     LIMIT,
@@ -27,7 +27,6 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.open_conn
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import NodeError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy import effect_words
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import Config, build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.conntrack import Flow
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6, PROTOCOLS

@@ -12,7 +12,11 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import ActionKind
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import Iptables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_jump import plan_jump
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import parse_postrouting
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import (
+    leak_jump,
+    nat_jump,
+    parse_postrouting,
+)
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile import converge
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
@@ -201,14 +205,37 @@ def test_second_jumps_stay_if_they_directly_follow(before: str, position: str, a
     assert not converge(placed(nat, IPV4, position), WANTED).plan.actions
 
 
+@pytest.mark.parametrize(
+    "before, kinds, after",
+    [
+        ("mine jump kube", [], "mine jump kube"),
+        ("mine jump jump kube", [ActionKind.DUPLICATE_JUMP_REMOVED], "mine jump kube"),
+        ("jump mine jump", [ActionKind.DUPLICATE_JUMP_REMOVED], "jump mine"),
+        ("wide jump", [ActionKind.DUPLICATE_JUMP_REMOVED], "jump"),
+        ("mine kube", [ActionKind.JUMP_ADDED], "jump mine kube"),
+        ("mine all jump", [ActionKind.JUMP_MOVED], "jump mine all"),
+        ("mine wide", [ActionKind.JUMP_REPLACED], "jump mine"),
+    ],
+)
+def test_where_packets_are_counted_one_jump_stays_and_a_new_one_comes_first(
+    before: str, kinds: t.List[ActionKind], after: str
+) -> None:
+    lines = {name: "-A POSTROUTING " + rule for name, rule in RULES.items()}
+    lines.update(jump=leak_jump(CHAIN, first=False).line, wide=leak_jump(CHAIN, first=True).line)
+    names = {line: name for name, line in lines.items()}
+    plan = plan_jump(leak_jump(CHAIN, first=False), parse_postrouting(lines[name] for name in before.split()))
+    assert [action.kind for action in plan.actions] == kinds
+    assert [names[rule.line] for rule in plan.after] == after.split()
+
+
 def test_a_jump_that_iptables_cannot_delete_is_not_moved() -> None:
     rules = parse_postrouting(["-A POSTROUTING " + RULES["mine"], "-A POSTROUTING " + JUMP])
     stuck = [rule._replace(deletion="nft delete rule ip nat POSTROUTING handle 7") for rule in rules]
-    plan = plan_jump(CHAIN, stuck, position="first")
+    plan = plan_jump(nat_jump(CHAIN), stuck, position="first")
     assert not plan.actions and not plan.deletions and not plan.insertions
     assert plan.notes == (
         "jump_position first is not kept: iptables cannot delete the jump to move it. Delete it: nft delete rule ip "
         "nat POSTROUTING handle 7; the next run adds it where it belongs",
     )
     for position in ("last", "after:OTHER", "keep"):
-        assert plan_jump(CHAIN, stuck, position=position).notes == (), "it is there"
+        assert plan_jump(nat_jump(CHAIN), stuck, position=position).notes == (), "it is there"

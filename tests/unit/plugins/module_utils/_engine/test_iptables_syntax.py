@@ -9,16 +9,15 @@ import ipaddress
 import typing as t
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters, Managed
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.backend import Counters, Managed, total
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_backend import Iptables
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.iptables_syntax import (
+    nat_jump,
     parse_postrouting,
     parse_rule,
     printed_rules,
-    render_jump,
     render_rule,
     rule_conditions,
-    shown,
     tokenise,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
@@ -29,27 +28,28 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     SKIP,
     Guard,
     Masquerade,
-    Rule,
+    OwnRule,
     from_config,
 )
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.values import PortRange
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.printable import shown
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.process import Outcome
 from hypothesis import given
 from hypothesis import strategies as st
 from support import engine
 
-TEN = Rule(EXEMPT, ipaddress.ip_network("10.0.0.0/8"))
+TEN = OwnRule(EXEMPT, ipaddress.ip_network("10.0.0.0/8"))
 PORTS = PortRange(1024, 29999)
 ALL = ipaddress.ip_network("0.0.0.0/0")
-EVERYTHING_OF_TEN = Rule(EXEMPT, ALL, TEN.network)
-TO_42 = Rule(MASQUERADE, None, TEN.network, "eth0", way=Masquerade("tcp", PortRange(42, 42)))
+EVERYTHING_OF_TEN = OwnRule(EXEMPT, ALL, TEN.network)
+TO_42 = OwnRule(MASQUERADE, None, TEN.network, "eth0", way=Masquerade("tcp", PortRange(42, 42)))
 
 
-def masquerade(*way: t.Any, **more: t.Any) -> Rule:
+def masquerade(*way: t.Any, **more: t.Any) -> OwnRule:
     """A rule that masquerades everything."""
-    return Rule(MASQUERADE, way=Masquerade(*way, **more))
+    return OwnRule(MASQUERADE, way=Masquerade(*way, **more))
 
 
 @given(engine.configs, engine.families)
@@ -61,7 +61,7 @@ def test_every_rule_is_read_back_from_how_it_is_written(config: t.Any, family: s
 @pytest.mark.parametrize("verdict", ["RETURN", "ACCEPT"])
 @pytest.mark.parametrize("family, everything", [(IPV4, "0.0.0.0/0"), (IPV6, "::/0")])
 def test_everything_is_written_without_a_destination(family: str, everything: str, verdict: str) -> None:
-    rule = Rule(EXEMPT, ipaddress.ip_network(everything), verdict=verdict)
+    rule = OwnRule(EXEMPT, ipaddress.ip_network(everything), verdict=verdict)
     assert "-d" not in render_rule("C", rule) and parse_rule(render_rule("C", rule), family) == rule
 
 
@@ -79,16 +79,16 @@ def test_everything_is_written_without_a_destination(family: str, everything: st
         ("-A C -d 10.0.0.0/8 -m comment --comment one -m comment --comment two -j RETURN", TEN),
         ("-A C -d 10.0.0.0/8 -m comment --comment -j -j RETURN", TEN),
         ("-A C -d 10.0.0.0/8 -j RETURN", TEN),
-        ("-A C -d 10.1.2.3/32 -j RETURN", Rule(EXEMPT, ipaddress.ip_network("10.1.2.3/32"))),
+        ("-A C -d 10.1.2.3/32 -j RETURN", OwnRule(EXEMPT, ipaddress.ip_network("10.1.2.3/32"))),
         ("-A C -s 127.0.0.0/8 -j RETURN", Guard(source=LOOPBACK[IPV4])),
         ("-A C -s 127.0.0.0/8 -m comment --comment x -j RETURN", Guard(source=LOOPBACK[IPV4])),
         ("-A C -m mark ! --mark 0x0/0x6000 -j RETURN", Guard(marks=SERVICE_MARKS)),
         ("-A C -m addrtype ! --dst-type LOCAL -m mark ! --mark 0x0/0x6000 -j RETURN", Guard(marks=SERVICE_MARKS)),
-        ("-A C -o eth0 -j RETURN", Rule(SKIP, interface="eth0")),
+        ("-A C -o eth0 -j RETURN", OwnRule(SKIP, interface="eth0")),
         ("-A C -s 10.0.0.0/8 -j RETURN", EVERYTHING_OF_TEN),
         (
             "-A C -s 127.0.0.1/32 -o eth+ -j ACCEPT",
-            Rule(EXEMPT, ALL, ipaddress.ip_network("127.0.0.1"), "eth+", verdict="ACCEPT"),
+            OwnRule(EXEMPT, ALL, ipaddress.ip_network("127.0.0.1"), "eth+", verdict="ACCEPT"),
         ),
         ("-A C -s 10.0.0.0/8 -d 10.0.0.0/8 -o eth+ -j RETURN", TEN._replace(source=TEN.network, interface="eth+")),
         ("-A C -d 10.0.0.0/8 -j MASQUERADE", masquerade()._replace(network=TEN.network)),
@@ -161,7 +161,7 @@ def test_probabilities_are_written_with_the_digits_that_iptables_prints(
     ports: t.Tuple[PortRange, ...], shares: t.List[str]
 ) -> None:
     ways = from_config(build({})._replace(to_ports=ports), IPV4).masquerade[: len(ports)]
-    written = [tokenise(render_rule("C", Rule(MASQUERADE, way=way))) for way in ways]
+    written = [tokenise(render_rule("C", OwnRule(MASQUERADE, way=way))) for way in ways]
     assert [line[line.index("--probability") + 1] for line in written[:-1]] == shares
     assert [line[line.index("--to-ports") + 1] for line in written] == [str(part) for part in ports]
     assert "--probability" not in written[-1]
@@ -169,7 +169,7 @@ def test_probabilities_are_written_with_the_digits_that_iptables_prints(
 
 def test_every_rule_and_the_jump_say_whose_they_are() -> None:
     guards = [render_rule("C", Guard(marks=SERVICE_MARKS)), render_rule("C", Guard(source=LOOPBACK[IPV6]))]
-    for line in [render_rule("C", TEN), render_rule("C", masquerade()), render_jump("C")] + guards:
+    for line in [render_rule("C", TEN), render_rule("C", masquerade()), nat_jump("C").line] + guards:
         words = tokenise(line)
         assert words[words.index("--comment") + 1].startswith("ip-masq-agent: ")
         assert line.count("-A ") == 1 and "\n" not in line
@@ -209,7 +209,7 @@ def test_quotes_and_backslashes_in_foreign_comments_are_read_as_iptables_writes_
 )
 def test_what_a_rule_of_postrouting_does_to_our_jump(spec: str, target: str, is_jump: bool, final: bool) -> None:
     (rule,) = parse_postrouting(["-A POSTROUTING " + spec])
-    assert (rule.target, rule.is_jump("C"), rule.shuts_out_the_rest) == (target, is_jump, final)
+    assert (rule.target, rule.is_jump(nat_jump("C")), rule.shuts_out_the_rest) == (target, is_jump, final)
 
 
 def test_counters_separate_exempt_and_masqueraded_and_omit_the_rest() -> None:
@@ -223,7 +223,7 @@ def test_counters_separate_exempt_and_masqueraded_and_omit_the_rest() -> None:
     backend = Iptables(engine.iptables(lambda argv, **_how: listing, "iptables_nft", IPV4, "iptables"), Managed("C"))
     kinds = [getattr(rule, "kind", None) for rule in rules]
     assert kinds == [None] * 2 + [SKIP, EXEMPT] * 2 + [MASQUERADE] * 4
-    assert backend.counters() == Counters(101000, 202000, 1111000000, 2222000000)
+    assert total(backend.counted()) == Counters(101000, 202000, 1111000000, 2222000000)
 
 
 @given(st.lists(st.text(), max_size=4))

@@ -18,7 +18,7 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.reconcile
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import (
     Guard,
     Masquerade,
-    Match,
+    PolicyMatch,
     Ruleset,
     from_config,
 )
@@ -244,7 +244,7 @@ def test_where_the_interface_is_not_known_connections_stay_if_it_matters(monkeyp
 
 def test_every_condition_of_rules_is_considered() -> None:
     """Whoever adds one has to say here whether connections tell it."""
-    assert Match._fields == ("sources", "destinations", "interfaces", "services")
+    assert PolicyMatch._fields == ("sources", "destinations", "interfaces", "services")
     assert set(Guard._fields) == {"marks", "source", "dnat", "mark"}
 
 

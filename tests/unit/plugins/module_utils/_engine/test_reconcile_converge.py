@@ -137,7 +137,7 @@ def test_two_flushes_in_a_row_are_repaired_in_the_same_run(variant: str, gone: s
 
 def test_a_transaction_refused_because_the_table_moved_is_planned_anew() -> None:
     nat = Nat(chains={"KUBE-POSTROUTING": [], CHAIN: [], "POSTROUTING": [KUBE, "-j " + CHAIN]})
-    Others(nat, {4: [("take our jump", 0, "")]})  # after it was seen, before it is deleted
+    Others(nat, {3: [("take our jump", 0, "")]})  # after it was seen, before it is deleted
     converge(engine.backend(nat), WANTED)
     random_policies.assert_holds(nat.chains, {})
     assert len(nat.tried) == 2 and len(nat.commits) == 1

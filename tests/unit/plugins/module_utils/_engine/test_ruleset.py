@@ -20,8 +20,8 @@ from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset i
     Decision,
     Guard,
     Masquerade,
-    Match,
-    Rule,
+    OwnRule,
+    PolicyMatch,
     Ruleset,
     from_config,
     from_rules,
@@ -72,8 +72,8 @@ def test_link_local_then_the_list_then_masquerade(
 ) -> None:
     config = build(dict(options, random_fully=asked_for))
     assert from_config(config, family, random_fully=supported).rules == tuple(
-        [Rule(EXEMPT, ipaddress.ip_network(cidr)) for cidr in exempt]
-        + [Rule(MASQUERADE, way=Masquerade(random_fully=asked_for and supported))]
+        [OwnRule(EXEMPT, ipaddress.ip_network(cidr)) for cidr in exempt]
+        + [OwnRule(MASQUERADE, way=Masquerade(random_fully=asked_for and supported))]
     )
 
 
@@ -83,7 +83,7 @@ def test_the_exemption_decides_the_verdict(exemption: str, verdict: str) -> None
 
 
 MARKED = Guard(marks=SERVICE_MARKS)
-TEN, EVERYTHING = Rule(EXEMPT, ipaddress.ip_network("10.0.0.0/8")), Rule(MASQUERADE, way=Masquerade())
+TEN, EVERYTHING = OwnRule(EXEMPT, ipaddress.ip_network("10.0.0.0/8")), OwnRule(MASQUERADE, way=Masquerade())
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -118,7 +118,7 @@ def test_where_nothing_is_exempt_accept_leaves_marked_traffic_alone_as_well(fami
             "masq_link_local_ipv6": True,
         }
     )
-    expected = (MARKED, Guard(source=LOOPBACK[family]), Rule(MASQUERADE, way=Masquerade(random_fully=True)))
+    expected = (MARKED, Guard(source=LOOPBACK[family]), OwnRule(MASQUERADE, way=Masquerade(random_fully=True)))
     assert from_config(config, family).rules == expected
     assert from_config(config._replace(exemption="enforce"), family).guards == ()
 
@@ -131,8 +131,8 @@ def test_accept_spares_no_connection_whose_destination_was_changed() -> None:
     ten, everything = (ipaddress.ip_network(cidr) for cidr in ("10.0.0.0/8", "0.0.0.0/0"))
     wanted = from_config(config, IPV4)
     rules = wanted.rules[2:]
-    skipped, accepted = Rule(SKIP, state=REDIRECTED), Rule(EXEMPT, everything, verdict="ACCEPT")
-    assert rules == (skipped, accepted, Rule(MASQUERADE, way=Masquerade(random_fully=True)))
+    skipped, accepted = OwnRule(SKIP, state=REDIRECTED), OwnRule(EXEMPT, everything, verdict="ACCEPT")
+    assert rules == (skipped, accepted, OwnRule(MASQUERADE, way=Masquerade(random_fully=True)))
     narrow = from_config(config._replace(non_masquerade_cidrs=(ten,)), IPV4)
     assert narrow.rules[2:4] == (skipped._replace(network=ten), accepted._replace(network=ten))
     assert engine.same(narrow, from_rules(narrow.rules))
@@ -181,7 +181,7 @@ def test_every_range_gets_its_share_of_all_connections(ranges: t.List[str]) -> N
 
 
 def exempt(*cidrs: str, verdict: str = "RETURN") -> Ruleset:
-    ranges = Decision(EXEMPT, Match(destinations=tuple(ipaddress.ip_network(cidr) for cidr in cidrs)))
+    ranges = Decision(EXEMPT, PolicyMatch(destinations=tuple(ipaddress.ip_network(cidr) for cidr in cidrs)))
     return Ruleset((ranges,) * bool(cidrs) + (Decision(MASQUERADE),), verdict, (Masquerade(random_fully=True),))
 
 
@@ -236,7 +236,7 @@ def test_rules_give_back_the_ruleset(config: t.Any, family: str) -> None:
     "rules",
     [
         [EVERYTHING, TEN],
-        [TEN, Rule(EXEMPT, ipaddress.ip_network("11.0.0.0/8"), verdict="ACCEPT")],
+        [TEN, OwnRule(EXEMPT, ipaddress.ip_network("11.0.0.0/8"), verdict="ACCEPT")],
         [TEN._replace(verdict="ACCEPT"), MARKED, EVERYTHING],
         [EVERYTHING, MARKED],
     ],

@@ -78,17 +78,33 @@ def test_time_limit(table: t.List[PortUse]) -> None:
 @pytest.mark.parametrize(
     ("ranges", "expected"),
     [
-        ((), [("1024-65535", 1, 64512)]),
-        (["1500-1999", "2000"], [("1500-2000", 1, 501)]),
-        (["3000-3999"], [("1024-2999,4000-65535", 1, 63512)]),
-        (["1-65535"], [("1-65535", 1, 65535)]),
+        ((), [("1024-65535 1/64512", 1, 64512)]),
+        (["1500-1999", "2000"], [("1500-1999 0/500, 2000 1/1", 1, 501)]),
+        (["1900-2099", "1000-1999"], [("1000-1899 0/900, 1900-1999 0/100, 2000-2099 1/100", 1, 1100)]),
+        (["3000-3999"], [("1024-2999 1/1976, 4000-65535 0/61536", 1, 63512)]),
+        (["1-65535"], [("1-65535 1/65535", 1, 65535)]),
     ],
 )
 def test_ports_to_choose_from(table: t.List[PortUse], ranges: t.List[str], expected: t.List[t.Any]) -> None:
     table += [_use(0, 2000), _use(1, 2000, protocol=33)]
     config = build({"to_ports": ranges, "non_masquerade_cidrs": []})
     found = source_ports.read({"ipv4": [from_config(config, IPV4)]}, 10, {})
-    assert [(",".join(map(str, one.ports)), one.used, one.available) for one in found.fullest] == expected
+    assert [(_text(one), one.used, one.available) for one in found.fullest] == expected
+
+
+def _text(use: source_ports.Use) -> str:
+    return ", ".join("%s %d/%d" % one for one in use.ranges)
+
+
+def test_one_source_in_several_ranges(table: t.List[PortUse]) -> None:
+    """The ranges of a destination are counted together, and so are a source's connections from them."""
+    table += [_use(0, port) for port in range(2000, 2003)] + [_use(0, port, 1) for port in range(3000, 3007)]
+    table += [_use(0, 3010), _use(1, 3000)]
+    config = build({"to_ports": ["2000-2009", "3000-3019"], "non_masquerade_cidrs": []})
+    first, second = source_ports.read({"ipv4": [from_config(config, IPV4)]}, 10, {}).fullest
+    assert (_text(first), first.used, first.available) == ("2000-2009 3/10, 3000-3019 8/20", 11, 30)
+    assert [(one.address, one.connections) for one in first.sources] == [(str(POD + 1), 7), (str(POD), 4)]
+    assert (_text(second), second.used) == ("2000-2009 0/10, 3000-3019 1/20", 1)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +133,7 @@ def _report(**use: t.Any) -> t.Dict[str, t.Any]:
         "destination": "203.0.113.9",
         "port": 443,
         "zone": 0,
-        "ports": ["61000-61099"],
+        "ranges": [{"ports": "61000-61099", "used": 90, "available": 100}],
         "used": 90,
         "available": 100,
         "sources": [
@@ -144,6 +160,8 @@ def test_table_for_people() -> None:
         "others 10",
     ]
     assert "  tcp [2001:db8::9]:443 zone 7  " in ports.table(_report(destination="2001:db8::9", zone=7))[3]
+    ranges = [{"ports": "61000-61079", "used": 80, "available": 80}, {"ports": "61090", "used": 0, "available": 1}]
+    assert "  61000-61079 80 of 80, 61090 0 of 1  " in ports.table(_report(ranges=ranges))[3]
 
 
 def test_table_says_what_it_leaves_out() -> None:

@@ -1,7 +1,7 @@
 # Copyright (c) 2026, the kubenode.ip_masq maintainers
 # GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Values split into arguments, as systemd splits them."""
+"""The flag in arguments and in other texts."""
 
 from __future__ import annotations
 
@@ -9,25 +9,46 @@ import typing as t
 
 import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.arguments import chars_of, split_words
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._kubelet.arguments import search, take_out
+
+OLD = "--non-masquerade-cidr=10.0.0.0/8"
+
+
+@pytest.mark.parametrize(
+    "words, values, others",
+    [
+        (["--v=2", OLD], ["10.0.0.0/8"], ["--v=2"]),
+        (["--non-masquerade-cidr", "1.0.0.0/8", "--v=2"], ["1.0.0.0/8"], ["--v=2"]),
+        (["--non_masquerade-cidr", "::/0", OLD], ["::/0", "10.0.0.0/8"], []),
+        (["--", OLD], [], ["--", OLD]),
+        (["--non-masquerade-cidrs=1", "-non-masquerade-cidr=1", "non-masquerade-cidr=1"], [], None),
+        (["--non-masquerade-cidr="], [""], []),
+    ],
+)
+def test_the_flag_is_found_in_every_spelling_that_the_kubelet_takes(
+    words: t.List[str], values: t.List[str], others: t.Optional[t.List[str]]
+) -> None:
+    assert take_out(words) == (values, words if others is None else others)
+
+
+@pytest.mark.parametrize("words", [["--non-masquerade-cidr"], ["--non-masquerade-cidr", "--v=2"]])
+def test_the_flag_without_a_value_is_refused(words: t.List[str]) -> None:
+    with pytest.raises(ConfigError, match="x: --non-masquerade-cidr has no value"):
+        take_out(words, where="x")
 
 
 @pytest.mark.parametrize(
     "text, expected",
     [
-        ("--a --b=c", ["--a", "--b=c"]),
-        ("  --a\t--b\n--c ", ["--a", "--b", "--c"]),
-        ("--a='b c' \"--d e\"", ["--a=b c", "--d e"]),
-        ("--a=\\'b '\\'' \\ ", ["--a='b", "'", " "]),
-        ("''", [""]),
-        ("", []),
+        ('kubelet-arg:\n  - "non-masquerade-cidr=10.0.0.0/8"\n  - v=2\n', (OLD,)),
+        ("kubelet-arg:\n- --non-masquerade-cidr=10.0.0.0/8\n", (OLD,)),
+        (
+            "kubelet-arg: ['network-plugin=kubenet','non_masquerade_cidr=::/0']\n",
+            ("--network-plugin=kubenet", "--non_masquerade_cidr=::/0"),
+        ),
+        ("# non-masquerade-cidr=10.0.0.0/8\nkubelet-arg: v=2 # non-masquerade-cidr=1.0.0.0/8\n", ()),
+        ("", ()),
     ],
 )
-def test_values_are_split_as_systemd_splits_them(text: str, expected: t.List[str]) -> None:
-    assert [word.text for word in split_words(chars_of(text), "x")] == expected
-
-
-@pytest.mark.parametrize("text", ["--a='b", '--a="', "--a\\"])
-def test_values_that_end_inside_a_quote_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="ambiguous quoting: .*; nothing was changed"):
-        split_words(chars_of(text), "x")
+def test_the_flag_is_seen_in_any_text(text: str, expected: t.Tuple[str, ...]) -> None:
+    assert search(text) == expected

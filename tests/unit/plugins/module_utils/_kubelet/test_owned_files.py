@@ -47,14 +47,13 @@ def test_there_and_back_is_byte_for_byte(path: Path) -> None:
     assert third.data == b"old\r\n" and stat.S_IMODE(path.stat().st_mode) == 0o640
 
 
-def test_a_file_and_its_directory_are_created_and_removed(tmp_path: Path) -> None:
-    path = tmp_path / "config.yaml.d" / "90-ip-masq.yaml"
+def test_a_file_is_created_and_removed(tmp_path: Path) -> None:
+    path = tmp_path / "kubelet"
     nothing = owned_files.read_version(str(path))
-    assert nothing.data is None and nothing.text is None
+    assert nothing.data is None and nothing.text == ""
     made = owned_files.replace(nothing, b"x\n")
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert owned_files.replace(made, None).data is None and not path.exists()
-    assert owned_files.replace(nothing, None).data is None
 
 
 def test_a_symbolic_link_is_refused_with_its_target(path: Path) -> None:
@@ -62,7 +61,7 @@ def test_a_symbolic_link_is_refused_with_its_target(path: Path) -> None:
     link.symlink_to(path)
     snapshot = owned_files.read_version(str(link))
     assert snapshot.data == b"old\r\n"
-    with pytest.raises(ConfigError, match="is a symlink to %s, a file managed elsewhere; file unchanged" % path):
+    with pytest.raises(ConfigError, match="is a symlink to %s, a file managed elsewhere; .*; file unchanged" % path):
         owned_files.replace(snapshot, b"new\n")
     assert link.is_symlink() and path.read_bytes() == b"old\r\n"
 
@@ -105,16 +104,10 @@ def test_what_is_no_regular_file_is_refused_without_waiting(tmp_path: Path) -> N
         owned_files.read_version(str(tmp_path))
 
 
-def test_a_huge_file_is_refused(path: Path) -> None:
-    path.write_bytes(b"#" * (owned_files.LARGEST + 1))
-    with pytest.raises(ConfigError, match="larger than 1048576 bytes"):
-        owned_files.read_version(str(path))
-
-
-@pytest.mark.parametrize("data, message", [(b"A=\xff\n", "not UTF-8 text .byte 2."), (b"A=\0\n", "NUL byte")])
-def test_what_is_no_text_is_refused(path: Path, data: bytes, message: str) -> None:
+@pytest.mark.parametrize("data", [b"A=\xff\n", b"A=\0\n"])
+def test_what_is_no_text_is_refused(path: Path, data: bytes) -> None:
     path.write_bytes(data)
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match="is not UTF-8 text without NUL bytes; file unchanged"):
         assert owned_files.read_version(str(path)).text
 
 
@@ -148,14 +141,14 @@ def _in_namespace(script: str, path: Path) -> str:
 
 def test_a_read_only_file_system_changes_nothing(path: Path) -> None:
     said = _in_namespace("mount --bind %s %s; mount -o remount,bind,ro %s" % ((path.parent,) * 3), path)
-    assert said == "cannot write %s: Read-only file system; file unchanged\n" % path
+    assert said == "cannot write %s: Read-only file system\n" % path
     assert path.read_bytes() == b"old\r\n"
 
 
 def test_a_full_file_system_changes_nothing(path: Path) -> None:
     fill = "mount -t tmpfs -o size=8k none %s; printf old > %s; head -c 4096 /dev/zero > %s"
     said = _in_namespace(fill % (path.parent, path, path.with_name("rest")), path)
-    assert said == "cannot write %s: No space left on device; file unchanged\n" % path
+    assert said == "cannot write %s: No space left on device\n" % path
 
 
 def test_an_unreadable_file_is_named(tmp_path: Path) -> None:

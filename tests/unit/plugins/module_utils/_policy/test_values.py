@@ -217,7 +217,7 @@ def test_chain_name_is_taken(name: str) -> None:
     [("x" * 29, "29 characters, iptables takes at most 28"), ("x" * 5000, "at most 28")]
     + [
         (name, "iptables reserves it")
-        for name in ("POSTROUTING", "postrouting", "INPUT", "ACCEPT", "MASQUERADE", "RETURN")
+        for name in ("POSTROUTING", "PREROUTING", "postrouting", "INPUT", "ACCEPT", "MASQUERADE", "RETURN")
     ]
     + [
         (name, "belong to another program")

@@ -8,13 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import conntrack, conntrack_counts
 
 
 def _files(monkeypatch: pytest.MonkeyPatch, folder: Path, statistics: str) -> None:
     for name, text in (("_COUNT", "12\n"), ("_LIMIT", "262144\n"), ("_STATISTICS", statistics)):
         (folder / name).write_text(text)
-        monkeypatch.setattr(conntrack, name, str(folder / name))
+        monkeypatch.setattr(conntrack_counts, name, str(folder / name))
 
 
 def test_processors_are_added_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -25,5 +25,5 @@ def test_processors_are_added_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 def test_kernel_without_connection_tracking(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     _files(monkeypatch, tmp_path, "")
-    monkeypatch.setattr(conntrack, "_COUNT", str(tmp_path / "missing"))
+    monkeypatch.setattr(conntrack_counts, "_COUNT", str(tmp_path / "missing"))
     assert conntrack.statistics() is None

@@ -119,12 +119,18 @@ def test_a_variant_asked_for_is_taken_whatever_kubernetes_uses(machine: Machine,
 def test_a_variant_asked_for_and_not_there_is_refused_with_what_there_is(machine: Machine) -> None:
     machine.remove("-legacy")
     with pytest.raises(
-        NodeError, match=r"backend iptables_legacy is not available .*backend to auto \(available: iptables_nft\)"
+        NodeError,
+        match=r"backend iptables_legacy is not available .*backend to auto \(available: iptables_nft, nftables\)",
     ):
         machine.choose(LEGACY)
 
 
-@pytest.mark.parametrize("asked_for", ["auto", NFT, LEGACY])
+def test_where_there_is_no_iptables_nftables_needs_no_program(machine: Machine) -> None:
+    machine.remove("-nft", "-legacy")
+    assert machine.choose("auto") == "nftables" and machine.asked == []
+
+
+@pytest.mark.parametrize("asked_for", [NFT, LEGACY])
 def test_no_iptables_at_all_is_refused_saying_what_to_install(machine: Machine, asked_for: str) -> None:
     machine.remove("-nft", "-legacy")
     with pytest.raises(NodeError, match="install"):

@@ -47,12 +47,12 @@ def test_output_that_is_no_text_does_not_matter() -> None:
     assert len(runner.run(["/bin/sh", "-c", r"printf '\377\376'"]).stdout) == 2
 
 
-def test_messages_come_in_english_and_system_tools_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
-    monkeypatch.setenv("LANGUAGE", "de")
-    monkeypatch.setenv("PATH", "/nowhere")
-    done = runner.run(["/bin/sh", "-c", "echo $LC_ALL $LANGUAGE $PATH"])
-    assert done.stdout == "C C /nowhere:%s\n" % runner.SYSTEM_PATH
+def test_the_environment_decides_nothing_but_the_path_and_iptables_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"LC_ALL": "de_DE.UTF-8", "LANGUAGE": "de", "PATH": "/nowhere", "XTABLES_LIBDIR": "/none"}
+    for name, value in {**given, "XTABLES_LOCKFILE": "/run/lock"}.items():
+        monkeypatch.setenv(name, value)
+    lines = runner.run(["/usr/bin/env"]).stdout.splitlines()
+    assert sorted(lines) == ["LC_ALL=C", "PATH=/nowhere:" + runner.SYSTEM_PATH, "XTABLES_LOCKFILE=/run/lock"]
 
 
 def test_an_empty_path_leaves_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,7 @@ class TestUsage:
         assert max(len(line) for line in run.out.splitlines() if run.paths.config_dir not in line) <= 101
 
     @pytest.mark.parametrize(
-        "command", ["sync", "status", "explain", "verify", "who", "remove", "set-timer", "keep-log", "task"]
+        "command", ["sync", "status", "explain", "verify", "who", "remove", "resync", "recover", "keep-log", "task"]
     )
     def test_every_command_has_a_help(self, run: Agent, command: str) -> None:
         assert run(command, "--help") == 0
@@ -194,7 +194,8 @@ class TestUsage:
             ["verify"],
             ["who", "192.0.2.1:1"],
             ["remove"],
-            ["set-timer"],
+            ["resync"],
+            ["recover"],
             ["keep-log", "--megabytes", "16"],
             ["task"],
         ],
@@ -363,6 +364,25 @@ class TestStatus:
         assert "and 52 more" in run.out and "... 22 more; --json lists all" in run.out
         run("status", "--json")
         assert len(json.loads(run.out)["families"]["ipv4"]["rules"]) == 62
+
+
+class TestRecover:
+    """A sync where the agent did not itself end the last resync, or systemd no longer says how it ended."""
+
+    @pytest.mark.parametrize(
+        ("state", "failing", "resyncs"),
+        [("failed", True, 0), ("failed", False, 1), ("active", True, 1), ("", True, 1)],
+    )
+    def test_resyncs_unless_the_agent_ended_itself(
+        self, run: Agent, monkeypatch: pytest.MonkeyPatch, state: str, failing: bool, resyncs: int
+    ) -> None:
+        done: t.List[object] = []
+        monkeypatch.setattr(cli, "_resync", lambda *given: done.append(given) or cli.OK)
+        run.systemctl.failed = {units.SERVICE: 1} if state == "failed" else {}
+        run.systemctl.active = {units.SERVICE} if state == "active" else set()
+        run.remember(Memory(failing=failing))
+        assert run("recover") == cli.OK
+        assert len(done) == resyncs
 
 
 class TestVerify:

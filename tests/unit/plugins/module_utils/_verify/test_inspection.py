@@ -12,22 +12,20 @@ import pytest
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._engine.ruleset import from_config
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._errors import ConfigError
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._policy.policy import build
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.backend_names import IPTABLES_NFT
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._system.families import IPV4, IPV6
 from ansible_collections.kubenode.ip_masq.plugins.module_utils._twin.values import (
     DROPPED,
-    IPTABLES_NFT,
     SENT,
     Answer,
+    MetRule,
     Question,
-    Rule,
 )
-from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import (
-    explanations,
-    health,
-    inspection,
-    judge,
-    packet_policy,
-)
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify import inspection
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions import judge
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.questions.explanation import Explained
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.ways import packet_policy
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._verify.words import explanations, health, verdict
 from support.node_states import state
 
 _POD, _NODE, _EXEMPT, _OUTSIDE = "10.244.1.2", "198.51.100.1", "10.9.9.9", "203.0.113.1"
@@ -84,10 +82,15 @@ def test_policy_of_some_sources_and_interfaces_is_silent_on_others() -> None:
 
 
 def _explained(destination: str, source: str, chain: str) -> t.Dict[str, t.Any]:
-    rule = Rule(IPTABLES_NFT, "ip nat", chain, "-A %s -j MASQUERADE" % chain)
+    rule = MetRule(IPTABLES_NFT, "ip nat", chain, "-A %s -j MASQUERADE" % chain)
     service = "10.244.9.9" if chain.startswith("KUBE") and source == _NODE else destination
     answer = Answer(Question(destination, _POD), SENT, source, 1, service, 80, "eth0", decided_by=rule)
-    return explanations.explanation(_POLICY, judge.Addresses(state()), answer)
+    return _said(answer)
+
+
+def _said(answer: Answer) -> t.Dict[str, t.Any]:
+    decided = judge.decide(_POLICY, judge.Addresses(state()), answer)
+    return explanations.explanation(_POLICY, Explained((decided,)))
 
 
 @pytest.mark.parametrize(
@@ -142,14 +145,13 @@ def _conflict(declared: str, seen: str, owner: str, **more: t.Any) -> t.Dict[str
     [
         ([], []),
         ([_conflict("pod", "node", "Calico"), _conflict("pod", "node", "Calico", range="10.9.0.0/16")],
-         ["10.8.0.0/15: pod, but Calico's rule hides it: do it"]),
+         ["10.8.0.0/15: policy pod, seen node (rule of: Calico); remedy: do it"]),
         ([_conflict("pod", "192.0.2.7", "unknown", severity="warning", sources=["10.244.1.0/25"], services=["tcp/80"])],
-         ["10.8.0.0/16 from 10.244.1.0/25 for tcp/80: pod, but the rule -A c -j MASQUERADE sometimes hides it: do it"]),
-        ([_conflict("node", "pod", "Calico"), _conflict("node", "192.0.2.7", "Calico")],
-         ["10.8.0.0/16: node, but Calico's rule lets the other side see the pod's address: do it",
-          "10.8.0.0/16: node, but Calico's rule lets the other side see 192.0.2.7: do it"]),
-        ([_conflict("node", "pod", "none"), _conflict("192.0.2.1", "pod", "none", decided_by={"rule": "-j RETURN"})],
-         ["10.8.0.0/16: node, but no rule hides it: do it", "10.8.0.0/16: 192.0.2.1, but no rule hides it: do it"]),
+         ["10.8.0.0/16: policy pod, seen 192.0.2.7 sometimes (rule of: unknown: -A c -j MASQUERADE); only: tcp/80; "
+          "only from: 10.244.1.0/25; remedy: do it"]),
+        ([_conflict("node", "pod", "Calico"), _conflict("node", "pod", "none", decided_by={"rule": "-j RETURN"})],
+         ["10.8.0.0/16: policy node, seen pod (rule of: Calico); remedy: do it",
+          "10.8.0.0/16: policy node, seen pod (no rule); remedy: do it"]),
     ],
 )  # fmt: skip
 def test_what_is_undone_is_told_with_the_remedy(
@@ -160,7 +162,7 @@ def test_what_is_undone_is_told_with_the_remedy(
 
 def test_packet_that_does_not_leave_neither_agrees_nor_disagrees() -> None:
     answer = Answer(Question(_EXEMPT, _POD), DROPPED, where="rule in table ip filter")
-    found = explanations.explanation(_POLICY, judge.Addresses(state()), answer)
+    found = _said(answer)
     assert (found["outcome"], found["policy"], found["seen"], found["agrees"]) == (DROPPED, "pod", None, None)
     assert found["dropped_by"] == "rule in table ip filter"
 
@@ -206,11 +208,10 @@ _CONFLICT = {
 def test_summary_never_says_more_than_was_tested(
     changes: t.Dict[str, t.Any], verified: t.Optional[bool], summary: str
 ) -> None:
-    policy = inspection.ComparedPolicy(inspection.FROM_AGENT, build({}))
     found = dict({"questions": 10, "conflicts": [], "untested": []}, **changes)
-    said = inspection._verdict(policy, _RULESETS, [], found)
+    said = verdict.verdict(_RULESETS, [], found)
     assert said[0] is verified and said[1].startswith(summary)
-    assert inspection._verdict(policy, {}, [], found) == (None, "not verified: there is no policy")
+    assert verdict.verdict({}, [], found) == (None, "not verified: there is no policy")
 
 
 @pytest.mark.parametrize(
@@ -228,10 +229,9 @@ def test_summary_says_that_packets_without_a_connection_leave(
     leaks: str, missed: t.List[t.Dict[str, str]], summary: str
 ) -> None:
     config = build({"leaks": leaks, "source_cidrs": ["10.244.0.0/16"]})
-    policy = inspection.ComparedPolicy(inspection.FROM_AGENT, config)
     rulesets = {IPV4: from_config(config, IPV4)}
     found = {"questions": 10, "conflicts": [], "untested": missed}
     (finding,) = inspection._leak_health(packet_policy.policy_of(rulesets), True)
-    said = inspection._verdict(policy, rulesets, [finding], found)
+    said = verdict.verdict(rulesets, [finding], found)
     assert said == (None if missed else True, summary)
     assert not list(inspection._leak_health(packet_policy.policy_of(rulesets), False))

@@ -1,0 +1,18 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Text of other programs, as it is shown to people: nothing in it moves a cursor or begins a line of a log."""
+
+from __future__ import annotations
+
+import typing as t
+
+
+def shown(line: str) -> str:
+    """Return one line for people."""
+    return line if line.isprintable() else "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+def shown_all(lines: t.Sequence[str]) -> t.Tuple[str, ...]:
+    """Return many lines, each as ``shown``."""
+    return tuple(lines) if "".join(lines).isprintable() else tuple(shown(line) for line in lines)

@@ -1,0 +1,250 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Tables of iptables-legacy as the kernel holds them, read and written without its tool.
+
+Matches and targets are the structures that iptables-nft keeps in its expressions. Layout of the rest:
+linux/netfilter_ipv4/ip_tables.h, linux/netfilter_ipv6/ip6_tables.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import socket
+import struct
+import typing as t
+
+from .families import IPV4, IPV6, Family
+from .netlink import ATTEMPTS, KernelError, name
+
+_GET_INFO, _GET_ENTRIES, _SET_REPLACE = 64, 65, 64
+_INFO = struct.Struct("@32sI5I5III")
+#: What is in front of the entries, which are aligned as numbers of 64 bits are.
+_WANTED = struct.Struct("@32sI0Q")
+_REPLACE = struct.Struct("@32sIII5I5IIP0Q")
+_COUNTERS = 16
+_TARGET_AND_NEXT = struct.Struct("=HH")
+_NAME_LENGTH = 29
+_EXTENSION = struct.Struct("=H%dsB" % _NAME_LENGTH)
+_VERDICT = struct.Struct("=i")
+_ERROR = "ERROR"
+#: NF_DROP, NF_ACCEPT, NF_QUEUE, XT_RETURN
+_VERDICTS = {-1: "DROP", -2: "ACCEPT", -4: "QUEUE", -5: "RETURN"}
+#: in the order of their hooks
+CHAINS = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
+#: hooks of netfilter (linux/netfilter.h) by the chain of iptables that hangs on them
+HOOKS = {chain: hook for hook, chain in enumerate(CHAINS)}
+#: of the chains of each table (linux/netfilter_ipv4.h), but for those that translate sources
+_PRIORITIES = {"raw": -300, "mangle": -150, "nat": -100, "filter": 0, "security": 50}
+_SOURCE_NAT = 100
+
+
+class _Layout(t.NamedTuple):
+    """Sizes of one family: struct ipt_ip or ip6t_ip6, and with what follows it a whole entry without its matches."""
+
+    level: int
+    packet: int
+    head: int
+    #: where the two offsets of the target and of the next entry are
+    offsets: int
+
+
+def _layout(level: int, packet: int) -> _Layout:
+    return _Layout(level, packet, struct.calcsize("@%dsIHHIQQ" % packet), packet + 4)
+
+
+_LAYOUTS = {IPV4: _layout(socket.IPPROTO_IP, 84), IPV6: _layout(socket.IPPROTO_IPV6, 136)}
+
+
+class XtTable(t.NamedTuple):
+    """One table. ``hooks`` is a mask; ``places`` are where the chains of hooks begin, and where their policies are."""
+
+    family: Family
+    name: str
+    hooks: int
+    places: t.Tuple[int, ...]
+    number_of_entries: int
+    entries: bytes
+
+    @property
+    def title(self) -> str:
+        """Its family and name, as nft writes them."""
+        return "%s %s" % (self.family.nft, self.name)
+
+
+def priority(table: str, chain: str) -> int:
+    """Return the priority of a builtin chain: at one hook the lowest number comes first."""
+    return _SOURCE_NAT if table == "nat" and chain in ("POSTROUTING", "INPUT") else _PRIORITIES.get(table, 0)
+
+
+class Extension(t.NamedTuple):
+    """A match or a target."""
+
+    name: str
+    revision: int = 0
+    info: bytes = b""
+
+
+class XtRule(t.NamedTuple):
+    """One rule: ``packet`` is struct ipt_ip or ip6t_ip6.
+
+    The target of a rule that leads to a chain, or does nothing, has no name; verdicts have the names of iptables.
+    """
+
+    packet: bytes
+    matches: t.Tuple[Extension, ...]
+    target: Extension
+    leads_to: str = ""
+
+
+class XtChain(t.NamedTuple):
+    """Rules of a chain, and what becomes of a packet behind them."""
+
+    rules: t.List[XtRule]
+    policy: str
+
+
+def read(family: Family, table: str) -> XtTable:
+    """Read a table of this network namespace. One that does not exist is made.
+
+    :raises KernelError: the kernel refuses.
+    """
+    what = "table %s %s of iptables-legacy" % (family.nft, table)
+    with _socket(family, what) as opened:
+        for _attempt in range(ATTEMPTS):
+            _name, hooks, *places, number, size = _info(opened, family, table, what)
+            try:
+                wanted = _WANTED.pack(table.encode(), size) + bytes(size)
+                found = _ask(opened, family, _GET_ENTRIES, wanted, what)
+            except KernelError as exc:
+                if exc.code != errno.EAGAIN:  # it was changed since
+                    raise
+                continue
+            return XtTable(family, table, hooks, tuple(places), number, found[_WANTED.size :])
+    raise KernelError(errno.EAGAIN, what)
+
+
+def write(table: XtTable) -> None:
+    """Put a table in place of the one in this network namespace.
+
+    :raises KernelError: the kernel refuses; nothing was changed.
+    """
+    what = "table %s of iptables-legacy" % table.title
+    with _socket(table.family, what) as opened:
+        before = _info(opened, table.family, table.name, what)[-2]
+        counters = ctypes.create_string_buffer(before * _COUNTERS)
+        head = (table.name.encode(), table.hooks, table.number_of_entries, len(table.entries), *table.places, before)
+        data = _REPLACE.pack(*head, ctypes.addressof(counters)) + table.entries
+        _call("setsockopt", opened, table.family, _SET_REPLACE, data, len(data), what)
+
+
+def _socket(family: Family, what: str) -> socket.socket:
+    try:
+        return socket.socket(family.number, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    except OSError as exc:
+        raise KernelError(exc.errno or 0, what) from None
+
+
+def _info(opened: socket.socket, family: Family, table: str, what: str) -> t.Tuple[t.Any, ...]:
+    asked = table.encode().ljust(_INFO.size, b"\0")
+    return _INFO.unpack(_ask(opened, family, _GET_INFO, asked, what))
+
+
+def _ask(opened: socket.socket, family: Family, option: int, asked: bytes, what: str) -> bytes:
+    """Return what the kernel writes over a question. ``socket.getsockopt`` reads no more than 1024 bytes."""
+    data = ctypes.create_string_buffer(asked, len(asked))
+    size = ctypes.c_uint(len(asked))
+    _call("getsockopt", opened, family, option, data, ctypes.byref(size), what)
+    return data.raw
+
+
+def _call(
+    function: str, opened: socket.socket, family: Family, option: int, data: t.Any, size: t.Any, what: str
+) -> None:
+    call = getattr(ctypes.CDLL(None, use_errno=True), function)
+    if call(opened.fileno(), _LAYOUTS[family].level, option, data, size) != 0:
+        raise KernelError(ctypes.get_errno(), what)
+
+
+def chains(table: XtTable) -> t.Dict[str, XtChain]:
+    """Return the rules of each chain.
+
+    :raises ValueError: it is not laid out like a table.
+    """
+    layout = _LAYOUTS[table.family]
+    starts = {place: chain for hook, (place, chain) in enumerate(zip(table.places, CHAINS)) if table.hooks >> hook & 1}
+    chain = ""
+    found: t.Dict[str, t.List[t.Tuple[int, XtRule]]] = {}
+    for begin, at_target, end in _entries(table, layout):
+        target = _extension(table.entries, at_target)
+        if target.name == _ERROR:  # the head of a chain, or the end of the table
+            chain = name(target.info)
+            starts[end] = chain
+            continue
+        chain = starts.get(begin, chain)
+        matches = tuple(_matches(table.entries, begin + layout.head, at_target))
+        rule = XtRule(table.entries[begin : begin + layout.packet], matches, target)
+        found.setdefault(chain, []).append((end, rule))
+    return {
+        chain: XtChain(
+            [_leading(rule, end, starts) for end, rule in rules[:-1]], _leading(rules[-1][1], 0, {}).target.name
+        )
+        for chain, rules in found.items()
+    }
+
+
+def used_chains(table: XtTable) -> t.List[str]:
+    """Return the chains of hooks that have rules."""
+    first, policies = table.places[: len(CHAINS)], table.places[len(CHAINS) :]
+    used = (table.hooks >> hook & 1 and first[hook] != policies[hook] for hook in range(len(CHAINS)))
+    return [chain for chain, one in zip(CHAINS, used) if one]
+
+
+def _entries(table: XtTable, layout: _Layout) -> t.Iterator[t.Tuple[int, int, int]]:
+    """Return where each entry, and its target, begins, and where it ends."""
+    begin, size = 0, len(table.entries)
+    while begin < size:
+        target, length = _TARGET_AND_NEXT.unpack_from(table.entries, begin + layout.offsets)
+        if length < layout.head:
+            raise ValueError("an entry without a size")
+        yield begin, begin + target, begin + length
+        begin += length
+
+
+def _matches(data: bytes, begin: int, end: int) -> t.Iterator[Extension]:
+    while begin < end:
+        yield _extension(data, begin)
+        length = _EXTENSION.unpack_from(data, begin)[0]
+        if length < _EXTENSION.size:
+            raise ValueError("a match without a size")
+        begin += length
+
+
+def _extension(data: bytes, begin: int) -> Extension:
+    length, named, revision = _EXTENSION.unpack_from(data, begin)
+    return Extension(name(named), revision, data[begin + _EXTENSION.size : begin + length])
+
+
+def has(table: XtTable, extension: str) -> bool:
+    """Return whether a rule has a match or target of that name: much faster than to look at each."""
+    return extension.encode().ljust(_NAME_LENGTH, b"\0") in table.entries
+
+
+def _leading(rule: XtRule, end: int, starts: t.Mapping[int, str]) -> XtRule:
+    """Return a rule with its verdict, or the chain that it leads to; ``end``: where the next one begins."""
+    if rule.target.name:
+        return rule
+    place = _VERDICT.unpack_from(rule.target.info)[0]
+    if place == end:
+        return rule
+    return rule._replace(target=Extension(_VERDICTS[place])) if place < 0 else rule._replace(leads_to=starts[place])
+
+
+def lasting(table: XtTable) -> t.Iterator[bytes]:
+    """Return the content of a table without what packets change: its counters."""
+    head = _LAYOUTS[table.family].head
+    yield repr(table._replace(entries=b"")).encode()
+    for begin, _target, end in _entries(table, _LAYOUTS[table.family]):
+        yield table.entries[begin : begin + head - _COUNTERS]
+        yield table.entries[begin + head : end]

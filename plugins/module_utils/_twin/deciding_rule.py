@@ -1,0 +1,242 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From the rules that a packet met to the one that decided about it, as its tool lists it."""
+
+from __future__ import annotations
+
+import struct
+import typing as t
+
+from .._errors import NodeError
+from .._system import netlink, nf_tables, nfnetlink, nft_expressions, xtables
+from .._system.backend_names import IPTABLES_LEGACY, IPTABLES_NFT, NFTABLES
+from .._system.families import BY_NUMBER
+from .._system.iptables_tool import find_tool
+from .._system.nft_expressions import expression
+from .._system.node import Node
+from .._system.process import Runner, which
+from .._system.xtables import HOOKS
+from . import trace
+from .values import MetRule, Steering
+
+#: where a packet gets another source
+_SOURCE_HOOKS = (1, 4)
+
+#: expressions of nft, and targets of iptables
+_TRANSLATING = ("masq", "nat", "redir", "MASQUERADE", "SNAT", "DNAT", "REDIRECT", "NETMAP")
+_UNTRACKING = ("notrack", "NOTRACK")
+#: of xt_CT, in its flags
+_NOTRACK = 1
+#: What a rule does, other than to let a packet pass or not.
+_TRANSLATES, _UNTRACKS = "translates", "untracks"
+#: Stands for the type of chains that come before conntrack, which has the priority -200; the name of such a table.
+_RAW, _CONNTRACK = "raw", -200
+_DROPPING_TARGETS = ("DROP", "REJECT", "NFQUEUE", "QUEUE")
+_IPTABLES_TABLES = ("filter", "mangle", "nat", "raw", "security")
+
+#: seconds
+_PATIENCE = 20.0
+
+
+class TracedDecision(t.NamedTuple):
+    """The trace of one packet, as in an answer. ``lost`` is the place where a rule ended its way; empty if
+    none did. ``untracked``: whether the rule that decides keeps it from conntrack.
+    """
+
+    source_rule: t.Optional[MetRule]
+    passed: t.Tuple[MetRule, ...]
+    lost: str
+    untracked: bool
+
+
+class Rules:
+    """The rules of the twin, looked up one by one. All of it happens in the twin's network namespace."""
+
+    def __init__(
+        self, run: Runner, tables: t.Sequence[nf_tables.NftTable], legacy: t.Sequence[xtables.XtTable]
+    ) -> None:
+        self._node = Node(run)
+        self._base = {
+            (table.family, table.name, base.name): (base.hook, _RAW if base.priority < _CONNTRACK else base.kind)
+            for table in tables
+            for base in nf_tables.base_chains(table)
+        }
+        self._legacy = {(table.family.number, table.name): table for table in legacy}
+        self._parsed: t.Dict[t.Tuple[int, str], t.Dict[str, xtables.XtChain]] = {}
+        self._chains: t.Dict[t.Tuple[bool, int, str, str], t.Dict[int, str]] = {}
+        self._listed: t.Dict[t.Tuple[int, str, str, str], t.List[str]] = {}
+
+    def decide(self, steps: t.Sequence[trace.Step]) -> TracedDecision:
+        """Decide which of the rules that a packet met decided about it."""
+        source_rule: t.Optional[trace.Step] = None
+        untracking: t.Optional[trace.Step] = None
+        passed: t.List[trace.Step] = []
+        lost = ""
+        hooks: t.Dict[t.Tuple[bool, int, str], t.Tuple[int, str]] = {}
+        for step in steps:
+            table = (step.legacy, step.family, step.table)
+            base = self._hook(step)
+            if base is not None:
+                hooks[table] = base
+            hook, kind = hooks.get(table, (-1, ""))
+            if self._ends(step):
+                lost = self._place(step)
+            if step.kind == trace.RULE and kind == _RAW and self._chain(step).get(step.number) == _UNTRACKS:
+                untracking = untracking or step
+            if step.kind != trace.RULE or kind != "nat" or hook not in _SOURCE_HOOKS:
+                continue
+            if self._chain(step).get(step.number) == _TRANSLATES:
+                source_rule = step
+            elif step.verdict not in trace.CALLS:
+                passed.append(step)
+        rules = tuple(map(self.rule, passed))
+        decides = source_rule or (passed[-1] if passed else untracking)
+        return TracedDecision(
+            decides and self.rule(decides), rules, lost, decides is not None and decides is untracking
+        )
+
+    def _hook(self, step: trace.Step) -> t.Optional[t.Tuple[int, str]]:
+        """Return hook and type of a base chain, or _RAW; None for any other."""
+        if step.legacy:
+            return (HOOKS[step.chain], step.table) if step.chain in HOOKS else None
+        return self._base.get((step.family, step.table, step.chain))
+
+    def _ends(self, step: trace.Step) -> bool:
+        """Return whether a packet went no further."""
+        if not step.legacy:
+            return step.verdict in trace.FINAL
+        rules, policy = self._legacy_chain(step)
+        if step.kind == trace.POLICY:
+            return policy == "DROP"
+        return step.kind == trace.RULE and rules[step.number - 1].target.name in _DROPPING_TARGETS
+
+    def steer(self, some: t.Sequence[Steering]) -> None:
+        """Put rules in front of choices by chance. They are no rules of the node, and have no place in its chains.
+
+        :raises KernelError: the kernel refuses.
+        """
+        made = []
+        for one in some:
+            step = trace.Step(False, one.family, one.table, one.chain, trace.RULE, one.number)
+            handles = list(self._chain(step))
+            verdict = netlink.network_word(1, trace.CALLS[not one.returns] % 2**32) + netlink.text(2, one.leads_to)
+            expressions = netlink.nest(
+                nf_tables.RULE_EXPRESSIONS,
+                expression("payload", dreg=1, base=2, offset=0, len=2),
+                expression("cmp", sreg=1, op=0, data=netlink.attribute(1, struct.pack("!H", one.port))),
+                expression("immediate", dreg=0, data=netlink.nest(2, verdict)),
+            )
+            place = nf_tables.before_rule(handles[one.number - 1])
+            made.append(nf_tables.new_rule(one.family, one.table, one.chain, place, expressions))
+        nf_tables.transact(made, "rules of the copy", behind=False)
+
+    def _legacy_chain(self, step: trace.Step) -> xtables.XtChain:
+        key = (step.family, step.table)
+        if key not in self._parsed:
+            self._parsed[key] = xtables.chains(self._legacy[key])
+        return self._parsed[key][step.chain]
+
+    def _place(self, step: trace.Step) -> str:
+        rule = self.rule(step)
+        if step.kind == trace.POLICY:
+            return "policy of the chain %s in table %s (%s)" % (rule.chain, rule.table, rule.backend)
+        return "rule in table %s (%s): %s" % (rule.table, rule.backend, rule.text)
+
+    def placed(self, step: trace.Step) -> MetRule:
+        """Return a rule of the node as its tool lists it; ``number`` of the step is its place in the chain, from 1.
+
+        The copy has the rules of the node in their order, with handles of its own.
+        """
+        handles = list(self._chain(step))
+        if 0 < step.number <= len(handles):
+            step = step._replace(number=handles[step.number - 1])
+        return self.rule(step)
+
+    def rule(self, step: trace.Step) -> MetRule:
+        """Return a step as a rule, as the tool that made it lists it, if that is known."""
+        backend = IPTABLES_LEGACY if step.legacy else IPTABLES_NFT if self._is_iptables(step) else NFTABLES
+        text = self._text(step, backend) if step.kind == trace.RULE else ""
+        return MetRule(backend, "%s %s" % (_family(step), step.table), step.chain, text)
+
+    def _is_iptables(self, step: trace.Step) -> bool:
+        """Return whether a table is one of iptables-nft: no other program names tables and base chains like that."""
+        names = [name for family, table, name in self._base if (family, table) == (step.family, step.table)]
+        return step.family in BY_NUMBER and step.table in _IPTABLES_TABLES and all(name in HOOKS for name in names)
+
+    def _text(self, step: trace.Step, backend: str) -> str:
+        handles = list(self._chain(step))
+        place = handles.index(step.number) if step.number in handles else -1
+        if backend != NFTABLES:
+            lines = [line for line in self._list(step, backend) if line.startswith("-A ")]
+            if len(lines) == len(handles) and place >= 0:
+                return lines[place]
+        if not step.legacy:
+            ending = "# handle %d" % step.number
+            for line in self._list(step, NFTABLES):
+                if line.rstrip().endswith(ending):
+                    return line.rsplit(" # handle ", 1)[0].strip()
+        return "rule %d of chain %s" % (place + 1, step.chain)
+
+    def _list(self, step: trace.Step, backend: str) -> t.List[str]:
+        key = (step.family, step.table, step.chain, backend)
+        if key not in self._listed:
+            self._listed[key] = self._print(*self._command(step, backend))
+        return self._listed[key]
+
+    def _command(self, step: trace.Step, backend: str) -> t.Tuple[t.Sequence[str], t.List[str]]:
+        """Return the names that the program which lists a chain may have, and its arguments."""
+        if backend == NFTABLES:
+            return ("nft",), ["-a", "-s", "list", "chain", nf_tables.FAMILIES[step.family], step.table, step.chain]
+        family = BY_NUMBER[step.family]
+        arguments = ["-t", step.table, "-S", step.chain]
+        if backend == IPTABLES_NFT:
+            return (family.iptables + "-nft", family.iptables), arguments
+        tool = find_tool(self._node, IPTABLES_LEGACY, family)
+        return (tool.path,) if tool else (), arguments
+
+    def _print(self, names: t.Sequence[str], arguments: t.Sequence[str]) -> t.List[str]:
+        for name in names:
+            path = which(name)
+            if path is None:
+                continue
+            try:
+                done = self._node.run([path, *arguments], timeout=_PATIENCE)
+            except NodeError:
+                continue
+            # A tool that crashes on what a newer one wrote (negative), or cannot print it, has no word for the rule.
+            if done.rc == 0:
+                return done.stdout.splitlines()
+        return []
+
+    def _chain(self, step: trace.Step) -> t.Dict[int, str]:
+        """Return the number of each rule in the chain of a step, in order, and what it does."""
+        key = (step.legacy, step.family, step.table, step.chain)
+        if key not in self._chains:
+            if step.legacy:
+                listed = enumerate(self._legacy_chain(step).rules, 1)
+                self._chains[key] = {number: _effect(rule.target.name, rule.target.info) for number, rule in listed}
+            else:
+                rules = nfnetlink.rules(*key[1:])
+                effects = ((rule.handle, map(_of_expression, rule.expressions)) for rule in rules)
+                self._chains[key] = {handle: next(filter(None, found), "") for handle, found in effects}
+        return self._chains[key]
+
+
+def _of_expression(expression: nfnetlink.Expression) -> str:
+    if expression.name != "target":
+        return _effect(expression.name, b"")
+    target = nft_expressions.named("target", dict(expression.data))
+    return _effect(netlink.name(target.get("name", b"")), target.get("info", b""))
+
+
+def _effect(name: str, info: bytes) -> str:
+    """Return what an expression or target does."""
+    if name in _TRANSLATING:
+        return _TRANSLATES
+    untracks = name in _UNTRACKING or (name == "CT" and struct.unpack_from("=H", info)[0] & _NOTRACK)
+    return _UNTRACKS if untracks else ""
+
+
+def _family(step: trace.Step) -> str:
+    return nf_tables.FAMILIES.get(step.family, str(step.family))

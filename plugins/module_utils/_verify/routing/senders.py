@@ -1,0 +1,130 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where the pods of a node are: their addresses, and the links behind which they are, by the routes of the node."""
+
+from __future__ import annotations
+
+import ipaddress
+import typing as t
+
+from ..._rules.rules import Names
+from ..._system import intervals
+from ..._system.families import Family
+from ..._system.intervals import Spans
+from ..._twin import routing
+from ..._twin.node_state import NodeState
+
+#: Kinds of links behind which pods are.
+_POD_LINKS = ("veth", "bridge", "netkit")
+#: Bridges of others who keep machines or containers on a node.
+_OTHERS_BRIDGES = Names(
+    ("docker+", "br-+", "virbr+", "lxdbr+", "lxcbr+", "incusbr+", "podman+", "cni-podman+", "nerdctl+")
+)
+
+
+#: Links that have the addresses of Services, or of a resolver for pods.
+_OF_SERVICES = ("kube-ipvs0", "nodelocaldns")
+
+
+class Sender(t.NamedTuple):
+    """Pods: their addresses, and the link behind which they are."""
+
+    addresses: Spans
+    link: str
+
+
+def senders(state: NodeState, family: Family, pods: t.Sequence[t.Any] = ()) -> t.List[Sender]:
+    """Return the pods of a node.
+
+    :param pods: networks in which all of them lie; empty if that is not known.
+    """
+    by_index = {link.index: link for link in state.links}
+    known = [route for route in routing.routes(state.routing) if route.destination.version == family.version]
+    uplinks = routing.uplinks(state.routing)
+    mine = [one.address for one in routing.addresses(state.routing) if one.address.version == family.version]
+    others = intervals.complement(intervals.of((int(one), int(one)) for one in mine), family.highest)
+    wanted = intervals.of_networks(network for network in pods if network.version == family.version)
+    shown: t.List[t.Tuple[str, routing.Route]] = []
+    for route in known:
+        link = by_index.get(route.paths[0].link) if route.leads_to_link else None
+        if link is None or link.kind not in _POD_LINKS:
+            continue
+        if not route.destination.prefixlen or route.destination.is_link_local or route.destination.is_multicast:
+            continue
+        if pods or (link.index not in uplinks and not _OTHERS_BRIDGES.match(link.name)):
+            shown.append((link.name, route))
+    found: t.Dict[str, t.List[t.Tuple[int, int]]] = {}
+    for name, route, narrower in _with_narrower(shown):
+        found.setdefault(name, []).extend(intervals.difference(intervals.of_networks([route.destination]), narrower))
+    result = []
+    for name, parts in found.items():
+        addresses = intervals.intersection(intervals.of(parts), others)
+        addresses = intervals.intersection(addresses, wanted) if pods else addresses
+        if addresses:
+            result.append(Sender(addresses, name))
+    return result
+
+
+def _with_narrower(
+    shown: t.Sequence[t.Tuple[str, routing.Route]],
+) -> t.Iterator[t.Tuple[str, routing.Route, Spans]]:
+    """Return routes with the destinations of narrower routes of the same table: the narrowest leads to the pod."""
+    tables: t.Dict[int, t.Dict[int, t.List[t.Tuple[str, routing.Route]]]] = {}
+    for name, route in shown:
+        tables.setdefault(route.table, {}).setdefault(route.destination.prefixlen, []).append((name, route))
+    for lengths in tables.values():
+        narrower: Spans = ()
+        for length in sorted(lengths, reverse=True):
+            for name, route in lengths[length]:
+                yield name, route, narrower
+            narrower = intervals.of(
+                (*narrower, *intervals.of_networks(route.destination for _name, route in lengths[length]))
+            )
+
+
+def of_node(state: NodeState, family: Family) -> Spans:
+    """Return the addresses that programs of the node itself send from.
+
+    These are the addresses of links over which a gateway is reached, those that routes prefer, and those of loopback
+    and dummy links, to which BGP speakers are bound. Others, such as the gateway of pods, are not meant for that.
+    """
+    uplinks = routing.uplinks(state.routing)
+    meant = {
+        link.index
+        for link in state.links
+        if link.index in uplinks or link.loopback or (link.kind == "dummy" and link.name not in _OF_SERVICES)
+    }
+    found = [one.address for one in routing.addresses(state.routing) if one.link in meant]
+    preferred = routing.preferred_sources(state.routing)
+    found += [ipaddress.ip_address(source) for _destination, index, source in preferred if index in uplinks]
+    mine = [one for one in found if one.version == family.version and not (one.is_loopback or one.is_link_local)]
+    return intervals.of((int(one), int(one)) for one in mine)
+
+
+def traits(state: NodeState) -> t.Dict[str, t.Any]:
+    """Return by the name of each link what treats its packets differently besides rules and routing rules."""
+    settings: t.Dict[str, t.List[t.Tuple[str, str]]] = {}
+    for path, value in state.settings.items():
+        family, _conf, rest = path.partition("/conf/")
+        name, _slash, key = rest.rpartition("/")
+        settings.setdefault(name, []).append((family + key, value))
+    return {
+        link.name: (link.kind, link.master, link.port, tuple(sorted(settings.get(link.name, ()))))
+        for link in state.links
+    }
+
+
+def link_of(found: t.Sequence[Sender], address: int) -> str:
+    """Return the link behind which an address is: of several the one with the fewest addresses."""
+    behind = [sender for sender in found if intervals.contains(sender.addresses, address)]
+    return min(behind, key=lambda one: sum(last - first for first, last in one.addresses)).link
+
+
+def example_pod(state: NodeState, family: Family) -> t.Optional[t.Tuple[str, str]]:
+    """Return an address that a pod of the node could have and its link, or None if no route shows pods."""
+    found = senders(state, family)
+    if not found:
+        return None
+    length, first, link = max((last - first, first, one.link) for one in found for first, last in one.addresses)
+    return str(family.address(first + (length + 1) // 2)), link

@@ -1,0 +1,143 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a node really does with packets, beside its policy: data for modules and for the command line."""
+
+from __future__ import annotations
+
+import ipaddress
+import typing as t
+
+from ..._engine import actors, range_words
+from ..._system import intervals, pod_names
+from ..._system.families import FAMILIES
+from ..._twin.values import MetRule
+from ..questions.explanation import Explained
+from ..questions.judge import NOBODY, Decided, owner
+from ..questions.verification import ERROR, Conflict
+from ..ways.packet_policy import Policy
+
+Data = t.Dict[str, t.Any]
+
+
+def name_pods(explained: t.Iterable[Data], conflicts: t.Iterable[Data]) -> None:
+    """Write the names of pods beside their addresses, where they are known.
+
+    :param explained: gets ``pod``.
+    :param conflicts: get ``pods``, by source.
+    """
+    pods = pod_names.read()
+    for one in explained:
+        if one["source"] in pods:
+            one["pod"] = pods[one["source"]].name
+    for one in conflicts:
+        names = pod_names.of_ranges(one["sources"], pods)
+        if names:
+            one["pods"] = names
+
+
+def explanation(policy: Policy, explained: Explained) -> Data:
+    """Return what becomes of one packet, and why; as ``explanations`` of the module ip_masq_info."""
+    found = [_answer(policy, one) for one in explained.decided]
+    first, *others = found
+    # Some of the packets agree, or that is not known.
+    uncertain = len({one["agrees"] for one in found} - {None}) > 1 or explained.unknown
+    return dict(
+        first,
+        agrees=None if uncertain else first["agrees"],
+        remedy=next((one["remedy"] for one in found if one["remedy"]), None),
+        alternatives=[{key: one[key] for key in _OF_ALTERNATIVES} for one in others],
+        depends_on=list(explained.depends),
+        not_understood=list(explained.unknown),
+    )
+
+
+#: How an answer that is also possible is described.
+_OF_ALTERNATIVES = ("outcome", "seen", "seen_address", "interface", "agrees", "decided_by", "dropped_by")
+
+
+def _answer(policy: Policy, decided: Decided) -> Data:
+    answer, verdict, cause = decided
+    one = answer.question
+    if verdict is not None:
+        promise = verdict.promise
+    else:  # it did not leave
+        promise = policy.promise(one.source, one.destination, one.protocol, one.port) if one.source else None
+    return {
+        "destination": one.destination,
+        "source": one.source,
+        "protocol": one.protocol,
+        "port": one.port,
+        "outcome": answer.outcome,
+        "policy": None if promise is None else str(promise),
+        "seen": verdict and verdict.seen,
+        "seen_address": verdict and answer.source,
+        "interface": verdict and answer.interface,
+        "agrees": None if verdict is None or promise is None else cause is None,
+        "decided_by": _rule(answer.decided_by),
+        "dropped_by": answer.where or None,
+        "remedy": cause and cause.remedy,
+    }
+
+
+def _rule(rule: t.Optional[MetRule]) -> t.Optional[Data]:
+    if rule is None:
+        return None
+    return {
+        "backend": rule.backend,
+        "table": rule.table,
+        "chain": rule.chain,
+        "rule": rule.text,
+        "owner": owner(rule).name,
+    }
+
+
+def conflict(one: Conflict) -> t.List[Data]:
+    """Return a conflict, once for each of its ranges; as ``conflicts`` of the module ip_masq_info."""
+    found = one._asdict()
+    ranges = found.pop("ranges")
+    found.update(decided_by=_rule(one.decided_by), services=list(one.services), sources=list(one.sources))
+    return [dict({"range": each}, **found) for each in ranges]
+
+
+def causes(conflicts: t.Sequence[Data]) -> t.List[t.Tuple[Data, str]]:
+    """Return one conflict, as of ``conflict``, of each cause, and what is seen of the ranges of all of them."""
+    grouped: t.Dict[t.Any, t.List[Data]] = {}
+    for one in conflicts:
+        rule = one["decided_by"] and tuple(one["decided_by"].values())
+        key = (one["policy"], one["seen"], rule, one["severity"], tuple(one["services"]), tuple(one["sources"]))
+        grouped.setdefault(key, []).append(one)
+    return [(group[0], _cause(group)) for group in grouped.values()]
+
+
+def only(one: Data) -> t.List[str]:
+    """Return for people which packets alone a conflict concerns."""
+    sources = pod_names.beside(one["sources"], one.get("pods", {}))
+    listed = (("only", one["services"]), ("only from", sources))
+    return ["%s: %s" % (title, ", ".join(names)) for title, names in listed if names]
+
+
+def undone(conflicts: t.Sequence[Data]) -> t.List[str]:
+    """Return a line for each cause of conflicts, with the remedy."""
+    return ["; ".join([text, *only(one), "remedy: " + one["remedy"]]) for one, text in causes(conflicts)]
+
+
+def in_words(ranges: t.Sequence[str]) -> str:
+    """Return destinations for people, in as few networks as that takes, and the first of them if they are many."""
+    networks = [ipaddress.ip_network(one) for one in ranges]
+    sides = {one: intervals.of_networks(each for each in networks if each.version == one.version) for one in FAMILIES}
+    return ", ".join(range_words.in_words(mine, family) for family, mine in sides.items() if mine)
+
+
+def _cause(conflicts: t.Sequence[Data]) -> str:
+    one = conflicts[0]
+    rule = "no rule" if one["owner"] == NOBODY else "rule of: %s" % one["owner"]
+    if one["owner"] == actors.UNKNOWN.name:
+        rule += ": " + one["decided_by"]["rule"]
+    return "%s: policy %s, seen %s%s (%s)" % (
+        in_words([each["range"] for each in conflicts]),
+        one["policy"],
+        one["seen"],
+        "" if one["severity"] == ERROR else " sometimes",
+        rule,
+    )

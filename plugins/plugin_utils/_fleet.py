@@ -1,0 +1,380 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The state of each node of a fleet, and nodes grouped by what they have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+import typing as t
+
+from ..module_utils._policy.policy import POLICY_OPTIONS
+from ._names import first_of, grouped, one_line
+from ._role_variables import PREFIX
+
+#: Where the playbooks keep what a node answered.
+ASKED = PREFIX + "_asked"
+
+#: The playbooks that apply a policy: that of the inventory, and one that is derived from kubespray's variables.
+_APPLY, _KUBESPRAY = "kubenode.ip_masq.apply", "kubenode.ip_masq.kubespray"
+_OPTIONS = {key.key: key for key in POLICY_OPTIONS}
+#: What Ansible writes before the words of ssh.
+_BEFORE_SSH = re.compile(
+    r"(Task failed: )?(Data could not be sent to remote host \S+ Make sure this host can be reached over ssh: "
+    r"|Failed to connect to the host via ssh: )"
+)
+_CLOSED = re.compile(r"Shared connection to \S+ closed")
+#: Origins of policies that advice names.
+_NAMED = 3
+
+#: Traffic did not match the policy when the node was last verified, because of rules of other programs. By now they
+#: may be gone.
+CONFLICTS = "conflicts"
+#: The states in which a node is in order.
+GOOD = ("in sync", "absent")
+#: Every state, worst first.
+STATES = (
+    "unreachable",
+    "not checked",
+    "not installed",
+    "not removed",
+    "no report",
+    "broken config",
+    "failing",
+    "drifted",
+    "policy differs from inventory",
+    "to be applied",
+    CONFLICTS,
+    *GOOD,
+)
+
+
+class Finding(t.NamedTuple):
+    """What is wrong with a node: one of ``STATES``, and the reason on one line."""
+
+    state: str
+    reason: str
+
+
+class Node(t.NamedTuple):
+    """What is known of one node. ``traits`` are, by the names of ``TRAITS``, what its agent reports."""
+
+    host: str
+    #: its state
+    state: str
+    #: worst first
+    findings: t.Sequence[Finding] = ()
+    traits: t.Mapping[str, t.Sequence[str]] = {}
+    #: resyncs that repaired drift
+    repaired: int = 0
+    #: time of the last verification, in UTC; empty if there was none
+    verified_at: str = ""
+    #: whether the node was queried
+    queried: bool = True
+    #: its policy for people, with the hash; empty if none is reported
+    policy_name: str = ""
+
+    @property
+    def name(self) -> str:
+        """The host's name for people."""
+        return one_line(self.host)
+
+    @property
+    def line(self) -> str:
+        """Everything that is wrong with it, the state first; empty if nothing is."""
+        return "%s: %s" % (self.state, self.why) if self.findings else ""
+
+    @property
+    def why(self) -> str:
+        """All reasons on one line, without the state."""
+        if not self.findings:
+            return ""
+        first, *others = self.findings
+        return "; ".join([first.reason] + ["%s: %s" % one for one in others])
+
+
+class Group(t.NamedTuple):
+    """Nodes that have something in common."""
+
+    value: str
+    nodes: t.Sequence[Node]
+
+    @property
+    def hosts(self) -> t.List[str]:
+        """Their names, for people."""
+        return [node.name for node in self.nodes]
+
+
+_Report = t.Mapping[str, t.Any]
+
+
+def _verification(report: _Report) -> str:
+    last = report.get("last_verification")
+    if not last:
+        return "never"
+    if last["conflicts"]:
+        return CONFLICTS
+    return "matches the policy" if last["verified"] else "not fully tested"
+
+
+def _leaks(report: _Report) -> t.List[str]:
+    """Return what is done with packets that nat does not see, and whether there were any; empty if no rule checks."""
+    option = report["config"].get("leaks", "ignore")
+    if option == "ignore":
+        return []
+    found = [family["counters"] for family in report["families"].values() if family["counters"]]
+    some = any(counters.get("leaked_packets") for counters in found)
+    return ["%s: %s" % (option, "there were packets" if some else "no packets")]
+
+
+#: What nodes are grouped by beside their state: a node may have one value, several or none.
+TRAITS: t.Mapping[str, t.Callable[[_Report], t.List[str]]] = {
+    "agent": lambda report: [report["version"]],
+    "backend": lambda report: [("%(name)s %(version)s" % report["backend"]).strip()],
+    # Earlier builds do not report it.
+    "policy": lambda report: [report["policy_hash"]] if report.get("policy_hash") else [],
+    "applied by": lambda report: [_origin(report)] if _origin(report) else [],
+    "verification": lambda report: [_verification(report)],
+    "leaks": _leaks,
+    "drop-in": lambda report: [one.rpartition("/")[2] for one in report["config"]["sources"] if "/config.d/" in one],
+    "note": lambda report: list(report["notes"]),
+}
+
+
+class Advice(t.NamedTuple):
+    """What a run of status or report can advise.
+
+    ``playbook`` applies the policy that nodes are compared with, if the run knows it. ``origins`` are what the nodes
+    remember as having applied theirs.
+    """
+
+    playbook: str = ""
+    origins: t.Tuple[str, ...] = ()
+
+    @property
+    def apply(self) -> str:
+        """How to apply the policy to a node that has none, or to repair its files and units."""
+        if self.playbook:
+            return "run " + self.playbook
+        if not set(self.origins) - {_APPLY}:
+            return "run " + _APPLY
+        # With another playbook the policy may be another one.
+        return "run what applied the policy to the other nodes: " + first_of(self.origins, _NAMED)
+
+
+_NO_ADVICE = Advice()
+
+
+def advise(answers: t.Iterable[t.Any], playbook: str = "") -> Advice:
+    """Read from the answers of nodes what applied their policies.
+
+    :param answers: what ip_masq_agent_info returned.
+    :param playbook: that applies the policy of this run.
+    """
+    origins: t.Dict[str, None] = {}
+    for asked in answers:
+        with contextlib.suppress(AttributeError, KeyError, TypeError):
+            origins[one_line(_origin(asked["report"]))] = None
+    return Advice(playbook, tuple(sorted(origin for origin in origins if origin)))
+
+
+def judge(
+    host: str, asked: t.Optional[t.Mapping[str, t.Any]], wanted: t.Optional[str] = None, advice: Advice = _NO_ADVICE
+) -> Node:
+    """Judge a node: its state is the first thing that is wrong with it; the findings are all of them.
+
+    :param asked: what ip_masq_agent_info returned; None if the node was not queried.
+    :param wanted: the host's ``ip_masq_agent_state``.
+    """
+    if asked is None:
+        return _off(host, Finding("not checked", "the query did not run; Ansible's output has the error"), False)
+    try:
+        return _judged(host, asked, wanted, advice)
+    except (AttributeError, IndexError, KeyError, OSError, OverflowError, TypeError, ValueError) as exc:
+        # One node with another release, or with a damaged answer, must not hide the others.
+        return _off(host, Finding("no report", "the answer is not understood: %s" % one_line(repr(exc))))
+
+
+def _off(host: str, finding: Finding, queried: bool = True) -> Node:
+    return Node(host, finding.state, [finding], queried=queried)
+
+
+def _judged(host: str, asked: t.Mapping[str, t.Any], wanted: t.Optional[str], advice: Advice) -> Node:
+    report = asked.get("report") or {}
+    findings = [Finding(state, one_line(reason)) for state, reason in _findings(asked, report, wanted, advice)]
+    findings.sort(key=lambda one: STATES.index(one.state))
+    good = "absent" if wanted == "absent" else "in sync"
+    node = Node(host, findings[0].state if findings else good, findings)
+    if not report:
+        return node
+    last = report.get("last_verification")
+    return node._replace(
+        traits={name: [one_line(value) for value in read(report)] for name, read in TRAITS.items()},
+        repaired=int(report["drift_repaired"]),
+        verified_at=_utc(last["time"]) if last else "",
+    )
+
+
+def _findings(
+    asked: t.Mapping[str, t.Any], report: _Report, wanted: t.Optional[str], advice: Advice
+) -> t.Iterator[t.Tuple[str, str]]:
+    """Return what is wrong with a node: a state and the reason."""
+    if asked.get("unreachable"):
+        yield "unreachable", _BEFORE_SSH.sub("", str(asked.get("msg", "")))
+        return
+    if "installed" not in asked:
+        yield "not checked", module_failure(asked)
+        return
+    if not asked["installed"]:
+        if wanted != "absent":
+            yield "not installed", advice.apply
+        return
+    if wanted == "absent":
+        yield "not removed", "%sstate is absent; run %s" % (PREFIX, _APPLY)
+        return
+    if asked["problems"]:
+        yield "no report", "; ".join(asked["problems"])
+    if report:
+        # Where the policy differs, to apply would change it, and which of the two is right is not known here.
+        yield from _of_report(report, asked["service_failure"], "" if asked.get("differs") else "; " + advice.apply)
+    if asked.get("differs") and not report.get("config", {}).get("problem"):
+        yield "policy differs from inventory", "; ".join([*_differences(asked), *_applied(report, advice)])
+    if asked["pending"]:
+        yield "to be applied", _first(asked["pending"])
+    last = report.get("last_verification")
+    if last and last["conflicts"]:
+        yield CONFLICTS, "verification of %s: %s" % (_utc(last["time"]), last["summary"])
+
+
+def module_failure(result: t.Mapping[str, t.Any]) -> str:
+    """Return why a module did not run: the words of the shell or of Python, which Ansible keeps apart."""
+    message = str(result.get("msg", "the module returned nothing"))
+    for name in ("module_stderr", "module_stdout"):
+        # ssh -tt adds a line of its own.
+        lines = [line for line in str(result.get(name, "")).splitlines() if line.strip() and not _CLOSED.match(line)]
+        if lines:
+            # A traceback ends with its error; what a shell prints begins with it.
+            words = lines[-1] if any(line.startswith("Traceback") for line in lines) else lines[0]
+            return "%s (%s)" % (words.strip(), one_line(message))
+    return message
+
+
+def _differences(asked: t.Mapping[str, t.Any]) -> t.Iterator[str]:
+    """Return the variables that differ, each with what the node and what the inventory has."""
+    values = asked.get("differences") or {}
+    for key in asked["differs"]:
+        option = _OPTIONS.get(key)
+        name = PREFIX + option.name if option else key
+        both = values.get(key)
+        if not both:
+            yield name
+        elif option and option.united:
+            only = [("only on the node", both["node"]), ("only in the inventory", both["config"])]
+            yield "%s: %s" % (name, ", ".join("%s %s" % one for one in only if one[1] != "none"))
+        else:
+            yield "%s: %s on the node, %s in the inventory" % (name, both["node"], both["config"])
+
+
+def _applied(report: _Report, advice: Advice) -> t.Iterator[str]:
+    """Return what applied the policy of a node last, if that is known."""
+    origin = _origin(report)
+    if origin:
+        edited = "; the file was edited on the node since" if report["last_applied"]["edited"] else ""
+        # Its policy is not in the inventory.
+        derived = origin == _KUBESPRAY != advice.playbook
+        yield "last applied by %s%s" % (origin, edited)
+        if derived:
+            yield "compare with %s_status" % _KUBESPRAY
+
+
+def _origin(report: _Report) -> str:
+    """Return what applied the policy of a node last."""
+    return str((report.get("last_applied") or {}).get("by", ""))
+
+
+def _of_report(report: _Report, service_failure: str, remedy: str) -> t.Iterator[t.Tuple[str, str]]:
+    problem = report["config"]["problem"]
+    if problem:
+        yield "broken config", "%s; the last valid configuration stays active" % problem
+    if report["errors"]:
+        yield "failing", _first(report["errors"])
+    elif not report["in_sync"]:
+        yield "drifted", "pending changes: " + _first([_action(action) for action in report["differs"]])
+    # Of a broken config and of errors now, these would be repetitions.
+    if not problem and not report["errors"]:
+        if report["failing"]:
+            yield "failing", "last resync: " + _first((report["last_error"] or {}).get("lines") or ["no message"])
+        elif service_failure:
+            yield "failing", "ip-masq-agent.service: %s%s" % (service_failure, remedy)
+
+
+def _action(action: t.Mapping[str, str]) -> str:
+    """Return one thing that a sync would do, without the comment of the rule."""
+    rule = re.sub(r' -m comment --comment (?:"[^"]*"|\S+)', "", action["rule"])
+    return "%s, %s: %s: %s" % (action["family"], action["backend"], action["action"], rule)
+
+
+def _first(lines: t.Sequence[str]) -> str:
+    """Return the first of several lines, and how many more there are."""
+    return str(lines[0]) + (" (and %d more)" % (len(lines) - 1) if len(lines) > 1 else "")
+
+
+def _utc(seconds: float) -> str:
+    """Return a time in seconds since the epoch, for people."""
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(seconds))
+
+
+def reported_policy(asked: t.Any) -> t.Any:
+    """Return the policy that the agent of a node reports, by option; None if there is none."""
+    try:
+        return asked["report"]["config"]
+    except (KeyError, TypeError):
+        return None
+
+
+def by_state(nodes: t.Iterable[Node]) -> t.List[Group]:
+    """Put every node into one group, worst first."""
+    found = grouped((node.state, node) for node in nodes)
+    return [Group(state, found[state]) for state in STATES if state in found]
+
+
+def by_reason(nodes: t.Sequence[Node]) -> t.List[Group]:
+    """Group nodes of one state by all that is wrong with them, most nodes first."""
+    return _most_first((node.why, node) for node in nodes)
+
+
+def by_kind(nodes: t.Sequence[Node]) -> t.List[Group]:
+    """Group nodes of one state by reasons that differ at most in numbers, such as addresses and process ids."""
+    found = _most_first((re.sub("[0-9]+", "0", node.why.replace(node.name, "")), node) for node in nodes)
+    return [_with_example(group.nodes) for group in found]
+
+
+def _with_example(nodes: t.Sequence[Node]) -> Group:
+    example = nodes[0].why
+    return Group(example if all(node.why == example for node in nodes) else "e.g. " + example, nodes)
+
+
+def by_trait(nodes: t.Iterable[Node], trait: str) -> t.List[Group]:
+    """Group the nodes that report one of ``TRAITS`` by its values, most nodes first."""
+    return _most_first((value, node) for node in nodes for value in dict.fromkeys(node.traits.get(trait, ())))
+
+
+def named(trait: str, group: Group) -> str:
+    """Return a value that nodes report, for people."""
+    return (group.nodes[0].policy_name if trait == "policy" else "") or group.value
+
+
+def _most_first(pairs: t.Iterable[t.Tuple[str, Node]]) -> t.List[Group]:
+    return [Group(*pair) for pair in sorted(grouped(pairs).items(), key=lambda pair: -len(pair[1]))]
+
+
+def matching(nodes: t.Iterable[Node]) -> int:
+    """Count the nodes that are in order."""
+    return sum(1 for node in nodes if node.state in GOOD)
+
+
+def off(nodes: t.Iterable[Node]) -> t.List[str]:
+    """Return the hosts that were queried and are not in order, as far as the node itself knows."""
+    return [node.host for node in nodes if node.queried and node.state not in (CONFLICTS, *GOOD)]

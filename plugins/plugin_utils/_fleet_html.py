@@ -1,0 +1,82 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A fleet as one page of HTML that loads nothing: the rows of report.html.j2, which escapes all text of nodes."""
+
+from __future__ import annotations
+
+import typing as t
+from pathlib import Path
+
+import jinja2
+
+from ._fleet import CONFLICTS, GOOD, STATES, TRAITS, Group, Node, by_kind, by_state, by_trait, matching, named
+from ._names import cut, some_of, thousands
+
+#: Characters of a list of hosts, and of a reason in the list of groups.
+_HOSTS, _REASON = 240, 400
+#: Reasons of one state, and values of one trait, that are listed; the table and the other files have all.
+_LISTED = 12
+#: States in which nothing is known to be wrong with the rules of a node.
+_UNKNOWN = ("unreachable", "not checked", "not installed", "no report")
+
+#: What to read about states.
+_STATES_PAGE = "https://github.com/kubenode/ansible-ip-masq/blob/main/docs/operations.md#status-of-a-fleet"
+
+#: Title, number of nodes, and their names in short form.
+_Row = t.Tuple[str, str, str]
+
+
+def as_html(nodes: t.Sequence[Node], generated: str) -> str:
+    """Return the page: counts, groups worst first, what nodes differ in, all nodes.
+
+    :param generated: when the nodes were queried.
+    """
+    groups = by_state(nodes)
+    folder = jinja2.FileSystemLoader(str(Path(__file__).parent))
+    environment = jinja2.Environment(
+        loader=folder, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters["thousands"] = thousands
+    environment.globals.update(tone=_tone, anchor=STATES.index)
+    return environment.get_template("report.html.j2").render(
+        title="%s of %s nodes match the policy" % (thousands(matching(nodes)), thousands(len(nodes))),
+        states=_STATES_PAGE,
+        number=thousands(len(nodes)),
+        generated=generated,
+        groups=groups,
+        wrong=[(group.value, _reasons(group)) for group in groups if group.nodes[0].findings],
+        traits=[(trait, rows) for trait in TRAITS for rows in [_values(nodes, trait)] if rows],
+    )
+
+
+def _tone(state: str) -> str:
+    """Return how serious a state is, as a class of the style."""
+    if state in _UNKNOWN:
+        return "unknown"
+    if state == CONFLICTS:
+        return "warn"
+    return "good" if state in GOOD else "bad"
+
+
+def _reasons(group: Group) -> t.List[_Row]:
+    """Return the reasons of one state."""
+    reasons = by_kind(group.nodes)
+    rows = [_row(reason.value, reason.hosts) for reason in reasons[:_LISTED]]
+    return rows + _rest("reasons", reasons)
+
+
+def _values(nodes: t.Sequence[Node], trait: str) -> t.List[_Row]:
+    """Return the values of one trait."""
+    values = by_trait(nodes, trait)
+    return [_row(named(trait, value), value.hosts) for value in values[:_LISTED]] + _rest("values", values)
+
+
+def _rest(what: str, groups: t.Sequence[Group]) -> t.List[_Row]:
+    """Return one row for the groups that are not listed, if there are any."""
+    left = list(dict.fromkeys(name for group in groups[_LISTED:] for name in group.hosts))
+    return [_row("%s other %s" % (thousands(len(groups) - _LISTED), what), left)] if left else []
+
+
+def _row(title: str, hosts: t.Sequence[str]) -> _Row:
+    return cut(title, _REASON), thousands(len(hosts)), cut(some_of(hosts, _HOSTS), 2 * _HOSTS)

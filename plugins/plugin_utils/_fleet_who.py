@@ -1,0 +1,102 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which pod of a fleet is behind a connection: the question to each node, and the answer of all of them."""
+
+from __future__ import annotations
+
+import re
+import typing as t
+
+from ..module_utils._connection_log.moments import parse_moment
+from ..module_utils._errors import ConfigError
+from ..module_utils._system.endpoints import parse_endpoints
+from ..module_utils._system.families import PORT_PROTOCOLS
+from ._names import number_of_nodes, one_line, some_of
+
+#: The variables of hosts with what they answered: whether they have the address, and who has the connection.
+ADDRESSES, ANSWER = "ip_masq_agent__addresses", "ip_masq_agent__who"
+
+Hostvars = t.Mapping[str, t.Mapping[str, t.Any]]
+
+
+class Who(t.NamedTuple):
+    """A connection as another host reports it, and what a fleet knows about it."""
+
+    #: why the question is not valid; empty if it is
+    problem: str = ""
+    #: of a node
+    address: str = ""
+    #: for ``ip-masq-agent who``
+    arguments: t.Sequence[str] = ()
+    #: hosts that have the address
+    holders: t.Sequence[str] = ()
+    lines: t.Sequence[str] = ()
+    found: bool = False
+
+
+def ask(seen: t.Any, remote: t.Any, protocol: t.Any, at: t.Any) -> Who:
+    """Return the question about a connection.
+
+    :param seen: address and port that the other side saw.
+    :param remote: address and port of the other side; empty or None: any.
+    :param at: a time, for what the node logged; empty or None: now.
+    :raises ConfigError: one of them is not valid; names the variable of the playbook.
+    """
+    if not seen:
+        raise ConfigError("ip_masq_address is not given: -e ip_masq_address=192.0.2.1:4711, IPv6 as [2001:db8::1]:4711")
+    if protocol not in PORT_PROTOCOLS:
+        raise ConfigError("ip_masq_protocol: %r is unknown: use %s" % (protocol, ", ".join(PORT_PROTOCOLS)))
+    try:
+        node, other = parse_endpoints(str(seen), str(remote) if remote else None)
+    except ConfigError as exc:
+        raise ConfigError("ip_masq_address, ip_masq_to: %s" % exc) from None
+    try:
+        if at:
+            parse_moment(str(at))
+    except ConfigError as exc:
+        raise ConfigError("ip_masq_at: %s" % exc) from None
+    when = ("--at", str(at)) if at else ()
+    to = () if other is None else ("--to", str(other))
+    return Who(address=node.address, arguments=["who", str(node), *to, "--protocol", str(protocol), *when])
+
+
+def reply(question: Who, hosts: t.Sequence[str], hostvars: Hostvars) -> Who:
+    """Return what all hosts together answered."""
+    answers = {host: hostvars[host].get(ADDRESSES) for host in hosts if host in hostvars}
+    holders = [host for host, answer in answers.items() if _has(answer, question.address)]
+    silent = [host for host, answer in answers.items() if not _answered(answer)]
+    unknown = "; %s did not answer: %s" % (number_of_nodes(len(silent)), some_of(silent)) if silent else ""
+    if not holders:
+        asked = number_of_nodes(len(answers) - len(silent))
+        return question._replace(lines=["no node has %s: %s searched%s" % (question.address, asked, unknown)])
+    found, missed = [], []
+    for host in holders:
+        answer = hostvars[host].get(ANSWER) or {}
+        lines = [one_line(line) for line in answer.get("stdout_lines") or ()]
+        if answer.get("rc") == 0 and lines:
+            found += ["%s: %s" % (host, line) for line in lines]
+        else:
+            missed.append("%s has %s: %s" % (host, question.address, _why(answer)))
+    several = []
+    if len(holders) > 1:
+        several = ["%s have %s: %s" % (number_of_nodes(len(holders)), question.address, some_of(holders))]
+    # What the others with the address answered does not matter once the connection is found.
+    lines = [*found, *several] if found else [*several, *missed]
+    return question._replace(holders=holders, lines=lines, found=bool(found))
+
+
+def _answered(answer: t.Any) -> bool:
+    return isinstance(answer, t.Mapping) and answer.get("rc") == 0
+
+
+def _has(answer: t.Any, address: str) -> bool:
+    """Return whether ``ip address show`` lists an address, and not only as the other end of a link."""
+    listed = str(answer.get("stdout", "")) if _answered(answer) else ""
+    return re.search(r"\binet6? %s[ /]" % re.escape(address), listed) is not None
+
+
+def _why(answer: t.Mapping[str, t.Any]) -> str:
+    """Return why a host does not know the connection."""
+    said = one_line(answer.get("stderr") or answer.get("msg") or "it did not answer")
+    return re.sub(r"^ip-masq-agent: ", "", said)

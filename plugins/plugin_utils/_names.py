@@ -1,0 +1,134 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Names of hosts, and text that nodes sent, in messages and tables."""
+
+from __future__ import annotations
+
+import collections
+import re
+import typing as t
+
+#: Characters of a list of hosts in a message.
+WIDTH = 60
+
+#: So many values, then a count.
+SHOWN = 5
+
+Key = t.TypeVar("Key")
+Value = t.TypeVar("Value")
+
+#: Digits of a number in a name; int() is slow for many more.
+_NUMBER = re.compile(r"[0-9]{1,18}")
+
+
+class _Run(t.NamedTuple):
+    """Names that differ in a number and follow one another; or one name, where ``start`` is empty."""
+
+    before: str
+    start: str
+    end: str
+    behind: str
+    number: int
+
+    @property
+    def range(self) -> str:
+        """The numbers as text."""
+        return self.start if self.start == self.end else "%s-%s" % (self.start, self.end)
+
+
+def some_of(names: t.Sequence[str], width: int = WIDTH) -> str:
+    """Return names of hosts in short form: ``node[1-20], web3 and 2,980 more``.
+
+    :param width: characters that the result has at most, unless a single name is longer.
+    """
+    runs = _runs(names)
+    shown = _joined(runs[:1], len(names))
+    for number in range(2, len(runs) + 1):
+        longer = _joined(runs[:number], len(names))
+        # A run more never makes the text shorter, except for the last, which replaces the count of the others.
+        if len(longer) > width + len(" and %s more" % thousands(len(names))):
+            return shown
+        if len(longer) <= width:
+            shown = longer
+    return shown
+
+
+def grouped(pairs: t.Iterable[t.Tuple[Key, Value]]) -> t.Dict[Key, t.List[Value]]:
+    """Return the values of each key, in order."""
+    found: t.Dict[Key, t.List[Value]] = {}
+    for key, value in pairs:
+        found.setdefault(key, []).append(value)
+    return found
+
+
+def first_of(values: t.Sequence[str], shown: int = SHOWN) -> str:
+    """Return the first of some values that are no names of hosts, and how many more there are."""
+    left = len(values) - shown
+    return ", ".join(values[:shown]) + (" and %s more" % thousands(left) if left > 0 else "")
+
+
+def _runs(names: t.Sequence[str]) -> t.List[_Run]:
+    ways = {name: _ways(name) for name in names}
+    alike = collections.Counter((before, behind) for some in ways.values() for before, _digits, behind in some)
+    # Of the numbers in a name the one in which most others differ from it; the last of several.
+    chosen = [max(ways[name], key=lambda way: alike[way[0], way[2]], default=(name, "", "")) for name in names]
+    runs: t.List[_Run] = []
+    for before, behind, value, digits in sorted((way[0], way[2], int(way[1] or 0), way[1]) for way in chosen):
+        last = runs[-1] if runs else None
+        if last and digits and (last.before, last.behind) == (before, behind) and _follows(last, value, digits):
+            runs[-1] = last._replace(end=digits, number=last.number + 1)
+        else:
+            runs.append(_Run(before, digits, digits, behind, 1))
+    return runs
+
+
+def _ways(name: str) -> t.List[t.Tuple[str, str, str]]:
+    """Return the numbers of a name, the last first, with what is before and behind them."""
+    found = [(name[: match.start()], match.group(), name[match.end() :]) for match in _NUMBER.finditer(name)]
+    return found[::-1]
+
+
+def _follows(run: _Run, value: int, digits: str) -> bool:
+    """Return whether a number is the next one, written in the same way: 09 and 10, 9 and 10, but not 09 and 010."""
+    if not run.end or value != int(run.end) + 1:
+        return False
+    return len(digits) == len(run.end) or not (run.start.startswith("0") or digits.startswith("0"))
+
+
+def _joined(runs: t.Sequence[_Run], total: int) -> str:
+    """Join the runs, those that share a name in one pair of brackets, and how many names are left."""
+    texts: t.List[str] = []
+    ranges: t.List[str] = []
+    for number, run in enumerate(runs):
+        ranges.append(run.range)
+        after = runs[number + 1] if number + 1 < len(runs) else None
+        if after and run.start and after.start and (after.before, after.behind) == (run.before, run.behind):
+            continue
+        alone = len(ranges) == 1 and run.number == 1
+        inside = ranges[0] if alone else "[%s]" % ",".join(ranges)
+        texts.append(run.before + inside + run.behind)
+        ranges = []
+    left = total - sum(run.number for run in runs)
+    return ", ".join(texts) + (" and %s more" % thousands(left) if left else "")
+
+
+def thousands(count: int) -> str:
+    """Return a number for people: 2,980."""
+    return format(count, ",")
+
+
+def number_of_nodes(count: int) -> str:
+    """Return a number of nodes for people: 2,980 nodes."""
+    return "%s node%s" % (thousands(count), "" if count == 1 else "s")
+
+
+def one_line(text: t.Any) -> str:
+    """Return text on one line. What a terminal would act upon or not show is escaped: sequences, marks of direction."""
+    line = " ".join(str(text).split())
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in line)
+
+
+def cut(text: str, width: int) -> str:
+    """Shorten text to so many characters; dots are in place of the rest."""
+    return text if len(text) <= width else text[: width - 3].rstrip() + "..."

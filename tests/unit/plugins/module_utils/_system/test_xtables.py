@@ -1,0 +1,51 @@
+# Copyright (c) 2026, the kubenode.ip_masq maintainers
+# GNU General Public License v3.0+ (see LICENSE or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What tables of iptables-legacy hold; tests/kernel/test_rule_readers.py reads those of the kernel."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.kubenode.ip_masq.plugins.module_utils._system import xtables
+from support.legacy_tables import Rule, table
+
+_TABLE = table(
+    "nat",
+    {
+        "PREROUTING": [],
+        "POSTROUTING": [Rule("MINE", ("comment", "time")), Rule("MASQUERADE"), Rule("DROP")],
+        "MINE": [Rule("RETURN")],
+    },
+)
+
+
+def test_chains() -> None:
+    found = xtables.chains(_TABLE)
+    read = {
+        chain: [([one.name for one in rule.matches], rule.target.name, rule.leads_to) for rule in one.rules]
+        for chain, one in found.items()
+    }
+    assert read == {
+        "PREROUTING": [],
+        "POSTROUTING": [(["comment", "time"], "", "MINE"), ([], "MASQUERADE", ""), ([], "DROP", "")],
+        "MINE": [([], "RETURN", "")],
+    }
+    assert {chain: one.policy for chain, one in found.items()} == {
+        "PREROUTING": "ACCEPT",
+        "POSTROUTING": "ACCEPT",
+        "MINE": "RETURN",
+    }
+
+
+def test_chains_with_rules() -> None:
+    assert xtables.used_chains(_TABLE) == ["POSTROUTING"]
+
+
+def test_names_of_extensions() -> None:
+    assert xtables.has(_TABLE, "time") and xtables.has(_TABLE, "MASQUERADE")
+    assert not xtables.has(_TABLE, "tim") and not xtables.has(_TABLE, "SET")
+
+
+def test_damaged_table() -> None:
+    with pytest.raises(ValueError, match="without a size"):
+        xtables.chains(_TABLE._replace(entries=bytes(len(_TABLE.entries))))
